@@ -1,0 +1,51 @@
+"""The errors weft raises. All derive from `WeftError`; each also derives from the built-in it specialises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+class WeftError(Exception):
+    """Base of every error that weft raises on purpose."""
+
+
+class NotationError(WeftError, ValueError):
+    """The equation cannot be read, or names labels inconsistently."""
+
+
+class ShapeError(WeftError, ValueError):
+    """Extents, ranks, strides or memory overlap do not fit the equation."""
+
+
+class DTypeError(WeftError, TypeError):
+    """Element types do not fit each other or the asked precision."""
+
+
+class FunctionError(WeftError, TypeError):
+    """A user function cannot be fused; the message names the operation and says what to write instead."""
+
+
+class UnsupportedError(WeftError, NotImplementedError):
+    """The request is well formed, but this backend or version cannot serve it."""
+
+
+class WorkspaceError(WeftError, MemoryError):
+    """No plan fits the workspace limit, or the workspace could not be had."""
+
+
+@contextmanager
+def call_context(describe: Callable[[], str]) -> Iterator[None]:
+    """Append what the public call was given to any `WeftError` that leaves it.
+
+    Inside the library errors are raised short; the sentence with equation, shapes and dtypes is added here, once:
+    an error that already carries a context passes unchanged. `describe` runs only when there is an error.
+    """
+    try:
+        yield
+    except WeftError as error:
+        if getattr(error, "context", None) is None:
+            context = describe()
+            error.context = context  # type: ignore[attr-defined]
+            error.args = (f"{error.args[0] if error.args else ''}\n  in {context}", *error.args[1:])
+        raise

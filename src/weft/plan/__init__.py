@@ -1,0 +1,1 @@
+"""From a contraction to the way it is computed: schedules, candidates, planner."""

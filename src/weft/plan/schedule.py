@@ -1,0 +1,94 @@
+"""How a contraction is to be computed: the values that families propose and the planner ranks.
+
+A *family* is a module of kernels with four doors:
+
+    supports(contraction, target)    -> None, or one sentence that says why not
+    schedules(contraction, target)   -> Candidates: the legal schedules, and why others are not
+    predict(contraction, schedule, target) -> seconds
+    build(contraction, schedule, target)   -> Launch
+
+Descriptions go in and values come out: only a `Launch` ever touches a tensor.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+
+from weft.spec import Contraction
+
+Scalar = int | float | complex
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The device a plan is made for, as far as choices depend on it."""
+
+    kind: str  # "cpu", "cuda", "hip", or "interpreter": Triton's own, on the CPU
+    index: int = 0
+    name: str = ""
+    capability: int = 0  # 90 for compute capability 9.0; 0 where there is none
+    processors: int = 1  # streaming multiprocessors, or CPU threads
+    shared_memory: int = 0  # bytes a thread block may use
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cuda", self.index) if self.kind in ("cuda", "hip") else torch.device("cpu")
+
+
+class Schedule(Protocol):
+    """One legal way to compute a contraction. Frozen, hashable, and it prints itself."""
+
+    @property
+    def family(self) -> str: ...
+
+    @property
+    def workspace_bytes(self) -> int: ...
+
+    def __str__(self) -> str: ...
+
+
+class Launch(Protocol):
+    """A built schedule: runs on new pointers. `c` is None where nothing is added."""
+
+    def __call__(
+        self,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        c: torch.Tensor | None,
+        d: torch.Tensor,
+        alpha: Scalar,
+        beta: Scalar,
+    ) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """What a family can do for one contraction, and one sentence for each rule that excludes something."""
+
+    schedules: tuple[Schedule, ...] = ()
+    excluded: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A schedule with the time the cost model expects of it, in seconds."""
+
+    schedule: Schedule
+    seconds: float = field(compare=False)
+
+
+class Family(Protocol):
+    """The doors of a module of kernels; a module with these functions is one."""
+
+    NAME: str
+
+    def supports(self, contraction: Contraction, target: Target) -> str | None: ...
+
+    def schedules(self, contraction: Contraction, target: Target) -> Candidates: ...
+
+    def predict(self, contraction: Contraction, schedule: Schedule, target: Target) -> float: ...
+
+    def build(self, contraction: Contraction, schedule: Schedule, target: Target) -> Launch: ...

@@ -1,0 +1,61 @@
+"""The canonical form of a contraction: as few modes as describe the same memory accesses.
+
+Unit modes go; a mode that an operand does not move along counts as absent from it; modes that lie contiguously
+together in every tensor become one. So a plain matrix product looks like one however it was written, and a batch
+whose A is expanded is the cheaper product that it really is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from weft.spec.contraction import Contraction, Mode, Role, Strides
+
+_ORDER = {Role.BATCH: 0, Role.M: 1, Role.N: 2, Role.K: 3}
+
+
+def canonical(contraction: Contraction) -> Contraction:
+    """The same contraction with the fewest modes, outermost first within each role (in D; in A for k)."""
+    modes = [_classed_by_strides(mode) for mode in contraction.modes if mode.extent != 1]
+    modes.sort(key=_outermost_first)
+    return replace(contraction, modes=tuple(_merged(modes)))
+
+
+def _classed_by_strides(mode: Mode) -> Mode:
+    """Stride 0 in an operand is absence from it: functions see values, not positions, so the result is the same."""
+    if mode.role is Role.K:
+        return mode
+    if mode.strides.a and mode.strides.b:
+        role = Role.BATCH
+    else:
+        role = Role.N if mode.strides.b else Role.M
+    return replace(mode, role=role)
+
+
+def _outermost_first(mode: Mode) -> tuple[int, ...]:
+    strides = mode.strides
+    return (_ORDER[mode.role], -strides.d, -strides.a, -strides.b, -mode.extent)
+
+
+def _merged(modes: list[Mode]) -> list[Mode]:
+    """Merge greedily: sorted by stride, a mode's only possible inner partners come after it."""
+    merged: list[Mode] = []
+    for mode in modes:
+        for at, outer in enumerate(merged):
+            if together(outer, mode):
+                merged[at] = _merge(outer, mode)
+                break
+        else:
+            merged.append(mode)
+    return merged
+
+
+def together(outer: Mode, inner: Mode) -> bool:
+    """Whether stepping `outer` once is stepping past the end of `inner`, in all four tensors."""
+    return outer.role is inner.role and all(
+        far == near * inner.extent for far, near in zip(outer.strides, inner.strides, strict=True)
+    )
+
+
+def _merge(outer: Mode, inner: Mode) -> Mode:
+    return Mode(outer.labels + inner.labels, outer.extent * inner.extent, outer.role, Strides(*inner.strides))

@@ -1,0 +1,217 @@
+"""What is to be computed: a `Contraction`, frozen and hashable, with nothing in it of how.
+
+    acc[m, n, batch] = sum over k of a_fn(A[batch, m, k]) * b_fn(B[batch, n, k])
+    D = epilogue(alpha * acc + beta * c_fn(C))
+
+Modes are classed by where they stand (x: there, .: not):
+
+    role    A B D
+    BATCH   x x x
+    M       x . x
+    N       . x x
+    K       x x .   reduced; also x . . and . x ., with stride 0 in the operand that lacks it
+
+All strides count elements. A mode that an operand lacks, or along which it broadcasts, has stride 0 there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+import torch
+
+from weft.errors import ShapeError
+from weft.fn import Pointwise
+from weft.spec.notation import Label, Notation, label_text, term_text
+
+
+class Role(Enum):
+    BATCH = "batch"
+    M = "m"
+    N = "n"
+    K = "k"
+
+
+class Strides(NamedTuple):
+    """Strides of one mode in the four tensors, in elements."""
+
+    a: int
+    b: int
+    c: int
+    d: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """One index of the contraction: its labels (several once merged, outermost first), extent, role and strides."""
+
+    labels: tuple[Label, ...]
+    extent: int
+    role: Role
+    strides: Strides
+
+    @property
+    def name(self) -> str:
+        return "".join(map(label_text, self.labels))
+
+
+class Layout(NamedTuple):
+    """How one tensor lies in memory, without its address."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]  # elements
+    dtype: torch.dtype
+    alignment: int = 16  # bytes: the largest power of two up to 16 that divides the address of its first element
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Layout:
+        address = tensor.data_ptr() if tensor.device.type != "meta" else 0
+        alignment = 16 if address % 16 == 0 else address & -address
+        return cls(tuple(tensor.shape), tensor.stride(), tensor.dtype, alignment)
+
+    @classmethod
+    def contiguous(cls, shape: Sequence[int], dtype: torch.dtype) -> Layout:
+        """Row-major, as torch allocates it."""
+        strides, run = [], 1
+        for extent in reversed(shape):
+            strides.append(run)
+            run *= max(extent, 1)
+        return cls(tuple(shape), tuple(reversed(strides)), dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """The three choices of number type besides storage, and how the products are made.
+
+    `product` is the type in which A and B are multiplied and which `a_fn` and `b_fn` see; `accumulate` the type of
+    the sum, which `c_fn` and `epilogue` see; `precision` how fp32 products use the hardware.
+    """
+
+    product: torch.dtype
+    accumulate: torch.dtype
+    precision: str = "ieee"  # or "tf32", "tf32x3"
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """A contraction of two tensors, ready to be planned. `a`, `b`, `c`, `d` are the tensors' layouts.
+
+    `c` is None where nothing is added. Equal contractions have equal results and equal plans: functions compare by
+    the identity of what they compute.
+    """
+
+    modes: tuple[Mode, ...]
+    a: Layout
+    b: Layout
+    c: Layout | None
+    d: Layout
+    arithmetic: Arithmetic
+    a_fn: Pointwise | None = None
+    b_fn: Pointwise | None = None
+    c_fn: Pointwise | None = None
+    epilogue: Pointwise | None = None
+    conjugate_a: bool = False
+    conjugate_b: bool = False
+    text: str = field(default="", compare=False)  # the equation as given, for messages
+
+    def of_role(self, *roles: Role) -> tuple[Mode, ...]:
+        return tuple(mode for mode in self.modes if mode.role in roles)
+
+    def extent_of(self, *roles: Role) -> int:
+        """Product of the extents of all modes of these roles (1 when there are none)."""
+        return math.prod(mode.extent for mode in self.modes if mode.role in roles)
+
+    @property
+    def m(self) -> int:
+        return self.extent_of(Role.M)
+
+    @property
+    def n(self) -> int:
+        return self.extent_of(Role.N)
+
+    @property
+    def k(self) -> int:
+        return self.extent_of(Role.K)
+
+    @property
+    def batch(self) -> int:
+        return self.extent_of(Role.BATCH)
+
+
+def mode_extents(notation: Notation, shapes: Sequence[Sequence[int]]) -> dict[Label, int]:
+    """Extent of every label, extent 1 broadcasting; `ShapeError` names the label and extents that clash."""
+    extents: dict[Label, int] = {}
+    first: dict[Label, int] = {}
+    for operand, (term, shape) in enumerate(zip(notation.inputs, shapes, strict=True)):
+        _check_diagonals(term, shape, operand)
+        for label, extent in zip(term, shape, strict=True):
+            known = extents.setdefault(label, extent)
+            first.setdefault(label, operand)
+            if known == extent or extent == 1:
+                continue
+            if known != 1:
+                raise ShapeError(
+                    f"label '{label_text(label)}' has extent {known} in operand {first[label]} and {extent} in "
+                    f"operand {operand}"
+                )
+            extents[label], first[label] = extent, operand
+    return extents
+
+
+def _check_diagonals(term: Sequence[Label], shape: Sequence[int], operand: int) -> None:
+    """A label that an operand repeats has one extent there: no broadcasting within a diagonal."""
+    seen: dict[Label, int] = {}
+    for label, extent in zip(term, shape, strict=True):
+        if seen.setdefault(label, extent) != extent:
+            raise ShapeError(
+                f"label '{label_text(label)}' stands twice in operand {operand} with extents {seen[label]} and {extent}"
+            )
+
+
+def mode_strides(term: Iterable[Label], layout: Layout, extents: dict[Label, int]) -> dict[Label, int]:
+    """Stride of every label in one tensor: the sum over a diagonal's dimensions, 0 where extent 1 broadcasts."""
+    strides: dict[Label, int] = {}
+    for label, extent, stride in zip(term, layout.shape, layout.strides, strict=True):
+        step = stride if extent == extents[label] and extent != 1 else 0
+        strides[label] = strides.get(label, 0) + step
+    return strides
+
+
+def output_shape(notation: Notation, extents: dict[Label, int]) -> tuple[int, ...]:
+    return tuple(extents[label] for label in notation.output)
+
+
+def class_modes(
+    notation: Notation, a: Layout, b: Layout, c: Layout | None, d: Layout, extents: dict[Label, int]
+) -> tuple[Mode, ...]:
+    """Every label of the equation as a `Mode`, in order of first appearance: D's labels, then A's, then B's."""
+    term_a, term_b = notation.inputs
+    in_a = mode_strides(term_a, a, extents)
+    in_b = mode_strides(term_b, b, extents)
+    in_c = mode_strides(notation.output, c, extents) if c is not None else {}
+    in_d = mode_strides(notation.output, d, extents)
+    modes = []
+    for label in dict.fromkeys((*notation.output, *term_a, *term_b)):
+        if label not in in_d:
+            role = Role.K
+        elif label in in_a:
+            role = Role.BATCH if label in in_b else Role.M
+        else:
+            role = Role.N
+        strides = Strides(in_a.get(label, 0), in_b.get(label, 0), in_c.get(label, 0), in_d.get(label, 0))
+        modes.append(Mode((label,), extents[label], role, strides))
+    return tuple(modes)
+
+
+def check_addend(notation: Notation, c: Layout, extents: dict[Label, int]) -> None:
+    """C has D's modes in D's order; an extent of 1 broadcasts."""
+    shape = output_shape(notation, extents)
+    if len(c.shape) != len(shape) or any(have not in (want, 1) for have, want in zip(c.shape, shape, strict=True)):
+        raise ShapeError(
+            f"c has shape {c.shape}, the result '{term_text(notation.output)}' has shape {shape}: they must agree "
+            "but for extents of 1 in c"
+        )

@@ -1,0 +1,161 @@
+"""From einsum text or label sequences to a `Notation`: which labels stand where.
+
+Nothing here knows extents. Text is parsed once and cached; an ellipsis is kept as `...` until the ranks are known,
+then `expand` puts one `Broadcast` label for each dimension it stands for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from types import EllipsisType
+from typing import NamedTuple, TypeAlias
+
+from weft.errors import NotationError, ShapeError
+
+Label: TypeAlias = Hashable
+Term: TypeAlias = tuple[Label | EllipsisType, ...]
+
+
+class Broadcast(NamedTuple):
+    """The label of a dimension that an ellipsis stands for, counted from the right as NumPy broadcasts."""
+
+    position: int  # -1 is the last one
+
+    def __str__(self) -> str:
+        return f"...[{self.position}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Notation:
+    """Labels of each input and of the output, in the order of their dimensions; `...` may stand in each once."""
+
+    inputs: tuple[Term, ...]
+    output: Term
+
+    def __str__(self) -> str:
+        return ",".join(map(term_text, self.inputs)) + "->" + term_text(self.output)
+
+
+def label_text(label: Label | EllipsisType) -> str:
+    """How messages spell a label."""
+    return "..." if label is Ellipsis else str(label)
+
+
+def term_text(term: Term) -> str:
+    """How messages spell the labels of one operand: `abc`, or `(row, col)` where labels are not letters."""
+    texts = [label_text(label) for label in term]
+    if all(len(text) == 1 or text.startswith("...") for text in texts):
+        return "".join(texts)
+    return "(" + ", ".join(texts) + ")"
+
+
+@lru_cache(maxsize=4096)
+def parse(equation: str) -> Notation:
+    """Read einsum text, e.g. ``"ij,jk->ik"``, ``"...ij,...jk"``, ``"ab, bc"``.
+
+    Labels are single letters of any alphabet; spaces mean nothing. Without ``->`` the output holds the ellipsis
+    first and then, in sorted order, every label that stands exactly once: NumPy's rule.
+
+    Raises `NotationError` for text that is not an equation and for an output label that no input has or that is
+    repeated.
+    """
+    if not isinstance(equation, str):
+        raise NotationError(f"an equation is text, not {type(equation).__name__}")
+    left, arrow, right = equation.partition("->")
+    if "->" in right:
+        raise NotationError("'->' stands more than once")
+    inputs = tuple(_parse_term(text) for text in left.split(","))
+    output = _parse_term(right) if arrow else _implicit_output(inputs)
+    return _checked(Notation(inputs, output))
+
+
+def from_sequences(*terms: Sequence[Label]) -> Notation:
+    """Labels given as sequences, the output last: ``from_sequences(("m", "k"), ("k", "n"), ("m", "n"))``.
+
+    Any hashable object is a label, so there can be more of them than letters; `...` is the ellipsis.
+    """
+    read: list[Term] = []
+    for term in terms:
+        if isinstance(term, (set, frozenset, dict)) or not hasattr(term, "__iter__"):
+            raise NotationError(f"labels come as a sequence, not {type(term).__name__}")
+        labels = tuple(term)
+        for label in labels:
+            try:
+                hash(label)
+            except TypeError:
+                raise NotationError(f"label {label!r} is not hashable") from None
+        read.append(labels)
+    for term in read:
+        if term.count(Ellipsis) > 1:
+            raise NotationError(f"'...' stands more than once in {term_text(term)}")
+    return _checked(Notation(tuple(read[:-1]), read[-1]))
+
+
+def implicit_from_sequences(*terms: Sequence[Label]) -> Notation:
+    """Like `from_sequences` without an output: the labels that stand once, sorted (they must be sortable)."""
+    inputs = from_sequences(*terms, ()).inputs
+    try:
+        return _checked(Notation(inputs, _implicit_output(inputs)))
+    except TypeError:
+        raise NotationError("labels that cannot be sorted need an explicit output") from None
+
+
+def expand(notation: Notation, ranks: Sequence[int]) -> Notation:
+    """Replace every ellipsis by `Broadcast` labels, given the rank of each input.
+
+    Raises `ShapeError` when a rank does not match its labels.
+    """
+    if len(ranks) != len(notation.inputs):
+        raise NotationError(f"the equation names {len(notation.inputs)} operands, {len(ranks)} are given")
+    inputs = tuple(_expand_input(term, rank) for term, rank in zip(notation.inputs, ranks, strict=True))
+    hidden = {label for term in inputs for label in term if isinstance(label, Broadcast)}
+    shared = tuple(sorted(hidden))  # most negative position first: the outermost dimension
+    if shared and Ellipsis not in notation.output:
+        raise NotationError("'...' stands for dimensions of the inputs, but the output has no '...'")
+    output: list[Label] = []
+    for label in notation.output:
+        output.extend(shared if label is Ellipsis else (label,))
+    return Notation(inputs, tuple(output))
+
+
+def _parse_term(text: str) -> Term:
+    text = "".join(text.split())
+    head, dots, tail = text.partition("...")
+    if "..." in tail:
+        raise NotationError(f"'...' stands more than once in '{text}'")
+    for character in head + tail:
+        if not character.isalpha():
+            raise NotationError(f"'{character}' in '{text}' is not a label: labels are letters")
+    return (*head, Ellipsis, *tail) if dots else tuple(head)
+
+
+def _implicit_output(inputs: Sequence[Term]) -> Term:
+    count = Counter(label for term in inputs for label in term if label is not Ellipsis)
+    once = sorted(label for label, times in count.items() if times == 1)  # type: ignore[type-var]
+    dots = (Ellipsis,) if any(Ellipsis in term for term in inputs) else ()
+    return (*dots, *once)
+
+
+def _checked(notation: Notation) -> Notation:
+    known = {label for term in notation.inputs for label in term}
+    for label, times in Counter(notation.output).items():
+        if times > 1:
+            raise NotationError(f"label '{label_text(label)}' stands {times} times in the output")
+        if label not in known and label is not Ellipsis:
+            raise NotationError(f"output label '{label_text(label)}' stands in no input")
+    return notation
+
+
+def _expand_input(term: Term, rank: int) -> Term:
+    if Ellipsis not in term:
+        if len(term) != rank:
+            raise ShapeError(f"'{term_text(term)}' has {len(term)} labels, its tensor {rank} dimensions")
+        return term
+    hidden = rank - (len(term) - 1)
+    if hidden < 0:
+        raise ShapeError(f"'{term_text(term)}' has {len(term) - 1} labels, its tensor only {rank} dimensions")
+    at = term.index(Ellipsis)
+    return (*term[:at], *(Broadcast(position) for position in range(-hidden, 0)), *term[at + 1 :])
