@@ -6,6 +6,8 @@ import tomllib
 from importlib import metadata, resources
 from pathlib import Path
 
+import weft
+
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -16,8 +18,8 @@ def pins() -> dict[str, str]:
     return dict(line.split("==") for line in lines if line and not line.startswith("#"))
 
 
-def test_version_is_stated_once() -> None:
-    assert metadata.version("weft") == PROJECT["version"]
+def test_distribution_and_module_agree_on_the_version() -> None:
+    assert metadata.version("weft") == weft.__version__
 
 
 def test_package_is_marked_as_typed() -> None:
