@@ -1,0 +1,1 @@
+"""Measuring weft beside its peers: suites, statistics, environment, reports."""

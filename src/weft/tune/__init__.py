@@ -1,0 +1,1 @@
+"""Timing, tuning, and what tuning remembers."""

@@ -1,0 +1,146 @@
+"""Robust statistics of timings and the means across cases."""
+
+import math
+import statistics
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weft.bench.statistics import (
+    Interval,
+    bootstrap_medians,
+    geometric_mean,
+    gm1,
+    gm2,
+    mean_ratio,
+    relative_performance,
+    relative_robust_spread,
+    summarise,
+)
+
+SECONDS = st.lists(st.floats(1e-7, 1e3), min_size=1, max_size=30)
+
+
+def test_summary_of_a_sample_worked_by_hand() -> None:
+    summary = summarise([4.0, 1.0, 2.0, 100.0, 3.0])
+    assert summary.count == 5
+    assert summary.median == 3.0
+    assert summary.mad == 1.0  # deviations 1, 2, 1, 97, 0
+    assert summary.sigma == 1.4826
+    assert summary.rrs == 1.4826 / 3.0
+    assert (summary.minimum, summary.maximum) == (1.0, 100.0)
+
+
+def test_even_count_takes_the_mean_of_the_middle_pair() -> None:
+    assert summarise([1.0, 2.0, 4.0, 8.0]).median == 3.0
+
+
+@given(SECONDS)
+def test_summary_agrees_with_the_standard_library(samples: list[float]) -> None:
+    summary = summarise(samples, resamples=50)
+    assert summary.median == statistics.median(samples)
+    assert summary.mad == statistics.median(abs(s - statistics.median(samples)) for s in samples)
+    assert summary.minimum <= summary.low <= summary.high <= summary.maximum
+
+
+def test_robust_sigma_estimates_a_normal_deviation() -> None:
+    samples = np.random.default_rng(1).normal(10.0, 0.5, 20_000)
+    assert summarise(samples.tolist(), resamples=10).sigma == pytest.approx(0.5, rel=0.03)
+
+
+def test_interval_is_seeded_and_narrows_with_more_samples() -> None:
+    rng = np.random.default_rng(2)
+    few, many = rng.normal(1.0, 0.1, 20).tolist(), rng.normal(1.0, 0.1, 2000).tolist()
+    assert summarise(few) == summarise(few)
+    assert not np.array_equal(bootstrap_medians(few), bootstrap_medians(few, seed=1))
+    assert summarise(many).high - summarise(many).low < 0.3 * (summarise(few).high - summarise(few).low)
+
+
+def test_interval_covers_the_true_median_about_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(3)
+    hits = 0
+    for trial in range(200):
+        summary = summarise(rng.lognormal(0.0, 0.3, 40).tolist(), resamples=300, seed=trial)
+        hits += summary.low <= 1.0 <= summary.high
+    assert 0.88 <= hits / 200 <= 0.99
+
+
+def test_one_sample_is_its_own_summary() -> None:
+    summary = summarise([0.25])
+    assert (summary.median, summary.low, summary.high, summary.rrs) == (0.25, 0.25, 0.25, 0.0)
+
+
+def test_one_outlier_leaves_the_spread_alone() -> None:
+    calm = [1.0, 1.01, 0.99, 1.02, 0.98]
+    assert relative_robust_spread([*calm, 50.0]) < 0.05
+
+
+def test_spread_around_zero_is_infinite() -> None:
+    assert relative_robust_spread([-1.0, 0.0, 1.0]) == math.inf
+    assert relative_robust_spread([0.0, 0.0]) == 0.0
+
+
+@pytest.mark.parametrize("samples", [[], [[1.0]], [1.0, math.nan], [math.inf]])
+def test_samples_that_are_none_are_refused(samples: list[float]) -> None:
+    with pytest.raises(ValueError, match="statistics need"):
+        summarise(samples)
+
+
+def test_no_resamples_are_refused() -> None:
+    with pytest.raises(ValueError, match="0 bootstrap resamples"):
+        bootstrap_medians([1.0], resamples=0)
+
+
+@given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=20))
+def test_geometric_mean_agrees_with_the_standard_library(values: list[float]) -> None:
+    assert geometric_mean(values) == pytest.approx(statistics.geometric_mean(values))
+
+
+def test_geometric_mean_does_not_overflow() -> None:
+    assert geometric_mean([1e300, 1e300, 1e300]) == pytest.approx(1e300)
+
+
+@pytest.mark.parametrize("values", [[1.0, 0.0], [-2.0]])
+def test_geometric_mean_refuses_what_is_not_positive(values: list[float]) -> None:
+    with pytest.raises(ValueError, match="positive"):
+        geometric_mean(values)
+
+
+def test_gm1_and_gm2_by_hand() -> None:
+    ratios = relative_performance(peer=[4.0, 1.0, 2.0], ours=[1.0, 4.0, 2.0])
+    assert ratios == [4.0, 0.25, 1.0]
+    assert gm1(ratios) == pytest.approx(1.0)
+    assert gm2(ratios) == pytest.approx(4 ** (1 / 3))
+
+
+@given(st.lists(st.floats(1e-2, 1e2), min_size=1, max_size=48))
+def test_gm2_is_at_least_gm1_and_one(ratios: list[float]) -> None:
+    assert gm2(ratios) >= max(gm1(ratios), 1.0) * (1 - 1e-12)
+
+
+def test_relative_performance_pairs_every_case() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        relative_performance([1.0, 2.0], [1.0])
+
+
+def test_mean_ratio_holds_its_value_and_follows_the_noise() -> None:
+    rng = np.random.default_rng(4)
+
+    def case(seconds: float, noise: float) -> list[float]:
+        return (seconds * rng.normal(1.0, noise, 30)).tolist()
+
+    calm = mean_ratio([case(2.0, 0.001), case(0.5, 0.001)], [case(1.0, 0.001), case(1.0, 0.001)])
+    rough = mean_ratio([case(2.0, 0.1), case(0.5, 0.1)], [case(1.0, 0.1), case(1.0, 0.1)])
+    assert calm.value == pytest.approx(1.0, abs=0.01)
+    assert calm.low <= calm.value <= calm.high
+    assert rough.high - rough.low > 10 * (calm.high - calm.low)
+    best = mean_ratio([[2.0], [0.5]], [[1.0], [1.0]], at_least_one=True)
+    assert best.low == best.high == pytest.approx(best.value) == pytest.approx(math.sqrt(2))
+
+
+def test_only_intervals_that_part_are_called_different() -> None:
+    assert Interval(1.0, 0.9, 1.1).parts_from(Interval(1.3, 1.2, 1.4))
+    assert Interval(1.3, 1.2, 1.4).parts_from(Interval(1.0, 0.9, 1.1))
+    assert not Interval(1.0, 0.9, 1.2).parts_from(Interval(1.3, 1.2, 1.4))
