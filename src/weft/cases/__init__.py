@@ -1,0 +1,31 @@
+"""The one list of cases that tests, benchmarks and the tuner share.
+
+    tccg()     the 48 contractions of the TCCG suite
+    general()  small ones, odd and empty extents first: every class of modes, number type, function, layout
+    beyond()   what TCCG lacks, at sizes worth timing
+
+`scaled` makes a small case of a large one, `operands` makes its tensors.
+"""
+
+from weft.cases.beyond import beyond
+from weft.cases.case import FUNCTIONS, Case, Operands, from_letters, operands, scaled
+from weft.cases.general import general
+from weft.cases.suite import tccg
+
+__all__ = [
+    "FUNCTIONS",
+    "Case",
+    "Operands",
+    "beyond",
+    "every",
+    "from_letters",
+    "general",
+    "operands",
+    "scaled",
+    "tccg",
+]
+
+
+def every() -> tuple[Case, ...]:
+    """All of them."""
+    return (*general(), *tccg(), *beyond())

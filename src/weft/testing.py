@@ -1,0 +1,331 @@
+"""Tools for holding a contraction against the oracle: error bounds, comparison, poisoned memory, awkward operands.
+
+They work on any device and are public: tests of code that calls weft need the same things.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from weft.reference import Equation, Function, contract, reduced_extent, wide
+
+# Largest relative change of a factor when products run on tensor cores in a shortened type. TF32 keeps 10 explicit
+# bits of the fraction: rounding to nearest would change a value by 2^-11 of itself, but the hardware may simply drop
+# the other 13 bits. Three TF32 products hold a factor in two rounded pieces (2^-22) and leave out the product of the
+# two small ones (2^-22).
+_SHORTENED = {"tf32": 2.0**-10, "tf32x3": 2.0**-21}
+
+# How many times worse than eager PyTorch in the same type a fused function may be, and units in the last place
+# that it may lose beside.
+_EAGER_FACTOR = 4.0
+_FUNCTION_ULPS = 4.0
+
+LAYOUTS = ("contiguous", "permuted", "padded", "strided", "offset", "expanded", "overlapping")
+_GUARD = 64  # elements before and after a guarded tensor; a multiple of 16 bytes in every type
+
+
+def expectation(
+    equation: Equation,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    c: torch.Tensor | None = None,
+    alpha: float | complex = 1.0,
+    beta: float | complex = 1.0,
+    out_dtype: torch.dtype | None = None,
+    precision: str | torch.dtype | None = None,
+    accumulate: torch.dtype | None = None,
+    a_fn: Function | None = None,
+    b_fn: Function | None = None,
+    c_fn: Function | None = None,
+    epilogue: Function | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The oracle's D, and for each of its elements the most by which a correct result may differ.
+
+    The bound is a worst case, from the standard model of rounding (Higham, Accuracy and Stability of Numerical
+    Algorithms, section 3.1; without its higher-order terms by Jeannerod and Rump 2013): a sum of K products a_k b_k
+    in any order is off by at most `K u sum |a_k b_k|`. Here u is a whole machine epsilon of the accumulator, not half,
+    since tensor cores cut off rather than round. To it come: the change of the sum when each factor moves by what its
+    function or a shortened product type may move it; the roundings of alpha, beta and C; all of that carried through
+    `epilogue`, which is evaluated at the value plus and minus its bound; and the rounding to D's type with its
+    smallest subnormal. A function may be four times as inexact as the same function in eager PyTorch and four units
+    in the last place beside. Integer results have bound 0.
+    """
+    stored = torch.promote_types(a.dtype, b.dtype)
+    product = precision if isinstance(precision, torch.dtype) else stored
+    total = accumulate or _default_accumulator(product)
+    value = contract(
+        equation, a, b, c=c, alpha=alpha, beta=beta, precision=precision, accumulate=accumulate,
+        a_fn=a_fn, b_fn=b_fn, c_fn=c_fn,
+    )  # fmt: skip
+    if not (value.is_floating_point() or value.is_complex()):
+        result = value if epilogue is None else wide(epilogue(value))
+        ulps = _FUNCTION_ULPS * torch.finfo(torch.float32).eps if result.is_floating_point() else 0.0
+        return result, (ulps + _epsilon(out_dtype or torch.int64) / 2) * result.abs().double()
+    step = precision if isinstance(precision, str) else "ieee"
+    size_a, off_a = _factor(a, a_fn, product, step)
+    size_b, off_b = _factor(b, b_fn, product, step)
+    magnitude = contract(equation, size_a + off_a, size_b + off_b)
+    count = reduced_extent(equation, a, b)
+    parts = 4.0 if value.is_complex() else 1.0  # a complex product is four real ones
+    bound = parts * (count + 2) * (_epsilon(total) + _epsilon(torch.float64)) * magnitude
+    bound += magnitude - contract(equation, size_a, size_b)
+    bound += count * _smallest(total)
+    bound = abs(alpha) * (bound + 3 * _epsilon(total) * magnitude)
+    if c is not None and beta != 0:
+        size_c, off_c = _factor(c, c_fn, total, "ieee")
+        bound = bound + abs(beta) * (off_c + 3 * _epsilon(total) * size_c)
+    bound = bound.expand(value.shape)
+    result = value
+    if epilogue is not None:
+        result, bound = _through(epilogue, value, bound, total)
+    out_dtype = out_dtype or _default_result(stored, result)
+    return result, bound + _epsilon(out_dtype) / 2 * (result.abs() + bound) + _smallest(out_dtype)
+
+
+def tolerance(equation: Equation, a: torch.Tensor, b: torch.Tensor, **options: Any) -> torch.Tensor:
+    """The bound alone of `expectation`, whose arguments it takes: float64, in D's shape."""
+    return expectation(equation, a, b, **options)[1]
+
+
+def assert_close(actual: torch.Tensor, reference: torch.Tensor, bound: torch.Tensor) -> None:
+    """Every element of `actual` lies within `bound` of `reference`, or `AssertionError` names the worst one.
+
+    NaN must meet NaN and infinity the same infinity; a finite reference may overflow where the type of `actual` does.
+    Raises `ValueError` when most of the bounds are infinite: such a comparison would say nothing.
+    """
+    assert tuple(actual.shape) == tuple(reference.shape), f"shape {tuple(actual.shape)}, not {tuple(reference.shape)}"
+    if bound.numel() and 2 * int(bound.isinf().sum()) > bound.numel():
+        raise ValueError("most bounds are infinite: the epilogue leaves its domain within the rounding of its argument")
+    ratio = _error_over_bound(actual, reference, bound)
+    wrong = int((ratio > 1).sum())
+    if wrong == 0:
+        return
+    at = tuple(int(i) for i in torch.unravel_index(ratio.argmax(), ratio.shape)) if ratio.dim() else ()
+    raise AssertionError(
+        f"{wrong} of {ratio.numel()} elements are off; the worst at {at}: {actual[at].item()}, expected "
+        f"{reference[at].item()}, error over bound {ratio[at].item():.3g} (bound {bound[at].item():.3g})"
+    )
+
+
+def max_error_over_bound(actual: torch.Tensor, reference: torch.Tensor, bound: torch.Tensor) -> float:
+    """The largest error in units of its bound: at most 1 for a correct result, 0 for an exact or empty one."""
+    ratio = _error_over_bound(actual, reference, bound)
+    return float(ratio.max()) if ratio.numel() else 0.0
+
+
+def max_norm(actual: torch.Tensor, reference: torch.Tensor) -> float:
+    """Largest absolute difference."""
+    difference = (wide(actual) - wide(reference)).abs()
+    return float(difference.max()) if difference.numel() else 0.0
+
+
+def l2_norm(actual: torch.Tensor, reference: torch.Tensor) -> float:
+    """Square root of the sum of squared absolute differences."""
+    return float((wide(actual) - wide(reference)).abs().double().square().sum().sqrt())
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """A tensor in the middle of poisoned memory: NaN before it, behind it and between its elements.
+
+    Integer types, which have no NaN, hold a pattern there.
+    """
+
+    tensor: torch.Tensor
+    memory: torch.Tensor  # bytes
+    guards: torch.Tensor  # bool, one for each byte: not part of `tensor`
+    poison: int
+
+    def check_guards(self) -> None:
+        """Raise `AssertionError` if a byte outside the tensor has changed."""
+        changed = (self.memory != self.poison) & self.guards
+        if bool(changed.any()):
+            count, first = int(changed.sum()), int(changed.nonzero()[0])
+            raise AssertionError(f"{count} bytes outside the tensor were written, the first at byte {first}")
+
+
+def poisoned(
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    *,
+    layout: str = "contiguous",
+    strides: tuple[int, ...] | None = None,
+    device: torch.device | str = "cpu",
+) -> Guarded:
+    """An output to write to: poison inside and around. `strides` (elements) overrides `layout`, one of `LAYOUTS`."""
+    at = 0
+    if strides is None:
+        strides, at = layout_strides(shape, layout)
+    reach = sum(stride * (extent - 1) for stride, extent in zip(strides, shape, strict=True)) + 1
+    elements = 2 * _GUARD + at + (0 if 0 in shape else reach)
+    poison = 0xFF if dtype.is_floating_point or dtype.is_complex else 0x5A
+    size = dtype.itemsize
+    memory = torch.full((elements * size,), poison, dtype=torch.uint8, device=device)
+    guards = torch.ones(elements, size, dtype=torch.bool, device=device)
+    if 0 not in shape:
+        # A dimension of stride 0 is one element: torch refuses to fill its copies.
+        once = tuple(1 if stride == 0 else extent for stride, extent in zip(strides, shape, strict=True))
+        steps = tuple(stride * size for stride in strides)
+        guards.as_strided((*once, size), (*steps, 1), (_GUARD + at) * size).fill_(False)
+    tensor = memory.view(dtype).as_strided(shape, strides, _GUARD + at)
+    return Guarded(tensor, memory, guards.view(-1), poison)
+
+
+def random_operand(
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    seed: int,
+    *,
+    integers: bool = False,
+    layout: str = "contiguous",
+    device: torch.device | str = "cpu",
+) -> torch.Tensor:
+    """Random values in poisoned memory, laid out as `layout` says; the same for the same `seed` and device.
+
+    Floating types hold normal values, or with `integers` whole numbers from -3 to 3, so that sums are exact in any
+    order; integer types hold those always (0 to 3 where unsigned). Overlapping layouts repeat their values.
+    """
+    tensor = poisoned(shape, dtype, layout=layout, device=device).tensor
+    generator = torch.Generator(device).manual_seed(seed)
+    # Fill the memory and not the indices: where those overlap, each address must get one value.
+    if layout in ("expanded", "overlapping") and tensor.numel():
+        reach = sum(stride * (extent - 1) for stride, extent in zip(tensor.stride(), shape, strict=True)) + 1
+        target = tensor.as_strided((reach,), (1,), tensor.storage_offset())
+    else:
+        target = tensor
+    target.copy_(_random_values(tuple(target.shape), dtype, generator, integers))
+    return tensor
+
+
+def layout_strides(shape: tuple[int, ...], layout: str) -> tuple[tuple[int, ...], int]:
+    """Strides and offset in elements.
+
+    contiguous: row-major. permuted: column-major. padded: rows 3 elements longer than their extent. strided: every
+    second element. offset: contiguous, one element past an aligned address. expanded: the first dimension of extent
+    over 1 has stride 0. overlapping: every stride is 1, so that neighbours share elements.
+    """
+    rank = len(shape)
+    dense = list(_row_major(shape))
+    if layout == "contiguous":
+        return tuple(dense), 0
+    if layout == "permuted":
+        return tuple(reversed(_row_major(shape[::-1]))), 0
+    if layout == "padded":
+        pitch = (*shape[:-1], shape[-1] + 3) if shape else ()
+        return _row_major(pitch), 0
+    if layout == "strided":
+        return tuple(2 * stride for stride in dense), 0
+    if layout == "offset":
+        return tuple(dense), 1
+    if layout == "expanded":
+        at = next((i for i, extent in enumerate(shape) if extent > 1), None)
+        if at is None:
+            return tuple(dense), 0
+        strides = list(_row_major((*shape[:at], 1, *shape[at + 1 :])))
+        strides[at] = 0
+        return tuple(strides), 0
+    if layout == "overlapping":
+        return (1,) * rank, 0
+    raise ValueError(f"layout {layout!r} is none of {', '.join(LAYOUTS)}")
+
+
+def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(math.prod(max(extent, 1) for extent in shape[i + 1 :]) for i in range(len(shape)))
+
+
+def _random_values(
+    shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator, integers: bool
+) -> torch.Tensor:
+    device = generator.device
+    if dtype is torch.bool:
+        return torch.randint(0, 2, shape, generator=generator, device=device)
+    if integers or not (dtype.is_floating_point or dtype.is_complex):
+        low = 0 if dtype is torch.uint8 else -3
+        parts = [torch.randint(low, 4, shape, generator=generator, device=device) for _ in range(2)]
+        return torch.complex(parts[0].double(), parts[1].double()) if dtype.is_complex else parts[0]
+    work = torch.complex64 if dtype.is_complex else torch.float32
+    if dtype in (torch.float64, torch.complex128):
+        work = dtype
+    return torch.randn(shape, dtype=work, generator=generator, device=device)
+
+
+def _factor(
+    stored: torch.Tensor, function: Function | None, product: torch.dtype, step: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Magnitude of an operand's values after its function, and how far each may be off."""
+    real = {torch.complex64: torch.float32, torch.complex128: torch.float64}
+    dtype = product if stored.is_complex() else real.get(product, product)
+    values = wide(stored.to(dtype))
+    off = torch.zeros((), dtype=torch.float64, device=stored.device)
+    if function is not None:
+        values, off = _through(function, values, off.expand(values.shape), dtype)
+    size = values.abs().double()
+    return size, (off + _SHORTENED.get(step, 0.0) * size).expand(size.shape)
+
+
+def _through(
+    function: Function, values: torch.Tensor, off: torch.Tensor, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`function` of values that may each be `off` by so much, and how far its results may be off in `dtype`."""
+    results = wide(function(values))
+    moved = torch.zeros_like(results.real, dtype=torch.float64)
+    directions = (-1, -0.5, 0.5, 1, -1j, 1j) if values.is_complex() else (-1, -0.5, 0.5, 1)
+    for direction in directions:
+        moved = torch.maximum(moved, _distance(wide(function(values + direction * off)), results))
+    # Eager PyTorch is inexact by luck at any one value; its worst over near neighbours is its measure.
+    eager = torch.zeros_like(moved)
+    if dtype.is_floating_point or dtype.is_complex:
+        for nudge in range(-3, 4):
+            near = (values * (1 + nudge * _epsilon(dtype))).to(dtype)
+            eager = torch.maximum(eager, _distance(wide(function(near)), wide(function(wide(near)))))
+        moved = moved + _EAGER_FACTOR * eager + _FUNCTION_ULPS * _epsilon(dtype) * results.abs() + _smallest(dtype)
+    return results, moved
+
+
+def _distance(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """|x - y|, where equal infinities and two NaN are no distance and one NaN is an infinite one."""
+    distance = (x - y).abs().double()
+    distance = torch.where((x == y) | (x.isnan() & y.isnan()), 0.0, distance)
+    return distance.nan_to_num(nan=math.inf, posinf=math.inf)
+
+
+def _error_over_bound(actual: torch.Tensor, reference: torch.Tensor, bound: torch.Tensor) -> torch.Tensor:
+    have, want = wide(actual), wide(reference)
+    error = _distance(have, want)
+    if actual.dtype.is_floating_point:
+        # Overflow is right where rounding to the type, or the bound, leads past its largest value.
+        largest = torch.finfo(actual.dtype).max
+        overflow = have.isinf() & (want.abs() + bound > largest) & (have.sign() == want.sign())
+        error = torch.where(overflow, 0.0, error)
+    # A bound is NaN where the operands are; there only the same NaN will do.
+    ratio = error / bound.nan_to_num(nan=0.0, posinf=math.inf)
+    return torch.where((error == 0) | bound.isinf(), 0.0, ratio)
+
+
+def _epsilon(dtype: torch.dtype) -> float:
+    """Distance from 1 to the next value; 0 for integers, which do not round."""
+    return torch.finfo(dtype).eps if dtype.is_floating_point or dtype.is_complex else 0.0
+
+
+def _smallest(dtype: torch.dtype) -> float:
+    """Smallest positive value, a subnormal."""
+    if not (dtype.is_floating_point or dtype.is_complex):
+        return 0.0
+    return torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
+
+
+def _default_accumulator(product: torch.dtype) -> torch.dtype:
+    narrow = product.is_floating_point and product.itemsize < 4
+    return torch.float32 if narrow else product
+
+
+def _default_result(stored: torch.dtype, result: torch.Tensor) -> torch.dtype:
+    """D's type where none is asked for: the operands', its real part where an epilogue made complex real."""
+    if stored.is_complex and not result.is_complex():
+        return torch.float32 if stored is torch.complex64 else torch.float64
+    return stored
