@@ -1,0 +1,40 @@
+"""Every test file runs without a GPU, its Triton kernels in Triton's interpreter; `-m gpu` runs them on a device."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+from support import Backend
+
+settings.register_profile(
+    "weft", deadline=None, derandomize=True, max_examples=60, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("long", parent=settings.get_profile("weft"), derandomize=False, max_examples=2000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "weft"))
+
+CPU = pytest.param(Backend("cpu", "cpu"), id="cpu")
+INTERPRETER = pytest.param(Backend("triton", "cpu"), id="interpreter")
+GPU = pytest.param(Backend("triton", "cuda"), id="gpu", marks=pytest.mark.gpu)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Interpret Triton kernels unless GPU tests are asked for; Triton reads the variable when it makes a kernel."""
+    marks = config.getoption("markexpr")
+    if "gpu" not in marks or "not gpu" in marks:
+        os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
+@pytest.fixture(params=[CPU, INTERPRETER, GPU])
+def backend(request: pytest.FixtureRequest) -> Backend:
+    """Each way to run a contraction, the device among them."""
+    if request.param.device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    return request.param
+
+
+@pytest.fixture
+def device(backend: Backend) -> str:
+    return backend.device

@@ -1,0 +1,61 @@
+"""What several test files need: where a contraction runs, and one careful call of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+import weft
+from weft import cases
+from weft.cases import Case
+from weft.testing import Guarded, assert_close, expectation, poisoned
+
+# Multiply-adds of a case run in Triton's interpreter, which takes milliseconds for every tile.
+INTERPRETED_WORK = 1 << 12
+CPU_WORK = 1 << 16
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A backend by its public name and the device its tensors live on."""
+
+    name: str
+    device: str
+
+    @property
+    def interpreted(self) -> bool:
+        return self.name == "triton" and self.device == "cpu"
+
+    def fitted(self, case: Case) -> Case:
+        """`case` at a size that this backend finishes in well under a second."""
+        if self.device != "cpu":
+            return case
+        return cases.scaled(case, INTERPRETED_WORK if self.interpreted else CPU_WORK)
+
+    def lacks(self, case: Case) -> bool:
+        """Whether this backend says that it cannot do the case: the Triton kernels have real floating types only."""
+        return self.name == "triton" and bool(case.tags & {"complex", "integer"})
+
+
+def run_poisoned(case: Case, backend: Backend, given: cases.Operands) -> torch.Tensor:
+    """D of one call, written over poison; checks that nothing else was written."""
+    before = [None if x is None else x.clone() for x in given]
+    guarded: Guarded = poisoned(case.d_shape, case.dtypes[2], layout=case.layouts[3], device=backend.device)
+    options: dict[str, Any] = case.options()
+    result = weft.contract(
+        case.equation, given.a, given.b, c=given.c, out=guarded.tensor, backend=backend.name, **options
+    )
+    assert result is guarded.tensor
+    guarded.check_guards()
+    for now, then in zip(given, before, strict=True):
+        assert now is None or torch.equal(now, then), "an input was written"
+    return guarded.tensor
+
+
+def check(case: Case, backend: Backend, seed: int = 0) -> None:
+    """One call on normal values lies within its bound of the oracle."""
+    given = cases.operands(case, device=backend.device, seed=seed)
+    result = run_poisoned(case, backend, given)
+    assert_close(result, *expectation(case.equation, given.a, given.b, c=given.c, **case.options()))
