@@ -26,7 +26,7 @@ import torch
 
 from weft.errors import ShapeError
 from weft.fn import Pointwise
-from weft.spec.notation import Label, Notation, label_text, term_text
+from weft.spec.notation import Label, Notation, label_text
 
 
 class Role(Enum):
@@ -205,13 +205,3 @@ def class_modes(
         strides = Strides(in_a.get(label, 0), in_b.get(label, 0), in_c.get(label, 0), in_d.get(label, 0))
         modes.append(Mode((label,), extents[label], role, strides))
     return tuple(modes)
-
-
-def check_addend(notation: Notation, c: Layout, extents: dict[Label, int]) -> None:
-    """C has D's modes in D's order; an extent of 1 broadcasts."""
-    shape = output_shape(notation, extents)
-    if len(c.shape) != len(shape) or any(have not in (want, 1) for have, want in zip(c.shape, shape, strict=True)):
-        raise ShapeError(
-            f"c has shape {c.shape}, the result '{term_text(notation.output)}' has shape {shape}: they must agree "
-            "but for extents of 1 in c"
-        )

@@ -1,0 +1,334 @@
+"""The public calls: `contract`, `plan` and `einsum`.
+
+They read the equation, check and resolve what was asked into a `Request`, and hand it to a `Plan`. Plans are kept by
+everything that they depend on, so a repeated call goes straight to the launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from weft.cache import BoundedCache
+from weft.errors import DTypeError, NotationError, ShapeError, UnsupportedError, call_context
+from weft.fn import Pointwise, fingerprint, trace
+from weft.interop import as_tensor, like
+from weft.plan.checks import describe_call, reject_gradient
+from weft.plan.plan import Functions, Plan, Request
+from weft.plan.schedule import Scalar
+from weft.plan.target import resolve_backend, target_of
+from weft.spec import Label, Layout, Notation, parse
+from weft.spec.arithmetic import resolve, result_type, storage_type, value_type
+from weft.spec.contraction import mode_extents
+from weft.spec.notation import expand, from_sequences, implicit_from_sequences
+
+Equation = str | Sequence[Sequence[Label]]
+Function = Callable[..., Any]
+
+_PLANS = BoundedCache(4096)
+
+
+def contract(
+    equation: Equation,
+    a: Any,
+    b: Any,
+    *,
+    c: Any = None,
+    alpha: Scalar = 1.0,
+    beta: Scalar = 1.0,
+    out: Any = None,
+    out_dtype: torch.dtype | None = None,
+    precision: str | torch.dtype | None = None,
+    accumulate: torch.dtype | None = None,
+    a_fn: Function | None = None,
+    b_fn: Function | None = None,
+    c_fn: Function | None = None,
+    epilogue: Function | None = None,
+    operands: dict[str, Any] | None = None,
+    indices: dict[str, Label] | None = None,
+    algebra: Any = "plus_times",
+    deterministic: bool = True,
+    workspace_limit: int | None = None,
+    backend: str = "auto",
+    tune: str | None = None,
+) -> Any:
+    """Contract two tensors: ``D = epilogue(alpha * sum_k a_fn(A) * b_fn(B) + beta * c_fn(C))``.
+
+    `equation` is einsum text (``"ecbfa,fd->abcde"``; without ``->`` the labels that stand once, sorted) or three
+    sequences of hashable labels ``(modes_a, modes_b, modes_d)``. A label in A, B and D is a batch mode; in A and B
+    alone it is summed, and so is one that stands in a single operand only; twice in one operand it is the diagonal.
+    Extent 1 broadcasts; extent 0 is allowed anywhere.
+
+    `a`, `b`, `c`: torch tensors with any strides, or arrays that speak DLPack. `c` has D's modes in D's order. With
+    ``beta == 0`` C is not read. `out`: where D goes, any strides; it may be `c` itself and no other input. `out_dtype`:
+    D's type, by default `out`'s, else the operands'. `precision`: ``"ieee"`` (default), ``"tf32"``, ``"tf32x3"``, or a
+    dtype that values are rounded to before they are multiplied. `accumulate`: the type of the sum (float32 for fp16,
+    bf16 and fp32).
+
+    `a_fn`, `b_fn`, `c_fn`, `epilogue`: Python functions of torch operations, traced and fused. `a_fn` and `b_fn` see
+    values of the product type, `c_fn` and `epilogue` of the accumulator's.
+
+    `workspace_limit`: most bytes to allocate besides D. `backend`: ``"auto"``, ``"triton"``, ``"cpu"`` or
+    ``"reference"``. Results do not change from run to run (`deterministic`).
+
+    Returns D as the kind of array that `a` is, or `out` when that is given. Raises a `weft.WeftError`:
+    `NotationError`, `ShapeError`, `DTypeError`, `FunctionError`, `UnsupportedError` or `WorkspaceError`; nothing is
+    written then.
+
+    >>> import torch, weft
+    >>> a, b = torch.ones(2, 3), torch.ones(4, 3)
+    >>> weft.contract("ik,jk->ji", a, b, alpha=2.0, epilogue=torch.sqrt)[0]
+    tensor([2.4495, 2.4495])
+    """
+    with call_context(lambda: describe_call("contract", equation, a=a, b=b, c=c, out=out)):
+        x, y = _input("a", a), _input("b", b)
+        addend = as_tensor("c", c) if c is not None else None
+        target = as_tensor("out", out) if out is not None else None
+        found = _find_plan(
+            equation, x, y, addend, target, out_dtype, precision, accumulate, (a_fn, b_fn, c_fn, epilogue),
+            operands, indices, algebra, deterministic, workspace_limit, backend, tune,
+        )  # fmt: skip
+        result = found.run(x, y, addend, alpha, beta, target)
+    return out if out is not None else like(a, result)
+
+
+def plan(
+    equation: Equation,
+    a: Any,
+    b: Any,
+    *,
+    c: Any = None,
+    out: Any = None,
+    out_dtype: torch.dtype | None = None,
+    precision: str | torch.dtype | None = None,
+    accumulate: torch.dtype | None = None,
+    a_fn: Function | None = None,
+    b_fn: Function | None = None,
+    c_fn: Function | None = None,
+    epilogue: Function | None = None,
+    operands: dict[str, Any] | None = None,
+    indices: dict[str, Label] | None = None,
+    algebra: Any = "plus_times",
+    deterministic: bool = True,
+    workspace_limit: int | None = None,
+    backend: str = "auto",
+    tune: str | None = None,
+) -> Plan:
+    """Plan a contraction without running it; arguments and errors as for `contract`.
+
+    The plan holds for tensors that lie as `a` and `b` do. `c` and `out` are optional here: with them their variant is
+    prepared too, without them it is prepared when a call first brings them.
+
+    >>> import torch, weft
+    >>> a, b = torch.rand(8, 5), torch.rand(5, 7)
+    >>> p = weft.plan("ik,kj->ij", a, b)
+    >>> torch.allclose(p(a, b), a @ b)
+    True
+    """
+    with call_context(lambda: describe_call("plan", equation, a=a, b=b, c=c, out=out)):
+        x, y = _input("a", a), _input("b", b)
+        addend = as_tensor("c", c) if c is not None else None
+        target = as_tensor("out", out) if out is not None else None
+        return _find_plan(
+            equation, x, y, addend, target, out_dtype, precision, accumulate, (a_fn, b_fn, c_fn, epilogue),
+            operands, indices, algebra, deterministic, workspace_limit, backend, tune,
+        )  # fmt: skip
+
+
+def einsum(
+    *arguments: Any,
+    out: Any = None,
+    out_dtype: torch.dtype | None = None,
+    precision: str | torch.dtype | None = None,
+    accumulate: torch.dtype | None = None,
+    epilogue: Function | None = None,
+    backend: str = "auto",
+    tune: str | None = None,
+) -> Any:
+    """Einstein summation over any number of operands: ``einsum("ab,bc,cd->ad", A, B, C)``.
+
+    Also takes the interleaved form ``einsum(A, (0, 1), B, (1, 2), (0, 2))`` with any hashable labels. One operand is
+    permuted, reduced or its diagonal taken; more than two are contracted from left to right. Intermediate results have
+    the operands' type. The result is always a tensor of its own, never a view. Options as for `contract`; `epilogue`
+    and `out_dtype` apply to the last step.
+
+    >>> import torch, weft
+    >>> weft.einsum("ii->i", torch.arange(4.).reshape(2, 2))
+    tensor([0., 3.])
+    """
+    equation = arguments[0] if arguments and isinstance(arguments[0], str) else "interleaved"
+    with call_context(lambda: describe_call("einsum", equation, **_named(arguments[equation is arguments[0] :]))):
+        notation, operands = _read_einsum(arguments)
+        tensors = [_input(f"operand {at}", operand) for at, operand in enumerate(operands)]
+        notation = expand(notation, [tensor.dim() for tensor in tensors])
+        mode_extents(notation, [tensor.shape for tensor in tensors])
+        target = as_tensor("out", out) if out is not None else None
+        terms, step = list(notation.inputs), {"precision": precision, "accumulate": accumulate, "backend": backend}
+        if len(tensors) == 1:
+            terms.append(())
+            tensors.append(_one(tensors[0].dtype, tensors[0].device))
+        while len(tensors) > 2:
+            kept = {label for term in (*terms[2:], notation.output) for label in term}
+            middle = tuple(dict.fromkeys(label for term in terms[:2] for label in term if label in kept))
+            product = contract((terms[0], terms[1], middle), tensors[0], tensors[1], **step)
+            terms[:2], tensors[:2] = [middle], [product]
+        result = contract(
+            (*terms, notation.output), *tensors, out=target, out_dtype=out_dtype, epilogue=epilogue, tune=tune, **step
+        )
+    return out if out is not None else like(operands[0], result)
+
+
+def _input(name: str, value: Any) -> torch.Tensor:
+    """An operand; a negative view is resolved here, as no kernel can see its bit."""
+    return as_tensor(name, value).resolve_neg()
+
+
+def _find_plan(
+    equation: Equation,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    c: torch.Tensor | None,
+    out: torch.Tensor | None,
+    out_dtype: torch.dtype | None,
+    precision: str | torch.dtype | None,
+    accumulate: torch.dtype | None,
+    functions: tuple[Function | None, ...],
+    operands: dict[str, Any] | None,
+    indices: dict[str, Label] | None,
+    algebra: Any,
+    deterministic: bool,
+    workspace_limit: int | None,
+    backend: str,
+    tune: str | None,
+) -> Plan:
+    """The plan for this request, remembered by everything it depends on."""
+    _refuse_unbuilt(operands, indices, algebra, tune)
+    if out_dtype is None and out is not None:
+        out_dtype = out.dtype
+    prints = tuple(None if function is None else (fingerprint(function),) for function in functions)
+    spelled = equation if isinstance(equation, str) else from_sequences(*equation)
+    key: Hashable | None = (
+        spelled,
+        _signature(a), _signature(b), out_dtype, precision, accumulate, prints, deterministic, workspace_limit, backend,
+    )  # fmt: skip
+    if (None,) in prints:  # a function we cannot see through is traced anew each time
+        key = None
+    found = _PLANS.get(key) if key is not None else None
+    if found is None:
+        request = _resolve(
+            spelled, a, b, out_dtype, precision, accumulate, functions, workspace_limit, backend
+        )
+        # Two spellings of one request, or a retraced function that turns out the same, share one plan.
+        found = _PLANS.get(request)
+        if found is None:
+            found = Plan(request, c=_layout(c), d=_layout(out))
+            _PLANS.put(request, found)
+        if key is not None:
+            _PLANS.put(key, found)
+    return found
+
+
+def _resolve(
+    equation: str | Notation,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    out_dtype: torch.dtype | None,
+    precision: str | torch.dtype | None,
+    accumulate: torch.dtype | None,
+    functions: tuple[Function | None, ...],
+    workspace_limit: int | None,
+    backend: str,
+) -> Request:
+    """Check everything that does not need C or the result."""
+    notation = expand(_read(equation), (a.dim(), b.dim()))
+    if a.device != b.device:
+        raise ShapeError(f"a is on {a.device}, b is on {b.device}")
+    mode_extents(notation, (a.shape, b.shape))
+    for name, tensor in (("a", a), ("b", b)):
+        reject_gradient(name, tensor)
+    arithmetic = resolve(a.dtype, b.dtype, precision, accumulate)
+    traced = _trace(functions, a.dtype, b.dtype, arithmetic.product, arithmetic.accumulate)
+    value = traced.epilogue.result if traced.epilogue is not None else arithmetic.accumulate
+    chosen = resolve_backend(backend, a.device)
+    return Request(
+        notation=notation,
+        text=str(equation),
+        a=Layout.of(a),
+        b=Layout.of(b),
+        conjugate=(a.is_conj(), b.is_conj()),
+        arithmetic=arithmetic,
+        d_dtype=result_type(storage_type(a.dtype, b.dtype), out_dtype, value),
+        functions=traced,
+        backend=chosen,
+        device=a.device,
+        target=target_of(chosen, a.device),
+        workspace_limit=workspace_limit,
+    )
+
+
+def _read(equation: str | Notation) -> Notation:
+    notation = parse(equation) if isinstance(equation, str) else equation
+    if len(notation.inputs) != 2:
+        raise NotationError(f"contract takes two operands, '{notation}' names {len(notation.inputs)}: see weft.einsum")
+    return notation
+
+
+def _read_einsum(arguments: tuple[Any, ...]) -> tuple[Notation, tuple[Any, ...]]:
+    """The text form or the interleaved one."""
+    if not arguments:
+        raise NotationError("einsum needs an equation and operands")
+    if isinstance(arguments[0], str):
+        return parse(arguments[0]), arguments[1:]
+    terms, operands = arguments[1::2], arguments[0 : len(arguments) - len(arguments) % 2 : 2]
+    if len(arguments) % 2:
+        return from_sequences(*terms, arguments[-1]), operands
+    return implicit_from_sequences(*terms), operands
+
+
+def _trace(
+    functions: tuple[Function | None, ...],
+    a: torch.dtype,
+    b: torch.dtype,
+    product: torch.dtype,
+    accumulate: torch.dtype,
+) -> Functions:
+    values = (value_type(a, product), value_type(b, product), accumulate, accumulate)
+    traced: list[Pointwise | None] = []
+    for hook, function, value in zip(("a_fn", "b_fn", "c_fn", "epilogue"), functions, values, strict=True):
+        graph = trace(function, (value,), hook=hook) if function is not None else None
+        if graph is not None and hook != "epilogue" and not torch.can_cast(graph.result, value):
+            raise DTypeError(f"{hook} returns {graph.result}, which cannot be used as {value}")
+        traced.append(graph)
+    return Functions(*traced, raw=functions)
+
+
+def _refuse_unbuilt(operands: object, indices: object, algebra: object, tune: object) -> None:
+    if operands:
+        raise UnsupportedError("operands of functions are not supported yet")
+    if indices:
+        raise UnsupportedError("indices of functions are not supported yet")
+    if algebra != "plus_times":
+        raise UnsupportedError(f"algebra {algebra!r} is not supported yet: only 'plus_times' is")
+    if tune not in (None,):
+        raise UnsupportedError(f"tune={tune!r} is not supported yet: plans are chosen by the cost model")
+
+
+def _signature(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """What a plan reads off a tensor, as cheaply as it can be had."""
+    return (*Layout.of(tensor), tensor.device, tensor.is_conj(), tensor.requires_grad)
+
+
+def _layout(tensor: torch.Tensor | None) -> Layout | None:
+    return Layout.of(tensor) if tensor is not None else None
+
+
+def _named(operands: Sequence[Any]) -> dict[str, Any]:
+    return {f"operand {at}": operand for at, operand in enumerate(operands)}
+
+
+@lru_cache
+def _one(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    return torch.ones((), dtype=dtype, device=device)

@@ -1,0 +1,68 @@
+"""Arrays of other libraries in, arrays of the same kind out, through DLPack and without copies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from weft.errors import DTypeError, UnsupportedError
+
+
+def as_tensor(name: str, value: Any) -> torch.Tensor:
+    """`value` as a torch tensor over the same memory: torch as it is, NumPy, CuPy, JAX and others by DLPack."""
+    if isinstance(value, torch.Tensor):
+        if value.layout is not torch.strided:
+            raise UnsupportedError(f"{name} is {value.layout}: only strided tensors can be contracted")
+        return value
+    if isinstance(value, np.ndarray):
+        return _from_numpy(name, value)
+    if hasattr(value, "__dlpack__"):
+        try:
+            return torch.from_dlpack(value)
+        except (RuntimeError, BufferError, TypeError, ValueError) as error:
+            raise UnsupportedError(f"{name} of type {type(value).__name__} does not come through DLPack: {error}") from None
+    raise DTypeError(f"{name} is {type(value).__name__}: a torch tensor or an array that speaks DLPack is needed")
+
+
+def like(source: Any, tensor: torch.Tensor) -> Any:
+    """`tensor` as an array of the library that `source` belongs to."""
+    if isinstance(source, torch.Tensor):
+        return tensor
+    if isinstance(source, np.ndarray):
+        return tensor.numpy()
+    library = type(source).__module__.partition(".")[0]
+    if library == "cupy":
+        import cupy
+
+        return cupy.from_dlpack(tensor)
+    if library in ("jax", "jaxlib"):
+        import jax
+
+        return jax.dlpack.from_dlpack(tensor)
+    return tensor
+
+
+def _from_numpy(name: str, array: np.ndarray) -> torch.Tensor:
+    if any(stride < 0 for stride in array.strides):
+        raise UnsupportedError(f"{name} has negative strides, which torch cannot hold: pass np.ascontiguousarray({name})")
+    if any(stride % array.itemsize for stride in array.strides):
+        raise UnsupportedError(f"{name} has strides that are no multiple of its element size: pass a copy of it")
+    try:
+        if array.flags.writeable:
+            return torch.from_numpy(array)
+        # Inputs are only read, so a read-only array may be looked at through a writeable view of its memory.
+        interface = array.__array_interface__
+        interface["data"] = (interface["data"][0], False)
+        return torch.from_numpy(np.asarray(_Interface(interface, array)))
+    except TypeError:
+        raise DTypeError(f"{name} has dtype {array.dtype}, which torch does not know") from None
+
+
+class _Interface:
+    """An array interface with the array that keeps its memory alive."""
+
+    def __init__(self, interface: dict[str, Any], owner: np.ndarray) -> None:
+        self.__array_interface__ = interface
+        self.owner = owner

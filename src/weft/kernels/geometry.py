@@ -1,0 +1,180 @@
+"""How a contraction is cut into tiles, as plain numbers that a kernel takes as compile-time constants.
+
+A *side* of the contraction (batch, m, n or k) is an ordered list of *axes*. An axis is one mode, or several flattened
+into one index, innermost first; a block covers `tile` consecutive indices of it. One flattened axis wastes no lanes on
+extents that are no power of two; two axes on one side let a tile hold a run of two different modes, as it must where an
+operand is contiguous along one of them and D along the other (the per-mode tiles of the GETT scheme).
+
+Within a tile the axes of a side are flattened again, the last one fastest: that is the order in which operands are
+loaded. The result is stored with every axis as a dimension of its own, so that D's contiguous mode is found wherever
+it lies.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from weft.spec import Mode
+
+A, B, C, D = range(4)  # positions in `Mode.strides` and `Axis.strides`
+
+MAX_DIVISOR = 16  # elements: beyond 16 bytes no access gets wider
+
+
+class Run(NamedTuple):
+    """What the compiler is told of a vector of offsets: aligned groups of `length` are consecutive, and each group
+    starts at a multiple of `divisor` (both powers of two, in elements)."""
+
+    length: int
+    divisor: int
+
+
+class Axis(NamedTuple):
+    """One axis of a side, as a kernel sees it. Tuples go over the flattened modes, innermost first."""
+
+    tile: int
+    inner: int  # product of the tiles of the axes after this one on its side
+    blocks: int  # tiles along this axis, at least 1
+    pitch: int  # blocks of the side per step along this axis
+    place: int  # dimension of the stored tile, -1 where the tile is one index
+    exact: bool  # the tiles end where the axis ends: nothing to mask
+    extent: int
+    extents: tuple[int, ...]
+    strides: tuple[tuple[int, ...], ...]  # [A, B, C, D][mode]
+    present: tuple[bool, ...]  # [A, B, C, D, any]: whether the tensor moves along this axis
+    runs: tuple[Run, ...]  # [A, B, C, D]: of this axis alone
+    stretches: tuple[int, ...]  # [A, B, C, D]: elements of a tile that lie together, aligned or not
+
+
+class Side(NamedTuple):
+    """All axes of one role, and the whole side's offsets in each tensor."""
+
+    axes: tuple[Axis, ...]
+    tile: int
+    blocks: int
+    exact: bool
+    runs: tuple[Run, ...]  # [A, B, C, D]
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The choice behind one axis: which modes, innermost first, and how many indices of them a block takes."""
+
+    modes: tuple[Mode, ...]
+    tile: int
+    placed: bool = False  # a dimension of the stored tile even where the tile is one index
+
+    @property
+    def extent(self) -> int:
+        return math.prod(mode.extent for mode in self.modes)
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.extent // self.tile)
+
+    def __str__(self) -> str:
+        return f"{'·'.join(mode.name for mode in self.modes)}:{self.tile}"
+
+
+def side(cuts: Sequence[Cut], first_place: int = 0) -> Side:
+    """The side that `cuts` describe, the fastest axis of the tile last.
+
+    Blocks are numbered along D's innermost axis first, so that neighbours in time are neighbours in memory.
+    """
+    tile = math.prod(cut.tile for cut in cuts)
+    pitches = _pitches(cuts)
+    axes, inner, place = [], tile, first_place
+    for cut, pitch in zip(cuts, pitches, strict=True):
+        inner //= cut.tile
+        placed = cut.placed or cut.tile > 1
+        axes.append(_axis(cut, inner, pitch, place if placed else -1))
+        place += placed
+    return Side(
+        axes=tuple(axes),
+        tile=tile,
+        blocks=math.prod(cut.blocks for cut in cuts),
+        exact=all(axis.exact for axis in axes),
+        runs=tuple(_side_run(cuts, tensor) for tensor in range(4)),
+    )
+
+
+def rest(modes: Sequence[Mode], cuts: Sequence[Cut]) -> list[Cut]:
+    """The modes that no cut names, each as an axis of single indices."""
+    named = {mode for cut in cuts for mode in cut.modes}
+    return [Cut((mode,), 1) for mode in modes if mode not in named]
+
+
+def by_stride(modes: Sequence[Mode], tensor: int) -> tuple[Mode, ...]:
+    """Modes as one tensor lies, innermost first; those it does not have come last."""
+    return tuple(sorted(modes, key=lambda mode: mode.strides[tensor] or math.inf))
+
+
+def nearest(modes: Sequence[Mode], tensor: int) -> Mode | None:
+    """The mode along which a tensor is contiguous, if it is among these."""
+    return next((mode for mode in modes if mode.strides[tensor] == 1), None)
+
+
+def run_orders(modes: Sequence[Mode], *tensors: int) -> list[tuple[Mode, ...]]:
+    """The orders, innermost first, in which some of the tensors is contiguous; the first tensor's where none is."""
+    runs = [by_stride(modes, tensor) for tensor in tensors if nearest(modes, tensor) is not None]
+    return list(dict.fromkeys(runs or [by_stride(modes, tensors[0])]))
+
+
+def _pitches(cuts: Sequence[Cut]) -> list[int]:
+    order = sorted(range(len(cuts)), key=lambda at: min((m.strides.d or m.strides.a for m in cuts[at].modes), default=0))
+    pitches, pitch = [0] * len(cuts), 1
+    for at in order:
+        pitches[at] = pitch
+        pitch *= max(cuts[at].blocks, 1)
+    return pitches
+
+
+def _axis(cut: Cut, inner: int, pitch: int, place: int) -> Axis:
+    return Axis(
+        tile=cut.tile,
+        inner=inner,
+        blocks=max(cut.blocks, 1),
+        pitch=pitch,
+        place=place,
+        exact=cut.extent % cut.tile == 0,
+        extent=cut.extent,
+        extents=tuple(mode.extent for mode in cut.modes),
+        strides=tuple(tuple(mode.strides[tensor] for mode in cut.modes) for tensor in range(4)),
+        present=(*(any(mode.strides[tensor] for mode in cut.modes) for tensor in range(4)), True),
+        runs=tuple(_side_run([cut], tensor) for tensor in range(4)),
+        stretches=tuple(min(cut.tile, _stretch(cut, tensor)) for tensor in range(4)),
+    )
+
+
+def _side_run(cuts: Sequence[Cut], tensor: int) -> Run:
+    """The longest aligned run that the offsets of these cuts surely have, and the divisor of its starts."""
+    length = 1
+    if cuts and cuts[-1].modes and cuts[-1].modes[0].strides[tensor] == 1:
+        length = _run_length(cuts[-1], tensor)
+    divisor = MAX_DIVISOR
+    for cut in cuts:
+        for mode in cut.modes:
+            stride = mode.strides[tensor]
+            if cut is cuts[-1] and mode is cut.modes[0] and length > 1:
+                stride = length
+            divisor = math.gcd(divisor, stride)
+    return Run(length, divisor)
+
+
+def _run_length(cut: Cut, tensor: int) -> int:
+    """Largest power of two that divides both the tile and the stretch of memory before the first jump."""
+    stretch = _stretch(cut, tensor)
+    return cut.tile if stretch == cut.extent else math.gcd(cut.tile, stretch)
+
+
+def _stretch(cut: Cut, tensor: int) -> int:
+    """Elements along a cut from one jump in memory to the next."""
+    stretch = 1
+    for mode in cut.modes:
+        if mode.strides[tensor] != stretch:
+            break
+        stretch *= mode.extent
+    return stretch

@@ -1,0 +1,61 @@
+"""The code a schedule compiles to, for any GPU and without one: PTX or AMD assembly, shared memory, spills."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.compiler import compile as triton_compile
+
+from weft.kernels.launch import TRITON_TYPES, KernelLaunch
+from weft.spec import Layout
+
+TARGETS = {
+    "sm_80": GPUTarget("cuda", 80, 32),
+    "sm_90": GPUTarget("cuda", 90, 32),
+    "sm_100": GPUTarget("cuda", 100, 32),
+    "gfx942": GPUTarget("hip", "gfx942", 64),
+}
+
+
+def compiled(launch: KernelLaunch, architecture: str) -> Any:
+    """Triton's compiled kernel of a built launch for an architecture of `TARGETS`; `.asm` holds its texts.
+
+    Needs no GPU, but Triton must not be in interpreter mode. Raises `KeyError` for an unknown architecture.
+    """
+    contraction = launch.contraction
+    layouts = {"a": contraction.a, "b": contraction.b, "c": contraction.c, "d": contraction.d}
+    signature = {name: pointer_type(layout) for name, layout in layouts.items()}
+    signature |= {"alpha": "i64", "beta": "i64"} | dict.fromkeys(launch.constants, "constexpr")
+    aligned = {
+        (at,): [["tt.divisibility", 16]]
+        for at, layout in enumerate(layouts.values())
+        if layout is not None and layout.alignment == 16
+    }
+    constants: dict[str, Any] = dict(launch.constants)
+    if contraction.c is None:
+        constants["c"] = None
+    source = ASTSource(launch.kernel, signature, constants, aligned)
+    return triton_compile(source, target=TARGETS[architecture], options=launch.options)
+
+
+def pointer_type(layout: Layout | None) -> str:
+    return f"*{TRITON_TYPES[layout.dtype]}" if layout is not None else "constexpr"
+
+
+def instructions(text: str) -> dict[str, int]:
+    """How often the instructions that decide a kernel's speed stand in its PTX."""
+    wanted = {
+        "wgmma": r"wgmma\.mma_async",
+        "mma": r"mma\.sync",
+        "cp.async.16": r"cp\.async\.c[ag]\S* \[.*0x10",
+        "cp.async": r"cp\.async\.c[ag]",
+        "ld.global.v4": r"ld\.global\S*\.v4",
+        "ld.global": r"ld\.global",
+        "st.global.v4": r"st\.global\S*\.v4",
+        "st.global": r"st\.global",
+        "local": r"\.local",
+    }
+    return {name: len(re.findall(pattern, text)) for name, pattern in wanted.items()}

@@ -1,0 +1,139 @@
+"""From a schedule to a running kernel: constants, argument types, device; and what no direct kernel can do."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from weft.kernels.geometry import Cut
+from weft.plan.schedule import Scalar, Target
+from weft.spec import Contraction
+from weft.spec.arithmetic import dtype_name
+
+TRITON_TYPES = {
+    torch.float16: tl.float16,
+    torch.bfloat16: tl.bfloat16,
+    torch.float32: tl.float32,
+    torch.float64: tl.float64,
+    torch.int8: tl.int8,
+    torch.uint8: tl.uint8,
+    torch.int16: tl.int16,
+    torch.int32: tl.int32,
+    torch.int64: tl.int64,
+    torch.bool: tl.int1,
+}
+
+
+LONGEST_TILE = 4096  # no tile is longer along one axis
+MOST_PROGRAMS = 2**31 - 1  # grid x; y and z are not used, they stop at 65535
+
+
+def common_reasons(contraction: Contraction) -> str | None:
+    """Why no Triton kernel of weft can compute this, in one sentence; None where nothing stands against it."""
+    arithmetic = contraction.arithmetic
+    layouts = [layout for layout in (contraction.a, contraction.b, contraction.c, contraction.d) if layout]
+    for dtype in (*(layout.dtype for layout in layouts), arithmetic.product, arithmetic.accumulate):
+        if dtype.is_complex:
+            return f"{dtype_name(dtype)} does not run on the GPU yet"
+        if dtype not in TRITON_TYPES:
+            return f"{dtype_name(dtype)} has no Triton type here"
+    return None
+
+
+def wide(contraction: Contraction) -> tuple[bool, bool, bool, bool]:
+    """Which of A, B, C and D have offsets that need 64 bits.
+
+    Lanes of a tile may overhang the extents and are computed before they are masked, so each mode has room for one
+    more tile.
+    """
+    reaches = (
+        sum(mode.strides[tensor] * (mode.extent + LONGEST_TILE) for mode in contraction.modes) for tensor in range(4)
+    )
+    return tuple(reach >= 2**31 for reach in reaches)  # type: ignore[return-value]
+
+
+def wide_index(cuts: Iterable[Cut]) -> bool:
+    """Whether an index along some axis needs 64 bits."""
+    return any(cut.extent + LONGEST_TILE >= 2**31 for cut in cuts)
+
+
+class _Pointer:
+    """Stands for a tensor where Triton only asks for type and alignment."""
+
+    def __init__(self, dtype: torch.dtype, alignment: int) -> None:
+        self.dtype = dtype
+        self._alignment = alignment
+
+    def data_ptr(self) -> int:
+        return self._alignment
+
+
+class KernelLaunch:
+    """A kernel bound to one schedule: call it with tensors and scalars. Compiles when it is made, where it can."""
+
+    def __init__(
+        self,
+        kernel: triton.JITFunction,
+        contraction: Contraction,
+        target: Target,
+        programs: int,
+        cut: Any,
+        warps: int,
+        stages: int,
+    ) -> None:
+        arithmetic = contraction.arithmetic
+        self.kernel = kernel
+        self.contraction = contraction
+        self.constants = {
+            "CUT": cut,
+            "A_FN": contraction.a_fn and contraction.a_fn.jit,
+            "B_FN": contraction.b_fn and contraction.b_fn.jit,
+            "C_FN": contraction.c_fn and contraction.c_fn.jit,
+            "EPILOGUE": contraction.epilogue and contraction.epilogue.jit,
+            "PRODUCT": TRITON_TYPES[arithmetic.product],
+            "ACCUMULATE": TRITON_TYPES[arithmetic.accumulate],
+            "RESULT": TRITON_TYPES[contraction.d.dtype],
+            "PRECISION": arithmetic.precision,
+        }
+        self.options = {"num_warps": warps, "num_stages": stages}
+        self._run = kernel[(programs,)]
+        self._device = target.device if target.kind in ("cuda", "hip") else None
+        self._real = arithmetic.accumulate.is_floating_point
+        if self._device is not None:
+            with torch.cuda.device(self._device):
+                self.compile()
+
+    def compile(self) -> None:
+        """Compile and load now, so that the first call, perhaps within a graph capture, only launches."""
+        contraction = self.contraction
+        layouts = (contraction.a, contraction.b, contraction.c, contraction.d)
+        arguments = [layout and _Pointer(layout.dtype, layout.alignment) for layout in layouts]
+        compiled = self.kernel.warmup(*arguments, 0, 0, grid=(1,), **self.constants, **self.options)
+        compiled._init_handles()
+
+    def __call__(
+        self,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        c: torch.Tensor | None,
+        d: torch.Tensor,
+        alpha: Scalar,
+        beta: Scalar,
+    ) -> None:
+        arguments = (a, b, c, d, self._bits(alpha), self._bits(beta))
+        if self._device is None or self._device.index == torch.cuda.current_device():
+            self._run(*arguments, **self.constants, **self.options)
+        else:
+            with torch.cuda.device(self._device):
+                self._run(*arguments, **self.constants, **self.options)
+
+    def _bits(self, value: Scalar) -> int:
+        """A scalar as the 64 bits it travels in: Triton would pass a Python float in single precision."""
+        if self._real:
+            return int.from_bytes(struct.pack("<d", value), "little", signed=True)
+        return int(value)  # type: ignore[arg-type]

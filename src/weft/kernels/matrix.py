@@ -1,0 +1,241 @@
+"""The direct family on matrix instructions: which tiles are legal for a contraction, and what they should cost.
+
+Operands are gathered where they lie, nothing is copied first and nothing is padded. The choice is of tiles: which
+modes the block of D runs along, so that A, B and D are all touched in runs as long as the tile allows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from weft.kernels.cost import direct_seconds, tile_access
+from weft.kernels.geometry import A, B, C, D, Cut, Side, by_stride, nearest, rest, run_orders, side
+from weft.kernels.launch import MOST_PROGRAMS, KernelLaunch, common_reasons, wide, wide_index
+from weft.plan.schedule import Candidates, Target
+from weft.spec import Contraction, Mode, Role
+
+NAME = "matrix"
+
+LEAST_SIDE = 16  # tl.dot takes no smaller tile
+
+
+class MatrixCut(NamedTuple):
+    """All that the kernel takes of a schedule, as compile-time constants."""
+
+    batch: Side
+    m: Side
+    n: Side
+    k: Side
+    k_of_a: Side  # the same axes of k in A's order
+    swap_k: bool
+    stored: tuple[int, ...]  # extents of the stored tile: every axis longer than one index
+    group: int
+    widen: bool  # products are made in the accumulator's type
+    wide: tuple[bool, bool, bool, bool]  # offsets need 64 bits, per tensor
+    wide_index: bool  # indices along an axis do
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixSchedule:
+    """Tiles along the modes of m, n and k; the cuts of a side are ordered, the last one fastest within the tile."""
+
+    m: tuple[Cut, ...]
+    n: tuple[Cut, ...]
+    k: tuple[Cut, ...]
+    warps: int
+    stages: int
+    group: int
+    family: str = NAME
+    workspace_bytes: int = 0
+
+    @property
+    def tile(self) -> tuple[int, int, int]:  # (M, N, K)
+        return tuple(math.prod(cut.tile for cut in cuts) for cuts in (self.m, self.n, self.k))  # type: ignore[return-value]
+
+    def __str__(self) -> str:
+        sides = " ".join(
+            f"{name}[{' '.join(str(cut) for cut in cuts if cut.tile > 1)}]"
+            for name, cuts in (("m", self.m), ("n", self.n), ("k", self.k))
+        )
+        m, n, k = self.tile
+        return f"matrix {m}x{n}x{k} {sides} warps={self.warps} stages={self.stages} group={self.group}"
+
+
+class TileShape(NamedTuple):
+    m: int
+    n: int
+    k: int
+    warps: int
+    stages: int
+
+
+# Tiles by bytes of a product element. Wide tiles reuse more, narrow ones waste fewer lanes on a short side.
+_HALF = (
+    TileShape(128, 256, 64, 8, 3), TileShape(256, 128, 64, 8, 3), TileShape(128, 128, 64, 8, 3),
+    TileShape(128, 128, 64, 4, 3), TileShape(128, 128, 32, 4, 4), TileShape(256, 64, 64, 8, 3),
+    TileShape(64, 256, 64, 8, 3), TileShape(128, 64, 64, 4, 4), TileShape(64, 128, 64, 4, 4),
+    TileShape(64, 64, 64, 4, 4), TileShape(256, 32, 64, 8, 3), TileShape(32, 256, 64, 8, 3),
+    TileShape(128, 32, 64, 4, 4), TileShape(32, 128, 64, 4, 4), TileShape(64, 32, 64, 4, 4),
+    TileShape(32, 64, 64, 4, 4), TileShape(32, 32, 64, 4, 4), TileShape(128, 16, 64, 4, 4),
+    TileShape(16, 128, 64, 4, 4), TileShape(16, 16, 128, 4, 4), TileShape(64, 16, 64, 4, 4),
+    TileShape(16, 64, 64, 4, 4),
+)  # fmt: skip
+_SINGLE = (
+    TileShape(128, 128, 32, 8, 3), TileShape(128, 64, 32, 4, 3), TileShape(64, 128, 32, 4, 3),
+    TileShape(64, 64, 32, 4, 3), TileShape(128, 32, 32, 4, 3), TileShape(32, 128, 32, 4, 3),
+    TileShape(64, 32, 32, 4, 3), TileShape(32, 64, 32, 4, 3), TileShape(32, 32, 32, 4, 3),
+    TileShape(128, 16, 32, 4, 3), TileShape(16, 128, 32, 4, 3), TileShape(16, 16, 64, 4, 3),
+)  # fmt: skip
+_DOUBLE = (
+    TileShape(64, 128, 16, 8, 3), TileShape(128, 64, 16, 8, 3), TileShape(64, 64, 16, 4, 3),
+    TileShape(128, 32, 16, 4, 3), TileShape(32, 128, 16, 4, 3), TileShape(64, 32, 16, 4, 3),
+    TileShape(32, 64, 16, 4, 3), TileShape(32, 32, 16, 4, 3), TileShape(16, 128, 16, 4, 3),
+    TileShape(128, 16, 16, 4, 3), TileShape(16, 16, 32, 4, 3),
+)  # fmt: skip
+_SHAPES = {2: _HALF, 4: _SINGLE, 8: _DOUBLE}
+_SPLITS = (16, 8, 32, 4)  # lengths of A's (or B's) own run where a side needs two
+
+
+def supports(contraction: Contraction, target: Target) -> str | None:
+    reason = common_reasons(contraction)
+    if reason is not None:
+        return reason
+    product = contraction.arithmetic.product
+    if not product.is_floating_point:
+        return f"{product} products have no matrix instruction here"
+    if min(contraction.m, contraction.n) < 2 and contraction.batch > 1:
+        return "m or n is 1 in a batch: nothing for a matrix instruction to share"
+    return None
+
+
+def schedules(contraction: Contraction, target: Target) -> Candidates:
+    found: list[MatrixSchedule] = []
+    excluded: dict[str, None] = {}
+    m_modes, n_modes, k_modes = (contraction.of_role(role) for role in (Role.M, Role.N, Role.K))
+    size = _product_bytes(contraction)
+    shared = target.shared_memory or 64 * 1024
+    for shape in _SHAPES[size]:
+        reason = _misfit(contraction, shape, size, shared)
+        if reason is not None:
+            excluded[reason] = None
+            continue
+        depth = min(shape.k, max(LEAST_SIDE, _power_of_two(contraction.k)))
+        for m in _cuts(m_modes, A, shape.m):
+            for n in _cuts(n_modes, B, shape.n):
+                for k in _depth_cuts(k_modes, depth):
+                    schedule = MatrixSchedule(m, n, k, shape.warps, shape.stages, group=8)
+                    if _programs(contraction, schedule) > MOST_PROGRAMS:
+                        excluded["a grid holds at most 2^31 - 1 blocks"] = None
+                    else:
+                        found.append(schedule)
+    return Candidates(tuple(found), tuple(excluded))
+
+
+def predict(contraction: Contraction, schedule: MatrixSchedule, target: Target) -> float:
+    """Seconds that the roof and the access pattern allow this schedule; see `cost.direct_seconds`."""
+    tile_m, tile_n, tile_k = schedule.tile
+    cut = matrix_cut(contraction, schedule)
+    steps = cut.k.blocks
+    blocks = _programs(contraction, schedule)
+    accesses = (
+        tile_access(contraction.a, A, blocks * steps, (*cut.m.axes, *cut.k_of_a.axes)),
+        tile_access(contraction.b, B, blocks * steps, (*cut.n.axes, *cut.k.axes)),
+        tile_access(contraction.c, C, blocks, (*cut.m.axes, *cut.n.axes)),
+        tile_access(contraction.d, D, blocks, (*cut.m.axes, *cut.n.axes)),
+    )
+    return direct_seconds(
+        contraction, target, accesses, flops=2.0 * blocks * steps * tile_m * tile_n * tile_k, blocks=blocks,
+        warps=schedule.warps, tile=(tile_m, tile_n), rearranged=cut.swap_k,
+    )  # fmt: skip
+
+
+def build(contraction: Contraction, schedule: MatrixSchedule, target: Target) -> KernelLaunch:
+    from weft.kernels.matrix_kernel import matrix_kernel
+
+    return KernelLaunch(
+        kernel=matrix_kernel,
+        contraction=contraction,
+        target=target,
+        programs=_programs(contraction, schedule),
+        cut=matrix_cut(contraction, schedule),
+        warps=schedule.warps,
+        stages=schedule.stages,
+    )
+
+
+def matrix_cut(contraction: Contraction, schedule: MatrixSchedule) -> MatrixCut:
+    def whole(role: Role, cuts: Sequence[Cut]) -> list[Cut]:
+        return [*rest(contraction.of_role(role), cuts), *cuts]
+
+    m = side(whole(Role.M, schedule.m))
+    places = sum(axis.place >= 0 for axis in m.axes)
+    n = side(whole(Role.N, schedule.n), first_place=places)
+    k_of_a = schedule.k if len(schedule.k) < 2 else schedule.k[::-1]
+    product, accumulate = contraction.arithmetic.product, contraction.arithmetic.accumulate
+    return MatrixCut(
+        batch=side(rest(contraction.of_role(Role.BATCH), ())),
+        m=m,
+        n=n,
+        k=side(schedule.k),
+        k_of_a=side(k_of_a),
+        swap_k=len(schedule.k) > 1,
+        stored=tuple(axis.tile for axis in (*m.axes, *n.axes) if axis.place >= 0),
+        group=schedule.group,
+        widen=product.itemsize < accumulate.itemsize and accumulate is torch.float64,
+        wide=wide(contraction),
+        wide_index=wide_index((*schedule.m, *schedule.n, *schedule.k)),
+    )
+
+
+def _cuts(modes: Sequence[Mode], operand: int, tile: int) -> Iterator[tuple[Cut, ...]]:
+    """Ways to lay a tile over the modes of m or n: along D's run, along the operand's, or along both."""
+    near_operand, near_d = nearest(modes, operand), nearest(modes, D)
+    for order in run_orders(modes, D, operand):
+        yield (Cut(order, tile),)
+    if near_d is not None and near_operand is not None and near_d is not near_operand:
+        others = tuple(mode for mode in by_stride(modes, D) if mode is not near_operand)
+        for run in _SPLITS:
+            if 2 <= tile // run and run < 2 * near_operand.extent:
+                yield (Cut(others, tile // run), Cut((near_operand,), run))
+
+
+def _depth_cuts(modes: Sequence[Mode], tile: int) -> Iterator[tuple[Cut, ...]]:
+    """Ways to lay a tile over the modes of k: flattened in an operand's order, or along both operands' runs."""
+    near_a, near_b = nearest(modes, A), nearest(modes, B)
+    for order in run_orders(modes, A, B):
+        yield (Cut(order, tile),)
+    if near_a is not None and near_b is not None and near_a is not near_b and tile >= 64:
+        yield (Cut(tuple(mode for mode in by_stride(modes, A) if mode is not near_b), tile // 8), Cut((near_b,), 8))
+
+
+def _misfit(contraction: Contraction, shape: TileShape, size: int, shared: int) -> str | None:
+    """Why a tile shape cannot or should not be used here, in one sentence."""
+    if size * shape.stages * (shape.m + shape.n) * shape.k > shared:
+        return f"the stages of a {shape.m}x{shape.n}x{shape.k} tile exceed {shared} bytes of shared memory"
+    for name, tile, extent in (("m", shape.m, contraction.m), ("n", shape.n, contraction.n)):
+        if tile > LEAST_SIDE and tile >= 2 * _power_of_two(extent):
+            return f"a tile of {tile} along {name} is at least twice its extent {extent}"
+    return None
+
+
+def _programs(contraction: Contraction, schedule: MatrixSchedule) -> int:
+    blocks = contraction.batch
+    for role, cuts in ((Role.M, schedule.m), (Role.N, schedule.n)):
+        blocks *= math.prod(cut.blocks for cut in cuts)
+        blocks *= math.prod(cut.extent for cut in rest(contraction.of_role(role), cuts))
+    return blocks
+
+
+def _product_bytes(contraction: Contraction) -> int:
+    arithmetic = contraction.arithmetic
+    return 8 if arithmetic.accumulate is torch.float64 else arithmetic.product.itemsize
+
+
+def _power_of_two(extent: int) -> int:
+    """The least power of two that is not under `extent`."""
+    return 1 << max(extent - 1, 0).bit_length()

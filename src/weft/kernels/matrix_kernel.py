@@ -1,0 +1,103 @@
+"""The direct kernel on matrix instructions: operands gathered where they lie, one block of D per program."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from weft.kernels.device import batch_offset, finish, load_tile, side_mask, side_offsets, spread_mask, spread_offsets
+
+
+@triton.jit
+def matrix_kernel(
+    a,
+    b,
+    c,  # None where nothing is added
+    d,
+    alpha: tl.int64,  # bits, see `scalar`
+    beta: tl.int64,
+    CUT: tl.constexpr,  # matrix.MatrixCut
+    A_FN: tl.constexpr,
+    B_FN: tl.constexpr,
+    C_FN: tl.constexpr,
+    EPILOGUE: tl.constexpr,
+    PRODUCT: tl.constexpr,
+    ACCUMULATE: tl.constexpr,
+    RESULT: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    M: tl.constexpr = CUT.m
+    N: tl.constexpr = CUT.n
+    K: tl.constexpr = CUT.k
+    K_OF_A: tl.constexpr = CUT.k_of_a
+    BATCH: tl.constexpr = CUT.batch
+    rows = tl.arange(0, M.tile)
+    columns = tl.arange(0, N.tile)
+    depth = tl.arange(0, K.tile)
+
+    # (1) Find this program's block of D: groups of `CUT.group` rows of blocks, so that programs that run together
+    #     share operands in L2.
+    program = tl.program_id(0)
+    if CUT.wide_index:
+        program = program.to(tl.int64)
+    batch_block = program // (M.blocks * N.blocks)
+    within = program % (M.blocks * N.blocks)
+    first = within // (CUT.group * N.blocks) * CUT.group
+    height = tl.minimum(M.blocks - first, CUT.group)
+    m_block = first + within % (CUT.group * N.blocks) % height
+    n_block = within % (CUT.group * N.blocks) // height
+
+    # (2) Fix the rows of A and the columns of B that it needs.
+    a_rows = a + batch_offset(batch_block, BATCH, 0, CUT.wide[0]) + side_offsets(m_block, rows, M, 0, CUT.wide[0])
+    b_columns = b + batch_offset(batch_block, BATCH, 1, CUT.wide[1]) + side_offsets(n_block, columns, N, 1, CUT.wide[1])
+    row_mask = side_mask(m_block, rows, M)
+    column_mask = side_mask(n_block, columns, N)
+
+    TILE: tl.constexpr = (M.tile, N.tile)
+    acc = tl.zeros(TILE, dtype=ACCUMULATE)
+    for step in range(0, K.blocks):
+        k_block = step.to(tl.int64) if CUT.wide_index else step
+        # (3.1) Load a TILE_M x TILE_K tile of A and a TILE_K x TILE_N tile of B, each along its own contiguous mode.
+        a_depth = side_offsets(k_block, depth, K_OF_A, 0, CUT.wide[0])
+        b_depth = side_offsets(k_block, depth, K, 1, CUT.wide[1])
+        a_mask = side_mask(k_block, depth, K_OF_A)
+        b_mask = side_mask(k_block, depth, K)
+        x = load_tile(a_rows[:, None] + a_depth[None, :], row_mask, a_mask, M.exact, K.exact)
+        y = load_tile(b_columns[None, :] + b_depth[:, None], b_mask, column_mask, K.exact, N.exact)
+
+        # (3.2) Apply the functions in the product type. What lies past the end of k must stay zero.
+        x = x.to(PRODUCT)
+        y = y.to(PRODUCT)
+        if A_FN is not None:
+            x = A_FN(x).to(PRODUCT)
+            if not K.exact:
+                x = tl.where(a_mask[None, :], x, 0)
+        if B_FN is not None:
+            y = B_FN(y).to(PRODUCT)
+            if not K.exact:
+                y = tl.where(b_mask[:, None], y, 0)
+
+        # (3.3) Bring A's order of k to B's where they differ.
+        if CUT.swap_k:
+            OUTER: tl.constexpr = K_OF_A.axes[0].tile
+            INNER: tl.constexpr = K_OF_A.axes[1].tile
+            x = tl.reshape(tl.permute(tl.reshape(x, (M.tile, OUTER, INNER)), (0, 2, 1)), (M.tile, K.tile))
+
+        # (3.4) Multiply and accumulate.
+        if CUT.widen:
+            x = x.to(ACCUMULATE)
+            y = y.to(ACCUMULATE)
+        acc = tl.dot(x, y, acc, input_precision=PRECISION, out_dtype=ACCUMULATE)
+
+    # (4) See the block of D with every axis as a dimension of its own, apply C and the epilogue, store.
+    RANK: tl.constexpr = len(CUT.stored)
+    value = tl.reshape(acc, CUT.stored)
+    mask = tl.broadcast_to(spread_mask(m_block, M, 4, RANK) & spread_mask(n_block, N, 4, RANK), CUT.stored)
+    offsets_c = 0
+    if c is not None:
+        offsets_c = batch_offset(batch_block, BATCH, 2, CUT.wide[2])
+        offsets_c += spread_offsets(m_block, M, 2, RANK, CUT.wide[2]) + spread_offsets(n_block, N, 2, RANK, CUT.wide[2])
+    value = finish(value, c, alpha, beta, offsets_c, mask, C_FN, EPILOGUE, RESULT)
+    offsets_d = batch_offset(batch_block, BATCH, 3, CUT.wide[3])
+    offsets_d += spread_offsets(m_block, M, 3, RANK, CUT.wide[3]) + spread_offsets(n_block, N, 3, RANK, CUT.wide[3])
+    tl.store(d + tl.broadcast_to(offsets_d, CUT.stored), value, mask=mask)

@@ -1,0 +1,154 @@
+"""The direct family off the matrix units: which tiles are legal, and what they should cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from weft.kernels.cost import direct_seconds, tile_access
+from weft.kernels.geometry import A, B, C, D, Cut, Side, by_stride, nearest, rest, run_orders, side
+from weft.kernels.launch import MOST_PROGRAMS, KernelLaunch, common_reasons, wide, wide_index
+from weft.plan.schedule import Candidates, Target
+from weft.spec import Contraction, Mode, Role
+
+NAME = "vector"
+
+
+class VectorCut(NamedTuple):
+    """All that the kernel takes of a schedule, as compile-time constants."""
+
+    r: Side  # every mode of D
+    k: Side
+    tile: tuple[int, ...]  # extents of the tile: axes of D, then axes of k
+    k_rank: int  # how many of them are of k
+    wide: tuple[bool, bool, bool, bool]
+    wide_index: bool
+
+
+@dataclass(frozen=True, slots=True)
+class VectorSchedule:
+    """Tiles along the modes of D, whatever their role, and of k."""
+
+    r: tuple[Cut, ...]
+    k: tuple[Cut, ...]
+    warps: int
+    family: str = NAME
+    workspace_bytes: int = 0
+
+    def __str__(self) -> str:
+        sides = " ".join(
+            f"{name}[{' '.join(str(cut) for cut in cuts if cut.tile > 1)}]" for name, cuts in (("d", self.r), ("k", self.k))
+        )
+        return f"vector {sides} warps={self.warps}"
+
+
+_TILES = ((1024, 1), (512, 4), (256, 8), (64, 32), (64, 64), (16, 128), (4, 512), (1, 2048), (1, 256), (128, 1))
+
+
+def supports(contraction: Contraction, target: Target) -> str | None:
+    reason = common_reasons(contraction)
+    if reason is not None:
+        return reason
+    if contraction.arithmetic.precision != "ieee":
+        return f"'{contraction.arithmetic.precision}' products are made by matrix instructions only"
+    return None
+
+
+def schedules(contraction: Contraction, target: Target) -> Candidates:
+    found: list[VectorSchedule] = []
+    excluded: dict[str, None] = {}
+    d_modes = contraction.of_role(Role.BATCH, Role.M, Role.N)
+    k_modes = contraction.of_role(Role.K)
+    size = math.prod(mode.extent for mode in d_modes)
+    for r_tile, k_tile in _TILES:
+        reason = _misfit(r_tile, k_tile, size, contraction.k)
+        if reason is not None:
+            excluded[reason] = None
+            continue
+        for r in _cuts(d_modes, r_tile):
+            for k in _depth_cuts(k_modes, k_tile):
+                schedule = VectorSchedule(r, k, warps=4)
+                if _programs(contraction, schedule) > MOST_PROGRAMS:
+                    excluded["a grid holds at most 2^31 - 1 blocks"] = None
+                else:
+                    found.append(schedule)
+    return Candidates(tuple(found), tuple(excluded))
+
+
+def predict(contraction: Contraction, schedule: VectorSchedule, target: Target) -> float:
+    """Seconds by `cost.direct_seconds`; every lane of a tile reads both operands, through the caches."""
+    cut = vector_cut(contraction, schedule)
+    blocks, steps = _programs(contraction, schedule), cut.k.blocks
+    every = (*cut.r.axes, *cut.k.axes)
+    accesses = (
+        tile_access(contraction.a, A, blocks * steps, every),
+        tile_access(contraction.b, B, blocks * steps, every),
+        tile_access(contraction.c, C, blocks, cut.r.axes),
+        tile_access(contraction.d, D, blocks, cut.r.axes),
+    )
+    flops = 2.0 * blocks * steps * math.prod(cut.tile)
+    return direct_seconds(contraction, target, accesses, flops, blocks, schedule.warps, tile=None)
+
+
+def build(contraction: Contraction, schedule: VectorSchedule, target: Target) -> KernelLaunch:
+    from weft.kernels.vector_kernel import vector_kernel
+
+    return KernelLaunch(
+        kernel=vector_kernel,
+        contraction=contraction,
+        target=target,
+        programs=_programs(contraction, schedule),
+        cut=vector_cut(contraction, schedule),
+        warps=schedule.warps,
+        stages=3,
+    )
+
+
+def vector_cut(contraction: Contraction, schedule: VectorSchedule) -> VectorCut:
+    d_modes = contraction.of_role(Role.BATCH, Role.M, Role.N)
+    cuts = [*rest(d_modes, schedule.r), *schedule.r]
+    if all(cut.tile == 1 for cut in cuts):
+        cuts.append(Cut((), 1, placed=True))  # a kernel stores blocks, not scalars
+    r = side(cuts)
+    places = sum(axis.place >= 0 for axis in r.axes)
+    k = side(schedule.k, first_place=places)
+    return VectorCut(
+        r=r,
+        k=k,
+        tile=tuple(axis.tile for axis in (*r.axes, *k.axes) if axis.place >= 0),
+        k_rank=sum(axis.place >= 0 for axis in k.axes),
+        wide=wide(contraction),
+        wide_index=wide_index((*schedule.r, *schedule.k)),
+    )
+
+
+def _cuts(modes: Sequence[Mode], tile: int) -> Iterator[tuple[Cut, ...]]:
+    """Along D's run, flattened; and with a second axis along another run of A's or B's."""
+    by_d = by_stride(modes, D)
+    yield (Cut(by_d, tile),)
+    if tile < 64:
+        return
+    for near in {nearest(modes, A): None, nearest(modes, B): None}:
+        if near is not None and near is not by_d[0]:
+            run = min(32, tile // 4)
+            yield (Cut((near,), run), Cut(tuple(mode for mode in by_d if mode is not near), tile // run))
+
+
+def _depth_cuts(modes: Sequence[Mode], tile: int) -> Iterator[tuple[Cut, ...]]:
+    for order in run_orders(modes, A, B):
+        yield (Cut(order, tile),)
+
+
+def _misfit(r_tile: int, k_tile: int, size: int, k: int) -> str | None:
+    for name, tile, extent in (("D", r_tile, size), ("k", k_tile, k)):
+        if tile > 128 and tile >= 4 * max(extent, 1):
+            return f"a tile of {tile} along {name} is at least four times its extent {extent}"
+    return None
+
+
+def _programs(contraction: Contraction, schedule: VectorSchedule) -> int:
+    d_modes = contraction.of_role(Role.BATCH, Role.M, Role.N)
+    blocks = math.prod(cut.blocks for cut in schedule.r)
+    return blocks * math.prod(cut.extent for cut in rest(d_modes, schedule.r))

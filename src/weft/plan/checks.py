@@ -1,0 +1,110 @@
+"""What a call may pass: checks of tensors and scalars against a plan. They raise short; nothing has run yet."""
+
+from __future__ import annotations
+
+from numbers import Number
+from typing import Any
+
+import torch
+
+from weft.errors import DTypeError, ShapeError, UnsupportedError
+from weft.plan.schedule import Scalar
+from weft.spec import Layout
+from weft.spec.arithmetic import dtype_name
+from weft.spec.memory import overlaps_itself, same_memory, share_memory
+
+
+def check_operand(name: str, tensor: torch.Tensor, planned: Layout, conjugate: bool, device: torch.device) -> None:
+    """A or B lies exactly as planned; a better alignment than planned is fine."""
+    if tensor.dtype != planned.dtype:
+        raise DTypeError(f"{name} is {dtype_name(tensor.dtype)}, planned was {dtype_name(planned.dtype)}")
+    if tensor.shape != planned.shape or tensor.stride() != planned.strides:
+        raise ShapeError(
+            f"{name} has shape {tuple(tensor.shape)} and strides {tensor.stride()}, planned were "
+            f"{planned.shape} and {planned.strides}"
+        )
+    if tensor.device != device:
+        raise ShapeError(f"{name} is on {tensor.device}, planned was {device}")
+    if tensor.data_ptr() % planned.alignment:
+        raise ShapeError(f"{name} is not aligned to {planned.alignment} bytes as planned: plan with such a tensor")
+    if tensor.is_conj() != conjugate or tensor.is_neg():
+        raise DTypeError(f"{name} has other conjugate or negative bits than planned: resolve them first")
+    reject_gradient(name, tensor)
+
+
+def check_addend(c: torch.Tensor, shape: tuple[int, ...], accumulate: torch.dtype, device: torch.device) -> None:
+    """C has D's modes in D's order; an extent of 1 broadcasts."""
+    if c.device != device:
+        raise ShapeError(f"c is on {c.device}, a and b are on {device}")
+    if not torch.can_cast(c.dtype, accumulate):
+        raise DTypeError(f"c is {dtype_name(c.dtype)} and cannot be added in {dtype_name(accumulate)}")
+    if c.dim() != len(shape) or any(have not in (want, 1) for have, want in zip(c.shape, shape, strict=True)):
+        raise ShapeError(
+            f"c has shape {tuple(c.shape)}, the result has {shape}: they must agree but for extents of 1 in c"
+        )
+    reject_gradient("c", c)
+
+
+def check_out(
+    out: torch.Tensor,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    device: torch.device,
+    inputs: dict[str, torch.Tensor],
+    c: torch.Tensor | None,
+) -> None:
+    """`out` can take the result: it fits, no element of it is written twice, and it is no input but C exactly."""
+    if out.shape != shape:
+        raise ShapeError(f"out has shape {tuple(out.shape)}, the result has {shape}")
+    if out.dtype != dtype:
+        raise DTypeError(f"out is {dtype_name(out.dtype)}, the result is {dtype_name(dtype)}")
+    if out.device != device:
+        raise ShapeError(f"out is on {out.device}, a and b are on {device}")
+    if out.is_conj() or out.is_neg():
+        raise UnsupportedError("out is a conjugate or negative view: pass the tensor it is a view of")
+    if overlaps_itself(out):
+        raise ShapeError(f"out with strides {out.stride()} overlaps itself: its elements would be written twice")
+    for name, tensor in inputs.items():
+        if share_memory(out, tensor):
+            raise ShapeError(f"out overlaps {name} in memory: the result would overwrite what is still to be read")
+    if c is not None and not same_memory(out, c) and share_memory(out, c):
+        raise ShapeError("out overlaps c in memory but is not exactly c")
+    reject_gradient("out", out)
+
+
+def checked_scalar(name: str, value: Scalar, accumulate: torch.dtype) -> Scalar:
+    """`value` as the plain Python number that fits the accumulator; `DTypeError` when it does not."""
+    wanted: type = complex if accumulate.is_complex else float if accumulate.is_floating_point else int
+    if type(value) is wanted:
+        return value
+    if not isinstance(value, Number):
+        raise DTypeError(f"{name} is a Python number, not {type(value).__name__}")
+    number = complex(value)
+    if wanted is not complex and number.imag:
+        raise DTypeError(f"{name}={value!r} is complex, the sum is {dtype_name(accumulate)}")
+    if wanted is int and not number.real.is_integer():
+        raise DTypeError(f"{name}={value!r} is no integer, the sum is {dtype_name(accumulate)}")
+    return wanted(value) if wanted is not float else number.real
+
+
+def reject_gradient(name: str, tensor: torch.Tensor) -> None:
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise UnsupportedError(
+            f"{name} requires a gradient, which weft does not compute yet: detach it or use torch.no_grad()"
+        )
+
+
+def describe_call(call: str, equation: object, **arrays: Any) -> str:
+    """One line for error messages: the call, its equation, and shape, strides and dtype of each array."""
+    texts = [f"{name}: {_describe(value)}" for name, value in arrays.items() if value is not None]
+    return f"{call}({equation!r}; {', '.join(texts)})"
+
+
+def _describe(value: Any) -> str:
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if shape is None:
+        return type(value).__name__
+    text = f"{'x'.join(map(str, shape)) or '0-d'} {str(dtype).removeprefix('torch.')}"
+    if isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.is_contiguous():
+        text += f" strides {value.stride()}"
+    return text

@@ -1,0 +1,117 @@
+"""Which number types a contraction uses: storage from the tensors, then product, accumulator and result by choice.
+
+Nothing is promoted silently and no less exact mode is a default: see `resolve`.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from weft.errors import DTypeError, UnsupportedError
+from weft.spec.contraction import Arithmetic
+
+PRECISIONS = ("ieee", "tf32", "tf32x3")
+
+# The accumulators each product type may have, its default first.
+_ACCUMULATORS: dict[torch.dtype, tuple[torch.dtype, ...]] = {
+    torch.float16: (torch.float32, torch.float64),
+    torch.bfloat16: (torch.float32, torch.float64),
+    torch.float32: (torch.float32, torch.float64),
+    torch.float64: (torch.float64,),
+    torch.complex64: (torch.complex64, torch.complex128),
+    torch.complex128: (torch.complex128,),
+    torch.int8: (torch.int32, torch.int64),
+    torch.uint8: (torch.int32, torch.int64),
+    torch.int16: (torch.int32, torch.int64),
+    torch.int32: (torch.int32, torch.int64),
+    torch.int64: (torch.int64,),
+}
+_NEEDS_OUT_DTYPE = (torch.int8, torch.uint8)
+_REAL_OF = {torch.complex64: torch.float32, torch.complex128: torch.float64}
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def storage_type(a: torch.dtype, b: torch.dtype) -> torch.dtype:
+    """The type two operands have in common; `DTypeError` unless equal or real with complex of the same precision."""
+    for dtype in (a, b):
+        if dtype is torch.bool:
+            raise DTypeError("bool has no sum of products; convert the operands to an integer type")
+        if dtype not in _ACCUMULATORS:
+            raise UnsupportedError(f"operands of type {dtype_name(dtype)} are not supported yet")
+    if a == b or _REAL_OF.get(a) == b:
+        return a
+    if _REAL_OF.get(b) == a:
+        return b
+    raise DTypeError(
+        f"operands of types {dtype_name(a)} and {dtype_name(b)}: nothing is promoted, convert one of them"
+    )
+
+
+def resolve(
+    a: torch.dtype,
+    b: torch.dtype,
+    precision: str | torch.dtype | None = None,
+    accumulate: torch.dtype | None = None,
+) -> Arithmetic:
+    """The types of products and sums for operands stored as `a` and `b`.
+
+    `precision` None or "ieee": products in the storage type. "tf32" and "tf32x3" (float32 and complex64 only): the
+    tensor cores' shortened float32, or three products of them that recover most of its digits. A dtype: values are
+    rounded to it before they are multiplied. `accumulate` None: float32 for half and single precision, float64 for
+    double, int32 up to 32-bit integers (wrapping), int64 for int64; a wider type may be asked for.
+
+    Raises `DTypeError` or `UnsupportedError`.
+    """
+    storage = storage_type(a, b)
+    mode, product = "ieee", storage
+    if isinstance(precision, torch.dtype):
+        product = _checked_product(storage, precision)
+    elif precision in ("tf32", "tf32x3"):
+        if storage not in (torch.float32, torch.complex64):
+            raise DTypeError(f"precision '{precision}' is for float32 products, the operands are {dtype_name(storage)}")
+        mode = precision
+    elif precision not in (None, "ieee"):
+        raise DTypeError(f"precision {precision!r} is neither one of {', '.join(PRECISIONS)} nor a dtype")
+    allowed = _ACCUMULATORS[product]
+    if accumulate is not None and accumulate not in allowed:
+        raise DTypeError(
+            f"{dtype_name(product)} products accumulate in {' or '.join(map(dtype_name, allowed))}, "
+            f"not in {_type_text(accumulate)}"
+        )
+    return Arithmetic(product, accumulate or allowed[0], mode)
+
+
+def value_type(storage: torch.dtype, product: torch.dtype) -> torch.dtype:
+    """The type in which an operand's values reach its function and the product: a real operand stays real."""
+    return product if storage.is_complex else _REAL_OF.get(product, product)
+
+
+def result_type(storage: torch.dtype, out_dtype: torch.dtype | None, value: torch.dtype) -> torch.dtype:
+    """D's type: `out_dtype`, else the operands'. `value` is the type that reaches the store (after the epilogue)."""
+    if out_dtype is None:
+        if storage in _NEEDS_OUT_DTYPE:
+            raise DTypeError(
+                f"{dtype_name(storage)} operands need out_dtype: their sums do not fit "
+                f"{dtype_name(storage)} (out_dtype=torch.int32 holds them)"
+            )
+        out_dtype = storage if not (storage.is_complex and not value.is_complex) else _REAL_OF[storage]
+    if not isinstance(out_dtype, torch.dtype):
+        raise DTypeError(f"out_dtype is a torch dtype, not {_type_text(out_dtype)}")
+    if not torch.can_cast(value, out_dtype):
+        raise DTypeError(f"a result of type {dtype_name(value)} cannot be stored as {dtype_name(out_dtype)}")
+    return out_dtype
+
+
+def _checked_product(storage: torch.dtype, product: torch.dtype) -> torch.dtype:
+    if product not in _ACCUMULATORS:
+        raise UnsupportedError(f"products in {dtype_name(product)} are not supported yet")
+    if not torch.can_cast(storage, product):
+        raise DTypeError(f"operands of type {dtype_name(storage)} cannot be multiplied as {dtype_name(product)}")
+    return product
+
+
+def _type_text(value: object) -> str:
+    return dtype_name(value) if isinstance(value, torch.dtype) else repr(value)
