@@ -1,0 +1,80 @@
+"""From the shape of blocks to a schedule: what can be used where it lies, what is packed, and in which layout."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from weft.cpu.anatomy import Anatomy, Group, Operand
+from weft.cpu.blocking import collapsed_stride
+from weft.cpu.schedule import CpuSchedule, Reading, buffer_bytes, buffers
+from weft.cpu.shaping import innermost
+from weft.spec import Role
+
+
+def assemble(anatomy: Anatomy, rows: Role, order: Group, tile: tuple[int, ...]) -> CpuSchedule:
+    """The schedule of these blocks: what already lies as a matrix is used as it lies."""
+    spread = dict(enumerate(tile))
+    groups = [tuple(at for at in order if at in group) for group in (anatomy.batch, anatomy.m, anatomy.n, anatomy.k)]
+    batch, m, n, k = groups
+    size = {group: math.prod(tile[at] for at in group) for group in groups}
+    a = _reading(anatomy, anatomy.a, spread, (batch, m, k))
+    b = _reading(anatomy, anatomy.b, spread, (batch, n, k))
+    work_a = size[m] * size[k] * a.packed
+    work_b = size[n] * size[k] * b.packed
+    m_blocks, n_blocks = math.ceil(anatomy.size(m) / size[m]), math.ceil(anatomy.size(n) / size[n])
+    keep_a = work_a * m_blocks + work_b * n_blocks * m_blocks
+    keep_b = work_b * n_blocks + work_a * m_blocks * n_blocks
+    row_group, column_group = (m, n) if rows is Role.M else (n, m)
+    draft = CpuSchedule(
+        tile=tile,
+        order=order,
+        rows=rows,
+        inner=Role.N if keep_a <= keep_b else Role.M,
+        a=a,
+        b=b,
+        in_place=_writes_in_place(anatomy, spread, batch, row_group, column_group),
+        block=(size[batch], size[m], size[n], size[k]),
+        workspace_bytes=0,
+    )
+    return replace(draft, workspace_bytes=buffer_bytes(anatomy, buffers(anatomy, draft)))
+
+
+def _reading(anatomy: Anatomy, operand: Operand, tile: Mapping[int, int], groups: tuple[Group, ...]) -> Reading:
+    batch, free, sums = groups
+    if operand.obstacle is None and (anatomy.elementwise or _is_matrix(anatomy, operand, tile, groups)):
+        return Reading(packed=False)
+    contiguous = innermost([at for at in (*batch, *free, *sums, *operand.alone) if tile[at] > 1], operand.strides)
+    # The parts of a complex factor of a real one must be columns: its free modes are contiguous.
+    pair = anatomy.mixed and operand.compute.is_complex
+    return Reading(packed=True, sum_inner=contiguous in sums and not pair, alone_inner=contiguous in operand.alone)
+
+
+def _is_matrix(anatomy: Anatomy, operand: Operand, tile: Mapping[int, int], groups: tuple[Group, ...]) -> bool:
+    """Whether every block of the operand is a matrix as BLAS takes it, one for each step along a single batch stride."""
+    if anatomy.mixed and operand.compute.is_complex:
+        return False
+    batch, free, sums = (collapsed_stride(group, tile, operand.strides) for group in groups)
+    if batch is None or free is None or sums is None:
+        return False
+    free_size, sum_size = (math.prod(tile[at] for at in group) for group in groups[1:])
+    return _leads(free, free_size, sums) or _leads(sums, sum_size, free)
+
+
+def _leads(step: int, size: int, other: int) -> bool:
+    """Whether a dimension is contiguous and the other steps over it (a step of 0: a single element)."""
+    return step in (0, 1) and (other == 0 or other >= size)
+
+
+def _writes_in_place(anatomy: Anatomy, tile: Mapping[int, int], batch: Group, rows: Group, columns: Group) -> bool:
+    contraction = anatomy.contraction
+    if contraction.c is not None or contraction.d.dtype != anatomy.accumulate:
+        return False
+    if anatomy.elementwise:
+        return True
+    steps = [collapsed_stride(group, tile, anatomy.strides_d) for group in (batch, rows, columns)]
+    if any(step is None for step in steps):
+        return False
+    _, row_step, column_step = (step or 0 for step in steps)
+    return _leads(column_step, math.prod(tile[at] for at in columns), row_step)

@@ -1,0 +1,144 @@
+"""Blocks of modes: how far one reaches along each mode, whether it lies as a matrix, and where all blocks start.
+
+A block takes a part of every mode. Two things decide its shape: whole cache lines of every tensor that it touches,
+and a size at which packing it is paid for by the product it takes part in.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from weft.cpu.anatomy import Anatomy, Group
+from weft.spec import Strides
+
+# Knobs. Sizes of blocks are chosen among these targets, in elements along a group of modes.
+FREE_TARGETS = (64, 128, 256, 512, 1024, 2048, 4096, 16384)
+SUM_TARGETS = (64, 256, 512, 1024)
+WORKSPACE_CAP = 16 << 20  # bytes: no schedule allocates more, whatever the operands' size
+SMALL_WORKSPACE = 1 << 20  # bytes: one schedule within this is offered too, for callers with a limit
+BATCH_BYTES = 1 << 20  # bytes of operand blocks that one batched product aims at
+RUN = 32  # elements: a block holds runs of at least this many along every tensor's contiguous modes
+
+
+class Span(NamedTuple):
+    """One block's part of a group of modes: its extent along each, their product, and its offset in each tensor."""
+
+    extents: tuple[int, ...]
+    size: int
+    at: Strides  # elements
+
+
+class Targets(NamedTuple):
+    """How many elements a block should span along each group."""
+
+    m: int
+    n: int
+    k: int
+
+
+def order_group(group: Group, *preferred: Sequence[int]) -> Group:
+    """The modes outermost first, as they lie in the first tensor (given by its strides); others break ties."""
+    return tuple(sorted(group, key=lambda at: [-strides[at] for strides in preferred]))
+
+
+def fill(
+    group: Group, target: int, extents: Sequence[int], tensors: Sequence[Sequence[int]], limits: Mapping[int, int]
+) -> dict[int, int]:
+    """Block extents along a group whose product is at most `target`.
+
+    First the modes in which a tensor is contiguous, until cache lines are whole, then inner modes before outer ones.
+    `limits` caps single modes.
+    """
+    tile = dict.fromkeys(group, 1)
+
+    def grow(at: int, wanted: int) -> None:
+        room = max(target // max(math.prod(tile[other] for other in group if other != at), 1), 1)
+        whole = limits.get(at, extents[at])
+        reach = max(tile[at], min(whole, wanted, room))
+        # Nearly equal parts: a last block of one or two elements would cost as much as a whole one.
+        tile[at] = even_part(whole, reach) if whole == extents[at] else reach
+
+    for strides in tensors:
+        for at in sorted((at for at in group if 0 < strides[at] < RUN), key=lambda at: strides[at]):
+            grow(at, math.ceil(2 * RUN / strides[at]))
+    for at in reversed(group):
+        grow(at, extents[at])
+    return tile
+
+
+def even_part(extent: int, reach: int) -> int:
+    """The least part of `extent` that needs no more parts than `reach` does."""
+    if extent <= 1 or reach >= extent:
+        return max(extent, 1)
+    return math.ceil(extent / math.ceil(extent / reach))
+
+
+def chain(group: Group, extents: Sequence[int], tensors: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """The longest run of modes, outermost first, that lie as one mode in each tensor; with its contiguous mode if any.
+
+    Starts at a mode of stride 1 in some tensor where the group has one, otherwise where the run gets largest.
+    """
+    runs = [_chain_from(at, group, extents, tensors) for at in group]
+    if not runs:
+        return ()
+    return max(runs, key=lambda run: (any(s[run[-1]] == 1 for s in tensors), math.prod(extents[at] for at in run)))
+
+
+def _chain_from(start: int, group: Group, extents: Sequence[int], tensors: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    run = [start]
+    while True:
+        inner = run[0]
+        for outer in group:
+            if outer not in run and all(s[outer] == s[inner] * extents[inner] for s in tensors):
+                run.insert(0, outer)
+                break
+        else:
+            return tuple(run)
+
+
+def collapsed_stride(group: Group, tile: Mapping[int, int], strides: Sequence[int]) -> int | None:
+    """The stride of a block's part of `group` as one dimension: None where it is not one, 0 where it is one element."""
+    first = inner = None
+    for at in reversed(group):
+        if tile[at] == 1:
+            continue
+        if strides[at] == 0 or (inner is not None and strides[at] != strides[inner] * tile[inner]):
+            return None
+        first, inner = at if first is None else first, at
+    return 0 if first is None else strides[first]
+
+
+def group_spans(anatomy: Anatomy, group: Group, tile: Mapping[int, int]) -> list[Span]:
+    """Every block's part of a group, the innermost mode's blocks fastest."""
+    modes = anatomy.contraction.modes
+    starts = [range(0, modes[at].extent, tile[at]) for at in group]
+    return [_span(anatomy, group, tile, corner) for corner in itertools.product(*starts)]
+
+
+def _span(anatomy: Anatomy, group: Group, tile: Mapping[int, int], corner: tuple[int, ...]) -> Span:
+    modes = anatomy.contraction.modes
+    extents = tuple(min(tile[at], modes[at].extent - start) for at, start in zip(group, corner, strict=True))
+    at = Strides(
+        *(sum(start * modes[i].strides[t] for i, start in zip(group, corner, strict=True)) for t in range(4))
+    )
+    return Span(extents, math.prod(extents), at)
+
+
+def block_counts(group: Group, tile: Mapping[int, int], extents: Sequence[int]) -> int:
+    return math.prod(math.ceil(extents[at] / tile[at]) for at in group)
+
+
+def target_grid(anatomy: Anatomy) -> Iterator[Targets]:
+    """Every combination of block sizes worth pricing; sizes beyond a group's own fall together."""
+    m, n, k = (anatomy.size(group) for group in (anatomy.m, anatomy.n, anatomy.k))
+    for m_target, n_target, k_target in itertools.product(
+        _clipped(FREE_TARGETS, m), _clipped(FREE_TARGETS, n), _clipped(SUM_TARGETS, k)
+    ):
+        yield Targets(m_target, n_target, k_target)
+
+
+def _clipped(targets: Sequence[int], size: int) -> list[int]:
+    return sorted({min(target, size) for target in targets} | ({size} if size <= 2 * targets[-1] else set()))

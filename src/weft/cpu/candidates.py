@@ -1,0 +1,92 @@
+"""The legal schedules of a contraction on the CPU, priced and pruned, and why others are not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from weft.cpu.anatomy import Anatomy, Operand, dissect
+from weft.cpu.assembly import assemble
+from weft.cpu.blocking import SMALL_WORKSPACE, WORKSPACE_CAP, Targets, target_grid
+from weft.cpu.model import price, rough_price
+from weft.cpu.schedule import CpuSchedule
+from weft.cpu.shaping import block_extents, mode_limits, mode_order
+from weft.plan.schedule import Candidates, Target
+from weft.spec import Contraction, Role
+
+KEPT = 2  # schedules offered under each workspace cap
+PRICED = 4  # sizes of blocks priced in detail under each cap, for each way to read A and B
+
+def schedules(contraction: Contraction, target: Target) -> Candidates:
+    """The best schedules by the model under each workspace cap, and one sentence for each way that is closed."""
+    anatomy = dissect(contraction)
+    cores = max(target.processors, 1)
+    excluded: list[str] = []
+    found: dict[CpuSchedule, float] = {}
+    for views in _ways_to_read(anatomy, excluded):
+        for rows in _orientations(anatomy):
+            for schedule in _sized(anatomy, rows, views, cores):
+                if schedule not in found:
+                    found[schedule] = price(anatomy, schedule, cores)
+    kept: list[CpuSchedule] = []
+    for cap in (WORKSPACE_CAP, SMALL_WORKSPACE):
+        fitting = sorted((s for s in found if s.workspace_bytes <= cap), key=found.__getitem__)
+        kept.extend(fitting[:KEPT])
+    return Candidates(tuple(dict.fromkeys(kept)), tuple(excluded))
+
+
+def _ways_to_read(anatomy: Anatomy, excluded: list[str]) -> Iterator[frozenset[str]]:
+    """Which operands' blocks shall be matrices where they lie; the blocks of the others may have any shape."""
+    yield frozenset()
+    if anatomy.elementwise:
+        return
+    usable = []
+    for operand in (anatomy.a, anatomy.b):
+        reason = operand.obstacle or _no_matrix(anatomy, operand)
+        if reason is not None:
+            excluded.append(f"{operand.name} is not read in place: {reason}")
+        else:
+            usable.append(operand.name)
+            yield frozenset(operand.name)
+    if len(usable) == 2:
+        yield frozenset(usable)
+
+
+def _no_matrix(anatomy: Anatomy, operand: Operand) -> str | None:
+    if anatomy.mixed and operand.compute.is_complex:
+        return "its real and imaginary parts must be columns of a real matrix"
+    modes = anatomy.contraction.modes
+    contiguous = [at for at in (*operand.free, *anatomy.k) if operand.strides[at] == 1]
+    if not contiguous and any(modes[at].extent > 1 for at in (*operand.free, *anatomy.k)):
+        return "none of the modes of its matrices is contiguous"
+    return None
+
+
+def _orientations(anatomy: Anatomy) -> tuple[Role, ...]:
+    """Which free modes may be the accumulator's rows: a real operand must stand left of a complex one."""
+    if anatomy.mixed and not anatomy.elementwise:
+        return (Role.N,) if anatomy.a.compute.is_complex else (Role.M,)
+    return (Role.M, Role.N)
+
+
+def _sized(anatomy: Anatomy, rows: Role, views: frozenset[str], cores: int) -> Iterator[CpuSchedule]:
+    """Schedules of the most promising sizes of blocks."""
+    order = mode_order(anatomy, views)
+    limits = mode_limits(anatomy, views)
+    grid = list(target_grid(anatomy))
+    packed = tuple(operand.name not in views for operand in (anatomy.a, anatomy.b))
+    prices = {targets: rough_price(anatomy, targets, packed, cores) for targets in grid}
+    seen = set()
+    for cap in (WORKSPACE_CAP, SMALL_WORKSPACE):
+        fitting = [targets for targets in grid if _rough_bytes(anatomy, targets, packed) <= cap]
+        for targets in sorted(fitting, key=prices.__getitem__)[:PRICED]:
+            if targets in seen:
+                continue
+            seen.add(targets)
+            schedule = assemble(anatomy, rows, order, block_extents(anatomy, order, targets, limits))
+            if schedule.workspace_bytes <= WORKSPACE_CAP:
+                yield schedule
+
+
+def _rough_bytes(anatomy: Anatomy, targets: Targets, packed: tuple[bool, bool]) -> int:
+    m, n, k = targets.m, targets.n, targets.k
+    return (packed[0] * m * k + packed[1] * n * k + m * n) * anatomy.accumulate.itemsize

@@ -1,0 +1,231 @@
+"""What a schedule costs, in seconds: time at the processors, time at memory, and Python's share.
+
+A simple model for ranking. Its constants were fitted to torch 2.13 on a two-core AMD EPYC (Zen 4, 2.6 GHz, AVX-512,
+1 MiB of L2 cache a core): products of square and narrow matrices, and copies of permuted blocks. On other machines
+the seconds are off by a factor that all schedules share; what matters is their order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from weft.cpu.anatomy import Anatomy, Operand, dissect
+from weft.cpu.blocking import BATCH_BYTES, Targets, block_counts
+from weft.cpu.schedule import CpuSchedule, stages_addend
+from weft.plan.schedule import Target
+from weft.spec import Contraction, Role
+
+# Products: flops a second of one core, for large matrices.
+RATE = {
+    torch.float32: 95e9,
+    torch.float64: 42e9,
+    torch.complex64: 95e9,
+    torch.complex128: 42e9,
+    torch.int32: 19e9,
+    torch.int64: 16e9,
+}
+HALF_EXTENT = 12  # a matrix extent of this size runs at half of that rate
+NARROW = 64  # under so many columns, a left factor that is contiguous along its rows
+NARROW_FACTOR = 0.6  # reaches this part of it
+SUM_ONCE = 2e9  # elements a second and core of vector products whose factors come from cache
+
+# Copies: seconds for an element on one core.
+COPY_STRAIGHT = 0.15e-9  # both sides contiguous along the innermost dimension
+COPY_STRIDED = 1.1e-9
+COPY_ROW = 3e-9  # for each innermost row
+COPY_TILE = 45e-9  # for each pair of innermost dimensions: torch's iterator steps once for each
+PARALLEL = 32768  # elements from which torch spreads a copy over its threads
+
+BANDWIDTH = 12e9  # bytes a second that one core moves from or to memory
+LINE = 64  # bytes
+CACHE = 1 << 20  # bytes of second-level cache of a core
+SPILL = 0.08e-9  # seconds for each byte of a block's workspace beyond that, each time it is used
+
+# Python and torch's dispatch, in seconds.
+CALL = 15e-6  # a launch
+READ_CALL = 2e-6  # a block used in place
+PACK_CALL = 4e-6
+PRODUCT_CALL = 3e-6
+FINISH_CALL = 5e-6
+FUNCTION = 0.5e-9  # a user's function: seconds an element on one core, and
+FUNCTION_CALL = 5e-6  # for a block
+
+
+def predict(contraction: Contraction, schedule: CpuSchedule, target: Target) -> float:
+    """Seconds that a launch of `schedule` takes on `target`."""
+    return price(dissect(contraction), schedule, max(target.processors, 1))
+
+
+def price(anatomy: Anatomy, schedule: CpuSchedule, cores: int) -> float:
+    tile = dict(enumerate(schedule.tile))
+    counts = {role: block_counts(anatomy.of(role), tile, anatomy.extents) for role in Role}
+    results = counts[Role.BATCH] * counts[Role.M] * counts[Role.N]
+    steps = results * counts[Role.K]
+    reads = _read_counts(schedule, counts)
+    return (
+        CALL
+        + steps * (PRODUCT_CALL + _product_seconds(anatomy, schedule, cores))
+        + sum(
+            count * _read_seconds(anatomy, schedule, operand, cores)
+            for operand, count in zip((anatomy.a, anatomy.b), reads, strict=True)
+        )
+        + results * (FINISH_CALL + _finish_seconds(anatomy, schedule, cores))
+    )
+
+
+def rough_price(anatomy: Anatomy, targets: Targets, packed: tuple[bool, bool], cores: int) -> float:
+    """The same for a size of blocks whose shape is not yet known: enough to tell which are worth shaping."""
+    m, n, k, batch = (anatomy.size(group) for group in (anatomy.m, anatomy.n, anatomy.k, anatomy.batch))
+    m_part, n_part, k_part = targets.m, targets.n, targets.k
+    width = anatomy.accumulate.itemsize
+    room = max(BATCH_BYTES // ((m_part * k_part + n_part * k_part + m_part * n_part) * width), 1)
+    batches = math.ceil(batch / room)
+    m_blocks, n_blocks, k_blocks = math.ceil(m / m_part), math.ceil(n / n_part), math.ceil(k / k_part)
+    efficiency = math.prod(part / (part + HALF_EXTENT) for part in targets)
+    flops = 2 * batch * m * n * k / (RATE.get(anatomy.accumulate, 1e9) * efficiency)
+    again = k_blocks > 1
+    moved_a = packed[0] * batch * m * k * (n_blocks if again else 1)
+    moved_b = packed[1] * batch * n * k * (m_blocks if again or m_blocks > n_blocks else 1)
+    moved = moved_a + moved_b + batch * m * n
+    block = (packed[0] * m_part * k_part + packed[1] * n_part * k_part + m_part * n_part) * width
+    each = COPY_STRIDED + max(0, block - CACHE * cores) / block * SPILL * width
+    calls = batches * m_blocks * n_blocks * (FINISH_CALL + k_blocks * (PRODUCT_CALL + 2 * PACK_CALL))
+    return calls + (flops + moved * each) / cores
+
+
+def _read_counts(schedule: CpuSchedule, counts: dict[Role, int]) -> tuple[int, int]:
+    """How many blocks of A and of B are read: a block that stays the same from one step to the next is read once."""
+    batch, m, n, k = (counts[role] for role in (Role.BATCH, Role.M, Role.N, Role.K))
+    again = k > 1
+    a = batch * m * k * (n if (schedule.inner is Role.M and n > 1 and m * k > 1) or again else 1)
+    b = batch * n * k * (m if (schedule.inner is Role.N and m > 1 and n * k > 1) or again else 1)
+    return a, b
+
+
+def _product_seconds(anatomy: Anatomy, schedule: CpuSchedule, cores: int) -> float:
+    batch, m, n, k = schedule.block
+    elements = batch * m * n
+    if anatomy.elementwise:
+        return elements * (COPY_STRAIGHT if schedule.in_place else 2 * COPY_STRAIGHT) / cores
+    rows, columns = (m, n) if schedule.rows is Role.M else (n, m)
+    left = anatomy.a if schedule.rows is Role.M else anatomy.b
+    factor = (2 if anatomy.mixed else 4) if anatomy.accumulate.is_complex else 1
+    if columns == 1 and batch == 1 or rows == 1:
+        return batch * max(rows, columns) * k * factor / SUM_ONCE / cores
+    efficiency = math.prod(extent / (extent + HALF_EXTENT) for extent in (rows, columns, k))
+    if columns < NARROW and rows > columns and not _along_sum(anatomy, schedule, left):
+        efficiency *= NARROW_FACTOR
+    return 2 * elements * k * factor / (RATE.get(anatomy.accumulate, 1e9) * efficiency * cores)
+
+
+def _along_sum(anatomy: Anatomy, schedule: CpuSchedule, operand: Operand) -> bool:
+    """Whether a block of the operand is contiguous along k."""
+    reading = schedule.reading(operand)
+    if reading.packed:
+        return reading.sum_inner
+    return any(operand.strides[at] == 1 for at in anatomy.k)
+
+
+def _read_seconds(anatomy: Anatomy, schedule: CpuSchedule, operand: Operand, cores: int) -> float:
+    reading = schedule.reading(operand)
+    groups = [schedule.ordered(group) for group in (anatomy.batch, operand.free, anatomy.k, operand.alone)]
+    batch, free, sums, alone = groups
+    block = (*batch, *free, *sums) if reading.sum_inner else (*batch, *sums, *free)
+    order = (*block, *alone) if reading.alone_inner else (*alone, *block)
+    extents = [schedule.tile[at] for at in order]
+    strides = [operand.strides[at] for at in order]
+    size = operand.storage.itemsize
+    if not reading.packed:
+        return READ_CALL + math.prod(extents) * size / (BANDWIDTH * cores)
+    parts = block_counts(operand.alone, dict(enumerate(schedule.tile)), anatomy.extents)
+    seconds = PACK_CALL + copy_seconds(extents, compact(extents), strides, size, cores)
+    seconds += _spill(math.prod(extents) * operand.compute.itemsize, cores)
+    elements = math.prod(extents)
+    if operand.function is not None:
+        seconds += FUNCTION_CALL + elements * FUNCTION / cores
+    if operand.staged or alone:
+        seconds += PACK_CALL + elements * 2 * COPY_STRAIGHT / cores
+    return seconds * parts
+
+
+def _finish_seconds(anatomy: Anatomy, schedule: CpuSchedule, cores: int) -> float:
+    contraction = anatomy.contraction
+    columns = Role.N if schedule.rows is Role.M else Role.M
+    order = [at for role in (Role.BATCH, schedule.rows, columns) for at in schedule.ordered(anatomy.of(role))]
+    extents = [schedule.tile[at] for at in order]
+    elements = math.prod(extents)
+    size = contraction.d.dtype.itemsize
+    traffic = elements * size / (BANDWIDTH * cores)
+    seconds = traffic
+    if not schedule.in_place:
+        strides = [anatomy.strides_d[at] for at in order]
+        seconds = copy_seconds(extents, strides, compact(extents), size, cores)
+        seconds += _spill(elements * anatomy.accumulate.itemsize, cores)
+    if contraction.c is not None:
+        strides = [anatomy.strides_c[at] for at in order]
+        seconds += PACK_CALL + copy_seconds(extents, compact(extents), strides, contraction.c.dtype.itemsize, cores)
+        seconds += 2e-6 if stages_addend(anatomy) else 0
+    for function in (contraction.c_fn, contraction.epilogue):
+        if function is not None:
+            seconds += FUNCTION_CALL + elements * FUNCTION / cores
+    return seconds
+
+
+def _spill(workspace: int, cores: int) -> float:
+    return max(0, workspace - CACHE * cores) * SPILL / cores
+
+
+def compact(extents: Sequence[int]) -> list[int]:
+    """Strides of a contiguous block."""
+    strides, run = [], 1
+    for extent in reversed(extents):
+        strides.append(run)
+        run *= extent
+    return strides[::-1]
+
+
+def copy_seconds(extents: Sequence[int], to: Sequence[int], source: Sequence[int], size: int, cores: int) -> float:
+    """Seconds to copy a block in cache-sized pieces, the larger side (elements of `size` bytes) in memory.
+
+    torch's iterator takes the dimensions in the order of the destination's strides, merges neighbours, and runs one
+    loop over the two innermost.
+    """
+    merged = _merged(extents, to, source)
+    elements = math.prod(extents)
+    inner, step_to, step_from = merged[0] if merged else (1, 1, 1)
+    second = merged[1][0] if len(merged) > 1 else 1
+    each = COPY_STRAIGHT if step_to == 1 and step_from == 1 else COPY_STRIDED
+    work = elements * (each + COPY_ROW / inner + COPY_TILE / (inner * second))
+    far = min((strides for strides in (to, source)), key=lambda strides: -max(strides, default=0))
+    traffic = elements / _run(extents, far, size) * _lines(_run(extents, far, size) * size)
+    return max(work / (cores if elements >= PARALLEL else 1), traffic / (BANDWIDTH * cores))
+
+
+def _merged(extents: Sequence[int], to: Sequence[int], source: Sequence[int]) -> list[tuple[int, int, int]]:
+    """(extent, stride of the destination, stride of the source), innermost first."""
+    dims = sorted((t, s, extent) for extent, t, s in zip(extents, to, source, strict=True) if extent > 1)
+    merged: list[tuple[int, int, int]] = []
+    for t, s, extent in dims:
+        if merged and t == merged[-1][1] * merged[-1][0] and s == merged[-1][2] * merged[-1][0]:
+            last = merged[-1]
+            merged[-1] = (last[0] * extent, last[1], last[2])
+        else:
+            merged.append((extent, t, s))
+    return merged
+
+
+def _run(extents: Sequence[int], strides: Sequence[int], size: int) -> int:
+    """Elements of a block that lie side by side."""
+    run = 1
+    for stride, extent in sorted(zip(strides, extents, strict=True)):
+        if extent > 1 and stride == run:
+            run *= extent
+    return run
+
+
+def _lines(run_bytes: int) -> int:
+    """Bytes of the cache lines that a run touches, on average over where it starts."""
+    return run_bytes if run_bytes % LINE == 0 else run_bytes + LINE // 2

@@ -1,0 +1,82 @@
+"""The product of two blocks, added to an accumulator: the few calls into torch, each for the shapes it is fast at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import torch
+
+from weft.cpu.anatomy import Anatomy
+from weft.cpu.schedule import CpuSchedule
+from weft.spec import Role
+
+# (accumulator [rows, columns], left [rows, k], right [k, columns], whether to overwrite): all behind a batch or none.
+Multiply: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, bool], None]
+
+
+def multiplier(anatomy: Anatomy, schedule: CpuSchedule) -> Multiply:
+    """The way to multiply this schedule's blocks."""
+    if anatomy.elementwise:
+        return _elements
+    batched = schedule.block_size(anatomy.batch) > 1
+    if anatomy.mixed:
+        return _real_times_complex(_batched if batched else _matrices)
+    if batched:
+        return _batched
+    rows, columns = (anatomy.m, anatomy.n) if schedule.rows is Role.M else (anatomy.n, anatomy.m)
+    if anatomy.size(rows) == 1:
+        return _dot if anatomy.size(columns) == 1 else _row
+    return _column if anatomy.size(columns) == 1 else _matrices
+
+
+def _elements(accumulator: torch.Tensor, left: torch.Tensor, right: torch.Tensor, first: bool) -> None:
+    """Nothing is summed: one product for each element, whatever the strides."""
+    torch.mul(left, right, out=accumulator)
+
+
+def _matrices(accumulator: torch.Tensor, left: torch.Tensor, right: torch.Tensor, first: bool) -> None:
+    if first:
+        torch.mm(left, right, out=accumulator)
+    else:
+        accumulator.addmm_(left, right)
+
+
+def _batched(accumulator: torch.Tensor, left: torch.Tensor, right: torch.Tensor, first: bool) -> None:
+    if first:
+        torch.bmm(left, right, out=accumulator)
+    else:
+        accumulator.baddbmm_(left, right)
+
+
+def _column(accumulator: torch.Tensor, left: torch.Tensor, right: torch.Tensor, first: bool) -> None:
+    if first:
+        torch.mv(left, right.select(1, 0), out=accumulator.select(1, 0))
+    else:
+        accumulator.select(1, 0).addmv_(left, right.select(1, 0))
+
+
+def _row(accumulator: torch.Tensor, left: torch.Tensor, right: torch.Tensor, first: bool) -> None:
+    _column(accumulator.t(), right.t(), left.t(), first)
+
+
+def _dot(accumulator: torch.Tensor, left: torch.Tensor, right: torch.Tensor, first: bool) -> None:
+    total = accumulator.view(())
+    if first:
+        torch.dot(left[0], right.select(1, 0), out=total)
+    else:
+        total.add_(torch.dot(left[0], right.select(1, 0)))
+
+
+def _real_times_complex(multiply: Multiply) -> Multiply:
+    """A real matrix on the left times a complex one: the latter's parts are columns of a real matrix."""
+
+    def product(accumulator: torch.Tensor, left: torch.Tensor, right: torch.Tensor, first: bool) -> None:
+        multiply(_parts(accumulator), left, _parts(right), first)
+
+    return product
+
+
+def _parts(matrix: torch.Tensor) -> torch.Tensor:
+    """[..., columns] complex -> [..., 2 columns] real, in the same memory: its columns are contiguous."""
+    return torch.view_as_real(matrix).flatten(-2)

@@ -1,0 +1,121 @@
+"""`CpuSchedule`: one way to cut a contraction into blocks, and the memory that takes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from weft.cpu.anatomy import Anatomy, Group, Operand
+from weft.spec import Role
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How blocks of A or B reach the product."""
+
+    packed: bool  # copied into a workspace; otherwise used where they lie
+    sum_inner: bool = False  # k modes contiguous in a packed block, else the free modes
+    alone_inner: bool = False  # modes to be summed beforehand innermost in the staging block, else outermost
+
+
+@dataclass(frozen=True, slots=True)
+class CpuSchedule:
+    """Blocks of a contraction and the order in which they are computed.
+
+    The accumulator of a block is a matrix [batch, rows, columns], contiguous along its columns.
+    """
+
+    tile: tuple[int, ...]  # extent of a block along each mode of the contraction
+    order: tuple[int, ...]  # all modes, outermost first, as they lie within packed blocks and the accumulator
+    rows: Role  # M or N; the columns are the other one
+    inner: Role  # M or N: whose blocks the innermost of the two loops over D goes along
+    a: Reading
+    b: Reading
+    in_place: bool  # products are summed in D itself; otherwise in a workspace, and copied
+    block: tuple[int, int, int, int]  # elements of a block along batch, m, n and k modes
+    workspace_bytes: int
+
+    @property
+    def family(self) -> str:
+        return "cpu"
+
+    def __str__(self) -> str:
+        sizes = " x ".join(f"{name} {size}" for name, size in zip(("batch", "m", "n", "k"), self.block, strict=True))
+        reads = ", ".join(
+            f"{name} {'packed' if reading.packed else 'in place'}" for name, reading in (("A", self.a), ("B", self.b))
+        )
+        write = "in place" if self.in_place else "scattered"
+        size = self.workspace_bytes / 1024
+        return f"cpu: blocks of {sizes}; {reads}, D {write}; workspace {size:.0f} KiB"
+
+    @property
+    def columns(self) -> Role:
+        return Role.N if self.rows is Role.M else Role.M
+
+    def reading(self, operand: Operand) -> Reading:
+        return self.a if operand.name == "A" else self.b
+
+    def ordered(self, group: Group) -> Group:
+        """The modes of a group, outermost first."""
+        return tuple(at for at in self.order if at in group)
+
+    def block_size(self, group: Group) -> int:
+        return math.prod(self.tile[at] for at in group)
+
+
+class Buffers(NamedTuple):
+    """Elements of each buffer that a launch allocates; 0 where it needs none."""
+
+    a: int  # packed block, in A's compute type
+    b: int
+    accumulator: int  # in the accumulator's type
+    stage: int  # bytes: a block before it is rounded or widened, or one of C
+    wide: int  # bytes: a block before it is summed over an operand's own modes
+    part: int  # bytes: one such sum, where there are several to add
+
+
+def buffers(anatomy: Anatomy, schedule: CpuSchedule) -> Buffers:
+    """What a launch of this schedule allocates, exactly."""
+    accumulator = schedule.block_size((*anatomy.batch, *anatomy.m, *anatomy.n))
+    stage = wide = part = 0
+    packed = []
+    for operand in (anatomy.a, anatomy.b):
+        block = schedule.block_size((*anatomy.batch, *operand.free, *anatomy.k))
+        raw = block * schedule.block_size(operand.alone)
+        packed.append(block if schedule.reading(operand).packed else 0)
+        if operand.staged:
+            stage = max(stage, raw * operand.value.itemsize)
+        if operand.alone:
+            wide = max(wide, raw * operand.compute.itemsize)
+        if any(schedule.tile[at] < anatomy.extents[at] for at in operand.alone):
+            part = max(part, block * operand.compute.itemsize)
+    if stages_addend(anatomy):
+        stage = max(stage, accumulator * anatomy.accumulate.itemsize)
+    return Buffers(packed[0], packed[1], 0 if schedule.in_place else accumulator, stage, wide, part)
+
+
+def stages_addend(anatomy: Anatomy) -> bool:
+    """Whether blocks of C are copied before they are added: to evaluate its function, or to convert them."""
+    contraction = anatomy.contraction
+    if contraction.c is None:
+        return False
+    return contraction.c_fn is not None or contraction.c.dtype != anatomy.accumulate
+
+
+def buffer_bytes(anatomy: Anatomy, sizes: Buffers) -> int:
+    a, b, accumulate = anatomy.a.compute, anatomy.b.compute, anatomy.accumulate
+    return (
+        sizes.a * a.itemsize
+        + sizes.b * b.itemsize
+        + sizes.accumulator * accumulate.itemsize
+        + sizes.stage
+        + sizes.wide
+        + sizes.part
+    )
+
+
+def allocate(elements: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(elements, dtype=dtype)

@@ -1,0 +1,38 @@
+"""Which contractions the CPU backend can compute."""
+
+from __future__ import annotations
+
+import torch
+
+from weft.plan.schedule import Target
+from weft.spec import Contraction
+
+ACCUMULATORS = (
+    torch.float32,
+    torch.float64,
+    torch.complex64,
+    torch.complex128,
+    torch.int32,
+    torch.int64,
+)
+
+
+def supports(contraction: Contraction, target: Target) -> str | None:
+    """None, or one sentence that says why not.
+
+    "tf32" and "tf32x3" are served by IEEE float32 products, which are at least as exact.
+    """
+    if target.kind != "cpu":
+        return f"it runs on the CPU, the tensors are on a {target.kind} device"
+    arithmetic = contraction.arithmetic
+    if arithmetic.accumulate not in ACCUMULATORS:
+        return f"sums in {_name(arithmetic.accumulate)} are not supported"
+    if not torch.can_cast(arithmetic.product, arithmetic.accumulate):
+        return f"products in {_name(arithmetic.product)} do not add up in {_name(arithmetic.accumulate)}"
+    if contraction.a.dtype is torch.bool or contraction.b.dtype is torch.bool:
+        return "bool has no sum of products; convert the operands to an integer type"
+    return None
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
