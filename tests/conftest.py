@@ -7,6 +7,7 @@ import os
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+
 from support import Backend
 
 settings.register_profile(
@@ -27,14 +28,19 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
+def present(backend: Backend) -> Backend:
+    if backend.device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    return backend
+
+
 @pytest.fixture(params=[CPU, INTERPRETER, GPU])
 def backend(request: pytest.FixtureRequest) -> Backend:
     """Each way to run a contraction, the device among them."""
-    if request.param.device == "cuda" and not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
-    return request.param
+    return present(request.param)
 
 
-@pytest.fixture
-def device(backend: Backend) -> str:
-    return backend.device
+@pytest.fixture(params=[CPU, GPU])
+def quick_backend(request: pytest.FixtureRequest) -> Backend:
+    """The same without the interpreter, which is slow and runs one kernel at a time."""
+    return present(request.param)

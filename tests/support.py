@@ -10,7 +10,7 @@ import torch
 import weft
 from weft import cases
 from weft.cases import Case
-from weft.testing import Guarded, assert_close, expectation, poisoned
+from weft.testing import Guarded, assert_close, expectation, poisoned, random_operand
 
 # Multiply-adds of a case run in Triton's interpreter, which takes milliseconds for every tile.
 INTERPRETED_WORK = 1 << 12
@@ -59,3 +59,10 @@ def check(case: Case, backend: Backend, seed: int = 0) -> None:
     given = cases.operands(case, device=backend.device, seed=seed)
     result = run_poisoned(case, backend, given)
     assert_close(result, *expectation(case.equation, given.a, given.b, c=given.c, **case.options()))
+
+
+def integers(
+    shape: tuple[int, ...], backend: Backend, seed: int = 0, dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
+    """Whole numbers from -3 to 3, whose sums are exact, on the device of `backend`."""
+    return random_operand(shape, dtype, seed, integers=True, device=backend.device)

@@ -15,7 +15,7 @@ from weft.errors import ShapeError
 
 LINEAR = [
     case
-    for case in map(lambda case: cases.scaled(case, 1 << 14), cases.every())
+    for case in (cases.scaled(case, 1 << 14) for case in cases.every())
     if not (case.a_fn or case.b_fn or case.c_fn or case.epilogue or case.add or isinstance(case.precision, torch.dtype))
 ]
 
@@ -72,9 +72,8 @@ def test_its_ways_agree(case: Case, products: int, elements: int, monkeypatch: p
 
 def test_functions_scalars_and_c() -> None:
     a, b, c = (torch.randn(5, 5, generator=torch.Generator().manual_seed(at)) for at in range(3))
-    result = reference.contract(
-        "mk,kn->mn", a, b, c=c, alpha=0.5, beta=-2.0, a_fn=torch.exp, b_fn=torch.sin, c_fn=torch.abs, epilogue=torch.tanh
-    )
+    functions = {"a_fn": torch.exp, "b_fn": torch.sin, "c_fn": torch.abs, "epilogue": torch.tanh}
+    result = reference.contract("mk,kn->mn", a, b, c=c, alpha=0.5, beta=-2.0, **functions)
     x, y, z = (t.double().numpy() for t in (a, b, c))
     np.testing.assert_allclose(result.numpy(), np.tanh(0.5 * np.exp(x) @ np.sin(y) - 2 * np.abs(z)), rtol=1e-13)
 

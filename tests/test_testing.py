@@ -132,7 +132,7 @@ class TestMemory:
         offset = guarded.tensor.storage_offset() * dtype.itemsize
         for at in (0, offset - 1, len(guarded.memory) - 1):
             guarded.memory[at] += 1
-            with pytest.raises(AssertionError, match=f"1 bytes outside the tensor were written, the first at byte {at}"):
+            with pytest.raises(AssertionError, match=f"1 bytes outside the tensor were written, .* byte {at}$"):
                 guarded.check_guards()
             guarded.memory[at] -= 1
 
