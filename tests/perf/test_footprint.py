@@ -18,8 +18,7 @@ STEPS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 12)), max_size=4)
 def test_agrees_with_listing_every_offset(steps: list[tuple[int, int]]) -> None:
     extents, strides = [e for e, _ in steps], [s for _, s in steps]
     offsets = {
-        sum(i * s for i, s in zip(index, strides, strict=True))
-        for index in itertools.product(*map(range, extents))
+        sum(i * s for i, s in zip(index, strides, strict=True)) for index in itertools.product(*map(range, extents))
     }
     assert distinct_elements(extents, strides) == len(offsets)
 

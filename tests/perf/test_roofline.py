@@ -20,9 +20,7 @@ POSITIVE = st.floats(1e-3, 1e15)
         (3.35e12, (33.5e12, 67.0e12, 494.0e12), (10.0, 20.0, 147.5)),  # H100-SXM5-80GB
     ],
 )
-def test_ridge_points_of_section_3_3_3(
-    bandwidth: float, peaks: tuple[float, ...], ridges: tuple[float, ...]
-) -> None:
+def test_ridge_points_of_section_3_3_3(bandwidth: float, peaks: tuple[float, ...], ridges: tuple[float, ...]) -> None:
     assert tuple(round(ridge_point(peak, bandwidth), 1) for peak in peaks) == ridges
 
 
