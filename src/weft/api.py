@@ -7,7 +7,7 @@ everything that they depend on, so a repeated call goes straight to the launch.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from weft.plan.plan import Functions, Plan, Request
 from weft.plan.schedule import Scalar
 from weft.plan.target import resolve_backend, target_of
 from weft.spec import Label, Layout, Notation, parse
-from weft.spec.arithmetic import resolve, result_type, storage_type, value_type
+from weft.spec.arithmetic import dtype_name, resolve, result_type, storage_type, value_type
 from weft.spec.contraction import mode_extents
 from weft.spec.notation import expand, from_sequences, implicit_from_sequences
 
@@ -159,25 +159,24 @@ def einsum(
     >>> weft.einsum("ii->i", torch.arange(4.).reshape(2, 2))
     tensor([0., 3.])
     """
-    equation = arguments[0] if arguments and isinstance(arguments[0], str) else "interleaved"
-    with call_context(lambda: describe_call("einsum", equation, **_named(arguments[equation is arguments[0] :]))):
+    with call_context(lambda: _describe_einsum(arguments)):
         notation, operands = _read_einsum(arguments)
         tensors = [_input(f"operand {at}", operand) for at, operand in enumerate(operands)]
         notation = expand(notation, [tensor.dim() for tensor in tensors])
         mode_extents(notation, [tensor.shape for tensor in tensors])
         target = as_tensor("out", out) if out is not None else None
-        terms, step = list(notation.inputs), {"precision": precision, "accumulate": accumulate, "backend": backend}
+        terms = list(notation.inputs)
+        step = partial(contract, precision=precision, accumulate=accumulate, backend=backend)
         if len(tensors) == 1:
             terms.append(())
             tensors.append(_one(tensors[0].dtype, tensors[0].device))
         while len(tensors) > 2:
             kept = {label for term in (*terms[2:], notation.output) for label in term}
             middle = tuple(dict.fromkeys(label for term in terms[:2] for label in term if label in kept))
-            product = contract((terms[0], terms[1], middle), tensors[0], tensors[1], **step)
+            product = step((terms[0], terms[1], middle), tensors[0], tensors[1])
             terms[:2], tensors[:2] = [middle], [product]
-        result = contract(
-            (*terms, notation.output), *tensors, out=target, out_dtype=out_dtype, epilogue=epilogue, tune=tune, **step
-        )
+        equation = (*terms, notation.output)
+        result = step(equation, *tensors, out=target, out_dtype=out_dtype, epilogue=epilogue, tune=tune)
     return out if out is not None else like(operands[0], result)
 
 
@@ -218,9 +217,7 @@ def _find_plan(
         key = None
     found = _PLANS.get(key) if key is not None else None
     if found is None:
-        request = _resolve(
-            spelled, a, b, out_dtype, precision, accumulate, functions, workspace_limit, backend
-        )
+        request = _resolve(spelled, a, b, out_dtype, precision, accumulate, functions, workspace_limit, backend)
         # Two spellings of one request, or a retraced function that turns out the same, share one plan.
         found = _PLANS.get(request)
         if found is None:
@@ -251,7 +248,7 @@ def _resolve(
         reject_gradient(name, tensor)
     arithmetic = resolve(a.dtype, b.dtype, precision, accumulate)
     traced = _trace(functions, a.dtype, b.dtype, arithmetic.product, arithmetic.accumulate)
-    value = traced.epilogue.result if traced.epilogue is not None else arithmetic.accumulate
+    value = _only(traced.epilogue.result, "epilogue") if traced.epilogue is not None else arithmetic.accumulate
     chosen = resolve_backend(backend, a.device)
     return Request(
         notation=notation,
@@ -299,10 +296,16 @@ def _trace(
     traced: list[Pointwise | None] = []
     for hook, function, value in zip(("a_fn", "b_fn", "c_fn", "epilogue"), functions, values, strict=True):
         graph = trace(function, (value,), hook=hook) if function is not None else None
-        if graph is not None and hook != "epilogue" and not torch.can_cast(graph.result, value):
-            raise DTypeError(f"{hook} returns {graph.result}, which cannot be used as {value}")
+        if graph is not None and hook != "epilogue" and not torch.can_cast(result := _only(graph.result, hook), value):
+            raise DTypeError(f"{hook} returns {dtype_name(result)}, which cannot be used as {dtype_name(value)}")
         traced.append(graph)
     return Functions(*traced, raw=functions)
+
+
+def _only(result: torch.dtype | tuple[torch.dtype, ...], hook: str) -> torch.dtype:
+    if isinstance(result, tuple):
+        raise UnsupportedError(f"{hook} returns {len(result)} values: several outputs are not supported yet")
+    return result
 
 
 def _refuse_unbuilt(operands: object, indices: object, algebra: object, tune: object) -> None:
@@ -312,7 +315,7 @@ def _refuse_unbuilt(operands: object, indices: object, algebra: object, tune: ob
         raise UnsupportedError("indices of functions are not supported yet")
     if algebra != "plus_times":
         raise UnsupportedError(f"algebra {algebra!r} is not supported yet: only 'plus_times' is")
-    if tune not in (None,):
+    if tune is not None:
         raise UnsupportedError(f"tune={tune!r} is not supported yet: plans are chosen by the cost model")
 
 
@@ -325,8 +328,10 @@ def _layout(tensor: torch.Tensor | None) -> Layout | None:
     return Layout.of(tensor) if tensor is not None else None
 
 
-def _named(operands: Sequence[Any]) -> dict[str, Any]:
-    return {f"operand {at}": operand for at, operand in enumerate(operands)}
+def _describe_einsum(arguments: tuple[Any, ...]) -> str:
+    text = [argument for argument in arguments[:1] if isinstance(argument, str)]
+    arrays = [argument for argument in arguments if hasattr(argument, "shape")]
+    return describe_call("einsum", *text or ["interleaved"], **{f"operand {i}": x for i, x in enumerate(arrays)})
 
 
 @lru_cache

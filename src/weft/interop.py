@@ -22,7 +22,9 @@ def as_tensor(name: str, value: Any) -> torch.Tensor:
         try:
             return torch.from_dlpack(value)
         except (RuntimeError, BufferError, TypeError, ValueError) as error:
-            raise UnsupportedError(f"{name} of type {type(value).__name__} does not come through DLPack: {error}") from None
+            raise UnsupportedError(
+                f"{name} of type {type(value).__name__} does not come through DLPack: {error}"
+            ) from None
     raise DTypeError(f"{name} is {type(value).__name__}: a torch tensor or an array that speaks DLPack is needed")
 
 
@@ -46,7 +48,9 @@ def like(source: Any, tensor: torch.Tensor) -> Any:
 
 def _from_numpy(name: str, array: np.ndarray) -> torch.Tensor:
     if any(stride < 0 for stride in array.strides):
-        raise UnsupportedError(f"{name} has negative strides, which torch cannot hold: pass np.ascontiguousarray({name})")
+        raise UnsupportedError(
+            f"{name} has negative strides, which torch cannot hold: pass np.ascontiguousarray({name})"
+        )
     if any(stride % array.itemsize for stride in array.strides):
         raise UnsupportedError(f"{name} has strides that are no multiple of its element size: pass a copy of it")
     try:

@@ -87,7 +87,9 @@ def along(vector, PLACE: tl.constexpr, RANK: tl.constexpr):
 
 
 @triton.jit
-def spread_axis(block, SIDE: tl.constexpr, I: tl.constexpr, TENSOR: tl.constexpr, RANK: tl.constexpr, WIDE: tl.constexpr):
+def spread_axis(
+    block, SIDE: tl.constexpr, I: tl.constexpr, TENSOR: tl.constexpr, RANK: tl.constexpr, WIDE: tl.constexpr
+):
     """Offsets along axis `I`, as its dimension of the tile."""
     AXIS: tl.constexpr = SIDE.axes[I]
     RUN: tl.constexpr = AXIS.runs[TENSOR]
@@ -147,9 +149,7 @@ def scalar(bits, DTYPE: tl.constexpr):
 
 
 @triton.jit
-def finish(
-    acc, c, alpha, beta, offsets_c, mask, C_FN: tl.constexpr, EPILOGUE: tl.constexpr, DTYPE: tl.constexpr
-):
+def finish(acc, c, alpha, beta, offsets_c, mask, C_FN: tl.constexpr, EPILOGUE: tl.constexpr, DTYPE: tl.constexpr):
     """`epilogue(alpha * acc + beta * c_fn(C))` in the accumulator's type, rounded to D's."""
     value = acc * scalar(alpha, acc.dtype)
     if c is not None:

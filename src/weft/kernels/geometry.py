@@ -107,6 +107,11 @@ def rest(modes: Sequence[Mode], cuts: Sequence[Cut]) -> list[Cut]:
     return [Cut((mode,), 1) for mode in modes if mode not in named]
 
 
+def cuts_text(cuts: Sequence[Cut]) -> str:
+    """The cuts that span more than one index, for messages."""
+    return " ".join(str(cut) for cut in cuts if cut.tile > 1)
+
+
 def by_stride(modes: Sequence[Mode], tensor: int) -> tuple[Mode, ...]:
     """Modes as one tensor lies, innermost first; those it does not have come last."""
     return tuple(sorted(modes, key=lambda mode: mode.strides[tensor] or math.inf))
@@ -124,7 +129,9 @@ def run_orders(modes: Sequence[Mode], *tensors: int) -> list[tuple[Mode, ...]]:
 
 
 def _pitches(cuts: Sequence[Cut]) -> list[int]:
-    order = sorted(range(len(cuts)), key=lambda at: min((m.strides.d or m.strides.a for m in cuts[at].modes), default=0))
+    order = sorted(
+        range(len(cuts)), key=lambda at: min((m.strides.d or m.strides.a for m in cuts[at].modes), default=0)
+    )
     pitches, pitch = [0] * len(cuts), 1
     for at in order:
         pitches[at] = pitch

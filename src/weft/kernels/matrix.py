@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 
 from weft.kernels.cost import direct_seconds, tile_access
-from weft.kernels.geometry import A, B, C, D, Cut, Side, by_stride, nearest, rest, run_orders, side
+from weft.kernels.geometry import A, B, C, Cut, D, Side, by_stride, cuts_text, nearest, rest, run_orders, side
 from weft.kernels.launch import MOST_PROGRAMS, KernelLaunch, common_reasons, wide, wide_index
 from weft.plan.schedule import Candidates, Target
 from weft.spec import Contraction, Mode, Role
@@ -58,11 +58,8 @@ class MatrixSchedule:
         return tuple(math.prod(cut.tile for cut in cuts) for cuts in (self.m, self.n, self.k))  # type: ignore[return-value]
 
     def __str__(self) -> str:
-        sides = " ".join(
-            f"{name}[{' '.join(str(cut) for cut in cuts if cut.tile > 1)}]"
-            for name, cuts in (("m", self.m), ("n", self.n), ("k", self.k))
-        )
         m, n, k = self.tile
+        sides = f"m[{cuts_text(self.m)}] n[{cuts_text(self.n)}] k[{cuts_text(self.k)}]"
         return f"matrix {m}x{n}x{k} {sides} warps={self.warps} stages={self.stages} group={self.group}"
 
 
@@ -200,7 +197,7 @@ def _cuts(modes: Sequence[Mode], operand: int, tile: int) -> Iterator[tuple[Cut,
     if near_d is not None and near_operand is not None and near_d is not near_operand:
         others = tuple(mode for mode in by_stride(modes, D) if mode is not near_operand)
         for run in _SPLITS:
-            if 2 <= tile // run and run < 2 * near_operand.extent:
+            if tile // run >= 2 and run < 2 * near_operand.extent:
                 yield (Cut(others, tile // run), Cut((near_operand,), run))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from weft.kernels.cost import direct_seconds, tile_access
-from weft.kernels.geometry import A, B, C, D, Cut, Side, by_stride, nearest, rest, run_orders, side
+from weft.kernels.geometry import A, B, C, Cut, D, Side, by_stride, cuts_text, nearest, rest, run_orders, side
 from weft.kernels.launch import MOST_PROGRAMS, KernelLaunch, common_reasons, wide, wide_index
 from weft.plan.schedule import Candidates, Target
 from weft.spec import Contraction, Mode, Role
@@ -38,10 +38,7 @@ class VectorSchedule:
     workspace_bytes: int = 0
 
     def __str__(self) -> str:
-        sides = " ".join(
-            f"{name}[{' '.join(str(cut) for cut in cuts if cut.tile > 1)}]" for name, cuts in (("d", self.r), ("k", self.k))
-        )
-        return f"vector {sides} warps={self.warps}"
+        return f"vector d[{cuts_text(self.r)}] k[{cuts_text(self.k)}] warps={self.warps}"
 
 
 _TILES = ((1024, 1), (512, 4), (256, 8), (64, 32), (64, 64), (16, 128), (4, 512), (1, 2048), (1, 256), (128, 1))

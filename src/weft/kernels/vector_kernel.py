@@ -13,7 +13,9 @@ from weft.kernels.device import finish, spread_mask, spread_offsets
 
 
 @triton.jit
-def load_spread(pointer, block, step, R: tl.constexpr, K: tl.constexpr, TENSOR: tl.constexpr, RANK: tl.constexpr, WIDE: tl.constexpr):
+def load_spread(
+    pointer, block, step, R: tl.constexpr, K: tl.constexpr, TENSOR: tl.constexpr, RANK: tl.constexpr, WIDE: tl.constexpr
+):
     """One operand's values for a tile of D and k, with extent 1 along every axis that the operand does not have."""
     offsets = spread_offsets(block, R, TENSOR, RANK, WIDE) + spread_offsets(step, K, TENSOR, RANK, WIDE)
     mask = spread_mask(block, R, TENSOR, RANK) & spread_mask(step, K, TENSOR, RANK)

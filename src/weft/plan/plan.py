@@ -7,7 +7,7 @@ layouts is one `_Variant`, planned and built when it first appears.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -30,7 +30,7 @@ class Functions:
     b: Pointwise | None = None
     c: Pointwise | None = None
     epilogue: Pointwise | None = None
-    raw: tuple[Callable[..., Any] | None, ...] = (None, None, None, None)
+    raw: tuple[Callable[..., Any] | None, ...] = field(default=(None, None, None, None), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,17 +29,15 @@ class Choice:
     excluded: tuple[str, ...] = field(default=())
 
     def build(self) -> Launch:
-        (family,) = (room for room in families(self.backend) if room.NAME == self.best.schedule.family)
-        return family.build(self.contraction, self.best.schedule, self.target)
+        rooms = {room.NAME: room for room in families(self.backend)}
+        return rooms[self.best.schedule.family].build(self.contraction, self.best.schedule, self.target)
 
 
 def families(backend: str) -> list[ModuleType]:
     return [import_module(name) for name in FAMILIES[backend]]
 
 
-def choose(
-    contraction: Contraction, backend: str, target: Target, workspace_limit: int | None = None
-) -> Choice:
+def choose(contraction: Contraction, backend: str, target: Target, workspace_limit: int | None = None) -> Choice:
     """Rank every legal schedule by predicted time.
 
     Raises `UnsupportedError` when no family can do it and `WorkspaceError` when only schedules over

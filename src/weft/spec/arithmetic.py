@@ -45,9 +45,7 @@ def storage_type(a: torch.dtype, b: torch.dtype) -> torch.dtype:
         return a
     if _REAL_OF.get(b) == a:
         return b
-    raise DTypeError(
-        f"operands of types {dtype_name(a)} and {dtype_name(b)}: nothing is promoted, convert one of them"
-    )
+    raise DTypeError(f"operands of types {dtype_name(a)} and {dtype_name(b)}: nothing is promoted, convert one of them")
 
 
 def resolve(

@@ -28,9 +28,7 @@ def same_memory(x: torch.Tensor, y: torch.Tensor) -> bool:
     """Whether `x` and `y` are one tensor: the same elements in the same order."""
     if x.data_ptr() != y.data_ptr() or x.dtype != y.dtype or x.shape != y.shape:
         return False
-    return all(
-        s == t for s, t, extent in zip(x.stride(), y.stride(), x.shape, strict=True) if extent > 1
-    )
+    return all(s == t for s, t, extent in zip(x.stride(), y.stride(), x.shape, strict=True) if extent > 1)
 
 
 def share_memory(x: torch.Tensor, y: torch.Tensor) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import EllipsisType
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from weft.errors import NotationError, ShapeError
 
@@ -19,7 +19,8 @@ Label: TypeAlias = Hashable
 Term: TypeAlias = tuple[Label | EllipsisType, ...]
 
 
-class Broadcast(NamedTuple):
+@dataclass(frozen=True, order=True, slots=True)
+class Broadcast:
     """The label of a dimension that an ellipsis stands for, counted from the right as NumPy broadcasts."""
 
     position: int  # -1 is the last one
@@ -111,7 +112,9 @@ def expand(notation: Notation, ranks: Sequence[int]) -> Notation:
     if len(ranks) != len(notation.inputs):
         raise NotationError(f"the equation names {len(notation.inputs)} operands, {len(ranks)} are given")
     inputs = tuple(_expand_input(term, rank) for term, rank in zip(notation.inputs, ranks, strict=True))
-    hidden = {label for term in inputs for label in term if isinstance(label, Broadcast)}
+    # Only what an ellipsis stands for here: labels of an earlier expansion are ordinary labels by now.
+    dotted = [new for old, new in zip(notation.inputs, inputs, strict=True) if Ellipsis in old]
+    hidden = {label for term in dotted for label in term if isinstance(label, Broadcast)}
     shared = tuple(sorted(hidden))  # most negative position first: the outermost dimension
     if shared and Ellipsis not in notation.output:
         raise NotationError("'...' stands for dimensions of the inputs, but the output has no '...'")
