@@ -103,6 +103,8 @@ def _broadcasts() -> Iterator[Case]:
 def _labels() -> Iterator[Case]:
     words = (("row", ("col", 1)), (("col", 1), 7), (7, "row"))
     yield Case("labels-of-any-kind", words, ((5, 7), (7, 3)), tags=frozenset({"labels"}))
+    dots = ((..., (-1,)), ((-1,), "n"), (..., "n"))
+    yield Case("labels-beside-an-ellipsis", dots, ((5, 7), (7, 3)), tags=frozenset({"labels"}))
     yield Case("labels-greek", "μκ,κν->μν", ((5, 7), (7, 3)), tags=frozenset({"labels"}))
     # 60 labels: 12 of extent 2, the others of extent 1, spread over both operands, some shared, D in another order.
     extents = [2 if at % 5 == 0 else 1 for at in range(60)]
