@@ -199,9 +199,11 @@ class TestOnGpu:
         assert 1e-7 < result.seconds < 1e-3
 
     def test_a_call_that_synchronises_is_timed_eagerly_and_says_so(self) -> None:
+        stream = torch.cuda.current_stream()
         result = measure(lambda x: x.sum().item(), [(torch.ones(8, device="cuda"),)], device="cuda", mode="hot")
         assert not result.captured
         assert "not captured" in result.notes[0]
+        assert torch.cuda.current_stream() == stream
         assert measure(lambda x: x.add_(1), [(torch.ones(8, device="cuda"),)], device="cuda", mode="hot").captured
 
     def test_cold_memory_is_slower_than_hot_cache(self) -> None:

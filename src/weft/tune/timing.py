@@ -176,7 +176,8 @@ def _measure_gpu(
         work()
         with _no_garbage_collection():
             samples, ended = sample(lambda: _between_events(work) / calls, rrs=rrs, budget=budget)
-        work()  # one more, not timed: its clocks are read while it runs
+        for _ in range(4):  # not timed: keeps the GPU busy while its clocks are read
+            work()
         clocks = read_clocks(device)
         torch.cuda.synchronize()
         _last_busy[torch.cuda.current_device()] = time.perf_counter()
@@ -213,12 +214,13 @@ def _between_events(work: Callable[[], None]) -> float:
 
 def _captured(work: Callable[[], None], notes: list[str]) -> torch.cuda.CUDAGraph | None:
     """`work` as a CUDA graph, or None with a note when it cannot be captured (it synchronises, say)."""
-    torch.cuda.synchronize()
+    stream = torch.cuda.current_stream()
     graph = torch.cuda.CUDAGraph()
     try:
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             work()
     except Exception as error:
+        torch.cuda.set_stream(stream)  # torch leaves the capturing stream current when a capture fails
         torch.cuda.synchronize()
         reason = str(error).partition("\n")[0]
         notes.append(f"not captured in a CUDA graph, host time included: {type(error).__name__}: {reason}")
