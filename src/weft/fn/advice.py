@@ -1,0 +1,87 @@
+"""What to write instead of an operation that cannot be fused, and where in the user's file it stands."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from types import CodeType, FrameType
+
+import torch
+
+_OWN_FOLDER = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_TORCH_FOLDER = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+
+_SHOWN = 80  # characters of a line of the user's
+
+_REDUCTIONS = frozenset(
+    "sum mean prod max min amax amin aminmax all any argmax argmin logsumexp norm linalg_vector_norm var std median "
+    "var_mean std_mean nansum nanmedian cumsum cumprod cummax cummin logcumsumexp _softmax _log_softmax sort topk "
+    "native_layer_norm native_group_norm native_batch_norm _native_batch_norm_legit cudnn_batch_norm "
+    "_fused_rms_norm count_nonzero kthvalue mode".split()
+)
+_PRODUCTS = frozenset(
+    "mm bmm addmm baddbmm addmv mv dot vdot matmul linear convolution convolution_overrideable addr "
+    "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_attention_math cdist".split()
+)
+_AXES = frozenset(
+    "select slice index index_put index_select gather scatter scatter_add permute transpose t view reshape "
+    "_unsafe_view unsqueeze squeeze expand cat stack unbind split chunk split_with_sizes flip roll repeat diagonal "
+    "as_strided tril triu unfold pixel_shuffle constant_pad_nd view_as_complex take nonzero masked_select "
+    "embedding".split()
+)
+_COORDINATES = frozenset("arange linspace logspace eye tril_indices triu_indices".split())
+_RANDOM = ("rand", "bernoulli", "dropout", "normal", "uniform", "multinomial", "poisson", "exponential", "cauchy")
+
+
+def instead_of(operation: str) -> str:
+    """One sentence on what to write instead of the aten operation of that name (`"sum"`, `"mm"`, ...)."""
+    if operation.startswith(_RANDOM) or "_rand" in operation or "dropout" in operation:
+        return "random numbers are drawn before the call: pass them as a tensor by operands="
+    if operation in _REDUCTIONS:
+        return "reductions belong into the equation (a label that the output lacks is reduced) or after the call"
+    if operation in _PRODUCTS:
+        return "products over a mode belong into the equation"
+    if operation in _COORDINATES:
+        return "the coordinate of an element comes in by indices="
+    if operation in _AXES:
+        return (
+            "a function works on one element at a time: axes are arranged by the labels of the equation, "
+            "other tensors come in by operands=, coordinates by indices=, and a choice by mask is torch.where"
+        )
+    return (
+        "only pointwise operations are fused: write it with torch's arithmetic, comparisons and torch.where, "
+        "or compute it before the call and pass it by operands="
+    )
+
+
+def user_line(entry: str, error: BaseException | None = None) -> str:
+    """Where the user's function stands, as ` (file.py:12: y = x.sum())`; empty when no line of Python shows.
+
+    Looks at the running frames from the innermost outward, or at those that `error` came through, for the first that
+    is neither of this room, of torch, nor generated. The frame of this room named `entry` called the user's function:
+    reaching it first means that the function is a built-in.
+    """
+    for code, number in _frames_of(error) if error else _running_frames():
+        own = code.co_filename.startswith(_OWN_FOLDER)
+        if own and code.co_name == entry:
+            return ""
+        if not own and not code.co_filename.startswith((_TORCH_FOLDER, "<frozen", "<eval_with_key")):
+            text = linecache.getline(code.co_filename, number).strip()
+            shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]} ..."
+            return f" ({os.path.basename(code.co_filename)}:{number}{': ' if text else ''}{shown})"
+    return ""
+
+
+def _running_frames() -> Iterator[tuple[CodeType, int]]:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        yield frame.f_code, frame.f_lineno
+        frame = frame.f_back
+
+
+def _frames_of(error: BaseException) -> Iterator[tuple[CodeType, int]]:
+    frames = [(frame.f_code, number) for frame, number in traceback.walk_tb(error.__traceback__)]
+    return reversed(frames)

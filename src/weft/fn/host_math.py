@@ -1,0 +1,37 @@
+"""`libdevice` for Triton's interpreter, which cannot call device code: the same names, computed by torch on the host.
+
+Only what is a call into a device library is replaced; the emitted expressions around it run as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+import triton.language as tl
+from triton.runtime.interpreter import TensorHandle
+
+
+def _on_host(function: Callable[..., torch.Tensor]) -> Callable[..., Any]:
+    def call(*operands: Any) -> Any:
+        arrays = [torch.from_numpy(np.array(operand.handle.data)) for operand in operands]
+        result = function(*arrays).numpy()
+        element = operands[0].type.scalar
+        block = any(operand.type.is_block() for operand in operands)
+        kind = tl.block_type(element, list(result.shape)) if block else element
+        return tl.core.tensor(TensorHandle(result, element), kind)
+
+    return call
+
+
+_NAMES = (
+    "exp exp2 expm1 log log2 log10 log1p sin cos tan sinh cosh tanh asin acos atan asinh acosh atanh "
+    "erf erfc erfinv lgamma trunc fmod pow atan2 hypot copysign nextafter"
+)
+
+libdevice = SimpleNamespace(
+    nearbyint=_on_host(torch.round), **{name: _on_host(getattr(torch, name)) for name in _NAMES.split()}
+)

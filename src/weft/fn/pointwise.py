@@ -1,0 +1,172 @@
+"""A user function as the rest of weft sees it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import fx
+
+from weft.errors import DTypeError, UnsupportedError
+from weft.fn.activations import DECOMPOSITIONS
+from weft.fn.device_code import jit_function
+from weft.fn.emit import emit
+from weft.fn.identity import canonical
+from weft.fn.record import record
+from weft.fn.selection import LOWERINGS
+
+#: Operations of a graph that move or make values and compute nothing.
+_FREE = frozenset({"_to_copy", "copy", "full_like", "scalar_tensor", "conj_physical", "real", "imag"})
+
+
+class Pointwise(ABC):
+    """A function of one element: of the value, and of operands and coordinates that stand beside it.
+
+    `identity` tells functions apart: two with the same identity compute the same thing. `inputs` names the parameters,
+    the value first, and `dtypes` their element types in that order; `result` is the dtype of what the function yields,
+    a tuple of dtypes where it yields a tuple. `flops` counts arithmetic operations for each element.
+    """
+
+    identity: str
+    inputs: tuple[str, ...]
+    dtypes: tuple[torch.dtype, ...]
+    result: torch.dtype | tuple[torch.dtype, ...]
+
+    @property
+    @abstractmethod
+    def flops(self) -> int:
+        """Operations for each element: every arithmetic operation, comparison, choice and elementary function is one.
+
+        Casts and constants are none. Counted apart from the flops of the contraction.
+        """
+
+    @property
+    @abstractmethod
+    def source(self) -> str:
+        """Text of one `@triton.jit` function of the inputs in order. Needs no Triton."""
+
+    @property
+    @abstractmethod
+    def jit(self) -> Any:
+        """The `@triton.jit` function itself; the same object for the same identity. Imports Triton."""
+
+    @abstractmethod
+    def __call__(self, *tensors: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        """Run the function on tensors (in the order of `inputs`) of any shapes that broadcast together."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Pointwise) and self.identity == other.identity
+
+    def __hash__(self) -> int:
+        return hash(self.identity)
+
+
+class RecordedFunction(Pointwise):
+    """A torch function, recorded as a graph.
+
+    Called on tensors it runs torch's own kernels, each step rounded to its own dtype. As Triton code it computes half
+    precision in float32 and rounds at explicit casts and at the end; see `weft.fn.emit`.
+    """
+
+    def __init__(self, graph: fx.Graph, inputs: Sequence[str]) -> None:
+        self._graph = graph
+        self.identity = canonical(graph)
+        self.inputs = tuple(inputs)
+        self.dtypes = tuple(node.meta["dtype"] for node in graph.nodes if node.op == "placeholder")
+        (output,) = next(node for node in graph.nodes if node.op == "output").args
+        self.result = (
+            tuple(node.meta["dtype"] for node in output) if isinstance(output, tuple) else output.meta["dtype"]
+        )
+
+    def __repr__(self) -> str:
+        return f"Pointwise({', '.join(self.inputs)}):\n{self.identity}"
+
+    @cached_property
+    def flops(self) -> int:  # type: ignore[override]
+        graph = self._graph if self._is_complex else self._primitive
+        calls = (node.target._schema.name for node in graph.nodes if node.op == "call_function")
+        return sum(name.removeprefix("aten::") not in _FREE for name in calls)
+
+    @cached_property
+    def source(self) -> str:  # type: ignore[override]
+        return emit(self._graph if self._is_complex else self._primitive)
+
+    @cached_property
+    def jit(self) -> Any:  # type: ignore[override]
+        return jit_function(self.source)
+
+    def __call__(self, *tensors: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        """Run the recorded graph, not the user's Python again.
+
+        Returns tensors of the inputs' common shape. A result may be a view of an input (the identity function) or of
+        one element (a constant): read it, do not write to it. Raises `DTypeError` for dtypes other than `dtypes`.
+        """
+        dtypes = tuple(tensor.dtype for tensor in tensors)
+        if dtypes != self.dtypes:
+            raise DTypeError(f"the function was traced for {self.dtypes} ({', '.join(self.inputs)}), not for {dtypes}")
+        shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
+        # A 0-d tensor would promote the others as a Python number does, and not as it did when recorded.
+        blocks = [tensor if tensor.dim() else tensor.reshape(1) for tensor in tensors]
+        with torch._C._DisableAutocast():
+            results = self._module.forward(*blocks)
+        if isinstance(results, tuple):
+            return tuple(_shaped(result, shape) for result in results)
+        return _shaped(results, shape)
+
+    @cached_property
+    def _module(self) -> fx.GraphModule:
+        return fx.GraphModule(torch.nn.Module(), self._graph)
+
+    @property
+    def _is_complex(self) -> bool:
+        return any(node.meta["dtype"].is_complex for node in self._graph.nodes if node.op != "output")
+
+    @cached_property
+    def _primitive(self) -> fx.Graph:
+        """The same function in primitive operations only."""
+        return record(
+            self._module.forward,
+            self.dtypes,
+            (2, 3),
+            hook="function",
+            fusible=LOWERINGS.__contains__,
+            decompositions=DECOMPOSITIONS,
+        )
+
+
+class TritonFunction(Pointwise):
+    """A `@triton.jit` function, taken as it is: no result dtype but the value's, flops unknown and given as 0."""
+
+    flops = 0
+
+    def __init__(self, function: Any, identity: str, inputs: Sequence[str], dtypes: Sequence[torch.dtype]) -> None:
+        self.identity = identity
+        self.inputs = tuple(inputs)
+        self.dtypes = tuple(dtypes)
+        self.result = self.dtypes[0]
+        self.jit = function  # type: ignore[misc]
+
+    def __repr__(self) -> str:
+        return f"Pointwise({', '.join(self.inputs)}): @triton.jit {self.jit.__name__}"
+
+    @cached_property
+    def source(self) -> str:  # type: ignore[override]
+        import inspect
+
+        return inspect.getsource(self.jit.fn)
+
+    def __call__(self, *tensors: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        raise UnsupportedError(
+            f"{self.jit.__name__} is a Triton function and runs on the Triton backend only; "
+            "the CPU needs the same function written with torch operations"
+        )
+
+
+def _shaped(result: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    result = result.resolve_conj()
+    if result.shape == shape:
+        return result
+    return result.reshape(shape) if result.numel() == 1 and not shape else result.expand(shape)

@@ -1,0 +1,114 @@
+"""From a user's function to a `Pointwise`."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import torch
+
+from weft.errors import FunctionError
+from weft.fn.activations import DECOMPOSITIONS
+from weft.fn.fingerprint import fingerprint
+from weft.fn.identity import canonical
+from weft.fn.pointwise import Pointwise, RecordedFunction
+from weft.fn.record import record
+from weft.fn.selection import LOWERINGS
+from weft.fn.triton_function import is_triton_function, triton_function
+
+#: Operations on complex values that real ones do not need; the CPU runs them.
+_COMPLEX = frozenset({"conj_physical", "real", "imag", "complex", "polar", "angle", "log_sigmoid"})
+#: Two shapes without an extent in common: what a function makes of its argument's shape differs between them.
+_SHAPES = ((5, 7), (3, 11, 2))
+_REMEMBERED = 1024
+
+_traces: OrderedDict[Hashable, Pointwise] = OrderedDict()
+_lock = threading.Lock()
+
+
+def trace(
+    fn: Callable[..., Any], dtypes: Sequence[torch.dtype], *, names: Sequence[str] = (), hook: str = "function"
+) -> Pointwise:
+    """Record `fn` for elements of those dtypes.
+
+    `fn` is ordinary Python on torch operations: a function, a built-in, a `functools.partial`, an `nn.Module` without
+    parameters, any callable; or a `@triton.jit` function, which is taken as it is. Its first parameter is the value;
+    `names` are further parameters that tensors are passed to. `dtypes` are the value's and then theirs. Python numbers
+    that it closes over, reads from globals or gets by default are baked in. It runs twice on fake tensors, unless an
+    earlier trace is known to hold still (`fingerprint`). It may change its argument in place: the copy it is given.
+
+    `hook` names the argument in messages (`"a_fn"`). Raises `FunctionError` for what is not pointwise, closes over
+    tensors, reads values into Python or depends on its argument's shape.
+    """
+    dtypes, names = tuple(dtypes), tuple(names)
+    if len(dtypes) != 1 + len(names):
+        raise FunctionError(f"{hook}: {1 + len(names)} parameters ({', '.join(('value', *names))}), {len(dtypes)} dtypes")
+    if not callable(fn):
+        raise FunctionError(f"{hook}: {type(fn).__name__} is not a function")
+    print_of_fn = fingerprint(fn)
+    if print_of_fn is None:
+        return _trace(fn, dtypes, names, hook)
+    key = (print_of_fn, dtypes, names)
+    with _lock:
+        if key in _traces:
+            _traces.move_to_end(key)
+            return _traces[key]
+    traced = _trace(fn, dtypes, names, hook)
+    with _lock:
+        _traces[key] = traced
+        if len(_traces) > _REMEMBERED:
+            _traces.popitem(last=False)
+    return traced
+
+
+def _trace(fn: Callable[..., Any], dtypes: tuple[torch.dtype, ...], names: tuple[str, ...], hook: str) -> Pointwise:
+    first = _check_parameters(fn, names, hook)
+    if is_triton_function(fn):
+        return triton_function(fn, first, names, dtypes)
+    if isinstance(fn, torch.nn.Module):
+        _check_module(fn, hook)
+
+    def call(value: torch.Tensor, *others: torch.Tensor) -> Any:
+        return fn(value, **dict(zip(names, others, strict=True)))
+
+    graph, other = (record(call, dtypes, shape, hook=hook, fusible=_fusible) for shape in _SHAPES)
+    if canonical(graph) != canonical(other):
+        raise FunctionError(
+            f"{hook}: the function does different things for different shapes of its argument (or from call to call); "
+            "it is given blocks of elements, whose shape means nothing"
+        )
+    return RecordedFunction(graph, (first, *names))
+
+
+def _fusible(name: str) -> bool:
+    return name in LOWERINGS or name in DECOMPOSITIONS or name in _COMPLEX
+
+
+def _check_parameters(fn: Callable[..., Any], names: tuple[str, ...], hook: str) -> str:
+    """Name of the first parameter; refuses names that the function does not have and parameters left without value."""
+    target = fn.forward if isinstance(fn, torch.nn.Module) else getattr(fn, "fn", fn) if is_triton_function(fn) else fn
+    try:
+        signature = inspect.signature(target)
+    except (TypeError, ValueError):  # a built-in without one
+        return "value"
+    try:
+        signature.bind(None, **dict.fromkeys(names))
+    except TypeError as error:
+        raise FunctionError(
+            f"{hook}: {error}; the function takes {signature}, and is given the value first"
+            + (f" and then {', '.join(names)} by name" if names else " and nothing else (see operands= and indices=)")
+        ) from None
+    parameter = next(iter(signature.parameters.values()))
+    return "value" if parameter.kind is parameter.VAR_POSITIONAL else parameter.name
+
+
+def _check_module(module: torch.nn.Module, hook: str) -> None:
+    held = [name for name, _ in (*module.named_parameters(), *module.named_buffers())]
+    if held:
+        raise FunctionError(
+            f"{hook}: the module {type(module).__name__} closes over tensors ({', '.join(held)}); "
+            "write it as a function and pass them by operands="
+        )
