@@ -25,18 +25,16 @@ def compiled(launch: KernelLaunch, architecture: str) -> Any:
 
     Needs no GPU, but Triton must not be in interpreter mode. Raises `KeyError` for an unknown architecture.
     """
-    contraction = launch.contraction
-    layouts = {"a": contraction.a, "b": contraction.b, "c": contraction.c, "d": contraction.d}
-    signature = {name: pointer_type(layout) for name, layout in layouts.items()}
+    names = launch.kernel.arg_names[: len(launch.layouts)]
+    signature = {name: pointer_type(layout) for name, layout in zip(names, launch.layouts, strict=True)}
     signature |= {"alpha": "i64", "beta": "i64"} | dict.fromkeys(launch.constants, "constexpr")
     aligned = {
         (at,): [["tt.divisibility", 16]]
-        for at, layout in enumerate(layouts.values())
+        for at, layout in enumerate(launch.layouts)
         if layout is not None and layout.alignment == 16
     }
-    constants: dict[str, Any] = dict(launch.constants)
-    if contraction.c is None:
-        constants["c"] = None
+    missing = {name: None for name, layout in zip(names, launch.layouts, strict=True) if layout is None}
+    constants = missing | launch.constants
     source = ASTSource(launch.kernel, signature, constants, aligned)
     return triton_compile(source, target=TARGETS[architecture], options=launch.options)
 

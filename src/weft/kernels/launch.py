@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ import triton.language as tl
 
 from weft.kernels.geometry import Cut
 from weft.plan.schedule import Scalar, Target
-from weft.spec import Contraction
+from weft.spec import Contraction, Layout
 from weft.spec.arithmetic import dtype_name
 
 TRITON_TYPES = {
@@ -74,66 +75,82 @@ class _Pointer:
 
 
 class KernelLaunch:
-    """A kernel bound to one schedule: call it with tensors and scalars. Compiles when it is made, where it can."""
+    """A kernel bound to one schedule: call it with tensors, alpha and beta.
+
+    For a GPU that is there, the kernel is compiled and loaded when this is made, so that a call, perhaps within a graph
+    capture, only launches. In the interpreter it runs as Python. For any other target it only carries what
+    `inspect.compiled` needs.
+    """
 
     def __init__(
         self,
         kernel: triton.JITFunction,
-        contraction: Contraction,
+        layouts: Sequence[Layout | None],  # of the tensor parameters; None where one is left out
+        constants: dict[str, Any],  # in the order of the kernel's parameters
+        real: bool,  # alpha and beta are real numbers, else integers
         target: Target,
         programs: int,
-        cut: Any,
         warps: int,
         stages: int,
     ) -> None:
-        arithmetic = contraction.arithmetic
         self.kernel = kernel
-        self.contraction = contraction
-        self.constants = {
-            "CUT": cut,
-            "A_FN": contraction.a_fn and contraction.a_fn.jit,
-            "B_FN": contraction.b_fn and contraction.b_fn.jit,
-            "C_FN": contraction.c_fn and contraction.c_fn.jit,
-            "EPILOGUE": contraction.epilogue and contraction.epilogue.jit,
-            "PRODUCT": TRITON_TYPES[arithmetic.product],
-            "ACCUMULATE": TRITON_TYPES[arithmetic.accumulate],
-            "RESULT": TRITON_TYPES[contraction.d.dtype],
-            "PRECISION": arithmetic.precision,
-        }
+        self.layouts = tuple(layouts)
+        self.constants = constants
         self.options = {"num_warps": warps, "num_stages": stages}
-        self._run = kernel[(programs,)]
+        self._real = real
         self._device = target.device if target.kind in ("cuda", "hip") else None
-        self._real = arithmetic.accumulate.is_floating_point
-        if self._device is not None:
+        self._run: Callable[..., Any] = partial(kernel[(programs,)], **constants, **self.options)
+        self._trailing: tuple[Any, ...] = ()
+        if self._device is not None and torch.cuda.is_available():
             with torch.cuda.device(self._device):
-                self.compile()
+                self._run = self._compiled()[(programs, 1, 1)]
+            self._trailing = tuple(constants.values())
 
-    def compile(self) -> None:
-        """Compile and load now, so that the first call, perhaps within a graph capture, only launches."""
-        contraction = self.contraction
-        layouts = (contraction.a, contraction.b, contraction.c, contraction.d)
-        arguments = [layout and _Pointer(layout.dtype, layout.alignment) for layout in layouts]
-        compiled = self.kernel.warmup(*arguments, 0, 0, grid=(1,), **self.constants, **self.options)
-        compiled._init_handles()
-
-    def __call__(
-        self,
-        a: torch.Tensor,
-        b: torch.Tensor,
-        c: torch.Tensor | None,
-        d: torch.Tensor,
-        alpha: Scalar,
-        beta: Scalar,
-    ) -> None:
-        arguments = (a, b, c, d, self._bits(alpha), self._bits(beta))
+    def __call__(self, *arguments: Any) -> None:
+        *tensors, alpha, beta = arguments
+        full = (*tensors, self._bits(alpha), self._bits(beta), *self._trailing)
         if self._device is None or self._device.index == torch.cuda.current_device():
-            self._run(*arguments, **self.constants, **self.options)
+            self._run(*full)
         else:
             with torch.cuda.device(self._device):
-                self._run(*arguments, **self.constants, **self.options)
+                self._run(*full)
+
+    def _compiled(self) -> Any:
+        """The kernel for the current GPU, loaded; from Triton's own cache where it was compiled before."""
+        arguments = [layout and _Pointer(layout.dtype, layout.alignment) for layout in self.layouts]
+        compiled = self.kernel.warmup(*arguments, 0, 0, grid=(1,), **self.constants, **self.options)
+        compiled._init_handles()
+        return compiled
 
     def _bits(self, value: Scalar) -> int:
         """A scalar as the 64 bits it travels in: Triton would pass a Python float in single precision."""
         if self._real:
             return int.from_bytes(struct.pack("<d", value), "little", signed=True)
         return int(value)  # type: ignore[arg-type]
+
+
+def contraction_launch(
+    kernel: triton.JITFunction,
+    contraction: Contraction,
+    target: Target,
+    programs: int,
+    cut: Any,
+    warps: int,
+    stages: int,
+) -> KernelLaunch:
+    """A launch of one of the kernels that compute a whole contraction: their parameters are the same."""
+    arithmetic = contraction.arithmetic
+    constants = {
+        "CUT": cut,
+        "A_FN": contraction.a_fn and contraction.a_fn.jit,
+        "B_FN": contraction.b_fn and contraction.b_fn.jit,
+        "C_FN": contraction.c_fn and contraction.c_fn.jit,
+        "EPILOGUE": contraction.epilogue and contraction.epilogue.jit,
+        "PRODUCT": TRITON_TYPES[arithmetic.product],
+        "ACCUMULATE": TRITON_TYPES[arithmetic.accumulate],
+        "RESULT": TRITON_TYPES[contraction.d.dtype],
+        "PRECISION": arithmetic.precision,
+    }
+    layouts = (contraction.a, contraction.b, contraction.c, contraction.d)
+    real = arithmetic.accumulate.is_floating_point
+    return KernelLaunch(kernel, layouts, constants, real, target, programs, warps, stages)

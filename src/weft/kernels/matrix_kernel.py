@@ -8,7 +8,7 @@ import triton.language as tl
 from weft.kernels.device import batch_offset, finish, load_tile, side_mask, side_offsets, spread_mask, spread_offsets
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["alpha", "beta"])
 def matrix_kernel(
     a,
     b,

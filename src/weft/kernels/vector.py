@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from weft.kernels.cost import direct_seconds, tile_access
 from weft.kernels.geometry import A, B, C, Cut, D, Side, by_stride, cuts_text, nearest, rest, run_orders, side
-from weft.kernels.launch import MOST_PROGRAMS, KernelLaunch, common_reasons, wide, wide_index
+from weft.kernels.launch import MOST_PROGRAMS, KernelLaunch, common_reasons, contraction_launch, wide, wide_index
 from weft.plan.schedule import Candidates, Target
 from weft.spec import Contraction, Mode, Role
 
@@ -92,7 +92,7 @@ def predict(contraction: Contraction, schedule: VectorSchedule, target: Target) 
 def build(contraction: Contraction, schedule: VectorSchedule, target: Target) -> KernelLaunch:
     from weft.kernels.vector_kernel import vector_kernel
 
-    return KernelLaunch(
+    return contraction_launch(
         kernel=vector_kernel,
         contraction=contraction,
         target=target,

@@ -22,7 +22,7 @@ def load_spread(
     return tl.load(pointer + offsets, mask=mask, other=0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["alpha", "beta"])
 def vector_kernel(
     a,
     b,
