@@ -6,7 +6,7 @@ everything that they depend on, so a repeated call goes straight to the launch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -88,7 +88,7 @@ def contract(
         addend = as_tensor("c", c) if c is not None else None
         target = as_tensor("out", out) if out is not None else None
         found = _find_plan(
-            equation, x, y, addend, target, out_dtype, precision, accumulate, (a_fn, b_fn, c_fn, epilogue),
+            equation, x, y, target, out_dtype, precision, accumulate, (a_fn, b_fn, c_fn, epilogue),
             operands, indices, algebra, deterministic, workspace_limit, backend, tune,
         )  # fmt: skip
         result = found.run(x, y, addend, alpha, beta, target)
@@ -132,10 +132,12 @@ def plan(
         x, y = _input("a", a), _input("b", b)
         addend = as_tensor("c", c) if c is not None else None
         target = as_tensor("out", out) if out is not None else None
-        return _find_plan(
-            equation, x, y, addend, target, out_dtype, precision, accumulate, (a_fn, b_fn, c_fn, epilogue),
+        found = _find_plan(
+            equation, x, y, target, out_dtype, precision, accumulate, (a_fn, b_fn, c_fn, epilogue),
             operands, indices, algebra, deterministic, workspace_limit, backend, tune,
         )  # fmt: skip
+        found.prepare(x, y, addend, target)
+        return found
 
 
 def einsum(
@@ -189,7 +191,6 @@ def _find_plan(
     equation: Equation,
     a: torch.Tensor,
     b: torch.Tensor,
-    c: torch.Tensor | None,
     out: torch.Tensor | None,
     out_dtype: torch.dtype | None,
     precision: str | torch.dtype | None,
@@ -208,7 +209,7 @@ def _find_plan(
     if out_dtype is None and out is not None:
         out_dtype = out.dtype
     prints = tuple(None if function is None else (fingerprint(function),) for function in functions)
-    spelled = equation if isinstance(equation, str) else from_sequences(*equation)
+    spelled = _spelled(equation)
     key: Hashable | None = (
         spelled,
         _signature(a), _signature(b), out_dtype, precision, accumulate, prints, deterministic, workspace_limit, backend,
@@ -221,7 +222,7 @@ def _find_plan(
         # Two spellings of one request, or a retraced function that turns out the same, share one plan.
         found = _PLANS.get(request)
         if found is None:
-            found = Plan(request, c=_layout(c), d=_layout(out))
+            found = Plan(request)
             _PLANS.put(request, found)
         if key is not None:
             _PLANS.put(key, found)
@@ -264,6 +265,18 @@ def _resolve(
         target=target_of(chosen, a.device),
         workspace_limit=workspace_limit,
     )
+
+
+def _spelled(equation: Equation) -> str | Notation:
+    """Text as it is, sequences of labels as a `Notation`: either can be looked up."""
+    if isinstance(equation, str):
+        return equation
+    if not isinstance(equation, Iterable):
+        raise NotationError(f"an equation is text or three sequences of labels, not {type(equation).__name__}")
+    terms = tuple(equation)
+    if len(terms) != 3:
+        raise NotationError(f"labels come as three sequences (modes_a, modes_b, modes_d), {len(terms)} are given")
+    return from_sequences(*terms)
 
 
 def _read(equation: str | Notation) -> Notation:
@@ -322,10 +335,6 @@ def _refuse_unbuilt(operands: object, indices: object, algebra: object, tune: ob
 def _signature(tensor: torch.Tensor) -> tuple[Any, ...]:
     """What a plan reads off a tensor, as cheaply as it can be had."""
     return (*Layout.of(tensor), tensor.device, tensor.is_conj(), tensor.requires_grad)
-
-
-def _layout(tensor: torch.Tensor | None) -> Layout | None:
-    return Layout.of(tensor) if tensor is not None else None
 
 
 def _describe_einsum(arguments: tuple[Any, ...]) -> str:

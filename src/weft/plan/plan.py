@@ -92,23 +92,23 @@ class Plan:
     when that is given. `explain()` says what was chosen and why.
     """
 
-    def __init__(self, request: Request, c: Layout | None = None, d: Layout | None = None) -> None:
+    def __init__(self, request: Request) -> None:
         self._request = request
         self.shape = output_shape(request.notation, request.extents())
         self.dtype = request.d_dtype
         self._variants: dict[tuple[Layout | None, Layout], _Variant] = {}
         self._default = Layout.contiguous(self.shape, self.dtype)
-        self._first = self._variant(c, d or self._default)
 
     @property
     def contraction(self) -> Contraction:
         """The canonical contraction this plan was made for."""
-        return self._first.contraction
+        return self._first().contraction
 
     @property
     def schedule(self) -> Any:
         """The chosen schedule; None for the reference backend."""
-        return self._first.choice.best.schedule if self._first.choice else None
+        choice = self._first().choice
+        return choice.best.schedule if choice else None
 
     @property
     def workspace_bytes(self) -> int:
@@ -146,34 +146,53 @@ class Plan:
         out: torch.Tensor | None,
     ) -> torch.Tensor:
         """The call on torch tensors: check what can differ, find the variant, launch."""
-        request = self._request
-        device, accumulate = request.device, request.arithmetic.accumulate
-        check_operand("a", a, request.a, request.conjugate[0], device)
-        check_operand("b", b, request.b, request.conjugate[1], device)
+        device, accumulate = self._request.device, self._request.arithmetic.accumulate
         alpha = checked_scalar("alpha", alpha, accumulate)
         beta = checked_scalar("beta", beta, accumulate)
         if c is not None:
             check_addend(c, self.shape, accumulate, device)
             c = c.resolve_conj().resolve_neg() if beta != 0 else None
+        variant = self._fitting(a, b, c, out)
         if out is None:
-            out, layout = torch.empty(self.shape, dtype=self.dtype, device=device), self._default
-        else:
-            check_out(out, self.shape, self.dtype, device, {"a": a, "b": b}, c)
-            layout = Layout.of(out)
-        variant = self._variant(Layout.of(c) if c is not None else None, layout)
+            out = torch.empty(self.shape, dtype=self.dtype, device=device)
         if out.numel():
             # A launch sees memory as it lies: conjugation is in the contraction, not in the tensor's bit.
             variant.launch(a.conj() if a.is_conj() else a, b.conj() if b.is_conj() else b, c, out, alpha, beta)
         return out
 
+    def prepare(
+        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None = None, out: torch.Tensor | None = None
+    ) -> None:
+        """Plan and build what a call on these tensors will launch, checked as that call will; runs nothing."""
+        if c is not None:
+            check_addend(c, self.shape, self._request.arithmetic.accumulate, self._request.device)
+        self._fitting(a, b, c, out)
+
     def explain(self) -> str:
         """Modes, schedule, bytes, flops, the roofline floor, and why this schedule and not another."""
         from weft.plan.explain import explain
 
-        return explain(self._request, self._first.contraction, self._first.choice)
+        return explain(self._request, self._first().contraction, self._first().choice)
 
     def __repr__(self) -> str:
         return f"Plan({self._request.text!r}, {self.schedule or self._request.backend})"
+
+    def _fitting(
+        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, out: torch.Tensor | None
+    ) -> _Variant:
+        """The variant for these tensors; they are checked first, so that no plan is made for what cannot run."""
+        request = self._request
+        check_operand("a", a, request.a, request.conjugate[0], request.device)
+        check_operand("b", b, request.b, request.conjugate[1], request.device)
+        if out is not None:
+            check_out(out, self.shape, self.dtype, request.device, {"a": a, "b": b}, c)
+        return self._variant(
+            Layout.of(c) if c is not None else None, Layout.of(out) if out is not None else self._default
+        )
+
+    def _first(self) -> _Variant:
+        """The variant that was made first, which stands for the plan where it describes itself."""
+        return next(iter(self._variants.values()), None) or self._variant(None, self._default)
 
     def _variant(self, c: Layout | None, d: Layout) -> _Variant:
         key = (c, d)
