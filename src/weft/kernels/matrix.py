@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import torch
 
-from weft.kernels.cost import direct_seconds, tile_access
+from weft.kernels.cost import Work, direct_seconds, tile_access
 from weft.kernels.geometry import A, B, C, Cut, D, Side, by_stride, cuts_text, nearest, rest, run_orders, side
 from weft.kernels.launch import MOST_PROGRAMS, KernelLaunch, common_reasons, contraction_launch, wide, wide_index
 from weft.plan.schedule import Candidates, Target
@@ -135,20 +135,24 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
 
 def predict(contraction: Contraction, schedule: MatrixSchedule, target: Target) -> float:
     """Seconds that the roof and the access pattern allow this schedule; see `cost.direct_seconds`."""
-    tile_m, tile_n, tile_k = schedule.tile
     cut = matrix_cut(contraction, schedule)
-    steps = cut.k.blocks
-    blocks = _programs(contraction, schedule)
-    accesses = (
-        tile_access(contraction.a, A, blocks * steps, (*cut.m.axes, *cut.k_of_a.axes)),
-        tile_access(contraction.b, B, blocks * steps, (*cut.n.axes, *cut.k.axes)),
-        tile_access(contraction.c, C, blocks, (*cut.m.axes, *cut.n.axes)),
-        tile_access(contraction.d, D, blocks, (*cut.m.axes, *cut.n.axes)),
+    blocks, steps = _programs(contraction, schedule), cut.k.blocks
+    tile_m, tile_n, tile_k = schedule.tile
+    work = Work(
+        accesses=(
+            tile_access(contraction.a, A, blocks * steps, (*cut.m.axes, *cut.k_of_a.axes)),
+            tile_access(contraction.b, B, blocks * steps, (*cut.n.axes, *cut.k.axes)),
+            tile_access(contraction.c, C, blocks, (*cut.m.axes, *cut.n.axes)),
+            tile_access(contraction.d, D, blocks, (*cut.m.axes, *cut.n.axes)),
+        ),
+        blocks=blocks,
+        steps=steps,
+        tile=schedule.tile,
+        warps=schedule.warps,
+        stage_bytes=_product_bytes(contraction) * schedule.stages * (tile_m + tile_n) * tile_k,
+        rearranged=cut.swap_k,
     )
-    return direct_seconds(
-        contraction, target, accesses, flops=2.0 * blocks * steps * tile_m * tile_n * tile_k, blocks=blocks,
-        warps=schedule.warps, tile=(tile_m, tile_n), rearranged=cut.swap_k,
-    )  # fmt: skip
+    return direct_seconds(contraction, target, work)
 
 
 def build(contraction: Contraction, schedule: MatrixSchedule, target: Target) -> KernelLaunch:

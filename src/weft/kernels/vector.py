@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from weft.kernels.cost import direct_seconds, tile_access
+from weft.kernels.cost import Work, direct_seconds, tile_access
 from weft.kernels.geometry import A, B, C, Cut, D, Side, by_stride, cuts_text, nearest, rest, run_orders, side
 from weft.kernels.launch import MOST_PROGRAMS, KernelLaunch, common_reasons, contraction_launch, wide, wide_index
 from weft.plan.schedule import Candidates, Target
@@ -79,14 +79,21 @@ def predict(contraction: Contraction, schedule: VectorSchedule, target: Target) 
     cut = vector_cut(contraction, schedule)
     blocks, steps = _programs(contraction, schedule), cut.k.blocks
     every = (*cut.r.axes, *cut.k.axes)
-    accesses = (
-        tile_access(contraction.a, A, blocks * steps, every),
-        tile_access(contraction.b, B, blocks * steps, every),
-        tile_access(contraction.c, C, blocks, cut.r.axes),
-        tile_access(contraction.d, D, blocks, cut.r.axes),
+    work = Work(
+        accesses=(
+            tile_access(contraction.a, A, blocks * steps, every),
+            tile_access(contraction.b, B, blocks * steps, every),
+            tile_access(contraction.c, C, blocks, cut.r.axes),
+            tile_access(contraction.d, D, blocks, cut.r.axes),
+        ),
+        blocks=blocks,
+        steps=steps,
+        tile=(cut.r.tile, 1, cut.k.tile),
+        warps=schedule.warps,
+        stage_bytes=0,
+        matrix=False,
     )
-    flops = 2.0 * blocks * steps * math.prod(cut.tile)
-    return direct_seconds(contraction, target, accesses, flops, blocks, schedule.warps, tile=None)
+    return direct_seconds(contraction, target, work)
 
 
 def build(contraction: Contraction, schedule: VectorSchedule, target: Target) -> KernelLaunch:
