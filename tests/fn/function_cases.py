@@ -169,7 +169,6 @@ UNARY = [
         "bool times number": lambda x: (x > 0) * 2.5,
         "logical": lambda x: torch.logical_xor(torch.logical_and(x, x > 0), torch.logical_or(x, x < 1)),
         "subnormal constant": lambda x: torch.where(x > 0, x, 1e-40),
-        "large constant": lambda x: torch.where(x > 0, x, 1e300),
         "negative zero": lambda x: torch.where(x > 0, x, -0.0),
         "lgamma": torch.lgamma,
     }.items()

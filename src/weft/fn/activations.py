@@ -28,6 +28,11 @@ def _scaled(x: Tensor, factor: Number) -> Tensor:
     return x if factor == 1 else x * factor
 
 
+def _wide(x: Tensor) -> Tensor:
+    """Half precision as float32: thresholds are compared there, as torch's kernels do."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
 @_decomposes
 def sigmoid(x: Tensor) -> Tensor:
     # exp of a value that is not positive never overflows, so both tails keep their relative accuracy.
@@ -49,7 +54,7 @@ def log_sigmoid_forward(x: Tensor) -> tuple[Tensor, Tensor]:
 @_decomposes
 def softplus(x: Tensor, beta: Number = 1, threshold: Number = 20) -> Tensor:
     scaled = _scaled(x, beta)
-    return torch.where(scaled > threshold, x, torch.log1p(torch.exp(scaled)) / beta)
+    return torch.where(_wide(scaled) > threshold, x, torch.log1p(torch.exp(scaled)) / beta)
 
 
 @_decomposes
@@ -107,17 +112,18 @@ def leaky_relu(x: Tensor, negative_slope: Number = 0.01) -> Tensor:
 
 @_decomposes
 def threshold(x: Tensor, threshold: Number, value: Number) -> Tensor:
-    return torch.where(x <= threshold, value, x)
+    return torch.where(_wide(x) <= threshold, value, x)
 
 
 @_decomposes
 def softshrink(x: Tensor, lambd: Number = 0.5) -> Tensor:
-    return torch.where(x > lambd, x - lambd, torch.where(x < -lambd, x + lambd, x * 0))
+    wide = _wide(x)
+    return torch.where(wide > lambd, x - lambd, torch.where(wide < -lambd, x + lambd, x * 0))
 
 
 @_decomposes
 def hardshrink(x: Tensor, lambd: Number = 0.5) -> Tensor:
-    return torch.where(torch.abs(x) <= lambd, 0, x)
+    return torch.where(torch.abs(_wide(x)) <= lambd, 0, x)
 
 
 @_decomposes
@@ -189,12 +195,12 @@ def nan_to_num(
 
 @_decomposes
 def addcmul(x: Tensor, y: Tensor, z: Tensor, *, value: Number = 1) -> Tensor:
-    return x + _scaled(y * z, value)
+    return x + _scaled(y, value) * z
 
 
 @_decomposes
 def addcdiv(x: Tensor, y: Tensor, z: Tensor, *, value: Number = 1) -> Tensor:
-    return x + _scaled(y / z, value)
+    return x + _scaled(y, value) / z
 
 
 @_decomposes
@@ -213,4 +219,4 @@ def frac(x: Tensor) -> Tensor:
 
 @_decomposes
 def angle(x: Tensor) -> Tensor:
-    return torch.where(x != x, x, torch.where(x < 0, math.pi, 0.0))
+    return torch.where(x != x, x, torch.where(x < 0, torch.full_like(x, math.pi), 0.0))

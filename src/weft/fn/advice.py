@@ -16,23 +16,28 @@ _TORCH_FOLDER = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 
 _SHOWN = 80  # characters of a line of the user's
 
-_REDUCTIONS = frozenset(
-    "sum mean prod max min amax amin aminmax all any argmax argmin logsumexp norm linalg_vector_norm var std median "
-    "var_mean std_mean nansum nanmedian cumsum cumprod cummax cummin logcumsumexp _softmax _log_softmax sort topk "
-    "native_layer_norm native_group_norm native_batch_norm _native_batch_norm_legit cudnn_batch_norm "
-    "_fused_rms_norm count_nonzero kthvalue mode".split()
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_REDUCTIONS = _words(
+    "sum mean prod max min amax amin aminmax all any argmax argmin logsumexp norm linalg_vector_norm var std "
+    "median var_mean std_mean nansum nanmedian cumsum cumprod cummax cummin logcumsumexp _softmax _log_softmax "
+    "sort topk native_layer_norm native_group_norm native_batch_norm _native_batch_norm_legit cudnn_batch_norm "
+    "_fused_rms_norm count_nonzero kthvalue mode"
 )
-_PRODUCTS = frozenset(
+_PRODUCTS = _words(
     "mm bmm addmm baddbmm addmv mv dot vdot matmul linear convolution convolution_overrideable addr "
-    "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_attention_math cdist".split()
+    "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_attention_math cdist"
 )
-_AXES = frozenset(
+_AXES = _words(
     "select slice index index_put index_select gather scatter scatter_add permute transpose t view reshape "
-    "_unsafe_view unsqueeze squeeze expand cat stack unbind split chunk split_with_sizes flip roll repeat diagonal "
-    "as_strided tril triu unfold pixel_shuffle constant_pad_nd view_as_complex take nonzero masked_select "
-    "embedding".split()
+    "_unsafe_view unsqueeze squeeze expand cat stack unbind split chunk split_with_sizes flip roll repeat "
+    "diagonal as_strided tril triu unfold pixel_shuffle constant_pad_nd view_as_complex take nonzero "
+    "masked_select embedding"
 )
-_COORDINATES = frozenset("arange linspace logspace eye tril_indices triu_indices".split())
+_COORDINATES = _words("arange linspace logspace eye tril_indices triu_indices")
 _RANDOM = ("rand", "bernoulli", "dropout", "normal", "uniform", "multinomial", "poisson", "exponential", "cauchy")
 
 

@@ -64,6 +64,7 @@ class Writer:
     def __init__(self) -> None:
         self._lines: list[str] = []
         self._names: dict[fx.Node, str] = {}
+        self._known: dict[fx.Node, torch.Tensor] = {}  # values that depend on no input
         self._casts: dict[tuple[str, torch.dtype], str] = {}
         self._constants: dict[tuple[str, torch.dtype], str] = {}
         self._count = 0
@@ -78,7 +79,7 @@ class Writer:
                 self._names[node] = (
                     node.target if held == node.meta["dtype"] else self.let(f"{node.target}.to({self.type(held)})")
                 )
-            elif node.op == "call_function":
+            elif node.op == "call_function" and not self._fold(node):
                 lowering = LOWERINGS[node.target._schema.name.removeprefix("aten::")]
                 text = lowering(self, computing(node.meta["dtype"]), *node.args, **node.kwargs)
                 self._names[node] = text if text.isidentifier() else self.let(text)
@@ -89,17 +90,39 @@ class Writer:
         self._line(f"return {', '.join(results)}{trailing}")
         return "".join(self._lines)
 
+    def _fold(self, node: fx.Node) -> bool:
+        """Compute a value that depends on no input here and now, by torch."""
+        name = node.target._schema.name  # type: ignore[union-attr]
+        if name == "aten::full_like":
+            self._known[node] = torch.full((1,), node.args[1], dtype=node.meta["dtype"])  # type: ignore[arg-type]
+        elif all(source in self._known for source in node.all_input_nodes):
+            arguments = fx.map_arg((node.args, node.kwargs), self._known.__getitem__)
+            self._known[node] = node.target(*arguments[0], **arguments[1])  # type: ignore[operator]
+        return node in self._known
+
     def _returned(self, node: fx.Node, inputs: list[fx.Node]) -> str:
         """The value in its own dtype and in the shape that all inputs have together, whichever of them it reads."""
-        name, dtype = self._names[node], node.meta["dtype"]
+        dtype = node.meta["dtype"]
+        name = self.operand(node, computing(dtype))
         if computing(dtype) != dtype:
             name = self.let(f"{name}.to({self.type(dtype)})")
-        read = _ancestors(node)
+        read = self._sources(node)
         for unread in (entry for entry in inputs if entry not in read):
             spread = self._fresh()
             self._line(f"{spread}, _ = tl.broadcast({name}, {unread.target})")
             name = spread
         return name
+
+    def _sources(self, node: fx.Node) -> set[fx.Node]:
+        """What enters a value, itself and inputs included."""
+        found: set[fx.Node] = set()
+        waiting = [node]
+        while waiting:
+            current = waiting.pop()
+            if current not in found and current not in self._known:
+                found.add(current)
+                waiting += current.all_input_nodes
+        return found
 
     # -- what lowerings ask for ----------------------------------------------------------------------------------
 
@@ -115,6 +138,8 @@ class Writer:
             return value
         if not isinstance(value, fx.Node):
             return self.constant(value, dtype)
+        if value in self._known:
+            return self.constant(self.number(value), dtype)
         name, held = self._names[value], computing(value.meta["dtype"])
         if held == dtype:
             return name
@@ -122,12 +147,18 @@ class Writer:
             self._casts[name, dtype] = self._cast(name, held, dtype)
         return self._casts[name, dtype]
 
+    def number(self, value: Any) -> Any:
+        """What a value is where that is known without any input, else None."""
+        if isinstance(value, fx.Node):
+            return self._known[value].item() if value in self._known else None
+        return None if isinstance(value, str) else value
+
     def compared(self, value: Any, common: torch.dtype) -> str:
         """An operand of a comparison in torch's common dtype: numbers are rounded to it, as torch rounds them."""
         if common == torch.bool:
             return self.operand(value, torch.int8)  # true is -1 to a signed comparison of single bits
-        if not isinstance(value, fx.Node):
-            value = _representable(value, common)
+        if self.number(value) is not None:
+            value = _representable(self.number(value), common)
         return self.operand(value, computing(common))
 
     def common(self, *values: Any) -> torch.dtype:
@@ -173,8 +204,10 @@ class Writer:
         if (value == 0 and math.copysign(1, value) > 0) or _is_normal_float32(value):
             return f"{value!r}, {kind}"
         bits = torch.int64 if dtype == torch.float64 else torch.int32
-        (pattern,) = struct.unpack("<q", struct.pack("<d", value)) if bits == torch.int64 else struct.unpack(
-            "<i", struct.pack("<f", value)
+        (pattern,) = (
+            struct.unpack("<q", struct.pack("<d", value))
+            if bits == torch.int64
+            else struct.unpack("<i", struct.pack("<f", value))
         )
         return f"tl.cast({pattern}, {self.type(bits)}), {kind}, bitcast=True"
 
@@ -199,7 +232,7 @@ def _representable(number: Any, dtype: torch.dtype) -> Any:
     if dtype == torch.bool:
         return bool(number)
     if dtype.is_floating_point:
-        return torch.tensor(number, dtype=dtype).item()
+        return torch.tensor(number, dtype=torch.float64).to(dtype).item()
     bits = dtype.itemsize * 8
     wrapped = int(number) & ((1 << bits) - 1)
     return wrapped - (1 << bits) if dtype.is_signed and wrapped >> (bits - 1) else wrapped
@@ -212,13 +245,3 @@ def _is_normal_float32(value: float) -> bool:
         return struct.unpack("<f", struct.pack("<f", value))[0] == value
     except OverflowError:
         return False
-
-
-def _ancestors(node: fx.Node) -> set[fx.Node]:
-    found, open_nodes = set(), [node]
-    while open_nodes:
-        current = open_nodes.pop()
-        if current not in found:
-            found.add(current)
-            open_nodes += current.all_input_nodes
-    return found

@@ -25,11 +25,13 @@ _CONSTANTS = (torch.dtype, torch.device, torch.memory_format, torch.layout)
 _SETTLED = frozenset({"torch", "triton", "math", "cmath", "operator", "_operator", "builtins"})
 #: Built-ins through which a function can read what its bytecode does not name.
 _OPAQUE = frozenset(
-    "globals locals vars eval exec getattr setattr delattr __import__ open input id dir compile breakpoint".split()
-)
+    {"globals", "locals", "vars", "eval", "exec", "getattr", "setattr", "delattr", "__import__", "open", "input",
+    "id", "dir", "compile", "breakpoint"}
+)  # fmt: skip
 _REFUSED_OPERATIONS = frozenset(
-    "STORE_GLOBAL DELETE_GLOBAL LOAD_BUILD_CLASS IMPORT_STAR LOAD_FROM_DICT_OR_GLOBALS LOAD_FROM_DICT_OR_DEREF".split()
-)
+    {"STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_BUILD_CLASS", "IMPORT_STAR", "LOAD_FROM_DICT_OR_GLOBALS",
+    "LOAD_FROM_DICT_OR_DEREF"}
+)  # fmt: skip
 _READS_OF_NAMES = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF"})
 _READS_OF_ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _REMEMBERED = 4096

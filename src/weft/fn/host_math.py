@@ -1,4 +1,4 @@
-"""`libdevice` for Triton's interpreter, which cannot call device code: the same names, computed by torch on the host.
+"""`libdevice` for Triton's interpreter, which cannot call device code: the same names, computed on the host.
 
 Only what is a call into a device library is replaced; the emitted expressions around it run as they are.
 """
@@ -15,10 +15,9 @@ import triton.language as tl
 from triton.runtime.interpreter import TensorHandle
 
 
-def _on_host(function: Callable[..., torch.Tensor]) -> Callable[..., Any]:
+def _on_host(function: Callable[..., np.ndarray[Any, Any]]) -> Callable[..., Any]:
     def call(*operands: Any) -> Any:
-        arrays = [torch.from_numpy(np.array(operand.handle.data)) for operand in operands]
-        result = function(*arrays).numpy()
+        result = function(*(operand.handle.data for operand in operands))
         element = operands[0].type.scalar
         block = any(operand.type.is_block() for operand in operands)
         kind = tl.block_type(element, list(result.shape)) if block else element
@@ -27,11 +26,18 @@ def _on_host(function: Callable[..., torch.Tensor]) -> Callable[..., Any]:
     return call
 
 
+def _by_torch(name: str) -> Callable[..., np.ndarray[Any, Any]]:
+    function = getattr(torch, name)
+    return lambda *arrays: function(*(torch.from_numpy(np.array(array)) for array in arrays)).numpy()
+
+
 _NAMES = (
     "exp exp2 expm1 log log2 log10 log1p sin cos tan sinh cosh tanh asin acos atan asinh acosh atanh "
-    "erf erfc erfinv lgamma trunc fmod pow atan2 hypot copysign nextafter"
+    "erf erfc erfinv lgamma trunc pow atan2 hypot copysign nextafter"
 )
 
 libdevice = SimpleNamespace(
-    nearbyint=_on_host(torch.round), **{name: _on_host(getattr(torch, name)) for name in _NAMES.split()}
+    nearbyint=_on_host(np.rint),
+    fmod=_on_host(np.fmod),  # torch's is NaN for the largest dividends
+    **{name: _on_host(_by_torch(name)) for name in _NAMES.split()},
 )

@@ -40,23 +40,15 @@ def template(text: str) -> Lowering:
     return lowering
 
 
-LOWERINGS.update(
-    {
-        name: template(f"libdevice.{name}({{0}})")
-        for name in (
-            "exp exp2 expm1 log log2 log10 log1p sin cos tan sinh cosh tanh asin acos atan asinh acosh atanh "
-            "erf erfc erfinv lgamma"
-        ).split()
-    }
+_ELEMENTARY = (
+    "exp exp2 expm1 log log2 log10 log1p sin cos tan sinh cosh tanh asin acos atan asinh acosh atanh "
+    "erf erfc erfinv lgamma"
 )
+LOWERINGS.update({name: template(f"libdevice.{name}({{0}})") for name in _ELEMENTARY.split()})
 LOWERINGS.update(
-    {
-        name: template(f"libdevice.{name}({{0}}, {{1}})")
-        for name in ("atan2", "hypot", "copysign", "nextafter")
-    }
+    {name: template(f"libdevice.{name}({{0}}, {{1}})") for name in ("atan2", "hypot", "copysign", "nextafter")}
 )
 LOWERINGS["rsqrt"] = template("tl.rsqrt({0})")
-
 
 
 @lowers("add")
@@ -75,6 +67,9 @@ def _rsub(w: Writer, t: torch.dtype, x: Any, y: Any, alpha: Any = 1) -> str:
 
 
 def _times(w: Writer, t: torch.dtype, x: Any, factor: Any) -> str:
+    number = w.number(x)
+    if number is not None:
+        return w.constant(number * factor, t)
     value = w.operand(x, t)
     return value if factor == 1 else w.let(f"{value} {'&' if t == torch.bool else '*'} {w.constant(factor, t)}")
 
@@ -102,13 +97,12 @@ def _div(w: Writer, t: torch.dtype, x: Any, y: Any, *, rounding_mode: str | None
 
 
 def _quotient(w: Writer, t: torch.dtype, x: Any, y: Any) -> str:
-    if isinstance(y, (int, float)) and y and math.isfinite(y):
-        mantissa, exponent = math.frexp(y)
+    number = w.number(y)
+    if number and math.isfinite(number):
+        mantissa, exponent = math.frexp(number)
         if abs(mantissa) == 0.5 and abs(exponent) < 100:  # by a power of two: the product is as exact
-            return f"{w.operand(x, t)} * {w.constant(1 / y, t)}"
-    if t == torch.float32:
-        return f"tl.div_rn({w.operand(x, t)}, {w.operand(y, t)})"
-    return f"{w.operand(x, t)} / {w.operand(y, t)}"
+            return f"{w.operand(x, t)} * {w.constant(1 / number, t)}"
+    return quotient_of(t, w.operand(x, t), w.operand(y, t))
 
 
 @lowers("reciprocal")
@@ -128,22 +122,25 @@ def _fmod(w: Writer, t: torch.dtype, x: Any, y: Any) -> str:
     return f"{w.operand(x, t)} % {w.operand(y, t)}"  # Triton's % takes the sign of the dividend, as C's does
 
 
-def _signs_differ(w: Writer, t: torch.dtype, rest: str, divisor: str) -> str:
-    zero = w.constant(0, t)
+def _signs_differ(w: Writer, t: torch.dtype, rest: str, y: Any) -> str:
+    """Whether a remainder that is not zero has the other sign than its divisor."""
+    zero, number, divisor = w.constant(0, t), w.number(y), w.operand(y, t)
+    if number is not None:
+        return f"{rest} {'<' if number > 0 else '>'} {zero}"
     return f"({rest} != {zero}) & (({rest} < {zero}) ^ ({divisor} < {zero}))"
 
 
 @lowers("remainder")
 def _remainder(w: Writer, t: torch.dtype, x: Any, y: Any) -> str:
     rest, divisor = w.let(_fmod(w, t, x, y)), w.operand(y, t)
-    return f"tl.where({_signs_differ(w, t, rest, divisor)}, {rest} + {divisor}, {rest})"
+    return f"tl.where({_signs_differ(w, t, rest, y)}, {rest} + {divisor}, {rest})"
 
 
 @lowers("floor_divide")
 def _floor_divide(w: Writer, t: torch.dtype, x: Any, y: Any) -> str:
     dividend, divisor = w.operand(x, t), w.operand(y, t)
     rest = w.let(_fmod(w, t, x, y))
-    below = w.let(_signs_differ(w, t, rest, divisor))
+    below = w.let(_signs_differ(w, t, rest, y))
     if not t.is_floating_point:
         return f"{dividend} // {divisor} - {below}.to({w.type(t)})"
     # The quotient of what divides evenly is within an ulp of a whole number; round it there (as CPython does).
@@ -164,11 +161,11 @@ def quotient_of(t: torch.dtype, dividend: str, divisor: str) -> str:
 @lowers("pow")
 def _pow(w: Writer, t: torch.dtype, x: Any, y: Any) -> str:
     if not t.is_floating_point:
-        return _integer_power(w, t, w.operand(x, t), y)
-    if isinstance(x, (int, float)) and x == 2:
+        return _integer_power(w, t, w.operand(x, t), w.number(y))
+    if w.number(x) == 2:
         return f"libdevice.exp2({w.operand(y, t)})"
-    if isinstance(y, (int, float)) and y in _POWERS:
-        return _POWERS[y](w, t, w.operand(x, t))
+    if w.number(y) in _POWERS:
+        return _POWERS[w.number(y)](w, t, w.operand(x, t))
     return f"libdevice.pow({w.operand(x, t)}, {w.operand(y, t)})"
 
 
@@ -196,5 +193,3 @@ def _integer_power(w: Writer, t: torch.dtype, base: str, exponent: Any) -> str:
         if exponent:
             base = w.let(f"{base} * {base}")
     return result
-
-

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
@@ -85,17 +86,17 @@ class RecordedFunction(Pointwise):
         return f"Pointwise({', '.join(self.inputs)}):\n{self.identity}"
 
     @cached_property
-    def flops(self) -> int:  # type: ignore[override]
+    def flops(self) -> int:
         graph = self._graph if self._is_complex else self._primitive
         calls = (node.target._schema.name for node in graph.nodes if node.op == "call_function")
         return sum(name.removeprefix("aten::") not in _FREE for name in calls)
 
     @cached_property
-    def source(self) -> str:  # type: ignore[override]
+    def source(self) -> str:
         return emit(self._graph if self._is_complex else self._primitive)
 
     @cached_property
-    def jit(self) -> Any:  # type: ignore[override]
+    def jit(self) -> Any:
         return jit_function(self.source)
 
     def __call__(self, *tensors: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
@@ -147,20 +148,22 @@ class TritonFunction(Pointwise):
         self.inputs = tuple(inputs)
         self.dtypes = tuple(dtypes)
         self.result = self.dtypes[0]
-        self.jit = function  # type: ignore[misc]
+        self._function = function
 
     def __repr__(self) -> str:
-        return f"Pointwise({', '.join(self.inputs)}): @triton.jit {self.jit.__name__}"
+        return f"Pointwise({', '.join(self.inputs)}): @triton.jit {self._function.__name__}"
 
     @cached_property
-    def source(self) -> str:  # type: ignore[override]
-        import inspect
+    def source(self) -> str:
+        return inspect.getsource(self._function.fn)
 
-        return inspect.getsource(self.jit.fn)
+    @property
+    def jit(self) -> Any:
+        return self._function
 
     def __call__(self, *tensors: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
         raise UnsupportedError(
-            f"{self.jit.__name__} is a Triton function and runs on the Triton backend only; "
+            f"{self._function.__name__} is a Triton function and runs on the Triton backend only; "
             "the CPU needs the same function written with torch operations"
         )
 

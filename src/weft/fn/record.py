@@ -284,7 +284,9 @@ class _Recorder(TorchDispatchMode):
         """A 0-d value as a block of `out`'s dtype, which promotes other values as a block does."""
         if node.meta["dtype"] != out.dtype:
             node = self._call(aten._to_copy.default, (node,), {"dtype": out.dtype}, out)
-        return node if out.dim() == 0 else self._call(aten.where.self, (self._full(True, out.bool()), node, node), {}, out)
+        if out.dim() == 0:
+            return node
+        return self._call(aten.where.self, (self._full(True, out.bool()), node, node), {}, out)
 
     def _literal(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:
         """`torch.tensor(2.0)` inside the function: a constant. Any other tensor from outside is refused."""

@@ -128,7 +128,7 @@ LOWERINGS.update(
     bitwise_and=template("{0} & {1}"),
     bitwise_or=template("{0} | {1}"),
     bitwise_xor=template("{0} ^ {1}"),
-    bitwise_not=template("~{0}"),
+    bitwise_not=lambda w, t, x: f"{w.operand(x, t)} ^ {w.constant(-1, t)}",
     isnan=lambda w, t, x: "{0} != {0}".format(w.operand(x, w.common(x))),
 )
 
@@ -196,11 +196,8 @@ def _copy(w: Writer, t: torch.dtype, x: Any, source: Any) -> str:
     return w.operand(source, t)
 
 
-@lowers("full_like")
-def _full_like(w: Writer, t: torch.dtype, like: Any, number: Any, *, dtype: torch.dtype) -> str:
-    return w.constant(number, t)
+def _folded(w: Writer, t: torch.dtype, *arguments: Any, **keywords: Any) -> str:
+    raise AssertionError("constants are folded before they are lowered")
 
 
-@lowers("scalar_tensor")
-def _scalar_tensor(w: Writer, t: torch.dtype, number: Any, *, dtype: torch.dtype) -> str:
-    return w.constant(number, t)
+LOWERINGS.update(full_like=_folded, scalar_tensor=_folded)

@@ -45,7 +45,8 @@ def trace(
     """
     dtypes, names = tuple(dtypes), tuple(names)
     if len(dtypes) != 1 + len(names):
-        raise FunctionError(f"{hook}: {1 + len(names)} parameters ({', '.join(('value', *names))}), {len(dtypes)} dtypes")
+        parameters = ", ".join(("value", *names))
+        raise FunctionError(f"{hook}: parameters {parameters} need as many dtypes, not {len(dtypes)}")
     if not callable(fn):
         raise FunctionError(f"{hook}: {type(fn).__name__} is not a function")
     print_of_fn = fingerprint(fn)

@@ -23,9 +23,7 @@ def is_triton_function(fn: Any) -> bool:
     return type(fn).__module__ in ("triton.runtime.jit", "triton.runtime.interpreter") and hasattr(fn, "fn")
 
 
-def triton_function(
-    fn: Any, first: str, names: tuple[str, ...], dtypes: tuple[torch.dtype, ...]
-) -> TritonFunction:
+def triton_function(fn: Any, first: str, names: tuple[str, ...], dtypes: tuple[torch.dtype, ...]) -> TritonFunction:
     """A Triton function as a `Pointwise`; its inputs stand in the order of its own parameters."""
     given = dict(zip((first, *names), dtypes, strict=True))
     inputs = [name for name in inspect.signature(fn.fn).parameters if name in given]
