@@ -236,6 +236,8 @@ class TestValues:
     @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
     def test_subnormals_are_not_flushed(self, dtype: torch.dtype, backend: Backend) -> None:
         """pytorch#125557: subnormals flushed to zero."""
+        if backend.interpreted and dtype is torch.bfloat16:
+            pytest.skip("Triton's interpreter itself loses bfloat16 subnormals when it loads them as float32")
         info = torch.finfo(dtype)
         values = torch.tensor([info.tiny / 2, -info.tiny / 4, info.tiny, 0.0], dtype=torch.float64).to(dtype)
         a = values.to(backend.device).repeat(8, 8)
