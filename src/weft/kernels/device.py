@@ -142,6 +142,7 @@ def load_tile(pointers, row_mask, column_mask, ROWS_EXACT: tl.constexpr, COLUMNS
 @triton.jit
 def scalar(bits, DTYPE: tl.constexpr):
     """`alpha` or `beta` from the 64 bits it travels in: of a double for real types, of an integer for the others."""
+    bits = bits.to(tl.int64)  # the interpreter makes small numbers narrower, whatever the parameter says
     if DTYPE.is_floating():
         return bits.to(tl.float64, bitcast=True).to(DTYPE)
     else:

@@ -152,7 +152,7 @@ def _axis(cut: Cut, inner: int, pitch: int, place: int) -> Axis:
         strides=tuple(tuple(mode.strides[tensor] for mode in cut.modes) for tensor in range(4)),
         present=(*(any(mode.strides[tensor] for mode in cut.modes) for tensor in range(4)), True),
         runs=tuple(_side_run([cut], tensor) for tensor in range(4)),
-        stretches=tuple(min(cut.tile, _stretch(cut, tensor)) for tensor in range(4)),
+        stretches=tuple(max(1, min(cut.tile, _stretch(cut, tensor))) for tensor in range(4)),
     )
 
 

@@ -13,7 +13,7 @@ import triton.language as tl
 
 from weft.kernels.geometry import Cut
 from weft.plan.schedule import Scalar, Target
-from weft.spec import Contraction, Layout
+from weft.spec import Contraction, Layout, Mode
 from weft.spec.arithmetic import dtype_name
 
 TRITON_TYPES = {
@@ -46,15 +46,13 @@ def common_reasons(contraction: Contraction) -> str | None:
     return None
 
 
-def wide(contraction: Contraction) -> tuple[bool, bool, bool, bool]:
+def wide(modes: Sequence[Mode]) -> tuple[bool, bool, bool, bool]:
     """Which of A, B, C and D have offsets that need 64 bits.
 
     Lanes of a tile may overhang the extents and are computed before they are masked, so each mode has room for one
     more tile.
     """
-    reaches = (
-        sum(mode.strides[tensor] * (mode.extent + LONGEST_TILE) for mode in contraction.modes) for tensor in range(4)
-    )
+    reaches = (sum(mode.strides[tensor] * (mode.extent + LONGEST_TILE) for mode in modes) for tensor in range(4))
     return tuple(reach >= 2**31 for reach in reaches)  # type: ignore[return-value]
 
 

@@ -135,7 +135,7 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
 
 def predict(contraction: Contraction, schedule: MatrixSchedule, target: Target) -> float:
     """Seconds that the roof and the access pattern allow this schedule; see `cost.direct_seconds`."""
-    cut = matrix_cut(contraction, schedule)
+    cut = matrix_cut(contraction, schedule, target)
     blocks, steps = _programs(contraction, schedule), cut.k.blocks
     tile_m, tile_n, tile_k = schedule.tile
     work = Work(
@@ -163,13 +163,13 @@ def build(contraction: Contraction, schedule: MatrixSchedule, target: Target) ->
         contraction=contraction,
         target=target,
         programs=_programs(contraction, schedule),
-        cut=matrix_cut(contraction, schedule),
+        cut=matrix_cut(contraction, schedule, target),
         warps=schedule.warps,
         stages=schedule.stages,
     )
 
 
-def matrix_cut(contraction: Contraction, schedule: MatrixSchedule) -> MatrixCut:
+def matrix_cut(contraction: Contraction, schedule: MatrixSchedule, target: Target) -> MatrixCut:
     def whole(role: Role, cuts: Sequence[Cut]) -> list[Cut]:
         return [*rest(contraction.of_role(role), cuts), *cuts]
 
@@ -177,7 +177,6 @@ def matrix_cut(contraction: Contraction, schedule: MatrixSchedule) -> MatrixCut:
     places = sum(axis.place >= 0 for axis in m.axes)
     n = side(whole(Role.N, schedule.n), first_place=places)
     k_of_a = schedule.k if len(schedule.k) < 2 else schedule.k[::-1]
-    product, accumulate = contraction.arithmetic.product, contraction.arithmetic.accumulate
     return MatrixCut(
         batch=side(rest(contraction.of_role(Role.BATCH), ())),
         m=m,
@@ -187,8 +186,8 @@ def matrix_cut(contraction: Contraction, schedule: MatrixSchedule) -> MatrixCut:
         swap_k=len(schedule.k) > 1,
         stored=tuple(axis.tile for axis in (*m.axes, *n.axes) if axis.place >= 0),
         group=schedule.group,
-        widen=product.itemsize < accumulate.itemsize and accumulate is torch.float64,
-        wide=wide(contraction),
+        widen=_widened(contraction, target),
+        wide=wide(contraction.modes),
         wide_index=wide_index((*schedule.m, *schedule.n, *schedule.k)),
     )
 
@@ -230,6 +229,15 @@ def _programs(contraction: Contraction, schedule: MatrixSchedule) -> int:
         blocks *= math.prod(cut.blocks for cut in cuts)
         blocks *= math.prod(cut.extent for cut in rest(contraction.of_role(role), cuts))
     return blocks
+
+
+def _widened(contraction: Contraction, target: Target) -> bool:
+    """Whether products are made in the accumulator's type: no matrix instruction accumulates single in double, and
+    Triton's interpreter takes bfloat16 for integers."""
+    product, accumulate = contraction.arithmetic.product, contraction.arithmetic.accumulate
+    if accumulate is torch.float64:
+        return product is not torch.float64
+    return product is torch.bfloat16 and target.kind == "interpreter"
 
 
 def _product_bytes(contraction: Contraction) -> int:

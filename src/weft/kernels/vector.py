@@ -123,7 +123,7 @@ def vector_cut(contraction: Contraction, schedule: VectorSchedule) -> VectorCut:
         k=k,
         tile=tuple(axis.tile for axis in (*r.axes, *k.axes) if axis.place >= 0),
         k_rank=sum(axis.place >= 0 for axis in k.axes),
-        wide=wide(contraction),
+        wide=wide(contraction.modes),
         wide_index=wide_index((*schedule.r, *schedule.k)),
     )
 
