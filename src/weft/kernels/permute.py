@@ -1,0 +1,242 @@
+"""Permutations at the speed of memory: which blocks are legal, and what they should cost.
+
+A block spans a run of the source and a run of D, flattened over as many modes as it takes to fill whole memory lines
+on both sides; where one run serves both, the block is that run and whatever comes next.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from weft.errors import UnsupportedError
+from weft.kernels.cost import CLOCK, L2_RATE, LAUNCH, MEMORY_RATE, PROCESSORS, tile_access
+from weft.kernels.geometry import A, C, Cut, D, Side, by_stride, cuts_text, rest, side
+from weft.kernels.launch import MOST_PROGRAMS, TRITON_TYPES, KernelLaunch, wide, wide_index
+from weft.plan.schedule import Candidates, Scalar, Target
+from weft.spec import Layout, Mode, Role, Strides
+from weft.spec.arithmetic import dtype_name
+from weft.spec.permutation import Permutation
+
+NAME = "permute"
+
+_LINES = (128, 256, 512, 64)  # bytes that a block's runs should reach on either side
+_FULL = 2048  # elements that a block should hold
+_WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_PAIRS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
+
+
+class PermuteCut(NamedTuple):
+    """All that the kernel takes of a schedule, as compile-time constants."""
+
+    r: Side
+    tile: tuple[int, ...]
+    wide: tuple[bool, bool, bool, bool]
+    wide_index: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PermuteSchedule:
+    """The axes of a block: along the source's run, along D's, and whatever fills it up."""
+
+    cuts: tuple[Cut, ...]
+    warps: int
+    family: str = NAME
+    workspace_bytes: int = 0
+
+    def __str__(self) -> str:
+        return f"permute [{cuts_text(self.cuts)}] warps={self.warps}"
+
+
+def supports(permutation: Permutation, target: Target) -> str | None:
+    complex_types = [layout.dtype for layout in _layouts(permutation) if layout.dtype.is_complex]
+    if complex_types and permutation.fn is not None:
+        return f"functions of {dtype_name(complex_types[0])} do not run on the GPU yet"
+    if complex_types and any(layout.dtype != permutation.x.dtype for layout in _layouts(permutation)):
+        return f"{dtype_name(permutation.x.dtype)} is not converted to {dtype_name(permutation.d.dtype)} on the GPU yet"
+    return None
+
+
+def schedules(permutation: Permutation, target: Target) -> Candidates:
+    elements = _elementwise(permutation)
+    found: dict[PermuteSchedule, None] = {}
+    excluded: dict[str, None] = {}
+    for cuts in _blocks(elements):
+        warps = 8 if math.prod(cut.tile for cut in cuts) >= 8192 else 4
+        schedule = PermuteSchedule(cuts, warps)
+        if _programs(elements, schedule) > MOST_PROGRAMS:
+            excluded["a grid holds at most 2^31 - 1 blocks"] = None
+        else:
+            found[schedule] = None
+    return Candidates(tuple(found), tuple(excluded))
+
+
+def predict(permutation: Permutation, schedule: PermuteSchedule, target: Target) -> float:
+    """Seconds by the slowest of memory, L2 and the load-store units, as in `cost`."""
+    elements = _elementwise(permutation)
+    cut = permute_cut(elements, schedule)
+    blocks = _programs(elements, schedule)
+    processors = target.processors if target.processors > 1 else PROCESSORS
+    accesses = [
+        tile_access(layout, tensor, blocks, cut.r.axes)
+        for tensor, layout in ((A, elements.x), (C, elements.c), (D, elements.d))
+    ]
+    distinct = sum(
+        math.prod(mode.extent for mode in elements.modes if mode.strides[tensor]) * layout.dtype.itemsize
+        for tensor, layout in ((A, elements.x), (C, elements.c), (D, elements.d))
+        if layout is not None
+    )
+    pipes = (
+        distinct / MEMORY_RATE,
+        sum(access.sector_bytes for access in accesses) / L2_RATE,
+        sum(access.cycles for access in accesses) / (processors * CLOCK),
+        blocks * 2e-6 / (processors * 16),  # starting a block and waiting for its first bytes
+    )
+    return LAUNCH + max(pipes) + 0.1 * sum(pipes)
+
+
+def build(permutation: Permutation, schedule: PermuteSchedule, target: Target) -> PermuteLaunch:
+    from weft.kernels.permute_kernel import permute_kernel
+
+    elements = _elementwise(permutation)
+    real = elements.compute if elements.compute.is_floating_point else None
+    scale = (torch.float64 if real is torch.float64 else torch.float32) if real else torch.int64
+    constants = {
+        "CUT": permute_cut(elements, schedule),
+        "FN": elements.fn and elements.fn.jit,
+        "COMPUTE": TRITON_TYPES[elements.compute],
+        "SCALE": TRITON_TYPES[scale] if elements.scaled else None,
+        "RESULT": TRITON_TYPES[elements.d.dtype],
+        "CONJUGATE": permutation.conjugate,
+    }
+    launch = KernelLaunch(
+        permute_kernel,
+        (elements.x, elements.c, elements.d),
+        constants,
+        real is not None,
+        target,
+        _programs(elements, schedule),
+        schedule.warps,
+        stages=1,
+    )
+    return PermuteLaunch(launch, elements)
+
+
+class PermuteLaunch:
+    """A built permutation; tensors are seen as the elements that the kernel moves."""
+
+    def __init__(self, launch: KernelLaunch, elements: Permutation) -> None:
+        self.launch = launch
+        self._types = tuple(layout and layout.dtype for layout in (elements.x, elements.c, elements.d))
+
+    def __call__(self, x: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar) -> None:
+        tensors: list[Any] = [
+            tensor if tensor is None or tensor.dtype == dtype else _seen_as(tensor, dtype)
+            for tensor, dtype in zip((x, c, d), self._types, strict=True)
+        ]
+        self.launch(*tensors, _real("alpha", alpha), _real("beta", beta))
+
+
+def permute_cut(permutation: Permutation, schedule: PermuteSchedule) -> PermuteCut:
+    cuts = [*rest(permutation.modes, schedule.cuts), *schedule.cuts]
+    if all(cut.tile == 1 for cut in cuts):
+        cuts.append(Cut((), 1, placed=True))  # a kernel stores blocks, not scalars
+    r = side(cuts)
+    return PermuteCut(
+        r=r,
+        tile=tuple(axis.tile for axis in r.axes if axis.place >= 0),
+        wide=wide(permutation.modes),
+        wide_index=wide_index(schedule.cuts),
+    )
+
+
+def _blocks(permutation: Permutation) -> Iterator[tuple[Cut, ...]]:
+    """Blocks whose runs reach whole lines of the source and of D."""
+    sizes = (permutation.x.dtype.itemsize, permutation.d.dtype.itemsize)
+    for line_x in _LINES:
+        for line_d in _LINES:
+            yield _block(permutation.modes, line_x // sizes[0], line_d // sizes[1])
+
+
+def _block(modes: Sequence[Mode], want_x: int, want_d: int) -> tuple[Cut, ...]:
+    """An axis along D's run, one along the source's, and a third where both together are short."""
+    by_d, by_x = by_stride(modes, D), by_stride(modes, A)
+    along_d = _reach(by_d, want_d, stop=by_x[:1] if by_d[:1] != by_x[:1] else ())
+    along_x = tuple(mode for mode in _reach(by_x, want_x, stop=()) if mode not in along_d)
+    cuts = [Cut(group, _tile(group, want)) for group, want in ((along_x, want_x), (along_d, want_d)) if group]
+    room = _FULL // math.prod(cut.tile for cut in cuts)
+    others = tuple(mode for mode in by_d if mode not in along_d and mode not in along_x)
+    if others and room > 1:
+        cuts.insert(0, Cut(others, _tile(others, room)))
+    return tuple(cuts)
+
+
+def _reach(order: Sequence[Mode], want: int, stop: Sequence[Mode]) -> tuple[Mode, ...]:
+    """The first modes of an order, as many as it takes to reach `want` elements."""
+    taken: list[Mode] = []
+    for mode in order:
+        if mode in stop or math.prod(other.extent for other in taken) >= want:
+            break
+        taken.append(mode)
+    return tuple(taken)
+
+
+def _tile(group: Sequence[Mode], want: int) -> int:
+    """The power of two that covers the group, or what is wanted of it."""
+    extent = math.prod(mode.extent for mode in group)
+    return min(want, 1 << max(extent - 1, 0).bit_length())
+
+
+def _programs(permutation: Permutation, schedule: PermuteSchedule) -> int:
+    blocks = math.prod(cut.blocks for cut in schedule.cuts)
+    return blocks * math.prod(cut.extent for cut in rest(permutation.modes, schedule.cuts))
+
+
+def _layouts(permutation: Permutation) -> list[Layout]:
+    return [layout for layout in (permutation.x, permutation.c, permutation.d) if layout is not None]
+
+
+def _elementwise(permutation: Permutation) -> Permutation:
+    """The same permutation over elements that Triton has a type for.
+
+    What is only moved goes as integers, 8 bytes at most; complex numbers that are computed with go as pairs of reals,
+    an innermost mode of extent 2.
+    """
+    from dataclasses import replace
+
+    if permutation.is_move:
+        size = permutation.x.dtype.itemsize
+        word, pieces = _WORDS[min(size, 8)], max(size // 8, 1)
+    elif permutation.x.dtype.is_complex:
+        word, pieces = _PAIRS[permutation.x.dtype], 2
+    else:
+        return permutation
+    modes = permutation.modes
+    if pieces > 1:
+        wider = [replace(mode, strides=Strides(*(pieces * stride for stride in mode.strides))) for mode in modes]
+        added = int(permutation.c is not None)
+        modes = (*wider, Mode(("re·im",), pieces, Role.M, Strides(1, 0, added, 1)))
+    typed = {
+        name: layout and layout._replace(dtype=word)
+        for name, layout in (("x", permutation.x), ("c", permutation.c), ("d", permutation.d))
+    }
+    return replace(permutation, modes=modes, compute=word, **typed)
+
+
+def _seen_as(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The same memory as elements of another type; only its address and type matter to a kernel."""
+    if tensor.dtype.is_complex and dtype.itemsize < tensor.dtype.itemsize:
+        tensor = torch.view_as_real(tensor)
+    return tensor.view(dtype)
+
+
+def _real(name: str, value: Scalar) -> Scalar:
+    if isinstance(value, complex):
+        if value.imag:
+            raise UnsupportedError(f"{name}={value!r} is complex: permutations on the GPU scale by real numbers yet")
+        return value.real
+    return value
