@@ -125,6 +125,11 @@ def direct_seconds(contraction: Contraction, target: Target, work: Work) -> floa
     return LAUNCH + slowest * sum((pipe / slowest) ** OVERLAP for pipe in pipes) ** (1 / OVERLAP)
 
 
+def combine_seconds(workspace_bytes: int, splits: int) -> float:
+    """What splitting sums adds: parts written and read, mostly in L2, and a second kernel."""
+    return 2 * workspace_bytes / L2_RATE + 0.5e-6 * splits**0.5 + LAUNCH if splits > 1 else 0.0
+
+
 def compulsory_bytes(contraction: Contraction) -> int:
     """Each distinct element of A, B and C once in, each of D once out."""
     layouts = (contraction.a, contraction.b, contraction.c, contraction.d)

@@ -127,18 +127,10 @@ class KernelLaunch:
         return int(value)  # type: ignore[arg-type]
 
 
-def contraction_launch(
-    kernel: triton.JITFunction,
-    contraction: Contraction,
-    target: Target,
-    programs: int,
-    cut: Any,
-    warps: int,
-    stages: int,
-) -> KernelLaunch:
-    """A launch of one of the kernels that compute a whole contraction: their parameters are the same."""
+def contraction_constants(contraction: Contraction, cut: Any) -> dict[str, Any]:
+    """The compile-time parameters that kernels of whole contractions share."""
     arithmetic = contraction.arithmetic
-    constants = {
+    return {
         "CUT": cut,
         "A_FN": contraction.a_fn and contraction.a_fn.jit,
         "B_FN": contraction.b_fn and contraction.b_fn.jit,
@@ -149,6 +141,3 @@ def contraction_launch(
         "RESULT": TRITON_TYPES[contraction.d.dtype],
         "PRECISION": arithmetic.precision,
     }
-    layouts = (contraction.a, contraction.b, contraction.c, contraction.d)
-    real = arithmetic.accumulate.is_floating_point
-    return KernelLaunch(kernel, layouts, constants, real, target, programs, warps, stages)

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
-from weft.kernels.cost import Work, direct_seconds, tile_access
+from weft.kernels.cost import Work, combine_seconds, direct_seconds, tile_access
 from weft.kernels.geometry import A, B, C, Cut, D, Side, by_stride, cuts_text, nearest, rest, run_orders, side
-from weft.kernels.launch import MOST_PROGRAMS, KernelLaunch, common_reasons, contraction_launch, wide, wide_index
-from weft.plan.schedule import Candidates, Target
-from weft.spec import Contraction, Mode, Role
+from weft.kernels.launch import MOST_PROGRAMS, KernelLaunch, common_reasons, contraction_constants, wide, wide_index
+from weft.plan.schedule import Candidates, Launch, Scalar, Target
+from weft.spec import Contraction, Layout, Mode, Role
 
 NAME = "matrix"
 
 LEAST_SIDE = 16  # tl.dot takes no smaller tile
+LEAST_STEPS = 4  # of a split sum: fewer are not worth a second kernel
 
 
 class MatrixCut(NamedTuple):
@@ -35,6 +37,9 @@ class MatrixCut(NamedTuple):
     swap_k: bool
     stored: tuple[int, ...]  # extents of the stored tile: every axis longer than one index
     group: int
+    blocks: int  # of D
+    splits: int  # programs that share the sum of each block
+    steps: int  # along k, in each of them
     widen: bool  # products are made in the accumulator's type
     wide: tuple[bool, bool, bool, bool]  # offsets need 64 bits, per tensor
     wide_index: bool  # indices along an axis do
@@ -50,8 +55,9 @@ class MatrixSchedule:
     warps: int
     stages: int
     group: int
-    family: str = NAME
+    splits: int = 1
     workspace_bytes: int = 0
+    family: str = NAME
 
     @property
     def tile(self) -> tuple[int, int, int]:  # (M, N, K)
@@ -60,7 +66,8 @@ class MatrixSchedule:
     def __str__(self) -> str:
         m, n, k = self.tile
         sides = f"m[{cuts_text(self.m)}] n[{cuts_text(self.n)}] k[{cuts_text(self.k)}]"
-        return f"matrix {m}x{n}x{k} {sides} warps={self.warps} stages={self.stages} group={self.group}"
+        split = f" splits={self.splits}" if self.splits > 1 else ""
+        return f"matrix {m}x{n}x{k} {sides} warps={self.warps} stages={self.stages} group={self.group}{split}"
 
 
 class TileShape(NamedTuple):
@@ -126,24 +133,25 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
             for n in _cuts(n_modes, B, shape.n):
                 for k in _depth_cuts(k_modes, depth):
                     schedule = MatrixSchedule(m, n, k, shape.warps, shape.stages, group=8)
-                    if _programs(contraction, schedule) > MOST_PROGRAMS:
+                    if _blocks(contraction, schedule) > MOST_PROGRAMS:
                         excluded["a grid holds at most 2^31 - 1 blocks"] = None
                     else:
                         found.append(schedule)
+                        found.extend(_split(contraction, schedule, target))
     return Candidates(tuple(found), tuple(excluded))
 
 
 def predict(contraction: Contraction, schedule: MatrixSchedule, target: Target) -> float:
     """Seconds that the roof and the access pattern allow this schedule; see `cost.direct_seconds`."""
     cut = matrix_cut(contraction, schedule, target)
-    blocks, steps = _programs(contraction, schedule), cut.k.blocks
+    blocks, steps = cut.blocks * cut.splits, cut.steps
     tile_m, tile_n, tile_k = schedule.tile
     work = Work(
         accesses=(
             tile_access(contraction.a, A, blocks * steps, (*cut.m.axes, *cut.k_of_a.axes)),
             tile_access(contraction.b, B, blocks * steps, (*cut.n.axes, *cut.k.axes)),
-            tile_access(contraction.c, C, blocks, (*cut.m.axes, *cut.n.axes)),
-            tile_access(contraction.d, D, blocks, (*cut.m.axes, *cut.n.axes)),
+            tile_access(contraction.c, C, cut.blocks, (*cut.m.axes, *cut.n.axes)),
+            tile_access(contraction.d, D, cut.blocks, (*cut.m.axes, *cut.n.axes)),
         ),
         blocks=blocks,
         steps=steps,
@@ -152,21 +160,50 @@ def predict(contraction: Contraction, schedule: MatrixSchedule, target: Target) 
         stage_bytes=_product_bytes(contraction) * schedule.stages * (tile_m + tile_n) * tile_k,
         rearranged=cut.swap_k,
     )
-    return direct_seconds(contraction, target, work)
+    return direct_seconds(contraction, target, work) + combine_seconds(schedule.workspace_bytes, cut.splits)
 
 
-def build(contraction: Contraction, schedule: MatrixSchedule, target: Target) -> KernelLaunch:
-    from weft.kernels.matrix_kernel import matrix_kernel
+def build(contraction: Contraction, schedule: MatrixSchedule, target: Target) -> Launch:
+    from weft.kernels.matrix_kernel import combine_kernel, matrix_kernel
 
-    return contraction_launch(
-        kernel=matrix_kernel,
-        contraction=contraction,
-        target=target,
-        programs=_programs(contraction, schedule),
-        cut=matrix_cut(contraction, schedule, target),
-        warps=schedule.warps,
-        stages=schedule.stages,
+    cut = matrix_cut(contraction, schedule, target)
+    constants = contraction_constants(contraction, cut)
+    a, b, c, d = contraction.a, contraction.b, contraction.c, contraction.d
+    real = contraction.arithmetic.accumulate.is_floating_point
+    programs, warps, stages = cut.blocks * cut.splits, schedule.warps, schedule.stages
+    if cut.splits == 1:
+        whole = KernelLaunch(matrix_kernel, (a, b, c, d, None), constants, real, target, programs, warps, stages)
+        return WholeLaunch(whole)
+    parts = Layout.contiguous((programs, cut.m.tile, cut.n.tile), contraction.arithmetic.accumulate)
+    finishing = {name: constants[name] for name in ("CUT", "C_FN", "EPILOGUE", "RESULT")}
+    return SplitLaunch(
+        KernelLaunch(matrix_kernel, (a, b, None, None, parts), constants, real, target, programs, warps, stages),
+        KernelLaunch(combine_kernel, (parts, c, d), finishing, real, target, cut.blocks, warps=8, stages=1),
+        parts,
     )
+
+
+class WholeLaunch:
+    """The matrix kernel where each program finishes its block."""
+
+    def __init__(self, kernel: KernelLaunch) -> None:
+        self.kernels = (kernel,)
+
+    def __call__(self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar) -> None:
+        self.kernels[0](a, b, c, d, None, alpha, beta)
+
+
+class SplitLaunch:
+    """The matrix kernel for the parts of every sum, then the kernel that adds them."""
+
+    def __init__(self, multiply: KernelLaunch, combine: KernelLaunch, parts: Layout) -> None:
+        self.kernels = (multiply, combine)
+        self._parts = parts
+
+    def __call__(self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar) -> None:
+        parts = torch.empty(self._parts.shape, dtype=self._parts.dtype, device=d.device)
+        self.kernels[0](a, b, None, None, parts, alpha, beta)
+        self.kernels[1](parts, c, d, alpha, beta)
 
 
 def matrix_cut(contraction: Contraction, schedule: MatrixSchedule, target: Target) -> MatrixCut:
@@ -176,16 +213,19 @@ def matrix_cut(contraction: Contraction, schedule: MatrixSchedule, target: Targe
     m = side(whole(Role.M, schedule.m))
     places = sum(axis.place >= 0 for axis in m.axes)
     n = side(whole(Role.N, schedule.n), first_place=places)
-    k_of_a = schedule.k if len(schedule.k) < 2 else schedule.k[::-1]
+    k, k_of_a = side(schedule.k), side(schedule.k[::-1])
     return MatrixCut(
         batch=side(rest(contraction.of_role(Role.BATCH), ())),
         m=m,
         n=n,
-        k=side(schedule.k),
-        k_of_a=side(k_of_a),
+        k=k,
+        k_of_a=k_of_a,
         swap_k=len(schedule.k) > 1,
         stored=tuple(axis.tile for axis in (*m.axes, *n.axes) if axis.place >= 0),
         group=schedule.group,
+        blocks=_blocks(contraction, schedule),
+        splits=schedule.splits,
+        steps=-(-k.blocks // schedule.splits),
         widen=_widened(contraction, target),
         wide=wide(contraction.modes),
         wide_index=wide_index((*schedule.m, *schedule.n, *schedule.k)),
@@ -223,7 +263,22 @@ def _misfit(contraction: Contraction, shape: TileShape, size: int, shared: int) 
     return None
 
 
-def _programs(contraction: Contraction, schedule: MatrixSchedule) -> int:
+def _split(contraction: Contraction, schedule: MatrixSchedule, target: Target) -> Iterator[MatrixSchedule]:
+    """The same tiles with the sum of each block split over programs, where D alone cannot fill the device."""
+    processors = max(target.processors, 8)
+    blocks, steps = _blocks(contraction, schedule), math.prod(cut.blocks for cut in schedule.k)
+    if blocks >= processors:
+        return
+    tile_m, tile_n, _ = schedule.tile
+    for wanted in dict.fromkeys(-(-fill * processors // max(blocks, 1)) for fill in (1, 2, 4)):
+        share = -(-steps // wanted)
+        splits = -(-steps // share) if share >= LEAST_STEPS else 1  # none of them empty
+        if splits > 1:
+            size = splits * blocks * tile_m * tile_n * contraction.arithmetic.accumulate.itemsize
+            yield replace(schedule, splits=splits, workspace_bytes=size)
+
+
+def _blocks(contraction: Contraction, schedule: MatrixSchedule) -> int:
     blocks = contraction.batch
     for role, cuts in ((Role.M, schedule.m), (Role.N, schedule.n)):
         blocks *= math.prod(cut.blocks for cut in cuts)

@@ -1,4 +1,8 @@
-"""The direct kernel on matrix instructions: operands gathered where they lie, one block of D per program."""
+"""The direct kernel on matrix instructions: operands gathered where they lie, one block of D per program.
+
+With few blocks and a long k the sum is split: each program leaves its part in a workspace, and a second kernel adds the
+parts in a fixed order and finishes the block.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,68 @@ import triton.language as tl
 from weft.kernels.device import batch_offset, finish, load_tile, side_mask, side_offsets, spread_mask, spread_offsets
 
 
+@triton.jit
+def locate(program, CUT: tl.constexpr):
+    """The block of D of a program: (batch, m, n). Groups of `CUT.group` rows of blocks, so that programs that run
+    together share operands in L2."""
+    M: tl.constexpr = CUT.m
+    N: tl.constexpr = CUT.n
+    batch_block = program // (M.blocks * N.blocks)
+    within = program % (M.blocks * N.blocks)
+    first = within // (CUT.group * N.blocks) * CUT.group
+    height = tl.minimum(M.blocks - first, CUT.group)
+    m_block = first + within % (CUT.group * N.blocks) % height
+    n_block = within % (CUT.group * N.blocks) // height
+    return batch_block, m_block, n_block
+
+
+@triton.jit
+def block_offsets(batch_block, m_block, n_block, CUT: tl.constexpr, TENSOR: tl.constexpr):
+    """Offsets of a block of C or D, every axis as a dimension of its own."""
+    M: tl.constexpr = CUT.m
+    N: tl.constexpr = CUT.n
+    BATCH: tl.constexpr = CUT.batch
+    STORED: tl.constexpr = CUT.stored
+    RANK: tl.constexpr = len(STORED)
+    WIDE: tl.constexpr = CUT.wide[TENSOR]
+    offsets = spread_offsets(m_block, M, TENSOR, RANK, WIDE) + spread_offsets(n_block, N, TENSOR, RANK, WIDE)
+    return tl.broadcast_to(offsets + batch_offset(batch_block, BATCH, TENSOR, WIDE), STORED)
+
+
+@triton.jit
+def store_block(
+    acc, c, d, alpha, beta, batch_block, m_block, n_block,
+    CUT: tl.constexpr, C_FN: tl.constexpr, EPILOGUE: tl.constexpr, RESULT: tl.constexpr,
+):  # fmt: skip
+    """See the block with every axis as a dimension of its own, apply C and the epilogue, store it in D's order."""
+    M: tl.constexpr = CUT.m
+    N: tl.constexpr = CUT.n
+    STORED: tl.constexpr = CUT.stored
+    RANK: tl.constexpr = len(STORED)
+    value = tl.reshape(acc, STORED)
+    mask = tl.broadcast_to(spread_mask(m_block, M, 4, RANK) & spread_mask(n_block, N, 4, RANK), STORED)
+    offsets_c = 0
+    if c is not None:
+        offsets_c = block_offsets(batch_block, m_block, n_block, CUT, 2)
+    value = finish(value, c, alpha, beta, offsets_c, mask, C_FN, EPILOGUE, RESULT)
+    tl.store(d + block_offsets(batch_block, m_block, n_block, CUT, 3), value, mask=mask)
+
+
+@triton.jit
+def part_offsets(program, CUT: tl.constexpr):
+    """Where a program's part of a split sum lies in the workspace: tile after tile, row after row."""
+    rows = tl.arange(0, CUT.m.tile)[:, None]
+    columns = tl.arange(0, CUT.n.tile)[None, :]
+    return program.to(tl.int64) * (CUT.m.tile * CUT.n.tile) + rows * CUT.n.tile + columns
+
+
 @triton.jit(do_not_specialize=["alpha", "beta"])
 def matrix_kernel(
     a,
     b,
-    c,  # None where nothing is added
-    d,
+    c,  # None where nothing is added, or the sum is split
+    d,  # None where the sum is split
+    parts,  # None where it is not
     alpha: tl.int64,  # bits, see `scalar`
     beta: tl.int64,
     CUT: tl.constexpr,  # matrix.MatrixCut
@@ -35,27 +95,28 @@ def matrix_kernel(
     columns = tl.arange(0, N.tile)
     depth = tl.arange(0, K.tile)
 
-    # (1) Find this program's block of D: groups of `CUT.group` rows of blocks, so that programs that run together
-    #     share operands in L2.
+    # (1) Find this program's block of D and its share of the sum.
     program = tl.program_id(0)
     if CUT.wide_index:
         program = program.to(tl.int64)
-    batch_block = program // (M.blocks * N.blocks)
-    within = program % (M.blocks * N.blocks)
-    first = within // (CUT.group * N.blocks) * CUT.group
-    height = tl.minimum(M.blocks - first, CUT.group)
-    m_block = first + within % (CUT.group * N.blocks) % height
-    n_block = within % (CUT.group * N.blocks) // height
+    batch_block, m_block, n_block = locate(program % CUT.blocks, CUT)
+    first_step = 0
+    last_step = K.blocks
+    if CUT.splits > 1:
+        first_step = program // CUT.blocks * CUT.steps
+        last_step = tl.minimum(first_step + CUT.steps, K.blocks)
 
     # (2) Fix the rows of A and the columns of B that it needs.
-    a_rows = a + batch_offset(batch_block, BATCH, 0, CUT.wide[0]) + side_offsets(m_block, rows, M, 0, CUT.wide[0])
-    b_columns = b + batch_offset(batch_block, BATCH, 1, CUT.wide[1]) + side_offsets(n_block, columns, N, 1, CUT.wide[1])
+    a_rows = a + batch_offset(batch_block, BATCH, 0, CUT.wide[0])
+    a_rows += side_offsets(m_block, rows, M, 0, CUT.wide[0])
+    b_columns = b + batch_offset(batch_block, BATCH, 1, CUT.wide[1])
+    b_columns += side_offsets(n_block, columns, N, 1, CUT.wide[1])
     row_mask = side_mask(m_block, rows, M)
     column_mask = side_mask(n_block, columns, N)
 
     TILE: tl.constexpr = (M.tile, N.tile)
     acc = tl.zeros(TILE, dtype=ACCUMULATE)
-    for step in range(0, K.blocks):
+    for step in range(first_step, last_step):
         k_block = step.to(tl.int64) if CUT.wide_index else step
         # (3.1) Load a TILE_M x TILE_K tile of A and a TILE_K x TILE_N tile of B, each along its own contiguous mode.
         a_depth = side_offsets(k_block, depth, K_OF_A, 0, CUT.wide[0])
@@ -89,15 +150,31 @@ def matrix_kernel(
             y = y.to(ACCUMULATE)
         acc = tl.dot(x, y, acc, input_precision=PRECISION, out_dtype=ACCUMULATE)
 
-    # (4) See the block of D with every axis as a dimension of its own, apply C and the epilogue, store.
-    RANK: tl.constexpr = len(CUT.stored)
-    value = tl.reshape(acc, CUT.stored)
-    mask = tl.broadcast_to(spread_mask(m_block, M, 4, RANK) & spread_mask(n_block, N, 4, RANK), CUT.stored)
-    offsets_c = 0
-    if c is not None:
-        offsets_c = batch_offset(batch_block, BATCH, 2, CUT.wide[2])
-        offsets_c += spread_offsets(m_block, M, 2, RANK, CUT.wide[2]) + spread_offsets(n_block, N, 2, RANK, CUT.wide[2])
-    value = finish(value, c, alpha, beta, offsets_c, mask, C_FN, EPILOGUE, RESULT)
-    offsets_d = batch_offset(batch_block, BATCH, 3, CUT.wide[3])
-    offsets_d += spread_offsets(m_block, M, 3, RANK, CUT.wide[3]) + spread_offsets(n_block, N, 3, RANK, CUT.wide[3])
-    tl.store(d + tl.broadcast_to(offsets_d, CUT.stored), value, mask=mask)
+    # (4) Leave the part, or finish the block.
+    if CUT.splits > 1:
+        tl.store(parts + part_offsets(program, CUT), acc)
+    else:
+        store_block(acc, c, d, alpha, beta, batch_block, m_block, n_block, CUT, C_FN, EPILOGUE, RESULT)
+
+
+@triton.jit(do_not_specialize=["alpha", "beta"])
+def combine_kernel(
+    parts,
+    c,  # None where nothing is added
+    d,
+    alpha: tl.int64,
+    beta: tl.int64,
+    CUT: tl.constexpr,
+    C_FN: tl.constexpr,
+    EPILOGUE: tl.constexpr,
+    RESULT: tl.constexpr,
+):
+    """Add the parts of one block of D, first to last, and finish it."""
+    program = tl.program_id(0)
+    if CUT.wide_index:
+        program = program.to(tl.int64)
+    acc = tl.load(parts + part_offsets(program, CUT))
+    for split in range(1, CUT.splits):
+        acc += tl.load(parts + part_offsets(program + split * CUT.blocks, CUT))
+    batch_block, m_block, n_block = locate(program, CUT)
+    store_block(acc, c, d, alpha, beta, batch_block, m_block, n_block, CUT, C_FN, EPILOGUE, RESULT)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from weft.kernels.cost import Work, direct_seconds, tile_access
 from weft.kernels.geometry import A, B, C, Cut, D, Side, by_stride, cuts_text, nearest, rest, run_orders, side
-from weft.kernels.launch import MOST_PROGRAMS, KernelLaunch, common_reasons, contraction_launch, wide, wide_index
+from weft.kernels.launch import MOST_PROGRAMS, KernelLaunch, common_reasons, contraction_constants, wide, wide_index
 from weft.plan.schedule import Candidates, Target
 from weft.spec import Contraction, Mode, Role
 
@@ -99,12 +99,13 @@ def predict(contraction: Contraction, schedule: VectorSchedule, target: Target) 
 def build(contraction: Contraction, schedule: VectorSchedule, target: Target) -> KernelLaunch:
     from weft.kernels.vector_kernel import vector_kernel
 
-    return contraction_launch(
-        kernel=vector_kernel,
-        contraction=contraction,
+    return KernelLaunch(
+        vector_kernel,
+        (contraction.a, contraction.b, contraction.c, contraction.d),
+        contraction_constants(contraction, vector_cut(contraction, schedule)),
+        real=contraction.arithmetic.accumulate.is_floating_point,
         target=target,
         programs=_programs(contraction, schedule),
-        cut=vector_cut(contraction, schedule),
         warps=schedule.warps,
         stages=3,
     )
