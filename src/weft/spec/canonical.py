@@ -18,7 +18,7 @@ def canonical(contraction: Contraction) -> Contraction:
     """The same contraction with the fewest modes, outermost first within each role (in D; in A for k)."""
     modes = [_classed_by_strides(mode) for mode in contraction.modes if mode.extent != 1]
     modes.sort(key=_outermost_first)
-    return replace(contraction, modes=tuple(_merged(modes)))
+    return replace(contraction, modes=tuple(merged(modes)))
 
 
 def _classed_by_strides(mode: Mode) -> Mode:
@@ -37,17 +37,17 @@ def _outermost_first(mode: Mode) -> tuple[int, ...]:
     return (_ORDER[mode.role], -strides.d, -strides.a, -strides.b, -mode.extent)
 
 
-def _merged(modes: list[Mode]) -> list[Mode]:
+def merged(modes: list[Mode]) -> list[Mode]:
     """Merge greedily: sorted by stride, a mode's only possible inner partners come after it."""
-    merged: list[Mode] = []
+    found: list[Mode] = []
     for mode in modes:
-        for at, outer in enumerate(merged):
+        for at, outer in enumerate(found):
             if together(outer, mode):
-                merged[at] = _merge(outer, mode)
+                found[at] = _merge(outer, mode)
                 break
         else:
-            merged.append(mode)
-    return merged
+            found.append(mode)
+    return found
 
 
 def together(outer: Mode, inner: Mode) -> bool:

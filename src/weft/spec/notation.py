@@ -54,14 +54,14 @@ def term_text(term: Term) -> str:
 
 
 @lru_cache(maxsize=4096)
-def parse(equation: str) -> Notation:
+def parse(equation: str, *, new_labels: bool = False) -> Notation:
     """Read einsum text, e.g. ``"ij,jk->ik"``, ``"...ij,...jk"``, ``"ab, bc"``.
 
     Labels are single letters of any alphabet; spaces mean nothing. Without ``->`` the output holds the ellipsis
     first and then, in sorted order, every label that stands exactly once: NumPy's rule.
 
-    Raises `NotationError` for text that is not an equation and for an output label that no input has or that is
-    repeated.
+    Raises `NotationError` for text that is not an equation, for an output label that is repeated, and for one that no
+    input has, unless `new_labels` allows it.
     """
     if not isinstance(equation, str):
         raise NotationError(f"an equation is text, not {type(equation).__name__}")
@@ -70,13 +70,14 @@ def parse(equation: str) -> Notation:
         raise NotationError("'->' stands more than once")
     inputs = tuple(_parse_term(text) for text in left.split(","))
     output = _parse_term(right) if arrow else _implicit_output(inputs)
-    return _checked(Notation(inputs, output))
+    return _checked(Notation(inputs, output), new_labels)
 
 
-def from_sequences(*terms: Sequence[Label]) -> Notation:
+def from_sequences(*terms: Sequence[Label], new_labels: bool = False) -> Notation:
     """Labels given as sequences, the output last: ``from_sequences(("m", "k"), ("k", "n"), ("m", "n"))``.
 
-    Any hashable object is a label, so there can be more of them than letters; `...` is the ellipsis.
+    Any hashable object is a label, so there can be more of them than letters; `...` is the ellipsis. `new_labels` as
+    for `parse`.
     """
     read: list[Term] = []
     for term in terms:
@@ -92,7 +93,7 @@ def from_sequences(*terms: Sequence[Label]) -> Notation:
     for term in read:
         if term.count(Ellipsis) > 1:
             raise NotationError(f"'...' stands more than once in {term_text(term)}")
-    return _checked(Notation(tuple(read[:-1]), read[-1]))
+    return _checked(Notation(tuple(read[:-1]), read[-1]), new_labels)
 
 
 def implicit_from_sequences(*terms: Sequence[Label]) -> Notation:
@@ -142,12 +143,12 @@ def _implicit_output(inputs: Sequence[Term]) -> Term:
     return (*dots, *once)
 
 
-def _checked(notation: Notation) -> Notation:
+def _checked(notation: Notation, new_labels: bool = False) -> Notation:
     known = {label for term in notation.inputs for label in term}
     for label, times in Counter(notation.output).items():
         if times > 1:
             raise NotationError(f"label '{label_text(label)}' stands {times} times in the output")
-        if label not in known and label is not Ellipsis:
+        if label not in known and label is not Ellipsis and not new_labels:
             raise NotationError(f"output label '{label_text(label)}' stands in no input")
     return notation
 
