@@ -13,7 +13,7 @@ from weft.cases import Case
 from weft.testing import Guarded, assert_close, expectation, poisoned, random_operand
 
 # Multiply-adds of a case run in Triton's interpreter, which takes milliseconds for every tile.
-INTERPRETED_WORK = 1 << 12
+INTERPRETED_WORK = 1 << 11
 CPU_WORK = 1 << 16
 
 
@@ -55,8 +55,12 @@ def run_poisoned(case: Case, backend: Backend, given: cases.Operands) -> torch.T
 
 
 def check(case: Case, backend: Backend, seed: int = 0) -> None:
-    """One call on normal values lies within its bound of the oracle."""
-    given = cases.operands(case, device=backend.device, seed=seed)
+    """One call on normal values lies within its bound of the oracle.
+
+    Triton's interpreter cuts off where it converts to bfloat16 and a GPU rounds: there it gets whole numbers.
+    """
+    cut_off = backend.interpreted and torch.bfloat16 in (case.dtypes[2], case.precision)
+    given = cases.operands(case, device=backend.device, seed=seed, integers=cut_off)
     result = run_poisoned(case, backend, given)
     assert_close(result, *expectation(case.equation, given.a, given.b, c=given.c, **case.options()))
 
