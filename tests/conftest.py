@@ -44,3 +44,9 @@ def backend(request: pytest.FixtureRequest) -> Backend:
 def quick_backend(request: pytest.FixtureRequest) -> Backend:
     """The same without the interpreter, which is slow and runs one kernel at a time."""
     return present(request.param)
+
+
+@pytest.fixture(params=[INTERPRETER, GPU])
+def triton_backend(request: pytest.FixtureRequest) -> Backend:
+    """Triton's kernels, interpreted or on a device."""
+    return present(request.param)

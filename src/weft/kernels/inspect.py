@@ -48,12 +48,13 @@ def instructions(text: str) -> dict[str, int]:
     wanted = {
         "wgmma": r"wgmma\.mma_async",
         "mma": r"mma\.sync",
-        "cp.async.16": r"cp\.async\.c[ag]\S* \[.*0x10",
+        "mfma": r"v_mfma",
         "cp.async": r"cp\.async\.c[ag]",
-        "ld.global.v4": r"ld\.global\S*\.v4",
+        "cp.async.16": r"cp\.async\.c[ag]\S* \[.*0x10",  # of 16 bytes
         "ld.global": r"ld\.global",
-        "st.global.v4": r"st\.global\S*\.v4",
+        "ld.global.16": r"ld\.global\S*\.(v4\.[bf]32|v2\.[bf]64)",
         "st.global": r"st\.global",
-        "local": r"\.local",
+        "st.global.16": r"st\.global\S*\.(v4\.[bf]32|v2\.[bf]64)",
+        "local": r"\.local|scratch_(load|store)",
     }
     return {name: len(re.findall(pattern, text)) for name, pattern in wanted.items()}

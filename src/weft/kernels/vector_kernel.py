@@ -68,9 +68,10 @@ def vector_kernel(
         acc += product
 
     # (3) Sum over the axes of k, apply C and the epilogue, store.
-    for axis in tl.static_range(CUT.k_rank):
+    K_RANK: tl.constexpr = CUT.k_rank
+    for axis in tl.static_range(K_RANK):
         acc = tl.sum(acc, axis=RANK - 1 - axis)
-    STORED: tl.constexpr = RANK - CUT.k_rank
+    STORED: tl.constexpr = RANK - K_RANK
     mask = tl.broadcast_to(spread_mask(block, R, 4, STORED), acc.shape)
     offsets_c = 0
     if c is not None:

@@ -1,0 +1,82 @@
+"""Cross-compile schedules without a GPU and print what their machine code holds, as JSON: run by `test_compile.py`.
+
+A process of its own, because Triton compiles only where it was not told to interpret.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import torch
+
+from weft.cases import tccg
+from weft.fn import trace
+from weft.kernels import matrix, vector
+from weft.kernels.inspect import compiled, instructions
+from weft.plan.planner import choose
+from weft.plan.schedule import Target
+from weft.spec import Contraction, Layout, canonical, parse
+from weft.spec.arithmetic import resolve
+from weft.spec.contraction import class_modes
+
+H200 = Target("cuda", 0, "NVIDIA H200", 90, 132, 232448)
+A100 = Target("cuda", 0, "NVIDIA A100", 80, 108, 166912)
+MI300 = Target("hip", 0, "AMD MI300X", 94, 304, 65536)
+TARGETS = {"sm_90": H200, "sm_80": A100, "gfx942": MI300}
+
+
+def contraction(
+    equation: str, extents: dict[str, int], dtype: torch.dtype, out: torch.dtype, **given: object
+) -> Contraction:
+    notation = parse(equation)
+    a, b = (Layout.contiguous([extents[label] for label in term], dtype) for term in notation.inputs)
+    d = Layout.contiguous([extents[label] for label in notation.output], out)
+    precision = given.pop("precision", None)
+    modes = class_modes(notation, a, b, None, d, extents)
+    return canonical(Contraction(modes, a, b, None, d, resolve(dtype, dtype, precision), text=equation, **given))  # type: ignore[arg-type]
+
+
+def report(described: Contraction, architecture: str) -> dict[str, object]:
+    """Of the first choice for a contraction."""
+    target = TARGETS[architecture]
+    choice = choose(described, "triton", target)
+    (family,) = [room for room in (matrix, vector) if choice.best.schedule.family == room.NAME]
+    launch = family.build(described, choice.best.schedule, target)
+    kernels = getattr(launch, "kernels", (launch,))
+    built = compiled(kernels[0], architecture)
+    text = built.asm["amdgcn" if architecture.startswith("gfx") else "ptx"]
+    return {"schedule": str(choice.best.schedule), "shared": built.metadata.shared, **instructions(text)}
+
+
+def main() -> None:
+    half, single, double = torch.float16, torch.float32, torch.float64
+    extents = {case.name: case.extents for case in tccg()}
+    equations = {case.name: case.equation for case in tccg()}
+    results: dict[str, object] = {}
+    for name in list(equations)[::4]:
+        described = contraction(equations[name], extents[name], half, single)
+        results[f"{name} sm_90"] = report(described, "sm_90")
+    first = next(iter(equations))
+    square = dict.fromkeys("ijk", 1024)
+    elu = trace(torch.nn.functional.elu, (half,), hook="b_fn")
+    tanh = trace(torch.tanh, (single,), hook="epilogue")
+    for architecture in ("sm_80", "gfx942"):
+        results[f"{first} {architecture}"] = report(
+            contraction(equations[first], extents[first], half, single), architecture
+        )
+    others = {
+        "fused": contraction(equations[first], extents[first], half, single, b_fn=elu, epilogue=tanh),
+        "tf32": contraction("ik,jk->ij", square, single, single, precision="tf32"),
+        "ieee": contraction("ik,jk->ij", square, single, single),
+        "double": contraction("ik,jk->ij", square, double, double),
+        "vector": contraction("ij,j->i", {"i": 4096, "j": 4096}, single, single),
+    }
+    for name, described in others.items():
+        results[f"{name} sm_90"] = report(described, "sm_90")
+    results["fused gfx942"] = report(others["fused"], "gfx942")
+    json.dump(results, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""What the kernels compile to on GPUs that are not here: the instructions that decide their speed, and no spills."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton")
+
+
+@pytest.fixture(scope="module")
+def report() -> dict[str, dict[str, object]]:
+    script = Path(__file__).with_name("compile_report.py")
+    environment = {**os.environ, "TRITON_INTERPRET": "0"}
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, timeout=500)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
+
+
+def test_half_precision_runs_on_the_tensor_cores_of_hopper(report: dict[str, dict[str, object]]) -> None:
+    suite = {name: found for name, found in report.items() if name.startswith("tccg") and name.endswith("sm_90")}
+    assert len(suite) >= 12
+    for name, found in suite.items():
+        assert found["wgmma"], name
+        assert not found["mma"], name
+
+
+def test_operands_come_by_accesses_of_16_bytes(report: dict[str, dict[str, object]]) -> None:
+    """Every TCCG operand is contiguous along some mode in runs of 8: nothing narrower may be issued."""
+    for name, found in report.items():
+        if name.startswith("tccg") and not name.endswith("gfx942"):
+            assert found["cp.async"] == found["cp.async.16"], name
+            assert found["ld.global"] == found["ld.global.16"], name
+            assert found["cp.async"] or found["ld.global"], name
+
+
+def test_long_sums_are_loaded_asynchronously(report: dict[str, dict[str, object]]) -> None:
+    for name in (
+        "tccg-01 sm_90",
+        "tccg-13 sm_90",
+        "tccg-21 sm_90",
+        "tccg-01 sm_80",
+        "tf32 sm_90",
+        "ieee sm_90",
+        "double sm_90",
+    ):
+        assert report[name]["cp.async"], name
+
+
+def test_results_leave_by_accesses_of_16_bytes(report: dict[str, dict[str, object]]) -> None:
+    for name, found in report.items():
+        if not name.endswith("gfx942") and not name.startswith("vector"):
+            assert found["st.global"] == found["st.global.16"], name
+
+
+def test_nothing_spills(report: dict[str, dict[str, object]]) -> None:
+    for name, found in report.items():
+        assert found["local"] == 0, name
+
+
+def test_other_architectures_use_their_own_matrix_instructions(report: dict[str, dict[str, object]]) -> None:
+    assert report["tccg-01 sm_80"]["mma"]
+    assert report["tccg-01 gfx942"]["mfma"]
+    assert report["fused gfx942"]["mfma"]
+
+
+def test_fused_functions_keep_the_fast_path(report: dict[str, dict[str, object]]) -> None:
+    assert report["fused sm_90"]["wgmma"]
+    assert report["fused sm_90"]["cp.async"] == report["fused sm_90"]["cp.async.16"]
+
+
+def test_single_precision_is_never_shortened_silently(report: dict[str, dict[str, object]]) -> None:
+    """FIELD-BUGS 21: fp32 `tl.dot` silently in TF32."""
+    assert report["ieee sm_90"]["wgmma"] == report["ieee sm_90"]["mma"] == 0
+    assert report["tf32 sm_90"]["wgmma"]
+    assert report["double sm_90"]["mma"]
