@@ -170,13 +170,15 @@ def _console() -> Console:
 @contextmanager
 def _progress(title: str, total: int | None) -> Iterator[Callable[[str], None]]:
     """A progress bar on standard error; call what it yields with the name of each step as that begins."""
+    console = Console(stderr=True)
     bar = Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
         *([BarColumn(), MofNCompleteColumn()] if total is not None else []),
         TimeElapsedColumn(),
-        console=Console(stderr=True),
+        console=console,
         transient=True,
+        disable=not console.is_terminal,
     )
     with bar:
         task = bar.add_task(title, total=total)

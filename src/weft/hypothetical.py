@@ -73,6 +73,8 @@ def choice_for(request: Request) -> tuple[Contraction, Choice | None]:
 
 def _read(equation: str) -> Notation:
     notation = parse(equation)
+    if len(notation.inputs) != 2:
+        raise NotationError(f"a contraction has two operands, '{notation}' names {len(notation.inputs)}")
     if any(Ellipsis in term for term in notation.inputs):
         raise NotationError("'...' has no extents without tensors: spell its labels out")
     return notation

@@ -23,7 +23,7 @@ from weft.units import duration, share, si
 
 MODES_SHOWN = 10
 CANDIDATES_SHOWN = 4
-EXCLUSIONS_SHOWN = 8
+EXCLUSIONS_SHOWN = 6
 _INDENT = 12  # columns for the name of each part
 
 _ROLES = {Role.BATCH: "batch", Role.M: "m", Role.N: "n", Role.K: "k (summed)"}
@@ -40,7 +40,7 @@ class _Hook:
 
 
 def explain(request: Request, contraction: Contraction, choice: Choice | None) -> str:
-    """The text of `Plan.explain`, at most some forty lines.
+    """The text of `Plan.explain`, at most forty lines.
 
     `contraction` is the canonical form that was planned; `choice` is None for the reference backend, which chooses
     nothing. Nothing is measured here: ceilings are those kept from an earlier measurement, or a datasheet's.
