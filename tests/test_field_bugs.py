@@ -100,9 +100,7 @@ class TestExtents:
         a, b = (integers(tuple(extents[label] for label in term), backend) for term in ("bmkx", "bkny"))
         c = integers(tuple(extents[label] for label in "bmn"), backend, 3)
         guarded = poisoned(tuple(c.shape), torch.float32, device=backend.device)
-        weft.contract(
-            "bmkx,bkny->bmn", a, b, c=c, beta=2, out=guarded.tensor, epilogue=epilogue, backend=backend.name
-        )
+        weft.contract("bmkx,bkny->bmn", a, b, c=c, beta=2, out=guarded.tensor, epilogue=epilogue, backend=backend.name)
         guarded.check_guards()
         reference, bound = expectation("bmkx,bkny->bmn", a, b, c=c, beta=2, epilogue=epilogue)
         assert_close(guarded.tensor, reference, bound)

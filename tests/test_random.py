@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pytest
 import torch
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
@@ -94,3 +95,10 @@ def test_on_the_cpu(case: Case) -> None:
 @given(contractions(Limits(work=1 << 12, modes=8)))
 def test_in_the_interpreter(case: Case) -> None:
     check_exactly(case, INTERPRETER)
+
+
+@pytest.mark.gpu
+@given(contractions(Limits(work=1 << 20, modes=8)))
+@settings(max_examples=5 * settings().max_examples)
+def test_on_a_gpu(case: Case) -> None:
+    check_exactly(case, CUDA)

@@ -57,16 +57,22 @@ def test_agrees_with_loops(case: Case) -> None:
     np.testing.assert_array_equal(result.numpy(), by_loops(case, plain(given.a), plain(given.b)))
 
 
-@pytest.mark.parametrize(("products", "elements"), [(0, 1 << 28), (16, 0), (0, 64)], ids=["matmul", "halves", "both"])
+@pytest.mark.parametrize(
+    ("products", "elements", "matrices"),
+    [(1, 1 << 28, 1 << 28), (16, 0, 0), (1, 64, 3)],
+    ids=["matmul", "halves", "both"],
+)
 @pytest.mark.parametrize("case", LINEAR, ids=str)
-def test_its_ways_agree(case: Case, products: int, elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_ways_agree(
+    case: Case, products: int, elements: int, matrices: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Broadcasting, matrix products and halving give the same sums, exactly where the values are small integers."""
     small = cases.scaled(case, 256)
     given = cases.operands(small, integers=True)
     expected = reference.contract(small.equation, given.a, given.b)
-    integral = not (given.a.is_floating_point() or given.a.is_complex())
-    monkeypatch.setattr(reference, "_PRODUCTS", max(products, 1) if integral or elements == 0 else products)
+    monkeypatch.setattr(reference, "_PRODUCTS", products)
     monkeypatch.setattr(reference, "_ELEMENTS", elements)
+    monkeypatch.setattr(reference, "_MATRICES", matrices)
     assert torch.equal(reference.contract(small.equation, given.a, given.b), expected)
 
 

@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 Function: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 Equation: TypeAlias = str | Sequence[Sequence[Label]] | Notation
 
-# Products held at once by the naive way, and elements of A, B and D together in one matrix product.
+# Products held at once by the naive way; elements of A, B and D together in one batched matrix product, and matrices.
 _PRODUCTS = 1 << 22
 _ELEMENTS = 1 << 28
+_MATRICES = 1 << 15
 
 _REAL_OF = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 
@@ -199,8 +200,9 @@ def _sum_of_products(x: _Operand, y: _Operand, output: tuple[Label, ...]) -> tor
     exact = all(not (o.stored.is_floating_point() or o.stored.is_complex()) for o in (x, y))
     if math.prod(extents.values()) <= _PRODUCTS:
         return _by_broadcasting(x, y, output)
-    results = math.prod(extents[label] for label in output)
-    if not exact and x.stored.numel() + y.stored.numel() + results <= _ELEMENTS:
+    elements = x.stored.numel() + y.stored.numel() + math.prod(extents[label] for label in output)
+    matrices = math.prod(extents[label] for label in output if label in x.term and label in y.term)
+    if not exact and elements <= _ELEMENTS and matrices <= _MATRICES:
         return _by_matrix_product(x, y, output)
     label = max(extents, key=extents.__getitem__)
     middle = extents[label] // 2

@@ -116,9 +116,7 @@ class Operands(NamedTuple):
     c: torch.Tensor | None
 
 
-def operands(
-    case: Case, *, device: torch.device | str = "cpu", seed: int = 0, integers: bool = False
-) -> Operands:
+def operands(case: Case, *, device: torch.device | str = "cpu", seed: int = 0, integers: bool = False) -> Operands:
     """Random tensors for `case`, laid out as it says; the same for the same `seed` and device."""
     tensors = [
         random_operand(shape, dtype, 3 * seed + at, integers=integers, layout=layout, device=device)
