@@ -326,8 +326,8 @@ class TestBackends:
 
     def test_no_operand_is_copied_whole(self, backend: Backend) -> None:
         """Planned, not run: what a call allocates besides D stays far under the operands."""
-        a = torch.empty(128, 130, 256, device=backend.device)
-        b = torch.empty(256, 128, 130, device=backend.device)
+        a = torch.empty(512, 130, 256, device=backend.device)
+        b = torch.empty(256, 512, 130, device=backend.device)
         p = weft.plan("abc,cad->bd", a, b, backend=backend.name)
         assert 0 <= p.workspace_bytes < a.nbytes / 4
 

@@ -19,6 +19,7 @@ from weft.kernels.geometry import A, B, C, Cut, D, Side, by_stride, cuts_text, n
 from weft.kernels.launch import MOST_PROGRAMS, KernelLaunch, common_reasons, contraction_constants, wide, wide_index
 from weft.plan.schedule import Candidates, Launch, Scalar, Target
 from weft.spec import Contraction, Layout, Mode, Role
+from weft.spec.arithmetic import dtype_name
 
 NAME = "matrix"
 
@@ -111,7 +112,9 @@ def supports(contraction: Contraction, target: Target) -> str | None:
         return reason
     product = contraction.arithmetic.product
     if not product.is_floating_point:
-        return f"{product} products have no matrix instruction here"
+        return f"{dtype_name(product)} products have no matrix instruction here"
+    if product.itemsize < 4 and contraction.arithmetic.accumulate is torch.float64:
+        return f"no matrix instruction adds {dtype_name(product)} products in float64"
     if min(contraction.m, contraction.n) < 2 and contraction.batch > 1:
         return "m or n is 1 in a batch: nothing for a matrix instruction to share"
     return None
