@@ -232,7 +232,7 @@ def _representable(number: Any, dtype: torch.dtype) -> Any:
     if dtype == torch.bool:
         return bool(number)
     if dtype.is_floating_point:
-        return torch.tensor(number, dtype=torch.float64).to(dtype).item()
+        return torch.tensor(number, dtype=torch.float64, device="cpu").to(dtype).item()
     bits = dtype.itemsize * 8
     wrapped = int(number) & ((1 << bits) - 1)
     return wrapped - (1 << bits) if dtype.is_signed and wrapped >> (bits - 1) else wrapped
