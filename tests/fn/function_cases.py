@@ -8,8 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+
+from weft.fn import Pointwise, trace
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
@@ -21,11 +24,46 @@ class Case:
     fn: Callable[..., Any]
     dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float64)
     arity: int = 1
-    #: Beyond this magnitude of the argument the function's own condition number swallows the comparison.
+    #: Beyond this magnitude of the argument the comparison says nothing: periods are lost there.
     reach: float = math.inf
+    #: The result may be a small difference of large terms: errors count against the terms.
+    cancels: bool = False
+    #: In float64, where torch's own result is not to be trusted.
+    truth: Callable[..., torch.Tensor] | None = None
 
     def __str__(self) -> str:
         return self.name
+
+    def trace(self, dtype: torch.dtype) -> Pointwise:
+        if self.arity == 1:
+            return trace(self.fn, (dtype,), hook="fn")
+        return trace(lambda x, y: self.fn(x, y), (dtype, dtype), names=("y",), hook="fn")
+
+    def inputs(self, dtype: torch.dtype) -> list[torch.Tensor]:
+        """512 elements for each parameter: every special value, then ordinary ones; no divisor is integer zero."""
+        values = special_values(dtype)
+        if self.arity == 1:
+            return [values]
+        others = values[torch.randperm(len(values), generator=torch.Generator().manual_seed(3))]
+        return [values, others if dtype.is_floating_point else torch.where(others == 0, 1, others).to(dtype)]
+
+
+def special_values(dtype: torch.dtype) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1)
+    if not dtype.is_floating_point:
+        limits = torch.iinfo(dtype)
+        spread = (torch.arange(512) - 256) * max(1, limits.max // 300)
+        values = spread.clamp(limits.min, limits.max).to(dtype)
+        values[:40] = torch.arange(-20, 20).to(dtype)
+        values[40:42] = torch.tensor([limits.max, limits.min], dtype=dtype)
+        return values
+    info = torch.finfo(dtype)
+    magnitudes = [0.0, math.inf, info.max, info.tiny, info.tiny / 4, info.eps, 0.1, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0]
+    magnitudes += [8.0, 20.0, 88.0, 100.0, 700.0, 1000.0, 4096.0, 1e4, 3e4]
+    specials = torch.tensor([math.nan] + magnitudes + [-x for x in magnitudes], dtype=torch.float64)
+    ordinary = torch.randn(512 - len(specials), generator=generator, dtype=torch.float64)
+    ordinary[::3] *= 40
+    return torch.cat([specials, ordinary * 3]).to(dtype)
 
 
 ACTIVATIONS = [
@@ -38,7 +76,6 @@ ACTIVATIONS = [
         "elu alpha": lambda x: F.elu(x, alpha=1.3),
         "celu": lambda x: F.celu(x, alpha=0.7),
         "selu": F.selu,
-        "gelu": F.gelu,
         "gelu tanh": functools.partial(F.gelu, approximate="tanh"),
         "silu": F.silu,
         "mish": F.mish,
@@ -55,9 +92,19 @@ ACTIVATIONS = [
         "threshold": lambda x: F.threshold(x, 0.1, 20.0),
         "softshrink": F.softshrink,
         "hardshrink": F.hardshrink,
-        "module": torch.nn.GELU(),
         "module in place": torch.nn.ReLU(inplace=True),
     }.items()
+]
+
+
+def _gelu(x: torch.Tensor) -> torch.Tensor:
+    """torch's 1 + erf cancels in the negative tail, in float64 too."""
+    return 0.5 * x * torch.special.erfc(-x / math.sqrt(2))
+
+
+ACTIVATIONS += [
+    Case("gelu", F.gelu, FLOATS, truth=_gelu),
+    Case("module", torch.nn.GELU(), FLOATS, truth=_gelu),
 ]
 
 UNARY = [
@@ -118,17 +165,12 @@ UNARY = [
         "where numbers": lambda x: torch.where(x > 0.1, 1.0, -0.0) + x,
         "where infinity": lambda x: torch.where(x >= 0.5, x, -torch.inf),
         "add alpha": lambda x: torch.add(x, x, alpha=0.5),
-        "sub alpha": lambda x: torch.sub(x, 1.1, alpha=3),
         "rsub": lambda x: 1.1 - x,
-        "third": lambda x: x * 0.1 + 1 / 3,
         "div": lambda x: x / 3.0,
         "div by eight": lambda x: x / 8,
         "div trunc": lambda x: torch.div(x, 0.7, rounding_mode="trunc"),
         "div floor": lambda x: torch.div(x, 0.7, rounding_mode="floor"),
         "floor_divide": lambda x: x // -0.75,
-        "remainder": lambda x: x % 0.75,
-        "remainder negative": lambda x: x % -3,
-        "fmod": lambda x: torch.fmod(x, 0.75),
         "pow 0": lambda x: x**0,
         "pow 1": lambda x: x**1,
         "pow 2": lambda x: x**2,
@@ -187,8 +229,6 @@ BINARY = [
         "div tensors": lambda x, y: x / y,
         "div trunc tensors": lambda x, y: torch.div(x, y, rounding_mode="trunc"),
         "div floor tensors": lambda x, y: torch.div(x, y, rounding_mode="floor"),
-        "remainder tensors": lambda x, y: x % y,
-        "fmod tensors": torch.fmod,
         "pow tensors": torch.pow,
         "maximum": torch.maximum,
         "minimum": torch.minimum,
@@ -200,13 +240,6 @@ BINARY = [
         "copysign": torch.copysign,
         "nextafter": torch.nextafter,
         "heaviside": torch.heaviside,
-        "lerp": lambda x, y: torch.lerp(x, y, 0.3),
-        "lerp far": lambda x, y: torch.lerp(x, y, 0.8),
-        "lerp tensor": lambda x, y: torch.lerp(x, y, torch.sigmoid(x)),
-        "addcmul": lambda x, y: torch.addcmul(x, x, y, value=0.5),
-        "addcdiv": lambda x, y: torch.addcdiv(x, x, y, value=2),
-        "logaddexp": torch.logaddexp,
-        "logaddexp2": torch.logaddexp2,
         "xlogy": torch.xlogy,
         "xlogy number": lambda x, y: torch.xlogy(x, 2.0) + torch.xlogy(2.0, y),
         "xlog1py": torch.special.xlog1py,
@@ -219,6 +252,42 @@ BINARY = [
         "only the other": lambda x, y: y + 1,
         "neither": lambda x, y: 0.5,
     }.items()
+]
+
+#: torch's vectorised remainder is NaN for the largest dividends; NumPy's is exact.
+REMAINDERS = [
+    Case("remainder", lambda x: x % 0.75, truth=lambda x: _remainder(x, torch.tensor(0.75))),
+    Case("remainder negative", lambda x: x % -3, truth=lambda x: _remainder(x, torch.tensor(-3.0))),
+    Case("fmod", lambda x: torch.fmod(x, 0.75), truth=lambda x: _fmod(x, torch.tensor(0.75))),
+    Case("remainder tensors", lambda x, y: x % y, arity=2, truth=lambda x, y: _remainder(x, y)),
+    Case("fmod tensors", torch.fmod, arity=2, truth=lambda x, y: _fmod(x, y)),
+]
+
+
+def _fmod(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(np.fmod(x.numpy(), y.numpy()))
+
+
+def _remainder(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    rest = _fmod(x, y)
+    return torch.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest)
+
+
+CANCELLING = [
+    Case("sub alpha", lambda x: torch.sub(x, 1.1, alpha=3), cancels=True),
+    Case("third", lambda x: x * 0.1 + 1 / 3, cancels=True),
+    *(
+        Case(name, fn, arity=2, cancels=True)
+        for name, fn in {
+            "lerp": lambda x, y: torch.lerp(x, y, 0.3),
+            "lerp far": lambda x, y: torch.lerp(x, y, 0.8),
+            "lerp tensor": lambda x, y: torch.lerp(x, y, torch.sigmoid(x)),
+            "addcmul": lambda x, y: torch.addcmul(x, x, y, value=0.5),
+            "addcdiv": lambda x, y: torch.addcdiv(x, x, y, value=2),
+            "logaddexp": torch.logaddexp,
+            "logaddexp2": torch.logaddexp2,
+        }.items()
+    ),
 ]
 
 INTEGER = [
@@ -265,4 +334,4 @@ INTEGER = [
     ]
 ]
 
-CASES = ACTIVATIONS + UNARY + BINARY + INTEGER
+CASES = [*ACTIVATIONS, *UNARY, *BINARY, *REMAINDERS, *CANCELLING, *INTEGER]

@@ -67,7 +67,7 @@ def gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
     if approximate == "tanh":
         inner = (x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)
         return x * 0.5 * (torch.tanh(inner) + 1.0)
-    return x * 0.5 * (torch.erf(x * math.sqrt(0.5)) + 1.0)
+    return x * 0.5 * torch.erfc(x * -math.sqrt(0.5))  # 1 + erf would cancel in the negative tail
 
 
 @_decomposes

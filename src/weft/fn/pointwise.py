@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import fx
 
@@ -108,7 +109,7 @@ class RecordedFunction(Pointwise):
         dtypes = tuple(tensor.dtype for tensor in tensors)
         if dtypes != self.dtypes:
             raise DTypeError(f"the function was traced for {self.dtypes} ({', '.join(self.inputs)}), not for {dtypes}")
-        shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
+        shape = _common_shape([tensor.shape for tensor in tensors])
         # A 0-d tensor would promote the others as a Python number does, and not as it did when recorded.
         blocks = [tensor if tensor.dim() else tensor.reshape(1) for tensor in tensors]
         with torch._C._DisableAutocast():
@@ -168,7 +169,12 @@ class TritonFunction(Pointwise):
         )
 
 
-def _shaped(result: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+def _common_shape(shapes: Sequence[torch.Size]) -> tuple[int, ...]:
+    # NumPy's, because the first use of torch.broadcast_shapes imports SymPy.
+    return shapes[0] if all(shape == shapes[0] for shape in shapes) else np.broadcast_shapes(*shapes)
+
+
+def _shaped(result: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     result = result.resolve_conj()
     if result.shape == shape:
         return result

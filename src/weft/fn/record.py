@@ -1,9 +1,10 @@
 """Record a function of tensors as an FX graph of pointwise aten operations.
 
-The function runs once on fake tensors (shapes and dtypes, no data) under a dispatch mode that writes down every aten
-operation. `make_fx` does the same for programs of any kind; this recorder is for pointwise ones, and in return an
-operation that cannot be fused is refused at the line of the user's file where it stands, in-place operations become
-plain ones, shapes and devices leave no trace in the graph, and a recording takes a tenth of the time.
+The function runs once on `Element` tensors, which have a shape, a dtype and no data, under a dispatch mode that
+writes down every aten operation. `make_fx` does the same for programs of any kind; this recorder is for pointwise
+ones, and in return an operation that cannot be fused is refused at the line of the user's file where it stands,
+in-place operations become plain ones, shapes and devices leave no trace in the graph, and a recording takes a tenth
+of the time. torch's own fake tensors would do but for their first use, which imports its compiler and Triton.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from weft.fn.advice import instead_of, user_line
 
 aten = torch.ops.aten
 
+#: An unremarkable number: half of it, its remainders and it less a few are not zero, and it fits 8 bits.
+_SAMPLE = 103
 #: Operations that read a value into Python.
 _READS = frozenset({"_local_scalar_dense", "item", "is_nonzero", "equal", "is_same_size", "allclose"})
 #: Operations that share memory with their argument and change nothing, as long as the shape stays.
@@ -53,12 +56,31 @@ _PLACEMENT = frozenset({"device", "layout", "pin_memory", "memory_format", "non_
 
 @dataclass(slots=True, eq=False)
 class _Value:
-    """What a tensor stands for. Tensors that share memory share one `_Value`, so an in-place change reaches all."""
+    """What an `Element` stands for. Elements that share memory share one, so an in-place change reaches all of them."""
 
     node: fx.Node
-    constant: bool  # no input enters it
+    sample: torch.Tensor  # what torch's own rules of shapes and dtypes are asked with; any data, unless constant
+    constant: bool = False  # no input enters the value, and the 0-d sample is the value
     parts: bool = False  # the two parts of a complex value, with a last axis of two
-    viewed: bool = False  # a part of it is seen through another `_Value`
+    viewed: bool = False  # its memory is seen through another `_Value`
+
+
+class Element(torch.Tensor):
+    """A tensor without data, on the CPU as far as the user's function can tell."""
+
+    value: _Value
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @staticmethod
+    def __new__(cls, value: _Value) -> Element:
+        shape, dtype = value.sample.shape, value.sample.dtype
+        element = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=torch.device("cpu"))
+        element.value = value
+        return element
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        raise FunctionError(f"a value of a recorded function was kept and used after the recording, in {func}")
 
 
 def record(
@@ -68,9 +90,9 @@ def record(
     *,
     hook: str,
     fusible: Callable[[str], bool],
-    decompositions: Mapping[str, Callable[..., torch.Tensor]] | None = None,
+    decompositions: Mapping[str, Callable[..., Any]] | None = None,
 ) -> fx.Graph:
-    """Run `function` on fake tensors of that shape, one for each dtype, and return what it did.
+    """Run `function` on elements of that shape, one for each dtype, and return what it did.
 
     Placeholders are the tensors in order; the output is a node, or a tuple of nodes where the function returns a
     tuple. Every node carries `meta["dtype"]` and `meta["scalar"]` (true for 0-d values, which torch promotes like
@@ -78,13 +100,9 @@ def record(
     underscore of in-place forms) may stand in the graph; those named in `decompositions` are replaced by what
     their function does. Raises `FunctionError`, beginning with `hook`, for anything that is not pointwise.
     """
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    with _disable_current_modes(), torch.no_grad(), torch._C._DisableAutocast(), FakeTensorMode():
+    with _disable_current_modes(), torch.no_grad(), torch._C._DisableAutocast():
         recorder = _Recorder(tuple(shape), hook, fusible, decompositions or {})
-        inputs = [torch.empty(tuple(shape), dtype=dtype) for dtype in dtypes]
-        for position, tensor in enumerate(inputs):
-            recorder.placeholder(f"x{position}", tensor)
+        inputs = [recorder.placeholder(f"x{position}", dtype) for position, dtype in enumerate(dtypes)]
         with recorder:
             result = _call_user(function, inputs, recorder)
         recorder.finish(result)
@@ -131,23 +149,27 @@ class _Recorder(TorchDispatchMode):
         shape: tuple[int, ...],
         hook: str,
         fusible: Callable[[str], bool],
-        decompositions: Mapping[str, Callable[..., torch.Tensor]],
+        decompositions: Mapping[str, Callable[..., Any]],
     ) -> None:
         super().__init__()
         self.graph = fx.Graph()
+        self.hook = hook
         self.refusal: FunctionError | None = None
         self._shape = shape
-        self.hook = hook
         self._fusible = fusible
         self._decompositions = decompositions
-        self._values: dict[int, _Value] = {}
-        self._alive: list[torch.Tensor] = []  # keeps the ids in _values from being used again
         self._first: fx.Node | None = None
 
-    def placeholder(self, name: str, tensor: torch.Tensor) -> None:
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Keep torch from wrapping `__torch_dispatch__` for its compiler, whose import takes seconds."""
+        return False
+
+    def placeholder(self, name: str, dtype: torch.dtype) -> Element:
         node = self.graph.placeholder(name)
         self._first = self._first or node
-        self._bind(tensor, _Value(self._describe(node, tensor), constant=False))
+        sample = torch.full(self._shape, _SAMPLE, device="cpu").to(dtype)
+        return Element(_Value(_describe(node, sample), sample))
 
     def finish(self, result: Any) -> None:
         several = isinstance(result, (tuple, list))
@@ -166,19 +188,17 @@ class _Recorder(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func.namespace == "prim":  # asks for a device or layout and computes nothing
-            return func(*args, **kwargs)
-        schema_name = func._schema.name.removeprefix("aten::")
         in_place = func._schema.is_mutable
-        name = schema_name.removesuffix("_") if in_place else schema_name
+        name = func._schema.name.partition("::")[2]
+        name = name.removesuffix("_") if in_place else name
         if func.namespace != "aten":
             raise self._cannot(str(func), instead_of(name))
         if "out" in kwargs:
             raise self._cannot(f"aten.{name} with out=", "return the result")
         if name in _READS:
             return self._read(func, args, kwargs)
-        if name in _ALIASES and isinstance(args[0], torch.Tensor) and id(args[0]) not in self._values:
-            return self._literal(func, args, kwargs)
+        if name == "lift_fresh" and not isinstance(args[0], Element):
+            return self._literal(args[0])
         if name in _FILLS or name == "fill":
             return self._fill(func, name, in_place, args, kwargs)
         if name in self._decompositions and not in_place:
@@ -186,158 +206,156 @@ class _Recorder(TorchDispatchMode):
                 return self._decompositions[name](*args, **kwargs)
         return self._pointwise(func, name, in_place, args, kwargs)
 
-    def _pointwise(
-        self, func: Any, name: str, in_place: bool, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> torch.Tensor:
-        of_parts = bool(args) and isinstance(args[0], torch.Tensor) and self._is_parts(args[0])
+    def _pointwise(self, func: Any, name: str, in_place: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        of_parts = bool(args) and isinstance(args[0], Element) and args[0].value.parts
         if not (of_parts or name in _SHARING or self._fusible(name)):
             with self:  # composite operations come in whole while a decomposition runs
-                parts = func.decompose(*args, **kwargs)
-            if parts is NotImplemented:
+                result = func.decompose(*args, **kwargs)
+            if result is NotImplemented:
                 raise self._cannot(f"aten.{name}", instead_of(name))
-            return parts
-        known = [self._known(tensor) for tensor in _tensors(args, kwargs)]
-        self._check_device(kwargs.get("device"))
-        out = func(*args, **kwargs)
+            return result
+        values = [self._value(tensor) for tensor in _tensors(args, kwargs)]
+        first = values[0]
         if of_parts:
-            return self._part(name, args, known[0], out)
-        if name == "view_as_real":
-            known[0].viewed = True
-            return self._bind(out, _Value(known[0].node, known[0].constant, parts=True))
+            return self._part(name, args, first)
         if name in _LAZY:
-            known[0].viewed = True
-            node = self._call(_LAZY[name], args, {}, out)
-            return self._bind(out, _Value(node, known[0].constant, viewed=True))
-        if name == "log_sigmoid_forward":  # hands out a buffer for its backward as well
-            node = self._call(aten.log_sigmoid.default, args, {}, out[0])
-            self._bind(out[0], _Value(node, known[0].constant))
-            return out
-        self._check_shape(name, out)
-        if name in _ALIASES and out.dtype == args[0].dtype:
-            if out.dim() > 0 and args[0].dim() == 0:
-                return self._bind(out, _Value(self._spread(known[0].node, out), constant=False, viewed=True))
-            return self._bind(out, known[0])
-        if name in _COPIES and out.dtype == args[0].dtype:
-            return self._bind(out, _Value(known[0].node, known[0].constant))
+            first.viewed = True
+            return self._add(_LAZY[name], args, kwargs, viewed=True)
+        if name == "view_as_real":
+            first.viewed = True
+            return Element(_Value(first.node, self._ask(func, args, kwargs), parts=True))
         if in_place:
-            return self._change(func, name, args, kwargs, known[0])
-        if name == "_to_copy":
-            kwargs = {"dtype": out.dtype}
-        node = self._call(func, args, kwargs, out)
-        return self._bind(out, _Value(node, all(value.constant for value in known)))
+            return self._change(name, func, args, kwargs)
+        if name == "log_sigmoid_forward":  # hands out a buffer for its backward as well
+            return self._add(aten.log_sigmoid.default, args, kwargs), args[0]
+        if name in _ALIASES or name in _COPIES:
+            return self._same(func, name, args, kwargs)
+        return self._add(func, args, kwargs)
 
-    def _change(
-        self, func: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], value: _Value
-    ) -> torch.Tensor:
+    def _add(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], viewed: bool = False) -> Element:
+        """Write the operation down as it is."""
+        sample = self._ask(func, args, kwargs)
+        self._check_shape(func, sample)
+        constant = all(tensor.value.constant for tensor in _tensors(args, kwargs))
+        return Element(_Value(self._call(func, args, kwargs, sample), sample, constant, viewed=viewed))
+
+    def _same(self, func: Any, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Element:
+        """An operation that may change nothing: a view of the same shape, a cast to the same dtype, a copy."""
+        value, sample = args[0].value, self._ask(func, args, kwargs)
+        self._check_shape(func, sample)
+        if sample.dtype != value.sample.dtype:
+            return self._add(func, args, {"dtype": sample.dtype})
+        if name in _COPIES:
+            return Element(_Value(value.node, value.sample, value.constant))
+        if sample.dim() > value.sample.dim():
+            value.viewed = True
+            return Element(_Value(self._spread(value.node, sample), sample, viewed=True))
+        return Element(value)
+
+    def _change(self, name: str, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Element:
         """Write an in-place operation down as the plain one, cast back to the dtype that the memory has."""
         target = args[0]
-        self._check_unviewed(name, value)
-        plain = getattr(getattr(aten, name), func._overloadname)
-        if name in self._decompositions:
-            with self:
-                out = self._decompositions[name](*args, **kwargs)
-            node = self._values[id(out)].node
-        else:
-            out = plain(*args, **kwargs)
-            node = self._call(plain, args, kwargs, out)
-        if out.dtype != target.dtype:
-            node = self._call(aten._to_copy.default, (node,), {"dtype": target.dtype}, target)
-        value.node = node
-        value.constant = value.constant and all(self._known(t).constant for t in _tensors(args[1:], kwargs))
+        self._ask(func, args, kwargs)  # refuses what torch refuses to do in place
+        self._check_unviewed(name, target.value)
+        with self:
+            out = getattr(getattr(aten, name), func._overloadname)(*args, **kwargs)
+            if out.dtype != target.dtype:
+                out = out.to(target.dtype)
+        target.value.node, target.value.sample = out.value.node, out.value.sample
+        target.value.constant = out.value.constant
         return target
 
-    def _part(self, name: str, args: Sequence[Any], value: _Value, out: torch.Tensor) -> torch.Tensor:
+    def _part(self, name: str, args: Sequence[Any], value: _Value) -> Element:
         if name == "_neg_view":  # of both parts: of the value
-            node = self.graph.call_function(aten.neg.default, (value.node,))
-            node.meta.update(value.node.meta)
-            return self._bind(out, _Value(node, value.constant, parts=True))
+            whole = torch.view_as_complex(value.sample)
+            return Element(_Value(self._call(aten.neg.default, (value.node,), {}, whole), value.sample, parts=True))
         if name != "select" or args[1] not in (-1, len(self._shape)):
             raise self._cannot(f"aten.{name} on the two parts of a complex value", "use .real and .imag")
         operation = aten.imag.default if args[2] in (1, -1) else aten.real.default
-        node = self._call(operation, (value.node,), {}, out)
-        return self._bind(out, _Value(node, value.constant, viewed=True))
+        sample = value.sample.select(-1, 0)
+        return Element(_Value(self._call(operation, (value.node,), {}, sample), sample, viewed=True))
 
-    def _fill(
-        self, func: Any, name: str, in_place: bool, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> torch.Tensor:
+    def _fill(self, func: Any, name: str, in_place: bool, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Element:
         position, number = (1, None) if name == "fill" else _FILLS[name]
         number = args[position] if number is None else number
-        like = self._known(args[0]) if isinstance(args[0], torch.Tensor) else None
-        out = func(*args, **kwargs)
-        self._check_shape(name, out)
+        sample = self._ask(func, args, kwargs)
+        self._check_shape(func, sample)
         if isinstance(number, torch.Tensor):  # fill_ with a 0-d tensor
-            node = self._spread(self._known(number).node, out)
+            value = _Value(self._spread(self._value(number).node, sample), sample)
         else:
-            node = self._full(number, out)
-        if in_place and like is not None:
-            self._check_unviewed(name, like)
-            like.node = node
-            return args[0]
-        return self._bind(out, _Value(node, constant=out.dim() == 0))
+            value = self._constant(number, sample)
+        if not in_place:
+            return Element(value)
+        target = self._value(args[0])
+        self._check_unviewed(name, target)
+        target.node, target.sample, target.constant = value.node, value.sample, value.constant
+        return args[0]
 
-    def _full(self, number: Any, out: torch.Tensor) -> fx.Node:
-        if out.dim() == 0:
-            return self._call(aten.scalar_tensor.default, (number,), {"dtype": out.dtype}, out)
-        return self._call(aten.full_like.default, (self._first, number), {"dtype": out.dtype}, out)
-
-    def _spread(self, node: fx.Node, out: torch.Tensor) -> fx.Node:
-        """A 0-d value as a block of `out`'s dtype, which promotes other values as a block does."""
-        if node.meta["dtype"] != out.dtype:
-            node = self._call(aten._to_copy.default, (node,), {"dtype": out.dtype}, out)
-        if out.dim() == 0:
-            return node
-        return self._call(aten.where.self, (self._full(True, out.bool()), node, node), {}, out)
-
-    def _literal(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:
-        """`torch.tensor(2.0)` inside the function: a constant. Any other tensor from outside is refused."""
-        (tensor,) = args[:1]
-        if func._schema.name != "aten::lift_fresh":
-            self._known(tensor)
+    def _literal(self, tensor: torch.Tensor) -> Element:
+        """`torch.tensor(2.0)` inside the function: a constant."""
         if tensor.dim() != 0:
             raise self._refuse(
                 f"a tensor made inside the function must be 0-d, this one has shape {tuple(tensor.shape)}"
                 f"{self._line()}; pass it by operands="
             )
-        with _disable_current_modes():
-            number = tensor.item()
-        out = func(*args, **kwargs)
-        return self._bind(out, _Value(self._full(number, out), constant=True))
+        return Element(self._constant(tensor.item(), tensor))
 
     def _read(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        if all(self._known(tensor).constant for tensor in _tensors(args, kwargs)):
-            return func(*args, **kwargs)  # a constant of the function itself
-        raise self._refuse(f"{_READS_ADVICE}{self._line()}")
+        if not all(self._value(tensor).constant for tensor in _tensors(args, kwargs)):
+            raise self._refuse(f"{_READS_ADVICE}{self._line()}")
+        return _plainly(func, args, kwargs)  # a constant of the function's own
 
     # -- the graph -----------------------------------------------------------------------------------------------
 
-    def _call(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: torch.Tensor) -> fx.Node:
-        named = {key: self._node(value) for key, value in kwargs.items() if key not in _PLACEMENT}
-        node = self.graph.call_function(func, tuple(map(self._node, args)), named)
-        return self._describe(node, out)
+    def _ask(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:
+        """Shape and dtype of what torch would return."""
+        device = kwargs.get("device")
+        if device is not None and torch.device(device).type not in ("cpu", "sample"):
+            raise self._cannot(f"moving a value to {device}", "a function runs where its operands are")
+        for tensor in _tensors(args, kwargs):
+            self._value(tensor)
+        try:
+            return _plainly(func, args, kwargs)
+        except RuntimeError as error:
+            if "ZeroDivisionError" not in str(error):
+                raise
+            return _plainly(func, args, kwargs, torch.ones_like)
 
-    def _describe(self, node: fx.Node, tensor: torch.Tensor) -> fx.Node:
-        node.meta["dtype"] = tensor.dtype
-        node.meta["scalar"] = tensor.dim() == 0
-        return node
+    def _call(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], sample: torch.Tensor) -> fx.Node:
+        plain = [argument.value.node if isinstance(argument, Element) else argument for argument in args]
+        named = {
+            key: value.value.node if isinstance(value, Element) else value
+            for key, value in kwargs.items()
+            if key not in _PLACEMENT
+        }
+        return _describe(self.graph.call_function(func, tuple(plain), named), sample)
 
-    def _node(self, argument: Any) -> Any:
-        return self._known(argument).node if isinstance(argument, torch.Tensor) else argument
+    def _constant(self, number: Any, sample: torch.Tensor) -> _Value:
+        dtype = {"dtype": sample.dtype}
+        if sample.dim() > 0:
+            return _Value(self._call(aten.full_like.default, (self._first, number), dtype, sample), sample)
+        node = self._call(aten.scalar_tensor.default, (number,), dtype, sample)
+        return _Value(node, sample.new_full((), number), constant=True)
 
-    def _bind(self, tensor: torch.Tensor, value: _Value) -> torch.Tensor:
-        self._alive.append(tensor)
-        self._values[id(tensor)] = value
-        return tensor
+    def _spread(self, node: fx.Node, sample: torch.Tensor) -> fx.Node:
+        """A 0-d value as a block of `sample`'s dtype, which promotes other values as a block does."""
+        if node.meta["dtype"] != sample.dtype:
+            node = self._call(aten._to_copy.default, (node,), {"dtype": sample.dtype}, sample)
+        if sample.dim() == 0:
+            return node
+        always = self._constant(True, sample.bool())
+        return self._call(aten.where.self, (always.node, node, node), {}, sample)
 
     def _result(self, result: Any) -> fx.Node:
         if isinstance(result, torch.Tensor):
-            value = self._known(result)
+            value = self._value(result)
             if value.parts or tuple(result.shape) not in ((), self._shape):
                 raise self._misshapen("the function returns", result)
             return value.node
         if isinstance(result, (bool, int, float, complex)):
             assert self._first is not None
-            like = torch.empty(self._shape, dtype=self._first.meta["dtype"])
-            return self._full(result, torch.empty((), dtype=torch.result_type(like, result)))
+            like = torch.empty(self._shape, dtype=self._first.meta["dtype"], device="cpu")
+            return self._constant(result, torch.empty((), dtype=torch.result_type(like, result), device="cpu")).node
         what = "nothing" if result is None else type(result).__name__
         raise self._refuse(f"the function returns {what}, not a tensor, a number or a tuple of them")
 
@@ -356,37 +374,48 @@ class _Recorder(TorchDispatchMode):
             f"{self._line()}; a function works on one element at a time"
         )
 
-    def _known(self, tensor: torch.Tensor) -> _Value:
-        value = self._values.get(id(tensor))
-        if value is None:
-            raise self._refuse(
-                f"the function closes over a tensor of shape {tuple(tensor.shape)}, {tensor.dtype}{self._line()}; "
-                "make it a parameter and pass it by operands= (Python numbers may be closed over)"
-            )
-        return value
-
-    def _is_parts(self, tensor: torch.Tensor) -> bool:
-        value = self._values.get(id(tensor))
-        return value is not None and value.parts
+    def _value(self, tensor: torch.Tensor) -> _Value:
+        if isinstance(tensor, Element) and tensor.value.node.graph is self.graph:
+            return tensor.value
+        raise self._refuse(
+            f"the function closes over a tensor of shape {tuple(tensor.shape)}, {tensor.dtype}{self._line()}; "
+            "make it a parameter and pass it by operands= (Python numbers may be closed over)"
+        )
 
     def _check_unviewed(self, name: str, value: _Value) -> None:
         if value.viewed:
             raise self._cannot(f"aten.{name}_ on memory that is seen through a conjugate or part as well")
 
-    def _check_device(self, device: Any) -> None:
-        if device is not None and torch.device(device).type not in ("cpu", "meta"):
-            raise self._cannot(f"moving a value to {device}", "a function runs where its operands are")
-
-    def _check_shape(self, name: str, out: torch.Tensor) -> None:
-        if tuple(out.shape) not in ((), self._shape):
-            raise self._misshapen(f"aten.{name} makes", out)
+    def _check_shape(self, func: Any, sample: torch.Tensor) -> None:
+        if tuple(sample.shape) not in ((), self._shape):
+            raise self._misshapen(f"aten.{func._schema.name.partition('::')[2]} makes", sample)
 
     def _line(self) -> str:
         return user_line(entry=_call_user.__name__)
 
 
-def _tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = []
+def _describe(node: fx.Node, tensor: torch.Tensor) -> fx.Node:
+    node.meta["dtype"] = tensor.dtype
+    node.meta["scalar"] = tensor.dim() == 0
+    return node
+
+
+def _plainly(
+    func: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    stand_in: Callable[[torch.Tensor], torch.Tensor] = lambda sample: sample,
+) -> Any:
+    """Run an operation for itself, on the samples of the elements."""
+
+    def plain(argument: Any) -> Any:
+        return stand_in(argument.value.sample) if isinstance(argument, Element) else argument
+
+    return func(*map(plain, args), **{key: plain(value) for key, value in kwargs.items()})
+
+
+def _tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    found: list[Any] = []
     for argument in (*args, *kwargs.values()):
         if isinstance(argument, torch.Tensor):
             found.append(argument)

@@ -95,13 +95,16 @@ def _check_parameters(fn: Callable[..., Any], names: tuple[str, ...], hook: str)
         signature = inspect.signature(target)
     except (TypeError, ValueError):  # a built-in without one
         return "value"
+    takes = f"the function takes {signature}"
+    if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in signature.parameters.values()):
+        for name in names:
+            if name not in signature.parameters:
+                raise FunctionError(f"{hook}: no parameter is called '{name}'; {takes}")
     try:
         signature.bind(None, **dict.fromkeys(names))
     except TypeError as error:
-        raise FunctionError(
-            f"{hook}: {error}; the function takes {signature}, and is given the value first"
-            + (f" and then {', '.join(names)} by name" if names else " and nothing else (see operands= and indices=)")
-        ) from None
+        given = f" and then {', '.join(names)} by name" if names else " alone (more comes by operands= and indices=)"
+        raise FunctionError(f"{hook}: {error}; {takes}, and is given the value{given}") from None
     parameter = next(iter(signature.parameters.values()))
     return "value" if parameter.kind is parameter.VAR_POSITIONAL else parameter.name
 
