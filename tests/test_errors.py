@@ -105,6 +105,7 @@ TYPES = [
     Bad("alpha no integer", D, ("alpha", "0.5", "int32"), a=ones(2, 3, dtype=I32), b=ones(3, 4, dtype=I32),
         options={"alpha": 0.5}),
     Bad("c complex", D, ("c is complex64", "float32"), options={"c": ones(2, 4, dtype=C64)}),
+    Bad("foreign byte order", D, ("a has dtype >f8",), a=np.ones((2, 3), ">f8"), b=np.ones((3, 4))),
     Bad("a list", D, ("a is list",), a=[[1.0]]),
     Bad("None", D, ("b is NoneType",), b=None),
 ]  # fmt: skip
@@ -119,6 +120,9 @@ UNSUPPORTED = [
     Bad("gradient of c", U, ("c requires a gradient",), options={"c": ones(2, 4).requires_grad_()}),
     Bad("sparse", U, ("a is torch.sparse",), a=ones(2, 3).to_sparse()),
     Bad("negative strides", U, ("a has negative strides",), a=np.ones((2, 3))[::-1], b=np.ones((3, 4))),
+    Bad("nested", U, ("nested",), a=torch.nested.nested_tensor([ones(3)], layout=torch.jagged)),
+    Bad("read-only out", U, ("out is a read-only ndarray",), a=np.ones((2, 3)), b=np.ones((3, 4)),
+        options={"out": np.broadcast_to(np.zeros((2, 4)), (2, 4))}),
     Bad("conjugate out", U, ("out is a conjugate",), a=ones(2, 3, dtype=C64), b=ones(3, 4, dtype=C64),
         options={"out": ones(2, 4, dtype=C64).conj()}),
     Bad("fp8", U, ("float8_e4m3fn",), a=ones(2, 3).to(torch.float8_e4m3fn), b=ones(3, 4).to(torch.float8_e4m3fn)),
@@ -169,7 +173,7 @@ def test_contract_says_what_is_wrong(bad: Bad) -> None:
     guarded = poisoned((2, 4), dtype if isinstance(dtype, torch.dtype) else torch.float32)
     untouched = guarded.memory.clone()
     own = bad.options.get("out")
-    before = own.clone() if own is not None and own.device.type == "cpu" else None
+    before = own.clone() if isinstance(own, torch.Tensor) and own.device.type == "cpu" else None
     settled = own is not None or bad.name == "int8 without out_dtype"  # there `out` would say what the type is
     message = fails(bad, weft.contract, **({} if settled else {"out": guarded.tensor}))
     assert torch.equal(guarded.memory, untouched)
@@ -286,6 +290,7 @@ class TestEinsumErrors:
         with pytest.raises(weft.DTypeError) as caught:
             weft.einsum("ab,bc,cd->ad", ones(2, 2), ones(2, 2, dtype=F64), ones(2, 2))
         assert str(caught.value).count("\n  in ") == 1
+        assert "in einsum('ab,bc,cd->ad'; operand 0: 2x2 float32, operand 1: 2x2 float64" in str(caught.value)
 
 
 def test_backend_by_name_never_falls_back() -> None:

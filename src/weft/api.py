@@ -15,7 +15,7 @@ import torch
 from weft.cache import BoundedCache
 from weft.errors import DTypeError, NotationError, ShapeError, UnsupportedError, call_context
 from weft.fn import Pointwise, fingerprint, trace
-from weft.interop import as_tensor, like
+from weft.interop import as_result, as_tensor, like
 from weft.plan.checks import describe_call, reject_gradient
 from weft.plan.plan import Functions, Plan, Request
 from weft.plan.schedule import Scalar
@@ -86,7 +86,7 @@ def contract(
     with call_context(lambda: describe_call("contract", equation, a=a, b=b, c=c, out=out)):
         x, y = _input("a", a), _input("b", b)
         addend = as_tensor("c", c) if c is not None else None
-        target = as_tensor("out", out) if out is not None else None
+        target = as_result(out) if out is not None else None
         found = _find_plan(
             equation, x, y, target, out_dtype, precision, accumulate, (a_fn, b_fn, c_fn, epilogue),
             operands, indices, algebra, deterministic, workspace_limit, backend, tune,
@@ -131,7 +131,7 @@ def plan(
     with call_context(lambda: describe_call("plan", equation, a=a, b=b, c=c, out=out)):
         x, y = _input("a", a), _input("b", b)
         addend = as_tensor("c", c) if c is not None else None
-        target = as_tensor("out", out) if out is not None else None
+        target = as_result(out) if out is not None else None
         found = _find_plan(
             equation, x, y, target, out_dtype, precision, accumulate, (a_fn, b_fn, c_fn, epilogue),
             operands, indices, algebra, deterministic, workspace_limit, backend, tune,
@@ -166,7 +166,7 @@ def einsum(
         tensors = [_input(f"operand {at}", operand) for at, operand in enumerate(operands)]
         notation = expand(notation, [tensor.dim() for tensor in tensors])
         mode_extents(notation, [tensor.shape for tensor in tensors])
-        target = as_tensor("out", out) if out is not None else None
+        target = as_result(out) if out is not None else None
         terms = list(notation.inputs)
         step = partial(contract, precision=precision, accumulate=accumulate, backend=backend)
         if len(tensors) == 1:

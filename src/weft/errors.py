@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+
+_within: ContextVar[bool] = ContextVar("within a public call of weft", default=False)
 
 
 class WeftError(Exception):
@@ -38,9 +41,14 @@ class WorkspaceError(WeftError, MemoryError):
 def call_context(describe: Callable[[], str]) -> Iterator[None]:
     """Append what the public call was given to any `WeftError` that leaves it.
 
-    Inside the library errors are raised short; the sentence with equation, shapes and dtypes is added here, once:
-    an error that already carries a context passes unchanged. `describe` runs only when there is an error.
+    Inside the library errors are raised short; the sentence with equation, shapes and dtypes is added here, once, by
+    the outermost call: einsum describes itself and not the contractions it is made of. `describe` runs only when
+    there is an error.
     """
+    if _within.get():
+        yield
+        return
+    token = _within.set(True)
     try:
         yield
     except WeftError as error:
@@ -49,3 +57,5 @@ def call_context(describe: Callable[[], str]) -> Iterator[None]:
             error.context = context  # type: ignore[attr-defined]
             error.args = (f"{error.args[0] if error.args else ''}\n  in {context}", *error.args[1:])
         raise
+    finally:
+        _within.reset(token)

@@ -13,8 +13,9 @@ from weft.errors import DTypeError, UnsupportedError
 def as_tensor(name: str, value: Any) -> torch.Tensor:
     """`value` as a torch tensor over the same memory: torch as it is, NumPy, CuPy, JAX and others by DLPack."""
     if isinstance(value, torch.Tensor):
-        if value.layout is not torch.strided:
-            raise UnsupportedError(f"{name} is {value.layout}: only strided tensors can be contracted")
+        if value.layout is not torch.strided or value.is_nested:
+            kind = "nested" if value.is_nested else value.layout
+            raise UnsupportedError(f"{name} is {kind}: only strided tensors can be contracted")
         return value
     if isinstance(value, np.ndarray):
         return _from_numpy(name, value)
@@ -26,6 +27,14 @@ def as_tensor(name: str, value: Any) -> torch.Tensor:
                 f"{name} of type {type(value).__name__} does not come through DLPack: {error}"
             ) from None
     raise DTypeError(f"{name} is {type(value).__name__}: a torch tensor or an array that speaks DLPack is needed")
+
+
+def as_result(out: Any) -> torch.Tensor:
+    """`out` as a torch tensor over the same memory; `UnsupportedError` for arrays that are not to be written."""
+    library = type(out).__module__.partition(".")[0]
+    if library in ("jax", "jaxlib") or (isinstance(out, np.ndarray) and not out.flags.writeable):
+        raise UnsupportedError(f"out is a read-only {type(out).__name__}: pass an array that can be written")
+    return as_tensor("out", out)
 
 
 def like(source: Any, tensor: torch.Tensor) -> Any:
@@ -60,7 +69,7 @@ def _from_numpy(name: str, array: np.ndarray) -> torch.Tensor:
         interface = array.__array_interface__
         interface["data"] = (interface["data"][0], False)
         return torch.from_numpy(np.asarray(_Interface(interface, array)))
-    except TypeError:
+    except (TypeError, ValueError):  # the latter for bytes in foreign order
         raise DTypeError(f"{name} has dtype {array.dtype}, which torch does not know") from None
 
 

@@ -14,7 +14,7 @@ import torch
 
 from weft.errors import call_context
 from weft.fn import Pointwise
-from weft.interop import as_tensor, like
+from weft.interop import as_result, as_tensor, like
 from weft.plan.checks import check_addend, check_operand, check_out, checked_scalar, describe_call
 from weft.plan.planner import Choice, choose
 from weft.plan.schedule import Launch, Scalar, Target
@@ -132,7 +132,7 @@ class Plan:
         with call_context(lambda: describe_call("plan", self._request.text, a=a, b=b, c=c, out=out)):
             tensors = [as_tensor(name, value) for name, value in (("a", a), ("b", b))]
             addend = as_tensor("c", c) if c is not None else None
-            target = as_tensor("out", out) if out is not None else None
+            target = as_result(out) if out is not None else None
             result = self.run(tensors[0], tensors[1], addend, alpha, beta, target)
         return out if out is not None else like(a, result)
 
