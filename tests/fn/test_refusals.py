@@ -104,3 +104,16 @@ def test_in_place_on_a_value_seen_in_parts() -> None:
 
     with pytest.raises(FunctionError, match=r"aten\.mul_ on memory that is seen through"):
         trace(fn, (torch.complex64,), hook="fn")
+
+
+def test_a_value_kept_from_an_earlier_recording() -> None:
+    kept = []
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        kept.append(x)
+        return x + kept[0]
+
+    with pytest.raises(FunctionError, match="closes over a tensor"):
+        trace(fn, (torch.float32,))
+    with pytest.raises(FunctionError, match="kept and used after the recording"):
+        kept[0].exp()

@@ -127,6 +127,37 @@ def test_constants_made_inside_the_function() -> None:
     torch.testing.assert_close(trace(fn, (torch.float64,))(x), fn(x), rtol=0, atol=0)
 
 
+def test_constants_changed_in_place() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        two = torch.tensor(2.0)
+        three = two.clone().add_(1)
+        zero = two.clone().zero_()
+        assert (two.item(), three.item(), zero.item()) == (2, 3, 0)
+        return x * two + three + zero
+
+    assert trace(fn, (torch.float32,))(torch.ones(1)).item() == 5
+
+
+def test_divisors_that_happen_to_be_zero_while_recording() -> None:
+    function = trace(lambda x: 10 // (x - x.clamp(max=103)).clamp(min=0), (torch.int32,))
+    assert function(torch.tensor([104, 105], dtype=torch.int32)).tolist() == [10, 5]
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_fp8_values_are_cast_before_they_are_used(dtype: torch.dtype) -> None:
+    function = trace(lambda x: x.float() * 0.5, (dtype,))
+    assert function.result == torch.float32
+    assert function(torch.ones(2).to(dtype)).tolist() == [0.5, 0.5]
+    assert "x0.to(tl.float32)" in function.source
+
+
+def test_the_identity_function_is_nothing() -> None:
+    function = trace(lambda x: x, (torch.bfloat16,))
+    assert function.source.splitlines()[-1] == "    return x0"
+    x = torch.randn(3, dtype=torch.bfloat16)
+    assert torch.equal(function(x), x)
+
+
 def test_numbers_closed_over_are_baked_in() -> None:
     alpha = 0.25
     function = trace(lambda x: x * alpha, (torch.float32,))

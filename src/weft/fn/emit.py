@@ -103,8 +103,8 @@ class Writer:
     def _returned(self, node: fx.Node, inputs: list[fx.Node]) -> str:
         """The value in its own dtype and in the shape that all inputs have together, whichever of them it reads."""
         dtype = node.meta["dtype"]
-        name = self.operand(node, computing(dtype))
-        if computing(dtype) != dtype:
+        name = str(node.target) if node in inputs else self.operand(node, computing(dtype))
+        if computing(dtype) != dtype and node not in inputs:
             name = self.let(f"{name}.to({self.type(dtype)})")
         read = self._sources(node)
         for unread in (entry for entry in inputs if entry not in read):

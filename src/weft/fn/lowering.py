@@ -1,8 +1,10 @@
 """Each primitive aten operation as a Triton expression.
 
 Transcendental functions are `libdevice`'s (CUDA's on NVIDIA, OCML on AMD), not the faster and less exact `tl.exp` and
-its kin; division and square root round correctly. Where Triton's language leaves a case open or decides it otherwise
-than torch does (NaN in maxima, signs of remainders, shifts past the width, negation of zero), the expression says it.
+its kin; division and square root round correctly. On NVIDIA they flush float32 subnormals unless the kernel is
+compiled with Triton's option `enable_reflect_ftz=False`. Where Triton's language leaves a case open or decides it
+otherwise than torch does (NaN in maxima, signs of remainders, shifts past the width, negation of zero), the
+expression says it.
 """
 
 from __future__ import annotations

@@ -310,12 +310,13 @@ class _Recorder(TorchDispatchMode):
     def _ask(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.Tensor:
         """Shape and dtype of what torch would return."""
         device = kwargs.get("device")
-        if device is not None and torch.device(device).type not in ("cpu", "sample"):
+        if device is not None and torch.device(device).type != "cpu":
             raise self._cannot(f"moving a value to {device}", "a function runs where its operands are")
         for tensor in _tensors(args, kwargs):
             self._value(tensor)
         try:
-            return _plainly(func, args, kwargs)
+            # Samples are shared by copies of a value: what an operation writes to is a copy for it alone.
+            return _plainly(func, args, kwargs, torch.clone if func._schema.is_mutable else None)
         except RuntimeError as error:
             if "ZeroDivisionError" not in str(error):
                 raise
@@ -404,12 +405,14 @@ def _plainly(
     func: Any,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
-    stand_in: Callable[[torch.Tensor], torch.Tensor] = lambda sample: sample,
+    stand_in: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> Any:
-    """Run an operation for itself, on the samples of the elements."""
+    """Run an operation for itself, on the samples of the elements or on what stands in for them."""
 
     def plain(argument: Any) -> Any:
-        return stand_in(argument.value.sample) if isinstance(argument, Element) else argument
+        if not isinstance(argument, Element):
+            return argument
+        return argument.value.sample if stand_in is None else stand_in(argument.value.sample)
 
     return func(*map(plain, args), **{key: plain(value) for key, value in kwargs.items()})
 

@@ -76,12 +76,13 @@ def _trace(fn: Callable[..., Any], dtypes: tuple[torch.dtype, ...], names: tuple
         return fn(value, **dict(zip(names, others, strict=True)))
 
     graph, other = (record(call, dtypes, shape, hook=hook, fusible=_fusible) for shape in _SHAPES)
-    if canonical(graph) != canonical(other):
+    function = RecordedFunction(graph, (first, *names))
+    if function.identity != canonical(other):
         raise FunctionError(
             f"{hook}: the function does different things for different shapes of its argument (or from call to call); "
             "it is given blocks of elements, whose shape means nothing"
         )
-    return RecordedFunction(graph, (first, *names))
+    return function
 
 
 def _fusible(name: str) -> bool:
