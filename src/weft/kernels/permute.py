@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -103,8 +103,7 @@ def build(permutation: Permutation, schedule: PermuteSchedule, target: Target) -
     from weft.kernels.permute_kernel import permute_kernel
 
     elements = _elementwise(permutation)
-    real = elements.compute if elements.compute.is_floating_point else None
-    scale = (torch.float64 if real is torch.float64 else torch.float32) if real else torch.int64
+    scale = _PAIRS.get(permutation.scale, permutation.scale)
     constants = {
         "CUT": permute_cut(elements, schedule),
         "FN": elements.fn and elements.fn.jit,
@@ -117,7 +116,7 @@ def build(permutation: Permutation, schedule: PermuteSchedule, target: Target) -
         permute_kernel,
         (elements.x, elements.c, elements.d),
         constants,
-        real is not None,
+        scale.is_floating_point,
         target,
         _programs(elements, schedule),
         schedule.warps,
@@ -135,7 +134,7 @@ class PermuteLaunch:
 
     def __call__(self, x: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar) -> None:
         tensors: list[Any] = [
-            tensor if tensor is None or tensor.dtype == dtype else _seen_as(tensor, dtype)
+            tensor if tensor is None or dtype is None or tensor.dtype == dtype else _seen_as(tensor, dtype)
             for tensor, dtype in zip((x, c, d), self._types, strict=True)
         ]
         self.launch(*tensors, _real("alpha", alpha), _real("beta", beta))
@@ -206,8 +205,6 @@ def _elementwise(permutation: Permutation) -> Permutation:
     What is only moved goes as integers, 8 bytes at most; complex numbers that are computed with go as pairs of reals,
     an innermost mode of extent 2.
     """
-    from dataclasses import replace
-
     if permutation.is_move:
         size = permutation.x.dtype.itemsize
         word, pieces = _WORDS[min(size, 8)], max(size // 8, 1)
@@ -220,11 +217,12 @@ def _elementwise(permutation: Permutation) -> Permutation:
         wider = [replace(mode, strides=Strides(*(pieces * stride for stride in mode.strides))) for mode in modes]
         added = int(permutation.c is not None)
         modes = (*wider, Mode(("re·im",), pieces, Role.M, Strides(1, 0, added, 1)))
-    typed = {
-        name: layout and layout._replace(dtype=word)
-        for name, layout in (("x", permutation.x), ("c", permutation.c), ("d", permutation.d))
-    }
-    return replace(permutation, modes=modes, compute=word, **typed)
+
+    def seen(layout: Layout) -> Layout:
+        return layout._replace(dtype=word)
+
+    c = seen(permutation.c) if permutation.c is not None else None
+    return replace(permutation, modes=modes, compute=word, x=seen(permutation.x), c=c, d=seen(permutation.d))
 
 
 def _seen_as(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
