@@ -51,8 +51,8 @@ def emit(graph: fx.Graph) -> str:
     """
     if any(node.meta["dtype"].is_complex for node in graph.nodes if node.op != "output"):
         raise UnsupportedError("functions of complex values do not run on the Triton backend yet")
-    writer = Writer()
-    body = writer.run(graph)
+    with torch._C._DisableAutocast():
+        body = Writer().run(graph)
     parameters = ", ".join(node.target for node in graph.nodes if node.op == "placeholder")
     digest = hashlib.sha256(f"{parameters}\n{body}".encode()).hexdigest()[:16]
     return f"@triton.jit\ndef fused_{digest}({parameters}):\n{body}"
@@ -94,7 +94,7 @@ class Writer:
         """Compute a value that depends on no input here and now, by torch."""
         name = node.target._schema.name  # type: ignore[union-attr]
         if name == "aten::full_like":
-            self._known[node] = torch.full((1,), node.args[1], dtype=node.meta["dtype"])  # type: ignore[arg-type]
+            self._known[node] = torch.full((1,), node.args[1], dtype=node.meta["dtype"], device="cpu")  # type: ignore[arg-type]
         elif all(source in self._known for source in node.all_input_nodes):
             arguments = fx.map_arg((node.args, node.kwargs), self._known.__getitem__)
             self._known[node] = node.target(*arguments[0], **arguments[1])  # type: ignore[operator]

@@ -3,14 +3,13 @@
 The function runs once on `Element` tensors, which have a shape, a dtype and no data, under a dispatch mode that
 writes down every aten operation. `make_fx` does the same for programs of any kind; this recorder is for pointwise
 ones, and in return an operation that cannot be fused is refused at the line of the user's file where it stands,
-in-place operations become plain ones, shapes and devices leave no trace in the graph, and a recording takes a tenth
-of the time. torch's own fake tensors would do but for their first use, which imports its compiler and Triton.
+in-place operations become plain ones, shapes and devices leave no trace in the graph, and a recording is several times
+faster. torch's own fake tensors would do but for their first use, which imports its compiler and Triton.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,13 +18,14 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from weft.errors import FunctionError
 from weft.fn.advice import instead_of, user_line
+from weft.fn.element import Element, Value, run_plainly, tensors_among
 
 aten = torch.ops.aten
 
 #: An unremarkable number: half of it, its remainders and it less a few are not zero, and it fits 8 bits.
 _SAMPLE = 103
 #: Operations that read a value into Python.
-_READS = frozenset({"_local_scalar_dense", "item", "is_nonzero", "equal", "is_same_size", "allclose"})
+_READS = frozenset({"_local_scalar_dense", "item", "is_nonzero", "equal", "allclose"})
 #: Operations that share memory with their argument and change nothing, as long as the shape stays.
 _ALIASES = frozenset({"alias", "detach", "view", "_unsafe_view", "_reshape_alias", "expand", "lift_fresh", "lift"})
 #: Operations that copy their argument and change nothing, as long as the dtype stays.
@@ -52,35 +52,6 @@ _LAZY = {"_conj": aten.conj_physical.default, "_neg_view": aten.neg.default}
 _SHARING = _ALIASES | _COPIES | frozenset(_LAZY) | {"view_as_real"}
 #: Keywords that say where and how a result lies: nothing that a value depends on.
 _PLACEMENT = frozenset({"device", "layout", "pin_memory", "memory_format", "non_blocking", "implicit"})
-
-
-@dataclass(slots=True, eq=False)
-class _Value:
-    """What an `Element` stands for. Elements that share memory share one, so an in-place change reaches all of them."""
-
-    node: fx.Node
-    sample: torch.Tensor  # what torch's own rules of shapes and dtypes are asked with; any data, unless constant
-    constant: bool = False  # no input enters the value, and the 0-d sample is the value
-    parts: bool = False  # the two parts of a complex value, with a last axis of two
-    viewed: bool = False  # its memory is seen through another `_Value`
-
-
-class Element(torch.Tensor):
-    """A tensor without data, on the CPU as far as the user's function can tell."""
-
-    value: _Value
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
-
-    @staticmethod
-    def __new__(cls, value: _Value) -> Element:
-        shape, dtype = value.sample.shape, value.sample.dtype
-        element = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=torch.device("cpu"))
-        element.value = value
-        return element
-
-    @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        raise FunctionError(f"a value of a recorded function was kept and used after the recording, in {func}")
 
 
 def record(
@@ -169,7 +140,7 @@ class _Recorder(TorchDispatchMode):
         node = self.graph.placeholder(name)
         self._first = self._first or node
         sample = torch.full(self._shape, _SAMPLE, device="cpu").to(dtype)
-        return Element(_Value(_describe(node, sample), sample))
+        return Element(Value(_describe(node, sample), sample))
 
     def finish(self, result: Any) -> None:
         several = isinstance(result, (tuple, list))
@@ -214,7 +185,7 @@ class _Recorder(TorchDispatchMode):
             if result is NotImplemented:
                 raise self._cannot(f"aten.{name}", instead_of(name))
             return result
-        values = [self._value(tensor) for tensor in _tensors(args, kwargs)]
+        values = [self._value(tensor) for tensor in tensors_among(args, kwargs)]
         first = values[0]
         if of_parts:
             return self._part(name, args, first)
@@ -223,7 +194,7 @@ class _Recorder(TorchDispatchMode):
             return self._add(_LAZY[name], args, kwargs, viewed=True)
         if name == "view_as_real":
             first.viewed = True
-            return Element(_Value(first.node, self._ask(func, args, kwargs), parts=True))
+            return Element(Value(first.node, self._ask(func, args, kwargs), parts=True))
         if in_place:
             return self._change(name, func, args, kwargs)
         if name == "log_sigmoid_forward":  # hands out a buffer for its backward as well
@@ -236,8 +207,8 @@ class _Recorder(TorchDispatchMode):
         """Write the operation down as it is."""
         sample = self._ask(func, args, kwargs)
         self._check_shape(func, sample)
-        constant = all(tensor.value.constant for tensor in _tensors(args, kwargs))
-        return Element(_Value(self._call(func, args, kwargs, sample), sample, constant, viewed=viewed))
+        constant = all(tensor.value.constant for tensor in tensors_among(args, kwargs))
+        return Element(Value(self._call(func, args, kwargs, sample), sample, constant, viewed=viewed))
 
     def _same(self, func: Any, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Element:
         """An operation that may change nothing: a view of the same shape, a cast to the same dtype, a copy."""
@@ -246,10 +217,10 @@ class _Recorder(TorchDispatchMode):
         if sample.dtype != value.sample.dtype:
             return self._add(func, args, {"dtype": sample.dtype})
         if name in _COPIES:
-            return Element(_Value(value.node, value.sample, value.constant))
+            return Element(Value(value.node, value.sample, value.constant))
         if sample.dim() > value.sample.dim():
             value.viewed = True
-            return Element(_Value(self._spread(value.node, sample), sample, viewed=True))
+            return Element(Value(self._spread(value.node, sample), sample, viewed=True))
         return Element(value)
 
     def _change(self, name: str, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Element:
@@ -265,15 +236,15 @@ class _Recorder(TorchDispatchMode):
         target.value.constant = out.value.constant
         return target
 
-    def _part(self, name: str, args: Sequence[Any], value: _Value) -> Element:
+    def _part(self, name: str, args: Sequence[Any], value: Value) -> Element:
         if name == "_neg_view":  # of both parts: of the value
             whole = torch.view_as_complex(value.sample)
-            return Element(_Value(self._call(aten.neg.default, (value.node,), {}, whole), value.sample, parts=True))
+            return Element(Value(self._call(aten.neg.default, (value.node,), {}, whole), value.sample, parts=True))
         if name != "select" or args[1] not in (-1, len(self._shape)):
             raise self._cannot(f"aten.{name} on the two parts of a complex value", "use .real and .imag")
         operation = aten.imag.default if args[2] in (1, -1) else aten.real.default
         sample = value.sample.select(-1, 0)
-        return Element(_Value(self._call(operation, (value.node,), {}, sample), sample, viewed=True))
+        return Element(Value(self._call(operation, (value.node,), {}, sample), sample, viewed=True))
 
     def _fill(self, func: Any, name: str, in_place: bool, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Element:
         position, number = (1, None) if name == "fill" else _FILLS[name]
@@ -281,7 +252,7 @@ class _Recorder(TorchDispatchMode):
         sample = self._ask(func, args, kwargs)
         self._check_shape(func, sample)
         if isinstance(number, torch.Tensor):  # fill_ with a 0-d tensor
-            value = _Value(self._spread(self._value(number).node, sample), sample)
+            value = Value(self._spread(self._value(number).node, sample), sample)
         else:
             value = self._constant(number, sample)
         if not in_place:
@@ -301,9 +272,9 @@ class _Recorder(TorchDispatchMode):
         return Element(self._constant(tensor.item(), tensor))
 
     def _read(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        if not all(self._value(tensor).constant for tensor in _tensors(args, kwargs)):
+        if not all(self._value(tensor).constant for tensor in tensors_among(args, kwargs)):
             raise self._refuse(f"{_READS_ADVICE}{self._line()}")
-        return _plainly(func, args, kwargs)  # a constant of the function's own
+        return run_plainly(func, args, kwargs)  # a constant of the function's own
 
     # -- the graph -----------------------------------------------------------------------------------------------
 
@@ -312,15 +283,15 @@ class _Recorder(TorchDispatchMode):
         device = kwargs.get("device")
         if device is not None and torch.device(device).type != "cpu":
             raise self._cannot(f"moving a value to {device}", "a function runs where its operands are")
-        for tensor in _tensors(args, kwargs):
+        for tensor in tensors_among(args, kwargs):
             self._value(tensor)
         try:
             # Samples are shared by copies of a value: what an operation writes to is a copy for it alone.
-            return _plainly(func, args, kwargs, torch.clone if func._schema.is_mutable else None)
+            return run_plainly(func, args, kwargs, torch.clone if func._schema.is_mutable else None)
         except RuntimeError as error:
             if "ZeroDivisionError" not in str(error):
                 raise
-            return _plainly(func, args, kwargs, torch.ones_like)
+            return run_plainly(func, args, kwargs, torch.ones_like)
 
     def _call(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], sample: torch.Tensor) -> fx.Node:
         plain = [argument.value.node if isinstance(argument, Element) else argument for argument in args]
@@ -331,12 +302,12 @@ class _Recorder(TorchDispatchMode):
         }
         return _describe(self.graph.call_function(func, tuple(plain), named), sample)
 
-    def _constant(self, number: Any, sample: torch.Tensor) -> _Value:
+    def _constant(self, number: Any, sample: torch.Tensor) -> Value:
         dtype = {"dtype": sample.dtype}
         if sample.dim() > 0:
-            return _Value(self._call(aten.full_like.default, (self._first, number), dtype, sample), sample)
+            return Value(self._call(aten.full_like.default, (self._first, number), dtype, sample), sample)
         node = self._call(aten.scalar_tensor.default, (number,), dtype, sample)
-        return _Value(node, sample.new_full((), number), constant=True)
+        return Value(node, sample.new_full((), number), constant=True)
 
     def _spread(self, node: fx.Node, sample: torch.Tensor) -> fx.Node:
         """A 0-d value as a block of `sample`'s dtype, which promotes other values as a block does."""
@@ -375,7 +346,7 @@ class _Recorder(TorchDispatchMode):
             f"{self._line()}; a function works on one element at a time"
         )
 
-    def _value(self, tensor: torch.Tensor) -> _Value:
+    def _value(self, tensor: torch.Tensor) -> Value:
         if isinstance(tensor, Element) and tensor.value.node.graph is self.graph:
             return tensor.value
         raise self._refuse(
@@ -383,7 +354,7 @@ class _Recorder(TorchDispatchMode):
             "make it a parameter and pass it by operands= (Python numbers may be closed over)"
         )
 
-    def _check_unviewed(self, name: str, value: _Value) -> None:
+    def _check_unviewed(self, name: str, value: Value) -> None:
         if value.viewed:
             raise self._cannot(f"aten.{name}_ on memory that is seen through a conjugate or part as well")
 
@@ -399,29 +370,3 @@ def _describe(node: fx.Node, tensor: torch.Tensor) -> fx.Node:
     node.meta["dtype"] = tensor.dtype
     node.meta["scalar"] = tensor.dim() == 0
     return node
-
-
-def _plainly(
-    func: Any,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    stand_in: Callable[[torch.Tensor], torch.Tensor] | None = None,
-) -> Any:
-    """Run an operation for itself, on the samples of the elements or on what stands in for them."""
-
-    def plain(argument: Any) -> Any:
-        if not isinstance(argument, Element):
-            return argument
-        return argument.value.sample if stand_in is None else stand_in(argument.value.sample)
-
-    return func(*map(plain, args), **{key: plain(value) for key, value in kwargs.items()})
-
-
-def _tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-    found: list[Any] = []
-    for argument in (*args, *kwargs.values()):
-        if isinstance(argument, torch.Tensor):
-            found.append(argument)
-        elif isinstance(argument, (tuple, list)):
-            found += [item for item in argument if isinstance(item, torch.Tensor)]
-    return found
