@@ -94,7 +94,9 @@ class KernelLaunch:
         self.kernel = kernel
         self.layouts = tuple(layouts)
         self.constants = constants
-        self.options = {"num_warps": warps, "num_stages": stages}
+        self.options: dict[str, Any] = {"num_warps": warps, "num_stages": stages}
+        if target.kind == "cuda":
+            self.options["enable_reflect_ftz"] = False  # functions keep subnormal numbers, as torch does
         self._real = real
         self._device = target.device if target.kind in ("cuda", "hip") else None
         self._run: Callable[..., Any] = partial(kernel[(programs,)], **constants, **self.options)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from weft.errors import UnsupportedError
-from weft.kernels.cost import CLOCK, L2_RATE, LAUNCH, MEMORY_RATE, PROCESSORS, tile_access
+from weft.kernels.cost import LINE, PROCESSORS, SHARED_MEMORY, WARPS, tile_access
 from weft.kernels.geometry import A, C, Cut, D, Side, by_stride, cuts_text, rest, side
 from weft.kernels.launch import MOST_PROGRAMS, TRITON_TYPES, KernelLaunch, wide, wide_index
 from weft.plan.schedule import Candidates, Scalar, Target
@@ -26,6 +26,15 @@ NAME = "permute"
 
 _LINES = (128, 256, 512, 64)  # bytes that a block's runs should reach on either side
 _FULL = 2048  # elements that a block should hold
+_LONG = 4096  # and where one run serves both sides
+
+LAUNCH = 3e-6  # seconds
+COPY_RATE = 4.15e12  # bytes per second
+L2_RATE = 10.5e12
+CLOCK = 3e9  # lines per second and processor that the load-store units take
+WAVE_SECONDS = 0.77e-6  # until the first bytes of a wave of blocks are there, and for each 16 KiB of a block:
+LOAD_SECONDS = 0.06e-6
+OVERLAP = (1.9, 5.2, 2.5)  # the norms that join the pipes with 1, 2 and more blocks on a processor
 _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _PAIRS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 
@@ -76,27 +85,36 @@ def schedules(permutation: Permutation, target: Target) -> Candidates:
 
 
 def predict(permutation: Permutation, schedule: PermuteSchedule, target: Target) -> float:
-    """Seconds by the slowest of memory, L2 and the load-store units, as in `cost`."""
+    """Seconds by the slowest of memory, L2 sectors, load-store lines and latency, as in `cost`.
+
+    The constants were fitted to 870 timed schedules of 22 permutations in three element sizes on an H200: predictions
+    are off by 10 % on average, the first choice is 5 % slower than the best timed schedule.
+    """
     elements = _elementwise(permutation)
     cut = permute_cut(elements, schedule)
     blocks = _programs(elements, schedule)
     processors = target.processors if target.processors > 1 else PROCESSORS
-    accesses = [
-        tile_access(layout, tensor, blocks, cut.r.axes)
-        for tensor, layout in ((A, elements.x), (C, elements.c), (D, elements.d))
-    ]
+    tensors = [(A, elements.x), (C, elements.c), (D, elements.d)]
+    accesses = [tile_access(layout, tensor, blocks, cut.r.axes) for tensor, layout in tensors]
     distinct = sum(
         math.prod(mode.extent for mode in elements.modes if mode.strides[tensor]) * layout.dtype.itemsize
-        for tensor, layout in ((A, elements.x), (C, elements.c), (D, elements.d))
+        for tensor, layout in tensors
         if layout is not None
     )
+    tile_bytes = math.prod(cut.tile) * elements.d.dtype.itemsize
+    resident = max(1, min(SHARED_MEMORY // tile_bytes, WARPS // schedule.warps))
+    waves = math.ceil(max(blocks, 1) / (processors * resident))
     pipes = (
-        distinct / MEMORY_RATE,
+        distinct / COPY_RATE,
         sum(access.sector_bytes for access in accesses) / L2_RATE,
         sum(access.cycles for access in accesses) / (processors * CLOCK),
-        blocks * 2e-6 / (processors * 16),  # starting a block and waiting for its first bytes
+        waves * (WAVE_SECONDS + LOAD_SECONDS * resident * tile_bytes / 16384),
     )
-    return LAUNCH + max(pipes) + 0.1 * sum(pipes)
+    norm = OVERLAP[0 if resident < 2 else 1 if resident < 4 else 2]
+    slowest = max(pipes)
+    ragged = LINE / min(LINE, *(access.stretch for access in accesses)) - 1  # short runs cost memory pages
+    joined = slowest * sum((pipe / slowest) ** norm for pipe in pipes) ** (1 / norm)
+    return LAUNCH + joined * (1 + 0.02 * ragged)
 
 
 def build(permutation: Permutation, schedule: PermuteSchedule, target: Target) -> PermuteLaunch:
@@ -166,6 +184,8 @@ def _block(modes: Sequence[Mode], want_x: int, want_d: int) -> tuple[Cut, ...]:
     by_d, by_x = by_stride(modes, D), by_stride(modes, A)
     along_d = _reach(by_d, want_d, stop=by_x[:1] if by_d[:1] != by_x[:1] else ())
     along_x = tuple(mode for mode in _reach(by_x, want_x, stop=()) if mode not in along_d)
+    if not along_x:
+        want_d = max(want_d, _LONG * want_d // 256)
     cuts = [Cut(group, _tile(group, want)) for group, want in ((along_x, want_x), (along_d, want_d)) if group]
     room = _FULL // math.prod(cut.tile for cut in cuts)
     others = tuple(mode for mode in by_d if mode not in along_d and mode not in along_x)
