@@ -89,10 +89,11 @@ def launcher(request: Request) -> Launch:
     def launch(
         a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar
     ) -> None:
+        # A launch is given memory as it lies; that it stands for its conjugate is in the request.
         contract(
             request.notation,
-            a,
-            b,
+            a.conj() if request.conjugate[0] else a,
+            b.conj() if request.conjugate[1] else b,
             c=c,
             alpha=alpha,
             beta=beta,

@@ -129,23 +129,28 @@ def operands(case: Case, *, device: torch.device | str = "cpu", seed: int = 0, i
 
 
 def scaled(case: Case, work: int) -> Case:
-    """`case` shrunk to at most `work` multiply-adds, by one factor for all extents.
+    """`case` shrunk to at most `work` multiply-adds: by one factor for all extents, but to 2 at the least.
 
-    Extents of 0, 1 and 2 stay, no other falls below 2; so where most extents are 2 the work may stay above the bound.
+    Where that is not enough, modes of extent 2 become 1, the last ones first. Empty modes and those of 1 stay.
     """
-    extents = case.extents
+    original = case.extents
     factor = 1.0
-    while case.work > work and factor > 1e-6:
+    while case.work > work and any(extent > 2 for extent in case.extents.values()):
         factor *= 0.98
-        small = {label: extent if extent <= 2 else max(2, int(extent * factor)) for label, extent in extents.items()}
-        shapes = tuple(
-            tuple(extent if extent == 1 else small[label] for label, extent in zip(term, shape, strict=True))
-            for term, shape in zip(case.notation.inputs, case.shapes, strict=True)
-        )
-        case = replace(case, shapes=(shapes[0], shapes[1]))
-        if all(extent <= 2 for extent in small.values()):
-            break
+        case = _resized(case, {label: max(min(extent, 2), int(extent * factor)) for label, extent in original.items()})
+    for label in reversed(original):
+        if case.work > work:
+            case = _resized(case, {**case.extents, label: 1})
     return case
+
+
+def _resized(case: Case, extents: dict[Label, int]) -> Case:
+    """The same with other extents; what has extent 1 in an operand keeps it."""
+    a, b = (
+        tuple(1 if extent == 1 else extents[label] for label, extent in zip(term, shape, strict=True))
+        for term, shape in zip(case.notation.inputs, case.shapes, strict=True)
+    )
+    return replace(case, shapes=(a, b))
 
 
 def from_letters(name: str, equation: str, tags: str = "", **given: Any) -> Case:
