@@ -317,3 +317,15 @@ def test_errors_are_also_the_builtin_ones() -> None:
     ):  # fmt: skip
         assert issubclass(error, weft.WeftError)
         assert issubclass(error, builtin)
+
+
+def test_a_scalar_past_every_number_is_refused() -> None:
+    a = torch.ones(2, 2)
+    with pytest.raises(weft.DTypeError, match="alpha is larger than any float32"):
+        weft.contract("ij,jk->ik", a, a, alpha=10**400)
+
+
+def test_a_workspace_limit_is_a_number_of_bytes() -> None:
+    a = torch.ones(2, 2)
+    with pytest.raises(weft.UnsupportedError, match="workspace_limit is a number of bytes, not '1GB'"):
+        weft.contract("ij,jk->ik", a, a, workspace_limit="1GB")  # type: ignore[arg-type]

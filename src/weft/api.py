@@ -205,7 +205,7 @@ def _find_plan(
     tune: str | None,
 ) -> Plan:
     """The plan for this request, remembered by everything it depends on."""
-    _refuse_unbuilt(operands, indices, algebra, tune)
+    _refuse_unbuilt(operands, indices, algebra, workspace_limit, tune)
     if out_dtype is None and out is not None:
         out_dtype = out.dtype
     prints = tuple(None if function is None else (fingerprint(function),) for function in functions)
@@ -312,7 +312,8 @@ def _trace(
         if graph is not None and hook != "epilogue" and not torch.can_cast(result := _only(graph.result, hook), value):
             raise DTypeError(f"{hook} returns {dtype_name(result)}, which cannot be used as {dtype_name(value)}")
         traced.append(graph)
-    return Functions(*traced, raw=functions)
+    a_fn, b_fn, c_fn, epilogue = traced
+    return Functions(a_fn, b_fn, c_fn, epilogue, functions)
 
 
 def _only(result: torch.dtype | tuple[torch.dtype, ...], hook: str) -> torch.dtype:
@@ -321,13 +322,15 @@ def _only(result: torch.dtype | tuple[torch.dtype, ...], hook: str) -> torch.dty
     return result
 
 
-def _refuse_unbuilt(operands: object, indices: object, algebra: object, tune: object) -> None:
+def _refuse_unbuilt(operands: object, indices: object, algebra: object, workspace_limit: object, tune: object) -> None:
     if operands:
         raise UnsupportedError("operands of functions are not supported yet")
     if indices:
         raise UnsupportedError("indices of functions are not supported yet")
     if algebra != "plus_times":
         raise UnsupportedError(f"algebra {algebra!r} is not supported yet: only 'plus_times' is")
+    if workspace_limit is not None and not isinstance(workspace_limit, int):
+        raise UnsupportedError(f"workspace_limit is a number of bytes, not {workspace_limit!r}")
     if tune is not None:
         raise UnsupportedError(f"tune={tune!r} is not supported yet: plans are chosen by the cost model")
 

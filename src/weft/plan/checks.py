@@ -79,7 +79,10 @@ def checked_scalar(name: str, value: Scalar, accumulate: torch.dtype) -> Scalar:
         return value
     if not isinstance(value, Number):
         raise DTypeError(f"{name} is a Python number, not {type(value).__name__}")
-    number = complex(value)
+    try:
+        number = complex(value)
+    except OverflowError:
+        raise DTypeError(f"{name} is larger than any {dtype_name(accumulate)}") from None
     if wanted is not complex and number.imag:
         raise DTypeError(f"{name}={value!r} is complex, the sum is {dtype_name(accumulate)}")
     if wanted is int and not number.real.is_integer():

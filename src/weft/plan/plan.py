@@ -177,9 +177,7 @@ class Plan:
     def __repr__(self) -> str:
         return f"Plan({self._request.text!r}, {self.schedule or self._request.backend})"
 
-    def _fitting(
-        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, out: torch.Tensor | None
-    ) -> _Variant:
+    def _fitting(self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, out: torch.Tensor | None) -> _Variant:
         """The variant for these tensors; they are checked first, so that no plan is made for what cannot run."""
         request = self._request
         check_operand("a", a, request.a, request.conjugate[0], request.device)
