@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import inf, isfinite
 
 import torch
 
@@ -19,7 +19,7 @@ from weft.perf.roofline import Floor
 from weft.plan.plan import Plan
 from weft.plan.target import interpreting, resolve_backend
 from weft.testing import expectation, max_error_over_bound, poisoned
-from weft.tune.inputs import Mode, cache_bytes, memory_bytes, rotation
+from weft.tune.inputs import InputSet, Mode, cache_bytes, memory_bytes, rotation, touched_bytes
 from weft.tune.timing import Timing, measure
 
 # D[abcde] = A[ecbfa] * elu(B[fd]), sections III and IV of Flexible Performant Tensor Contractions on GPUs.
@@ -185,10 +185,10 @@ def _check(case: Case, settings: Settings) -> tuple[float, str]:
     try:
         target.check_guards()
     except AssertionError as written:
-        return inf, str(written)
+        return math.inf, str(written)
     if error <= 1:
         return error, ""
-    if isfinite(error):
+    if math.isfinite(error):
         return error, f"error {error:.3g} times its bound"
     return error, "elements that were not written, or not finite"
 
@@ -205,7 +205,7 @@ def _timed(outcome: Outcome, given: Operands, settings: Settings) -> Outcome:
     def make() -> tuple[torch.Tensor, ...]:
         return given.a.clone(), given.b.clone(), torch.empty(case.d_shape, dtype=case.dtypes[2], device=device)
 
-    sets = rotation(make, settings.mode, cache=cache_bytes(device), memory=memory_bytes(device)).sets
+    sets = rotation(make, settings.mode, cache=cache_bytes(device), memory=_affordable(outcome, make(), settings)).sets
     # Fresh memory costs time on a CPU, and torch.einsum takes no `out`: there both sides allocate their result.
     reuse = device.type == "cuda"
 
@@ -217,6 +217,19 @@ def _timed(outcome: Outcome, given: Operands, settings: Settings) -> Outcome:
         for call in (by_weft, _by_torch(case))
     )
     return replace(outcome, ours=ours, torch=theirs)
+
+
+def _affordable(outcome: Outcome, operands: InputSet, settings: Settings) -> int:
+    """Bytes of input sets that a third of the budget can go through once.
+
+    On a CPU that has other work calls take many times longer, and a timing goes through all sets at least five times.
+    Where the sets become too few for a cold cache the timing's notes say so.
+    """
+    device = settings.device
+    a, b, _ = operands
+    trial = measure(lambda: outcome.plan(a, b), [()], device=device, mode="hot", rrs=math.inf, budget=0)
+    fitting = max(2, int(settings.budget / 3 / trial.seconds))
+    return min(memory_bytes(device), fitting * touched_bytes([operands]))
 
 
 def _by_torch(case: Case) -> Callable[..., torch.Tensor]:

@@ -21,6 +21,7 @@ from weft.units import duration, share, si
 
 _COLUMNS = ("", "equation", "M", "N", "K", "time", "rate", "roof", "error", "torch")
 _LEFT = ("", "equation")
+_OVER_THE_ROOF = 1.05  # beyond what noise explains
 _ROOMY = 90  # columns of text from which two spaces stand between columns of the table
 
 
@@ -35,12 +36,7 @@ def table(outcomes: Sequence[Outcome], settings: Settings, width: int) -> Table:
     place = device_stamp(settings.device)["name"]
     made = Table(
         title=f"TCCG, {stored} -> {result}, {settings.backend} backend on {place}",
-        caption=(
-            f"Extents: {settings.scaling}. time: median of {settings.mode} runs. rate: FLOP/s where compute binds, "
-            "else compulsory bytes a second. roof: roofline floor over time. error: largest error over its bound, "
-            "against float64. torch: time of torch.einsum, contiguous in D's order and in the operands' type, over "
-            "weft's."
-        ),
+        caption=" ".join(_caption(outcomes, settings)),
         caption_justify="left",
         box=box.SIMPLE_HEAD,
         show_edge=False,
@@ -107,6 +103,24 @@ def as_json(
         "geometric means": means(suite(outcomes)),
         "wrong": [outcome.case.name for outcome in outcomes if outcome.failure],
     }
+
+
+def _caption(outcomes: Sequence[Outcome], settings: Settings) -> list[str]:
+    """What the columns are, and what this run leaves to be desired."""
+    sentences = [
+        f"Extents: {settings.scaling}.",
+        f"time: median of {settings.mode} runs.",
+        "rate: FLOP/s where compute binds, else compulsory bytes a second.",
+        "roof: roofline floor over time.",
+        "error: largest error over its bound, against float64.",
+        "torch: time of torch.einsum, contiguous in D's order and in the operands' type, over weft's.",
+    ]
+    timings = [timing for outcome in outcomes for timing in (outcome.ours, outcome.torch) if timing is not None]
+    if settings.mode == "cold" and (noted := sum(bool(timing.notes) for timing in timings)):
+        sentences.append(f"{noted} of {len(timings)} timings were not quite so: see their notes (--json).")
+    if any((outcome.of_floor or 0) > _OVER_THE_ROOF for outcome in outcomes):
+        sentences.append("Times under the floor mean that the ceilings were measured low: weft info --refresh.")
+    return sentences
 
 
 def _row(outcome: Outcome) -> list[str]:
