@@ -83,7 +83,8 @@ class Anatomy:
 
     @cached_property
     def extents(self) -> tuple[int, ...]:
-        return tuple(mode.extent for mode in self.contraction.modes)
+        """Extents as blocks are planned for: an empty mode counts as one element, its loop runs over none."""
+        return tuple(max(mode.extent, 1) for mode in self.contraction.modes)
 
     @cached_property
     def strides_c(self) -> tuple[int, ...]:
@@ -101,7 +102,7 @@ class Anatomy:
     @property
     def empty_sum(self) -> bool:
         """Whether nothing is summed: some reduced mode has extent 0."""
-        return self.size((*self.k, *self.a.alone, *self.b.alone, *self.repeated)) == 0
+        return self.contraction.k == 0
 
     @property
     def elementwise(self) -> bool:

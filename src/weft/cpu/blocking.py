@@ -15,12 +15,12 @@ from weft.cpu.anatomy import Anatomy, Group
 from weft.spec import Strides
 
 # Knobs. Sizes of blocks are chosen among these targets, in elements along a group of modes.
-FREE_TARGETS = (64, 128, 256, 512, 1024, 2048, 4096, 16384)
-SUM_TARGETS = (64, 256, 512, 1024)
+FREE_TARGETS = (64, 256, 512, 1024, 2048, 4096, 16384)
+SUM_TARGETS = (64, 256, 512, 1024, 2048)
 WORKSPACE_CAP = 16 << 20  # bytes: no schedule allocates more, whatever the operands' size
 SMALL_WORKSPACE = 1 << 20  # bytes: one schedule within this is offered too, for callers with a limit
 BATCH_BYTES = 1 << 20  # bytes of operand blocks that one batched product aims at
-RUN = 32  # elements: a block holds runs of at least this many along every tensor's contiguous modes
+RUNS = (16, 32, 64)  # elements: runs along each tensor's contiguous modes that a block tries to hold, in turn
 
 
 class Span(NamedTuple):
@@ -49,7 +49,8 @@ def fill(
 ) -> dict[int, int]:
     """Block extents along a group whose product is at most `target`.
 
-    First the modes in which a tensor is contiguous, until cache lines are whole, then inner modes before outer ones.
+    First the modes in which the tensors are contiguous, in turn, until cache lines are whole and then some; after that
+    inner modes before outer ones.
     `limits` caps single modes.
     """
     tile = dict.fromkeys(group, 1)
@@ -61,9 +62,10 @@ def fill(
         # Nearly equal parts: a last block of one or two elements would cost as much as a whole one.
         tile[at] = even_part(whole, reach) if whole == extents[at] else reach
 
-    for strides in tensors:
-        for at in sorted((at for at in group if 0 < strides[at] < RUN), key=lambda at: strides[at]):
-            grow(at, math.ceil(2 * RUN / strides[at]))
+    for run in RUNS:
+        for strides in tensors:
+            for at in sorted((at for at in group if 0 < strides[at] < run), key=lambda at: strides[at]):
+                grow(at, math.ceil(run / strides[at]))
     for at in reversed(group):
         grow(at, extents[at])
     return tile

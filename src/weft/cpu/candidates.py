@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
-from weft.cpu.anatomy import Anatomy, Operand, dissect
+from weft.cpu.anatomy import Anatomy, Group, Operand, dissect
 from weft.cpu.assembly import assemble
-from weft.cpu.blocking import SMALL_WORKSPACE, WORKSPACE_CAP, Targets, target_grid
-from weft.cpu.model import price, rough_price
+from weft.cpu.blocking import SMALL_WORKSPACE, WORKSPACE_CAP, target_grid
+from weft.cpu.model import price, rough_pricer
 from weft.cpu.schedule import CpuSchedule
 from weft.cpu.shaping import block_extents, mode_limits, mode_order
 from weft.plan.schedule import Candidates, Target
@@ -23,9 +24,11 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
     excluded: list[str] = []
     found: dict[CpuSchedule, float] = {}
     for views in _ways_to_read(anatomy, excluded):
-        for rows in _orientations(anatomy):
-            for schedule in _sized(anatomy, rows, views, cores):
-                if schedule not in found:
+        order = mode_order(anatomy, views)
+        for tile in _promising_blocks(anatomy, order, views, cores):
+            for rows in _orientations(anatomy):
+                schedule = assemble(anatomy, rows, order, tile)
+                if schedule.workspace_bytes <= WORKSPACE_CAP and schedule not in found:
                     found[schedule] = price(anatomy, schedule, cores)
     kept: list[CpuSchedule] = []
     for cap in (WORKSPACE_CAP, SMALL_WORKSPACE):
@@ -68,25 +71,17 @@ def _orientations(anatomy: Anatomy) -> tuple[Role, ...]:
     return (Role.M, Role.N)
 
 
-def _sized(anatomy: Anatomy, rows: Role, views: frozenset[str], cores: int) -> Iterator[CpuSchedule]:
-    """Schedules of the most promising sizes of blocks."""
-    order = mode_order(anatomy, views)
+def _promising_blocks(
+    anatomy: Anatomy, order: Group, views: frozenset[str], cores: int
+) -> Iterator[tuple[int, ...]]:
+    """Extents of the blocks whose sizes look best under each workspace cap."""
     limits = mode_limits(anatomy, views)
-    grid = list(target_grid(anatomy))
     packed = tuple(operand.name not in views for operand in (anatomy.a, anatomy.b))
-    prices = {targets: rough_price(anatomy, targets, packed, cores) for targets in grid}
-    seen = set()
+    rough = rough_pricer(anatomy, packed, cores)
+    rated = sorted((rough(targets), targets) for targets in target_grid(anatomy))
+    chosen = {}
     for cap in (WORKSPACE_CAP, SMALL_WORKSPACE):
-        fitting = [targets for targets in grid if _rough_bytes(anatomy, targets, packed) <= cap]
-        for targets in sorted(fitting, key=prices.__getitem__)[:PRICED]:
-            if targets in seen:
-                continue
-            seen.add(targets)
-            schedule = assemble(anatomy, rows, order, block_extents(anatomy, order, targets, limits))
-            if schedule.workspace_bytes <= WORKSPACE_CAP:
-                yield schedule
-
-
-def _rough_bytes(anatomy: Anatomy, targets: Targets, packed: tuple[bool, bool]) -> int:
-    m, n, k = targets.m, targets.n, targets.k
-    return (packed[0] * m * k + packed[1] * n * k + m * n) * anatomy.accumulate.itemsize
+        fitting = (targets for rating, targets in rated if rating.workspace_bytes <= cap)
+        for targets in itertools.islice(fitting, PRICED):
+            chosen[block_extents(anatomy, order, targets, limits)] = None
+    yield from chosen

@@ -11,7 +11,7 @@ from weft.cpu.anatomy import Anatomy, dissect
 from weft.cpu.blocking import Span, collapsed_stride, group_spans
 from weft.cpu.products import multiplier
 from weft.cpu.reading import BlockReader, Extents, Scratch
-from weft.cpu.schedule import CpuSchedule, buffers, stages_addend
+from weft.cpu.schedule import CpuSchedule, allocate, buffers, stages_addend
 from weft.plan.schedule import Launch, Scalar, Target
 from weft.spec import Contraction, Role
 
@@ -51,13 +51,13 @@ def build(contraction: Contraction, schedule: CpuSchedule, target: Target) -> La
     def launch(
         a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar
     ) -> None:
-        bytes_of = [torch.empty(size, dtype=torch.uint8) for size in (sizes.stage, sizes.wide, sizes.part)]
-        scratch_a = Scratch(torch.empty(sizes.a, dtype=anatomy.a.compute), *bytes_of)
-        scratch_b = Scratch(torch.empty(sizes.b, dtype=anatomy.b.compute), *bytes_of)
+        shared = [allocate(size, torch.uint8) for size in (sizes.stage, sizes.wide, sizes.part)]
+        scratch_a = Scratch(allocate(sizes.a, anatomy.a.compute), *shared)
+        scratch_b = Scratch(allocate(sizes.b, anatomy.b.compute), *shared)
         sources = ((a, scratch_a), (b, scratch_b)) if left_is_a else ((b, scratch_b), (a, scratch_a))
         read_left, read_right = left_reader.bind(*sources[0]), right_reader.bind(*sources[1])
-        accumulator = writer.accumulator(d, torch.empty(sizes.accumulator, dtype=accumulate))
-        finish = writer.finisher(c if beta != 0 else None, d, bytes_of[0], alpha, beta)
+        accumulator = writer.accumulator(d, allocate(sizes.accumulator, accumulate))
+        finish = writer.finisher(c if beta != 0 else None, d, shared[0], alpha, beta)
 
         for batch in batch_spans:
             for outer in outer_spans:

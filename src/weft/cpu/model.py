@@ -8,7 +8,8 @@ the seconds are off by a factor that all schedules share; what matters is their 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 
@@ -27,6 +28,7 @@ RATE = {
     torch.int32: 19e9,
     torch.int64: 16e9,
 }
+RATE_OTHERWISE = 1e9
 HALF_EXTENT = 12  # a matrix extent of this size runs at half of that rate
 NARROW = 64  # under so many columns, a left factor that is contiguous along its rows
 NARROW_FACTOR = 0.6  # reaches this part of it
@@ -76,24 +78,39 @@ def price(anatomy: Anatomy, schedule: CpuSchedule, cores: int) -> float:
     )
 
 
-def rough_price(anatomy: Anatomy, targets: Targets, packed: tuple[bool, bool], cores: int) -> float:
-    """The same for a size of blocks whose shape is not yet known: enough to tell which are worth shaping."""
+class Rough(NamedTuple):
+    """What a size of blocks costs before their shape is known."""
+
+    seconds: float
+    workspace_bytes: int
+
+
+def rough_pricer(anatomy: Anatomy, packed: tuple[bool, bool], cores: int) -> Callable[[Targets], Rough]:
+    """A quick estimate that tells which sizes of blocks are worth shaping and pricing in full."""
     m, n, k, batch = (anatomy.size(group) for group in (anatomy.m, anatomy.n, anatomy.k, anatomy.batch))
-    m_part, n_part, k_part = targets.m, targets.n, targets.k
-    width = anatomy.accumulate.itemsize
-    room = max(BATCH_BYTES // ((m_part * k_part + n_part * k_part + m_part * n_part) * width), 1)
-    batches = math.ceil(batch / room)
-    m_blocks, n_blocks, k_blocks = math.ceil(m / m_part), math.ceil(n / n_part), math.ceil(k / k_part)
-    efficiency = math.prod(part / (part + HALF_EXTENT) for part in targets)
-    flops = 2 * batch * m * n * k / (RATE.get(anatomy.accumulate, 1e9) * efficiency)
-    again = k_blocks > 1
-    moved_a = packed[0] * batch * m * k * (n_blocks if again else 1)
-    moved_b = packed[1] * batch * n * k * (m_blocks if again or m_blocks > n_blocks else 1)
-    moved = moved_a + moved_b + batch * m * n
-    block = (packed[0] * m_part * k_part + packed[1] * n_part * k_part + m_part * n_part) * width
-    each = COPY_STRIDED + max(0, block - CACHE * cores) / block * SPILL * width
-    calls = batches * m_blocks * n_blocks * (FINISH_CALL + k_blocks * (PRODUCT_CALL + 2 * PACK_CALL))
-    return calls + (flops + moved * each) / cores
+    width, half = anatomy.accumulate.itemsize, HALF_EXTENT
+    flops = 2 * batch * m * n * k / RATE.get(anatomy.accumulate, RATE_OTHERWISE)
+    packs_a, packs_b = packed
+
+    def rate(targets: Targets) -> Rough:
+        i, j, l = targets
+        block_a, block_b = packs_a * i * l, packs_b * j * l
+        block = (block_a + block_b + i * j) * width
+        m_blocks, n_blocks, k_blocks = -(-m // i), -(-n // j), -(-k // l)
+        batches = -(-batch // max(BATCH_BYTES // block, 1))
+        again = k_blocks > 1
+        moved = batch * (
+            packs_a * m * k * (n_blocks if again else 1)
+            + packs_b * n * k * (m_blocks if again or m_blocks > n_blocks else 1)
+            + m * n
+        )
+        each = COPY_STRIDED + max(0, block - CACHE * cores) / block * SPILL * width
+        spilled = batch * m * n * (k_blocks - 1) * 2 * width * (SPILL if block > CACHE * cores else 0)
+        calls = batches * m_blocks * n_blocks * (FINISH_CALL + k_blocks * (PRODUCT_CALL + 2 * PACK_CALL))
+        products = flops * (1 + half / i) * (1 + half / j) * (1 + half / l)
+        return Rough(calls + (products + moved * each + spilled) / cores, block)
+
+    return rate
 
 
 def _read_counts(schedule: CpuSchedule, counts: dict[Role, int]) -> tuple[int, int]:
@@ -118,7 +135,7 @@ def _product_seconds(anatomy: Anatomy, schedule: CpuSchedule, cores: int) -> flo
     efficiency = math.prod(extent / (extent + HALF_EXTENT) for extent in (rows, columns, k))
     if columns < NARROW and rows > columns and not _along_sum(anatomy, schedule, left):
         efficiency *= NARROW_FACTOR
-    return 2 * elements * k * factor / (RATE.get(anatomy.accumulate, 1e9) * efficiency * cores)
+    return 2 * elements * k * factor / (RATE.get(anatomy.accumulate, RATE_OTHERWISE) * efficiency * cores)
 
 
 def _along_sum(anatomy: Anatomy, schedule: CpuSchedule, operand: Operand) -> bool:
@@ -201,7 +218,7 @@ def copy_seconds(extents: Sequence[int], to: Sequence[int], source: Sequence[int
     work = elements * (each + COPY_ROW / inner + COPY_TILE / (inner * second))
     far = min((strides for strides in (to, source)), key=lambda strides: -max(strides, default=0))
     traffic = elements / _run(extents, far, size) * _lines(_run(extents, far, size) * size)
-    return max(work / (cores if elements >= PARALLEL else 1), traffic / (BANDWIDTH * cores))
+    return work / (cores if elements >= PARALLEL else 1) + traffic / (BANDWIDTH * cores)
 
 
 def _merged(extents: Sequence[int], to: Sequence[int], source: Sequence[int]) -> list[tuple[int, int, int]]:

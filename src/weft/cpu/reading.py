@@ -95,7 +95,7 @@ class BlockReader:
         base, at = tensor.storage_offset(), self.at
         evaluate = self._summing(tensor, scratch) if self.alone_spans else self._copying(tensor, scratch)
         last: tuple[Span, Span, Span] | None = None
-        held = torch.Tensor()
+        held: torch.Tensor
 
         def read(b: Span, f: Span, k: Span) -> torch.Tensor:
             nonlocal last, held

@@ -94,6 +94,8 @@ def buffers(anatomy: Anatomy, schedule: CpuSchedule) -> Buffers:
             part = max(part, block * operand.compute.itemsize)
     if stages_addend(anatomy):
         stage = max(stage, accumulator * anatomy.accumulate.itemsize)
+    # Blocks of several types share these bytes: whole numbers of the widest elements.
+    stage, wide, part = (-(-size // 16) * 16 for size in (stage, wide, part))
     return Buffers(packed[0], packed[1], 0 if schedule.in_place else accumulator, stage, wide, part)
 
 
@@ -118,4 +120,4 @@ def buffer_bytes(anatomy: Anatomy, sizes: Buffers) -> int:
 
 
 def allocate(elements: int, dtype: torch.dtype) -> torch.Tensor:
-    return torch.empty(elements, dtype=dtype)
+    return torch.empty(elements, dtype=dtype, device="cpu")

@@ -25,7 +25,7 @@ def block_extents(anatomy: Anatomy, order: Group, targets: Targets, limits: Mapp
         block = m * k if operand is anatomy.a else n * k
         room = max(BATCH_BYTES // (block * operand.compute.itemsize), 1)
         tile |= part(operand.alone, room, operand.strides)
-    return tuple(max(tile.get(at, extent), 1) for at, extent in enumerate(extents))
+    return tuple(tile.get(at, extent) for at, extent in enumerate(extents))
 
 
 def mode_limits(anatomy: Anatomy, views: frozenset[str]) -> dict[int, int]:

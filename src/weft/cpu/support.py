@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from weft.fn.pointwise import TritonFunction
 from weft.plan.schedule import Target
 from weft.spec import Contraction
 
@@ -29,6 +30,9 @@ def supports(contraction: Contraction, target: Target) -> str | None:
         return f"sums in {_name(arithmetic.accumulate)} are not supported"
     if not torch.can_cast(arithmetic.product, arithmetic.accumulate):
         return f"products in {_name(arithmetic.product)} do not add up in {_name(arithmetic.accumulate)}"
+    for hook in (contraction.a_fn, contraction.b_fn, contraction.c_fn, contraction.epilogue):
+        if isinstance(hook, TritonFunction):
+            return f"{hook.jit.__name__} is a Triton function; the CPU needs it written with torch operations"
     if contraction.a.dtype is torch.bool or contraction.b.dtype is torch.bool:
         return "bool has no sum of products; convert the operands to an integer type"
     return None

@@ -1,0 +1,192 @@
+"""Contractions built straight from `weft.spec`, run under every schedule, and held against `numpy.einsum`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from weft import cpu
+from weft.cpu.anatomy import dissect
+from weft.cpu.assembly import assemble
+from weft.cpu.blocking import Targets
+from weft.cpu.candidates import _orientations, _ways_to_read
+from weft.cpu.schedule import CpuSchedule
+from weft.cpu.shaping import block_extents, mode_limits, mode_order
+from weft.fn import Pointwise, trace
+from weft.plan.schedule import Scalar, Target
+from weft.spec import Arithmetic, Contraction, Layout, canonical, parse
+from weft.spec.arithmetic import resolve, value_type
+from weft.spec.contraction import class_modes, mode_extents, output_shape
+from weft.spec.notation import expand
+from weft.testing import poisoned, random_operand
+
+Function = Callable[[torch.Tensor], torch.Tensor]
+
+TARGET = Target("cpu", name="CPU", processors=2)
+# Sizes of blocks far too small to be chosen, so that a few elements take many blocks and odd last ones.
+TINY = (Targets(1, 1, 1), Targets(2, 3, 2), Targets(7, 5, 3), Targets(4, 64, 5), Targets(64, 3, 64))
+
+
+@dataclass
+class Problem:
+    """One contraction with its tensors; D is made anew, poisoned and guarded, for each schedule."""
+
+    equation: str
+    a: torch.Tensor
+    b: torch.Tensor
+    c: torch.Tensor | None = None
+    alpha: Scalar = 1
+    beta: Scalar = 1
+    out_dtype: torch.dtype | None = None
+    out_layout: str = "contiguous"
+    precision: str | torch.dtype | None = None
+    accumulate: torch.dtype | None = None
+    functions: dict[str, Function] = field(default_factory=dict)
+    conjugate: tuple[bool, bool] = (False, False)
+
+    @property
+    def arithmetic(self) -> Arithmetic:
+        return resolve(self.a.dtype, self.b.dtype, self.precision, self.accumulate)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        notation = expand(parse(self.equation), (self.a.dim(), self.b.dim()))
+        return output_shape(notation, mode_extents(notation, (self.a.shape, self.b.shape)))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.out_dtype or torch.promote_types(self.a.dtype, self.b.dtype)
+
+    def contraction(self, d: torch.Tensor) -> Contraction:
+        notation = expand(parse(self.equation), (self.a.dim(), self.b.dim()))
+        extents = mode_extents(notation, (self.a.shape, self.b.shape))
+        a, b, d_layout = Layout.of(self.a), Layout.of(self.b), Layout.of(d)
+        c = Layout.of(self.c) if self.c is not None else None
+        return canonical(
+            Contraction(
+                class_modes(notation, a, b, c, d_layout, extents),
+                a,
+                b,
+                c,
+                d_layout,
+                self.arithmetic,
+                text=self.equation,
+                conjugate_a=self.conjugate[0],
+                conjugate_b=self.conjugate[1],
+                **{name: self.traced(name) for name in self.functions},
+            )
+        )
+
+    def traced(self, hook: str) -> Pointwise:
+        product, accumulate = self.arithmetic.product, self.arithmetic.accumulate
+        operand = {"a_fn": self.a, "b_fn": self.b}.get(hook)
+        seen = accumulate if operand is None else value_type(operand.dtype, product)
+        return trace(self.functions[hook], (seen,), hook=hook)
+
+    def launch(self, schedule: CpuSchedule, d: torch.Tensor, c: torch.Tensor | None = None) -> None:
+        c = self.c if c is None else c
+        cpu.build(self.contraction(d), schedule, TARGET)(self.a, self.b, c, d, self.alpha, self.beta)
+
+    def results(self, every: bool = True) -> Iterator[tuple[CpuSchedule, torch.Tensor]]:
+        """D under each schedule that is offered, and with `every` under all shapes of tiny blocks."""
+        sources = [tensor.clone() for tensor in (self.a, self.b)]
+        guarded = poisoned(self.shape, self.dtype, layout=self.out_layout)
+        contraction = self.contraction(guarded.tensor)
+        for schedule in all_schedules(contraction) if every else cpu.schedules(contraction, TARGET).schedules:
+            guarded = poisoned(self.shape, self.dtype, layout=self.out_layout)
+            self.launch(schedule, guarded.tensor)
+            guarded.check_guards()
+            for source, kept in zip((self.a, self.b), sources, strict=True):
+                assert torch.equal(source.nan_to_num(), kept.nan_to_num()), "an operand was written"
+            yield schedule, guarded.tensor
+
+
+def all_schedules(contraction: Contraction) -> Iterator[CpuSchedule]:
+    """What `schedules` offers, then blocks of every tiny size, in every orientation and way to read the operands."""
+    seen = dict.fromkeys(cpu.schedules(contraction, TARGET).schedules)
+    anatomy = dissect(contraction)
+    for views in _ways_to_read(anatomy, []):
+        order = mode_order(anatomy, views)
+        for targets in TINY:
+            tile = block_extents(anatomy, order, targets, mode_limits(anatomy, views))
+            for rows in _orientations(anatomy):
+                seen[assemble(anatomy, rows, order, tile)] = None
+    yield from seen
+
+
+def numpy_einsum(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
+    """The result in fp64, complex128 or Python-like integers, and the sum of magnitudes that its error scales with."""
+    product = problem.arithmetic.product
+    factors = []
+    for name, operand, conjugate in zip(
+        ("a_fn", "b_fn"), (problem.a, problem.b), problem.conjugate, strict=True
+    ):
+        values = operand.resolve_conj().resolve_neg().to(value_type(operand.dtype, product))
+        values = values.conj().resolve_conj() if conjugate else values
+        if name in problem.functions:
+            values = problem.functions[name](values).to(values.dtype)
+        factors.append(wide(values))
+    total = problem.alpha * np.einsum(problem.equation, *factors)
+    size = abs(problem.alpha) * np.einsum(problem.equation, *(np.abs(factor) for factor in factors))
+    if problem.c is not None and problem.beta != 0:
+        addend = problem.c.to(problem.arithmetic.accumulate)
+        addend = problem.functions["c_fn"](addend) if "c_fn" in problem.functions else addend
+        total = total + problem.beta * wide(addend)
+        size = size + abs(problem.beta) * np.abs(wide(addend))
+    if "epilogue" in problem.functions:
+        total = wide(problem.functions["epilogue"](torch.from_numpy(np.array(total))))
+    return total, size
+
+
+def wide(values: torch.Tensor) -> np.ndarray:
+    if values.is_complex():
+        return values.resolve_conj().to(torch.complex128).numpy()
+    return values.to(torch.float64 if values.is_floating_point() else torch.int64).numpy()
+
+
+def reduced(problem: Problem) -> int:
+    """K: products summed for each element of D."""
+    notation = expand(parse(problem.equation), (problem.a.dim(), problem.b.dim()))
+    extents = mode_extents(notation, (problem.a.shape, problem.b.shape))
+    return int(np.prod([extent for label, extent in extents.items() if label not in notation.output]))
+
+
+def check(problem: Problem, *, every: bool = True, steepest: float = 1.0) -> None:
+    """Every schedule's D is within the rounding of K products of `numpy.einsum` in fp64, D's own rounding added.
+
+    `steepest` is the largest slope of the epilogue.
+    """
+    expected, size = numpy_einsum(problem)
+    accumulate = problem.arithmetic.accumulate
+    exact = not (accumulate.is_floating_point or accumulate.is_complex)
+    unit = 0.0 if exact else torch.finfo(accumulate).eps
+    store = problem.dtype
+    rounding = torch.finfo(store).eps if store.is_floating_point or store.is_complex else 0.0
+    factor = 4 if accumulate.is_complex else 1
+    bound = steepest * factor * (reduced(problem) + 8) * unit * size + rounding * np.abs(expected)
+    for schedule, d in problem.results(every):
+        error = np.abs(wide(d) - expected)
+        assert np.all(error <= bound), f"{schedule}: off by {np.max(error - bound)} beyond its bound"
+
+
+def operands(
+    equation: str,
+    extents: dict[str, int],
+    dtype: torch.dtype = torch.float32,
+    dtype_b: torch.dtype | None = None,
+    *,
+    layouts: tuple[str, str] = ("contiguous", "contiguous"),
+    integers: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Random A and B of an equation, in poisoned memory; see `weft.testing.random_operand`."""
+    term_a, term_b = equation.split("->")[0].split(",")
+    a = random_operand(shape(term_a, extents), dtype, 1, layout=layouts[0], integers=integers)
+    b = random_operand(shape(term_b, extents), dtype_b or dtype, 2, layout=layouts[1], integers=integers)
+    return a, b
+
+
+def shape(term: str, extents: dict[str, int]) -> tuple[int, ...]:
+    return tuple(extents[label] for label in term)
