@@ -12,7 +12,7 @@ from weft.spec import Contraction
 
 # The rooms of each backend, imported when first asked: the Triton ones must not be imported with weft.
 FAMILIES = {
-    "triton": ("weft.kernels.matrix", "weft.kernels.vector"),
+    "triton": ("weft.kernels.library", "weft.kernels.matrix", "weft.kernels.vector"),
     "cpu": ("weft.cpu",),
 }
 
