@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from weft.errors import DTypeError, NotationError, UnsupportedError, WeftError
+from weft.bench import commands as bench_commands
+from weft.errors import DTypeError, NotationError, UnsupportedError
+from weft.terminal import WRONG, console, device_ceilings, errors_in_a_line, progress
 
 if TYPE_CHECKING:
     import torch
-
-    from weft.perf.device import Ceilings
-
-WRONG, MISUSED, INTERRUPTED = 1, 2, 130  # exit codes
-_PLAIN_WIDTH = 100  # columns of output that no terminal shows
 
 app = typer.Typer(
     help="Tensor contractions with your own functions fused in.",
@@ -67,7 +61,7 @@ def demo(
     hot: Annotated[bool, typer.Option("--hot", help="Leave operands in the cache from run to run.")] = False,
 ) -> None:
     """Run the main job: the paper's fused example and the TCCG suite, verified and timed beside torch.einsum."""
-    with _errors_in_a_line():
+    with errors_in_a_line():
         from weft import demo as job
         from weft import demo_report as report
 
@@ -75,20 +69,21 @@ def demo(
             raise UnsupportedError(f"{json_file.parent} is no directory")
         chosen = job.select(cases)
         settings = job.settings_for(device, backend, work, budget, "hot" if hot else "cold")
-        console = _console()
-        known = _ceilings(settings.device) if settings.backend != "triton" or settings.device.type == "cuda" else None
+        screen = console()
+        interpreted = settings.backend == "triton" and settings.device.type != "cuda"
+        known = None if interpreted else device_ceilings(settings.device)
         outcomes: list[job.Outcome] = []
         try:
-            with _progress("contractions", len(chosen)) as step:
+            with progress("contractions", len(chosen)) as step:
                 for outcome in job.run(chosen, settings, known, before=lambda case: step(case.name)):
                     outcomes.append(outcome)
                     if outcome.case.name == job.EXAMPLE.name:
-                        console.print(outcome.plan.explain(), markup=False, highlight=False, soft_wrap=True)
-                        console.print(f"measured    {report.sentence(outcome)}\n", markup=False, soft_wrap=True)
+                        screen.print(outcome.plan.explain(), markup=False, highlight=False, soft_wrap=True)
+                        screen.print(f"measured    {report.sentence(outcome)}\n", markup=False, soft_wrap=True)
         finally:
             rows = report.suite(outcomes)
             if rows:
-                console.print(report.table(rows, settings, console.width))
+                screen.print(report.table(rows, settings, screen.width))
             if json_file is not None:
                 complete = len(outcomes) == len(chosen)
                 document = report.as_json(outcomes, settings, known, complete=complete)
@@ -115,7 +110,7 @@ def explain(
     target: Annotated[str | None, typer.Option(help="Plan for another machine's GPU: sm_80 or sm_90.")] = None,
 ) -> None:
     """Say what would be planned for contiguous operands and how fast it could be, without running anything."""
-    with _errors_in_a_line():
+    with errors_in_a_line():
         from weft.hypothetical import choice_for, hypothetical
         from weft.plan.explain import explain as text_of
 
@@ -143,69 +138,15 @@ def info(
     refresh: Annotated[bool, typer.Option(help="Measure them anew.")] = False,
 ) -> None:
     """Show the device, its ceilings, versions, and the place and size of the cache."""
-    with _errors_in_a_line():
+    with errors_in_a_line():
         from weft.demo import settings_for
         from weft.info import describe
 
         place = settings_for(device).device
-        typer.echo(describe(place, _ceilings(place, may_measure=measure, refresh=refresh)))
+        typer.echo(describe(place, device_ceilings(place, may_measure=measure, refresh=refresh)))
 
 
-def _ceilings(device: torch.device, *, may_measure: bool = True, refresh: bool = False) -> Ceilings | None:
-    """The device's ceilings, measured with a progress line where they must be; None where none are to be had."""
-    from weft.perf.device import ceilings
-
-    with _progress(f"ceilings of {device}", None) as step:
-        try:
-            return ceilings(device, refresh=refresh, may_measure=may_measure, progress=step)
-        except UnsupportedError:
-            return None
-
-
-def _console() -> Console:
-    console = Console()
-    return console if console.is_terminal else Console(width=_PLAIN_WIDTH)
-
-
-@contextmanager
-def _progress(title: str, total: int | None) -> Iterator[Callable[[str], None]]:
-    """A progress bar on standard error; call what it yields with the name of each step as that begins."""
-    console = Console(stderr=True)
-    bar = Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        *([BarColumn(), MofNCompleteColumn()] if total is not None else []),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
-    with bar:
-        task = bar.add_task(title, total=total)
-        begun = 0
-
-        def step(name: str) -> None:
-            nonlocal begun
-            bar.update(task, description=f"{title}: {name}", completed=begun)
-            begun += 1
-
-        yield step
-
-
-@contextmanager
-def _errors_in_a_line() -> Iterator[None]:
-    """What weft raises on purpose becomes one line and exit code 2; Ctrl-C ends without a traceback."""
-    try:
-        yield
-    except WeftError as error:
-        _end(" ".join(str(error).split()), MISUSED)
-    except KeyboardInterrupt:
-        _end("interrupted", INTERRUPTED)
-
-
-def _end(message: str, code: int) -> NoReturn:
-    typer.echo(f"weft: {message}", err=True)
-    raise typer.Exit(code)
+bench_commands.register(app)
 
 
 def _extents(text: str) -> dict[str, int]:

@@ -138,7 +138,7 @@ def test_the_switch_of_tf32_is_put_back() -> None:
     matmul = torch.backends.cuda.matmul
     before = (matmul.allow_tf32, getattr(matmul, "fp32_precision", None))
     for wanted in (True, False):
-        with module._float32_products(tf32=wanted):
+        with module.float32_products(tf32=wanted):
             assert matmul.allow_tf32 is wanted
         assert (matmul.allow_tf32, getattr(matmul, "fp32_precision", None)) == before
 

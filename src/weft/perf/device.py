@@ -198,7 +198,7 @@ def _matrix_rates(device: torch.device, probe: Probe, progress: Progress) -> dic
         if name == "tf32" and device.type != "cuda":
             continue
         progress(f"{name} products")
-        with _float32_products(tf32=name == "tf32"):
+        with float32_products(tf32=name == "tf32"):
             found = [_matrix_rate(device, dtype, extent, probe.budget) for extent in probe.matrix_extents]
         if (best := max(found)) > 0:
             rates[name] = best
@@ -243,7 +243,7 @@ def _launches(device: torch.device, probe: Probe, progress: Progress) -> tuple[f
 
 
 @contextmanager
-def _float32_products(*, tf32: bool) -> Iterator[None]:
+def float32_products(*, tf32: bool) -> Iterator[None]:
     """Let torch's fp32 matrix products on the GPU use TF32 or not, and put its setting back.
 
     torch has an old and a new switch that must agree; the old one sets both.

@@ -1,0 +1,157 @@
+"""Whether a contender computes a case right, found out before any time is taken.
+
+The measure is `weft.testing`: the oracle's result, and for each element the most by which a correct one may differ.
+Of results too large for the oracle's wide copies, slabs are checked: the first, a middle and the last indices of D's
+longest mode, so that offsets beyond 2^31 are among them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from weft.bench.peers import Tensors
+from weft.cases import Case
+from weft.reference import contract, wide
+from weft.spec.notation import Label
+from weft.testing import assert_close, expectation, max_error_over_bound
+
+_WHOLE = 1 << 27  # elements of one tensor up to which everything is checked, memory allowing
+_CHECK_BYTES = 256  # that the check of one element takes in all: wide copies, magnitudes, function values
+_SLAB = 1 << 22  # elements of one tensor in a slab, where one index allows
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The part of D at `start` to `start + length` of mode `at`, or all of it (None): the oracle's, with bounds."""
+
+    case: Case
+    part: tuple[int, int, int] | None
+    reference: torch.Tensor
+    bound: torch.Tensor
+    operands: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
+    _wider: dict[torch.dtype, torch.Tensor] = field(default_factory=dict, repr=False)
+
+    def compare(self, d: torch.Tensor, stored: torch.dtype | None = None) -> float:
+        """The largest error in units of its bound; `AssertionError` names the worst element past it.
+
+        `stored` is the type in which a contender holds the sum before the epilogue and between other steps, where it
+        does: its roundings are added to the bound.
+        """
+        have = d if self.part is None else d.narrow(*self.part)
+        if stored is None or (stored is self.case.dtypes[2] and self._rounds_once):
+            bound = self.bound
+        else:
+            if stored not in self._wider:
+                self._wider[stored] = self._widened(stored)
+            bound = self._wider[stored]
+        assert_close(have, self.reference, bound)
+        return max_error_over_bound(have, self.reference, bound)
+
+    @property
+    def _rounds_once(self) -> bool:
+        """Whether D is the sum of products itself: then a contender that rounds to D's type early rounds no more."""
+        case = self.case
+        return case.epilogue is None and not case.add and case.alpha == 1 and not _has_lone_modes(case)
+
+    def _widened(self, stored: torch.dtype) -> torch.Tensor:
+        """The bound of a contender that rounds to `stored` after each step.
+
+        The steps: an operand summed along modes of its own, the sum of products, alpha, C, the epilogue.
+        """
+        if not (stored.is_floating_point or stored.is_complex):
+            return self.bound
+        case, step = self.case, torch.finfo(stored).eps
+        a, b, c = self.operands
+        options = case.options()
+        alpha, beta, c_fn, epilogue = (options.pop(name) for name in ("alpha", "beta", "c_fn", "epilogue"))
+        value, off = expectation(case.equation, a, b, **{**options, "out_dtype": stored})
+        if _has_lone_modes(case):
+            a_fn, b_fn = options["a_fn"] or wide, options["b_fn"] or wide
+            off = off + step * contract(case.equation, a_fn(wide(a)).abs(), b_fn(wide(b)).abs())
+        value, off = alpha * value, abs(alpha) * (off + step * value.abs())
+        if c is not None and beta != 0:
+            value = value + beta * wide(c_fn(wide(c)) if c_fn else c)
+            off = off + 2 * step * value.abs()
+        if epilogue:
+            ends = [(epilogue(value + sign * off) - epilogue(value)).abs().double() for sign in (-1, 1)]
+            off = torch.maximum(*ends).nan_to_num(nan=math.inf)
+        return self.bound + off + 4 * step * self.reference.abs().double()
+
+
+def truths(case: Case, tensors: Tensors) -> list[Truth]:
+    """What `case` must give on `tensors`, in one part or in slabs."""
+    a, b, c, d = tensors
+    if max(x.numel() for x in (a, b, d)) <= _affordable(d.device):
+        return [_truth(case, None, (a, b, c))]
+    at = max(range(d.dim()), key=lambda i: d.shape[i])
+    label = case.notation.output[at]
+    return [_truth(case, (at, start, length), _narrowed(case, tensors, label, start, length, at))
+            for start, length in _slabs(d.shape[at], max(a.numel(), b.numel(), d.numel()))]  # fmt: skip
+
+
+def poison(d: torch.Tensor) -> None:
+    """Fill a result's place with what no contraction gives, so that an element left unwritten shows."""
+    if d.dtype.is_floating_point or d.dtype.is_complex:
+        d.fill_(math.nan)
+    else:
+        d.fill_(torch.iinfo(d.dtype).min + 7)
+
+
+def tolerance_text() -> str:
+    """How correctness is judged, for the disclosure."""
+    return (
+        "every element within the worst-case rounding bound of weft.testing.expectation (K times the accumulator's "
+        "epsilon times the sum of magnitudes, functions and result type besides) of the oracle weft.reference in "
+        f"float64; slabs of results with more than {_WHOLE} elements; every contender and every way before it is timed"
+    )
+
+
+def _affordable(device: torch.device) -> int:
+    """Elements of one tensor that can be checked at once."""
+    if device.type != "cuda":
+        return _WHOLE
+    free, _ = torch.cuda.mem_get_info(device)
+    return min(_WHOLE, int(free) // _CHECK_BYTES)
+
+
+def _has_lone_modes(case: Case) -> bool:
+    """Whether a label stands in A or B alone: such an operand may be summed, and rounded, before the product."""
+    in_a, in_b = (
+        {label for label, extent in zip(term, shape, strict=True) if extent != 1}
+        for term, shape in zip(case.notation.inputs, case.shapes, strict=True)
+    )
+    return bool((in_a ^ in_b) - set(case.notation.output))
+
+
+def _slabs(extent: int, elements: int) -> Iterator[tuple[int, int]]:
+    """Start and length along a mode: first, middle and last, each of about `_SLAB` elements."""
+    length = max(1, min(extent // 3, _SLAB * extent // elements))
+    for start in dict.fromkeys((0, (extent - length) // 2, extent - length)):
+        yield start, length
+
+
+def _narrowed(
+    case: Case, tensors: Tensors, label: Label, start: int, length: int, at: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    def part(term: tuple[Any, ...], x: torch.Tensor) -> torch.Tensor:
+        for i, name in enumerate(term):
+            if name == label and x.shape[i] != 1:
+                x = x.narrow(i, start, length)
+        return x
+
+    a, b = (part(term, x) for term, x in zip(case.notation.inputs, tensors[:2], strict=True))
+    c = tensors.c
+    return a, b, c if c is None or c.shape[at] == 1 else c.narrow(at, start, length)
+
+
+def _truth(
+    case: Case, part: tuple[int, int, int] | None, operands: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
+) -> Truth:
+    a, b, c = operands
+    reference, bound = expectation(case.equation, a, b, c=c, **case.options())
+    return Truth(case, part, reference, bound, operands)

@@ -1,0 +1,262 @@
+"""`weft bench` and `weft report`.
+
+On a GPU machine, with cuTENSOR's library on LD_LIBRARY_PATH or named by WEFT_CUTENSOR:
+
+    python -m weft bench tccg --peers cutensor,torch --out results/h200/tccg
+    python -m weft bench tccg-fusion --peers cutensor,torch --out results/h200/tccg-fusion
+    python -m weft bench beyond --peers cutensor,torch --out results/h200/beyond
+    python -m weft report --summary results/h200/tccg results/h200/tccg-fusion results/h200/beyond
+
+Before the first of them, a minute's trial of everything: ``bench tccg --cases 1,20,31 --out /tmp/trial``. Options that
+save time where it is short: ``--quick`` (the cuTENSOR modes that have been seen to win, instead of all of them) and
+``--budget 0.3``. A copy of the sources without their history is told its commit by WEFT_COMMIT.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from weft.errors import UnsupportedError, WeftError
+from weft.terminal import INTERRUPTED, WRONG, console, device_ceilings, end, errors_in_a_line, progress
+
+if TYPE_CHECKING:
+    import torch
+
+    from weft.bench.peers import Contender
+    from weft.bench.records import CaseRecord, Run
+    from weft.bench.suites import Entry
+
+CPU_WORK = 1 << 22  # multiply-adds of a case on a CPU
+CPU_BUDGET = 0.2  # seconds of samples for one timing there
+_MOST_ROWS = 40  # of a comparison on the console; the page has all
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to `app`."""
+    app.command()(bench)
+    app.command()(report)
+
+
+def bench(
+    suite: Annotated[str | None, typer.Argument(help="tccg, tccg-fusion or beyond.", show_default=False)] = None,
+    peers: Annotated[
+        str | None, typer.Option(help="cutensor,torch,compile,ttgt,numpy,opt_einsum: some of them.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for results; out/SUITE by default.", file_okay=False)] = None,
+    pairs: Annotated[str | None, typer.Option("--dtypes", help="Of TCCG: fp16_fp32,bf16_fp32,tf32,fp64,...")] = None,
+    cases: Annotated[str | None, typer.Option(help="Some of the cases: 1,20-30 or names with *.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...; a GPU where there is one.")] = None,
+    mode: Annotated[str | None, typer.Option(help="Operands cold (on a GPU) or hot (on a CPU).")] = None,
+    work: Annotated[int | None, typer.Option(min=1, help="Most multiply-adds a case; larger ones are scaled.")] = None,
+    budget: Annotated[float | None, typer.Option(min=0, help="Seconds of samples for each timing.")] = None,
+    rrs: Annotated[float | None, typer.Option(min=0, help="Relative robust spread that ends a timing.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Of torch on a CPU.")] = None,
+    tune: Annotated[str | None, typer.Option(help="How weft's plans are tuned: see weft.plan.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer cuTENSOR modes.")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="Show the suites, or the cases of SUITE, and end.")] = False,
+) -> None:
+    """Measure a suite: weft beside its peers, checked, timed, written to a folder with plots and a page."""
+    with errors_in_a_line():
+        if listed:
+            _list(suite, _split(pairs), _split_cases(cases))
+            return
+        if suite is None:
+            raise UnsupportedError("which suite? weft bench --list shows them")
+        if mode not in (None, "cold", "hot"):
+            raise UnsupportedError(f"mode '{mode}' is neither cold nor hot")
+        from weft.bench import peers as contenders
+        from weft.bench.suites import entries
+        from weft.demo import settings_for
+
+        place = settings_for(device).device
+        on_cpu = place.type == "cpu"
+        work = work or (CPU_WORK if on_cpu else None)
+        chosen = entries(suite, _split(pairs), _split_cases(cases), work)
+        names = _split(peers) or contenders.default_peers(place)
+        given: dict[str, dict[str, Any]] = {"weft": {"tune": tune}, "cutensor": {"quick": quick}}
+        sides = [contenders.contender(name, **given.get(name, {})) for name in ("weft", *names)]
+        usual = {"mode": "hot", "budget": CPU_BUDGET} if on_cpu else {}
+        sampling = usual | _given(mode=mode, budget=budget, rrs=rrs, threads=threads)
+        run = _measure(suite, sides, chosen, place, out or Path("out") / suite, bool(cases), sampling)
+        if run.ended == "interrupted":
+            end("interrupted; what was measured is kept", INTERRUPTED)
+        wrong = [f"{case.group} {case.name} ({said})" for case, said in run.failures()]
+        if wrong:
+            end(f"wrong results: {', '.join(wrong)}", WRONG)
+        if run.ended != "finished":
+            end(run.ended, WRONG)
+
+
+def report(
+    folders: Annotated[list[Path], typer.Argument(help="Folders that weft bench wrote.", exists=True)],
+    out: Annotated[Path | None, typer.Option(help="Where the page, or the summary, goes.", dir_okay=False)] = None,
+    summary: Annotated[bool, typer.Option("--summary", help="Write results/DEVICE/summary.json instead.")] = False,
+) -> None:
+    """Hold runs against one another, or write the summary of figures.
+
+    One folder: its plots and page are made anew. Several: each is held against the first, case by case, and a
+    difference is called only where the intervals part.
+    """
+    with errors_in_a_line():
+        from weft.bench import report as reports
+        from weft.bench.records import load, write_whole
+
+        if summary:
+            typer.echo(f"wrote {reports.write_summary(folders, out)}")
+            return
+        runs = [load(folder) for folder in folders]
+        if len(runs) == 1:
+            reports.write(runs[0], folders[0])
+            _print_figures(runs[0])
+            typer.echo(f"wrote {folders[0] / reports.PAGE_FILE}")
+            return
+        comparison = reports.compare(runs, _distinct(folders))
+        _print_table(reports.comparison_table(comparison.means, comparison.names), "geometric means")
+        changed = [line for line in comparison.cases if any(said not in ("", reports.SAME) for said in line.verdicts())]
+        if changed:
+            title = f"cases that differ: {len(changed)} of {len(comparison.cases)}"
+            _print_table(reports.comparison_table(changed[:_MOST_ROWS], comparison.names), title)
+        else:
+            typer.echo("no case differs by more than its intervals")
+        if out is not None:
+            write_whole(out, reports.comparison_page(comparison))
+            typer.echo(f"wrote {out}")
+
+
+def _measure(
+    suite: str,
+    sides: list[Contender],
+    chosen: list[Entry],
+    place: torch.device,
+    folder: Path,
+    selected: bool,
+    sampling: dict[str, Any],
+) -> Run:
+    """Run the suite and write what came of it."""
+    from weft.bench import report as reports
+    from weft.bench.checking import tolerance_text
+    from weft.bench.environment import disclose
+    from weft.bench.records import Run, save
+    from weft.bench.runner import Runner, Sampling
+    from weft.perf.stamp import device_stamp
+
+    known = device_ceilings(place)
+    how = Sampling(**sampling)
+    environment = disclose(
+        place, workloads=_workloads(suite, chosen, how.mode), correctness=tolerance_text(), ceilings=known,
+        rrs=how.rrs, budget=how.budget,
+    )  # fmt: skip
+    name = str(device_stamp(place)["name"])
+    run = Run(suite, name, [side.name for side in sides], environment, mode=how.mode, selected=selected)
+    with progress(f"bench {suite}", len(chosen)) as step:
+        Runner(run, sides, place, known, how, begun=step, kept=lambda run: _keep(run, folder)).go(chosen)
+    if run.cases:
+        reports.write(run, folder)
+        _print_figures(run)
+    else:
+        save(run, folder)
+    typer.echo(f"wrote {folder / reports.PAGE_FILE if run.cases else folder}")
+    return run
+
+
+def _keep(run: Run, folder: Path) -> None:
+    from weft.bench.records import save
+
+    save(run, folder)
+    if run.cases and run.ended == "running":
+        typer.echo(_one_line(run, run.cases[-1]))
+
+
+def _one_line(run: Run, case: CaseRecord) -> str:
+    """A case's times, as they come."""
+    times = []
+    for name in run.contenders:
+        result = case.results.get(name)
+        if result is None or not result.samples:
+            times.append(f"{name} {'WRONG' if result is not None and result.wrong else '-'}")
+        else:
+            way = f" ({result.way})" if result.way else ""
+            times.append(f"{name} {1e6 * result.seconds.value:.4g} us{way}")
+    return f"{case.group:>10} {case.name:<24} {', '.join(times)}"
+
+
+def _workloads(suite: str, chosen: list[Entry], mode: str) -> dict[str, Any]:
+    return {
+        "suite": suite,
+        "cases": len(chosen),
+        "scaled": any(entry.scaled for entry in chosen),
+        "extents, types, functions and layouts": "with each case",
+        "inputs": f"normal random values, seed 0 upwards by set, {mode}; results lie in memory filled with NaN",
+    }
+
+
+def _list(suite: str | None, pairs: tuple[str, ...], only: tuple[str, ...]) -> None:
+    from weft.bench.page import Cell, Table
+    from weft.bench.suites import ABOUT, entries
+
+    if suite is None:
+        known = [(Cell(name), Cell(str(len(entries(name)))), Cell(about)) for name, about in ABOUT.items()]
+        _print_table(Table(("suite", "cases", "what"), known), "suites")
+        return
+    rows = []
+    for entry in entries(suite, pairs, only):
+        case = entry.case
+        types = " ".join(str(dtype).removeprefix("torch.") for dtype in case.dtypes)
+        fused = " ".join(filter(None, (case.a_fn, case.b_fn, case.c_fn, case.epilogue)))
+        sizes = " ".join(f"{label}={extent}" for label, extent in case.extents.items())
+        rows.append(
+            (Cell(entry.group), Cell(case.name), Cell(str(case.notation)), Cell(sizes), Cell(types), Cell(fused))
+        )
+    _print_table(Table(("group", "case", "equation", "extents", "types", "functions"), rows), suite)
+
+
+def _print_figures(run: Run) -> None:
+    from weft.bench.page import figure_table
+
+    _print_table(figure_table(run), f"{run.suite} on {run.device}" + (f" ({run.caveat})" if run.caveat else ""))
+
+
+def _print_table(content: Any, title: str) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=Text(title), title_justify="left")
+    for column, head in enumerate(content.heads):
+        numeric = any(row[column].key is not None for row in content.rows)
+        table.add_column(Text(head), justify="right" if numeric else "left", overflow="fold")
+    tones = {"better": "green", "worse": "red", "": ""}
+    for row in content.rows:
+        table.add_row(*(Text(cell.text, style=tones[cell.tone]) for cell in row))
+    console().print(table)
+
+
+def _split(text: str | None) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip()) if text else ()
+
+
+def _split_cases(text: str | None) -> tuple[str, ...]:
+    """Numbers, ranges of numbers spelled out, and names."""
+    found: list[str] = []
+    for part in _split(text):
+        first, dash, last = part.partition("-")
+        if dash and first.isdecimal() and last.isdecimal():
+            found += [str(number) for number in range(int(first), int(last) + 1)]
+        else:
+            found.append(part)
+    return tuple(found)
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _distinct(folders: list[Path]) -> list[str]:
+    """Names that tell the folders apart: their last parts, or as many as it takes."""
+    for parts in range(1, max(len(folder.parts) for folder in folders) + 1):
+        names = ["/".join(folder.parts[-parts:]) for folder in folders]
+        if len(set(names)) == len(names):
+            return names
+    raise WeftError("the same folder is named twice")

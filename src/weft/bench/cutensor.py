@@ -1,0 +1,278 @@
+"""cuTENSOR as a peer: every algorithm, compiled ahead and just in time, and the kernels a user must add around it.
+
+Contractions go to the library with the strides they have. What it cannot do itself becomes a kernel of torch's that
+is part of the timed call, as it would be of a user's program:
+
+    a mode in one operand alone, not in D      that operand summed first
+    a mode along which an operand repeats      that operand made contiguous first
+    a function cuTENSOR has, on A or B         fused as its operator, or a kernel of its own: the faster counts
+    any other function on A, B or C            a kernel that writes the operand's values to a copy
+    an epilogue                                a kernel on the result
+
+Each such kernel reads and writes every element once, no more than in-place kernels would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from weft.bench import cutensor_library as api
+from weft.bench.cutensor_library import CutensorError, Library
+from weft.bench.peers import Prepared, Run, Tensors, Way, first_line
+from weft.bench.views import View, view
+from weft.cases import FUNCTIONS, Case
+from weft.errors import UnsupportedError
+from weft.spec.notation import Label, label_text
+
+Step = Callable[[torch.Tensor], torch.Tensor]
+
+MOST_KERNELS = 16  # single kernels tried by number, beyond the named algorithms
+_WORKSPACE_SHARE = 4  # of the free memory, one part in so many
+
+_FLOAT_COMPUTE = {"tf32": "TF32", "tf32x3": "3XTF32"}
+_COMPUTE = {
+    torch.float16: "32F",
+    torch.bfloat16: "32F",
+    torch.float32: "32F",
+    torch.complex64: "32F",
+    torch.float64: "64F",
+    torch.complex128: "64F",
+}
+
+
+@dataclass(frozen=True)
+class _Operand:
+    """A or B on its way into the library."""
+
+    steps: tuple[Step, ...]  # kernels that run before, each on the last one's result
+    operator: int
+    labels: tuple[Label, ...]
+    sample: torch.Tensor  # after all steps, each label one dimension
+    said: tuple[str, ...] = ()
+
+    def read(self, tensor: torch.Tensor) -> torch.Tensor:
+        for step in self.steps:
+            tensor = step(tensor)
+        return tensor
+
+
+class Cutensor:
+    """`quick` tries only the modes that won on an H200 (no numbered kernels, just in time for two algorithms)."""
+
+    name = "cutensor"
+
+    def __init__(self, library: Library | None = None, quick: bool = False) -> None:
+        self._library = library
+        self._quick = quick
+        self._absent = ""
+
+    def prepare(self, case: Case, tensors: Tensors) -> Prepared | str:
+        if self._library is None:
+            if tensors.a.device.type != "cuda":
+                return "cuTENSOR runs on NVIDIA GPUs"
+            if not self._absent:
+                self._load()
+            if self._library is None:
+                return self._absent
+        try:
+            return self._ways(case, tensors, self._library)
+        except (CutensorError, UnsupportedError, RuntimeError) as error:
+            return first_line(error)
+
+    def settings(self, case: Case) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def _load(self) -> None:
+        torch.cuda.init()  # the library finds the device through torch's context
+        try:
+            self._library = api.load()
+        except UnsupportedError as error:
+            self._absent = str(error)
+
+    def _ways(self, case: Case, tensors: Tensors, library: Library) -> Prepared | str:
+        compute = compute_name(case)
+        _refuse(case, tensors)
+        ways: list[Way] = []
+        refused: dict[str, str] = {}
+        for fused in fusions(case):
+            try:
+                self._plans(case, tensors, library, compute, fused, ways, refused)
+            except CutensorError as error:
+                refused[f"{fusion_text(case, fused)} all modes"] = str(error)
+        if not ways:
+            return "; ".join(dict.fromkeys(refused.values()))
+        return Prepared(ways, refused, stored=case.dtypes[2], note=f"cuTENSOR {library.version}, compute {compute}")
+
+    def _plans(
+        self,
+        case: Case,
+        tensors: Tensors,
+        library: Library,
+        compute: str,
+        fused: frozenset[str],
+        ways: list[Way],
+        refused: dict[str, str],
+    ) -> None:
+        """Every mode's plan of one choice of fused functions, added to `ways` or `refused`."""
+        a = _operand(case, 0, tensors.a, fused)
+        b = _operand(case, 1, tensors.b, fused)
+        output = view(case.notation.output, tensors.d)
+        _refuse_repeating(output, set(a.labels) | set(b.labels))
+        numbers: dict[Label, int] = {}
+        operation = library.contraction(
+            _described(a.labels, a.sample, _alignment(a.sample), numbers), a.operator,
+            _described(b.labels, b.sample, _alignment(b.sample), numbers), b.operator,
+            _described(output.labels, output.of(tensors.d), _alignment(tensors.c, tensors.d), numbers), compute,
+        )  # fmt: skip
+        limit = _workspace_limit(tensors.a.device)
+        extra = fusion_text(case, fused)
+        for name, algorithm, jit in self._modes():
+            label = f"{name}{'+jit' if jit else ''}{extra}"
+            try:
+                plan = operation.plan(algorithm, jit, limit)
+            except CutensorError as error:
+                refused[label] = str(error)
+                continue
+            about = {"workspace bytes": plan.workspace_bytes, "separate kernels": [*a.said, *b.said, *_after(case)]}
+            ways.append(Way(label, _runner(case, operation, plan, a, b), about))
+
+    def _modes(self) -> Iterator[tuple[str, int, int]]:
+        for jit in (api.NO_JIT, api.JIT):
+            for name, algorithm in api.ALGORITHMS.items():
+                if not (self._quick and jit and name not in ("default", "gett")):
+                    yield name, algorithm, jit
+        if not self._quick:
+            for kernel in range(MOST_KERNELS):
+                yield f"kernel-{kernel}", kernel, api.NO_JIT
+
+
+def compute_name(case: Case) -> str:
+    """The compute descriptor that sums as the case asks; `UnsupportedError` where cuTENSOR has none."""
+    common = torch.promote_types(*case.dtypes[:2])
+    if isinstance(case.precision, torch.dtype) and case.precision is not common:
+        raise UnsupportedError(f"cuTENSOR does not round {common} operands to {case.precision}")
+    if case.accumulate is torch.float64 or common not in _COMPUTE:
+        raise UnsupportedError(f"cuTENSOR has no sums of {common} in {case.accumulate or 'that type'}")
+    if common in (torch.float32, torch.complex64) and isinstance(case.precision, str):
+        return _FLOAT_COMPUTE.get(case.precision, "32F")
+    return _COMPUTE[common]
+
+
+def fusions(case: Case) -> list[frozenset[str]]:
+    """Which functions to fuse as operators ("a_fn", "b_fn"): all that can be, and none."""
+    possible = frozenset(hook for hook in ("a_fn", "b_fn") if getattr(case, hook) in api.OPERATORS)
+    return [possible, frozenset()] if possible else [frozenset()]
+
+
+def fusion_text(case: Case, fused: frozenset[str]) -> str:
+    """What a mode's label says of functions: nothing where there are none that could be fused."""
+    return "" if len(fusions(case)) == 1 else " fused" if fused else " unfused"
+
+
+def _refuse(case: Case, tensors: Tensors) -> None:
+    a, b, d = case.dtypes
+    if not {a, b, d} <= api.DATA_TYPES.keys():
+        raise UnsupportedError(f"cuTENSOR does not know {a}, {b}, {d}")
+    if torch.promote_types(a, b).is_complex != d.is_complex:
+        raise UnsupportedError(f"cuTENSOR does not write {d} for operands of {a} and {b}")
+    if tensors.c is not None and tensors.c.stride() != tensors.d.stride():
+        raise UnsupportedError("cuTENSOR wants C to lie as D does")
+    if 0 in case.extents.values():
+        raise UnsupportedError("cuTENSOR wants extents over 0")
+
+
+def _refuse_repeating(output: View, present: set[Label]) -> None:
+    missing = [label for label in output.labels if label not in present]
+    if missing:
+        raise UnsupportedError(f"mode '{label_text(missing[0])}' stands in D alone: cuTENSOR does not repeat results")
+
+
+def _operand(case: Case, at: int, tensor: torch.Tensor, fused: frozenset[str]) -> _Operand:
+    """Collect what must run before the library sees A (0) or B (1)."""
+    hook, name = ("a_fn", case.a_fn) if at == 0 else ("b_fn", case.b_fn)
+    term, letter = case.notation.inputs[at], "AB"[at]
+    steps: list[tuple[Step, str]] = []
+    operator = api.OPERATORS[name] if name and hook in fused else api.IDENTITY
+    if any(stride == 0 for stride, extent in zip(tensor.stride(), tensor.shape, strict=True) if extent > 1):
+        steps.append((lambda x: x.contiguous(), f"{letter} made contiguous"))
+    if name and hook not in fused:
+        steps.append((FUNCTIONS[name], f"{name} of {letter}"))
+    elif tensor.is_conj() and name:
+        steps.append((torch.resolve_conj, f"{letter} conjugated"))
+    elif tensor.is_conj():
+        operator = api.CONJUGATE
+        steps.append((torch.conj, ""))  # drops the bit alone: the library conjugates as it reads
+    steps.append((lambda x: view(term, x).of(x), ""))
+    labels, alone = _modes_alone(case, at)
+    if alone:
+        if operator not in (api.IDENTITY, api.CONJUGATE):
+            raise UnsupportedError(f"{letter} must be summed first: its function cannot be an operator")
+        steps.append((lambda x: x.sum(alone, dtype=x.dtype), f"{letter} summed along modes of its own"))
+    sample = tensor
+    for step, _ in steps:
+        sample = step(sample)
+    said = tuple(text for _, text in steps if text)
+    return _Operand(tuple(step for step, _ in steps), operator, labels, sample, said)
+
+
+def _modes_alone(case: Case, at: int) -> tuple[tuple[Label, ...], list[int]]:
+    """Labels of an operand that stand in B (or A) or D too, and the positions of its other ones in its view."""
+    term, shape = case.notation.inputs[at], case.shapes[at]
+    other = zip(case.notation.inputs[1 - at], case.shapes[1 - at], strict=True)
+    shared = {*case.notation.output, *(label for label, extent in other if extent != 1)}
+    labels = tuple(dict.fromkeys(label for label, extent in zip(term, shape, strict=True) if extent != 1))
+    kept = tuple(label for label in labels if label in shared)
+    return kept, [i for i, label in enumerate(labels) if label not in shared]
+
+
+def _described(labels: Sequence[Label], seen: torch.Tensor, alignment: int, numbers: dict[Label, int]) -> api.Tensor:
+    modes = [numbers.setdefault(label, len(numbers)) for label in labels]
+    return api.Tensor(modes, seen.shape, seen.stride(), seen.dtype, alignment)
+
+
+def _alignment(*tensors: torch.Tensor | None) -> int:
+    """Bytes: the largest power of two up to 256 that divides all addresses."""
+    address = 256
+    for tensor in tensors:
+        address |= tensor.data_ptr() if tensor is not None else 0
+    return address & -address
+
+
+def _after(case: Case) -> list[str]:
+    c_fn = f"{case.c_fn} of C" if case.c_fn and case.add else ""
+    epilogue = f"{case.epilogue} of D" if case.epilogue else ""
+    return [said for said in (c_fn, epilogue) if said]
+
+
+def _runner(case: Case, operation: api.Contraction, plan: api.Plan, a: _Operand, b: _Operand) -> Run:
+    """One timed call: the kernels before, the contraction, the kernels after."""
+    device = a.sample.device
+    workspace = torch.empty(plan.workspace_bytes, dtype=torch.uint8, device=device)
+    alpha = operation.scalar(case.alpha)
+    beta = operation.scalar(case.beta if case.add else 0.0)
+    c_fn = FUNCTIONS[case.c_fn] if case.c_fn else None
+    epilogue = FUNCTIONS[case.epilogue] if case.epilogue else None
+
+    def run(x: torch.Tensor, y: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor) -> torch.Tensor:
+        left, right = a.read(x), b.read(y)
+        addend = d if c is None else c_fn(c) if c_fn else c
+        stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+        plan.run(
+            alpha, left.data_ptr(), right.data_ptr(), beta, addend.data_ptr(), d.data_ptr(),
+            workspace.data_ptr(), stream,
+        )  # fmt: skip
+        return epilogue(d) if epilogue else d
+
+    return run
+
+
+def _workspace_limit(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 1 << 30
+    free, _ = torch.cuda.mem_get_info(device)
+    return int(free) // _WORKSPACE_SHARE

@@ -1,0 +1,245 @@
+"""What a run leaves behind: one JSON file with every sample and the disclosure, and a CSV of the essentials.
+
+A run is written anew after every case, whole or not at all, so that what was measured survives an interruption.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from weft.bench.statistics import Interval, Summary, summarise
+from weft.errors import WeftError
+
+FORMAT = 1
+RUN_FILE = "run.json"
+CSV_FILE = "run.csv"
+COLUMNS = (
+    *("case", "group", "equation", "extents", "dtypes", "precision", "functions", "contender", "way"),
+    *("median_us", "low_us", "high_us", "rrs", "samples", "ended", "tflops", "floor_us", "floor_share"),
+    *("error_over_bound", "remark"),
+)
+
+
+@dataclass
+class Result:
+    """What one contender did with one case: samples, or why there are none."""
+
+    samples: tuple[float, ...] = ()  # seconds per call
+    cannot: str = ""  # the contender has no way to do it, in its words
+    wrong: str = ""  # its result was wrong, or it broke
+    way: str = ""  # which of its ways counts
+    error_over_bound: float | None = None  # of the way that counts; at most 1
+    timing: dict[str, Any] = field(default_factory=dict)  # how the samples were taken: see weft.tune.timing.Timing
+    about: dict[str, Any] = field(default_factory=dict)  # schedule, workspace, separate kernels
+    ways: dict[str, float | str] = field(default_factory=dict)  # all that were tried: seconds, or why not
+    note: str = ""
+
+    @cached_property
+    def summary(self) -> Summary:
+        """Of at least one sample."""
+        return summarise(self.samples)
+
+    @property
+    def seconds(self) -> Interval:
+        """The median and its interval."""
+        return Interval(self.summary.median, self.summary.low, self.summary.high)
+
+
+@dataclass
+class CaseRecord:
+    """One case: what it was, what it asks of the device, and what each contender did."""
+
+    name: str
+    group: str  # of the suite: number types, function, or what the case is about
+    base: str  # name that cases share which differ in their functions alone
+    equation: str
+    extents: list[tuple[str, int]]
+    dtypes: tuple[str, str, str]
+    precision: str
+    functions: dict[str, str]  # hook to name
+    layouts: tuple[str, str, str, str]
+    scaled: bool  # shrunk from its published extents
+    modes: dict[str, int]  # extents M, N, K and batch as products; empty where weft cannot read the case
+    work: dict[str, int]  # flops, function_flops, bytes
+    floor: dict[str, Any]  # seconds by cause, intensity, what binds; empty without ceilings
+    results: dict[str, Result] = field(default_factory=dict)
+
+    def measured(self, contender: str) -> Result | None:
+        """The contender's result if it has samples."""
+        result = self.results.get(contender)
+        return result if result is not None and result.samples else None
+
+
+@dataclass
+class Run:
+    """One run of a suite on one device."""
+
+    suite: str
+    device: str  # the name that its maker gave it
+    contenders: list[str]  # weft first, then peers
+    environment: dict[str, Any]
+    cases: list[CaseRecord] = field(default_factory=list)
+    ended: str = "running"  # "finished", "interrupted", or why it ended early
+    mode: str = "cold"  # or "hot": operands in the cache, where the floor does not hold
+    selected: bool = False  # only some of the suite's cases were asked for
+    skipped: dict[str, str] = field(default_factory=dict)  # cases left out, with the reason
+    format: int = FORMAT
+
+    @property
+    def peers(self) -> list[str]:
+        return self.contenders[1:]
+
+    @property
+    def ours(self) -> str:
+        return self.contenders[0]
+
+    @property
+    def groups(self) -> list[str]:
+        return list(dict.fromkeys(case.group for case in self.cases))
+
+    @property
+    def commit(self) -> str | None:
+        return self.environment.get("artifacts", {}).get("commit")
+
+    @property
+    def command(self) -> str:
+        return str(self.environment.get("artifacts", {}).get("command", ""))
+
+    @property
+    def date(self) -> str:
+        return str(self.environment.get("date", ""))
+
+    def pairs(self, peer: str, group: str | None = None) -> list[tuple[CaseRecord, Result, Result]]:
+        """Cases that both `peer` and weft measured: case, the peer's result, ours."""
+        found = []
+        for case in self.cases:
+            theirs, mine = case.measured(peer), case.measured(self.ours)
+            if theirs is not None and mine is not None and group in (None, case.group):
+                found.append((case, theirs, mine))
+        return found
+
+    @property
+    def scaled(self) -> bool:
+        return any(case.scaled for case in self.cases)
+
+    @property
+    def caveat(self) -> str:
+        """What keeps this run's figures from being the suite's own; empty for a whole one."""
+        said = ["scaled cases"] * self.scaled + ["selected cases"] * self.selected
+        said += ["operands in the cache"] * (self.mode == "hot")
+        if self.ended != "finished":
+            said.append(self.ended)
+        return ", ".join(said)
+
+    def failures(self) -> Iterator[tuple[CaseRecord, str]]:
+        """Cases that weft computed wrong, with what was wrong."""
+        for case in self.cases:
+            result = case.results.get(self.ours)
+            if result is not None and result.wrong:
+                yield case, result.wrong
+
+
+def device_slug(name: str) -> str:
+    """A device's name as a folder is called: "NVIDIA H200" is ``h200``."""
+    words = re.sub(r"[^a-z0-9]+", "-", re.sub(r"\(r\)|\(tm\)|@.*", "", name.lower())).strip("-").split("-")
+    kept = [word for word in words if word not in ("nvidia", "amd", "intel", "cpu", "processor")]
+    return "-".join(kept or words)
+
+
+def save(run: Run, folder: Path) -> None:
+    """Write the run's JSON and CSV into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / RUN_FILE, json_text(run))
+    write_whole(folder / CSV_FILE, csv_text(run))
+
+
+def json_text(run: Run) -> str:
+    """The run as JSON, one line for each case."""
+    entry = asdict(run)
+    cases = ",\n".join(json.dumps(case, allow_nan=False) for case in entry.pop("cases"))
+    return json.dumps(entry, indent=1, allow_nan=False).removesuffix("\n}") + f',\n "cases": [\n{cases}\n ]\n}}\n'
+
+
+def load(folder: Path) -> Run:
+    """Read the run in `folder` (or the JSON file itself). `WeftError` where there is none that can be read."""
+    file = folder / RUN_FILE if folder.is_dir() else folder
+    try:
+        entry = json.loads(file.read_text())
+        if entry["format"] != FORMAT:
+            raise WeftError(f"{file} has format {entry['format']}, this version of weft reads {FORMAT}")
+        cases = [_case(case) for case in entry.pop("cases")]
+        return Run(**entry, cases=cases)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise WeftError(f"{file} is no run of weft bench: {error}") from error
+
+
+def csv_text(run: Run) -> str:
+    """One line for each case and contender; times in microseconds."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for case in run.cases:
+        for contender, result in case.results.items():
+            writer.writerow([*_about(case), contender, result.way, *_figures(case, result)])
+    return text.getvalue()
+
+
+def write_whole(file: Path, text: str | bytes) -> None:
+    """Write `file` so that nobody ever sees a part of it."""
+    handle, temporary = tempfile.mkstemp(prefix=file.stem, suffix=".tmp", dir=file.parent)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(text.encode() if isinstance(text, str) else text)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, file)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _about(case: CaseRecord) -> list[str]:
+    return [
+        case.name,
+        case.group,
+        case.equation,
+        " ".join(f"{label}={extent}" for label, extent in case.extents),
+        " ".join(case.dtypes),
+        case.precision,
+        " ".join(f"{hook}={name}" for hook, name in case.functions.items()),
+    ]
+
+
+def _figures(case: CaseRecord, result: Result) -> Sequence[str]:
+    remark = result.cannot or result.wrong or result.note
+    if not result.samples:
+        return [*[""] * 9, remark]
+    summary = result.summary
+    floor = case.floor.get("seconds")
+    return [
+        *(f"{1e6 * seconds:.4g}" for seconds in (summary.median, summary.low, summary.high)),
+        f"{summary.rrs:.3g}",
+        str(summary.count),
+        str(result.timing.get("ended", "")),
+        f"{case.work['flops'] / summary.median / 1e12:.4g}" if case.work else "",
+        f"{1e6 * floor:.4g}" if floor else "",
+        f"{floor / summary.median:.3g}" if floor else "",
+        "" if result.error_over_bound is None else f"{result.error_over_bound:.3g}",
+        remark,
+    ]
+
+
+def _case(entry: dict[str, Any]) -> CaseRecord:
+    results = {name: Result(**{**each, "samples": tuple(each["samples"])}) for name, each in entry["results"].items()}
+    tuples = {name: tuple(entry[name]) for name in ("dtypes", "layouts")}
+    extents = [(label, extent) for label, extent in entry["extents"]]
+    return CaseRecord(**{**entry, **tuples, "extents": extents, "results": results})

@@ -1,0 +1,168 @@
+"""PyTorch as a peer: `torch.einsum`, the same compiled, and permute-multiply-permute around one matrix product.
+
+All of them deliver D written in the asked order; `torch.einsum` alone would often return a permuted view.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+
+from weft.bench.peers import Prepared, Run, Tensors, Way, first_line
+from weft.bench.views import einsum_text, view
+from weft.cases import FUNCTIONS, Case
+from weft.errors import UnsupportedError
+from weft.perf.device import float32_products
+
+Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def working_type(case: Case) -> torch.dtype:
+    """The type in which torch multiplies: what a and b promote to, unless the case names another.
+
+    Whole numbers are widened to D's type first, as torch would let their sums wrap around.
+    """
+    a, b, d = case.dtypes
+    if case.accumulate is not None:
+        return case.accumulate
+    if isinstance(case.precision, torch.dtype):
+        return case.precision
+    common = torch.promote_types(a, b)
+    return common if common.is_floating_point or common.is_complex else d
+
+
+def composed(case: Case, product: Product) -> Run:
+    """`product` with all that a case puts around it, each step a torch operation of its own."""
+    work, out_dtype = working_type(case), case.dtypes[2]
+    a_fn, b_fn, c_fn, epilogue = (
+        FUNCTIONS[name] if name else None for name in (case.a_fn, case.b_fn, case.c_fn, case.epilogue)
+    )
+    contiguous = case.layouts[3] == "contiguous"
+
+    def run(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor) -> torch.Tensor:
+        x, y = a.to(work), b.to(work)
+        value = product(a_fn(x) if a_fn else x, b_fn(y) if b_fn else y)
+        if case.alpha != 1:
+            value = value * case.alpha
+        if c is not None and case.beta != 0:
+            addend = c_fn(c) if c_fn else c
+            value = value + (addend if case.beta == 1 else case.beta * addend)
+        if epilogue:
+            value = epilogue(value)
+        value = value.to(out_dtype)
+        return value.contiguous() if contiguous else d.copy_(value)
+
+    return run
+
+
+class _TorchPeer:
+    """What the peers made of torch operations share."""
+
+    name: str
+
+    def prepare(self, case: Case, tensors: Tensors) -> Prepared | str:
+        try:
+            run = self.way(case, tensors)
+            run(*tensors)  # torch says what it lacks when it is called, not before
+        except (RuntimeError, TypeError, ValueError, UnsupportedError) as error:
+            return first_line(error)
+        stored = working_type(case)
+        note = f"sums rounded to {str(stored).removeprefix('torch.')} first" if stored != case.dtypes[2] else ""
+        if case.precision == "tf32x3":
+            note = "in IEEE float32: torch has no products of three TF32 pieces"
+        return Prepared([Way("", run)], stored=stored, note=note)
+
+    def way(self, case: Case, tensors: Tensors) -> Run:
+        raise NotImplementedError
+
+    def settings(self, case: Case) -> AbstractContextManager[Any]:
+        return exact_products(tf32=case.precision == "tf32")
+
+
+class Einsum(_TorchPeer):
+    """`torch.einsum`, made contiguous in D's order, functions as operations of their own."""
+
+    name = "torch"
+
+    def way(self, case: Case, tensors: Tensors) -> Run:
+        text = einsum_text(case)
+        return composed(case, lambda x, y: torch.einsum(text, x, y))
+
+
+class CompiledEinsum(_TorchPeer):
+    """The same through `torch.compile`, with the shapes known to it."""
+
+    name = "compile"
+
+    def way(self, case: Case, tensors: Tensors) -> Run:
+        text = einsum_text(case)
+        torch.compiler.reset()  # or the compiler gives up after so many shapes of one function
+        run: Run = torch.compile(composed(case, lambda x, y: torch.einsum(text, x, y)), fullgraph=True, dynamic=False)
+        return run
+
+
+class Ttgt(_TorchPeer):
+    """Transpose, transpose, matrix product, transpose: operands permuted to matrices, the product to D's order."""
+
+    name = "ttgt"
+
+    def way(self, case: Case, tensors: Tensors) -> Run:
+        return composed(case, matrix_form(case, tensors))
+
+
+def matrix_form(case: Case, tensors: Tensors) -> Product:
+    """The contraction as one (batched) matrix product of permuted operands.
+
+    A mode that stands in one operand alone and not in D is summed there first. `UnsupportedError` when no mode is left
+    to multiply as a matrix.
+    """
+    notation = case.notation
+    extents = case.extents
+    a, b = (view(term, x) for term, x in zip(notation.inputs, tensors[:2], strict=True))
+    output = [label for label in notation.output if extents[label] != 1]
+    batch = [label for label in output if label in a.labels and label in b.labels]  # in A, B and D
+    rows = [label for label in output if label in a.labels and label not in b.labels]  # in A and D
+    columns = [label for label in output if label in b.labels and label not in a.labels]  # in B and D
+    inner = [label for label in a.labels if label in b.labels and label not in output]  # in A and B
+    if not (rows or columns or inner):
+        raise UnsupportedError("every mode is a batch mode: there is no matrix product in it")
+    shape = case.d_shape
+    order = [(*batch, *rows, *columns).index(label) for label in output]
+
+    def matrices(x: torch.Tensor, labels: tuple[Any, ...], *groups: list[Any]) -> torch.Tensor:
+        wanted = [label for group in groups for label in group]
+        alone = [at for at, label in enumerate(labels) if label not in wanted]
+        x = x.sum(alone, dtype=x.dtype) if alone else x
+        left = [label for label in labels if label in wanted]
+        x = x.permute([left.index(label) for label in wanted])
+        sizes = [math.prod(extents[label] for label in group) for group in groups]
+        return x.reshape(sizes if batch else sizes[1:])
+
+    def product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        left = matrices(view(notation.inputs[0], x).of(x), a.labels, batch, rows, inner)
+        right = matrices(view(notation.inputs[1], y).of(y), b.labels, batch, inner, columns)
+        result = torch.matmul(left, right).reshape([extents[label] for label in (*batch, *rows, *columns)])
+        return result.permute(order).reshape(shape)
+
+    return product
+
+
+@contextmanager
+def exact_products(*, tf32: bool) -> Iterator[None]:
+    """Make torch's products on the GPU as exact as a case asks: no sums in half precision, TF32 only where asked for.
+
+    Both are switches of the process, which are put back.
+    """
+    matmul = torch.backends.cuda.matmul
+    before = matmul.allow_fp16_reduced_precision_reduction, matmul.allow_bf16_reduced_precision_reduction
+    matmul.allow_fp16_reduced_precision_reduction = False
+    matmul.allow_bf16_reduced_precision_reduction = False
+    try:
+        with float32_products(tf32=tf32):
+            yield
+    finally:
+        matmul.allow_fp16_reduced_precision_reduction, matmul.allow_bf16_reduced_precision_reduction = before
