@@ -180,7 +180,7 @@ def test_what_is_checked_is_not_what_is_timed(monkeypatch: pytest.MonkeyPatch) -
         return api.contract(equation, a, b, out=out, **options)
 
     def measured(call: Callable[..., Any], inputs: Any, **options: Any) -> Any:
-        timed.extend(inputs)
+        timed.extend(arguments for arguments in inputs if arguments)
         return measure(call, inputs, **options)
 
     measure = demo.measure

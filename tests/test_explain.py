@@ -77,7 +77,7 @@ def test_says_everything_about_a_fused_contraction() -> None:
     flops, traffic = 2 * 1024 * 10 * 6, 4 * (1024 * 6 + 60 + 2 * 10240)
     assert found["work"][0].startswith(f"{si(flops, 'FLOP')} of products and sums, and ")
     assert found["work"][1].startswith(f"{si(traffic, 'B')} at least: read A ")
-    assert found["work"][2] == f"operational intensity {flops / traffic:.3g} FLOP/B"
+    assert found["work"][2] == f"operational intensity {si(flops / traffic, 'FLOP/B')}"
     assert found["roof"][0].startswith(f"floor {duration(traffic / 1e10 + 1e-6)}: memory binds (")
     assert found["roof"][1] == "ceilings of a round machine, measured 2026-01-02:"
     assert found["roof"][2] == "read 10.0 GB/s, write 10.0 GB/s, float32 products 100 GFLOP/s"

@@ -172,7 +172,7 @@ def _work(work: Work) -> list[str]:
     return [
         f"{si(work.flops, 'FLOP')} of products and sums{functions}",
         f"{si(work.traffic, 'B')} at least: read {read}, write D {si(work.write_d, 'B')}",
-        f"operational intensity {work.intensity:.3g} FLOP/B",
+        f"operational intensity {si(work.intensity, 'FLOP/B')}",
     ]
 
 
