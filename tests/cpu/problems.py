@@ -113,7 +113,7 @@ def all_schedules(contraction: Contraction) -> Iterator[CpuSchedule]:
         for targets in TINY:
             tile = block_extents(anatomy, order, targets, mode_limits(anatomy, views))
             for rows in _orientations(anatomy):
-                seen[assemble(anatomy, rows, order, tile)] = None
+                seen[assemble(anatomy, rows, order, tile, TARGET.processors)] = None
     yield from seen
 
 
@@ -121,9 +121,7 @@ def numpy_einsum(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
     """The result in fp64, complex128 or Python-like integers, and the sum of magnitudes that its error scales with."""
     product = problem.arithmetic.product
     factors = []
-    for name, operand, conjugate in zip(
-        ("a_fn", "b_fn"), (problem.a, problem.b), problem.conjugate, strict=True
-    ):
+    for name, operand, conjugate in zip(("a_fn", "b_fn"), (problem.a, problem.b), problem.conjugate, strict=True):
         values = operand.resolve_conj().resolve_neg().to(value_type(operand.dtype, product))
         values = values.conj().resolve_conj() if conjugate else values
         if name in problem.functions:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from cpu.problems import Problem, check, operands
 
+from cpu.problems import Problem, check, operands
 from weft.testing import LAYOUTS
 
 EXTENTS = {"a": 5, "b": 4, "c": 3, "d": 6, "e": 2, "f": 7, "x": 9, "y": 8, "z": 1}

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from cpu.problems import Problem, all_schedules, check, operands
 
+from cpu.problems import Problem, all_schedules, check, operands
 from weft.testing import poisoned
 
 EXTENTS = {"a": 5, "b": 4, "c": 3, "d": 6, "m": 9, "n": 7, "k": 17}

@@ -1,12 +1,12 @@
 """What blocking needs to know of a contraction: which modes form its matrices, and how each operand is read.
 
-    group     A B D   in a block
-    batch     x x x   first dimension of all three matrices
-    m         x . x   rows or columns of the accumulator
-    n         . x x   the other ones
-    k         x x .   summed by the matrix product
-    alone     x . .   summed while the operand's block is packed (likewise . x .)
-    repeated  . . .   broadcast in both and summed: the sum is multiplied by their extent
+group     A B D   in a block
+batch     x x x   first dimension of all three matrices
+m         x . x   rows or columns of the accumulator
+n         . x x   the other ones
+k         x x .   summed by the matrix product
+alone     x . .   summed while the operand's block is packed (likewise . x .)
+repeated  . . .   broadcast in both and summed: the sum is multiplied by their extent
 """
 
 from __future__ import annotations

@@ -7,38 +7,50 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from weft.cpu.anatomy import Anatomy, Group, Operand
-from weft.cpu.blocking import collapsed_stride
+from weft.cpu.blocking import block_counts, collapsed_stride
 from weft.cpu.schedule import CpuSchedule, Reading, buffer_bytes, buffers
 from weft.cpu.shaping import innermost
+from weft.cpu.workers import split
 from weft.spec import Role
 
+WORTH_SHARING = 500_000  # nanoseconds of work from which several workers save more than waking them costs
 
-def assemble(anatomy: Anatomy, rows: Role, order: Group, tile: tuple[int, ...]) -> CpuSchedule:
+
+def assemble(anatomy: Anatomy, rows: Role, order: Group, tile: tuple[int, ...], cores: int) -> CpuSchedule:
     """The schedule of these blocks: what already lies as a matrix is used as it lies."""
     spread = dict(enumerate(tile))
-    groups = [tuple(at for at in order if at in group) for group in (anatomy.batch, anatomy.m, anatomy.n, anatomy.k)]
-    batch, m, n, k = groups
-    size = {group: math.prod(tile[at] for at in group) for group in groups}
+    batch, m, n, k = groups = [
+        tuple(at for at in order if at in group) for group in (anatomy.batch, anatomy.m, anatomy.n, anatomy.k)
+    ]
+    batch_size, m_size, n_size, k_size = (math.prod(tile[at] for at in group) for group in groups)
+    batch_blocks, m_blocks, n_blocks, _ = (block_counts(group, spread, anatomy.extents) for group in groups)
     a = _reading(anatomy, anatomy.a, spread, (batch, m, k))
     b = _reading(anatomy, anatomy.b, spread, (batch, n, k))
-    work_a = size[m] * size[k] * a.packed
-    work_b = size[n] * size[k] * b.packed
-    m_blocks, n_blocks = math.ceil(anatomy.size(m) / size[m]), math.ceil(anatomy.size(n) / size[n])
-    keep_a = work_a * m_blocks + work_b * n_blocks * m_blocks
-    keep_b = work_b * n_blocks + work_a * m_blocks * n_blocks
+    packs_a, packs_b = m_size * m_blocks * a.packed, n_size * n_blocks * b.packed
     row_group, column_group = (m, n) if rows is Role.M else (n, m)
+    workers, threads = split(cores)
+    worth = batch_blocks * m_blocks * n_blocks >= 2 and _work(anatomy) >= WORTH_SHARING
     draft = CpuSchedule(
         tile=tile,
         order=order,
         rows=rows,
-        inner=Role.N if keep_a <= keep_b else Role.M,
+        inner=Role.N if packs_a + packs_b * m_blocks <= packs_b + packs_a * n_blocks else Role.M,
         a=a,
         b=b,
         in_place=_writes_in_place(anatomy, spread, batch, row_group, column_group),
-        block=(size[batch], size[m], size[n], size[k]),
+        workers=min(workers, batch_blocks * m_blocks * n_blocks) if worth else 1,
+        threads=threads if worth else cores,
+        block=(batch_size, m_size, n_size, k_size),
         workspace_bytes=0,
     )
-    return replace(draft, workspace_bytes=buffer_bytes(anatomy, buffers(anatomy, draft)))
+    return replace(draft, workspace_bytes=draft.workers * buffer_bytes(anatomy, buffers(anatomy, draft)))
+
+
+def _work(anatomy: Anatomy) -> int:
+    """Elements moved and multiply-adds, the latter as thirtieths: about nanoseconds."""
+    batch, m, n, k = (anatomy.size(group) for group in (anatomy.batch, anatomy.m, anatomy.n, anatomy.k))
+    moved = m * k * anatomy.size(anatomy.a.alone) + n * k * anatomy.size(anatomy.b.alone) + m * n
+    return batch * (moved + m * n * k // 30)
 
 
 def _reading(anatomy: Anatomy, operand: Operand, tile: Mapping[int, int], groups: tuple[Group, ...]) -> Reading:
@@ -52,7 +64,7 @@ def _reading(anatomy: Anatomy, operand: Operand, tile: Mapping[int, int], groups
 
 
 def _is_matrix(anatomy: Anatomy, operand: Operand, tile: Mapping[int, int], groups: tuple[Group, ...]) -> bool:
-    """Whether every block of the operand is a matrix as BLAS takes it, one for each step along a single batch stride."""
+    """Whether every block is a matrix as BLAS takes it, or several such matrices one stride apart."""
     if anatomy.mixed and operand.compute.is_complex:
         return False
     batch, free, sums = (collapsed_stride(group, tile, operand.strides) for group in groups)

@@ -123,9 +123,7 @@ def group_spans(anatomy: Anatomy, group: Group, tile: Mapping[int, int]) -> list
 def _span(anatomy: Anatomy, group: Group, tile: Mapping[int, int], corner: tuple[int, ...]) -> Span:
     modes = anatomy.contraction.modes
     extents = tuple(min(tile[at], modes[at].extent - start) for at, start in zip(group, corner, strict=True))
-    at = Strides(
-        *(sum(start * modes[i].strides[t] for i, start in zip(group, corner, strict=True)) for t in range(4))
-    )
+    at = Strides(*(sum(start * modes[i].strides[t] for i, start in zip(group, corner, strict=True)) for t in range(4)))
     return Span(extents, math.prod(extents), at)
 
 

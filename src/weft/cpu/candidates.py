@@ -17,6 +17,7 @@ from weft.spec import Contraction, Role
 KEPT = 2  # schedules offered under each workspace cap
 PRICED = 4  # sizes of blocks priced in detail under each cap, for each way to read A and B
 
+
 def schedules(contraction: Contraction, target: Target) -> Candidates:
     """The best schedules by the model under each workspace cap, and one sentence for each way that is closed."""
     anatomy = dissect(contraction)
@@ -27,9 +28,9 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
         order = mode_order(anatomy, views)
         for tile in _promising_blocks(anatomy, order, views, cores):
             for rows in _orientations(anatomy):
-                schedule = assemble(anatomy, rows, order, tile)
+                schedule = assemble(anatomy, rows, order, tile, cores)
                 if schedule.workspace_bytes <= WORKSPACE_CAP and schedule not in found:
-                    found[schedule] = price(anatomy, schedule, cores)
+                    found[schedule] = price(anatomy, schedule)
     kept: list[CpuSchedule] = []
     for cap in (WORKSPACE_CAP, SMALL_WORKSPACE):
         fitting = sorted((s for s in found if s.workspace_bytes <= cap), key=found.__getitem__)
@@ -71,9 +72,7 @@ def _orientations(anatomy: Anatomy) -> tuple[Role, ...]:
     return (Role.M, Role.N)
 
 
-def _promising_blocks(
-    anatomy: Anatomy, order: Group, views: frozenset[str], cores: int
-) -> Iterator[tuple[int, ...]]:
+def _promising_blocks(anatomy: Anatomy, order: Group, views: frozenset[str], cores: int) -> Iterator[tuple[int, ...]]:
     """Extents of the blocks whose sizes look best under each workspace cap."""
     limits = mode_limits(anatomy, views)
     packed = tuple(operand.name not in views for operand in (anatomy.a, anatomy.b))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -12,6 +13,7 @@ from weft.cpu.blocking import Span, collapsed_stride, group_spans
 from weft.cpu.products import multiplier
 from weft.cpu.reading import BlockReader, Extents, Scratch
 from weft.cpu.schedule import CpuSchedule, allocate, buffers, stages_addend
+from weft.cpu.workers import share
 from weft.plan.schedule import Launch, Scalar, Target
 from weft.spec import Contraction, Role
 
@@ -26,6 +28,12 @@ class _Block(NamedTuple):
     modes: torch.Tensor
 
 
+# Blocks that one worker computes in a row: (batch part, part of the outer role, parts of the inner role).
+Task: TypeAlias = tuple[Span, Span, Sequence[Span]]
+
+TASKS_FOR_EACH_WORKER = 4  # at least so many where there are enough blocks, so that all end at about the same time
+
+
 def build(contraction: Contraction, schedule: CpuSchedule, target: Target) -> Launch:
     """The function that runs `schedule` on tensors lying as `contraction` says.
 
@@ -33,47 +41,82 @@ def build(contraction: Contraction, schedule: CpuSchedule, target: Target) -> La
     keeps no state between calls, and may run in several threads at once.
     """
     anatomy = dissect(contraction)
-    tile = dict(enumerate(schedule.tile))
-    groups = {role: schedule.ordered(anatomy.of(role)) for role in Role}
-    spans = {role: group_spans(anatomy, groups[role], tile) for role in Role}
-    outer_role = Role.N if schedule.inner is Role.M else Role.M
-    rows_inside = schedule.inner is schedule.rows
-    batch_spans, sum_spans = spans[Role.BATCH], spans[Role.K]
-    outer_spans, inner_spans = spans[outer_role], spans[schedule.inner]
-
-    sizes = buffers(anatomy, schedule)
-    left, right = (anatomy.a, anatomy.b) if schedule.rows is Role.M else (anatomy.b, anatomy.a)
-    left_reader, right_reader = (BlockReader(anatomy, schedule, operand) for operand in (left, right))
-    multiply = multiplier(anatomy, schedule)
-    writer = _Writer(anatomy, schedule)
-    left_is_a, empty_sum, accumulate = left is anatomy.a, anatomy.empty_sum, anatomy.accumulate
+    worker = _Worker(anatomy, schedule)
+    tasks = _tasks(anatomy, schedule)
+    workers, threads = schedule.workers, schedule.threads
 
     def launch(
         a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar
     ) -> None:
-        shared = [allocate(size, torch.uint8) for size in (sizes.stage, sizes.wide, sizes.part)]
-        scratch_a = Scratch(allocate(sizes.a, anatomy.a.compute), *shared)
-        scratch_b = Scratch(allocate(sizes.b, anatomy.b.compute), *shared)
-        sources = ((a, scratch_a), (b, scratch_b)) if left_is_a else ((b, scratch_b), (a, scratch_a))
-        read_left, read_right = left_reader.bind(*sources[0]), right_reader.bind(*sources[1])
-        accumulator = writer.accumulator(d, allocate(sizes.accumulator, accumulate))
-        finish = writer.finisher(c if beta != 0 else None, d, shared[0], alpha, beta)
-
-        for batch in batch_spans:
-            for outer in outer_spans:
-                for inner in inner_spans:
-                    rows, columns = (inner, outer) if rows_inside else (outer, inner)
-                    block = accumulator(batch, rows, columns)
-                    if empty_sum:
-                        block.modes.zero_()
-                    else:
-                        first = True
-                        for sums in sum_spans:
-                            multiply(block.sums, read_left(batch, rows, sums), read_right(batch, columns, sums), first)
-                            first = False
-                    finish(batch, rows, columns, block)
+        c = c if beta != 0 else None
+        # Fewer threads than were planned for are a wish of the caller's.
+        if workers == 1 or torch.get_num_threads() < workers * threads:
+            worker.run(tasks, a, b, c, d, alpha, beta)
+        else:
+            share(lambda drawn: worker.run(drawn, a, b, c, d, alpha, beta), tasks, workers, threads)
 
     return launch
+
+
+def _tasks(anatomy: Anatomy, schedule: CpuSchedule) -> list[Task]:
+    """All blocks of D. Within a task one operand's block stays the same where k is a single block."""
+    tile = dict(enumerate(schedule.tile))
+    outer_role = Role.N if schedule.inner is Role.M else Role.M
+    batch, outer, inner = (
+        group_spans(anatomy, schedule.ordered(anatomy.of(role)), tile)
+        for role in (Role.BATCH, outer_role, schedule.inner)
+    )
+    wanted = TASKS_FOR_EACH_WORKER * schedule.workers if schedule.workers > 1 else 1
+    rows_of_blocks = max(len(batch) * len(outer), 1)
+    length = max(math.ceil(len(inner) * rows_of_blocks / wanted), 1) if rows_of_blocks < wanted else max(len(inner), 1)
+    chunks = [inner[start : start + length] for start in range(0, len(inner), length)]
+    return [(b, o, chunk) for b in batch for o in outer for chunk in chunks]
+
+
+class _Worker:
+    """What is the same for every call, worked out once; `run` computes blocks in a workspace of its own."""
+
+    def __init__(self, anatomy: Anatomy, schedule: CpuSchedule) -> None:
+        self.anatomy = anatomy
+        self.sizes = buffers(anatomy, schedule)
+        self.rows_inside = schedule.inner is schedule.rows
+        self.left_is_a = schedule.rows is Role.M
+        self.reader_a = BlockReader(anatomy, schedule, anatomy.a)
+        self.reader_b = BlockReader(anatomy, schedule, anatomy.b)
+        self.multiply = multiplier(anatomy, schedule)
+        self.writer = _Writer(anatomy, schedule)
+        self.sums = group_spans(anatomy, schedule.ordered(anatomy.k), dict(enumerate(schedule.tile)))
+
+    def run(
+        self,
+        tasks: Iterable[Task],
+        a: torch.Tensor,
+        b: torch.Tensor,
+        c: torch.Tensor | None,
+        d: torch.Tensor,
+        alpha: Scalar,
+        beta: Scalar,
+    ) -> None:
+        sizes, anatomy, multiply, rows_inside = self.sizes, self.anatomy, self.multiply, self.rows_inside
+        shared = [allocate(size, torch.uint8) for size in (sizes.stage, sizes.wide, sizes.part)]
+        read_a = self.reader_a.bind(a, Scratch(allocate(sizes.a, anatomy.a.compute), *shared))
+        read_b = self.reader_b.bind(b, Scratch(allocate(sizes.b, anatomy.b.compute), *shared))
+        read_left, read_right = (read_a, read_b) if self.left_is_a else (read_b, read_a)
+        accumulator = self.writer.accumulator(d, allocate(sizes.accumulator, anatomy.accumulate))
+        finish = self.writer.finisher(c, d, shared[0], alpha, beta)
+        parts = () if anatomy.empty_sum else self.sums
+
+        for batch, outer, inners in tasks:
+            for inner in inners:
+                rows, columns = (inner, outer) if rows_inside else (outer, inner)
+                block = accumulator(batch, rows, columns)
+                first = True
+                for part in parts:
+                    multiply(block.sums, read_left(batch, rows, part), read_right(batch, columns, part), first)
+                    first = False
+                if first:
+                    block.modes.zero_()  # an empty sum
+                finish(batch, rows, columns, block)
 
 
 class _Writer:

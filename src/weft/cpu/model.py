@@ -16,6 +16,7 @@ import torch
 from weft.cpu.anatomy import Anatomy, Operand, dissect
 from weft.cpu.blocking import BATCH_BYTES, Targets, block_counts
 from weft.cpu.schedule import CpuSchedule, stages_addend
+from weft.cpu.workers import split
 from weft.plan.schedule import Target
 from weft.spec import Contraction, Role
 
@@ -48,34 +49,39 @@ SPILL = 0.08e-9  # seconds for each byte of a block's workspace beyond that, eac
 
 # Python and torch's dispatch, in seconds.
 CALL = 15e-6  # a launch
+WORKERS_CALL = 100e-6  # and one by several workers
 READ_CALL = 2e-6  # a block used in place
 PACK_CALL = 4e-6
 PRODUCT_CALL = 3e-6
 FINISH_CALL = 5e-6
-FUNCTION = 0.5e-9  # a user's function: seconds an element on one core, and
-FUNCTION_CALL = 5e-6  # for a block
+FUNCTION = 0.5e-9  # a user's function: seconds for an element on one core
 
 
 def predict(contraction: Contraction, schedule: CpuSchedule, target: Target) -> float:
     """Seconds that a launch of `schedule` takes on `target`."""
-    return price(dissect(contraction), schedule, max(target.processors, 1))
+    return price(dissect(contraction), schedule)
 
 
-def price(anatomy: Anatomy, schedule: CpuSchedule, cores: int) -> float:
+def price(anatomy: Anatomy, schedule: CpuSchedule) -> float:
+    """The same, from what is known of the contraction's modes."""
     tile = dict(enumerate(schedule.tile))
     counts = {role: block_counts(anatomy.of(role), tile, anatomy.extents) for role in Role}
-    results = counts[Role.BATCH] * counts[Role.M] * counts[Role.N]
-    steps = results * counts[Role.K]
-    reads = _read_counts(schedule, counts)
-    return (
-        CALL
-        + steps * (PRODUCT_CALL + _product_seconds(anatomy, schedule, cores))
-        + sum(
-            count * _read_seconds(anatomy, schedule, operand, cores)
-            for operand, count in zip((anatomy.a, anatomy.b), reads, strict=True)
-        )
-        + results * (FINISH_CALL + _finish_seconds(anatomy, schedule, cores))
-    )
+    blocks = counts[Role.BATCH] * counts[Role.M] * counts[Role.N]
+    steps = blocks * counts[Role.K]
+    calls = steps * PRODUCT_CALL + blocks * _finish_calls(anatomy)
+    work = steps * _product_seconds(anatomy, schedule) + blocks * _finish_seconds(anatomy, schedule)
+    for operand, count in zip((anatomy.a, anatomy.b), _read_counts(schedule, counts), strict=True):
+        calls += count * _read_calls(anatomy, schedule, operand)
+        work += count * _read_seconds(anatomy, schedule, operand)
+    return _shared_out(calls, work, blocks, schedule.workers)
+
+
+def _shared_out(calls: float, work: float, blocks: int, workers: int) -> float:
+    """Seconds when `workers` take equal blocks; what is Python in them only one can do at a time."""
+    if workers == 1:
+        return CALL + calls + work
+    rounds = math.ceil(blocks / workers) / blocks
+    return CALL + WORKERS_CALL + max((calls + work) * rounds, calls)
 
 
 class Rough(NamedTuple):
@@ -91,24 +97,28 @@ def rough_pricer(anatomy: Anatomy, packed: tuple[bool, bool], cores: int) -> Cal
     width, half = anatomy.accumulate.itemsize, HALF_EXTENT
     flops = 2 * batch * m * n * k / RATE.get(anatomy.accumulate, RATE_OTHERWISE)
     packs_a, packs_b = packed
+    workers, threads = split(cores)
+    cache = CACHE * threads
 
     def rate(targets: Targets) -> Rough:
         i, j, l = targets
         block_a, block_b = packs_a * i * l, packs_b * j * l
         block = (block_a + block_b + i * j) * width
         m_blocks, n_blocks, k_blocks = -(-m // i), -(-n // j), -(-k // l)
-        batches = -(-batch // max(BATCH_BYTES // block, 1))
+        blocks = m_blocks * n_blocks * -(-batch // max(BATCH_BYTES // block, 1))
         again = k_blocks > 1
         moved = batch * (
             packs_a * m * k * (n_blocks if again else 1)
             + packs_b * n * k * (m_blocks if again or m_blocks > n_blocks else 1)
             + m * n
         )
-        each = COPY_STRIDED + max(0, block - CACHE * cores) / block * SPILL * width
-        spilled = batch * m * n * (k_blocks - 1) * 2 * width * (SPILL if block > CACHE * cores else 0)
-        calls = batches * m_blocks * n_blocks * (FINISH_CALL + k_blocks * (PRODUCT_CALL + 2 * PACK_CALL))
+        each = COPY_STRIDED + max(0, block - cache) / block * SPILL * width
+        spilled = batch * m * n * (k_blocks - 1) * 2 * width * (SPILL if block > cache else 0)
+        calls = blocks * (FINISH_CALL + k_blocks * (PRODUCT_CALL + 2 * PACK_CALL))
         products = flops * (1 + half / i) * (1 + half / j) * (1 + half / l)
-        return Rough(calls + (products + moved * each + spilled) / cores, block)
+        at_once = min(workers, blocks)
+        work = (products + moved * each + spilled) / (threads if at_once > 1 else cores)
+        return Rough(_shared_out(calls, work, blocks, at_once), block * at_once)
 
     return rate
 
@@ -122,7 +132,8 @@ def _read_counts(schedule: CpuSchedule, counts: dict[Role, int]) -> tuple[int, i
     return a, b
 
 
-def _product_seconds(anatomy: Anatomy, schedule: CpuSchedule, cores: int) -> float:
+def _product_seconds(anatomy: Anatomy, schedule: CpuSchedule) -> float:
+    cores = schedule.threads
     batch, m, n, k = schedule.block
     elements = batch * m * n
     if anatomy.elementwise:
@@ -130,7 +141,7 @@ def _product_seconds(anatomy: Anatomy, schedule: CpuSchedule, cores: int) -> flo
     rows, columns = (m, n) if schedule.rows is Role.M else (n, m)
     left = anatomy.a if schedule.rows is Role.M else anatomy.b
     factor = (2 if anatomy.mixed else 4) if anatomy.accumulate.is_complex else 1
-    if columns == 1 and batch == 1 or rows == 1:
+    if rows == 1 or (columns == 1 and batch == 1):
         return batch * max(rows, columns) * k * factor / SUM_ONCE / cores
     efficiency = math.prod(extent / (extent + HALF_EXTENT) for extent in (rows, columns, k))
     if columns < NARROW and rows > columns and not _along_sum(anatomy, schedule, left):
@@ -146,8 +157,17 @@ def _along_sum(anatomy: Anatomy, schedule: CpuSchedule, operand: Operand) -> boo
     return any(operand.strides[at] == 1 for at in anatomy.k)
 
 
-def _read_seconds(anatomy: Anatomy, schedule: CpuSchedule, operand: Operand, cores: int) -> float:
-    reading = schedule.reading(operand)
+def _read_calls(anatomy: Anatomy, schedule: CpuSchedule, operand: Operand) -> float:
+    """Python's share of reading a block."""
+    if not schedule.reading(operand).packed:
+        return READ_CALL
+    parts = block_counts(operand.alone, dict(enumerate(schedule.tile)), anatomy.extents)
+    passes = 1 + (operand.staged or bool(operand.alone)) + (operand.function is not None)
+    return parts * passes * PACK_CALL
+
+
+def _read_seconds(anatomy: Anatomy, schedule: CpuSchedule, operand: Operand) -> float:
+    reading, cores = schedule.reading(operand), schedule.threads
     groups = [schedule.ordered(group) for group in (anatomy.batch, operand.free, anatomy.k, operand.alone)]
     batch, free, sums, alone = groups
     block = (*batch, *free, *sums) if reading.sum_inner else (*batch, *sums, *free)
@@ -156,20 +176,26 @@ def _read_seconds(anatomy: Anatomy, schedule: CpuSchedule, operand: Operand, cor
     strides = [operand.strides[at] for at in order]
     size = operand.storage.itemsize
     if not reading.packed:
-        return READ_CALL + math.prod(extents) * size / (BANDWIDTH * cores)
+        return math.prod(extents) * size / (BANDWIDTH * cores)
     parts = block_counts(operand.alone, dict(enumerate(schedule.tile)), anatomy.extents)
-    seconds = PACK_CALL + copy_seconds(extents, compact(extents), strides, size, cores)
+    seconds = copy_seconds(extents, compact(extents), strides, size, cores)
     seconds += _spill(math.prod(extents) * operand.compute.itemsize, cores)
     elements = math.prod(extents)
     if operand.function is not None:
-        seconds += FUNCTION_CALL + elements * FUNCTION / cores
+        seconds += elements * FUNCTION / cores
     if operand.staged or alone:
-        seconds += PACK_CALL + elements * 2 * COPY_STRAIGHT / cores
+        seconds += elements * 2 * COPY_STRAIGHT / cores
     return seconds * parts
 
 
-def _finish_seconds(anatomy: Anatomy, schedule: CpuSchedule, cores: int) -> float:
+def _finish_calls(anatomy: Anatomy) -> float:
     contraction = anatomy.contraction
+    passes = (contraction.c is not None) + (contraction.c_fn is not None) + (contraction.epilogue is not None)
+    return FINISH_CALL + passes * PACK_CALL
+
+
+def _finish_seconds(anatomy: Anatomy, schedule: CpuSchedule) -> float:
+    contraction, cores = anatomy.contraction, schedule.threads
     columns = Role.N if schedule.rows is Role.M else Role.M
     order = [at for role in (Role.BATCH, schedule.rows, columns) for at in schedule.ordered(anatomy.of(role))]
     extents = [schedule.tile[at] for at in order]
@@ -183,11 +209,11 @@ def _finish_seconds(anatomy: Anatomy, schedule: CpuSchedule, cores: int) -> floa
         seconds += _spill(elements * anatomy.accumulate.itemsize, cores)
     if contraction.c is not None:
         strides = [anatomy.strides_c[at] for at in order]
-        seconds += PACK_CALL + copy_seconds(extents, compact(extents), strides, contraction.c.dtype.itemsize, cores)
-        seconds += 2e-6 if stages_addend(anatomy) else 0
+        seconds += copy_seconds(extents, compact(extents), strides, contraction.c.dtype.itemsize, cores)
+        seconds += elements * COPY_STRAIGHT / cores if stages_addend(anatomy) else 0
     for function in (contraction.c_fn, contraction.epilogue):
         if function is not None:
-            seconds += FUNCTION_CALL + elements * FUNCTION / cores
+            seconds += elements * FUNCTION / cores
     return seconds
 
 

@@ -35,6 +35,8 @@ class CpuSchedule:
     a: Reading
     b: Reading
     in_place: bool  # products are summed in D itself; otherwise in a workspace, and copied
+    workers: int  # blocks of D computed at once, each worker with a workspace of its own
+    threads: int  # torch's threads in each worker
     block: tuple[int, int, int, int]  # elements of a block along batch, m, n and k modes
     workspace_bytes: int
 
@@ -49,7 +51,8 @@ class CpuSchedule:
         )
         write = "in place" if self.in_place else "scattered"
         size = self.workspace_bytes / 1024
-        return f"cpu: blocks of {sizes}; {reads}, D {write}; workspace {size:.0f} KiB"
+        at_once = f"{self.workers} at once" if self.workers > 1 else "one by one"
+        return f"cpu: blocks of {sizes}, {at_once}; {reads}, D {write}; workspace {size:.0f} KiB"
 
     @property
     def columns(self) -> Role:
@@ -67,7 +70,7 @@ class CpuSchedule:
 
 
 class Buffers(NamedTuple):
-    """Elements of each buffer that a launch allocates; 0 where it needs none."""
+    """Elements of each buffer that a worker allocates; 0 where it needs none."""
 
     a: int  # packed block, in A's compute type
     b: int
@@ -78,7 +81,7 @@ class Buffers(NamedTuple):
 
 
 def buffers(anatomy: Anatomy, schedule: CpuSchedule) -> Buffers:
-    """What a launch of this schedule allocates, exactly."""
+    """What each worker of this schedule allocates, exactly."""
     accumulator = schedule.block_size((*anatomy.batch, *anatomy.m, *anatomy.n))
     stage = wide = part = 0
     packed = []
