@@ -9,7 +9,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.compiler import compile as triton_compile
 
-from weft.kernels.launch import TRITON_TYPES, KernelLaunch
+from weft.kernels.launch import TRITON_TYPES, Box, KernelLaunch
 from weft.spec import Layout
 
 TARGETS = {
@@ -31,7 +31,7 @@ def compiled(launch: KernelLaunch, architecture: str) -> Any:
     aligned = {
         (at,): [["tt.divisibility", 16]]
         for at, layout in enumerate(launch.layouts)
-        if layout is not None and layout.alignment == 16
+        if isinstance(layout, Layout) and layout.alignment == 16
     }
     missing = {name: None for name, layout in zip(names, launch.layouts, strict=True) if layout is None}
     constants = missing | launch.constants
@@ -39,8 +39,13 @@ def compiled(launch: KernelLaunch, architecture: str) -> Any:
     return triton_compile(source, target=TARGETS[architecture], options=launch.options)
 
 
-def pointer_type(layout: Layout | None) -> str:
-    return f"*{TRITON_TYPES[layout.dtype]}" if layout is not None else "constexpr"
+def pointer_type(layout: Layout | Box | None) -> str:
+    """A parameter's type as Triton spells it."""
+    if layout is None:
+        return "constexpr"
+    if isinstance(layout, Box):
+        return f"tensordesc<{TRITON_TYPES[layout.layout.dtype]}{list(layout.block)}>"
+    return f"*{TRITON_TYPES[layout.dtype]}"
 
 
 def instructions(text: str) -> dict[str, int]:
@@ -50,6 +55,7 @@ def instructions(text: str) -> dict[str, int]:
         "mma": r"mma\.sync",
         "mfma": r"v_mfma",
         "cp.async": r"cp\.async\.c[ag]",
+        "cp.async.bulk": r"cp\.async\.bulk\.tensor",
         "cp.async.16": r"cp\.async\.c[ag]\S* \[.*0x10",  # of 16 bytes
         "ld.global": r"ld\.global",
         "ld.global.16": r"ld\.global\S*\.(v4\.[bf]32|v2\.[bf]64)",

@@ -5,11 +5,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from weft.kernels.geometry import Cut
 from weft.plan.schedule import Scalar, Target
@@ -61,6 +62,17 @@ def wide_index(cuts: Iterable[Cut]) -> bool:
     return any(cut.extent + LONGEST_TILE >= 2**31 for cut in cuts)
 
 
+class Box(NamedTuple):
+    """A matrix that a kernel reads in boxes through the tensor memory accelerator."""
+
+    layout: Layout
+    block: tuple[int, ...]
+
+    def descriptor(self, tensor: Any) -> TensorDescriptor:
+        """What the kernel takes for `tensor`, which lies as the layout says."""
+        return TensorDescriptor(tensor, list(self.layout.shape), list(self.layout.strides), list(self.block))
+
+
 class _Pointer:
     """Stands for a tensor where Triton only asks for type and alignment."""
 
@@ -70,6 +82,12 @@ class _Pointer:
 
     def data_ptr(self) -> int:
         return self._alignment
+
+
+def _stand_in(layout: Layout | Box | None) -> Any:
+    if isinstance(layout, Box):
+        return layout.descriptor(_stand_in(layout.layout))
+    return _Pointer(layout.dtype, layout.alignment) if layout is not None else None
 
 
 class KernelLaunch:
@@ -83,7 +101,7 @@ class KernelLaunch:
     def __init__(
         self,
         kernel: triton.JITFunction,
-        layouts: Sequence[Layout | None],  # of the tensor parameters; None where one is left out
+        layouts: Sequence[Layout | Box | None],  # of the tensor parameters; None where one is left out
         constants: dict[str, Any],  # in the order of the kernel's parameters
         real: bool,  # alpha and beta are real numbers, else integers
         target: Target,
@@ -117,7 +135,7 @@ class KernelLaunch:
 
     def _compiled(self) -> Any:
         """The kernel for the current GPU, loaded; from Triton's own cache where it was compiled before."""
-        arguments = [layout and _Pointer(layout.dtype, layout.alignment) for layout in self.layouts]
+        arguments = [_stand_in(layout) for layout in self.layouts]
         compiled = self.kernel.warmup(*arguments, 0, 0, grid=(1,), **self.constants, **self.options)
         compiled._init_handles()
         return compiled

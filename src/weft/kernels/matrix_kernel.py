@@ -13,17 +13,15 @@ from weft.kernels.device import batch_offset, finish, load_tile, side_mask, side
 
 
 @triton.jit
-def locate(program, CUT: tl.constexpr):
-    """The block of D of a program: (batch, m, n). Groups of `CUT.group` rows of blocks, so that programs that run
-    together share operands in L2."""
-    M: tl.constexpr = CUT.m
-    N: tl.constexpr = CUT.n
-    batch_block = program // (M.blocks * N.blocks)
-    within = program % (M.blocks * N.blocks)
-    first = within // (CUT.group * N.blocks) * CUT.group
-    height = tl.minimum(M.blocks - first, CUT.group)
-    m_block = first + within % (CUT.group * N.blocks) % height
-    n_block = within % (CUT.group * N.blocks) // height
+def locate(program, ROWS: tl.constexpr, COLUMNS: tl.constexpr, GROUP: tl.constexpr):
+    """The block of D of a program, (batch, m, n), from the numbers of blocks along m and n. Programs take groups of
+    `GROUP` rows of blocks, so that those that run together share operands in L2."""
+    batch_block = program // (ROWS * COLUMNS)
+    within = program % (ROWS * COLUMNS)
+    first = within // (GROUP * COLUMNS) * GROUP
+    height = tl.minimum(ROWS - first, GROUP)
+    m_block = first + within % (GROUP * COLUMNS) % height
+    n_block = within % (GROUP * COLUMNS) // height
     return batch_block, m_block, n_block
 
 
@@ -99,7 +97,7 @@ def matrix_kernel(
     program = tl.program_id(0)
     if CUT.wide_index:
         program = program.to(tl.int64)
-    batch_block, m_block, n_block = locate(program % CUT.blocks, CUT)
+    batch_block, m_block, n_block = locate(program % CUT.blocks, M.blocks, N.blocks, CUT.group)
     first_step = 0
     last_step = K.blocks
     if CUT.splits > 1:
@@ -176,5 +174,5 @@ def combine_kernel(
     acc = tl.load(parts + part_offsets(program, CUT))
     for split in range(1, CUT.splits):
         acc += tl.load(parts + part_offsets(program + split * CUT.blocks, CUT))
-    batch_block, m_block, n_block = locate(program, CUT)
+    batch_block, m_block, n_block = locate(program, CUT.m.blocks, CUT.n.blocks, CUT.group)
     store_block(acc, c, d, alpha, beta, batch_block, m_block, n_block, CUT, C_FN, EPILOGUE, RESULT)

@@ -71,6 +71,18 @@ def supports(permutation: Permutation, target: Target) -> str | None:
 
 
 def schedules(permutation: Permutation, target: Target) -> Candidates:
+    legal, excluded = _legal(permutation)
+    return Candidates(tuple(legal), excluded)
+
+
+def best(permutation: Permutation, target: Target) -> tuple[PermuteSchedule, float]:
+    """The schedule of the least predicted time, and that time in seconds."""
+    legal, _ = _legal(permutation)
+    chosen = min(legal, key=lambda schedule: predict(permutation, schedule, target))
+    return chosen, predict(permutation, chosen, target)
+
+
+def _legal(permutation: Permutation) -> tuple[list[PermuteSchedule], tuple[str, ...]]:
     elements = _elementwise(permutation)
     found: dict[PermuteSchedule, None] = {}
     excluded: dict[str, None] = {}
@@ -81,7 +93,7 @@ def schedules(permutation: Permutation, target: Target) -> Candidates:
             excluded["a grid holds at most 2^31 - 1 blocks"] = None
         else:
             found[schedule] = None
-    return Candidates(tuple(found), tuple(excluded))
+    return list(found), tuple(excluded)
 
 
 def predict(permutation: Permutation, schedule: PermuteSchedule, target: Target) -> float:
