@@ -220,7 +220,7 @@ def _timed(outcome: Outcome, given: Operands, settings: Settings) -> Outcome:
 
 
 def _affordable(outcome: Outcome, operands: InputSet, settings: Settings) -> int:
-    """Bytes of input sets that a third of the budget can go through once.
+    """Bytes of input sets that the budget suffices to go through once.
 
     On a CPU that has other work calls take many times longer, and a timing goes through all sets at least five times.
     Where the sets become too few for a cold cache the timing's notes say so.
@@ -228,7 +228,7 @@ def _affordable(outcome: Outcome, operands: InputSet, settings: Settings) -> int
     device = settings.device
     a, b, _ = operands
     trial = measure(lambda: outcome.plan(a, b), [()], device=device, mode="hot", rrs=math.inf, budget=0)
-    fitting = max(2, int(settings.budget / 3 / trial.seconds))
+    fitting = max(2, int(settings.budget / trial.seconds))
     return min(memory_bytes(device), fitting * touched_bytes([operands]))
 
 
