@@ -133,13 +133,11 @@ def _types(contraction: Contraction) -> list[str]:
 
 
 def _hooks(request: Request, contraction: Contraction) -> list[_Hook]:
-    loaded = "as blocks are packed" if request.backend == "cpu" else "as tiles are loaded"
-    stored = "before they are stored"
     placed = (
-        ("a_fn", contraction.a_fn, f"on values of A {loaded}"),
-        ("b_fn", contraction.b_fn, f"on values of B {loaded}"),
+        ("a_fn", contraction.a_fn, "on values of A as they are read"),
+        ("b_fn", contraction.b_fn, "on values of B as they are read"),
         ("c_fn", contraction.c_fn, "on values of C as they are added"),
-        ("epilogue", contraction.epilogue, f"on the sums {stored}"),
+        ("epilogue", contraction.epilogue, "on the sums before they are stored"),
     )
     return [
         _Hook(name, function, raw, place)
