@@ -129,11 +129,17 @@ def run_orders(modes: Sequence[Mode], *tensors: int) -> list[tuple[Mode, ...]]:
 
 
 def _pitches(cuts: Sequence[Cut]) -> list[int]:
-    order = sorted(
-        range(len(cuts)), key=lambda at: min((m.strides.d or m.strides.a for m in cuts[at].modes), default=0)
-    )
+    """Blocks of the side per step along each cut.
+
+    Whatever order the cuts stand in, they are the same for the same cuts: A and B take the axes of k in different
+    orders and must meet in every block.
+    """
+
+    def step(at: int) -> tuple[int, str]:
+        return min((mode.strides.d or mode.strides.a for mode in cuts[at].modes), default=0), str(cuts[at])
+
     pitches, pitch = [0] * len(cuts), 1
-    for at in order:
+    for at in sorted(range(len(cuts)), key=step):
         pitches[at] = pitch
         pitch *= max(cuts[at].blocks, 1)
     return pitches

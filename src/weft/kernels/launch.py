@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import torch
 import triton
 import triton.language as tl
+from triton.runtime.errors import OutOfResources
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from weft.kernels.geometry import Cut
-from weft.plan.schedule import Scalar, Target
+from weft.plan.schedule import ResourceError, Scalar, Target
 from weft.spec import Contraction, Layout, Mode
 from weft.spec.arithmetic import dtype_name
 
@@ -137,7 +138,10 @@ class KernelLaunch:
         """The kernel for the current GPU, loaded; from Triton's own cache where it was compiled before."""
         arguments = [_stand_in(layout) for layout in self.layouts]
         compiled = self.kernel.warmup(*arguments, 0, 0, grid=(1,), **self.constants, **self.options)
-        compiled._init_handles()
+        try:
+            compiled._init_handles()
+        except OutOfResources as error:
+            raise ResourceError(f"it needs {error.required} of {error.name}, the device has {error.limit}") from None
         return compiled
 
     def _bits(self, value: Scalar) -> int:

@@ -207,4 +207,5 @@ class Plan:
 
             return _Variant(contraction, None, launcher(request))
         choice = choose(contraction, request.backend, request.target, request.workspace_limit)
-        return _Variant(contraction, choice, choice.build())
+        choice, launch = choice.built()
+        return _Variant(contraction, choice, launch)

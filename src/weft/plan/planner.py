@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from types import ModuleType
-from typing import Any, Generic
+from typing import Any
 
 from weft.errors import UnsupportedError, WorkspaceError
-from weft.plan.schedule import Described, Ranked, Target
+from weft.plan.schedule import Description, Ranked, ResourceError, Target
 from weft.spec.permutation import Permutation
 
 # The rooms of each backend, imported when first asked: the Triton ones must not be imported with weft.
@@ -23,10 +23,10 @@ PERMUTATION_FAMILIES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Choice(Generic[Described]):
+class Choice:
     """The chosen schedule, what else could have been chosen (best first), and why the rest could not."""
 
-    description: Described
+    description: Description
     backend: str
     target: Target
     best: Ranked
@@ -34,19 +34,30 @@ class Choice(Generic[Described]):
     excluded: tuple[str, ...] = field(default=())
 
     def build(self) -> Any:
-        """The launch: a `Launch` of a contraction, a `PermutationLaunch` of a permutation."""
+        """Build the best schedule: a launch. `ResourceError` when the device cannot hold it."""
         rooms = {room.NAME: room for room in families(self.description, self.backend)}
         return rooms[self.best.schedule.family].build(self.description, self.best.schedule, self.target)
 
+    def built(self) -> tuple[Choice, Any]:
+        """The best schedule that the device can hold, built, and the choice without those that it cannot."""
+        choice = self
+        while True:
+            try:
+                return choice, choice.build()
+            except ResourceError as error:
+                reason = f"{choice.best.schedule}: {error}"
+                rest = choice.ranked[1:]
+                if not rest:
+                    raise UnsupportedError(f"no schedule fits the device: {reason}") from None
+                choice = replace(choice, best=rest[0], ranked=rest, excluded=(*choice.excluded, reason))
 
-def families(description: Described, backend: str) -> list[ModuleType]:
+
+def families(description: Description, backend: str) -> list[ModuleType]:
     rooms = PERMUTATION_FAMILIES if isinstance(description, Permutation) else FAMILIES
     return [import_module(name) for name in rooms[backend]]
 
 
-def choose(
-    description: Described, backend: str, target: Target, workspace_limit: int | None = None
-) -> Choice[Described]:
+def choose(description: Description, backend: str, target: Target, workspace_limit: int | None = None) -> Choice:
     """Rank every legal schedule by predicted time.
 
     Raises `UnsupportedError` when no family can do it and `WorkspaceError` when only schedules over

@@ -1,11 +1,11 @@
-"""How a contraction is to be computed: the values that families propose and the planner ranks.
+"""How something is to be computed: the values that families propose and the planner ranks.
 
-A *family* is a module of kernels with four doors:
+A *family* is a module of kernels with four doors; what is described is a contraction or a permutation:
 
-    supports(contraction, target)    -> None, or one sentence that says why not
-    schedules(contraction, target)   -> Candidates: the legal schedules, and why others are not
-    predict(contraction, schedule, target) -> seconds
-    build(contraction, schedule, target)   -> Launch
+    supports(description, target)    -> None, or one sentence that says why not
+    schedules(description, target)   -> Candidates: the legal schedules, and why others are not
+    predict(description, schedule, target) -> seconds
+    build(description, schedule, target)   -> Launch, or PermutationLaunch
 
 Descriptions go in and values come out: only a `Launch` ever touches a tensor.
 """
@@ -13,13 +13,15 @@ Descriptions go in and values come out: only a `Launch` ever touches a tensor.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol, TypeAlias
 
 import torch
 
 from weft.spec import Contraction
+from weft.spec.permutation import Permutation
 
 Scalar = int | float | complex
+Description: TypeAlias = Contraction | Permutation
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +40,12 @@ class Target:
         return torch.device("cuda", self.index) if self.kind in ("cuda", "hip") else torch.device("cpu")
 
 
+class ResourceError(Exception):
+    """A built schedule needs more registers or shared memory than the device has; only compiling tells."""
+
+
 class Schedule(Protocol):
-    """One legal way to compute a contraction. Frozen, hashable, and it prints itself."""
+    """One legal way to compute what is described. Frozen, hashable, and it prints itself."""
 
     @property
     def family(self) -> str: ...
@@ -64,9 +70,17 @@ class Launch(Protocol):
     ) -> None: ...
 
 
+class PermutationLaunch(Protocol):
+    """The same of a permutation. Where something is added, `c` is `d` itself."""
+
+    def __call__(
+        self, x: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar
+    ) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """What a family can do for one contraction, and one sentence for each rule that excludes something."""
+    """What a family can do for one description, and one sentence for each rule that excludes something."""
 
     schedules: tuple[Schedule, ...] = ()
     excluded: tuple[str, ...] = ()
@@ -81,14 +95,14 @@ class Ranked:
 
 
 class Family(Protocol):
-    """The doors of a module of kernels; a module with these functions is one."""
+    """The doors of a module of kernels; a module with these functions, for one kind of description, is one."""
 
     NAME: str
 
-    def supports(self, contraction: Contraction, target: Target) -> str | None: ...
+    def supports(self, description: Any, target: Target) -> str | None: ...
 
-    def schedules(self, contraction: Contraction, target: Target) -> Candidates: ...
+    def schedules(self, description: Any, target: Target) -> Candidates: ...
 
-    def predict(self, contraction: Contraction, schedule: Schedule, target: Target) -> float: ...
+    def predict(self, description: Any, schedule: Schedule, target: Target) -> float: ...
 
-    def build(self, contraction: Contraction, schedule: Schedule, target: Target) -> Launch: ...
+    def build(self, description: Any, schedule: Schedule, target: Target) -> Launch | PermutationLaunch: ...

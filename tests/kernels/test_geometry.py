@@ -1,0 +1,86 @@
+"""Cuts and sides: the numbers that kernels are compiled with."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import weft
+from weft.kernels import matrix
+from weft.kernels.geometry import Cut, Run, side
+from weft.plan import planner
+from weft.plan.planner import Choice
+from weft.plan.schedule import Ranked, ResourceError, Target
+from weft.spec import Mode, Role, Strides
+
+H200 = Target("cuda", 0, "NVIDIA H200", 90, 132, 232448)
+
+
+def mode(name: str, extent: int, a: int, d: int = 0) -> Mode:
+    return Mode((name,), extent, Role.K, Strides(a, 0, 0, d))
+
+
+def test_both_operands_meet_in_the_same_blocks_of_k() -> None:
+    """A takes the axes of k in another order than B; modes that A lacks once made the blocks differ."""
+    a, b = torch.ones(15, 15, dtype=torch.float16), torch.ones(15, 15, 15, dtype=torch.float16)
+    contraction = weft.plan("cf,dfg->", a, b, backend="reference").contraction
+    two_axes = [s for s in matrix.schedules(contraction, H200).schedules if len(s.k) == 2]
+    assert two_axes
+    for schedule in two_axes:
+        cut = matrix.matrix_cut(contraction, schedule, H200)
+        pitches = {axis.extents: axis.pitch for axis in cut.k.axes}
+        assert {axis.extents: axis.pitch for axis in cut.k_of_a.axes} == pitches, str(schedule)
+
+
+def test_runs_end_where_memory_jumps() -> None:
+    flat = side([Cut((mode("i", 72, 1), mode("j", 5, 1000)), 64)])
+    assert flat.runs[0] == Run(8, 8)  # 72 = 9 * 8; rows start at multiples of 1000 = 8 * 125
+    assert flat.axes[0].stretches[0] == 64
+
+
+def test_a_run_from_end_to_end_is_as_long_as_the_tile() -> None:
+    assert side([Cut((mode("i", 13, 1),), 32)]).runs[0].length == 32
+
+
+def test_misaligned_rows_lower_the_divisor() -> None:
+    assert side([Cut((mode("i", 64, 1), mode("j", 5, 67)), 32)]).runs[0] == Run(32, 1)
+
+
+@pytest.mark.parametrize(("extent", "tile", "exact"), [(64, 32, True), (65, 32, False), (0, 32, True)])
+def test_blocks_cover_the_extent(extent: int, tile: int, exact: bool) -> None:
+    made = side([Cut((mode("i", extent, 1),), tile)])
+    assert made.blocks == -(-extent // tile)
+    assert made.exact is exact
+
+
+class _Full:
+    """A family whose first schedules do not fit the device."""
+
+    NAME = "full"
+
+    def build(self, contraction: object, schedule: object, target: Target) -> object:
+        if str(schedule) != "third":
+            raise ResourceError("it needs 262176 of shared memory, the device has 232448")
+        return "launch"
+
+
+class _Named:
+    family = "full"
+    workspace_bytes = 0
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def test_what_the_device_cannot_hold_makes_way_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner, "families", lambda description, backend: [_Full()])
+    ranked = tuple(Ranked(_Named(name), at) for at, name in enumerate(("first", "second", "third")))
+    choice, launch = Choice(None, "triton", H200, ranked[0], ranked).built()  # type: ignore[arg-type]
+    assert launch == "launch"
+    assert str(choice.best.schedule) == "third"
+    assert choice.excluded[0] == "first: it needs 262176 of shared memory, the device has 232448"
+    with pytest.raises(weft.UnsupportedError, match="no schedule fits the device: second"):
+        Choice(None, "triton", H200, ranked[0], ranked[:2]).built()  # type: ignore[arg-type]
