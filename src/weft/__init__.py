@@ -10,6 +10,8 @@ from weft.errors import (
     WeftError,
     WorkspaceError,
 )
+from weft.layout import permute, plan_permute
+from weft.plan.permute_plan import PermutePlan
 from weft.plan.plan import Plan
 
 __version__ = "0.1.0"
@@ -18,6 +20,7 @@ __all__ = [
     "DTypeError",
     "FunctionError",
     "NotationError",
+    "PermutePlan",
     "Plan",
     "ShapeError",
     "UnsupportedError",
@@ -26,5 +29,7 @@ __all__ = [
     "__version__",
     "contract",
     "einsum",
+    "permute",
     "plan",
+    "plan_permute",
 ]

@@ -11,7 +11,7 @@ table of all products would not fit in memory, the widest label is halved, and f
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -19,10 +19,12 @@ import torch
 
 from weft.errors import ShapeError
 from weft.spec.notation import Label, Notation, expand, from_sequences, label_text, parse, term_text
+from weft.spec.permutation import permutation_extents
 
 if TYPE_CHECKING:
+    from weft.plan.permute_plan import PermuteRequest
     from weft.plan.plan import Request
-    from weft.plan.schedule import Launch, Scalar
+    from weft.plan.schedule import Launch, PermutationLaunch, Scalar
 
 Function: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 Equation: TypeAlias = str | Sequence[Sequence[Label]] | Notation
@@ -105,6 +107,63 @@ def launcher(request: Request) -> Launch:
             c_fn=c_fn,
             epilogue=epilogue,
         )
+
+    return launch
+
+
+def permute(
+    equation: Equation,
+    x: Any,
+    *,
+    extents: Mapping[Label, int] | None = None,
+    fn: Function | None = None,
+    alpha: Scalar = 1.0,
+    beta: Scalar = 0.0,
+    out: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """The permutation of `x` in plain torch; arguments mean what they mean for `weft.permute`.
+
+    Where something is computed it is computed in float64, complex128 or int64, and so is the result unless `out_dtype`
+    or `out` says otherwise; what is only moved keeps its type.
+
+    >>> import torch
+    >>> permute("aab->ba", torch.arange(8).reshape(2, 2, 2))
+    tensor([[0, 6],
+            [1, 7]])
+    """
+    x = torch.as_tensor(x)
+    if isinstance(equation, str):
+        equation = parse(equation, new_labels=True)
+    elif not isinstance(equation, Notation):
+        equation = from_sequences(*equation, new_labels=True)
+    notation = expand(equation, [x.ndim])
+    found = permutation_extents(notation, x.shape, extents or {}, None if out is None else out.shape)
+    computed = fn is not None or alpha != 1 or beta != 0
+    # The labels of extent 1 that this drops come back where the values are expanded.
+    operand = _operand(notation.inputs[0], x, None, fn)
+    values = operand.read(operand.stored) if computed else operand.stored
+    kept = [label for label in notation.output if label in operand.term]
+    values = values.permute([operand.term.index(label) for label in kept])
+    values = values[tuple(slice(None) if label in kept else None for label in notation.output)]
+    values = values.expand([found[label] for label in notation.output])
+    if computed:
+        values = _times(alpha, values)
+    if beta != 0:
+        assert out is not None, "beta adds to out"
+        values = values + _times(beta, wide(out))
+    if out is not None:
+        return out.copy_(values)
+    return values.to(out_dtype or values.dtype, copy=True).resolve_conj().contiguous()
+
+
+def permute_launcher(request: PermuteRequest) -> PermutationLaunch:
+    """The oracle as a backend for permutations."""
+    extents = dict(request.extents)
+
+    def launch(x: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar) -> None:
+        x = x.conj() if request.conjugate else x
+        permute(request.notation, x, extents=extents, fn=request.raw, alpha=alpha, beta=beta, out=d)
 
     return launch
 

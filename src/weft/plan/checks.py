@@ -59,7 +59,7 @@ def check_out(
     if out.dtype != dtype:
         raise DTypeError(f"out is {dtype_name(out.dtype)}, the result is {dtype_name(dtype)}")
     if out.device != device:
-        raise ShapeError(f"out is on {out.device}, a and b are on {device}")
+        raise ShapeError(f"out is on {out.device}, the operands are on {device}")
     if out.is_conj() or out.is_neg():
         raise UnsupportedError("out is a conjugate or negative view: pass the tensor it is a view of")
     if overlaps_itself(out):

@@ -51,14 +51,14 @@ def explain(request: Request, contraction: Contraction, choice: Choice | None) -
     floor = contraction_floor(contraction, known, in_graph=True) if known is not None else None
     parts = (
         _operation(request, contraction),
-        _section("modes", _modes(contraction)),
-        _section("types", _types(contraction)),
-        _section("fused", _fused(hooks)),
-        _section("work", _work(work)),
-        _section("roof", _roof(contraction, known, floor) if known is not None and floor is not None else [unknown]),
-        _section("plan", _plan(request, choice, floor)),
-        _section("candidates", _candidates(choice)),
-        _section("excluded", _excluded(choice, request.workspace_limit)),
+        section("modes", _modes(contraction)),
+        section("types", _types(contraction)),
+        section("fused", _fused(hooks)),
+        section("work", _work(work)),
+        section("roof", _roof(contraction, known, floor) if known is not None and floor is not None else [unknown]),
+        section("plan", chosen(request.workspace_limit, choice, floor)),
+        section("candidates", candidates(choice)),
+        section("excluded", excluded(choice, request.workspace_limit)),
     )
     return "\n".join(line for part in parts for line in part)
 
@@ -109,7 +109,7 @@ def _modes(contraction: Contraction) -> list[str]:
     rows = [("", "extent", "role", *(f"{name} stride" for name in tensors))]
     shown = contraction.modes[:MODES_SHOWN]
     rows += [_mode_row(mode, tensors) for mode in shown]
-    lines = _aligned(rows, left=(0, 2))
+    lines = aligned(rows, left=(0, 2))
     if len(contraction.modes) > len(shown):
         lines.append(f"... and {len(contraction.modes) - len(shown)} more")
     sizes = [("batch", contraction.batch)] if contraction.batch != 1 else []
@@ -153,12 +153,12 @@ def _fused(hooks: Sequence[_Hook]) -> list[str]:
         flops = hook.function.flops
         cost = f", {flops} flops an element" if flops else ""
         lines.append(
-            f"{hook.name} = {_function_name(hook.raw)}, {hook.place}, in {dtype_name(hook.function.dtypes[0])}{cost}"
+            f"{hook.name} = {function_name(hook.raw)}, {hook.place}, in {dtype_name(hook.function.dtypes[0])}{cost}"
         )
     return lines
 
 
-def _function_name(raw: object) -> str:
+def function_name(raw: object) -> str:
     name = getattr(raw, "__name__", None) or type(raw).__name__
     return "a lambda" if name == "<lambda>" else str(name)
 
@@ -190,7 +190,7 @@ def _roof(contraction: Contraction, known: Ceilings, floor: Floor) -> list[str]:
     ]
 
 
-def _plan(request: Request, choice: Choice | None, floor: Floor | None) -> list[str]:
+def chosen(workspace_limit: int | None, choice: Choice | None, floor: Floor | None) -> list[str]:
     if choice is None:
         return ["the oracle in float64, complex128 or int64: nothing is chosen and no time is predicted"]
     best = choice.best
@@ -199,11 +199,11 @@ def _plan(request: Request, choice: Choice | None, floor: Floor | None) -> list[
         predicted += " (under the floor: the model or the ceilings are off on this machine)"
     elif floor is not None:
         predicted += f", of which the floor is {share(floor.efficiency(best.seconds))}"
-    limit = f" (limit {si(request.workspace_limit, 'B')})" if request.workspace_limit is not None else ""
+    limit = f" (limit {si(workspace_limit, 'B')})" if workspace_limit is not None else ""
     return [str(best.schedule), f"{predicted}; workspace_bytes = {best.schedule.workspace_bytes}{limit}"]
 
 
-def _candidates(choice: Choice | None) -> list[str]:
+def candidates(choice: Choice | None) -> list[str]:
     if choice is None:
         return []
     shown = choice.ranked[:CANDIDATES_SHOWN]
@@ -214,7 +214,7 @@ def _candidates(choice: Choice | None) -> list[str]:
     return [*lines, f"... and {rest} slower ones"] if rest else lines
 
 
-def _excluded(choice: Choice | None, workspace_limit: int | None) -> list[str]:
+def excluded(choice: Choice | None, workspace_limit: int | None) -> list[str]:
     if choice is None:
         return []
     sentences = list(choice.excluded)
@@ -228,12 +228,12 @@ def _layouts(contraction: Contraction) -> tuple[Layout | None, ...]:
     return (contraction.a, contraction.b, contraction.c, contraction.d)
 
 
-def _section(name: str, lines: Sequence[str]) -> list[str]:
+def section(name: str, lines: Sequence[str]) -> list[str]:
     """Lines under one name: it stands before the first; nothing where there are none."""
     return [f"{name if at == 0 else '':<{_INDENT}}{line}".rstrip() for at, line in enumerate(lines)]
 
 
-def _aligned(rows: Sequence[tuple[str, ...]], left: tuple[int, ...]) -> list[str]:
+def aligned(rows: Sequence[tuple[str, ...]], left: tuple[int, ...]) -> list[str]:
     """Columns of text; those in `left` start together, the others end together."""
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     return [

@@ -100,7 +100,7 @@ def canonical_modes(
 def permutation_extents(
     notation: Notation,
     shape: Sequence[int],
-    given: Mapping[Label, int] | None = None,
+    given: Mapping[Label, int],
     out: Sequence[int] | None = None,
 ) -> dict[Label, int]:
     """Extent of every label of the output, from the shape of X, `given` by the caller, and the shape of `out`.
@@ -112,7 +112,6 @@ def permutation_extents(
     (term,), output = notation.inputs, notation.output
     if summed := [label for label in dict.fromkeys(term) if label not in output]:
         raise NotationError(f"{_listed(summed)} of x are not in the output: permute sums over nothing, einsum does")
-    given = {label: _extent(label, value) for label, value in (given or {}).items()}
     if strangers := [label for label in given if label not in output]:
         raise NotationError(f"extents are given for {_listed(strangers)}, which the output '{term_text(output)}' lacks")
     extents = mode_extents(notation, (shape,))
@@ -130,13 +129,20 @@ def permutation_extents(
     return extents
 
 
+def checked_extents(extents: Mapping[Label, int]) -> dict[Label, int]:
+    """Extents as a caller gives them, as plain integers; `NotationError` or `ShapeError` for anything else."""
+    if not isinstance(extents, Mapping):
+        raise NotationError(f"extents are a mapping from labels to numbers, not {type(extents).__name__}")
+    return {label: _extent(label, value) for label, value in extents.items()}
+
+
 def scaling_type(value: torch.dtype, d: torch.dtype) -> torch.dtype:
     """The type in which values of type `value` are scaled and added to, on their way to D.
 
     Wide enough for both; half types go by float32, integers by int64.
     """
-    wide = torch.promote_types(_widened(value), _widened(d))
-    return wide if wide.is_floating_point or wide.is_complex else torch.int64
+    wide = [_widened(dtype) for dtype in (value, d) if dtype.is_floating_point or dtype.is_complex]
+    return torch.promote_types(wide[0], wide[-1]) if wide else torch.int64
 
 
 def _widened(dtype: torch.dtype) -> torch.dtype:

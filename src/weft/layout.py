@@ -1,0 +1,206 @@
+"""The public calls that move data: `permute` and `plan_permute`, and `transpose_`, which does it in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from weft.cache import BoundedCache
+from weft.errors import DTypeError, NotationError, UnsupportedError, call_context
+from weft.fn import Pointwise, fingerprint, trace
+from weft.interop import as_result, as_tensor, like
+from weft.plan.checks import describe_call, reject_gradient
+from weft.plan.permute_plan import PermutePlan, PermuteRequest
+from weft.plan.schedule import Scalar
+from weft.plan.target import resolve_backend, target_of
+from weft.spec import Label, Layout, Notation, parse
+from weft.spec.arithmetic import dtype_name
+from weft.spec.notation import expand, from_sequences
+from weft.spec.permutation import checked_extents, permutation_extents
+
+Equation = str | Sequence[Sequence[Label]]
+Function = Callable[..., Any]
+
+_PLANS = BoundedCache(4096)
+
+
+def permute(
+    x: Any,
+    equation: Equation,
+    *,
+    fn: Function | None = None,
+    out: Any = None,
+    out_dtype: torch.dtype | None = None,
+    alpha: Scalar = 1.0,
+    beta: Scalar = 0.0,
+    extents: Mapping[Label, int] | None = None,
+    workspace_limit: int | None = None,
+    backend: str = "auto",
+) -> Any:
+    """Rearrange the modes of a tensor: ``out = alpha * fn(permuted x) + beta * out``, in one pass over memory.
+
+    `equation` names the modes of `x` and of the result: text (``"abc->cab"``, ``"...ab->...ba"``) or two sequences of
+    hashable labels. A label that `x` repeats is its diagonal. A label of the result that `x` lacks, or has with extent
+    1, is broadcast along; its extent comes from `extents` (``{"b": 5}``) or from `out`. A label that the result lacks
+    is an error: `weft.einsum` sums.
+
+    `x`: a torch tensor with any strides, or an array that speaks DLPack; elements of 1 to 16 bytes. `fn`: a Python
+    function of torch operations, traced and fused, which sees values of `x`'s type. `out`: where the result goes, any
+    strides, sharing no memory with `x`. `out_dtype`: the result's type, by default `out`'s, else that of `fn`'s
+    results, else `x`'s; a cast costs no pass of its own. `alpha` and `beta` are applied in the wider of the two types,
+    half precision by way of float32 and integers in int64; with ``beta == 0`` `out` is not read.
+
+    Where nothing is computed the bits of each element arrive as they are. A conjugate view is conjugated on the way; a
+    negative view is resolved first.
+
+    `workspace_limit`: most bytes to allocate besides the result. `backend`: ``"auto"``, ``"triton"``, ``"cpu"`` or
+    ``"reference"``.
+
+    Returns the result, never a view of `x`, as the kind of array that `x` is; or `out` when that is given. Raises a
+    `weft.WeftError` (`NotationError`, `ShapeError`, `DTypeError`, `FunctionError`, `UnsupportedError`,
+    `WorkspaceError`); nothing is written then.
+
+    >>> import torch, weft
+    >>> weft.permute(torch.tensor([[1, -2], [3, -4]]), "ab->ba", fn=torch.relu)
+    tensor([[1, 3],
+            [0, 0]])
+    >>> weft.permute(torch.tensor([1.5, 2.5]), "a->ba", extents={"b": 2})
+    tensor([[1.5000, 2.5000],
+            [1.5000, 2.5000]])
+    """
+    with call_context(lambda: describe_call("permute", equation, x=x, out=out)):
+        source = as_tensor("x", x).resolve_neg()
+        target = as_result(out) if out is not None else None
+        found = _find_plan(equation, source, target, fn, out_dtype, extents, workspace_limit, backend)
+        result = found.run(source, target, alpha, beta)
+    return out if out is not None else like(x, result)
+
+
+def plan_permute(
+    x: Any,
+    equation: Equation,
+    *,
+    fn: Function | None = None,
+    out: Any = None,
+    out_dtype: torch.dtype | None = None,
+    alpha: Scalar = 1.0,
+    beta: Scalar = 0.0,
+    extents: Mapping[Label, int] | None = None,
+    workspace_limit: int | None = None,
+    backend: str = "auto",
+) -> PermutePlan:
+    """Plan a permutation without running it; arguments and errors as for `permute`.
+
+    The plan holds for tensors that lie as `x` does. What `out`, `alpha` and `beta` ask for is prepared; other values
+    of them are prepared when a call first brings them.
+
+    >>> import torch, weft
+    >>> x = torch.rand(8, 5, 7)
+    >>> p = weft.plan_permute(x, "abc->cba")
+    >>> torch.equal(p(x), x.permute(2, 1, 0))
+    True
+    """
+    with call_context(lambda: describe_call("plan_permute", equation, x=x, out=out)):
+        source = as_tensor("x", x).resolve_neg()
+        target = as_result(out) if out is not None else None
+        found = _find_plan(equation, source, target, fn, out_dtype, extents, workspace_limit, backend)
+        found.prepare(source, target, alpha, beta)
+        return found
+
+
+def _find_plan(
+    equation: Equation,
+    x: torch.Tensor,
+    out: torch.Tensor | None,
+    fn: Function | None,
+    out_dtype: torch.dtype | None,
+    extents: Mapping[Label, int] | None,
+    workspace_limit: int | None,
+    backend: str,
+) -> PermutePlan:
+    """The plan for this request, remembered by everything it depends on."""
+    spelled = _spelled(equation)
+    given = checked_extents(extents) if extents is not None else {}
+    if out_dtype is None and out is not None:
+        out_dtype = out.dtype
+    if out_dtype is not None and not isinstance(out_dtype, torch.dtype):
+        raise DTypeError(f"out_dtype is a torch dtype, not {out_dtype!r}")
+    shape = tuple(out.shape) if out is not None else None
+    print_of_fn = fingerprint(fn) if fn is not None else None
+    key: Hashable | None = (
+        spelled, Layout.of(x), x.device, x.is_conj(), x.requires_grad, shape, out_dtype, print_of_fn,
+        tuple(given.items()), workspace_limit, backend,
+    )  # fmt: skip
+    if fn is not None and print_of_fn is None:  # a function we cannot see through is traced anew each time
+        key = None
+    found = _PLANS.get(key) if key is not None else None
+    if found is None:
+        request = _resolve(spelled, x, shape, fn, out_dtype, given, workspace_limit, backend)
+        # Two spellings of one request, or a retraced function that turns out the same, share one plan.
+        found = _PLANS.get(request)
+        if found is None:
+            found = PermutePlan(request)
+            _PLANS.put(request, found)
+        if key is not None:
+            _PLANS.put(key, found)
+    return found
+
+
+def _resolve(
+    equation: str | Notation,
+    x: torch.Tensor,
+    out_shape: tuple[int, ...] | None,
+    fn: Function | None,
+    out_dtype: torch.dtype | None,
+    extents: Mapping[Label, int],
+    workspace_limit: int | None,
+    backend: str,
+) -> PermuteRequest:
+    """Check everything that does not need the result but its shape."""
+    notation = parse(equation, new_labels=True) if isinstance(equation, str) else equation
+    if len(notation.inputs) != 1:
+        raise NotationError(f"permute takes one operand, '{notation}' names {len(notation.inputs)}")
+    notation = expand(notation, [x.dim()])
+    found = permutation_extents(notation, x.shape, extents, out_shape)
+    reject_gradient("x", x)
+    traced = trace(fn, (x.dtype,), hook="fn") if fn is not None else None
+    chosen = resolve_backend(backend, x.device)
+    return PermuteRequest(
+        notation=notation,
+        text=str(equation),
+        x=Layout.of(x),
+        extents=tuple(found.items()),
+        conjugate=x.is_conj(),
+        d_dtype=_result_type(x.dtype, traced, out_dtype),
+        fn=traced,
+        backend=chosen,
+        device=x.device,
+        target=target_of(chosen, x.device),
+        workspace_limit=workspace_limit,
+        raw=fn,
+    )
+
+
+def _result_type(x: torch.dtype, fn: Pointwise | None, out_dtype: torch.dtype | None) -> torch.dtype:
+    value = fn.result if fn is not None else x
+    if isinstance(value, tuple):
+        raise UnsupportedError(f"fn returns {len(value)} values: several outputs are not supported yet")
+    if out_dtype is None:
+        return value
+    if not torch.can_cast(value, out_dtype):
+        raise DTypeError(f"values of type {dtype_name(value)} cannot be stored as {dtype_name(out_dtype)}")
+    return out_dtype
+
+
+def _spelled(equation: Equation) -> str | Notation:
+    """Text as it is, sequences of labels as a `Notation`: either can be looked up."""
+    if isinstance(equation, str):
+        return equation
+    if not isinstance(equation, Iterable):
+        raise NotationError(f"an equation is text or two sequences of labels, not {type(equation).__name__}")
+    terms = tuple(equation)
+    if len(terms) != 2:
+        raise NotationError(f"labels come as two sequences (modes of x, modes of the result), {len(terms)} are given")
+    return from_sequences(*terms, new_labels=True)
