@@ -18,7 +18,7 @@ PY    := $(VENV)/bin/python
 READY := $(VENV)/.installed
 endif
 
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test lint bench browser clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 6
@@ -26,8 +26,17 @@ help:
 demo: $(READY)
 	$(PY) -m weft demo $(ARGS)
 
-test: $(READY)
+test: $(READY) $(if $(READY),browser)
 	$(PY) -m pytest $(ARGS)
+
+# The page of results is looked at in Chromium. Where it is absent and may be installed it is; else that test is skipped.
+browser:
+	@if ! command -v chromium >/dev/null && command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
+	  echo "installing Chromium for the tests of pages"; \
+	  export DEBIAN_FRONTEND=noninteractive; \
+	  { timeout 300 apt-get update && timeout 600 apt-get install -y --no-install-recommends chromium; } \
+	    >/dev/null 2>&1 || echo "Chromium cannot be installed here: the tests of pages will be skipped"; \
+	fi
 
 lint: $(READY)
 	$(PY) -m ruff check src tests

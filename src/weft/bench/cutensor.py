@@ -24,14 +24,15 @@ import torch
 from weft.bench import cutensor_library as api
 from weft.bench.cutensor_library import CutensorError, Library
 from weft.bench.peers import Prepared, Run, Tensors, Way, first_line
-from weft.bench.views import View, view
+from weft.bench.views import view
 from weft.cases import FUNCTIONS, Case
 from weft.errors import UnsupportedError
-from weft.spec.notation import Label, label_text
+from weft.spec.notation import Label
 
 Step = Callable[[torch.Tensor], torch.Tensor]
 
 MOST_KERNELS = 16  # single kernels tried by number, beyond the named algorithms
+_SURE_ALIGNMENT = {"cuda": 128, "cpu": 16}  # bytes: torch allocates at multiples of these
 _WORKSPACE_SHARE = 4  # of the free memory, one part in so many
 
 _FLOAT_COMPUTE = {"tf32": "TF32", "tf32x3": "3XTF32"}
@@ -102,11 +103,13 @@ class Cutensor:
         for fused in fusions(case):
             try:
                 self._plans(case, tensors, library, compute, fused, ways, refused)
-            except CutensorError as error:
-                refused[f"{fusion_text(case, fused)} all modes"] = str(error)
+            except (CutensorError, UnsupportedError) as error:
+                refused[f"every mode{fusion_text(case, fused)}"] = str(error)
         if not ways:
             return "; ".join(dict.fromkeys(refused.values()))
-        return Prepared(ways, refused, stored=case.dtypes[2], note=f"cuTENSOR {library.version}, compute {compute}")
+        summed = _modes_alone(case, 0)[1] or _modes_alone(case, 1)[1]
+        stored = torch.promote_types(*case.dtypes[:2]) if summed else case.dtypes[2]
+        return Prepared(ways, refused, stored=stored, note=f"cuTENSOR {library.version}, compute {compute}")
 
     def _plans(
         self,
@@ -122,7 +125,6 @@ class Cutensor:
         a = _operand(case, 0, tensors.a, fused)
         b = _operand(case, 1, tensors.b, fused)
         output = view(case.notation.output, tensors.d)
-        _refuse_repeating(output, set(a.labels) | set(b.labels))
         numbers: dict[Label, int] = {}
         operation = library.contraction(
             _described(a.labels, a.sample, _alignment(a.sample), numbers), a.operator,
@@ -186,12 +188,6 @@ def _refuse(case: Case, tensors: Tensors) -> None:
         raise UnsupportedError("cuTENSOR wants extents over 0")
 
 
-def _refuse_repeating(output: View, present: set[Label]) -> None:
-    missing = [label for label in output.labels if label not in present]
-    if missing:
-        raise UnsupportedError(f"mode '{label_text(missing[0])}' stands in D alone: cuTENSOR does not repeat results")
-
-
 def _operand(case: Case, at: int, tensor: torch.Tensor, fused: frozenset[str]) -> _Operand:
     """Collect what must run before the library sees A (0) or B (1)."""
     hook, name = ("a_fn", case.a_fn) if at == 0 else ("b_fn", case.b_fn)
@@ -236,10 +232,11 @@ def _described(labels: Sequence[Label], seen: torch.Tensor, alignment: int, numb
 
 
 def _alignment(*tensors: torch.Tensor | None) -> int:
-    """Bytes: the largest power of two up to 256 that divides all addresses."""
-    address = 256
-    for tensor in tensors:
-        address |= tensor.data_ptr() if tensor is not None else 0
+    """Bytes: the largest power of two that divides all addresses, and those of other tensors that lie as these."""
+    present = [tensor for tensor in tensors if tensor is not None]
+    address = _SURE_ALIGNMENT["cuda" if present[0].is_cuda else "cpu"]
+    for tensor in present:
+        address |= tensor.data_ptr()
     return address & -address
 
 

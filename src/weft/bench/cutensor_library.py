@@ -1,4 +1,4 @@
-"""The shared library cuTENSOR through ctypes: the fourteen functions that a contraction needs.
+"""The shared library cuTENSOR through ctypes: the fifteen functions that a contraction needs.
 
 NVIDIA's binding, `nvmath.bindings.cutensor`, would do, but it brings the packages of the whole nvmath-python family
 and wants the library from a package of its own, while a machine for measurements often holds nothing but a driver,
@@ -57,6 +57,7 @@ ALGORITHMS = {"default": -1, "patient": -6, "gett": -4, "tgett": -3, "ttgt": -2}
 NO_JIT, JIT = 0, 1  # cutensorJitMode_t
 _WORKSPACE_MAX = 3  # cutensorWorksizePreference_t: so much that every algorithm is available
 _SCALAR_TYPE = 1  # cutensorOperationDescriptorAttribute_t
+_CACHE_MODE, _NO_CACHE = 1, 0  # cutensorPlanPreferenceAttribute_t, cutensorCacheMode_t
 _REQUIRED_WORKSPACE = 0  # cutensorPlanAttribute_t
 SUCCESS = 0
 
@@ -75,6 +76,7 @@ SIGNATURES: Mapping[str, tuple[Any, ...]] = {
     "cutensorDestroyOperationDescriptor": (c_void_p,),
     "cutensorOperationDescriptorGetAttribute": (c_void_p, c_void_p, c_int, c_void_p, c_size_t),
     "cutensorCreatePlanPreference": (c_void_p, _out, c_int, c_int),
+    "cutensorPlanPreferenceSetAttribute": (c_void_p, c_void_p, c_int, c_void_p, c_size_t),
     "cutensorDestroyPlanPreference": (c_void_p,),
     "cutensorEstimateWorkspaceSize": (c_void_p, c_void_p, c_void_p, c_int, POINTER(c_uint64)),
     "cutensorCreatePlan": (c_void_p, _out, c_void_p, c_void_p, c_uint64),
@@ -196,6 +198,12 @@ class Plan:
         preference = library._made(
             "cutensorCreatePlanPreference", (algorithm, jit), "cutensorDestroyPlanPreference", self
         )
+        # The library's own cache of plans could answer one algorithm with the plan of another.
+        mode = c_int(_NO_CACHE)
+        library.call(
+            "cutensorPlanPreferenceSetAttribute",
+            library._handle, preference, _CACHE_MODE, byref(mode), ctypes.sizeof(mode),
+        )  # fmt: skip
         wanted = c_uint64()
         library.call(
             "cutensorEstimateWorkspaceSize",

@@ -71,7 +71,7 @@ def swarm(run: Run) -> Figure | None:
         range(len(columns)), [f"{group or run.suite}\nagainst {peer}" for group, peer, _ in columns], fontsize=8
     )
     axes.set_xlim(-0.7, len(columns) - 0.3)
-    _ratio_axis(axes.yaxis, axes.set_yscale)
+    _plain_logarithm(axes.yaxis, axes.set_yscale)
     axes.set_ylabel("time of the peer / time of weft")
     axes.axhline(1, color="#999999", linewidth=0.8, zorder=0)
     axes.plot([], [], color=_GM1, label="GM1: geometric mean")
@@ -103,8 +103,8 @@ def roofline(run: Run) -> Figure | None:
             [x for x, _, _ in found], rates, s=22 if ours else 16, label=name, zorder=3 if ours else 2,
             facecolors=_colour(name) if ours else "none", edgecolors=_colour(name), linewidths=0.9,
         )  # fmt: skip
-    axes.set_xscale("log")
-    axes.set_yscale("log")
+    _plain_logarithm(axes.xaxis, axes.set_xscale)
+    _plain_logarithm(axes.yaxis, axes.set_yscale)
     axes.set_xlabel("flop per compulsory byte")
     axes.set_ylabel("Tflop/s")
     axes.legend(fontsize=8, frameon=False, loc="lower right")
@@ -127,7 +127,7 @@ def cumulative(run: Run) -> Figure | None:
             [values[0], *values], [0.0, *shares], where="post", color=_colour(peer),
             linestyle=styles[groups.index(group) % len(styles)], label=f"{group or run.suite} against {peer}",
         )  # fmt: skip
-    _ratio_axis(axes.xaxis, axes.set_xscale)
+    _plain_logarithm(axes.xaxis, axes.set_xscale)
     axes.set_xlabel("time of the peer / time of weft")
     axes.set_ylabel("share of cases at or below")
     axes.axvline(1, color="#999999", linewidth=0.8, zorder=0)
@@ -160,7 +160,7 @@ def fusion(run: Run) -> Figure | None:
                 alpha=0.85, label=f"{group}, {name}",
             )  # fmt: skip
     axes.set_xticks(list(order.values()), [_brief(base) for base in order], fontsize=6.5, rotation=90)
-    _ratio_axis(axes.yaxis, axes.set_yscale)
+    _plain_logarithm(axes.yaxis, axes.set_yscale)
     axes.axhline(1, color="#999999", linewidth=0.8, zorder=0)
     axes.set_ylabel(f"time of {peer} without functions / time")
     axes.legend(fontsize=7, frameon=False, ncols=2)
@@ -214,7 +214,7 @@ def _axes(title: str, *, width: float) -> tuple[Figure, Any]:
     return figure, axes
 
 
-def _ratio_axis(axis: Any, set_scale: Callable[[str], Any]) -> None:
+def _plain_logarithm(axis: Any, set_scale: Callable[[str], Any]) -> None:
     """Logarithmic, with plain numbers at 1, 2 and 5 of each decade."""
     set_scale("log")
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))

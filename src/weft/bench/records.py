@@ -11,7 +11,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -186,11 +186,11 @@ def load(folder: Path) -> Run:
 def csv_text(run: Run) -> str:
     """One line for each case and contender; times in microseconds."""
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
+    writer.writeheader()
     for case in run.cases:
         for contender, result in case.results.items():
-            writer.writerow([*_about(case), contender, result.way, *_figures(case, result)])
+            writer.writerow({**_about(case), "contender": contender, "way": result.way, **_figures(case, result)})
     return text.getvalue()
 
 
@@ -207,35 +207,39 @@ def write_whole(file: Path, text: str | bytes) -> None:
         raise
 
 
-def _about(case: CaseRecord) -> list[str]:
-    return [
-        case.name,
-        case.group,
-        case.equation,
-        " ".join(f"{label}={extent}" for label, extent in case.extents),
-        " ".join(case.dtypes),
-        case.precision,
-        " ".join(f"{hook}={name}" for hook, name in case.functions.items()),
-    ]
+def _about(case: CaseRecord) -> dict[str, str]:
+    return {
+        "case": case.name,
+        "group": case.group,
+        "equation": case.equation,
+        "extents": " ".join(f"{label}={extent}" for label, extent in case.extents),
+        "dtypes": " ".join(case.dtypes),
+        "precision": case.precision,
+        "functions": " ".join(f"{hook}={name}" for hook, name in case.functions.items()),
+    }
 
 
-def _figures(case: CaseRecord, result: Result) -> Sequence[str]:
-    remark = result.cannot or result.wrong or result.note
+def _figures(case: CaseRecord, result: Result) -> dict[str, str]:
+    row = {"remark": result.cannot or result.wrong or result.note}
     if not result.samples:
-        return [*[""] * 9, remark]
+        return row
     summary = result.summary
-    floor = case.floor.get("seconds")
-    return [
-        *(f"{1e6 * seconds:.4g}" for seconds in (summary.median, summary.low, summary.high)),
-        f"{summary.rrs:.3g}",
-        str(summary.count),
-        str(result.timing.get("ended", "")),
-        f"{case.work['flops'] / summary.median / 1e12:.4g}" if case.work else "",
-        f"{1e6 * floor:.4g}" if floor else "",
-        f"{floor / summary.median:.3g}" if floor else "",
-        "" if result.error_over_bound is None else f"{result.error_over_bound:.3g}",
-        remark,
-    ]
+    row |= {
+        "median_us": f"{1e6 * summary.median:.4g}",
+        "low_us": f"{1e6 * summary.low:.4g}",
+        "high_us": f"{1e6 * summary.high:.4g}",
+        "rrs": f"{summary.rrs:.3g}",
+        "samples": str(summary.count),
+        "ended": str(result.timing.get("ended", "")),
+    }
+    if result.error_over_bound is not None:
+        row["error_over_bound"] = f"{result.error_over_bound:.3g}"
+    if case.work:
+        row["tflops"] = f"{case.work['flops'] / summary.median / 1e12:.4g}"
+    if case.floor:
+        floor = case.floor["seconds"]
+        row |= {"floor_us": f"{1e6 * floor:.4g}", "floor_share": f"{floor / summary.median:.3g}"}
+    return row
 
 
 def _case(entry: dict[str, Any]) -> CaseRecord:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -232,8 +233,8 @@ def _counts(
 
 
 def _how(taken: Timing) -> dict[str, Any]:
-    """A timing without its samples, as JSON."""
-    about = asdict(taken)
+    """A timing without its samples, as JSON gives it back."""
+    about: dict[str, Any] = json.loads(json.dumps(asdict(taken)))
     del about["samples"]
     return about
 

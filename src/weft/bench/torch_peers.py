@@ -94,14 +94,18 @@ class Einsum(_TorchPeer):
 
 
 class CompiledEinsum(_TorchPeer):
-    """The same through `torch.compile`, with the shapes known to it."""
+    """The same through `torch.compile`, with the shapes known to it. `backend` is one of torch's compilers."""
 
     name = "compile"
+
+    def __init__(self, backend: str = "inductor") -> None:
+        self._backend = backend
 
     def way(self, case: Case, tensors: Tensors) -> Run:
         text = einsum_text(case)
         torch.compiler.reset()  # or the compiler gives up after so many shapes of one function
-        run: Run = torch.compile(composed(case, lambda x, y: torch.einsum(text, x, y)), fullgraph=True, dynamic=False)
+        whole = composed(case, lambda x, y: torch.einsum(text, x, y))
+        run: Run = torch.compile(whole, fullgraph=True, dynamic=False, backend=self._backend)
         return run
 
 

@@ -1,0 +1,183 @@
+"""`weft bench` and `weft report` from the command line, on the CPU, with small cases."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from weft.bench.checking import Truth
+from weft.bench.environment import missing
+from weft.bench.records import load, save
+from weft.cli import app
+from weft.perf import device
+from weft.perf.device import Ceilings
+
+WITHOUT_CEILINGS = """
+import weft.cli, weft.perf.device
+def measure_ceilings(*place, **how):
+    raise weft.perf.device.UnsupportedError("no ceilings here")
+weft.perf.device.measure_ceilings = measure_ceilings
+weft.cli.main()
+"""
+QUICK = ("--work", "1024", "--budget", "0", "--rrs", "1000", "--device", "cpu")
+
+
+@pytest.fixture(autouse=True)
+def quick_ceilings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Ceilings that stand ready: measuring takes seconds and is tested elsewhere."""
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(device, "_known", {})
+    measured = Ceilings("a CPU", "measured", 1e10, 1e10, 1e10, {"float16": 1e11, "float32": 1e11}, 1e-6, None, "", {})
+    monkeypatch.setattr(device, "measure_ceilings", lambda *place, **how: measured)
+
+
+def weft(*arguments: str | Path) -> tuple[int, str]:
+    """Exit code and all that was written."""
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.exit_code, done.output
+
+
+def test_a_suite_from_end_to_end(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    code, said = weft("bench", "tccg", "--cases", "1,20-21", "--peers", "torch,numpy", "--out", out, *QUICK)
+    assert code == 0, said
+    assert "tccg-21" in said
+    assert "tccg.fp16_fp32.gm1_torch" in said
+    run = load(out)
+    assert run.ended == "finished"
+    assert run.contenders == ["weft", "torch", "numpy"]
+    assert [(case.group, case.name) for case in run.cases] == [
+        (group, f"tccg-{at}") for group in ("fp16_fp32", "fp16_fp16") for at in ("01", "20", "21")
+    ]
+    assert all(case.measured(name) for case in run.cases for name in run.contenders)
+    assert run.caveat == "scaled cases, selected cases, operands in the cache"
+    assert missing(run.environment) == []  # the whole disclosure
+    assert run.environment["platform"]["ceilings"]["matrix"] == {"float16": 1e11, "float32": 1e11}
+    assert {"run.csv", "index.html", "swarm.png", "roofline.png", "cumulative.png"} <= {f.name for f in out.iterdir()}
+
+
+def test_the_other_suites(tmp_path: Path) -> None:
+    code, said = weft("bench", "tccg-fusion", "--cases", "4", "--out", tmp_path / "f", "--peers", "torch", *QUICK)
+    assert code == 0, said
+    assert (tmp_path / "f" / "fusion.png").is_file()
+    assert "fusion.geomean_over_plain" in said
+    code, said = weft(
+        "bench", "beyond", "--cases", "hadamard,fused-*", "--out", tmp_path / "b", "--peers", "ttgt", *QUICK
+    )
+    assert code == 0, said
+    run = load(tmp_path / "b")
+    assert "no matrix product" in run.cases[0].results["ttgt"].cannot
+    assert "beyond.gm1_ttgt" in said
+
+
+def test_a_wrong_result_fails_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compare = Truth.compare
+
+    def off(self: Truth, d: object, stored: object = None) -> float:
+        if stored is None:  # weft; peers say how they store
+            self = replace(self, reference=self.reference + 1)
+        return compare(self, d, stored)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Truth, "compare", off)
+    code, said = weft("bench", "tccg", "--cases", "1", "--peers", "torch", "--out", tmp_path, *QUICK)
+    assert code == 1
+    assert "weft: wrong results: fp16_fp32 tccg-01 (" in said
+    assert load(tmp_path).cases[0].results["weft"].samples == ()
+    assert load(tmp_path).cases[0].measured("torch")
+
+
+def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
+    """A real process, a real signal, while cases are still coming."""
+    command = [
+        sys.executable, "-c", WITHOUT_CEILINGS, "bench", "tccg", "--peers", "torch", "--out", str(tmp_path / "out"),
+        "--work", "1024", "--budget", "0.05", "--rrs", "0", "--device", "cpu",
+    ]  # fmt: skip
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ.copy()
+    )
+    assert process.stdout is not None
+    process.stdout.readline()  # the first case's line
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "weft: interrupted; what was measured is kept" in errors
+    run = load(tmp_path / "out")
+    assert run.ended == "interrupted"
+    assert 1 <= len(run.cases) < 96
+    assert (tmp_path / "out" / "index.html").is_file()
+    assert "index.html" in output
+
+
+def test_lists() -> None:
+    code, said = weft("bench", "--list")
+    assert code == 0
+    assert all(name in said for name in ("tccg", "tccg-fusion", "beyond", "192"))
+    code, said = weft("bench", "beyond", "--list")
+    assert code == 0
+    assert "hadamard" in said
+    assert "abc,cab->abc" in said.replace("\n", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("bench",), "which suite"),
+        (("bench", "spec"), "no suite is called 'spec'"),
+        (("bench", "tccg", "--peers", "cublas"), "no peer is called 'cublas'"),
+        (("bench", "tccg", "--dtypes", "fp8"), "no number types are called 'fp8'"),
+        (("bench", "tccg", "--device", "tpu"), "no device"),
+        (("bench", "tccg", "--mode", "warm"), "neither cold nor hot"),
+        (("report", "--summary", "."), "is no run of weft bench"),
+    ],
+)
+def test_misuse_is_a_line_and_exit_code_2(arguments: tuple[str, ...], said: str) -> None:
+    code, output = weft(*arguments)
+    assert code == 2
+    assert said in output
+    assert output.startswith("weft: ")
+
+
+def test_two_runs_side_by_side(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        code, said = weft("bench", "tccg", "--cases", "1", "--peers", "torch", "--out", tmp_path / name, *QUICK)
+        assert code == 0, said
+    faster = load(tmp_path / "two")
+    for case in faster.cases:
+        result = case.results["weft"]
+        result.samples = tuple(sample / 100 for sample in result.samples)
+    save(faster, tmp_path / "two")
+    code, said = weft("report", tmp_path / "one", tmp_path / "two", "--out", tmp_path / "compared.html")
+    assert code == 0, said
+    assert "faster" in said
+    assert "geometric mean" in (tmp_path / "compared.html").read_text()
+    code, said = weft("report", tmp_path / "one", tmp_path / "one")
+    assert code == 2
+    assert "named twice" in said
+
+
+def test_a_report_of_one_run_draws_it_anew(tmp_path: Path) -> None:
+    assert weft("bench", "tccg", "--cases", "1", "--peers", "torch", "--out", tmp_path, *QUICK)[0] == 0
+    (tmp_path / "index.html").unlink()
+    assert weft("report", tmp_path)[0] == 0
+    assert (tmp_path / "index.html").is_file()
+
+
+def test_the_summary(tmp_path: Path) -> None:
+    assert weft("bench", "tccg", "--cases", "1", "--peers", "torch", "--out", tmp_path, *QUICK)[0] == 0
+    code, said = weft("report", "--summary", tmp_path, "--out", tmp_path / "summary.json")
+    assert code == 0, said
+    content = json.loads((tmp_path / "summary.json").read_text())
+    entry = content["tccg.fp16_fp16.gm1_torch"]
+    assert entry.keys() == {"value", "low", "high", "unit", "commit", "date", "command"}
+    assert entry["low"] <= entry["value"] <= entry["high"]
+    assert entry["unit"].startswith("ratio (scaled cases")

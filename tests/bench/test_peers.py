@@ -1,0 +1,150 @@
+"""Every peer computes what weft computes, or says why it cannot; torch's switches are put back."""
+
+import pytest
+import torch
+
+from weft import cases
+from weft.bench.checking import poison, truths
+from weft.bench.peers import PEERS, Prepared, Tensors, contender, default_peers, first_line
+from weft.bench.torch_peers import exact_products
+from weft.bench.views import einsum_text, view
+from weft.cases import Case, from_letters
+from weft.errors import ShapeError, UnsupportedError, WeftError
+from weft.testing import poisoned
+
+CPU_PEERS = ("weft", "torch", "ttgt", "numpy", "opt_einsum")
+SMALL = 1 << 10
+
+
+def tensors_of(case: Case, seed: int = 0) -> Tensors:
+    return Tensors(
+        *cases.operands(case, seed=seed), poisoned(case.d_shape, case.dtypes[2], layout=case.layouts[3]).tensor
+    )
+
+
+def check(name: str, case: Case, **options: str) -> Prepared | str:
+    """What `name` makes of the case; its ways are right on tensors other than those it prepared with."""
+    side = contender(name, **options)
+    with side.settings(case):
+        prepared = side.prepare(case, tensors_of(case))
+        if isinstance(prepared, str):
+            return prepared
+        fresh = tensors_of(case, seed=5)
+        for way in prepared.ways:
+            poison(fresh.d)
+            result = way.run(*fresh)
+            assert result.stride() == fresh.d.stride() or case.d_shape.count(1)
+            for truth in truths(case, fresh):
+                truth.compare(result, prepared.stored)
+    return prepared
+
+
+@pytest.mark.parametrize("name", CPU_PEERS)
+def test_tccg_and_beyond(name: str) -> None:
+    refused = {}
+    for case in (*cases.tccg(), *cases.tccg(torch.float16, torch.float16), *cases.beyond()):
+        answer = check(name, cases.scaled(case, SMALL))
+        if isinstance(answer, str):
+            refused[case.name] = answer
+    allowed = {
+        "weft": set(),
+        "torch": set(),
+        "ttgt": {"hadamard"},
+        "numpy": {"attention-heads-inside", "bfloat-modes", "fused-residual", "fused-gelu", "fused-paper-example"},
+    }
+    assert refused.keys() == allowed["numpy" if name == "opt_einsum" else name]
+
+
+@pytest.mark.parametrize("name", ["torch", "ttgt"])
+def test_every_kind_of_case(name: str) -> None:
+    """The list of small cases: empty extents, broadcasts, ellipses, labels, layouts, scalars, functions."""
+    refused = {}
+    for case in cases.general():
+        answer = check(name, case)
+        if isinstance(answer, str):
+            refused[case.name] = answer
+    if name == "torch":
+        assert refused.keys() == {"labels-sixty"}
+    else:
+        assert set(refused.values()) == {"every mode is a batch mode: there is no matrix product in it"}
+        assert {"elementwise", "scalars"} <= refused.keys()
+
+
+def check_compiled(backend: str) -> None:
+    case = from_letters("fused", "mk,nk->nm", m=8, k=16, n=4, a_fn="relu", epilogue="elu")
+    answer = check("compile", case, backend=backend)
+    assert isinstance(answer, Prepared), answer
+    assert len(answer.ways) == 1
+
+
+def test_compiled_as_far_as_the_graph() -> None:
+    check_compiled("aot_eager")
+
+
+@pytest.mark.slow
+def test_compiled_to_machine_code() -> None:
+    check_compiled("inductor")
+
+
+@pytest.mark.parametrize(
+    ("name", "case", "said"),
+    [
+        ("ttgt", from_letters("hadamard", "ab,ba->ab", a=4, b=5), "every mode is a batch mode"),
+        ("numpy", from_letters("bf", "mk,kn->mn", m=4, k=4, n=4, dtypes=(torch.bfloat16,) * 3), "no bfloat16"),
+        ("numpy", from_letters("fn", "mk,kn->mn", m=4, k=4, n=4, a_fn="relu"), "PyTorch's"),
+        ("numpy", from_letters("low", "mk,kn->mn", m=4, k=4, n=4, precision=torch.float16), "does not round"),
+        ("cutensor", from_letters("cpu", "mk,kn->mn", m=4, k=4, n=4), "runs on NVIDIA GPUs"),
+    ],
+)
+def test_why_not(name: str, case: Case, said: str) -> None:
+    answer = contender(name).prepare(case, tensors_of(case))
+    assert isinstance(answer, str)
+    assert said in answer
+
+
+def test_a_call_that_torch_refuses_is_a_sentence() -> None:
+    case = from_letters("plain", "mk,kn->mn", m=4, k=5, n=6)
+    wrong = tensors_of(case)._replace(b=torch.ones(7, 6))
+    answer = contender("torch").prepare(case, wrong)
+    assert isinstance(answer, str)
+    assert answer.startswith("RuntimeError: ")
+
+
+def test_names() -> None:
+    with pytest.raises(WeftError, match="no peer is called 'cublas': there are cutensor"):
+        contender("cublas")
+    assert {contender(name).name for name in PEERS} == set(PEERS)
+    assert default_peers(torch.device("cuda")) == ("cutensor", "torch")
+    assert set(default_peers(torch.device("cpu"))) <= set(PEERS)
+
+
+def test_errors_as_sentences() -> None:
+    assert first_line(UnsupportedError("no such thing\nmore of it")) == "no such thing"
+    assert first_line(ShapeError("m is 2 and 3")) == "m is 2 and 3"
+    assert first_line(RuntimeError("CUDA error\nstack")) == "RuntimeError: CUDA error"
+
+
+def test_switches_are_put_back() -> None:
+    matmul = torch.backends.cuda.matmul
+    before = matmul.allow_fp16_reduced_precision_reduction, matmul.allow_tf32
+    with exact_products(tf32=True):
+        assert matmul.allow_fp16_reduced_precision_reduction is False
+        assert matmul.allow_bf16_reduced_precision_reduction is False
+        assert matmul.allow_tf32 is True
+    assert (matmul.allow_fp16_reduced_precision_reduction, matmul.allow_tf32) == before
+
+
+def test_views() -> None:
+    x = torch.arange(2.0 * 3 * 3 * 1).reshape(3, 2, 3, 1)
+    seen = view("iaib", x)
+    assert seen.labels == ("i", "a")
+    assert torch.equal(seen.of(x), torch.einsum("iai->ia", x[..., 0]))
+    z = torch.randn(3, 4, dtype=torch.complex64).conj()
+    assert torch.equal(view("ab", z).of(z), z)
+
+
+def test_einsum_letters() -> None:
+    assert einsum_text(from_letters("a", "...mk,kn->...mn", shapes=((2, 3, 5), (5, 7)))) == "abc,cd->abd"
+    sixty = next(case for case in cases.general() if case.name == "labels-sixty")
+    with pytest.raises(UnsupportedError, match="60 labels"):
+        einsum_text(sixty)

@@ -1,0 +1,81 @@
+"""The suites: how many cases, in which groups, and what is said of names that do not exist."""
+
+import pytest
+import torch
+
+from weft import cases
+from weft.bench.suites import ABOUT, PAIRS, SUITES, entries
+from weft.errors import WeftError
+
+
+def test_tccg_is_both_pairs_of_48() -> None:
+    found = entries("tccg")
+    assert [entry.group for entry in found] == ["fp16_fp32"] * 48 + ["fp16_fp16"] * 48
+    assert {entry.case.dtypes[2] for entry in found[:48]} == {torch.float32}
+    assert {entry.case.dtypes[2] for entry in found[48:]} == {torch.float16}
+    assert [entry.case for entry in found[:48]] == list(cases.tccg())  # the list that tests share
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_every_pair_of_number_types(pair: str) -> None:
+    found = entries("tccg", [pair])
+    assert len(found) == 48
+    dtype, out, precision = PAIRS[pair]
+    assert {entry.case.dtypes for entry in found} == {(dtype, dtype, out)}
+    assert {entry.case.precision for entry in found} == {precision}
+
+
+def test_fusion_puts_the_function_on_a_b_and_d() -> None:
+    found = entries("tccg-fusion")
+    assert len(found) == 4 * 48
+    assert [entry.group for entry in found[:4]] == ["none", "relu", "leaky_relu", "elu"]
+    for entry in found:
+        function = None if entry.group == "none" else entry.group
+        assert (entry.case.a_fn, entry.case.b_fn, entry.case.epilogue) == (function,) * 3
+    assert {entry.base for entry in found[:4]} == {"tccg-01"}
+    assert entries("tccg-fusion", ["fp16_fp32", "fp64"])[4 * 48].group == "fp64.none"
+
+
+def test_beyond_has_what_tccg_lacks() -> None:
+    found = entries("beyond")
+    assert len(found) >= 40
+    assert [entry.case for entry in found] == list(cases.beyond())
+    groups = {entry.group for entry in found}
+    assert groups >= {"batch", "diagonal", "lone", "complex", "double", "tf32", "small", "odd", "strided", "large"}
+    assert any(max(map(torch.Size.numel, map(torch.Size, (*e.case.shapes, e.case.d_shape)))) > 2**31 for e in found)
+
+
+def test_names_are_unique_within_their_group() -> None:
+    for suite in SUITES:
+        names = [(entry.group, entry.case.name) for entry in entries(suite)]
+        assert len(set(names)) == len(names)
+    assert ABOUT.keys() == SUITES.keys()
+
+
+def test_choosing_cases() -> None:
+    assert [entry.case.name for entry in entries("tccg", ["fp64"], ["1", "tccg-2*"])][:3] == [
+        "tccg-01",
+        "tccg-20",
+        "tccg-21",
+    ]
+    assert [entry.case.name for entry in entries("beyond", only=["had*", "tf32-modes"])] == ["hadamard", "tf32-modes"]
+
+
+def test_scaling_says_so() -> None:
+    small = entries("beyond", only=["small-extents-of-four", "single-modes"], work=1 << 13)
+    assert {entry.case.name: entry.scaled for entry in small} == {"small-extents-of-four": False, "single-modes": True}
+    assert all(entry.case.work <= 1 << 13 for entry in small)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("nothing",), "no suite is called 'nothing': there are tccg"),
+        (("tccg", ["fp17"]), "no number types are called 'fp17': there are fp16_fp32"),
+        (("beyond", ["fp64"]), "number types of their own"),
+        (("tccg", [], ["49"]), "no case of 'tccg' is called 49"),
+    ],
+)
+def test_names_that_do_not_exist(arguments: tuple, said: str) -> None:
+    with pytest.raises(WeftError, match=said):
+        entries(*arguments)
