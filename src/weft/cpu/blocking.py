@@ -20,6 +20,7 @@ SUM_TARGETS = (64, 256, 512, 1024, 2048)
 WORKSPACE_CAP = 16 << 20  # bytes: no schedule allocates more, whatever the operands' size
 SMALL_WORKSPACE = 1 << 20  # bytes: one schedule within this is offered too, for callers with a limit
 BATCH_BYTES = 1 << 20  # bytes of operand blocks that one batched product aims at
+LINE = 16  # elements of a cache line, of four bytes each
 RUNS = (16, 32, 64)  # elements: runs along each tensor's contiguous modes that a block tries to hold, in turn
 
 
@@ -54,13 +55,18 @@ def fill(
     `limits` caps single modes.
     """
     tile = dict.fromkeys(group, 1)
+    contiguous = {at for at in group if any(strides[at] == 1 for strides in tensors)}
 
     def grow(at: int, wanted: int) -> None:
         room = max(target // max(math.prod(tile[other] for other in group if other != at), 1), 1)
         whole = limits.get(at, extents[at])
         reach = max(tile[at], min(whole, wanted, room))
-        # Nearly equal parts: a last block of one or two elements would cost as much as a whole one.
-        tile[at] = even_part(whole, reach) if whole == extents[at] else reach
+        if whole == extents[at]:
+            # Nearly equal parts: a last block of one or two elements would cost as much as a whole one.
+            reach = even_part(whole, reach)
+            if at in contiguous and LINE < reach < whole:
+                reach -= reach % LINE  # whole cache lines, of which no two blocks write parts
+        tile[at] = reach
 
     for run in RUNS:
         for strides in tensors:

@@ -44,8 +44,10 @@ PARALLEL = 32768  # elements from which torch spreads a copy over its threads
 
 BANDWIDTH = 12e9  # bytes a second that one core moves from or to memory
 LINE = 64  # bytes
+PAGE = 4096
+PAGE_START = 40e-9  # seconds until the first line on another page arrives
 CACHE = 1 << 20  # bytes of second-level cache of a core
-SPILL = 0.08e-9  # seconds for each byte of a block's workspace beyond that, each time it is used
+SPILL = 0.08e-9  # seconds in which one core gets a byte from beyond it
 
 # Python and torch's dispatch, in seconds.
 CALL = 15e-6  # a launch
@@ -69,7 +71,8 @@ def price(anatomy: Anatomy, schedule: CpuSchedule) -> float:
     blocks = counts[Role.BATCH] * counts[Role.M] * counts[Role.N]
     steps = blocks * counts[Role.K]
     calls = steps * PRODUCT_CALL + blocks * _finish_calls(anatomy)
-    work = steps * _product_seconds(anatomy, schedule) + blocks * _finish_seconds(anatomy, schedule)
+    work = steps * (_product_seconds(anatomy, schedule) + _spill_seconds(anatomy, schedule))
+    work += blocks * _finish_seconds(anatomy, schedule)
     for operand, count in zip((anatomy.a, anatomy.b), _read_counts(schedule, counts), strict=True):
         calls += count * _read_calls(anatomy, schedule, operand)
         work += count * _read_seconds(anatomy, schedule, operand)
@@ -98,7 +101,6 @@ def rough_pricer(anatomy: Anatomy, packed: tuple[bool, bool], cores: int) -> Cal
     flops = 2 * batch * m * n * k / RATE.get(anatomy.accumulate, RATE_OTHERWISE)
     packs_a, packs_b = packed
     workers, threads = split(cores)
-    cache = CACHE * threads
 
     def rate(targets: Targets) -> Rough:
         i, j, l = targets
@@ -112,12 +114,11 @@ def rough_pricer(anatomy: Anatomy, packed: tuple[bool, bool], cores: int) -> Cal
             + packs_b * n * k * (m_blocks if again or m_blocks > n_blocks else 1)
             + m * n
         )
-        each = COPY_STRIDED + max(0, block - cache) / block * SPILL * width
-        spilled = batch * m * n * (k_blocks - 1) * 2 * width * (SPILL if block > cache else 0)
+        spilled = blocks * k_blocks * _spill((i + j) * l * width, i * j * width, threads)
         calls = blocks * (FINISH_CALL + k_blocks * (PRODUCT_CALL + 2 * PACK_CALL))
         products = flops * (1 + half / i) * (1 + half / j) * (1 + half / l)
         at_once = min(workers, blocks)
-        work = (products + moved * each + spilled) / (threads if at_once > 1 else cores)
+        work = (products + moved * COPY_STRIDED) / (threads if at_once > 1 else cores) + spilled
         return Rough(_shared_out(calls, work, blocks, at_once), block * at_once)
 
     return rate
@@ -149,6 +150,21 @@ def _product_seconds(anatomy: Anatomy, schedule: CpuSchedule) -> float:
     return 2 * elements * k * factor / (RATE.get(anatomy.accumulate, RATE_OTHERWISE) * efficiency * cores)
 
 
+def _spill_seconds(anatomy: Anatomy, schedule: CpuSchedule) -> float:
+    """What a step waits for, where its two factors and its sums do not fit in cache together."""
+    if anatomy.elementwise:
+        return 0.0
+    batch, m, n, k = schedule.block
+    factors = batch * (m * k * anatomy.a.compute.itemsize + n * k * anatomy.b.compute.itemsize)
+    return _spill(factors, batch * m * n * anatomy.accumulate.itemsize, schedule.threads)
+
+
+def _spill(factors: int, sums: int, cores: int) -> float:
+    """Seconds for so many bytes of factors, read once, and of sums, read and written."""
+    outside = max(0.0, 1 - CACHE * cores / (factors + sums))
+    return outside * (factors + 2 * sums) * SPILL / cores
+
+
 def _along_sum(anatomy: Anatomy, schedule: CpuSchedule, operand: Operand) -> bool:
     """Whether a block of the operand is contiguous along k."""
     reading = schedule.reading(operand)
@@ -178,8 +194,7 @@ def _read_seconds(anatomy: Anatomy, schedule: CpuSchedule, operand: Operand) -> 
     if not reading.packed:
         return math.prod(extents) * size / (BANDWIDTH * cores)
     parts = block_counts(operand.alone, dict(enumerate(schedule.tile)), anatomy.extents)
-    seconds = copy_seconds(extents, compact(extents), strides, size, cores)
-    seconds += _spill(math.prod(extents) * operand.compute.itemsize, cores)
+    seconds = copy_seconds(extents, compact(extents), strides, size, cores) + _search_seconds(extents, strides, size, cores)
     elements = math.prod(extents)
     if operand.function is not None:
         seconds += elements * FUNCTION / cores
@@ -201,12 +216,13 @@ def _finish_seconds(anatomy: Anatomy, schedule: CpuSchedule) -> float:
     extents = [schedule.tile[at] for at in order]
     elements = math.prod(extents)
     size = contraction.d.dtype.itemsize
-    traffic = elements * size / (BANDWIDTH * cores)
-    seconds = traffic
-    if not schedule.in_place:
-        strides = [anatomy.strides_d[at] for at in order]
-        seconds = copy_seconds(extents, strides, compact(extents), size, cores)
-        seconds += _spill(elements * anatomy.accumulate.itemsize, cores)
+    strides = [anatomy.strides_d[at] for at in order]
+    seconds = _ownership_seconds(extents, strides, size, cores)
+    if schedule.in_place:
+        seconds += elements * size / (BANDWIDTH * cores)
+    else:
+        seconds += copy_seconds(extents, strides, compact(extents), size, cores)
+        seconds += _search_seconds(extents, strides, size, cores)
     if contraction.c is not None:
         strides = [anatomy.strides_c[at] for at in order]
         seconds += copy_seconds(extents, compact(extents), strides, contraction.c.dtype.itemsize, cores)
@@ -215,10 +231,6 @@ def _finish_seconds(anatomy: Anatomy, schedule: CpuSchedule) -> float:
         if function is not None:
             seconds += elements * FUNCTION / cores
     return seconds
-
-
-def _spill(workspace: int, cores: int) -> float:
-    return max(0, workspace - CACHE * cores) * SPILL / cores
 
 
 def compact(extents: Sequence[int]) -> list[int]:
@@ -243,8 +255,22 @@ def copy_seconds(extents: Sequence[int], to: Sequence[int], source: Sequence[int
     each = COPY_STRAIGHT if step_to == 1 and step_from == 1 else COPY_STRIDED
     work = elements * (each + COPY_ROW / inner + COPY_TILE / (inner * second))
     far = min((strides for strides in (to, source)), key=lambda strides: -max(strides, default=0))
-    traffic = elements / _run(extents, far, size) * _lines(_run(extents, far, size) * size)
+    run = _run(extents, far)
+    traffic = elements / run * _lines(run * size)
     return work / (cores if elements >= PARALLEL else 1) + traffic / (BANDWIDTH * cores)
+
+
+def _search_seconds(extents: Sequence[int], strides: Sequence[int], size: int, cores: int) -> float:
+    """What it takes to find the pages that a block's runs lie on."""
+    near = math.prod(extent for extent, stride in zip(extents, strides, strict=True) if stride * size < PAGE // 2)
+    return math.prod(extents) / near * PAGE_START / cores
+
+
+def _ownership_seconds(extents: Sequence[int], strides: Sequence[int], size: int, cores: int) -> float:
+    """What it takes to read the lines that are to be written, twice where two blocks write parts of one."""
+    run = _run(extents, strides)
+    edges = LINE if run * size % LINE else 0
+    return math.prod(extents) / run * (run * size + 2 * edges) / (BANDWIDTH * cores)
 
 
 def _merged(extents: Sequence[int], to: Sequence[int], source: Sequence[int]) -> list[tuple[int, int, int]]:
@@ -260,7 +286,7 @@ def _merged(extents: Sequence[int], to: Sequence[int], source: Sequence[int]) ->
     return merged
 
 
-def _run(extents: Sequence[int], strides: Sequence[int], size: int) -> int:
+def _run(extents: Sequence[int], strides: Sequence[int]) -> int:
     """Elements of a block that lie side by side."""
     run = 1
     for stride, extent in sorted(zip(strides, extents, strict=True)):
