@@ -49,13 +49,19 @@ def in_runs(offset, LENGTH: tl.constexpr, DIVISOR: tl.constexpr):
 
 
 @triton.jit
-def side_offsets(block, lane, SIDE: tl.constexpr, TENSOR: tl.constexpr, WIDE: tl.constexpr):
-    """Offsets in one tensor of the lanes of a flattened tile side, their contiguity stated to the compiler."""
+def lane_offsets(block, lane, SIDE: tl.constexpr, TENSOR: tl.constexpr, WIDE: tl.constexpr):
+    """Offsets in one tensor of some lanes of a flattened tile side."""
     offset = lane * 0
     for i in tl.static_range(len(SIDE.axes)):
         offset += axis_offset(lane_index(block, lane, SIDE, i), SIDE, i, TENSOR, WIDE)
+    return offset
+
+
+@triton.jit
+def side_offsets(block, lane, SIDE: tl.constexpr, TENSOR: tl.constexpr, WIDE: tl.constexpr):
+    """Offsets in one tensor of all lanes of a flattened tile side, their contiguity stated to the compiler."""
     RUN: tl.constexpr = SIDE.runs[TENSOR]
-    return in_runs(offset, RUN.length, RUN.divisor)
+    return in_runs(lane_offsets(block, lane, SIDE, TENSOR, WIDE), RUN.length, RUN.divisor)
 
 
 @triton.jit

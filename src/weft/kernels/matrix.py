@@ -24,6 +24,7 @@ from weft.spec.arithmetic import dtype_name
 NAME = "matrix"
 
 LEAST_SIDE = 16  # tl.dot takes no smaller tile
+STRIP = 8  # rows of a block that one program adds the parts of
 LEAST_STEPS = 4  # of a split sum: fewer are not worth a second kernel
 
 
@@ -178,10 +179,12 @@ def build(contraction: Contraction, schedule: MatrixSchedule, target: Target) ->
         whole = KernelLaunch(matrix_kernel, (a, b, c, d, None), constants, real, target, programs, warps, stages)
         return WholeLaunch(whole)
     parts = Layout.contiguous((programs, cut.m.tile, cut.n.tile), contraction.arithmetic.accumulate)
-    finishing = {name: constants[name] for name in ("CUT", "C_FN", "EPILOGUE", "RESULT")}
+    rows = min(STRIP, cut.m.tile)
+    finishing = {"CUT": cut, "ROWS": rows} | {name: constants[name] for name in ("C_FN", "EPILOGUE", "RESULT")}
+    strips = cut.blocks * (cut.m.tile // rows)
     return SplitLaunch(
         KernelLaunch(matrix_kernel, (a, b, None, None, parts), constants, real, target, programs, warps, stages),
-        KernelLaunch(combine_kernel, (parts, c, d), finishing, real, target, cut.blocks, warps=8, stages=1),
+        KernelLaunch(combine_kernel, (parts, c, d), finishing, real, target, strips, warps=4, stages=1),
         parts,
     )
 

@@ -9,7 +9,16 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from weft.kernels.device import batch_offset, finish, load_tile, side_mask, side_offsets, spread_mask, spread_offsets
+from weft.kernels.device import (
+    batch_offset,
+    finish,
+    lane_offsets,
+    load_tile,
+    side_mask,
+    side_offsets,
+    spread_mask,
+    spread_offsets,
+)
 
 
 @triton.jit
@@ -155,6 +164,18 @@ def matrix_kernel(
         store_block(acc, c, d, alpha, beta, batch_block, m_block, n_block, CUT, C_FN, EPILOGUE, RESULT)
 
 
+@triton.jit
+def strip_offsets(batch_block, m_block, n_block, rows, columns, CUT: tl.constexpr, TENSOR: tl.constexpr):
+    """Offsets in C or D of some rows of a block."""
+    M: tl.constexpr = CUT.m
+    N: tl.constexpr = CUT.n
+    BATCH: tl.constexpr = CUT.batch
+    WIDE: tl.constexpr = CUT.wide[TENSOR]
+    offsets = lane_offsets(m_block, rows, M, TENSOR, WIDE)[:, None]
+    offsets += lane_offsets(n_block, columns, N, TENSOR, WIDE)[None, :]
+    return offsets + batch_offset(batch_block, BATCH, TENSOR, WIDE)
+
+
 @triton.jit(do_not_specialize=["alpha", "beta"])
 def combine_kernel(
     parts,
@@ -163,16 +184,29 @@ def combine_kernel(
     alpha: tl.int64,
     beta: tl.int64,
     CUT: tl.constexpr,
+    ROWS: tl.constexpr,  # of a block that one program takes: there are few blocks, and programs should be many
     C_FN: tl.constexpr,
     EPILOGUE: tl.constexpr,
     RESULT: tl.constexpr,
 ):
-    """Add the parts of one block of D, first to last, and finish it."""
-    program = tl.program_id(0)
+    """Add the parts of some rows of a block of D, first to last, and finish them."""
+    M: tl.constexpr = CUT.m
+    N: tl.constexpr = CUT.n
+    STRIPS: tl.constexpr = M.tile // ROWS
+    block = tl.program_id(0) // STRIPS
     if CUT.wide_index:
-        program = program.to(tl.int64)
-    acc = tl.load(parts + part_offsets(program, CUT))
-    for split in range(1, CUT.splits):
-        acc += tl.load(parts + part_offsets(program + split * CUT.blocks, CUT))
-    batch_block, m_block, n_block = locate(program, CUT.m.blocks, CUT.n.blocks, CUT.group)
-    store_block(acc, c, d, alpha, beta, batch_block, m_block, n_block, CUT, C_FN, EPILOGUE, RESULT)
+        block = block.to(tl.int64)
+    rows = tl.program_id(0) % STRIPS * ROWS + tl.arange(0, ROWS)
+    columns = tl.arange(0, N.tile)
+    here = parts + block.to(tl.int64) * (M.tile * N.tile) + rows[:, None] * N.tile + columns[None, :]
+    acc = tl.load(here)
+    for _ in tl.range(1, CUT.splits, loop_unroll_factor=4):
+        here += CUT.blocks * M.tile * N.tile
+        acc += tl.load(here)
+    batch_block, m_block, n_block = locate(block, M.blocks, N.blocks, CUT.group)
+    mask = side_mask(m_block, rows, M)[:, None] & side_mask(n_block, columns, N)[None, :]
+    offsets_c = 0
+    if c is not None:
+        offsets_c = strip_offsets(batch_block, m_block, n_block, rows, columns, CUT, 2)
+    value = finish(acc, c, alpha, beta, offsets_c, mask, C_FN, EPILOGUE, RESULT)
+    tl.store(d + strip_offsets(batch_block, m_block, n_block, rows, columns, CUT, 3), value, mask=mask)
