@@ -16,7 +16,7 @@ import numpy as np
 
 from weft.bench.cutensor_library import SIGNATURES, Library
 
-SUCCESS, INVALID_VALUE, NOT_SUPPORTED = 0, 7, 15
+SUCCESS, INVALID_VALUE, INTERNAL_ERROR, NOT_SUPPORTED = 0, 7, 14, 15
 TYPES = {
     0: np.dtype("f4"),
     1: np.dtype("f8"),
@@ -44,6 +44,7 @@ class FakeCutensor:
         self.contractions: list[tuple[int, int, dict[str, Any]]] = []  # algorithm, jit, operation
         self._numbers = itertools.count(0x1000, 0x10)
         self._computes: dict[int, str] = {}
+        self._broken = ""
         functions = {name: CFUNCTYPE(c_int, *types)(self._checked(name)) for name, types in SIGNATURES.items()}
         self._functions = functions  # ctypes forgets callbacks that nobody holds
         self.library = Library(functions, self._compute, self._text, 20801)
@@ -56,6 +57,9 @@ class FakeCutensor:
                 return int(inner(*arguments) or SUCCESS)
             except _Refused as refused:
                 return refused.status
+            except Exception as error:  # a callback cannot raise into C
+                self._broken = repr(error)
+                return INTERNAL_ERROR
 
         return function
 
@@ -65,9 +69,8 @@ class FakeCutensor:
         return c_void_p(number)
 
     def _text(self, status: int) -> bytes:
-        return {INVALID_VALUE: b"CUTENSOR_STATUS_INVALID_VALUE", NOT_SUPPORTED: b"CUTENSOR_STATUS_NOT_SUPPORTED"}[
-            status
-        ]
+        names = {INVALID_VALUE: "CUTENSOR_STATUS_INVALID_VALUE", NOT_SUPPORTED: "CUTENSOR_STATUS_NOT_SUPPORTED"}
+        return names.get(status, self._broken).encode()
 
     def _new(self, out: Any, thing: Any) -> None:
         number = next(self._numbers)
@@ -163,7 +166,8 @@ class FakeCutensor:
         x, y, z, result = (_at(what[name], address) for name, address in zip("abdd", (a, b, c, d), strict=True))
         x, y = OPERATORS[what["ops"][0]](x), OPERATORS[what["ops"][1]](y)
         wide = np.result_type(x, y, np.float32 if what["scalar"] in (0, 4) else np.float64)
-        modes = [what[name]["modes"] for name in "abd"]
+        small: dict[int, int] = {}  # numpy has names for 52 modes
+        modes = [[small.setdefault(mode, len(small)) for mode in what[name]["modes"]] for name in "abd"]
         alpha, beta = (_scalar(TYPES[what["scalar"]], address) for address in (alpha, beta))
         value = alpha * np.einsum(x.astype(wide), modes[0], y.astype(wide), modes[1], modes[2])
         if beta != 0:

@@ -98,8 +98,8 @@ def test_a_wrong_result_fails_the_command(tmp_path: Path, monkeypatch: pytest.Mo
 def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
     """A real process, a real signal, while cases are still coming."""
     command = [
-        sys.executable, "-c", WITHOUT_CEILINGS, "bench", "tccg", "--peers", "torch", "--out", str(tmp_path / "out"),
-        "--work", "1024", "--budget", "0.05", "--rrs", "0", "--device", "cpu",
+        sys.executable, "-c", WITHOUT_CEILINGS, "bench", "tccg", "--cases", "1-12", "--peers", "torch", "--out",
+        str(tmp_path / "out"), "--work", "1024", "--budget", "0.05", "--rrs", "0", "--device", "cpu",
     ]  # fmt: skip
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ.copy()
@@ -113,9 +113,17 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
     assert "weft: interrupted; what was measured is kept" in errors
     run = load(tmp_path / "out")
     assert run.ended == "interrupted"
-    assert 1 <= len(run.cases) < 96
+    assert 1 <= len(run.cases) < 24
     assert (tmp_path / "out" / "index.html").is_file()
     assert "index.html" in output
+    more = ("--peers", "weft,torch", "--out", tmp_path / "out", "--resume")
+    code, said = weft("bench", "tccg", "--cases", "1-12", *more, *QUICK)
+    assert code == 0, said
+    assert "tccg-01" not in said.partition("fp16_fp16")[0]  # it was there
+    run = load(tmp_path / "out")
+    assert run.ended == "finished"
+    assert len(run.cases) == 24
+    assert run.environment["continues"][0]["ended"] == "interrupted"
 
 
 def test_lists() -> None:

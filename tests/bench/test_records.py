@@ -7,7 +7,18 @@ from pathlib import Path
 import pytest
 
 from runs import case, result, run
-from weft.bench.records import COLUMNS, CSV_FILE, RUN_FILE, Result, csv_text, device_slug, load, save, write_whole
+from weft.bench.records import (
+    COLUMNS,
+    CSV_FILE,
+    RUN_FILE,
+    Result,
+    continued,
+    csv_text,
+    device_slug,
+    load,
+    save,
+    write_whole,
+)
 from weft.errors import WeftError
 
 
@@ -89,6 +100,26 @@ def test_caveats_and_failures() -> None:
     assert list(known.failures()) == []
     known.cases[0].results["weft"] = Result(wrong="ours")
     assert [said for _, said in known.failures()] == ["ours"]
+
+
+def test_a_run_goes_on_where_it_was_cut_off() -> None:
+    before = run(case("tccg-01", weft=10, torch=20), case("tccg-02", weft=10), ended="interrupted")
+    fresh = run(case("tccg-03", weft=1, torch=1))
+    fresh.cases.clear()
+    found = continued(fresh, before)
+    assert [each.name for each in found.cases] == ["tccg-01"]  # the second lacks a contender
+    assert found.environment["continues"] == [
+        {"date": before.date, "command": "weft bench tccg", "ended": "interrupted"}
+    ]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"suite": "beyond"}, {"device": "NVIDIA A100"}, {"commit": "other"}, {"mode": "hot"}, {"contenders": ["weft"]}],
+)
+def test_another_run_is_not_gone_on_with(change: dict) -> None:
+    with pytest.raises(WeftError, match=f"the run to continue has {next(iter(change))}"):
+        continued(run(), run(**change))
 
 
 def test_medians_come_with_intervals() -> None:

@@ -1,6 +1,7 @@
 """Runs side by side: a difference only where intervals part; the summary holds every figure with where it is from."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -141,3 +142,12 @@ def test_everything_of_a_run_is_written(tmp_path: Path) -> None:
         *("run.json", "run.csv", "index.html", "swarm.png", "roofline.png", "cumulative.png")
     }
     assert load(tmp_path) == known
+
+
+def test_without_matplotlib_everything_but_the_plots_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "weft.bench.plots", None)
+    with pytest.warns(RuntimeWarning, match="no plots"):
+        write(run(case("tccg-01", weft=10, torch=20)), tmp_path)
+    assert {file.name for file in tmp_path.iterdir()} == {"run.json", "run.csv", "index.html"}

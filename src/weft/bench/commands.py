@@ -7,9 +7,11 @@ On a GPU machine, with cuTENSOR's library on LD_LIBRARY_PATH or named by WEFT_CU
     python -m weft bench beyond --peers cutensor,torch --out results/h200/beyond
     python -m weft report --summary results/h200/tccg results/h200/tccg-fusion results/h200/beyond
 
-Before the first of them, a minute's trial of everything: ``bench tccg --cases 1,20,31 --out /tmp/trial``. Options that
-save time where it is short: ``--quick`` (the cuTENSOR modes that have been seen to win, instead of all of them) and
-``--budget 0.3``. A copy of the sources without their history is told its commit by WEFT_COMMIT.
+Before the first of them, a trial of everything: ``bench tccg --cases 1,20,31 --out /tmp/trial``. Options that save
+time where it is short: ``--quick`` (the cuTENSOR modes that have been seen to win, instead of all of them),
+``--budget 0.3``, and ``--resume``, which goes on with a run that was cut off. A copy of the sources without their
+history is told its commit by WEFT_COMMIT. Where matplotlib is missing the plots are left out; ``weft report DIR`` draws
+them later, on any machine.
 """
 
 from __future__ import annotations
@@ -56,6 +58,7 @@ def bench(
     threads: Annotated[int | None, typer.Option(min=1, help="Of torch on a CPU.")] = None,
     tune: Annotated[str | None, typer.Option(help="How weft's plans are tuned: see weft.plan.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer cuTENSOR modes.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
     listed: Annotated[bool, typer.Option("--list", help="Show the suites, or the cases of SUITE, and end.")] = False,
 ) -> None:
     """Measure a suite: weft beside its peers, checked, timed, written to a folder with plots and a page."""
@@ -75,12 +78,12 @@ def bench(
         on_cpu = place.type == "cpu"
         work = work or (CPU_WORK if on_cpu else None)
         chosen = entries(suite, _split(pairs), _split_cases(cases), work)
-        names = _split(peers) or contenders.default_peers(place)
+        names = [name for name in _split(peers) or contenders.default_peers(place) if name != "weft"]
         given: dict[str, dict[str, Any]] = {"weft": {"tune": tune}, "cutensor": {"quick": quick}}
-        sides = [contenders.contender(name, **given.get(name, {})) for name in ("weft", *names)]
+        sides = [contenders.contender(name, **given.get(name, {})) for name in dict.fromkeys(("weft", *names))]
         usual = {"mode": "hot", "budget": CPU_BUDGET} if on_cpu else {}
         sampling = usual | _given(mode=mode, budget=budget, rrs=rrs, threads=threads)
-        run = _measure(suite, sides, chosen, place, out or Path("out") / suite, bool(cases), sampling)
+        run = _measure(suite, sides, chosen, place, out or Path("out") / suite, bool(cases), resume, sampling)
         if run.ended == "interrupted":
             end("interrupted; what was measured is kept", INTERRUPTED)
         wrong = [f"{case.group} {case.name} ({said})" for case, said in run.failures()]
@@ -133,13 +136,14 @@ def _measure(
     place: torch.device,
     folder: Path,
     selected: bool,
+    resume: bool,
     sampling: dict[str, Any],
 ) -> Run:
     """Run the suite and write what came of it."""
     from weft.bench import report as reports
     from weft.bench.checking import tolerance_text
     from weft.bench.environment import disclose
-    from weft.bench.records import Run, save
+    from weft.bench.records import Run, continued, load, save
     from weft.bench.runner import Runner, Sampling
     from weft.perf.stamp import device_stamp
 
@@ -151,7 +155,9 @@ def _measure(
     )  # fmt: skip
     name = str(device_stamp(place)["name"])
     run = Run(suite, name, [side.name for side in sides], environment, mode=how.mode, selected=selected)
-    with progress(f"bench {suite}", len(chosen)) as step:
+    if resume:
+        run = continued(run, load(folder))
+    with progress(f"bench {suite}", len(chosen) - len(run.cases)) as step:
         Runner(run, sides, place, known, how, begun=step, kept=lambda run: _keep(run, folder)).go(chosen)
     if run.cases:
         reports.write(run, folder)

@@ -227,7 +227,7 @@ def _modes_alone(case: Case, at: int) -> tuple[tuple[Label, ...], list[int]]:
 
 
 def _described(labels: Sequence[Label], seen: torch.Tensor, alignment: int, numbers: dict[Label, int]) -> api.Tensor:
-    modes = [numbers.setdefault(label, len(numbers)) for label in labels]
+    modes = [numbers.setdefault(label, ord("a") + len(numbers)) for label in labels]
     return api.Tensor(modes, seen.shape, seen.stride(), seen.dtype, alignment)
 
 

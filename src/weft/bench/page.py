@@ -98,11 +98,11 @@ def figure_table(run: Run, *, groups: bool = False) -> Table:
 
 
 def case_table(run: Run) -> Table:
-    """One row a case: what it is, its floor, each contender's time and how it stands to weft's."""
-    heads = ["case", "group", "equation", "extents", "types", "functions", "floor us", "binds"]
+    """One row a case: each contender's time and how it stands to weft's, the floor, and what the case is."""
+    heads = ["case", "group", "equation"]
     heads += [f"{name} us" for name in run.contenders]
     heads += [f"{peer} / weft" for peer in run.peers]
-    heads += ["weft / floor", "weft Tflop/s", "weft's schedule"]
+    heads += ["weft / floor", "floor us", "binds", "weft Tflop/s", "extents", "types", "functions", "weft's schedule"]
     return Table(heads, [_case_row(run, case) for case in run.cases])
 
 
@@ -116,32 +116,25 @@ def microseconds(value: Interval) -> Cell:
 
 def _case_row(run: Run, case: CaseRecord) -> list[Cell]:
     mine = case.measured(run.ours)
-    floor = case.floor.get("seconds")
-    row = [
-        Cell(case.name),
-        Cell(case.group),
-        Cell(case.equation),
-        Cell(" ".join(f"{label}={extent}" for label, extent in case.extents)),
-        Cell(" ".join((*case.dtypes, case.precision)).strip()),
-        Cell(" ".join(f"{hook}={name}" for hook, name in case.functions.items())),
-        Cell(f"{1e6 * floor:.4g}", 1e6 * floor) if floor else Cell(""),
-        Cell(str(case.floor.get("binds", ""))),
-    ]
+    row = [Cell(case.name), Cell(case.group), Cell(case.equation)]
     for name in run.contenders:
         result = case.measured(name)
         row.append(microseconds(result.seconds) if result is not None else Cell(""))
     for peer in run.peers:
         theirs = case.measured(peer)
         row.append(_ratio(theirs.seconds.value / mine.seconds.value) if theirs and mine else Cell(""))
-    if mine is None:
-        return [*row, Cell(""), Cell(""), Cell("")]
-    over = mine.seconds.value / floor if floor else None
-    rate = case.work["flops"] / mine.seconds.value / 1e12 if case.work else None
+    floor = case.floor.get("seconds")
+    rate = case.work["flops"] / mine.seconds.value / 1e12 if mine and case.work else None
     return [
         *row,
-        Cell(f"{over:.3g}", over) if over is not None else Cell(""),
-        Cell(f"{rate:.4g}", rate) if rate is not None else Cell(""),
-        Cell(str(mine.about.get("schedule", ""))),
+        _number(mine.seconds.value / floor if mine and floor else None, ".3g"),
+        _number(1e6 * floor if floor else None, ".4g"),
+        Cell(str(case.floor.get("binds", ""))),
+        _number(rate, ".4g"),
+        Cell(" ".join(f"{label}={extent}" for label, extent in case.extents)),
+        Cell(" ".join((*case.dtypes, case.precision)).strip()),
+        Cell(" ".join(f"{hook}={name}" for hook, name in case.functions.items())),
+        Cell(str(mine.about.get("schedule", "")) if mine else ""),
     ]
 
 
@@ -155,6 +148,10 @@ def _remarks(run: Run) -> Table:
     ]  # fmt: skip
     rows += [(Cell(name), Cell(""), Cell("skipped"), Cell(reason)) for name, reason in run.skipped.items()]
     return Table(("case", "contender", "what", "why"), rows)
+
+
+def _number(value: float | None, how: str) -> Cell:
+    return Cell("") if value is None else Cell(format(value, how), value)
 
 
 def _ratio(value: float) -> Cell:

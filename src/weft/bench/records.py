@@ -149,6 +149,20 @@ class Run:
                 yield case, result.wrong
 
 
+def continued(run: Run, before: Run) -> Run:
+    """`run`, which has not begun, with the cases that `before` measured to the end.
+
+    `WeftError` where the two would not be one run: another suite, device, commit, mode, or other contenders.
+    """
+    for what in ("suite", "device", "commit", "mode", "contenders"):
+        if getattr(run, what) != getattr(before, what):
+            raise WeftError(f"the run to continue has {what} {getattr(before, what)}, not {getattr(run, what)}")
+    run.cases = [case for case in before.cases if case.results.keys() >= set(run.contenders)]
+    earlier = before.environment.get("continues", [])
+    run.environment["continues"] = [*earlier, {"date": before.date, "command": before.command, "ended": before.ended}]
+    return run
+
+
 def device_slug(name: str) -> str:
     """A device's name as a folder is called: "NVIDIA H200" is ``h200``."""
     words = re.sub(r"[^a-z0-9]+", "-", re.sub(r"\(r\)|\(tm\)|@.*", "", name.lower())).strip("-").split("-")

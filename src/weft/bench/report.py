@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,6 @@ from typing import Any
 from weft.bench import page
 from weft.bench.figures import Ratio, figures, geomean
 from weft.bench.page import Cell, Table
-from weft.bench.plots import draw
 from weft.bench.records import CaseRecord, Run, device_slug, load, save, write_whole
 from weft.bench.statistics import Interval
 from weft.errors import WeftError
@@ -55,9 +55,18 @@ class Comparison:
 
 
 def write(run: Run, folder: Path) -> dict[str, bytes]:
-    """Write everything of one run into `folder`: JSON, CSV, plots, page. Returns the plots by name."""
+    """Write everything of one run into `folder`: JSON, CSV, plots, page. Returns the plots by name.
+
+    Without matplotlib there are none, with a warning; the JSON is enough to draw them elsewhere.
+    """
     save(run, folder)
-    plots = draw(run)
+    try:
+        from weft.bench.plots import draw
+    except ImportError as error:
+        warnings.warn(f"no plots: {error}; weft report draws them where it can", RuntimeWarning, stacklevel=2)
+        plots: dict[str, bytes] = {}
+    else:
+        plots = draw(run)
     for name, png in plots.items():
         write_whole(folder / f"{name}.png", png)
     write_whole(folder / PAGE_FILE, page.run_page(run, plots))

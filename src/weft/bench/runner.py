@@ -6,6 +6,7 @@ import gc
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -56,11 +57,17 @@ class Runner:
     kept: Callable[[Run], None] = lambda run: None
 
     def go(self, entries: Sequence[Entry]) -> None:
-        """Measure all entries. An interruption (Ctrl-C) ends the run early and is noted in it."""
+        """Measure all entries that the run does not have yet.
+
+        An interruption (Ctrl-C) or a GPU that no longer answers ends the run early and is noted in it.
+        """
+        there = {(case.group, case.name) for case in self.run.cases}
         try:
-            for entry in entries:
-                self._case(entry)
-                self.kept(self.run)
+            with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
+                for entry in entries:
+                    if (entry.group, entry.case.name) not in there:
+                        self._case(entry)
+                        self.kept(self.run)
             self.run.ended = "finished"
         except KeyboardInterrupt:
             self.run.ended = "interrupted"

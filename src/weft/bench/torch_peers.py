@@ -1,6 +1,8 @@
 """PyTorch as a peer: `torch.einsum`, the same compiled, and permute-multiply-permute around one matrix product.
 
-All of them deliver D written in the asked order; `torch.einsum` alone would often return a permuted view.
+All of them deliver D written in the asked order; `torch.einsum` alone would often return a permuted view. They write to
+memory that torch allocates in the call, often the same from call to call: small results may stay in the cache, which
+weft and cuTENSOR are not granted.
 """
 
 from __future__ import annotations
