@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from weft.bench import runner as module
-from weft.bench.peers import Prepared, Run, Tensors, Way
-from weft.bench.records import Run as RunRecord
-from weft.bench.records import load, save
+from weft.bench.peers import Call, Prepared, Tensors, Way
+from weft.bench.records import Run, load, save
 from weft.bench.runner import DeviceLost, Runner, Sampling, case_elements
 from weft.bench.suites import Entry, entries
 from weft.cases import Case, from_letters
@@ -44,7 +43,7 @@ def broken(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Te
 class Side:
     """A contender with ways that the test gives it."""
 
-    def __init__(self, name: str, *ways: Way | Run, answer: str | BaseException = "") -> None:
+    def __init__(self, name: str, *ways: Way | Call, answer: str | BaseException = "") -> None:
         self.name, self.answer = name, answer
         self.ways = [way if isinstance(way, Way) else Way("", way) for way in ways]
         self.settled: list[str] = []
@@ -61,8 +60,8 @@ class Side:
         self.settled.append("off")
 
 
-def go(*sides: Any, cases: tuple[Case, ...] = (PRODUCT,), **options: Any) -> RunRecord:
-    run = RunRecord("test", "a CPU", [side.name for side in sides], {})
+def go(*sides: Any, cases: tuple[Case, ...] = (PRODUCT,), **options: Any) -> Run:
+    run = Run("test", "a CPU", [side.name for side in sides], {})
     given: dict[str, Any] = {"ceilings": CEILINGS, "sampling": QUICK} | options
     Runner(run, sides, CPU, **given).go([Entry(case, "group", case.name) for case in cases])
     return run
@@ -87,7 +86,7 @@ def test_a_case_is_described_checked_and_timed() -> None:
 
 @pytest.mark.parametrize(("way", "said"), [(wrong, "elements are off"), (lazy, "6 of 48 elements are off"),
                                            (broken, "RuntimeError: an error of the kernel")])  # fmt: skip
-def test_a_wrong_result_is_never_timed_and_fails_the_run(way: Run, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_result_is_never_timed_and_fails_the_run(way: Call, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     timed: list[Any] = []
     measure = module.measure
     monkeypatch.setattr(
@@ -221,7 +220,7 @@ def test_on_a_gpu_weft_and_torch_are_checked_and_timed() -> None:
     from weft.bench.peers import contender
 
     sides = [contender("weft"), contender("torch"), contender("cutensor", quick=True)]
-    run = RunRecord("tccg", "a GPU", [side.name for side in sides], {})
+    run = Run("tccg", "a GPU", [side.name for side in sides], {})
     Runner(run, sides, torch.device("cuda"), sampling=Sampling(budget=0.1)).go(entries("tccg", only=["1", "13"]))
     assert run.ended == "finished"
     assert list(run.failures()) == []

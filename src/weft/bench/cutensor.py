@@ -23,7 +23,7 @@ import torch
 
 from weft.bench import cutensor_library as api
 from weft.bench.cutensor_library import CutensorError, Library
-from weft.bench.peers import Prepared, Run, Tensors, Way, first_line
+from weft.bench.peers import Call, Prepared, Tensors, Way, first_line
 from weft.bench.views import view
 from weft.cases import FUNCTIONS, Case
 from weft.errors import UnsupportedError
@@ -246,7 +246,7 @@ def _after(case: Case) -> list[str]:
     return [said for said in (c_fn, epilogue) if said]
 
 
-def _runner(case: Case, operation: api.Contraction, plan: api.Plan, a: _Operand, b: _Operand) -> Run:
+def _runner(case: Case, operation: api.Contraction, plan: api.Plan, a: _Operand, b: _Operand) -> Call:
     """One timed call: the kernels before, the contraction, the kernels after."""
     device = a.sample.device
     workspace = torch.empty(plan.workspace_bytes, dtype=torch.uint8, device=device)

@@ -17,7 +17,7 @@ import torch
 from weft.cases import Case
 from weft.errors import UnsupportedError, WeftError
 
-Run = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor], torch.Tensor]
+Call = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor], torch.Tensor]
 
 
 class Tensors(NamedTuple):
@@ -34,7 +34,7 @@ class Way:
     """One way to compute a case. `run(a, b, c, d)` returns D: `d` itself, or a tensor of its own."""
 
     label: str
-    run: Run
+    run: Call
     about: Mapping[str, Any] = field(default_factory=dict)  # JSON values worth recording: schedule, workspace
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from weft.bench.peers import Prepared, Run, Tensors, Way, first_line
+from weft.bench.peers import Call, Prepared, Tensors, Way, first_line
 from weft.bench.views import einsum_text, view
 from weft.cases import FUNCTIONS, Case
 from weft.errors import UnsupportedError
@@ -37,7 +37,7 @@ def working_type(case: Case) -> torch.dtype:
     return common if common.is_floating_point or common.is_complex else d
 
 
-def composed(case: Case, product: Product) -> Run:
+def composed(case: Case, product: Product) -> Call:
     """`product` with all that a case puts around it, each step a torch operation of its own."""
     work, out_dtype = working_type(case), case.dtypes[2]
     a_fn, b_fn, c_fn, epilogue = (
@@ -78,7 +78,7 @@ class _TorchPeer:
             note = "in IEEE float32: torch has no products of three TF32 pieces"
         return Prepared([Way("", run)], stored=stored, note=note)
 
-    def way(self, case: Case, tensors: Tensors) -> Run:
+    def way(self, case: Case, tensors: Tensors) -> Call:
         raise NotImplementedError
 
     def settings(self, case: Case) -> AbstractContextManager[Any]:
@@ -90,7 +90,7 @@ class Einsum(_TorchPeer):
 
     name = "torch"
 
-    def way(self, case: Case, tensors: Tensors) -> Run:
+    def way(self, case: Case, tensors: Tensors) -> Call:
         text = einsum_text(case)
         return composed(case, lambda x, y: torch.einsum(text, x, y))
 
@@ -103,11 +103,11 @@ class CompiledEinsum(_TorchPeer):
     def __init__(self, backend: str = "inductor") -> None:
         self._backend = backend
 
-    def way(self, case: Case, tensors: Tensors) -> Run:
+    def way(self, case: Case, tensors: Tensors) -> Call:
         text = einsum_text(case)
         torch.compiler.reset()  # or the compiler gives up after so many shapes of one function
         whole = composed(case, lambda x, y: torch.einsum(text, x, y))
-        run: Run = torch.compile(whole, fullgraph=True, dynamic=False, backend=self._backend)
+        run: Call = torch.compile(whole, fullgraph=True, dynamic=False, backend=self._backend)
         return run
 
 
@@ -116,7 +116,7 @@ class Ttgt(_TorchPeer):
 
     name = "ttgt"
 
-    def way(self, case: Case, tensors: Tensors) -> Run:
+    def way(self, case: Case, tensors: Tensors) -> Call:
         return composed(case, matrix_form(case, tensors))
 
 
