@@ -99,7 +99,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
     """A real process, a real signal, while cases are still coming."""
     command = [
         sys.executable, "-c", WITHOUT_CEILINGS, "bench", "tccg", "--cases", "1-12", "--peers", "torch", "--out",
-        str(tmp_path / "out"), "--work", "1024", "--budget", "0.05", "--rrs", "0", "--device", "cpu",
+        str(tmp_path / "out"), "--work", "1024", "--budget", "0.3", "--rrs", "0", "--device", "cpu",
     ]  # fmt: skip
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ.copy()

@@ -79,3 +79,11 @@ def test_single_precision_is_never_shortened_silently(report: dict[str, dict[str
     assert report["ieee sm_90"]["wgmma"] == report["ieee sm_90"]["mma"] == 0
     assert report["tf32 sm_90"]["wgmma"]
     assert report["double sm_90"]["mma"]
+
+
+def test_packed_operands_come_in_boxes(report: dict[str, dict[str, object]]) -> None:
+    found = report["packed sm_90"]
+    assert found["cp.async.bulk"]
+    assert found["wgmma"]
+    assert not found["cp.async"]
+    assert not found["ld.global"]

@@ -59,7 +59,7 @@ def supports(contraction: Contraction, target: Target) -> str | None:
         return "only a GPU's library is called"
     if any((contraction.a_fn, contraction.b_fn, contraction.c_fn, contraction.epilogue)):
         return "a function is fused, which the library cannot do"
-    if arithmetic.precision != "ieee" or contraction.a.dtype != arithmetic.product:
+    if arithmetic.precision != "ieee" or {contraction.a.dtype, contraction.b.dtype} != {arithmetic.product}:
         return "the library is called for products in the storage type only"
     if arithmetic.product not in _RATE or arithmetic.accumulate is not _accumulator(arithmetic.product):
         return f"{dtype_name(arithmetic.product)} in {dtype_name(arithmetic.accumulate)} is not asked of the library"

@@ -13,8 +13,14 @@ from weft.spec.permutation import Permutation
 
 # The rooms of each backend, imported when first asked: the Triton ones must not be imported with weft.
 FAMILIES = {
-    "triton": ("weft.kernels.library", "weft.kernels.packed", "weft.kernels.matrix", "weft.kernels.vector"),
-    "cpu": ("weft.cpu",),
+    "triton": (
+        "weft.kernels.library",
+        "weft.kernels.packed",
+        "weft.kernels.matrix",
+        "weft.kernels.vector",
+        "weft.plan.reduced",
+    ),
+    "cpu": ("weft.cpu", "weft.plan.reduced"),
 }
 PERMUTATION_FAMILIES = {
     "triton": ("weft.kernels.permute",),

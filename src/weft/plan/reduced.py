@@ -1,0 +1,190 @@
+"""The family that sums lone modes first: those that are reduced and stand in one operand alone.
+
+    sum over i, j, k of a[m, k, i] * b[n, k, j] = sum over k of (sum over i of a[m, k, i]) * (sum over j of b[n, k, j])
+
+Summed where the products are made they would cost the product of their extents. It has no kernels of its own: each
+step is a contraction that the other families plan. Sums are kept in the accumulator's type, and the last product is
+made in it, so nothing is rounded on the way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from weft.plan.schedule import Candidates, Launch, Scalar, Target
+from weft.spec import Arithmetic, Contraction, Layout, Mode, Role, Strides, canonical
+
+if TYPE_CHECKING:
+    from weft.plan.planner import Choice
+
+NAME = "reduced"
+
+A, B = range(2)
+
+
+@dataclass(frozen=True, slots=True)
+class ReducedSchedule:
+    """A plan for each step; None for an operand that is used as it is."""
+
+    steps: tuple[Choice | None, Choice | None]  # for A and B
+    product: Choice
+    family: str = NAME
+
+    @property
+    def workspace_bytes(self) -> int:
+        plans = [step for step in self.steps if step is not None]
+        sums = sum(math.prod(step.description.d.shape) * step.description.d.dtype.itemsize for step in plans)
+        return sums + max(plan.best.schedule.workspace_bytes for plan in (*plans, self.product))
+
+    def __str__(self) -> str:
+        steps = [
+            f"{name}: {step.best.schedule}" for name, step in zip("AB", self.steps, strict=True) if step is not None
+        ]
+        return f"reduced, {'; '.join(steps)}; then {self.product.best.schedule}"
+
+
+def supports(contraction: Contraction, target: Target) -> str | None:
+    if not any(_lone(contraction, operand) for operand in (A, B)):
+        return "no mode is summed in one operand alone"
+    if 0 in (mode.extent for mode in contraction.modes):
+        return "a mode is empty"
+    return None
+
+
+def schedules(contraction: Contraction, target: Target) -> Candidates:
+    from weft.errors import UnsupportedError
+    from weft.plan.planner import choose
+
+    backend = "cpu" if target.kind == "cpu" else "triton"
+    summed = [_lone(contraction, operand) for operand in (A, B)]
+    arithmetic = contraction.arithmetic
+    if arithmetic.product != arithmetic.accumulate:
+        # The last product is made in the accumulator's type: a function must have seen the product's before.
+        functions = (contraction.a_fn, contraction.b_fn)
+        summed = [lone or function is not None for lone, function in zip(summed, functions, strict=True)]
+    try:
+        steps = [_step(contraction, operand) if wanted else None for operand, wanted in enumerate(summed)]
+        chosen = [choose(step, backend, target) if step is not None else None for step in steps]
+        product = choose(_product(contraction, steps), backend, target)
+    except UnsupportedError as error:
+        return Candidates((), (str(error),))
+    return Candidates((ReducedSchedule((chosen[A], chosen[B]), product),))
+
+
+def predict(contraction: Contraction, schedule: ReducedSchedule, target: Target) -> float:
+    """Seconds of all steps."""
+    return sum(choice.best.seconds for choice in (*schedule.steps, schedule.product) if choice is not None)
+
+
+def build(contraction: Contraction, schedule: ReducedSchedule, target: Target) -> Launch:
+    return ReducedLaunch(schedule)
+
+
+class ReducedLaunch:
+    """Sum each operand that has lone modes, then multiply."""
+
+    def __init__(self, schedule: ReducedSchedule) -> None:
+        self._steps = [step.built() if step is not None else None for step in schedule.steps]
+        self._product = schedule.product.built()[1]
+
+    def __call__(self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar) -> None:
+        operands = []
+        for operand, step in zip((a, b), self._steps, strict=True):
+            if step is not None:
+                choice, launch = step
+                layout = choice.description.d
+                total = torch.empty(layout.shape, dtype=layout.dtype, device=operand.device)
+                launch(
+                    operand, _one(operand.dtype, operand.device), None, total, _unit(layout.dtype), _zero(layout.dtype)
+                )
+                operand = total
+            operands.append(operand)
+        self._product(*operands, c, d, alpha, beta)
+
+
+def _lone(contraction: Contraction, operand: int) -> bool:
+    """Whether an operand has lone modes and they meet another operand that has modes at all."""
+    other = 1 - operand
+    if not any(mode.strides[other] for mode in contraction.modes):
+        return False
+    return any(mode.strides[operand] and not mode.strides[other] for mode in contraction.of_role(Role.K))
+
+
+def _kept(contraction: Contraction, operand: int) -> list[Mode]:
+    """The modes that an operand still has once its lone ones are summed."""
+    other = 1 - operand
+    return [
+        mode for mode in contraction.modes if mode.strides[operand] and (mode.role is not Role.K or mode.strides[other])
+    ]
+
+
+def _step(contraction: Contraction, operand: int) -> Contraction:
+    """The sum of one operand over its lone modes, as a contraction with a 0-d one."""
+    layout = (contraction.a, contraction.b)[operand]
+    function = (contraction.a_fn, contraction.b_fn)[operand]
+    kept = _kept(contraction, operand)
+    total = Layout.contiguous([mode.extent for mode in kept], contraction.arithmetic.accumulate)
+    modes = [
+        Mode(mode.labels, mode.extent, Role.M, Strides(mode.strides[operand], 0, 0, stride))
+        for mode, stride in zip(kept, total.strides, strict=True)
+    ]
+    modes += [
+        Mode(mode.labels, mode.extent, Role.K, Strides(mode.strides[operand], 0, 0, 0))
+        for mode in contraction.of_role(Role.K)
+        if mode.strides[operand] and mode not in kept
+    ]
+    return canonical(
+        replace(
+            contraction, modes=tuple(modes), a=layout, b=Layout((), (), layout.dtype), c=None, d=total,
+            a_fn=function, b_fn=None, c_fn=None, epilogue=None,
+            conjugate_a=(contraction.conjugate_a, contraction.conjugate_b)[operand], conjugate_b=False,
+        )
+    )  # fmt: skip
+
+
+def _product(contraction: Contraction, steps: Sequence[Contraction | None]) -> Contraction:
+    """What is left to be done with the sums in the operands' places."""
+    strides: list[dict[tuple[object, ...], int]] = []
+    for operand, step in enumerate(steps):
+        kept = _kept(contraction, operand)
+        own = step.d.strides if step is not None else [mode.strides[operand] for mode in kept]
+        strides.append({mode.labels: stride for mode, stride in zip(kept, own, strict=True)})
+    modes = []
+    for mode in contraction.modes:
+        a, b = (lies.get(mode.labels, 0) for lies in strides)
+        if mode.role is Role.K and not a and not b and (mode.strides.a or mode.strides.b):
+            continue  # a lone mode, summed by now
+        modes.append(replace(mode, strides=mode.strides._replace(a=a, b=b)))
+    a_step, b_step = steps
+    accumulate, precision = contraction.arithmetic.accumulate, contraction.arithmetic.precision
+    return canonical(
+        replace(
+            contraction, modes=tuple(modes), arithmetic=Arithmetic(accumulate, accumulate, precision),
+            a=a_step.d if a_step is not None else contraction.a,
+            b=b_step.d if b_step is not None else contraction.b,
+            a_fn=contraction.a_fn if a_step is None else None,
+            b_fn=contraction.b_fn if b_step is None else None,
+            conjugate_a=contraction.conjugate_a and a_step is None,
+            conjugate_b=contraction.conjugate_b and b_step is None,
+        )
+    )  # fmt: skip
+
+
+def _unit(dtype: torch.dtype) -> Scalar:
+    return 1.0 + 0j if dtype.is_complex else 1.0 if dtype.is_floating_point else 1
+
+
+def _zero(dtype: torch.dtype) -> Scalar:
+    return 0j if dtype.is_complex else 0.0 if dtype.is_floating_point else 0
+
+
+@lru_cache
+def _one(dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.ones((), dtype=dtype, device=device)

@@ -1,0 +1,63 @@
+"""Lone modes, summed in their operand before anything is multiplied."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import weft
+from support import Backend, integers
+from weft import reference
+from weft.plan import reduced
+
+CASES = [
+    ("iak,kbj->ij", (5, 30, 6), (6, 40, 7)),
+    ("ia,j->ij", (5, 100), (4,)),
+    ("ab,cd->", (13, 20), (25, 9)),
+    ("xia,xj->xij", (3, 5, 50), (3, 4)),
+]
+TYPES: list[tuple[torch.dtype, dict[str, Any]]] = [
+    (torch.float32, {}),
+    (torch.float16, {"out_dtype": torch.float32}),
+    (torch.int32, {}),
+    (torch.float32, {"a_fn": torch.relu, "b_fn": torch.abs, "epilogue": torch.square}),
+    (torch.float16, {"a_fn": torch.relu, "out_dtype": torch.float32}),
+]
+
+
+@pytest.mark.parametrize(("dtype", "options"), TYPES)
+@pytest.mark.parametrize(("equation", "a_shape", "b_shape"), CASES)
+def test_sums_first_give_the_same_integers(
+    equation: str,
+    a_shape: tuple[int, ...],
+    b_shape: tuple[int, ...],
+    dtype: torch.dtype,
+    options: dict[str, Any],
+    backend: Backend,
+) -> None:
+    a, b = integers(a_shape, backend, 1, dtype), integers(b_shape, backend, 2, dtype)
+    plan = weft.plan(equation, a, b, backend=backend.name, **options)
+    contraction, target = plan.contraction, plan._request.target
+    assert reduced.supports(contraction, target) is None
+    (schedule,) = reduced.schedules(contraction, target).schedules
+    d = torch.full(plan.shape, -77, device=backend.device).to(plan.dtype)
+    one: Any = 1 if dtype is torch.int32 else 1.0
+    reduced.build(contraction, schedule, target)(a, b, None, d, one, 0 * one)
+    functions = {name: fn for name, fn in options.items() if name != "out_dtype"}
+    assert torch.equal(d.double(), reference.contract(equation, a, b, **functions).double())
+
+
+def test_sums_of_both_operands_cost_their_sum_and_not_their_product(quick_backend: Backend) -> None:
+    """Ten thousand by ten thousand products that need not be made."""
+    a, b = integers((10_000, 3), quick_backend, 1), integers((10_000, 3), quick_backend, 2)
+    plan = weft.plan("ak,bk->", a, b, backend=quick_backend.name)
+    assert plan.schedule.family == "reduced"
+    assert plan(a, b).double() == (a.double().sum(0) * b.double().sum(0)).sum()
+
+
+def test_there_is_nothing_to_sum_first_beside_a_single_number() -> None:
+    a, one = torch.ones(4, 5), torch.ones(())
+    plan = weft.plan("ab,->a", a, one)
+    assert "no mode" in str(reduced.supports(plan.contraction, plan._request.target))
