@@ -90,7 +90,7 @@ def test_many_small_modes(extent: int) -> None:
     labels = "abcdefghijk"[:rank]
     shuffled = np.random.default_rng(0).permutation(list(labels))
     term_a, term_b = "".join(shuffled[: rank - 2]), "".join(shuffled[3:][::-1])
-    kept = "".join(sorted(set(term_a) ^ set(term_b)) + [shuffled[4]])
+    kept = "".join([*sorted(set(term_a) ^ set(term_b)), shuffled[4]])
     equation = f"{term_a},{term_b}->{kept[::-1]}"
     a, b = operands(equation, dict.fromkeys(labels, extent))
     check(Problem(equation, a, b))

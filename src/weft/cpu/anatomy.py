@@ -51,6 +51,12 @@ class Operand:
         return self.value != self.compute and (self.function is not None or self.rounds)
 
     @property
+    def sums_where_it_lies(self) -> bool:
+        """Whether its sums over modes of its own need no copy of what is summed."""
+        as_stored = self.storage == self.compute and not self.rounds and not self.conjugate
+        return bool(self.alone) and self.function is None and as_stored
+
+    @property
     def obstacle(self) -> str | None:
         """Why its blocks must be packed wherever they lie; None if they might be used as they are."""
         if self.function is not None:
@@ -103,6 +109,11 @@ class Anatomy:
     def empty_sum(self) -> bool:
         """Whether nothing is summed: some reduced mode has extent 0."""
         return self.contraction.k == 0
+
+    @property
+    def evaluates_sums(self) -> bool:
+        """Whether a function runs on blocks of sums, which should be in cache then and bound what it allocates."""
+        return self.contraction.epilogue is not None or self.contraction.c_fn is not None
 
     @property
     def elementwise(self) -> bool:

@@ -13,7 +13,7 @@ from weft.cpu.shaping import innermost
 from weft.cpu.workers import split
 from weft.spec import Role
 
-WORTH_SHARING = 500_000  # nanoseconds of work from which several workers save more than waking them costs
+WORTH_SHARING = 1_000_000  # nanoseconds of work from which several workers save more than waking them costs
 
 
 def assemble(anatomy: Anatomy, rows: Role, order: Group, tile: tuple[int, ...], cores: int) -> CpuSchedule:
@@ -44,6 +44,14 @@ def assemble(anatomy: Anatomy, rows: Role, order: Group, tile: tuple[int, ...], 
         workspace_bytes=0,
     )
     return replace(draft, workspace_bytes=draft.workers * buffer_bytes(anatomy, buffers(anatomy, draft)))
+
+
+def one_by_one(schedule: CpuSchedule) -> CpuSchedule:
+    """The same blocks without workers: one workspace, and all of torch's threads at each block."""
+    workers = schedule.workers
+    return replace(
+        schedule, workers=1, threads=workers * schedule.threads, workspace_bytes=schedule.workspace_bytes // workers
+    )
 
 
 def _work(anatomy: Anatomy) -> int:
@@ -88,5 +96,8 @@ def _writes_in_place(anatomy: Anatomy, tile: Mapping[int, int], batch: Group, ro
     steps = [collapsed_stride(group, tile, anatomy.strides_d) for group in (batch, rows, columns)]
     if any(step is None for step in steps):
         return False
-    _, row_step, column_step = (step or 0 for step in steps)
-    return _leads(column_step, math.prod(tile[at] for at in columns), row_step)
+    batch_step, row_step, column_step = (step or 0 for step in steps)
+    _, row_size, column_size = (math.prod(tile[at] for at in group) for group in (batch, rows, columns))
+    if batch_step:  # torch's batched products are slow where the result has gaps
+        return column_step in (0, 1) and row_step in (0, column_size) and batch_step == row_size * column_size
+    return _leads(column_step, column_size, row_step)

@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from weft.cpu.anatomy import Anatomy, Group
-from weft.spec import Strides
+from weft.spec import Mode, Strides
 
 # Knobs. Sizes of blocks are chosen among these targets, in elements along a group of modes.
 FREE_TARGETS = (64, 256, 512, 1024, 2048, 4096, 16384)
 SUM_TARGETS = (64, 256, 512, 1024, 2048)
-WORKSPACE_CAP = 16 << 20  # bytes: no schedule allocates more, whatever the operands' size
+WORKSPACE_CAP = 32 << 20  # bytes: no schedule allocates more, whatever the operands' size
 SMALL_WORKSPACE = 1 << 20  # bytes: one schedule within this is offered too, for callers with a limit
 BATCH_BYTES = 1 << 20  # bytes of operand blocks that one batched product aims at
 LINE = 16  # elements of a cache line, of four bytes each
@@ -121,16 +121,24 @@ def collapsed_stride(group: Group, tile: Mapping[int, int], strides: Sequence[in
 
 def group_spans(anatomy: Anatomy, group: Group, tile: Mapping[int, int]) -> list[Span]:
     """Every block's part of a group, the innermost mode's blocks fastest."""
-    modes = anatomy.contraction.modes
-    starts = [range(0, modes[at].extent, tile[at]) for at in group]
-    return [_span(anatomy, group, tile, corner) for corner in itertools.product(*starts)]
+    spans = [Span((), 1, Strides(0, 0, 0, 0))]
+    for at in group:
+        parts = _mode_spans(anatomy.contraction.modes[at], tile[at])
+        spans = [_joined(span, part) for span in spans for part in parts]
+    return spans
 
 
-def _span(anatomy: Anatomy, group: Group, tile: Mapping[int, int], corner: tuple[int, ...]) -> Span:
-    modes = anatomy.contraction.modes
-    extents = tuple(min(tile[at], modes[at].extent - start) for at, start in zip(group, corner, strict=True))
-    at = Strides(*(sum(start * modes[i].strides[t] for i, start in zip(group, corner, strict=True)) for t in range(4)))
-    return Span(extents, math.prod(extents), at)
+def _mode_spans(mode: Mode, tile: int) -> list[Span]:
+    spans = []
+    for start in range(0, mode.extent, tile):
+        extent = min(tile, mode.extent - start)
+        spans.append(Span((extent,), extent, Strides(*(start * stride for stride in mode.strides))))
+    return spans
+
+
+def _joined(outer: Span, inner: Span) -> Span:
+    (a, b, c, d), (e, f, g, h) = outer.at, inner.at
+    return Span(outer.extents + inner.extents, outer.size * inner.size, Strides(a + e, b + f, c + g, d + h))
 
 
 def block_counts(group: Group, tile: Mapping[int, int], extents: Sequence[int]) -> int:
@@ -147,4 +155,4 @@ def target_grid(anatomy: Anatomy) -> Iterator[Targets]:
 
 
 def _clipped(targets: Sequence[int], size: int) -> list[int]:
-    return sorted({min(target, size) for target in targets} | ({size} if size <= 2 * targets[-1] else set()))
+    return sorted({min(target, size) for target in targets} | {size})

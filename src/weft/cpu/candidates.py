@@ -6,11 +6,12 @@ import itertools
 from collections.abc import Iterator
 
 from weft.cpu.anatomy import Anatomy, Group, Operand, dissect
-from weft.cpu.assembly import assemble
-from weft.cpu.blocking import SMALL_WORKSPACE, WORKSPACE_CAP, target_grid
+from weft.cpu.assembly import assemble, one_by_one
+from weft.cpu.blocking import BATCH_BYTES, SMALL_WORKSPACE, WORKSPACE_CAP, target_grid
 from weft.cpu.model import price, rough_pricer
 from weft.cpu.schedule import CpuSchedule
-from weft.cpu.shaping import block_extents, mode_limits, mode_order
+from weft.cpu.shaping import block_extents, largest_block, mode_limits, mode_order
+from weft.cpu.workers import split
 from weft.plan.schedule import Candidates, Target
 from weft.spec import Contraction, Role
 
@@ -26,9 +27,11 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
     found: dict[CpuSchedule, float] = {}
     for views in _ways_to_read(anatomy, excluded):
         order = mode_order(anatomy, views)
-        for tile in _promising_blocks(anatomy, order, views, cores):
+        for tile, cap in _promising_blocks(anatomy, order, views, cores).items():
             for rows in _orientations(anatomy):
                 schedule = assemble(anatomy, rows, order, tile, cores)
+                if schedule.workspace_bytes > cap:
+                    schedule = one_by_one(schedule)
                 if schedule.workspace_bytes <= WORKSPACE_CAP and schedule not in found:
                     found[schedule] = price(anatomy, schedule)
     kept: list[CpuSchedule] = []
@@ -72,15 +75,18 @@ def _orientations(anatomy: Anatomy) -> tuple[Role, ...]:
     return (Role.M, Role.N)
 
 
-def _promising_blocks(anatomy: Anatomy, order: Group, views: frozenset[str], cores: int) -> Iterator[tuple[int, ...]]:
-    """Extents of the blocks whose sizes look best under each workspace cap."""
+def _promising_blocks(anatomy: Anatomy, order: Group, views: frozenset[str], cores: int) -> dict[tuple[int, ...], int]:
+    """Extents of the blocks whose sizes look best under each workspace cap, and the cap."""
     limits = mode_limits(anatomy, views)
-    packed = tuple(operand.name not in views for operand in (anatomy.a, anatomy.b))
+    packed = "A" not in views, "B" not in views
     rough = rough_pricer(anatomy, packed, cores)
     rated = sorted((rough(targets), targets) for targets in target_grid(anatomy))
-    chosen = {}
-    for cap in (WORKSPACE_CAP, SMALL_WORKSPACE):
-        fitting = (targets for rating, targets in rated if rating.workspace_bytes <= cap)
+    chosen: dict[tuple[int, ...], int] = {}
+    if (anatomy.elementwise or not any(packed)) and not anatomy.evaluates_sums:
+        chosen[largest_block(anatomy, limits)] = 0  # for what is read and written where it lies
+    for cap, workers in ((WORKSPACE_CAP, split(cores)[0]), (SMALL_WORKSPACE, 1)):
+        room = min(BATCH_BYTES, cap // (4 * workers))
+        fitting = (targets for rating, targets in rated if rating.workspace_bytes * workers <= cap)
         for targets in itertools.islice(fitting, PRICED):
-            chosen[block_extents(anatomy, order, targets, limits)] = None
-    yield from chosen
+            chosen[block_extents(anatomy, order, targets, limits, room)] = cap
+    return chosen

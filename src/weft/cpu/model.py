@@ -38,6 +38,7 @@ SUM_ONCE = 2e9  # elements a second and core of vector products whose factors co
 # Copies: seconds for an element on one core.
 COPY_STRAIGHT = 0.15e-9  # both sides contiguous along the innermost dimension
 COPY_STRIDED = 1.1e-9
+AGAINST = 2e-9  # more for an element read across lines that do not stay in cache
 COPY_ROW = 3e-9  # for each innermost row
 COPY_TILE = 45e-9  # for each pair of innermost dimensions: torch's iterator steps once for each
 PARALLEL = 32768  # elements from which torch spreads a copy over its threads
@@ -51,7 +52,7 @@ SPILL = 0.08e-9  # seconds in which one core gets a byte from beyond it
 
 # Python and torch's dispatch, in seconds.
 CALL = 15e-6  # a launch
-WORKERS_CALL = 100e-6  # and one by several workers
+WORKERS_CALL = 80e-6  # and one by several workers
 READ_CALL = 2e-6  # a block used in place
 PACK_CALL = 4e-6
 PRODUCT_CALL = 3e-6
@@ -91,7 +92,7 @@ class Rough(NamedTuple):
     """What a size of blocks costs before their shape is known."""
 
     seconds: float
-    workspace_bytes: int
+    workspace_bytes: int  # of each worker
 
 
 def rough_pricer(anatomy: Anatomy, packed: tuple[bool, bool], cores: int) -> Callable[[Targets], Rough]:
@@ -100,6 +101,7 @@ def rough_pricer(anatomy: Anatomy, packed: tuple[bool, bool], cores: int) -> Cal
     width, half = anatomy.accumulate.itemsize, HALF_EXTENT
     flops = 2 * batch * m * n * k / RATE.get(anatomy.accumulate, RATE_OTHERWISE)
     packs_a, packs_b = packed
+    copies_a, copies_b = (1 + operand.staged + 2 * bool(operand.alone) for operand in (anatomy.a, anatomy.b))
     workers, threads = split(cores)
 
     def rate(targets: Targets) -> Rough:
@@ -114,12 +116,13 @@ def rough_pricer(anatomy: Anatomy, packed: tuple[bool, bool], cores: int) -> Cal
             + packs_b * n * k * (m_blocks if again or m_blocks > n_blocks else 1)
             + m * n
         )
-        spilled = blocks * k_blocks * _spill((i + j) * l * width, i * j * width, threads)
+        spilled = blocks * k_blocks * _spill((block_a + block_b) * width, i * j * width, threads)
         calls = blocks * (FINISH_CALL + k_blocks * (PRODUCT_CALL + 2 * PACK_CALL))
         products = flops * (1 + half / i) * (1 + half / j) * (1 + half / l)
         at_once = min(workers, blocks)
         work = (products + moved * COPY_STRIDED) / (threads if at_once > 1 else cores) + spilled
-        return Rough(_shared_out(calls, work, blocks, at_once), block * at_once)
+        workspace = (block_a * copies_a + block_b * copies_b + i * j) * width
+        return Rough(_shared_out(calls, work, blocks, at_once), workspace)
 
     return rate
 
@@ -138,7 +141,7 @@ def _product_seconds(anatomy: Anatomy, schedule: CpuSchedule) -> float:
     batch, m, n, k = schedule.block
     elements = batch * m * n
     if anatomy.elementwise:
-        return elements * (COPY_STRAIGHT if schedule.in_place else 2 * COPY_STRAIGHT) / cores
+        return _elementwise_seconds(anatomy, schedule)
     rows, columns = (m, n) if schedule.rows is Role.M else (n, m)
     left = anatomy.a if schedule.rows is Role.M else anatomy.b
     factor = (2 if anatomy.mixed else 4) if anatomy.accumulate.is_complex else 1
@@ -150,13 +153,30 @@ def _product_seconds(anatomy: Anatomy, schedule: CpuSchedule) -> float:
     return 2 * elements * k * factor / (RATE.get(anatomy.accumulate, RATE_OTHERWISE) * efficiency * cores)
 
 
+def _elementwise_seconds(anatomy: Anatomy, schedule: CpuSchedule) -> float:
+    """One pass over a block of D and its factors, each of which may lie in another order."""
+    columns = Role.N if schedule.rows is Role.M else Role.M
+    order = [at for role in (Role.BATCH, schedule.rows, columns) for at in schedule.ordered(anatomy.of(role))]
+    extents, cores = [schedule.tile[at] for at in order], schedule.threads
+    to = [anatomy.strides_d[at] for at in order] if schedule.in_place else compact(extents)
+    elements, size = math.prod(extents), anatomy.accumulate.itemsize
+    seconds = 0.0
+    for operand in (anatomy.a, anatomy.b):
+        merged = _merged(extents, to, [operand.strides[at] for at in order])
+        seconds += _loop_seconds(merged, elements, cores)
+        if merged and merged[0][2] > 1 and elements * size > CACHE * cores:
+            seconds += elements * AGAINST / cores
+    return seconds
+
+
 def _spill_seconds(anatomy: Anatomy, schedule: CpuSchedule) -> float:
     """What a step waits for, where its two factors and its sums do not fit in cache together."""
     if anatomy.elementwise:
         return 0.0
     batch, m, n, k = schedule.block
-    factors = batch * (m * k * anatomy.a.compute.itemsize + n * k * anatomy.b.compute.itemsize)
-    return _spill(factors, batch * m * n * anatomy.accumulate.itemsize, schedule.threads)
+    a = m * k * anatomy.a.compute.itemsize if schedule.a.packed else 0
+    b = n * k * anatomy.b.compute.itemsize if schedule.b.packed else 0
+    return _spill(batch * (a + b), batch * m * n * anatomy.accumulate.itemsize, schedule.threads)
 
 
 def _spill(factors: int, sums: int, cores: int) -> float:
@@ -194,8 +214,11 @@ def _read_seconds(anatomy: Anatomy, schedule: CpuSchedule, operand: Operand) -> 
     if not reading.packed:
         return math.prod(extents) * size / (BANDWIDTH * cores)
     parts = block_counts(operand.alone, dict(enumerate(schedule.tile)), anatomy.extents)
-    seconds = copy_seconds(extents, compact(extents), strides, size, cores) + _search_seconds(extents, strides, size, cores)
+    seconds = copy_seconds(extents, compact(extents), strides, size, cores)
+    seconds += _search_seconds(extents, strides, size, cores)
     elements = math.prod(extents)
+    if operand.sums_where_it_lies:
+        return elements * (COPY_STRAIGHT + size / BANDWIDTH) / cores
     if operand.function is not None:
         seconds += elements * FUNCTION / cores
     if operand.staged or alone:
@@ -248,16 +271,20 @@ def copy_seconds(extents: Sequence[int], to: Sequence[int], source: Sequence[int
     torch's iterator takes the dimensions in the order of the destination's strides, merges neighbours, and runs one
     loop over the two innermost.
     """
-    merged = _merged(extents, to, source)
     elements = math.prod(extents)
-    inner, step_to, step_from = merged[0] if merged else (1, 1, 1)
-    second = merged[1][0] if len(merged) > 1 else 1
-    each = COPY_STRAIGHT if step_to == 1 and step_from == 1 else COPY_STRIDED
-    work = elements * (each + COPY_ROW / inner + COPY_TILE / (inner * second))
     far = min((strides for strides in (to, source)), key=lambda strides: -max(strides, default=0))
     run = _run(extents, far)
     traffic = elements / run * _lines(run * size)
-    return work / (cores if elements >= PARALLEL else 1) + traffic / (BANDWIDTH * cores)
+    return _loop_seconds(_merged(extents, to, source), elements, cores) + traffic / (BANDWIDTH * cores)
+
+
+def _loop_seconds(merged: Sequence[tuple[int, int, int]], elements: int, cores: int) -> float:
+    """Seconds in torch's loops over dimensions (extent, stride of the destination, stride of the source)."""
+    inner, step_to, step_from = merged[0] if merged else (1, 1, 1)
+    second = merged[1][0] if len(merged) > 1 else 1
+    each = COPY_STRAIGHT if step_to == 1 and step_from <= 1 else COPY_STRIDED
+    work = elements * (each + COPY_ROW / inner + COPY_TILE / (inner * second))
+    return work / (cores if elements >= PARALLEL else 1)
 
 
 def _search_seconds(extents: Sequence[int], strides: Sequence[int], size: int, cores: int) -> float:

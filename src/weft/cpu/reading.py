@@ -14,11 +14,19 @@ import torch
 from weft.cpu.anatomy import Anatomy, Operand
 from weft.cpu.blocking import Span, collapsed_stride, group_spans
 from weft.cpu.schedule import CpuSchedule
+from weft.fn import Pointwise
 from weft.spec import Role
 
 Extents: TypeAlias = tuple[int, ...]
 # The (batch, free, k) parts of a block -> the block as the product reads it.
 Read: TypeAlias = Callable[[Span, Span, Span], torch.Tensor]
+
+
+def evaluated(function: Pointwise, values: torch.Tensor) -> torch.Tensor:
+    """A user's function of a block; what it returns may be `values` itself, or a view."""
+    result = function(values)
+    assert isinstance(result, torch.Tensor), "a function of a contraction has one result"
+    return result
 
 
 class Scratch(NamedTuple):
@@ -84,15 +92,16 @@ class BlockReader:
             # A dimension of one element still needs a stride that a matrix could have.
             free, inner = free_step or k.size * sum_step or 1, sum_step or f.size * free_step or 1
             shape, strides = ((f.size, k.size), (free, inner)) if left else ((k.size, f.size), (inner, free))
+            start = base + b.at[at] + f.at[at] + k.at[at]
             if batched:
-                shape, strides = (b.size, *shape), (batch_step, *strides)
-            return tensor.as_strided(shape, strides, base + b.at[at] + f.at[at] + k.at[at])
+                return tensor.as_strided((b.size, *shape), (batch_step, *strides), start)
+            return tensor.as_strided(shape, strides, start)
 
         return read
 
     def _packing(self, tensor: torch.Tensor, scratch: Scratch) -> Read:
         packed: dict[tuple[Extents, Extents, Extents], _Packed] = {}
-        base, at = tensor.storage_offset(), self.at
+        base, at = int(tensor.storage_offset()), self.at
         evaluate = self._summing(tensor, scratch) if self.alone_spans else self._copying(tensor, scratch)
         last: tuple[Span, Span, Span] | None = None
         held: torch.Tensor
@@ -143,18 +152,23 @@ class BlockReader:
         strides = (*strides, *self.alone_strides) if inner else (*self.alone_strides, *strides)
         wide, partial = scratch.wide.view(compute), scratch.part.view(compute)
         evaluate = self._evaluating(scratch)
+        directly, rank = self.operand.sums_where_it_lies, len(strides) - len(self.alone_strides)
+        summed = tuple(range(rank, len(strides)) if inner else range(len(self.alone_strides)))
 
         def pack(block: _Packed, offset: int) -> None:
             size, shape = block.flat.numel(), tuple(block.modes.shape)
             for span in self.alone_spans:
                 source_shape = (*shape, *span.extents) if inner else (*span.extents, *shape)
-                flat = wide[: size * span.size]
                 source = tensor.as_strided(source_shape, strides, offset + span.at[self.at])
-                evaluate(source, flat.view(source_shape), flat)
-                table = flat.view(size, span.size) if inner else flat.view(span.size, size)
                 first = span is self.alone_spans[0]
                 total = block.flat if first else partial[:size]
-                torch.sum(table, 1 if inner else 0, dtype=compute, out=total)
+                if directly:
+                    torch.sum(source, summed, dtype=compute, out=total.view(shape))
+                else:
+                    flat = wide[: size * span.size]
+                    evaluate(source, flat.view(source_shape), flat)
+                    table = flat.view(size, span.size) if inner else flat.view(span.size, size)
+                    torch.sum(table, 1 if inner else 0, dtype=compute, out=total)
                 if not first:
                     block.flat.add_(total)
 
@@ -172,10 +186,10 @@ class BlockReader:
             if stage is None:
                 modes.copy_(source)
                 if function is not None:
-                    flat.copy_(function(flat))
+                    flat.copy_(evaluated(function, flat))
                 return
             rounded = stage[: flat.numel()]
             rounded.view(modes.shape).copy_(source)
-            flat.copy_(rounded if function is None else function(rounded).to(value))
+            flat.copy_(rounded if function is None else evaluated(function, rounded).to(value))
 
         return evaluate

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -91,7 +92,7 @@ def buffers(anatomy: Anatomy, schedule: CpuSchedule) -> Buffers:
         packed.append(block if schedule.reading(operand).packed else 0)
         if operand.staged:
             stage = max(stage, raw * operand.value.itemsize)
-        if operand.alone:
+        if operand.alone and not operand.sums_where_it_lies:
             wide = max(wide, raw * operand.compute.itemsize)
         if any(schedule.tile[at] < anatomy.extents[at] for at in operand.alone):
             part = max(part, block * operand.compute.itemsize)
@@ -123,4 +124,9 @@ def buffer_bytes(anatomy: Anatomy, sizes: Buffers) -> int:
 
 
 def allocate(elements: int, dtype: torch.dtype) -> torch.Tensor:
-    return torch.empty(elements, dtype=dtype, device="cpu")
+    return torch.empty(elements, dtype=dtype, device="cpu") if elements else _nothing(dtype)
+
+
+@lru_cache
+def _nothing(dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(0, dtype=dtype, device="cpu")

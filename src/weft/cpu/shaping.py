@@ -9,8 +9,10 @@ from weft.cpu.anatomy import Anatomy, Group
 from weft.cpu.blocking import BATCH_BYTES, Targets, chain, fill, order_group
 
 
-def block_extents(anatomy: Anatomy, order: Group, targets: Targets, limits: Mapping[int, int]) -> tuple[int, ...]:
-    """Extents of a block along every mode."""
+def block_extents(
+    anatomy: Anatomy, order: Group, targets: Targets, limits: Mapping[int, int], room: int = BATCH_BYTES
+) -> tuple[int, ...]:
+    """Extents of a block along every mode; along batch modes, and those summed while packing, `room` bytes of it."""
     extents, d = anatomy.extents, anatomy.strides_d
     a, b = anatomy.a.strides, anatomy.b.strides
 
@@ -20,12 +22,17 @@ def block_extents(anatomy: Anatomy, order: Group, targets: Targets, limits: Mapp
     tile = part(anatomy.m, targets.m, a, d) | part(anatomy.n, targets.n, b, d) | part(anatomy.k, targets.k, a, b)
     m, n, k = (math.prod(tile[at] for at in group) for group in (anatomy.m, anatomy.n, anatomy.k))
     block_bytes = (m * k + n * k + m * n) * anatomy.accumulate.itemsize
-    tile |= part(anatomy.batch, max(BATCH_BYTES // block_bytes, 1), a, b, d)
+    tile |= part(anatomy.batch, max(room // block_bytes, 1), a, b, d)
     for operand in (anatomy.a, anatomy.b):
         block = m * k if operand is anatomy.a else n * k
-        room = max(BATCH_BYTES // (block * operand.compute.itemsize), 1)
-        tile |= part(operand.alone, room, operand.strides)
+        if not operand.sums_where_it_lies:
+            tile |= part(operand.alone, max(room // (block * operand.compute.itemsize), 1), operand.strides)
     return tuple(tile.get(at, extent) for at, extent in enumerate(extents))
+
+
+def largest_block(anatomy: Anatomy, limits: Mapping[int, int]) -> tuple[int, ...]:
+    """Extents of a block that is bounded by nothing else."""
+    return tuple(limits.get(at, extent) for at, extent in enumerate(anatomy.extents))
 
 
 def mode_limits(anatomy: Anatomy, views: frozenset[str]) -> dict[int, int]:

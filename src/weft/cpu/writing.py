@@ -1,0 +1,119 @@
+"""Blocks of D on their way out of the product: where they are summed, and what is done to the sums at last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+import torch
+
+from weft.cpu.anatomy import Anatomy
+from weft.cpu.blocking import Span, collapsed_stride
+from weft.cpu.reading import Extents, evaluated
+from weft.cpu.schedule import CpuSchedule, stages_addend
+from weft.plan.schedule import Scalar
+from weft.spec import Role
+
+
+class Block(NamedTuple):
+    """A block's accumulator: as the product writes it, and with one dimension for each mode."""
+
+    sums: torch.Tensor
+    modes: torch.Tensor
+
+
+# (batch, rows, columns) parts of a block of D -> its accumulator; and the same with the sums in it -> D.
+Accumulator: TypeAlias = Callable[[Span, Span, Span], Block]
+Finish: TypeAlias = Callable[[Span, Span, Span, Block], None]
+
+
+class BlockWriter:
+    """How sums become elements of D: where they are collected, and what is done to them at last."""
+
+    def __init__(self, anatomy: Anatomy, schedule: CpuSchedule) -> None:
+        self.anatomy = anatomy
+        self.schedule = schedule
+        columns = schedule.columns
+        groups = [schedule.ordered(anatomy.of(role)) for role in (Role.BATCH, schedule.rows, columns)]
+        tile = dict(enumerate(schedule.tile))
+        order = tuple(at for group in groups for at in group)
+        self.strides_d = tuple(anatomy.strides_d[at] for at in order)
+        self.strides_c = tuple(anatomy.strides_c[at] for at in order)
+        self.steps_d = [collapsed_stride(group, tile, anatomy.strides_d) or 0 for group in groups]
+        self.batched = schedule.block_size(anatomy.batch) > 1
+
+    def accumulator(self, d: torch.Tensor, buffer: torch.Tensor) -> Accumulator:
+        if self.schedule.in_place:
+            return self._in_place(d)
+        known: dict[tuple[Extents, Extents, Extents], Block] = {}
+        elementwise, batched = self.anatomy.elementwise, self.batched
+
+        def block(b: Span, r: Span, c: Span) -> Block:
+            shapes = (b.extents, r.extents, c.extents)
+            found = known.get(shapes)
+            if found is None:
+                flat = buffer[: b.size * r.size * c.size]
+                modes = flat.view((*b.extents, *r.extents, *c.extents))
+                matrix = flat.view((b.size, r.size, c.size) if batched else (r.size, c.size))
+                found = known[shapes] = Block(modes if elementwise else matrix, modes)
+            return found
+
+        return block
+
+    def _in_place(self, d: torch.Tensor) -> Accumulator:
+        base, strides, elementwise, batched = d.storage_offset(), self.strides_d, self.anatomy.elementwise, self.batched
+        batch_step, row_step, column_step = self.steps_d
+
+        def block(b: Span, r: Span, c: Span) -> Block:
+            offset = base + b.at.d + r.at.d + c.at.d
+            modes = d.as_strided((*b.extents, *r.extents, *c.extents), strides, offset)
+            if elementwise:
+                return Block(modes, modes)
+            row, column = row_step or c.size, column_step or 1
+            if batched:
+                return Block(d.as_strided((b.size, r.size, c.size), (batch_step, row, column), offset), modes)
+            return Block(d.as_strided((r.size, c.size), (row, column), offset), modes)
+
+        return block
+
+    def finisher(
+        self, c: torch.Tensor | None, d: torch.Tensor, stage: torch.Tensor, alpha: Scalar, beta: Scalar
+    ) -> Finish:
+        """alpha * sums + beta * c_fn(C), the epilogue, and the copy to D: in that order, on one block."""
+        contraction, anatomy, in_place = self.anatomy.contraction, self.anatomy, self.schedule.in_place
+        epilogue, repeat, base = contraction.epilogue, anatomy.repeat, d.storage_offset()
+        strides = self.strides_d
+        addend = self._addend(c, stage) if c is not None else None
+
+        def finish(b: Span, r: Span, k: Span, block: Block) -> None:
+            values = block.modes
+            if repeat != 1:
+                values.mul_(repeat)
+            if alpha != 1:
+                values.mul_(alpha)
+            if addend is not None:
+                values.add_(addend(b, r, k), alpha=beta)
+            if epilogue is not None:
+                values = evaluated(epilogue, values)
+            if not in_place:
+                d.as_strided(block.modes.shape, strides, base + b.at.d + r.at.d + k.at.d).copy_(values)
+            elif epilogue is not None:
+                block.modes.copy_(values)
+
+        return finish
+
+    def _addend(self, c: torch.Tensor, stage: torch.Tensor) -> Callable[[Span, Span, Span], torch.Tensor]:
+        """c_fn(C) of one block in the accumulator's type, read from C only now."""
+        accumulate, function = self.anatomy.accumulate, self.anatomy.contraction.c_fn
+        base, strides = c.storage_offset(), self.strides_c
+        copies = stage.view(accumulate) if stages_addend(self.anatomy) else None
+
+        def block(b: Span, r: Span, k: Span) -> torch.Tensor:
+            shape = (*b.extents, *r.extents, *k.extents)
+            values = c.as_strided(shape, strides, base + b.at.c + r.at.c + k.at.c)
+            if copies is None:
+                return values
+            values = copies[: b.size * r.size * k.size].view(shape).copy_(values)
+            return values if function is None else evaluated(function, values).to(accumulate)
+
+        return block
