@@ -10,7 +10,7 @@ from weft.errors import (
     WeftError,
     WorkspaceError,
 )
-from weft.layout import permute, plan_permute
+from weft.layout import permute, plan_permute, transpose_
 from weft.plan.permute_plan import PermutePlan
 from weft.plan.plan import Plan
 
@@ -32,4 +32,5 @@ __all__ = [
     "permute",
     "plan",
     "plan_permute",
+    "transpose_",
 ]

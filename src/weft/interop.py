@@ -29,12 +29,12 @@ def as_tensor(name: str, value: Any) -> torch.Tensor:
     raise DTypeError(f"{name} is {type(value).__name__}: a torch tensor or an array that speaks DLPack is needed")
 
 
-def as_result(out: Any) -> torch.Tensor:
+def as_result(out: Any, name: str = "out") -> torch.Tensor:
     """`out` as a torch tensor over the same memory; `UnsupportedError` for arrays that are not to be written."""
     library = type(out).__module__.partition(".")[0]
     if library in ("jax", "jaxlib") or (isinstance(out, np.ndarray) and not out.flags.writeable):
-        raise UnsupportedError(f"out is a read-only {type(out).__name__}: pass an array that can be written")
-    return as_tensor("out", out)
+        raise UnsupportedError(f"{name} is a read-only {type(out).__name__}: pass an array that can be written")
+    return as_tensor(name, out)
 
 
 def like(source: Any, tensor: torch.Tensor) -> Any:

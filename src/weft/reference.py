@@ -168,6 +168,22 @@ def permute_launcher(request: PermuteRequest) -> PermutationLaunch:
     return launch
 
 
+def square_(matrices: torch.Tensor, alpha: Scalar = 1) -> None:
+    """Square matrices (batch, n, n) transposed in place and scaled, by way of a copy."""
+    values = matrices.transpose(1, 2)
+    matrices.copy_(_times(alpha, wide(values)) if alpha != 1 else values.clone())
+
+
+def rectangular_(matrices: torch.Tensor, alpha: Scalar = 1) -> None:
+    """The same for dense row-major matrices (batch, rows, columns), which leave (batch, columns, rows) behind."""
+    batch, rows, columns = matrices.shape
+    step = matrices.stride(2)
+    values = matrices.transpose(1, 2)
+    values = _times(alpha, wide(values)) if alpha != 1 else values.clone()
+    strides = (matrices.stride(0), rows * step, step)
+    matrices.as_strided((batch, columns, rows), strides, matrices.storage_offset()).copy_(values)
+
+
 def wide(values: torch.Tensor) -> torch.Tensor:
     """The same values as float64, complex128 or int64."""
     if values.is_complex():

@@ -21,13 +21,11 @@ from typing import NamedTuple
 import torch
 
 from weft.cpu.blocking import even_part
+from weft.cpu.exchange import WORDS
 from weft.spec import Mode, Strides
 from weft.spec.permutation import Permutation
 
 Group = tuple[int, ...]  # positions among the modes
-
-# Types of each size that torch's channel shuffle takes, and one for what only strided copies move.
-WORDS = {1: torch.uint8, 2: torch.bfloat16, 4: torch.float32, 8: torch.float64, 16: torch.complex128}
 
 
 class Units(NamedTuple):
@@ -77,7 +75,7 @@ def units(permutation: Permutation) -> Units:
     return Units(modes, WORDS[size])
 
 
-def cut(modes: Sequence[Mode], size: int, run_bytes: int, block_bytes: int, *, repeats: bool) -> Blocks:
+def cut(modes: Sequence[Mode], size: int, run_bytes: tuple[int, int], block_bytes: int, *, repeats: bool) -> Blocks:
     """Blocks of about `block_bytes` whose runs reach `run_bytes` in X and in D; units have `size` bytes.
 
     With `repeats` the modes that X lacks are kept out of the blocks.
@@ -94,9 +92,9 @@ def cut(modes: Sequence[Mode], size: int, run_bytes: int, block_bytes: int, *, r
     for at in run:
         tile[at] = even_part(modes[at].extent, room)
     together = math.prod(tile[at] for at in run)
-    reach = max(run_bytes // (size * together), 1)
-    along_x = _grow(tile, modes, in_x, reach)
-    along_d = _grow(tile, modes, in_d, reach)
+    reach_x, reach_d = (max(wanted // (size * together), 1) for wanted in run_bytes)
+    along_x = _grow(tile, modes, in_x, reach_x)
+    along_d = _grow(tile, modes, in_d, reach_d)
     for at in in_d:  # fill the block up, nearest in D first
         elsewhere = math.prod(tile) // tile[at]
         tile[at] = max(tile[at], even_part(modes[at].extent, max(room // elsewhere, 1)))
@@ -106,8 +104,7 @@ def cut(modes: Sequence[Mode], size: int, run_bytes: int, block_bytes: int, *, r
     others = [at for at in in_d if at not in columns and at not in rows]
     for at in repeated:
         tile[at] = modes[at].extent
-    columns, rows, others = (tuple(reversed(group)) for group in (columns, rows, others))
-    return Blocks(tuple(tile), run, columns, rows, others, repeated)
+    return Blocks(tuple(tile), run, tuple(columns[::-1]), tuple(rows[::-1]), tuple(others[::-1]), repeated)
 
 
 def _grow(tile: list[int], modes: Sequence[Mode], order: Sequence[int], reach: int) -> list[int]:

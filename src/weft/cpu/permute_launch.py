@@ -1,8 +1,7 @@
 """Carrying out a permutation on the CPU: strided copies, and the transposition of blocks in cache.
 
 A block of X is copied into a buffer, row by row; there functions and casts are applied; it is transposed in cache; and
-its rows are copied to D. The transposition is torch's channel shuffle: in an image whose channels are innermost in
-memory it exchanges two groups of channels, pixel by pixel, vectorised and on all threads.
+its rows are copied to D.
 """
 
 from __future__ import annotations
@@ -14,9 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch.nn.functional import channel_shuffle
 
-from weft.cpu.permute_blocks import WORDS, Blocks, Units
+from weft.cpu.exchange import exchanged
+from weft.cpu.permute_blocks import Blocks, Units
+from weft.cpu.workers import share
 from weft.plan.schedule import Scalar
 from weft.spec.permutation import Permutation
 
@@ -48,10 +48,16 @@ class _Part(NamedTuple):
 
 
 class BlockedLaunch:
-    """Block by block through a buffer; with `shuffle` each block is transposed before it is written."""
+    """Block by block through a buffer; with `shuffle` each block is transposed before it is written.
 
-    def __init__(self, permutation: Permutation, moved: Units, blocks: Blocks, *, shuffle: bool) -> None:
+    Each of `workers` threads draws blocks and takes them all the way, in its own buffer and cache.
+    """
+
+    def __init__(
+        self, permutation: Permutation, moved: Units, blocks: Blocks, *, shuffle: bool, workers: int, threads: int
+    ) -> None:
         self._permutation = permutation
+        self._workers, self._threads = workers, threads
         self._modes = moved.modes
         self._blocks = blocks
         self._shuffle = shuffle
@@ -65,14 +71,22 @@ class BlockedLaunch:
 
     def __call__(self, x: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar) -> None:
         source, target = _Memory.of(x, self._words), _Memory.of(d, self._words)
-        size = self._blocks.size(self._read)
-        buffer = torch.empty(size, dtype=self._first)
-        results = torch.empty(size, dtype=self._stored) if self._first != self._stored else buffer
-        for part in self._parts():
-            values = self._values(source, part, buffer, results)
-            if self._shuffle:
-                values = self._exchanged(values, part.extents)
-            self._write(values, target, part, alpha, beta if c is not None else 0)
+
+        def work(parts: Iterator[_Part]) -> None:
+            size = self._blocks.size(self._read)
+            buffer = torch.empty(size, dtype=self._first)
+            results = torch.empty(size, dtype=self._stored) if self._first != self._stored else buffer
+            for part in parts:
+                values = self._values(source, part, buffer, results)
+                if self._shuffle:
+                    values = exchanged(values, *self._matrices(part.extents))
+                self._write(values, target, part, alpha, beta if c is not None else 0)
+
+        # Fewer threads than were planned for are a wish of the caller's.
+        if self._workers == 1 or torch.get_num_threads() < self._workers * self._threads:
+            work(self._parts())
+        else:
+            share(work, self._parts(), self._workers, self._threads)
 
     def _parts(self) -> Iterator[_Part]:
         """All blocks, D's innermost modes fastest."""
@@ -87,9 +101,7 @@ class BlockedLaunch:
                 in_d += start * modes[at].strides.d
             yield _Part(tuple(extents), in_x, in_d)
 
-    def _values(
-        self, source: _Memory, part: _Part, buffer: torch.Tensor, results: torch.Tensor
-    ) -> torch.Tensor:
+    def _values(self, source: _Memory, part: _Part, buffer: torch.Tensor, results: torch.Tensor) -> torch.Tensor:
         """A block of X in the order in which it is read, its function applied, in the type that is stored."""
         shape = tuple(part.extents[at] for at in self._read)
         flat = buffer[: math.prod(shape)]
@@ -99,15 +111,12 @@ class BlockedLaunch:
             return flat
         return results[: flat.numel()].copy_(self._permutation.fn(flat))  # type: ignore[arg-type]
 
-    def _exchanged(self, values: torch.Tensor, extents: Extents) -> torch.Tensor:
-        """[others, rows, columns, run] -> [others, columns, rows, run], flat."""
-        blocks, size = self._blocks, values.dtype.itemsize
-        words = values.view(WORDS[min(size, 8)])
-        rows, columns = (math.prod(extents[at] for at in group) for group in (blocks.rows, blocks.columns))
-        run = math.prod(extents[at] for at in blocks.run) * max(size // 8, 1)
-        words = _transposed(words, rows, columns * run)
-        words = _transposed(words, run, rows)
-        return words.view(values.dtype)
+    def _matrices(self, extents: Extents) -> tuple[int, int, int]:
+        """Rows, columns and run of a block."""
+        blocks = self._blocks
+        groups = (blocks.rows, blocks.columns, blocks.run)
+        rows, columns, run = (math.prod(extents[at] for at in group) for group in groups)
+        return rows, columns, run
 
     def _write(self, values: torch.Tensor, target: _Memory, part: _Part, alpha: Scalar, beta: Scalar) -> None:
         """Scale, add and copy to D; copies along repeated modes come from the same values."""
@@ -133,15 +142,6 @@ def read_type(permutation: Permutation, moved: Units) -> torch.dtype:
     return permutation.compute if permutation.fn is not None else stored_type(permutation, moved)
 
 
-def _transposed(flat: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
-    """[batch, rows, columns] -> [batch, columns, rows], both flat."""
-    if rows == 1 or columns == 1:
-        return flat
-    batch = flat.numel() // (rows * columns)
-    images = flat.view(batch, 1, 1, rows * columns).permute(0, 3, 1, 2)  # channels innermost
-    return channel_shuffle(images, rows).permute(0, 2, 3, 1).reshape(-1)
-
-
 class _Memory:
     """A tensor as memory: strided views from its first element on, of its own type or of words."""
 
@@ -152,9 +152,9 @@ class _Memory:
     @classmethod
     def of(cls, tensor: torch.Tensor, words: torch.dtype | None) -> _Memory:
         if words is None:
-            return cls(tensor, tensor.storage_offset())
+            return cls(tensor, int(tensor.storage_offset()))
         if words.itemsize == tensor.itemsize:
-            return cls(tensor.view(words), tensor.storage_offset())
+            return cls(tensor.view(words), int(tensor.storage_offset()))
         return cls(_as_words(tensor, words), 0)
 
     def view(self, shape: Extents, strides: Extents, at: int = 0) -> torch.Tensor:
