@@ -1,6 +1,7 @@
 """weft: tensor contractions on GPUs, with your own functions woven into the kernel."""
 
 from weft.api import contract, einsum, plan
+from weft.dense import matmul
 from weft.errors import (
     DTypeError,
     FunctionError,
@@ -29,6 +30,7 @@ __all__ = [
     "__version__",
     "contract",
     "einsum",
+    "matmul",
     "permute",
     "plan",
     "plan_permute",

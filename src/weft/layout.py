@@ -199,6 +199,8 @@ def _find_plan(
         out_dtype = out.dtype
     if out_dtype is not None and not isinstance(out_dtype, torch.dtype):
         raise DTypeError(f"out_dtype is a torch dtype, not {out_dtype!r}")
+    if workspace_limit is not None and not isinstance(workspace_limit, int):
+        raise UnsupportedError(f"workspace_limit is a number of bytes, not {workspace_limit!r}")
     shape = tuple(out.shape) if out is not None else None
     print_of_fn = fingerprint(fn) if fn is not None else None
     key: Hashable | None = (
