@@ -130,7 +130,7 @@ def numpy_einsum(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
     total = problem.alpha * np.einsum(problem.equation, *factors)
     size = abs(problem.alpha) * np.einsum(problem.equation, *(np.abs(factor) for factor in factors))
     if problem.c is not None and problem.beta != 0:
-        addend = problem.c.to(problem.arithmetic.accumulate)
+        addend = problem.c.resolve_conj().to(problem.arithmetic.accumulate)
         addend = problem.functions["c_fn"](addend) if "c_fn" in problem.functions else addend
         total = total + problem.beta * wide(addend)
         size = size + abs(problem.beta) * np.abs(wide(addend))

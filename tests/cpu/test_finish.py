@@ -30,6 +30,12 @@ def test_complex_scalars() -> None:
     check(Problem("mk,kn->nm", a, b, c=c, alpha=0.5 - 1j, beta=2j))
 
 
+def test_conjugate_view_of_c() -> None:
+    a, b = operands("mk,kn->nm", EXTENTS, torch.complex64)
+    c = torch.randn(EXTENTS["m"], EXTENTS["n"], dtype=torch.complex64).t().conj()
+    check(Problem("mk,kn->nm", a, b, c=c, beta=2))
+
+
 def test_integer_scalars() -> None:
     a, b = operands("mk,kn->nm", EXTENTS, torch.int32)
     c = torch.arange(EXTENTS["m"] * EXTENTS["n"], dtype=torch.int32).reshape(EXTENTS["n"], EXTENTS["m"])

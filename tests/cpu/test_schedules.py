@@ -86,6 +86,21 @@ def test_workspace_is_what_is_allocated(problem: Problem) -> None:
         assert allocations.bytes * schedule.workers == schedule.workspace_bytes, schedule
 
 
+@pytest.mark.parametrize("problem", WORKSPACES.values(), ids=WORKSPACES.keys())
+def test_workspace_is_written_before_it_is_read(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A workspace full of NaN changes nothing."""
+
+    def poisoned(elements: int, dtype: torch.dtype) -> torch.Tensor:
+        return torch.full((elements * dtype.itemsize,), 0xFF, dtype=torch.uint8).view(dtype)
+
+    for schedule, d in problem.results():
+        with monkeypatch.context() as patch:
+            patch.setattr("weft.cpu.launch.allocate", poisoned)
+            again = torch.empty_like(d)
+            problem.launch(dataclasses.replace(schedule, workers=1), again)
+        assert torch.equal(d, again), schedule
+
+
 def huge(equation: str, extent: int, dtype: torch.dtype = torch.float32) -> Problem:
     """A problem that nobody could run: its tensors have no memory."""
     term_a, term_b = equation.split("->")[0].split(",")

@@ -12,9 +12,14 @@ import torch
 
 from cpu.problems import TARGET, Problem, operands
 from weft import cpu
+from weft.cpu.anatomy import dissect
+from weft.cpu.assembly import assemble
+from weft.cpu.blocking import Targets
 from weft.cpu.schedule import CpuSchedule
+from weft.cpu.shaping import block_extents, mode_order
 from weft.cpu.workers import MAX_WORKERS, share, split
 from weft.plan.schedule import Launch
+from weft.spec import Role
 
 EXTENTS = {"a": 24, "b": 40, "c": 30, "k": 20, "l": 6}
 EQUATION = "akbl,lck->cba"
@@ -36,12 +41,6 @@ def two_threads() -> Iterator[None]:
 
 def shared(problem: Problem, workers: int = 2) -> tuple[CpuSchedule, Launch]:
     """A schedule of many small blocks, several at once."""
-    from weft.cpu.anatomy import dissect
-    from weft.cpu.assembly import assemble
-    from weft.cpu.blocking import Targets
-    from weft.cpu.shaping import block_extents, mode_order
-    from weft.spec import Role
-
     contraction = problem.contraction(torch.empty(problem.shape, dtype=problem.dtype))
     anatomy = dissect(contraction)
     order = mode_order(anatomy, frozenset())

@@ -1,20 +1,33 @@
 """What a schedule costs, in seconds: time at the processors, time at memory, and Python's share.
 
-A simple model for ranking. Its constants were fitted to torch 2.13 on a two-core AMD EPYC (Zen 4, 2.6 GHz, AVX-512,
-1 MiB of L2 cache a core): products of square and narrow matrices, and copies of permuted blocks. On other machines
-the seconds are off by a factor that all schedules share; what matters is their order.
+A simple model for ranking. Its constants come from torch 2.13 on a two-core AMD EPYC (Zen 4, 2.6 GHz, AVX-512, 1 MiB
+of L2 cache a core): rates were measured on products of square and narrow matrices and on copies of permuted blocks,
+Python's share on empty blocks; what cache, pages and barriers cost was chosen so that the blocks of the TCCG
+contractions came out in the order of their measured times. On other machines the seconds are off by a factor that
+most schedules share; what matters is their order.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 
-from weft.cpu.anatomy import Anatomy, Operand, dissect
+from weft.cpu.anatomy import Anatomy, Group, Operand, dissect
 from weft.cpu.blocking import BATCH_BYTES, Targets, block_counts
+from weft.cpu.copy_model import (
+    BANDWIDTH,
+    COPY_STRAIGHT,
+    COPY_STRIDED,
+    compact,
+    copy_seconds,
+    loop_seconds,
+    merged_dimensions,
+    ownership_seconds,
+    search_seconds,
+)
 from weft.cpu.schedule import CpuSchedule, stages_addend
 from weft.cpu.workers import split
 from weft.plan.schedule import Target
@@ -29,30 +42,19 @@ RATE = {
     torch.int32: 19e9,
     torch.int64: 16e9,
 }
-RATE_OTHERWISE = 1e9
 HALF_EXTENT = 12  # a matrix extent of this size runs at half of that rate
 NARROW = 64  # under so many columns, a left factor that is contiguous along its rows
 NARROW_FACTOR = 0.6  # reaches this part of it
 SUM_ONCE = 2e9  # elements a second and core of vector products whose factors come from cache
 
-# Copies: seconds for an element on one core.
-COPY_STRAIGHT = 0.15e-9  # both sides contiguous along the innermost dimension
-COPY_STRIDED = 1.1e-9
-AGAINST = 2e-9  # more for an element read across lines that do not stay in cache
-COPY_ROW = 3e-9  # for each innermost row
-COPY_TILE = 45e-9  # for each pair of innermost dimensions: torch's iterator steps once for each
-PARALLEL = 32768  # elements from which torch spreads a copy over its threads
-
-BANDWIDTH = 12e9  # bytes a second that one core moves from or to memory
-LINE = 64  # bytes
-PAGE = 4096
-PAGE_START = 40e-9  # seconds until the first line on another page arrives
 CACHE = 1 << 20  # bytes of second-level cache of a core
+AGAINST = 2e-9  # more for an element read across lines that do not stay in cache
 SPILL = 0.08e-9  # seconds in which one core gets a byte from beyond it
 
 # Python and torch's dispatch, in seconds.
 CALL = 15e-6  # a launch
 WORKERS_CALL = 80e-6  # and one by several workers
+BARRIER = 4e-6  # threads inside one of torch's calls meet at its end
 READ_CALL = 2e-6  # a block used in place
 PACK_CALL = 4e-6
 PRODUCT_CALL = 3e-6
@@ -77,6 +79,9 @@ def price(anatomy: Anatomy, schedule: CpuSchedule) -> float:
     for operand, count in zip((anatomy.a, anatomy.b), _read_counts(schedule, counts), strict=True):
         calls += count * _read_calls(anatomy, schedule, operand)
         work += count * _read_seconds(anatomy, schedule, operand)
+        steps += count
+    if schedule.threads > 1:
+        calls += (steps + blocks) * BARRIER
     return _shared_out(calls, work, blocks, schedule.workers)
 
 
@@ -99,7 +104,7 @@ def rough_pricer(anatomy: Anatomy, packed: tuple[bool, bool], cores: int) -> Cal
     """A quick estimate that tells which sizes of blocks are worth shaping and pricing in full."""
     m, n, k, batch = (anatomy.size(group) for group in (anatomy.m, anatomy.n, anatomy.k, anatomy.batch))
     width, half = anatomy.accumulate.itemsize, HALF_EXTENT
-    flops = 2 * batch * m * n * k / RATE.get(anatomy.accumulate, RATE_OTHERWISE)
+    flops = 2 * batch * m * n * k / RATE[anatomy.accumulate]
     packs_a, packs_b = packed
     copies_a, copies_b = (1 + operand.staged + 2 * bool(operand.alone) for operand in (anatomy.a, anatomy.b))
     workers, threads = split(cores)
@@ -150,23 +155,28 @@ def _product_seconds(anatomy: Anatomy, schedule: CpuSchedule) -> float:
     efficiency = math.prod(extent / (extent + HALF_EXTENT) for extent in (rows, columns, k))
     if columns < NARROW and rows > columns and not _along_sum(anatomy, schedule, left):
         efficiency *= NARROW_FACTOR
-    return 2 * elements * k * factor / (RATE.get(anatomy.accumulate, RATE_OTHERWISE) * efficiency * cores)
+    return 2 * elements * k * factor / (RATE[anatomy.accumulate] * efficiency * cores)
 
 
 def _elementwise_seconds(anatomy: Anatomy, schedule: CpuSchedule) -> float:
     """One pass over a block of D and its factors, each of which may lie in another order."""
-    columns = Role.N if schedule.rows is Role.M else Role.M
-    order = [at for role in (Role.BATCH, schedule.rows, columns) for at in schedule.ordered(anatomy.of(role))]
+    order = _result_order(anatomy, schedule)
     extents, cores = [schedule.tile[at] for at in order], schedule.threads
     to = [anatomy.strides_d[at] for at in order] if schedule.in_place else compact(extents)
     elements, size = math.prod(extents), anatomy.accumulate.itemsize
     seconds = 0.0
     for operand in (anatomy.a, anatomy.b):
-        merged = _merged(extents, to, [operand.strides[at] for at in order])
-        seconds += _loop_seconds(merged, elements, cores)
+        merged = merged_dimensions(extents, to, [operand.strides[at] for at in order])
+        seconds += loop_seconds(merged, elements, cores)
         if merged and merged[0][2] > 1 and elements * size > CACHE * cores:
             seconds += elements * AGAINST / cores
     return seconds
+
+
+def _result_order(anatomy: Anatomy, schedule: CpuSchedule) -> Group:
+    """D's modes, outermost first, as they lie in the accumulator."""
+    roles = (Role.BATCH, schedule.rows, schedule.columns)
+    return tuple(at for role in roles for at in schedule.ordered(anatomy.of(role)))
 
 
 def _spill_seconds(anatomy: Anatomy, schedule: CpuSchedule) -> float:
@@ -215,7 +225,7 @@ def _read_seconds(anatomy: Anatomy, schedule: CpuSchedule, operand: Operand) -> 
         return math.prod(extents) * size / (BANDWIDTH * cores)
     parts = block_counts(operand.alone, dict(enumerate(schedule.tile)), anatomy.extents)
     seconds = copy_seconds(extents, compact(extents), strides, size, cores)
-    seconds += _search_seconds(extents, strides, size, cores)
+    seconds += search_seconds(extents, strides, size, cores)
     elements = math.prod(extents)
     if operand.sums_where_it_lies:
         return elements * (COPY_STRAIGHT + size / BANDWIDTH) / cores
@@ -234,18 +244,17 @@ def _finish_calls(anatomy: Anatomy) -> float:
 
 def _finish_seconds(anatomy: Anatomy, schedule: CpuSchedule) -> float:
     contraction, cores = anatomy.contraction, schedule.threads
-    columns = Role.N if schedule.rows is Role.M else Role.M
-    order = [at for role in (Role.BATCH, schedule.rows, columns) for at in schedule.ordered(anatomy.of(role))]
+    order = _result_order(anatomy, schedule)
     extents = [schedule.tile[at] for at in order]
     elements = math.prod(extents)
     size = contraction.d.dtype.itemsize
     strides = [anatomy.strides_d[at] for at in order]
-    seconds = _ownership_seconds(extents, strides, size, cores)
+    seconds = ownership_seconds(extents, strides, size, cores)
     if schedule.in_place:
         seconds += elements * size / (BANDWIDTH * cores)
     else:
         seconds += copy_seconds(extents, strides, compact(extents), size, cores)
-        seconds += _search_seconds(extents, strides, size, cores)
+        seconds += search_seconds(extents, strides, size, cores)
     if contraction.c is not None:
         strides = [anatomy.strides_c[at] for at in order]
         seconds += copy_seconds(extents, compact(extents), strides, contraction.c.dtype.itemsize, cores)
@@ -254,74 +263,3 @@ def _finish_seconds(anatomy: Anatomy, schedule: CpuSchedule) -> float:
         if function is not None:
             seconds += elements * FUNCTION / cores
     return seconds
-
-
-def compact(extents: Sequence[int]) -> list[int]:
-    """Strides of a contiguous block."""
-    strides, run = [], 1
-    for extent in reversed(extents):
-        strides.append(run)
-        run *= extent
-    return strides[::-1]
-
-
-def copy_seconds(extents: Sequence[int], to: Sequence[int], source: Sequence[int], size: int, cores: int) -> float:
-    """Seconds to copy a block in cache-sized pieces, the larger side (elements of `size` bytes) in memory.
-
-    torch's iterator takes the dimensions in the order of the destination's strides, merges neighbours, and runs one
-    loop over the two innermost.
-    """
-    elements = math.prod(extents)
-    far = min((strides for strides in (to, source)), key=lambda strides: -max(strides, default=0))
-    run = _run(extents, far)
-    traffic = elements / run * _lines(run * size)
-    return _loop_seconds(_merged(extents, to, source), elements, cores) + traffic / (BANDWIDTH * cores)
-
-
-def _loop_seconds(merged: Sequence[tuple[int, int, int]], elements: int, cores: int) -> float:
-    """Seconds in torch's loops over dimensions (extent, stride of the destination, stride of the source)."""
-    inner, step_to, step_from = merged[0] if merged else (1, 1, 1)
-    second = merged[1][0] if len(merged) > 1 else 1
-    each = COPY_STRAIGHT if step_to == 1 and step_from <= 1 else COPY_STRIDED
-    work = elements * (each + COPY_ROW / inner + COPY_TILE / (inner * second))
-    return work / (cores if elements >= PARALLEL else 1)
-
-
-def _search_seconds(extents: Sequence[int], strides: Sequence[int], size: int, cores: int) -> float:
-    """What it takes to find the pages that a block's runs lie on."""
-    near = math.prod(extent for extent, stride in zip(extents, strides, strict=True) if stride * size < PAGE // 2)
-    return math.prod(extents) / near * PAGE_START / cores
-
-
-def _ownership_seconds(extents: Sequence[int], strides: Sequence[int], size: int, cores: int) -> float:
-    """What it takes to read the lines that are to be written, twice where two blocks write parts of one."""
-    run = _run(extents, strides)
-    edges = LINE if run * size % LINE else 0
-    return math.prod(extents) / run * (run * size + 2 * edges) / (BANDWIDTH * cores)
-
-
-def _merged(extents: Sequence[int], to: Sequence[int], source: Sequence[int]) -> list[tuple[int, int, int]]:
-    """(extent, stride of the destination, stride of the source), innermost first."""
-    dims = sorted((t, s, extent) for extent, t, s in zip(extents, to, source, strict=True) if extent > 1)
-    merged: list[tuple[int, int, int]] = []
-    for t, s, extent in dims:
-        if merged and t == merged[-1][1] * merged[-1][0] and s == merged[-1][2] * merged[-1][0]:
-            last = merged[-1]
-            merged[-1] = (last[0] * extent, last[1], last[2])
-        else:
-            merged.append((extent, t, s))
-    return merged
-
-
-def _run(extents: Sequence[int], strides: Sequence[int]) -> int:
-    """Elements of a block that lie side by side."""
-    run = 1
-    for stride, extent in sorted(zip(strides, extents, strict=True)):
-        if extent > 1 and stride == run:
-            run *= extent
-    return run
-
-
-def _lines(run_bytes: int) -> int:
-    """Bytes of the cache lines that a run touches, on average over where it starts."""
-    return run_bytes if run_bytes % LINE == 0 else run_bytes + LINE // 2
