@@ -15,8 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from weft.cpu.permute_blocks import Blocks, Units, cut, units
-from weft.cpu.permute_launch import BlockedLaunch, StraightLaunch, read_type, stored_type
+from weft.cpu.permute_blocks import Blocks, Units, cut, read_type, stored_type, units
+from weft.cpu.permute_launch import BlockedLaunch, StraightLaunch
 from weft.cpu.permute_model import block_count, blocked_seconds, exchanges, straight_seconds
 from weft.cpu.workers import split
 from weft.fn.pointwise import TritonFunction

@@ -75,6 +75,18 @@ def units(permutation: Permutation) -> Units:
     return Units(modes, WORDS[size])
 
 
+def stored_type(permutation: Permutation, moved: Units) -> torch.dtype:
+    """The type in which blocks are transposed and written."""
+    if permutation.is_move:
+        return moved.dtype
+    return permutation.scale if permutation.scaled else permutation.d.dtype
+
+
+def read_type(permutation: Permutation, moved: Units) -> torch.dtype:
+    """The type of the buffer that blocks are read into: the function's argument, where there is one."""
+    return permutation.compute if permutation.fn is not None else stored_type(permutation, moved)
+
+
 def cut(modes: Sequence[Mode], size: int, run_bytes: tuple[int, int], block_bytes: int, *, repeats: bool) -> Blocks:
     """Blocks of about `block_bytes` whose runs reach `run_bytes` in X and in D; units have `size` bytes.
 
@@ -103,7 +115,7 @@ def cut(modes: Sequence[Mode], size: int, run_bytes: tuple[int, int], block_byte
     rows = [at for at in along_d if at not in columns]
     others = [at for at in in_d if at not in columns and at not in rows]
     for at in repeated:
-        tile[at] = modes[at].extent
+        tile[at] = max(modes[at].extent, 1)
     return Blocks(tuple(tile), run, tuple(columns[::-1]), tuple(rows[::-1]), tuple(others[::-1]), repeated)
 
 

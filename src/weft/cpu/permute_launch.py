@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from weft.cpu.exchange import exchanged
-from weft.cpu.permute_blocks import Blocks, Units
+from weft.cpu.permute_blocks import Blocks, Units, read_type, stored_type
 from weft.cpu.workers import share
 from weft.plan.schedule import Scalar
 from weft.spec.permutation import Permutation
@@ -128,18 +128,6 @@ class BlockedLaunch:
             if beta != 0:
                 values.add_(block, alpha=beta)
         block.copy_(values)
-
-
-def stored_type(permutation: Permutation, moved: Units) -> torch.dtype:
-    """The type in which blocks are transposed and written."""
-    if permutation.is_move:
-        return moved.dtype
-    return permutation.scale if permutation.scaled else permutation.d.dtype
-
-
-def read_type(permutation: Permutation, moved: Units) -> torch.dtype:
-    """The type of the buffer that blocks are read into: the function's argument, where there is one."""
-    return permutation.compute if permutation.fn is not None else stored_type(permutation, moved)
 
 
 class _Memory:

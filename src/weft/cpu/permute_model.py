@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 
 from weft.cpu.model import FUNCTION, WORKERS_CALL, compact
-from weft.cpu.permute_blocks import Blocks, Units
+from weft.cpu.permute_blocks import Blocks, Units, stored_type
 from weft.spec.permutation import Permutation
 
 LAUNCH = 5e-6
@@ -43,7 +43,7 @@ FEW_ROWS, FEW_ROWS_EXCHANGE = 8, {4: 0.4e-9}
 
 def straight_seconds(moved: Units, cores: int) -> float:
     """One strided copy in D's order, by torch's threads."""
-    extents = [mode.extent for mode in moved.modes]
+    extents = [max(mode.extent, 1) for mode in moved.modes]
     to_d, from_x = ([mode.strides[tensor] for mode in moved.modes] for tensor in (3, 0))
     size, elements = moved.dtype.itemsize, math.prod(extents)
     if _is_whole_matrix(extents, to_d, from_x):
@@ -60,7 +60,7 @@ def blocked_seconds(
     permutation: Permutation, moved: Units, blocks: Blocks, workers: int, cores: int, *, shuffle: bool
 ) -> float:
     """Every block read, computed, transposed and written, by `workers` with `cores` each."""
-    size = moved.dtype.itemsize
+    size, stored = moved.dtype.itemsize, stored_type(permutation, moved).itemsize
     read, written = blocks.read_order, blocks.written_order if shuffle else blocks.read_order
     elements = blocks.size(read)
     steps, work = 2, 0.0
@@ -73,17 +73,18 @@ def blocked_seconds(
     if permutation.scaled:
         steps, work = steps + 1, work + elements * SCALE
     if shuffle:
-        steps, work = steps + exchanges(size, blocks), work + _exchange(size, blocks)
+        steps, work = steps + exchanges(stored, blocks), work + _exchange(stored, blocks)
     extents = [blocks.tile[at] for at in written]
     strides = [moved.modes[at].strides.d for at in written]
-    copy = _copy(extents, strides, compact(extents), size) + elements / _run(extents, strides) * WRITE_RUN
+    copy = _copy(extents, strides, compact(extents), stored) + elements / _run(extents, strides) * WRITE_RUN
     work += blocks.size(blocks.repeated) * copy
     turns = math.ceil(block_count(moved, blocks) / workers)
     return LAUNCH + (workers > 1) * WORKERS_CALL + turns * (steps * STEP + work / cores)
 
 
 def block_count(moved: Units, blocks: Blocks) -> int:
-    return math.prod(math.ceil(mode.extent / tile) for mode, tile in zip(moved.modes, blocks.tile, strict=True))
+    """How many blocks there are; one where there are no elements."""
+    return math.prod(math.ceil(max(mode.extent, 1) / tile) for mode, tile in zip(moved.modes, blocks.tile, strict=True))
 
 
 def exchanges(size: int, blocks: Blocks) -> int:
