@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import json
 import pkgutil
 import re
 from pathlib import Path
@@ -40,6 +41,16 @@ def test_docstring_examples(name: str) -> None:
     failed, tried = doctest.testmod(importlib.import_module(name), optionflags=doctest.NORMALIZE_WHITESPACE)
     assert tried
     assert failed == 0
+
+
+def test_measured_figures_stand_in_the_summary() -> None:
+    """Every number with decimals in the section of figures is one of `results/h200/summary.json`, rounded."""
+    section = README.read_text().partition("## Measured figures")[2].partition("\n## ")[0]
+    quoted = re.findall(r"(?<![\w.])\d+\.\d+(?![\w.]*\d)", section)
+    summary = json.loads((README.parent / "results" / "h200" / "summary.json").read_text())
+    known = {f"{figure['value']:.2f}" for figure in summary.values()}
+    assert len(quoted) >= 10
+    assert set(quoted) <= known
 
 
 def test_the_main_calls_have_examples() -> None:
