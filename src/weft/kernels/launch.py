@@ -94,7 +94,7 @@ def _stand_in(layout: Layout | Box | None) -> Any:
 class KernelLaunch:
     """A kernel bound to one schedule: call it with tensors, alpha and beta.
 
-    For a GPU that is there, the kernel is compiled and loaded when this is made, so that a call, perhaps within a graph
+    For a GPU that is there, and a grid that is not empty, the kernel is compiled and loaded when this is made, so that a call, perhaps within a graph
     capture, only launches. In the interpreter it runs as Python. For any other target it only carries what
     `inspect.compiled` needs.
     """
@@ -120,7 +120,7 @@ class KernelLaunch:
         self._device = target.device if target.kind in ("cuda", "hip") else None
         self._run: Callable[..., Any] = partial(kernel[(programs,)], **constants, **self.options)
         self._trailing: tuple[Any, ...] = ()
-        if self._device is not None and torch.cuda.is_available():
+        if programs and self._device is not None and torch.cuda.is_available():
             with torch.cuda.device(self._device):
                 self._run = self._compiled()[(programs, 1, 1)]
             self._trailing = tuple(constants.values())

@@ -72,6 +72,8 @@ def supports(contraction: Contraction, target: Target) -> str | None:
             return f"the modes of role {role.value} do not lie together: this is no matrix product as it lies"
     if 0 in (contraction.m, contraction.n, contraction.k, contraction.batch):
         return "a mode is empty"
+    if any(number >= 2**31 for mode in contraction.modes for number in (mode.extent, *mode.strides)):
+        return "an extent or stride is past the library's 32-bit integers"
     return _stride_reason(contraction)
 
 
