@@ -94,9 +94,9 @@ def _stand_in(layout: Layout | Box | None) -> Any:
 class KernelLaunch:
     """A kernel bound to one schedule: call it with tensors, alpha and beta.
 
-    For a GPU that is there, and a grid that is not empty, the kernel is compiled and loaded when this is made, so that a call, perhaps within a graph
-    capture, only launches. In the interpreter it runs as Python. For any other target it only carries what
-    `inspect.compiled` needs.
+    For a GPU that is there, and a grid that is not empty, the kernel is compiled and loaded when this is made, so that
+    a call, perhaps within a graph capture, only launches. In the interpreter it runs as Python. For any other target it
+    only carries what `inspect.compiled` needs.
     """
 
     def __init__(
