@@ -38,7 +38,7 @@ def matmul(
     `a` is (..., m, k) and `b` (..., k, n), or with `transpose_a` and `transpose_b` (..., k, m) and (..., n, k); the
     result is (..., m, n). As with `torch.matmul` dimensions before the last two are batches and broadcast, and a vector
     (k,) is a row on the left, a column on the right, and its dimension is not in the result. Row- and column-major
-    matrices, and any other strides, mix freely: no copy is made for them.
+    matrices, and any other strides, mix freely.
 
     `c`: what is added, of the result's rank, its extents those of the result or 1; not read where ``beta == 0``, the
     default. To accumulate, as BLAS does, pass one tensor as `c` and `out`. All other options, types and errors are

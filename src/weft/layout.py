@@ -158,7 +158,7 @@ def transpose_(x: Any, dims: Sequence[int] = (-2, -1), *, alpha: Scalar = 1.0, b
         if factor != 1 and tensor.dtype is torch.bool:
             raise DTypeError("bool is not scaled")
         with torch.no_grad():
-            _transpose(tensor, described, factor, resolve_backend(backend, tensor.device))
+            _transpose(tensor, described, factor if factor != 1 else 1, resolve_backend(backend, tensor.device))
         if described.square:
             return x
         result = tensor.as_strided(described.result_shape(), described.result_strides(), tensor.storage_offset())

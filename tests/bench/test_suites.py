@@ -45,6 +45,14 @@ def test_beyond_has_what_tccg_lacks() -> None:
     assert any(max(map(torch.Size.numel, map(torch.Size, (*e.case.shapes, e.case.d_shape)))) > 2**31 for e in found)
 
 
+def test_dense_is_three_types_of_products_and_states() -> None:
+    found = entries("dense")
+    groups = [entry.group for entry in found]
+    assert groups.count("fp32") == groups.count("fp64") == groups.count("fp16_fp16") == len(found) // 3
+    assert {entry.case.dtypes[0] for entry in found} == {torch.float32, torch.float64, torch.float16}
+    assert {entry.case.equation for entry in found} == {"mk,kn->mn", "km,kn->mn", "mk,nk->mn", "km,nk->mn"}
+
+
 def test_names_are_unique_within_their_group() -> None:
     for suite in SUITES:
         names = [(entry.group, entry.case.name) for entry in entries(suite)]

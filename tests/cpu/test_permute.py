@@ -48,7 +48,9 @@ def every_way(permutation: Permutation) -> Iterator[room.PermuteSchedule]:
 
 
 @pytest.mark.parametrize(("equation", "shape"), CASES, ids=str)
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float32, torch.float64, torch.complex128], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.uint8, torch.bfloat16, torch.float32, torch.float64, torch.complex128], ids=str
+)
 @pytest.mark.usefixtures("small_blocks")
 def test_every_way_moves_every_bit(equation: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
     x = any_bits(shape, dtype, 1)
@@ -161,7 +163,9 @@ class TestBlocks:
 
 
 @pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if dtype is not torch.bool], ids=str)
-@pytest.mark.parametrize(("batch", "rows", "columns", "run"), [(3, 5, 7, 1), (2, 16, 33, 1), (4, 3, 5, 3), (1, 1, 9, 2)])
+@pytest.mark.parametrize(
+    ("batch", "rows", "columns", "run"), [(3, 5, 7, 1), (2, 16, 33, 1), (4, 3, 5, 3), (1, 1, 9, 2)]
+)
 def test_exchange(batch: int, rows: int, columns: int, run: int, dtype: torch.dtype) -> None:
     x = any_bits((batch, rows, columns, run), dtype, 3)
     found = exchanged(x.reshape(-1), rows, columns, run)

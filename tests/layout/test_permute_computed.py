@@ -59,12 +59,18 @@ class TestFunction:
             return value + 1
 
         x = values((3, 4), HALF, backend, integers=True)
-        assert torch.equal(weft.permute(x, "ab->ba", fn=note, out_dtype=SINGLE, backend=backend.name), (x.T + 1).float())
+        assert torch.equal(
+            weft.permute(x, "ab->ba", fn=note, out_dtype=SINGLE, backend=backend.name), (x.T + 1).float()
+        )
         assert set(seen) == {HALF}
 
     @pytest.mark.parametrize(
         ("fn", "dtype", "result"),
-        [(torch.relu, HALF, HALF), (lambda v: v.to(torch.float32) / 2, torch.int32, SINGLE), (lambda v: v > 0, SINGLE, torch.bool)],
+        [
+            (torch.relu, HALF, HALF),
+            (lambda v: v.to(torch.float32) / 2, torch.int32, SINGLE),
+            (lambda v: v > 0, SINGLE, torch.bool),
+        ],
     )  # fmt: skip
     def test_result_has_the_functions_type(
         self, fn: Callable[..., torch.Tensor], dtype: torch.dtype, result: torch.dtype, backend: Backend

@@ -65,9 +65,7 @@ class TestRun:
             (torch.ones(13)[1:].view(3, 4), weft.ShapeError, "aligned"),
         ],
     )
-    def test_refuses_what_lies_otherwise(
-        self, other: torch.Tensor, error: type[weft.WeftError], words: str
-    ) -> None:
+    def test_refuses_what_lies_otherwise(self, other: torch.Tensor, error: type[weft.WeftError], words: str) -> None:
         p = weft.plan_permute(torch.ones(3, 4), "ab->ba")
         out = torch.full((4, 3), 7.0)
         with pytest.raises(error, match=words):

@@ -3,6 +3,7 @@
     tccg          the 48 TCCG contractions, for pairs of number types
     tccg-fusion   the same with no function, ReLU, leaky ReLU and ELU on A, B and D
     beyond        what TCCG lacks
+    dense         products of dense matrices: square, wide, tall, growing and thin, and the transposition states
 
 A suite is a function that makes entries; `SUITES` knows them by name.
 """
@@ -17,6 +18,7 @@ import torch
 
 from weft import cases
 from weft.cases import Case
+from weft.cases.layout import dense, dense_states
 from weft.errors import WeftError
 
 
@@ -44,7 +46,11 @@ PAIRS: dict[str, tuple[torch.dtype, torch.dtype, str | None]] = {
     "complex64_tf32": (torch.complex64, torch.complex64, "tf32"),
     "complex128": (torch.complex128, torch.complex128, None),
 }
-DEFAULT_PAIRS = {"tccg": ("fp16_fp32", "fp16_fp16"), "tccg-fusion": ("fp16_fp32",)}
+DEFAULT_PAIRS = {
+    "tccg": ("fp16_fp32", "fp16_fp16"),
+    "tccg-fusion": ("fp16_fp32",),
+    "dense": ("fp32", "fp64", "fp16_fp16"),
+}
 FUSED = (None, "relu", "leaky_relu", "elu")
 PLAIN = "none"  # the group of the fusion suite without a function
 
@@ -58,7 +64,7 @@ _TOPICS = (
 def entries(name: str, pairs: Sequence[str] = (), only: Sequence[str] = (), work: int | None = None) -> list[Entry]:
     """The cases of suite `name`.
 
-    `pairs` chooses number types from `PAIRS` (TCCG alone has a choice), `only` the cases whose name matches one of
+    `pairs` chooses number types from `PAIRS` (`beyond` has no choice), `only` the cases whose name matches one of
     these: a number (of TCCG), a name, or a pattern with ``*``. `work` shrinks every case to so many multiply-adds.
     `WeftError` for names that do not exist, and when nothing is left.
     """
@@ -100,15 +106,26 @@ def _beyond(pairs: Sequence[str]) -> list[Entry]:
     ]
 
 
+def _dense(pairs: Sequence[str]) -> list[Entry]:
+    found = []
+    for pair in pairs:
+        dtype, out, precision = PAIRS[pair]
+        for case in (*dense(dtype), *dense_states(dtype)):
+            found.append(Entry(replace(case, dtypes=(dtype, dtype, out), precision=precision), pair, case.name))
+    return found
+
+
 SUITES: dict[str, Callable[[Sequence[str]], list[Entry]]] = {
     "tccg": _tccg,
     "tccg-fusion": _fusion,
     "beyond": _beyond,
+    "dense": _dense,
 }
 ABOUT = {
     "tccg": "the 48 contractions of the TCCG benchmark, for pairs of number types",
     "tccg-fusion": "the same with no function, ReLU, leaky ReLU and ELU on A, B and D",
     "beyond": "batches, diagonals, lone modes, other number types, small, odd, strided, fused and large ones",
+    "dense": "dense matrices: square from 100 to 10000, wide, tall, growing and thin ones, all transposition states",
 }
 
 
