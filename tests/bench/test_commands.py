@@ -102,7 +102,12 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
         str(tmp_path / "out"), "--work", "1024", "--budget", "0.3", "--rrs", "0", "--device", "cpu",
     ]  # fmt: skip
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ.copy()
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ.copy(),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # background jobs inherit it ignored
     )
     assert process.stdout is not None
     process.stdout.readline()  # the first case's line
