@@ -16,6 +16,7 @@ from weft.cache import BoundedCache
 from weft.errors import DTypeError, NotationError, ShapeError, UnsupportedError, call_context
 from weft.fn import Pointwise, fingerprint, trace
 from weft.interop import as_result, as_tensor, like
+from weft.layout import permute
 from weft.plan.checks import describe_call, reject_gradient
 from weft.plan.plan import Functions, Plan, Request
 from weft.plan.schedule import Scalar
@@ -169,6 +170,10 @@ def einsum(
         target = as_result(out) if out is not None else None
         terms = list(notation.inputs)
         step = partial(contract, precision=precision, accumulate=accumulate, backend=backend)
+        if len(tensors) == 1 and set(terms[0]) == set(notation.output) and not (epilogue or precision or accumulate):
+            # Nothing is summed: elements arrive bit for bit, whatever their type.
+            moved = permute(tensors[0], (terms[0], notation.output), out=target, out_dtype=out_dtype, backend=backend)
+            return out if out is not None else like(operands[0], moved)
         if len(tensors) == 1:
             terms.append(())
             tensors.append(_one(tensors[0].dtype, tensors[0].device))
