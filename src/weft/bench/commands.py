@@ -43,7 +43,7 @@ def register(app: typer.Typer) -> None:
 
 
 def bench(
-    suite: Annotated[str | None, typer.Argument(help="tccg, tccg-fusion or beyond.", show_default=False)] = None,
+    suite: Annotated[str | None, typer.Argument(help="tccg, tccg-fusion, beyond or dense.", show_default=False)] = None,
     peers: Annotated[
         str | None, typer.Option(help="cutensor,torch,compile,ttgt,numpy,opt_einsum: some of them.")
     ] = None,

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from weft.cpu.model import FUNCTION, WORKERS_CALL, compact
+from weft.cpu.copy_model import LINE, compact, merged_dimensions
+from weft.cpu.model import FUNCTION, WORKERS_CALL
 from weft.cpu.permute_blocks import Blocks, Units, stored_type
 from weft.spec.permutation import Permutation
 
@@ -27,7 +28,6 @@ PAIR = 57e-9  # each pair of innermost dimensions of a block: torch's iterator s
 READ_BYTE = 0.07e-9  # more, of a block that is read from memory,
 READ_RUN = 34e-9  # and for each of its runs;
 WRITE_RUN = 141e-9  # for each run that is written to memory
-LINE = 64  # bytes
 # A line that is read in pieces comes back after so many bytes of others; each piece then costs so much more.
 MISSES = (
     *((1 << 12, 0.1e-9), (1 << 18, 0.5e-9), (1 << 21, 0.9e-9)),
@@ -51,7 +51,7 @@ def straight_seconds(moved: Units, cores: int) -> float:
     row = math.prod(e for e, t, s in zip(extents, to_d, from_x, strict=True) if t == s == 1)
     missed = next(cost for reach, cost in MISSES if _distance(extents, to_d, from_x, size) <= reach)
     seconds = elements * (size * FAR_BYTE if row > 1 else STRIDED[size])
-    seconds += elements / _merged(extents, to_d, from_x)[0][0] * ROW
+    seconds += elements / _loops(extents, to_d, from_x)[0][0] * ROW
     seconds += elements / row * missed if row * size < LINE else 0.0
     return LAUNCH + seconds / cores
 
@@ -111,24 +111,15 @@ def _transposition(size: int, words: int, rows: int) -> float:
 def _copy(extents: Sequence[int], to: Sequence[int], source: Sequence[int], size: int) -> float:
     """A strided copy within cache on one core."""
     elements = math.prod(extents)
-    dims = _merged(extents, to, source)
+    dims = _loops(extents, to, source)
     (inner, step_to, step_from), second = dims[0], dims[1][0] if len(dims) > 1 else 1
     each = size * NEAR_BYTE if step_to == step_from == 1 else STRIDED[size]
     return elements * (each + PAIR / (inner * second))
 
 
-def _merged(extents: Sequence[int], to: Sequence[int], source: Sequence[int]) -> list[tuple[int, int, int]]:
-    """(extent, stride of the destination, stride of the source) as torch's iterator goes over them, innermost first.
-
-    It takes the dimensions in the order of the destination's strides and merges neighbours; there is one at least.
-    """
-    merged: list[tuple[int, int, int]] = []
-    for t, s, extent in sorted((t, s, e) for e, t, s in zip(extents, to, source, strict=True) if e > 1):
-        if merged and (t, s) == (merged[-1][1] * merged[-1][0], merged[-1][2] * merged[-1][0]):
-            merged[-1] = (merged[-1][0] * extent, *merged[-1][1:])
-        else:
-            merged.append((extent, t, s))
-    return merged or [(1, 1, 1)]
+def _loops(extents: Sequence[int], to: Sequence[int], source: Sequence[int]) -> list[tuple[int, int, int]]:
+    """(extent, stride of the destination, of the source) as torch's iterator goes over them; one at least."""
+    return merged_dimensions(extents, to, source) or [(1, 1, 1)]
 
 
 def _run(extents: Sequence[int], strides: Sequence[int]) -> int:
