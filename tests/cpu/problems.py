@@ -164,7 +164,8 @@ def check(problem: Problem, *, every: bool = True, steepest: float = 1.0) -> Non
     store = problem.dtype
     rounding = torch.finfo(store).eps if store.is_floating_point or store.is_complex else 0.0
     factor = 4 if accumulate.is_complex else 1
-    bound = steepest * factor * (reduced(problem) + 8) * unit * size + rounding * np.abs(expected)
+    smallest = rounding * torch.finfo(store).smallest_normal if rounding else 0.0
+    bound = steepest * factor * (reduced(problem) + 8) * unit * size + rounding * np.abs(expected) + smallest
     for schedule, d in problem.results(every):
         error = np.abs(wide(d) - expected)
         assert np.all(error <= bound), f"{schedule}: off by {np.max(error - bound)} beyond its bound"

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from weft.cpu.anatomy import Anatomy, Group, Operand
 from weft.cpu.blocking import block_counts, collapsed_stride
-from weft.cpu.schedule import CpuSchedule, Reading, buffer_bytes, buffers
+from weft.cpu.copy_model import compact, crawls
+from weft.cpu.schedule import CpuSchedule, Reading, buffer_bytes, buffers, table_bytes
 from weft.cpu.shaping import innermost
 from weft.cpu.workers import split
 from weft.spec import Role
 
+MOST_SHAPES = 16  # of odd blocks, each of which has a table of its own
 WORTH_SHARING = 1_000_000  # nanoseconds of work from which several workers save more than waking them costs
 
 
@@ -24,10 +26,12 @@ def assemble(anatomy: Anatomy, rows: Role, order: Group, tile: tuple[int, ...], 
     ]
     batch_size, m_size, n_size, k_size = (math.prod(tile[at] for at in group) for group in groups)
     batch_blocks, m_blocks, n_blocks, _ = (block_counts(group, spread, anatomy.extents) for group in groups)
-    a = _reading(anatomy, anatomy.a, spread, (batch, m, k))
-    b = _reading(anatomy, anatomy.b, spread, (batch, n, k))
-    packs_a, packs_b = m_size * m_blocks * a.packed, n_size * n_blocks * b.packed
     row_group, column_group = (m, n) if rows is Role.M else (n, m)
+    result = (*batch, *row_group, *column_group)
+    in_place = _writes_in_place(anatomy, spread, batch, row_group, column_group)
+    a = _reading(anatomy, anatomy.a, spread, (batch, m, k), result)
+    b = _reading(anatomy, anatomy.b, spread, (batch, n, k), result)
+    packs_a, packs_b = m_size * m_blocks * a.packed, n_size * n_blocks * b.packed
     workers, threads = split(cores)
     worth = batch_blocks * m_blocks * n_blocks >= 2 and _work(anatomy) >= WORTH_SHARING
     draft = CpuSchedule(
@@ -37,21 +41,24 @@ def assemble(anatomy: Anatomy, rows: Role, order: Group, tile: tuple[int, ...], 
         inner=Role.N if packs_a + packs_b * m_blocks <= packs_b + packs_a * n_blocks else Role.M,
         a=a,
         b=b,
-        in_place=_writes_in_place(anatomy, spread, batch, row_group, column_group),
+        in_place=in_place,
+        d_by_table=not in_place and _by_table(anatomy, spread, result, anatomy.strides_d),
         workers=min(workers, batch_blocks * m_blocks * n_blocks) if worth else 1,
         threads=threads if worth else cores,
         block=(batch_size, m_size, n_size, k_size),
         workspace_bytes=0,
     )
-    return replace(draft, workspace_bytes=draft.workers * buffer_bytes(anatomy, buffers(anatomy, draft)))
+    return with_workspace(anatomy, draft)
 
 
-def one_by_one(schedule: CpuSchedule) -> CpuSchedule:
+def one_by_one(anatomy: Anatomy, schedule: CpuSchedule) -> CpuSchedule:
     """The same blocks without workers: one workspace, and all of torch's threads at each block."""
-    workers = schedule.workers
-    return replace(
-        schedule, workers=1, threads=workers * schedule.threads, workspace_bytes=schedule.workspace_bytes // workers
-    )
+    return with_workspace(anatomy, replace(schedule, workers=1, threads=schedule.workers * schedule.threads))
+
+
+def with_workspace(anatomy: Anatomy, schedule: CpuSchedule) -> CpuSchedule:
+    each = buffer_bytes(anatomy, buffers(anatomy, schedule))
+    return replace(schedule, workspace_bytes=schedule.workers * each + table_bytes(anatomy, schedule))
 
 
 def _work(anatomy: Anatomy) -> int:
@@ -61,14 +68,32 @@ def _work(anatomy: Anatomy) -> int:
     return batch * (moved + m * n * k // 30)
 
 
-def _reading(anatomy: Anatomy, operand: Operand, tile: Mapping[int, int], groups: tuple[Group, ...]) -> Reading:
+def _reading(
+    anatomy: Anatomy, operand: Operand, tile: Mapping[int, int], groups: tuple[Group, ...], result: Group
+) -> Reading:
+    """How blocks of these extents are read: where they lie if that can be, and is not slow."""
     batch, free, sums = groups
-    if operand.obstacle is None and (anatomy.elementwise or _is_matrix(anatomy, operand, tile, groups)):
-        return Reading(packed=False)
+    if operand.obstacle is None:
+        if anatomy.elementwise:
+            strides = [operand.strides[at] for at in result]
+            if not crawls([tile[at] for at in result], [anatomy.strides_d[at] for at in result], strides):
+                return Reading(packed=False)
+        elif _is_matrix(anatomy, operand, tile, groups):
+            return Reading(packed=False)
     contiguous = innermost([at for at in (*batch, *free, *sums, *operand.alone) if tile[at] > 1], operand.strides)
     # The parts of a complex factor of a real one must be columns: its free modes are contiguous.
     pair = anatomy.mixed and operand.compute.is_complex
-    return Reading(packed=True, sum_inner=contiguous in sums and not pair, alone_inner=contiguous in operand.alone)
+    sum_inner = contiguous in sums and not pair
+    order = (*batch, *free, *sums) if sum_inner else (*batch, *sums, *free)
+    by_table = not operand.alone and _by_table(anatomy, tile, order, operand.strides)
+    return Reading(True, by_table and not operand.conjugate, sum_inner, contiguous in operand.alone)
+
+
+def _by_table(anatomy: Anatomy, tile: Mapping[int, int], order: Group, strides: Sequence[int]) -> bool:
+    """Whether blocks are copied between a buffer in this order and memory by a table of offsets."""
+    sizes = [tile[at] for at in order]
+    shapes = math.prod(2 if anatomy.extents[at] % tile[at] else 1 for at in order)
+    return shapes <= MOST_SHAPES and crawls(sizes, compact(sizes), [strides[at] for at in order])
 
 
 def _is_matrix(anatomy: Anatomy, operand: Operand, tile: Mapping[int, int], groups: tuple[Group, ...]) -> bool:
@@ -79,6 +104,8 @@ def _is_matrix(anatomy: Anatomy, operand: Operand, tile: Mapping[int, int], grou
     if batch is None or free is None or sums is None:
         return False
     free_size, sum_size = (math.prod(tile[at] for at in group) for group in groups[1:])
+    if free_size == 1 or sum_size == 1:  # a vector: with gaps it is read faster packed
+        return max(free, sums) <= 1
     return _leads(free, free_size, sums) or _leads(sums, sum_size, free)
 
 

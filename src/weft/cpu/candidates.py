@@ -31,7 +31,7 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
             for rows in _orientations(anatomy):
                 schedule = assemble(anatomy, rows, order, tile, cores)
                 if schedule.workspace_bytes > cap:
-                    schedule = one_by_one(schedule)
+                    schedule = one_by_one(anatomy, schedule)
                 if schedule.workspace_bytes <= WORKSPACE_CAP and schedule not in found:
                     found[schedule] = price(anatomy, schedule)
     kept: list[CpuSchedule] = []

@@ -10,6 +10,8 @@ COPY_STRAIGHT = 0.15e-9  # both sides contiguous along the innermost dimension
 COPY_STRIDED = 1.1e-9
 COPY_ROW = 3e-9  # for each innermost row
 COPY_TILE = 45e-9  # for each pair of innermost dimensions: torch's iterator steps once for each
+FEW = 512  # elements that are copied in a microsecond one way or the other
+TABLE = 0.9e-9  # by a table of offsets, in any order; the table itself is read too
 PARALLEL = 32768  # elements from which torch spreads a copy over its threads
 
 BANDWIDTH = 12e9  # bytes a second that one core moves from or to memory
@@ -34,10 +36,28 @@ def copy_seconds(extents: Sequence[int], to: Sequence[int], source: Sequence[int
     loop over the two innermost.
     """
     elements = math.prod(extents)
+    work = loop_seconds(merged_dimensions(extents, to, source), elements, cores)
+    return work + traffic_seconds(extents, to, source, size, cores)
+
+
+def traffic_seconds(extents: Sequence[int], to: Sequence[int], source: Sequence[int], size: int, cores: int) -> float:
+    """The memory's share of a copy."""
     far = max(to, source, key=lambda strides: max(strides, default=0))
     run = _run(extents, far)
-    traffic = elements / run * _lines(run * size)
-    return loop_seconds(merged_dimensions(extents, to, source), elements, cores) + traffic / (BANDWIDTH * cores)
+    return math.prod(extents) / run * _lines(run * size) / (BANDWIDTH * cores)
+
+
+def crawls(extents: Sequence[int], to: Sequence[int], source: Sequence[int]) -> bool:
+    """Whether torch's loops take so short steps that copying by a table is clearly faster."""
+    elements = math.prod(extents)
+    return elements > FEW and loop_seconds(merged_dimensions(extents, to, source), elements, 1) > 1.4 * TABLE * elements
+
+
+def table_seconds(extents: Sequence[int], to: Sequence[int], source: Sequence[int], size: int, cores: int) -> float:
+    """Seconds to copy a block by a table."""
+    elements = math.prod(extents)
+    work = elements * TABLE / (cores if elements >= PARALLEL else 1)
+    return work + traffic_seconds(extents, to, source, size, cores)
 
 
 def loop_seconds(merged: Sequence[tuple[int, int, int]], elements: int, cores: int) -> float:

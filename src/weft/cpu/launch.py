@@ -99,12 +99,12 @@ class _Worker:
         beta: Scalar,
     ) -> None:
         sizes, anatomy, multiply, rows_inside = self.sizes, self.anatomy, self.multiply, self.rows_inside
-        shared = [allocate(size, torch.uint8) for size in (sizes.stage, sizes.wide, sizes.part)]
+        shared = [allocate(size, torch.uint8) for size in (sizes.raw, sizes.stage, sizes.wide, sizes.part)]
         read_a = self.reader_a.bind(a, Scratch(allocate(sizes.a, anatomy.a.compute), *shared))
         read_b = self.reader_b.bind(b, Scratch(allocate(sizes.b, anatomy.b.compute), *shared))
         read_left, read_right = (read_a, read_b) if self.left_is_a else (read_b, read_a)
         accumulator = self.writer.accumulator(d, allocate(sizes.accumulator, anatomy.accumulate))
-        finish = self.writer.finisher(c, d, shared[0], alpha, beta)
+        finish = self.writer.finisher(c, d, shared[0], shared[1], alpha, beta)
         parts = () if anatomy.empty_sum else self.sums
 
         for batch, outer, inners in tasks:

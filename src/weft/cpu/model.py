@@ -27,6 +27,7 @@ from weft.cpu.copy_model import (
     merged_dimensions,
     ownership_seconds,
     search_seconds,
+    table_seconds,
 )
 from weft.cpu.schedule import CpuSchedule, stages_addend
 from weft.cpu.workers import split
@@ -166,6 +167,9 @@ def _elementwise_seconds(anatomy: Anatomy, schedule: CpuSchedule) -> float:
     elements, size = math.prod(extents), anatomy.accumulate.itemsize
     seconds = 0.0
     for operand in (anatomy.a, anatomy.b):
+        if schedule.reading(operand).packed:
+            seconds += elements * COPY_STRAIGHT / cores
+            continue
         merged = merged_dimensions(extents, to, [operand.strides[at] for at in order])
         seconds += loop_seconds(merged, elements, cores)
         if merged and merged[0][2] > 1 and elements * size > CACHE * cores:
@@ -224,7 +228,8 @@ def _read_seconds(anatomy: Anatomy, schedule: CpuSchedule, operand: Operand) -> 
     if not reading.packed:
         return math.prod(extents) * size / (BANDWIDTH * cores)
     parts = block_counts(operand.alone, dict(enumerate(schedule.tile)), anatomy.extents)
-    seconds = copy_seconds(extents, compact(extents), strides, size, cores)
+    copy = table_seconds if reading.by_table else copy_seconds
+    seconds = copy(extents, compact(extents), strides, size, cores)
     seconds += search_seconds(extents, strides, size, cores)
     elements = math.prod(extents)
     if operand.sums_where_it_lies:
@@ -253,7 +258,8 @@ def _finish_seconds(anatomy: Anatomy, schedule: CpuSchedule) -> float:
     if schedule.in_place:
         seconds += elements * size / (BANDWIDTH * cores)
     else:
-        seconds += copy_seconds(extents, strides, compact(extents), size, cores)
+        copy = table_seconds if schedule.d_by_table else copy_seconds
+        seconds += copy(extents, strides, compact(extents), size, cores)
         seconds += search_seconds(extents, strides, size, cores)
     if contraction.c is not None:
         strides = [anatomy.strides_c[at] for at in order]

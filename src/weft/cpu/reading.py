@@ -6,7 +6,7 @@ type, given to the operand's function, widened to the compute type, and summed o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -14,6 +14,7 @@ import torch
 from weft.cpu.anatomy import Anatomy, Operand
 from weft.cpu.blocking import Span, collapsed_stride, group_spans
 from weft.cpu.schedule import CpuSchedule
+from weft.cpu.tables import Table, tables
 from weft.fn import Pointwise
 from weft.spec import Role
 
@@ -33,6 +34,7 @@ class Scratch(NamedTuple):
     """The memory in which one call packs one operand; empty where it needs none."""
 
     packed: torch.Tensor
+    raw: torch.Tensor  # bytes
     stage: torch.Tensor  # bytes
     wide: torch.Tensor  # bytes
     part: torch.Tensor  # bytes
@@ -61,6 +63,10 @@ class BlockReader:
         self.steps = [collapsed_stride(group, tile, operand.strides) for group in groups]
         self.batched = schedule.block_size(anatomy.batch) > 1
         self.others = len(anatomy.n if operand.name == "A" else anatomy.m)
+        self.tables: Mapping[Extents, Table] = {}
+        if self.reading.by_table:
+            order = self._block_order(*groups)
+            self.tables = tables(order, schedule.tile, anatomy.extents, operand.strides)
         alone = schedule.ordered(operand.alone)
         self.alone_strides = tuple(operand.strides[at] for at in alone)
         self.alone_spans = group_spans(anatomy, alone, tile) if alone else []
@@ -102,7 +108,12 @@ class BlockReader:
     def _packing(self, tensor: torch.Tensor, scratch: Scratch) -> Read:
         packed: dict[tuple[Extents, Extents, Extents], _Packed] = {}
         base, at = int(tensor.storage_offset()), self.at
-        evaluate = self._summing(tensor, scratch) if self.alone_spans else self._copying(tensor, scratch)
+        if self.alone_spans:
+            evaluate = self._summing(tensor, scratch)
+        elif self.tables and not (tensor.is_conj() or tensor.is_neg()):
+            evaluate = self._gathering(tensor, scratch)
+        else:
+            evaluate = self._copying(tensor, scratch)
         last: tuple[Span, Span, Span] | None = None
         held: torch.Tensor
 
@@ -145,6 +156,24 @@ class BlockReader:
 
         return copy
 
+    def _gathering(self, tensor: torch.Tensor, scratch: Scratch) -> Callable[[_Packed, int], None]:
+        """The same element by element, from a table of where they lie."""
+        operand = self.operand
+        raw = scratch.raw.view(operand.storage) if operand.storage != operand.compute or operand.staged else None
+        evaluate = self._evaluating(scratch)
+
+        def gather(block: _Packed, offset: int) -> None:
+            table = self.tables[tuple(block.modes.shape)]
+            if raw is None:
+                table.gather(tensor, offset, block.flat)
+                evaluate(block.flat, block.flat, block.flat)
+            else:
+                values = raw[: block.flat.numel()]
+                table.gather(tensor, offset, values)
+                evaluate(values, block.flat, block.flat)
+
+        return gather
+
     def _summing(self, tensor: torch.Tensor, scratch: Scratch) -> Callable[[_Packed, int], None]:
         """Pack the block once for each part of the operand's own modes, and add up."""
         compute, inner = self.operand.compute, self.reading.alone_inner
@@ -184,7 +213,8 @@ class BlockReader:
             if conjugate:
                 source = source.conj()
             if stage is None:
-                modes.copy_(source)
+                if source is not modes:
+                    modes.copy_(source)
                 if function is not None:
                     flat.copy_(evaluated(function, flat))
                 return

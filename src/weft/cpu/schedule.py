@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 
 from weft.cpu.anatomy import Anatomy, Group, Operand
+from weft.cpu.tables import table_elements
 from weft.spec import Role
 
 
@@ -18,6 +19,7 @@ class Reading:
     """How blocks of A or B reach the product."""
 
     packed: bool  # copied into a workspace; otherwise used where they lie
+    by_table: bool = False  # copied element by element, by a table of offsets
     sum_inner: bool = False  # k modes contiguous in a packed block, else the free modes
     alone_inner: bool = False  # modes to be summed beforehand innermost in the staging block, else outermost
 
@@ -36,6 +38,7 @@ class CpuSchedule:
     a: Reading
     b: Reading
     in_place: bool  # products are summed in D itself; otherwise in a workspace, and copied
+    d_by_table: bool  # copied element by element, by a table of offsets
     workers: int  # blocks of D computed at once, each worker with a workspace of its own
     threads: int  # torch's threads in each worker
     block: tuple[int, int, int, int]  # elements of a block along batch, m, n and k modes
@@ -48,9 +51,10 @@ class CpuSchedule:
     def __str__(self) -> str:
         sizes = " x ".join(f"{name} {size}" for name, size in zip(("batch", "m", "n", "k"), self.block, strict=True))
         reads = ", ".join(
-            f"{name} {'packed' if reading.packed else 'in place'}" for name, reading in (("A", self.a), ("B", self.b))
+            f"{name} {'packed' if reading.packed else 'in place'}{' by table' if reading.by_table else ''}"
+            for name, reading in (("A", self.a), ("B", self.b))
         )
-        write = "in place" if self.in_place else "scattered"
+        write = "in place" if self.in_place else "scattered by table" if self.d_by_table else "scattered"
         size = self.workspace_bytes / 1024
         at_once = f"{self.workers} at once" if self.workers > 1 else "one by one"
         return f"cpu: blocks of {sizes}, {at_once}; {reads}, D {write}; workspace {size:.0f} KiB"
@@ -76,6 +80,7 @@ class Buffers(NamedTuple):
     a: int  # packed block, in A's compute type
     b: int
     accumulator: int  # in the accumulator's type
+    raw: int  # bytes: a block in its storage type, on its way through a table
     stage: int  # bytes: a block before it is rounded or widened, or one of C
     wide: int  # bytes: a block before it is summed over an operand's own modes
     part: int  # bytes: one such sum, where there are several to add
@@ -84,23 +89,39 @@ class Buffers(NamedTuple):
 def buffers(anatomy: Anatomy, schedule: CpuSchedule) -> Buffers:
     """What each worker of this schedule allocates, exactly."""
     accumulator = schedule.block_size((*anatomy.batch, *anatomy.m, *anatomy.n))
-    stage = wide = part = 0
+    raw = stage = wide = part = 0
     packed = []
     for operand in (anatomy.a, anatomy.b):
         block = schedule.block_size((*anatomy.batch, *operand.free, *anatomy.k))
-        raw = block * schedule.block_size(operand.alone)
+        whole = block * schedule.block_size(operand.alone)
         packed.append(block if schedule.reading(operand).packed else 0)
+        if schedule.reading(operand).by_table and (operand.storage != operand.compute or operand.staged):
+            raw = max(raw, block * operand.storage.itemsize)
         if operand.staged:
-            stage = max(stage, raw * operand.value.itemsize)
+            stage = max(stage, whole * operand.value.itemsize)
         if operand.alone and not operand.sums_where_it_lies:
-            wide = max(wide, raw * operand.compute.itemsize)
+            wide = max(wide, whole * operand.compute.itemsize)
         if any(schedule.tile[at] < anatomy.extents[at] for at in operand.alone):
             part = max(part, block * operand.compute.itemsize)
     if stages_addend(anatomy):
         stage = max(stage, accumulator * anatomy.accumulate.itemsize)
+    if schedule.d_by_table and anatomy.contraction.d.dtype != anatomy.accumulate:
+        raw = max(raw, accumulator * anatomy.contraction.d.dtype.itemsize)
     # Blocks of several types share these bytes: whole numbers of the widest elements.
-    stage, wide, part = (-(-size // 16) * 16 for size in (stage, wide, part))
-    return Buffers(packed[0], packed[1], 0 if schedule.in_place else accumulator, stage, wide, part)
+    raw, stage, wide, part = (-(-size // 16) * 16 for size in (raw, stage, wide, part))
+    return Buffers(packed[0], packed[1], 0 if schedule.in_place else accumulator, raw, stage, wide, part)
+
+
+def table_bytes(anatomy: Anatomy, schedule: CpuSchedule) -> int:
+    """What a launch holds for as long as it lives, for all workers: tables of offsets."""
+    groups = [
+        (*anatomy.batch, *operand.free, *anatomy.k)
+        for operand in (anatomy.a, anatomy.b)
+        if schedule.reading(operand).by_table
+    ]
+    if schedule.d_by_table:
+        groups.append((*anatomy.batch, *anatomy.m, *anatomy.n))
+    return sum(table_elements(group, schedule.tile, anatomy.extents) for group in groups) * torch.int64.itemsize
 
 
 def stages_addend(anatomy: Anatomy) -> bool:
@@ -117,6 +138,7 @@ def buffer_bytes(anatomy: Anatomy, sizes: Buffers) -> int:
         sizes.a * a.itemsize
         + sizes.b * b.itemsize
         + sizes.accumulator * accumulate.itemsize
+        + sizes.raw
         + sizes.stage
         + sizes.wide
         + sizes.part

@@ -53,7 +53,7 @@ def mode_order(anatomy: Anatomy, views: frozenset[str]) -> Group:
     k, m, n = anatomy.size(anatomy.k), anatomy.size(anatomy.m), anatomy.size(anatomy.n)
     a = (anatomy.a.strides, batch * m * k * anatomy.size(anatomy.a.alone), "A" in views)
     b = (anatomy.b.strides, batch * n * k * anatomy.size(anatomy.b.alone), "B" in views)
-    d = (anatomy.strides_d, batch * m * n, False)
+    d = (anatomy.strides_d, batch * m * n, anatomy.elementwise)  # where nothing is summed, the pass goes along D
     return (
         *_as_in_best(anatomy, anatomy.batch, a, b, d),
         *_as_in_best(anatomy, anatomy.m, a, d),

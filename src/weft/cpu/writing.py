@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -11,6 +11,7 @@ from weft.cpu.anatomy import Anatomy
 from weft.cpu.blocking import Span, collapsed_stride
 from weft.cpu.reading import Extents, evaluated
 from weft.cpu.schedule import CpuSchedule, stages_addend
+from weft.cpu.tables import Table, tables
 from weft.plan.schedule import Scalar
 from weft.spec import Role
 
@@ -41,6 +42,9 @@ class BlockWriter:
         self.strides_c = tuple(anatomy.strides_c[at] for at in order)
         self.steps_d = [collapsed_stride(group, tile, anatomy.strides_d) or 0 for group in groups]
         self.batched = schedule.block_size(anatomy.batch) > 1
+        self.tables: Mapping[Extents, Table] = {}
+        if schedule.d_by_table:
+            self.tables = tables(order, schedule.tile, anatomy.extents, anatomy.strides_d)
 
     def accumulator(self, d: torch.Tensor, buffer: torch.Tensor) -> Accumulator:
         if self.schedule.in_place:
@@ -77,12 +81,19 @@ class BlockWriter:
         return block
 
     def finisher(
-        self, c: torch.Tensor | None, d: torch.Tensor, stage: torch.Tensor, alpha: Scalar, beta: Scalar
+        self,
+        c: torch.Tensor | None,
+        d: torch.Tensor,
+        raw: torch.Tensor,
+        stage: torch.Tensor,
+        alpha: Scalar,
+        beta: Scalar,
     ) -> Finish:
         """alpha * sums + beta * c_fn(C), the epilogue, and the copy to D: in that order, on one block."""
         contraction, anatomy, in_place = self.anatomy.contraction, self.anatomy, self.schedule.in_place
-        epilogue, repeat, base = contraction.epilogue, anatomy.repeat, d.storage_offset()
-        strides = self.strides_d
+        epilogue, repeat, base = contraction.epilogue, anatomy.repeat, int(d.storage_offset())
+        strides, by_table = self.strides_d, self.tables
+        converted = raw.view(d.dtype) if d.dtype != anatomy.accumulate else None
         addend = self._addend(c, stage) if c is not None else None
 
         def finish(b: Span, r: Span, k: Span, block: Block) -> None:
@@ -95,7 +106,14 @@ class BlockWriter:
                 values.add_(addend(b, r, k), alpha=beta)
             if epilogue is not None:
                 values = evaluated(epilogue, values)
-            if not in_place:
+            if by_table:
+                flat = values.reshape(-1)
+                if converted is not None:
+                    flat = converted[: flat.numel()].copy_(flat)
+                elif flat.dtype != d.dtype:  # as the epilogue returned it
+                    flat = flat.to(d.dtype)
+                by_table[tuple(block.modes.shape)].scatter(flat, d, base + b.at.d + r.at.d + k.at.d)
+            elif not in_place:
                 d.as_strided(block.modes.shape, strides, base + b.at.d + r.at.d + k.at.d).copy_(values)
             elif epilogue is not None:
                 block.modes.copy_(values)
