@@ -27,7 +27,7 @@ Function = Callable[[torch.Tensor], torch.Tensor]
 
 TARGET = Target("cpu", name="CPU", processors=2)
 # Sizes of blocks far too small to be chosen, so that a few elements take many blocks and odd last ones.
-TINY = (Targets(1, 1, 1), Targets(2, 3, 2), Targets(7, 5, 3), Targets(4, 64, 5), Targets(64, 3, 64))
+TINY = (Targets(1, 2, 1), Targets(2, 3, 2), Targets(7, 5, 3), Targets(4, 64, 5), Targets(64, 3, 64))
 
 
 @dataclass
