@@ -38,6 +38,10 @@ MOST_PROGRAMS = 2**31 - 1  # grid x; y and z are not used, they stop at 65535
 
 def common_reasons(contraction: Contraction) -> str | None:
     """Why no Triton kernel of weft can compute this, in one sentence; None where nothing stands against it."""
+    if contraction.extras:
+        return "functions with operands, coordinates or several outputs do not run here yet"
+    if contraction.algebra is not None:
+        return f"the algebra {contraction.algebra.name} does not run here yet"
     arithmetic = contraction.arithmetic
     layouts = [layout for layout in (contraction.a, contraction.b, contraction.c, contraction.d) if layout]
     for dtype in (*(layout.dtype for layout in layouts), arithmetic.product, arithmetic.accumulate):

@@ -57,6 +57,8 @@ def supports(contraction: Contraction, target: Target) -> str | None:
     arithmetic = contraction.arithmetic
     if target.kind not in ("cuda", "hip"):
         return "only a GPU's library is called"
+    if contraction.extras or contraction.algebra is not None:
+        return "the library takes neither operands of functions nor an algebra"
     if any((contraction.a_fn, contraction.b_fn, contraction.c_fn, contraction.epilogue)):
         return "a function is fused, which the library cannot do"
     if arithmetic.precision != "ieee" or {contraction.a.dtype, contraction.b.dtype} != {arithmetic.product}:

@@ -51,6 +51,10 @@ class ReducedSchedule:
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:
+    if contraction.extras:
+        return "functions with operands, coordinates or several outputs do not run here yet"
+    if contraction.algebra is not None:
+        return "products of sums are sums of products in plus-times only"
     if not any(_lone(contraction, operand) for operand in (A, B)):
         return "no mode is summed in one operand alone"
     if 0 in (mode.extent for mode in contraction.modes):
@@ -161,7 +165,7 @@ def _product(contraction: Contraction, steps: Sequence[Contraction | None]) -> C
         a, b = (lies.get(mode.labels, 0) for lies in strides)
         if mode.role is Role.K and not a and not b and (mode.strides.a or mode.strides.b):
             continue  # a lone mode, summed by now
-        modes.append(replace(mode, strides=mode.strides._replace(a=a, b=b)))
+        modes.append(replace(mode, strides=Strides(a, b, *mode.strides[2:])))
     a_step, b_step = steps
     accumulate, precision = contraction.arithmetic.accumulate, contraction.arithmetic.precision
     return canonical(

@@ -21,6 +21,7 @@ from weft.spec import Contraction
 from weft.spec.permutation import Permutation
 
 Scalar = int | float | complex
+Extras: TypeAlias = tuple[torch.Tensor | None, ...]
 Description: TypeAlias = Contraction | Permutation
 
 
@@ -70,6 +71,21 @@ class Launch(Protocol):
     ) -> None: ...
 
 
+class ExtendedLaunch(Protocol):
+    """The launch of a contraction with extras: for each of them its tensor, or None for an index."""
+
+    def __call__(
+        self,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        c: torch.Tensor | None,
+        d: torch.Tensor,
+        alpha: Scalar,
+        beta: Scalar,
+        extras: Extras,
+    ) -> None: ...
+
+
 class PermutationLaunch(Protocol):
     """The same of a permutation. Where something is added, `c` is `d` itself."""
 
@@ -105,4 +121,6 @@ class Family(Protocol):
 
     def predict(self, description: Any, schedule: Schedule, target: Target) -> float: ...
 
-    def build(self, description: Any, schedule: Schedule, target: Target) -> Launch | PermutationLaunch: ...
+    def build(
+        self, description: Any, schedule: Schedule, target: Target
+    ) -> Launch | ExtendedLaunch | PermutationLaunch: ...

@@ -9,26 +9,29 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from weft.spec.contraction import Contraction, Mode, Role, Strides
+from weft.spec.contraction import Contraction, Mode, Role
 
 _ORDER = {Role.BATCH: 0, Role.M: 1, Role.N: 2, Role.K: 3}
 
 
 def canonical(contraction: Contraction) -> Contraction:
     """The same contraction with the fewest modes, outermost first within each role (in D; in A for k)."""
-    modes = [_classed_by_strides(mode) for mode in contraction.modes if mode.extent != 1]
+    modes = [_classed_by_strides(mode, contraction) for mode in contraction.modes if mode.extent != 1]
     modes.sort(key=_outermost_first)
     return replace(contraction, modes=tuple(merged(modes)))
 
 
-def _classed_by_strides(mode: Mode) -> Mode:
-    """Stride 0 in an operand is absence from it: functions see values, not positions, so the result is the same."""
+def _classed_by_strides(mode: Mode, contraction: Contraction) -> Mode:
+    """Stride 0 in an operand, and in all that its function takes beside the value, is absence from it."""
     if mode.role is Role.K:
         return mode
-    if mode.strides.a and mode.strides.b:
+    strides = mode.strides
+    in_a = strides.a or any(strides.extra[at] for at in contraction.a_args)
+    in_b = strides.b or any(strides.extra[at] for at in contraction.b_args)
+    if in_a and in_b:
         role = Role.BATCH
     else:
-        role = Role.N if mode.strides.b else Role.M
+        role = Role.N if in_b else Role.M
     return replace(mode, role=role)
 
 
@@ -51,11 +54,11 @@ def merged(modes: list[Mode]) -> list[Mode]:
 
 
 def together(outer: Mode, inner: Mode) -> bool:
-    """Whether stepping `outer` once is stepping past the end of `inner`, in all four tensors."""
+    """Whether stepping `outer` once is stepping past the end of `inner`, in every tensor."""
     return outer.role is inner.role and all(
         far == near * inner.extent for far, near in zip(outer.strides, inner.strides, strict=True)
     )
 
 
 def _merge(outer: Mode, inner: Mode) -> Mode:
-    return Mode(outer.labels + inner.labels, outer.extent * inner.extent, outer.role, Strides(*inner.strides))
+    return Mode(outer.labels + inner.labels, outer.extent * inner.extent, outer.role, inner.strides)

@@ -1,7 +1,10 @@
 """What is to be computed: a `Contraction`, frozen and hashable, with nothing in it of how.
 
-    acc[m, n, batch] = sum over k of a_fn(A[batch, m, k]) * b_fn(B[batch, n, k])
-    D = epilogue(alpha * acc + beta * c_fn(C))
+    acc[m, n, batch] = sum over k of a_fn(A[batch, m, k], ...) * b_fn(B[batch, n, k], ...)
+    D = epilogue(alpha * acc + beta * c_fn(C, ...), ...)
+
+and the same of an algebra, with its `combine` for the product, its `reduce` for the sum and neither alpha nor beta. The
+dots stand for extras: operands and coordinates that functions take beside the value.
 
 Modes are classed by where they stand (x: there, .: not):
 
@@ -11,7 +14,8 @@ Modes are classed by where they stand (x: there, .: not):
     N       . x x
     K       x x .   reduced; also x . . and . x ., with stride 0 in the operand that lacks it
 
-All strides count elements. A mode that an operand lacks, or along which it broadcasts, has stride 0 there.
+All strides count elements. A mode that an operand lacks, or along which it broadcasts, has stride 0 there. A mode of
+role BATCH or N may have stride 0 in A where `a_fn` takes an extra that moves along it, and likewise for B.
 """
 
 from __future__ import annotations
@@ -20,12 +24,13 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 
 from weft.errors import ShapeError
 from weft.fn import Pointwise
+from weft.fn.algebra import TracedAlgebra
 from weft.spec.notation import Label, Notation, label_text
 
 
@@ -36,13 +41,39 @@ class Role(Enum):
     K = "k"
 
 
-class Strides(NamedTuple):
-    """Strides of one mode in the four tensors, in elements."""
+class Strides(tuple[int, ...]):
+    """Strides of one mode, in elements: in A, B, C and D, then in each extra of the contraction.
 
-    a: int
-    b: int
-    c: int
-    d: int
+    `strides[4 + i]` is `strides.extra[i]`.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, a: int, b: int, c: int, d: int, *extra: int) -> Strides:
+        return super().__new__(cls, (a, b, c, d, *extra))
+
+    def __getnewargs__(self) -> tuple[int, ...]:
+        return tuple(self)
+
+    @property
+    def a(self) -> int:
+        return self[0]
+
+    @property
+    def b(self) -> int:
+        return self[1]
+
+    @property
+    def c(self) -> int:
+        return self[2]
+
+    @property
+    def d(self) -> int:
+        return self[3]
+
+    @property
+    def extra(self) -> tuple[int, ...]:
+        return tuple(self[4:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +115,24 @@ class Layout(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Extra:
+    """Something that stands beside A, B, C and D and lies along the contraction's modes.
+
+    operand: a tensor whose elements a function takes beside the value.
+    index: the coordinate along one mode. It has no memory: its stride is 1 along that mode and 0 along all others, so
+        that its offset is the coordinate; `dtype` is int32 where that holds every coordinate, else int64.
+    output: a further result of D's modes, the next value of an epilogue that yields several.
+
+    `Mode.strides.extra` has its strides.
+    """
+
+    name: str = field(compare=False)
+    kind: Literal["operand", "index", "output"]
+    layout: Layout | None  # None for an index
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
 class Arithmetic:
     """The three choices of number type besides storage, and how the products are made.
 
@@ -100,8 +149,10 @@ class Arithmetic:
 class Contraction:
     """A contraction of two tensors, ready to be planned. `a`, `b`, `c`, `d` are the tensors' layouts.
 
-    `c` is None where nothing is added. Equal contractions have equal results and equal plans: functions compare by
-    the identity of what they compute.
+    `c` is None where nothing is added. `a_args`, `b_args`, `c_args` and `epilogue_args` are positions in `extras`: what
+    each function takes after the value, in the order of its parameters. One extra may serve several functions. Extras
+    of kind "output" come last, in the order in which the epilogue yields them after D. `algebra` None is plus-times.
+    Equal contractions have equal results and equal plans: functions compare by the identity of what they compute.
     """
 
     modes: tuple[Mode, ...]
@@ -116,7 +167,18 @@ class Contraction:
     epilogue: Pointwise | None = None
     conjugate_a: bool = False
     conjugate_b: bool = False
+    extras: tuple[Extra, ...] = ()
+    a_args: tuple[int, ...] = ()
+    b_args: tuple[int, ...] = ()
+    c_args: tuple[int, ...] = ()
+    epilogue_args: tuple[int, ...] = ()
+    algebra: TracedAlgebra | None = None
     text: str = field(default="", compare=False)  # the equation as given, for messages
+
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        """Positions in `extras` of what the epilogue yields after D."""
+        return tuple(at for at, extra in enumerate(self.extras) if extra.kind == "output")
 
     def of_role(self, *roles: Role) -> tuple[Mode, ...]:
         return tuple(mode for mode in self.modes if mode.role in roles)
