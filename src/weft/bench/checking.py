@@ -2,13 +2,13 @@
 
 The measure is `weft.testing`: the oracle's result, and for each element the most by which a correct one may differ.
 Of results too large for the oracle's wide copies, slabs are checked: the first, a middle and the last indices of D's
-longest mode, so that offsets beyond 2^31 are among them.
+longest mode, so that offsets beyond 2^31 are among them. What is only moved is compared bit for bit.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,8 @@ from weft.cases import Case
 from weft.reference import contract, wide
 from weft.spec.notation import Label
 from weft.testing import assert_close, expectation, max_error_over_bound
+
+Run = Callable[..., torch.Tensor]
 
 _WHOLE = 1 << 27  # elements of one tensor up to which everything is checked, memory allowing
 _CHECK_BYTES = 256  # that the check of one element takes in all: wide copies, magnitudes, function values
@@ -83,6 +85,66 @@ class Truth:
         return self.bound + off + 4 * step * self.reference.abs().double()
 
 
+class ContractionCheck:
+    """A contraction's result against its truths."""
+
+    def __init__(self, expected: Sequence[Truth]) -> None:
+        self._expected = expected
+
+    def error(self, run: Run, tensors: Tensors, stored: torch.dtype | None = None) -> float:
+        poison(tensors.d)
+        result = run(*tensors)
+        return max(truth.compare(result, stored) for truth in self._expected)
+
+
+class MovedCheck:
+    """A permutation's result, bit for bit: `value` with its dimensions in the order `dims`."""
+
+    def __init__(self, value: torch.Tensor, dims: Sequence[int]) -> None:
+        self._expected = _bits(_permuted(value, dims))
+
+    def error(self, run: Run, tensors: Any, stored: torch.dtype | None = None) -> float:
+        poison(tensors.d)
+        return _same_bits(run(*tensors), self._expected)
+
+
+class TransposedCheck:
+    """A transposition in place, bit for bit. The matrix is given its first values anew before each way."""
+
+    def __init__(self, x: torch.Tensor) -> None:
+        self._original = x.clone()
+        self._expected = _bits(x.t().contiguous())
+
+    def error(self, run: Run, tensors: Any, stored: torch.dtype | None = None) -> float:
+        (x,) = tensors
+        x.copy_(self._original)
+        result = run(x)
+        if result.data_ptr() != x.data_ptr():
+            raise AssertionError("the result lies in other memory")
+        return _same_bits(result, self._expected)
+
+
+def _permuted(value: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
+    try:
+        return value.permute(tuple(dims)).contiguous()
+    except RuntimeError:  # torch's GPU kernels end at 25 dimensions
+        return value.cpu().permute(tuple(dims)).contiguous().to(value.device)
+
+
+def _bits(x: torch.Tensor) -> torch.Tensor:
+    """The elements of a dense `x` as whole numbers, in one dimension."""
+    word = {1: torch.int8, 2: torch.int16, 4: torch.int32}.get(x.dtype.itemsize, torch.int64)
+    return x.contiguous().view(-1).view(word)
+
+
+def _same_bits(have: torch.Tensor, expected: torch.Tensor) -> float:
+    """0, the error over a bound that has none; `AssertionError` says how many words of how many differ."""
+    off = int((_bits(have) != expected).sum())
+    if off:
+        raise AssertionError(f"{off} of {expected.numel()} words differ from what torch moves")
+    return 0.0
+
+
 def truths(case: Case, tensors: Tensors) -> list[Truth]:
     """What `case` must give on `tensors`, in one part or in slabs."""
     a, b, c, d = tensors
@@ -107,7 +169,8 @@ def tolerance_text() -> str:
     return (
         "every element within the worst-case rounding bound of weft.testing.expectation (K times the accumulator's "
         "epsilon times the sum of magnitudes, functions and result type besides) of the oracle weft.reference in "
-        f"float64; slabs of results with more than {_WHOLE} elements; every contender and every way before it is timed"
+        f"float64; slabs of results with more than {_WHOLE} elements; what is only moved, with a function or a cast, "
+        "bit for bit; every contender and every way before it is timed"
     )
 
 

@@ -102,7 +102,7 @@ def case_table(run: Run) -> Table:
     heads = ["case", "group", "equation"]
     heads += [f"{name} us" for name in run.contenders]
     heads += [f"{peer} / weft" for peer in run.peers]
-    heads += ["weft / floor", "floor us", "binds", "weft Tflop/s", "extents", "types", "functions", "weft's schedule"]
+    heads += ["weft / floor", "floor us", "binds", "weft Tflop/s", "weft TB/s", "extents", "types", "functions", "weft's schedule"]
     return Table(heads, [_case_row(run, case) for case in run.cases])
 
 
@@ -124,13 +124,17 @@ def _case_row(run: Run, case: CaseRecord) -> list[Cell]:
         theirs = case.measured(peer)
         row.append(_ratio(theirs.seconds.value / mine.seconds.value) if theirs and mine else Cell(""))
     floor = case.floor.get("seconds")
-    rate = case.work["flops"] / mine.seconds.value / 1e12 if mine and case.work else None
+    rate, moved = (
+        case.work[what] / mine.seconds.value / 1e12 if mine and case.work.get(what) else None
+        for what in ("flops", "bytes")
+    )
     return [
         *row,
         _number(mine.seconds.value / floor if mine and floor else None, ".3g"),
         _number(1e6 * floor if floor else None, ".4g"),
         Cell(str(case.floor.get("binds", ""))),
         _number(rate, ".4g"),
+        _number(moved, ".4g"),
         Cell(" ".join(f"{label}={extent}" for label, extent in case.extents)),
         Cell(" ".join((*case.dtypes, case.precision)).strip()),
         Cell(" ".join(f"{hook}={name}" for hook, name in case.functions.items())),

@@ -25,7 +25,7 @@ RUN_FILE = "run.json"
 CSV_FILE = "run.csv"
 COLUMNS = (
     *("case", "group", "equation", "extents", "dtypes", "precision", "functions", "contender", "way"),
-    *("median_us", "low_us", "high_us", "rrs", "samples", "ended", "tflops", "floor_us", "floor_share"),
+    *("median_us", "low_us", "high_us", "rrs", "samples", "ended", "tflops", "tbps", "floor_us", "floor_share"),
     *("error_over_bound", "remark"),
 )
 
@@ -64,10 +64,10 @@ class CaseRecord:
     base: str  # name that cases share which differ in their functions alone
     equation: str
     extents: list[tuple[str, int]]
-    dtypes: tuple[str, str, str]
+    dtypes: tuple[str, ...]  # of A, B and D; of the operand and the result where there is one operand
     precision: str
     functions: dict[str, str]  # hook to name
-    layouts: tuple[str, str, str, str]
+    layouts: tuple[str, ...]
     scaled: bool  # shrunk from its published extents
     modes: dict[str, int]  # extents M, N, K and batch as products; empty where weft cannot read the case
     work: dict[str, int]  # flops, function_flops, bytes
@@ -250,6 +250,7 @@ def _figures(case: CaseRecord, result: Result) -> dict[str, str]:
         row["error_over_bound"] = f"{result.error_over_bound:.3g}"
     if case.work:
         row["tflops"] = f"{case.work['flops'] / summary.median / 1e12:.4g}"
+        row["tbps"] = f"{case.work['bytes'] / summary.median / 1e12:.4g}"
     if case.floor:
         floor = case.floor["seconds"]
         row |= {"floor_us": f"{1e6 * floor:.4g}", "floor_share": f"{floor / summary.median:.3g}"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
@@ -12,23 +11,16 @@ from typing import Any
 
 import torch
 
-from weft.api import plan
-from weft.bench.checking import Truth, poison, truths
-from weft.bench.peers import Contender, Prepared, Tensors, Way, first_line
-from weft.bench.records import CaseRecord, Result, Run
+from weft.bench.peers import Contender, Prepared, Way, first_line
+from weft.bench.problems import PROBLEMS, Check, Problem, again
+from weft.bench.records import Result, Run
 from weft.bench.suites import Entry
-from weft.cases import Case, operands
-from weft.errors import WeftError
-from weft.perf.counts import contraction_work
 from weft.perf.device import Ceilings
-from weft.perf.floor import contraction_floor
-from weft.testing import poisoned
 from weft.tune import timing
 from weft.tune.inputs import Mode, Rotation, cache_bytes, memory_bytes, rotation
 from weft.tune.timing import Timing, measure
 
 NEAR = 1.2  # ways within this factor of the fastest first try are timed in full
-_MEMORY_PER_ELEMENT = 24  # bytes, of A, B and D together: two input sets, random numbers and guards as they are made
 
 
 @dataclass(frozen=True)
@@ -39,6 +31,7 @@ class Sampling:
     rrs: float = timing.RRS_BOUND
     budget: float = timing.BUDGET
     threads: int | None = None  # of torch on the CPU
+    capture: bool = True  # in a CUDA graph; without one the host's work for each call is in the time
 
 
 @dataclass
@@ -53,6 +46,7 @@ class Runner:
     device: torch.device
     ceilings: Ceilings | None = None
     sampling: Sampling = field(default_factory=Sampling)
+    kind: str = "contraction"  # of the suite's cases: one of PROBLEMS
     begun: Callable[[str], None] = lambda name: None
     kept: Callable[[Run], None] = lambda run: None
 
@@ -76,44 +70,43 @@ class Runner:
         self.kept(self.run)
 
     def _case(self, entry: Entry) -> None:
-        case = entry.case
-        self.begun(f"{entry.group} {case.name}")
-        if reason := self._too_large(case):
-            self.run.skipped[f"{entry.group} {case.name}"] = reason
+        problem = PROBLEMS[self.kind](entry.case)
+        name = f"{entry.group} {entry.case.name}"
+        self.begun(name)
+        if reason := self._too_large(problem):
+            self.run.skipped[name] = reason
             return
         try:
-            sets = self._inputs(case)
-            first = Tensors(*sets.sets[0])
-            expected = truths(case, first)
+            sets = self._inputs(problem)
+            check = problem.check(sets.sets[0])
         except torch.OutOfMemoryError as error:
-            self.run.skipped[f"{entry.group} {case.name}"] = first_line(error)
+            self.run.skipped[name] = first_line(error)
             return
-        record = describe(entry, first, self.ceilings)
+        record = problem.record(entry, sets.sets[0], self.ceilings)
         self.run.cases.append(record)
         for contender in self.contenders:
-            with contender.settings(case):
-                record.results[contender.name] = self._contend(contender, case, sets, expected)
+            with contender.settings(entry.case):
+                record.results[contender.name] = self._contend(contender, entry.case, sets, check)
 
-    def _contend(self, contender: Contender, case: Case, sets: Rotation, expected: Sequence[Truth]) -> Result:
+    def _contend(self, contender: Contender, case: Any, sets: Rotation, check: Check) -> Result:
         """One contender's result; what it raises is its result too."""
         try:
-            tensors = Tensors(*sets.sets[0])
-            prepared = contender.prepare(case, tensors)
+            prepared = contender.prepare(case, sets.sets[0])
             if isinstance(prepared, str):
                 return Result(cannot=prepared)
-            return self._fastest(prepared, tensors, sets, expected)
+            return self._fastest(prepared, sets, check)
         except Exception as error:
             self._survives(error)
             return Result(wrong=first_line(error))
 
-    def _fastest(self, prepared: Prepared, tensors: Tensors, sets: Rotation, expected: Sequence[Truth]) -> Result:
+    def _fastest(self, prepared: Prepared, sets: Rotation, check: Check) -> Result:
         """Check every way, try all that are right, time in full those near the fastest; the fastest counts."""
         ways: dict[str, float | str] = dict(prepared.refused)
         errors: dict[str, float] = {}
         right: list[Way] = []
         for way in prepared.ways:
             try:
-                errors[way.label] = self._error(way, tensors, expected, prepared)
+                errors[way.label] = check.error(way.run, sets.sets[0], prepared.stored)
                 right.append(way)
             except AssertionError as error:
                 ways[way.label] = f"wrong: {error}"
@@ -140,41 +133,33 @@ class Runner:
             note=prepared.note,
         )
 
-    def _error(self, way: Way, tensors: Tensors, expected: Sequence[Truth], prepared: Prepared) -> float:
-        poison(tensors.d)
-        result = way.run(*tensors)
-        return max(truth.compare(result, prepared.stored) for truth in expected)
-
     def _time(self, way: Way, sets: Rotation, budget: float) -> Timing:
         sampling = self.sampling
         return measure(
             way.run, sets.sets, device=self.device, mode=sampling.mode, rrs=sampling.rrs, budget=budget,
-            threads=sampling.threads,
+            threads=sampling.threads, capture=sampling.capture,
         )  # fmt: skip
 
-    def _inputs(self, case: Case) -> Rotation:
-        """Sets for all contenders alike, each with its own place for the result."""
-        seeds = iter(range(1 << 30))
+    def _inputs(self, problem: Problem) -> Rotation:
+        """Sets for all contenders alike, each with its own place for the result; the later ones copy the first."""
+        made: list[Any] = []
 
-        def make() -> Tensors:
-            given = operands(case, device=self.device, seed=next(seeds))
-            place = poisoned(case.d_shape, case.dtypes[2], layout=case.layouts[3], device=self.device)
-            return Tensors(given.a, given.b, given.c, place.tensor)
+        def make() -> Any:
+            made.append(again(made[0]) if made else problem.inputs(self.device))
+            return made[-1]
 
-        mode = self.sampling.mode
-        return rotation(make, mode, cache=cache_bytes(self.device), memory=memory_bytes(self.device))
+        return rotation(make, self.sampling.mode, cache=cache_bytes(self.device), memory=memory_bytes(self.device))
 
-    def _too_large(self, case: Case) -> str:
+    def _too_large(self, problem: Problem) -> str:
         """Why a case does not fit into the device's memory; empty where it does."""
         if self.device.type != "cuda":
             return ""
         gc.collect()
         torch.cuda.empty_cache()
         free, _ = torch.cuda.mem_get_info(self.device)
-        elements = case_elements(case)
-        if elements * _MEMORY_PER_ELEMENT <= free:
+        if problem.memory <= free:
             return ""
-        return f"{elements} elements need about {elements * _MEMORY_PER_ELEMENT >> 30} GiB, {free >> 30} GiB are free"
+        return f"about {problem.memory >> 30} GiB are needed, {free >> 30} GiB are free"
 
     def _survives(self, error: Exception) -> None:
         """Raise `DeviceLost` if the GPU no longer answers: nothing after that could be trusted."""
@@ -190,55 +175,6 @@ class DeviceLost(RuntimeError):
     """The GPU's context is broken (an illegal access, say)."""
 
 
-def describe(entry: Entry, tensors: Tensors, ceilings: Ceilings | None) -> CaseRecord:
-    """All that is known of a case before anybody runs it."""
-    case = entry.case
-    modes, work, floor = _counts(case, tensors, ceilings)
-    hooks = ("a_fn", "b_fn", "c_fn", "epilogue")
-    return CaseRecord(
-        name=case.name,
-        group=entry.group,
-        base=entry.base,
-        equation=str(case.notation),
-        extents=[(str(label), extent) for label, extent in case.extents.items()],
-        dtypes=(_short(case.dtypes[0]), _short(case.dtypes[1]), _short(case.dtypes[2])),
-        precision=_short(case.precision) if case.precision is not None else "",
-        functions={hook: getattr(case, hook) for hook in hooks if getattr(case, hook)},
-        layouts=case.layouts,
-        scaled=entry.scaled,
-        modes=modes,
-        work=work,
-        floor=floor,
-    )
-
-
-def case_elements(case: Case) -> int:
-    """Elements of A, B and D together."""
-    return sum(_count(shape) for shape in (*case.shapes, case.d_shape))
-
-
-def _counts(
-    case: Case, tensors: Tensors, ceilings: Ceilings | None
-) -> tuple[dict[str, int], dict[str, int], dict[str, Any]]:
-    """Products of extents, flops and bytes, and the floor; empty where weft cannot read the case."""
-    options = case.options()
-    del options["alpha"]
-    beta = options.pop("beta")
-    a, b, c, d = tensors
-    try:
-        contraction = plan(case.equation, a, b, c=c, out=d, backend="reference", **options).contraction
-    except WeftError:
-        return {}, {}, {}
-    work = contraction_work(contraction, beta=beta)
-    modes = {"m": contraction.m, "n": contraction.n, "k": contraction.k, "batch": contraction.batch}
-    counted = {"flops": work.flops, "function_flops": work.function_flops, "bytes": work.traffic}
-    if ceilings is None:
-        return modes, counted, {}
-    floor = contraction_floor(contraction, ceilings, beta=beta, in_graph=a.device.type == "cuda")
-    causes = {name: seconds for name, seconds in asdict(floor).items() if math.isfinite(seconds)}
-    return modes, counted, {"seconds": floor.seconds, "binds": floor.binds, **causes}
-
-
 def _how(taken: Timing) -> dict[str, Any]:
     """A timing without its samples, as JSON gives it back."""
     about: dict[str, Any] = json.loads(json.dumps(asdict(taken)))
@@ -248,14 +184,3 @@ def _how(taken: Timing) -> dict[str, Any]:
 
 def _rounded(ways: Mapping[str, float | str]) -> dict[str, float | str]:
     return {label: found if isinstance(found, str) else float(f"{found:.4g}") for label, found in ways.items()}
-
-
-def _short(value: torch.dtype | str) -> str:
-    return str(value).removeprefix("torch.")
-
-
-def _count(shape: Sequence[int]) -> int:
-    count = 1
-    for extent in shape:
-        count *= extent
-    return count

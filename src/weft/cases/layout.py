@@ -1,6 +1,7 @@
 """Permutations, transpositions and dense matrix products: what tests and the suites `permute` and `dense` share.
 
     permutations(dtype)     30 of ranks 2 to 8 and the reversal of 2^25, each of about 32 Mi elements
+    fused()                 some of them in float32, with a ReLU and with a cast to float16 besides
     transpositions(dtype)   the thesis's matrices, out of place: square, wide, tall and thin
     in_place(dtype)         matrices for `weft.transpose_`, square and rectangular
     dense(dtype)            the thesis's matrix products, as contractions: `weft.cases.Case`
@@ -11,7 +12,8 @@ grow as multiples of a smallest one; here stand the multiples that its tables sh
 
 A `PermuteCase` makes its own tensors (`operand`, `result`). weft runs it as ``weft.permute(x, case.equation, out=d)``,
 torch as ``d.copy_(x.permute(case.dims))``; both read and write `case.bytes` in all. An in-place case is run as
-``weft.transpose_(x)`` on a matrix that may be used again and again: only its shape alternates.
+``weft.transpose_(x)`` on a matrix that may be used again and again: `x` keeps its shape, so that every call does the
+same work on the same memory, whatever values have come to lie there.
 """
 
 from __future__ import annotations
@@ -64,7 +66,12 @@ _PERMUTATIONS = (
     ("abcdefgh->ehafbgcd", (10, 9, 8, 8, 9, 8, 9, 9)),
 )
 _TWOS = "abcdefghijklmnopqrstuvwxy"
-_IN_PLACE = ((4096, 4096), (8192, 8192), (16384, 16384), (1000, 9000), (10000, 300), (4096, 12288))
+# One case or two of each rank, and the reversal of 2^25.
+_FUSED = frozenset("permute-" + name for name in ("2a", "2b", "3a", "3d", "4b", "4f", "5d", "6b", "7b", "8c", "2^25"))
+_IN_PLACE = (
+    *((n, n) for n in (4096, 5000, 8192, 10000, 16384)),
+    *((1000, 9000), (10000, 300), (4096, 12288)),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +83,8 @@ class PermuteCase:
     shape: tuple[int, ...]
     dtype: torch.dtype = torch.float32
     tags: frozenset[str] = frozenset()
+    fn: str | None = None  # a function by its name in `weft.cases.FUNCTIONS`
+    out_dtype: torch.dtype | None = None  # of the result; None: the operand's
 
     def __str__(self) -> str:
         return self.name
@@ -95,15 +104,19 @@ class PermuteCase:
         return math.prod(self.shape)
 
     @property
+    def d_dtype(self) -> torch.dtype:
+        return self.out_dtype or self.dtype
+
+    @property
     def bytes(self) -> int:
         """Read and written."""
-        return 2 * self.elements * self.dtype.itemsize
+        return self.elements * (self.dtype.itemsize + self.d_dtype.itemsize)
 
     def operand(self, *, device: torch.device | str = "cpu", seed: int = 0) -> torch.Tensor:
         return random_operand(self.shape, self.dtype, seed, device=device)
 
     def result(self, *, device: torch.device | str = "cpu") -> torch.Tensor:
-        return torch.empty(self.d_shape, dtype=self.dtype, device=device)
+        return torch.empty(self.d_shape, dtype=self.d_dtype, device=device)
 
 
 @cache
@@ -118,6 +131,17 @@ def permutations(dtype: torch.dtype = torch.float32) -> tuple[PermuteCase, ...]:
         found.append(PermuteCase(name, equation, shape, dtype, frozenset({"permute"})))
     twos = PermuteCase("permute-2^25", f"{_TWOS}->{_TWOS[::-1]}", (2,) * 25, dtype, frozenset({"permute", "many"}))
     return (*found, twos)
+
+
+@cache
+def fused() -> tuple[tuple[str, PermuteCase], ...]:
+    """(what is fused, case): some permutations in float32, with a ReLU and with a cast to float16."""
+    chosen = [case for case in permutations() if case.name in _FUSED]
+    return tuple(
+        (name, replace(case, **change))
+        for case in chosen
+        for name, change in (("relu", {"fn": "relu"}), ("cast", {"out_dtype": torch.float16}))
+    )
 
 
 @cache
@@ -171,15 +195,20 @@ def dense_states(dtype: torch.dtype = torch.float32, extent: int = 1300) -> tupl
 
 
 def shrunk(case: PermuteCase, elements: int) -> PermuteCase:
-    """`case` with at most `elements` elements, its extents shrunk by one factor; none falls from above 2 below 2."""
+    """`case` with at most `elements` elements, its extents shrunk by one factor; none falls from above 2 below 2.
+
+    Where that is not enough, extents of 2 become 1, the last ones first.
+    """
     factor = 1.0
     small = case
-    while small.elements > elements and factor > 1e-6:
+    while small.elements > elements and any(extent > 2 for extent in small.shape):
         factor *= 0.98
         small = replace(case, shape=tuple(e if e <= 2 else max(2, int(e * factor)) for e in case.shape))
-        if all(extent <= 2 for extent in small.shape):
-            break
-    return small
+    shape = list(small.shape)
+    for at in reversed(range(len(shape))):
+        if math.prod(shape) > elements:
+            shape[at] = 1
+    return replace(small, shape=tuple(shape))
 
 
 def _products() -> Iterator[tuple[str, int, int, int]]:

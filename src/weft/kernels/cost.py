@@ -50,15 +50,17 @@ _VECTOR_RATE = 2.5e13  # flops of multiplications and sums outside the matrix un
 
 
 class Access(NamedTuple):
-    """One tensor's accesses: bytes in all, bytes that one instruction can take, bytes that lie together in a tile."""
+    """One tensor's accesses: bytes in all, bytes that one instruction can take, bytes that lie together along one axis
+    of a tile, and in the whole tile."""
 
     bytes: int
     width: int
     stretch: int
+    together: int
 
     @property
     def sector_bytes(self) -> float:
-        return self.bytes * max(1.0, SECTOR / self.stretch)
+        return self.bytes * max(1.0, SECTOR / self.together)
 
     @property
     def cycles(self) -> float:
@@ -92,12 +94,33 @@ class Work:
 def tile_access(layout: Layout | None, tensor: int, tiles: int, axes: Sequence[Axis]) -> Access:
     """What `tiles` tiles over `axes` read or write of a tensor; axes that it does not have cost nothing."""
     if layout is None:
-        return Access(0, WIDEST, LINE)
+        return Access(0, WIDEST, LINE, LINE)
     size = layout.dtype.itemsize
     own = [axis for axis in axes if axis.present[tensor]]
     width = max((min(axis.runs[tensor].length, layout.alignment // size) for axis in own), default=1)
     stretch = max((axis.stretches[tensor] for axis in own), default=1)
-    return Access(tiles * math.prod(axis.tile for axis in own) * size, max(width, 1) * size, stretch * size)
+    together = max(stretch, _together(own, tensor))
+    return Access(
+        tiles * math.prod(axis.tile for axis in own) * size, max(width, 1) * size, stretch * size, together * size
+    )
+
+
+def _together(axes: Sequence[Axis], tensor: int) -> int:
+    """Elements of a tile that lie together in a tensor, whichever axes they stand on."""
+    pieces = []
+    for axis in axes:
+        rest = axis.tile
+        for extent, stride in zip(axis.extents, axis.strides[tensor], strict=True):
+            pieces.append((stride, min(rest, extent), extent))
+            rest = -(-rest // max(extent, 1))
+    run = 1
+    for stride, covered, extent in sorted(pieces):
+        if stride != run:
+            break
+        run *= covered
+        if covered < extent:
+            break
+    return run
 
 
 def direct_seconds(contraction: Contraction, target: Target, work: Work) -> float:

@@ -239,12 +239,13 @@ def matrix_cut(contraction: Contraction, schedule: MatrixSchedule, target: Targe
 
 
 def _cuts(modes: Sequence[Mode], operand: int, tile: int) -> Iterator[tuple[Cut, ...]]:
-    """Ways to lay a tile over the modes of m or n: along D's run, along the operand's, or along both."""
-    near_operand, near_d = nearest(modes, operand), nearest(modes, D)
-    for order in run_orders(modes, D, operand):
+    """Ways to lay a tile over the modes of m or n: in D's order, in the operand's, or along both runs."""
+    by_d = by_stride(modes, D)
+    for order in dict.fromkeys((by_d, by_stride(modes, operand))):
         yield (Cut(order, tile),)
-    if near_d is not None and near_operand is not None and near_d is not near_operand:
-        others = tuple(mode for mode in by_stride(modes, D) if mode is not near_operand)
+    near_operand = nearest(modes, operand)
+    if near_operand is not None and near_operand is not by_d[0]:
+        others = tuple(mode for mode in by_d if mode is not near_operand)
         for run in _SPLITS:
             if tile // run >= 2 and run < 2 * near_operand.extent:
                 yield (Cut(others, tile // run), Cut((near_operand,), run))

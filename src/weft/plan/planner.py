@@ -1,4 +1,7 @@
-"""From a description to the schedule that computes it: collect candidates, rank them, take the best."""
+"""From a description to the schedule that computes it: collect candidates, rank them, take the best.
+
+`choose` goes by the cost model alone; `select` lets what was measured decide where it is known or asked for.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from weft.errors import UnsupportedError, WorkspaceError
-from weft.plan.schedule import Description, Ranked, ResourceError, Target
+from weft.plan.schedule import Description, Origin, Ranked, ResourceError, Target
 from weft.spec.permutation import Permutation
 
 # The rooms of each backend, imported when first asked: the Triton ones must not be imported with weft.
@@ -27,6 +30,8 @@ PERMUTATION_FAMILIES = {
     "cpu": ("weft.cpu.permute",),
 }
 
+TUNE = (None, "model", "measure")  # what `tune=` may be
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -38,6 +43,7 @@ class Choice:
     best: Ranked
     ranked: tuple[Ranked, ...]
     excluded: tuple[str, ...] = field(default=())
+    origin: Origin = field(default=Origin("model"), compare=False)
 
     def build(self) -> Any:
         """Build the best schedule: a launch. `ResourceError` when the device cannot hold it."""
@@ -61,6 +67,36 @@ class Choice:
 def families(description: Description, backend: str) -> list[ModuleType]:
     rooms = PERMUTATION_FAMILIES if isinstance(description, Permutation) else FAMILIES
     return [import_module(name) for name in rooms[backend]]
+
+
+def select(
+    description: Description, backend: str, target: Target, workspace_limit: int | None = None, tune: str | None = None
+) -> Choice:
+    """The choice that a plan is made of.
+
+    `tune` None: the stored winner where an earlier tuning left one, else the cost model's; nothing is measured.
+    "model": the cost model's, whatever is stored. "measure": the stored winner, else one found now by measuring.
+    Raises what `choose` raises.
+    """
+    choice = choose(description, backend, target, workspace_limit)
+    if tune == "model" or backend not in FAMILIES:
+        return choice
+    from weft.plan.winners import recalled
+
+    found = recalled(choice, workspace_limit)
+    if found is not None:
+        return found
+    if tune == "measure":
+        from weft.tune.tuner import tuned
+
+        return tuned(choice, workspace_limit)
+    return choice
+
+
+def check_tune(tune: object) -> None:
+    """`UnsupportedError` unless `tune` is one of `TUNE`."""
+    if tune not in TUNE:
+        raise UnsupportedError(f"tune={tune!r} is none of {', '.join(map(repr, TUNE))}")
 
 
 def choose(description: Description, backend: str, target: Target, workspace_limit: int | None = None) -> Choice:

@@ -13,7 +13,7 @@ Descriptions go in and values come out: only a `Launch` ever touches a tensor.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import torch
 
@@ -108,6 +108,15 @@ class Ranked:
 
     schedule: Schedule
     seconds: float = field(compare=False)
+    measured: float | None = field(default=None, compare=False)  # what it took, where a tuning has timed it
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a choice came from."""
+
+    source: Literal["model", "store", "tuned"]  # the cost model, an earlier tuning, a tuning just now
+    date: str = ""  # of the tuning, ISO 8601
 
 
 class Family(Protocol):

@@ -1,0 +1,241 @@
+"""What a runner must know of a case: the tensors of one call, whether a result is right, what to write down of it.
+
+    Contracting    a `weft.cases.Case`:  ways are called as run(a, b, c, d)
+    Permuting      a `PermuteCase`:      run(x, d)
+    Transposing    the same, in place:   run(x)
+
+`problem` makes the one that a suite's kind asks for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import torch
+
+from weft.api import plan
+from weft.bench.checking import ContractionCheck, MovedCheck, TransposedCheck, truths
+from weft.bench.peers import Tensors
+from weft.bench.records import CaseRecord
+from weft.cases import FUNCTIONS, Case, operands
+from weft.cases.layout import PermuteCase
+from weft.errors import WeftError
+from weft.perf.counts import Work, contraction_work, permutation_work
+from weft.perf.device import Ceilings
+from weft.perf.floor import contraction_floor, work_floor
+from weft.perf.roofline import Floor
+from weft.spec import Layout
+from weft.testing import poisoned
+
+if TYPE_CHECKING:
+    from weft.bench.suites import Entry
+
+_CONTRACTION_BYTES = 24  # for each element of A, B and D: two input sets, random numbers and guards as they are made
+_MOVED_COPIES = 6  # of a tensor that is moved: two input sets, guards, the expected result
+
+
+class Moved(NamedTuple):
+    """What one call of a permutation works on."""
+
+    x: torch.Tensor
+    d: torch.Tensor
+
+
+class InPlace(NamedTuple):
+    """What one call of a transposition in place works on."""
+
+    x: torch.Tensor
+
+
+class Check(Protocol):
+    """Whether a way is right on one set of tensors."""
+
+    def error(self, run: Callable[..., torch.Tensor], tensors: Any, stored: torch.dtype | None) -> float:
+        """The largest error of `run` over its bound; `AssertionError` where that is over 1.
+
+        `stored` is the type in which the contender holds sums before the epilogue, where it does.
+        """
+
+
+class Problem(Protocol):
+    """A case as the runner sees it."""
+
+    @property
+    def memory(self) -> int:
+        """Bytes that inputs and their check take, about."""
+
+    def inputs(self, device: torch.device) -> Any:
+        """One set of tensors, a named tuple: the arguments of a way."""
+
+    def check(self, tensors: Any) -> Check:
+        """How results on `tensors` are judged; they are left as they are until a way runs."""
+
+    def record(self, entry: Entry, tensors: Any, ceilings: Ceilings | None) -> CaseRecord:
+        """All that is known of the case before anybody runs it."""
+
+
+@dataclass(frozen=True)
+class Contracting:
+    """A contraction."""
+
+    case: Case
+
+    @property
+    def memory(self) -> int:
+        return _CONTRACTION_BYTES * sum(math.prod(shape) for shape in (*self.case.shapes, self.case.d_shape))
+
+    def inputs(self, device: torch.device) -> Tensors:
+        case = self.case
+        given = operands(case, device=device)
+        place = poisoned(case.d_shape, case.dtypes[2], layout=case.layouts[3], device=device)
+        return Tensors(given.a, given.b, given.c, place.tensor)
+
+    def check(self, tensors: Tensors) -> Check:
+        return ContractionCheck(truths(self.case, tensors))
+
+    def record(self, entry: Entry, tensors: Tensors, ceilings: Ceilings | None) -> CaseRecord:
+        case = self.case
+        modes, work, floor = _contraction_counts(case, tensors, ceilings)
+        hooks = ("a_fn", "b_fn", "c_fn", "epilogue")
+        return CaseRecord(
+            name=case.name,
+            group=entry.group,
+            base=entry.base,
+            equation=str(case.notation),
+            extents=[(str(label), extent) for label, extent in case.extents.items()],
+            dtypes=tuple(_short(dtype) for dtype in case.dtypes),
+            precision=_short(case.precision) if case.precision is not None else "",
+            functions={hook: getattr(case, hook) for hook in hooks if getattr(case, hook)},
+            layouts=case.layouts,
+            scaled=entry.scaled,
+            modes=modes,
+            work=work,
+            floor=floor,
+        )
+
+
+@dataclass(frozen=True)
+class Permuting:
+    """A permutation out of place."""
+
+    case: PermuteCase
+
+    @property
+    def memory(self) -> int:
+        return _MOVED_COPIES * self.case.bytes
+
+    def inputs(self, device: torch.device) -> Moved:
+        place = poisoned(self.case.d_shape, self.case.d_dtype, device=device)
+        return Moved(self.case.operand(device=device), place.tensor)
+
+    def check(self, tensors: Moved) -> Check:
+        case = self.case
+        function = FUNCTIONS[case.fn] if case.fn else None
+        value = function(tensors.x) if function else tensors.x
+        return MovedCheck(value.to(case.d_dtype), case.dims)
+
+    def record(self, entry: Entry, tensors: Moved, ceilings: Ceilings | None) -> CaseRecord:
+        work = permutation_work(Layout.of(tensors.x), Layout.of(tensors.d))
+        return _moving_record(self.case, entry, work, ceilings, tensors.x.device)
+
+
+@dataclass(frozen=True)
+class Transposing:
+    """A transposition in place. Every call reads and writes the whole matrix once, as the count has it."""
+
+    case: PermuteCase
+
+    @property
+    def memory(self) -> int:
+        return _MOVED_COPIES * self.case.bytes
+
+    def inputs(self, device: torch.device) -> InPlace:
+        return InPlace(self.case.operand(device=device))
+
+    def check(self, tensors: InPlace) -> Check:
+        return TransposedCheck(tensors.x)
+
+    def record(self, entry: Entry, tensors: InPlace, ceilings: Ceilings | None) -> CaseRecord:
+        half = self.case.bytes // 2
+        work = Work(flops=0, function_flops=0, read_a=half, read_b=0, read_c=0, write_d=half)
+        return _moving_record(self.case, entry, work, ceilings, tensors.x.device)
+
+
+#: By the kind of a suite.
+PROBLEMS: Mapping[str, Callable[[Any], Problem]] = {
+    "contraction": Contracting,
+    "permutation": Permuting,
+    "in place": Transposing,
+}
+
+
+def again(tensors: Any) -> Any:
+    """A set like `tensors` at other addresses: the same values, laid out the same, with the same memory around."""
+    return tensors._make(x if x is None else _elsewhere(x) for x in tensors)
+
+
+def _elsewhere(x: torch.Tensor) -> torch.Tensor:
+    plain = x.conj() if x.is_conj() else x  # without the bit, which `set_` would drop
+    memory = plain.untyped_storage().clone()
+    found = torch.empty(0, dtype=x.dtype, device=x.device)
+    found.set_(memory, plain.storage_offset(), plain.shape, plain.stride())
+    return found.conj() if x.is_conj() else found
+
+
+def _moving_record(
+    case: PermuteCase, entry: Entry, work: Work, ceilings: Ceilings | None, device: torch.device
+) -> CaseRecord:
+    """With ceilings the floor also says what the bytes would take at the rate of a copy ("copy", seconds)."""
+    floor: dict[str, Any] = {}
+    if ceilings is not None:
+        floor = _floor(work_floor(work, ceilings, in_graph=device.type == "cuda"))
+        floor["copy"] = work.traffic / ceilings.copy
+    return CaseRecord(
+        name=case.name,
+        group=entry.group,
+        base=entry.base,
+        equation=case.equation,
+        extents=list(zip(case.equation.partition("->")[0], case.shape, strict=True)),
+        dtypes=(_short(case.dtype), _short(case.d_dtype)),
+        precision="",
+        functions={"fn": case.fn} if case.fn else {},
+        layouts=("contiguous", "contiguous"),
+        scaled=entry.scaled,
+        modes={},
+        work={"flops": 0, "function_flops": 0, "bytes": work.traffic},
+        floor=floor,
+    )
+
+
+def _contraction_counts(
+    case: Case, tensors: Tensors, ceilings: Ceilings | None
+) -> tuple[dict[str, int], dict[str, int], dict[str, Any]]:
+    """Products of extents, flops and bytes, and the floor; empty where weft cannot read the case."""
+    options = case.options()
+    del options["alpha"]
+    beta = options.pop("beta")
+    a, b, c, d = tensors
+    try:
+        contraction = plan(case.equation, a, b, c=c, out=d, backend="reference", **options).contraction
+    except WeftError:
+        return {}, {}, {}
+    work = contraction_work(contraction, beta=beta)
+    modes = {"m": contraction.m, "n": contraction.n, "k": contraction.k, "batch": contraction.batch}
+    counted = {"flops": work.flops, "function_flops": work.function_flops, "bytes": work.traffic}
+    if ceilings is None:
+        return modes, counted, {}
+    return modes, counted, _floor(
+        contraction_floor(contraction, ceilings, beta=beta, in_graph=a.device.type == "cuda")
+    )
+
+
+def _floor(floor: Floor) -> dict[str, Any]:
+    causes = {name: seconds for name, seconds in asdict(floor).items() if math.isfinite(seconds)}
+    return {"seconds": floor.seconds, "binds": floor.binds, **causes}
+
+
+def _short(value: torch.dtype | str) -> str:
+    return str(value).removeprefix("torch.")
