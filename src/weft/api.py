@@ -7,6 +7,7 @@ everything that they depend on, so a repeated call goes straight to the launch.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -19,8 +20,10 @@ from weft.interop import as_result, as_tensor, like
 from weft.layout import permute
 from weft.plan.checks import describe_call, reject_gradient
 from weft.plan.plan import Functions, Plan, Request
+from weft.plan.planner import check_tune
 from weft.plan.schedule import Scalar
 from weft.plan.target import resolve_backend, target_of
+from weft.plan.winners import generation
 from weft.spec import Label, Layout, Notation, parse
 from weft.spec.arithmetic import dtype_name, resolve, result_type, storage_type, value_type
 from weft.spec.contraction import mode_extents
@@ -74,6 +77,11 @@ def contract(
 
     `workspace_limit`: most bytes to allocate besides D. `backend`: ``"auto"``, ``"triton"``, ``"cpu"`` or
     ``"reference"``. Results do not change from run to run (`deterministic`).
+
+    `tune`: None takes the schedule that an earlier tuning stored for this contraction and device, else the cost model's
+    choice. ``"measure"`` takes a stored one too, else it measures candidates now, for some seconds, and stores the
+    fastest; `UnsupportedError` while a CUDA graph is being captured. ``"model"`` takes the cost model's choice whatever
+    is stored.
 
     Returns D as the kind of array that `a` is, or `out` when that is given. Raises a `weft.WeftError`:
     `NotationError`, `ShapeError`, `DTypeError`, `FunctionError`, `UnsupportedError` or `WorkspaceError`; nothing is
@@ -169,10 +177,11 @@ def einsum(
         mode_extents(notation, [tensor.shape for tensor in tensors])
         target = as_result(out) if out is not None else None
         terms = list(notation.inputs)
-        step = partial(contract, precision=precision, accumulate=accumulate, backend=backend)
+        step = partial(contract, precision=precision, accumulate=accumulate, backend=backend, tune=tune)
         if len(tensors) == 1 and set(terms[0]) == set(notation.output) and not (epilogue or precision or accumulate):
             # Nothing is summed: elements arrive bit for bit, whatever their type.
-            moved = permute(tensors[0], (terms[0], notation.output), out=target, out_dtype=out_dtype, backend=backend)
+            equation = (terms[0], notation.output)
+            moved = permute(tensors[0], equation, out=target, out_dtype=out_dtype, backend=backend, tune=tune)
             return out if out is not None else like(operands[0], moved)
         if len(tensors) == 1:
             terms.append(())
@@ -182,8 +191,7 @@ def einsum(
             middle = tuple(dict.fromkeys(label for term in terms[:2] for label in term if label in kept))
             product = step((terms[0], terms[1], middle), tensors[0], tensors[1])
             terms[:2], tensors[:2] = [middle], [product]
-        equation = (*terms, notation.output)
-        result = step(equation, *tensors, out=target, out_dtype=out_dtype, epilogue=epilogue, tune=tune)
+        result = step((*terms, notation.output), *tensors, out=target, out_dtype=out_dtype, epilogue=epilogue)
     return out if out is not None else like(operands[0], result)
 
 
@@ -210,7 +218,8 @@ def _find_plan(
     tune: str | None,
 ) -> Plan:
     """The plan for this request, remembered by everything it depends on."""
-    _refuse_unbuilt(operands, indices, algebra, workspace_limit, tune)
+    _refuse_unbuilt(operands, indices, algebra, workspace_limit)
+    check_tune(tune)
     if out_dtype is None and out is not None:
         out_dtype = out.dtype
     prints = tuple(None if function is None else (fingerprint(function),) for function in functions)
@@ -218,17 +227,19 @@ def _find_plan(
     key: Hashable | None = (
         spelled,
         _signature(a), _signature(b), out_dtype, precision, accumulate, prints, deterministic, workspace_limit, backend,
+        tune, generation(),
     )  # fmt: skip
     if (None,) in prints:  # a function we cannot see through is traced anew each time
         key = None
     found = _PLANS.get(key) if key is not None else None
     if found is None:
         request = _resolve(spelled, a, b, out_dtype, precision, accumulate, functions, workspace_limit, backend)
+        request = replace(request, tune=tune)
         # Two spellings of one request, or a retraced function that turns out the same, share one plan.
-        found = _PLANS.get(request)
+        found = _PLANS.get((request, generation()))
         if found is None:
             found = Plan(request)
-            _PLANS.put(request, found)
+            _PLANS.put((request, generation()), found)
         if key is not None:
             _PLANS.put(key, found)
     return found
@@ -327,7 +338,7 @@ def _only(result: torch.dtype | tuple[torch.dtype, ...], hook: str) -> torch.dty
     return result
 
 
-def _refuse_unbuilt(operands: object, indices: object, algebra: object, workspace_limit: object, tune: object) -> None:
+def _refuse_unbuilt(operands: object, indices: object, algebra: object, workspace_limit: object) -> None:
     if operands:
         raise UnsupportedError("operands of functions are not supported yet")
     if indices:
@@ -336,8 +347,6 @@ def _refuse_unbuilt(operands: object, indices: object, algebra: object, workspac
         raise UnsupportedError(f"algebra {algebra!r} is not supported yet: only 'plus_times' is")
     if workspace_limit is not None and not isinstance(workspace_limit, int):
         raise UnsupportedError(f"workspace_limit is a number of bytes, not {workspace_limit!r}")
-    if tune is not None:
-        raise UnsupportedError(f"tune={tune!r} is not supported yet: plans are chosen by the cost model")
 
 
 def _signature(tensor: torch.Tensor) -> tuple[Any, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -14,8 +15,10 @@ from weft.fn import Pointwise, fingerprint, trace
 from weft.interop import as_result, as_tensor, like
 from weft.plan.checks import checked_scalar, describe_call, reject_gradient
 from weft.plan.permute_plan import PermutePlan, PermuteRequest
+from weft.plan.planner import check_tune
 from weft.plan.schedule import Scalar
 from weft.plan.target import resolve_backend, target_of
+from weft.plan.winners import generation
 from weft.spec import Label, Layout, Notation, parse
 from weft.spec.arithmetic import dtype_name
 from weft.spec.in_place import InPlace
@@ -43,6 +46,7 @@ def permute(
     extents: Mapping[Label, int] | None = None,
     workspace_limit: int | None = None,
     backend: str = "auto",
+    tune: str | None = None,
 ) -> Any:
     """Rearrange the modes of a tensor: ``out = alpha * fn(permuted x) + beta * out``, in one pass over memory.
 
@@ -61,7 +65,7 @@ def permute(
     negative view is resolved first.
 
     `workspace_limit`: most bytes to allocate besides the result. `backend`: ``"auto"``, ``"triton"``, ``"cpu"`` or
-    ``"reference"``.
+    ``"reference"``. `tune` as for `contract`: None, ``"measure"`` or ``"model"``.
 
     Returns the result, never a view of `x`, as the kind of array that `x` is; or `out` when that is given. Raises a
     `weft.WeftError` (`NotationError`, `ShapeError`, `DTypeError`, `FunctionError`, `UnsupportedError`,
@@ -78,7 +82,7 @@ def permute(
     with call_context(lambda: describe_call("permute", equation, x=x, out=out)):
         source = as_tensor("x", x).resolve_neg()
         target = as_result(out) if out is not None else None
-        found = _find_plan(equation, source, target, fn, out_dtype, extents, workspace_limit, backend)
+        found = _find_plan(equation, source, target, fn, out_dtype, extents, workspace_limit, backend, tune)
         result = found.run(source, target, alpha, beta)
     return out if out is not None else like(x, result)
 
@@ -95,6 +99,7 @@ def plan_permute(
     extents: Mapping[Label, int] | None = None,
     workspace_limit: int | None = None,
     backend: str = "auto",
+    tune: str | None = None,
 ) -> PermutePlan:
     """Plan a permutation without running it; arguments and errors as for `permute`.
 
@@ -110,7 +115,7 @@ def plan_permute(
     with call_context(lambda: describe_call("plan_permute", equation, x=x, out=out)):
         source = as_tensor("x", x).resolve_neg()
         target = as_result(out) if out is not None else None
-        found = _find_plan(equation, source, target, fn, out_dtype, extents, workspace_limit, backend)
+        found = _find_plan(equation, source, target, fn, out_dtype, extents, workspace_limit, backend, tune)
         found.prepare(source, target, alpha, beta)
         return found
 
@@ -191,8 +196,10 @@ def _find_plan(
     extents: Mapping[Label, int] | None,
     workspace_limit: int | None,
     backend: str,
+    tune: str | None,
 ) -> PermutePlan:
     """The plan for this request, remembered by everything it depends on."""
+    check_tune(tune)
     spelled = _spelled(equation)
     given = checked_extents(extents) if extents is not None else {}
     if out_dtype is None and out is not None:
@@ -205,18 +212,19 @@ def _find_plan(
     print_of_fn = fingerprint(fn) if fn is not None else None
     key: Hashable | None = (
         spelled, Layout.of(x), x.device, x.is_conj(), x.requires_grad, shape, out_dtype, print_of_fn,
-        tuple(given.items()), workspace_limit, backend,
+        tuple(given.items()), workspace_limit, backend, tune, generation(),
     )  # fmt: skip
     if fn is not None and print_of_fn is None:  # a function we cannot see through is traced anew each time
         key = None
     found = _PLANS.get(key) if key is not None else None
     if found is None:
         request = _resolve(spelled, x, shape, fn, out_dtype, given, workspace_limit, backend)
+        request = replace(request, tune=tune)
         # Two spellings of one request, or a retraced function that turns out the same, share one plan.
-        found = _PLANS.get(request)
+        found = _PLANS.get((request, generation()))
         if found is None:
             found = PermutePlan(request)
-            _PLANS.put(request, found)
+            _PLANS.put((request, generation()), found)
         if key is not None:
             _PLANS.put(key, found)
     return found

@@ -16,7 +16,7 @@ from weft.errors import DTypeError, ShapeError, call_context
 from weft.fn import Pointwise
 from weft.interop import as_result, as_tensor, like
 from weft.plan.checks import check_operand, check_out, checked_scalar, describe_call
-from weft.plan.planner import Choice, choose
+from weft.plan.planner import Choice, select
 from weft.plan.schedule import PermutationLaunch, Scalar, Target
 from weft.spec import Label, Layout, Notation
 from weft.spec.arithmetic import dtype_name
@@ -38,6 +38,7 @@ class PermuteRequest:
     device: torch.device
     target: Target
     workspace_limit: int | None = None
+    tune: str | None = None
     raw: Callable[..., Any] | None = field(default=None, compare=False)  # the function as the user passed it
 
     @property
@@ -179,6 +180,6 @@ class PermutePlan:
             from weft.reference import permute_launcher
 
             return _Variant(permutation, None, permute_launcher(request))
-        choice = choose(permutation, request.backend, request.target, request.workspace_limit)
+        choice = select(permutation, request.backend, request.target, request.workspace_limit, request.tune)
         choice, launch = choice.built()
         return _Variant(permutation, choice, launch)

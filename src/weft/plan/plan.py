@@ -16,7 +16,7 @@ from weft.errors import call_context
 from weft.fn import Pointwise
 from weft.interop import as_result, as_tensor, like
 from weft.plan.checks import check_addend, check_operand, check_out, checked_scalar, describe_call
-from weft.plan.planner import Choice, choose
+from weft.plan.planner import Choice, select
 from weft.plan.schedule import Launch, Scalar, Target
 from weft.spec import Arithmetic, Contraction, Layout, Notation, canonical
 from weft.spec.contraction import class_modes, mode_extents, output_shape
@@ -49,6 +49,7 @@ class Request:
     device: torch.device
     target: Target
     workspace_limit: int | None = None
+    tune: str | None = None
 
     def extents(self) -> dict[Any, int]:
         return mode_extents(self.notation, (self.a.shape, self.b.shape))
@@ -206,6 +207,6 @@ class Plan:
             from weft.reference import launcher
 
             return _Variant(contraction, None, launcher(request))
-        choice = choose(contraction, request.backend, request.target, request.workspace_limit)
+        choice = select(contraction, request.backend, request.target, request.workspace_limit, request.tune)
         choice, launch = choice.built()
         return _Variant(contraction, choice, launch)

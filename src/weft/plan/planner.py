@@ -79,7 +79,7 @@ def select(
     Raises what `choose` raises.
     """
     choice = choose(description, backend, target, workspace_limit)
-    if tune == "model" or backend not in FAMILIES:
+    if tune == "model" or len(choice.ranked) == 1:
         return choice
     from weft.plan.winners import recalled
 
