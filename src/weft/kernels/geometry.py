@@ -82,7 +82,7 @@ class Cut:
 def side(cuts: Sequence[Cut], first_place: int = 0) -> Side:
     """The side that `cuts` describe, the fastest axis of the tile last.
 
-    Blocks are numbered along D's innermost axis first, so that neighbours in time are neighbours in memory.
+    Blocks are numbered so that neighbours in time are neighbours in memory, see `_pitches`.
     """
     tile = math.prod(cut.tile for cut in cuts)
     pitches = _pitches(cuts)
@@ -131,12 +131,15 @@ def run_orders(modes: Sequence[Mode], *tensors: int) -> list[tuple[Mode, ...]]:
 def _pitches(cuts: Sequence[Cut]) -> list[int]:
     """Blocks of the side per step along each cut.
 
-    Whatever order the cuts stand in, they are the same for the same cuts: A and B take the axes of k in different
-    orders and must meet in every block.
+    Cuts that divide a run come first, those of the fewest blocks before the others: memory lines that two blocks share
+    are then touched at about the same time. Whatever order the cuts stand in, the pitches are the same for the same
+    cuts: A and B take the axes of k in different orders and must meet in every block.
     """
 
-    def step(at: int) -> tuple[int, str]:
-        return min((mode.strides.d or mode.strides.a for mode in cuts[at].modes), default=0), str(cuts[at])
+    def step(at: int) -> tuple[bool, int, int, str]:
+        cut = cuts[at]
+        stride = min((mode.strides.d or mode.strides.a for mode in cut.modes), default=0)
+        return cut.tile == 1, cut.blocks if cut.tile > 1 else 0, stride, str(cut)
 
     pitches, pitch = [0] * len(cuts), 1
     for at in sorted(range(len(cuts)), key=step):

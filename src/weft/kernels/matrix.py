@@ -89,7 +89,11 @@ _HALF = (
     TileShape(128, 32, 64, 4, 4), TileShape(32, 128, 64, 4, 4), TileShape(64, 32, 64, 4, 4),
     TileShape(32, 64, 64, 4, 4), TileShape(32, 32, 64, 4, 4), TileShape(128, 16, 64, 4, 4),
     TileShape(16, 128, 64, 4, 4), TileShape(16, 16, 128, 4, 4), TileShape(64, 16, 64, 4, 4),
-    TileShape(16, 64, 64, 4, 4),
+    TileShape(16, 64, 64, 4, 4), TileShape(512, 32, 32, 8, 4), TileShape(32, 512, 32, 8, 4),
+    TileShape(256, 32, 32, 8, 4), TileShape(32, 256, 32, 8, 4), TileShape(256, 32, 16, 8, 5),
+    TileShape(32, 256, 16, 8, 5), TileShape(256, 64, 32, 8, 4), TileShape(64, 256, 32, 8, 4),
+    TileShape(128, 128, 16, 4, 4), TileShape(128, 64, 32, 4, 4), TileShape(64, 128, 32, 4, 4),
+    TileShape(64, 64, 32, 4, 4),
 )  # fmt: skip
 _SINGLE = (
     TileShape(128, 128, 32, 8, 3), TileShape(128, 64, 32, 4, 3), TileShape(64, 128, 32, 4, 3),
@@ -133,16 +137,17 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
             excluded[reason] = None
             continue
         depth = min(shape.k, max(LEAST_SIDE, _power_of_two(contraction.k)))
+        stages = min(shape.stages, max(2, -(-contraction.k // depth)))  # no more than there are steps
         for m in _cuts(m_modes, A, shape.m):
             for n in _cuts(n_modes, B, shape.n):
                 for k in _depth_cuts(k_modes, depth):
-                    schedule = MatrixSchedule(m, n, k, shape.warps, shape.stages, group=8)
+                    schedule = MatrixSchedule(m, n, k, shape.warps, stages, group=8)
                     if _blocks(contraction, schedule) > MOST_PROGRAMS:
                         excluded["a grid holds at most 2^31 - 1 blocks"] = None
                     else:
                         found.append(schedule)
                         found.extend(_split(contraction, schedule, target))
-    return Candidates(tuple(found), tuple(excluded))
+    return Candidates(tuple(dict.fromkeys(found)), tuple(excluded))
 
 
 def predict(contraction: Contraction, schedule: MatrixSchedule, target: Target) -> float:
