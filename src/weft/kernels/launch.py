@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -31,6 +33,8 @@ TRITON_TYPES = {
     torch.bool: tl.int1,
 }
 
+
+_collected: ContextVar[list[KernelLaunch] | None] = ContextVar("launches made for compiling ahead", default=None)
 
 LONGEST_TILE = 4096  # no tile is longer along one axis
 MOST_PROGRAMS = 2**31 - 1  # grid x; y and z are not used, they stop at 65535
@@ -100,7 +104,7 @@ class KernelLaunch:
 
     For a GPU that is there, and a grid that is not empty, the kernel is compiled and loaded when this is made, so that
     a call, perhaps within a graph capture, only launches. In the interpreter it runs as Python. For any other target it
-    only carries what `inspect.compiled` needs.
+    only carries what `inspect.compiled` needs, or `compile` in a process of its own.
     """
 
     def __init__(
@@ -126,8 +130,11 @@ class KernelLaunch:
         self._trailing: tuple[Any, ...] = ()
         if programs and self._device is not None and torch.cuda.is_available():
             with torch.cuda.device(self._device):
-                self._run = self._compiled()[(programs, 1, 1)]
+                self._run = self._loaded()[(programs, 1, 1)]
             self._trailing = tuple(constants.values())
+        made = _collected.get()
+        if made is not None and programs:
+            made.append(self)
 
     def __call__(self, *arguments: Any) -> None:
         *tensors, alpha, beta = arguments
@@ -138,10 +145,14 @@ class KernelLaunch:
             with torch.cuda.device(self._device):
                 self._run(*full)
 
-    def _compiled(self) -> Any:
-        """The kernel for the current GPU, loaded; from Triton's own cache where it was compiled before."""
+    def compile(self) -> Any:
+        """The kernel as Triton's driver wants it compiled; from Triton's own cache where it was compiled before."""
         arguments = [_stand_in(layout) for layout in self.layouts]
-        compiled = self.kernel.warmup(*arguments, 0, 0, grid=(1,), **self.constants, **self.options)
+        return self.kernel.warmup(*arguments, 0, 0, grid=(1,), **self.constants, **self.options)
+
+    def _loaded(self) -> Any:
+        """The same on the current GPU."""
+        compiled = self.compile()
         try:
             compiled._init_handles()
         except OutOfResources as error:
@@ -153,6 +164,17 @@ class KernelLaunch:
         if self._real:
             return int.from_bytes(struct.pack("<d", value), "little", signed=True)
         return int(value)  # type: ignore[arg-type]
+
+
+@contextmanager
+def collected() -> Iterator[list[KernelLaunch]]:
+    """A list of the launches that are made within, for compiling them ahead of their use."""
+    made: list[KernelLaunch] = []
+    token = _collected.set(made)
+    try:
+        yield made
+    finally:
+        _collected.reset(token)
 
 
 def contraction_constants(contraction: Contraction, cut: Any) -> dict[str, Any]:

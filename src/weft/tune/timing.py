@@ -80,6 +80,7 @@ def measure(
     budget: float = BUDGET,
     capture: bool = True,
     threads: int | None = None,
+    quick: bool = False,
     clock: Clock = time.perf_counter,
 ) -> Timing:
     """Time ``call(*arguments)`` on `device`.
@@ -89,7 +90,8 @@ def measure(
     exceed the last cache several times, "hot" reuses one. Sampling ends when the relative robust spread falls under
     `rrs`, or after `budget` seconds; making inputs, warming up and capturing come on top. `capture=False` keeps the
     calls out of a CUDA graph, which then includes what the host spends on each launch. `threads` pins torch's CPU
-    threads for the duration (default: as many as are set). `clock` is the CPU's clock.
+    threads for the duration (default: as many as are set). `quick` is for telling candidates apart: batches of a third
+    of the usual length, and the clocks are not read. `clock` is the CPU's clock.
 
     What `call` raises leaves unchanged. `UnsupportedError` on devices other than "cpu" and "cuda", and while another
     graph is being captured.
@@ -101,8 +103,17 @@ def measure(
         raise ValueError(f"mode {mode!r} is neither 'cold' nor 'hot'")
     with _one_at_a_time:
         if device.type == "cpu":
-            return _measure_cpu(call, inputs, mode, rrs, budget, threads, clock)
-        return _measure_gpu(call, inputs, device, mode, rrs, budget, capture)
+            return _measure_cpu(call, inputs, mode, rrs, budget, threads, quick, clock)
+        return _measure_gpu(call, inputs, device, mode, rrs, budget, capture, quick)
+
+
+def glance(call: Call, arguments: InputSet, device: torch.device, clock: Clock = time.perf_counter) -> float:
+    """Seconds of one call, the faster of two, with whatever the cache holds: only to tell what is far too slow."""
+    with _one_at_a_time:
+        if device.type == "cpu":
+            return min(_on_clock(lambda: call(*arguments), clock) for _ in range(2))
+        with torch.cuda.device(device):
+            return min(_between_events(lambda: call(*arguments)) for _ in range(2))
 
 
 def sample(
@@ -126,7 +137,7 @@ def passes_in_batch(pass_seconds: float, sets: int, wanted: float) -> int:
 
 
 def _measure_cpu(
-    call: Call, inputs: Inputs, mode: Mode, rrs: float, budget: float, threads: int | None, clock: Clock
+    call: Call, inputs: Inputs, mode: Mode, rrs: float, budget: float, threads: int | None, quick: bool, clock: Clock
 ) -> Timing:
     device = torch.device("cpu")
     chosen = rotation(inputs, mode, cache=cache_bytes(device), memory=memory_bytes(device))
@@ -134,7 +145,7 @@ def _measure_cpu(
         _run(call, chosen.sets, 1)
         start = clock()
         _run(call, chosen.sets, 1)
-        passes = passes_in_batch(clock() - start, len(chosen.sets), BATCH_SECONDS["cpu"])
+        passes = passes_in_batch(clock() - start, len(chosen.sets), _batch_seconds("cpu", quick))
         calls = passes * len(chosen.sets)
 
         def batch() -> float:
@@ -159,7 +170,14 @@ def _measure_cpu(
 
 
 def _measure_gpu(
-    call: Call, inputs: Inputs, device: torch.device, mode: Mode, rrs: float, budget: float, capture: bool
+    call: Call,
+    inputs: Inputs,
+    device: torch.device,
+    mode: Mode,
+    rrs: float,
+    budget: float,
+    capture: bool,
+    quick: bool,
 ) -> Timing:
     with torch.cuda.device(device):
         if torch.cuda.is_current_stream_capturing():
@@ -168,7 +186,7 @@ def _measure_gpu(
         _run(call, chosen.sets, 1)
         _warm(device)
         pass_seconds = _between_events(lambda: _run(call, chosen.sets, 1))
-        passes = passes_in_batch(pass_seconds, len(chosen.sets), BATCH_SECONDS["cuda"])
+        passes = passes_in_batch(pass_seconds, len(chosen.sets), _batch_seconds("cuda", quick))
         calls = passes * len(chosen.sets)
         notes = list(chosen.notes)
         graph = _captured(lambda: _run(call, chosen.sets, passes), notes) if capture else None
@@ -176,9 +194,9 @@ def _measure_gpu(
         work()
         with _no_garbage_collection():
             samples, ended = sample(lambda: _between_events(work) / calls, rrs=rrs, budget=budget)
-        for _ in range(4):  # not timed: keeps the GPU busy while its clocks are read
+        for _ in range(0 if quick else 4):  # not timed: keeps the GPU busy while its clocks are read
             work()
-        clocks = read_clocks(device)
+        clocks = None if quick else read_clocks(device)
         torch.cuda.synchronize()
         _last_busy[torch.cuda.current_device()] = time.perf_counter()
     return Timing(
@@ -194,6 +212,16 @@ def _measure_gpu(
         clocks=clocks,
         notes=tuple(notes),
     )
+
+
+def _batch_seconds(kind: str, quick: bool) -> float:
+    return BATCH_SECONDS[kind] / (3 if quick else 1)
+
+
+def _on_clock(work: Callable[[], Any], clock: Clock) -> float:
+    start = clock()
+    work()
+    return clock() - start
 
 
 def _run(call: Call, sets: Sequence[InputSet], passes: int) -> None:
