@@ -1,4 +1,13 @@
-"""Matrices transposed in place on the GPU."""
+"""Matrices transposed in place on the GPU.
+
+Square ones: each element is read once and written once, nothing is allocated. Others: a matrix that fits into the
+workspace goes out transposed and comes back; a larger one is taken apart into squares or panels, see `transpose_way`,
+and its elements are moved two to six times.
+
+Workspace of a call: for a matrix of B bytes at most max(8 MiB, min(B / 8, 32 MiB)), freed when it returns. Beside it
+tables of 8 bytes for each chunk that changes places, rarely more than 8 MiB and never a part of the matrix, stay for
+the next matrix of the same shape, those of the last 8 shapes.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +16,11 @@ from typing import Any
 
 import torch
 
+from weft.kernels import transpose_way
 from weft.kernels.launch import TRITON_TYPES, KernelLaunch
+from weft.kernels.transpose_buffer import apart_, close_, move, through_buffer_
+from weft.kernels.transpose_chunks import exchange_
+from weft.kernels.transpose_way import Way, parts, workspace_bytes
 from weft.plan.schedule import Scalar, Target
 from weft.plan.target import target_of
 from weft.spec import Layout
@@ -16,46 +29,128 @@ _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _TILE = {1: 64, 2: 64, 4: 32, 8: 32}  # rows and columns of a tile, by bytes of an element
 
 
-def square_(matrices: torch.Tensor, alpha: Scalar = 1.0) -> None:
+def square_(matrices: torch.Tensor, alpha: Scalar = 1) -> None:
     """Transpose square matrices (batch, n, n) where they lie, any strides, scaled by `alpha`; no workspace.
 
     Each element is read once and written once. Scaling complex matrices is not supported on the GPU yet.
     """
-    dtype = matrices.dtype if alpha != 1 else _word(matrices.dtype)
-    if dtype.itemsize < matrices.dtype.itemsize:  # 16-byte elements: two interleaved matrices of 8-byte words
+    _squares(matrices[None], alpha)
+
+
+def rectangular_(matrices: torch.Tensor, alpha: Scalar = 1) -> None:
+    """Transpose dense row-major matrices (batch, rows, columns), scaled by `alpha`.
+
+    Their strides are (any, columns * step, step); afterwards the same memory holds row-major matrices (batch, columns,
+    rows). Workspace as said above. Scaling complex matrices is not supported on the GPU yet.
+    """
+    _, rows, columns = matrices.shape
+    seen = matrices if alpha != 1 or matrices.itemsize > 8 else matrices.view(_WORDS[matrices.itemsize])
+    size = rows * columns * seen.itemsize
+    workspace = workspace_bytes(size)
+    if size <= workspace:
+        through_buffer_(seen, workspace, alpha)
+        return
+    way = transpose_way.choose(rows, columns, seen.itemsize, workspace)
+    for matrix in seen:
+        _taken_apart(matrix, way, workspace, alpha)
+
+
+def _taken_apart(matrix: torch.Tensor, way: Way, workspace: int, alpha: Scalar) -> None:
+    """Transpose one dense row-major matrix."""
+    rows, columns = matrix.shape
+    buffer = parts(workspace)[0]
+
+    # (1) Keep what lies outside the main part, transposed, and close the gaps it leaves.
+    low = _transposed(matrix[way.rows :], alpha) if way.rows < rows else None
+    right = _transposed(matrix[: way.rows, way.columns :], alpha) if way.columns < columns else None
+    close_(matrix[: way.rows], way.columns, buffer)
+
+    # (2) Transpose the main part, which lies dense now.
+    main = _dense(matrix, way.rows, way.columns)
+    side = way.side
+    if way.kind == "squares":
+        down, across = way.rows // side, way.columns // side
+        _squares(main.unflatten(0, (down, side)).unflatten(2, (across, side)).transpose(1, 2), alpha)
+        _exchange(main, side, (down, side, across), buffer)
+    elif way.kind == "row panels":
+        through_buffer_(main.unflatten(0, (-1, side)), buffer, alpha)
+        _exchange(main, side, (way.rows // side, 1, columns), buffer)
+    else:
+        panels = way.columns // side
+        _exchange(main, side, (rows, 1, panels), buffer)
+        through_buffer_(_dense(matrix, panels * rows, side).unflatten(0, (panels, rows)), buffer, alpha)
+
+    # (3) Make room for what was kept and put it there.
+    result = _dense(matrix, columns, rows)
+    apart_(result[: way.columns], way.rows, buffer)
+    if low is not None:
+        move(low, result[:, way.rows :])
+    if right is not None:
+        move(right, result[way.columns :, : way.rows])
+
+
+def _transposed(matrix: torch.Tensor, alpha: Scalar) -> torch.Tensor:
+    """A transposed copy."""
+    result = torch.empty(matrix.shape[::-1], dtype=matrix.dtype, device=matrix.device)
+    move(matrix.T, result, alpha)
+    return result
+
+
+def _dense(matrix: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
+    """The first elements of a dense row-major matrix as another one."""
+    step = matrix.stride(1)
+    return matrix.as_strided((rows, columns), (columns * step, step), int(matrix.storage_offset()))
+
+
+def _exchange(main: torch.Tensor, side: int, order: tuple[int, int, int], buffer: int) -> None:
+    """Move the chunks of `side` elements of a dense matrix."""
+    chunks = _dense(main, main.numel() // side, side)
+    for words in _words(chunks):
+        exchange_(words, order, buffer)
+
+
+def _words(matrix: torch.Tensor) -> list[torch.Tensor]:
+    """A matrix of elements as matrices of words of at most 8 bytes: one where its rows are contiguous, else two."""
+    if matrix.itemsize <= 8:
+        return [matrix.view(_WORDS[matrix.itemsize])]
+    pairs = torch.view_as_real(matrix).view(torch.int64)
+    return [pairs.flatten(1)] if matrix.stride(1) == 1 else list(pairs.unbind(-1))
+
+
+def _squares(matrices: torch.Tensor, alpha: Scalar) -> None:
+    """Transpose square matrices (outer batch, inner batch, n, n) where they lie, any strides."""
+    dtype = matrices.dtype if alpha != 1 else _WORDS[min(matrices.itemsize, 8)]
+    if dtype.itemsize < matrices.itemsize:  # 16-byte elements: two interleaved matrices of 8-byte words
         words = torch.view_as_real(matrices)
-        square_(words[..., 0], alpha)
-        square_(words[..., 1], alpha)
+        _squares(words[..., 0], alpha)
+        _squares(words[..., 1], alpha)
         return
     seen = matrices.view(dtype)
     target = target_of("triton", matrices.device)
-    _square_launch(tuple(seen.shape), seen.stride(), Layout.of(seen), alpha != 1, target)(seen, alpha, 0)
+    _square_launch(Layout.of(seen), alpha != 1, target)(seen, alpha, 0)
 
 
 @lru_cache(maxsize=512)
-def _square_launch(
-    shape: tuple[int, ...], strides: tuple[int, ...], layout: Layout, scaled: bool, target: Target
-) -> KernelLaunch:
+def _square_launch(matrices: Layout, scaled: bool, target: Target) -> KernelLaunch:
     from weft.kernels.transpose_kernel import square_kernel
 
-    batch, n, _ = shape
-    tile = _TILE[layout.dtype.itemsize]
+    outer, inner, n, _ = matrices.shape
+    dtype = matrices.dtype
+    tile = _TILE[dtype.itemsize]
     tiles = -(-n // tile)
     tiles += tiles % 2
-    scale = torch.float64 if layout.dtype is torch.float64 else torch.float32
-    if not layout.dtype.is_floating_point:
+    scale = torch.float64 if dtype is torch.float64 else torch.float32
+    if not dtype.is_floating_point:
         scale = torch.int64
+    reach = sum(stride * (extent + tile) for stride, extent in zip(matrices.strides, matrices.shape, strict=True))
     constants: dict[str, Any] = {
         "N": n,
         "TILES": tiles,
         "TILE": tile,
-        "STRIDES": strides,
+        "INNER": inner,
+        "STRIDES": matrices.strides,
         "SCALE": TRITON_TYPES[scale] if scaled else None,
-        "WIDE": sum(stride * (extent + tile) for stride, extent in zip(strides, shape, strict=True)) >= 2**31,
+        "WIDE": reach >= 2**31,
     }
-    programs = batch * (tiles // 2) * (tiles + 1)
-    return KernelLaunch(square_kernel, (layout,), constants, scale.is_floating_point, target, programs, 4, stages=1)
-
-
-def _word(dtype: torch.dtype) -> torch.dtype:
-    return _WORDS[min(dtype.itemsize, 8)]
+    programs = outer * inner * (tiles // 2) * (tiles + 1)
+    return KernelLaunch(square_kernel, (matrices,), constants, scale.is_floating_point, target, programs, 4, stages=1)

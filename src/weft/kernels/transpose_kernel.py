@@ -1,7 +1,9 @@
-"""Square matrices transposed where they lie: each program exchanges a tile with its mirror image.
+"""What is moved within one memory: square matrices by pairs of tiles, and chunks along the cycles of a permutation.
 
-Both tiles are in registers before either is written, and no other program touches them, so nothing races; a tile on the
-diagonal is its own mirror image and is exchanged with itself.
+A program has all that it overwrites in registers before it writes anything, and no other program reads it, so nothing
+races. Of a square matrix each program exchanges a tile with its mirror image; a tile on the diagonal is its own mirror
+image and is exchanged with itself. Of chunks each program moves a group, and those that two groups need are kept in a
+workspace beforehand (`transpose_cycles`).
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ def square_kernel(
     N: tl.constexpr,  # rows and columns
     TILES: tl.constexpr,  # along a side, even: an odd number is counted one more
     TILE: tl.constexpr,
-    STRIDES: tl.constexpr,  # (batch, row, column), in elements
+    INNER: tl.constexpr,  # matrices along the inner of two batch dimensions
+    STRIDES: tl.constexpr,  # (outer batch, inner batch, row, column), in elements
     SCALE: tl.constexpr,  # what alpha is applied in, None where it is not
     WIDE: tl.constexpr,
 ):
@@ -44,8 +47,9 @@ def square_kernel(
     if WIDE:
         matrix, i, j = matrix.to(tl.int64), i.to(tl.int64), j.to(tl.int64)
         mirror_i, mirror_j = mirror_i.to(tl.int64), mirror_j.to(tl.int64)
-    here = x + matrix * STRIDES[0] + i * STRIDES[1] + j * STRIDES[2]
-    there = x + matrix * STRIDES[0] + mirror_i * STRIDES[1] + mirror_j * STRIDES[2]
+    base = x + matrix // INNER * STRIDES[0] + matrix % INNER * STRIDES[1]
+    here = base + i * STRIDES[2] + j * STRIDES[3]
+    there = base + mirror_i * STRIDES[2] + mirror_j * STRIDES[3]
     mask = (i < N) & (j < N)
     mirror_mask = (mirror_i < N) & (mirror_j < N)
     tile = tl.load(here, mask=mask, other=0)
@@ -60,3 +64,55 @@ def square_kernel(
     tl.store(there, tl.trans(tile), mask=mirror_mask)
     if row != column:
         tl.store(here, tl.trans(mirror), mask=mask)
+
+
+@triton.jit(do_not_specialize=["alpha", "beta"])
+def keep_kernel(
+    x,  # chunks
+    numbers,  # (kept chunks,): which chunks, -1 where there is none
+    kept,  # (kept chunks, SPAN)
+    alpha: tl.int64,  # not used, as beta
+    beta: tl.int64,
+    CUT: tl.constexpr,  # transpose_chunks.ChunkCut
+):
+    block = tl.program_id(0)
+    chunk = block // CUT.blocks * CUT.group + tl.arange(0, CUT.group)
+    column = block % CUT.blocks * CUT.width + tl.arange(0, CUT.width)
+    number = tl.load(numbers + chunk)
+    mask = (number >= 0)[:, None] & (column < CUT.span)[None, :]
+    if CUT.wide:
+        number = number.to(tl.int64)
+    value = tl.load(x + number[:, None] * CUT.pitch + column[None, :] * CUT.step, mask=mask, other=0)
+    tl.store(kept + chunk[:, None] * CUT.span + column[None, :], value, mask=mask)
+
+
+@triton.jit(do_not_specialize=["alpha", "beta"])
+def chunks_kernel(
+    x,  # chunks
+    targets,  # (moves,): see `transpose_cycles.Moves`
+    sources,  # (moves,)
+    kept,  # (kept chunks, SPAN)
+    alpha: tl.int64,  # not used, as beta
+    beta: tl.int64,
+    CUT: tl.constexpr,  # transpose_chunks.ChunkCut
+):
+    # (1) Find the group of chunks, and the columns of them that this program moves.
+    block = tl.program_id(0)
+    move = block // CUT.blocks * CUT.group + tl.arange(0, CUT.group)
+    column = block % CUT.blocks * CUT.width + tl.arange(0, CUT.width)
+    target = tl.load(targets + move)
+    source = tl.load(sources + move)
+    mask = (target >= 0)[:, None] & (column < CUT.span)[None, :]
+    is_kept = source < 0
+    number = -1 - source
+    if CUT.wide:
+        target, source = target.to(tl.int64), source.to(tl.int64)
+
+    # (2) Read what each chunk is to become, where it lies or from what was kept.
+    lying = x + source[:, None] * CUT.pitch + column[None, :] * CUT.step
+    aside = kept + number[:, None] * CUT.span + column[None, :]
+    value = tl.load(tl.where(is_kept[:, None], aside, lying), mask=mask, other=0)
+
+    # (3) Write it, once all of the group has been read.
+    tl.debug_barrier()
+    tl.store(x + target[:, None] * CUT.pitch + column[None, :] * CUT.step, value, mask=mask)

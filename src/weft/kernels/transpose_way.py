@@ -1,0 +1,131 @@
+"""How a rectangular matrix is taken apart to be transposed in place on the GPU: a value, chosen by a model of its time.
+
+Two ways, both of kernels that read and write runs of memory:
+
+Squares of side q, for a main part of (a q) x (b q) elements. Each square is transposed where it lies. That leaves
+chunks of q contiguous elements in the order [a][q][b] that should be [b][q][a]; they change places along the cycles of
+that permutation (`transpose_chunks`). Every element is moved twice.
+
+Panels of q rows, for a main part of (m q) rows. Each panel is transposed through a buffer. That leaves chunks of q
+elements in the order [m][columns] that should be [columns][m]. Every element is moved three times, once of it within
+the L2. Panels of q columns are the same backwards: the chunks first. For matrices that are too thin for squares, or
+have a side with a divisor that suits while the two have none in common.
+
+Rows and columns outside the main part are kept in the workspace. For columns that are left over, the others close up
+first; for rows, the columns of the result move apart last. Either passes the matrix through a buffer once more, two
+moves of every element, one of them in the L2: the other decomposition in use (Catanzaro, Keller and Garland, PPoPP
+2014) needs no remainders, but gathers single elements within rows and columns, which GPUs do at a fraction of their
+memory's rate. So it is two moves where the extents share a good divisor, three where one has a good one, four to six
+where neither has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+
+LEAST_WORKSPACE = 8 << 20  # bytes that may always be used: a matrix up to here goes out and comes back
+MOST_WORKSPACE = 32 << 20  # bytes that are never exceeded
+
+Kind = Literal["squares", "row panels", "column panels"]
+
+# The model: of an H200, but only the proportions matter.
+_RATE = 4e12  # bytes per second
+_LAUNCH = 3e-6  # seconds
+_BUFFERED = 1.7  # moves for a pass through a buffer, which mostly stays in the L2
+_LINE = 128
+_MOST_CHUNKS = 1 << 20  # the tables are 8 bytes for each, and are made on the host
+_WORD_COST = {1: 3.0, 2: 1.6, 4: 1.1, 8: 1.0, 16: 1.0}  # of a move, by the bytes a thread moves at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A decomposition: its main part of `rows` x `columns` are whole squares or panels of side `side`."""
+
+    kind: Kind
+    rows: int
+    columns: int
+    side: int
+    seconds: float
+
+
+def workspace_bytes(matrix_bytes: int) -> int:
+    """What one call may use beside the matrix: an eighth of it, at least 8 MiB and at most 32 MiB."""
+    return min(max(matrix_bytes // 8, LEAST_WORKSPACE), MOST_WORKSPACE)
+
+
+def parts(workspace: int) -> tuple[int, int]:
+    """(bytes for the buffer of a step, bytes for what is left over)"""
+    return workspace - workspace // 4, workspace // 4
+
+
+@lru_cache(maxsize=256)
+def choose(rows: int, columns: int, itemsize: int, workspace: int) -> Way:
+    """The way of least predicted time for a matrix that does not fit into the workspace."""
+    ways = [
+        *_squares(rows, columns, itemsize, workspace),
+        *_panels(rows, columns, itemsize, workspace, "row panels"),
+        *_panels(columns, rows, itemsize, workspace, "column panels"),
+    ]
+    return min(ways, key=lambda way: way.seconds)
+
+
+def _squares(rows: int, columns: int, itemsize: int, workspace: int) -> list[Way]:
+    side = np.arange(1, min(rows, columns) + 1)
+    down, across = rows // side * side, columns // side * side
+    left = ((rows - down) * columns + (columns - across) * down) * itemsize
+    move = 2 * rows * columns * itemsize / _RATE
+    buffered = _BUFFERED * move + _launches(rows * columns * itemsize, workspace)
+    seconds = (
+        move * np.maximum(1, _LINE / (2 * side * itemsize))
+        + move * _chunk_cost(side * itemsize)
+        + buffered * ((rows > down).astype(float) + (columns > across))
+        + _table_cost(down * across // side, move)
+    )
+    fitting = np.flatnonzero(left <= parts(workspace)[1])
+    if not fitting.size:
+        return []
+    best = fitting[np.argmin(seconds[fitting])]
+    return [Way("squares", int(down[best]), int(across[best]), int(side[best]), float(seconds[best]))]
+
+
+def _panels(cut: int, other: int, itemsize: int, workspace: int, kind: Kind) -> list[Way]:
+    """Panels across the extent `cut`."""
+    buffer, kept = parts(workspace)
+    thickest = min(buffer // (other * itemsize), cut)
+    side = np.arange(max(thickest >> 10, 1), thickest + 1)
+    main = cut // side * side
+    move = 2 * cut * other * itemsize / _RATE
+    buffered = _BUFFERED * move + _launches(cut * other * itemsize, workspace)
+    seconds = (
+        buffered
+        + move * _chunk_cost(side * itemsize)
+        + buffered * (cut > main)
+        + _table_cost(main // side * other, move)
+    )
+    fitting = np.flatnonzero((cut - main) * other * itemsize <= kept)
+    if not fitting.size:
+        return []
+    best = fitting[np.argmin(seconds[fitting])]
+    rows, columns = (int(main[best]), other) if kind == "row panels" else (other, int(main[best]))
+    return [Way(kind, rows, columns, int(side[best]), float(seconds[best]))]
+
+
+def _launches(matrix_bytes: int, workspace: int) -> float:
+    """Seconds for the launches of a pass through a buffer."""
+    return 2 * -(-matrix_bytes // parts(workspace)[0]) * _LAUNCH
+
+
+def _chunk_cost(chunk_bytes: np.ndarray) -> np.ndarray:
+    """Moves that one of chunks of some length counts for."""
+    word = np.gcd(chunk_bytes, 16)
+    cost = np.select([word == size for size in _WORD_COST], list(_WORD_COST.values()))
+    return np.maximum(cost, 1) * np.maximum(1, _LINE / chunk_bytes) + 0.2 * np.minimum(1, _LINE / chunk_bytes)
+
+
+def _table_cost(chunks: np.ndarray, move: float) -> np.ndarray:
+    """Tables past the size they should have must pay: each such size counts for a move."""
+    return move * np.maximum(chunks / _MOST_CHUNKS - 1, 0)
