@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from weft import cases, reference
+from weft import cases, reference, reference_sums
 from weft.cases import Case
 from weft.errors import ShapeError
 
@@ -70,9 +70,9 @@ def test_its_ways_agree(
     small = cases.scaled(case, 256)
     given = cases.operands(small, integers=True)
     expected = reference.contract(small.equation, given.a, given.b)
-    monkeypatch.setattr(reference, "_PRODUCTS", products)
-    monkeypatch.setattr(reference, "_ELEMENTS", elements)
-    monkeypatch.setattr(reference, "_MATRICES", matrices)
+    monkeypatch.setattr(reference_sums, "_PRODUCTS", products)
+    monkeypatch.setattr(reference_sums, "_ELEMENTS", elements)
+    monkeypatch.setattr(reference_sums, "_MATRICES", matrices)
     assert torch.equal(reference.contract(small.equation, given.a, given.b), expected)
 
 

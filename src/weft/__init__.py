@@ -1,5 +1,6 @@
 """weft: tensor contractions on GPUs, with your own functions woven into the kernel."""
 
+from weft.algebra import Algebra
 from weft.api import contract, einsum, plan
 from weft.dense import matmul
 from weft.errors import (
@@ -18,6 +19,7 @@ from weft.plan.plan import Plan
 __version__ = "0.1.0"
 
 __all__ = [
+    "Algebra",
     "DTypeError",
     "FunctionError",
     "NotationError",

@@ -6,26 +6,24 @@ everything that they depend on, so a repeated call goes straight to the launch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
 import torch
 
+from weft.algebra import find
 from weft.cache import BoundedCache
-from weft.errors import DTypeError, NotationError, ShapeError, UnsupportedError, call_context
-from weft.fn import Pointwise, fingerprint, trace
-from weft.interop import as_result, as_tensor, like
+from weft.errors import NotationError, call_context
+from weft.interop import as_result, as_results, as_tensor, like, like_each
 from weft.layout import permute
-from weft.plan.checks import describe_call, reject_gradient
-from weft.plan.plan import Functions, Plan, Request
+from weft.plan.checks import Results, describe_call
+from weft.plan.options import Options, OutDtype, check_limit, read_indices, read_operands, resolved, signature
+from weft.plan.plan import Plan
 from weft.plan.planner import check_tune
 from weft.plan.schedule import Scalar
-from weft.plan.target import resolve_backend, target_of
 from weft.plan.winners import generation
-from weft.spec import Label, Layout, Notation, parse
-from weft.spec.arithmetic import dtype_name, resolve, result_type, storage_type, value_type
+from weft.spec import Label, Notation, parse
 from weft.spec.contraction import mode_extents
 from weft.spec.notation import expand, from_sequences, implicit_from_sequences
 
@@ -44,15 +42,15 @@ def contract(
     alpha: Scalar = 1.0,
     beta: Scalar = 1.0,
     out: Any = None,
-    out_dtype: torch.dtype | None = None,
+    out_dtype: OutDtype = None,
     precision: str | torch.dtype | None = None,
     accumulate: torch.dtype | None = None,
     a_fn: Function | None = None,
     b_fn: Function | None = None,
     c_fn: Function | None = None,
     epilogue: Function | None = None,
-    operands: dict[str, Any] | None = None,
-    indices: dict[str, Label] | None = None,
+    operands: Mapping[str, tuple[Any, Any]] | None = None,
+    indices: Mapping[str, Label] | None = None,
     algebra: Any = "plus_times",
     deterministic: bool = True,
     workspace_limit: int | None = None,
@@ -73,7 +71,17 @@ def contract(
     bf16 and fp32).
 
     `a_fn`, `b_fn`, `c_fn`, `epilogue`: Python functions of torch operations, traced and fused. `a_fn` and `b_fn` see
-    values of the product type, `c_fn` and `epilogue` of the accumulator's.
+    values of the product type, `c_fn` and `epilogue` of the accumulator's. Their first parameter is the value. Further
+    ones are named by `operands`, ``{"bias": ("n", bias)}``: a tensor whose modes (text or a sequence of labels) are any
+    of A's for `a_fn`, of B's for `b_fn`, of D's for `c_fn` and `epilogue`; it is broadcast along the others and its
+    values come in its own dtype. Or by `indices`, ``{"i": "m"}``: the element's coordinate along that mode, int32
+    (int64 past 2^31). One name may serve several functions. An epilogue that returns a tuple makes further
+    results of D's shape, in their own dtypes: then `out` and the result are tuples, and `out_dtype` may be one.
+
+    `algebra`: what takes the place of product and sum, a `weft.Algebra` or the name of one: ``"plus_times"``,
+    ``"max_plus"``, ``"min_plus"``, ``"max_times"``, ``"min_max"``, ``"or_and"``, ``"log"``, ``"gf2"``. Then
+    ``D = epilogue(reduce(acc, c_fn(C)))``, and `alpha` and `beta` other than 1 are a `DTypeError`. bool is an
+    operand of any algebra but plus_times.
 
     `workspace_limit`: most bytes to allocate besides D. `backend`: ``"auto"``, ``"triton"``, ``"cpu"`` or
     ``"reference"``. Results do not change from run to run (`deterministic`).
@@ -95,13 +103,14 @@ def contract(
     with call_context(lambda: describe_call("contract", equation, a=a, b=b, c=c, out=out)):
         x, y = _input("a", a), _input("b", b)
         addend = as_tensor("c", c) if c is not None else None
-        target = as_result(out) if out is not None else None
-        found = _find_plan(
-            equation, x, y, target, out_dtype, precision, accumulate, (a_fn, b_fn, c_fn, epilogue),
+        target = as_results(out)
+        options = _options(
+            target, out_dtype, precision, accumulate, (a_fn, b_fn, c_fn, epilogue),
             operands, indices, algebra, deterministic, workspace_limit, backend, tune,
         )  # fmt: skip
-        result = found.run(x, y, addend, alpha, beta, target)
-    return out if out is not None else like(a, result)
+        found = _find_plan(equation, x, y, options)
+        result = found.run(x, y, addend, alpha, beta, target, options.tensors)
+    return out if out is not None else like_each(a, result)
 
 
 def plan(
@@ -111,15 +120,15 @@ def plan(
     *,
     c: Any = None,
     out: Any = None,
-    out_dtype: torch.dtype | None = None,
+    out_dtype: OutDtype = None,
     precision: str | torch.dtype | None = None,
     accumulate: torch.dtype | None = None,
     a_fn: Function | None = None,
     b_fn: Function | None = None,
     c_fn: Function | None = None,
     epilogue: Function | None = None,
-    operands: dict[str, Any] | None = None,
-    indices: dict[str, Label] | None = None,
+    operands: Mapping[str, tuple[Any, Any]] | None = None,
+    indices: Mapping[str, Label] | None = None,
     algebra: Any = "plus_times",
     deterministic: bool = True,
     workspace_limit: int | None = None,
@@ -140,12 +149,13 @@ def plan(
     with call_context(lambda: describe_call("plan", equation, a=a, b=b, c=c, out=out)):
         x, y = _input("a", a), _input("b", b)
         addend = as_tensor("c", c) if c is not None else None
-        target = as_result(out) if out is not None else None
-        found = _find_plan(
-            equation, x, y, target, out_dtype, precision, accumulate, (a_fn, b_fn, c_fn, epilogue),
+        target = as_results(out)
+        options = _options(
+            target, out_dtype, precision, accumulate, (a_fn, b_fn, c_fn, epilogue),
             operands, indices, algebra, deterministic, workspace_limit, backend, tune,
         )  # fmt: skip
-        found.prepare(x, y, addend, target)
+        found = _find_plan(equation, x, y, options)
+        found.prepare(x, y, addend, target, options.tensors)
         return found
 
 
@@ -200,41 +210,41 @@ def _input(name: str, value: Any) -> torch.Tensor:
     return as_tensor(name, value).resolve_neg()
 
 
-def _find_plan(
-    equation: Equation,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    out: torch.Tensor | None,
-    out_dtype: torch.dtype | None,
+def _options(
+    target: Results | None,
+    out_dtype: OutDtype,
     precision: str | torch.dtype | None,
     accumulate: torch.dtype | None,
     functions: tuple[Function | None, ...],
-    operands: dict[str, Any] | None,
-    indices: dict[str, Label] | None,
+    operands: Mapping[str, Any] | None,
+    indices: Mapping[str, Label] | None,
     algebra: Any,
     deterministic: bool,
     workspace_limit: int | None,
     backend: str,
     tune: str | None,
-) -> Plan:
-    """The plan for this request, remembered by everything it depends on."""
-    _refuse_unbuilt(operands, indices, algebra, workspace_limit)
+) -> Options:
+    """A call's options, read; types are those of `out` where they are not given."""
+    check_limit(workspace_limit)
     check_tune(tune)
-    if out_dtype is None and out is not None:
-        out_dtype = out.dtype
-    prints = tuple(None if function is None else (fingerprint(function),) for function in functions)
-    spelled = _spelled(equation)
-    key: Hashable | None = (
-        spelled,
-        _signature(a), _signature(b), out_dtype, precision, accumulate, prints, deterministic, workspace_limit, backend,
-        tune, generation(),
+    if out_dtype is None and target is not None:
+        out_dtype = tuple(one.dtype for one in target) if isinstance(target, tuple) else target.dtype
+    return Options(
+        out_dtype, precision, accumulate, functions,
+        read_operands(operands) if operands else {}, read_indices(indices) if indices else {},
+        None if algebra == "plus_times" else find(algebra),
+        deterministic, workspace_limit, backend, tune,
     )  # fmt: skip
-    if (None,) in prints:  # a function we cannot see through is traced anew each time
-        key = None
+
+
+def _find_plan(equation: Equation, a: torch.Tensor, b: torch.Tensor, options: Options) -> Plan:
+    """The plan for this request, remembered by everything it depends on."""
+    spelled = _spelled(equation)
+    asked = options.key()
+    key = (spelled, signature(a), signature(b), asked, generation()) if asked is not None else None
     found = _PLANS.get(key) if key is not None else None
     if found is None:
-        request = _resolve(spelled, a, b, out_dtype, precision, accumulate, functions, workspace_limit, backend)
-        request = replace(request, tune=tune)
+        request = resolved(_read(spelled), str(spelled), a, b, options)
         # Two spellings of one request, or a retraced function that turns out the same, share one plan.
         found = _PLANS.get((request, generation()))
         if found is None:
@@ -243,44 +253,6 @@ def _find_plan(
         if key is not None:
             _PLANS.put(key, found)
     return found
-
-
-def _resolve(
-    equation: str | Notation,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    out_dtype: torch.dtype | None,
-    precision: str | torch.dtype | None,
-    accumulate: torch.dtype | None,
-    functions: tuple[Function | None, ...],
-    workspace_limit: int | None,
-    backend: str,
-) -> Request:
-    """Check everything that does not need C or the result."""
-    notation = expand(_read(equation), (a.dim(), b.dim()))
-    if a.device != b.device:
-        raise ShapeError(f"a is on {a.device}, b is on {b.device}")
-    mode_extents(notation, (a.shape, b.shape))
-    for name, tensor in (("a", a), ("b", b)):
-        reject_gradient(name, tensor)
-    arithmetic = resolve(a.dtype, b.dtype, precision, accumulate)
-    traced = _trace(functions, a.dtype, b.dtype, arithmetic.product, arithmetic.accumulate)
-    value = _only(traced.epilogue.result, "epilogue") if traced.epilogue is not None else arithmetic.accumulate
-    chosen = resolve_backend(backend, a.device)
-    return Request(
-        notation=notation,
-        text=str(equation),
-        a=Layout.of(a),
-        b=Layout.of(b),
-        conjugate=(a.is_conj(), b.is_conj()),
-        arithmetic=arithmetic,
-        d_dtype=result_type(storage_type(a.dtype, b.dtype), out_dtype, value),
-        functions=traced,
-        backend=chosen,
-        device=a.device,
-        target=target_of(chosen, a.device),
-        workspace_limit=workspace_limit,
-    )
 
 
 def _spelled(equation: Equation) -> str | Notation:
@@ -312,46 +284,6 @@ def _read_einsum(arguments: tuple[Any, ...]) -> tuple[Notation, tuple[Any, ...]]
     if len(arguments) % 2:
         return from_sequences(*terms, arguments[-1]), operands
     return implicit_from_sequences(*terms), operands
-
-
-def _trace(
-    functions: tuple[Function | None, ...],
-    a: torch.dtype,
-    b: torch.dtype,
-    product: torch.dtype,
-    accumulate: torch.dtype,
-) -> Functions:
-    values = (value_type(a, product), value_type(b, product), accumulate, accumulate)
-    traced: list[Pointwise | None] = []
-    for hook, function, value in zip(("a_fn", "b_fn", "c_fn", "epilogue"), functions, values, strict=True):
-        graph = trace(function, (value,), hook=hook) if function is not None else None
-        if graph is not None and hook != "epilogue" and not torch.can_cast(result := _only(graph.result, hook), value):
-            raise DTypeError(f"{hook} returns {dtype_name(result)}, which cannot be used as {dtype_name(value)}")
-        traced.append(graph)
-    a_fn, b_fn, c_fn, epilogue = traced
-    return Functions(a_fn, b_fn, c_fn, epilogue, functions)
-
-
-def _only(result: torch.dtype | tuple[torch.dtype, ...], hook: str) -> torch.dtype:
-    if isinstance(result, tuple):
-        raise UnsupportedError(f"{hook} returns {len(result)} values: several outputs are not supported yet")
-    return result
-
-
-def _refuse_unbuilt(operands: object, indices: object, algebra: object, workspace_limit: object) -> None:
-    if operands:
-        raise UnsupportedError("operands of functions are not supported yet")
-    if indices:
-        raise UnsupportedError("indices of functions are not supported yet")
-    if algebra != "plus_times":
-        raise UnsupportedError(f"algebra {algebra!r} is not supported yet: only 'plus_times' is")
-    if workspace_limit is not None and not isinstance(workspace_limit, int):
-        raise UnsupportedError(f"workspace_limit is a number of bytes, not {workspace_limit!r}")
-
-
-def _signature(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """What a plan reads off a tensor, as cheaply as it can be had."""
-    return (*Layout.of(tensor), tensor.device, tensor.is_conj(), tensor.requires_grad)
 
 
 def _describe_einsum(arguments: tuple[Any, ...]) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from weft.api import _resolve
 from weft.errors import NotationError, ShapeError, UnsupportedError
+from weft.plan.options import Options, resolved
 from weft.plan.plan import Request
 from weft.plan.planner import Choice, choose
 from weft.plan.schedule import Target
@@ -53,9 +53,11 @@ def hypothetical(
     a, b = (torch.empty(shape, dtype=dtype, device="meta") for shape in shapes)
     chosen, device, planned_for = _placed(backend, target)
     # The oracle takes tensors on any device, so its request can be made of meta tensors; then it is sent elsewhere.
-    request = _resolve(
-        equation, a, b, out_dtype, precision, accumulate, (a_fn, b_fn, None, epilogue), workspace_limit, "reference"
-    )
+    options = Options(
+        out_dtype, precision, accumulate, (a_fn, b_fn, None, epilogue),
+        workspace_limit=workspace_limit, backend="reference",
+    )  # fmt: skip
+    request = resolved(notation, equation, a, b, options)
     return replace(request, backend=chosen, device=device, target=planned_for)
 
 

@@ -37,6 +37,13 @@ def as_result(out: Any, name: str = "out") -> torch.Tensor:
     return as_tensor(name, out)
 
 
+def as_results(out: Any) -> torch.Tensor | tuple[torch.Tensor, ...] | None:
+    """`out` of a call: None, one array, or a tuple of them for an epilogue that yields several values."""
+    if isinstance(out, (tuple, list)):
+        return tuple(as_result(one, f"out[{at}]") for at, one in enumerate(out))
+    return as_result(out) if out is not None else None
+
+
 def like(source: Any, tensor: torch.Tensor) -> Any:
     """`tensor` as an array of the library that `source` belongs to."""
     if isinstance(source, torch.Tensor):
@@ -53,6 +60,11 @@ def like(source: Any, tensor: torch.Tensor) -> Any:
 
         return jax.dlpack.from_dlpack(tensor)
     return tensor
+
+
+def like_each(source: Any, results: torch.Tensor | tuple[torch.Tensor, ...]) -> Any:
+    """The same of a result or a tuple of them."""
+    return tuple(like(source, one) for one in results) if isinstance(results, tuple) else like(source, results)
 
 
 def _from_numpy(name: str, array: np.ndarray) -> torch.Tensor:

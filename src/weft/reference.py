@@ -1,40 +1,42 @@
 """The oracle: what a contraction means, computed the plain way in wide types.
 
     D = epilogue(alpha * sum over k of a_fn(A) * b_fn(B) + beta * c_fn(C))
+    D = epilogue(reduce(reduce over k of combine(a_fn(A), b_fn(B)), c_fn(C)))
 
 Every value becomes float64, complex128 or int64 first, functions are evaluated as they are given, and every label is
-one dimension: align, multiply, sum. Nothing is shared with the backends but the reading of the equation. Where the
-table of all products would not fit in memory, the widest label is halved, and floating-point pieces go through
-`torch.matmul` in float64; tests hold both ways against each other and against `numpy.einsum`.
+one dimension: see `weft.reference_sums`. Nothing is shared with the backends but the reading of the equation and of
+functions' signatures. Operands of functions become float64 or complex128 where they are not whole numbers;
+coordinates, and integers and truth values, keep their type.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 import torch
 
+from weft.algebra import Algebra, find
 from weft.errors import ShapeError
-from weft.spec.notation import Label, Notation, expand, from_sequences, label_text, parse, term_text
+from weft.fn.binding import bind
+from weft.reference_sums import Beside, Read, aligned, reduced, simplified, source, sum_of_products
+from weft.spec.extras import read_modes
+from weft.spec.notation import Label, Notation, expand, from_sequences, label_text, parse
 from weft.spec.permutation import permutation_extents
 
 if TYPE_CHECKING:
     from weft.plan.permute_plan import PermuteRequest
     from weft.plan.plan import Request
-    from weft.plan.schedule import Launch, PermutationLaunch, Scalar
+    from weft.plan.schedule import Extras, PermutationLaunch, Scalar
+    from weft.spec import Contraction
 
-Function: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
+Function: TypeAlias = Callable[..., Any]
 Equation: TypeAlias = str | Sequence[Sequence[Label]] | Notation
 
-# Products held at once by the naive way; elements of A, B and D together in one batched matrix product, and matrices.
-_PRODUCTS = 1 << 22
-_ELEMENTS = 1 << 28
-_MATRICES = 1 << 15
-
 _REAL_OF = {torch.complex64: torch.float32, torch.complex128: torch.float64}
+_WIDE = (torch.float64, torch.complex128)  # of real and complex values
 
 
 def contract(
@@ -45,21 +47,26 @@ def contract(
     c: Any = None,
     alpha: Scalar = 1.0,
     beta: Scalar = 1.0,
-    out: torch.Tensor | None = None,
-    out_dtype: torch.dtype | None = None,
+    out: torch.Tensor | tuple[torch.Tensor, ...] | None = None,
+    out_dtype: torch.dtype | tuple[torch.dtype | None, ...] | None = None,
     precision: str | torch.dtype | None = None,
     accumulate: torch.dtype | None = None,
     a_fn: Function | None = None,
     b_fn: Function | None = None,
     c_fn: Function | None = None,
     epilogue: Function | None = None,
-) -> torch.Tensor:
+    operands: Mapping[str, tuple[Any, Any]] | None = None,
+    indices: Mapping[str, Label] | None = None,
+    algebra: str | Algebra = "plus_times",
+) -> Any:
     """The contraction of `a` and `b`, as exact as float64 makes it.
 
     Arguments mean what they mean for `weft.contract`. The result is float64, complex128 or int64, or `out_dtype`
     where that is given: one rounding at the end. A dtype as `precision` rounds the values of A and B to it before
     their functions see them; "tf32" and "tf32x3" change nothing here. `accumulate` matters for integers alone: sums
-    wrap around as that type does (int64 where int64 is stored, else int32). `beta=0` does not read `c`.
+    wrap around as that type does (int64 where int64 is stored, else int32). `beta=0` does not read `c`. Of an epilogue
+    that yields several values the result is a tuple. In an algebra other than plus-times integers and bool are held in
+    the accumulator's own type (bool where bool is stored), all else in wide ones.
 
     >>> import torch
     >>> contract("ij,j->i", torch.tensor([[1, 2], [3, 4]]), torch.tensor([10, 1]))
@@ -67,30 +74,64 @@ def contract(
     """
     a, b = torch.as_tensor(a), torch.as_tensor(b)
     notation = _read(equation, (a.ndim, b.ndim))
-    shape = _output_shape(notation, (a.shape, b.shape))
-    x = _operand(notation.inputs[0], a, precision, a_fn)
-    y = _operand(notation.inputs[1], b, precision, b_fn)
+    extents = _extents(notation, (a.shape, b.shape))
+    shape = tuple(extents[label] for label in notation.output)
+    other = None if algebra == "plus_times" else find(algebra)
+    hooks = {"a_fn": a_fn, "b_fn": b_fn, "c_fn": c_fn, "epilogue": epilogue}
+    names = _Names(hooks, operands or {}, indices or {}, extents, a.device)
+    terms = notation.inputs
+    x = source(terms[0], a, _reader(precision, a_fn, keep=other is not None), names.of("a_fn"), extents)
+    y = source(terms[1], b, _reader(precision, b_fn, keep=other is not None), names.of("b_fn"), extents)
     output = tuple(label for label, extent in zip(notation.output, shape, strict=True) if extent != 1)
-    value = _times(alpha, _sum_of_products(x, y, output).reshape(shape))
-    if c is not None and beta != 0:
-        addend = wide(torch.as_tensor(c))
-        value = value + _times(beta, _evaluated(c_fn, addend))
-    if not (value.is_floating_point() or value.is_complex()):
-        value = value.to(accumulate or _integer_accumulator(a, b, precision)).to(torch.int64)
-    value = _evaluated(epilogue, value)
-    if out_dtype is not None:
-        value = value.to(out_dtype)
+    addend = _single(c_fn, wide(torch.as_tensor(c)), names.along("c_fn", notation.output)) if _adds(c, beta) else None
+    accumulate = accumulate or _default_accumulator(a, b, precision)
+    if other is not None:
+        inexact = accumulate.is_floating_point or accumulate.is_complex
+        held = _WIDE[accumulate.is_complex] if inexact else accumulate
+        value = reduced(x, y, output, other, held).reshape(shape)
+        value = value if addend is None else other.reduce(value, addend.to(held).expand(shape)).to(held)
+        value = value if held is torch.bool else wide(value)
+    else:
+        value = _times(alpha, sum_of_products(x, y, output).reshape(shape))
+        value = value if addend is None else value + _times(beta, addend)
+        if not (value.is_floating_point() or value.is_complex()):
+            value = value.to(accumulate).to(torch.int64)
+    results = _results(epilogue, value, names.along("epilogue", notation.output))
+    if isinstance(results, tuple):
+        targets = out if isinstance(out, tuple) else (None,) * len(results)
+        dtypes = out_dtype if isinstance(out_dtype, tuple) else (out_dtype, *(None for _ in results[1:]))
+        return tuple(_stored(*each) for each in zip(results, dtypes, targets, strict=True))
+    return _stored(results, out_dtype, out)
+
+
+def _adds(c: Any, beta: Scalar) -> bool:
+    return c is not None and beta != 0
+
+
+def _stored(value: torch.Tensor, dtype: Any, out: Any) -> torch.Tensor:
+    value = value.to(dtype) if dtype is not None else value
     return value if out is None else out.copy_(value)
 
 
-def launcher(request: Request) -> Launch:
+def launcher(request: Request, contraction: Contraction) -> Callable[..., None]:
     """The oracle as a backend: the launch of a plan that chooses nothing."""
     a_fn, b_fn, c_fn, epilogue = request.functions.raw
     arithmetic = request.arithmetic
+    terms = {named.name: named.term for named in request.named}
+    named = [extra for extra in contraction.extras if extra.kind != "output"]
+    indices = {extra.name: terms[extra.name][0] for extra in named if extra.kind == "index"}
 
     def launch(
-        a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar
+        a: torch.Tensor,
+        b: torch.Tensor,
+        c: torch.Tensor | None,
+        d: torch.Tensor,
+        alpha: Scalar,
+        beta: Scalar,
+        extras: Extras = (),
     ) -> None:
+        beside = zip(named, extras, strict=False)
+        outputs = extras[len(named) :]
         # A launch is given memory as it lies; that it stands for its conjugate is in the request.
         contract(
             request.notation,
@@ -99,13 +140,16 @@ def launcher(request: Request) -> Launch:
             c=c,
             alpha=alpha,
             beta=beta,
-            out=d,
+            out=(d, *(x for x in outputs if x is not None)) if outputs else d,
             precision=arithmetic.product,
             accumulate=arithmetic.accumulate,
             a_fn=a_fn,
             b_fn=b_fn,
-            c_fn=c_fn,
+            c_fn=c_fn if contraction.c is not None else None,
             epilogue=epilogue,
+            operands={extra.name: (terms[extra.name], x) for extra, x in beside if x is not None},
+            indices=indices,
+            algebra=request.raw_algebra or "plus_times",
         )
 
     return launch
@@ -141,8 +185,8 @@ def permute(
     found = permutation_extents(notation, x.shape, extents or {}, None if out is None else out.shape)
     computed = fn is not None or alpha != 1 or beta != 0
     # The labels of extent 1 that this drops come back where the values are expanded.
-    operand = _operand(notation.inputs[0], x, None, fn)
-    values = operand.read(operand.stored) if computed else operand.stored
+    operand = source(notation.inputs[0], x, _reader(None, fn, keep=False), {}, found)
+    values = operand.values if computed else operand.stored
     kept = [label for label in notation.output if label in operand.term]
     values = values.permute([operand.term.index(label) for label in kept])
     values = values[tuple(slice(None) if label in kept else None for label in notation.output)]
@@ -198,24 +242,6 @@ def reduced_extent(equation: Equation, a: torch.Tensor, b: torch.Tensor) -> int:
     return math.prod(extent for label, extent in extents.items() if label not in notation.output)
 
 
-@dataclass(frozen=True, slots=True)
-class _Operand:
-    """A stored tensor with one label for each dimension, and how its values are read."""
-
-    term: tuple[Label, ...]  # no label twice, no extent of 1: a broadcast label is a label that is not there
-    stored: torch.Tensor
-    read: Function
-
-    @property
-    def extents(self) -> dict[Label, int]:
-        return dict(zip(self.term, self.stored.shape, strict=True))
-
-    def part(self, label: Label, start: int, length: int) -> _Operand:
-        if label not in self.term:
-            return self
-        return replace(self, stored=self.stored.narrow(self.term.index(label), start, length))
-
-
 def _read(equation: Equation, ranks: Sequence[int]) -> Notation:
     if isinstance(equation, str):
         equation = parse(equation)
@@ -236,100 +262,70 @@ def _extents(notation: Notation, shapes: Sequence[Sequence[int]]) -> dict[Label,
     return extents
 
 
-def _output_shape(notation: Notation, shapes: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    extents = _extents(notation, shapes)
-    return tuple(extents[label] for label in notation.output)
+def _reader(precision: str | torch.dtype | None, function: Function | None, keep: bool) -> Read:
+    """How stored values become what is multiplied."""
 
-
-def _operand(
-    term: Sequence[Label], stored: torch.Tensor, precision: str | torch.dtype | None, function: Function | None
-) -> _Operand:
-    """Take diagonals and drop extents of 1."""
-    labels = list(term)
-    for label in dict.fromkeys(term):
-        while labels.count(label) > 1:
-            first = labels.index(label)
-            second = labels.index(label, first + 1)
-            if stored.shape[first] != stored.shape[second]:
-                extents = f"{stored.shape[first]} and {stored.shape[second]}"
-                raise ShapeError(f"label '{label_text(label)}' stands twice in '{term_text(tuple(term))}': {extents}")
-            stored = stored.diagonal(0, first, second)
-            labels = [*labels[:first], *labels[first + 1 : second], *labels[second + 1 :], label]
-    kept = tuple(label for label, extent in zip(labels, stored.shape, strict=True) if extent != 1)
-    stored = stored.squeeze()
-
-    def read(values: torch.Tensor) -> torch.Tensor:
+    def read(values: torch.Tensor, beside: Beside) -> torch.Tensor:
         if isinstance(precision, torch.dtype):
             values = values.to(precision if values.is_complex() else _REAL_OF.get(precision, precision))
-        return _evaluated(function, wide(values))
+        return _single(function, values if keep and values.dtype is torch.bool else wide(values), beside)
 
-    return _Operand(kept, stored, read)
-
-
-def _evaluated(function: Function | None, values: torch.Tensor) -> torch.Tensor:
-    return values if function is None else wide(function(values))
+    return read
 
 
-def _sum_of_products(x: _Operand, y: _Operand, output: tuple[Label, ...]) -> torch.Tensor:
-    """D's labels in the order of `output`; all others are summed."""
-    extents = x.extents | y.extents
-    exact = all(not (o.stored.is_floating_point() or o.stored.is_complex()) for o in (x, y))
-    if math.prod(extents.values()) <= _PRODUCTS:
-        return _by_broadcasting(x, y, output)
-    elements = x.stored.numel() + y.stored.numel() + math.prod(extents[label] for label in output)
-    matrices = math.prod(extents[label] for label in output if label in x.term and label in y.term)
-    if not exact and elements <= _ELEMENTS and matrices <= _MATRICES:
-        return _by_matrix_product(x, y, output)
-    label = max(extents, key=extents.__getitem__)
-    middle = extents[label] // 2
-    halves = [
-        _sum_of_products(x.part(label, start, length), y.part(label, start, length), output)
-        for start, length in ((0, middle), (middle, extents[label] - middle))
-    ]
-    return torch.cat(halves, output.index(label)) if label in output else halves[0] + halves[1]
+def _single(function: Function | None, values: torch.Tensor, beside: Beside) -> torch.Tensor:
+    """A function that yields one value, of wide ones; a truth value stays one."""
+    if function is None:
+        return values
+    result = torch.as_tensor(function(values, **beside), device=values.device)
+    # NumPy's, because the first use of torch.broadcast_shapes imports SymPy.
+    shape = np.broadcast_shapes(values.shape, *(x.shape for x in beside.values()))
+    return (result if result.dtype is torch.bool else wide(result)).expand(shape)
 
 
-def _by_broadcasting(x: _Operand, y: _Operand, output: tuple[Label, ...]) -> torch.Tensor:
-    """The definition: every label a dimension, multiply, sum over those that D lacks."""
-    summed = tuple(label for label in x.extents | y.extents if label not in output)
-    labels = (*output, *summed)
-    products = _aligned(x, labels) * _aligned(y, labels)
-    return products.sum(tuple(range(len(output), len(labels)))) if summed else products
+def _results(
+    function: Function | None, values: torch.Tensor, beside: Beside
+) -> torch.Tensor | tuple[torch.Tensor, ...]:
+    """The epilogue of all of D: one result or a tuple of them."""
+    if function is None:
+        return values
+    results = function(values, **beside)
+    several = isinstance(results, (tuple, list))
+    parts = tuple(
+        wide(torch.as_tensor(one, device=values.device)).expand(values.shape)
+        for one in (results if several else (results,))
+    )
+    return parts if several else parts[0]
 
 
-def _aligned(operand: _Operand, labels: tuple[Label, ...]) -> torch.Tensor:
-    """The operand's values with one dimension for each of `labels`, of extent 1 where it lacks one."""
-    values = operand.read(operand.stored)
-    values = values.permute([operand.term.index(label) for label in labels if label in operand.term])
-    return values[tuple(slice(None) if label in operand.term else None for label in labels)]
+class _Names:
+    """Operands and coordinates, and which function takes which."""
 
+    def __init__(
+        self,
+        functions: Mapping[str, Function | None],
+        operands: Mapping[str, tuple[Any, Any]],
+        indices: Mapping[str, Label],
+        extents: Mapping[Label, int],
+        device: torch.device,
+    ) -> None:
+        self._taken = bind(functions, [*operands, *indices])
+        self._placed: dict[str, tuple[Sequence[Label], torch.Tensor]] = {}
+        for name, (modes, value) in operands.items():
+            tensor = torch.as_tensor(value)
+            tensor = wide(tensor) if tensor.is_floating_point() or tensor.is_complex() else tensor
+            self._placed[name] = (read_modes(name, modes, tensor.ndim), tensor)
+        for name, label in indices.items():
+            extent = extents[label]
+            dtype = torch.int32 if extent <= 2**31 else torch.int64
+            self._placed[name] = ((label,), torch.arange(extent, dtype=dtype, device=device))
 
-def _by_matrix_product(x: _Operand, y: _Operand, output: tuple[Label, ...]) -> torch.Tensor:
-    """The same through one batched matrix product: what stands in one operand alone is summed there first."""
-    batch = [label for label in output if label in x.term and label in y.term]
-    rows = [label for label in output if label not in y.term]
-    columns = [label for label in output if label not in x.term]
-    inner = [label for label in x.term if label in y.term and label not in output]
-    left = _as_matrices(x, batch, rows, inner)
-    right = _as_matrices(y, batch, inner, columns)
-    dtype = torch.promote_types(left.dtype, right.dtype)
-    product = torch.matmul(left.to(dtype), right.to(dtype))
-    extents = x.extents | y.extents
-    product = product.reshape([extents[label] for label in (*batch, *rows, *columns)])
-    have = [*batch, *rows, *columns]
-    return product.permute([have.index(label) for label in output])
+    def of(self, hook: str) -> dict[str, tuple[Sequence[Label], torch.Tensor]]:
+        return {name: self._placed[name] for name in self._taken[hook]}
 
-
-def _as_matrices(operand: _Operand, *groups: list[Label]) -> torch.Tensor:
-    """The operand's values with each group of labels as one dimension, summed over all others."""
-    kept = [label for group in groups for label in group]
-    values = operand.read(operand.stored)
-    alone = tuple(at for at, label in enumerate(operand.term) if label not in kept)
-    values = values.sum(alone) if alone else values
-    left = [label for label in operand.term if label in kept]
-    values = values.permute([left.index(label) for label in kept])
-    extents = operand.extents
-    return values.reshape([math.prod(extents[label] for label in group) for group in groups])
+    def along(self, hook: str, labels: Sequence[Label]) -> dict[str, torch.Tensor]:
+        """The same with one dimension for each of D's labels."""
+        return {name: aligned(*simplified(*placed), labels) for name, placed in self.of(hook).items()}
 
 
 def _times(factor: Scalar, values: torch.Tensor) -> torch.Tensor:
@@ -339,6 +335,11 @@ def _times(factor: Scalar, values: torch.Tensor) -> torch.Tensor:
     return values * factor
 
 
-def _integer_accumulator(a: torch.Tensor, b: torch.Tensor, precision: str | torch.dtype | None) -> torch.dtype:
+def _default_accumulator(a: torch.Tensor, b: torch.Tensor, precision: str | torch.dtype | None) -> torch.dtype:
+    """A type of the kind in which sums are held; for integers the type itself, in which they wrap around."""
     types = {precision} if isinstance(precision, torch.dtype) else {a.dtype, b.dtype}
+    if any(dtype.is_complex or dtype.is_floating_point for dtype in types):
+        return _WIDE[any(dtype.is_complex for dtype in types)]
+    if types == {torch.bool}:
+        return torch.bool
     return torch.int64 if torch.int64 in types else torch.int32

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from numbers import Number
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
-from weft.errors import DTypeError, ShapeError, UnsupportedError
+from weft.errors import DTypeError, FunctionError, ShapeError, UnsupportedError
+from weft.interop import as_tensor
 from weft.plan.schedule import Scalar
 from weft.spec import Layout
 from weft.spec.arithmetic import dtype_name
+from weft.spec.extras import Named
 from weft.spec.memory import overlaps_itself, same_memory, share_memory
+
+#: What a call writes: D, or D and what the epilogue yields after it.
+Results: TypeAlias = torch.Tensor | tuple[torch.Tensor, ...]
 
 
 def check_operand(name: str, tensor: torch.Tensor, planned: Layout, conjugate: bool, device: torch.device) -> None:
@@ -45,31 +51,87 @@ def check_addend(c: torch.Tensor, shape: tuple[int, ...], accumulate: torch.dtyp
     reject_gradient("c", c)
 
 
+def named_tensors(operands: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """The operands of functions as tensors that a kernel sees as they are: conjugate and negative views resolved."""
+    if not isinstance(operands, Mapping):
+        raise FunctionError(f"operands come as a mapping from names to tensors, not {type(operands).__name__}")
+    return {
+        name: as_tensor(f"operand '{name}'", value).resolve_conj().resolve_neg() for name, value in operands.items()
+    }
+
+
+def check_named(operands: Mapping[str, torch.Tensor], planned: Sequence[Named], device: torch.device) -> None:
+    """Every operand of the plan is there, lies as planned, and there is no other."""
+    wanted = {named.name: named.layout for named in planned if named.layout is not None}
+    for name in operands:
+        if name not in wanted:
+            names = ", ".join(wanted) or "none"
+            raise FunctionError(f"the plan has no operand '{name}': its operands are {names}")
+    for name, layout in wanted.items():
+        if name not in operands:
+            raise FunctionError(f"operand '{name}' is missing: pass operands={{{name!r}: tensor}}")
+        check_operand(f"operand '{name}'", operands[name], layout, False, device)
+
+
+def check_outputs(
+    out: Results,
+    shape: tuple[int, ...],
+    dtypes: Sequence[torch.dtype],
+    several: bool,
+    device: torch.device,
+    inputs: Mapping[str, torch.Tensor],
+    c: torch.Tensor | None,
+) -> None:
+    """`out` can take all results; it is a tuple where `several` says that the epilogue yields one."""
+    if not isinstance(out, tuple):
+        if several:
+            raise ShapeError(f"the epilogue returns {len(dtypes)} values: out is a tuple of as many tensors")
+        check_out(out, shape, dtypes[0], device, inputs, c)
+        return
+    if len(out) != len(dtypes) or not several:
+        count = f"{len(dtypes)} values" if several else "no tuple"
+        raise ShapeError(f"out has {len(out)} tensors, the epilogue returns {count}")
+    for at, (tensor, dtype) in enumerate(zip(out, dtypes, strict=True)):
+        taken = {**inputs, **{f"out[{before}]": out[before] for before in range(at)}}
+        if at and c is not None:
+            taken["c"] = c
+        check_out(tensor, shape, dtype, device, taken, c, name=f"out[{at}]")
+
+
 def check_out(
     out: torch.Tensor,
     shape: tuple[int, ...],
     dtype: torch.dtype,
     device: torch.device,
-    inputs: dict[str, torch.Tensor],
+    inputs: Mapping[str, torch.Tensor],
     c: torch.Tensor | None,
+    *,
+    name: str = "out",
 ) -> None:
-    """`out` can take the result: it fits, no element of it is written twice, and it is no input but C exactly."""
+    """`out` can take a result: it fits, no element of it is written twice, and it is no input but C exactly."""
     if out.shape != shape:
-        raise ShapeError(f"out has shape {tuple(out.shape)}, the result has {shape}")
+        raise ShapeError(f"{name} has shape {tuple(out.shape)}, the result has {shape}")
     if out.dtype != dtype:
-        raise DTypeError(f"out is {dtype_name(out.dtype)}, the result is {dtype_name(dtype)}")
+        raise DTypeError(f"{name} is {dtype_name(out.dtype)}, the result is {dtype_name(dtype)}")
     if out.device != device:
-        raise ShapeError(f"out is on {out.device}, the operands are on {device}")
+        raise ShapeError(f"{name} is on {out.device}, the operands are on {device}")
     if out.is_conj() or out.is_neg():
-        raise UnsupportedError("out is a conjugate or negative view: pass the tensor it is a view of")
+        raise UnsupportedError(f"{name} is a conjugate or negative view: pass the tensor it is a view of")
     if overlaps_itself(out):
-        raise ShapeError(f"out with strides {out.stride()} overlaps itself: its elements would be written twice")
-    for name, tensor in inputs.items():
+        raise ShapeError(f"{name} with strides {out.stride()} overlaps itself: its elements would be written twice")
+    for other, tensor in inputs.items():
         if share_memory(out, tensor):
-            raise ShapeError(f"out overlaps {name} in memory: the result would overwrite what is still to be read")
+            raise ShapeError(f"{name} overlaps {other} in memory: the result would overwrite what is still to be read")
     if c is not None and not same_memory(out, c) and share_memory(out, c):
-        raise ShapeError("out overlaps c in memory but is not exactly c")
-    reject_gradient("out", out)
+        raise ShapeError(f"{name} overlaps c in memory but is not exactly c")
+    reject_gradient(name, out)
+
+
+def check_unscaled(algebra: str, alpha: Scalar, beta: Scalar) -> None:
+    """Other algebras than plus-times have no factors."""
+    for name, value in (("alpha", alpha), ("beta", beta)):
+        if value != 1:
+            raise DTypeError(f"{name}={value!r} scales sums of products: the algebra {algebra} has no such factor")
 
 
 def checked_scalar(name: str, value: Scalar, accumulate: torch.dtype) -> Scalar:

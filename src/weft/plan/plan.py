@@ -6,30 +6,49 @@ layouts is one `_Variant`, planned and built when it first appears.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from weft.algebra import Algebra
 from weft.errors import call_context
 from weft.fn import Pointwise
-from weft.interop import as_result, as_tensor, like
-from weft.plan.checks import check_addend, check_operand, check_out, checked_scalar, describe_call
+from weft.fn.algebra import TracedAlgebra
+from weft.interop import as_results, as_tensor, like_each
+from weft.plan.checks import (
+    Results,
+    check_addend,
+    check_named,
+    check_operand,
+    check_outputs,
+    check_unscaled,
+    checked_scalar,
+    describe_call,
+    named_tensors,
+)
 from weft.plan.planner import Choice, select
-from weft.plan.schedule import Launch, Scalar, Target
-from weft.spec import Arithmetic, Contraction, Layout, Notation, canonical
-from weft.spec.contraction import class_modes, mode_extents, output_shape
+from weft.plan.schedule import Extras, Scalar, Target
+from weft.spec import Arithmetic, Contraction, Extra, Layout, Notation, canonical
+from weft.spec.contraction import class_modes, mode_extents, mode_strides, output_shape
+from weft.spec.extras import Named
+
+C_FN = 2  # place of `c_fn` among the hooks
 
 
 @dataclass(frozen=True, slots=True)
 class Functions:
-    """The four hooks as traced graphs; None where there is none. `raw` keeps what the user passed."""
+    """The four hooks as traced graphs; None where there is none. `raw` keeps what the user passed.
+
+    `names` holds for each hook what its function takes after the value.
+    """
 
     a: Pointwise | None = None
     b: Pointwise | None = None
     c: Pointwise | None = None
     epilogue: Pointwise | None = None
+    names: tuple[tuple[str, ...], ...] = ((), (), (), ())
     raw: tuple[Callable[..., Any] | None, ...] = field(default=(None, None, None, None), compare=False)
 
 
@@ -50,17 +69,31 @@ class Request:
     target: Target
     workspace_limit: int | None = None
     tune: str | None = None
+    named: tuple[Named, ...] = ()  # operands and coordinates of the functions
+    outputs: tuple[torch.dtype, ...] | None = None  # of what the epilogue yields after D; None where it is no tuple
+    algebra: TracedAlgebra | None = None
+    raw_algebra: Algebra | None = field(default=None, compare=False)
 
     def extents(self) -> dict[Any, int]:
         return mode_extents(self.notation, (self.a.shape, self.b.shape))
 
-    def contraction(self, c: Layout | None, d: Layout) -> Contraction:
-        """The canonical contraction for one pair of layouts of C and D."""
+    def contraction(self, c: Layout | None, d: Layout, outputs: tuple[Layout, ...] | None = None) -> Contraction:
+        """The canonical contraction for one set of layouts of C, D and further outputs (contiguous by default)."""
         extents = self.extents()
         functions = self.functions
+        if outputs is None:
+            outputs = tuple(Layout.contiguous(d.shape, dtype) for dtype in self.outputs or ())
+        taken = [names if hook != C_FN or c is not None else () for hook, names in enumerate(functions.names)]
+        named = [found for found in self.named if any(found.name in names for names in taken)]
+        places = {found.name: at for at, found in enumerate(named)}
+        a_args, b_args, c_args, epilogue_args = (tuple(places[name] for name in names) for names in taken)
+        steps = [found.strides(extents) for found in named]
+        steps += [mode_strides(self.notation.output, layout, extents) for layout in outputs]
+        extras = [found.extra for found in named]
+        extras += [Extra(f"output {at}", "output", layout, layout.dtype) for at, layout in enumerate(outputs, 1)]
         return canonical(
             Contraction(
-                modes=class_modes(self.notation, self.a, self.b, c, d, extents),
+                modes=class_modes(self.notation, self.a, self.b, c, d, extents, steps),
                 a=self.a,
                 b=self.b,
                 c=c,
@@ -72,6 +105,12 @@ class Request:
                 epilogue=functions.epilogue,
                 conjugate_a=self.conjugate[0],
                 conjugate_b=self.conjugate[1],
+                extras=tuple(extras),
+                a_args=a_args,
+                b_args=b_args,
+                c_args=c_args,
+                epilogue_args=epilogue_args,
+                algebra=self.algebra,
                 text=self.text,
             )
         )
@@ -79,26 +118,27 @@ class Request:
 
 @dataclass(slots=True)
 class _Variant:
-    """One built launch, for one pair of layouts of C and D."""
+    """One built launch, for one set of layouts of C, D and further outputs."""
 
     contraction: Contraction
     choice: Choice | None  # None for the reference backend, which chooses nothing
-    launch: Launch
+    launch: Callable[..., None]  # a `Launch`, or an `ExtendedLaunch` where the contraction has extras
 
 
 class Plan:
     """A contraction, planned once; calling it runs it on new tensors of the same shapes, strides and types.
 
-    Made by `weft.plan`. `plan(a, b, *, c=None, alpha=1.0, beta=1.0, out=None)` returns the result, which is `out`
-    when that is given. `explain()` says what was chosen and why.
+    Made by `weft.plan`. `plan(a, b, *, c=None, alpha=1.0, beta=1.0, out=None, operands=None)` returns the result,
+    which is `out` when that is given. `explain()` says what was chosen and why.
     """
 
     def __init__(self, request: Request) -> None:
         self._request = request
         self.shape = output_shape(request.notation, request.extents())
         self.dtype = request.d_dtype
-        self._variants: dict[tuple[Layout | None, Layout], _Variant] = {}
-        self._default = Layout.contiguous(self.shape, self.dtype)
+        self.dtypes = (self.dtype, *(request.outputs or ()))  # of all results
+        self._variants: dict[tuple[Layout | None, tuple[Layout, ...]], _Variant] = {}
+        self._default = tuple(Layout.contiguous(self.shape, dtype) for dtype in self.dtypes)
 
     @property
     def contraction(self) -> Contraction:
@@ -125,17 +165,21 @@ class Plan:
         alpha: Scalar = 1.0,
         beta: Scalar = 1.0,
         out: Any = None,
+        operands: Mapping[str, Any] | None = None,
     ) -> Any:
         """Run on `a` and `b`, which lie as the planned ones did; returns D, in the kind of array that `a` is.
+
+        `operands` has a tensor for each operand that the plan's functions take, by name: they lie as planned, too. Of
+        an epilogue that yields several values the result is a tuple, and so is `out`.
 
         Raises `ShapeError` or `DTypeError` when a tensor does not fit the plan; then nothing is written.
         """
         with call_context(lambda: describe_call("plan", self._request.text, a=a, b=b, c=c, out=out)):
             tensors = [as_tensor(name, value) for name, value in (("a", a), ("b", b))]
             addend = as_tensor("c", c) if c is not None else None
-            target = as_result(out) if out is not None else None
-            result = self.run(tensors[0], tensors[1], addend, alpha, beta, target)
-        return out if out is not None else like(a, result)
+            given = named_tensors(operands) if operands else None
+            result = self.run(tensors[0], tensors[1], addend, alpha, beta, as_results(out), given)
+        return out if out is not None else like_each(a, result)
 
     def run(
         self,
@@ -144,30 +188,45 @@ class Plan:
         c: torch.Tensor | None,
         alpha: Scalar,
         beta: Scalar,
-        out: torch.Tensor | None,
-    ) -> torch.Tensor:
+        out: Results | None,
+        operands: Mapping[str, torch.Tensor] | None = None,
+    ) -> Results:
         """The call on torch tensors: check what can differ, find the variant, launch."""
+        if self._request.algebra is not None:
+            check_unscaled(self._request.algebra.name, alpha, beta)
         device, accumulate = self._request.device, self._request.arithmetic.accumulate
         alpha = checked_scalar("alpha", alpha, accumulate)
         beta = checked_scalar("beta", beta, accumulate)
         if c is not None:
             check_addend(c, self.shape, accumulate, device)
             c = c.resolve_conj().resolve_neg() if beta != 0 else None
-        variant = self._fitting(a, b, c, out)
+        variant = self._fitting(a, b, c, out, operands or {})
         if out is None:
-            out = torch.empty(self.shape, dtype=self.dtype, device=device)
-        if out.numel():
+            found = tuple(torch.empty(self.shape, dtype=dtype, device=device) for dtype in self.dtypes)
+            out = found if self._request.outputs is not None else found[0]
+        d, *others = out if isinstance(out, tuple) else (out,)
+        if d.numel():
             # A launch sees memory as it lies: conjugation is in the contraction, not in the tensor's bit.
-            variant.launch(a.conj() if a.is_conj() else a, b.conj() if b.is_conj() else b, c, out, alpha, beta)
+            a, b = (x.conj() if x.is_conj() else x for x in (a, b))
+            if variant.contraction.extras:
+                extras = _in_order(variant.contraction.extras, operands or {}, others)
+                variant.launch(a, b, c, d, alpha, beta, extras)
+            else:
+                variant.launch(a, b, c, d, alpha, beta)
         return out
 
     def prepare(
-        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None = None, out: torch.Tensor | None = None
+        self,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        c: torch.Tensor | None = None,
+        out: Results | None = None,
+        operands: Mapping[str, torch.Tensor] | None = None,
     ) -> None:
         """Plan and build what a call on these tensors will launch, checked as that call will; runs nothing."""
         if c is not None:
             check_addend(c, self.shape, self._request.arithmetic.accumulate, self._request.device)
-        self._fitting(a, b, c, out)
+        self._fitting(a, b, c, out, operands or {})
 
     def explain(self) -> str:
         """Modes, schedule, bytes, flops, the roofline floor, and why this schedule and not another."""
@@ -178,35 +237,51 @@ class Plan:
     def __repr__(self) -> str:
         return f"Plan({self._request.text!r}, {self.schedule or self._request.backend})"
 
-    def _fitting(self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, out: torch.Tensor | None) -> _Variant:
+    def _fitting(
+        self,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        c: torch.Tensor | None,
+        out: Results | None,
+        operands: Mapping[str, torch.Tensor],
+    ) -> _Variant:
         """The variant for these tensors; they are checked first, so that no plan is made for what cannot run."""
         request = self._request
         check_operand("a", a, request.a, request.conjugate[0], request.device)
         check_operand("b", b, request.b, request.conjugate[1], request.device)
+        if request.named or operands:
+            check_named(operands, request.named, request.device)
+        layouts = self._default
         if out is not None:
-            check_out(out, self.shape, self.dtype, request.device, {"a": a, "b": b}, c)
-        return self._variant(
-            Layout.of(c) if c is not None else None, Layout.of(out) if out is not None else self._default
-        )
+            inputs = {"a": a, "b": b, **{f"operand '{name}'": tensor for name, tensor in operands.items()}}
+            check_outputs(out, self.shape, self.dtypes, request.outputs is not None, request.device, inputs, c)
+            layouts = tuple(map(Layout.of, out)) if isinstance(out, tuple) else (Layout.of(out),)
+        return self._variant(Layout.of(c) if c is not None else None, layouts)
 
     def _first(self) -> _Variant:
         """The variant that was made first, which stands for the plan where it describes itself."""
         return next(iter(self._variants.values()), None) or self._variant(None, self._default)
 
-    def _variant(self, c: Layout | None, d: Layout) -> _Variant:
-        key = (c, d)
+    def _variant(self, c: Layout | None, results: tuple[Layout, ...]) -> _Variant:
+        key = (c, results)
         known = self._variants.get(key)
         if known is None:
-            known = self._variants[key] = self._build(c, d)
+            known = self._variants[key] = self._build(c, results)
         return known
 
-    def _build(self, c: Layout | None, d: Layout) -> _Variant:
+    def _build(self, c: Layout | None, results: tuple[Layout, ...]) -> _Variant:
         request = self._request
-        contraction = request.contraction(c, d)
+        contraction = request.contraction(c, results[0], results[1:])
         if request.backend == "reference":
             from weft.reference import launcher
 
-            return _Variant(contraction, None, launcher(request))
+            return _Variant(contraction, None, launcher(request, contraction))
         choice = select(contraction, request.backend, request.target, request.workspace_limit, request.tune)
         choice, launch = choice.built()
         return _Variant(contraction, choice, launch)
+
+
+def _in_order(extras: Sequence[Extra], operands: Mapping[str, torch.Tensor], outputs: Sequence[torch.Tensor]) -> Extras:
+    """The tensors of a contraction's extras: the call's operands by name, none for an index, then further outputs."""
+    beside = [operands.get(extra.name) for extra in extras if extra.kind != "output"]
+    return (*beside, *outputs)

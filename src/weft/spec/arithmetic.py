@@ -26,6 +26,8 @@ _ACCUMULATORS: dict[torch.dtype, tuple[torch.dtype, ...]] = {
     torch.int32: (torch.int32, torch.int64),
     torch.int64: (torch.int64,),
 }
+# Truth values have no sum of products; other algebras keep them or count in integers.
+_ACCUMULATORS_OF_BOOL = (torch.bool, torch.int32, torch.int64)
 _NEEDS_OUT_DTYPE = (torch.int8, torch.uint8)
 _REAL_OF = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 
@@ -34,10 +36,15 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def storage_type(a: torch.dtype, b: torch.dtype) -> torch.dtype:
-    """The type two operands have in common; `DTypeError` unless equal or real with complex of the same precision."""
+def storage_type(a: torch.dtype, b: torch.dtype, algebra: bool = False) -> torch.dtype:
+    """The type two operands have in common; `DTypeError` unless equal or real with complex of the same precision.
+
+    `algebra`: for another algebra than plus-times, which bool may have too.
+    """
     for dtype in (a, b):
         if dtype is torch.bool:
+            if algebra:
+                continue
             raise DTypeError("bool has no sum of products; convert the operands to an integer type")
         if dtype not in _ACCUMULATORS:
             raise UnsupportedError(f"operands of type {dtype_name(dtype)} are not supported yet")
@@ -53,27 +60,31 @@ def resolve(
     b: torch.dtype,
     precision: str | torch.dtype | None = None,
     accumulate: torch.dtype | None = None,
+    algebra: str | None = None,
 ) -> Arithmetic:
     """The types of products and sums for operands stored as `a` and `b`.
 
     `precision` None or "ieee": products in the storage type. "tf32" and "tf32x3" (float32 and complex64 only): the
     tensor cores' shortened float32, or three products of them that recover most of its digits. A dtype: values are
     rounded to it before they are multiplied. `accumulate` None: float32 for half and single precision, float64 for
-    double, int32 up to 32-bit integers (wrapping), int64 for int64; a wider type may be asked for.
+    double, int32 up to 32-bit integers (wrapping), int64 for int64; a wider type may be asked for. `algebra` is the
+    name of another algebra than plus-times: products in shortened float32 are not for it, bool is, and stays bool.
 
     Raises `DTypeError` or `UnsupportedError`.
     """
-    storage = storage_type(a, b)
+    storage = storage_type(a, b, algebra is not None)
     mode, product = "ieee", storage
     if isinstance(precision, torch.dtype):
         product = _checked_product(storage, precision)
     elif precision in ("tf32", "tf32x3"):
+        if algebra is not None:
+            raise DTypeError(f"precision '{precision}' is for products of plus_times, the algebra is {algebra}")
         if storage not in (torch.float32, torch.complex64):
             raise DTypeError(f"precision '{precision}' is for float32 products, the operands are {dtype_name(storage)}")
         mode = precision
     elif precision not in (None, "ieee"):
         raise DTypeError(f"precision {precision!r} is neither one of {', '.join(PRECISIONS)} nor a dtype")
-    allowed = _ACCUMULATORS[product]
+    allowed = _ACCUMULATORS_OF_BOOL if product is torch.bool else _ACCUMULATORS[product]
     if accumulate is not None and accumulate not in allowed:
         raise DTypeError(
             f"{dtype_name(product)} products accumulate in {' or '.join(map(dtype_name, allowed))}, "
@@ -104,7 +115,7 @@ def result_type(storage: torch.dtype, out_dtype: torch.dtype | None, value: torc
 
 
 def _checked_product(storage: torch.dtype, product: torch.dtype) -> torch.dtype:
-    if product not in _ACCUMULATORS:
+    if product not in _ACCUMULATORS:  # bool too: nothing is rounded to it
         raise UnsupportedError(f"products in {dtype_name(product)} are not supported yet")
     if not torch.can_cast(storage, product):
         raise DTypeError(f"operands of type {dtype_name(storage)} cannot be multiplied as {dtype_name(product)}")

@@ -248,9 +248,18 @@ def output_shape(notation: Notation, extents: dict[Label, int]) -> tuple[int, ..
 
 
 def class_modes(
-    notation: Notation, a: Layout, b: Layout, c: Layout | None, d: Layout, extents: dict[Label, int]
+    notation: Notation,
+    a: Layout,
+    b: Layout,
+    c: Layout | None,
+    d: Layout,
+    extents: dict[Label, int],
+    extras: Sequence[dict[Label, int]] = (),
 ) -> tuple[Mode, ...]:
-    """Every label of the equation as a `Mode`, in order of first appearance: D's labels, then A's, then B's."""
+    """Every label of the equation as a `Mode`, in order of first appearance: D's labels, then A's, then B's.
+
+    `extras` holds the strides of each extra by label.
+    """
     term_a, term_b = notation.inputs
     in_a = mode_strides(term_a, a, extents)
     in_b = mode_strides(term_b, b, extents)
@@ -264,6 +273,6 @@ def class_modes(
             role = Role.BATCH if label in in_b else Role.M
         else:
             role = Role.N
-        strides = Strides(in_a.get(label, 0), in_b.get(label, 0), in_c.get(label, 0), in_d.get(label, 0))
+        strides = Strides(*(steps.get(label, 0) for steps in (in_a, in_b, in_c, in_d, *extras)))
         modes.append(Mode((label,), extents[label], role, strides))
     return tuple(modes)

@@ -1,0 +1,216 @@
+"""Algebras: what takes the place of product and sum in a contraction.
+
+    D[m, n] = reduce over k of combine(A[m, k], B[k, n])
+
+`combine` takes the place of the product and `reduce` that of the sum. Ready ones go by name: see `NAMED`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from numbers import Number
+from typing import Any, TypeAlias
+
+import torch
+
+from weft.errors import DTypeError, FunctionError, UnsupportedError
+from weft.fn import trace
+from weft.fn.algebra import TracedAlgebra
+from weft.fn.binding import parameters
+from weft.fn.triton_function import is_triton_function
+
+Binary: TypeAlias = Callable[..., Any]
+Identity: TypeAlias = int | float | complex | str | Callable[[torch.dtype], int | float | complex]
+
+
+@dataclass(frozen=True)
+class Algebra:
+    """An algebra of your own: `combine(x, y)` in place of the product, `reduce(p, q)` in place of the sum.
+
+    Both are Python functions of two values, traced as a contraction's functions are. A's and B's values (after `a_fn`
+    and `b_fn`) are converted to the accumulator's type first, and so is what each function yields. `reduce` must be
+    associative and commutative: that is your promise, as the order of reduction is not fixed
+    (`weft.testing.check_algebra` tries samples). `identity` is the value that `reduce` changes nothing with: it is the
+    result of an empty reduction. It is a number, "lowest" or "highest" for the accumulator type's extreme value
+    (infinite for floating types), or a function of the accumulator's dtype. `name` is for messages.
+
+    Integers wrap around as they do in torch, in `combine` as well.
+
+    `requires` may say, for an accumulator dtype, why the algebra does not work on it; None where it does.
+
+    >>> import torch, weft
+    >>> longest = weft.Algebra(torch.add, torch.maximum, identity="lowest", name="longest path")
+    >>> weft.contract("ik,kj->ij", torch.tensor([[1., 5.]]), torch.tensor([[4.], [1.]]), algebra=longest)
+    tensor([[6.]])
+    """
+
+    combine: Binary
+    reduce: Binary
+    identity: Identity
+    name: str = "algebra"
+    requires: Callable[[torch.dtype], str | None] | None = None
+
+    def traced(self, dtype: torch.dtype) -> TracedAlgebra:
+        """The algebra for values of one accumulator type.
+
+        Raises `DTypeError` where it does not work on that type, `FunctionError` for functions that cannot be fused.
+        """
+        if self.requires is not None and (reason := self.requires(dtype)) is not None:
+            raise DTypeError(f"the algebra {self.name} does not work on {_name(dtype)}: {reason}")
+        combine, reduce = (self._trace(part, dtype) for part in ("combine", "reduce"))
+        return TracedAlgebra(combine, reduce, self.identity_in(dtype), self.name)
+
+    def identity_in(self, dtype: torch.dtype) -> int | float | complex | bool:
+        """The identity as a Python number of the kind that `dtype` holds; `DTypeError` where it holds no such value."""
+        value = self.identity(dtype) if callable(self.identity) else self.identity
+        if isinstance(value, str):
+            value = _extreme(value, dtype)
+        if not isinstance(value, Number):
+            raise DTypeError(f"the identity of {self.name} is a number, not {type(value).__name__}")
+        return _fitting(value, dtype, self.name)
+
+    def _trace(self, part: str, dtype: torch.dtype) -> Any:
+        function = getattr(self, part)
+        hook = f"{part} of the algebra {self.name}"
+        try:
+            if is_triton_function(function):
+                traced = trace(function, (dtype, dtype), names=(parameters(function) or ())[:1], hook=hook)
+            else:
+                traced = trace(_of_two(function), (dtype, dtype), names=("q",), hook=hook)
+        except FunctionError as error:
+            if isinstance(error.__cause__, (RuntimeError, NotImplementedError)):  # torch has no such operation
+                raise DTypeError(f"the algebra {self.name} does not work on {_name(dtype)}: {error}") from error
+            raise
+        if isinstance(traced.result, tuple):
+            raise FunctionError(f"{hook}: it returns {len(traced.result)} values, not one")
+        if not torch.can_cast(traced.result, dtype):
+            raise DTypeError(f"{hook} returns {_name(traced.result)}, which cannot be used as {_name(dtype)}")
+        return traced
+
+
+def _of_two(function: Binary) -> Binary:
+    """`function` called by position, as its parameters may have any names or none."""
+
+    def of_two(p: Any, q: Any) -> Any:
+        return function(p, q)
+
+    return of_two
+
+
+def _extreme(which: str, dtype: torch.dtype) -> int | float | bool:
+    if which not in ("lowest", "highest"):
+        raise DTypeError(f"the identity {which!r} is neither a number nor 'lowest' nor 'highest'")
+    if dtype.is_complex:
+        raise DTypeError(f"{_name(dtype)} has no {which} value")
+    if dtype is torch.bool:
+        return which == "highest"
+    if dtype.is_floating_point:
+        return math.inf if which == "highest" else -math.inf
+    return torch.iinfo(dtype).max if which == "highest" else torch.iinfo(dtype).min
+
+
+def _fitting(value: Any, dtype: torch.dtype, name: str) -> int | float | complex | bool:
+    refused = DTypeError(f"the identity {value!r} of {name} does not fit {_name(dtype)}")
+    if dtype.is_complex:
+        return complex(value)
+    if isinstance(value, complex):
+        raise refused
+    if dtype.is_floating_point:
+        return float(value)
+    if dtype is torch.bool:
+        if value not in (0, 1):
+            raise refused
+        return bool(value)
+    if not math.isfinite(value) or value != int(value):
+        raise refused
+    if not torch.iinfo(dtype).min <= value <= torch.iinfo(dtype).max:
+        raise refused
+    return int(value)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+# -- the ready ones ----------------------------------------------------------------------------------------------------
+
+
+def _real(dtype: torch.dtype) -> str | None:
+    if dtype.is_complex:
+        return "complex numbers have no order"
+    return "it has no sum" if dtype is torch.bool else None
+
+
+def _floating(dtype: torch.dtype) -> str | None:
+    return None if dtype.is_floating_point else "it needs a floating type"
+
+
+def _whole(dtype: torch.dtype) -> str | None:
+    return "it needs an integer type or bool" if dtype.is_floating_point or dtype.is_complex else None
+
+
+#: Products and sums; the default. As an argument it means `algebra="plus_times"`, alpha and beta included.
+plus_times = Algebra(torch.mul, torch.add, 0, "plus_times")
+
+#: Longest paths, Viterbi scores. Integers wrap around and have no infinity: absent edges need a floating type.
+max_plus = Algebra(torch.add, torch.maximum, "lowest", "max_plus", _real)
+
+#: Shortest paths. Of integers as for `max_plus`: the largest integer plus one is the smallest.
+min_plus = Algebra(torch.add, torch.minimum, "highest", "min_plus", _real)
+
+#: Most probable paths.
+max_times = Algebra(torch.mul, torch.maximum, "lowest", "max_times", _real)
+
+#: Bottlenecks: the smallest over all paths of the largest step.
+min_max = Algebra(torch.maximum, torch.minimum, "highest", "min_max", lambda t: _real(t) if t.is_complex else None)
+
+#: Reachability: whether any pair is true (not zero) in both. Yields 0 and 1 in number types.
+or_and = Algebra(torch.logical_and, torch.logical_or, 0, "or_and")
+
+#: Products of probabilities held as logarithms: log(sum(exp(x + y))) without leaving the logarithms.
+log = Algebra(torch.add, torch.logaddexp, "lowest", "log", _floating)
+
+#: The field of two elements, for each bit: exclusive or of ands.
+gf2 = Algebra(torch.bitwise_and, torch.bitwise_xor, 0, "gf2", _whole)
+
+
+def plus_times_mod(p: int) -> Algebra:
+    """Products and sums of integers modulo `p`, results from 0 to p - 1.
+
+    Values of A and B may be any integers. C's values must leave room for a sum with p - 1 in the accumulator's type.
+    `p` is at least 2, and (p - 1)^2 must fit the accumulator: up to 46341 in int32, the default for types of up to 32
+    bits, and 3037000500 in int64 (`accumulate=torch.int64`); `DTypeError` beyond.
+    """
+    if isinstance(p, bool) or not isinstance(p, int) or p < 2:
+        raise DTypeError(f"a modulus is an integer of at least 2, not {p!r}")
+
+    def requires(dtype: torch.dtype) -> str | None:
+        if dtype.is_floating_point or dtype.is_complex or dtype is torch.bool:
+            return "it needs an integer type"
+        if (p - 1) ** 2 > torch.iinfo(dtype).max:
+            return f"({p} - 1)^2 is past its largest value (accumulate=torch.int64 reaches p = 3037000500)"
+        return None
+
+    def combine(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return ((x % p) * (y % p)) % p
+
+    def reduce(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (x + y) % p
+
+    return Algebra(combine, reduce, 0, f"plus_times_mod({p})", requires)
+
+
+NAMED = {found.name: found for found in (plus_times, max_plus, min_plus, max_times, min_max, or_and, log, gf2)}
+
+
+def find(algebra: Any) -> Algebra | None:
+    """The algebra that an argument names; None for plus-times. Raises `UnsupportedError` for what is none."""
+    if isinstance(algebra, str):
+        if algebra not in NAMED:
+            raise UnsupportedError(f"algebra {algebra!r} is none of {', '.join(NAMED)}; see weft.Algebra for your own")
+        algebra = NAMED[algebra]
+    if not isinstance(algebra, Algebra):
+        raise UnsupportedError(f"an algebra is a name or a weft.Algebra, not {type(algebra).__name__}")
+    return None if algebra is plus_times else algebra

@@ -1,0 +1,58 @@
+"""Which of the names that a call gives belong to which function, told by the functions' signatures."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import torch
+
+from weft.errors import FunctionError
+from weft.fn.triton_function import is_triton_function
+
+
+def parameters(fn: Callable[..., Any]) -> tuple[str, ...] | None:
+    """The names that can be passed beside the value, in order; None where the signature cannot be read.
+
+    Those are all parameters but the first, whether they have defaults or not; `*args` and `**kwargs` have no names.
+    """
+    target: Any = fn
+    if is_triton_function(fn):
+        target = fn.fn  # type: ignore[attr-defined]
+    elif isinstance(fn, torch.nn.Module):
+        target = fn.forward
+    try:
+        found = list(inspect.signature(target).parameters.values())
+    except (TypeError, ValueError):  # a built-in without one
+        return None
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return tuple(parameter.name for parameter in found[1:] if parameter.kind in named)
+
+
+def bind(functions: Mapping[str, Callable[..., Any] | None], names: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """For each hook the names that its function takes, in the order of the function's parameters.
+
+    One name may go to several functions. Raises `FunctionError` for a name that no function takes: it would have no
+    effect. What a function is left without, `trace` tells.
+    """
+    given = {hook: parameters(fn) for hook, fn in functions.items() if fn is not None} if names else {}
+    bound = {hook: tuple(name for name in given.get(hook) or () if name in names) for hook in functions}
+    taken = {name for found in bound.values() for name in found}
+    for name in names:
+        if name not in taken:
+            raise FunctionError(f"no function takes '{name}'{_instead(given)}")
+    return bound
+
+
+def _instead(given: Mapping[str, tuple[str, ...] | None]) -> str:
+    """What the functions do take."""
+    if not given:
+        return ": there is none"
+    texts = []
+    for hook, names in given.items():
+        if names is None:
+            texts.append(f"{hook} has no signature that can be read (wrap it in a function)")
+        else:
+            texts.append(f"{hook} takes {', '.join(names)}" if names else f"{hook} takes nothing beside the value")
+    return ": " + "; ".join(texts)
