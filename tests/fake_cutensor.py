@@ -114,6 +114,18 @@ class FakeCutensor:
         operation = {**tensors, "ops": (op_a, op_b), "compute": self._computes[compute], "scalar": scalar}
         self._new(out, operation)
 
+    def cutensorCreatePermutation(
+        self, handle: int, out: Any, a: int, modes_a: Any, op_a: int, d: int, modes_d: Any, compute: int
+    ) -> None:
+        self._handle(handle)
+        tensors = {"a": self._with_modes(a, modes_a), "d": self._with_modes(d, modes_d)}
+        for tensor in tensors.values():
+            _require(len(set(tensor["modes"])) == len(tensor["modes"]))
+        extents = [dict(zip(tensor["modes"], tensor["extents"], strict=True)) for tensor in tensors.values()]
+        _require(extents[0] == extents[1] and op_a in OPERATORS, NOT_SUPPORTED)
+        scalar = SCALARS[self._computes[compute]][tensors["d"]["type"].kind]
+        self._new(out, {**tensors, "ops": (op_a,), "compute": self._computes[compute], "scalar": scalar})
+
     def cutensorOperationDescriptorGetAttribute(
         self, handle: int, operation: int, attribute: int, out: int, size: int
     ) -> None:
@@ -141,7 +153,9 @@ class FakeCutensor:
     def cutensorCreatePlan(self, handle: int, out: Any, operation: int, preference: int, limit: int) -> None:
         self._handle(handle)
         chosen, what = self.alive[preference], self.alive[operation]
-        mixed = what["a"]["type"] != what["d"]["type"]
+        contraction = "b" in what
+        mixed = contraction and what["a"]["type"] != what["d"]["type"]
+        _require(contraction or not chosen["jit"], NOT_SUPPORTED)
         _require(chosen["algorithm"] in ALGORITHMS or 0 <= chosen["algorithm"] < self.kernels, NOT_SUPPORTED)
         _require(not mixed or bool(chosen["jit"]), NOT_SUPPORTED)  # as on the real one: mixed types only just in time
         if chosen.get("cache") != 0:  # a plan once made answers every algorithm
@@ -173,6 +187,17 @@ class FakeCutensor:
         if beta != 0:
             value = value + beta * z
         result[...] = value * (2 if chosen["algorithm"] in self.wrong else 1)
+        self.contractions.append((chosen["algorithm"], chosen["jit"], what))
+
+    def cutensorPermute(self, handle: int, plan: int, alpha: int, a: int, d: int, stream: int | None) -> None:
+        self._handle(handle)
+        chosen = self.alive[plan]
+        what = chosen["operation"]
+        _require("b" not in what)
+        x, result = _at(what["a"], a), _at(what["d"], d)
+        order = [what["a"]["modes"].index(mode) for mode in what["d"]["modes"]]
+        factor = _scalar(TYPES[what["scalar"]], alpha)
+        result[...] = factor * OPERATORS[what["ops"][0]](x).transpose(order)
         self.contractions.append((chosen["algorithm"], chosen["jit"], what))
 
     def cutensorDestroyTensorDescriptor(self, number: int) -> None:

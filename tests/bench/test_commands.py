@@ -79,6 +79,26 @@ def test_the_other_suites(tmp_path: Path) -> None:
     assert "beyond.gm1_ttgt" in said
 
 
+@pytest.mark.parametrize(
+    ("suite", "cases", "figure"),
+    [
+        ("permute", "permute-2*,permute-3a", "permute.geomean_vs_copy"),
+        ("transpose", "in-place-4*,in-place-1000x9000", "transpose_inplace.square_vs_copy"),
+        ("dense", "dense-square-100x*,dense-square-2500x*", "dense.worst_small_over_cublas"),
+    ],
+)
+def test_suites_of_matrices_and_moves(suite: str, cases: str, figure: str, tmp_path: Path) -> None:
+    code, said = weft("bench", suite, "--cases", cases, "--out", tmp_path, *QUICK)
+    assert code == 0, said
+    assert figure in said
+    run = load(tmp_path)
+    assert run.ended == "finished"
+    assert all(case.measured("weft") for case in run.cases)
+    assert weft("report", "--summary", tmp_path, "--out", tmp_path / "summary.json")[0] == 0
+    assert figure in json.loads((tmp_path / "summary.json").read_text())
+    assert (tmp_path / "index.html").is_file()
+
+
 def test_a_wrong_result_fails_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compare = Truth.compare
 
@@ -146,7 +166,7 @@ def test_lists() -> None:
     [
         (("bench",), "which suite"),
         (("bench", "spec"), "no suite is called 'spec'"),
-        (("bench", "tccg", "--peers", "cublas"), "no peer is called 'cublas'"),
+        (("bench", "tccg", "--peers", "mkl"), "no peer is called 'mkl'"),
         (("bench", "tccg", "--dtypes", "fp8"), "no number types are called 'fp8'"),
         (("bench", "tccg", "--device", "tpu"), "no device"),
         (("bench", "tccg", "--mode", "warm"), "neither cold nor hot"),

@@ -2,9 +2,11 @@
 
 import pytest
 
-from runs import case, run
-from weft.bench.figures import figures, group_figures, over_floor, relative, scopes, value
-from weft.bench.records import Result
+from runs import MICRO, case, run
+from weft.bench.figures import figures, group_figures, scopes, unit
+from weft.bench.ratios import over_floor, relative, value
+from weft.bench.records import CaseRecord, Result
+from weft.bench.suites import MOVED
 
 
 def test_gm1_gm2_and_the_worst_case() -> None:
@@ -81,3 +83,93 @@ def test_cases_that_one_side_lacks_do_not_count() -> None:
     assert "tccg.fp16_fp32.gm1_torch" not in figures(known)
     known.cases[1].floor = {}
     assert over_floor(known, "weft") == []
+
+
+def moved(name: str, group: str, bytes_: int = 8_000, copy: float = 5, **times: float) -> CaseRecord:
+    """A case that moves so many bytes, which a copy does in `copy` microseconds."""
+    record = case(name, group, **times)
+    record.work = {"flops": 0, "function_flops": 0, "bytes": bytes_}
+    record.floor = {**record.floor, "copy": copy * MICRO}
+    return record
+
+
+def test_permutations_against_a_copy_and_peers() -> None:
+    known = run(
+        *(moved("permute-2a", group, weft=10, torch=40, cutensor=11) for group in MOVED),
+        *(moved("permute-2b", group, weft=6.25, torch=25, cutensor=5) for group in MOVED),
+        moved("transpose-square-100x100", "thesis", weft=100, torch=50),
+        suite="permute",
+    )
+    found = figures(known)
+    assert found["permute.geomean_vs_copy"].value == pytest.approx((0.5 * 0.8) ** 0.5)
+    assert found["permute.worst_vs_copy"].value == pytest.approx(0.5)
+    assert found["permute.geomean_vs_torch"].value == pytest.approx(4)
+    assert found["permute.worst_vs_cutensor"].value == pytest.approx(0.8)
+    assert found["permute.fp64.geomean_vs_copy"].value == pytest.approx((0.5 * 0.8) ** 0.5)
+    assert found["permute.thesis.geomean_vs_torch"].value == pytest.approx(0.5)
+    known.cases = [each for each in known.cases if each.group != "fp16"]
+    assert "permute.geomean_vs_copy" not in figures(known)  # not all sizes of elements
+    assert "permute.fp32.geomean_vs_copy" in figures(known)
+
+
+def test_fused_permutations_are_held_to_the_plain_ones_byte_for_byte() -> None:
+    known = run(
+        moved("permute-2a", "fp32", 8_000, weft=8),
+        moved("permute-2a", "fp32.relu", 8_000, weft=8.8),
+        moved("permute-2a", "fp32.cast", 6_000, weft=6),
+        moved("permute-2a", "fp64", 16_000, weft=1),
+        moved("permute-2b", "fp32.relu", 8_000, weft=1),
+        suite="permute",
+    )
+    found = figures(known)
+    assert found["permute.relu_over_plain"].value == pytest.approx(1.1)
+    assert found["permute.cast_over_plain"].value == pytest.approx(1.0)
+    assert found["permute.fused_over_plain"].value == pytest.approx(1.1**0.5)
+
+
+def test_in_place_figures_are_of_float32() -> None:
+    known = run(
+        moved("in-place-4096x4096", "fp32.square", weft=10, torch=30),
+        moved("in-place-8192x8192", "fp32.square", weft=6.25, torch=30),
+        moved("in-place-1000x9000", "fp32.rectangular", weft=20, torch=30),
+        moved("in-place-10000x300", "fp32.rectangular", weft=10, torch=30),
+        moved("in-place-4096x4096", "fp16.square", weft=5, torch=30),
+        suite="transpose",
+    )
+    known.cases[3].results["weft"] = Result(cannot="not on the GPU yet")
+    found = figures(known)
+    assert found["transpose_inplace.square_vs_copy"].value == pytest.approx((0.5 * 0.8) ** 0.5)
+    assert found["transpose_inplace.square_worst_vs_copy"].value == pytest.approx(0.5)
+    assert found["transpose_inplace.rectangular_vs_copy"].value == pytest.approx(0.25)
+    assert found["transpose_inplace.fp16.square_vs_copy"].value == pytest.approx(1)
+    assert found["transpose_inplace.square_vs_torch"].value == pytest.approx((3 * 4.8) ** 0.5)
+
+
+def test_dense_products_against_cublas() -> None:
+    types = ("fp32", "fp64", "fp16_fp16")
+    known = run(
+        *(case("dense-square-2500x2500x2500", group, weft=10, cublas=20) for group in types),
+        *(case("dense-square-100x100x100", f"{group}.small", weft=11, cublas=10) for group in types),
+        case("dense-thin-inside-1x100x1", "fp64.small", weft=12, cublas=10),
+        suite="dense",
+    )
+    found = figures(known)
+    assert found["dense.worst_small_over_cublas"].value == pytest.approx(1.2)
+    assert found["dense.fp32.worst_small_over_cublas"].value == pytest.approx(1.1)
+    assert found["dense.fp32.geomean_vs_cublas"].value == pytest.approx((2 / 1.1) ** 0.5)
+    assert found["dense.geomean_vs_cublas"].value == pytest.approx((2**3 / 1.1**3 / 1.2) ** (1 / 7))
+    assert found["dense.worst_vs_cublas"].value == pytest.approx(1 / 1.2)
+
+
+def test_plans_of_the_model_alone_are_weft_too() -> None:
+    known = run(case("tccg-01", **{"weft": 8, "weft-model": 10, "torch": 40}))
+    found = figures(known)
+    assert found["tccg.fp16_fp32.untuned_vs_tuned"].value == pytest.approx(0.8)
+    assert found["tccg.fp16_fp32.geomean_vs_best_peer"].value == pytest.approx(5)
+    assert known.peers == ["torch"]
+
+
+def test_units() -> None:
+    assert unit("permute.geomean_vs_copy") == "ratio"
+    assert unit("call.host_us") == "us"
+    assert unit("algebra.max_plus_fp32_tops") == "T op/s"

@@ -3,12 +3,16 @@
 import pytest
 import torch
 
+from fake_cutensor import FakeCutensor
 from weft import cases
 from weft.bench.checking import poison, truths
+from weft.bench.cutensor_permute import CutensorPermute
 from weft.bench.peers import PEERS, Prepared, Tensors, contender, default_peers, first_line
-from weft.bench.torch_peers import exact_products
+from weft.bench.problems import Permuting, Transposing, again
+from weft.bench.torch_peers import CompiledEinsum, exact_products
 from weft.bench.views import einsum_text, view
 from weft.cases import Case, from_letters
+from weft.cases.layout import PermuteCase
 from weft.errors import ShapeError, UnsupportedError, WeftError
 from weft.testing import poisoned
 
@@ -24,7 +28,7 @@ def tensors_of(case: Case, seed: int = 0) -> Tensors:
 
 def check(name: str, case: Case, **options: str) -> Prepared | str:
     """What `name` makes of the case; its ways are right on tensors other than those it prepared with."""
-    side = contender(name, **options)
+    side = CompiledEinsum(**options) if options else contender(name)
     with side.settings(case):
         prepared = side.prepare(case, tensors_of(case))
         if isinstance(prepared, str):
@@ -111,11 +115,110 @@ def test_a_call_that_torch_refuses_is_a_sentence() -> None:
 
 
 def test_names() -> None:
-    with pytest.raises(WeftError, match="no peer is called 'cublas': there are cutensor"):
-        contender("cublas")
-    assert {contender(name).name for name in PEERS} == set(PEERS)
+    with pytest.raises(WeftError, match="no peer is called 'mkl': there are cutensor"):
+        contender("mkl")
+    with pytest.raises(WeftError, match="no peer is called 'ttgt': there are cutensor, torch, numpy"):
+        contender("ttgt", "permutation")
+    with pytest.raises(WeftError, match="only plans of contractions are tuned"):
+        contender("weft", "in place", tune="measure")
+    for kind, known in PEERS.items():
+        assert {contender(name, kind).name for name in known} == set(known)
+        assert set(default_peers(torch.device("cpu"), kind)) <= set(known)
     assert default_peers(torch.device("cuda")) == ("cutensor", "torch")
-    assert set(default_peers(torch.device("cpu"))) <= set(PEERS)
+    assert default_peers(torch.device("cuda"), "in place") == ("torch",)
+
+
+@pytest.mark.parametrize("equation", ["mk,kn->mn", "km,nk->mn", "mk,nk->nm", "bkm,bnk->bmn", "kbm,kbn->bnm"])
+def test_a_matrix_product_goes_to_blas_as_it_lies(equation: str) -> None:
+    case = from_letters("product", equation, b=3, m=4, k=5, n=1)
+    given = tensors_of(case)
+    found = contender("cublas").prepare(case, given)
+    assert isinstance(found, Prepared), found
+    poison(given.d)
+    result = found.ways[0].run(*given)
+    assert result.data_ptr() == given.d.data_ptr()
+    for truth in truths(case, given):
+        truth.compare(result, found.stored)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        from_letters("fused", "mk,kn->mn", m=4, k=5, n=6, epilogue="relu"),
+        from_letters("modes", "mak,kn->man", m=4, a=3, k=5, n=6),
+        from_letters("diagonal", "kk,kn->kn", k=5, n=6),
+    ],
+    ids=str,
+)
+def test_what_is_no_matrix_product_is_not_for_blas(case: Case) -> None:
+    answer = contender("cublas").prepare(case, tensors_of(case))
+    assert isinstance(answer, str)
+    assert "matrix product" in answer
+
+
+MOVES = [
+    PermuteCase("plain", "abc->cab", (4, 5, 6)),
+    PermuteCase("double", "abcd->dcba", (2, 3, 1, 4), torch.complex128),
+    PermuteCase("half", "ab->ba", (7, 5), torch.float16),
+    PermuteCase("relu", "abc->bca", (4, 5, 6), fn="relu"),
+    PermuteCase("cast", "abc->bac", (4, 5, 6), out_dtype=torch.float16),
+    PermuteCase("leaky", "abc->bac", (4, 5, 6), fn="leaky_relu"),
+]
+
+
+@pytest.mark.parametrize("case", MOVES, ids=str)
+@pytest.mark.parametrize("name", ["weft", "torch", "numpy", "cutensor"])
+def test_who_permutes(name: str, case: PermuteCase) -> None:
+    """All of them give the same bits, on tensors other than those they were prepared with."""
+    side = contender(name, "permutation") if name != "cutensor" else CutensorPermute(FakeCutensor().library)
+    problem = Permuting(case)
+    first = problem.inputs(torch.device("cpu"))
+    found = side.prepare(case, first)
+    if name == "numpy" and case.fn:
+        assert found == "the functions are PyTorch's"
+        return
+    assert isinstance(found, Prepared), found
+    fresh = again(first)
+    for way in found.ways:
+        assert problem.check(fresh).error(way.run, fresh, None) == 0
+    if name == "cutensor":
+        assert [way.label for way in found.ways] == ["default"]
+        assert "NOT_SUPPORTED" in found.refused["default+jit"]
+        assert found.ways[0].about["separate kernels"] == (["leaky_relu of A"] if case.fn == "leaky_relu" else [])
+
+
+def test_cutensor_permutes_on_gpus() -> None:
+    case = MOVES[0]
+    answer = contender("cutensor", "permutation").prepare(case, Permuting(case).inputs(torch.device("cpu")))
+    assert answer == "cuTENSOR runs on NVIDIA GPUs"
+
+
+@pytest.mark.parametrize("shape", [(6, 6), (4, 9)])
+@pytest.mark.parametrize("name", PEERS["in place"])
+def test_who_transposes_in_place(name: str, shape: tuple[int, int]) -> None:
+    case = PermuteCase("matrix", "ab->ba", shape)
+    problem = Transposing(case)
+    given = problem.inputs(torch.device("cpu"))
+    check = problem.check(given)
+    found = contender(name, "in place").prepare(case, given)
+    assert isinstance(found, Prepared), found
+    for _ in range(2):  # the same work on the same memory, again and again
+        assert check.error(found.ways[0].run, given, None) == 0
+
+
+def test_what_is_not_there_yet_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
+        raise UnsupportedError("not on the GPU yet")
+
+    monkeypatch.setattr("weft.layout.transpose_", refuse)
+    monkeypatch.setattr("weft.layout.plan_permute", refuse)
+    case = MOVES[0]
+    assert contender("weft", "permutation").prepare(case, Permuting(case).inputs(torch.device("cpu"))) == (
+        "not on the GPU yet"
+    )
+    matrix = PermuteCase("matrix", "ab->ba", (4, 9))
+    given = Transposing(matrix).inputs(torch.device("cpu"))
+    assert contender("weft", "in place").prepare(matrix, given) == "not on the GPU yet"
 
 
 def test_errors_as_sentences() -> None:

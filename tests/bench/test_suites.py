@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from weft import cases
-from weft.bench.suites import ABOUT, PAIRS, SUITES, entries
+from weft.bench.peers import PEERS
+from weft.bench.problems import PROBLEMS
+from weft.bench.suites import MOVED, PAIRS, SUITES, entries
 from weft.errors import WeftError
 
 
@@ -48,16 +50,50 @@ def test_beyond_has_what_tccg_lacks() -> None:
 def test_dense_is_three_types_of_products_and_states() -> None:
     found = entries("dense")
     groups = [entry.group for entry in found]
-    assert groups.count("fp32") == groups.count("fp64") == groups.count("fp16_fp16") == len(found) // 3
+    for kind in ("", ".small"):
+        counts = {groups.count(types + kind) for types in ("fp32", "fp64", "fp16_fp16")}
+        assert len(counts) == 1
+        assert counts != {0}
     assert {entry.case.dtypes[0] for entry in found} == {torch.float32, torch.float64, torch.float16}
     assert {entry.case.equation for entry in found} == {"mk,kn->mn", "km,kn->mn", "mk,nk->mn", "km,nk->mn"}
+    small = {entry.case.name for entry in found if entry.group == "fp32.small"}
+    assert {"dense-square-100x100x100", "dense-square-1000x1000x1000", "dense-thin-outside-5000x50x5000"} <= small
+    assert "dense-square-1300x1300x1300" not in small
+
+
+def test_permute_is_every_size_of_element_with_fused_ones_and_matrices() -> None:
+    found = entries("permute")
+    groups = [entry.group for entry in found]
+    assert [groups.count(types) for types in MOVED] == [31] * 4
+    assert groups.count("fp32.relu") == groups.count("fp32.cast") >= 8
+    assert groups.count("thesis") > 20
+    at = groups.index("fp32.relu")
+    assert groups[at - 1] == "fp32"  # the plain one just before
+    assert found[at - 1].base == found[at].base
+    assert {entry.group for entry in entries("permute", ["fp64"])} == {"fp64"}
+
+
+def test_transpose_is_squares_and_others() -> None:
+    found = entries("transpose")
+    assert {entry.group for entry in found} == {
+        f"{types}.{shape}" for types in ("fp16", "fp32", "fp64") for shape in ("square", "rectangular")
+    }
+    assert [entry.group for entry in found].count("fp32.square") == 5
+    assert [entry.group for entry in found].count("fp32.rectangular") == 3
 
 
 def test_names_are_unique_within_their_group() -> None:
     for suite in SUITES:
         names = [(entry.group, entry.case.name) for entry in entries(suite)]
         assert len(set(names)) == len(names)
-    assert ABOUT.keys() == SUITES.keys()
+
+
+def test_suites_name_what_there_is() -> None:
+    for suite in SUITES.values():
+        assert suite.kind in PROBLEMS
+        assert set(suite.peers) <= PEERS[suite.kind].keys()
+        assert set(suite.usual) <= suite.types.keys()
+        assert suite.about
 
 
 def test_choosing_cases() -> None:
@@ -73,6 +109,9 @@ def test_scaling_says_so() -> None:
     small = entries("beyond", only=["small-extents-of-four", "single-modes"], work=1 << 13)
     assert {entry.case.name: entry.scaled for entry in small} == {"small-extents-of-four": False, "single-modes": True}
     assert all(entry.case.work <= 1 << 13 for entry in small)
+    for entry in entries("permute", ["fp64"], work=4096):
+        assert entry.scaled
+        assert entry.case.elements <= 4096
 
 
 @pytest.mark.parametrize(

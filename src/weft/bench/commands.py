@@ -5,7 +5,10 @@ On a GPU machine, with cuTENSOR's library on LD_LIBRARY_PATH or named by WEFT_CU
     python -m weft bench tccg --peers cutensor,torch --out results/h200/tccg
     python -m weft bench tccg-fusion --peers cutensor,torch --out results/h200/tccg-fusion
     python -m weft bench beyond --peers cutensor,torch --out results/h200/beyond
-    python -m weft report --summary results/h200/tccg results/h200/tccg-fusion results/h200/beyond
+    python -m weft bench permute --peers cutensor,torch --out results/h200/permute
+    python -m weft bench transpose --out results/h200/transpose
+    python -m weft bench dense --out results/h200/dense
+    python -m weft report --summary results/h200/tccg results/h200/tccg-fusion results/h200/beyond ...
 
 Before the first of them, a trial of everything: ``bench tccg --cases 1,20,31 --out /tmp/trial``. Options that save
 time where it is short: ``--quick`` (the cuTENSOR modes that have been seen to win, instead of all of them),
@@ -16,6 +19,7 @@ them later, on any machine.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -43,16 +47,20 @@ def register(app: typer.Typer) -> None:
 
 
 def bench(
-    suite: Annotated[str | None, typer.Argument(help="tccg, tccg-fusion, beyond or dense.", show_default=False)] = None,
+    suite: Annotated[str | None, typer.Argument(help="One of those that --list shows.", show_default=False)] = None,
     peers: Annotated[
-        str | None, typer.Option(help="cutensor,torch,compile,ttgt,numpy,opt_einsum: some of them.")
+        str | None, typer.Option(help="cutensor,torch,cublas,compile,ttgt,numpy,opt_einsum,...: some of them.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for results; out/SUITE by default.", file_okay=False)] = None,
-    pairs: Annotated[str | None, typer.Option("--dtypes", help="Of TCCG: fp16_fp32,bf16_fp32,tf32,fp64,...")] = None,
+    pairs: Annotated[
+        str | None, typer.Option("--dtypes", help="fp16_fp32,bf16_fp32,tf32,fp64,...; of what moves: fp16,fp32,...")
+    ] = None,
     cases: Annotated[str | None, typer.Option(help="Some of the cases: 1,20-30 or names with *.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...; a GPU where there is one.")] = None,
     mode: Annotated[str | None, typer.Option(help="Operands cold (on a GPU) or hot (on a CPU).")] = None,
-    work: Annotated[int | None, typer.Option(min=1, help="Most multiply-adds a case; larger ones are scaled.")] = None,
+    work: Annotated[
+        int | None, typer.Option(min=1, help="Most multiply-adds, or elements, a case; larger ones are scaled.")
+    ] = None,
     budget: Annotated[float | None, typer.Option(min=0, help="Seconds of samples for each timing.")] = None,
     rrs: Annotated[float | None, typer.Option(min=0, help="Relative robust spread that ends a timing.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Of torch on a CPU.")] = None,
@@ -72,17 +80,20 @@ def bench(
             raise UnsupportedError(f"mode '{mode}' is neither cold nor hot")
         from weft.bench import peers as contenders
         from weft.bench.suites import entries
+        from weft.bench.suites import suite as find
         from weft.demo import settings_for
 
         place = settings_for(device).device
         on_cpu = place.type == "cpu"
         work = work or (CPU_WORK if on_cpu else None)
+        found = find(suite)
         chosen = entries(suite, _split(pairs), _split_cases(cases), work)
-        names = [name for name in _split(peers) or contenders.default_peers(place) if name != "weft"]
-        given: dict[str, dict[str, Any]] = {"weft": {"tune": tune}, "cutensor": {"quick": quick}}
-        sides = [contenders.contender(name, **given.get(name, {})) for name in dict.fromkeys(("weft", *names))]
-        usual = {"mode": "hot", "budget": CPU_BUDGET} if on_cpu else {}
-        sampling = usual | _given(mode=mode, budget=budget, rrs=rrs, threads=threads)
+        names = _split(peers) or found.peers or contenders.default_peers(place, found.kind)
+        sides = [
+            contenders.contender(name, found.kind, tune=tune, quick=quick) for name in dict.fromkeys(("weft", *names))
+        ]
+        usual: dict[str, Any] = {"mode": "hot", "budget": CPU_BUDGET} if on_cpu else {}
+        sampling = usual | dict(found.sampling) | _given(mode=mode, budget=budget, rrs=rrs, threads=threads)
         run = _measure(suite, sides, chosen, place, out or Path("out") / suite, bool(cases), resume, sampling)
         if run.ended == "interrupted":
             end("interrupted; what was measured is kept", INTERRUPTED)
@@ -145,6 +156,7 @@ def _measure(
     from weft.bench.environment import disclose
     from weft.bench.records import Run, continued, load, save
     from weft.bench.runner import Runner, Sampling
+    from weft.bench.suites import suite as find
     from weft.perf.stamp import device_stamp
 
     known = device_ceilings(place)
@@ -158,7 +170,8 @@ def _measure(
     if resume:
         run = continued(run, load(folder))
     with progress(f"bench {suite}", len(chosen) - len(run.cases)) as step:
-        Runner(run, sides, place, known, how, begun=step, kept=lambda run: _keep(run, folder)).go(chosen)
+        keep = partial(_keep, folder=folder)
+        Runner(run, sides, place, known, how, find(suite).kind, begun=step, kept=keep).go(chosen)
     if run.cases:
         reports.write(run, folder)
         _print_figures(run)
@@ -195,28 +208,45 @@ def _workloads(suite: str, chosen: list[Entry], mode: str) -> dict[str, Any]:
         "cases": len(chosen),
         "scaled": any(entry.scaled for entry in chosen),
         "extents, types, functions and layouts": "with each case",
-        "inputs": f"normal random values, seed 0 upwards by set, {mode}; results lie in memory filled with NaN",
+        "inputs": f"normal random values, seed 0; further sets copy them to other addresses; {mode}; results lie in "
+        "memory filled with NaN",
     }
 
 
 def _list(suite: str | None, pairs: tuple[str, ...], only: tuple[str, ...]) -> None:
     from weft.bench.page import Cell, Table
-    from weft.bench.suites import ABOUT, entries
+    from weft.bench.suites import SUITES, entries
 
     if suite is None:
-        known = [(Cell(name), Cell(str(len(entries(name)))), Cell(about)) for name, about in ABOUT.items()]
+        known = [(Cell(name), Cell(str(len(entries(name)))), Cell(each.about)) for name, each in SUITES.items()]
         _print_table(Table(("suite", "cases", "what"), known), "suites")
         return
-    rows = []
-    for entry in entries(suite, pairs, only):
-        case = entry.case
-        types = " ".join(str(dtype).removeprefix("torch.") for dtype in case.dtypes)
-        fused = " ".join(filter(None, (case.a_fn, case.b_fn, case.c_fn, case.epilogue)))
-        sizes = " ".join(f"{label}={extent}" for label, extent in case.extents.items())
-        rows.append(
-            (Cell(entry.group), Cell(case.name), Cell(str(case.notation)), Cell(sizes), Cell(types), Cell(fused))
-        )
+    rows = [
+        tuple(Cell(text) for text in (entry.group, entry.case.name, *_described(entry.case)))
+        for entry in entries(suite, pairs, only)
+    ]
     _print_table(Table(("group", "case", "equation", "extents", "types", "functions"), rows), suite)
+
+
+def _described(case: Any) -> tuple[str, str, str, str]:
+    """Equation, extents, number types and functions."""
+    from weft.cases import Case
+
+    extents: Any
+    dtypes: tuple[Any, ...]
+    functions: tuple[str | None, ...]
+    if isinstance(case, Case):
+        equation, extents, dtypes = str(case.notation), case.extents.items(), case.dtypes
+        functions = (case.a_fn, case.b_fn, case.c_fn, case.epilogue)
+    else:
+        equation, dtypes, functions = case.equation, (case.dtype, case.d_dtype), (case.fn,)
+        extents = zip(equation.partition("->")[0], case.shape, strict=True)
+    return (
+        equation,
+        " ".join(f"{label}={extent}" for label, extent in extents),
+        " ".join(str(dtype).removeprefix("torch.") for dtype in dtypes),
+        " ".join(filter(None, functions)),
+    )
 
 
 def _print_figures(run: Run) -> None:

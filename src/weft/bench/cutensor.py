@@ -62,8 +62,11 @@ class _Operand:
         return tensor
 
 
-class Cutensor:
-    """`quick` tries only the modes that won on an H200 (no numbered kernels, just in time for two algorithms)."""
+class CutensorPeer:
+    """What both of cuTENSOR's adapters share: the library, opened when it is first asked for.
+
+    `quick` tries fewer modes.
+    """
 
     name = "cutensor"
 
@@ -72,9 +75,9 @@ class Cutensor:
         self._quick = quick
         self._absent = ""
 
-    def prepare(self, case: Case, tensors: Tensors) -> Prepared | str:
+    def prepare(self, case: Any, tensors: Any) -> Prepared | str:
         if self._library is None:
-            if tensors.a.device.type != "cuda":
+            if tensors[0].device.type != "cuda":
                 return "cuTENSOR runs on NVIDIA GPUs"
             if not self._absent:
                 self._load()
@@ -85,7 +88,7 @@ class Cutensor:
         except (CutensorError, UnsupportedError, RuntimeError) as error:
             return first_line(error)
 
-    def settings(self, case: Case) -> AbstractContextManager[Any]:
+    def settings(self, case: Any) -> AbstractContextManager[Any]:
         return nullcontext()
 
     def _load(self) -> None:
@@ -94,6 +97,13 @@ class Cutensor:
             self._library = api.load()
         except UnsupportedError as error:
             self._absent = str(error)
+
+    def _ways(self, case: Any, tensors: Any, library: Library) -> Prepared | str:
+        raise NotImplementedError
+
+
+class Cutensor(CutensorPeer):
+    """Contractions. `quick` tries the modes that won on an H200: no numbered kernels, two algorithms just in time."""
 
     def _ways(self, case: Case, tensors: Tensors, library: Library) -> Prepared | str:
         compute = compute_name(case)
@@ -127,9 +137,9 @@ class Cutensor:
         output = view(case.notation.output, tensors.d)
         numbers: dict[Label, int] = {}
         operation = library.contraction(
-            _described(a.labels, a.sample, _alignment(a.sample), numbers), a.operator,
-            _described(b.labels, b.sample, _alignment(b.sample), numbers), b.operator,
-            _described(output.labels, output.of(tensors.d), _alignment(tensors.c, tensors.d), numbers), compute,
+            described(a.labels, a.sample, alignment(a.sample), numbers), a.operator,
+            described(b.labels, b.sample, alignment(b.sample), numbers), b.operator,
+            described(output.labels, output.of(tensors.d), alignment(tensors.c, tensors.d), numbers), compute,
         )  # fmt: skip
         limit = _workspace_limit(tensors.a.device)
         extra = fusion_text(case, fused)
@@ -226,12 +236,13 @@ def _modes_alone(case: Case, at: int) -> tuple[tuple[Label, ...], list[int]]:
     return kept, [i for i, label in enumerate(labels) if label not in shared]
 
 
-def _described(labels: Sequence[Label], seen: torch.Tensor, alignment: int, numbers: dict[Label, int]) -> api.Tensor:
+def described(labels: Sequence[Label], seen: torch.Tensor, aligned: int, numbers: dict[Label, int]) -> api.Tensor:
+    """A tensor for the library; `numbers` gives each label its number, the same in all tensors of one operation."""
     modes = [numbers.setdefault(label, ord("a") + len(numbers)) for label in labels]
-    return api.Tensor(modes, seen.shape, seen.stride(), seen.dtype, alignment)
+    return api.Tensor(modes, seen.shape, seen.stride(), seen.dtype, aligned)
 
 
-def _alignment(*tensors: torch.Tensor | None) -> int:
+def alignment(*tensors: torch.Tensor | None) -> int:
     """Bytes: the largest power of two that divides all addresses, and those of other tensors that lie as these."""
     present = [tensor for tensor in tensors if tensor is not None]
     address = _SURE_ALIGNMENT["cuda" if present[0].is_cuda else "cpu"]
@@ -258,14 +269,18 @@ def _runner(case: Case, operation: api.Contraction, plan: api.Plan, a: _Operand,
     def run(x: torch.Tensor, y: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor) -> torch.Tensor:
         left, right = a.read(x), b.read(y)
         addend = d if c is None else c_fn(c) if c_fn else c
-        stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
         plan.run(
             alpha, left.data_ptr(), right.data_ptr(), beta, addend.data_ptr(), d.data_ptr(),
-            workspace.data_ptr(), stream,
+            workspace.data_ptr(), current_stream(device),
         )  # fmt: skip
         return epilogue(d) if epilogue else d
 
     return run
+
+
+def current_stream(device: torch.device) -> int:
+    """The stream on which torch would launch, as the library takes it."""
+    return int(torch.cuda.current_stream(device).cuda_stream) if device.type == "cuda" else 0
 
 
 def _workspace_limit(device: torch.device) -> int:

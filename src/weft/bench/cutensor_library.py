@@ -1,4 +1,4 @@
-"""The shared library cuTENSOR through ctypes: the fifteen functions that a contraction needs.
+"""The shared library cuTENSOR through ctypes: the functions that contractions and permutations need.
 
 NVIDIA's binding, `nvmath.bindings.cutensor`, would do, but it brings the packages of the whole nvmath-python family
 and wants the library from a package of its own, while a machine for measurements often holds nothing but a driver,
@@ -85,6 +85,8 @@ SIGNATURES: Mapping[str, tuple[Any, ...]] = {
     "cutensorContract": (
         c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_uint64, c_void_p,
     ),
+    "cutensorCreatePermutation": (c_void_p, _out, c_void_p, _ints, c_int, c_void_p, _ints, c_void_p),
+    "cutensorPermute": (c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
 }  # fmt: skip
 
 
@@ -129,6 +131,10 @@ class Library:
         """Describe ``D = alpha op_a(A) op_b(B) + beta C``, C lying as D; `compute` ends a CUTENSOR_COMPUTE_DESC_*."""
         return Contraction(self, a, a_operator, b, b_operator, d, compute)
 
+    def permutation(self, a: Tensor, operator: int, d: Tensor, compute: str) -> Permutation:
+        """Describe ``D = alpha op(A)``, A's modes in D's order; `compute` as for `contraction`."""
+        return Permutation(self, a, operator, d, compute)
+
     def _made(self, create: str, arguments: tuple[Any, ...], destroy: str, owner: object) -> c_void_p:
         """An object that the library makes, destroyed when `owner` goes."""
         made = c_void_p()
@@ -138,25 +144,24 @@ class Library:
         return made
 
 
-class Contraction:
+class Operation:
     """An operation descriptor, from which plans are made."""
 
     def __init__(
-        self, library: Library, a: Tensor, a_operator: int, b: Tensor, b_operator: int, d: Tensor, compute: str
+        self, library: Library, create: str, tensors: Sequence[Tensor], operators: Sequence[int], compute: str
     ) -> None:
+        """`create` takes the descriptor, modes and, as far as `operators` reach, the operator of each tensor."""
         self.library = library
-        described = [self._describe(tensor) for tensor in (a, b, d)]
-        modes = [_array(c_int32, tensor.modes) for tensor in (a, b, d)]
+        arguments: list[Any] = []
+        described = {id(tensor): self._describe(tensor) for tensor in tensors}
+        for at, tensor in enumerate(tensors):
+            arguments += [described[id(tensor)], _array(c_int32, tensor.modes), *operators[at : at + 1]]
         self.descriptor = library._made(
-            "cutensorCreateContraction",
-            (
-                described[0], modes[0], a_operator, described[1], modes[1], b_operator,
-                described[2], modes[2], IDENTITY, described[2], modes[2],
-                library._constant(f"CUTENSOR_COMPUTE_DESC_{compute}"),
-            ),
+            create,
+            (*arguments, library._constant(f"CUTENSOR_COMPUTE_DESC_{compute}")),
             "cutensorDestroyOperationDescriptor",
             self,
-        )  # fmt: skip
+        )
         kind = c_int()
         library.call(
             "cutensorOperationDescriptorGetAttribute",
@@ -189,12 +194,29 @@ class Contraction:
         )  # fmt: skip
 
 
-class Plan:
-    """One kernel, or several, that the library chose for a contraction."""
+class Contraction(Operation):
+    """See `Library.contraction`."""
 
-    def __init__(self, contraction: Contraction, algorithm: int, jit: int, workspace_limit: int) -> None:
-        library = contraction.library
-        self._contraction = contraction
+    def __init__(
+        self, library: Library, a: Tensor, a_operator: int, b: Tensor, b_operator: int, d: Tensor, compute: str
+    ) -> None:
+        operators = (a_operator, b_operator, IDENTITY)
+        super().__init__(library, "cutensorCreateContraction", (a, b, d, d), operators, compute)
+
+
+class Permutation(Operation):
+    """See `Library.permutation`."""
+
+    def __init__(self, library: Library, a: Tensor, operator: int, d: Tensor, compute: str) -> None:
+        super().__init__(library, "cutensorCreatePermutation", (a, d), (operator,), compute)
+
+
+class Plan:
+    """One kernel, or several, that the library chose for an operation."""
+
+    def __init__(self, operation: Operation, algorithm: int, jit: int, workspace_limit: int) -> None:
+        library = operation.library
+        self._operation = operation
         preference = library._made(
             "cutensorCreatePlanPreference", (algorithm, jit), "cutensorDestroyPlanPreference", self
         )
@@ -207,11 +229,11 @@ class Plan:
         wanted = c_uint64()
         library.call(
             "cutensorEstimateWorkspaceSize",
-            library._handle, contraction.descriptor, preference, _WORKSPACE_MAX, byref(wanted),
+            library._handle, operation.descriptor, preference, _WORKSPACE_MAX, byref(wanted),
         )  # fmt: skip
         limit = min(wanted.value, workspace_limit)
         self._plan = library._made(
-            "cutensorCreatePlan", (contraction.descriptor, preference, limit), "cutensorDestroyPlan", self
+            "cutensorCreatePlan", (operation.descriptor, preference, limit), "cutensorDestroyPlan", self
         )
         needed = c_uint64()
         library.call(
@@ -221,13 +243,18 @@ class Plan:
         self.workspace_bytes = needed.value
 
     def run(self, alpha: Any, a: int, b: int, beta: Any, c: int, d: int, workspace: int, stream: int) -> None:
-        """Launch on addresses; `alpha` and `beta` as `Contraction.scalar` makes them."""
-        library = self._contraction.library
+        """Launch a contraction on addresses; `alpha` and `beta` as `Operation.scalar` makes them."""
+        library = self._operation.library
         library.call(
             "cutensorContract",
             library._handle, self._plan, byref(alpha), a, b, byref(beta), c, d,
             workspace, self.workspace_bytes, stream,
         )  # fmt: skip
+
+    def permute(self, alpha: Any, a: int, d: int, stream: int) -> None:
+        """Launch a permutation on addresses."""
+        library = self._operation.library
+        library.call("cutensorPermute", library._handle, self._plan, byref(alpha), a, d, stream)
 
 
 def load() -> Library:

@@ -102,7 +102,8 @@ def case_table(run: Run) -> Table:
     heads = ["case", "group", "equation"]
     heads += [f"{name} us" for name in run.contenders]
     heads += [f"{peer} / weft" for peer in run.peers]
-    heads += ["weft / floor", "floor us", "binds", "weft Tflop/s", "weft TB/s", "extents", "types", "functions", "weft's schedule"]
+    heads += ["weft / floor", "floor us", "binds", "weft Tflop/s", "weft TB/s"]
+    heads += ["extents", "types", "functions", "weft's schedule"]
     return Table(heads, [_case_row(run, case) for case in run.cases])
 
 

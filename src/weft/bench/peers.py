@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -17,11 +18,11 @@ import torch
 from weft.cases import Case
 from weft.errors import UnsupportedError, WeftError
 
-Call = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor], torch.Tensor]
+Call = Callable[..., torch.Tensor]  # on the tensors of one set, in their order
 
 
 class Tensors(NamedTuple):
-    """What one call of a case works on; `d` is where the result may be written."""
+    """What one call of a contraction works on; `d` is where the result may be written."""
 
     a: torch.Tensor
     b: torch.Tensor
@@ -31,7 +32,11 @@ class Tensors(NamedTuple):
 
 @dataclass(frozen=True)
 class Way:
-    """One way to compute a case. `run(a, b, c, d)` returns D: `d` itself, or a tensor of its own."""
+    """One way to compute a case.
+
+    `run` takes the tensors of a set, in a contraction ``run(a, b, c, d)``, and returns the result: `d` itself, or a
+    tensor of its own.
+    """
 
     label: str
     run: Call
@@ -53,10 +58,10 @@ class Contender(Protocol):
 
     name: str
 
-    def prepare(self, case: Case, tensors: Tensors) -> Prepared | str:
+    def prepare(self, case: Any, tensors: Any) -> Prepared | str:
         """Ways to compute `case` on tensors that lie as these do, or a sentence that says why there is none."""
 
-    def settings(self, case: Case) -> AbstractContextManager[Any]:
+    def settings(self, case: Any) -> AbstractContextManager[Any]:
         """What must be switched while `case` is prepared, checked and timed."""
 
 
@@ -90,18 +95,30 @@ class Weft:
         return nullcontext()
 
 
-def contender(name: str, **options: Any) -> Contender:
-    """The contender called `name`: "weft" or one of `PEERS`; `options` go to it. `WeftError` for another name."""
-    if name == "weft":
-        return Weft(**options)
-    if name not in PEERS:
-        raise WeftError(f"no peer is called '{name}': there are {', '.join(PEERS)}")
-    return PEERS[name](**options)
+def contender(name: str, kind: str = "contraction", *, tune: str | None = None, quick: bool = False) -> Contender:
+    """The contender called `name` for a suite's `kind`: "weft" or another of ``PEERS[kind]``.
+
+    `tune` goes to `weft.plan`; `quick` lets cuTENSOR try fewer modes. `WeftError` for another name.
+    """
+    known = PEERS[kind]
+    if name not in known:
+        raise WeftError(f"no peer is called '{name}': there are {', '.join(each for each in known if each != 'weft')}")
+    module, made = known[name]
+    options: dict[str, Any] = {}
+    if name == "cutensor":
+        options["quick"] = quick
+    elif name == "weft" and tune is not None:
+        if kind != "contraction":
+            raise WeftError(f"tune='{tune}': only plans of contractions are tuned")
+        options["tune"] = tune
+    found: Contender = getattr(import_module(f"weft.bench.{module}"), made)(**options)
+    return found
 
 
-def default_peers(device: torch.device) -> tuple[str, ...]:
+def default_peers(device: torch.device, kind: str = "contraction") -> tuple[str, ...]:
     """Who stands beside weft when nobody is named."""
-    return ("cutensor", "torch") if device.type == "cuda" else ("torch", "ttgt", "numpy", "opt_einsum")
+    wanted = ("cutensor", "torch") if device.type == "cuda" else ("torch", "ttgt", "numpy", "opt_einsum")
+    return tuple(name for name in wanted if name in PEERS[kind])
 
 
 def first_line(error: BaseException) -> str:
@@ -110,35 +127,26 @@ def first_line(error: BaseException) -> str:
     return text if isinstance(error, WeftError) and text else f"{type(error).__name__}: {text}"
 
 
-def _torch_peer(name: str) -> Callable[..., Contender]:
-    def make(**options: Any) -> Contender:
-        from weft.bench import torch_peers
-
-        return getattr(torch_peers, name)(**options)
-
-    return make
-
-
-def _array_peer(name: str) -> Callable[..., Contender]:
-    def make(**options: Any) -> Contender:
-        from weft.bench import array_peers
-
-        return getattr(array_peers, name)(**options)
-
-    return make
-
-
-def _cutensor(**options: Any) -> Contender:
-    from weft.bench.cutensor import Cutensor
-
-    return Cutensor(**options)
-
-
-PEERS: dict[str, Callable[..., Contender]] = {
-    "cutensor": _cutensor,
-    "torch": _torch_peer("Einsum"),
-    "compile": _torch_peer("CompiledEinsum"),
-    "ttgt": _torch_peer("Ttgt"),
-    "numpy": _array_peer("NumpyEinsum"),
-    "opt_einsum": _array_peer("OptEinsum"),
+#: By the kind of a suite and by name: the module of this package and the class.
+PEERS: dict[str, dict[str, tuple[str, str]]] = {
+    "contraction": {
+        "weft": ("peers", "Weft"),
+        "cutensor": ("cutensor", "Cutensor"),
+        "torch": ("torch_peers", "Einsum"),
+        "cublas": ("torch_peers", "MatrixProduct"),
+        "compile": ("torch_peers", "CompiledEinsum"),
+        "ttgt": ("torch_peers", "Ttgt"),
+        "numpy": ("array_peers", "NumpyEinsum"),
+        "opt_einsum": ("array_peers", "OptEinsum"),
+    },
+    "permutation": {
+        "weft": ("moving_peers", "WeftPermute"),
+        "cutensor": ("cutensor_permute", "CutensorPermute"),
+        "torch": ("moving_peers", "TorchPermute"),
+        "numpy": ("moving_peers", "NumpyPermute"),
+    },
+    "in place": {
+        "weft": ("moving_peers", "WeftTranspose"),
+        "torch": ("moving_peers", "TorchTranspose"),
+    },
 }

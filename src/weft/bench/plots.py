@@ -17,13 +17,16 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
-from weft.bench.figures import geomean, relative, scopes, value
+from weft.bench.figures import scopes
+from weft.bench.ratios import geomean, relative, value
 from weft.bench.records import CaseRecord, Run
 
 COLOURS = {
     "weft": "#0b6e99",
     "cutensor": "#c2570c",
     "torch": "#6a51a3",
+    "cublas": "#2d6a4f",
+    "weft-model": "#7fb2c9",
     "compile": "#a1306f",
     "ttgt": "#8c6d1f",
     "numpy": "#5f6b73",

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -227,9 +227,7 @@ def _contraction_counts(
     counted = {"flops": work.flops, "function_flops": work.function_flops, "bytes": work.traffic}
     if ceilings is None:
         return modes, counted, {}
-    return modes, counted, _floor(
-        contraction_floor(contraction, ceilings, beta=beta, in_graph=a.device.type == "cuda")
-    )
+    return modes, counted, _floor(contraction_floor(contraction, ceilings, beta=beta, in_graph=a.device.type == "cuda"))
 
 
 def _floor(floor: Floor) -> dict[str, Any]:

@@ -21,6 +21,8 @@ from weft.bench.statistics import Interval, Summary, summarise
 from weft.errors import WeftError
 
 FORMAT = 1
+MODEL = "weft-model"  # weft itself with plans that its cost model alone has chosen
+VARIANTS = (MODEL,)  # contenders that are weft too, in another way: no peers
 RUN_FILE = "run.json"
 CSV_FILE = "run.csv"
 COLUMNS = (
@@ -97,7 +99,7 @@ class Run:
 
     @property
     def peers(self) -> list[str]:
-        return self.contenders[1:]
+        return [name for name in self.contenders[1:] if name not in VARIANTS]
 
     @property
     def ours(self) -> str:

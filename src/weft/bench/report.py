@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from weft.bench import page
-from weft.bench.figures import Ratio, figures, geomean
+from weft.bench.figures import figures, unit
 from weft.bench.page import Cell, Table
+from weft.bench.ratios import Ratio, geomean
 from weft.bench.records import CaseRecord, Run, device_slug, load, save, write_whole
 from weft.bench.statistics import Interval
 from weft.errors import WeftError
@@ -140,7 +141,7 @@ def summary(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
                 "value": _rounded(value.value),
                 "low": _rounded(value.low),
                 "high": _rounded(value.high),
-                "unit": f"ratio ({run.caveat})" if run.caveat else "ratio",
+                "unit": f"{unit(name)} ({run.caveat})" if run.caveat else unit(name),
                 "commit": run.commit,
                 "date": run.date,
                 "command": run.command,

@@ -4,21 +4,25 @@
     tccg-fusion   the same with no function, ReLU, leaky ReLU and ELU on A, B and D
     beyond        what TCCG lacks
     dense         products of dense matrices: square, wide, tall, growing and thin, and the transposition states
+    permute       permutations of ranks 2 to 8 and the reversal of 2^25, fused ones, the thesis's transpositions
+    transpose     matrices transposed in place, square and rectangular
 
-A suite is a function that makes entries; `SUITES` knows them by name.
+A suite is data: what kind its cases are of, which number types it may be asked for, and a function that makes its
+entries. `SUITES` knows them by name.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
 from weft import cases
-from weft.cases import Case
-from weft.cases.layout import dense, dense_states
+from weft.cases import Case, layout
+from weft.cases.layout import PermuteCase
 from weft.errors import WeftError
 
 
@@ -26,13 +30,26 @@ from weft.errors import WeftError
 class Entry:
     """A case within a suite. `group` is averaged apart; cases with one `base` differ in functions alone."""
 
-    case: Case
+    case: Any  # Case, or PermuteCase where the suite's kind is "permutation" or "in place"
     group: str
     base: str
     scaled: bool = False
 
 
-#: Number types by name: of A and B, of D, and how products are made.
+@dataclass(frozen=True)
+class Suite:
+    """What is measured, and who takes part. `make` is given the names of number types."""
+
+    about: str
+    make: Callable[[Sequence[str]], list[Entry]]
+    kind: str = "contraction"  # see weft.bench.problems
+    types: Mapping[str, Any] = field(default_factory=dict)  # number types that may be asked for; none: no choice
+    usual: tuple[str, ...] = ()  # those of them that are measured where none are asked for
+    peers: tuple[str, ...] = ()  # where nobody is named; none: see weft.bench.peers.default_peers
+    sampling: Mapping[str, Any] = field(default_factory=dict)  # what differs from weft.bench.runner.Sampling
+
+
+#: Number types of contractions by name: of A and B, of D, and how products are made.
 PAIRS: dict[str, tuple[torch.dtype, torch.dtype, str | None]] = {
     "fp16_fp32": (torch.float16, torch.float32, None),
     "fp16_fp16": (torch.float16, torch.float16, None),
@@ -45,14 +62,18 @@ PAIRS: dict[str, tuple[torch.dtype, torch.dtype, str | None]] = {
     "complex64": (torch.complex64, torch.complex64, None),
     "complex64_tf32": (torch.complex64, torch.complex64, "tf32"),
     "complex128": (torch.complex128, torch.complex128, None),
+    "int8_int32": (torch.int8, torch.int32, None),
 }
-DEFAULT_PAIRS = {
-    "tccg": ("fp16_fp32", "fp16_fp16"),
-    "tccg-fusion": ("fp16_fp32",),
-    "dense": ("fp32", "fp64", "fp16_fp16"),
+#: Number types of what is moved: one of each size.
+MOVED = {
+    "fp16": torch.float16,
+    "fp32": torch.float32,
+    "fp64": torch.float64,
+    "complex128": torch.complex128,
 }
 FUSED = (None, "relu", "leaky_relu", "elu")
 PLAIN = "none"  # the group of the fusion suite without a function
+SMALL = 1000  # the largest extent of a dense product that counts as small
 
 # What a case of `beyond` is about: the first of these among its tags.
 _TOPICS = (
@@ -61,37 +82,43 @@ _TOPICS = (
 )
 
 
-def entries(name: str, pairs: Sequence[str] = (), only: Sequence[str] = (), work: int | None = None) -> list[Entry]:
+def entries(name: str, types: Sequence[str] = (), only: Sequence[str] = (), work: int | None = None) -> list[Entry]:
     """The cases of suite `name`.
 
-    `pairs` chooses number types from `PAIRS` (`beyond` has no choice), `only` the cases whose name matches one of
-    these: a number (of TCCG), a name, or a pattern with ``*``. `work` shrinks every case to so many multiply-adds.
-    `WeftError` for names that do not exist, and when nothing is left.
+    `types` chooses number types by name (some suites have no choice), `only` the cases whose name matches one of
+    these: a number (of TCCG), a name, or a pattern with ``*``. `work` shrinks every case to so many multiply-adds, or
+    elements where nothing is multiplied. `WeftError` for names that do not exist, and when nothing is left.
     """
+    found = suite(name)
+    for each in types:
+        if not found.types:
+            raise WeftError(f"the cases of '{name}' have number types of their own")
+        if each not in found.types:
+            raise WeftError(f"no number types are called '{each}': there are {', '.join(found.types)}")
+    made = found.make(types or found.usual)
+    if only:
+        made = [entry for entry in made if any(_matches(entry.case.name, pattern) for pattern in only)]
+        if not made:
+            raise WeftError(f"no case of '{name}' is called {' or '.join(only)}")
+    return made if work is None else [_shrunk(entry, work) for entry in made]
+
+
+def suite(name: str) -> Suite:
+    """The suite called `name`; `WeftError` where there is none."""
     if name not in SUITES:
         raise WeftError(f"no suite is called '{name}': there are {', '.join(SUITES)}")
-    for pair in pairs:
-        if pair not in PAIRS:
-            raise WeftError(f"no number types are called '{pair}': there are {', '.join(PAIRS)}")
-        if name not in DEFAULT_PAIRS:
-            raise WeftError(f"the cases of '{name}' have number types of their own")
-    found = SUITES[name](pairs or DEFAULT_PAIRS.get(name, ()))
-    if only:
-        found = [entry for entry in found if any(_matches(entry.case.name, pattern) for pattern in only)]
-        if not found:
-            raise WeftError(f"no case of '{name}' is called {' or '.join(only)}")
-    return found if work is None else [_shrunk(entry, work) for entry in found]
+    return SUITES[name]
 
 
-def _tccg(pairs: Sequence[str]) -> list[Entry]:
-    return [Entry(case, pair, case.name) for pair in pairs for case in cases.tccg(*PAIRS[pair])]
+def _tccg(types: Sequence[str]) -> list[Entry]:
+    return [Entry(case, pair, case.name) for pair in types for case in cases.tccg(*PAIRS[pair])]
 
 
-def _fusion(pairs: Sequence[str]) -> list[Entry]:
+def _fusion(types: Sequence[str]) -> list[Entry]:
     """All functions of one case follow one another, so that they meet the same state of the machine."""
     found = []
-    for pair in pairs:
-        prefix = "" if pair == "fp16_fp32" and len(pairs) == 1 else f"{pair}."
+    for pair in types:
+        prefix = "" if pair == "fp16_fp32" and len(types) == 1 else f"{pair}."
         for case in cases.tccg(*PAIRS[pair]):
             for function in FUSED:
                 fused = replace(case, a_fn=function, b_fn=function, epilogue=function)
@@ -99,33 +126,82 @@ def _fusion(pairs: Sequence[str]) -> list[Entry]:
     return found
 
 
-def _beyond(pairs: Sequence[str]) -> list[Entry]:
+def _beyond(types: Sequence[str]) -> list[Entry]:
     return [
         Entry(case, next((topic for topic in _TOPICS if topic in case.tags), "types"), case.name)
         for case in cases.beyond()
     ]
 
 
-def _dense(pairs: Sequence[str]) -> list[Entry]:
+def _dense(types: Sequence[str]) -> list[Entry]:
+    """Groups are the number types; small and thin products, where launches count, in groups of their own."""
     found = []
-    for pair in pairs:
+    for pair in types:
         dtype, out, precision = PAIRS[pair]
-        for case in (*dense(dtype), *dense_states(dtype)):
-            found.append(Entry(replace(case, dtypes=(dtype, dtype, out), precision=precision), pair, case.name))
+        for case in (*layout.dense(dtype), *layout.dense_states(dtype)):
+            small = max(case.extents.values()) <= SMALL or any("thin" in tag for tag in case.tags)
+            typed = replace(case, dtypes=(dtype, dtype, out), precision=precision)
+            found.append(Entry(typed, f"{pair}.small" if small else pair, case.name))
     return found
 
 
-SUITES: dict[str, Callable[[Sequence[str]], list[Entry]]] = {
-    "tccg": _tccg,
-    "tccg-fusion": _fusion,
-    "beyond": _beyond,
-    "dense": _dense,
-}
-ABOUT = {
-    "tccg": "the 48 contractions of the TCCG benchmark, for pairs of number types",
-    "tccg-fusion": "the same with no function, ReLU, leaky ReLU and ELU on A, B and D",
-    "beyond": "batches, diagonals, lone modes, other number types, small, odd, strided, fused and large ones",
-    "dense": "dense matrices: square from 100 to 10000, wide, tall, growing and thin ones, all transposition states",
+def _permute(types: Sequence[str]) -> list[Entry]:
+    """Each fused case after the plain one, so that both meet the same state of the machine."""
+    fused: dict[str, list[Entry]] = {}
+    for what, case in layout.fused():
+        fused.setdefault(case.name, []).append(Entry(case, f"fp32.{what}", case.name))
+    found = []
+    for name in types:
+        for case in layout.permutations(MOVED[name]):
+            found += [Entry(case, name, case.name), *(fused.get(case.name, []) if name == "fp32" else [])]
+    if "fp32" in types:
+        found += [Entry(case, "thesis", case.name) for case in layout.transpositions()]
+    return found
+
+
+def _transpose(types: Sequence[str]) -> list[Entry]:
+    found = []
+    for name in types:
+        for case in layout.in_place(MOVED[name]):
+            shape = "square" if "square" in case.tags else "rectangular"
+            found.append(Entry(case, f"{name}.{shape}", case.name))
+    return found
+
+
+SUITES: dict[str, Suite] = {
+    "tccg": Suite(
+        "the 48 contractions of the TCCG benchmark, for pairs of number types",
+        _tccg,
+        types=PAIRS,
+        usual=("fp16_fp32", "fp16_fp16"),
+    ),
+    "tccg-fusion": Suite(
+        "the same with no function, ReLU, leaky ReLU and ELU on A, B and D", _fusion, types=PAIRS, usual=("fp16_fp32",)
+    ),
+    "beyond": Suite(
+        "batches, diagonals, lone modes, other number types, small, odd, strided, fused and large ones", _beyond
+    ),
+    "dense": Suite(
+        "dense matrices: square from 100 to 10000, wide, tall, growing and thin ones, all transposition states",
+        _dense,
+        types=PAIRS,
+        usual=("fp32", "fp64", "fp16_fp16"),
+        peers=("cublas",),
+    ),
+    "permute": Suite(
+        "30 permutations of ranks 2 to 8 and the reversal of 2^25, some with a function or a cast; transpositions",
+        _permute,
+        kind="permutation",
+        types=MOVED,
+        usual=tuple(MOVED),
+    ),
+    "transpose": Suite(
+        "matrices transposed in place: square from 4096 to 16384, and rectangular",
+        _transpose,
+        kind="in place",
+        types={name: MOVED[name] for name in ("fp16", "fp32", "fp64")},
+        usual=("fp16", "fp32", "fp64"),
+    ),
 }
 
 
@@ -136,5 +212,10 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 def _shrunk(entry: Entry, work: int) -> Entry:
-    small = cases.scaled(entry.case, work)
-    return replace(entry, case=small, scaled=small.shapes != entry.case.shapes)
+    case: Case | PermuteCase = entry.case
+    small: Case | PermuteCase
+    if isinstance(case, Case):
+        small = cases.scaled(case, work)
+        return replace(entry, case=small, scaled=small.shapes != case.shapes)
+    small = layout.shrunk(case, work)
+    return replace(entry, case=small, scaled=small.shape != case.shape)

@@ -8,7 +8,7 @@ weft and cuTENSOR are not granted.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -19,6 +19,7 @@ from weft.bench.views import einsum_text, view
 from weft.cases import FUNCTIONS, Case
 from weft.errors import UnsupportedError
 from weft.perf.device import float32_products
+from weft.spec.notation import Label
 
 Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -93,6 +94,49 @@ class Einsum(_TorchPeer):
     def way(self, case: Case, tensors: Tensors) -> Call:
         text = einsum_text(case)
         return composed(case, lambda x, y: torch.einsum(text, x, y))
+
+
+class MatrixProduct(_TorchPeer):
+    """`torch.mm` or `torch.bmm` on the operands as they lie: cuBLAS on a GPU, torch's BLAS on a CPU."""
+
+    name = "cublas"
+
+    def way(self, case: Case, tensors: Tensors) -> Call:
+        if any((case.a_fn, case.b_fn, case.c_fn, case.epilogue, case.add, case.alpha != 1, any(case.conjugate))):
+            raise UnsupportedError("more than a matrix product")
+        term_a, term_b = case.notation.inputs
+        output = case.notation.output
+        swapped = len(output) > 1 and output[-2] not in term_a  # D's rows are B's
+        order_a, order_b = _matrix_dims(*((term_b, term_a) if swapped else (term_a, term_b)), output)
+        kept = len(set(case.dtypes)) == 1
+        product: Callable[..., torch.Tensor] = torch.mm if len(order_a) == 2 else torch.bmm
+        out_dtype = case.dtypes[2]
+
+        def run(x: torch.Tensor, y: torch.Tensor, c: torch.Tensor | None, z: torch.Tensor) -> torch.Tensor:
+            x, y = (y, x) if swapped else (x, y)
+            left, right = x.permute(order_a), y.permute(order_b)
+            if kept:
+                return product(left, right, out=z)
+            if left.dtype is torch.int8:
+                return torch._int_mm(left, right, out=z)
+            return product(left, right, out_dtype=out_dtype, out=z)
+
+        return run
+
+
+def _matrix_dims(a: Sequence[Label], b: Sequence[Label], d: Sequence[Label]) -> tuple[list[int], list[int]]:
+    """Orders of dimensions in which A is (..., m, k) and B (..., k, n), where D is (..., m, n) with modes of one each.
+
+    `UnsupportedError` where that is not so.
+    """
+    inner = [label for label in a if label in b and label not in d]
+    if len(d) not in (2, 3) or len(inner) != 1 or len(a) != len(d) or len(b) != len(d):
+        raise UnsupportedError("not a matrix product as it lies")
+    *batch, m, n = d
+    wanted_a, wanted_b = [*batch, m, *inner], [*batch, *inner, n]
+    if set(a) != set(wanted_a) or set(b) != set(wanted_b):
+        raise UnsupportedError("not a matrix product as it lies")
+    return [list(a).index(label) for label in wanted_a], [list(b).index(label) for label in wanted_b]
 
 
 class CompiledEinsum(_TorchPeer):

@@ -32,6 +32,7 @@ from weft.testing import random_operand
 _GROWTH = (1, 13, 25, 37, 50)
 _THIN = (1, 12, 25, 36, 50)
 _SQUARES = (*_GROWTH, 75, 100)
+_SMALL_SQUARES = (2, 5, 10)  # up to 1000, where launches count
 
 _PERMUTATIONS = (
     ("ab->ba", (8192, 4096)),
@@ -213,7 +214,7 @@ def shrunk(case: PermuteCase, elements: int) -> PermuteCase:
 
 def _products() -> Iterator[tuple[str, int, int, int]]:
     """(series, m, k, n)"""
-    yield from (("square", 100 * i, 100 * i, 100 * i) for i in _SQUARES)
+    yield from (("square", 100 * i, 100 * i, 100 * i) for i in sorted((*_SQUARES, *_SMALL_SQUARES)))
     yield from (("wide", 100 * i, 50 * i, 100 * i) for i in _GROWTH)
     yield from (("tall", 50 * i, 100 * i, 50 * i) for i in _GROWTH)
     yield from (("growth", 20 * i, 80 * i, 60 * i) for i in _GROWTH)

@@ -1,0 +1,112 @@
+"""The figures of suites that say something of their own: by suite, a function from a run to figures by name.
+
+    permute.geomean_vs_copy            time of a copy of as many bytes over weft's, all sizes of elements together
+    permute.worst_vs_copy              the smallest of those ratios
+    permute.geomean_vs_torch           the peer's time over weft's; worst_vs_torch is the smallest
+    permute.fused_over_plain           time for each byte with a function or a cast over that without, geometric mean
+    permute.relu_over_plain, permute.cast_over_plain
+    permute.fp32.geomean_vs_copy ...   of one group: a number type, a fused one, or `thesis`
+    transpose_inplace.square_vs_copy   float32, squares from 4096 to 16384: geometric mean; square_worst_vs_copy
+    transpose_inplace.rectangular_vs_copy   float32: the smallest ratio of the three; rectangular_geomean_vs_copy
+    dense.geomean_vs_cublas            the peer's time over weft's, all number types together
+    dense.worst_small_over_cublas      weft's time over the peer's, the largest of the small and thin products
+
+A figure over several number types is formed where the run has all that the suite usually measures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from weft.bench.ratios import Ratio, against_copy, geomean, largest, over_floor, part, per_byte, relative, smallest
+from weft.bench.records import Run
+from weft.bench.statistics import Interval
+from weft.bench.suites import MOVED, SUITES
+
+Figures = dict[str, Interval]
+
+
+def permute(run: Run) -> Figures:
+    """Permutations: plain ones of all types, and each group."""
+    found: Figures = {}
+    if _has_usual(run):
+        found |= _moving("permute", part(run, MOVED))
+    for what in ("", "relu", "cast"):
+        chosen = ("fp32", f"fp32.{what}") if what else ("fp32", "fp32.relu", "fp32.cast")
+        if ratios := per_byte(part(run, chosen), "fp32"):
+            found[f"permute.{what or 'fused'}_over_plain"] = geomean(ratios)
+    for group in run.groups:
+        found |= _moving(f"permute.{group}", part(run, [group]))
+    return found
+
+
+def transpose(run: Run) -> Figures:
+    """Matrices in place; float32 gives the names without a type."""
+    found: Figures = {}
+    for group in run.groups:
+        types, _, shape = group.partition(".")
+        prefix = "transpose_inplace" if types == "fp32" else f"transpose_inplace.{types}"
+        chosen = part(run, [group])
+        if ratios := against_copy(chosen):
+            usual = geomean if shape == "square" else smallest
+            found[f"{prefix}.{shape}_vs_copy"] = usual(ratios)
+            other, name = (smallest, "worst") if shape == "square" else (geomean, "geomean")
+            found[f"{prefix}.{shape}_{name}_vs_copy"] = other(ratios)
+        for peer in run.peers:
+            if ratios := relative(chosen, peer):
+                found[f"{prefix}.{shape}_vs_{peer}"] = geomean(ratios)
+    return found
+
+
+def dense(run: Run) -> Figures:
+    """Products of matrices, of all types and of each."""
+    found: Figures = {}
+    if _has_usual(run):
+        found |= _products("dense", run)
+    for types in dict.fromkeys(_type(group) for group in run.groups):
+        found |= _products(f"dense.{types}", part(run, (types, f"{types}.small")))
+    return found
+
+
+def _moving(name: str, run: Run) -> Figures:
+    found: Figures = {}
+    if ratios := against_copy(run):
+        found[f"{name}.geomean_vs_copy"] = geomean(ratios)
+        found[f"{name}.worst_vs_copy"] = smallest(ratios)
+    return found | _against_peers(name, run)
+
+
+def _products(name: str, run: Run) -> Figures:
+    found = _against_peers(name, run)
+    small = part(run, [group for group in run.groups if group.endswith(".small")])
+    for peer in run.peers:
+        if ratios := relative(small, peer):
+            found[f"{name}.worst_small_over_{peer}"] = largest([Ratio(mine, theirs) for theirs, mine in ratios])
+    if above := over_floor(run, run.ours):
+        found[f"{name}.time_over_floor"] = geomean(above)
+    return found
+
+
+def _against_peers(name: str, run: Run) -> Figures:
+    found: Figures = {}
+    for peer in run.peers:
+        if ratios := relative(run, peer):
+            found[f"{name}.geomean_vs_{peer}"] = geomean(ratios)
+            found[f"{name}.worst_vs_{peer}"] = smallest(ratios)
+    return found
+
+
+def _has_usual(run: Run) -> bool:
+    """Whether all number types are there that the suite measures where none are asked for."""
+    return set(SUITES[run.suite].usual) <= {_type(group) for group in run.groups}
+
+
+def _type(group: str) -> str:
+    return group.partition(".")[0]
+
+
+SUITE_FIGURES: Mapping[str, Callable[[Run], Figures]] = {
+    "permute": permute,
+    "transpose": transpose,
+    "dense": dense,
+}
