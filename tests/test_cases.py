@@ -58,6 +58,11 @@ def test_beyond_has_what_tccg_lacks() -> None:
         assert (most > 1 << 31) == (case in large), case.name
 
 
+def test_tiny_cases_are_tiny() -> None:
+    assert all(case.work <= 4096 for case in cases.tiny())
+    assert any(case.epilogue for case in cases.tiny())
+
+
 def test_general_covers() -> None:
     """Every tag, layout, function and number type that tests are to meet."""
     suite = cases.general()

@@ -99,6 +99,28 @@ def test_suites_of_matrices_and_moves(suite: str, cases: str, figure: str, tmp_p
     assert (tmp_path / "index.html").is_file()
 
 
+def test_the_host_time_of_calls(tmp_path: Path) -> None:
+    code, said = weft("bench", "call", "--cases", "product", "--out", tmp_path, *QUICK)
+    assert code == 0, said
+    assert "call.host_us" in said
+    run = load(tmp_path)
+    assert run.host
+    assert run.mode == "hot"
+    assert run.contenders == ["weft", "weft-contract", "torch"]
+    assert all(run.cases[0].measured(name) for name in run.contenders)
+    assert weft("report", "--summary", tmp_path, "--out", tmp_path / "summary.json")[0] == 0
+    unit = json.loads((tmp_path / "summary.json").read_text())["call.host_us"]["unit"]
+    assert unit.startswith("us (")
+
+
+def test_plans_of_the_model_alone_beside_the_tuned_ones(tmp_path: Path) -> None:
+    out = ("--out", tmp_path)
+    code, said = weft("bench", "tccg", "--cases", "1,20", "--peers", "weft-model", "--dtypes", "fp32", *out, *QUICK)
+    assert code == 0, said
+    assert "tccg.fp32.untuned_vs_tuned" in said
+    assert "gm1_weft-model" not in said
+
+
 def test_a_wrong_result_fails_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compare = Truth.compare
 

@@ -169,6 +169,27 @@ def test_plans_of_the_model_alone_are_weft_too() -> None:
     assert known.peers == ["torch"]
 
 
+def test_calls_are_the_slowest_of_each_and_nothing_is_subtracted() -> None:
+    known = run(
+        case("product", "call", **{"weft": 12, "weft-contract": 14, "torch": 20}),
+        case("modes", "call", **{"weft": 8, "weft-contract": 16, "torch": 30}),
+        suite="call",
+        mode="hot",
+        host=True,
+    )
+    known.environment["platform"]["ceilings"] = {"launch_eager": 5e-6}
+    found = figures(known)
+    assert found["call.host_us"].value == pytest.approx(12)
+    assert found["call.contract_us"].value == pytest.approx(16)
+    assert found["call.torch_us"].value == pytest.approx(30)
+    assert found["call.host_geomean_us"].value == pytest.approx(96**0.5)
+    assert found["call.launch_us"].value == pytest.approx(5)
+    assert known.caveat == ""  # hot is how it is meant
+    assert known.peers == ["torch"]
+    known.environment["platform"]["ceilings"] = None
+    assert "call.launch_us" not in figures(known)
+
+
 def test_units() -> None:
     assert unit("permute.geomean_vs_copy") == "ratio"
     assert unit("call.host_us") == "us"

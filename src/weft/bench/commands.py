@@ -166,7 +166,8 @@ def _measure(
         rrs=how.rrs, budget=how.budget,
     )  # fmt: skip
     name = str(device_stamp(place)["name"])
-    run = Run(suite, name, [side.name for side in sides], environment, mode=how.mode, selected=selected)
+    names = [side.name for side in sides]
+    run = Run(suite, name, names, environment, mode=how.mode, host=not how.capture, selected=selected)
     if resume:
         run = continued(run, load(folder))
     with progress(f"bench {suite}", len(chosen) - len(run.cases)) as step:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from weft.bench.records import CONTRACT, MODEL
 from weft.cases import Case
 from weft.errors import UnsupportedError, WeftError
 
@@ -95,6 +96,15 @@ class Weft:
         return nullcontext()
 
 
+class WeftModel(Weft):
+    """weft with the plans that its cost model alone chooses, whatever tuning has found."""
+
+    name = MODEL
+
+    def __init__(self) -> None:
+        super().__init__(tune="model")
+
+
 def contender(name: str, kind: str = "contraction", *, tune: str | None = None, quick: bool = False) -> Contender:
     """The contender called `name` for a suite's `kind`: "weft" or another of ``PEERS[kind]``.
 
@@ -138,12 +148,18 @@ PEERS: dict[str, dict[str, tuple[str, str]]] = {
         "ttgt": ("torch_peers", "Ttgt"),
         "numpy": ("array_peers", "NumpyEinsum"),
         "opt_einsum": ("array_peers", "OptEinsum"),
+        MODEL: ("peers", "WeftModel"),
     },
     "permutation": {
         "weft": ("moving_peers", "WeftPermute"),
         "cutensor": ("cutensor_permute", "CutensorPermute"),
         "torch": ("moving_peers", "TorchPermute"),
         "numpy": ("moving_peers", "NumpyPermute"),
+    },
+    "call": {
+        "weft": ("call_peers", "PlanCall"),
+        CONTRACT: ("call_peers", "ContractCall"),
+        "torch": ("call_peers", "EinsumCall"),
     },
     "in place": {
         "weft": ("moving_peers", "WeftTranspose"),

@@ -1,6 +1,6 @@
 """What a runner must know of a case: the tensors of one call, whether a result is right, what to write down of it.
 
-    Contracting    a `weft.cases.Case`:  ways are called as run(a, b, c, d)
+    Contracting    a `weft.cases.Case`:  ways are called as run(a, b, c, d); of kind "call" where the host is timed
     Permuting      a `PermuteCase`:      run(x, d)
     Transposing    the same, in place:   run(x)
 
@@ -167,6 +167,7 @@ class Transposing:
 #: By the kind of a suite.
 PROBLEMS: Mapping[str, Callable[[Any], Problem]] = {
     "contraction": Contracting,
+    "call": Contracting,
     "permutation": Permuting,
     "in place": Transposing,
 }

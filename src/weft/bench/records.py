@@ -22,7 +22,8 @@ from weft.errors import WeftError
 
 FORMAT = 1
 MODEL = "weft-model"  # weft itself with plans that its cost model alone has chosen
-VARIANTS = (MODEL,)  # contenders that are weft too, in another way: no peers
+CONTRACT = "weft-contract"  # weft.contract in the place of a plan
+VARIANTS = (MODEL, CONTRACT)  # contenders that are weft too, in another way: no peers
 RUN_FILE = "run.json"
 CSV_FILE = "run.csv"
 COLUMNS = (
@@ -93,6 +94,7 @@ class Run:
     cases: list[CaseRecord] = field(default_factory=list)
     ended: str = "running"  # "finished", "interrupted", or why it ended early
     mode: str = "cold"  # or "hot": operands in the cache, where the floor does not hold
+    host: bool = False  # the host's work for each call is what was timed
     selected: bool = False  # only some of the suite's cases were asked for
     skipped: dict[str, str] = field(default_factory=dict)  # cases left out, with the reason
     format: int = FORMAT
@@ -138,7 +140,7 @@ class Run:
     def caveat(self) -> str:
         """What keeps this run's figures from being the suite's own; empty for a whole one."""
         said = ["scaled cases"] * self.scaled + ["selected cases"] * self.selected
-        said += ["operands in the cache"] * (self.mode == "hot")
+        said += ["operands in the cache"] * (self.mode == "hot" and not self.host)
         if self.ended != "finished":
             said.append(self.ended)
         return ", ".join(said)

@@ -10,6 +10,9 @@
     transpose_inplace.rectangular_vs_copy   float32: the smallest ratio of the three; rectangular_geomean_vs_copy
     dense.geomean_vs_cublas            the peer's time over weft's, all number types together
     dense.worst_small_over_cublas      weft's time over the peer's, the largest of the small and thin products
+    call.host_us                       host time of a plan's call, launches included: the largest of the cases
+    call.contract_us, call.torch_us    the same of weft.contract and of torch.einsum
+    call.launch_us                     one launch of the smallest operation of torch, called from Python
 
 A figure over several number types is formed where the run has all that the suite usually measures.
 """
@@ -19,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from weft.bench.ratios import Ratio, against_copy, geomean, largest, over_floor, part, per_byte, relative, smallest
-from weft.bench.records import Run
+from weft.bench.records import CONTRACT, Run
 from weft.bench.statistics import Interval
 from weft.bench.suites import MOVED, SUITES
 
@@ -68,6 +71,21 @@ def dense(run: Run) -> Figures:
     return found
 
 
+def call(run: Run) -> Figures:
+    """Host time of calls. Nothing is subtracted; what a launch alone takes stands beside it."""
+    found: Figures = {}
+    for contender in run.contenders:
+        times = [Ratio(result.samples, (1e-6,)) for case in run.cases if (result := case.measured(contender))]
+        if times:
+            name = {run.ours: "host", CONTRACT: "contract"}.get(contender, contender)
+            found[f"call.{name}_us"] = largest(times)
+            found[f"call.{name}_geomean_us"] = geomean(times)
+    known = run.environment.get("platform", {}).get("ceilings") or {}
+    if launch := known.get("launch_eager"):
+        found["call.launch_us"] = Interval(*[1e6 * launch] * 3)
+    return found
+
+
 def _moving(name: str, run: Run) -> Figures:
     found: Figures = {}
     if ratios := against_copy(run):
@@ -109,4 +127,5 @@ SUITE_FIGURES: Mapping[str, Callable[[Run], Figures]] = {
     "permute": permute,
     "transpose": transpose,
     "dense": dense,
+    "call": call,
 }

@@ -6,6 +6,7 @@
     dense         products of dense matrices: square, wide, tall, growing and thin, and the transposition states
     permute       permutations of ranks 2 to 8 and the reversal of 2^25, fused ones, the thesis's transpositions
     transpose     matrices transposed in place, square and rectangular
+    call          what the host does for one call, on tensors too small to matter
 
 A suite is data: what kind its cases are of, which number types it may be asked for, and a function that makes its
 entries. `SUITES` knows them by name.
@@ -21,6 +22,7 @@ from typing import Any
 import torch
 
 from weft import cases
+from weft.bench.records import CONTRACT
 from weft.cases import Case, layout
 from weft.cases.layout import PermuteCase
 from weft.errors import WeftError
@@ -168,6 +170,10 @@ def _transpose(types: Sequence[str]) -> list[Entry]:
     return found
 
 
+def _call(types: Sequence[str]) -> list[Entry]:
+    return [Entry(case, "call", case.name) for case in cases.tiny()]
+
+
 SUITES: dict[str, Suite] = {
     "tccg": Suite(
         "the 48 contractions of the TCCG benchmark, for pairs of number types",
@@ -201,6 +207,13 @@ SUITES: dict[str, Suite] = {
         kind="in place",
         types={name: MOVED[name] for name in ("fp16", "fp32", "fp64")},
         usual=("fp16", "fp32", "fp64"),
+    ),
+    "call": Suite(
+        "what the host does for each call of a plan, of weft.contract and of torch.einsum, on tiny tensors",
+        _call,
+        kind="call",
+        peers=(CONTRACT, "torch"),
+        sampling={"mode": "hot", "capture": False},
     ),
 }
 

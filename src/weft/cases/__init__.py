@@ -3,6 +3,7 @@
     tccg()     the 48 contractions of the TCCG suite
     general()  small ones, odd and empty extents first: every class of modes, number type, function, layout
     beyond()   what TCCG lacks, at sizes worth timing
+    tiny()     a few so small that only the call itself takes time
 
 `scaled` makes a small case of a large one, `operands` makes its tensors.
 """
@@ -10,7 +11,7 @@
 from weft.cases.beyond import beyond
 from weft.cases.case import FUNCTIONS, Case, Operands, from_letters, operands, scaled
 from weft.cases.general import general
-from weft.cases.suite import tccg
+from weft.cases.suite import tccg, tiny
 
 __all__ = [
     "FUNCTIONS",
@@ -23,6 +24,7 @@ __all__ = [
     "operands",
     "scaled",
     "tccg",
+    "tiny",
 ]
 
 

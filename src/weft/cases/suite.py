@@ -1,4 +1,4 @@
-"""The TCCG suite, as data of the package."""
+"""The TCCG suite, as data of the package, and a few contractions so small that only the call itself takes time."""
 
 from __future__ import annotations
 
@@ -31,6 +31,22 @@ def tccg(
             **row["extents"],
         )
         for row in table["cases"]
+    )
+
+
+@cache
+def tiny() -> tuple[Case, ...]:
+    """Contractions of a few hundred elements, for the time that the host takes to call them."""
+    half = torch.float16
+    product = {"m": 16, "k": 16, "n": 16}
+    letters = dict.fromkeys("abcdef", 4)
+    return (
+        from_letters("product", "mk,kn->mn", "tiny", **product),
+        from_letters("product-half", "mk,kn->mn", "tiny", **product, dtypes=(half, half, half)),
+        from_letters("batched", "bmk,bkn->bmn", "tiny", **product, b=4),
+        from_letters("modes", "aebf,dfce->abcd", "tiny", **letters),  # as TCCG's case 20
+        from_letters("modes-half", "afbce,df->edcba", "tiny", **letters, dtypes=(half, half, half)),  # as its case 7
+        from_letters("fused", "mk,kn->mn", "tiny", **product, a_fn="relu", epilogue="relu"),
     )
 
 
