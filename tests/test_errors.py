@@ -111,9 +111,6 @@ TYPES = [
 ]  # fmt: skip
 
 UNSUPPORTED = [
-    Bad("operands", U, ("operands",), options={"operands": {"bias": ("n", ones(4))}, "epilogue": lambda x, bias: x}),
-    Bad("indices", U, ("indices",), options={"indices": {"i": "m"}, "epilogue": lambda x, i: x}),
-    Bad("algebra", U, ("max_plus",), options={"algebra": "max_plus"}),
     Bad("tuning", U, ("tune",), options={"tune": "measure"}),
     Bad("unknown backend", U, ("'gpu'", "auto", "triton", "cpu"), options={"backend": "gpu"}),
     Bad("gradient", U, ("a requires a gradient",), a=ones(2, 3).requires_grad_()),
