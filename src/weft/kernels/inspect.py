@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import torch
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.compiler import compile as triton_compile
@@ -44,8 +45,13 @@ def pointer_type(layout: Layout | Box | None) -> str:
     if layout is None:
         return "constexpr"
     if isinstance(layout, Box):
-        return f"tensordesc<{TRITON_TYPES[layout.layout.dtype]}{list(layout.block)}>"
-    return f"*{TRITON_TYPES[layout.dtype]}"
+        return f"tensordesc<{_spelled(layout.layout.dtype)}{list(layout.block)}>"
+    return f"*{_spelled(layout.dtype)}"
+
+
+def _spelled(dtype: torch.dtype) -> str:
+    """A type as in signatures: its name, but for integers, which are i8 or u8 there and int8 or uint8 elsewhere."""
+    return str(TRITON_TYPES[dtype]).replace("uint", "u").replace("int", "i")
 
 
 def instructions(text: str) -> dict[str, int]:

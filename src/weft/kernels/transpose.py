@@ -26,7 +26,7 @@ from weft.plan.target import target_of
 from weft.spec import Layout
 
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_TILE = {1: 64, 2: 64, 4: 32, 8: 32}  # rows and columns of a tile, by bytes of an element
+_TILE = {1: 64, 2: 64, 4: 32, 8: 32, 16: 16}  # rows and columns of a tile, by bytes of an element
 
 
 def square_(matrices: torch.Tensor, alpha: Scalar = 1) -> None:
@@ -119,13 +119,11 @@ def _words(matrix: torch.Tensor) -> list[torch.Tensor]:
 
 def _squares(matrices: torch.Tensor, alpha: Scalar) -> None:
     """Transpose square matrices (outer batch, inner batch, n, n) where they lie, any strides."""
-    dtype = matrices.dtype if alpha != 1 else _WORDS[min(matrices.itemsize, 8)]
-    if dtype.itemsize < matrices.itemsize:  # 16-byte elements: two interleaved matrices of 8-byte words
-        words = torch.view_as_real(matrices)
-        _squares(words[..., 0], alpha)
-        _squares(words[..., 1], alpha)
+    if matrices.shape[-1] == 1 and alpha == 1:
         return
-    seen = matrices.view(dtype)
+    if matrices.itemsize > 8:
+        matrices = torch.view_as_real(matrices)  # five dimensions: an element is two words
+    seen = matrices if alpha != 1 else matrices.view(_WORDS[matrices.itemsize])
     target = target_of("triton", matrices.device)
     _square_launch(Layout.of(seen), alpha != 1, target)(seen, alpha, 0)
 
@@ -134,9 +132,10 @@ def _squares(matrices: torch.Tensor, alpha: Scalar) -> None:
 def _square_launch(matrices: Layout, scaled: bool, target: Target) -> KernelLaunch:
     from weft.kernels.transpose_kernel import square_kernel
 
-    outer, inner, n, _ = matrices.shape
+    outer, inner, n, _, *pair = matrices.shape
     dtype = matrices.dtype
-    tile = _TILE[dtype.itemsize]
+    words = pair[0] if pair else 1
+    tile = _TILE[dtype.itemsize * words]
     tiles = -(-n // tile)
     tiles += tiles % 2
     scale = torch.float64 if dtype is torch.float64 else torch.float32
@@ -148,7 +147,8 @@ def _square_launch(matrices: Layout, scaled: bool, target: Target) -> KernelLaun
         "TILES": tiles,
         "TILE": tile,
         "INNER": inner,
-        "STRIDES": matrices.strides,
+        "STRIDES": matrices.strides[:4],
+        "WORDS": words,
         "SCALE": TRITON_TYPES[scale] if scaled else None,
         "WIDE": reach >= 2**31,
     }

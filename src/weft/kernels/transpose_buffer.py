@@ -14,7 +14,7 @@ from weft.kernels import permute
 from weft.kernels.permute import PermuteLaunch
 from weft.plan.schedule import Scalar, Target
 from weft.plan.target import target_of
-from weft.spec import Layout, parse
+from weft.spec import Label, Layout, parse
 from weft.spec.permutation import Permutation, canonical_modes
 
 
@@ -87,7 +87,7 @@ def _few_alignments(tensor: torch.Tensor) -> Layout:
 @lru_cache(maxsize=512)
 def _launch(source: Layout, target: Layout, scaled: bool, device: Target) -> PermuteLaunch:
     term = "abc"[: len(source.shape)]
-    extents = dict(zip(term, source.shape, strict=True))
+    extents: dict[Label, int] = dict(zip(term, source.shape, strict=True))
     permutation = Permutation(
         modes=canonical_modes(parse(f"{term}->{term}"), source, None, target, extents),
         x=source,

@@ -46,7 +46,7 @@ class _Tables(NamedTuple):
 def exchange_(chunks: torch.Tensor, order: tuple[int, int, int], workspace: int) -> None:
     """Move chunks, the rows of a matrix of words of up to 8 bytes, from [A][q][B] to [B][q][A]; `order` is (A, q, B).
 
-    Up to `workspace` bytes are allocated for kept chunks, but always enough for 1 KiB of each. The tables of a
+    Up to `workspace` bytes are allocated for kept chunks, but always enough for a word of each. The tables of a
     permutation, 8 bytes for each chunk, stay in the device's memory until those of 8 others were needed.
     """
     size = chunks.itemsize
@@ -55,13 +55,15 @@ def exchange_(chunks: torch.Tensor, order: tuple[int, int, int], workspace: int)
     tables = _tables(*order, group, chunks.device)
     if not tables.targets.numel():
         return
-    kept = tables.kept.numel()
-    slice_width = chunks.shape[1]
-    if kept * slice_width * size > workspace:
-        slice_width = max(workspace // (kept * size * width), 1) * width
-    buffer = torch.empty(kept * min(slice_width, chunks.shape[1]), dtype=chunks.dtype, device=chunks.device)
+    kept, length = tables.kept.numel(), chunks.shape[1]
+    slice_width = length
+    if kept * length * size > workspace:
+        room = max(workspace // (kept * size), 1)
+        slice_width = room // width * width or _power_of_two(room + 1) // 2
+        width = min(width, slice_width)
+    buffer = torch.empty(kept * slice_width, dtype=chunks.dtype, device=chunks.device)
     target = target_of("triton", chunks.device)
-    for start in range(0, chunks.shape[1], slice_width):
+    for start in range(0, length, slice_width):
         part = chunks[:, start : start + slice_width]
         keep, move = _launches(Layout.of(part), group, width, kept, tables.targets.numel(), target)
         if kept:

@@ -23,7 +23,8 @@ def square_kernel(
     TILES: tl.constexpr,  # along a side, even: an odd number is counted one more
     TILE: tl.constexpr,
     INNER: tl.constexpr,  # matrices along the inner of two batch dimensions
-    STRIDES: tl.constexpr,  # (outer batch, inner batch, row, column), in elements
+    STRIDES: tl.constexpr,  # (outer batch, inner batch, row, column), in words
+    WORDS: tl.constexpr,  # of an element, contiguous
     SCALE: tl.constexpr,  # what alpha is applied in, None where it is not
     WIDE: tl.constexpr,
 ):
@@ -52,6 +53,10 @@ def square_kernel(
     there = base + mirror_i * STRIDES[2] + mirror_j * STRIDES[3]
     mask = (i < N) & (j < N)
     mirror_mask = (mirror_i < N) & (mirror_j < N)
+    if WORDS > 1:
+        word = tl.arange(0, WORDS)[None, None, :]
+        here, mask = here[:, :, None] + word, mask[:, :, None]
+        there, mirror_mask = there[:, :, None] + word, mirror_mask[:, :, None]
     tile = tl.load(here, mask=mask, other=0)
     mirror = tl.load(there, mask=mirror_mask, other=0)
     if SCALE is not None:
@@ -61,9 +66,18 @@ def square_kernel(
 
     # (3) Write each where the other was, once all of both has been read.
     tl.debug_barrier()
-    tl.store(there, tl.trans(tile), mask=mirror_mask)
+    tl.store(there, turned(tile), mask=mirror_mask)
     if row != column:
-        tl.store(here, tl.trans(mirror), mask=mask)
+        tl.store(here, turned(mirror), mask=mask)
+
+
+@triton.jit
+def turned(tile):
+    """A tile's transpose; a third dimension, of words, stays innermost."""
+    if len(tile.shape) == 3:
+        return tl.trans(tile, 1, 0, 2)
+    else:
+        return tl.trans(tile)
 
 
 @triton.jit(do_not_specialize=["alpha", "beta"])

@@ -1,0 +1,38 @@
+"""What the kernels of transposition in place compile to on GPUs that are not here."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton")
+
+TABLES = {"keep": 8, "move": 16}  # most accesses to the tables: one for each chunk that a thread has a part of
+
+
+@pytest.fixture(scope="module")
+def report() -> dict[str, dict[str, int]]:
+    script = Path(__file__).with_name("transpose_report.py")
+    environment = {**os.environ, "TRITON_INTERPRET": "0"}
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
+
+
+def test_elements_move_by_accesses_of_16_bytes(report: dict[str, dict[str, int]]) -> None:
+    """But where chunks are no multiple of 16 bytes long."""
+    for name, found in report.items():
+        if " 301 " not in name:
+            assert found["of 16 bytes"] >= 4, name
+            assert found["accesses"] - found["of 16 bytes"] <= TABLES.get(name.split()[0], 0), name
+
+
+def test_nothing_spills(report: dict[str, dict[str, int]]) -> None:
+    assert len(report) == 17
+    for name, found in report.items():
+        assert found["spills"] == 0, name

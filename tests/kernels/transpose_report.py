@@ -1,0 +1,72 @@
+"""Cross-compile the kernels of transposition in place and print what their code holds: run by `test_transpose_compile`.
+
+A process of its own, because Triton compiles only where it was not told to interpret.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+
+import torch
+
+from weft.kernels import transpose, transpose_chunks
+from weft.kernels.inspect import compiled
+from weft.kernels.launch import KernelLaunch
+from weft.plan.schedule import Target
+from weft.spec import Layout
+
+H200 = Target("cuda", 0, "NVIDIA H200", 90, 132, 232448)
+CHUNKS = 4800
+WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+PATTERNS = {
+    "ptx": {
+        "accesses": r"(?:ld|st)\.global",
+        "of 16 bytes": r"(?:ld|st)\.global\S*\.(?:v4\.b32|v2\.b64)",
+        "spills": r"\.local",
+    },
+    "amdgcn": {
+        "accesses": r"(?:global|buffer)_(?:load|store)",
+        "of 16 bytes": r"(?:global|buffer)_(?:load|store)_dwordx4",
+        "spills": r"scratch_(?:load|store)",
+    },
+}
+
+
+def chunks(size: int, length: int) -> dict[str, KernelLaunch]:
+    """Both launches of a permutation of chunks of some words."""
+    part = Layout.contiguous((CHUNKS, length), WORDS[size])
+    width = 1024 // size
+    keep, move = transpose_chunks._launches(part, 16, width, CHUNKS // 16, CHUNKS, H200)
+    return {f"keep {length} of {size}": keep, f"move {length} of {size}": move}
+
+
+def squares(size: int, n: int) -> dict[str, KernelLaunch]:
+    """Three squares beside one another."""
+    words, shape, strides = max(size // 8, 1), (1, 3, n, n), (3 * n * n, n, 3 * n, 1)
+    layout = Layout(shape, strides, WORDS[min(size, 8)])
+    if words > 1:
+        layout = Layout((*shape, words), (*(words * stride for stride in strides), 1), torch.int64)
+    return {f"squares {n} of {size}": transpose._square_launch(layout, False, H200)}
+
+
+def described(launch: KernelLaunch, architecture: str) -> dict[str, int]:
+    form = "amdgcn" if architecture.startswith("gfx") else "ptx"
+    text = compiled(launch, architecture).asm[form]
+    return {name: len(re.findall(pattern, text)) for name, pattern in PATTERNS[form].items()}
+
+
+def main() -> None:
+    launches = {**chunks(4, 1000), **chunks(1, 4096), **chunks(8, 300), **chunks(4, 301)}
+    for size, n in ((1, 4096), (2, 4096), (4, 1000), (8, 100), (16, 1000)):
+        launches |= squares(size, n)
+    results = {f"{name} sm_90": described(launch, "sm_90") for name, launch in launches.items()}
+    for architecture in ("sm_80", "gfx942"):
+        for name in ("move 1000 of 4", "squares 1000 of 4"):
+            results[f"{name} {architecture}"] = described(launches[name], architecture)
+    json.dump(results, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
