@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from weft.algebra import Algebra, find, plus_times
 from weft.reference import Equation, Function, contract, reduced_extent, wide
 
 # Largest relative change of a factor when products run on tensor cores in a shortened type. TF32 keeps 10 explicit
@@ -25,6 +26,7 @@ _EAGER_FACTOR = 4.0
 _FUNCTION_ULPS = 4.0
 
 LAYOUTS = ("contiguous", "permuted", "padded", "strided", "offset", "expanded", "overlapping")
+_TRIPLES_OF = 24  # samples of which `check_algebra` tries every triple
 _GUARD = 64  # elements before and after a guarded tensor; a multiple of 16 bytes in every type
 
 
@@ -252,6 +254,65 @@ def _random_values(
     if dtype in (torch.float64, torch.complex128):
         work = dtype
     return torch.randn(shape, dtype=work, generator=generator, device=device)
+
+
+def check_algebra(algebra: str | Algebra, dtype: torch.dtype = torch.float32, *, seed: int = 0) -> None:
+    """Whether `reduce` is associative and commutative and leaves the identity out, on samples; an algebra's promise.
+
+    The samples are what `reduce` meets: `combine` of pairs of seeded values of the accumulator type `dtype` (whole
+    numbers and normal ones, infinities of both signs, extreme integers) and the identity. Floating-point results may
+    differ by rounding, 16 units in the last place of the largest magnitude involved; triples whose results are NaN
+    either way agree. Raises `AssertionError` with the first triple that fails, and `DTypeError` where the algebra does
+    not work on `dtype`.
+    """
+    found = find(algebra) or plus_times
+    found.traced(dtype)
+
+    def reduce(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+        return torch.as_tensor(found.reduce(p, q)).to(dtype).expand(p.shape)
+
+    values = _algebra_samples(dtype, seed)
+    combined = torch.as_tensor(found.combine(values[:, None], values[None, :])).to(dtype).reshape(-1)
+    identity = torch.tensor([found.identity_in(dtype)], dtype=dtype)
+    picked = torch.randperm(len(combined), generator=torch.Generator().manual_seed(seed))[:_TRIPLES_OF]
+    samples = torch.cat([combined[picked], identity])
+    x, y, z = (one.reshape(-1) for one in torch.meshgrid(samples, samples, samples, indexing="ij"))
+    laws = {
+        "reduce is not commutative": (reduce(x, y), reduce(y, x)),
+        "reduce is not associative": (reduce(reduce(x, y), z), reduce(x, reduce(y, z))),
+        "reduce with the identity changes x": (reduce(x, identity.expand(x.shape)), x),
+    }
+    for law, (one, other) in laws.items():
+        wrong = _disagree(one, other, torch.stack([x, y, z]))
+        if bool(wrong.any()):
+            at = int(wrong.nonzero()[0])
+            raise AssertionError(
+                f"{found.name}: {law} for x={x[at].item()}, y={y[at].item()}, z={z[at].item()}: "
+                f"{one[at].item()} and {other[at].item()}"
+            )
+
+
+def _algebra_samples(dtype: torch.dtype, seed: int) -> torch.Tensor:
+    """Values of one type, its extreme ones among them."""
+    if dtype is torch.bool:
+        return torch.tensor([False, True])
+    whole = random_operand((6,), dtype, seed, integers=True)
+    if dtype.is_complex:
+        return torch.cat([whole, random_operand((6,), dtype, seed + 1)])
+    if dtype.is_floating_point:
+        extreme = torch.tensor([-math.inf, math.inf, 0.0], dtype=dtype)
+        return torch.cat([whole, random_operand((6,), dtype, seed + 1), extreme])
+    limits = torch.iinfo(dtype)
+    return torch.cat([whole, torch.tensor([limits.min, limits.max, 97 % limits.max], dtype=dtype)])
+
+
+def _disagree(one: torch.Tensor, other: torch.Tensor, involved: torch.Tensor) -> torch.Tensor:
+    """Where two results differ by more than rounding."""
+    if not (one.is_floating_point() or one.is_complex()):
+        return one != other
+    size = torch.cat([involved, one[None], other[None]]).abs().nan_to_num(0.0, 0.0, 0.0).amax(0)
+    size = torch.maximum(size, torch.ones_like(size))  # a logarithm's rounding is that of 1
+    return _distance(one, other) > 16 * _epsilon(one.dtype) * size
 
 
 def _factor(
