@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -65,7 +66,7 @@ def supports(contraction: Contraction, target: Target) -> str | None:
         return "the library is called for products in the storage type only"
     if arithmetic.product not in _RATE or arithmetic.accumulate is not _accumulator(arithmetic.product):
         return f"{dtype_name(arithmetic.product)} in {dtype_name(arithmetic.accumulate)} is not asked of the library"
-    if contraction.d.dtype != arithmetic.product:
+    if contraction.d.dtype != arithmetic.product and not _widens(contraction):
         return f"the library is not asked for {dtype_name(contraction.d.dtype)} of {dtype_name(arithmetic.product)}"
     if contraction.c is not None and contraction.c.dtype != contraction.d.dtype:
         return "C has another type than D"
@@ -111,6 +112,8 @@ class LibraryLaunch:
             rows, columns, left, right = columns, rows, right, left
         self._flipped = schedule.flipped
         self._call: Any = torch.baddbmm if batch else torch.addmm
+        if contraction.d.dtype != contraction.arithmetic.product:
+            self._call = partial(self._call, out_dtype=contraction.d.dtype)
         self._left = _view((*batch, rows, depth), left)
         self._right = _view((*batch, depth, columns), right)
         self._addend = _view((*batch, rows, columns), 2)
@@ -143,6 +146,13 @@ def _exact() -> Iterator[None]:
     finally:
         for name in given:
             setattr(switches, name, True)
+
+
+def _widens(contraction: Contraction) -> bool:
+    """Whether the library can leave half products in single precision: torch has a form of the call for that."""
+    if not hasattr(torch.ops.aten.addmm, "dtype_out") or not hasattr(torch.ops.aten.baddbmm, "dtype_out"):
+        return False
+    return contraction.arithmetic.product.itemsize == 2 and contraction.d.dtype is torch.float32
 
 
 def _accumulator(product: torch.dtype) -> torch.dtype:

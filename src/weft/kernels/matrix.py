@@ -237,7 +237,7 @@ def matrix_cut(contraction: Contraction, schedule: MatrixSchedule, target: Targe
         blocks=_blocks(contraction, schedule),
         splits=schedule.splits,
         steps=-(-k.blocks // schedule.splits),
-        widen=_widened(contraction, target),
+        widen=widened(contraction, target),
         wide=wide(contraction.modes),
         wide_index=wide_index((*schedule.m, *schedule.n, *schedule.k)),
     )
@@ -298,7 +298,7 @@ def _blocks(contraction: Contraction, schedule: MatrixSchedule) -> int:
     return blocks
 
 
-def _widened(contraction: Contraction, target: Target) -> bool:
+def widened(contraction: Contraction, target: Target) -> bool:
     """Whether products are made in the accumulator's type: no matrix instruction accumulates single in double, and
     Triton's interpreter takes bfloat16 for integers."""
     product, accumulate = contraction.arithmetic.product, contraction.arithmetic.accumulate

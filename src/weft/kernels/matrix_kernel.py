@@ -71,7 +71,7 @@ def part_offsets(program, CUT: tl.constexpr):
     """Where a program's part of a split sum lies in the workspace: tile after tile, row after row."""
     rows = tl.arange(0, CUT.m.tile)[:, None]
     columns = tl.arange(0, CUT.n.tile)[None, :]
-    return program.to(tl.int64) * (CUT.m.tile * CUT.n.tile) + rows * CUT.n.tile + columns
+    return tl.cast(program, tl.int64) * (CUT.m.tile * CUT.n.tile) + rows * CUT.n.tile + columns
 
 
 @triton.jit(do_not_specialize=["alpha", "beta"])

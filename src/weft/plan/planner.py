@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from types import ModuleType
@@ -18,10 +19,11 @@ from weft.spec.permutation import Permutation
 FAMILIES = {
     "triton": (
         "weft.kernels.library",
-        "weft.kernels.packed",
+        "weft.kernels.boxes",
         "weft.kernels.matrix",
         "weft.kernels.vector",
         "weft.plan.reduced",
+        "weft.plan.staged",
     ),
     "cpu": ("weft.cpu", "weft.plan.reduced"),
 }
@@ -99,8 +101,14 @@ def check_tune(tune: object) -> None:
         raise UnsupportedError(f"tune={tune!r} is none of {', '.join(map(repr, TUNE))}")
 
 
-def choose(description: Description, backend: str, target: Target, workspace_limit: int | None = None) -> Choice:
-    """Rank every legal schedule by predicted time.
+def choose(
+    description: Description,
+    backend: str,
+    target: Target,
+    workspace_limit: int | None = None,
+    without: Collection[str] = (),
+) -> Choice:
+    """Rank every legal schedule by predicted time; the families named in `without` are not asked.
 
     Raises `UnsupportedError` when no family can do it and `WorkspaceError` when only schedules over
     `workspace_limit` bytes could; both say each family's reason.
@@ -109,6 +117,8 @@ def choose(description: Description, backend: str, target: Target, workspace_lim
     excluded: list[str] = []
     least_workspace: int | None = None
     for family in families(description, backend):
+        if family.NAME in without:
+            continue
         reason = family.supports(description, target)
         if reason is not None:
             excluded.append(f"{family.NAME}: {reason}")

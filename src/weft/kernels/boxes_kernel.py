@@ -1,0 +1,105 @@
+"""The kernel that reads its operands in boxes through the tensor memory accelerator, and stores D in its own order.
+
+Programs stay and take one task after the other, so that the loads of the next run while the last is stored. A task is
+a block of D, or one share of its sum: then its part goes to a workspace and `combine_kernel` adds the parts.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from weft.kernels.device import axis_start
+from weft.kernels.matrix_kernel import locate, part_offsets, store_block
+
+
+@triton.jit
+def box_start(
+    batch_block, outer_block, k_block, BATCH: tl.constexpr, OUTER: tl.constexpr, K: tl.constexpr,
+    DIMENSIONS: tl.constexpr, AT: tl.constexpr,
+):  # fmt: skip
+    """First index of a box along one dimension of its operand."""
+    DIMENSION: tl.constexpr = DIMENSIONS[AT]
+    if DIMENSION.role == 0:
+        return tl.cast(axis_start(batch_block, BATCH, DIMENSION.axis), tl.int32)
+    elif DIMENSION.role == 1:
+        return tl.cast(axis_start(outer_block, OUTER, DIMENSION.axis), tl.int32)
+    else:
+        return tl.cast(axis_start(k_block, K, DIMENSION.axis), tl.int32)
+
+
+@triton.jit
+def load_box(
+    boxes, batch_block, outer_block, k_block, BATCH: tl.constexpr, OUTER: tl.constexpr, K: tl.constexpr,
+    DIMENSIONS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """One box of an operand, as a matrix: it has one index along every dimension but two."""
+    RANK: tl.constexpr = len(DIMENSIONS)
+    y = box_start(batch_block, outer_block, k_block, BATCH, OUTER, K, DIMENSIONS, RANK - 2)
+    x = box_start(batch_block, outer_block, k_block, BATCH, OUTER, K, DIMENSIONS, RANK - 1)
+    if RANK == 2:
+        return boxes.load([y, x])
+    z = box_start(batch_block, outer_block, k_block, BATCH, OUTER, K, DIMENSIONS, RANK - 3)
+    if RANK == 3:
+        return tl.reshape(boxes.load([z, y, x]), (ROWS, COLUMNS))
+    w = box_start(batch_block, outer_block, k_block, BATCH, OUTER, K, DIMENSIONS, RANK - 4)
+    if RANK == 4:
+        return tl.reshape(boxes.load([w, z, y, x]), (ROWS, COLUMNS))
+    v = box_start(batch_block, outer_block, k_block, BATCH, OUTER, K, DIMENSIONS, RANK - 5)
+    return tl.reshape(boxes.load([v, w, z, y, x]), (ROWS, COLUMNS))
+
+
+@triton.jit(do_not_specialize=["alpha", "beta"])
+def boxes_kernel(
+    a,  # boxes of (M, K), or of (K, M)
+    b,  # boxes of (N, K), or of (K, N)
+    c,  # None where nothing is added, or the sum is split
+    d,  # None where the sum is split
+    parts,  # None where it is not
+    alpha: tl.int64,  # bits, see `scalar`
+    beta: tl.int64,
+    CUT: tl.constexpr,  # boxes.BoxesCut
+    C_FN: tl.constexpr,
+    EPILOGUE: tl.constexpr,
+    ACCUMULATE: tl.constexpr,
+    RESULT: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    BATCH: tl.constexpr = CUT.batch
+    M: tl.constexpr = CUT.m
+    N: tl.constexpr = CUT.n
+    K: tl.constexpr = CUT.k
+    A_BOX: tl.constexpr = CUT.a_box
+    B_BOX: tl.constexpr = CUT.b_box
+    TILE: tl.constexpr = (M.tile, N.tile)
+    for task in tl.range(tl.program_id(0), CUT.blocks * CUT.splits, CUT.programs, flatten=CUT.flatten):
+        # (1) Find the block of D, and the share of its sum.
+        batch_block, m_block, n_block = locate(task % CUT.blocks, M.blocks, N.blocks, CUT.group)
+        first_step = task // CUT.blocks * CUT.steps
+
+        # (2) Multiply box by box; what a box reads past the end of a mode is zero.
+        acc = tl.zeros(TILE, dtype=ACCUMULATE)
+        for step in range(CUT.steps):
+            k_block = first_step + step
+            if CUT.a_along_k:
+                x = load_box(a, batch_block, m_block, k_block, BATCH, M, K, A_BOX, M.tile, K.tile)
+            else:
+                x = load_box(a, batch_block, m_block, k_block, BATCH, M, K, A_BOX, K.tile, M.tile).T
+            if CUT.b_along_k:
+                y = load_box(b, batch_block, n_block, k_block, BATCH, N, K, B_BOX, N.tile, K.tile).T
+            else:
+                y = load_box(b, batch_block, n_block, k_block, BATCH, N, K, B_BOX, K.tile, N.tile)
+            if CUT.widen:
+                x = x.to(ACCUMULATE)
+                y = y.to(ACCUMULATE)
+            acc = tl.dot(x, y, acc, input_precision=PRECISION, out_dtype=ACCUMULATE)
+
+        # (3) Leave the part, or finish the block in two halves: what those are staged in fits beside the boxes.
+        if CUT.splits > 1:
+            tl.store(parts + part_offsets(task, CUT), acc)
+        else:
+            HALVES: tl.constexpr = CUT.halves
+            halves = tl.permute(tl.reshape(acc, (M.tile, 2, N.tile // 2)), (0, 2, 1))
+            left, right = tl.split(halves)
+            store_block(left, c, d, alpha, beta, batch_block, m_block, 2 * n_block, HALVES, C_FN, EPILOGUE, RESULT)
+            store_block(right, c, d, alpha, beta, batch_block, m_block, 2 * n_block + 1, HALVES, C_FN, EPILOGUE, RESULT)

@@ -1,0 +1,246 @@
+"""The family that brings operands into a better layout first, and then plans what is left.
+
+A permutation writes an operand into a workspace: as a matrix whose rows run along k or along the operand's own side,
+or in its own order with the function applied. Functions and casts happen there, once for each element, where the
+product would repeat them for every block that reads the element. It pays where elements are used often, and moves
+every staged operand once more, at the speed of memory. It has no kernels of its own: each step is planned by the
+others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from weft.plan.schedule import Candidates, Launch, Scalar, Target
+from weft.spec import Contraction, Layout, Mode, Role, Strides, canonical
+from weft.spec.arithmetic import dtype_name
+from weft.spec.canonical import merged
+from weft.spec.permutation import Permutation
+
+if TYPE_CHECKING:
+    from weft.plan.planner import Choice
+
+NAME = "staged"
+
+A, B, C, D = range(4)
+ALIGNMENT = 16  # bytes: rows of a workspace start at multiples
+KEPT = 3  # schedules of the product that are proposed for each way to stage
+LEAST_FLOPS = 2**27  # of a product that is worth another launch
+_OTHERS = ("staged", "reduced", "vector")  # families that need no staged operands
+
+
+class Stage(NamedTuple):
+    """How one operand is staged."""
+
+    permutation: Permutation
+    strides: tuple[int, ...]  # of every mode of the contraction in the workspace
+
+
+Stages = tuple[Stage | None, Stage | None]
+
+
+@dataclass(frozen=True, slots=True)
+class StagedSchedule:
+    """A plan for each operand that is staged, None for one that is used as it lies, and one for the product."""
+
+    steps: tuple[Choice | None, Choice | None]  # for A and B
+    product: Choice
+    family: str = NAME
+
+    @property
+    def workspace_bytes(self) -> int:
+        own = sum(_bytes(step) for step in self.steps if step is not None)
+        return own + self.product.best.schedule.workspace_bytes
+
+    def __str__(self) -> str:
+        steps = [
+            f"{name} as {step.description.text}"
+            for name, step in zip("AB", self.steps, strict=True)
+            if step is not None
+        ]
+        return f"staged {' and '.join(steps)}; {self.product.best.schedule}"
+
+
+def supports(contraction: Contraction, target: Target) -> str | None:
+    if contraction.algebra is not None:
+        return f"the algebra {contraction.algebra.name} multiplies nothing that staging would speed up"
+    if contraction.arithmetic.product.is_complex:
+        return f"{dtype_name(contraction.arithmetic.product)} is not staged yet"
+    if 0 in (mode.extent for mode in contraction.modes):
+        return "a mode is empty"
+    if 2 * contraction.m * contraction.n * contraction.k * contraction.batch < LEAST_FLOPS:
+        return "the product is too small to be worth another launch"
+    return None
+
+
+def schedules(contraction: Contraction, target: Target) -> Candidates:
+    from weft.errors import UnsupportedError
+    from weft.plan.planner import choose
+
+    found: list[StagedSchedule] = []
+    excluded: dict[str, None] = {}
+    without = (*_OTHERS, "matrix") if _in_boxes(contraction, target) else _OTHERS
+    for staged in dict.fromkeys(_ways(contraction)):
+        try:
+            product = choose(_product(contraction, staged), "triton", target, without=without)
+            steps = [choose(stage.permutation, "triton", target) if stage is not None else None for stage in staged]
+        except UnsupportedError as error:
+            excluded[str(error)] = None
+            continue
+        for at, ranked in enumerate(product.ranked[:KEPT]):
+            rest = (ranked, *product.ranked[at + 1 : KEPT])
+            found.append(StagedSchedule((steps[A], steps[B]), replace(product, best=ranked, ranked=rest)))
+    return Candidates(tuple(found), tuple(excluded))
+
+
+def predict(contraction: Contraction, schedule: StagedSchedule, target: Target) -> float:
+    """Seconds of all steps."""
+    return sum(choice.best.seconds for choice in (*schedule.steps, schedule.product) if choice is not None)
+
+
+def build(contraction: Contraction, schedule: StagedSchedule, target: Target) -> Launch:
+    return StagedLaunch(schedule)
+
+
+class StagedLaunch:
+    """Stage the operands that need it, then multiply."""
+
+    def __init__(self, schedule: StagedSchedule) -> None:
+        self._steps = [step.built()[1] if step is not None else None for step in schedule.steps]
+        self._workspaces = [step.description.d if step is not None else None for step in schedule.steps]
+        self._product = schedule.product.built()[1]
+        launches = [getattr(step, "launch", None) for step in self._steps]
+        self.kernels = (*getattr(self._product, "kernels", ()), *(launch for launch in launches if launch is not None))
+
+    def __call__(self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, *scalars: Scalar) -> None:
+        operands = []
+        for operand, step, layout in zip((a, b), self._steps, self._workspaces, strict=True):
+            if step is not None and layout is not None:
+                size = layout.shape[0] * layout.strides[0]
+                workspace = torch.empty(size, dtype=layout.dtype, device=operand.device)
+                step(operand, None, workspace, 1, 0)
+                operand = workspace
+            operands.append(operand)
+        self._product(*operands, c, d, *scalars)
+
+
+def _ways(contraction: Contraction) -> Iterator[Stages]:
+    """What may be staged, and how; None for an operand that is used as it lies."""
+    sums = contraction.of_role(Role.K)
+    orders = [_by_stride(sums, operand) for operand in (A, B)]
+    applied = [_applied(contraction, operand) for operand in (A, B)]
+    for order in orders:
+        rows = [_matrix(contraction, operand, order, along_k=True) for operand in (A, B)]
+        across = [_matrix(contraction, operand, order, along_k=False) for operand in (A, B)]
+        for a in (rows[A], across[A], applied[A]):
+            for b in (rows[B], across[B], applied[B]):
+                if a is not None and b is not None:
+                    yield a, b
+    for operand, order in ((A, orders[B]), (B, orders[A])):
+        for along_k in (True, False):
+            stage = _matrix(contraction, operand, order, along_k)
+            if stage is not None:
+                yield (stage, None) if operand == A else (None, stage)
+        if applied[operand] is not None:
+            yield (applied[A], None) if operand == A else (None, applied[B])
+
+
+def _in_boxes(contraction: Contraction, target: Target) -> bool:
+    """Whether staged operands can be read in boxes, which is faster than gathering them."""
+    half = contraction.arithmetic.product in (torch.float16, torch.bfloat16)
+    short = contraction.arithmetic.accumulate is torch.float32 and (half or contraction.arithmetic.precision == "tf32")
+    return target.kind in ("cuda", "interpreter") and target.capability >= 90 and short
+
+
+def _matrix(contraction: Contraction, operand: int, sums: Sequence[Mode], along_k: bool) -> Stage | None:
+    """The operand as ([batch,] outer, k), or as ([batch,] k, outer), its rows padded to whole words.
+
+    None where that has no use: rows across k are for products that read either as well, of operands that lie so.
+    """
+    role = Role.M if operand == A else Role.N
+    outer = _by_stride(contraction.of_role(role), D)
+    batch = tuple(reversed(contraction.of_role(Role.BATCH)))
+    if not along_k:
+        nearest = _by_stride(contraction.modes, operand)[:1]
+        if not nearest or nearest[0].role is Role.K or contraction.arithmetic.precision != "ieee":
+            return None
+    rows, row = (outer, sums) if along_k else (sums, outer)
+    name = "·".join(mode.name for mode in (*reversed(batch), *reversed(rows), *reversed(row)))
+    return _stage(contraction, operand, row, (*rows, *batch), name)
+
+
+def _applied(contraction: Contraction, operand: int) -> Stage | None:
+    """The operand in its own order, its function or cast applied; None where there is neither."""
+    layout = contraction.a if operand == A else contraction.b
+    function = contraction.a_fn if operand == A else contraction.b_fn
+    if function is None and layout.dtype == contraction.arithmetic.product:
+        return None
+    own = _by_stride([mode for mode in contraction.modes if mode.strides[operand]], operand)
+    return _stage(contraction, operand, own[:1], own[1:], "it lies")
+
+
+def _stage(
+    contraction: Contraction, operand: int, row: Sequence[Mode], others: Sequence[Mode], name: str
+) -> Stage | None:
+    """The operand with its row contiguous and padded to whole words; both groups stand innermost first.
+
+    None where nothing would change.
+    """
+    layout = contraction.a if operand == A else contraction.b
+    function = contraction.a_fn if operand == A else contraction.b_fn
+    arguments = contraction.a_args if operand == A else contraction.b_args
+    product = contraction.arithmetic.product
+    own = [mode for mode in row if mode.strides[operand]], [mode for mode in others if mode.strides[operand]]
+    if arguments or not any(own):
+        return None
+    words = ALIGNMENT // product.itemsize
+    steps: dict[Mode, int] = {}
+    step = 1
+    for group, unit in zip(own, (words, 1), strict=True):
+        for mode in group:
+            steps[mode] = step
+            step *= mode.extent
+        step = -(-step // unit) * unit
+    if function is None and layout.dtype == product and all(mode.strides[operand] == steps[mode] for mode in steps):
+        return None
+    modes = [
+        Mode(mode.labels, mode.extent, Role.M, Strides(mode.strides[operand], 0, 0, to)) for mode, to in steps.items()
+    ]
+    modes.sort(key=lambda mode: -mode.strides.d)
+    workspace = Layout(tuple(mode.extent for mode in modes), tuple(mode.strides.d for mode in modes), product)
+    permutation = Permutation(
+        modes=tuple(merged(modes)), x=layout, c=None, d=workspace,
+        compute=function.dtypes[0] if function is not None else product, fn=function, text=name,
+    )  # fmt: skip
+    return Stage(permutation, tuple(steps.get(mode, 0) for mode in contraction.modes))
+
+
+def _product(contraction: Contraction, staged: Stages) -> Contraction:
+    """What is left to be done with the workspaces in the operands' places."""
+    modes = list(contraction.modes)
+    changed: dict[str, object] = {}
+    for operand, stage in enumerate(staged):
+        if stage is not None:
+            name = "ab"[operand]
+            changed |= {name: stage.permutation.d, f"{name}_fn": None}
+            modes = [
+                replace(mode, strides=Strides(*mode.strides[:operand], stride, *mode.strides[operand + 1 :]))
+                for mode, stride in zip(modes, stage.strides, strict=True)
+            ]
+    return canonical(replace(contraction, modes=tuple(modes), **changed))  # type: ignore[arg-type]
+
+
+def _by_stride(modes: Sequence[Mode], tensor: int) -> tuple[Mode, ...]:
+    """Modes as one tensor lies, innermost first; those it does not have come last."""
+    return tuple(sorted(modes, key=lambda mode: mode.strides[tensor] or math.inf))
+
+
+def _bytes(step: Choice) -> int:
+    layout = step.description.d
+    return layout.shape[0] * layout.strides[0] * layout.dtype.itemsize
