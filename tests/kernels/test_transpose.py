@@ -275,16 +275,26 @@ class TestOnTheDevice:
         assert torch.equal(weft.transpose_(x), expected)
 
     def test_in_a_graph(self) -> None:
-        x = torch.rand(1000, 3000, device="cuda")
+        """Its tables outlive those of other shapes."""
+        x = torch.rand(1500, 3000, device="cuda")
         before = x.clone()
         weft.transpose_(x.clone())
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             y = weft.transpose_(x)
+        for rows in range(1501, 1512):
+            weft.transpose_(torch.zeros(rows, 2 * rows, device="cuda"))
         x.copy_(before)
         graph.replay()
         assert torch.equal(y, before.T)
+
+    def test_a_graph_of_a_new_shape_is_refused(self) -> None:
+        x = torch.rand(1700, 3400, device="cuda")
+        with pytest.raises(weft.UnsupportedError, match="once before"), torch.cuda.graph(torch.cuda.CUDAGraph()):
+            weft.transpose_(x)
+        before = x.clone()
+        assert torch.equal(weft.transpose_(x), before.T)
 
 
 def device_bits_equal(x: torch.Tensor, y: torch.Tensor) -> bool:

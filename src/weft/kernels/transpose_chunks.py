@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from weft.errors import UnsupportedError
 from weft.kernels.launch import KernelLaunch
 from weft.kernels.transpose_cycles import moves
 from weft.plan.schedule import Target
@@ -21,6 +22,8 @@ from weft.spec import Layout
 _WIDTH = 1024  # bytes of each chunk that a program moves: runs that memory likes
 _BLOCK = 16384  # bytes that it holds in registers
 _GROUPS = (16, 128)  # chunks that it moves: at least 16, for an eighth of all would have to be kept with less
+
+_captured: dict[int, _Tables] = {}  # what graphs refer to, by address
 
 
 class ChunkCut(NamedTuple):
@@ -47,12 +50,14 @@ def exchange_(chunks: torch.Tensor, order: tuple[int, int, int], workspace: int)
     """Move chunks, the rows of a matrix of words of up to 8 bytes, from [A][q][B] to [B][q][A]; `order` is (A, q, B).
 
     Up to `workspace` bytes are allocated for kept chunks, but always enough for a word of each. The tables of a
-    permutation, 8 bytes for each chunk, stay in the device's memory until those of 8 others were needed.
+    permutation, 8 bytes for each chunk, stay in the device's memory until those of 8 others were needed, and for good
+    once a captured graph uses them. `UnsupportedError` where a graph is captured and they are not there yet.
     """
     size = chunks.itemsize
     width = min(_WIDTH // size, _power_of_two(chunks.shape[1]))
     group = min(max(_BLOCK // (width * size), _GROUPS[0]), _GROUPS[1])
     tables = _tables(*order, group, chunks.device)
+    _hold(tables)
     if not tables.targets.numel():
         return
     kept, length = tables.kept.numel(), chunks.shape[1]
@@ -73,8 +78,25 @@ def exchange_(chunks: torch.Tensor, order: tuple[int, int, int], workspace: int)
 
 @lru_cache(maxsize=8)
 def _tables(outer: int, middle: int, inner: int, group: int, device: torch.device) -> _Tables:
+    if _capturing(device):
+        raise UnsupportedError("a matrix of this shape must be transposed once before that is captured in a graph")
     source = np.arange(outer * middle * inner).reshape(outer, middle, inner).transpose(2, 1, 0).reshape(-1)
     return _Tables(*(torch.from_numpy(table).to(device) for table in moves(source, group)))
+
+
+def _hold(tables: _Tables) -> None:
+    """Keep the tables' memory for what is being launched, though they may be dropped before it has run."""
+    device = tables.targets.device
+    if device.type != "cuda":
+        return
+    if _capturing(device):
+        _captured[tables.targets.data_ptr()] = tables
+    for table in tables:
+        table.record_stream(torch.cuda.current_stream(device))
+
+
+def _capturing(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 @lru_cache(maxsize=512)
