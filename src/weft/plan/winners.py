@@ -8,7 +8,7 @@ longer among the legal schedules counts as absent, and nothing that lies in the 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -104,7 +104,7 @@ def remember(choice: Choice, workspace_limit: int | None, winner: Winner) -> boo
         },
         "tried": winner.tried,
         "text": choice.description.text,
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "date": now(),
     }
     Store(ROOM).save(place, value)
     return True
@@ -129,6 +129,17 @@ def first(choice: Choice, winner: Winner, origin: Origin) -> Choice:
     noted = [replace(rank, measured=measured.get(rank.schedule, rank.measured)) for rank in choice.ranked]
     best = next(rank for rank in noted if rank.schedule == winner.schedule)
     return replace(choice, best=best, ranked=(best, *(rank for rank in noted if rank is not best)), origin=origin)
+
+
+def noted(choice: Choice, measured: Mapping[Schedule, float], excluded: Sequence[str]) -> Choice:
+    """The same choice with further measured times, and with reasons found while measuring."""
+    ranked = tuple(replace(rank, measured=measured.get(rank.schedule, rank.measured)) for rank in choice.ranked)
+    return replace(choice, best=ranked[0], ranked=ranked, excluded=(*choice.excluded, *excluded))
+
+
+def now() -> str:
+    """The date as it is stored."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _applied(choice: Choice, value: Any) -> Choice | None:

@@ -60,6 +60,11 @@ class Store:
         except OSError as error:
             warnings.warn(f"weft cannot write its cache in {self.directory}: {error}", RuntimeWarning, stacklevel=2)
 
+    def forget(self, key: Mapping[str, Any]) -> None:
+        """Remove what is saved for this key, if anything is."""
+        with contextlib.suppress(OSError):
+            self.path(key).unlink()
+
     def path(self, key: Mapping[str, Any]) -> Path:
         """Where the value of `key` lies, whether or not it is there."""
         digest = hashlib.sha256(f"{SCHEMA}:{_canonical(key)}".encode()).hexdigest()

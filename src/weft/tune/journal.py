@@ -1,0 +1,79 @@
+"""What an unfinished tuning has found so far, on disk: after Ctrl-C or a crash the next one goes on from there.
+
+A candidate is named in the journal before it is first run. If the process does not come back from that (an illegal
+access takes the device along), the next tuning leaves the candidate out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from weft.plan import winners
+from weft.plan.planner import Choice
+from weft.tune.spelling import Unspellable, spell_schedule
+from weft.tune.store import Store
+from weft.tune.trials import Trial
+
+ROOM = "tuning"  # of the store
+_KEPT = ("measured", "slow", "wrong", "refused")
+
+
+class Journal:
+    """The journal of one description's tuning. Without a key that lasts (see `winners.key`) it keeps nothing."""
+
+    def __init__(self, choice: Choice, workspace_limit: int | None, again: bool = False) -> None:
+        self._description = choice.description
+        key = winners.key(choice.description, choice.backend, choice.target, workspace_limit)
+        self._key = key | {"what": "tuning"} if key is not None else None
+        self._store = Store(ROOM)
+        if again:
+            self.forget()
+
+    def restore(self, trials: Sequence[Trial]) -> None:
+        """Fill in what is known of these candidates."""
+        entry = self._store.load(self._key) if self._key is not None else None
+        if not isinstance(entry, dict):
+            return
+        for trial in trials:
+            self._fill(trial, entry.get("trials", {}).get(self._digest(trial)), entry.get("running"))
+
+    def begin(self, trials: Sequence[Trial], trial: Trial) -> None:
+        """Note all that is known, and that this candidate is about to be run for the first time."""
+        self._write(trials, self._digest(trial))
+
+    def save(self, trials: Sequence[Trial]) -> None:
+        self._write(trials, None)
+
+    def forget(self) -> None:
+        if self._key is not None:
+            self._store.forget(self._key)
+
+    def _fill(self, trial: Trial, known: Any, running: Any) -> None:
+        digest = self._digest(trial)
+        if digest is not None and digest == running:
+            trial.verdict, trial.reason = "refused", "an earlier tuning did not survive its first run"
+        elif isinstance(known, dict) and known.get("verdict") in _KEPT:
+            seconds = known.get("seconds")
+            if isinstance(seconds, float) or known["verdict"] in ("wrong", "refused"):
+                trial.verdict, trial.reason, trial.seconds = known["verdict"], str(known.get("reason", "")), seconds
+
+    def _write(self, trials: Sequence[Trial], running: str | None) -> None:
+        if self._key is None:
+            return
+        known = {
+            digest: {"schedule": str(trial.schedule), "verdict": trial.verdict, "reason": trial.reason,
+                     "seconds": trial.seconds}
+            for trial in trials
+            if trial.verdict in _KEPT and (digest := self._digest(trial)) is not None
+        }  # fmt: skip
+        self._store.save(self._key, {"trials": known, "running": running})
+
+    def _digest(self, trial: Trial) -> str | None:
+        try:
+            spelled = spell_schedule(trial.schedule, self._description)
+        except Unspellable:
+            return None
+        return hashlib.sha256(json.dumps(spelled, sort_keys=True).encode()).hexdigest()[:32]

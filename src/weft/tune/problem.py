@@ -1,0 +1,172 @@
+"""What a tuning runs its candidates on: tensors that lie as the description says, in poisoned memory.
+
+Real operands are never touched. Each tensor lies in the middle of bytes that spell NaN, at the alignment that was
+planned, so that a candidate that reads or writes past its ends shows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from weft.plan.schedule import Description, Scalar
+from weft.spec import Contraction, Extra, Layout
+from weft.spec.arithmetic import value_type
+from weft.spec.permutation import Permutation
+
+GUARD = 256  # bytes before and after a tensor
+_POISON = {True: 0xFF, False: 0x5A}  # by whether the type has NaN
+
+
+class Operands(NamedTuple):
+    """The tensors of one call. A permutation has its source in `a` and no `b`; where it adds, `c` is `d`.
+
+    `extras` has a tensor for each extra of a contraction, None for a coordinate.
+    """
+
+    a: torch.Tensor
+    b: torch.Tensor | None
+    c: torch.Tensor | None
+    d: torch.Tensor
+    extras: tuple[torch.Tensor | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A description on one device, with the scalars it is run with."""
+
+    description: Description
+    device: torch.device
+
+    @property
+    def added(self) -> bool:
+        return self.description.c is not None
+
+    @property
+    def scalars(self) -> tuple[Scalar, Scalar]:
+        """alpha and beta: exact in every type, and 1 or 0 only where nothing else is allowed."""
+        if isinstance(self.description, Permutation):
+            if not self.description.scaled:
+                return 1, 0
+            dtype = self.description.scale
+        elif self.description.algebra is not None:
+            return 1.0, 1.0  # what a plan without scaling is called with
+        else:
+            dtype = self.description.arithmetic.accumulate
+        exact: tuple[Scalar, Scalar] = (0.5, -2.0) if dtype.is_floating_point or dtype.is_complex else (3, -2)
+        alpha, beta = (complex(x) for x in exact) if dtype.is_complex else exact
+        return alpha, beta if self.added else type(alpha)(0)
+
+    def operands(self, seed: int) -> Operands:
+        """Random operands, and a place for the result that holds poison (values, where the result is added to)."""
+        description = self.description
+        if isinstance(description, Permutation):
+            source = filled(description.x, self.device, 3 * seed)
+            make = filled if self.added else _unwritten
+            place = make(description.d, self.device, 3 * seed + 1)
+            return Operands(source, None, place if self.added else None, place)
+        a, b = (filled(layout, self.device, 3 * seed + at) for at, layout in enumerate((description.a, description.b)))
+        c = filled(description.c, self.device, 3 * seed + 2) if description.c is not None else None
+        extras = tuple(self._extra(extra, 1000 * seed + at) for at, extra in enumerate(description.extras))
+        return Operands(a, b, c, poisoned(description.d, self.device), extras)
+
+    def call(self, launch: Any) -> Callable[..., None]:
+        """A launch as a function of `Operands`."""
+        alpha, beta = self.scalars
+        if isinstance(self.description, Permutation):
+            return lambda a, b, c, d, extras: launch(a, c, d, alpha, beta)
+        if self.description.extras:
+            return lambda a, b, c, d, extras: launch(a, b, c, d, alpha, beta, extras)
+        return lambda a, b, c, d, extras: launch(a, b, c, d, alpha, beta)
+
+    def results(self, operands: Operands) -> list[tuple[int, torch.Tensor]]:
+        """What a call writes: D and further outputs, each with its place in a mode's strides."""
+        if isinstance(self.description, Permutation):
+            return [(3, operands.d)]
+        others = [(4 + at, operands.extras[at]) for at in self.description.outputs]
+        return [(3, operands.d), *((at, tensor) for at, tensor in others if tensor is not None)]
+
+    def _extra(self, extra: Extra, seed: int) -> torch.Tensor | None:
+        if extra.layout is None:
+            return None
+        if extra.kind == "output":
+            return poisoned(extra.layout, self.device)
+        return filled(extra.layout, self.device, seed)
+
+
+def filled(layout: Layout, device: torch.device, seed: int) -> torch.Tensor:
+    """Normal values, whole numbers from -3 to 3 in integer types; what lies between the elements has values too."""
+    tensor = poisoned(layout, device)
+    span = flat(tensor)
+    generator = torch.Generator(device).manual_seed(seed)
+    if layout.dtype is torch.bool:
+        values = torch.randint(0, 2, span.shape, generator=generator, device=device)
+    elif not (layout.dtype.is_floating_point or layout.dtype.is_complex):
+        low = 0 if not layout.dtype.is_signed else -3
+        values = torch.randint(low, 4, span.shape, generator=generator, device=device)
+    else:
+        work = layout.dtype if layout.dtype.itemsize >= 4 else torch.float32
+        values = torch.randn(span.shape, generator=generator, device=device, dtype=work)
+    span.copy_(values)
+    return tensor
+
+
+def poisoned(layout: Layout, device: torch.device) -> torch.Tensor:
+    """A tensor as the layout says in memory full of poison, itself included."""
+    size = layout.dtype.itemsize
+    shift = layout.alignment if layout.alignment < 16 and layout.alignment % size == 0 else 0
+    start = GUARD + shift
+    total = -(-(start + span(layout) * size + GUARD) // 16) * 16
+    memory = torch.full((total,), poison(layout.dtype), dtype=torch.uint8, device=device)
+    return memory.view(layout.dtype).as_strided(layout.shape, layout.strides, start // size)
+
+
+def _unwritten(layout: Layout, device: torch.device, seed: int) -> torch.Tensor:
+    return poisoned(layout, device)
+
+
+def poison(dtype: torch.dtype) -> int:
+    """The byte that untouched memory is full of."""
+    return _POISON[dtype.is_floating_point or dtype.is_complex]
+
+
+def memory_of(tensor: torch.Tensor) -> torch.Tensor:
+    """All bytes of the memory that a tensor made here lies in, guards included."""
+    storage = tensor.untyped_storage()
+    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage, 0, (storage.nbytes(),), (1,))
+
+
+def flat(tensor: torch.Tensor) -> torch.Tensor:
+    """Every element from the first to the last that a tensor has, those between its own included."""
+    reach = sum(stride * (extent - 1) for stride, extent in zip(tensor.stride(), tensor.shape, strict=True)) + 1
+    return tensor.as_strided((reach if tensor.numel() else 0,), (1,))
+
+
+def span(layout: Layout) -> int:
+    """Elements from the first to the last."""
+    if 0 in layout.shape:
+        return 0
+    return sum(stride * (extent - 1) for stride, extent in zip(layout.strides, layout.shape, strict=True)) + 1
+
+
+def described_bytes(description: Description) -> int:
+    """Bytes of all tensors of one call."""
+    layouts = [description.d, description.c]
+    if isinstance(description, Permutation):
+        layouts.append(description.x)
+    else:
+        layouts += [description.a, description.b, *(extra.layout for extra in description.extras)]
+    return sum(span(layout) * layout.dtype.itemsize for layout in layouts if layout is not None)
+
+
+def is_empty(description: Description) -> bool:
+    return math.prod(mode.extent for mode in description.modes) == 0
+
+
+def factor_type(contraction: Contraction, stored: torch.dtype) -> torch.dtype:
+    """The type in which an operand's values reach its function and the product."""
+    return value_type(stored, contraction.arithmetic.product)

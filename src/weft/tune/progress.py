@@ -1,0 +1,49 @@
+"""Progress of a tuning that a call asked for: nothing for two seconds, then one line on a terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+PATIENCE = 2.0  # seconds
+
+
+def quiet(what: str, done: int, of: int) -> None:
+    """Report nothing."""
+
+
+@contextmanager
+def shown(title: str) -> Iterator[Callable[[str, int, int], None]]:
+    """A function that reports a step: a bar on standard error, where that is a terminal, once `PATIENCE` is over."""
+    from rich.console import Console
+
+    errors = Console(stderr=True)
+    if not errors.is_terminal:
+        yield quiet
+        return
+    began = time.monotonic()
+    bar: list[Any] = []
+
+    def report(what: str, done: int, of: int) -> None:
+        if not bar and time.monotonic() - began >= PATIENCE:
+            bar.append(_started(errors, title))
+        if bar:
+            bar[0].update(bar[0].task_ids[0], description=f"{title}: {what}", completed=done, total=of)
+
+    try:
+        yield report
+    finally:
+        if bar:
+            bar[0].stop()
+
+
+def _started(errors: Any, title: str) -> Any:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
+    progress = Progress(*columns, TimeElapsedColumn(), console=errors, transient=True)
+    progress.add_task(title, total=None)
+    progress.start()
+    return progress

@@ -1,0 +1,122 @@
+"""Compiling ahead: the workers' kernels are found in Triton's cache, and nothing that goes wrong there hurts."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tune_problems import choice_of, described
+from weft.hypothetical import TARGETS
+from weft.plan.planner import choose
+from weft.plan.schedule import Target
+from weft.tune import worker
+from weft.tune.compiling import Compiler, TravellingFunction, _pickled, default_jobs
+from weft.tune.worker import LENGTH, Task
+
+# Run where Triton compiles: pytest's own process may have Triton interpret.
+_PROGRAM = """
+import json, os, sys, torch, weft
+from weft.hypothetical import TARGETS
+from weft.plan.planner import choose
+from weft.tune.compiling import Compiler
+
+target = TARGETS["sm_90"]
+a, b = torch.empty(64, 64, dtype=torch.half, device="meta"), torch.empty(64, 64, dtype=torch.half, device="meta")
+contraction = weft.plan("ik,jk->ij", a, b, a_fn=torch.nn.functional.elu, backend="reference").contraction
+choice = choose(contraction, "triton", target)
+schedules = [rank.schedule for rank in choice.ranked if rank.schedule.family == "matrix"][:2]
+with Compiler(target, "triton", jobs=2) as compiler:
+    answers = [compiler.submit(contraction, schedule).result(timeout=200) for schedule in schedules]
+there = sorted(os.listdir(os.environ["TRITON_CACHE_DIR"]))
+
+from triton.runtime import driver
+from weft.tune.worker import AbsentDriver, Task, compile_schedule
+
+driver.set_active(AbsentDriver(90))
+for schedule in schedules:
+    compile_schedule(Task(0, contraction, schedule), target, "triton")
+print(json.dumps([answers, there, sorted(os.listdir(os.environ["TRITON_CACHE_DIR"]))]))
+"""
+
+
+def test_another_process_finds_what_the_workers_compiled(tmp_path: Path) -> None:
+    environment = os.environ | {"TRITON_CACHE_DIR": str(tmp_path), "TRITON_INTERPRET": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM], capture_output=True, text=True, timeout=300, check=False, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    answers, after_workers, after_us = json.loads(done.stdout.splitlines()[-1])
+    assert answers == [None, None]
+    assert len(after_workers) >= 2
+    assert after_us == after_workers, "something was compiled again"
+
+
+@pytest.mark.parametrize(
+    ("target", "jobs"),
+    [(Target("cpu"), 2), (Target("interpreter"), 2), (TARGETS["sm_90"], 0)],
+    ids=["cpu", "interpreter", "none"],
+)
+def test_where_nothing_is_compiled_ahead_the_answer_is_there_at_once(target: Target, jobs: int) -> None:
+    contraction = described("ik,jk->ij", (3, 4), (5, 4))
+    schedule = choice_of(contraction).best.schedule
+    with Compiler(target, "cpu", jobs=jobs) as compiler:
+        future = compiler.submit(contraction, schedule)
+        assert future.done()
+        assert future.result() is None
+        assert compiler.submit(contraction, schedule) is future
+
+
+def test_compilers_that_die_leave_everything_to_be_compiled_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.tune.compiling.sys.executable", "/bin/false")
+    contraction = described("ik,jk->ij", (64, 64), (64, 64), dtype=torch.float16)
+    schedule = choose(contraction, "triton", TARGETS["sm_90"]).best.schedule
+    with Compiler(TARGETS["sm_90"], "triton", jobs=1) as compiler:
+        assert compiler.submit(contraction, schedule).result(timeout=60) is None
+
+
+def test_closing_answers_what_is_open() -> None:
+    contraction = described("ik,jk->ij", (64, 64), (64, 64), dtype=torch.float16)
+    schedule = choose(contraction, "triton", TARGETS["sm_90"]).best.schedule
+    compiler = Compiler(TARGETS["sm_90"], "triton", jobs=1)
+    future = compiler.submit(contraction, schedule)
+    compiler.close()
+    assert future.result(timeout=60) is None
+    compiler.close()
+
+
+def test_functions_travel_as_their_source() -> None:
+    contraction = described("ik,jk->ij", (3, 4), (5, 4), a_fn=torch.nn.functional.elu)
+    task = Task(1, contraction, choice_of(contraction).best.schedule)
+    frame = _pickled(task)
+    assert frame is not None
+    import pickle
+
+    arrived = pickle.loads(frame)
+    assert isinstance(arrived.description.a_fn, TravellingFunction)
+    assert arrived.description == contraction
+    assert arrived.description.a_fn.source == contraction.a_fn.source
+
+
+def test_what_does_not_travel_is_left_to_this_process() -> None:
+    label = object()  # labels may be anything that can be hashed
+    contraction = described("ik,jk->ij", (3, 4), (5, 4))
+    assert _pickled(Task(1, (contraction, lambda: label), None)) is None
+
+
+def test_frames_are_taken_whole() -> None:
+    first, second = LENGTH.pack(3) + b"abc", LENGTH.pack(2) + b"de"
+    buffer = bytearray(first + second[:9])
+    assert worker._frames(buffer) == [b"abc"]
+    buffer += second[9:]
+    assert worker._frames(buffer) == [b"de"]
+    assert not buffer
+
+
+def test_jobs_leave_a_core_to_the_measurement() -> None:
+    assert 1 <= default_jobs() <= 16

@@ -1,0 +1,136 @@
+"""Wrong candidates of every kind are found out, right ones pass, and a wrong first one is revoked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import weft
+from tune_problems import choice_of, described, problem_of
+from weft.plan.planner import families
+from weft.tune.judge import Judge
+from weft.tune.problem import Problem, flat
+
+EQUATION, SHAPES = "ecb,bd->dce", ((30, 20, 7), (7, 25))
+
+
+@pytest.fixture
+def problem() -> Problem:
+    return problem_of(described(EQUATION, *SHAPES))
+
+
+@pytest.fixture
+def judge(problem: Problem) -> Judge:
+    return Judge(problem, problem.operands(1))
+
+
+def right(problem: Problem) -> Callable[..., None]:
+    choice = choice_of(problem.description)
+    (room,) = (room for room in families(problem.description, "cpu") if choice.best.schedule.family == room.NAME)
+    return room.build(problem.description, choice.best.schedule, choice.target)
+
+
+def spoilt(problem: Problem, spoil: Callable[[torch.Tensor], Any]) -> Callable[..., None]:
+    launch = right(problem)
+
+    def run(a: Any, b: Any, c: Any, d: torch.Tensor, alpha: Any, beta: Any) -> None:
+        launch(a, b, c, d, alpha, beta)
+        spoil(d)
+
+    return run
+
+
+def test_every_schedule_of_the_cpu_passes(problem: Problem, judge: Judge) -> None:
+    choice = choice_of(problem.description)
+    rooms = {room.NAME: room for room in families(problem.description, "cpu")}
+    for rank in choice.ranked:
+        launch = rooms[rank.schedule.family].build(problem.description, rank.schedule, choice.target)
+        assert judge.verdict(launch, str(rank.schedule)) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda d: d.mul_(1.001),
+        lambda d: d.add_(1e-3),
+        lambda d: d.copy_(d.flip(0)),
+        lambda d: d.fill_(float("nan")),
+        lambda d: d[-1, -1, -1].fill_(0.0),  # a corner alone
+    ],
+)
+def test_what_is_wrong_in_many_places_or_a_corner_fails_at_once(problem: Problem, judge: Judge, spoil: Any) -> None:
+    reason, revoked = judge.verdict(spoilt(problem, spoil), "wrong")
+    assert reason is not None
+    assert "it is wrong" in reason
+    assert revoked is None
+
+
+def test_leaving_the_result_unwritten_fails(problem: Problem, judge: Judge) -> None:
+    """Guards against configurations that leave parts unwritten: triton#9230, #7181."""
+    assert judge.verdict(right(problem), "right") == (None, None)
+    reason, _ = judge.verdict(lambda *_: None, "idle")  # the last one's values are gone
+    assert reason is not None
+    assert "nan" in reason
+
+
+def test_writing_past_the_ends_fails(problem: Problem, judge: Judge) -> None:
+    def past(d: torch.Tensor) -> None:
+        flat(d).as_strided((1,), (1,), d.storage_offset() + d.numel()).fill_(0.0)
+
+    assert judge.verdict(spoilt(problem, past), "past") == ("it writes past the ends of the result", None)
+
+
+def unsampled(problem: Problem, judge: Judge) -> tuple[int, ...]:
+    """An index of D (modes d, c, e) that the first look leaves out."""
+    order = [next(i for i, mode in enumerate(judge._modes) if mode.name == name) for name in "dce"]
+    looked_at = {tuple(row[i] for i in order) for row in judge._samples.tolist()}
+    return next(at for at in ((i, j, 4) for i in range(3, 20) for j in range(3, 15)) if at not in looked_at)
+
+
+def test_one_wrong_element_that_no_sample_hits_is_found_beside_a_right_result(problem: Problem, judge: Judge) -> None:
+    at = unsampled(problem, judge)
+    assert judge.verdict(right(problem), "right") == (None, None)
+    reason, revoked = judge.verdict(spoilt(problem, lambda d: d[at].add_(1.0)), "one element")
+    assert reason is not None
+    assert all(f"{name}={index}" in reason for name, index in zip("dce", at, strict=True))
+    assert revoked is None
+
+
+def test_a_wrong_first_result_is_revoked_by_a_right_one(problem: Problem, judge: Judge) -> None:
+    at = unsampled(problem, judge)
+    assert judge.verdict(spoilt(problem, lambda d: d[at].add_(1.0)), "first") == (None, None)
+    assert judge.verdict(right(problem), "second") == (None, "first")
+    assert judge.verdict(right(problem), "third") == (None, None)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.complex64, torch.float16], ids=str)
+def test_other_types_and_an_addend(dtype: torch.dtype) -> None:
+    contraction = weft.plan(
+        "ik,jk->ij", torch.ones(9, 8, dtype=dtype), torch.ones(7, 8, dtype=dtype), c=torch.ones(9, 7, dtype=dtype),
+        backend="reference",
+    ).contraction  # fmt: skip
+    problem = problem_of(contraction)
+    judge = Judge(problem, problem.operands(1))
+    assert judge.verdict(right(problem), "right") == (None, None)
+    reason, _ = judge.verdict(spoilt(problem, lambda d: d[3, 3].add_(1)), "wrong")
+    assert reason is not None
+
+
+def test_results_that_are_added_to_are_put_back_before_each_run() -> None:
+    x, out = torch.zeros(6, 5), torch.zeros(5, 6)
+    permutation = weft.plan_permute(x, "ab->ba", out=out, beta=1.0, backend="reference").permutation
+    problem = problem_of(permutation)
+    judge = Judge(problem, problem.operands(1))
+    launch = choice_of(permutation).build()
+    assert judge.verdict(launch, "once") == (None, None)
+    assert judge.verdict(launch, "again") == (None, None)
+
+    def twice(*arguments: Any) -> None:
+        launch(*arguments)
+        launch(*arguments)
+
+    reason, _ = judge.verdict(twice, "twice")
+    assert reason is not None

@@ -1,0 +1,45 @@
+"""Descriptions that the tests of tuning share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+import weft
+from weft.cases import Case, operands
+from weft.plan.planner import Choice, choose
+from weft.plan.target import target_of
+from weft.spec import Contraction
+from weft.testing import poisoned
+from weft.tune.problem import Problem
+
+CPU = torch.device("cpu")
+
+
+def contraction_of(case: Case) -> Contraction:
+    """The canonical contraction that a call with this case's tensors makes."""
+    return reference_plan(case).contraction
+
+
+def reference_plan(case: Case) -> weft.Plan:
+    options = case.options()
+    del options["alpha"], options["beta"]
+    a, b, c = operands(case)
+    place = poisoned(case.d_shape, case.dtypes[2], layout=case.layouts[3]).tensor
+    return weft.plan(case.equation, a, b, c=c, out=place, backend="reference", **options)
+
+
+def described(equation: str, *shapes: tuple[int, ...], **options: Any) -> Contraction:
+    """The canonical contraction of contiguous float32 operands."""
+    dtype = options.pop("dtype", torch.float32)
+    a, b = (torch.empty(shape, dtype=dtype, device="meta") for shape in shapes)
+    return weft.plan(equation, a, b, backend="reference", **options).contraction
+
+
+def choice_of(contraction: Any, backend: str = "cpu") -> Choice:
+    return choose(contraction, backend, target_of(backend, CPU))
+
+
+def problem_of(contraction: Any) -> Problem:
+    return Problem(contraction, CPU)
