@@ -142,7 +142,7 @@ def _of_read(
         value = getattr(builtins, name, _Opaque)
     for attribute in attributes:
         if type(value) is not types.ModuleType:
-            if type(value) in _NUMBERS:
+            if type(value) in _NUMBERS or isinstance(value, _CONSTANTS):
                 break  # an attribute of an immutable value says nothing more
             raise _Opaque
         if _is_settled_name(value.__name__):

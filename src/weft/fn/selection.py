@@ -162,9 +162,16 @@ def _signbit(w: Writer, t: torch.dtype, x: Any) -> str:
     return f"{value} < {w.constant(0, torch.int8 if kind == torch.bool else kind)}"
 
 
+def _is_count(y: Any, t: torch.dtype) -> bool:
+    """Whether a shift is by a number that is known and within the width: nothing is to be chosen then."""
+    return isinstance(y, int) and 0 <= y < t.itemsize * 8
+
+
 @lowers("bitwise_left_shift", "__lshift__")
 def _left_shift(w: Writer, t: torch.dtype, x: Any, y: Any) -> str:
     value, count = w.operand(x, t), w.operand(y, t)
+    if _is_count(y, t):
+        return f"{value} << {count}"
     zero, width = w.constant(0, t), w.constant(t.itemsize * 8, t)
     inside = w.let(f"({count} >= {zero}) & ({count} < {width})")
     return f"tl.where({inside}, {value} << tl.where({inside}, {count}, {zero}), {zero})"
@@ -173,6 +180,8 @@ def _left_shift(w: Writer, t: torch.dtype, x: Any, y: Any) -> str:
 @lowers("bitwise_right_shift", "__rshift__")
 def _right_shift(w: Writer, t: torch.dtype, x: Any, y: Any) -> str:
     value, count = w.operand(x, t), w.operand(y, t)
+    if _is_count(y, t):
+        return f"{value} >> {count}"
     zero, width = w.constant(0, t), w.constant(t.itemsize * 8, t)
     inside = w.let(f"({count} >= {zero}) & ({count} < {width})")
     if t == torch.uint8:
