@@ -58,8 +58,20 @@ def test_beyond_has_what_tccg_lacks() -> None:
         assert (most > 1 << 31) == (case in large), case.name
 
 
+def test_functions_with_operands_algebras_and_numbers() -> None:
+    plain, relu, biased, as_c = cases.epilogues()
+    assert plain.work == relu.work == 4096**3
+    assert (biased.c_as, as_c.c_as, biased.c_ones) == ("bias", "", (0,))
+    assert cases.operands(cases.scaled(biased, 1000)).c.shape[0] == 1
+    assert "algebra" not in plain.options()
+    named = {case.name: case for case in cases.algebras()}
+    assert named["max-plus"].options()["algebra"] == "max_plus"
+    assert named["log-direct"].options()["algebra"].name == "log_direct"
+    assert {case.algebra for case in named.values()} <= cases.ALGEBRAS.keys()
+
+
 def test_tiny_cases_are_tiny() -> None:
-    assert all(case.work <= 4096 for case in cases.tiny())
+    assert all(case.work <= 1 << 14 for case in cases.tiny())
     assert any(case.epilogue for case in cases.tiny())
 
 

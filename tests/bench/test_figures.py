@@ -190,6 +190,53 @@ def test_calls_are_the_slowest_of_each_and_nothing_is_subtracted() -> None:
     assert "call.launch_us" not in figures(known)
 
 
+def test_a_bias_and_a_relu_against_the_bare_product() -> None:
+    known = run(
+        case("plain", "plain", weft=10, cublas=9),
+        case("bias-relu", "bias-relu", {"epilogue": "relu"}, weft=10),
+        case("bias-relu-as-c", "bias-relu-as-c", {"epilogue": "relu"}, weft=12),
+        suite="epilogue",
+    )
+    found = figures(known)
+    assert found["epilogue.bias_relu_vs_cublas"].value == pytest.approx(0.9)
+    assert found["epilogue.bias_relu_vs_plain"].value == pytest.approx(1.0)
+    assert found["epilogue.bias_relu_as_c_vs_cublas"].value == pytest.approx(0.75)
+    assert figures(run(case("relu", "relu", weft=1), suite="epilogue")) == {}
+
+
+def test_algebras_have_rates_and_the_worst_against_the_compiler() -> None:
+    known = run(
+        case("max-plus", "max_plus", weft=1, compile=5),  # 12 Mflop each
+        case("log", "log", weft=2),
+        case("log-direct", "log_direct", weft=12),
+        case("tccg-01", "max_plus", weft=10, compile=40),
+        case("tccg-20", "max_plus", weft=10, compile=90),
+        suite="algebra",
+    )
+    found = figures(known)
+    assert found["algebra.max_plus_fp32_tops"].value == pytest.approx(12)
+    assert found["algebra.log_vs_direct"].value == pytest.approx(6)
+    assert found["algebra.max_plus_vs_compile_min"].value == pytest.approx(4)
+    assert found["algebra.max_plus_vs_compile_geomean"].value == pytest.approx(6)
+    assert found["algebra.max_plus_vs_compile"].value == pytest.approx(5)
+
+
+def test_complex_numbers_and_integers() -> None:
+    known = run(
+        *(case(f"tccg-{at}", "complex64", weft=10, cutensor=at) for at in (20, 24)),
+        *(case(f"tccg-{at}", "complex128", weft=20, cutensor=at) for at in (20, 30)),
+        *(case(f"tccg-{at}", "complex64_tf32", weft=10, cutensor=20) for at in (20, 24)),
+        case("product", "fp16_fp16", weft=12, cutensor=9),
+        case("product", "int8_int32", weft=10),
+        suite="numbers",
+    )
+    found = figures(known)
+    assert found["complex64.ieee_vs_cutensor_min"].value == pytest.approx(2)
+    assert found["complex128.vs_cutensor_min"].value == pytest.approx(1)
+    assert found["complex64.tf32_gm_cutensor"].value == pytest.approx(2)
+    assert found["int8.vs_fp16"].value == pytest.approx(0.9)  # the fastest of the half-precision ones
+
+
 def test_units() -> None:
     assert unit("permute.geomean_vs_copy") == "ratio"
     assert unit("call.host_us") == "us"

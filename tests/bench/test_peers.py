@@ -1,13 +1,16 @@
 """Every peer computes what weft computes, or says why it cannot; torch's switches are put back."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import torch
 
 from fake_cutensor import FakeCutensor
 from weft import cases
-from weft.bench.checking import poison, truths
+from weft.bench.checking import ContractionCheck, poison, truths
 from weft.bench.cutensor_permute import CutensorPermute
-from weft.bench.peers import PEERS, Prepared, Tensors, contender, default_peers, first_line
+from weft.bench.peers import PEERS, Prepared, Tensors, Weft, contender, default_peers, first_line
 from weft.bench.problems import Permuting, Transposing, again
 from weft.bench.torch_peers import CompiledEinsum, exact_products
 from weft.bench.views import einsum_text, view
@@ -154,6 +157,54 @@ def test_what_is_no_matrix_product_is_not_for_blas(case: Case) -> None:
     answer = contender("cublas").prepare(case, tensors_of(case))
     assert isinstance(answer, str)
     assert "matrix product" in answer
+
+
+def judged(side: Any, case: Case) -> Prepared:
+    """The side's ways are all right, on tensors other than those it prepared with."""
+    found = side.prepare(case, tensors_of(case))
+    assert isinstance(found, Prepared), found
+    fresh = tensors_of(case, seed=5)
+    for way in found.ways:
+        assert ContractionCheck(truths(case, fresh)).error(way.run, fresh, found.stored) <= 1
+    return found
+
+
+def test_a_bias_is_an_operand_of_the_epilogue() -> None:
+    _, _, biased, as_c = (cases.scaled(case, SMALL) for case in cases.epilogues())
+    assert biased.c_as == "bias"
+    for case in (biased, as_c):
+        judged(Weft(backend="reference"), case)
+    judged(contender("torch"), biased)
+    assert contender("cublas").prepare(biased, tensors_of(biased)) == "more than a matrix product"
+    with pytest.raises(UnsupportedError, match="is called 'bias'"):
+        Weft().prepare(replace(biased, c_as="shift"), tensors_of(biased))
+
+
+@pytest.mark.parametrize("case", cases.algebras(), ids=lambda case: f"{case.algebra}-{case.name}")
+def test_other_algebras(case: Case) -> None:
+    small = cases.scaled(case, SMALL)
+    judged(Weft(backend="reference"), small)
+    assert len(judged(CompiledEinsum(backend="eager"), small).ways) == 2
+    for name in ("torch", "numpy", "ttgt"):
+        assert contender(name).prepare(small, tensors_of(small)) == f"products and sums alone, not {case.algebra}"
+
+
+def test_a_wrong_sum_in_another_algebra_is_seen() -> None:
+    case = cases.scaled(next(case for case in cases.algebras() if case.name == "log"), SMALL)
+    given = tensors_of(case)
+    (truth,) = truths(case, given)
+    right = torch.logsumexp(given.a.unsqueeze(-1) + given.b, -2)
+    truth.compare(right)
+    with pytest.raises(AssertionError):  # a term left out
+        truth.compare(torch.logsumexp(given.a[:, :-1].unsqueeze(-1) + given.b[:-1], -2))
+
+
+def test_large_results_of_another_algebra_are_checked_in_slabs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.bench.checking._PAIRS", 1000)
+    case = cases.scaled(cases.algebras()[0], 1 << 14)
+    parts = truths(case, tensors_of(case))
+    assert [part.part is not None for part in parts] == [True] * 3
+    assert sum(part.reference.numel() for part in parts) * case.extents["k"] <= 3 * 1000
 
 
 MOVES = [

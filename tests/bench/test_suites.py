@@ -82,6 +82,18 @@ def test_transpose_is_squares_and_others() -> None:
     assert [entry.group for entry in found].count("fp32.rectangular") == 3
 
 
+def test_epilogues_algebras_and_numbers() -> None:
+    assert [entry.group for entry in entries("epilogue")] == ["plain", "relu", "bias-relu", "bias-relu-as-c"]
+    algebras = entries("algebra")
+    assert [entry.group for entry in algebras].count("max_plus") == 7
+    assert {entry.case.name for entry in algebras} >= {"max-plus", "log", "log-direct", "tccg-20"}
+    numbers = entries("numbers")
+    groups = [entry.group for entry in numbers]
+    assert [groups.count(group) for group in ("complex64", "complex64_tf32", "complex128")] == [3, 11, 3]
+    for entry in numbers:
+        assert (entry.case.dtypes[0], entry.case.dtypes[2], entry.case.precision) == PAIRS[entry.group]
+
+
 def test_names_are_unique_within_their_group() -> None:
     for suite in SUITES:
         names = [(entry.group, entry.case.name) for entry in entries(suite)]

@@ -23,6 +23,8 @@ class _ArrayPeer:
     def prepare(self, case: Case, tensors: Tensors) -> Prepared | str:
         if tensors.a.device.type != "cpu":
             return f"{self.name} runs on the CPU"
+        if case.algebra != "plus_times":
+            return f"products and sums alone, not {case.algebra}"
         if any(dtype is torch.bfloat16 for dtype in case.dtypes):
             return "NumPy has no bfloat16"
         if case.a_fn or case.b_fn or case.c_fn or case.epilogue:

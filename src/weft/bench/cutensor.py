@@ -188,11 +188,13 @@ def fusion_text(case: Case, fused: frozenset[str]) -> str:
 
 def _refuse(case: Case, tensors: Tensors) -> None:
     a, b, d = case.dtypes
+    if case.algebra != "plus_times":
+        raise UnsupportedError(f"cuTENSOR has products and sums alone, not {case.algebra}")
     if not {a, b, d} <= api.DATA_TYPES.keys():
         raise UnsupportedError(f"cuTENSOR does not know {a}, {b}, {d}")
     if torch.promote_types(a, b).is_complex != d.is_complex:
         raise UnsupportedError(f"cuTENSOR does not write {d} for operands of {a} and {b}")
-    if tensors.c is not None and tensors.c.stride() != tensors.d.stride():
+    if tensors.c is not None and (tensors.c.shape, tensors.c.stride()) != (tensors.d.shape, tensors.d.stride()):
         raise UnsupportedError("cuTENSOR wants C to lie as D does")
     if 0 in case.extents.values():
         raise UnsupportedError("cuTENSOR wants extents over 0")

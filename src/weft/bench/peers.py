@@ -80,8 +80,14 @@ class Weft:
         options = case.options()
         alpha, beta = options.pop("alpha"), options.pop("beta")
         a, b, c, d = tensors
+        name = case.c_as
+        if name:
+            options["operands"] = {name: (case.notation.output, c)}
+            options["epilogue"] = _added(name, options["epilogue"])
         try:
-            planned = plan(case.equation, a, b, c=c, out=d, backend=self._backend, tune=self._tune, **options)
+            planned = plan(
+                case.equation, a, b, c=None if name else c, out=d, backend=self._backend, tune=self._tune, **options
+            )
         except UnsupportedError as error:
             return first_line(error)
 
@@ -89,11 +95,26 @@ class Weft:
             result: torch.Tensor = planned(a, b, c=c, alpha=alpha, beta=beta, out=d)
             return result
 
+        def run_with_operand(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = planned(a, b, alpha=alpha, out=d, operands={name: c})
+            return result
+
         about = {"schedule": str(planned.schedule), "workspace bytes": planned.workspace_bytes}
-        return Prepared([Way("", run, about)])
+        return Prepared([Way("", run_with_operand if name else run, about)])
 
     def settings(self, case: Case) -> AbstractContextManager[Any]:
         return nullcontext()
+
+
+def _added(name: str, function: Callable[..., Any] | None) -> Callable[..., Any]:
+    """An epilogue that adds the operand called `name` before `function`."""
+
+    def epilogue(value: Any, bias: Any) -> Any:
+        return function(value + bias) if function else value + bias
+
+    if name != "bias":
+        raise UnsupportedError(f"the epilogue's operand is called 'bias', not '{name}'")
+    return epilogue
 
 
 class WeftModel(Weft):

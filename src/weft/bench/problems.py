@@ -100,6 +100,9 @@ class Contracting:
         case = self.case
         modes, work, floor = _contraction_counts(case, tensors, ceilings)
         hooks = ("a_fn", "b_fn", "c_fn", "epilogue")
+        functions = {hook: getattr(case, hook) for hook in hooks if getattr(case, hook)}
+        if case.algebra != "plus_times":
+            functions["algebra"] = case.algebra
         return CaseRecord(
             name=case.name,
             group=entry.group,
@@ -108,7 +111,7 @@ class Contracting:
             extents=[(str(label), extent) for label, extent in case.extents.items()],
             dtypes=tuple(_short(dtype) for dtype in case.dtypes),
             precision=_short(case.precision) if case.precision is not None else "",
-            functions={hook: getattr(case, hook) for hook in hooks if getattr(case, hook)},
+            functions=functions,
             layouts=case.layouts,
             scaled=entry.scaled,
             modes=modes,

@@ -137,7 +137,7 @@ class Runner:
         sampling = self.sampling
         return measure(
             way.run, sets.sets, device=self.device, mode=sampling.mode, rrs=sampling.rrs, budget=budget,
-            threads=sampling.threads, capture=sampling.capture,
+            threads=sampling.threads, capture=sampling.capture, quick=budget == 0.0 < sampling.budget,
         )  # fmt: skip
 
     def _inputs(self, problem: Problem) -> Rotation:

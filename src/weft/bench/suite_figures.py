@@ -10,6 +10,13 @@
     transpose_inplace.rectangular_vs_copy   float32: the smallest ratio of the three; rectangular_geomean_vs_copy
     dense.geomean_vs_cublas            the peer's time over weft's, all number types together
     dense.worst_small_over_cublas      weft's time over the peer's, the largest of the small and thin products
+    epilogue.bias_relu_vs_cublas       cuBLAS's time without bias and ReLU over weft's with both
+    algebra.max_plus_fp32_tops         additions and maxima per second, 10^12, on matrices of 4096
+    algebra.max_plus_vs_compile_min    the peer's time over weft's, the smallest of the TCCG cases
+    algebra.log_vs_direct              weft's time term by term over its time for "log"
+    complex64.ieee_vs_cutensor_min     the peer's time over weft's, the smallest; complex128.vs_cutensor_min
+    complex64.tf32_gm_cutensor         the same, geometric mean
+    int8.vs_fp16                       the time of the float16 product, whoever is fastest, over weft's int8 product
     call.host_us                       host time of a plan's call, launches included: the largest of the cases
     call.contract_us, call.torch_us    the same of weft.contract and of torch.einsum
     call.launch_us                     one launch of the smallest operation of torch, called from Python
@@ -20,6 +27,7 @@ A figure over several number types is formed where the run has all that the suit
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from weft.bench.ratios import Ratio, against_copy, geomean, largest, over_floor, part, per_byte, relative, smallest
 from weft.bench.records import CONTRACT, Run
@@ -68,6 +76,62 @@ def dense(run: Run) -> Figures:
         found |= _products("dense", run)
     for types in dict.fromkeys(_type(group) for group in run.groups):
         found |= _products(f"dense.{types}", part(run, (types, f"{types}.small")))
+    return found
+
+
+def epilogue(run: Run) -> Figures:
+    """A fused bias and ReLU against the bare product."""
+    found: Figures = {}
+    by_name = {case.name: case for case in run.cases}
+    plain = by_name.get("plain")
+    for name in ("relu", "bias-relu", "bias-relu-as-c"):
+        mine = by_name[name].measured(run.ours) if name in by_name else None
+        for contender in run.contenders:
+            theirs = plain.measured(contender) if plain else None
+            if mine and theirs:
+                other = "plain" if contender == run.ours else contender
+                found[f"epilogue.{name.replace('-', '_')}_vs_{other}"] = geomean([Ratio(theirs.samples, mine.samples)])
+    return found
+
+
+def algebra(run: Run) -> Figures:
+    """Rates on a square product, and peers on TCCG."""
+    found: Figures = {}
+    squares = {case.name: case for case in run.cases if not case.name.startswith("tccg")}
+    for name, case in squares.items():
+        if mine := case.measured(run.ours):
+            rate = Ratio((case.work["flops"] / 1e12,), mine.samples)
+            found[f"algebra.{name.replace('-', '_')}_fp32_tops"] = geomean([rate])
+        for peer in run.peers:
+            if ratios := relative(replace(run, cases=[case]), peer):
+                found[f"algebra.{name.replace('-', '_')}_vs_{peer}"] = geomean(ratios)
+    quick, direct = (squares[name].measured(run.ours) if name in squares else None for name in ("log", "log-direct"))
+    if quick and direct:
+        found["algebra.log_vs_direct"] = geomean([Ratio(direct.samples, quick.samples)])
+    suite = replace(run, cases=[case for case in run.cases if case.name.startswith("tccg")])
+    for peer in run.peers:
+        if ratios := relative(suite, peer):
+            found[f"algebra.max_plus_vs_{peer}_min"] = smallest(ratios)
+            found[f"algebra.max_plus_vs_{peer}_geomean"] = geomean(ratios)
+    return found
+
+
+def numbers(run: Run) -> Figures:
+    """Complex numbers against peers, integers against half precision."""
+    found: Figures = {}
+    names = {"complex64": "complex64.ieee_", "complex128": "complex128.", "complex64_tf32": "complex64.tf32_"}
+    for group, name in names.items():
+        for peer in run.peers:
+            if ratios := relative(run, peer, group):
+                found[f"{name}vs_{peer}_min"] = smallest(ratios)
+                found[f"{name}gm_{peer}"] = geomean(ratios)
+    by_group = {case.group: case for case in run.cases}
+    half, whole = by_group.get("fp16_fp16"), by_group.get("int8_int32")
+    fastest = [result for name in run.contenders if half and (result := half.measured(name))]
+    mine = whole.measured(run.ours) if whole else None
+    if fastest and mine:
+        best = min(fastest, key=lambda result: result.seconds.value)
+        found["int8.vs_fp16"] = geomean([Ratio(best.samples, mine.samples)])
     return found
 
 
@@ -127,5 +191,8 @@ SUITE_FIGURES: Mapping[str, Callable[[Run], Figures]] = {
     "permute": permute,
     "transpose": transpose,
     "dense": dense,
+    "epilogue": epilogue,
+    "algebra": algebra,
+    "numbers": numbers,
     "call": call,
 }

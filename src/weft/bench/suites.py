@@ -6,6 +6,9 @@
     dense         products of dense matrices: square, wide, tall, growing and thin, and the transposition states
     permute       permutations of ranks 2 to 8 and the reversal of 2^25, fused ones, the thesis's transpositions
     transpose     matrices transposed in place, square and rectangular
+    epilogue      a bias and a ReLU behind a product
+    algebra       max-plus and logarithms in the place of products and sums
+    numbers       complex numbers and integers
     call          what the host does for one call, on tensors too small to matter
 
 A suite is data: what kind its cases are of, which number types it may be asked for, and a function that makes its
@@ -170,6 +173,18 @@ def _transpose(types: Sequence[str]) -> list[Entry]:
     return found
 
 
+def _epilogue(types: Sequence[str]) -> list[Entry]:
+    return [Entry(case, case.name, "plain") for case in cases.epilogues()]
+
+
+def _algebra(types: Sequence[str]) -> list[Entry]:
+    return [Entry(case, case.algebra, case.name) for case in cases.algebras()]
+
+
+def _numbers(types: Sequence[str]) -> list[Entry]:
+    return [Entry(case, group, case.name) for group, case in cases.numbers()]
+
+
 def _call(types: Sequence[str]) -> list[Entry]:
     return [Entry(case, "call", case.name) for case in cases.tiny()]
 
@@ -208,6 +223,13 @@ SUITES: dict[str, Suite] = {
         types={name: MOVED[name] for name in ("fp16", "fp32", "fp64")},
         usual=("fp16", "fp32", "fp64"),
     ),
+    "epilogue": Suite(
+        "a half-precision product of 4096 with a bias and a ReLU, beside cuBLAS without", _epilogue, peers=("cublas",)
+    ),
+    "algebra": Suite(
+        "max-plus and logarithms, beside torch.compile of all pairs reduced", _algebra, peers=("compile",)
+    ),
+    "numbers": Suite("complex numbers on some of TCCG, integers beside half precision", _numbers),
     "call": Suite(
         "what the host does for each call of a plan, of weft.contract and of torch.einsum, on tiny tensors",
         _call,

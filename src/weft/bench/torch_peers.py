@@ -68,6 +68,8 @@ class _TorchPeer:
     name: str
 
     def prepare(self, case: Case, tensors: Tensors) -> Prepared | str:
+        if case.algebra != "plus_times":
+            return f"products and sums alone, not {case.algebra}"
         try:
             run = self.way(case, tensors)
             run(*tensors)  # torch says what it lacks when it is called, not before
@@ -147,6 +149,29 @@ class CompiledEinsum(_TorchPeer):
     def __init__(self, backend: str = "inductor") -> None:
         self._backend = backend
 
+    def prepare(self, case: Case, tensors: Tensors) -> Prepared | str:
+        return super().prepare(case, tensors) if case.algebra == "plus_times" else self._broadcast(case, tensors)
+
+    def _broadcast(self, case: Case, tensors: Tensors) -> Prepared | str:
+        """Another algebra: all pairs broadcast and reduced, which the compiler makes one kernel that stores no pair."""
+        hooks = (case.a_fn, case.b_fn, case.c_fn, case.epilogue, case.add)
+        twice = any(len(set(term)) < len(term) for term in case.notation.inputs)
+        if any(hooks) or twice or case.algebra not in BROADCAST:
+            return f"no broadcast of {case.algebra} with all that this case has"
+        ways = []
+        refused = {}
+        torch.compiler.reset()
+        for label, inner_last in (("k last", True), ("k before n", False)):
+            whole = composed(case, broadcast(case, inner_last=inner_last))
+            run: Call = torch.compile(whole, fullgraph=True, dynamic=False, backend=self._backend)
+            try:
+                run(*tensors)
+            except RuntimeError as error:
+                refused[label] = first_line(error)
+            else:
+                ways.append(Way(label, run))
+        return Prepared(ways, refused) if ways else "; ".join(refused.values())
+
     def way(self, case: Case, tensors: Tensors) -> Call:
         text = einsum_text(case)
         torch.compiler.reset()  # or the compiler gives up after so many shapes of one function
@@ -162,6 +187,35 @@ class Ttgt(_TorchPeer):
 
     def way(self, case: Case, tensors: Tensors) -> Call:
         return composed(case, matrix_form(case, tensors))
+
+
+#: Algebras that torch has a reduction for: how pairs are made, and how they are reduced along a dimension.
+BROADCAST: dict[str, tuple[Product, Callable[[torch.Tensor, tuple[int, ...]], torch.Tensor]]] = {
+    "max_plus": (torch.add, torch.amax),
+    "min_plus": (torch.add, torch.amin),
+    "log": (torch.add, torch.logsumexp),
+    "log_direct": (torch.add, torch.logsumexp),
+}
+
+
+def broadcast(case: Case, *, inner_last: bool) -> Product:
+    """The case in another algebra: all pairs of elements, reduced along D's missing modes, which come last or before
+    D's last mode. No label may stand twice in an operand.
+    """
+    combine, reduce = BROADCAST[case.algebra]
+    output = case.notation.output
+    missing = [label for label in case.extents if label not in output]
+    at = len(output) if inner_last else len(output) - 1
+    labels = [*output[:at], *missing, *output[at:]]
+    dims = tuple(range(at, at + len(missing)))
+    orders = [[term.index(label) for label in labels if label in term] for term in case.notation.inputs]
+    spread = [tuple(slice(None) if label in term else None for label in labels) for term in case.notation.inputs]
+
+    def product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        left, right = x.permute(orders[0])[spread[0]], y.permute(orders[1])[spread[1]]
+        return reduce(combine(left, right), dims)
+
+    return product
 
 
 def matrix_form(case: Case, tensors: Tensors) -> Product:

@@ -3,24 +3,31 @@
     tccg()     the 48 contractions of the TCCG suite
     general()  small ones, odd and empty extents first: every class of modes, number type, function, layout
     beyond()   what TCCG lacks, at sizes worth timing
+    epilogues(), algebras(), numbers()
+               functions with operands, algebras, complex numbers and integers, at sizes worth timing
     tiny()     a few so small that only the call itself takes time
 
 `scaled` makes a small case of a large one, `operands` makes its tensors.
 """
 
+from weft.cases.beside import algebras, epilogues, numbers
 from weft.cases.beyond import beyond
-from weft.cases.case import FUNCTIONS, Case, Operands, from_letters, operands, scaled
+from weft.cases.case import ALGEBRAS, FUNCTIONS, Case, Operands, from_letters, operands, scaled
 from weft.cases.general import general
 from weft.cases.suite import tccg, tiny
 
 __all__ = [
+    "ALGEBRAS",
     "FUNCTIONS",
     "Case",
     "Operands",
+    "algebras",
     "beyond",
+    "epilogues",
     "every",
     "from_letters",
     "general",
+    "numbers",
     "operands",
     "scaled",
     "tccg",

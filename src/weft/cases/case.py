@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import functional
 
+from weft.algebra import NAMED, Algebra
 from weft.spec.notation import Label, Notation, expand, from_sequences, parse
 from weft.testing import random_operand
 
@@ -49,6 +50,14 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
+#: Algebras by name, as `weft.contract` takes them. "log_direct" is the logarithm's algebra as anybody would write it
+#: down: weft does not recognise "log" in it, which has a way of its own through matrix products.
+ALGEBRAS: dict[str, str | Algebra] = {
+    **{name: name for name in NAMED},
+    "log_direct": Algebra(lambda x, y: y + x, torch.logaddexp, "lowest", "log_direct"),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """One contraction with everything that a call needs but the values."""
@@ -67,6 +76,8 @@ class Case:
     beta: float | complex = 1.0
     add: bool = False  # whether there is a C, of D's type
     c_ones: tuple[int, ...] = ()  # dimensions along which C has extent 1
+    c_as: str = ""  # the name of an operand of the epilogue, as which C is added there; empty: it is the addend C
+    algebra: str = "plus_times"  # by its name in ALGEBRAS
     conjugate: tuple[bool, bool] = (False, False)
     layouts: tuple[str, str, str, str] = ("contiguous",) * 4  # of A, B, C, D: weft.testing.LAYOUTS
     tags: frozenset[str] = frozenset()
@@ -100,13 +111,15 @@ class Case:
         return math.prod(self.extents.values())
 
     def options(self) -> dict[str, Any]:
-        """The keyword arguments of `weft.contract` for this case, but for `c` and `out`."""
+        """The keyword arguments of `weft.contract` for this case, but for `c` and `out`; C is the addend."""
         options: dict[str, Any] = {"out_dtype": self.dtypes[2], "precision": self.precision}
         options["accumulate"] = self.accumulate
         options["alpha"], options["beta"] = self.alpha, self.beta
         for hook in ("a_fn", "b_fn", "c_fn", "epilogue"):
             name = getattr(self, hook)
             options[hook] = FUNCTIONS[name] if name else None
+        if self.algebra != "plus_times":
+            options["algebra"] = ALGEBRAS[self.algebra]
         return options
 
 

@@ -1,0 +1,70 @@
+"""What matrices cannot do alone, at sizes worth timing: functions with operands, algebras, and other numbers.
+
+epilogues()    one product with and without a bias and a ReLU
+algebras()     max-plus and logarithms on a product, max-plus on some of TCCG
+numbers()      complex ones on some of TCCG, and integers beside half precision: (group, case)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+
+import torch
+
+from weft.cases.case import Case, from_letters
+from weft.cases.suite import tccg
+
+EXTENT = 4096  # of the square products
+MAX_PLUS = (1, 4, 9, 13, 20, 31)  # numbers of TCCG
+COMPLEX = (20, 24, 30)
+COMPLEX_TF32 = (1, 4, 9, 13, 16, 19, 20, 24, 30, 31, 40)
+
+_HALF = (torch.float16,) * 3
+_SQUARE = dict.fromkeys("mkn", EXTENT)
+
+
+@cache
+def epilogues() -> tuple[Case, ...]:
+    """``relu(A B + bias)`` in float16, the bias as an operand of the epilogue and as C, and the product without."""
+    plain = from_letters("plain", "mk,kn->mn", "epilogue", **_SQUARE, dtypes=_HALF)
+    biased = replace(plain, name="bias-relu", epilogue="relu", add=True, c_ones=(0,), c_as="bias")
+    return (
+        plain,
+        replace(plain, name="relu", epilogue="relu"),
+        biased,
+        replace(biased, name="bias-relu-as-c", c_as=""),
+    )
+
+
+@cache
+def algebras() -> tuple[Case, ...]:
+    """In float32. "log" and "log-direct" are the same sums, by matrix products and term by term."""
+    product = from_letters("product", "mk,kn->mn", "algebra", **_SQUARE)
+    squares = {"max-plus": "max_plus", "log": "log", "log-direct": "log_direct"}
+    single = tccg(torch.float32, torch.float32)
+    return (
+        *(replace(product, name=name, algebra=algebra) for name, algebra in squares.items()),
+        *(replace(single[at - 1], algebra="max_plus") for at in MAX_PLUS),
+    )
+
+
+@cache
+def numbers() -> tuple[tuple[str, Case], ...]:
+    """(group, case): number types as `weft.bench.suites.PAIRS` names them."""
+    return tuple(_numbers())
+
+
+def _numbers() -> Iterator[tuple[str, Case]]:
+    single, double = torch.complex64, torch.complex128
+    for group, dtype, precision, chosen in (
+        ("complex64", single, None, COMPLEX),
+        ("complex64_tf32", single, "tf32", COMPLEX_TF32),
+        ("complex128", double, None, COMPLEX),
+    ):
+        suite = tccg(dtype, dtype, precision)
+        yield from ((group, suite[at - 1]) for at in chosen)
+    product = from_letters("product", "mk,nk->mn", "integer", **_SQUARE, dtypes=_HALF)
+    yield "fp16_fp16", product
+    yield "int8_int32", replace(product, dtypes=(torch.int8, torch.int8, torch.int32))
