@@ -17,6 +17,7 @@ from weft.fn.activations import DECOMPOSITIONS
 from weft.fn.device_code import jit_function
 from weft.fn.emit import emit
 from weft.fn.identity import canonical
+from weft.fn.lowering import ELEMENTARY
 from weft.fn.record import record
 from weft.fn.selection import LOWERINGS
 
@@ -44,6 +45,11 @@ class Pointwise(ABC):
 
         Casts and constants are none. Counted apart from the flops of the contraction.
         """
+
+    @property
+    @abstractmethod
+    def elementary(self) -> int:
+        """How many of `flops` are elementary functions (exponentials, roots, ...), which cost many instructions."""
 
     @property
     @abstractmethod
@@ -88,9 +94,18 @@ class RecordedFunction(Pointwise):
 
     @cached_property
     def flops(self) -> int:
+        return sum(name not in _FREE for name in self._calls)
+
+    @cached_property
+    def elementary(self) -> int:
+        return sum(name in ELEMENTARY for name in self._calls)
+
+    @cached_property
+    def _calls(self) -> tuple[str, ...]:
+        """Names of the operations, in order."""
         graph = self._graph if self._is_complex else self._primitive
         calls = (node.target._schema.name for node in graph.nodes if node.op == "call_function")
-        return sum(name.removeprefix("aten::") not in _FREE for name in calls)
+        return tuple(name.removeprefix("aten::") for name in calls)
 
     @cached_property
     def source(self) -> str:
@@ -142,7 +157,7 @@ class RecordedFunction(Pointwise):
 class TritonFunction(Pointwise):
     """A `@triton.jit` function, taken as it is: no result dtype but the value's, flops unknown and given as 0."""
 
-    flops = 0
+    flops = elementary = 0
 
     def __init__(self, function: Any, identity: str, inputs: Sequence[str], dtypes: Sequence[torch.dtype]) -> None:
         self.identity = identity
