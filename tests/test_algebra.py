@@ -11,6 +11,7 @@ import torch
 
 import weft
 from weft.algebra import NAMED, plus_times_mod
+from weft.hypothetical import hypothetical
 from weft.testing import check_algebra, random_operand
 
 ON = {"backend": "reference"}
@@ -236,6 +237,29 @@ def test_with_operands_and_several_results() -> None:
     )  # fmt: skip
     assert torch.equal(d, direct("max_plus", a + torch.arange(7), b))
     assert torch.equal(twice, 2 * d + torch.arange(5)[:, None])
+
+
+def test_explained() -> None:
+    plan = weft.plan(
+        "mk,kn->mn", torch.ones(4, 5), torch.ones(5, 6), c=torch.ones(4, 6), algebra="max_plus",
+        epilogue=lambda x, bias, i: (x + bias, i), operands={"bias": ("n", torch.ones(6))}, indices={"i": "m"}, **ON,
+    )  # fmt: skip
+    text = plan.explain()
+    assert "D[mn], output 1 = epilogue(reduce(reduce[k] combine(A[mk], B[kn]), C[mn]), bias, i)" in text
+    assert "in the algebra max_plus" in text
+    assert "bias, operand along n, float32" in text
+    assert "i, coordinate along m, int32" in text
+    assert "output 1, a further result, int32" in text
+
+
+def test_described_without_tensors() -> None:
+    extents = {"m": 4, "n": 6, "k": 5}
+    options: dict[str, Any] = {"epilogue": lambda x, bias, i: x + bias * i, "indices": {"i": "m"}, "algebra": "log"}
+    request = hypothetical("mk,kn->mn", extents, operands={"bias": ("n", torch.float16)}, target="sm_90", **options)
+    real = weft.plan(
+        "mk,kn->mn", torch.ones(4, 5), torch.ones(5, 6), operands={"bias": ("n", torch.ones(6).half())}, **options, **ON
+    )
+    assert request.contraction(None, real.contraction.d) == real.contraction
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from weft.algebra import Algebra, find
 from weft.errors import NotationError, ShapeError, UnsupportedError
 from weft.plan.options import Options, resolved
 from weft.plan.plan import Request
@@ -37,24 +38,32 @@ def hypothetical(
     a_fn: Function | None = None,
     b_fn: Function | None = None,
     epilogue: Function | None = None,
+    operands: Mapping[str, tuple[str, torch.dtype]] | None = None,
+    indices: Mapping[str, str] | None = None,
+    algebra: str | Algebra = "plus_times",
     workspace_limit: int | None = None,
     backend: str = "auto",
     target: str | None = None,
 ) -> Request:
     """The request that `weft.contract` makes of two contiguous operands of `dtype` whose labels have these extents.
 
-    Options as for `weft.contract`. `target`, one of `TARGETS`, asks for a plan of the Triton backend for that GPU,
-    wherever this runs; without it `backend` "auto" is Triton's where there is a GPU, else the CPU's. Raises the errors
-    of `weft.contract`. Nothing is allocated: the operands are meta tensors.
+    Options as for `weft.contract`; `operands` has a dtype in the place of each tensor. `target`, one of
+    `TARGETS`, asks for a plan of the Triton backend for that GPU, wherever this runs; without it `backend` "auto" is
+    Triton's where there is a GPU, else the CPU's. Raises the errors of `weft.contract`. Nothing is allocated: the
+    operands are meta tensors.
     """
     notation = _read(equation)
     _check_labels(notation, extents)
     shapes = [[extents[str(label)] for label in term] for term in notation.inputs]
     a, b = (torch.empty(shape, dtype=dtype, device="meta") for shape in shapes)
     chosen, device, planned_for = _placed(backend, target)
+    beside = {
+        name: (modes, torch.empty([extents.get(label, 1) for label in modes], dtype=kind, device="meta"))
+        for name, (modes, kind) in (operands or {}).items()
+    }
     # The oracle takes tensors on any device, so its request can be made of meta tensors; then it is sent elsewhere.
     options = Options(
-        out_dtype, precision, accumulate, (a_fn, b_fn, None, epilogue),
+        out_dtype, precision, accumulate, (a_fn, b_fn, None, epilogue), beside, indices or {}, find(algebra),
         workspace_limit=workspace_limit, backend="reference",
     )  # fmt: skip
     request = resolved(notation, equation, a, b, options)

@@ -53,7 +53,7 @@ def explain(request: Request, contraction: Contraction, choice: Choice | None) -
         _operation(request, contraction),
         section("modes", _modes(contraction)),
         section("types", _types(contraction)),
-        section("fused", _fused(hooks)),
+        section("fused", [*_fused(hooks), *_beside(contraction)]),
         section("work", _work(work)),
         section("roof", _roof(contraction, known, floor) if known is not None and floor is not None else [unknown]),
         section("plan", chosen(request.workspace_limit, choice, floor)),
@@ -87,20 +87,31 @@ def _operation(request: Request, contraction: Contraction) -> list[str]:
 def _formula(request: Request, contraction: Contraction) -> str:
     """The operation as it is written down, with the functions and modes it has."""
 
-    def factor(name: str, labels: Sequence[object], hook: str, function: object, conjugate: bool) -> str:
+    def applied(hook: str, function: object, args: Sequence[int], text: str) -> str:
+        beside = "".join(f", {contraction.extras[at].name}" for at in args)
+        return f"{hook}({text}{beside})" if function is not None else text
+
+    def factor(
+        name: str, labels: Sequence[object], hook: str, function: object, args: Sequence[int], conjugate: bool = False
+    ) -> str:
         text = f"{name}[{term_text(tuple(labels))}]"
-        text = f"conj({text})" if conjugate else text
-        return f"{hook}({text})" if function is not None else text
+        return applied(hook, function, args, f"conj({text})" if conjugate else text)
 
     first, second = request.notation.inputs
     output = request.notation.output
-    a = factor("A", first, "a_fn", contraction.a_fn, contraction.conjugate_a)
-    b = factor("B", second, "b_fn", contraction.b_fn, contraction.conjugate_b)
+    a = factor("A", first, "a_fn", contraction.a_fn, contraction.a_args, contraction.conjugate_a)
+    b = factor("B", second, "b_fn", contraction.b_fn, contraction.b_args, contraction.conjugate_b)
     summed = tuple(label for label in dict.fromkeys((*first, *second)) if label not in output)
-    total = f"alpha * {f'sum[{term_text(summed)}] ' if summed else ''}{a} * {b}"
-    if contraction.c is not None:
-        total += f" + beta * {factor('C', output, 'c_fn', contraction.c_fn, False)}"
-    return f"D[{term_text(output)}] = {f'epilogue({total})' if contraction.epilogue is not None else total}"
+    c = factor("C", output, "c_fn", contraction.c_fn, contraction.c_args) if contraction.c is not None else ""
+    if contraction.algebra is None:
+        total = f"alpha * {f'sum[{term_text(summed)}] ' if summed else ''}{a} * {b}{f' + beta * {c}' if c else ''}"
+    else:
+        total = f"{f'reduce[{term_text(summed)}] ' if summed else ''}combine({a}, {b})"
+        total = f"reduce({total}, {c})" if c else total
+    total = applied("epilogue", contraction.epilogue, contraction.epilogue_args, total)
+    results = "".join(f", {contraction.extras[at].name}" for at in contraction.outputs)
+    algebra = f"  in the algebra {contraction.algebra.name}" if contraction.algebra is not None else ""
+    return f"D[{term_text(output)}]{results} = {total}{algebra}"
 
 
 def _modes(contraction: Contraction) -> list[str]:
@@ -158,6 +169,18 @@ def _fused(hooks: Sequence[_Hook]) -> list[str]:
     return lines
 
 
+def _beside(contraction: Contraction) -> list[str]:
+    """One line for each operand, coordinate and further result."""
+    lines = []
+    for at, extra in enumerate(contraction.extras):
+        along = [mode.name for mode in contraction.modes if mode.strides.extra[at]]
+        where = f"along {', '.join(along)}" if along else "the same everywhere"
+        kind = "coordinate" if extra.kind == "index" else "operand"
+        text = f"{extra.name}, a further result" if extra.kind == "output" else f"{extra.name}, {kind} {where}"
+        lines.append(f"{text}, {dtype_name(extra.dtype)}")
+    return lines
+
+
 def function_name(raw: object) -> str:
     name = getattr(raw, "__name__", None) or type(raw).__name__
     return "a lambda" if name == "<lambda>" else str(name)
@@ -194,13 +217,26 @@ def chosen(workspace_limit: int | None, choice: Choice | None, floor: Floor | No
     if choice is None:
         return ["the oracle in float64, complex128 or int64: nothing is chosen and no time is predicted"]
     best = choice.best
-    predicted = f"predicted {duration(best.seconds)}"
+    predicted = f"predicted {duration(best.seconds)}{' (not tuned)' if choice.origin.source == 'model' else ''}"
     if floor is not None and floor.seconds > best.seconds:
         predicted += " (under the floor: the model or the ceilings are off on this machine)"
     elif floor is not None:
         predicted += f", of which the floor is {share(floor.efficiency(best.seconds))}"
     limit = f" (limit {si(workspace_limit, 'B')})" if workspace_limit is not None else ""
-    return [str(best.schedule), f"{predicted}; workspace_bytes = {best.schedule.workspace_bytes}{limit}"]
+    predicted += f"; workspace_bytes = {best.schedule.workspace_bytes}{limit}"
+    if choice.origin.source == "model":
+        return [str(best.schedule), predicted]
+    return [str(best.schedule), predicted, _measured(choice, floor)]
+
+
+def _measured(choice: Choice, floor: Floor | None) -> str:
+    """What a tuning found of the chosen schedule, and when."""
+    seconds, origin = choice.best.measured, choice.origin
+    how = "tuned just now" if origin.source == "tuned" else f"stored by the tuning of {origin.date[:10]}"
+    if seconds is None:
+        return how
+    part = f", of which the floor is {share(floor.efficiency(seconds))}" if floor is not None else ""
+    return f"measured {duration(seconds)}{part}; {how}"
 
 
 def candidates(choice: Choice | None) -> list[str]:
@@ -208,10 +244,13 @@ def candidates(choice: Choice | None) -> list[str]:
         return []
     shown = choice.ranked[:CANDIDATES_SHOWN]
     times = [duration(candidate.seconds) for candidate in shown]
+    if any(candidate.measured is not None for candidate in shown):
+        found = [duration(each.measured) if each.measured is not None else "unknown" for each in shown]
+        times = [f"{time} predicted, {measured} measured" for time, measured in zip(times, found, strict=True)]
     width = max(map(len, times))
     lines = [f"{time:>{width}}  {candidate.schedule}" for time, candidate in zip(times, shown, strict=True)]
     rest = len(choice.ranked) - len(shown)
-    return [*lines, f"... and {rest} slower ones"] if rest else lines
+    return [*lines, f"... and {rest} {'slower ones' if choice.origin.source == 'model' else 'more'}"] if rest else lines
 
 
 def excluded(choice: Choice | None, workspace_limit: int | None) -> list[str]:
