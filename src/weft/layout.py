@@ -134,7 +134,7 @@ def transpose_(x: Any, dims: Sequence[int] = (-2, -1), *, alpha: Scalar = 1.0, b
     Every element is read and written once where matrices are square, else two or three times; on the GPU up to six
     times where the extents have no divisor that suits. The workspace does not grow with the matrix: on the CPU it is at
     most 4 MiB for each of up to 8 threads and 4 MiB beside (more, in proportion to the shorter side, from 16 Ki
-    elements along that side on); on the GPU an eighth of the matrix, but at least 8 and at most 32 MiB (see
+    elements along that side on); on the GPU an eighth of `x`, but at least 8 and at most 32 MiB (see
     `weft.kernels.transpose`).
 
     `dims`: the two dimensions. `alpha`: applied in `x`'s type, half precision by way of float32 and integers in int64.

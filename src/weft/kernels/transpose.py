@@ -1,12 +1,12 @@
 """Matrices transposed in place on the GPU.
 
-Square ones: each element is read once and written once, nothing is allocated. Others: a matrix that fits into the
-workspace goes out transposed and comes back; a larger one is taken apart into squares or panels, see `transpose_way`,
-and its elements are moved two to six times.
+Square ones: each element is read once and written once, nothing is allocated. Others: those that fit into the
+workspace go out transposed and come back; larger ones are taken apart into squares or panels, see `transpose_way`, and
+their elements are moved two to six times.
 
-Workspace of a call: for a matrix of B bytes at most max(8 MiB, min(B / 8, 32 MiB)), freed when it returns. Beside it
-tables of 8 bytes for each chunk that changes places, rarely more than 8 MiB and never a part of the matrix, stay for
-the next matrix of the same shape, those of the last 8 shapes.
+Workspace of a call: for matrices of B bytes in all at most max(8 MiB, min(B / 8, 32 MiB)), free again when it returns.
+Beside it tables of 8 bytes for each chunk that changes places, rarely more than 8 MiB, stay for the next matrix of the
+same shape; those of the last 8 shapes do.
 """
 
 from __future__ import annotations
@@ -45,9 +45,8 @@ def rectangular_(matrices: torch.Tensor, alpha: Scalar = 1) -> None:
     """
     _, rows, columns = matrices.shape
     seen = matrices if alpha != 1 or matrices.itemsize > 8 else matrices.view(_WORDS[matrices.itemsize])
-    size = rows * columns * seen.itemsize
-    workspace = workspace_bytes(size)
-    if size <= workspace:
+    workspace = workspace_bytes(seen.numel() * seen.itemsize)
+    if rows * columns * seen.itemsize <= workspace:
         through_buffer_(seen, workspace, alpha)
         return
     way = transpose_way.choose(rows, columns, seen.itemsize, workspace)

@@ -33,7 +33,9 @@ def through_buffer_(matrices: torch.Tensor, buffer_bytes: int, alpha: Scalar) ->
     """Transpose dense matrices (batch, rows, columns), as many at a time as fit into the buffer; at least one."""
     batch, rows, columns = matrices.shape
     step, base = matrices.stride(2), int(matrices.storage_offset())
-    together = min(max(buffer_bytes // (rows * columns * matrices.itemsize), 1), batch)
+    if batch == 0:
+        return
+    together = _even(batch, max(buffer_bytes // (rows * columns * matrices.itemsize), 1))
     buffer = torch.empty((together, columns, rows), dtype=matrices.dtype, device=matrices.device)
     for start in range(0, batch, together):
         out = matrices[start : start + together]
@@ -68,14 +70,19 @@ def _slide(
     step, base = memory.stride(1), int(memory.storage_offset())
     room = max(buffer_bytes // memory.itemsize, 1)
     width = min(columns, room)
-    height = room // width if width == columns else 1
-    buffer = torch.empty(min(height, rows) * width, dtype=memory.dtype, device=memory.device)
+    height = _even(rows - 1, room // width) if width == columns else 1
+    buffer = torch.empty(height * width, dtype=memory.dtype, device=memory.device)
     blocks = [(i, j) for i in range(1, rows, height) for j in range(0, columns, width)]
     for i, j in blocks if first_to_last else reversed(blocks):
         shape = (min(height, rows - i), min(width, columns - j))
         full = buffer[: shape[0] * shape[1]].view(shape)
         move(memory.as_strided(shape, (pitch * step, step), base + (i * pitch + j) * step), full)
         move(full, memory.as_strided(shape, (new_pitch * step, step), base + (i * new_pitch + j) * step))
+
+
+def _even(count: int, most: int) -> int:
+    """How many of `count` to take at a time, at most `most`, so that all turns are nearly alike."""
+    return -(-count // -(-count // most))
 
 
 def _few_alignments(tensor: torch.Tensor) -> Layout:

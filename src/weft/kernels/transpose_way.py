@@ -52,9 +52,9 @@ class Way:
     seconds: float
 
 
-def workspace_bytes(matrix_bytes: int) -> int:
-    """What one call may use beside the matrix: an eighth of it, at least 8 MiB and at most 32 MiB."""
-    return min(max(matrix_bytes // 8, LEAST_WORKSPACE), MOST_WORKSPACE)
+def workspace_bytes(moved_bytes: int) -> int:
+    """What one call may use beside its matrices: an eighth of them, at least 8 MiB and at most 32 MiB."""
+    return min(max(moved_bytes // 8, LEAST_WORKSPACE), MOST_WORKSPACE)
 
 
 def parts(workspace: int) -> tuple[int, int]:
