@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+import weft
 from weft import cases
 from weft.cases.suite import tccg
 from weft.fn import trace
@@ -226,3 +227,24 @@ def test_a_permutation_is_bound_by_memory() -> None:
     floor = work_floor(permutation_work(x, x), ROOF)
     assert floor.memory == pytest.approx(2 * 4 * 2**28 / 4.3e12)
     assert floor.binds == "memory"
+
+
+def test_operands_and_further_results_are_traffic() -> None:
+    """Operands once, whatever they are broadcast along; coordinates cost nothing; each result is written."""
+    plan = weft.plan(
+        "mk,kn->mn", torch.ones(3, 5), torch.ones(5, 7), a_fn=lambda x, scale: x * scale,
+        epilogue=lambda x, bias, i: (x + bias, x > i),
+        operands={"scale": ("k", torch.ones(5).half()), "bias": ("n", torch.ones(7).double())}, indices={"i": "m"},
+        backend="reference",
+    )  # fmt: skip
+    work = contraction_work(plan.contraction)
+    assert (work.read_beside, work.write_beside) == (2 * 5 + 8 * 7, 21)
+    assert work.reads == 4 * (15 + 35) + 66
+    assert work.traffic == work.reads + 4 * 21 + 21
+
+
+def test_other_algebras_count_each_pair() -> None:
+    a, b = torch.ones(3, 5, 2), torch.ones(5, 7)
+    assert contraction_work(
+        weft.plan("mkl,kn->mn", a, b, algebra="max_plus", backend="reference").contraction
+    ).flops == (2 * 3 * 5 * 2 * 7)

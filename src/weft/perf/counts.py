@@ -1,17 +1,19 @@
 """Work and compulsory traffic of a contraction or permutation, from its description alone.
 
 Flops are those of multiply-adds, two each, as the literature counts 2 M N K; a complex multiply-add counts as its four
-real ones, real by complex as two. A mode reduced in one operand alone is summed there first, one flop an element: no
-algorithm needs more. Scaling by alpha and beta is left out, and functions are counted apart, once for each element
-they must be applied to.
+real ones, real by complex as two; in another algebra than plus-times each pair counts as one combination and one
+reduction. A mode reduced in one operand alone is summed there first, one flop an element: no algorithm needs more.
+Scaling by alpha and beta is left out, and functions are counted apart, once for each element they must be applied to.
 
 Bytes are compulsory: every distinct element that is needed is read once, D is written once, C is read only where
-beta is not zero. Real kernels move more; nothing moves less.
+beta is not zero; operands of functions and further results of an epilogue count like A and D. Real kernels move more;
+nothing moves less.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -31,15 +33,21 @@ class Work:
     read_b: int
     read_c: int
     write_d: int
+    read_beside: int = 0  # operands of functions
+    write_beside: int = 0  # what an epilogue yields after D
 
     @property
     def reads(self) -> int:
-        return self.read_a + self.read_b + self.read_c
+        return self.read_a + self.read_b + self.read_c + self.read_beside
+
+    @property
+    def writes(self) -> int:
+        return self.write_d + self.write_beside
 
     @property
     def traffic(self) -> int:
         """All bytes, read and written."""
-        return self.reads + self.write_d
+        return self.reads + self.writes
 
     @property
     def intensity(self) -> float:
@@ -73,6 +81,8 @@ def contraction_work(contraction: Contraction, *, beta: complex = 1) -> Work:
         read_b=b * contraction.b.dtype.itemsize,
         read_c=c * contraction.c.dtype.itemsize if contraction.c is not None else 0,
         write_d=outputs * contraction.d.dtype.itemsize,
+        read_beside=_operand_bytes(contraction, [] if empty_sum else [*contraction.a_args, *contraction.b_args], c > 0),
+        write_beside=sum(outputs * contraction.extras[at].dtype.itemsize for at in contraction.outputs),
     )
 
 
@@ -89,12 +99,24 @@ def permutation_work(x: Layout, d: Layout, fn: Pointwise | None = None) -> Work:
 
 
 def _elements(modes: tuple[Mode, ...], operand: int) -> int:
-    """Distinct elements of A (0), B (1) or C (2)."""
+    """Distinct elements of A (0), B (1), C (2) or an extra (4 and on)."""
     present = [mode for mode in modes if mode.strides[operand]]
     return distinct_elements([mode.extent for mode in present], [mode.strides[operand] for mode in present])
 
 
+def _operand_bytes(contraction: Contraction, prologues: Sequence[int], added: bool) -> int:
+    """Distinct elements of the operands that functions take; `added` says whether C is read. Coordinates are free."""
+    taken = {*prologues, *contraction.epilogue_args, *(contraction.c_args if added else ())}
+    return sum(
+        _elements(contraction.modes, 4 + at) * extra.dtype.itemsize
+        for at, extra in enumerate(contraction.extras)
+        if extra.kind == "operand" and at in taken
+    )
+
+
 def _product_flops(contraction: Contraction, outputs: int) -> int:
+    if contraction.algebra is not None:  # nothing says that lone modes may be reduced first
+        return 2 * outputs * contraction.k
     shared, flops = 1, 0
     alone = {0: False, 1: False}
     for mode in contraction.of_role(Role.K):

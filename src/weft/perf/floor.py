@@ -26,7 +26,7 @@ def work_floor(work: Work, ceilings: Ceilings, *, peak: float | None = None, in_
     return floor_time(
         work.flops,
         work.reads,
-        work.write_d,
+        work.writes,
         peak=peak,
         read=ceilings.best_read,
         write=ceilings.best_write,

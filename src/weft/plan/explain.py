@@ -187,12 +187,13 @@ def function_name(raw: object) -> str:
 
 
 def _work(work: Work) -> list[str]:
-    reads = [("A", work.read_a), ("B", work.read_b), ("C", work.read_c)]
-    read = " + ".join(f"{name} {si(size, 'B')}" for name, size in reads if size or name != "C")
+    reads = [("A", work.read_a), ("B", work.read_b), ("C", work.read_c), ("operands", work.read_beside)]
+    read = " + ".join(f"{name} {si(size, 'B')}" for name, size in reads if size or name in "AB")
+    further = f" and further results {si(work.write_beside, 'B')}" if work.write_beside else ""
     functions = f", and {si(work.function_flops, 'FLOP')} in functions" if work.function_flops else ""
     return [
         f"{si(work.flops, 'FLOP')} of products and sums{functions}",
-        f"{si(work.traffic, 'B')} at least: read {read}, write D {si(work.write_d, 'B')}",
+        f"{si(work.traffic, 'B')} at least: read {read}, write D {si(work.write_d, 'B')}{further}",
         f"operational intensity {si(work.intensity, 'FLOP/B')}",
     ]
 
