@@ -42,7 +42,8 @@ class Algebra:
 
     >>> import torch, weft
     >>> longest = weft.Algebra(torch.add, torch.maximum, identity="lowest", name="longest path")
-    >>> weft.contract("ik,kj->ij", torch.tensor([[1., 5.]]), torch.tensor([[4.], [1.]]), algebra=longest)
+    >>> a, b = torch.tensor([[1., 5.]]), torch.tensor([[4.], [1.]])
+    >>> weft.contract("ik,kj->ij", a, b, algebra=longest, backend="reference")
     tensor([[6.]])
     """
 
