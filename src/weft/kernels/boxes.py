@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from weft.kernels.cost import PROCESSORS, REGISTERS, SHARED_MEMORY, combine_seconds, compulsory_bytes
+from weft.kernels.cost import PROCESSORS, REGISTERS, SHARED_MEMORY, combine_seconds, compulsory_bytes, function_seconds
 from weft.kernels.geometry import A, B, Cut, D, Side, by_stride, cuts_text, rest, side
 from weft.kernels.matrix import widened
 from weft.kernels.launch import Box, KernelLaunch, common_reasons, contraction_constants, wide, wide_index
@@ -132,8 +132,6 @@ def supports(contraction: Contraction, target: Target) -> str | None:
     product = arithmetic.product
     if target.kind not in ("cuda", "interpreter") or target.capability < 90:
         return "the device has no tensor memory accelerator"
-    if contraction.a_fn is not None or contraction.b_fn is not None:
-        return "a function of A or B cannot be applied on the way of a box"
     if {contraction.a.dtype, contraction.b.dtype} != {product}:
         return f"A and B are not stored as {dtype_name(product)}, which they are multiplied in"
     if product not in (torch.float16, torch.bfloat16) and arithmetic.precision != "tf32":
@@ -175,15 +173,18 @@ def predict(contraction: Contraction, schedule: BoxesSchedule, target: Target) -
     processors = target.processors if target.processors > 1 else PROCESSORS
     tile_m, tile_n, tile_k = schedule.tile
     tasks = cut.blocks * cut.splits
-    waves = -(-tasks // processors)
-    flops = 2.0 * waves * processors * tile_m * tile_n * tile_k * cut.steps
+    uneven = -(-tasks // processors) * processors / tasks  # the busiest processor over the average
+    tiles = tasks * cut.steps * tile_k
+    flops = 2.0 * uneven * tiles * tile_m * tile_n
     size = contraction.arithmetic.product.itemsize
     smaller = min(1.0, tile_m * tile_n / (128 * 256)) ** 0.1  # less reuse of what comes from L2
     shallow = 1.0 if tile_k * size >= 128 else 0.95  # more steps for the same work
     busy = flops / (_RATE[size] * smaller * shallow)
     full_m, full_n = (_full(group, tile) for group, tile in ((schedule.a.outer, tile_m), (schedule.b.outer, tile_n)))
-    read = tasks * cut.steps * (tile_m * full_m + tile_n * full_n) * tile_k * size / L2_RATE
+    read = tiles * (tile_m * full_m + tile_n * full_n) * size / L2_RATE
     stored = compulsory_bytes(contraction) / MEMORY_RATE
+    busy *= (1.2 if contraction.a_fn is not None else 1.0) * (1.5 if contraction.b_fn is not None else 1.0)
+    busy += uneven * function_seconds(contraction, tiles * tile_m, tiles * tile_n, cut.blocks * tile_m * tile_n)
     joined = (busy**OVERLAP + read**OVERLAP + stored**OVERLAP) ** (1 / OVERLAP)
     return LAUNCH + joined + combine_seconds(schedule.workspace_bytes, schedule.splits)
 
@@ -194,7 +195,6 @@ def build(contraction: Contraction, schedule: BoxesSchedule, target: Target) -> 
 
     cut = boxes_cut(contraction, schedule, target)
     constants = contraction_constants(contraction, cut)
-    constants = {name: constants[name] for name in ("CUT", "C_FN", "EPILOGUE", "ACCUMULATE", "RESULT", "PRECISION")}
     tile_m, tile_n, tile_k = schedule.tile
     runs = {schedule.a.outer: tile_m, schedule.b.outer: tile_n, (schedule.k,): tile_k}
     boxes = (_box(contraction.a, A, schedule.a, runs), _box(contraction.b, B, schedule.b, runs))
@@ -349,8 +349,11 @@ def _splits(steps: int, blocks: int, processors: int) -> list[int]:
 def _padded(k: Side, blocks: int) -> Side:
     """The side of k with room for so many blocks: those past its end read zeros, rather than its start again."""
     slowest = max(k.axes, key=lambda axis: (axis.pitch, axis.blocks))
-    padded = slowest._replace(blocks=-(-blocks // slowest.pitch))
-    return k._replace(axes=tuple(padded if axis is slowest else axis for axis in k.axes))
+    wanted = -(-blocks // slowest.pitch)
+    if wanted == slowest.blocks:
+        return k
+    padded = slowest._replace(blocks=wanted, exact=False)
+    return k._replace(axes=tuple(padded if axis is slowest else axis for axis in k.axes), exact=False)
 
 
 def _side_cuts(reading: Reading, tile: int) -> list[Cut]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from weft.kernels.device import axis_start
+from weft.kernels.device import axis_start, side_mask
 from weft.kernels.matrix_kernel import locate, part_offsets, store_block
 
 
@@ -59,8 +59,11 @@ def boxes_kernel(
     alpha: tl.int64,  # bits, see `scalar`
     beta: tl.int64,
     CUT: tl.constexpr,  # boxes.BoxesCut
+    A_FN: tl.constexpr,
+    B_FN: tl.constexpr,
     C_FN: tl.constexpr,
     EPILOGUE: tl.constexpr,
+    PRODUCT: tl.constexpr,
     ACCUMULATE: tl.constexpr,
     RESULT: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -72,6 +75,7 @@ def boxes_kernel(
     A_BOX: tl.constexpr = CUT.a_box
     B_BOX: tl.constexpr = CUT.b_box
     TILE: tl.constexpr = (M.tile, N.tile)
+    depth = tl.arange(0, K.tile)
     for task in tl.range(tl.program_id(0), CUT.blocks * CUT.splits, CUT.programs, flatten=CUT.flatten):
         # (1) Find the block of D, and the share of its sum.
         batch_block, m_block, n_block = locate(task % CUT.blocks, M.blocks, N.blocks, CUT.group)
@@ -89,12 +93,22 @@ def boxes_kernel(
                 y = load_box(b, batch_block, n_block, k_block, BATCH, N, K, B_BOX, N.tile, K.tile).T
             else:
                 y = load_box(b, batch_block, n_block, k_block, BATCH, N, K, B_BOX, K.tile, N.tile)
+
+            # (3) Apply the functions in the product type. What lies past the end of k must stay zero.
+            if A_FN is not None:
+                x = A_FN(x).to(PRODUCT)
+                if not K.exact:
+                    x = tl.where(side_mask(k_block, depth, K)[None, :], x, 0)
+            if B_FN is not None:
+                y = B_FN(y).to(PRODUCT)
+                if not K.exact:
+                    y = tl.where(side_mask(k_block, depth, K)[:, None], y, 0)
             if CUT.widen:
                 x = x.to(ACCUMULATE)
                 y = y.to(ACCUMULATE)
             acc = tl.dot(x, y, acc, input_precision=PRECISION, out_dtype=ACCUMULATE)
 
-        # (3) Leave the part, or finish the block in two halves: what those are staged in fits beside the boxes.
+        # (4) Leave the part, or finish the block in two halves: what those are staged in fits beside the boxes.
         if CUT.splits > 1:
             tl.store(parts + part_offsets(task, CUT), acc)
         else:

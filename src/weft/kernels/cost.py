@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import torch
 
+from weft.fn import Pointwise
 from weft.kernels.geometry import Axis
 from weft.plan.schedule import Target
 from weft.spec import Contraction, Layout, Role
@@ -35,6 +36,8 @@ COMBINE_SECONDS = 5e-6  # the second kernel of a split sum
 REARRANGED = 1.3  # an operand shuffled in registers slows the matrix pipe by this
 PROCESSORS = 132  # of the device that the constants were fitted on
 REGISTERS, SHARED_MEMORY, WARPS = 65536, 227 * 1024, 64  # of one processor
+ISSUE_RATE = 2.6e13  # lanes of instructions per second
+ELEMENTARY_SLOTS = 20  # issue slots of an exponential or its like
 SECTOR, LINE, WIDEST = 32, 128, 16  # bytes
 
 # Flops per second, by product type and precision.
@@ -79,6 +82,7 @@ class Work:
     stage_bytes: int  # of shared memory
     matrix: bool = True  # on matrix units
     rearranged: bool = False  # an operand is shuffled in registers on its way
+    function_seconds: float = 0.0  # of the functions, were all processors equally busy
 
     @property
     def flops(self) -> float:
@@ -111,7 +115,8 @@ def _together(axes: Sequence[Axis], tensor: int) -> int:
     for axis in axes:
         rest = axis.tile
         for extent, stride in zip(axis.extents, axis.strides[tensor], strict=True):
-            pieces.append((stride, min(rest, extent), extent))
+            if stride:
+                pieces.append((stride, min(rest, extent), extent))
             rest = -(-rest // max(extent, 1))
     run = 1
     for stride, covered, extent in sorted(pieces):
@@ -133,12 +138,26 @@ def direct_seconds(contraction: Contraction, target: Target, work: Work) -> floa
         compulsory_bytes(contraction) / MEMORY_RATE,
         uneven * sum(access.sector_bytes for access in work.accesses) / L2_RATE,
         uneven * sum(access.cycles for access in work.accesses) / (processors * CLOCK),
-        uneven * work.flops / _rate(contraction, work),
+        uneven * (work.flops / _rate(contraction, work) + work.function_seconds),
         waves * (work.steps * STEP_SECONDS + BLOCK_SECONDS),
     )
     norm = OVERLAP[min(work.resident, len(OVERLAP)) - 1]
     slowest = max(pipes)
     return LAUNCH + slowest * sum((pipe / slowest) ** norm for pipe in pipes) ** (1 / norm)
+
+
+def function_seconds(contraction: Contraction, a: int, b: int, d: int) -> float:
+    """Seconds that functions take on so many elements of A, of B and of D, were all processors equally busy."""
+    slots = a * _slots(contraction.a_fn) + b * _slots(contraction.b_fn)
+    slots += d * (_slots(contraction.c_fn) + _slots(contraction.epilogue))
+    return slots / ISSUE_RATE
+
+
+def _slots(function: Pointwise | None) -> int:
+    """Issue slots that one element of a function takes, conversions included."""
+    if function is None:
+        return 0
+    return 3 + 2 * function.flops + ELEMENTARY_SLOTS * function.elementary
 
 
 def combine_seconds(workspace_bytes: int, splits: int) -> float:

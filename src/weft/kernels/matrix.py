@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from weft.kernels.cost import Work, combine_seconds, direct_seconds, tile_access
+from weft.kernels.cost import Work, combine_seconds, direct_seconds, function_seconds, tile_access
 from weft.kernels.geometry import A, B, C, Cut, D, Side, by_stride, cuts_text, nearest, rest, run_orders, side
 from weft.kernels.launch import MOST_PROGRAMS, KernelLaunch, common_reasons, contraction_constants, wide, wide_index
 from weft.plan.schedule import Candidates, Launch, Scalar, Target
@@ -168,6 +168,9 @@ def predict(contraction: Contraction, schedule: MatrixSchedule, target: Target) 
         warps=schedule.warps,
         stage_bytes=_product_bytes(contraction) * schedule.stages * (tile_m + tile_n) * tile_k,
         rearranged=cut.swap_k,
+        function_seconds=function_seconds(
+            contraction, blocks * steps * tile_m * tile_k, blocks * steps * tile_n * tile_k, cut.blocks * tile_m * tile_n
+        ),
     )
     return direct_seconds(contraction, target, work) + combine_seconds(schedule.workspace_bytes, cut.splits)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from weft.kernels.cost import Work, direct_seconds, tile_access
+from weft.kernels.cost import Work, direct_seconds, function_seconds, tile_access
 from weft.kernels.geometry import A, B, C, Cut, D, Side, by_stride, cuts_text, nearest, rest, run_orders, side
 from weft.kernels.launch import MOST_PROGRAMS, KernelLaunch, common_reasons, contraction_constants, wide, wide_index
 from weft.plan.schedule import Candidates, Target
@@ -79,10 +79,14 @@ def predict(contraction: Contraction, schedule: VectorSchedule, target: Target) 
     cut = vector_cut(contraction, schedule)
     blocks, steps = _programs(contraction, schedule), cut.k.blocks
     every = (*cut.r.axes, *cut.k.axes)
+    a, b = (
+        tile_access(layout, tensor, blocks * steps, every)
+        for tensor, layout in ((A, contraction.a), (B, contraction.b))
+    )
     work = Work(
         accesses=(
-            tile_access(contraction.a, A, blocks * steps, every),
-            tile_access(contraction.b, B, blocks * steps, every),
+            a,
+            b,
             tile_access(contraction.c, C, blocks, cut.r.axes),
             tile_access(contraction.d, D, blocks, cut.r.axes),
         ),
@@ -92,6 +96,10 @@ def predict(contraction: Contraction, schedule: VectorSchedule, target: Target) 
         warps=schedule.warps,
         stage_bytes=0,
         matrix=False,
+        function_seconds=function_seconds(
+            contraction, a.bytes // contraction.a.dtype.itemsize, b.bytes // contraction.b.dtype.itemsize,
+            blocks * cut.r.tile,
+        ),
     )
     return direct_seconds(contraction, target, work)
 
