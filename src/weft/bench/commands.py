@@ -64,7 +64,7 @@ def bench(
     budget: Annotated[float | None, typer.Option(min=0, help="Seconds of samples for each timing.")] = None,
     rrs: Annotated[float | None, typer.Option(min=0, help="Relative robust spread that ends a timing.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Of torch on a CPU.")] = None,
-    tune: Annotated[str | None, typer.Option(help="How weft's plans are tuned: see weft.plan.")] = None,
+    tune: Annotated[str | None, typer.Option(help="Plans by the cost model alone: model; tuned now: measure.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer cuTENSOR modes.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
     listed: Annotated[bool, typer.Option("--list", help="Show the suites, or the cases of SUITE, and end.")] = False,
@@ -94,7 +94,8 @@ def bench(
         ]
         usual: dict[str, Any] = {"mode": "hot", "budget": CPU_BUDGET} if on_cpu else {}
         sampling = usual | dict(found.sampling) | _given(mode=mode, budget=budget, rrs=rrs, threads=threads)
-        run = _measure(suite, sides, chosen, place, out or Path("out") / suite, bool(cases), resume, sampling)
+        folder = out or Path("out") / suite
+        run = _measure(suite, sides, chosen, place, folder, bool(cases), resume, sampling, tune)
         if run.ended == "interrupted":
             end("interrupted; what was measured is kept", INTERRUPTED)
         wrong = [f"{case.group} {case.name} ({said})" for case, said in run.failures()]
@@ -149,9 +150,11 @@ def _measure(
     selected: bool,
     resume: bool,
     sampling: dict[str, Any],
+    tune: str | None,
 ) -> Run:
     """Run the suite and write what came of it."""
     from weft.bench import report as reports
+    from weft.bench.ahead import compiling_ahead
     from weft.bench.checking import tolerance_text
     from weft.bench.environment import disclose
     from weft.bench.records import Run, continued, load, save
@@ -162,7 +165,7 @@ def _measure(
     known = device_ceilings(place)
     how = Sampling(**sampling)
     environment = disclose(
-        place, workloads=_workloads(suite, chosen, how.mode), correctness=tolerance_text(), ceilings=known,
+        place, workloads=_workloads(suite, chosen, how.mode, tune), correctness=tolerance_text(), ceilings=known,
         rrs=how.rrs, budget=how.budget,
     )  # fmt: skip
     name = str(device_stamp(place)["name"])
@@ -170,7 +173,9 @@ def _measure(
     run = Run(suite, name, names, environment, mode=how.mode, host=not how.capture, selected=selected)
     if resume:
         run = continued(run, load(folder))
-    with progress(f"bench {suite}", len(chosen) - len(run.cases)) as step:
+    left = run.missing(chosen)
+    ahead = compiling_ahead([] if run.host else left, place, tune)
+    with ahead, progress(f"bench {suite}", len(left)) as step:
         keep = partial(_keep, folder=folder)
         Runner(run, sides, place, known, how, find(suite).kind, begun=step, kept=keep).go(chosen)
     if run.cases:
@@ -203,10 +208,16 @@ def _one_line(run: Run, case: CaseRecord) -> str:
     return f"{case.group:>10} {case.name:<24} {', '.join(times)}"
 
 
-def _workloads(suite: str, chosen: list[Entry], mode: str) -> dict[str, Any]:
+def _workloads(suite: str, chosen: list[Entry], mode: str, tune: str | None) -> dict[str, Any]:
+    plans = {
+        None: "the stored winner of an earlier tuning, else the cost model's choice",
+        "model": "the cost model's choice",
+        "measure": "tuned in this run where no winner was stored",
+    }
     return {
         "suite": suite,
         "cases": len(chosen),
+        "plans of weft": plans.get(tune, tune),
         "scaled": any(entry.scaled for entry in chosen),
         "extents, types, functions and layouts": "with each case",
         "inputs": f"normal random values, seed 0; further sets copy them to other addresses; {mode}; results lie in "

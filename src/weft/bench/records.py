@@ -11,14 +11,17 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from weft.bench.statistics import Interval, Summary, summarise
 from weft.errors import WeftError
+
+if TYPE_CHECKING:
+    from weft.bench.suites import Entry
 
 FORMAT = 1
 MODEL = "weft-model"  # weft itself with plans that its cost model alone has chosen
@@ -131,6 +134,11 @@ class Run:
             if theirs is not None and mine is not None and group in (None, case.group):
                 found.append((case, theirs, mine))
         return found
+
+    def missing(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Those of a suite's entries that are not among the cases yet."""
+        there = {(case.group, case.name) for case in self.cases}
+        return [entry for entry in entries if (entry.group, entry.case.name) not in there]
 
     @property
     def scaled(self) -> bool:

@@ -55,13 +55,11 @@ class Runner:
 
         An interruption (Ctrl-C) or a GPU that no longer answers ends the run early and is noted in it.
         """
-        there = {(case.group, case.name) for case in self.run.cases}
         try:
             with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
-                for entry in entries:
-                    if (entry.group, entry.case.name) not in there:
-                        self._case(entry)
-                        self.kept(self.run)
+                for entry in self.run.missing(entries):
+                    self._case(entry)
+                    self.kept(self.run)
             self.run.ended = "finished"
         except KeyboardInterrupt:
             self.run.ended = "interrupted"
@@ -153,6 +151,10 @@ class Runner:
     def _too_large(self, problem: Problem) -> str:
         """Why a case does not fit into the device's memory; empty where it does."""
         if self.device.type != "cuda":
+            return ""
+        free, _ = torch.cuda.mem_get_info(self.device)
+        kept = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+        if 2 * problem.memory <= free + kept:  # collecting takes longer than many a case
             return ""
         gc.collect()
         torch.cuda.empty_cache()

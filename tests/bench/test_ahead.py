@@ -1,0 +1,99 @@
+"""What is compiled ahead is what weft will launch: the same description, the schedule of the same choice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import weft
+import weft.cases
+from weft.bench import ahead
+from weft.bench.ahead import compiling_ahead, tasks
+from weft.bench.problems import Contracting, Permuting
+from weft.bench.suites import Entry, entries
+from weft.cases import FUNCTIONS, from_letters
+from weft.hypothetical import TARGETS
+from weft.plan.planner import choose
+
+CPU = torch.device("cpu")
+H200 = TARGETS["sm_90"]
+
+
+def real(entry: Entry) -> Any:
+    """The description that a plan on real tensors is made of."""
+    case = entry.case
+    if not isinstance(case, weft.cases.Case):
+        moved = Permuting(case).inputs(CPU)
+        function = FUNCTIONS[case.fn] if case.fn else None
+        return weft.plan_permute(moved.x, case.equation, fn=function, out=moved.d, out_dtype=case.out_dtype).permutation
+    given = Contracting(case).inputs(CPU)
+    options = case.options()
+    del options["alpha"], options["beta"]
+    return weft.plan(case.equation, given.a, given.b, c=given.c, out=given.d, **options).contraction
+
+
+@pytest.mark.parametrize(("suite", "types"), [("permute", ["fp32"]), ("beyond", []), ("tccg", ["fp16_fp32"])])
+def test_descriptions_are_those_of_the_plans(suite: str, types: list[str]) -> None:
+    chosen = entries(suite, types, work=4096)[:60]
+    found = {(entry.group, entry.case.name): list(tasks([entry], H200, "model")) for entry in chosen}
+    assert sum(map(len, found.values())) > 0.7 * len(chosen)
+    for entry in chosen:
+        for description, schedule in found[entry.group, entry.case.name]:
+            assert description == real(entry), entry
+            assert schedule == choose(description, "triton", H200).best.schedule
+
+
+def test_what_is_not_planned_for_triton_is_left_out() -> None:
+    added = from_letters("added", "mk,kn->mn", m=64, k=64, n=64, add=True)
+    mixed = from_letters("max", "mk,kn->mn", m=64, k=64, n=64, algebra="gf2", dtypes=(torch.complex64,) * 3)
+    found = tasks([Entry(case, "", case.name) for case in (added, mixed)], H200, "model")
+    assert list(found) == []
+    assert list(tasks(entries("transpose"), H200, "model")) == []
+
+
+def test_on_a_cpu_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead, "Compiler", lambda *arguments: pytest.fail("a compiler was started"))
+    with compiling_ahead(entries("permute", ["fp32"]), CPU):
+        pass
+
+
+def test_all_is_handed_over_before_the_first_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[str] = []
+
+    class Compiler:
+        def __init__(self, target: object, backend: str) -> None:
+            assert (target, backend) == (H200, "triton")
+
+        def __enter__(self) -> Compiler:
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            events.append("end")
+
+        def submit(self, description: object, schedule: Any) -> None:
+            events.append(schedule.family)
+
+    monkeypatch.setattr(ahead, "Compiler", Compiler)
+    monkeypatch.setattr(ahead, "target_of", lambda backend, device: H200)
+    chosen = entries("permute", ["fp64"], ["permute-2*"])
+    with compiling_ahead(chosen, torch.device("cuda"), "model"):
+        events.append("measured")
+    assert events == ["permute"] * len(chosen) + ["measured", "end"]
+
+
+@pytest.mark.gpu
+def test_a_suite_finds_its_kernels_in_the_cache(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    chosen = entries("permute", ["fp16"], ["permute-5*"])
+    device = torch.device("cuda")
+    with compiling_ahead(chosen, device, "model") as compiled:
+        assert [future.result(timeout=120) for future in compiled] == [None] * len(chosen)
+    there = {path.name for path in tmp_path.iterdir()}
+    assert there
+    for entry in chosen:
+        moved = Permuting(entry.case).inputs(device)
+        planned = weft.plan_permute(moved.x, entry.case.equation, out=moved.d)
+        assert torch.equal(planned(moved.x, out=moved.d), moved.x.permute(entry.case.dims))
+    assert {path.name for path in tmp_path.iterdir()} == there
