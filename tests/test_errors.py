@@ -111,7 +111,7 @@ TYPES = [
 ]  # fmt: skip
 
 UNSUPPORTED = [
-    Bad("tuning", U, ("tune",), options={"tune": "measure"}),
+    Bad("tuning", U, ("tune",), options={"tune": "guess"}),
     Bad("unknown backend", U, ("'gpu'", "auto", "triton", "cpu"), options={"backend": "gpu"}),
     Bad("gradient", U, ("a requires a gradient",), a=ones(2, 3).requires_grad_()),
     Bad("gradient of c", U, ("c requires a gradient",), options={"c": ones(2, 4).requires_grad_()}),
