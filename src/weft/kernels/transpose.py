@@ -20,7 +20,7 @@ from weft.kernels import transpose_way
 from weft.kernels.launch import TRITON_TYPES, KernelLaunch
 from weft.kernels.transpose_buffer import apart_, close_, move, through_buffer_
 from weft.kernels.transpose_chunks import exchange_
-from weft.kernels.transpose_way import Way, parts, workspace_bytes
+from weft.kernels.transpose_way import Way, workspace_bytes
 from weft.plan.schedule import Scalar, Target
 from weft.plan.target import target_of
 from weft.spec import Layout
@@ -57,7 +57,7 @@ def rectangular_(matrices: torch.Tensor, alpha: Scalar = 1) -> None:
 def _taken_apart(matrix: torch.Tensor, way: Way, workspace: int, alpha: Scalar) -> None:
     """Transpose one dense row-major matrix."""
     rows, columns = matrix.shape
-    buffer = parts(workspace)[0]
+    buffer = workspace - (matrix.numel() - way.rows * way.columns) * matrix.itemsize
 
     # (1) Keep what lies outside the main part, transposed, and close the gaps it leaves.
     low = _transposed(matrix[way.rows :], alpha) if way.rows < rows else None

@@ -37,6 +37,7 @@ _RATE = 4e12  # bytes per second
 _LAUNCH = 3e-6  # seconds
 _BUFFERED = 1.7  # moves for a pass through a buffer, which mostly stays in the L2
 _LINE = 128
+_MOST_LEFT = 0.25  # of the workspace may keep what lies outside the main part
 _MOST_CHUNKS = 1 << 20  # the tables are 8 bytes for each, and are made on the host
 _WORD_COST = {1: 3.0, 2: 1.6, 4: 1.1, 8: 1.0, 16: 1.0}  # of a move, by the bytes a thread moves at a time
 
@@ -57,11 +58,6 @@ def workspace_bytes(moved_bytes: int) -> int:
     return min(max(moved_bytes // 8, LEAST_WORKSPACE), MOST_WORKSPACE)
 
 
-def parts(workspace: int) -> tuple[int, int]:
-    """(bytes for the buffer of a step, bytes for what is left over)"""
-    return workspace - workspace // 4, workspace // 4
-
-
 @lru_cache(maxsize=256)
 def choose(rows: int, columns: int, itemsize: int, workspace: int) -> Way:
     """The way of least predicted time for a matrix that does not fit into the workspace."""
@@ -76,47 +72,54 @@ def choose(rows: int, columns: int, itemsize: int, workspace: int) -> Way:
 def _squares(rows: int, columns: int, itemsize: int, workspace: int) -> list[Way]:
     side = np.arange(1, min(rows, columns) + 1)
     down, across = rows // side * side, columns // side * side
-    left = ((rows - down) * columns + (columns - across) * down) * itemsize
-    move = 2 * rows * columns * itemsize / _RATE
-    buffered = _BUFFERED * move + _launches(rows * columns * itemsize, workspace)
+    left = (rows * columns - down * across) * itemsize
+    matrix_bytes = rows * columns * itemsize
+    move = 2 * matrix_bytes / _RATE
+    slides = (rows > down).astype(int) + (columns > across)
     seconds = (
         move * np.maximum(1, _LINE / (2 * side * itemsize))
         + move * _chunk_cost(side * itemsize)
-        + buffered * ((rows > down).astype(float) + (columns > across))
+        + slides * _through_buffer(move, matrix_bytes / np.maximum(workspace - left, 1))
         + _table_cost(down * across // side, move)
     )
-    fitting = np.flatnonzero(left <= parts(workspace)[1])
-    if not fitting.size:
+    best = _best(seconds, left <= workspace * _MOST_LEFT)
+    if best is None:
         return []
-    best = fitting[np.argmin(seconds[fitting])]
     return [Way("squares", int(down[best]), int(across[best]), int(side[best]), float(seconds[best]))]
 
 
 def _panels(cut: int, other: int, itemsize: int, workspace: int, kind: Kind) -> list[Way]:
     """Panels across the extent `cut`."""
-    buffer, kept = parts(workspace)
-    thickest = min(buffer // (other * itemsize), cut)
+    thickest = min(workspace // (other * itemsize), cut)
     side = np.arange(max(thickest >> 10, 1), thickest + 1)
     main = cut // side * side
-    move = 2 * cut * other * itemsize / _RATE
-    buffered = _BUFFERED * move + _launches(cut * other * itemsize, workspace)
+    left = (cut - main) * other * itemsize
+    room = workspace - left
+    matrix_bytes = cut * other * itemsize
+    move = 2 * matrix_bytes / _RATE
+    together = room // (side * other * itemsize)
     seconds = (
-        buffered
+        _through_buffer(move, main // side / np.maximum(together, 1))
         + move * _chunk_cost(side * itemsize)
-        + buffered * (cut > main)
+        + (left > 0) * _through_buffer(move, matrix_bytes / np.maximum(room, 1))
         + _table_cost(main // side * other, move)
     )
-    fitting = np.flatnonzero((cut - main) * other * itemsize <= kept)
-    if not fitting.size:
+    best = _best(seconds, (left <= workspace * _MOST_LEFT) & (together > 0))
+    if best is None:
         return []
-    best = fitting[np.argmin(seconds[fitting])]
     rows, columns = (int(main[best]), other) if kind == "row panels" else (other, int(main[best]))
     return [Way(kind, rows, columns, int(side[best]), float(seconds[best]))]
 
 
-def _launches(matrix_bytes: int, workspace: int) -> float:
-    """Seconds for the launches of a pass through a buffer."""
-    return 2 * -(-matrix_bytes // parts(workspace)[0]) * _LAUNCH
+def _best(seconds: np.ndarray, possible: np.ndarray) -> int | None:
+    """Where the least of the possible times stands."""
+    found = np.flatnonzero(possible)
+    return int(found[np.argmin(seconds[found])]) if found.size else None
+
+
+def _through_buffer(move: float, turns: np.ndarray) -> np.ndarray:
+    """Seconds of a pass through a buffer that takes so many turns, of two launches each."""
+    return _BUFFERED * move + 2 * _LAUNCH * np.ceil(turns)
 
 
 def _chunk_cost(chunk_bytes: np.ndarray) -> np.ndarray:
