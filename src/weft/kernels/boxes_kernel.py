@@ -19,13 +19,14 @@ def box_start(
     DIMENSIONS: tl.constexpr, AT: tl.constexpr,
 ):  # fmt: skip
     """First index of a box along one dimension of its operand."""
-    DIMENSION: tl.constexpr = DIMENSIONS[AT]
-    if DIMENSION.role == 0:
-        return tl.cast(axis_start(batch_block, BATCH, DIMENSION.axis), tl.int32)
-    elif DIMENSION.role == 1:
-        return tl.cast(axis_start(outer_block, OUTER, DIMENSION.axis), tl.int32)
+    ROLE: tl.constexpr = DIMENSIONS[AT][0]
+    AXIS: tl.constexpr = DIMENSIONS[AT][1]
+    if ROLE == 0:
+        return tl.cast(axis_start(batch_block, BATCH, AXIS), tl.int32)
+    elif ROLE == 1:
+        return tl.cast(axis_start(outer_block, OUTER, AXIS), tl.int32)
     else:
-        return tl.cast(axis_start(k_block, K, DIMENSION.axis), tl.int32)
+        return tl.cast(axis_start(k_block, K, AXIS), tl.int32)
 
 
 @triton.jit
@@ -39,14 +40,18 @@ def load_box(
     x = box_start(batch_block, outer_block, k_block, BATCH, OUTER, K, DIMENSIONS, RANK - 1)
     if RANK == 2:
         return boxes.load([y, x])
-    z = box_start(batch_block, outer_block, k_block, BATCH, OUTER, K, DIMENSIONS, RANK - 3)
-    if RANK == 3:
-        return tl.reshape(boxes.load([z, y, x]), (ROWS, COLUMNS))
-    w = box_start(batch_block, outer_block, k_block, BATCH, OUTER, K, DIMENSIONS, RANK - 4)
-    if RANK == 4:
-        return tl.reshape(boxes.load([w, z, y, x]), (ROWS, COLUMNS))
-    v = box_start(batch_block, outer_block, k_block, BATCH, OUTER, K, DIMENSIONS, RANK - 5)
-    return tl.reshape(boxes.load([v, w, z, y, x]), (ROWS, COLUMNS))
+    else:
+        z = box_start(batch_block, outer_block, k_block, BATCH, OUTER, K, DIMENSIONS, RANK - 3)
+        if RANK == 3:
+            box = boxes.load([z, y, x])
+        else:
+            w = box_start(batch_block, outer_block, k_block, BATCH, OUTER, K, DIMENSIONS, RANK - 4)
+            if RANK == 4:
+                box = boxes.load([w, z, y, x])
+            else:
+                v = box_start(batch_block, outer_block, k_block, BATCH, OUTER, K, DIMENSIONS, RANK - 5)
+                box = boxes.load([v, w, z, y, x])
+        return tl.reshape(box, (ROWS, COLUMNS))
 
 
 @triton.jit(do_not_specialize=["alpha", "beta"])
