@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
+from weft.arguments import read_dtype, read_extents, read_function, read_precision
 from weft.bench import commands as bench_commands
-from weft.errors import DTypeError, NotationError, UnsupportedError
+from weft.errors import UnsupportedError
 from weft.terminal import WRONG, console, device_ceilings, errors_in_a_line, progress
-
-if TYPE_CHECKING:
-    import torch
+from weft.tune import cache_commands
+from weft.tune import commands as tune_commands
 
 app = typer.Typer(
     help="Tensor contractions with your own functions fused in.",
@@ -116,14 +115,14 @@ def explain(
 
         request = hypothetical(
             equation,
-            _extents(extents),
-            dtype=_dtype(dtype),
-            out_dtype=_dtype(out_dtype) if out_dtype is not None else None,
-            precision=precision if precision in (None, "ieee", "tf32", "tf32x3") else _dtype(precision),
-            accumulate=_dtype(accumulate) if accumulate is not None else None,
-            a_fn=_function(a_fn),
-            b_fn=_function(b_fn),
-            epilogue=_function(epilogue),
+            read_extents(extents),
+            dtype=read_dtype(dtype),
+            out_dtype=read_dtype(out_dtype) if out_dtype is not None else None,
+            precision=read_precision(precision),
+            accumulate=read_dtype(accumulate) if accumulate is not None else None,
+            a_fn=read_function(a_fn),
+            b_fn=read_function(b_fn),
+            epilogue=read_function(epilogue),
             workspace_limit=workspace_limit,
             backend=backend,
             target=target,
@@ -147,33 +146,5 @@ def info(
 
 
 bench_commands.register(app)
-
-
-def _extents(text: str) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for part in text.split(","):
-        label, _, extent = (piece.strip() for piece in part.partition("="))
-        if not label or not extent.isdigit():
-            raise NotationError(f"'{part.strip()}' in --extents is not of the form a=16")
-        found[label] = int(extent)
-    return found
-
-
-def _dtype(name: str) -> torch.dtype:
-    import torch
-
-    found = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype):
-        raise DTypeError(f"'{name}' is no dtype of torch: float16, bfloat16, float32, float64, complex64, int8, ...")
-    return found
-
-
-def _function(name: str | None) -> Callable[..., Any] | None:
-    if name is None:
-        return None
-    import torch
-
-    found = getattr(torch.nn.functional, name, None) or getattr(torch, name, None)
-    if not callable(found):
-        raise NotationError(f"neither torch.nn.functional nor torch has a function '{name}'")
-    return found
+tune_commands.register(app)
+cache_commands.register(app)
