@@ -17,6 +17,7 @@ from weft.bench.runner import DeviceLost, Runner, Sampling
 from weft.bench.suites import Entry, entries
 from weft.cases import Case, from_letters
 from weft.cases.layout import PermuteCase
+from weft.errors import UnsupportedError
 from weft.perf.device import Ceilings
 
 CPU = torch.device("cpu")
@@ -214,6 +215,25 @@ def test_cold_operands_rotate(monkeypatch: pytest.MonkeyPatch) -> None:
     result = go(Side("weft", right), sampling=cold).cases[0].results["weft"]
     assert result.timing["sets"] == 12  # three caches full
     assert result.timing["mode"] == "cold"
+
+
+def test_sets_may_be_limited_which_the_timing_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "cache_bytes", lambda device: 4 * 416)
+    few = Sampling(mode="cold", budget=0.0, rrs=1e9, most_sets=3)
+    timing = go(Side("weft", right), sampling=few).cases[0].results["weft"].timing
+    assert timing["sets"] == 3
+    assert "3 input sets touch 1248 bytes" in timing["notes"][0]
+
+
+def test_what_turns_out_unsupported_in_the_call_is_no_wrong_result() -> None:
+    def unsupported(*tensors: Any) -> torch.Tensor:
+        raise UnsupportedError("not for such tensors")
+
+    run = go(Side("weft", unsupported), Side("torch", Way("slow", unsupported), Way("fast", right)))
+    assert run.cases[0].results["weft"].cannot == "not for such tensors"
+    assert list(run.failures()) == []
+    assert run.cases[0].results["torch"].way == "fast"
+    assert run.cases[0].results["torch"].ways["slow"] == "not for such tensors"
 
 
 def test_memory_that_a_case_needs() -> None:

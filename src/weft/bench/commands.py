@@ -10,11 +10,12 @@ On a GPU machine, with cuTENSOR's library on LD_LIBRARY_PATH or named by WEFT_CU
     python -m weft bench dense --out results/h200/dense
     python -m weft report --summary results/h200/tccg results/h200/tccg-fusion results/h200/beyond ...
 
-Before the first of them, a trial of everything: ``bench tccg --cases 1,20,31 --out /tmp/trial``. Options that save
-time where it is short: ``--quick`` (the cuTENSOR modes that have been seen to win, instead of all of them),
-``--budget 0.3``, and ``--resume``, which goes on with a run that was cut off. A copy of the sources without their
-history is told its commit by WEFT_COMMIT. Where matplotlib is missing the plots are left out; ``weft report DIR`` draws
-them later, on any machine.
+``--peers weft-model`` puts the cost model's plans beside those that tuning has stored, ``--tune model`` measures them
+alone. Before the first of these, a trial of everything: ``bench tccg --cases 1,20,31 --out /tmp/trial``. Options that
+save time where it is short: ``--quick`` (the cuTENSOR modes that have been seen to win, instead of all of them, and
+fewer sets of small inputs), ``--budget 0.3``, and ``--resume``, which goes on with a run that was cut off. A copy of
+the sources without their history is told its commit by WEFT_COMMIT. Where matplotlib is missing the plots are left out;
+``weft report DIR`` draws them later, on any machine.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from weft.bench.suites import Entry
 
 CPU_WORK = 1 << 22  # multiply-adds of a case on a CPU
+QUICK_SETS = 1024  # of inputs with --quick: still twice an H200's L2 for products of 100 x 100
 CPU_BUDGET = 0.2  # seconds of samples for one timing there
 _MOST_ROWS = 40  # of a comparison on the console; the page has all
 
@@ -65,7 +67,7 @@ def bench(
     rrs: Annotated[float | None, typer.Option(min=0, help="Relative robust spread that ends a timing.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Of torch on a CPU.")] = None,
     tune: Annotated[str | None, typer.Option(help="Plans by the cost model alone: model; tuned now: measure.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer cuTENSOR modes.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer cuTENSOR modes and input sets.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
     listed: Annotated[bool, typer.Option("--list", help="Show the suites, or the cases of SUITE, and end.")] = False,
 ) -> None:
@@ -93,6 +95,7 @@ def bench(
             contenders.contender(name, found.kind, tune=tune, quick=quick) for name in dict.fromkeys(("weft", *names))
         ]
         usual: dict[str, Any] = {"mode": "hot", "budget": CPU_BUDGET} if on_cpu else {}
+        usual |= {"most_sets": QUICK_SETS} if quick else {}
         sampling = usual | dict(found.sampling) | _given(mode=mode, budget=budget, rrs=rrs, threads=threads)
         folder = out or Path("out") / suite
         run = _measure(suite, sides, chosen, place, folder, bool(cases), resume, sampling, tune)
