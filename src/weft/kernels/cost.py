@@ -7,33 +7,28 @@
     latency    what one block after the other waits for, step by step
 
 Pipes overlap the better the more blocks a processor holds at once. The model ranks schedules of one contraction on one
-device. Its constants were fitted to 560 timed schedules of the TCCG suite on an H200: predictions are off by 20 % on
-average, and the first choice is 4 % slower than the best timed schedule. Elsewhere they scale alike.
+device. Its constants (see `coefficients`) were fitted to 560 timed schedules of the TCCG suite on an H200: predictions
+are off by 20 % on average, and the first choice is 4 % slower than the best timed schedule. Elsewhere they scale alike.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 
 from weft.fn import Pointwise
+from weft.kernels.coefficients import Coefficients, coefficients
 from weft.kernels.geometry import Axis
 from weft.plan.schedule import Target
 from weft.spec import Contraction, Layout, Role
 
-LAUNCH = 6e-6  # seconds
-MEMORY_RATE = 3.95e12  # bytes per second
-L2_RATE = 6.3e12
-CLOCK = 0.86e9  # cycles of the load-store units per second and processor that are really had
-STEP_SECONDS = 0.2e-6  # per step along k
-BLOCK_SECONDS = 0.44e-6  # before the first and after the last step
-OVERLAP = (3.7, 5.2, 3.5)  # the norms that join the pipes with 1, 2 and more blocks on a processor
+COMBINE_RATE = 6.3e12  # bytes per second that the parts of a split sum are written and read at, mostly in L2
 COMBINE_SECONDS = 5e-6  # the second kernel of a split sum
-REARRANGED = 1.3  # an operand shuffled in registers slows the matrix pipe by this
 PROCESSORS = 132  # of the device that the constants were fitted on
 REGISTERS, SHARED_MEMORY, WARPS = 65536, 227 * 1024, 64  # of one processor
 ISSUE_RATE = 2.6e13  # lanes of instructions per second
@@ -49,7 +44,9 @@ _MATRIX_RATE = {
     (torch.float32, "ieee"): 4.5e13,
     (torch.float64, "ieee"): 5.5e13,
 }
-_VECTOR_RATE = 2.5e13  # flops of multiplications and sums outside the matrix units
+
+
+_recording: list[tuple[Contraction, Target, Work]] | None = None
 
 
 class Access(NamedTuple):
@@ -128,22 +125,36 @@ def _together(axes: Sequence[Axis], tensor: int) -> int:
     return run
 
 
-def direct_seconds(contraction: Contraction, target: Target, work: Work) -> float:
-    """Predicted time of a kernel that gathers its operands."""
+def direct_seconds(contraction: Contraction, target: Target, work: Work, fitted: Coefficients | None = None) -> float:
+    """Predicted time of a kernel that gathers its operands; `fitted` numbers, by default those known for the device."""
+    if _recording is not None:
+        _recording.append((contraction, target, work))
+    by = fitted or coefficients(target)
     processors = target.processors if target.processors > 1 else PROCESSORS
     blocks = max(work.blocks, 1)
     uneven = math.ceil(blocks / processors) * processors / blocks  # the busiest processor over the average
     waves = math.ceil(blocks / (processors * work.resident))
     pipes = (
-        compulsory_bytes(contraction) / MEMORY_RATE,
-        uneven * sum(access.sector_bytes for access in work.accesses) / L2_RATE,
-        uneven * sum(access.cycles for access in work.accesses) / (processors * CLOCK),
-        uneven * (work.flops / _rate(contraction, work) + work.function_seconds),
-        waves * (work.steps * STEP_SECONDS + BLOCK_SECONDS),
+        compulsory_bytes(contraction) / by.memory_rate,
+        uneven * sum(access.sector_bytes for access in work.accesses) / by.l2_rate,
+        uneven * sum(access.cycles for access in work.accesses) / (processors * by.clock),
+        uneven * (work.flops / _rate(contraction, work, by) + work.function_seconds),
+        waves * (work.steps * by.step_seconds + by.block_seconds),
     )
-    norm = OVERLAP[min(work.resident, len(OVERLAP)) - 1]
+    norm = by.overlap(work.resident)
     slowest = max(pipes)
-    return LAUNCH + slowest * sum((pipe / slowest) ** norm for pipe in pipes) ** (1 / norm)
+    return by.launch + slowest * sum((pipe / slowest) ** norm for pipe in pipes) ** (1 / norm)
+
+
+@contextmanager
+def recorded() -> Iterator[list[tuple[Contraction, Target, Work]]]:
+    """A list of what `direct_seconds` is asked within, for fitting its numbers."""
+    global _recording
+    _recording = found = []
+    try:
+        yield found
+    finally:
+        _recording = None
 
 
 def function_seconds(contraction: Contraction, a: int, b: int, d: int) -> float:
@@ -162,7 +173,7 @@ def _slots(function: Pointwise | None) -> int:
 
 def combine_seconds(workspace_bytes: int, splits: int) -> float:
     """What splitting sums adds: parts written and read, mostly in L2, and a second kernel."""
-    return 2 * workspace_bytes / L2_RATE + COMBINE_SECONDS if splits > 1 else 0.0
+    return 2 * workspace_bytes / COMBINE_RATE + COMBINE_SECONDS if splits > 1 else 0.0
 
 
 def compulsory_bytes(contraction: Contraction) -> int:
@@ -175,15 +186,15 @@ def compulsory_bytes(contraction: Contraction) -> int:
     )
 
 
-def _rate(contraction: Contraction, work: Work) -> float:
+def _rate(contraction: Contraction, work: Work, by: Coefficients) -> float:
     if not work.matrix:
-        return _VECTOR_RATE
+        return by.vector_rate
     arithmetic = contraction.arithmetic
     product = torch.float64 if arithmetic.accumulate is torch.float64 else arithmetic.product
-    rate = _MATRIX_RATE[product, arithmetic.precision]
+    rate = by.matrix * _MATRIX_RATE[product, arithmetic.precision]
     if arithmetic.precision != "ieee" and not _both_along_k(contraction):
         rate *= 0.27  # TF32 matrix instructions read both operands along k from shared memory only
-    return rate / REARRANGED if work.rearranged else rate
+    return rate / by.rearranged if work.rearranged else rate
 
 
 def _both_along_k(contraction: Contraction) -> bool:

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from weft.errors import UnsupportedError, WorkspaceError
+from weft.kernels.coefficients import coefficients
 from weft.plan.schedule import Description, Origin, Ranked, ResourceError, Target
 from weft.spec.permutation import Permutation
 
@@ -124,12 +125,13 @@ def choose(
             excluded.append(f"{family.NAME}: {reason}")
             continue
         candidates = family.schedules(description, target)
+        factor = coefficients(target).families.get(family.NAME, 1.0)
         excluded.extend(f"{family.NAME}: {sentence}" for sentence in candidates.excluded)
         for schedule in candidates.schedules:
             if workspace_limit is not None and schedule.workspace_bytes > workspace_limit:
                 least_workspace = min(least_workspace or schedule.workspace_bytes, schedule.workspace_bytes)
                 continue
-            ranked.append(Ranked(schedule, family.predict(description, schedule, target)))
+            ranked.append(Ranked(schedule, factor * family.predict(description, schedule, target)))
     if not ranked:
         if least_workspace is not None:
             raise WorkspaceError(
