@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from runs import case, run
-from weft.bench.plots import beeswarm, cumulative, draw, fusion, roofline, swarm
+from weft.bench.plots import beeswarm, cumulative, draw, fusion, roofline, swarm, throughput
 from weft.bench.records import Result
 
 RELU = {"a_fn": "relu"}
@@ -87,6 +87,24 @@ def test_fusion_is_relative_to_the_peer_without_functions() -> None:
     assert heights["relu, weft"] == pytest.approx([20 / 11] * 3)
     assert heights["relu, cutensor"] == pytest.approx([0.5] * 3)
     assert fusion(TCCG) is None
+
+
+def test_throughput_stands_under_the_copy() -> None:
+    cases = [case(f"permute-{at}", group, weft=10, torch=40) for group in ("fp16", "fp32") for at in "ab"]
+    for each in cases:
+        each.work = {"flops": 0, "function_flops": 0, "bytes": 30_000_000}
+        each.floor["copy"] = 7.5e-6
+    cases[3].results["torch"] = Result(cannot="not today")
+    figure = throughput(run(*cases, suite="permute"))
+    assert figure is not None
+    (axes,) = figure.axes
+    points = {points.get_label(): np.asarray(points.get_offsets()) for points in axes.collections}
+    assert points["weft"][:, 1] == pytest.approx([3.0] * 4)
+    assert points["torch"][:, 1] == pytest.approx([0.75] * 3)
+    assert np.asarray(axes.lines[0].get_ydata()) == pytest.approx([4.0, 4.0])
+    assert {text.get_text() for text in axes.texts} == {"copy", "fp16", "fp32"}
+    assert "throughput" in draw(run(*cases, suite="permute"))
+    assert throughput(TCCG) is None
 
 
 def test_swarms_do_not_overlap() -> None:

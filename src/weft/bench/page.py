@@ -20,6 +20,7 @@ _CAPTIONS = {
     "swarm": "Time of each peer over weft's, one point a case: above 1 weft is faster. Black GM1, red GM2.",
     "roofline": "Every case under the device's ceilings; filled points are weft.",
     "cumulative": "Share of cases whose ratio is at or below x.",
+    "throughput": "Bytes read and written in a second, case by case; the line is the measured rate of a copy.",
     "fusion": "With each function, relative to the peer without functions; higher is faster.",
 }
 

@@ -2,7 +2,7 @@
 
 swarm: relative performance case by case, with GM1 and GM2 (the GETT paper's Figure 1). roofline: every case under the
 measured ceilings. cumulative: the share of cases up to each relative performance. fusion: the suite with functions,
-relative to a peer without them (its Figures 2 to 4).
+relative to a peer without them (its Figures 2 to 4). throughput: bytes a second of what is only moved, under a copy's.
 """
 
 from __future__ import annotations
@@ -140,6 +140,8 @@ def cumulative(run: Run) -> Figure | None:
 
 def fusion(run: Run) -> Figure | None:
     """weft (circles) and its first peer (triangles) with each function, relative to that peer without one."""
+    if run.suite != "tccg-fusion":
+        return None
     groups = run.groups
     plain = next((case.group for case in run.cases if not case.functions), None)
     peer = next((peer for peer in run.peers if plain is not None and run.pairs(peer, plain)), None)
@@ -170,11 +172,44 @@ def fusion(run: Run) -> Figure | None:
     return figure
 
 
+def throughput(run: Run) -> Figure | None:
+    """Bytes read and written in a second, case by case and group by group, under the measured rate of a copy."""
+    order = run.groups.index
+    cases = sorted((case for case in run.cases if "copy" in case.floor), key=lambda case: order(case.group))
+    if not any(case.measured(name) for case in cases for name in run.contenders):
+        return None
+    figure, axes = _axes(f"{run.suite} on {run.device}: bytes moved", width=max(8.5, 0.07 * len(cases)))
+    for name in reversed(run.contenders):
+        points = [
+            (x, case.work["bytes"] / result.seconds.value / 1e12)
+            for x, case in enumerate(cases)
+            if (result := case.measured(name))
+        ]
+        axes.scatter(
+            [x for x, _ in points], [rate for _, rate in points], s=14, color=_colour(name), linewidths=0, label=name
+        )
+    copy = cases[0].work["bytes"] / cases[0].floor["copy"] / 1e12
+    axes.axhline(copy, color="#999999", linewidth=1)
+    axes.annotate("copy", (len(cases) - 1, copy), fontsize=7, ha="right", va="bottom", color="#555555")
+    groups = [case.group for case in cases]
+    for at in (groups.index(group) for group in dict.fromkeys(groups)):
+        axes.axvline(at - 0.5, color="#cccccc", linewidth=0.7, zorder=0)
+        axes.annotate(
+            groups[at], (at - 0.5, -0.02), xycoords=("data", "axes fraction"), fontsize=6.5, rotation=-30, va="top"
+        )
+    axes.set_xticks([])
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("TB/s")
+    axes.legend(fontsize=8, frameon=False)
+    return figure
+
+
 PLOTS: dict[str, Callable[[Run], Figure | None]] = {
     "swarm": swarm,
     "roofline": roofline,
     "cumulative": cumulative,
     "fusion": fusion,
+    "throughput": throughput,
 }
 
 
