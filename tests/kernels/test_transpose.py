@@ -12,7 +12,7 @@ import torch
 import weft
 from layout.moving import any_bits, bits, same_bits
 from support import Backend
-from weft.kernels import transpose, transpose_buffer, transpose_chunks, transpose_way
+from weft.kernels import transpose, transpose_buffer, transpose_chunks, transpose_slide, transpose_way
 from weft.kernels.transpose_cycles import by_cycles, moves
 from weft.kernels.transpose_way import Way, choose, workspace_bytes
 from weft.testing import poisoned
@@ -159,6 +159,68 @@ class TestEveryWay:
         seen = x.to(triton_backend.device)
         transpose._taken_apart(seen, way, 1 << 20, -2.5)
         assert torch.equal(seen.cpu().view(shape[::-1]), expected)
+
+
+@pytest.fixture
+def short_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many programs for few elements."""
+    monkeypatch.setattr(transpose_slide, "_TILE", 64)
+    monkeypatch.setattr(transpose_slide, "LEAST_PROGRAMS", 2)
+    monkeypatch.setattr(transpose_slide, "MOST_PROGRAMS", 9)
+
+
+@pytest.mark.usefixtures("short_stretches")
+class TestSlide:
+    """Rows that close up or move apart. The interpreter runs programs in the order in which each spoils the next."""
+
+    @pytest.mark.parametrize("apart", [False, True])
+    @pytest.mark.parametrize("dtype", [torch.uint8, torch.int32], ids=str)
+    @pytest.mark.parametrize("step", [1, 2])
+    def test_rows(self, apart: bool, dtype: torch.dtype, step: int, triton_backend: Backend) -> None:
+        several = 0
+        for rows, columns, gap in ((2, 90, 1), (40, 13, 1), (7, 60, 9), (60, 3, 2), (3, 90, 20)):
+            cut = transpose_slide.slide_cut(rows, columns, gap, step, dtype.itemsize, 1 << 16, apart=apart)
+            assert cut is not None
+            several += cut.programs > 2
+            guarded = poisoned((rows * (columns + gap),), dtype, strides=(step,), device=triton_backend.device)
+            memory = guarded.tensor
+            memory.copy_(any_bits(memory.shape, dtype, 9))
+            narrow, spread = (
+                memory.as_strided((rows, columns), (pitch * step, step), memory.storage_offset())
+                for pitch in (columns, columns + gap)
+            )
+            expected = (narrow if apart else spread).clone()
+            transpose_slide.slide_(memory, cut)
+            guarded.check_guards()
+            assert torch.equal(spread if apart else narrow, expected), (rows, columns, gap)
+        assert several
+
+    def test_wide_gaps_are_left_to_a_buffer(self) -> None:
+        assert transpose_slide.slide_cut(100, 100, 90, 1, 4, 4000, apart=False) is None
+
+    @pytest.mark.parametrize("shape", [(45, 70), (40, 17), (14, 25)], ids=str)
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.complex128], ids=str)
+    @pytest.mark.parametrize("step", [1, 2])
+    def test_within_a_transposition(
+        self,
+        shape: tuple[int, int],
+        dtype: torch.dtype,
+        step: int,
+        monkeypatch: pytest.MonkeyPatch,
+        triton_backend: Backend,
+    ) -> None:
+        slid: list[bool] = []
+        slide = transpose_slide.slide_
+
+        def counted(words: torch.Tensor, cut: transpose_slide.SlideCut) -> None:
+            slid.append(cut.apart)
+            slide(words, cut)
+
+        monkeypatch.setattr(transpose_buffer, "slide_", counted)
+        way = next(way for given, way in WAYS if given == shape)
+        TestEveryWay().check(shape, way, dtype, triton_backend, step, 1 << 20)
+        left = {True: way.rows < shape[0], False: way.columns < shape[1]}
+        assert set(slid) == {apart for apart in left if left[apart]}
 
 
 class TestChoice:

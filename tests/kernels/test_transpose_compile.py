@@ -25,14 +25,14 @@ def report() -> dict[str, dict[str, int]]:
 
 
 def test_elements_move_by_accesses_of_16_bytes(report: dict[str, dict[str, int]]) -> None:
-    """But where chunks are no multiple of 16 bytes long."""
+    """But where chunks are no multiple of 16 bytes long, and where rows slide by single elements."""
     for name, found in report.items():
-        if " 301 " not in name:
+        if " 301 " not in name and " ends " not in name and not name.startswith("slide"):
             assert found["of 16 bytes"] >= 4, name
             assert found["accesses"] - found["of 16 bytes"] <= TABLES.get(name.split()[0], 0), name
 
 
 def test_nothing_spills(report: dict[str, dict[str, int]]) -> None:
-    assert len(report) == 17
+    assert len(report) == 25
     for name, found in report.items():
         assert found["spills"] == 0, name

@@ -11,7 +11,7 @@ import sys
 
 import torch
 
-from weft.kernels import transpose, transpose_chunks
+from weft.kernels import transpose, transpose_chunks, transpose_slide
 from weft.kernels.inspect import compiled
 from weft.kernels.launch import KernelLaunch
 from weft.plan.schedule import Target
@@ -51,6 +51,18 @@ def squares(size: int, n: int) -> dict[str, KernelLaunch]:
     return {f"squares {n} of {size}": transpose._square_launch(layout, False, H200)}
 
 
+def slides(size: int) -> dict[str, KernelLaunch]:
+    """Both launches, of rows that close up and that move apart."""
+    found = {}
+    for apart in (False, True):
+        cut = transpose_slide.slide_cut(3000, 7000, 1, 1, size, 8 << 20, apart=apart)
+        assert cut is not None
+        keep, move = transpose_slide._launches(16, WORDS[size], cut, H200)
+        name = f"{'apart' if apart else 'closing'} of {size}"
+        found |= {f"keep ends {name}": keep, f"slide {name}": move}
+    return found
+
+
 def described(launch: KernelLaunch, architecture: str) -> dict[str, int]:
     form = "amdgcn" if architecture.startswith("gfx") else "ptx"
     text = compiled(launch, architecture).asm[form]
@@ -61,6 +73,7 @@ def main() -> None:
     launches = {**chunks(4, 1000), **chunks(1, 4096), **chunks(8, 300), **chunks(4, 301)}
     for size, n in ((1, 4096), (2, 4096), (4, 1000), (8, 100), (16, 1000)):
         launches |= squares(size, n)
+    launches |= slides(4) | slides(1)
     results = {f"{name} sm_90": described(launch, "sm_90") for name, launch in launches.items()}
     for architecture in ("sm_80", "gfx942"):
         for name in ("move 1000 of 4", "squares 1000 of 4"):

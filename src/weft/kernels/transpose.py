@@ -18,14 +18,13 @@ import torch
 
 from weft.kernels import transpose_way
 from weft.kernels.launch import TRITON_TYPES, KernelLaunch
-from weft.kernels.transpose_buffer import apart_, close_, move, through_buffer_
+from weft.kernels.transpose_buffer import WORDS, apart_, close_, move, through_buffer_, words_of
 from weft.kernels.transpose_chunks import exchange_
 from weft.kernels.transpose_way import Way, workspace_bytes
 from weft.plan.schedule import Scalar, Target
 from weft.plan.target import target_of
 from weft.spec import Layout
 
-_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _TILE = {1: 64, 2: 64, 4: 32, 8: 32, 16: 16}  # rows and columns of a tile, by bytes of an element
 
 
@@ -44,7 +43,7 @@ def rectangular_(matrices: torch.Tensor, alpha: Scalar = 1) -> None:
     rows). Workspace as said above. Scaling complex matrices is not supported on the GPU yet.
     """
     _, rows, columns = matrices.shape
-    seen = matrices if alpha != 1 or matrices.itemsize > 8 else matrices.view(_WORDS[matrices.itemsize])
+    seen = matrices if alpha != 1 or matrices.itemsize > 8 else matrices.view(WORDS[matrices.itemsize])
     workspace = workspace_bytes(seen.numel() * seen.itemsize)
     if rows * columns * seen.itemsize <= workspace:
         through_buffer_(seen, workspace, alpha)
@@ -104,16 +103,8 @@ def _dense(matrix: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
 def _exchange(main: torch.Tensor, side: int, order: tuple[int, int, int], buffer: int) -> None:
     """Move the chunks of `side` elements of a dense matrix."""
     chunks = _dense(main, main.numel() // side, side)
-    for words in _words(chunks):
+    for words in words_of(chunks):
         exchange_(words, order, buffer)
-
-
-def _words(matrix: torch.Tensor) -> list[torch.Tensor]:
-    """A matrix of elements as matrices of words of at most 8 bytes: one where its rows are contiguous, else two."""
-    if matrix.itemsize <= 8:
-        return [matrix.view(_WORDS[matrix.itemsize])]
-    pairs = torch.view_as_real(matrix).view(torch.int64)
-    return [pairs.flatten(1)] if matrix.stride(1) == 1 else list(pairs.unbind(-1))
 
 
 def _squares(matrices: torch.Tensor, alpha: Scalar) -> None:
@@ -122,7 +113,7 @@ def _squares(matrices: torch.Tensor, alpha: Scalar) -> None:
         return
     if matrices.itemsize > 8:
         matrices = torch.view_as_real(matrices)  # five dimensions: an element is two words
-    seen = matrices if alpha != 1 else matrices.view(_WORDS[matrices.itemsize])
+    seen = matrices if alpha != 1 else matrices.view(WORDS[matrices.itemsize])
     target = target_of("triton", matrices.device)
     _square_launch(Layout.of(seen), alpha != 1, target)(seen, alpha, 0)
 

@@ -12,10 +12,13 @@ import torch
 
 from weft.kernels import permute
 from weft.kernels.permute import PermuteLaunch
+from weft.kernels.transpose_slide import slide_, slide_cut
 from weft.plan.schedule import Scalar, Target
 from weft.plan.target import target_of
 from weft.spec import Label, Layout, parse
 from weft.spec.permutation import Permutation, canonical_modes
+
+WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def move(source: torch.Tensor, target: torch.Tensor, alpha: Scalar = 1) -> None:
@@ -67,6 +70,8 @@ def _slide(
     """
     if pitch == new_pitch or rows < 2:
         return
+    if _slid(memory, rows, columns, buffer_bytes, apart=not first_to_last):
+        return
     step, base = memory.stride(1), int(memory.storage_offset())
     room = max(buffer_bytes // memory.itemsize, 1)
     width = min(columns, room)
@@ -78,6 +83,30 @@ def _slide(
         full = buffer[: shape[0] * shape[1]].view(shape)
         move(memory.as_strided(shape, (pitch * step, step), base + (i * pitch + j) * step), full)
         move(full, memory.as_strided(shape, (new_pitch * step, step), base + (i * new_pitch + j) * step))
+
+
+def _slid(memory: torch.Tensor, rows: int, columns: int, buffer_bytes: int, *, apart: bool) -> bool:
+    """Move the rows by programs that work at once, where enough can."""
+    seen = words_of(memory)
+    pieces = seen[0].shape[1] // memory.shape[1]
+    gap = memory.shape[1] - columns
+    cuts = [
+        slide_cut(rows, columns * pieces, gap * pieces, words.stride(1), words.itemsize, buffer_bytes, apart=apart)
+        for words in seen
+    ]
+    for words, cut in zip(seen, cuts, strict=True):
+        if cut is None:
+            return False
+        slide_(words, cut)
+    return True
+
+
+def words_of(matrix: torch.Tensor) -> list[torch.Tensor]:
+    """A matrix of elements as matrices of words of at most 8 bytes: one where its rows are contiguous, else two."""
+    if matrix.itemsize <= 8:
+        return [matrix.view(WORDS[matrix.itemsize])]
+    pairs = torch.view_as_real(matrix).view(torch.int64)
+    return [pairs.flatten(1)] if matrix.stride(1) == 1 else list(pairs.unbind(-1))
 
 
 def _even(count: int, most: int) -> int:

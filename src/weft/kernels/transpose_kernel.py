@@ -130,3 +130,78 @@ def chunks_kernel(
     # (3) Write it, once all of the group has been read.
     tl.debug_barrier()
     tl.store(x + target[:, None] * CUT.pitch + column[None, :] * CUT.step, value, mask=mask)
+
+
+@triton.jit
+def stretch(program, CUT: tl.constexpr):
+    """(first index of a program's stretch, end, first kept address, kept elements, their place in the buffer)."""
+    start = program * CUT.stretch
+    end = tl.minimum(start + CUT.stretch, CUT.total)
+    if CUT.apart:
+        return start, end, start, program * CUT.more, CUT.more * (program * (program - 1) // 2)
+    else:
+        return start, end, end, (program + 1) * CUT.more, CUT.more * (program * (program + 1) // 2)
+
+
+@triton.jit(do_not_specialize=["alpha", "beta"])
+def keep_ends_kernel(
+    x,  # rows
+    kept,
+    alpha: tl.int64,  # not used, as beta
+    beta: tl.int64,
+    CUT: tl.constexpr,  # transpose_slide.SlideCut
+):
+    block = tl.program_id(0)
+    program = block // CUT.blocks
+    if CUT.wide:
+        program = program.to(tl.int64)
+    _, _, first, size, place = stretch(program, CUT)
+    lane = block % CUT.blocks * CUT.tile + tl.arange(0, CUT.tile)
+    mask = (lane < size) & (first + lane < CUT.reach)
+    tl.store(kept + place + lane, tl.load(x + (first + lane) * CUT.step, mask=mask, other=0), mask=mask)
+
+
+@triton.jit
+def slide_tile(x, kept, at, start, end, first, size, place, CUT: tl.constexpr):
+    """A tile's elements, numbered without gaps, from where they lie or from what was kept."""
+    if CUT.apart:
+        source = at
+        is_kept = at - start < size
+    else:
+        source = at + at // CUT.columns * CUT.gap
+        is_kept = source >= end
+    pointer = tl.where(is_kept, kept + place + (source - first), x + source * CUT.step)
+    return tl.load(pointer, mask=(at >= start) & (at < end), other=0)
+
+
+@triton.jit(do_not_specialize=["alpha", "beta"])
+def slide_kernel(
+    x,  # rows
+    kept,
+    alpha: tl.int64,  # not used, as beta
+    beta: tl.int64,
+    CUT: tl.constexpr,  # transpose_slide.SlideCut
+):
+    # (1) Find the stretch of this program. Where rows close up, the last stretch goes first: either way the programs
+    #     before this one overwrite what it needs, unless that was kept.
+    program = tl.program_id(0)
+    if not CUT.apart:
+        program = CUT.programs - 1 - program
+    if CUT.wide:
+        program = program.to(tl.int64)
+    start, end, first, size, place = stretch(program, CUT)
+    lane = tl.arange(0, CUT.tile)
+
+    # (2) Go through it tile by tile, from the end that leads. The next tile is read before this one is written:
+    #     nothing that is written now lies ahead.
+    TILES: tl.constexpr = CUT.stretch // CUT.tile
+    at = start + (TILES - 1 if CUT.apart else 0) * CUT.tile + lane
+    value = slide_tile(x, kept, at, start, end, first, size, place, CUT)
+    for _ in range(TILES):
+        ahead = at - CUT.tile if CUT.apart else at + CUT.tile
+        following = slide_tile(x, kept, ahead, start, end, first, size, place, CUT)
+        tl.debug_barrier()
+        target = at + at // CUT.columns * CUT.gap if CUT.apart else at
+        tl.store(x + target * CUT.step, value, mask=at < end)
+        at = ahead
+        value = following

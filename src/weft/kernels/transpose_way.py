@@ -12,11 +12,11 @@ the L2. Panels of q columns are the same backwards: the chunks first. For matric
 have a side with a divisor that suits while the two have none in common.
 
 Rows and columns outside the main part are kept in the workspace. For columns that are left over, the others close up
-first; for rows, the columns of the result move apart last. Either passes the matrix through a buffer once more, two
-moves of every element, one of them in the L2: the other decomposition in use (Catanzaro, Keller and Garland, PPoPP
+first; for rows, the columns of the result move apart last. Either is one move more where little is left over
+(`transpose_slide`), else two through a buffer. The other decomposition in use (Catanzaro, Keller and Garland, PPoPP
 2014) needs no remainders, but gathers single elements within rows and columns, which GPUs do at a fraction of their
-memory's rate. So it is two moves where the extents share a good divisor, three where one has a good one, four to six
-where neither has.
+memory's rate. So it is two moves where the extents share a good divisor, three or four where they nearly do or one of
+them has a good one, and never more than six.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from functools import lru_cache
 from typing import Literal
 
 import numpy as np
+
+from weft.kernels.transpose_slide import LEAST_PROGRAMS, MOST_PROGRAMS
 
 LEAST_WORKSPACE = 8 << 20  # bytes that may always be used: a matrix up to here goes out and comes back
 MOST_WORKSPACE = 32 << 20  # bytes that are never exceeded
@@ -75,11 +77,13 @@ def _squares(rows: int, columns: int, itemsize: int, workspace: int) -> list[Way
     left = (rows * columns - down * across) * itemsize
     matrix_bytes = rows * columns * itemsize
     move = 2 * matrix_bytes / _RATE
-    slides = (rows > down).astype(int) + (columns > across)
+    turns = matrix_bytes / np.maximum(workspace - left, 1)
+    right, low = (columns - across) * down * itemsize, (rows - down) * across * itemsize  # that rows and columns slide
     seconds = (
         move * np.maximum(1, _LINE / (2 * side * itemsize))
         + move * _chunk_cost(side * itemsize)
-        + slides * _through_buffer(move, matrix_bytes / np.maximum(workspace - left, 1))
+        + _slide(move, right, workspace - left, turns)
+        + _slide(move, low, workspace - left, turns)
         + _table_cost(down * across // side, move)
     )
     best = _best(seconds, left <= workspace * _MOST_LEFT)
@@ -101,7 +105,7 @@ def _panels(cut: int, other: int, itemsize: int, workspace: int, kind: Kind) -> 
     seconds = (
         _through_buffer(move, main // side / np.maximum(together, 1))
         + move * _chunk_cost(side * itemsize)
-        + (left > 0) * _through_buffer(move, matrix_bytes / np.maximum(room, 1))
+        + _slide(move, left, room, matrix_bytes / np.maximum(room, 1))
         + _table_cost(main // side * other, move)
     )
     best = _best(seconds, (left <= workspace * _MOST_LEFT) & (together > 0))
@@ -120,6 +124,13 @@ def _best(seconds: np.ndarray, possible: np.ndarray) -> int | None:
 def _through_buffer(move: float, turns: np.ndarray) -> np.ndarray:
     """Seconds of a pass through a buffer that takes so many turns, of two launches each."""
     return _BUFFERED * move + 2 * _LAUNCH * np.ceil(turns)
+
+
+def _slide(move: float, gaps: np.ndarray, room: np.ndarray, turns: np.ndarray) -> np.ndarray:
+    """Seconds to close or open gaps of so many bytes in all: a move where enough programs can do it at once."""
+    programs = 2 * room / np.maximum(gaps, 1)
+    alone = np.where(programs < MOST_PROGRAMS, 1.6, 1.3) * move + 2 * _LAUNCH
+    return (gaps > 0) * np.where(programs < LEAST_PROGRAMS, _through_buffer(move, turns), alone)
 
 
 def _chunk_cost(chunk_bytes: np.ndarray) -> np.ndarray:
