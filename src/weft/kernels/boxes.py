@@ -15,10 +15,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from weft.kernels.cost import PROCESSORS, REGISTERS, SHARED_MEMORY, combine_seconds, compulsory_bytes, function_seconds
+from weft.kernels.cost import (
+    PROCESSORS,
+    REGISTERS,
+    SHARED_MEMORY,
+    combine_seconds,
+    compulsory_bytes,
+    function_seconds,
+    scattered_bytes,
+    tile_access,
+)
 from weft.kernels.geometry import A, B, Cut, D, Side, by_stride, cuts_text, rest, side
-from weft.kernels.matrix import widened
 from weft.kernels.launch import Box, KernelLaunch, common_reasons, contraction_constants, wide, wide_index
+from weft.kernels.matrix import widened
 from weft.plan.schedule import Candidates, Launch, Scalar, Target
 from weft.spec import Contraction, Layout, Mode, Role
 from weft.spec.arithmetic import dtype_name
@@ -31,6 +40,7 @@ L2_RATE = 9.0e12
 OVERLAP = 3  # the norm that joins arithmetic, L2 and memory
 BOX_ALIGNMENT = 16  # bytes: of addresses and of every stride but the innermost
 MOST_DIMENSIONS = 5
+STORE_CLOCK = 0.86e9  # lines of D that a processor stores in a second
 LEAST_SIDE = 16  # of m, n and k: a matrix instruction takes no less
 LEAST_STEPS = 4  # of a split sum: fewer are not worth a second kernel
 STRIP = 8  # rows of a block that one program adds the parts of
@@ -182,7 +192,9 @@ def predict(contraction: Contraction, schedule: BoxesSchedule, target: Target) -
     busy = flops / (_RATE[size] * smaller * shallow)
     full_m, full_n = (_full(group, tile) for group, tile in ((schedule.a.outer, tile_m), (schedule.b.outer, tile_n)))
     read = tiles * (tile_m * full_m + tile_n * full_n) * size / L2_RATE
-    stored = compulsory_bytes(contraction) / MEMORY_RATE
+    result = tile_access(contraction.d, D, 2 * cut.blocks, (*cut.m.axes, *cut.halves.n.axes))
+    stored = (compulsory_bytes(contraction) + scattered_bytes(result)) / MEMORY_RATE
+    stored = max(stored, uneven * result.cycles / (processors * STORE_CLOCK))
     busy *= (1.2 if contraction.a_fn is not None else 1.0) * (1.5 if contraction.b_fn is not None else 1.0)
     busy += uneven * function_seconds(contraction, tiles * tile_m, tiles * tile_n, cut.blocks * tile_m * tile_n)
     joined = (busy**OVERLAP + read**OVERLAP + stored**OVERLAP) ** (1 / OVERLAP)

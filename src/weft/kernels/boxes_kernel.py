@@ -113,12 +113,13 @@ def boxes_kernel(
                 y = y.to(ACCUMULATE)
             acc = tl.dot(x, y, acc, input_precision=PRECISION, out_dtype=ACCUMULATE)
 
-        # (4) Leave the part, or finish the block in two halves: what those are staged in fits beside the boxes.
+        # (4) Leave the part or finish the block, in two halves: what those are staged in fits beside the boxes.
+        halves = tl.permute(tl.reshape(acc, (M.tile, 2, N.tile // 2)), (0, 2, 1))
+        left, right = tl.split(halves)
         if CUT.splits > 1:
-            tl.store(parts + part_offsets(task, CUT), acc)
+            tl.store(parts + part_offsets(task, CUT, 0, N.tile // 2), left)
+            tl.store(parts + part_offsets(task, CUT, N.tile // 2, N.tile // 2), right)
         else:
             HALVES: tl.constexpr = CUT.halves
-            halves = tl.permute(tl.reshape(acc, (M.tile, 2, N.tile // 2)), (0, 2, 1))
-            left, right = tl.split(halves)
             store_block(left, c, d, alpha, beta, batch_block, m_block, 2 * n_block, HALVES, C_FN, EPILOGUE, RESULT)
             store_block(right, c, d, alpha, beta, batch_block, m_block, 2 * n_block + 1, HALVES, C_FN, EPILOGUE, RESULT)

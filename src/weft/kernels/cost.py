@@ -33,6 +33,7 @@ PROCESSORS = 132  # of the device that the constants were fitted on
 REGISTERS, SHARED_MEMORY, WARPS = 65536, 227 * 1024, 64  # of one processor
 ISSUE_RATE = 2.6e13  # lanes of instructions per second
 ELEMENTARY_SLOTS = 20  # issue slots of an exponential or its like
+SCATTERED = 3  # times that a sector moves that is stored in pieces
 SECTOR, LINE, WIDEST = 32, 128, 16  # bytes
 
 # Flops per second, by product type and precision.
@@ -135,7 +136,7 @@ def direct_seconds(contraction: Contraction, target: Target, work: Work, fitted:
     uneven = math.ceil(blocks / processors) * processors / blocks  # the busiest processor over the average
     waves = math.ceil(blocks / (processors * work.resident))
     pipes = (
-        compulsory_bytes(contraction) / by.memory_rate,
+        (compulsory_bytes(contraction) + scattered_bytes(work.accesses[-1])) / by.memory_rate,
         uneven * sum(access.sector_bytes for access in work.accesses) / by.l2_rate,
         uneven * sum(access.cycles for access in work.accesses) / (processors * by.clock),
         uneven * (work.flops / _rate(contraction, work, by) + work.function_seconds),
@@ -150,7 +151,8 @@ def direct_seconds(contraction: Contraction, target: Target, work: Work, fitted:
 def recorded() -> Iterator[list[tuple[Contraction, Target, Work]]]:
     """A list of what `direct_seconds` is asked within, for fitting its numbers."""
     global _recording
-    _recording = found = []
+    found: list[tuple[Contraction, Target, Work]] = []
+    _recording = found
     try:
         yield found
     finally:
@@ -169,6 +171,11 @@ def _slots(function: Pointwise | None) -> int:
     if function is None:
         return 0
     return 3 + 2 * function.flops + ELEMENTARY_SLOTS * function.elementary
+
+
+def scattered_bytes(stored: Access) -> float:
+    """What memory moves besides where a result is stored in pieces of sectors: each is read, merged and written."""
+    return SCATTERED * (stored.sector_bytes - stored.bytes)
 
 
 def combine_seconds(workspace_bytes: int, splits: int) -> float:

@@ -67,10 +67,10 @@ def store_block(
 
 
 @triton.jit
-def part_offsets(program, CUT: tl.constexpr):
-    """Where a program's part of a split sum lies in the workspace: tile after tile, row after row."""
+def part_offsets(program, CUT: tl.constexpr, FIRST: tl.constexpr, COLUMNS: tl.constexpr):
+    """Where some columns of a program's part of a split sum lie in the workspace: tile after tile, row after row."""
     rows = tl.arange(0, CUT.m.tile)[:, None]
-    columns = tl.arange(0, CUT.n.tile)[None, :]
+    columns = FIRST + tl.arange(0, COLUMNS)[None, :]
     return tl.cast(program, tl.int64) * (CUT.m.tile * CUT.n.tile) + rows * CUT.n.tile + columns
 
 
@@ -159,7 +159,7 @@ def matrix_kernel(
 
     # (4) Leave the part, or finish the block.
     if CUT.splits > 1:
-        tl.store(parts + part_offsets(program, CUT), acc)
+        tl.store(parts + part_offsets(program, CUT, 0, N.tile), acc)
     else:
         store_block(acc, c, d, alpha, beta, batch_block, m_block, n_block, CUT, C_FN, EPILOGUE, RESULT)
 
