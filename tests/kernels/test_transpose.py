@@ -112,7 +112,8 @@ WAYS: list[tuple[tuple[int, int], Way]] = [
     ((7, 9), Way("squares", 7, 9, 1, 0.0)),
     ((14, 25), Way("squares", 14, 21, 7, 0.0)),  # columns are left over
     ((40, 17), Way("squares", 34, 17, 17, 0.0)),  # rows are
-    ((45, 70), Way("squares", 40, 64, 8, 0.0)),  # both are
+    ((23, 31), Way("squares", 21, 28, 7, 0.0)),  # both are
+    ((45, 70), Way("squares", 40, 64, 8, 0.0)),
     ((24, 35), Way("row panels", 24, 35, 8, 0.0)),
     ((37, 3), Way("row panels", 32, 3, 8, 0.0)),
     ((3, 50), Way("row panels", 2, 50, 2, 0.0)),
@@ -198,7 +199,7 @@ class TestSlide:
     def test_wide_gaps_are_left_to_a_buffer(self) -> None:
         assert transpose_slide.slide_cut(100, 100, 90, 1, 4, 4000, apart=False) is None
 
-    @pytest.mark.parametrize("shape", [(45, 70), (40, 17), (14, 25)], ids=str)
+    @pytest.mark.parametrize("shape", [(23, 31), (40, 17), (14, 25)], ids=str)
     @pytest.mark.parametrize("dtype", [torch.float32, torch.complex128], ids=str)
     @pytest.mark.parametrize("step", [1, 2])
     def test_within_a_transposition(
@@ -377,3 +378,13 @@ def test_squares_of_two_batches(triton_backend: Backend) -> None:
         expected = squares.mT.clone()
         transpose._squares(squares, 1)
         assert torch.equal(bits(squares), bits(expected))
+
+
+def test_squares_past_32_bits() -> None:
+    """Two squares 2^31 bytes apart, beside rows 2^28 bytes apart."""
+    memory = torch.empty(2**31 + 6 * 2**28, dtype=torch.uint8)
+    squares = memory.as_strided((1, 2, 5, 5), (0, 2**31, 2**28, 1))
+    before = torch.arange(50, dtype=torch.uint8).view(1, 2, 5, 5)
+    squares.copy_(before)
+    transpose._squares(squares, 1)
+    assert torch.equal(squares, before.mT)

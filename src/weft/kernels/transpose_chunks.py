@@ -91,6 +91,7 @@ def _hold(tables: _Tables) -> None:
         return
     if _capturing(device):
         _captured[tables.targets.data_ptr()] = tables
+        return
     for table in tables:
         table.record_stream(torch.cuda.current_stream(device))
 
