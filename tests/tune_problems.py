@@ -8,6 +8,7 @@ import torch
 
 import weft
 from weft.cases import Case, operands
+from weft.plan import winners
 from weft.plan.planner import Choice, choose
 from weft.plan.target import target_of
 from weft.spec import Contraction
@@ -23,6 +24,8 @@ def contraction_of(case: Case) -> Contraction:
 
 
 def reference_plan(case: Case) -> weft.Plan:
+    """A plan of its own: one that is found again may have been made for another C or D."""
+    winners._generation += 1
     options = case.options()
     del options["alpha"], options["beta"]
     a, b, c = operands(case)

@@ -33,7 +33,8 @@ PROCESSORS = 132  # of the device that the constants were fitted on
 REGISTERS, SHARED_MEMORY, WARPS = 65536, 227 * 1024, 64  # of one processor
 ISSUE_RATE = 2.6e13  # lanes of instructions per second
 ELEMENTARY_SLOTS = 20  # issue slots of an exponential or its like
-SCATTERED = 3  # times that a sector moves that is stored in pieces
+PARTIAL_SECTOR = 3  # times that a sector moves that is written in part
+RAGGED = 0.2  # of the bytes of short runs that move again, for each run that two lines hold besides the first
 SECTOR, LINE, WIDEST = 32, 128, 16  # bytes
 
 # Flops per second, by product type and precision.
@@ -174,8 +175,11 @@ def _slots(function: Pointwise | None) -> int:
 
 
 def scattered_bytes(stored: Access) -> float:
-    """What memory moves besides where a result is stored in pieces of sectors: each is read, merged and written."""
-    return SCATTERED * (stored.sector_bytes - stored.bytes)
+    """What memory moves besides where a result is stored in pieces: a sector that is written in part is read, merged
+    and written, and runs shorter than two lines leave lines half done."""
+    pieces = stored.bytes / stored.together
+    merged = PARTIAL_SECTOR * SECTOR * pieces if stored.together % SECTOR else 0.0
+    return merged + RAGGED * stored.bytes * max(0.0, 2 * LINE / stored.together - 1)
 
 
 def combine_seconds(workspace_bytes: int, splits: int) -> float:

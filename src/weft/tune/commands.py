@@ -10,9 +10,9 @@ Ctrl-C keeps what was measured: the same command goes on from there.
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from weft.tune.jobs import Job
     from weft.tune.run import TuningRun
+    from weft.tune.trials import Effort
 
 CPU_WORK = 1 << 22  # multiply-adds of a suite's case on a CPU, as in `weft bench`
 
@@ -60,7 +61,9 @@ def tune(
     budget: Annotated[float, typer.Option(min=0, help="Seconds for each case; then no candidate is begun.")] = 30.0,
     jobs: Annotated[int | None, typer.Option(min=0, help="Compilers at once; one for each core but one.")] = None,
     again: Annotated[bool, typer.Option("--again", help="Measure what has a stored winner, too.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Write the record there, as JSON.", dir_okay=False)] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the record (of --calibrate the numbers) there, as JSON.", dir_okay=False)
+    ] = None,
     study: Annotated[
         Path | None,
         typer.Option(help="Measure every candidate, store none, draw distributions there.", file_okay=False),
@@ -109,7 +112,7 @@ def tune(
             ]
         effort = Effort(leaders=leaders, samples=samples, seed=seed, budget=budget, jobs=jobs)
         if study is not None or calibrate:
-            _study(chosen, effort, place, suite or "", study, calibrate)
+            _study(chosen, effort, place, suite or "", study, calibrate, out)
             return
         run = _run(chosen, effort, place, suite or "", skipped, again, out)
         _print(run)
@@ -118,7 +121,7 @@ def tune(
 
 def _run(
     jobs: list[Job],
-    effort: Any,
+    effort: Effort,
     place: torch.device,
     suite: str,
     skipped: dict[str, str],
@@ -141,21 +144,36 @@ def _run(
     return run
 
 
-def _study(jobs: list[Job], effort: Any, place: torch.device, suite: str, folder: Path | None, calibrate: bool) -> None:
+def _study(
+    jobs: list[Job],
+    effort: Effort,
+    place: torch.device,
+    suite: str,
+    folder: Path | None,
+    calibrate: bool,
+    out: Path | None,
+) -> None:
     """Measure candidates for their own sake."""
     from weft.tune import study
 
     with progress("measuring", len(jobs)) as step:
-        record = study.measured(jobs, replace(effort, slow=float("inf")), place, suite, lambda job: step(job.label))
+        samples, failed, ended = study.measured(jobs, effort, lambda job: step(job.label))
     if folder is not None:
-        for file in study.write(record, folder):
+        for file in study.write(study.record(samples, failed, ended, effort, place, suite), folder):
             typer.echo(f"wrote {file}")
+    for name, reason in failed.items():
+        typer.echo(f"not measured: {name}: {reason}")
     if calibrate:
+        from weft.bench.records import write_whole
         from weft.tune import calibrate as fitting
 
-        typer.echo(fitting.report(fitting.calibrated(record, jobs, place)))
-    if record["ended"] == "interrupted":
-        end("interrupted; what was measured is kept", INTERRUPTED)
+        fit = fitting.calibrated(samples, jobs[0].target)
+        typer.echo(fitting.report(fit))
+        if out is not None:
+            write_whole(out, json.dumps(fitting.shipped(fit), indent=1) + "\n")
+            typer.echo(f"wrote {out}")
+    if ended == "interrupted":
+        end("interrupted", INTERRUPTED)
 
 
 def _print(run: TuningRun) -> None:

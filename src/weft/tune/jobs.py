@@ -110,12 +110,12 @@ def _request(case: Case) -> Request:
         algebra=find(given.get("algebra", "plus_times")), backend="reference",
     )  # fmt: skip
     # Tensors without memory tell shapes, strides and conjugation; the alignment is put right below.
-    tensors = []
+    operands = []
     for shape, dtype, layout, conjugated in zip(case.shapes, case.dtypes, case.layouts, case.conjugate, strict=False):
         strides, _ = layout_strides(shape, layout)
         tensor = torch.empty_strided(shape, strides, dtype=dtype, device="meta")
-        tensors.append(tensor.conj() if conjugated else tensor)
-    request = resolved(case.notation, str(case.equation), *tensors, options)
+        operands.append(tensor.conj() if conjugated else tensor)
+    request = resolved(case.notation, str(case.equation), operands[0], operands[1], options)
     a, b = (
         _layout(shape, dtype, layout)
         for shape, dtype, layout in zip(case.shapes, case.dtypes, case.layouts, strict=False)

@@ -84,7 +84,7 @@ def go(
         run.ended = "finished"
         return
     with Compiler(jobs[0].target, jobs[0].backend, run.effort.jobs) as compiler:
-        handed = _Ahead(jobs, run.effort, compiler, again)
+        handed = Ahead(jobs, run.effort, compiler, again)
         try:
             for at, job in enumerate(jobs):
                 begun(job)
@@ -98,7 +98,7 @@ def go(
     kept(run)
 
 
-class _Ahead:
+class Ahead:
     """Hands the candidates of coming jobs to the compilers, each once."""
 
     def __init__(self, jobs: Sequence[Job], effort: Effort, compiler: Compiler, again: bool) -> None:

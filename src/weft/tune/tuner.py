@@ -81,17 +81,25 @@ def tune(
     owned = Compiler(choice.target, choice.backend, effort.jobs) if compiler is None else None
     with _one_at_a_time, owned or nullcontext(compiler) as working, on(device):
         assert working is not None
-        session = _Session(choice, effort, trials, working, Journal(choice, workspace_limit, again), report, began)
-        winner, model = session.run()
+        journal = Journal(choice, workspace_limit, again)
+        winner, model = _Session(choice, effort, trials, working, journal, report, began).run()
     spent = time.perf_counter() - began
     tried = sum(trial.verdict in ("measured", "slow") for trial in trials)
     found = winners.Winner(winner.schedule, winner.best_known, model.schedule, model.best_known, tried)
     winners.remember(choice, workspace_limit, found)
-    session.journal.forget()
+    journal.forget()
     excluded = [f"{trial.schedule}: {trial.reason}" for trial in trials if trial.verdict in ("wrong", "refused")]
     best = winners.first(choice, found, Origin("tuned", winners.now()))
     measured = {trial.schedule: trial.best_known for trial in trials if trial.verdict == "measured"}
     return Outcome(winners.noted(best, measured, excluded), trials, winner, spent, len(choice.ranked))
+
+
+def measured(choice: Choice, effort: Effort, compiler: Compiler, report: Report = quiet) -> list[Trial]:
+    """Build, check and measure candidates quickly, for their own sake: nothing is stored and none is measured again."""
+    trials = candidates(choice.ranked, effort)
+    with _one_at_a_time, on(choice.target.device):
+        _Session(choice, effort, trials, compiler, None, report, time.perf_counter()).look()
+    return trials
 
 
 @dataclass
@@ -102,7 +110,7 @@ class _Session:
     effort: Effort
     trials: list[Trial]
     compiler: Compiler
-    journal: Journal
+    journal: Journal | None  # None keeps none
     report: Report
     began: float
     launches: dict[int, Any] = field(default_factory=dict)  # built ones, by the identity of their trial
@@ -110,20 +118,26 @@ class _Session:
 
     def run(self) -> tuple[Trial, Trial]:
         """The winner and the trial of the model's choice: the first that can be run at all."""
-        self.journal.restore(self.trials)
+        try:
+            self.look()
+            model, last = self._finalists()
+            return self._decided(model, last)
+        finally:
+            if self.journal is not None:
+                self.journal.save(self.trials)
+
+    def look(self) -> None:
+        """Try every candidate once."""
+        if self.journal is not None:
+            self.journal.restore(self.trials)
         self._rooms = {room.NAME: room for room in families(self.choice.description, self.choice.backend)}
         self._problem = Problem(self.choice.description, self.choice.target.device)
         compiled = [(trial, self.compiler.submit(self.choice.description, trial.schedule)) for trial in self.trials]
         self._sets = self._inputs()
         self._judge = Judge(self._problem, Operands(*self._sets.sets[0]), self.effort.seed)
-        try:
-            for done, (trial, reason) in enumerate(_as_they_come(compiled)):
-                self.report(str(trial.schedule), done, len(self.trials))
-                self._try(trial, reason)
-            model, last = self._finalists()
-            return self._decided(model, last)
-        finally:
-            self.journal.save(self.trials)
+        for done, (trial, reason) in enumerate(_as_they_come(compiled)):
+            self.report(str(trial.schedule), done, len(self.trials))
+            self._try(trial, reason)
 
     def _inputs(self) -> Rotation:
         device, seeds = self._problem.device, iter(range(1, 1 << 30))
@@ -145,7 +159,8 @@ class _Session:
         launch = self._built(trial)
         if launch is None:
             return
-        self.journal.begin(self.trials, trial)
+        if self.journal is not None:
+            self.journal.begin(self.trials, trial)
         if not self._right(trial, launch):
             return
         glance = timing.glance(self._problem.call(launch), self._sets.sets[0], self._problem.device)
