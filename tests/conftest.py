@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 
 import pytest
 import torch
@@ -22,7 +23,11 @@ GPU = pytest.param(Backend("triton", "cuda"), id="gpu", marks=pytest.mark.gpu)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Interpret Triton kernels unless GPU tests are asked for; Triton reads the variable when it makes a kernel."""
+    """Interpret Triton kernels unless GPU tests are asked for; Triton reads the variable when it makes a kernel.
+
+    Tests have a cache of their own: what somebody tuned must not change what they run.
+    """
+    os.environ.setdefault("WEFT_CACHE_DIR", tempfile.mkdtemp(prefix="weft-tests-"))
     marks = config.getoption("markexpr")
     if "gpu" not in marks or "not gpu" in marks:
         os.environ.setdefault("TRITON_INTERPRET", "1")
