@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,17 +41,30 @@ _SWITCHES = (  # process-wide permissions of torch and what exactness needs of t
 )
 
 
+class Form(NamedTuple):
+    """A contraction as (batched) matrix product: one mode for each role, None where there is none.
+
+    A mode of m or n may serve as the batch; the operand that lacks it is then the same in each product.
+    """
+
+    batch: Mode | None
+    m: Mode | None
+    n: Mode | None
+    k: Mode | None
+
+
 @dataclass(frozen=True, slots=True)
 class LibrarySchedule:
     """One call of the library."""
 
-    call: str  # "mm" or "bmm"
+    form: Form
     flipped: bool  # D is contiguous along m: its transpose is computed from the transposed operands
     family: str = NAME
     workspace_bytes: int = 0  # of weft's; the library keeps its own
 
     def __str__(self) -> str:
-        return f"library {self.call}{' of the transposes' if self.flipped else ''}"
+        call = f"bmm over {self.form.batch.name}" if self.form.batch is not None else "mm"
+        return f"library {call}{' of the transposes' if self.flipped else ''}"
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:
@@ -70,25 +83,27 @@ def supports(contraction: Contraction, target: Target) -> str | None:
         return f"the library is not asked for {dtype_name(contraction.d.dtype)} of {dtype_name(arithmetic.product)}"
     if contraction.c is not None and contraction.c.dtype != contraction.d.dtype:
         return "C has another type than D"
-    for role in Role:
-        if len(contraction.of_role(role)) > 1:
-            return f"the modes of role {role.value} do not lie together: this is no matrix product as it lies"
     if 0 in (contraction.m, contraction.n, contraction.k, contraction.batch):
         return "a mode is empty"
     if any(number >= 2**31 for mode in contraction.modes for number in (mode.extent, *mode.strides)):
         return "an extent or stride is past the library's 32-bit integers"
-    return _stride_reason(contraction)
+    forms = list(_forms(contraction))
+    if not forms:
+        return "the modes of some role do not lie together: this is no matrix product as it lies"
+    reasons = [_stride_reason(contraction, form) for form in forms]
+    return None if None in reasons else reasons[0]
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:
-    call = "bmm" if contraction.of_role(Role.BATCH) else "mm"
-    return Candidates((LibrarySchedule(call, flipped=_stride(contraction, Role.N, 3) != 1),))
+    fitting = [form for form in _forms(contraction) if _stride_reason(contraction, form) is None]
+    return Candidates(tuple(LibrarySchedule(form, flipped=_stride(form.n, 3) != 1) for form in fitting))
 
 
 def predict(contraction: Contraction, schedule: LibrarySchedule, target: Target) -> float:
     """Seconds by the roof of large products, whole tiles and whole waves."""
-    rows, columns = (-(-extent // TILE) for extent in (contraction.m, contraction.n))
-    blocks = contraction.batch * rows * columns
+    batch, m, n, _ = schedule.form
+    rows, columns = (-(-_extent(mode) // TILE) for mode in (m, n))
+    blocks = _extent(batch) * rows * columns
     processors = target.processors if target.processors > 1 else PROCESSORS
     share = min(max(1.0, processors / blocks), max(1.0, contraction.k / 256))  # long sums are split
     idle = math.ceil(blocks * share / processors) * processors / (blocks * share)
@@ -105,8 +120,8 @@ class LibraryLaunch:
     """The call of the library, with every tensor as the matrix that it is."""
 
     def __init__(self, contraction: Contraction, schedule: LibrarySchedule) -> None:
-        rows, columns, depth = (_mode(contraction, role) for role in (Role.M, Role.N, Role.K))
-        batch = (_mode(contraction, Role.BATCH),) if schedule.call == "bmm" else ()
+        outer, rows, columns, depth = schedule.form
+        batch = (outer,) if outer is not None else ()
         left, right = (0, 1)
         if schedule.flipped:
             rows, columns, left, right = columns, rows, right, left
@@ -159,32 +174,44 @@ def _accumulator(product: torch.dtype) -> torch.dtype:
     return torch.float64 if product is torch.float64 else torch.float32
 
 
-def _mode(contraction: Contraction, role: Role) -> Mode | None:
-    modes = contraction.of_role(role)
-    return modes[0] if modes else None
+def _forms(contraction: Contraction) -> Iterator[Form]:
+    """The contraction as it lies, and with a mode of m or n as the batch where it needs one."""
+    batch, m, n, k = (contraction.of_role(role) for role in (Role.BATCH, Role.M, Role.N, Role.K))
+    if len(k) > 1:
+        return
+    depth = next(iter(k), None)
+    if max(len(batch), len(m), len(n)) <= 1:
+        yield Form(next(iter(batch), None), next(iter(m), None), next(iter(n), None), depth)
+    if batch:
+        return
+    if len(m) == 2 and len(n) <= 1:
+        yield Form(m[0], m[1], next(iter(n), None), depth)
+        yield Form(m[1], m[0], next(iter(n), None), depth)
+    if len(n) == 2 and len(m) <= 1:
+        yield Form(n[0], next(iter(m), None), n[1], depth)
+        yield Form(n[1], next(iter(m), None), n[0], depth)
 
 
-def _stride(contraction: Contraction, role: Role, tensor: int) -> int:
-    """Stride of a role's only mode; 1 where there is none, as a mode of extent 1 may have any."""
-    mode = _mode(contraction, role)
+def _extent(mode: Mode | None) -> int:
+    return mode.extent if mode is not None else 1
+
+
+def _stride(mode: Mode | None, tensor: int) -> int:
+    """Stride of a mode; 1 where there is none, as a mode of extent 1 may have any."""
     return mode.strides[tensor] if mode is not None else 1
 
 
-def _stride_reason(contraction: Contraction) -> str | None:
+def _stride_reason(contraction: Contraction, form: Form) -> str | None:
     """Why BLAS could not read or write a tensor without copying it: no run of stride 1, or overlapping rows."""
-    sides = ((Role.M, Role.K), (Role.K, Role.N), (Role.M, Role.N), (Role.M, Role.N))
-    for tensor, (rows, columns) in enumerate(sides):
+    sides = ((form.m, form.k), (form.k, form.n), (form.m, form.n), (form.m, form.n))
+    for tensor, pair in enumerate(sides):
         if tensor == 2 and contraction.c is None:
             continue
-        modes = [mode for role in (rows, columns) if (mode := _mode(contraction, role)) is not None]
-        steps = sorted((mode.strides[tensor], mode.extent) for mode in modes)
+        steps = sorted((mode.strides[tensor], mode.extent) for mode in pair if mode is not None)
         if steps and steps[0][0] != 1:
             return f"{'ABCD'[tensor]} is contiguous along neither of its two sides"
         if len(steps) == 2 and steps[1][0] < steps[0][1]:
             return f"the rows of {'ABCD'[tensor]} overlap"
-        batch = _mode(contraction, Role.BATCH)
-        if batch is not None and tensor != 2 and not batch.strides[tensor]:
-            return f"{'ABCD'[tensor]} is shared by the batch"
     return None
 
 
