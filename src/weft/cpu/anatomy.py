@@ -7,6 +7,9 @@ n         . x x   the other ones
 k         x x .   summed by the matrix product
 alone     x . .   summed while the operand's block is packed (likewise . x .)
 repeated  . . .   broadcast in both and summed: the sum is multiplied by their extent
+
+A mode that only an extra of `a_fn` moves along counts as one of A. In another algebra than plus-times all that is
+reduced is k: nothing says that reductions may be made before products, or once for many equal ones.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from functools import cached_property
 import torch
 
 from weft.fn import Pointwise
-from weft.spec import Contraction, Role
+from weft.spec import Contraction, Mode, Role
 
 _REAL_OF = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 
@@ -36,6 +39,7 @@ class Operand:
     value: torch.dtype  # what its function sees: the product type, real for a real operand
     compute: torch.dtype  # what the matrix product reads: as wide as the accumulator
     function: Pointwise | None
+    args: tuple[int, ...]  # positions in `contraction.extras` of what the function takes beside the value
     conjugate: bool
     free: Group  # the modes that it has and the other operand lacks: m or n
     alone: Group
@@ -137,8 +141,7 @@ def dissect(contraction: Contraction) -> Anatomy:
     groups: dict[str, list[int]] = {name: [] for name in ("batch", "m", "n", "k", "a", "b", "none")}
     for at, mode in enumerate(contraction.modes):
         if mode.role is Role.K:
-            present = bool(mode.strides.a), bool(mode.strides.b)
-            group = {(True, True): "k", (True, False): "a", (False, True): "b", (False, False): "none"}[present]
+            group = _reduced_group(contraction, mode)
         else:
             group = mode.role.value
         groups[group].append(at)
@@ -153,6 +156,16 @@ def dissect(contraction: Contraction) -> Anatomy:
         a=_operand(contraction, "A", found["m"], found["a"]),
         b=_operand(contraction, "B", found["n"], found["b"]),
     )
+
+
+def _reduced_group(contraction: Contraction, mode: Mode) -> str:
+    if contraction.algebra is not None:
+        return "k"
+    in_a = any(mode.strides[at] for at in (0, *(4 + arg for arg in contraction.a_args)))
+    in_b = any(mode.strides[at] for at in (1, *(4 + arg for arg in contraction.b_args)))
+    if in_a:
+        return "k" if in_b else "a"
+    return "b" if in_b else "none"
 
 
 def real_of(dtype: torch.dtype) -> torch.dtype:
@@ -170,8 +183,9 @@ def _operand(contraction: Contraction, name: str, free: Group, alone: Group) -> 
         strides=tuple(mode.strides.a if first else mode.strides.b for mode in contraction.modes),
         storage=storage,
         value=real_of(arithmetic.product) if real else arithmetic.product,
-        compute=real_of(arithmetic.accumulate) if real else arithmetic.accumulate,
+        compute=real_of(arithmetic.accumulate) if real and contraction.algebra is None else arithmetic.accumulate,
         function=contraction.a_fn if first else contraction.b_fn,
+        args=contraction.a_args if first else contraction.b_args,
         conjugate=(contraction.conjugate_a if first else contraction.conjugate_b) and not real,
         free=free,
         alone=alone,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from operator import add
 from typing import NamedTuple
 
 from weft.cpu.anatomy import Anatomy, Group
@@ -121,7 +122,7 @@ def collapsed_stride(group: Group, tile: Mapping[int, int], strides: Sequence[in
 
 def group_spans(anatomy: Anatomy, group: Group, tile: Mapping[int, int]) -> list[Span]:
     """Every block's part of a group, the innermost mode's blocks fastest."""
-    spans = [Span((), 1, Strides(0, 0, 0, 0))]
+    spans = [Span((), 1, Strides(0, 0, 0, 0, *(0 for _ in anatomy.contraction.extras)))]
     for at in group:
         parts = _mode_spans(anatomy.contraction.modes[at], tile[at])
         spans = [_joined(span, part) for span in spans for part in parts]
@@ -137,8 +138,7 @@ def _mode_spans(mode: Mode, tile: int) -> list[Span]:
 
 
 def _joined(outer: Span, inner: Span) -> Span:
-    (a, b, c, d), (e, f, g, h) = outer.at, inner.at
-    return Span(outer.extents + inner.extents, outer.size * inner.size, Strides(a + e, b + f, c + g, d + h))
+    return Span(outer.extents + inner.extents, outer.size * inner.size, Strides(*map(add, outer.at, inner.at)))
 
 
 def block_counts(group: Group, tile: Mapping[int, int], extents: Sequence[int]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 
@@ -16,7 +16,7 @@ from weft.cpu.reading import BlockReader, Scratch
 from weft.cpu.schedule import CpuSchedule, allocate, buffers
 from weft.cpu.workers import share
 from weft.cpu.writing import BlockWriter
-from weft.plan.schedule import Launch, Scalar, Target
+from weft.plan.schedule import ExtendedLaunch, Extras, Scalar, Target
 from weft.spec import Contraction, Role
 
 # Blocks that one worker computes in a row: (batch part, part of the outer role, parts of the inner role).
@@ -25,7 +25,7 @@ Task: TypeAlias = tuple[Span, Span, Sequence[Span]]
 TASKS_FOR_EACH_WORKER = 4  # at least so many where there are enough blocks, so that all end at about the same time
 
 
-def build(contraction: Contraction, schedule: CpuSchedule, target: Target) -> Launch:
+def build(contraction: Contraction, schedule: CpuSchedule, target: Target) -> ExtendedLaunch:
     """The function that runs `schedule` on tensors lying as `contraction` says.
 
     It allocates `schedule.workspace_bytes` a call besides what the user's functions allocate for a block at a time,
@@ -37,24 +37,28 @@ def build(contraction: Contraction, schedule: CpuSchedule, target: Target) -> La
     workers, threads = schedule.workers, schedule.threads
     might_shorten = anatomy.accumulate in (torch.float32, torch.complex64) and not anatomy.elementwise
 
-    def run(
-        a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar
-    ) -> None:
-        c = c if beta != 0 else None
+    def run(call: Call) -> None:
         # Fewer threads than were planned for are a wish of the caller's.
         if workers == 1 or torch.get_num_threads() < workers * threads:
-            worker.run(tasks, a, b, c, d, alpha, beta)
+            worker.run(tasks, call)
         else:
-            share(lambda drawn: worker.run(drawn, a, b, c, d, alpha, beta), tasks, workers, threads)
+            share(lambda drawn: worker.run(drawn, call), tasks, workers, threads)
 
     def launch(
-        a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar
+        a: torch.Tensor,
+        b: torch.Tensor,
+        c: torch.Tensor | None,
+        d: torch.Tensor,
+        alpha: Scalar,
+        beta: Scalar,
+        extras: Extras = (),
     ) -> None:
+        call = Call(a, b, c if beta != 0 else None, d, alpha, beta, extras)
         if might_shorten and shortened():
             with exact_products():
-                run(a, b, c, d, alpha, beta)
+                run(call)
         else:
-            run(a, b, c, d, alpha, beta)
+            run(call)
 
     return launch
 
@@ -74,6 +78,18 @@ def _tasks(anatomy: Anatomy, schedule: CpuSchedule) -> list[Task]:
     return [(b, o, chunk) for b in batch for o in outer for chunk in chunks]
 
 
+class Call(NamedTuple):
+    """What differs from one call to the next; `c` is None where it is not read."""
+
+    a: torch.Tensor
+    b: torch.Tensor
+    c: torch.Tensor | None
+    d: torch.Tensor
+    alpha: Scalar
+    beta: Scalar
+    extras: Extras
+
+
 class _Worker:
     """What is the same for every call, worked out once; `run` computes blocks in a workspace of its own."""
 
@@ -88,23 +104,15 @@ class _Worker:
         self.writer = BlockWriter(anatomy, schedule)
         self.sums = group_spans(anatomy, schedule.ordered(anatomy.k), dict(enumerate(schedule.tile)))
 
-    def run(
-        self,
-        tasks: Iterable[Task],
-        a: torch.Tensor,
-        b: torch.Tensor,
-        c: torch.Tensor | None,
-        d: torch.Tensor,
-        alpha: Scalar,
-        beta: Scalar,
-    ) -> None:
+    def run(self, tasks: Iterable[Task], call: Call) -> None:
+        a, b, c, d, alpha, beta, extras = call
         sizes, anatomy, multiply, rows_inside = self.sizes, self.anatomy, self.multiply, self.rows_inside
         shared = [allocate(size, torch.uint8) for size in (sizes.raw, sizes.stage, sizes.wide, sizes.part)]
-        read_a = self.reader_a.bind(a, Scratch(allocate(sizes.a, anatomy.a.compute), *shared))
-        read_b = self.reader_b.bind(b, Scratch(allocate(sizes.b, anatomy.b.compute), *shared))
+        read_a = self.reader_a.bind(a, Scratch(allocate(sizes.a, anatomy.a.compute), *shared), extras)
+        read_b = self.reader_b.bind(b, Scratch(allocate(sizes.b, anatomy.b.compute), *shared), extras)
         read_left, read_right = (read_a, read_b) if self.left_is_a else (read_b, read_a)
         accumulator = self.writer.accumulator(d, allocate(sizes.accumulator, anatomy.accumulate))
-        finish = self.writer.finisher(c, d, shared[0], shared[1], alpha, beta)
+        finish = self.writer.finisher(c, d, shared[0], shared[1], alpha, beta, extras)
         parts = () if anatomy.empty_sum else self.sums
 
         for batch, outer, inners in tasks:

@@ -6,28 +6,22 @@ type, given to the operand's function, widened to the compute type, and summed o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import torch
 
 from weft.cpu.anatomy import Anatomy, Operand
+from weft.cpu.beside import Beside, applied
 from weft.cpu.blocking import Span, collapsed_stride, group_spans
 from weft.cpu.schedule import CpuSchedule
 from weft.cpu.tables import Table, tables
-from weft.fn import Pointwise
+from weft.plan.schedule import Extras
 from weft.spec import Role
 
 Extents: TypeAlias = tuple[int, ...]
 # The (batch, free, k) parts of a block -> the block as the product reads it.
 Read: TypeAlias = Callable[[Span, Span, Span], torch.Tensor]
-
-
-def evaluated(function: Pointwise, values: torch.Tensor) -> torch.Tensor:
-    """A user's function of a block; what it returns may be `values` itself, or a view."""
-    result = function(values)
-    assert isinstance(result, torch.Tensor), "a function of a contraction has one result"
-    return result
 
 
 class Scratch(NamedTuple):
@@ -40,12 +34,20 @@ class Scratch(NamedTuple):
     part: torch.Tensor  # bytes
 
 
+Spans: TypeAlias = Sequence[Span]
+# (a view of the operand, destination, destination flat, spans of the block)
+Evaluate: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Spans], None]
+
+
 class _Packed(NamedTuple):
     """The packed block of one shape: as the modes it was copied from, flat, and as the product reads it."""
 
     modes: torch.Tensor
     flat: torch.Tensor
     factor: torch.Tensor
+
+
+Pack: TypeAlias = Callable[[_Packed, int, Spans], None]  # (block, offset of its first element, its spans)
 
 
 class BlockReader:
@@ -67,14 +69,17 @@ class BlockReader:
         if self.reading.by_table:
             order = self._block_order(*groups)
             self.tables = tables(order, schedule.tile, anatomy.extents, operand.strides)
-        alone = schedule.ordered(operand.alone)
+        alone, block = schedule.ordered(operand.alone), self._block_order(*groups)
+        self.beside = Beside(
+            anatomy.contraction, operand.args, (*block, *alone) if self.reading.alone_inner else (*alone, *block)
+        )
         self.alone_strides = tuple(operand.strides[at] for at in alone)
         self.alone_spans = group_spans(anatomy, alone, tile) if alone else []
 
-    def bind(self, tensor: torch.Tensor, scratch: Scratch) -> Read:
+    def bind(self, tensor: torch.Tensor, scratch: Scratch, extras: Extras = ()) -> Read:
         if not self.reading.packed:
             return self._elements_of(tensor) if self.elementwise else self._matrices_of(tensor)
-        return self._packing(tensor, scratch)
+        return self._packing(tensor, scratch, extras)
 
     def _elements_of(self, tensor: torch.Tensor) -> Read:
         """The block where it lies, with one dimension for each mode of D: of extent 1 where the operand lacks it."""
@@ -105,15 +110,16 @@ class BlockReader:
 
         return read
 
-    def _packing(self, tensor: torch.Tensor, scratch: Scratch) -> Read:
+    def _packing(self, tensor: torch.Tensor, scratch: Scratch, extras: Extras) -> Read:
         packed: dict[tuple[Extents, Extents, Extents], _Packed] = {}
         base, at = int(tensor.storage_offset()), self.at
+        evaluate = self._evaluating(scratch, extras)
         if self.alone_spans:
-            evaluate = self._summing(tensor, scratch)
+            pack = self._summing(tensor, scratch, evaluate)
         elif self.tables and not (tensor.is_conj() or tensor.is_neg()):
-            evaluate = self._gathering(tensor, scratch)
+            pack = self._gathering(tensor, scratch, evaluate)
         else:
-            evaluate = self._copying(tensor, scratch)
+            pack = self._copying(tensor, evaluate)
         last: tuple[Span, Span, Span] | None = None
         held: torch.Tensor
 
@@ -125,7 +131,7 @@ class BlockReader:
             block = packed.get(shapes)
             if block is None:
                 block = packed[shapes] = self._shaped(scratch.packed, b, f, k)
-            evaluate(block, base + b.at[at] + f.at[at] + k.at[at])
+            pack(block, base + b.at[at] + f.at[at] + k.at[at], (b, f, k))
             last, held = (b, f, k), block.factor
             return held
 
@@ -147,44 +153,41 @@ class BlockReader:
         """Dimensions of a packed block: the contiguous group last."""
         return (*batch, *free, *sums) if self.reading.sum_inner else (*batch, *sums, *free)
 
-    def _copying(self, tensor: torch.Tensor, scratch: Scratch) -> Callable[[_Packed, int], None]:
+    def _copying(self, tensor: torch.Tensor, evaluate: Evaluate) -> Pack:
         strides = self._block_order(*self.strides)
-        evaluate = self._evaluating(scratch)
 
-        def copy(block: _Packed, offset: int) -> None:
-            evaluate(tensor.as_strided(block.modes.shape, strides, offset), block.modes, block.flat)
+        def copy(block: _Packed, offset: int, spans: Spans) -> None:
+            evaluate(tensor.as_strided(block.modes.shape, strides, offset), block.modes, block.flat, spans)
 
         return copy
 
-    def _gathering(self, tensor: torch.Tensor, scratch: Scratch) -> Callable[[_Packed, int], None]:
+    def _gathering(self, tensor: torch.Tensor, scratch: Scratch, evaluate: Evaluate) -> Pack:
         """The same element by element, from a table of where they lie."""
         operand = self.operand
         raw = scratch.raw.view(operand.storage) if operand.storage != operand.compute or operand.staged else None
-        evaluate = self._evaluating(scratch)
 
-        def gather(block: _Packed, offset: int) -> None:
+        def gather(block: _Packed, offset: int, spans: Spans) -> None:
             table = self.tables[tuple(block.modes.shape)]
             if raw is None:
                 table.gather(tensor, offset, block.flat)
-                evaluate(block.flat, block.flat, block.flat)
+                evaluate(block.modes, block.modes, block.flat, spans)
             else:
                 values = raw[: block.flat.numel()]
                 table.gather(tensor, offset, values)
-                evaluate(values, block.flat, block.flat)
+                evaluate(values.view(block.modes.shape), block.modes, block.flat, spans)
 
         return gather
 
-    def _summing(self, tensor: torch.Tensor, scratch: Scratch) -> Callable[[_Packed, int], None]:
+    def _summing(self, tensor: torch.Tensor, scratch: Scratch, evaluate: Evaluate) -> Pack:
         """Pack the block once for each part of the operand's own modes, and add up."""
         compute, inner = self.operand.compute, self.reading.alone_inner
         strides = self._block_order(*self.strides)
         strides = (*strides, *self.alone_strides) if inner else (*self.alone_strides, *strides)
         wide, partial = scratch.wide.view(compute), scratch.part.view(compute)
-        evaluate = self._evaluating(scratch)
         directly, rank = self.operand.sums_where_it_lies, len(strides) - len(self.alone_strides)
         summed = tuple(range(rank, len(strides)) if inner else range(len(self.alone_strides)))
 
-        def pack(block: _Packed, offset: int) -> None:
+        def pack(block: _Packed, offset: int, spans: Spans) -> None:
             size, shape = block.flat.numel(), tuple(block.modes.shape)
             for span in self.alone_spans:
                 source_shape = (*shape, *span.extents) if inner else (*span.extents, *shape)
@@ -195,7 +198,7 @@ class BlockReader:
                     torch.sum(source, summed, dtype=compute, out=total.view(shape))
                 else:
                     flat = wide[: size * span.size]
-                    evaluate(source, flat.view(source_shape), flat)
+                    evaluate(source, flat.view(source_shape), flat, (*spans, span))
                     table = flat.view(size, span.size) if inner else flat.view(span.size, size)
                     torch.sum(table, 1 if inner else 0, dtype=compute, out=total)
                 if not first:
@@ -203,23 +206,26 @@ class BlockReader:
 
         return pack
 
-    def _evaluating(self, scratch: Scratch) -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]:
-        """From a view of the operand to its values in the compute type: (source, destination, destination flat)."""
+    def _evaluating(self, scratch: Scratch, extras: Extras) -> Evaluate:
+        """From a view of the operand to its values in the compute type."""
         operand = self.operand
-        function, value, conjugate = operand.function, operand.value, operand.conjugate
+        value, conjugate = operand.value, operand.conjugate
+        function = None if operand.function is None else applied(operand.function, self.beside, extras)
         stage = scratch.stage.view(value) if operand.staged else None
 
-        def evaluate(source: torch.Tensor, modes: torch.Tensor, flat: torch.Tensor) -> None:
+        def evaluate(source: torch.Tensor, modes: torch.Tensor, flat: torch.Tensor, spans: Spans) -> None:
             if conjugate:
                 source = source.conj()
             if stage is None:
                 if source is not modes:
                     modes.copy_(source)
                 if function is not None:
-                    flat.copy_(evaluated(function, flat))
+                    result = function(flat, modes.shape, spans)
+                    (flat if result.dim() == 1 else modes).copy_(result)
                 return
             rounded = stage[: flat.numel()]
             rounded.view(modes.shape).copy_(source)
-            flat.copy_(rounded if function is None else evaluated(function, rounded).to(value))
+            result = rounded if function is None else function(rounded, modes.shape, spans).to(value)
+            (flat if result.dim() == 1 else modes).copy_(result)
 
         return evaluate

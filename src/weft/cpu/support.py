@@ -25,8 +25,6 @@ def supports(contraction: Contraction, target: Target) -> str | None:
     """
     if target.kind != "cpu":
         return f"it runs on the CPU, the tensors are on a {target.kind} device"
-    if contraction.extras:
-        return "functions with operands, coordinates or several outputs do not run here yet"
     if contraction.algebra is not None:
         return f"the algebra {contraction.algebra.name} does not run here yet"
     arithmetic = contraction.arithmetic

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import torch
 
 from weft.cpu.anatomy import Anatomy
+from weft.cpu.beside import FIRST, Beside, applied, evaluated
 from weft.cpu.blocking import Span, collapsed_stride
-from weft.cpu.reading import Extents, evaluated
+from weft.cpu.reading import Extents
 from weft.cpu.schedule import CpuSchedule, stages_addend
 from weft.cpu.tables import Table, tables
-from weft.plan.schedule import Scalar
+from weft.plan.schedule import Extras, Scalar
 from weft.spec import Role
 
 
@@ -26,6 +27,8 @@ class Block(NamedTuple):
 # (batch, rows, columns) parts of a block of D -> its accumulator; and the same with the sums in it -> D.
 Accumulator: TypeAlias = Callable[[Span, Span, Span], Block]
 Finish: TypeAlias = Callable[[Span, Span, Span, Block], None]
+# (values of a block, its spans) -> what they become; the values themselves may be overwritten.
+Step: TypeAlias = Callable[[torch.Tensor, Sequence[Span]], torch.Tensor]
 
 
 class BlockWriter:
@@ -40,6 +43,13 @@ class BlockWriter:
         order = tuple(at for group in groups for at in group)
         self.strides_d = tuple(anatomy.strides_d[at] for at in order)
         self.strides_c = tuple(anatomy.strides_c[at] for at in order)
+        contraction = anatomy.contraction
+        self.beside_c = Beside(contraction, contraction.c_args, order)
+        self.beside_d = Beside(contraction, contraction.epilogue_args, order)
+        modes = contraction.modes
+        self.outputs = [
+            (extra, tuple(modes[at].strides[FIRST + extra] for at in order)) for extra in contraction.outputs
+        ]
         self.steps_d = [collapsed_stride(group, tile, anatomy.strides_d) or 0 for group in groups]
         self.batched = schedule.block_size(anatomy.batch) > 1
         self.tables: Mapping[Extents, Table] = {}
@@ -88,13 +98,15 @@ class BlockWriter:
         stage: torch.Tensor,
         alpha: Scalar,
         beta: Scalar,
+        extras: Extras = (),
     ) -> Finish:
         """alpha * sums + beta * c_fn(C), the epilogue, and the copy to D: in that order, on one block."""
-        contraction, anatomy, in_place = self.anatomy.contraction, self.anatomy, self.schedule.in_place
-        epilogue, repeat, base = contraction.epilogue, anatomy.repeat, int(d.storage_offset())
+        anatomy, in_place = self.anatomy, self.schedule.in_place
+        repeat, base = anatomy.repeat, int(d.storage_offset())
         strides, by_table = self.strides_d, self.tables
         converted = raw.view(d.dtype) if d.dtype != anatomy.accumulate else None
-        addend = self._addend(c, stage) if c is not None else None
+        add = self._adding(c, stage, beta, extras) if c is not None else None
+        epilogue = self._epilogue(extras)
 
         def finish(b: Span, r: Span, k: Span, block: Block) -> None:
             values = block.modes
@@ -102,10 +114,10 @@ class BlockWriter:
                 values.mul_(repeat)
             if alpha != 1:
                 values.mul_(alpha)
-            if addend is not None:
-                values.add_(addend(b, r, k), alpha=beta)
+            if add is not None:
+                values = add(values, (b, r, k))
             if epilogue is not None:
-                values = evaluated(epilogue, values)
+                values = epilogue(values, (b, r, k))
             if by_table:
                 flat = values.reshape(-1)
                 if converted is not None:
@@ -120,18 +132,48 @@ class BlockWriter:
 
         return finish
 
-    def _addend(self, c: torch.Tensor, stage: torch.Tensor) -> Callable[[Span, Span, Span], torch.Tensor]:
+    def _epilogue(self, extras: Extras) -> Step | None:
+        """The epilogue of one block: what becomes D is returned, what it yields after that is written at once."""
+        function = self.anatomy.contraction.epilogue
+        if function is None:
+            return None
+        if not self.outputs:
+            apply = applied(function, self.beside_d, extras)
+            return lambda values, spans: apply(values, values.shape, spans)
+        views = self.beside_d.bind(extras)
+        targets = [(FIRST + extra, extras[extra], strides) for extra, strides in self.outputs]
+
+        def several(values: torch.Tensor, spans: Sequence[Span]) -> torch.Tensor:
+            # D comes last: the others may be views of the sums, which may lie in D.
+            first, *others = function(values, *views(values.shape, spans))
+            for result, (place, target, strides) in zip(others, targets, strict=True):
+                assert target is not None, "outputs are tensors"
+                start = int(target.storage_offset()) + sum(span.at[place] for span in spans)
+                target.as_strided(values.shape, strides, start).copy_(result)
+            return first
+
+        return several
+
+    def _adding(self, c: torch.Tensor, stage: torch.Tensor, beta: Scalar, extras: Extras) -> Step:
+        """Values of one block and beta * c_fn(C); or what the algebra reduces values and c_fn(C) to."""
+        addend, algebra = self._addend(c, stage, extras), self.anatomy.contraction.algebra
+        if algebra is None:
+            return lambda values, spans: values.add_(addend(spans), alpha=beta)
+        return lambda values, spans: values.copy_(evaluated(algebra.reduce, values, addend(spans)))
+
+    def _addend(self, c: torch.Tensor, stage: torch.Tensor, extras: Extras) -> Callable[[Sequence[Span]], torch.Tensor]:
         """c_fn(C) of one block in the accumulator's type, read from C only now."""
         accumulate, function = self.anatomy.accumulate, self.anatomy.contraction.c_fn
-        base, strides = c.storage_offset(), self.strides_c
+        base, strides = int(c.storage_offset()), self.strides_c
         copies = stage.view(accumulate) if stages_addend(self.anatomy) else None
+        apply = None if function is None else applied(function, self.beside_c, extras)
 
-        def block(b: Span, r: Span, k: Span) -> torch.Tensor:
-            shape = (*b.extents, *r.extents, *k.extents)
-            values = c.as_strided(shape, strides, base + b.at.c + r.at.c + k.at.c)
+        def block(spans: Sequence[Span]) -> torch.Tensor:
+            shape = tuple(extent for span in spans for extent in span.extents)
+            values = c.as_strided(shape, strides, base + sum(span.at.c for span in spans))
             if copies is None:
                 return values
-            values = copies[: b.size * r.size * k.size].view(shape).copy_(values)
-            return values if function is None else evaluated(function, values).to(accumulate)
+            values = copies[: values.numel()].view(shape).copy_(values)
+            return values if apply is None else apply(values, shape, spans).to(accumulate)
 
         return block

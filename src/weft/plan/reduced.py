@@ -52,7 +52,7 @@ class ReducedSchedule:
 
 def supports(contraction: Contraction, target: Target) -> str | None:
     if contraction.extras:
-        return "functions with operands, coordinates or several outputs do not run here yet"
+        return "its steps pass on no operands, coordinates or further results of functions"
     if contraction.algebra is not None:
         return "products of sums are sums of products in plus-times only"
     if not any(_lone(contraction, operand) for operand in (A, B)):
