@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from weft.errors import call_context
 from weft.fn import Pointwise
 from weft.fn.algebra import TracedAlgebra
 from weft.interop import as_results, as_tensor, like_each
+from weft.plan.again import Repeats, sight
 from weft.plan.checks import (
     Results,
     check_addend,
@@ -139,6 +141,7 @@ class Plan:
         self.dtypes = (self.dtype, *(request.outputs or ()))  # of all results
         self._variants: dict[tuple[Layout | None, tuple[Layout, ...]], _Variant] = {}
         self._default = tuple(Layout.contiguous(self.shape, dtype) for dtype in self.dtypes)
+        self.repeats = Repeats(self.shape, self.dtype, request.device)
 
     @property
     def contraction(self) -> Contraction:
@@ -166,19 +169,27 @@ class Plan:
         beta: Scalar = 1.0,
         out: Any = None,
         operands: Mapping[str, Any] | None = None,
+        validate: bool = False,
     ) -> Any:
         """Run on `a` and `b`, which lie as the planned ones did; returns D, in the kind of array that `a` is.
 
         `operands` has a tensor for each operand that the plan's functions take, by name: they lie as planned, too. Of
-        an epilogue that yields several values the result is a tuple, and so is `out`.
+        an epilogue that yields several values the result is a tuple, and so is `out`. `validate` checks a sample of D
+        as for `weft.contract`.
 
-        Raises `ShapeError` or `DTypeError` when a tensor does not fit the plan; then nothing is written.
+        Raises `ShapeError` or `DTypeError` when a tensor does not fit the plan; then nothing is written. Raises
+        `AccuracyError` when a validated element is off.
         """
+        if c is None and operands is None:
+            again = self.repeats.run((sight(a), sight(b), sight(out)), a, b, alpha, beta, out)
+            if again is not None:
+                return again
         with call_context(lambda: describe_call("plan", self._request.text, a=a, b=b, c=c, out=out)):
             tensors = [as_tensor(name, value) for name, value in (("a", a), ("b", b))]
             addend = as_tensor("c", c) if c is not None else None
             given = named_tensors(operands) if operands else None
-            result = self.run(tensors[0], tensors[1], addend, alpha, beta, as_results(out), given)
+            run = self.run_validated if validate else self.run
+            result = run(tensors[0], tensors[1], addend, alpha, beta, as_results(out), given)
         return out if out is not None else like_each(a, result)
 
     def run(
@@ -201,6 +212,7 @@ class Plan:
             check_addend(c, self.shape, accumulate, device)
             c = c.resolve_conj().resolve_neg() if beta != 0 else None
         variant = self._fitting(a, b, c, out, operands or {})
+        given = out is not None
         if out is None:
             found = tuple(torch.empty(self.shape, dtype=dtype, device=device) for dtype in self.dtypes)
             out = found if self._request.outputs is not None else found[0]
@@ -213,7 +225,26 @@ class Plan:
                 variant.launch(a, b, c, d, alpha, beta, extras)
             else:
                 variant.launch(a, b, c, d, alpha, beta)
+                if c is None and type(alpha) is type(beta):
+                    self.repeats.remember(variant.launch, a, b, alpha, d, given)
         return out
+
+    def run_validated(
+        self,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        c: torch.Tensor | None,
+        alpha: Scalar,
+        beta: Scalar,
+        out: Results | None,
+        operands: Mapping[str, torch.Tensor] | None = None,
+    ) -> Results:
+        """The same, with a sample of the results held against the oracle: `AccuracyError` where one is off."""
+        from weft.validation import validated
+
+        self.prepare(a, b, c, out, operands)
+        run = partial(self.run, a, b, c, alpha, beta, out, operands)
+        return validated(self._request, run, a, b, c, alpha, beta, operands or {})
 
     def prepare(
         self,
