@@ -121,6 +121,24 @@ def test_a_case_that_cannot_be_tuned_says_why(jobs: list[Job], monkeypatch: pyte
     assert figures(run.document()) == {}
 
 
+def test_a_lost_device_ends_a_run_that_goes_on_later(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
+    original = running.tune
+
+    def lost(choice: Any, *arguments: Any, **options: Any) -> Any:
+        if choice.description == jobs[1].description:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered\nmore")
+        return original(choice, *arguments, **options)
+
+    monkeypatch.setattr(running, "tune", lost)
+    run = TuningRun.on(CPU, QUICK, "tccg")
+    go(run, jobs)
+    assert run.ended == "the device was lost: CUDA error: an illegal memory access was encountered"
+    assert len(run.cases) == 1
+    monkeypatch.setattr(running, "tune", original)
+    go(run, jobs)
+    assert (run.ended, len(run.cases)) == ("finished", 2)
+
+
 @pytest.mark.parametrize("content", ["", "[]", '{"what": "weft bench"}', '{"what": "weft tune", "format": 99}'])
 def test_other_files_are_no_records(content: str, tmp_path: Path) -> None:
     (tmp_path / "file.json").write_text(content)

@@ -203,6 +203,25 @@ def test_a_candidate_that_took_the_process_along_is_left_out(machine: Machine) -
     assert str(outcome.winner.schedule) == "model"
 
 
+def test_a_candidate_that_loses_the_device_is_noted_before_the_error_leaves(
+    monkeypatch: pytest.MonkeyPatch, machine: Machine
+) -> None:
+    given = choice(Made("model", 30e-6), Made("raises", 1e-6, "raises"))
+    fails = tuner._Session._fails
+
+    def lost(self: Any, trial: Any, error: Exception) -> None:
+        fails(self, trial, error)
+        raise RuntimeError("CUDA error: unspecified launch failure")  # what synchronising says then
+
+    monkeypatch.setattr(tuner._Session, "_fails", lost)
+    with pytest.raises(RuntimeError, match="launch failure"):
+        tune(given)
+    machine.ran.clear()
+    monkeypatch.setattr(tuner._Session, "_fails", fails)
+    assert str(tune(given).winner.schedule) == "model"
+    assert "raises" not in machine.ran
+
+
 def test_again_forgets_the_journal(machine: Machine) -> None:
     given = choice(Made("model", 30e-6), Made("crash", 1e-6))
     trials = candidates(given.ranked, Effort())

@@ -210,6 +210,8 @@ def _print(run: TuningRun) -> None:
 def _end(run: TuningRun) -> None:
     if run.ended == "interrupted":
         end("interrupted; what was measured is kept: the same command goes on", INTERRUPTED)
+    if run.ended != "finished":
+        end(f"{run.ended}; the same command goes on without that candidate", WRONG)
     failed = [f"{case['group']} {case['name']}".strip() for case in run.cases if "failed" in case]
     if failed:
         end(f"not tuned: {', '.join(failed)}", WRONG)

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ import torch
 from weft.errors import WeftError
 from weft.perf.stamp import device_stamp
 from weft.plan import winners
+from weft.plan.planner import Choice
 from weft.tune.compiling import Compiler
 from weft.tune.jobs import Job
 from weft.tune.progress import quiet
@@ -78,8 +81,10 @@ def go(
 ) -> None:
     """Tune every job that has no winner stored yet (`again`: every one) and add it to the run.
 
-    `begun` hears of each job before, `kept` of the run after each. Ctrl-C ends the run, which then says so.
+    `begun` hears of each job before, `kept` of the run after each. Ctrl-C ends the run, and so does a candidate that
+    takes the device along; the run then says so, and going on leaves that candidate out.
     """
+    jobs = [job for job in jobs if run.find(job) is None]
     if not jobs:
         run.ended = "finished"
         return
@@ -89,39 +94,47 @@ def go(
             for at, job in enumerate(jobs):
                 begun(job)
                 handed.up_to(at + AHEAD)
-                if run.find(job) is None:
-                    run.cases.append(_tuned(job, run.effort, compiler, again, report))
-                    kept(run)
+                run.cases.append(_tuned(job, partial(handed.choice, at), run.effort, compiler, again, report))
+                kept(run)
             run.ended = "finished"
         except KeyboardInterrupt:
             run.ended = "interrupted"
+        except RuntimeError as error:  # what a candidate alone does wrong is noted with it and does not come here
+            run.ended = f"the device was lost: {str(error).partition(chr(10))[0]}"
     kept(run)
 
 
 class Ahead:
-    """Hands the candidates of coming jobs to the compilers, each once."""
+    """Ranks coming jobs and hands their candidates to the compilers, each once."""
 
     def __init__(self, jobs: Sequence[Job], effort: Effort, compiler: Compiler, again: bool) -> None:
         self._jobs, self._effort, self._compiler, self._again = jobs, effort, compiler, again
         self._next = 0
+        self._choices: dict[int, Choice] = {}
 
     def up_to(self, end: int) -> None:
-        for job in self._jobs[self._next : end]:
-            try:
-                choice = job.choice()
+        """Rank the jobs before `end`."""
+        for at in range(self._next, min(end, len(self._jobs))):
+            job = self._jobs[at]
+            with suppress(WeftError):  # said when its turn comes
+                choice = self._choices[at] = job.choice()
                 if self._again or winners.recalled(choice, job.workspace_limit) is None:
                     begin_compiling(choice, self._effort, self._compiler)
-            except WeftError:
-                pass  # said when its turn comes
         self._next = max(self._next, end)
 
+    def choice(self, at: int) -> Choice:
+        """The ranking of a job whose turn has come. Raises what ranking it raises."""
+        return self._choices.pop(at, None) or self._jobs[at].choice()
 
-def _tuned(job: Job, effort: Effort, compiler: Compiler, again: bool, report: Report) -> dict[str, Any]:
+
+def _tuned(
+    job: Job, ranked: Callable[[], Choice], effort: Effort, compiler: Compiler, again: bool, report: Report
+) -> dict[str, Any]:
     """One job's entry in the record."""
     entry: dict[str, Any] = {"group": job.group, "name": job.name, "equation": job.equation}
     entry["extents"] = dict(job.extents)
     try:
-        choice = job.choice()
+        choice = ranked()
         stored = None if again else winners.recalled(choice, job.workspace_limit)
         if stored is not None:
             return entry | _stored(choice, stored)

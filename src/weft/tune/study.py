@@ -61,7 +61,7 @@ def measured(
                 begun(job)
                 handed.up_to(at + AHEAD)
                 try:
-                    choice = job.choice()
+                    choice = handed.choice(at)
                     found.append(Sample(job, choice, measure_candidates(choice, effort, compiler)))
                 except WeftError as error:
                     failed[job.label] = str(error).partition("\n")[0]

@@ -35,6 +35,7 @@ NEAR = (1.5, 1.1)  # how far from the fastest a candidate may be to come into th
 SECOND_ROUND = 6  # candidates at most
 LAST_BUDGET = 0.06  # seconds of sampling for each turn of the last round
 TURNS = 2  # of the last round, in which the candidates follow one another
+GLANCE_SECONDS = 2e-5  # by which a glance may be off: what the host spends on a launch
 NOISE = 0.005  # a winner is this much faster than the model's choice, or the choice stands
 
 Report = Callable[[str, int, int], None]  # what is being done, how many candidates are done, of how many
@@ -163,14 +164,28 @@ class _Session:
             self.journal.begin(self.trials, trial)
         if not self._right(trial, launch):
             return
+        try:
+            self._look_at(trial, launch)
+        except RuntimeError as error:
+            self._fails(trial, error)
+
+    def _look_at(self, trial: Trial, launch: Any) -> None:
+        """Time a right candidate, unless a glance says that it is far too slow."""
         glance = timing.glance(self._problem.call(launch), self._sets.sets[0], self._problem.device)
         self.glances[id(trial)] = glance
-        if glance > self.effort.slow * min(self.glances.values()) + 2e-5:
+        best = min(self.glances.values())
+        if glance > self.effort.slow * best + GLANCE_SECONDS:
             trial.verdict, trial.seconds = "slow", glance
-            trial.reason = f"its first run takes {glance / min(self.glances.values()):.1f} times as long as the best's"
+            trial.reason = f"its first run takes {glance / best:.1f} times as long as the best's"
             return
         trial.seconds = self._timed(trial, budget=0.0, quick=True)[1]
         trial.verdict = "measured"
+
+    def _fails(self, trial: Trial, error: Exception) -> None:
+        """Note that a candidate cannot be run; raises anew where it has taken the device along."""
+        trial.verdict, trial.reason = "wrong", _first_line(error)
+        if self._problem.device.type == "cuda":
+            torch.cuda.synchronize(self._problem.device)
 
     def _built(self, trial: Trial) -> Any:
         """The candidate's launch; None where it cannot be built, which is noted."""
@@ -191,9 +206,8 @@ class _Session:
         except UnsupportedError:
             raise
         except Exception as error:
-            if self._problem.device.type == "cuda":
-                torch.cuda.synchronize(self._problem.device)  # raises anew if the device is lost
-            reason, revoked = _first_line(error), None
+            self._fails(trial, error)
+            return False
         for other in self.trials:
             if revoked is not None and str(other.schedule) == revoked:
                 other.verdict, other.reason = "wrong", f"{trial.schedule} shows it to be wrong"
@@ -228,6 +242,8 @@ class _Session:
     def _decided(self, model: Trial, last: list[Trial]) -> tuple[Trial, Trial]:
         """Measure the last few in full, one after the other in turns, and name the fastest."""
         last = [trial for trial in last if self._rerun(trial)]
+        if not last:
+            raise UnsupportedError(f"no candidate can be measured again; {model.schedule}: {model.reason}")
         for _ in range(TURNS if len(last) > 1 else 1):
             for trial in last:
                 self.report(f"in full: {trial.schedule}", len(self.trials), len(self.trials))

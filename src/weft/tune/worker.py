@@ -134,9 +134,9 @@ def _prepare(target: Any, backend: str) -> None:
     from triton.runtime import driver
 
     from weft.kernels import matrix_kernel  # noqa: F401  the largest of them, with all that it imports
-    from weft.plan.planner import FAMILIES
+    from weft.plan.planner import FAMILIES, PERMUTATION_FAMILIES
 
-    for name in FAMILIES[backend]:
+    for name in (*FAMILIES[backend], *PERMUTATION_FAMILIES[backend]):
         __import__(name)
     torch.set_num_threads(1)
     driver.set_active(AbsentDriver(target.capability))
