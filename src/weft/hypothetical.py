@@ -12,7 +12,7 @@ from weft.algebra import Algebra, find
 from weft.errors import NotationError, ShapeError, UnsupportedError
 from weft.plan.options import Options, resolved
 from weft.plan.plan import Request
-from weft.plan.planner import Choice, choose
+from weft.plan.planner import Choice, select
 from weft.plan.schedule import Target
 from weft.plan.target import BACKENDS, target_of
 from weft.spec import Contraction, Layout, Notation, parse
@@ -73,13 +73,15 @@ def hypothetical(
 def choice_for(request: Request) -> tuple[Contraction, Choice | None]:
     """What the planner makes of a request with a contiguous result and no C; nothing is built or compiled.
 
+    For this machine that is a stored winner, where there is one.
+
     The choice is None for the reference backend, which chooses nothing.
     """
     result = Layout.contiguous(output_shape(request.notation, request.extents()), request.d_dtype)
     contraction = request.contraction(None, result)
     if request.backend == "reference":
         return contraction, None
-    return contraction, choose(contraction, request.backend, request.target, request.workspace_limit)
+    return contraction, select(contraction, request.backend, request.target, request.workspace_limit, request.tune)
 
 
 def _read(equation: str) -> Notation:

@@ -14,6 +14,7 @@ import torch
 
 import weft
 from weft.errors import UnsupportedError
+from weft.hypothetical import choice_for, hypothetical
 from weft.plan import winners
 from weft.tune import tuner
 from weft.tune.store import Store
@@ -211,6 +212,18 @@ def test_another_process_finds_it() -> None:
         [sys.executable, "-c", threads + program], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.stdout.strip() == "store", done.stderr
+
+
+def test_a_device_that_is_not_here_has_no_winners() -> None:
+    request = hypothetical("ik,jk->ij", {"i": 64, "j": 64, "k": 64}, dtype=torch.float16, target="sm_90")
+    _, choice = choice_for(request)
+    assert choice is not None
+    assert choice.origin.source == "model"
+    weft.plan(EQUATION, A, B, tune="measure")
+    extents = {"a": 40, "b": 30, "k": 20, "c": 50}
+    _, here = choice_for(hypothetical(EQUATION, extents, backend="cpu"))
+    assert here is not None
+    assert here.origin.source == "store", "weft explain shows what a plan would be"
 
 
 def test_the_explanation_says_where_the_schedule_came_from() -> None:

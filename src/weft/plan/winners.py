@@ -15,6 +15,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from weft.perf.stamp import device_stamp
 from weft.plan.schedule import Description, Origin, Ranked, Schedule, Target
 from weft.tune.spelling import Unspellable, spell_description, spell_schedule
@@ -113,14 +115,24 @@ def remember(choice: Choice, workspace_limit: int | None, winner: Winner) -> boo
 def recalled(choice: Choice, workspace_limit: int | None) -> Choice | None:
     """The same choice with the stored winner first, or None where there is none that fits.
 
-    A winner found under another limit serves as well where its workspace is within this one.
+    A winner found under another limit serves as well where its workspace is within this one. A device that is not here
+    has none.
     """
+    if not _here(choice.target):
+        return None
     for limit in dict.fromkeys((workspace_limit, None)):
         place = key(choice.description, choice.backend, choice.target, limit)
         value = Store(ROOM).load(place) if place is not None else None
         if value is not None and (found := _applied(choice, value)) is not None:
             return found
     return None
+
+
+def _here(target: Target) -> bool:
+    """Whether a target is a device of this machine."""
+    if target.kind not in ("cuda", "hip"):
+        return True
+    return torch.cuda.is_available() and torch.cuda.get_device_name(target.index) == target.name
 
 
 def first(choice: Choice, winner: Winner, origin: Origin) -> Choice:
