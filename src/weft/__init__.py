@@ -1,9 +1,11 @@
 """weft: tensor contractions on GPUs, with your own functions woven into the kernel."""
 
+from weft.accuracy import error_bound
 from weft.algebra import Algebra
 from weft.api import contract, einsum, plan
 from weft.dense import matmul
 from weft.errors import (
+    AccuracyError,
     DTypeError,
     FunctionError,
     NotationError,
@@ -19,6 +21,7 @@ from weft.plan.plan import Plan
 __version__ = "0.1.0"
 
 __all__ = [
+    "AccuracyError",
     "Algebra",
     "DTypeError",
     "FunctionError",
@@ -32,6 +35,7 @@ __all__ = [
     "__version__",
     "contract",
     "einsum",
+    "error_bound",
     "matmul",
     "permute",
     "plan",

@@ -37,6 +37,10 @@ class WorkspaceError(WeftError, MemoryError):
     """No plan fits the workspace limit, or the workspace could not be had."""
 
 
+class AccuracyError(WeftError, ArithmeticError):
+    """An element of a result lies further from the exact one than rounding explains (`validate=True`)."""
+
+
 @contextmanager
 def call_context(describe: Callable[[], str]) -> Iterator[None]:
     """Append what the public call was given to any `WeftError` that leaves it.

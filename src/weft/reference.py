@@ -73,15 +73,15 @@ def contract(
     tensor([12, 34])
     """
     a, b = torch.as_tensor(a), torch.as_tensor(b)
-    notation = _read(equation, (a.ndim, b.ndim))
-    extents = _extents(notation, (a.shape, b.shape))
+    notation = read_equation(equation, (a.ndim, b.ndim))
+    extents = label_extents(notation, (a.shape, b.shape))
     shape = tuple(extents[label] for label in notation.output)
     other = None if algebra == "plus_times" else find(algebra)
     hooks = {"a_fn": a_fn, "b_fn": b_fn, "c_fn": c_fn, "epilogue": epilogue}
-    names = _Names(hooks, operands or {}, indices or {}, extents, a.device)
+    names = Names(hooks, operands or {}, indices or {}, extents, a.device)
     terms = notation.inputs
-    x = source(terms[0], a, _reader(precision, a_fn, keep=other is not None), names.of("a_fn"), extents)
-    y = source(terms[1], b, _reader(precision, b_fn, keep=other is not None), names.of("b_fn"), extents)
+    x = source(terms[0], a, reader(precision, a_fn, keep=other is not None), names.of("a_fn"), extents)
+    y = source(terms[1], b, reader(precision, b_fn, keep=other is not None), names.of("b_fn"), extents)
     output = tuple(label for label, extent in zip(notation.output, shape, strict=True) if extent != 1)
     addend = _single(c_fn, wide(torch.as_tensor(c)), names.along("c_fn", notation.output)) if _adds(c, beta) else None
     accumulate = accumulate or _default_accumulator(a, b, precision)
@@ -185,7 +185,7 @@ def permute(
     found = permutation_extents(notation, x.shape, extents or {}, None if out is None else out.shape)
     computed = fn is not None or alpha != 1 or beta != 0
     # The labels of extent 1 that this drops come back where the values are expanded.
-    operand = source(notation.inputs[0], x, _reader(None, fn, keep=False), {}, found)
+    operand = source(notation.inputs[0], x, reader(None, fn, keep=False), {}, found)
     values = operand.values if computed else operand.stored
     kept = [label for label in notation.output if label in operand.term]
     values = values.permute([operand.term.index(label) for label in kept])
@@ -237,12 +237,12 @@ def wide(values: torch.Tensor) -> torch.Tensor:
 
 def reduced_extent(equation: Equation, a: torch.Tensor, b: torch.Tensor) -> int:
     """How many products are summed for each element of D: K, modes in one operand alone included."""
-    notation = _read(equation, (a.ndim, b.ndim))
-    extents = _extents(notation, (a.shape, b.shape))
+    notation = read_equation(equation, (a.ndim, b.ndim))
+    extents = label_extents(notation, (a.shape, b.shape))
     return math.prod(extent for label, extent in extents.items() if label not in notation.output)
 
 
-def _read(equation: Equation, ranks: Sequence[int]) -> Notation:
+def read_equation(equation: Equation, ranks: Sequence[int]) -> Notation:
     if isinstance(equation, str):
         equation = parse(equation)
     elif not isinstance(equation, Notation):
@@ -250,7 +250,7 @@ def _read(equation: Equation, ranks: Sequence[int]) -> Notation:
     return expand(equation, ranks)
 
 
-def _extents(notation: Notation, shapes: Sequence[Sequence[int]]) -> dict[Label, int]:
+def label_extents(notation: Notation, shapes: Sequence[Sequence[int]]) -> dict[Label, int]:
     """The extent of each label: the one that is not 1, where there is one."""
     extents: dict[Label, int] = {}
     for term, shape in zip(notation.inputs, shapes, strict=True):
@@ -262,7 +262,7 @@ def _extents(notation: Notation, shapes: Sequence[Sequence[int]]) -> dict[Label,
     return extents
 
 
-def _reader(precision: str | torch.dtype | None, function: Function | None, keep: bool) -> Read:
+def reader(precision: str | torch.dtype | None, function: Function | None, keep: bool) -> Read:
     """How stored values become what is multiplied."""
 
     def read(values: torch.Tensor, beside: Beside) -> torch.Tensor:
@@ -298,7 +298,7 @@ def _results(
     return parts if several else parts[0]
 
 
-class _Names:
+class Names:
     """Operands and coordinates, and which function takes which."""
 
     def __init__(

@@ -11,82 +11,13 @@ from typing import Any
 
 import torch
 
+from weft.accuracy import distance, epsilon, error_over_bound, expectation
 from weft.algebra import Algebra, find, plus_times
-from weft.reference import Equation, Function, contract, reduced_extent, wide
-
-# Largest relative change of a factor when products run on tensor cores in a shortened type. TF32 keeps 10 explicit
-# bits of the fraction: rounding to nearest would change a value by 2^-11 of itself, but the hardware may simply drop
-# the other 13 bits. Three TF32 products hold a factor in two rounded pieces (2^-22) and leave out the product of the
-# two small ones (2^-22).
-_SHORTENED = {"tf32": 2.0**-10, "tf32x3": 2.0**-21}
-
-# How many times worse than eager PyTorch in the same type a fused function may be, and units in the last place
-# that it may lose beside.
-_EAGER_FACTOR = 4.0
-_FUNCTION_ULPS = 4.0
+from weft.reference import Equation, wide
 
 LAYOUTS = ("contiguous", "permuted", "padded", "strided", "offset", "expanded", "overlapping")
 _TRIPLES_OF = 24  # samples of which `check_algebra` tries every triple
 _GUARD = 64  # elements before and after a guarded tensor; a multiple of 16 bytes in every type
-
-
-def expectation(
-    equation: Equation,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    *,
-    c: torch.Tensor | None = None,
-    alpha: float | complex = 1.0,
-    beta: float | complex = 1.0,
-    out_dtype: torch.dtype | None = None,
-    precision: str | torch.dtype | None = None,
-    accumulate: torch.dtype | None = None,
-    a_fn: Function | None = None,
-    b_fn: Function | None = None,
-    c_fn: Function | None = None,
-    epilogue: Function | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The oracle's D, and for each of its elements the most by which a correct result may differ.
-
-    The bound is a worst case, from the standard model of rounding (Higham, Accuracy and Stability of Numerical
-    Algorithms, section 3.1; without its higher-order terms by Jeannerod and Rump 2013): a sum of K products a_k b_k
-    in any order is off by at most `K u sum |a_k b_k|`. Here u is a whole machine epsilon of the accumulator, not half,
-    since tensor cores cut off rather than round. To it come: the change of the sum when each factor moves by what its
-    function or a shortened product type may move it; the roundings of alpha, beta and C; all of that carried through
-    `epilogue`, which is evaluated at the value plus and minus its bound; and the rounding to D's type with its
-    smallest subnormal. A function may be four times as inexact as the same function in eager PyTorch and four units
-    in the last place beside. Integer results have bound 0.
-    """
-    stored = torch.promote_types(a.dtype, b.dtype)
-    product = precision if isinstance(precision, torch.dtype) else stored
-    total = accumulate or _default_accumulator(product)
-    value = contract(
-        equation, a, b, c=c, alpha=alpha, beta=beta, precision=precision, accumulate=accumulate,
-        a_fn=a_fn, b_fn=b_fn, c_fn=c_fn,
-    )  # fmt: skip
-    if not (value.is_floating_point() or value.is_complex()):
-        result = value if epilogue is None else wide(epilogue(value))
-        ulps = _FUNCTION_ULPS * torch.finfo(torch.float32).eps if result.is_floating_point() else 0.0
-        return result, (ulps + _epsilon(out_dtype or torch.int64) / 2) * result.abs().double()
-    step = precision if isinstance(precision, str) else "ieee"
-    size_a, off_a = _factor(a, a_fn, product, step)
-    size_b, off_b = _factor(b, b_fn, product, step)
-    magnitude = contract(equation, size_a + off_a, size_b + off_b)
-    count = reduced_extent(equation, a, b)
-    parts = 4.0 if value.is_complex() else 1.0  # a complex product is four real ones
-    bound = parts * (count + 2) * (_epsilon(total) + _epsilon(torch.float64)) * magnitude
-    bound += magnitude - contract(equation, size_a, size_b)
-    bound += count * _smallest(total)
-    bound = abs(alpha) * (bound + 3 * _epsilon(total) * magnitude)
-    if c is not None and beta != 0:
-        size_c, off_c = _factor(c, c_fn, total, "ieee")
-        bound = bound + abs(beta) * (off_c + 3 * _epsilon(total) * size_c)
-    bound = bound.expand(value.shape)
-    result = value
-    if epilogue is not None:
-        result, bound = _through(epilogue, value, bound, total)
-    out_dtype = out_dtype or _default_result(stored, result)
-    return result, bound + _epsilon(out_dtype) / 2 * (result.abs() + bound) + _smallest(out_dtype)
 
 
 def tolerance(equation: Equation, a: torch.Tensor, b: torch.Tensor, **options: Any) -> torch.Tensor:
@@ -103,7 +34,7 @@ def assert_close(actual: torch.Tensor, reference: torch.Tensor, bound: torch.Ten
     assert tuple(actual.shape) == tuple(reference.shape), f"shape {tuple(actual.shape)}, not {tuple(reference.shape)}"
     if bound.numel() and 2 * int(bound.isinf().sum()) > bound.numel():
         raise ValueError("most bounds are infinite: the epilogue leaves its domain within the rounding of its argument")
-    ratio = _error_over_bound(actual, reference, bound)
+    ratio = error_over_bound(actual, reference, bound)
     wrong = int((ratio > 1).sum())
     if wrong == 0:
         return
@@ -116,7 +47,7 @@ def assert_close(actual: torch.Tensor, reference: torch.Tensor, bound: torch.Ten
 
 def max_error_over_bound(actual: torch.Tensor, reference: torch.Tensor, bound: torch.Tensor) -> float:
     """The largest error in units of its bound: at most 1 for a correct result, 0 for an exact or empty one."""
-    ratio = _error_over_bound(actual, reference, bound)
+    ratio = error_over_bound(actual, reference, bound)
     return float(ratio.max()) if ratio.numel() else 0.0
 
 
@@ -312,81 +243,4 @@ def _disagree(one: torch.Tensor, other: torch.Tensor, involved: torch.Tensor) ->
         return one != other
     size = torch.cat([involved, one[None], other[None]]).abs().nan_to_num(0.0, 0.0, 0.0).amax(0)
     size = torch.maximum(size, torch.ones_like(size))  # a logarithm's rounding is that of 1
-    return _distance(one, other) > 16 * _epsilon(one.dtype) * size
-
-
-def _factor(
-    stored: torch.Tensor, function: Function | None, product: torch.dtype, step: str
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Magnitude of an operand's values after its function, and how far each may be off."""
-    real = {torch.complex64: torch.float32, torch.complex128: torch.float64}
-    dtype = product if stored.is_complex() else real.get(product, product)
-    values = wide(stored.to(dtype))
-    off = torch.zeros((), dtype=torch.float64, device=stored.device)
-    if function is not None:
-        values, off = _through(function, values, off.expand(values.shape), dtype)
-    size = values.abs().double()
-    return size, (off + _SHORTENED.get(step, 0.0) * size).expand(size.shape)
-
-
-def _through(
-    function: Function, values: torch.Tensor, off: torch.Tensor, dtype: torch.dtype
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """`function` of values that may each be `off` by so much, and how far its results may be off in `dtype`."""
-    results = wide(function(values))
-    moved = torch.zeros_like(results.real, dtype=torch.float64)
-    directions = (-1, -0.5, 0.5, 1, -1j, 1j) if values.is_complex() else (-1, -0.5, 0.5, 1)
-    for direction in directions:
-        moved = torch.maximum(moved, _distance(wide(function(values + direction * off)), results))
-    # Eager PyTorch is inexact by luck at any one value; its worst over near neighbours is its measure.
-    eager = torch.zeros_like(moved)
-    if dtype.is_floating_point or dtype.is_complex:
-        for nudge in range(-3, 4):
-            near = (values * (1 + nudge * _epsilon(dtype))).to(dtype)
-            eager = torch.maximum(eager, _distance(wide(function(near)), wide(function(wide(near)))))
-        moved = moved + _EAGER_FACTOR * eager + _FUNCTION_ULPS * _epsilon(dtype) * results.abs() + _smallest(dtype)
-    return results, moved
-
-
-def _distance(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """|x - y|, where equal infinities and two NaN are no distance and one NaN is an infinite one."""
-    distance = (x - y).abs().double()
-    distance = torch.where((x == y) | (x.isnan() & y.isnan()), 0.0, distance)
-    return distance.nan_to_num(nan=math.inf, posinf=math.inf)
-
-
-def _error_over_bound(actual: torch.Tensor, reference: torch.Tensor, bound: torch.Tensor) -> torch.Tensor:
-    have, want = wide(actual), wide(reference)
-    error = _distance(have, want)
-    if actual.dtype.is_floating_point:
-        # Overflow is right where rounding to the type, or the bound, leads past its largest value.
-        largest = torch.finfo(actual.dtype).max
-        overflow = have.isinf() & (want.abs() + bound > largest) & (have.sign() == want.sign())
-        error = torch.where(overflow, 0.0, error)
-    # A bound is NaN where the operands are; there only the same NaN will do.
-    ratio = error / bound.nan_to_num(nan=0.0, posinf=math.inf)
-    return torch.where((error == 0) | bound.isinf(), 0.0, ratio)
-
-
-def _epsilon(dtype: torch.dtype) -> float:
-    """Distance from 1 to the next value; 0 for integers, which do not round."""
-    return torch.finfo(dtype).eps if dtype.is_floating_point or dtype.is_complex else 0.0
-
-
-def _smallest(dtype: torch.dtype) -> float:
-    """Smallest positive value, a subnormal."""
-    if not (dtype.is_floating_point or dtype.is_complex):
-        return 0.0
-    return torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
-
-
-def _default_accumulator(product: torch.dtype) -> torch.dtype:
-    narrow = product.is_floating_point and product.itemsize < 4
-    return torch.float32 if narrow else product
-
-
-def _default_result(stored: torch.dtype, result: torch.Tensor) -> torch.dtype:
-    """D's type where none is asked for: the operands', its real part where an epilogue made complex real."""
-    if stored.is_complex and not result.is_complex():
-        return torch.float32 if stored is torch.complex64 else torch.float64
-    return stored
+    return distance(one, other) > 16 * epsilon(one.dtype) * size
