@@ -35,7 +35,7 @@ class TestBound:
     def test_has_the_shape_of_d_and_covers_an_eager_product(self) -> None:
         a, b = random_operand((5, 300), torch.float32, 1), random_operand((300, 7), torch.float32, 2)
         bound = weft.error_bound("mk,kn->nm", a, b)
-        assert bound.shape == (7, 5) and bound.dtype == torch.float64
+        assert (bound.shape, bound.dtype) == ((7, 5), torch.float64)
         assert_close((a @ b).T, (a.double() @ b.double()).T, bound)
 
     def test_is_the_stated_formula(self) -> None:
@@ -142,7 +142,9 @@ class TestValidate:
     def test_names_the_element(self, monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
         a, b = random_operand((6, 64), torch.float32, 1), random_operand((5, 64), torch.float32, 2)
         spoil(monkeypatch, change)
-        with pytest.raises(weft.AccuracyError, match=r"D\[m=3, n=4\] is .*, expected .* within .*: 1 of 30 sampled") as e:
+        with pytest.raises(
+            weft.AccuracyError, match=r"D\[m=3, n=4\] is .*, expected .* within .*: 1 of 30 sampled"
+        ) as e:
             weft.contract("mk,nk->mn", a, b, validate=True)
         assert "6x64 float32" in str(e.value)
 
@@ -218,7 +220,9 @@ class TestValidate:
         own = weft.Algebra(torch.sub, torch.maximum, "lowest", name="difference")
         out = torch.full((), 7.0)
         with pytest.raises(weft.UnsupportedError, match="no error bound is known"):
-            weft.contract("k,k->", torch.ones(3), torch.ones(3), algebra=own, out=out, backend="reference", validate=True)
+            weft.contract(
+                "k,k->", torch.ones(3), torch.ones(3), algebra=own, out=out, backend="reference", validate=True
+            )
         assert out == 7
 
     def test_plans_validate_call_by_call(self, monkeypatch: pytest.MonkeyPatch) -> None:

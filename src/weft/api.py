@@ -97,9 +97,9 @@ def contract(
 
     `validate`: compute up to 256 elements of D (corners, and others drawn with a fixed seed) a second time in float64,
     complex128 or int64, functions, C and all, from the slices of A and B that they need, and hold each against its
-    `weft.error_bound`. `AccuracyError` names the worst element that is off, and D
-    is not returned; an `out` that was given has been written. Not for functions written in Triton, nor for algebras
-    of your own on floating types (`UnsupportedError`). It waits for the device and costs milliseconds and more.
+    `weft.error_bound`. `AccuracyError` names the worst element that is off, and D is not returned; an `out` that was
+    given has been written. Not for functions written in Triton, nor for algebras of your own on floating types
+    (`UnsupportedError`). It waits for the device and costs milliseconds and more.
 
     Returns D as the kind of array that `a` is, or `out` when that is given. Raises a `weft.WeftError`:
     `NotationError`, `ShapeError`, `DTypeError`, `FunctionError`, `UnsupportedError` or `WorkspaceError`; nothing is
@@ -111,7 +111,8 @@ def contract(
     tensor([2.4495, 2.4495])
     """
     key = None
-    if c is None and operands is None and indices is None and algebra == "plus_times" and type(equation) is str:
+    plain = c is None and operands is None and indices is None and algebra == "plus_times" and not validate
+    if plain and type(equation) is str:
         sights = (sight(a), sight(b), sight(out))
         prints = _prints((a_fn, b_fn, c_fn, epilogue))
         if None not in sights and prints is not None:

@@ -130,8 +130,8 @@ class _Variant:
 class Plan:
     """A contraction, planned once; calling it runs it on new tensors of the same shapes, strides and types.
 
-    Made by `weft.plan`. `plan(a, b, *, c=None, alpha=1.0, beta=1.0, out=None, operands=None)` returns the result,
-    which is `out` when that is given. `explain()` says what was chosen and why.
+    Made by `weft.plan`. `plan(a, b, *, c=None, alpha=1.0, beta=1.0, out=None, operands=None, validate=False)` returns
+    the result, which is `out` when that is given. `explain()` says what was chosen and why.
     """
 
     def __init__(self, request: Request) -> None:
@@ -180,7 +180,7 @@ class Plan:
         Raises `ShapeError` or `DTypeError` when a tensor does not fit the plan; then nothing is written. Raises
         `AccuracyError` when a validated element is off.
         """
-        if c is None and operands is None:
+        if c is None and operands is None and not validate:
             again = self.repeats.run((sight(a), sight(b), sight(out)), a, b, alpha, beta, out)
             if again is not None:
                 return again
