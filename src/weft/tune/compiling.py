@@ -10,10 +10,13 @@ import io
 import json
 import os
 import pickle
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
+from queue import SimpleQueue
 from threading import Lock, Thread
 from types import TracebackType
 from typing import Any
@@ -38,6 +41,8 @@ class Compiler:
         self._process: subprocess.Popen[bytes] | None = None
         self._pending: dict[int, Future[str | None]] = {}
         self._asked: dict[tuple[Description, Schedule], Future[str | None]] = {}
+        self._frames: SimpleQueue[bytes | None] = SimpleQueue()
+        self._gone = False
         self._lock = Lock()
 
     def __enter__(self) -> Compiler:
@@ -62,63 +67,64 @@ class Compiler:
             return future
         with self._lock:
             self._pending[len(self._asked)] = future
-        if not self._send(LENGTH.pack(len(self._asked)) + frame):
+        self._start()
+        self._frames.put(LENGTH.pack(len(self._asked)) + frame)
+        if self._gone:
             self._give_up()
         return future
 
     def close(self) -> None:
         """End the compiling process and what it still works on; futures that are open say None."""
+        self._useful = False
         process, self._process = self._process, None
         if process is not None:
-            process.kill()
+            self._frames.put(None)
+            with suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)  # its children with it
             process.wait()
-            for stream in (process.stdin, process.stdout):
-                if stream is not None:
-                    stream.close()
         self._give_up()
 
-    def _send(self, frame: bytes) -> bool:
-        try:
-            process = self._started()
-            assert process.stdin is not None
-            process.stdin.write(LENGTH.pack(len(frame)) + frame)
-            process.stdin.flush()
-        except OSError:
-            return False
-        return True
-
-    def _started(self) -> subprocess.Popen[bytes]:
-        if self._process is None:
-            # No GPU for the compilers; their own group, so that Ctrl-C reaches them through us alone.
+    def _start(self) -> None:
+        if self._process is None and not self._gone:
+            # No GPU for the compilers; a group of their own, so that Ctrl-C reaches them through us alone.
             environment = os.environ | {
                 "CUDA_VISIBLE_DEVICES": "",
                 "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
             }
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "weft.tune.worker"],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True,
-            )  # fmt: skip
-            assert self._process.stdin is not None
-            header = pickle.dumps(self._header)
-            self._process.stdin.write(LENGTH.pack(len(header)) + header)
-            Thread(target=self._listen, args=(self._process,), daemon=True, name="weft compilers").start()
-        return self._process
+            self._frames.put(pickle.dumps(self._header))
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "weft.tune.worker"],
+                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True,
+                )  # fmt: skip
+            except OSError:
+                self._gone = True
+                return
+            for work in (self._feed, self._listen):
+                Thread(target=work, args=(self._process,), daemon=True, name="weft compilers").start()
+
+    def _feed(self, process: subprocess.Popen[bytes]) -> None:
+        """Write frames as the compilers take them: they import for seconds before the first."""
+        assert process.stdin is not None
+        with suppress(OSError), process.stdin as stream:
+            while (frame := self._frames.get()) is not None:
+                stream.write(LENGTH.pack(len(frame)) + frame)
+                stream.flush()
 
     def _listen(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None
-        try:
-            for line in process.stdout:
+        with suppress(ValueError), process.stdout as stream:  # what is no answer ends it
+            for line in stream:
                 number, reason = json.loads(line)
                 with self._lock:
                     future = self._pending.pop(number, None)
                 if future is not None:
                     future.set_result(reason)
-        except ValueError:
-            pass  # the stream was closed under us, or what came is no answer
         self._give_up()
 
     def _give_up(self) -> None:
         """The compilers are gone: what is open will be compiled where it is built."""
+        self._gone = True
         with self._lock:
             pending, self._pending = self._pending, {}
         for future in pending.values():
@@ -134,18 +140,17 @@ def default_jobs() -> int:
 class TravellingFunction(Pointwise):
     """A recorded function in another process: its Triton source and what describes it, all that compiling takes."""
 
-    flops = 0
     source = ""
+    flops = 0
+    elementary = 0
 
-    def __init__(
-        self,
-        identity: str,
-        source: str,
-        inputs: tuple[str, ...],
-        dtypes: tuple[torch.dtype, ...],
-        result: torch.dtype | tuple[torch.dtype, ...],
-    ) -> None:
-        self.identity, self.source, self.inputs, self.dtypes, self.result = identity, source, inputs, dtypes, result
+    def __init__(self, **fields: Any) -> None:
+        vars(self).update(fields)
+
+    @classmethod
+    def of(cls, function: Pointwise) -> dict[str, Any]:
+        """What stands for a function on the way."""
+        return {name: getattr(function, name) for name in _CARRIED}
 
     @property
     def jit(self) -> Any:
@@ -157,13 +162,19 @@ class TravellingFunction(Pointwise):
         raise NotImplementedError("a function that has travelled is compiled, not run")
 
 
+_CARRIED = ("identity", "source", "inputs", "dtypes", "result", "flops", "elementary")
+
+
+def _arrived(fields: dict[str, Any]) -> TravellingFunction:
+    return TravellingFunction(**fields)
+
+
 class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, Pointwise):
             if type(value).__name__ == "TritonFunction":
                 raise pickle.PicklingError("a Triton function may read globals of this process")
-            fields = (value.identity, value.source, value.inputs, value.dtypes, value.result)
-            return TravellingFunction, fields
+            return _arrived, (TravellingFunction.of(value),)
         return NotImplemented
 
 

@@ -103,9 +103,17 @@ def _reap(children: dict[int, _Child], answers: int) -> None:
 
 
 def _compile_and_leave(number: int, frame: bytes, target: Any, backend: str, answers: int) -> NoReturn:
-    """What a child does: compile all kernels of one schedule, answer, end without cleaning up after its parent."""
+    """What a child does: compile all kernels of one schedule, answer, end without cleaning up after its parent.
+
+    A task that does not arrive whole is not the schedule's fault: it is compiled where it is built.
+    """
     try:
-        reason = compile_schedule(pickle.loads(frame), target, backend)
+        task = pickle.loads(frame)
+    except BaseException:
+        _answer(answers, number, None)
+        os._exit(0)
+    try:
+        reason = compile_schedule(task, target, backend)
     except BaseException as error:
         reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
     _answer(answers, number, reason)
