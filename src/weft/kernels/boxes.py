@@ -25,10 +25,19 @@ from weft.kernels.cost import (
     scattered_bytes,
     tile_access,
 )
-from weft.kernels.geometry import A, B, Cut, D, Side, by_stride, cuts_text, rest, side
-from weft.kernels.launch import Box, KernelLaunch, common_reasons, contraction_constants, wide, wide_index
+from weft.kernels.geometry import TENSORS, A, B, Cut, D, Side, by_stride, cuts_text, rest, side
+from weft.kernels.launch import (
+    Box,
+    KernelLaunch,
+    common_reasons,
+    contraction_constants,
+    finishing_constants,
+    pointer_layouts,
+    wide,
+    wide_index,
+)
 from weft.kernels.matrix import widened
-from weft.plan.schedule import Candidates, Launch, Scalar, Target
+from weft.plan.schedule import Candidates, ExtendedLaunch, Extras, Launch, Scalar, Target
 from weft.spec import Contraction, Layout, Mode, Role
 from weft.spec.arithmetic import dtype_name
 
@@ -80,6 +89,7 @@ class BoxesCut(NamedTuple):
     m: Side
     n: Side
     k: Side
+    k_of_a: Side  # the same: boxes of A and B hold the same run of k
     a_box: tuple[Dimension, ...]
     b_box: tuple[Dimension, ...]
     a_along_k: bool
@@ -141,6 +151,8 @@ def supports(contraction: Contraction, target: Target) -> str | None:
     reason = common_reasons(contraction)
     if reason is not None:
         return reason
+    if contraction.algebra is not None:
+        return f"no matrix instruction computes in the algebra {contraction.algebra.name}"
     arithmetic = contraction.arithmetic
     product = arithmetic.product
     if target.kind not in ("cuda", "interpreter") or target.capability < 90:
@@ -205,7 +217,7 @@ def predict(contraction: Contraction, schedule: BoxesSchedule, target: Target) -
     return LAUNCH + joined + combine_seconds(schedule.workspace_bytes, schedule.splits)
 
 
-def build(contraction: Contraction, schedule: BoxesSchedule, target: Target) -> Launch:
+def build(contraction: Contraction, schedule: BoxesSchedule, target: Target) -> Launch | ExtendedLaunch:
     from weft.kernels.boxes_kernel import boxes_kernel
     from weft.kernels.matrix_kernel import combine_kernel
 
@@ -214,20 +226,21 @@ def build(contraction: Contraction, schedule: BoxesSchedule, target: Target) -> 
     tile_m, tile_n, tile_k = schedule.tile
     runs = {schedule.a.outer: tile_m, schedule.b.outer: tile_n, (schedule.k,): tile_k}
     boxes = (_box(contraction.a, A, schedule.a, runs), _box(contraction.b, B, schedule.b, runs))
-    c, d = contraction.c, contraction.d
+    c, d, pointers = contraction.c, contraction.d, pointer_layouts(contraction)
     if cut.splits == 1:
         multiply = KernelLaunch(
-            boxes_kernel, (*boxes, c, d, None), constants, True, target, cut.programs, schedule.warps, schedule.stages
-        )
+            boxes_kernel, (*boxes, c, d, None), constants, True, target, cut.programs, schedule.warps, schedule.stages,
+            pointers,
+        )  # fmt: skip
         return BoxesLaunch(boxes, multiply)
     parts = Layout.contiguous((cut.blocks * cut.splits, *schedule.tile[:2]), contraction.arithmetic.accumulate)
     multiply = KernelLaunch(
         boxes_kernel, (*boxes, None, None, parts), constants, True, target, cut.programs, schedule.warps,
-        schedule.stages,
+        schedule.stages, pointers,
     )  # fmt: skip
-    finishing = {"CUT": cut, "ROWS": STRIP} | {name: constants[name] for name in ("C_FN", "EPILOGUE", "RESULT")}
+    finishing = finishing_constants(contraction, cut, STRIP)
     strips = cut.blocks * (cut.m.tile // STRIP)
-    combine = KernelLaunch(combine_kernel, (parts, c, d), finishing, True, target, strips, warps=4, stages=1)
+    combine = KernelLaunch(combine_kernel, (parts, c, d), finishing, True, target, strips, 4, 1, pointers)
     return BoxesLaunch(boxes, multiply, combine, parts)
 
 
@@ -241,18 +254,20 @@ class BoxesLaunch:
         combine: KernelLaunch | None = None,
         parts: Layout | None = None,
     ) -> None:
-        self.kernels = (multiply, combine) if combine is not None else (multiply,)
+        self.kernels: tuple[KernelLaunch, ...] = (multiply, combine) if combine is not None else (multiply,)
         self._boxes = boxes
         self._parts = parts
 
-    def __call__(self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar) -> None:
+    def __call__(
+        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, *extras: Extras
+    ) -> None:
         x, y = (box.descriptor(tensor) for box, tensor in zip(self._boxes, (a, b), strict=True))
         if self._parts is None:
-            self.kernels[0](x, y, c, d, None, alpha, beta)
+            self.kernels[0](x, y, c, d, None, alpha, beta, *extras)
             return
         parts = torch.empty(self._parts.shape, dtype=self._parts.dtype, device=d.device)
-        self.kernels[0](x, y, None, None, parts, alpha, beta)
-        self.kernels[1](parts, c, d, alpha, beta)
+        self.kernels[0](x, y, None, None, parts, alpha, beta, *extras)
+        self.kernels[1](parts, c, d, alpha, beta, *extras)
 
 
 def boxes_cut(contraction: Contraction, schedule: BoxesSchedule, target: Target) -> BoxesCut:
@@ -260,21 +275,24 @@ def boxes_cut(contraction: Contraction, schedule: BoxesSchedule, target: Target)
     batch = [Cut((mode,), 1) for mode in contraction.of_role(Role.BATCH)]
     k = [*rest(contraction.of_role(Role.K), [Cut((schedule.k,), tile_k)]), Cut((schedule.k,), tile_k)]
     m, n = _side_cuts(schedule.a, tile_m), _side_cuts(schedule.b, tile_n)
-    m_side, n_side, k_side = side(m), side(n, first_place=1), side(k)
+    tensors = TENSORS + len(contraction.extras)
+    m_side, n_side, k_side = side(m, 0, tensors), side(n, 1, tensors), side(k, 0, tensors)
     steps = -(-k_side.blocks // schedule.splits)
-    offsets, size = wide(contraction.modes), contraction.arithmetic.product.itemsize
+    offsets, size = wide(contraction.modes, tensors), contraction.arithmetic.product.itemsize
     blocks = contraction.batch * m_side.blocks * n_side.blocks
     processors = target.processors if target.processors > 1 else PROCESSORS
+    k_side = _padded(k_side, steps * schedule.splits)
     return BoxesCut(
-        batch=side(batch),
+        batch=side(batch, 0, tensors),
         m=m_side,
         n=n_side,
-        k=_padded(k_side, steps * schedule.splits),
+        k=k_side,
+        k_of_a=k_side,
         a_box=_dimensions(schedule.a, batch, m, k),
         b_box=_dimensions(schedule.b, batch, n, k),
         a_along_k=schedule.a.along_k,
         b_along_k=schedule.b.along_k,
-        halves=HalvesCut(side(batch), m_side, _halved(n, n_side), (tile_m, tile_n // 2), offsets),
+        halves=HalvesCut(side(batch, 0, tensors), m_side, _halved(n, n_side), (tile_m, tile_n // 2), offsets),
         blocks=blocks,
         splits=schedule.splits,
         steps=steps,
@@ -374,7 +392,9 @@ def _padded(k: Side, blocks: int) -> Side:
 
 def _side_cuts(reading: Reading, tile: int) -> list[Cut]:
     """The operand's own side: every other dimension one index at a time, the run last."""
-    others = [group for group in reading.dimensions if group != reading.outer and group[0].role is reading.outer[0].role]
+    others = [
+        group for group in reading.dimensions if group != reading.outer and group[0].role is reading.outer[0].role
+    ]
     return [*(Cut(group, 1) for group in others), Cut(reading.outer, tile, placed=True)]
 
 
@@ -382,17 +402,17 @@ def _side_blocks(reading: Reading, tile: int) -> int:
     return math.prod(cut.blocks for cut in _side_cuts(reading, tile))
 
 
-def _dimensions(
-    reading: Reading, batch: Sequence[Cut], own: Sequence[Cut], k: Sequence[Cut]
-) -> tuple[Dimension, ...]:
-    places = {cut.modes: Dimension(role, axis) for role, cuts in enumerate((batch, own, k)) for axis, cut in enumerate(cuts)}
+def _dimensions(reading: Reading, batch: Sequence[Cut], own: Sequence[Cut], k: Sequence[Cut]) -> tuple[Dimension, ...]:
+    places = {
+        cut.modes: Dimension(role, axis) for role, cuts in enumerate((batch, own, k)) for axis, cut in enumerate(cuts)
+    }
     return tuple(places[group] for group in reading.dimensions)
 
 
 def _halved(cuts: Sequence[Cut], whole: Side) -> Side:
     """The side of half blocks: twice as many as whole ones, also where the last half lies past the end."""
     *others, run = cuts
-    half = side([*others, Cut(run.modes, run.tile // 2, placed=True)], first_place=1)
+    half = side([*others, Cut(run.modes, run.tile // 2, placed=True)], 1, len(whole.runs))
     axes = [axis._replace(pitch=2 * axis.pitch) for axis in whole.axes[:-1]]
     last = half.axes[-1]._replace(blocks=2 * run.blocks, pitch=1, exact=whole.axes[-1].exact)
     return half._replace(axes=(*axes, last), blocks=2 * whole.blocks, exact=whole.exact)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from weft.kernels.device import axis_start, side_mask
-from weft.kernels.matrix_kernel import locate, part_offsets, store_block
+from weft.kernels.device import axis_start, gathered, gathered_step, side_mask
+from weft.kernels.matrix_kernel import a_mask, a_offsets, b_mask, b_offsets, locate, part_offsets, store_block
 
 
 @triton.jit
@@ -63,6 +63,7 @@ def boxes_kernel(
     parts,  # None where it is not
     alpha: tl.int64,  # bits, see `scalar`
     beta: tl.int64,
+    pointers,  # of operands of functions and of further results; None where there are none
     CUT: tl.constexpr,  # boxes.BoxesCut
     A_FN: tl.constexpr,
     B_FN: tl.constexpr,
@@ -72,6 +73,7 @@ def boxes_kernel(
     ACCUMULATE: tl.constexpr,
     RESULT: tl.constexpr,
     PRECISION: tl.constexpr,
+    BESIDE: tl.constexpr,  # beside.Beside
 ):
     BATCH: tl.constexpr = CUT.batch
     M: tl.constexpr = CUT.m
@@ -79,6 +81,8 @@ def boxes_kernel(
     K: tl.constexpr = CUT.k
     A_BOX: tl.constexpr = CUT.a_box
     B_BOX: tl.constexpr = CUT.b_box
+    BESIDE_A: tl.constexpr = BESIDE.a
+    BESIDE_B: tl.constexpr = BESIDE.b
     TILE: tl.constexpr = (M.tile, N.tile)
     depth = tl.arange(0, K.tile)
     for task in tl.range(tl.program_id(0), CUT.blocks * CUT.splits, CUT.programs, flatten=CUT.flatten):
@@ -88,6 +92,8 @@ def boxes_kernel(
 
         # (2) Multiply box by box; what a box reads past the end of a mode is zero.
         acc = tl.zeros(TILE, dtype=ACCUMULATE)
+        beside_a = gathered(pointers, (batch_block, m_block, 0), BESIDE_A, CUT, a_offsets, a_mask)
+        beside_b = gathered(pointers, (batch_block, n_block, 0), BESIDE_B, CUT, b_offsets, b_mask)
         for step in range(CUT.steps):
             k_block = first_step + step
             if CUT.a_along_k:
@@ -101,11 +107,13 @@ def boxes_kernel(
 
             # (3) Apply the functions in the product type. What lies past the end of k must stay zero.
             if A_FN is not None:
-                x = A_FN(x).to(PRODUCT)
+                at = (batch_block, m_block, k_block)
+                x = A_FN(x, *gathered_step(beside_a, pointers, at, BESIDE_A, K, CUT, a_offsets, a_mask)).to(PRODUCT)
                 if not K.exact:
                     x = tl.where(side_mask(k_block, depth, K)[None, :], x, 0)
             if B_FN is not None:
-                y = B_FN(y).to(PRODUCT)
+                at = (batch_block, n_block, k_block)
+                y = B_FN(y, *gathered_step(beside_b, pointers, at, BESIDE_B, K, CUT, b_offsets, b_mask)).to(PRODUCT)
                 if not K.exact:
                     y = tl.where(side_mask(k_block, depth, K)[:, None], y, 0)
             if CUT.widen:
@@ -121,5 +129,11 @@ def boxes_kernel(
             tl.store(parts + part_offsets(task, CUT, N.tile // 2, N.tile // 2), right)
         else:
             HALVES: tl.constexpr = CUT.halves
-            store_block(left, c, d, alpha, beta, batch_block, m_block, 2 * n_block, HALVES, C_FN, EPILOGUE, RESULT)
-            store_block(right, c, d, alpha, beta, batch_block, m_block, 2 * n_block + 1, HALVES, C_FN, EPILOGUE, RESULT)
+            store_block(
+                left, c, d, pointers, alpha, beta, batch_block, m_block, 2 * n_block, HALVES,
+                C_FN, EPILOGUE, None, RESULT, BESIDE,
+            )  # fmt: skip
+            store_block(
+                right, c, d, pointers, alpha, beta, batch_block, m_block, 2 * n_block + 1, HALVES,
+                C_FN, EPILOGUE, None, RESULT, BESIDE,
+            )  # fmt: skip

@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+ANY = tl.constexpr(-1)  # in the place of a tensor's number: the axes of all of them
+
 
 @triton.jit
 def axis_start(block, SIDE: tl.constexpr, I: tl.constexpr):
@@ -124,7 +126,7 @@ def inside(block, SIDE: tl.constexpr, I: tl.constexpr, RANK: tl.constexpr):
 
 @triton.jit
 def spread_mask(block, SIDE: tl.constexpr, TENSOR: tl.constexpr, RANK: tl.constexpr):
-    """Like `side_mask`, every axis of the tile as a dimension of its own, for the axes that a tensor has (4: all)."""
+    """Like `side_mask`, every axis of the tile as a dimension of its own, for the axes that a tensor (or `ANY`) has."""
     mask = block >= 0
     for i in tl.static_range(len(SIDE.axes)):
         if SIDE.axes[i].place >= 0 and not SIDE.axes[i].exact and SIDE.axes[i].present[TENSOR]:
@@ -156,14 +158,81 @@ def scalar(bits, DTYPE: tl.constexpr):
 
 
 @triton.jit
-def finish(acc, c, alpha, beta, offsets_c, mask, C_FN: tl.constexpr, EPILOGUE: tl.constexpr, DTYPE: tl.constexpr):
-    """`epilogue(alpha * acc + beta * c_fn(C))` in the accumulator's type, rounded to D's."""
-    value = acc * scalar(alpha, acc.dtype)
+def gathered(pointers, place, ENTRIES: tl.constexpr, CUT: tl.constexpr, OFFSETS: tl.constexpr, MASK: tl.constexpr):
+    """What a function takes beside the value (`beside.Entry`), each 1 long along the axes it does not move along.
+
+    `OFFSETS(place, CUT, TENSOR)` and `MASK(place, CUT, TENSOR)` say where a tensor's elements of this tile lie. A
+    coordinate is its own offset: nothing is loaded.
+    """
+    values = ()
+    for i in tl.static_range(len(ENTRIES)):
+        values += (gathered_one(pointers, place, ENTRIES, i, CUT, OFFSETS, MASK),)
+    return values
+
+
+@triton.jit
+def gathered_one(
+    pointers, place, ENTRIES: tl.constexpr, I: tl.constexpr, CUT: tl.constexpr, OFFSETS: tl.constexpr,
+    MASK: tl.constexpr,
+):  # fmt: skip
+    """One of them."""
+    TENSOR: tl.constexpr = ENTRIES[I][0]  # fields by number: a tuple on its way through calls loses their names
+    POINTER: tl.constexpr = ENTRIES[I][1]
+    offsets = OFFSETS(place, CUT, TENSOR)
+    if POINTER < 0:
+        return tl.cast(offsets, tl.int64 if ENTRIES[I][2] else tl.int32)
+    else:
+        return tl.load(pointers[POINTER] + offsets, mask=MASK(place, CUT, TENSOR), other=0)
+
+
+@triton.jit
+def gathered_step(
+    known, pointers, place, ENTRIES: tl.constexpr, K: tl.constexpr, CUT: tl.constexpr, OFFSETS: tl.constexpr,
+    MASK: tl.constexpr,
+):  # fmt: skip
+    """The same in a step along k; what does not move along k is `known` from before the first."""
+    values = ()
+    for i in tl.static_range(len(ENTRIES)):
+        if K.present[ENTRIES[i][0]]:
+            values += (gathered_one(pointers, place, ENTRIES, i, CUT, OFFSETS, MASK),)
+        else:
+            values += (known[i],)
+    return values
+
+
+@triton.jit
+def finish(
+    acc, c, d, pointers, alpha, beta, place, CUT: tl.constexpr, OFFSETS: tl.constexpr, MASK: tl.constexpr,
+    C_FN: tl.constexpr, EPILOGUE: tl.constexpr, REDUCE: tl.constexpr, RESULT: tl.constexpr, BESIDE: tl.constexpr,
+):  # fmt: skip
+    """Store `epilogue(alpha * acc + beta * c_fn(C))`, or `epilogue(reduce(acc, c_fn(C)))`, of one tile.
+
+    Computed in the accumulator's type and rounded to D's. `OFFSETS` and `MASK` are as for `gathered`. An epilogue that
+    yields several values has the others stored through the pointers of further results.
+    """
+    BESIDE_C: tl.constexpr = BESIDE.c
+    BESIDE_D: tl.constexpr = BESIDE.epilogue
+    mask = tl.broadcast_to(MASK(place, CUT, ANY), acc.shape)
+    value = acc
+    if REDUCE is None:
+        value = value * scalar(alpha, acc.dtype)
     if c is not None:
-        addend = tl.load(c + tl.broadcast_to(offsets_c, acc.shape), mask=mask, other=0).to(acc.dtype)
+        offsets_c = tl.broadcast_to(OFFSETS(place, CUT, 2), acc.shape)
+        addend = tl.load(c + offsets_c, mask=mask, other=0).to(acc.dtype)
         if C_FN is not None:
-            addend = C_FN(addend).to(acc.dtype)
-        value += addend * scalar(beta, acc.dtype)
+            addend = C_FN(addend, *gathered(pointers, place, BESIDE_C, CUT, OFFSETS, MASK)).to(acc.dtype)
+        if REDUCE is None:
+            value += addend * scalar(beta, acc.dtype)
+        else:
+            value = REDUCE(value, addend).to(acc.dtype)
     if EPILOGUE is not None:
-        value = EPILOGUE(value)
-    return value.to(DTYPE)
+        value = EPILOGUE(value, *gathered(pointers, place, BESIDE_D, CUT, OFFSETS, MASK))
+    offsets_d = tl.broadcast_to(OFFSETS(place, CUT, 3), acc.shape)
+    if len(BESIDE.outputs) == 0:
+        tl.store(d + offsets_d, value.to(RESULT), mask=mask)
+    else:
+        tl.store(d + offsets_d, tl.broadcast_to(value[0], acc.shape).to(RESULT), mask=mask)
+        for i in tl.static_range(len(BESIDE.outputs)):
+            other = pointers[BESIDE.outputs[i][1]]
+            offsets = tl.broadcast_to(OFFSETS(place, CUT, BESIDE.outputs[i][0]), acc.shape)
+            tl.store(other + offsets, tl.broadcast_to(value[i + 1], acc.shape).to(other.dtype.element_ty), mask=mask)

@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 from weft.spec import Mode
 
-A, B, C, D = range(4)  # positions in `Mode.strides` and `Axis.strides`
+A, B, C, D = range(4)  # positions in `Mode.strides` and `Axis.strides`; extras of the contraction follow
+TENSORS = 4  # of a description without extras
 
 MAX_DIVISOR = 16  # elements: beyond 16 bytes no access gets wider
 
@@ -43,10 +44,10 @@ class Axis(NamedTuple):
     exact: bool  # the tiles end where the axis ends: nothing to mask
     extent: int
     extents: tuple[int, ...]
-    strides: tuple[tuple[int, ...], ...]  # [A, B, C, D][mode]
-    present: tuple[bool, ...]  # [A, B, C, D, any]: whether the tensor moves along this axis
-    runs: tuple[Run, ...]  # [A, B, C, D]: of this axis alone
-    stretches: tuple[int, ...]  # [A, B, C, D]: elements of a tile that lie together, aligned or not
+    strides: tuple[tuple[int, ...], ...]  # [A, B, C, D, *extras][mode]
+    present: tuple[bool, ...]  # [A, B, C, D, *extras, any]: whether the tensor moves along this axis
+    runs: tuple[Run, ...]  # [A, B, C, D, *extras]: of this axis alone
+    stretches: tuple[int, ...]  # [A, B, C, D, *extras]: elements of a tile that lie together, aligned or not
 
 
 class Side(NamedTuple):
@@ -56,7 +57,8 @@ class Side(NamedTuple):
     tile: int
     blocks: int
     exact: bool
-    runs: tuple[Run, ...]  # [A, B, C, D]
+    runs: tuple[Run, ...]  # [A, B, C, D, *extras]
+    present: tuple[bool, ...]  # [A, B, C, D, *extras, any]: whether the tensor moves along this side
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +81,8 @@ class Cut:
         return f"{'·'.join(mode.name for mode in self.modes)}:{self.tile}"
 
 
-def side(cuts: Sequence[Cut], first_place: int = 0) -> Side:
-    """The side that `cuts` describe, the fastest axis of the tile last.
+def side(cuts: Sequence[Cut], first_place: int = 0, tensors: int = TENSORS) -> Side:
+    """The side that `cuts` describe, the fastest axis of the tile last; `tensors` with the contraction's extras.
 
     Blocks are numbered so that neighbours in time are neighbours in memory, see `_pitches`.
     """
@@ -90,14 +92,15 @@ def side(cuts: Sequence[Cut], first_place: int = 0) -> Side:
     for cut, pitch in zip(cuts, pitches, strict=True):
         inner //= cut.tile
         placed = cut.placed or cut.tile > 1
-        axes.append(_axis(cut, inner, pitch, place if placed else -1))
+        axes.append(_axis(cut, inner, pitch, place if placed else -1, tensors))
         place += placed
     return Side(
         axes=tuple(axes),
         tile=tile,
         blocks=math.prod(cut.blocks for cut in cuts),
         exact=all(axis.exact for axis in axes),
-        runs=tuple(_side_run(cuts, tensor) for tensor in range(4)),
+        runs=tuple(_side_run(cuts, tensor) for tensor in range(tensors)),
+        present=(*(any(axis.present[tensor] for axis in axes) for tensor in range(tensors)), True),
     )
 
 
@@ -148,7 +151,7 @@ def _pitches(cuts: Sequence[Cut]) -> list[int]:
     return pitches
 
 
-def _axis(cut: Cut, inner: int, pitch: int, place: int) -> Axis:
+def _axis(cut: Cut, inner: int, pitch: int, place: int, tensors: int) -> Axis:
     return Axis(
         tile=cut.tile,
         inner=inner,
@@ -158,10 +161,10 @@ def _axis(cut: Cut, inner: int, pitch: int, place: int) -> Axis:
         exact=cut.extent % cut.tile == 0,
         extent=cut.extent,
         extents=tuple(mode.extent for mode in cut.modes),
-        strides=tuple(tuple(mode.strides[tensor] for mode in cut.modes) for tensor in range(4)),
-        present=(*(any(mode.strides[tensor] for mode in cut.modes) for tensor in range(4)), True),
-        runs=tuple(_side_run([cut], tensor) for tensor in range(4)),
-        stretches=tuple(max(1, min(cut.tile, _stretch(cut, tensor))) for tensor in range(4)),
+        strides=tuple(tuple(mode.strides[tensor] for mode in cut.modes) for tensor in range(tensors)),
+        present=(*(any(mode.strides[tensor] for mode in cut.modes) for tensor in range(tensors)), True),
+        runs=tuple(_side_run([cut], tensor) for tensor in range(tensors)),
+        stretches=tuple(max(1, min(cut.tile, _stretch(cut, tensor))) for tensor in range(tensors)),
     )
 
 

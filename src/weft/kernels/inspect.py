@@ -27,14 +27,24 @@ def compiled(launch: KernelLaunch, architecture: str) -> Any:
     Needs no GPU, but Triton must not be in interpreter mode. Raises `KeyError` for an unknown architecture.
     """
     names = launch.kernel.arg_names[: len(launch.layouts)]
-    signature = {name: pointer_type(layout) for name, layout in zip(names, launch.layouts, strict=True)}
-    signature |= {"alpha": "i64", "beta": "i64"} | dict.fromkeys(launch.constants, "constexpr")
-    aligned = {
+    signature: dict[str, Any] = {name: pointer_type(layout) for name, layout in zip(names, launch.layouts, strict=True)}
+    signature |= {"alpha": "i64", "beta": "i64"}
+    beside = "pointers" in launch.kernel.arg_names
+    if beside:
+        signature["pointers"] = tuple(map(pointer_type, launch.pointers)) or "constexpr"
+    signature |= dict.fromkeys(launch.constants, "constexpr")
+    aligned: dict[tuple[int, ...], Any] = {
         (at,): [["tt.divisibility", 16]]
         for at, layout in enumerate(launch.layouts)
         if isinstance(layout, Layout) and layout.alignment == 16
     }
+    place = len(launch.layouts) + 2  # of the pointers among the parameters
+    aligned |= {
+        (place, at): [["tt.divisibility", 16]] for at, layout in enumerate(launch.pointers) if layout.alignment == 16
+    }
     missing = {name: None for name, layout in zip(names, launch.layouts, strict=True) if layout is None}
+    if beside and not launch.pointers:
+        missing["pointers"] = None
     constants = missing | launch.constants
     source = ASTSource(launch.kernel, signature, constants, aligned)
     return triton_compile(source, target=TARGETS[architecture], options=launch.options)

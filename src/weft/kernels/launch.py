@@ -15,7 +15,8 @@ import triton.language as tl
 from triton.runtime.errors import OutOfResources
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from weft.kernels.geometry import Cut
+from weft.kernels.beside import beside
+from weft.kernels.geometry import TENSORS, Cut
 from weft.plan.schedule import ResourceError, Scalar, Target
 from weft.spec import Contraction, Layout, Mode
 from weft.spec.arithmetic import dtype_name
@@ -42,13 +43,10 @@ MOST_PROGRAMS = 2**31 - 1  # grid x; y and z are not used, they stop at 65535
 
 def common_reasons(contraction: Contraction) -> str | None:
     """Why no Triton kernel of weft can compute this, in one sentence; None where nothing stands against it."""
-    if contraction.extras:
-        return "functions with operands, coordinates or several outputs do not run here yet"
-    if contraction.algebra is not None:
-        return f"the algebra {contraction.algebra.name} does not run here yet"
     arithmetic = contraction.arithmetic
     layouts = [layout for layout in (contraction.a, contraction.b, contraction.c, contraction.d) if layout]
-    for dtype in (*(layout.dtype for layout in layouts), arithmetic.product, arithmetic.accumulate):
+    stored = (*(layout.dtype for layout in layouts), *(extra.dtype for extra in contraction.extras))
+    for dtype in (*stored, arithmetic.product, arithmetic.accumulate):
         if dtype.is_complex:
             return f"{dtype_name(dtype)} does not run on the GPU yet"
         if dtype not in TRITON_TYPES:
@@ -56,14 +54,14 @@ def common_reasons(contraction: Contraction) -> str | None:
     return None
 
 
-def wide(modes: Sequence[Mode]) -> tuple[bool, bool, bool, bool]:
-    """Which of A, B, C and D have offsets that need 64 bits.
+def wide(modes: Sequence[Mode], tensors: int = TENSORS) -> tuple[bool, ...]:
+    """Which of A, B, C, D and the extras have offsets that need 64 bits.
 
     Lanes of a tile may overhang the extents and are computed before they are masked, so each mode has room for one
     more tile.
     """
-    reaches = (sum(mode.strides[tensor] * (mode.extent + LONGEST_TILE) for mode in modes) for tensor in range(4))
-    return tuple(reach >= 2**31 for reach in reaches)  # type: ignore[return-value]
+    reaches = (sum(mode.strides[tensor] * (mode.extent + LONGEST_TILE) for mode in modes) for tensor in range(tensors))
+    return tuple(reach >= 2**31 for reach in reaches)
 
 
 def wide_index(cuts: Iterable[Cut]) -> bool:
@@ -100,7 +98,7 @@ def _stand_in(layout: Layout | Box | None) -> Any:
 
 
 class KernelLaunch:
-    """A kernel bound to one schedule: call it with tensors, alpha and beta.
+    """A kernel bound to one schedule: call it with tensors, alpha and beta, and extras where it has `pointers`.
 
     For a GPU that is there, and a grid that is not empty, the kernel is compiled and loaded when this is made, so that
     a call, perhaps within a graph capture, only launches. In the interpreter it runs as Python. For any other target it
@@ -117,28 +115,35 @@ class KernelLaunch:
         programs: int,
         warps: int,
         stages: int,
+        pointers: Sequence[Layout] = (),  # of what stands beside the tensor parameters
     ) -> None:
         self.kernel = kernel
         self.layouts = tuple(layouts)
+        self.pointers = tuple(pointers)
         self.constants = constants
         self.options: dict[str, Any] = {"num_warps": warps, "num_stages": stages}
         if target.kind == "cuda":
             self.options["enable_reflect_ftz"] = False  # functions keep subnormal numbers, as torch does
         self._real = real
         self._device = target.device if target.kind in ("cuda", "hip") else None
-        self._run: Callable[..., Any] = partial(kernel[(programs,)], **constants, **self.options)
+        self._alone: dict[str, Any] = {"pointers": None} if "pointers" in kernel.arg_names and not pointers else {}
+        self._run: Callable[..., Any] = partial(kernel[(programs,)], **self._alone, **constants, **self.options)
         self._trailing: tuple[Any, ...] = ()
         if programs and self._device is not None and torch.cuda.is_available():
             with torch.cuda.device(self._device):
                 self._run = self._loaded()[(programs, 1, 1)]
-            self._trailing = tuple(constants.values())
+            self._trailing = (*self._alone.values(), *constants.values())
         made = _collected.get()
         if made is not None and programs:
             made.append(self)
 
     def __call__(self, *arguments: Any) -> None:
+        beside: tuple[Any, ...] = ()
+        if self.pointers:
+            *arguments, extras = arguments  # type: ignore[assignment]
+            beside = (tuple(x for x in extras if x is not None),)
         *tensors, alpha, beta = arguments
-        full = (*tensors, self._bits(alpha), self._bits(beta), *self._trailing)
+        full = (*tensors, self._bits(alpha), self._bits(beta), *beside, *self._trailing)
         if self._device is None or self._device.index == torch.cuda.current_device():
             self._run(*full)
         else:
@@ -148,7 +153,8 @@ class KernelLaunch:
     def compile(self) -> Any:
         """The kernel as Triton's driver wants it compiled; from Triton's own cache where it was compiled before."""
         arguments = [_stand_in(layout) for layout in self.layouts]
-        return self.kernel.warmup(*arguments, 0, 0, grid=(1,), **self.constants, **self.options)
+        beside = (tuple(_stand_in(layout) for layout in self.pointers),) if self.pointers else ()
+        return self.kernel.warmup(*arguments, 0, 0, *beside, grid=(1,), **self._alone, **self.constants, **self.options)
 
     def _loaded(self) -> Any:
         """The same on the current GPU."""
@@ -190,4 +196,17 @@ def contraction_constants(contraction: Contraction, cut: Any) -> dict[str, Any]:
         "ACCUMULATE": TRITON_TYPES[arithmetic.accumulate],
         "RESULT": TRITON_TYPES[contraction.d.dtype],
         "PRECISION": arithmetic.precision,
+        "BESIDE": beside(contraction),
     }
+
+
+def finishing_constants(contraction: Contraction, cut: Any, rows: int) -> dict[str, Any]:
+    """Those of the kernel that adds the parts of split sums."""
+    shared = contraction_constants(contraction, cut) | {"REDUCE": None}
+    names = ("C_FN", "EPILOGUE", "REDUCE", "RESULT", "BESIDE")
+    return {"CUT": cut, "ROWS": rows} | {name: shared[name] for name in names}
+
+
+def pointer_layouts(contraction: Contraction) -> tuple[Layout, ...]:
+    """How operands of functions and further results lie, in the order of the contraction's extras."""
+    return tuple(extra.layout for extra in contraction.extras if extra.layout is not None)

@@ -15,9 +15,32 @@ import torch
 from torch import Tensor
 
 from weft.kernels.cost import Work, combine_seconds, direct_seconds, function_seconds, tile_access
-from weft.kernels.geometry import A, B, C, Cut, D, Side, by_stride, cuts_text, nearest, rest, run_orders, side
-from weft.kernels.launch import MOST_PROGRAMS, KernelLaunch, common_reasons, contraction_constants, wide, wide_index
-from weft.plan.schedule import Candidates, Launch, Scalar, Target
+from weft.kernels.geometry import (
+    TENSORS,
+    A,
+    B,
+    C,
+    Cut,
+    D,
+    Side,
+    by_stride,
+    cuts_text,
+    nearest,
+    rest,
+    run_orders,
+    side,
+)
+from weft.kernels.launch import (
+    MOST_PROGRAMS,
+    KernelLaunch,
+    common_reasons,
+    contraction_constants,
+    finishing_constants,
+    pointer_layouts,
+    wide,
+    wide_index,
+)
+from weft.plan.schedule import Candidates, ExtendedLaunch, Extras, Launch, Scalar, Target
 from weft.spec import Contraction, Layout, Mode, Role
 from weft.spec.arithmetic import dtype_name
 
@@ -43,7 +66,7 @@ class MatrixCut(NamedTuple):
     splits: int  # programs that share the sum of each block
     steps: int  # along k, in each of them
     widen: bool  # products are made in the accumulator's type
-    wide: tuple[bool, bool, bool, bool]  # offsets need 64 bits, per tensor
+    wide: tuple[bool, ...]  # offsets need 64 bits, per tensor
     wide_index: bool  # indices along an axis do
 
 
@@ -115,6 +138,8 @@ def supports(contraction: Contraction, target: Target) -> str | None:
     reason = common_reasons(contraction)
     if reason is not None:
         return reason
+    if contraction.algebra is not None:
+        return f"no matrix instruction computes in the algebra {contraction.algebra.name}"
     product = contraction.arithmetic.product
     if not product.is_floating_point:
         return f"{dtype_name(product)} products have no matrix instruction here"
@@ -169,13 +194,16 @@ def predict(contraction: Contraction, schedule: MatrixSchedule, target: Target) 
         stage_bytes=_product_bytes(contraction) * schedule.stages * (tile_m + tile_n) * tile_k,
         rearranged=cut.swap_k,
         function_seconds=function_seconds(
-            contraction, blocks * steps * tile_m * tile_k, blocks * steps * tile_n * tile_k, cut.blocks * tile_m * tile_n
+            contraction,
+            blocks * steps * tile_m * tile_k,
+            blocks * steps * tile_n * tile_k,
+            cut.blocks * tile_m * tile_n,
         ),
     )
     return direct_seconds(contraction, target, work) + combine_seconds(schedule.workspace_bytes, cut.splits)
 
 
-def build(contraction: Contraction, schedule: MatrixSchedule, target: Target) -> Launch:
+def build(contraction: Contraction, schedule: MatrixSchedule, target: Target) -> Launch | ExtendedLaunch:
     from weft.kernels.matrix_kernel import combine_kernel, matrix_kernel
 
     cut = matrix_cut(contraction, schedule, target)
@@ -183,16 +211,21 @@ def build(contraction: Contraction, schedule: MatrixSchedule, target: Target) ->
     a, b, c, d = contraction.a, contraction.b, contraction.c, contraction.d
     real = contraction.arithmetic.accumulate.is_floating_point
     programs, warps, stages = cut.blocks * cut.splits, schedule.warps, schedule.stages
+    pointers = pointer_layouts(contraction)
     if cut.splits == 1:
-        whole = KernelLaunch(matrix_kernel, (a, b, c, d, None), constants, real, target, programs, warps, stages)
+        whole = KernelLaunch(
+            matrix_kernel, (a, b, c, d, None), constants, real, target, programs, warps, stages, pointers
+        )
         return WholeLaunch(whole)
     parts = Layout.contiguous((programs, cut.m.tile, cut.n.tile), contraction.arithmetic.accumulate)
     rows = min(STRIP, cut.m.tile)
-    finishing = {"CUT": cut, "ROWS": rows} | {name: constants[name] for name in ("C_FN", "EPILOGUE", "RESULT")}
+    finishing = finishing_constants(contraction, cut, rows)
     strips = cut.blocks * (cut.m.tile // rows)
     return SplitLaunch(
-        KernelLaunch(matrix_kernel, (a, b, None, None, parts), constants, real, target, programs, warps, stages),
-        KernelLaunch(combine_kernel, (parts, c, d), finishing, real, target, strips, warps=4, stages=1),
+        KernelLaunch(
+            matrix_kernel, (a, b, None, None, parts), constants, real, target, programs, warps, stages, pointers
+        ),
+        KernelLaunch(combine_kernel, (parts, c, d), finishing, real, target, strips, 4, 1, pointers),
         parts,
     )
 
@@ -203,8 +236,10 @@ class WholeLaunch:
     def __init__(self, kernel: KernelLaunch) -> None:
         self.kernels = (kernel,)
 
-    def __call__(self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar) -> None:
-        self.kernels[0](a, b, c, d, None, alpha, beta)
+    def __call__(
+        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, *extras: Extras
+    ) -> None:
+        self.kernels[0](a, b, c, d, None, alpha, beta, *extras)
 
 
 class SplitLaunch:
@@ -214,22 +249,25 @@ class SplitLaunch:
         self.kernels = (multiply, combine)
         self._parts = parts
 
-    def __call__(self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar) -> None:
+    def __call__(
+        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, *extras: Extras
+    ) -> None:
         parts = torch.empty(self._parts.shape, dtype=self._parts.dtype, device=d.device)
-        self.kernels[0](a, b, None, None, parts, alpha, beta)
-        self.kernels[1](parts, c, d, alpha, beta)
+        self.kernels[0](a, b, None, None, parts, alpha, beta, *extras)
+        self.kernels[1](parts, c, d, alpha, beta, *extras)
 
 
 def matrix_cut(contraction: Contraction, schedule: MatrixSchedule, target: Target) -> MatrixCut:
     def whole(role: Role, cuts: Sequence[Cut]) -> list[Cut]:
         return [*rest(contraction.of_role(role), cuts), *cuts]
 
-    m = side(whole(Role.M, schedule.m))
+    tensors = TENSORS + len(contraction.extras)
+    m = side(whole(Role.M, schedule.m), tensors=tensors)
     places = sum(axis.place >= 0 for axis in m.axes)
-    n = side(whole(Role.N, schedule.n), first_place=places)
-    k, k_of_a = side(schedule.k), side(schedule.k[::-1])
+    n = side(whole(Role.N, schedule.n), first_place=places, tensors=tensors)
+    k, k_of_a = side(schedule.k, tensors=tensors), side(schedule.k[::-1], tensors=tensors)
     return MatrixCut(
-        batch=side(rest(contraction.of_role(Role.BATCH), ())),
+        batch=side(rest(contraction.of_role(Role.BATCH), ()), tensors=tensors),
         m=m,
         n=n,
         k=k,
@@ -241,7 +279,7 @@ def matrix_cut(contraction: Contraction, schedule: MatrixSchedule, target: Targe
         splits=schedule.splits,
         steps=-(-k.blocks // schedule.splits),
         widen=widened(contraction, target),
-        wide=wide(contraction.modes),
+        wide=wide(contraction.modes, tensors),
         wide_index=wide_index((*schedule.m, *schedule.n, *schedule.k)),
     )
 

@@ -12,6 +12,8 @@ import triton.language as tl
 from weft.kernels.device import (
     batch_offset,
     finish,
+    gathered,
+    gathered_step,
     lane_offsets,
     load_tile,
     side_mask,
@@ -35,35 +37,94 @@ def locate(program, ROWS: tl.constexpr, COLUMNS: tl.constexpr, GROUP: tl.constex
 
 
 @triton.jit
-def block_offsets(batch_block, m_block, n_block, CUT: tl.constexpr, TENSOR: tl.constexpr):
-    """Offsets of a block of C or D, every axis as a dimension of its own."""
+def block_offsets(place, CUT: tl.constexpr, TENSOR: tl.constexpr):
+    """Offsets in a tensor of a block of D, (batch, m, n), every axis as a dimension of its own."""
+    batch_block, m_block, n_block = place
     M: tl.constexpr = CUT.m
     N: tl.constexpr = CUT.n
     BATCH: tl.constexpr = CUT.batch
-    STORED: tl.constexpr = CUT.stored
-    RANK: tl.constexpr = len(STORED)
+    RANK: tl.constexpr = len(CUT.stored)
     WIDE: tl.constexpr = CUT.wide[TENSOR]
     offsets = spread_offsets(m_block, M, TENSOR, RANK, WIDE) + spread_offsets(n_block, N, TENSOR, RANK, WIDE)
-    return tl.broadcast_to(offsets + batch_offset(batch_block, BATCH, TENSOR, WIDE), STORED)
+    return offsets + batch_offset(batch_block, BATCH, TENSOR, WIDE)
+
+
+@triton.jit
+def block_mask(place, CUT: tl.constexpr, TENSOR: tl.constexpr):
+    """Which of them exist."""
+    M: tl.constexpr = CUT.m
+    N: tl.constexpr = CUT.n
+    RANK: tl.constexpr = len(CUT.stored)
+    return spread_mask(place[1], M, TENSOR, RANK) & spread_mask(place[2], N, TENSOR, RANK)
 
 
 @triton.jit
 def store_block(
-    acc, c, d, alpha, beta, batch_block, m_block, n_block,
-    CUT: tl.constexpr, C_FN: tl.constexpr, EPILOGUE: tl.constexpr, RESULT: tl.constexpr,
+    acc, c, d, pointers, alpha, beta, batch_block, m_block, n_block, CUT: tl.constexpr,
+    C_FN: tl.constexpr, EPILOGUE: tl.constexpr, REDUCE: tl.constexpr, RESULT: tl.constexpr, BESIDE: tl.constexpr,
 ):  # fmt: skip
     """See the block with every axis as a dimension of its own, apply C and the epilogue, store it in D's order."""
-    M: tl.constexpr = CUT.m
-    N: tl.constexpr = CUT.n
     STORED: tl.constexpr = CUT.stored
-    RANK: tl.constexpr = len(STORED)
-    value = tl.reshape(acc, STORED)
-    mask = tl.broadcast_to(spread_mask(m_block, M, 4, RANK) & spread_mask(n_block, N, 4, RANK), STORED)
-    offsets_c = 0
-    if c is not None:
-        offsets_c = block_offsets(batch_block, m_block, n_block, CUT, 2)
-    value = finish(value, c, alpha, beta, offsets_c, mask, C_FN, EPILOGUE, RESULT)
-    tl.store(d + block_offsets(batch_block, m_block, n_block, CUT, 3), value, mask=mask)
+    finish(
+        tl.reshape(acc, STORED), c, d, pointers, alpha, beta, (batch_block, m_block, n_block), CUT, block_offsets,
+        block_mask, C_FN, EPILOGUE, REDUCE, RESULT, BESIDE,
+    )  # fmt: skip
+
+
+@triton.jit
+def a_offsets(place, CUT: tl.constexpr, TENSOR: tl.constexpr):
+    """Offsets in a tensor of a tile of A, its block (batch, m, k)."""
+    M: tl.constexpr = CUT.m
+    K: tl.constexpr = CUT.k_of_a
+    BATCH: tl.constexpr = CUT.batch
+    WIDE: tl.constexpr = CUT.wide[TENSOR]
+    offsets = batch_offset(place[0], BATCH, TENSOR, WIDE)
+    if M.present[TENSOR]:
+        offsets = offsets + side_offsets(place[1], tl.arange(0, M.tile), M, TENSOR, WIDE)[:, None]
+    if K.present[TENSOR]:
+        offsets = offsets + side_offsets(place[2], tl.arange(0, K.tile), K, TENSOR, WIDE)[None, :]
+    return offsets
+
+
+@triton.jit
+def a_mask(place, CUT: tl.constexpr, TENSOR: tl.constexpr):
+    """Which of them exist."""
+    M: tl.constexpr = CUT.m
+    K: tl.constexpr = CUT.k_of_a
+    mask = place[0] >= 0
+    if M.present[TENSOR] and not M.exact:
+        mask = mask & side_mask(place[1], tl.arange(0, M.tile), M)[:, None]
+    if K.present[TENSOR] and not K.exact:
+        mask = mask & side_mask(place[2], tl.arange(0, K.tile), K)[None, :]
+    return mask
+
+
+@triton.jit
+def b_offsets(place, CUT: tl.constexpr, TENSOR: tl.constexpr):
+    """Offsets in a tensor of a tile of B, its block (batch, n, k)."""
+    N: tl.constexpr = CUT.n
+    K: tl.constexpr = CUT.k
+    BATCH: tl.constexpr = CUT.batch
+    WIDE: tl.constexpr = CUT.wide[TENSOR]
+    offsets = batch_offset(place[0], BATCH, TENSOR, WIDE)
+    if N.present[TENSOR]:
+        offsets = offsets + side_offsets(place[1], tl.arange(0, N.tile), N, TENSOR, WIDE)[None, :]
+    if K.present[TENSOR]:
+        offsets = offsets + side_offsets(place[2], tl.arange(0, K.tile), K, TENSOR, WIDE)[:, None]
+    return offsets
+
+
+@triton.jit
+def b_mask(place, CUT: tl.constexpr, TENSOR: tl.constexpr):
+    """Which of them exist."""
+    N: tl.constexpr = CUT.n
+    K: tl.constexpr = CUT.k
+    mask = place[0] >= 0
+    if N.present[TENSOR] and not N.exact:
+        mask = mask & side_mask(place[1], tl.arange(0, N.tile), N)[None, :]
+    if K.present[TENSOR] and not K.exact:
+        mask = mask & side_mask(place[2], tl.arange(0, K.tile), K)[:, None]
+    return mask
 
 
 @triton.jit
@@ -83,6 +144,7 @@ def matrix_kernel(
     parts,  # None where it is not
     alpha: tl.int64,  # bits, see `scalar`
     beta: tl.int64,
+    pointers,  # of operands of functions and of further results; None where there are none
     CUT: tl.constexpr,  # matrix.MatrixCut
     A_FN: tl.constexpr,
     B_FN: tl.constexpr,
@@ -92,10 +154,13 @@ def matrix_kernel(
     ACCUMULATE: tl.constexpr,
     RESULT: tl.constexpr,
     PRECISION: tl.constexpr,
+    BESIDE: tl.constexpr,  # beside.Beside
 ):
     M: tl.constexpr = CUT.m
     N: tl.constexpr = CUT.n
     K: tl.constexpr = CUT.k
+    BESIDE_A: tl.constexpr = BESIDE.a
+    BESIDE_B: tl.constexpr = BESIDE.b
     K_OF_A: tl.constexpr = CUT.k_of_a
     BATCH: tl.constexpr = CUT.batch
     rows = tl.arange(0, M.tile)
@@ -123,27 +188,31 @@ def matrix_kernel(
 
     TILE: tl.constexpr = (M.tile, N.tile)
     acc = tl.zeros(TILE, dtype=ACCUMULATE)
+    beside_a = gathered(pointers, (batch_block, m_block, 0), BESIDE_A, CUT, a_offsets, a_mask)
+    beside_b = gathered(pointers, (batch_block, n_block, 0), BESIDE_B, CUT, b_offsets, b_mask)
     for step in range(first_step, last_step):
         k_block = step.to(tl.int64) if CUT.wide_index else step
         # (3.1) Load a TILE_M x TILE_K tile of A and a TILE_K x TILE_N tile of B, each along its own contiguous mode.
         a_depth = side_offsets(k_block, depth, K_OF_A, 0, CUT.wide[0])
         b_depth = side_offsets(k_block, depth, K, 1, CUT.wide[1])
-        a_mask = side_mask(k_block, depth, K_OF_A)
-        b_mask = side_mask(k_block, depth, K)
-        x = load_tile(a_rows[:, None] + a_depth[None, :], row_mask, a_mask, M.exact, K.exact)
-        y = load_tile(b_columns[None, :] + b_depth[:, None], b_mask, column_mask, K.exact, N.exact)
+        a_inside = side_mask(k_block, depth, K_OF_A)
+        b_inside = side_mask(k_block, depth, K)
+        x = load_tile(a_rows[:, None] + a_depth[None, :], row_mask, a_inside, M.exact, K.exact)
+        y = load_tile(b_columns[None, :] + b_depth[:, None], b_inside, column_mask, K.exact, N.exact)
 
         # (3.2) Apply the functions in the product type. What lies past the end of k must stay zero.
         x = x.to(PRODUCT)
         y = y.to(PRODUCT)
         if A_FN is not None:
-            x = A_FN(x).to(PRODUCT)
+            place_a = (batch_block, m_block, k_block)
+            x = A_FN(x, *gathered_step(beside_a, pointers, place_a, BESIDE_A, K, CUT, a_offsets, a_mask)).to(PRODUCT)
             if not K.exact:
-                x = tl.where(a_mask[None, :], x, 0)
+                x = tl.where(a_inside[None, :], x, 0)
         if B_FN is not None:
-            y = B_FN(y).to(PRODUCT)
+            place_b = (batch_block, n_block, k_block)
+            y = B_FN(y, *gathered_step(beside_b, pointers, place_b, BESIDE_B, K, CUT, b_offsets, b_mask)).to(PRODUCT)
             if not K.exact:
-                y = tl.where(b_mask[:, None], y, 0)
+                y = tl.where(b_inside[:, None], y, 0)
 
         # (3.3) Bring A's order of k to B's where they differ.
         if CUT.swap_k:
@@ -161,19 +230,40 @@ def matrix_kernel(
     if CUT.splits > 1:
         tl.store(parts + part_offsets(program, CUT, 0, N.tile), acc)
     else:
-        store_block(acc, c, d, alpha, beta, batch_block, m_block, n_block, CUT, C_FN, EPILOGUE, RESULT)
+        store_block(
+            acc, c, d, pointers, alpha, beta, batch_block, m_block, n_block, CUT, C_FN, EPILOGUE, None, RESULT, BESIDE
+        )  # fmt: skip
 
 
 @triton.jit
-def strip_offsets(batch_block, m_block, n_block, rows, columns, CUT: tl.constexpr, TENSOR: tl.constexpr):
-    """Offsets in C or D of some rows of a block."""
+def strip_offsets(place, CUT: tl.constexpr, TENSOR: tl.constexpr):
+    """Offsets in a tensor of some rows of a block: (batch block, m block, n block, rows, columns)."""
+    batch_block, m_block, n_block, rows, columns = place
     M: tl.constexpr = CUT.m
     N: tl.constexpr = CUT.n
     BATCH: tl.constexpr = CUT.batch
     WIDE: tl.constexpr = CUT.wide[TENSOR]
-    offsets = lane_offsets(m_block, rows, M, TENSOR, WIDE)[:, None]
-    offsets += lane_offsets(n_block, columns, N, TENSOR, WIDE)[None, :]
-    return offsets + batch_offset(batch_block, BATCH, TENSOR, WIDE)
+    offsets = batch_offset(batch_block, BATCH, TENSOR, WIDE)
+    if M.present[TENSOR]:
+        offsets = offsets + lane_offsets(m_block, rows, M, TENSOR, WIDE)[:, None]
+    if N.present[TENSOR]:
+        offsets = offsets + lane_offsets(n_block, columns, N, TENSOR, WIDE)[None, :]
+    return offsets
+
+
+@triton.jit
+def strip_mask(place, CUT: tl.constexpr, TENSOR: tl.constexpr):
+    """Which of them exist."""
+    M: tl.constexpr = CUT.m
+    N: tl.constexpr = CUT.n
+    if M.present[TENSOR] and N.present[TENSOR]:
+        return side_mask(place[1], place[3], M)[:, None] & side_mask(place[2], place[4], N)[None, :]
+    elif M.present[TENSOR]:
+        return side_mask(place[1], place[3], M)[:, None]
+    elif N.present[TENSOR]:
+        return side_mask(place[2], place[4], N)[None, :]
+    else:
+        return place[0] >= 0
 
 
 @triton.jit(do_not_specialize=["alpha", "beta"])
@@ -183,11 +273,14 @@ def combine_kernel(
     d,
     alpha: tl.int64,
     beta: tl.int64,
+    pointers,
     CUT: tl.constexpr,
     ROWS: tl.constexpr,  # of a block that one program takes: there are few blocks, and programs should be many
     C_FN: tl.constexpr,
     EPILOGUE: tl.constexpr,
+    REDUCE: tl.constexpr,  # of an algebra, None where parts are added
     RESULT: tl.constexpr,
+    BESIDE: tl.constexpr,
 ):
     """Add the parts of some rows of a block of D, first to last, and finish them."""
     M: tl.constexpr = CUT.m
@@ -202,11 +295,12 @@ def combine_kernel(
     acc = tl.load(here)
     for _ in tl.range(1, CUT.splits, loop_unroll_factor=4):
         here += CUT.blocks * M.tile * N.tile
-        acc += tl.load(here)
+        if REDUCE is None:
+            acc += tl.load(here)
+        else:
+            acc = REDUCE(acc, tl.load(here)).to(acc.dtype)
     batch_block, m_block, n_block = locate(block, M.blocks, N.blocks, CUT.group)
-    mask = side_mask(m_block, rows, M)[:, None] & side_mask(n_block, columns, N)[None, :]
-    offsets_c = 0
-    if c is not None:
-        offsets_c = strip_offsets(batch_block, m_block, n_block, rows, columns, CUT, 2)
-    value = finish(acc, c, alpha, beta, offsets_c, mask, C_FN, EPILOGUE, RESULT)
-    tl.store(d + strip_offsets(batch_block, m_block, n_block, rows, columns, CUT, 3), value, mask=mask)
+    place = (batch_block, m_block, n_block, rows, columns)
+    finish(
+        acc, c, d, pointers, alpha, beta, place, CUT, strip_offsets, strip_mask, C_FN, EPILOGUE, REDUCE, RESULT, BESIDE
+    )  # fmt: skip

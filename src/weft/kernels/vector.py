@@ -7,9 +7,32 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from weft.kernels.algebra import algebra_constants
 from weft.kernels.cost import Work, direct_seconds, function_seconds, tile_access
-from weft.kernels.geometry import A, B, C, Cut, D, Side, by_stride, cuts_text, nearest, rest, run_orders, side
-from weft.kernels.launch import MOST_PROGRAMS, KernelLaunch, common_reasons, contraction_constants, wide, wide_index
+from weft.kernels.geometry import (
+    TENSORS,
+    A,
+    B,
+    C,
+    Cut,
+    D,
+    Side,
+    by_stride,
+    cuts_text,
+    nearest,
+    rest,
+    run_orders,
+    side,
+)
+from weft.kernels.launch import (
+    MOST_PROGRAMS,
+    KernelLaunch,
+    common_reasons,
+    contraction_constants,
+    pointer_layouts,
+    wide,
+    wide_index,
+)
 from weft.plan.schedule import Candidates, Target
 from weft.spec import Contraction, Mode, Role
 
@@ -23,7 +46,7 @@ class VectorCut(NamedTuple):
     k: Side
     tile: tuple[int, ...]  # extents of the tile: axes of D, then axes of k
     k_rank: int  # how many of them are of k
-    wide: tuple[bool, bool, bool, bool]
+    wide: tuple[bool, ...]
     wide_index: bool
 
 
@@ -97,7 +120,9 @@ def predict(contraction: Contraction, schedule: VectorSchedule, target: Target) 
         stage_bytes=0,
         matrix=False,
         function_seconds=function_seconds(
-            contraction, a.bytes // contraction.a.dtype.itemsize, b.bytes // contraction.b.dtype.itemsize,
+            contraction,
+            a.bytes // contraction.a.dtype.itemsize,
+            b.bytes // contraction.b.dtype.itemsize,
             blocks * cut.r.tile,
         ),
     )
@@ -110,12 +135,13 @@ def build(contraction: Contraction, schedule: VectorSchedule, target: Target) ->
     return KernelLaunch(
         vector_kernel,
         (contraction.a, contraction.b, contraction.c, contraction.d),
-        contraction_constants(contraction, vector_cut(contraction, schedule)),
+        contraction_constants(contraction, vector_cut(contraction, schedule)) | algebra_constants(contraction),
         real=contraction.arithmetic.accumulate.is_floating_point,
         target=target,
         programs=_programs(contraction, schedule),
         warps=schedule.warps,
         stages=3,
+        pointers=pointer_layouts(contraction),
     )
 
 
@@ -124,15 +150,16 @@ def vector_cut(contraction: Contraction, schedule: VectorSchedule) -> VectorCut:
     cuts = [*rest(d_modes, schedule.r), *schedule.r]
     if all(cut.tile == 1 for cut in cuts):
         cuts.append(Cut((), 1, placed=True))  # a kernel stores blocks, not scalars
-    r = side(cuts)
+    tensors = TENSORS + len(contraction.extras)
+    r = side(cuts, tensors=tensors)
     places = sum(axis.place >= 0 for axis in r.axes)
-    k = side(schedule.k, first_place=places)
+    k = side(schedule.k, first_place=places, tensors=tensors)
     return VectorCut(
         r=r,
         k=k,
         tile=tuple(axis.tile for axis in (*r.axes, *k.axes) if axis.place >= 0),
         k_rank=sum(axis.place >= 0 for axis in k.axes),
-        wide=wide(contraction.modes),
+        wide=wide(contraction.modes, tensors),
         wide_index=wide_index((*schedule.r, *schedule.k)),
     )
 
