@@ -111,7 +111,8 @@ def test_einsum_tunes_every_step(tunings: list[Any]) -> None:
 
 def test_empty_and_reference_plans_have_nothing_to_tune(tunings: list[Any]) -> None:
     assert weft.contract("ik,kj->ij", torch.ones(0, 3), torch.ones(3, 4), tune="measure").shape == (0, 4)
-    assert torch.equal(weft.contract("i,i->", A[0, 0], A[0, 0], tune="measure", backend="reference"), A[0, 0] @ A[0, 0])
+    dot = weft.contract("i,i->", A[0, 0], A[0, 0], tune="measure", backend="reference")
+    assert torch.allclose(dot, A[0, 0] @ A[0, 0])
     assert tunings == []
 
 
@@ -198,6 +199,20 @@ def test_a_winner_over_the_limit_of_workspace_is_not_taken(monkeypatch: pytest.M
         limited = anew(workspace_limit=least)
         assert origin(limited) == "model"
         assert limited.workspace_bytes <= least
+
+
+def test_two_processes_tune_at_once(empty_store: Path) -> None:
+    """Guards against raced cache files: triton#11512, pytorch#172144, DeepGEMM#301."""
+    program = (
+        "import torch, weft\n"
+        f"a, b = torch.randn(40, 30, 20), torch.randn(20, 50)\n"
+        f"plan = weft.plan({EQUATION!r}, a, b, tune='measure')\n"
+        f"assert torch.allclose(plan(a, b), torch.einsum({EQUATION!r}, a, b), atol=1e-4)\n"
+    )
+    started = [subprocess.Popen([sys.executable, "-W", "error", "-c", program]) for _ in range(2)]
+    assert [each.wait(timeout=120) for each in started] == [0, 0]
+    assert len(list(Store("winners").directory.glob("*.json"))) == 1
+    assert not list(empty_store.rglob("*.broken")) + list(empty_store.rglob("*.tmp"))
 
 
 def test_another_process_finds_it() -> None:

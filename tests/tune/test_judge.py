@@ -119,6 +119,17 @@ def test_other_types_and_an_addend(dtype: torch.dtype) -> None:
     assert reason is not None
 
 
+@pytest.mark.parametrize(("equation", "shapes"), [("ik,ik->", ((9, 8), (9, 8))), ("ik,k->i", ((9, 8), (8,)))])
+def test_results_of_few_modes_or_none(equation: str, shapes: tuple) -> None:
+    problem = problem_of(described(equation, *shapes))
+    judge = Judge(problem, problem.operands(1))
+    launch = right(problem)
+    assert judge.verdict(launch, "right") == (None, None)
+    assert judge.verdict(launch, "again") == (None, None)
+    reason, _ = judge.verdict(spoilt(problem, lambda d: d.mul_(2)), "wrong")
+    assert reason is not None
+
+
 def test_results_that_are_added_to_are_put_back_before_each_run() -> None:
     x, out = torch.zeros(6, 5), torch.zeros(5, 6)
     permutation = weft.plan_permute(x, "ab->ba", out=out, beta=1.0, backend="reference").permutation

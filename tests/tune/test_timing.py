@@ -141,6 +141,20 @@ def test_hot_calls_use_one_set(clock: FakeClock, small_cache: int) -> None:
     assert (len(used), result.sets, result.mode) == (1, 1, "hot")
 
 
+def test_quick_batches_are_a_third_as_long(clock: FakeClock) -> None:
+    call = clock.call_taking(1e-5)
+    usual = measure(call, [()], device="cpu", mode="hot", clock=clock)
+    quick = measure(call, [()], device="cpu", mode="hot", clock=clock, quick=True, budget=0.0)
+    assert usual.calls == pytest.approx(BATCH_SECONDS["cpu"] / 1e-5, abs=1)
+    assert quick.calls == pytest.approx(usual.calls / 3, abs=1)
+    assert len(quick.samples) == FEWEST_SAMPLES
+    assert quick.seconds == pytest.approx(1e-5)
+
+
+def test_a_glance_is_the_faster_of_two_calls(clock: FakeClock) -> None:
+    assert timing.glance(clock.call_taking(3.0, 2.0), (), torch.device("cpu"), clock) == pytest.approx(2.0)
+
+
 def test_threads_are_pinned_for_the_duration_and_put_back() -> None:
     before = torch.get_num_threads()
     seen: set[int] = set()

@@ -73,8 +73,8 @@ class Judge:
         generator = torch.Generator().manual_seed(seed)
         columns = [torch.randint(0, extent, (count,), generator=generator) for extent in self._extents]
         random = torch.stack(columns, dim=1) if columns else torch.zeros(1, 0, dtype=torch.int64)
-        last = [[extent - 1 for extent in self._extents]]
-        fixed = torch.tensor([*last, *corners][: max(1, count)], dtype=torch.int64).reshape(-1, len(self._extents))
+        rows = [tuple(extent - 1 for extent in self._extents), *corners][:count]
+        fixed = torch.tensor(rows, dtype=torch.int64).reshape(len(rows), len(self._extents))
         return torch.cat([fixed, random]).to(device)
 
     def _added(self) -> list[torch.Tensor]:

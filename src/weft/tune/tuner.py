@@ -34,6 +34,7 @@ from weft.tune.trials import Effort, Outcome, Trial, candidates
 NEAR = (1.5, 1.1)  # how far from the fastest a candidate may be to come into the second and the last round
 SECOND_ROUND = 6  # candidates at most
 LAST_BUDGET = 0.06  # seconds of sampling for each turn of the last round
+LONG = 0.1  # seconds of a call that is measured well enough at once
 TURNS = 2  # of the last round, in which the candidates follow one another
 GLANCE_SECONDS = 2e-5  # by which a glance may be off: what the host spends on a launch
 NOISE = 0.005  # a winner is this much faster than the model's choice, or the choice stands
@@ -233,8 +234,8 @@ class _Session:
             )
         model = next(trial for trial in self.trials if trial.verdict == "measured")
         for trial in near:
-            self.report(f"again: {trial.schedule}", len(self.trials), len(self.trials))
-            if self._rerun(trial):
+            if (trial.seconds or 0.0) < LONG and self._rerun(trial):
+                self.report(f"again: {trial.schedule}", len(self.trials), len(self.trials))
                 trial.seconds = min(trial.seconds or float("inf"), self._timed(trial, LAST_BUDGET / 3, quick=True)[1])
         last = self._front([trial for trial in near if trial.verdict == "measured"], NEAR[1], self.effort.finals)
         return model, _distinct([model, *last])
@@ -244,7 +245,7 @@ class _Session:
         last = [trial for trial in last if self._rerun(trial)]
         if not last:
             raise UnsupportedError(f"no candidate can be measured again; {model.schedule}: {model.reason}")
-        for _ in range(TURNS if len(last) > 1 else 1):
+        for _ in range(TURNS if len(last) > 1 and last[0].best_known < LONG else 1):
             for trial in last:
                 self.report(f"in full: {trial.schedule}", len(self.trials), len(self.trials))
                 trial.samples += self._timed(trial, LAST_BUDGET, quick=False)[0]
