@@ -26,7 +26,7 @@ from weft.fn.binding import bind
 from weft.reference import Equation, Function, Names, contract, label_extents, read_equation, wide
 from weft.reference_sums import Source, source, sum_of_products
 from weft.spec import Arithmetic
-from weft.spec.arithmetic import resolve, storage_type, value_type
+from weft.spec.arithmetic import FP8, resolve, storage_type, value_type
 from weft.spec.notation import Label
 
 Bounds: TypeAlias = torch.Tensor | tuple[torch.Tensor, ...]
@@ -41,7 +41,6 @@ SHORTENED = {"tf32": 2.0**-10, "tf32x3": 2.0**-21}
 # behind its leading one before they are added in float32 (DeepSeek-V3 technical report, 2024, section 3.3.2, measured
 # 14 bits): 32 losses of 2^-13 of the largest product, at worst.
 FP8_LOSS = 32 * 2.0**-13
-FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 # How many times worse than eager PyTorch in the same type a fused function may be, and units in the last place
 # that it may lose beside.

@@ -18,7 +18,7 @@ from weft.plan.plan import Functions, Request
 from weft.plan.target import resolve_backend, target_of
 from weft.spec import Label, Layout, Notation
 from weft.spec import extras as beside
-from weft.spec.arithmetic import dtype_name, resolve, result_type, storage_type, value_type
+from weft.spec.arithmetic import FP8, dtype_name, resolve, result_type, storage_type, value_type
 from weft.spec.contraction import Arithmetic, mode_extents
 from weft.spec.extras import Named
 from weft.spec.notation import expand
@@ -181,6 +181,10 @@ def _traced(
     for hook, function, value in zip(HOOKS, functions, values, strict=True):
         graph = None
         if function is not None:
+            if value in FP8:
+                raise DTypeError(
+                    f"{hook} cannot compute in {dtype_name(value)}: leave precision out for float16 values"
+                )
             graph = trace(function, (value, *(dtypes[name] for name in names[hook])), names=names[hook], hook=hook)
             if hook != "epilogue":
                 _check_result(graph, hook, value)

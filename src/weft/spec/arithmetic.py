@@ -11,9 +11,12 @@ from weft.errors import DTypeError, UnsupportedError
 from weft.spec.contraction import Arithmetic
 
 PRECISIONS = ("ieee", "tf32", "tf32x3")
+FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 # The accumulators each product type may have, its default first.
 _ACCUMULATORS: dict[torch.dtype, tuple[torch.dtype, ...]] = {
+    torch.float8_e4m3fn: (torch.float32,),
+    torch.float8_e5m2: (torch.float32,),
     torch.float16: (torch.float32, torch.float64),
     torch.bfloat16: (torch.float32, torch.float64),
     torch.float32: (torch.float32, torch.float64),
@@ -28,8 +31,14 @@ _ACCUMULATORS: dict[torch.dtype, tuple[torch.dtype, ...]] = {
 }
 # Truth values have no sum of products; other algebras keep them or count in integers.
 _ACCUMULATORS_OF_BOOL = (torch.bool, torch.int32, torch.int64)
-_NEEDS_OUT_DTYPE = (torch.int8, torch.uint8)
-_REAL_OF = {torch.complex64: torch.float32, torch.complex128: torch.float64}
+# What holds the sums of types that do not.
+_NEEDS_OUT_DTYPE = {
+    torch.int8: "torch.int32 holds them",
+    torch.uint8: "torch.int32 holds them",
+    torch.float8_e4m3fn: "torch.float16, torch.bfloat16 or torch.float32",
+    torch.float8_e5m2: "torch.float16, torch.bfloat16 or torch.float32",
+}
+REAL_OF = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -39,7 +48,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 def storage_type(a: torch.dtype, b: torch.dtype, algebra: bool = False) -> torch.dtype:
     """The type two operands have in common; `DTypeError` unless equal or real with complex of the same precision.
 
-    `algebra`: for another algebra than plus-times, which bool may have too.
+    Two fp8 types go together too, and the first stands for both. `algebra`: for another algebra than plus-times, which bool may have too.
     """
     for dtype in (a, b):
         if dtype is torch.bool:
@@ -48,9 +57,9 @@ def storage_type(a: torch.dtype, b: torch.dtype, algebra: bool = False) -> torch
             raise DTypeError("bool has no sum of products; convert the operands to an integer type")
         if dtype not in _ACCUMULATORS:
             raise UnsupportedError(f"operands of type {dtype_name(dtype)} are not supported yet")
-    if a == b or _REAL_OF.get(a) == b:
+    if a == b or REAL_OF.get(a) == b or (a in FP8 and b in FP8):
         return a
-    if _REAL_OF.get(b) == a:
+    if REAL_OF.get(b) == a:
         return b
     raise DTypeError(f"operands of types {dtype_name(a)} and {dtype_name(b)}: nothing is promoted, convert one of them")
 
@@ -66,15 +75,21 @@ def resolve(
 
     `precision` None or "ieee": products in the storage type. "tf32" and "tf32x3" (float32 and complex64 only): the
     tensor cores' shortened float32, or three products of them that recover most of its digits. A dtype: values are
-    rounded to it before they are multiplied. `accumulate` None: float32 for half and single precision, float64 for
+    rounded to it before they are multiplied. fp8 values are multiplied as float16, which holds both fp8 types exactly
+    and can be computed with; their own type as `precision` gives fp8 products, whose sums keep fewer digits on some
+    tensor cores, and is for two operands of that type. `accumulate` None: float32 for half and single precision, float64 for
     double, int32 up to 32-bit integers (wrapping), int64 for int64; a wider type may be asked for. `algebra` is the
     name of another algebra than plus-times: products in shortened float32 are not for it, bool is, and stays bool.
 
     Raises `DTypeError` or `UnsupportedError`.
     """
     storage = storage_type(a, b, algebra is not None)
-    mode, product = "ieee", storage
+    mode, product = "ieee", torch.float16 if storage in FP8 else storage
     if isinstance(precision, torch.dtype):
+        if precision in FP8 and not a == b == precision:
+            raise DTypeError(
+                f"products in {dtype_name(precision)} are of two operands of that type: nothing is rounded to it"
+            )
         product = _checked_product(storage, precision)
     elif precision in ("tf32", "tf32x3"):
         if algebra is not None:
@@ -95,7 +110,14 @@ def resolve(
 
 def value_type(storage: torch.dtype, product: torch.dtype) -> torch.dtype:
     """The type in which an operand's values reach its function and the product: a real operand stays real."""
-    return product if storage.is_complex else _REAL_OF.get(product, product)
+    return product if storage.is_complex else REAL_OF.get(product, product)
+
+
+def rounds(storage: torch.dtype, value: torch.dtype) -> bool:
+    """Whether values stored in one type may lose digits in another."""
+    if storage in FP8:  # of which torch knows no promotion
+        return value != storage and (value in FP8 or not torch.can_cast(storage, value))
+    return torch.promote_types(storage, value) != value
 
 
 def result_type(storage: torch.dtype, out_dtype: torch.dtype | None, value: torch.dtype) -> torch.dtype:
@@ -104,9 +126,9 @@ def result_type(storage: torch.dtype, out_dtype: torch.dtype | None, value: torc
         if storage in _NEEDS_OUT_DTYPE:
             raise DTypeError(
                 f"{dtype_name(storage)} operands need out_dtype: their sums do not fit "
-                f"{dtype_name(storage)} (out_dtype=torch.int32 holds them)"
+                f"{dtype_name(storage)} (out_dtype={_NEEDS_OUT_DTYPE[storage]})"
             )
-        out_dtype = storage if not (storage.is_complex and not value.is_complex) else _REAL_OF[storage]
+        out_dtype = storage if not (storage.is_complex and not value.is_complex) else REAL_OF[storage]
     if not isinstance(out_dtype, torch.dtype):
         raise DTypeError(f"out_dtype is a torch dtype, not {_type_text(out_dtype)}")
     if not torch.can_cast(value, out_dtype):
