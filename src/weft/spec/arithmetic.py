@@ -48,7 +48,8 @@ def dtype_name(dtype: torch.dtype) -> str:
 def storage_type(a: torch.dtype, b: torch.dtype, algebra: bool = False) -> torch.dtype:
     """The type two operands have in common; `DTypeError` unless equal or real with complex of the same precision.
 
-    Two fp8 types go together too, and the first stands for both. `algebra`: for another algebra than plus-times, which bool may have too.
+    Two fp8 types go together too, and the first stands for both. `algebra`: for another algebra than plus-times, which
+    bool may have too.
     """
     for dtype in (a, b):
         if dtype is torch.bool:
@@ -77,9 +78,10 @@ def resolve(
     tensor cores' shortened float32, or three products of them that recover most of its digits. A dtype: values are
     rounded to it before they are multiplied. fp8 values are multiplied as float16, which holds both fp8 types exactly
     and can be computed with; their own type as `precision` gives fp8 products, whose sums keep fewer digits on some
-    tensor cores, and is for two operands of that type. `accumulate` None: float32 for half and single precision, float64 for
-    double, int32 up to 32-bit integers (wrapping), int64 for int64; a wider type may be asked for. `algebra` is the
-    name of another algebra than plus-times: products in shortened float32 are not for it, bool is, and stays bool.
+    tensor cores, and is for two operands of that type. `accumulate` None: float32 for fp8, half and single precision,
+    float64 for double, int32 up to 32-bit integers (wrapping), int64 for int64; a wider type may be asked for.
+    `algebra` is the name of another algebra than plus-times: products in shortened float32 are not for it, bool is,
+    and stays bool.
 
     Raises `DTypeError` or `UnsupportedError`.
     """
