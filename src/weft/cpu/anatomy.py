@@ -21,8 +21,10 @@ from functools import cached_property
 
 import torch
 
+from weft.cpu.algebra_forms import matrix_form
 from weft.fn import Pointwise
 from weft.spec import Contraction, Mode, Role
+from weft.spec.arithmetic import rounds
 
 _REAL_OF = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 
@@ -47,7 +49,7 @@ class Operand:
     @property
     def rounds(self) -> bool:
         """Whether values lose digits between storage and product."""
-        return torch.promote_types(self.storage, self.value) != self.value
+        return rounds(self.storage, self.value)
 
     @property
     def staged(self) -> bool:
@@ -123,6 +125,12 @@ class Anatomy:
     def elementwise(self) -> bool:
         """Whether no mode is summed over products: each element of D is one product."""
         return not self.k
+
+    @cached_property
+    def pairs(self) -> bool:
+        """Whether products are tables of pairs, for want of a matrix product."""
+        algebra = self.contraction.algebra
+        return algebra is not None and bool(self.k) and matrix_form(algebra, self.accumulate) is None
 
     @property
     def mixed(self) -> bool:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Literal
 
 from weft.cpu.anatomy import Anatomy, Group, Operand
 from weft.cpu.blocking import block_counts, collapsed_stride
 from weft.cpu.copy_model import compact, crawls
+from weft.cpu.pairs import SHORT
 from weft.cpu.schedule import CpuSchedule, Reading, buffer_bytes, buffers, table_bytes
 from weft.cpu.shaping import innermost
 from weft.cpu.workers import split
@@ -29,8 +31,9 @@ def assemble(anatomy: Anatomy, rows: Role, order: Group, tile: tuple[int, ...], 
     row_group, column_group = (m, n) if rows is Role.M else (n, m)
     result = (*batch, *row_group, *column_group)
     in_place = _writes_in_place(anatomy, spread, batch, row_group, column_group)
-    a = _reading(anatomy, anatomy.a, spread, (batch, m, k), result)
-    b = _reading(anatomy, anatomy.b, spread, (batch, n, k), result)
+    pairs = _pairs(anatomy, k_size, n_size if rows is Role.M else m_size)
+    a = _reading(anatomy, anatomy.a, spread, (batch, m, k), result, pairs)
+    b = _reading(anatomy, anatomy.b, spread, (batch, n, k), result, pairs)
     packs_a, packs_b = m_size * m_blocks * a.packed, n_size * n_blocks * b.packed
     workers, threads = split(cores)
     worth = batch_blocks * m_blocks * n_blocks >= 2 and _work(anatomy) >= WORTH_SHARING
@@ -47,6 +50,7 @@ def assemble(anatomy: Anatomy, rows: Role, order: Group, tile: tuple[int, ...], 
         threads=threads if worth else cores,
         block=(batch_size, m_size, n_size, k_size),
         workspace_bytes=0,
+        pairs=pairs,
     )
     return with_workspace(anatomy, draft)
 
@@ -68,12 +72,24 @@ def _work(anatomy: Anatomy) -> int:
     return batch * (moved + m * n * k // 30)
 
 
+def _pairs(anatomy: Anatomy, k_size: int, columns: int) -> Literal["columns", "k"] | None:
+    """What is innermost in tables of pairs: the columns, unless these are few."""
+    if not anatomy.pairs:
+        return None
+    return "k" if columns < min(SHORT, k_size) else "columns"
+
+
 def _reading(
-    anatomy: Anatomy, operand: Operand, tile: Mapping[int, int], groups: tuple[Group, ...], result: Group
+    anatomy: Anatomy,
+    operand: Operand,
+    tile: Mapping[int, int],
+    groups: tuple[Group, ...],
+    result: Group,
+    pairs: Literal["columns", "k"] | None,
 ) -> Reading:
     """How blocks of these extents are read: where they lie if that can be, and is not slow."""
     batch, free, sums = groups
-    if operand.obstacle is None:
+    if operand.obstacle is None and pairs is None:
         if anatomy.elementwise:
             strides = [operand.strides[at] for at in result]
             if not crawls([tile[at] for at in result], [anatomy.strides_d[at] for at in result], strides):
@@ -83,7 +99,7 @@ def _reading(
     contiguous = innermost([at for at in (*batch, *free, *sums, *operand.alone) if tile[at] > 1], operand.strides)
     # The parts of a complex factor of a real one must be columns: its free modes are contiguous.
     pair = anatomy.mixed and operand.compute.is_complex
-    sum_inner = contiguous in sums and not pair
+    sum_inner = contiguous in sums and not pair if pairs is None else pairs == "k"
     order = (*batch, *free, *sums) if sum_inner else (*batch, *sums, *free)
     by_table = not operand.alone and _by_table(anatomy, tile, order, operand.strides)
     return Reading(True, by_table and not operand.conjugate, sum_inner, contiguous in operand.alone)

@@ -46,6 +46,9 @@ def _ways_to_read(anatomy: Anatomy, excluded: list[str]) -> Iterator[frozenset[s
     yield frozenset()
     if anatomy.elementwise:
         return
+    if anatomy.pairs:
+        excluded.append("A and B are not read in place: pairs are made of packed blocks")
+        return
     usable = []
     for operand in (anatomy.a, anatomy.b):
         reason = operand.obstacle or _no_matrix(anatomy, operand)

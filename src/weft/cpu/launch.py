@@ -100,18 +100,21 @@ class _Worker:
         self.left_is_a = schedule.rows is Role.M
         self.reader_a = BlockReader(anatomy, schedule, anatomy.a)
         self.reader_b = BlockReader(anatomy, schedule, anatomy.b)
-        self.multiply = multiplier(anatomy, schedule)
+        self.multiplier = multiplier(anatomy, schedule)
+        algebra = anatomy.contraction.algebra
+        self.identity = 0 if algebra is None else algebra.identity  # an empty sum
         self.writer = BlockWriter(anatomy, schedule)
         self.sums = group_spans(anatomy, schedule.ordered(anatomy.k), dict(enumerate(schedule.tile)))
 
     def run(self, tasks: Iterable[Task], call: Call) -> None:
         a, b, c, d, alpha, beta, extras = call
-        sizes, anatomy, multiply, rows_inside = self.sizes, self.anatomy, self.multiply, self.rows_inside
+        sizes, anatomy, rows_inside = self.sizes, self.anatomy, self.rows_inside
         shared = [allocate(size, torch.uint8) for size in (sizes.raw, sizes.stage, sizes.wide, sizes.part)]
         read_a = self.reader_a.bind(a, Scratch(allocate(sizes.a, anatomy.a.compute), *shared), extras)
         read_b = self.reader_b.bind(b, Scratch(allocate(sizes.b, anatomy.b.compute), *shared), extras)
         read_left, read_right = (read_a, read_b) if self.left_is_a else (read_b, read_a)
         accumulator = self.writer.accumulator(d, allocate(sizes.accumulator, anatomy.accumulate))
+        multiply = self.multiplier(*(allocate(size, anatomy.accumulate) for size in (sizes.table, sizes.partial)))
         finish = self.writer.finisher(c, d, shared[0], shared[1], alpha, beta, extras)
         parts = () if anatomy.empty_sum else self.sums
 
@@ -124,5 +127,5 @@ class _Worker:
                     multiply(block.sums, read_left(batch, rows, part), read_right(batch, columns, part), first)
                     first = False
                 if first:
-                    block.modes.zero_()  # an empty sum
+                    block.modes.fill_(self.identity)
                 finish(batch, rows, columns, block)

@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import torch
 
+from weft.cpu.algebra import operations
+from weft.cpu.algebra_forms import matrix_form
 from weft.cpu.anatomy import Anatomy, Group, Operand, dissect
 from weft.cpu.blocking import BATCH_BYTES, Targets, block_counts
 from weft.cpu.copy_model import (
@@ -62,6 +64,13 @@ PRODUCT_CALL = 3e-6
 FINISH_CALL = 5e-6
 FUNCTION = 0.5e-9  # a user's function: seconds for an element on one core
 
+# Tables of pairs: seconds for a pair on one core.
+PAIR = 0.07e-9  # to combine it by an operation of torch, and as much to reduce it in one pass
+PAIR_RECORDED = 0.4e-9  # for each operation of a function that is run as it was recorded, or reduces by halves
+PAIR_ELEMENTARY = 4e-9  # for an elementary function
+PAIR_ROW = 5e-9  # for each innermost row of the table
+PART_CALL = 12e-6  # for each part of it
+
 
 def predict(contraction: Contraction, schedule: CpuSchedule, target: Target) -> float:
     """Seconds that a launch of `schedule` takes on `target`."""
@@ -105,7 +114,7 @@ def rough_pricer(anatomy: Anatomy, packed: tuple[bool, bool], cores: int) -> Cal
     """A quick estimate that tells which sizes of blocks are worth shaping and pricing in full."""
     m, n, k, batch = (anatomy.size(group) for group in (anatomy.m, anatomy.n, anatomy.k, anatomy.batch))
     width, half = anatomy.accumulate.itemsize, HALF_EXTENT
-    flops = 2 * batch * m * n * k / RATE[anatomy.accumulate]
+    flops = batch * m * n * k * _product_term_seconds(anatomy)
     packs_a, packs_b = packed
     copies_a, copies_b = (1 + operand.staged + 2 * bool(operand.alone) for operand in (anatomy.a, anatomy.b))
     workers, threads = split(cores)
@@ -148,6 +157,8 @@ def _product_seconds(anatomy: Anatomy, schedule: CpuSchedule) -> float:
     elements = batch * m * n
     if anatomy.elementwise:
         return _elementwise_seconds(anatomy, schedule)
+    if schedule.pairs is not None:
+        return _pair_seconds(anatomy, schedule)
     rows, columns = (m, n) if schedule.rows is Role.M else (n, m)
     left = anatomy.a if schedule.rows is Role.M else anatomy.b
     factor = (2 if anatomy.mixed else 4) if anatomy.accumulate.is_complex else 1
@@ -156,7 +167,31 @@ def _product_seconds(anatomy: Anatomy, schedule: CpuSchedule) -> float:
     efficiency = math.prod(extent / (extent + HALF_EXTENT) for extent in (rows, columns, k))
     if columns < NARROW and rows > columns and not _along_sum(anatomy, schedule, left):
         efficiency *= NARROW_FACTOR
-    return 2 * elements * k * factor / (RATE[anatomy.accumulate] * efficiency * cores)
+    return elements * k * factor * _product_term_seconds(anatomy) / (efficiency * cores)
+
+
+def _product_term_seconds(anatomy: Anatomy) -> float:
+    """Seconds for one product and its sum at best, on one core, complex ones apart."""
+    algebra, accumulate = anatomy.contraction.algebra, anatomy.accumulate
+    if algebra is None or anatomy.elementwise:
+        return 2 / RATE.get(accumulate, RATE[torch.float32])
+    form = matrix_form(algebra, accumulate)
+    if form is not None:
+        return 2 / RATE[form.dtype]
+    found = operations(algebra, accumulate)
+    elementary = PAIR_ELEMENTARY * (algebra.combine.elementary + algebra.reduce.elementary)
+    combine = PAIR if found.combine.known is not None else PAIR_RECORDED * max(algebra.combine.flops, 1)
+    return elementary + combine + (PAIR if found.folds_in_one_pass else PAIR_RECORDED * max(algebra.reduce.flops, 1))
+
+
+def _pair_seconds(anatomy: Anatomy, schedule: CpuSchedule) -> float:
+    """Seconds to make the table of pairs of two blocks, and to reduce it."""
+    batch, m, n, k = schedule.block
+    columns, rows = (n, m) if schedule.rows is Role.M else (m, n)
+    part = schedule.part(anatomy.accumulate.itemsize)
+    parts = math.ceil(batch / part.batch) * math.ceil(rows / part.rows) * math.ceil(k / part.sums)
+    pairs, row = batch * m * n * k, columns if schedule.pairs == "columns" else part.sums
+    return parts * PART_CALL + pairs * (_product_term_seconds(anatomy) + PAIR_ROW / row) / schedule.threads
 
 
 def _elementwise_seconds(anatomy: Anatomy, schedule: CpuSchedule) -> float:

@@ -1,4 +1,7 @@
-"""The product of two blocks, added to an accumulator: the few calls into torch, each for the shapes it is fast at."""
+"""The product of two blocks, added to an accumulator: the few calls into torch, each for the shapes it is fast at.
+
+In another algebra: combined and reduced, by tables of pairs or by a matrix product that comes to the same.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,10 @@ from typing import TypeAlias
 
 import torch
 
+from weft.cpu.algebra import Operation, operations
+from weft.cpu.algebra_forms import MatrixForm, matrix_form
 from weft.cpu.anatomy import Anatomy
+from weft.cpu.pairs import PairProduct
 from weft.cpu.schedule import CpuSchedule
 from weft.spec import Role
 
@@ -15,8 +21,30 @@ from weft.spec import Role
 Multiply: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, bool], None]
 
 
-def multiplier(anatomy: Anatomy, schedule: CpuSchedule) -> Multiply:
+# The way to multiply, given memory of one worker: a table of pairs, and what a part of it is reduced to.
+Multiplier: TypeAlias = Callable[[torch.Tensor, torch.Tensor], Multiply]
+
+
+def multiplier(anatomy: Anatomy, schedule: CpuSchedule) -> Multiplier:
     """The way to multiply this schedule's blocks."""
+    algebra, accumulate = anatomy.contraction.algebra, anatomy.accumulate
+    batched = schedule.block_size(anatomy.batch) > 1
+    if algebra is not None:
+        known = operations(algebra, accumulate)
+        if anatomy.elementwise:
+            return lambda table, partial: _combined(known.combine)
+        form = matrix_form(algebra, accumulate)
+        if form is None:
+            sums_inner = schedule.pairs == "k"
+            part = schedule.part(accumulate.itemsize)
+            return lambda table, partial: PairProduct(known, part, sums_inner, table, partial)
+        product = _as_matrices(form, known.reduce, _batched if batched else _matrices)
+    else:
+        product = _sums_of_products(anatomy, schedule)
+    return lambda table, partial: product
+
+
+def _sums_of_products(anatomy: Anatomy, schedule: CpuSchedule) -> Multiply:
     if anatomy.elementwise:
         return _elements
     batched = schedule.block_size(anatomy.batch) > 1
@@ -33,6 +61,34 @@ def multiplier(anatomy: Anatomy, schedule: CpuSchedule) -> Multiply:
 def _elements(accumulator: torch.Tensor, left: torch.Tensor, right: torch.Tensor, first: bool) -> None:
     """Nothing is summed: one product for each element, whatever the strides."""
     torch.mul(left, right, out=accumulator)
+
+
+def _combined(combine: Operation) -> Multiply:
+    """The same in another algebra."""
+
+    def product(accumulator: torch.Tensor, left: torch.Tensor, right: torch.Tensor, first: bool) -> None:
+        combine(left, right, accumulator)
+
+    return product
+
+
+def _as_matrices(form: MatrixForm, reduce: Operation, multiply: Multiply) -> Multiply:
+    """A product in another algebra by way of a matrix product."""
+    factor, result, chunk = form.factor, form.result, form.chunk
+
+    def product(accumulator: torch.Tensor, left: torch.Tensor, right: torch.Tensor, first: bool) -> None:
+        for start in range(0, left.shape[-1], chunk):
+            terms = min(left.shape[-1] - start, chunk)
+            x, y = left.narrow(-1, start, terms), right.narrow(-2, start, terms)
+            sums = torch.empty(accumulator.shape, dtype=form.dtype, device="cpu")
+            multiply(sums, factor(x), factor(y), True)
+            values = result(sums).to(accumulator.dtype)
+            if first and start == 0:
+                accumulator.copy_(values)
+            else:
+                reduce(accumulator, values, accumulator)
+
+    return product
 
 
 def _matrices(accumulator: torch.Tensor, left: torch.Tensor, right: torch.Tensor, first: bool) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 
+from weft.cpu.algebra import operations
+from weft.cpu.algebra_forms import matrix_form
 from weft.cpu.anatomy import Anatomy, Group, Operand
+from weft.cpu.pairs import Part, part_of
 from weft.cpu.tables import table_elements
 from weft.spec import Role
 
@@ -43,6 +46,7 @@ class CpuSchedule:
     threads: int  # torch's threads in each worker
     block: tuple[int, int, int, int]  # elements of a block along batch, m, n and k modes
     workspace_bytes: int
+    pairs: Literal["columns", "k"] | None = None  # what is innermost in tables of pairs, where there are such
 
     @property
     def family(self) -> str:
@@ -56,8 +60,9 @@ class CpuSchedule:
         )
         write = "in place" if self.in_place else "scattered by table" if self.d_by_table else "scattered"
         size = self.workspace_bytes / 1024
+        tables = f", pairs along {self.pairs}" if self.pairs else ""
         at_once = f"{self.workers} at once" if self.workers > 1 else "one by one"
-        return f"cpu: blocks of {sizes}, {at_once}; {reads}, D {write}; workspace {size:.0f} KiB"
+        return f"cpu: blocks of {sizes}, {at_once}; {reads}, D {write}{tables}; workspace {size:.0f} KiB"
 
     @property
     def columns(self) -> Role:
@@ -69,6 +74,11 @@ class CpuSchedule:
     def ordered(self, group: Group) -> Group:
         """The modes of a group, outermost first."""
         return tuple(at for at in self.order if at in group)
+
+    def part(self, itemsize: int) -> Part:
+        """The part of a table of pairs that is made at once."""
+        batch, m, n, k = self.block
+        return part_of(batch, *((m, k, n) if self.rows is Role.M else (n, k, m)), itemsize)
 
     def block_size(self, group: Group) -> int:
         return math.prod(self.tile[at] for at in group)
@@ -84,6 +94,9 @@ class Buffers(NamedTuple):
     stage: int  # bytes: a block before it is rounded or widened, or one of C
     wide: int  # bytes: a block before it is summed over an operand's own modes
     part: int  # bytes: one such sum, where there are several to add
+    table: int = 0  # in the accumulator's type: a part of a table of pairs
+    partial: int = 0  # and what it is reduced to
+    detour: int = 0  # bytes: what a matrix product in the place of an algebra's allocates as it goes
 
 
 def buffers(anatomy: Anatomy, schedule: CpuSchedule) -> Buffers:
@@ -109,7 +122,31 @@ def buffers(anatomy: Anatomy, schedule: CpuSchedule) -> Buffers:
         raw = max(raw, accumulator * anatomy.contraction.d.dtype.itemsize)
     # Blocks of several types share these bytes: whole numbers of the widest elements.
     raw, stage, wide, part = (-(-size // 16) * 16 for size in (raw, stage, wide, part))
-    return Buffers(packed[0], packed[1], 0 if schedule.in_place else accumulator, raw, stage, wide, part)
+    table, partial = _table_elements(anatomy, schedule)
+    a, b = (schedule.block_size((*anatomy.batch, *free, *anatomy.k)) for free in (anatomy.m, anatomy.n))
+    detour = _detour_bytes(anatomy, a, b, accumulator)
+    return Buffers(
+        packed[0], packed[1], 0 if schedule.in_place else accumulator, raw, stage, wide, part, table, partial, detour
+    )
+
+
+def _table_elements(anatomy: Anatomy, schedule: CpuSchedule) -> tuple[int, int]:
+    """Of a part of a table of pairs, where torch writes it where it is told to, and of what it is reduced to."""
+    algebra = anatomy.contraction.algebra
+    if algebra is None or schedule.pairs is None:
+        return 0, 0
+    part = schedule.part(anatomy.accumulate.itemsize)
+    known = operations(algebra, anatomy.accumulate).combine.known is not None
+    return part.elements if known else 0, part.results
+
+
+def _detour_bytes(anatomy: Anatomy, a: int, b: int, results: int) -> int:
+    """What factors of that many elements and their product take where a matrix product stands in."""
+    algebra = anatomy.contraction.algebra
+    if algebra is None or not anatomy.k or (form := matrix_form(algebra, anatomy.accumulate)) is None:
+        return 0
+    sums, values = form.dtype.itemsize, anatomy.accumulate.itemsize
+    return (a + b) * (sums + values) + results * (sums + 2 * torch.int64.itemsize + values)
 
 
 def table_bytes(anatomy: Anatomy, schedule: CpuSchedule) -> int:
@@ -137,11 +174,12 @@ def buffer_bytes(anatomy: Anatomy, sizes: Buffers) -> int:
     return (
         sizes.a * a.itemsize
         + sizes.b * b.itemsize
-        + sizes.accumulator * accumulate.itemsize
+        + (sizes.accumulator + sizes.table + sizes.partial) * accumulate.itemsize
         + sizes.raw
         + sizes.stage
         + sizes.wide
         + sizes.part
+        + sizes.detour
     )
 
 

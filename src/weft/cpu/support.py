@@ -25,17 +25,16 @@ def supports(contraction: Contraction, target: Target) -> str | None:
     """
     if target.kind != "cpu":
         return f"it runs on the CPU, the tensors are on a {target.kind} device"
-    if contraction.algebra is not None:
-        return f"the algebra {contraction.algebra.name} does not run here yet"
-    arithmetic = contraction.arithmetic
-    if arithmetic.accumulate not in ACCUMULATORS:
+    arithmetic, algebra = contraction.arithmetic, contraction.algebra
+    if arithmetic.accumulate not in ACCUMULATORS and (algebra is None or arithmetic.accumulate is not torch.bool):
         return f"sums in {_name(arithmetic.accumulate)} are not supported"
     if not torch.can_cast(arithmetic.product, arithmetic.accumulate):
         return f"products in {_name(arithmetic.product)} do not add up in {_name(arithmetic.accumulate)}"
-    for hook in (contraction.a_fn, contraction.b_fn, contraction.c_fn, contraction.epilogue):
+    parts = () if algebra is None else (algebra.combine, algebra.reduce)
+    for hook in (contraction.a_fn, contraction.b_fn, contraction.c_fn, contraction.epilogue, *parts):
         if isinstance(hook, TritonFunction):
             return f"{hook.jit.__name__} is a Triton function; the CPU needs it written with torch operations"
-    if contraction.a.dtype is torch.bool or contraction.b.dtype is torch.bool:
+    if algebra is None and torch.bool in (contraction.a.dtype, contraction.b.dtype):
         return "bool has no sum of products; convert the operands to an integer type"
     return None
 

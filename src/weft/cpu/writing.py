@@ -7,8 +7,9 @@ from typing import NamedTuple, TypeAlias
 
 import torch
 
+from weft.cpu.algebra import operations
 from weft.cpu.anatomy import Anatomy
-from weft.cpu.beside import FIRST, Beside, applied, evaluated
+from weft.cpu.beside import FIRST, Beside, applied
 from weft.cpu.blocking import Span, collapsed_stride
 from weft.cpu.reading import Extents
 from weft.cpu.schedule import CpuSchedule, stages_addend
@@ -159,7 +160,8 @@ class BlockWriter:
         addend, algebra = self._addend(c, stage, extras), self.anatomy.contraction.algebra
         if algebra is None:
             return lambda values, spans: values.add_(addend(spans), alpha=beta)
-        return lambda values, spans: values.copy_(evaluated(algebra.reduce, values, addend(spans)))
+        reduce = operations(algebra, self.anatomy.accumulate).reduce
+        return lambda values, spans: reduce(values, addend(spans), values)
 
     def _addend(self, c: torch.Tensor, stage: torch.Tensor, extras: Extras) -> Callable[[Sequence[Span]], torch.Tensor]:
         """c_fn(C) of one block in the accumulator's type, read from C only now."""
