@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from weft.kernels.algebra import algebra_constants
+from weft.kernels.algebra import algebra_constants, over_axis
 from weft.kernels.cost import Work, direct_seconds, function_seconds, tile_access
 from weft.kernels.geometry import (
     TENSORS,
@@ -135,7 +135,7 @@ def build(contraction: Contraction, schedule: VectorSchedule, target: Target) ->
     return KernelLaunch(
         vector_kernel,
         (contraction.a, contraction.b, contraction.c, contraction.d),
-        contraction_constants(contraction, vector_cut(contraction, schedule)) | algebra_constants(contraction),
+        _constants(contraction, schedule),
         real=contraction.arithmetic.accumulate.is_floating_point,
         target=target,
         programs=_programs(contraction, schedule),
@@ -143,6 +143,12 @@ def build(contraction: Contraction, schedule: VectorSchedule, target: Target) ->
         stages=3,
         pointers=pointer_layouts(contraction),
     )
+
+
+def _constants(contraction: Contraction, schedule: VectorSchedule) -> dict[str, Any]:
+    algebra = contraction.algebra
+    constants = contraction_constants(contraction, vector_cut(contraction, schedule)) | algebra_constants(contraction)
+    return constants | {"OVER_AXIS": over_axis(algebra.reduce) if algebra is not None else None}
 
 
 def vector_cut(contraction: Contraction, schedule: VectorSchedule) -> VectorCut:

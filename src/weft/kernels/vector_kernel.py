@@ -70,6 +70,7 @@ def vector_kernel(
     COMBINE: tl.constexpr,  # of an algebra; None for products
     REDUCE: tl.constexpr,  # and for sums
     IDENTITY: tl.constexpr,  # of sums
+    OVER_AXIS: tl.constexpr,  # `algebra.over_axis` of REDUCE
 ):
     """D = reduce over k of combine(A, B), lane by lane."""
     K: tl.constexpr = CUT.k
@@ -115,7 +116,7 @@ def vector_kernel(
         if REDUCE is None:
             acc = tl.sum(acc, axis=RANK - 1 - axis)
         else:
-            acc = tl.reduce(acc, RANK - 1 - axis, REDUCE)
+            acc = OVER_AXIS(acc, RANK - 1 - axis)
     finish(
         acc, c, d, pointers, alpha, beta, (block,), CUT, stored_offsets, stored_mask, C_FN, EPILOGUE, REDUCE, RESULT,
         BESIDE,
