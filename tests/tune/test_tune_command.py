@@ -37,7 +37,7 @@ def test_an_equation_is_tuned_and_stored() -> None:
 
 
 def test_a_suite_writes_its_record_and_goes_on_from_it(tmp_path: Path) -> None:
-    file = tmp_path / "record.json"
+    file = tmp_path / "new" / "record.json"
     done = run("tune", *SUITE, "--out", str(file))
     assert done.exit_code == 0, done.output
     assert "tccg.fp32.untuned_vs_tuned = " in done.output
@@ -48,6 +48,9 @@ def test_a_suite_writes_its_record_and_goes_on_from_it(tmp_path: Path) -> None:
     again = run("tune", *SUITE, "--out", str(file))
     assert again.exit_code == 0, again.output
     assert json.loads(file.read_text())["cases"][0]["spent"] == 123.0
+    other = run("tune", *EQUATION, "--out", str(file))
+    assert other.exit_code == 2
+    assert "is of another device or suite" in other.output
     anew = run("tune", *SUITE, "--out", str(file), "--again")
     assert anew.exit_code == 0, anew.output
     assert json.loads(file.read_text())["cases"][0]["spent"] != 123.0

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -134,14 +134,29 @@ def _run(
     run.skipped = skipped
     if out is not None and out.exists() and not again:
         before = load(out)
-        if before["device"] == run.device and before["suite"] == suite:
-            run.cases = [case for case in before["cases"] if "failed" not in case]
+        if before["device"] != run.device or before["suite"] != suite:
+            raise UnsupportedError(f"{out} is of another device or suite: name another file, or --again replaces it")
+        run.cases = [case for case in before["cases"] if "failed" not in case]
+
+    def keep(run: TuningRun) -> None:
+        if out is not None:
+            save(run, out)
+        if run.ended == "running":
+            typer.echo(_line(run.cases[-1]))
+
     with progress("tuning", len(jobs)) as step:
-        go(
-            run, jobs, again=again, begun=lambda job: step(job.label),
-            kept=lambda run: save(run, out) if out is not None else None,
-        )  # fmt: skip
+        go(run, jobs, again=again, begun=lambda job: step(job.label), kept=keep)
     return run
+
+
+def _line(case: dict[str, Any]) -> str:
+    """A case, as it is done."""
+    name = f"{case['group']} {case['name']}".strip()
+    if "failed" in case:
+        return f"{name:<24} {case['failed']}"
+    ratio = f"{case['ratio']:.3f} of the model's choice" if case["ratio"] else "the model's choice unknown"
+    how = "stored" if case.get("stored") else f"{case['tried']} tried in {case['spent']:.1f} s"
+    return f"{name:<24} {duration(case['winner']['seconds'])}, {ratio}, {how}"
 
 
 def _study(
@@ -170,6 +185,7 @@ def _study(
         fit = fitting.calibrated(samples, jobs[0].target)
         typer.echo(fitting.report(fit))
         if out is not None:
+            out.parent.mkdir(parents=True, exist_ok=True)
             write_whole(out, json.dumps(fitting.shipped(fit), indent=1) + "\n")
             typer.echo(f"wrote {out}")
     if ended == "interrupted":

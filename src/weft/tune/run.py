@@ -176,6 +176,7 @@ def save(run: TuningRun, file: Path) -> None:
     """Write the record, whole or not at all."""
     from weft.bench.records import write_whole
 
+    file.parent.mkdir(parents=True, exist_ok=True)
     write_whole(file, json.dumps(run.document(), indent=1, allow_nan=False) + "\n")
 
 
