@@ -35,6 +35,14 @@ def test_a_key_that_differs_anywhere_is_another_key(store: Store, other: dict) -
     assert store.load(KEY) == VALUE
 
 
+def test_what_is_forgotten_is_gone(store: Store) -> None:
+    store.save(KEY, VALUE)
+    store.forget(KEY)
+    assert store.load(KEY) is None
+    store.forget(KEY)
+    assert list(store.directory.iterdir()) == []
+
+
 GOOD = json.dumps({"schema": SCHEMA, "key": KEY, "value": VALUE})
 
 
