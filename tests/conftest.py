@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-from support import Backend
+from support import BACKENDS, Backend
 
 settings.register_profile(
     "weft", deadline=None, derandomize=True, max_examples=60, suppress_health_check=[HealthCheck.too_slow]
@@ -55,3 +55,9 @@ def quick_backend(request: pytest.FixtureRequest) -> Backend:
 def triton_backend(request: pytest.FixtureRequest) -> Backend:
     """Triton's kernels, interpreted or on a device."""
     return present(request.param)
+
+
+@pytest.fixture(params=BACKENDS)
+def on(request: pytest.FixtureRequest) -> dict[str, str]:
+    """The option that names a backend, for tests that compare with torch itself and not with the oracle."""
+    return {"backend": request.param}

@@ -16,6 +16,9 @@ from weft.testing import Guarded, assert_close, expectation, poisoned, random_op
 INTERPRETED_WORK = 1 << 11
 CPU_WORK = 1 << 16
 
+# Backends that run functions with operands, several results and algebras on tensors of the CPU: see the fixture `on`.
+BACKENDS = ("reference", "cpu")
+
 
 @dataclass(frozen=True)
 class Backend:

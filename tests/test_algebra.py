@@ -1,4 +1,4 @@
-"""Algebras by the oracle, against what they mean in plain torch; what is refused is refused for every backend."""
+"""Algebras on every backend, against what they mean in plain torch; what is refused is refused for all of them."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ def direct(name: str, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("name", DIRECT)
 class TestNamed:
-    def test_is_what_it_says(self, name: str) -> None:
+    def test_is_what_it_says(self, name: str, on: dict[str, Any]) -> None:
         a, b = (random_operand(shape, torch.float64, 1) for shape in ((5, 7), (6, 7)))
-        d = weft.contract("mk,nk->mn", a, b, algebra=name, **ON)
+        d = weft.contract("mk,nk->mn", a, b, algebra=name, **on)
         assert torch.allclose(d, direct(name, a, b).double(), rtol=1e-14, atol=1e-14)
 
-    def test_modes_of_every_class(self, name: str) -> None:
+    def test_modes_of_every_class(self, name: str, on: dict[str, Any]) -> None:
         """Batch, diagonal, broadcast, and modes summed in one operand alone."""
         a, b = random_operand((3, 4, 5, 2), torch.float64, 1), random_operand((1, 5, 6, 6, 3), torch.float64, 2)
-        d = weft.contract("bmkl,bknno->bnm", a, b, algebra=name, **ON)
+        d = weft.contract("bmkl,bknno->bnm", a, b, algebra=name, **on)
         diagonal = b.diagonal(0, 2, 3)  # b, k, o, n
         left = a[:, None, :, :, :, None]  # b, ., m, k, l, .
         right = diagonal.permute(0, 3, 1, 2)[:, :, None, :, None]  # b, n, ., k, ., o
         combine, reduce = DIRECT[name]
         assert torch.allclose(d, reduce(combine(left, right).flatten(3)).double(), rtol=1e-13, atol=1e-13)
 
-    def test_empty_reduction_is_the_identity(self, name: str) -> None:
-        d = weft.contract("mk,kn->mn", torch.ones(2, 0), torch.ones(0, 3), algebra=name, **ON)
+    def test_empty_reduction_is_the_identity(self, name: str, on: dict[str, Any]) -> None:
+        d = weft.contract("mk,kn->mn", torch.ones(2, 0), torch.ones(0, 3), algebra=name, **on)
         identity = {"or_and": 0.0, "min_plus": math.inf, "min_max": math.inf}.get(name, -math.inf)
         assert torch.equal(d, torch.full((2, 3), identity))
 
-    def test_infinities(self, name: str) -> None:
+    def test_infinities(self, name: str, on: dict[str, Any]) -> None:
         """The identity in A leaves its terms out."""
         a, b = random_operand((5, 7), torch.float64, 1), random_operand((6, 7), torch.float64, 2)
         out = NAMED[name].identity_in(torch.float64)
@@ -63,12 +63,12 @@ class TestNamed:
             return  # -inf times a negative number is no identity; or_and has no infinities
         wide = torch.cat([a, torch.full((5, 2), out, dtype=torch.float64)], 1)
         long = torch.cat([b, torch.zeros(6, 2)], 1)
-        d = weft.contract("mk,nk->mn", wide, long, algebra=name, **ON)
-        assert torch.allclose(d, weft.contract("mk,nk->mn", a, b, algebra=name, **ON), rtol=1e-14, atol=1e-14)
+        d = weft.contract("mk,nk->mn", wide, long, algebra=name, **on)
+        assert torch.allclose(d, weft.contract("mk,nk->mn", a, b, algebra=name, **on), rtol=1e-14, atol=1e-14)
 
-    def test_addend_is_reduced_with(self, name: str) -> None:
+    def test_addend_is_reduced_with(self, name: str, on: dict[str, Any]) -> None:
         a, b, c = (random_operand(shape, torch.float64, 1) for shape in ((5, 7), (6, 7), (5, 6)))
-        d = weft.contract("mk,nk->mn", a, b, c=c, c_fn=torch.neg, algebra=name, epilogue=lambda x: x + 1, **ON)
+        d = weft.contract("mk,nk->mn", a, b, c=c, c_fn=torch.neg, algebra=name, epilogue=lambda x: x + 1, **on)
         pairs = torch.stack([direct(name, a, b).double(), -c], -1)
         assert torch.allclose(d, DIRECT[name][1](pairs).double() + 1, rtol=1e-14, atol=1e-14)
 
@@ -88,78 +88,78 @@ class TestNamed:
 
 class TestTypes:
     @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-    def test_half_precision_is_held_in_float32(self, dtype: torch.dtype) -> None:
+    def test_half_precision_is_held_in_float32(self, dtype: torch.dtype, on: dict[str, Any]) -> None:
         a, b = random_operand((5, 7), dtype, 1), random_operand((6, 7), dtype, 2)
-        plan = weft.plan("mk,nk->mn", a, b, algebra="max_plus", **ON)
+        plan = weft.plan("mk,nk->mn", a, b, algebra="max_plus", **on)
         assert plan.contraction.algebra is not None
         assert plan.contraction.algebra.combine.dtypes == (torch.float32, torch.float32)
         assert torch.equal(plan(a, b), direct("max_plus", a.double(), b.double()).to(dtype))
 
     @pytest.mark.parametrize("name", ["max_plus", "min_plus", "max_times", "min_max", "or_and"])
     @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64])
-    def test_integers(self, name: str, dtype: torch.dtype) -> None:
+    def test_integers(self, name: str, dtype: torch.dtype, on: dict[str, Any]) -> None:
         a, b = random_operand((5, 7), dtype, 1), random_operand((6, 7), dtype, 2)
-        d = weft.contract("mk,nk->mn", a, b, algebra=name, out_dtype=torch.int32, **ON)
+        d = weft.contract("mk,nk->mn", a, b, algebra=name, out_dtype=torch.int32, **on)
         assert torch.equal(d, direct(name, a.long(), b.long()).int())
         check_algebra(name, torch.int64 if dtype is torch.int64 else torch.int32)
 
-    def test_integers_wrap_around(self) -> None:
+    def test_integers_wrap_around(self, on: dict[str, Any]) -> None:
         """Integers have no infinity: the largest one plus one is the smallest, as in torch."""
         largest = torch.full((1, 1), 2**31 - 1, dtype=torch.int32)
-        d = weft.contract("mk,nk->mn", largest, torch.ones(1, 1, dtype=torch.int32), algebra="min_plus", **ON)
+        d = weft.contract("mk,nk->mn", largest, torch.ones(1, 1, dtype=torch.int32), algebra="min_plus", **on)
         assert d.item() == -(2**31)
 
-    def test_empty_reductions_of_integers(self) -> None:
+    def test_empty_reductions_of_integers(self, on: dict[str, Any]) -> None:
         a, b = torch.ones(2, 0, dtype=torch.int32), torch.ones(0, 2, dtype=torch.int32)
         for name, number in (("max_plus", -(2**31)), ("min_plus", 2**31 - 1), ("gf2", 0)):
-            assert weft.contract("mk,kn->mn", a, b, algebra=name, **ON).unique().tolist() == [number]
+            assert weft.contract("mk,kn->mn", a, b, algebra=name, **on).unique().tolist() == [number]
 
-    def test_bool(self) -> None:
+    def test_bool(self, on: dict[str, Any]) -> None:
         a, b = random_operand((5, 7), torch.bool, 1), random_operand((6, 7), torch.bool, 2)
-        d = weft.contract("mk,nk->mn", a, b, a_fn=torch.logical_not, algebra="or_and", **ON)
+        d = weft.contract("mk,nk->mn", a, b, a_fn=torch.logical_not, algebra="or_and", **on)
         assert d.dtype == torch.bool
         assert torch.equal(d, (~a[:, None] & b[None]).any(-1))
-        d = weft.contract("mk,nk->mn", a, b, algebra="gf2", **ON)
+        d = weft.contract("mk,nk->mn", a, b, algebra="gf2", **on)
         assert torch.equal(d, ((a[:, None] & b[None]).sum(-1) % 2).bool())
         counted = weft.contract(
-            "mk,nk->mn", a, b, algebra="max_plus", accumulate=torch.int32, out_dtype=torch.int32, **ON
+            "mk,nk->mn", a, b, algebra="max_plus", accumulate=torch.int32, out_dtype=torch.int32, **on
         )
         assert torch.equal(counted, (a[:, None].int() + b[None].int()).amax(-1))
         check_algebra("or_and", torch.bool)
         check_algebra("min_max", torch.bool)
         with pytest.raises(weft.DTypeError, match="no sum of products"):
-            weft.contract("mk,nk->mn", a, b, **ON)
+            weft.contract("mk,nk->mn", a, b, **on)
 
-    def test_gf2_of_bits(self) -> None:
+    def test_gf2_of_bits(self, on: dict[str, Any]) -> None:
         a, b = (
             torch.randint(0, 2**31, shape, generator=torch.Generator().manual_seed(1)) for shape in ((5, 7), (6, 7))
         )
-        d = weft.contract("mk,nk->mn", a, b, algebra="gf2", **ON)
+        d = weft.contract("mk,nk->mn", a, b, algebra="gf2", **on)
         for bit in range(31):
             product = ((a >> bit) & 1) @ ((b >> bit) & 1).T
             assert torch.equal((d >> bit) & 1, product % 2)
         check_algebra("gf2", torch.int32)
 
     @pytest.mark.parametrize("p", [2, 7, 46341])
-    def test_modulus(self, p: int) -> None:
+    def test_modulus(self, p: int, on: dict[str, Any]) -> None:
         a, b = (torch.randint(-(2**31), 2**31, shape, dtype=torch.int32) for shape in ((5, 70), (6, 70)))
-        d = weft.contract("mk,nk->mn", a, b, algebra=plus_times_mod(p), **ON)
+        d = weft.contract("mk,nk->mn", a, b, algebra=plus_times_mod(p), **on)
         expected = [[sum(x * y for x, y in zip(r, s, strict=True)) % p for s in b.tolist()] for r in a.tolist()]
         assert d.tolist() == expected
         check_algebra(plus_times_mod(p), torch.int32)
 
-    def test_complex(self) -> None:
+    def test_complex(self, on: dict[str, Any]) -> None:
         own = weft.Algebra(torch.mul, torch.add, 0, "complex sums")
         a, b = random_operand((5, 7), torch.complex64, 1), random_operand((6, 7), torch.complex64, 2)
-        d = weft.contract("mk,nk->mn", a, b.conj(), algebra=own, **ON)
+        d = weft.contract("mk,nk->mn", a, b.conj(), algebra=own, **on)
         assert torch.allclose(d, a @ b.mH)
         check_algebra(own, torch.complex64)
 
 
 class TestIdentity:
-    def test_of_algebras_is_what_they_compute(self) -> None:
+    def test_of_algebras_is_what_they_compute(self, on: dict[str, Any]) -> None:
         def found(algebra: Any) -> weft.Plan:
-            return weft.plan("mk,kn->mn", torch.ones(3, 3), torch.ones(3, 3), algebra=algebra, **ON)
+            return weft.plan("mk,kn->mn", torch.ones(3, 3), torch.ones(3, 3), algebra=algebra, **on)
 
         own = weft.Algebra(lambda x, y: x + y, lambda p, q: torch.maximum(p, q), -math.inf, "mine")
         assert found(own).contraction == found("max_plus").contraction
@@ -168,8 +168,8 @@ class TestIdentity:
         other = weft.Algebra(torch.add, torch.minimum, -math.inf)
         assert len({found(one) for one in (own, finite, other, "plus_times")}) == 4
 
-    def test_plus_times_is_the_default(self) -> None:
-        plan = weft.plan("mk,kn->mn", torch.ones(3, 3), torch.ones(3, 3), algebra=weft.algebra.plus_times, **ON)
+    def test_plus_times_is_the_default(self, on: dict[str, Any]) -> None:
+        plan = weft.plan("mk,kn->mn", torch.ones(3, 3), torch.ones(3, 3), algebra=weft.algebra.plus_times, **on)
         assert plan.contraction.algebra is None
         assert plan(torch.ones(3, 3), torch.ones(3, 3), alpha=2.0)[0, 0] == 6
 
@@ -229,20 +229,20 @@ def test_refused(algebra: Any, x: torch.Tensor, options: Any, error: type[Except
         weft.contract("mk,kn->mn", x, x, algebra=algebra, **options, **ON)
 
 
-def test_with_operands_and_several_results() -> None:
+def test_with_operands_and_several_results(on: dict[str, Any]) -> None:
     a, b, bias = random_operand((5, 7), torch.float64, 1), random_operand((6, 7), torch.float64, 2), torch.ones(7)
     d, twice = weft.contract(
         "mk,nk->mn", a, b, a_fn=lambda x, bias, k: x + bias * k, epilogue=lambda x, m: (x, 2 * x + m),
-        operands={"bias": ("k", bias)}, indices={"k": "k", "m": "m"}, algebra="max_plus", **ON,
+        operands={"bias": ("k", bias)}, indices={"k": "k", "m": "m"}, algebra="max_plus", **on,
     )  # fmt: skip
     assert torch.equal(d, direct("max_plus", a + torch.arange(7), b))
     assert torch.equal(twice, 2 * d + torch.arange(5)[:, None])
 
 
-def test_explained() -> None:
+def test_explained(on: dict[str, Any]) -> None:
     plan = weft.plan(
         "mk,kn->mn", torch.ones(4, 5), torch.ones(5, 6), c=torch.ones(4, 6), algebra="max_plus",
-        epilogue=lambda x, bias, i: (x + bias, i), operands={"bias": ("n", torch.ones(6))}, indices={"i": "m"}, **ON,
+        epilogue=lambda x, bias, i: (x + bias, i), operands={"bias": ("n", torch.ones(6))}, indices={"i": "m"}, **on,
     )  # fmt: skip
     text = plan.explain()
     assert "D[mn], output 1 = epilogue(reduce(reduce[k] combine(A[mk], B[kn]), C[mn]), bias, i)" in text
@@ -252,12 +252,12 @@ def test_explained() -> None:
     assert "output 1, a further result, int32" in text
 
 
-def test_described_without_tensors() -> None:
+def test_described_without_tensors(on: dict[str, Any]) -> None:
     extents = {"m": 4, "n": 6, "k": 5}
     options: dict[str, Any] = {"epilogue": lambda x, bias, i: x + bias * i, "indices": {"i": "m"}, "algebra": "log"}
     request = hypothetical("mk,kn->mn", extents, operands={"bias": ("n", torch.float16)}, target="sm_90", **options)
     real = weft.plan(
-        "mk,kn->mn", torch.ones(4, 5), torch.ones(5, 6), operands={"bias": ("n", torch.ones(6).half())}, **options, **ON
+        "mk,kn->mn", torch.ones(4, 5), torch.ones(5, 6), operands={"bias": ("n", torch.ones(6).half())}, **options, **on
     )
     assert request.contraction(None, real.contraction.d) == real.contraction
 

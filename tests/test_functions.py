@@ -1,4 +1,4 @@
-"""Ready functions: by the oracle, and traced as a kernel would have them."""
+"""Ready functions: as epilogues on every backend, and traced as a kernel would have them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from weft import functions as f
 from weft.fn import fingerprint, trace
 from weft.testing import random_operand
 
-ON = {"backend": "reference"}
 # Whole numbers: sums and what is added to them are exact.
 A, B, BIAS, SCALE = (
     random_operand(shape, torch.float64, seed, integers=True) for seed, shape in enumerate(((6, 5), (5, 7), (7,), (6,)))
@@ -21,13 +20,13 @@ A, B, BIAS, SCALE = (
 SUMS = A @ B
 
 
-def fused(epilogue: Any, **options: Any) -> Any:
-    return weft.contract("mk,kn->mn", A, B, epilogue=epilogue, **options, **ON)
+def fused(on: dict[str, Any], epilogue: Any, **options: Any) -> Any:
+    return weft.contract("mk,kn->mn", A, B, epilogue=epilogue, **options, **on)
 
 
-def test_operands() -> None:
-    assert torch.equal(fused(f.bias, operands={"bias": ("n", BIAS)}), SUMS + BIAS)
-    assert torch.equal(fused(f.scale, operands={"scale": ("m", SCALE)}), SUMS * SCALE[:, None])
+def test_operands(on: dict[str, Any]) -> None:
+    assert torch.equal(fused(on, f.bias, operands={"bias": ("n", BIAS)}), SUMS + BIAS)
+    assert torch.equal(fused(on, f.scale, operands={"scale": ("m", SCALE)}), SUMS * SCALE[:, None])
 
 
 ACTIVATIONS: dict[str, tuple[Any, Any]] = {
@@ -43,33 +42,33 @@ ACTIVATIONS: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_activations(name: str) -> None:
+def test_activations(name: str, on: dict[str, Any]) -> None:
     ours, theirs = ACTIVATIONS[name]
-    assert torch.allclose(fused(ours), theirs(SUMS), rtol=1e-14, atol=1e-14)
+    assert torch.allclose(fused(on, ours), theirs(SUMS), rtol=1e-14, atol=1e-14)
     assert trace(ours, (torch.float16,)).result == torch.float16
 
 
 class TestChain:
-    def test_applies_from_left_to_right(self) -> None:
+    def test_applies_from_left_to_right(self, on: dict[str, Any]) -> None:
         chained = f.chain(f.bias, f.leaky_relu(0.5), f.scale, torch.abs)
-        d = fused(chained, operands={"bias": ("n", BIAS), "scale": ("m", SCALE)})
+        d = fused(on, chained, operands={"bias": ("n", BIAS), "scale": ("m", SCALE)})
         assert torch.allclose(d, (torch.nn.functional.leaky_relu(SUMS + BIAS, 0.5) * SCALE[:, None]).abs())
 
-    def test_one_name_is_one_operand(self) -> None:
+    def test_one_name_is_one_operand(self, on: dict[str, Any]) -> None:
         chained = f.chain(f.bias, f.relu, f.bias)
-        assert torch.equal(fused(chained, operands={"bias": ("n", BIAS)}), (SUMS + BIAS).relu() + BIAS)
+        assert torch.equal(fused(on, chained, operands={"bias": ("n", BIAS)}), (SUMS + BIAS).relu() + BIAS)
 
-    def test_defaults_stay(self) -> None:
+    def test_defaults_stay(self, on: dict[str, Any]) -> None:
         def power(x: torch.Tensor, exponent: int = 2) -> torch.Tensor:
             return x**exponent
 
-        assert torch.equal(fused(f.chain(power, f.relu)), SUMS**2)
+        assert torch.equal(fused(on, f.chain(power, f.relu)), SUMS**2)
 
-    def test_tells_what_is_missing(self) -> None:
+    def test_tells_what_is_missing(self, on: dict[str, Any]) -> None:
         with pytest.raises(weft.FunctionError, match="'scale'"):
-            fused(f.chain(f.bias, f.scale), operands={"bias": ("n", BIAS)})
+            fused(on, f.chain(f.bias, f.scale), operands={"bias": ("n", BIAS)})
         with pytest.raises(weft.FunctionError, match="epilogue takes bias, mask"):
-            fused(f.chain(f.bias, f.masked()), operands={"tilt": ("n", BIAS)})
+            fused(on, f.chain(f.bias, f.masked()), operands={"tilt": ("n", BIAS)})
 
     def test_is_known_again(self) -> None:
         """So that a repeated call finds its plan."""
@@ -80,23 +79,23 @@ class TestChain:
 
 
 class TestMasks:
-    def test_by_an_operand(self) -> None:
+    def test_by_an_operand(self, on: dict[str, Any]) -> None:
         mask = SUMS > 0
-        assert torch.equal(fused(f.masked(), operands={"mask": ("mn", mask)}), SUMS.masked_fill(~mask, -math.inf))
+        assert torch.equal(fused(on, f.masked(), operands={"mask": ("mn", mask)}), SUMS.masked_fill(~mask, -math.inf))
 
-    def test_by_coordinates(self) -> None:
+    def test_by_coordinates(self, on: dict[str, Any]) -> None:
         i, j = torch.arange(6)[:, None], torch.arange(7)
         places = {"i": "m", "j": "n"}
-        assert torch.equal(fused(f.causal(fill=0.0), indices=places), SUMS.tril())
-        assert torch.equal(fused(f.causal(1), indices=places), SUMS.masked_fill(j > i + 1, -math.inf))
+        assert torch.equal(fused(on, f.causal(fill=0.0), indices=places), SUMS.tril())
+        assert torch.equal(fused(on, f.causal(1), indices=places), SUMS.masked_fill(j > i + 1, -math.inf))
         band = (j < i - 2) | (j > i + 1)
-        assert torch.equal(fused(f.banded(2, 1, 0.0), indices=places), SUMS.masked_fill(band, 0.0))
+        assert torch.equal(fused(on, f.banded(2, 1, 0.0), indices=places), SUMS.masked_fill(band, 0.0))
 
 
 class TestDropout:
-    def test_share_and_scale(self) -> None:
+    def test_share_and_scale(self, on: dict[str, Any]) -> None:
         ones = torch.ones(1000, 1, dtype=torch.float64)
-        d = weft.contract("mk,nk->mn", ones, ones, epilogue=f.dropout(0.25, 7), indices={"i": "m", "j": "n"}, **ON)
+        d = weft.contract("mk,nk->mn", ones, ones, epilogue=f.dropout(0.25, 7), indices={"i": "m", "j": "n"}, **on)
         assert d.unique().tolist() == [0.0, 4 / 3]
         # 10^6 independent draws: the share's standard deviation is 0.00043. Rows and columns: 0.0137.
         dropped = (d == 0).double()
@@ -107,11 +106,11 @@ class TestDropout:
         neighbours = [(dropped[:, 1:] * dropped[:, :-1]).mean(), (dropped[1:] * dropped[:-1]).mean()]
         assert all(abs(both - 0.0625) < 0.002 for both in neighbours)
 
-    def test_depends_on_seed_and_coordinates_alone(self) -> None:
+    def test_depends_on_seed_and_coordinates_alone(self, on: dict[str, Any]) -> None:
         def dropped(seed: int, rows: int, value: float = 1.0) -> torch.Tensor:
             a, b = torch.full((rows, 1), value), torch.ones(1, 40)
             places = {"i": "m", "j": "n"}
-            return weft.contract("mk,kn->mn", a, b, epilogue=f.dropout(0.5, seed), indices=places, **ON) == 0
+            return weft.contract("mk,kn->mn", a, b, epilogue=f.dropout(0.5, seed), indices=places, **on) == 0
 
         assert torch.equal(dropped(1, 9)[:4], dropped(1, 4, value=3.0))
         assert not torch.equal(dropped(1, 9), dropped(2, 9))
@@ -133,8 +132,8 @@ class TestDropout:
         far = torch.tensor([5, 5 + 2**32, 5 + 2**33])
         assert len(set(f.uniform(1, far).tolist())) == 3
 
-    def test_other_names_and_counts(self) -> None:
-        d = fused(f.chain(f.relu, f.dropout(0.5, 1, ("row",))), indices={"row": "m"})
+    def test_other_names_and_counts(self, on: dict[str, Any]) -> None:
+        d = fused(on, f.chain(f.relu, f.dropout(0.5, 1, ("row",))), indices={"row": "m"})
         assert all(
             bool((row == 0).all()) or torch.equal(row, 2 * sums.relu()) for row, sums in zip(d, SUMS, strict=True)
         )
@@ -192,9 +191,9 @@ class TestSaturate:
         assert found[5].isnan()
         assert f.saturate(torch.float8_e4m3fn)(values)[:5].float().tolist() == [-448, -448, 3, 448, 448]
 
-    def test_as_an_epilogue(self) -> None:
+    def test_as_an_epilogue(self, on: dict[str, Any]) -> None:
         a, b = (torch.full(shape, 11, dtype=torch.int8) for shape in ((2, 3), (3, 2)))
-        d = weft.contract("mk,kn->mn", a, b, epilogue=f.saturate(torch.int8), out_dtype=torch.int8, **ON)
+        d = weft.contract("mk,kn->mn", a, b, epilogue=f.saturate(torch.int8), out_dtype=torch.int8, **on)
         assert d.unique().tolist() == [127]
 
     def test_refused(self) -> None:

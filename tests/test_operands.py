@@ -1,4 +1,4 @@
-"""Functions with operands and coordinates, and epilogues that yield several results: the oracle against torch.
+"""Functions with operands and coordinates, and epilogues that yield several results: every backend against torch.
 
 What a call refuses is refused before any backend is asked, so it is tested once.
 """
@@ -33,91 +33,91 @@ def shifted(value: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
 
 
 class TestOperands:
-    def test_bias_along_one_mode(self) -> None:
-        d = weft.contract("mk,kn->mn", A, B, epilogue=shifted, operands={"bias": ("n", BIAS)}, **ON)
+    def test_bias_along_one_mode(self, on: dict[str, Any]) -> None:
+        d = weft.contract("mk,kn->mn", A, B, epilogue=shifted, operands={"bias": ("n", BIAS)}, **on)
         assert torch.equal(d, A @ B + BIAS)
 
-    def test_modes_in_another_order_with_any_strides(self) -> None:
+    def test_modes_in_another_order_with_any_strides(self, on: dict[str, Any]) -> None:
         bias = whole((6, 4), 4, layout="strided")
-        d = weft.contract("mk,kn->mn", A, B, epilogue=shifted, operands={"bias": ("nm", bias)}, **ON)
+        d = weft.contract("mk,kn->mn", A, B, epilogue=shifted, operands={"bias": ("nm", bias)}, **on)
         assert torch.equal(d, A @ B + bias.T)
 
-    def test_extent_one_broadcasts_and_no_modes_are_a_scalar(self) -> None:
+    def test_extent_one_broadcasts_and_no_modes_are_a_scalar(self, on: dict[str, Any]) -> None:
         column, scalar = whole((4, 1), 5), torch.tensor(3.0)
         both = {"bias": ("mn", column), "factor": ("", scalar)}
-        d = weft.contract("mk,kn->mn", A, B, epilogue=lambda x, bias, factor: x * factor + bias, operands=both, **ON)
+        d = weft.contract("mk,kn->mn", A, B, epilogue=lambda x, bias, factor: x * factor + bias, operands=both, **on)
         assert torch.equal(d, 3 * (A @ B) + column)
 
-    def test_diagonal(self) -> None:
+    def test_diagonal(self, on: dict[str, Any]) -> None:
         square = whole((6, 6), 6)
-        d = weft.contract("mk,kn->mn", A, B, epilogue=shifted, operands={"bias": ("nn", square)}, **ON)
+        d = weft.contract("mk,kn->mn", A, B, epilogue=shifted, operands={"bias": ("nn", square)}, **on)
         assert torch.equal(d, A @ B + square.diagonal())
 
-    def test_labels_of_a_sequence_and_an_ellipsis(self) -> None:
+    def test_labels_of_a_sequence_and_an_ellipsis(self, on: dict[str, Any]) -> None:
         a, b, bias = whole((2, 4, 5), 7), whole((2, 5, 6), 8), whole((2, 6), 9)
         named = weft.contract(
             (("b", "row", "k"), ("b", "k", "col"), ("b", "row", "col")), a, b, epilogue=shifted,
-            operands={"bias": (["b", "col"], bias)}, **ON,
+            operands={"bias": (["b", "col"], bias)}, **on,
         )  # fmt: skip
-        dotted = weft.contract("...mk,...kn->...mn", a, b, epilogue=shifted, operands={"bias": ("...n", bias)}, **ON)
+        dotted = weft.contract("...mk,...kn->...mn", a, b, epilogue=shifted, operands={"bias": ("...n", bias)}, **on)
         assert torch.equal(named, a @ b + bias[:, None])
         assert torch.equal(dotted, named)
 
-    def test_on_a_and_b_along_summed_lone_and_batch_modes(self) -> None:
+    def test_on_a_and_b_along_summed_lone_and_batch_modes(self, on: dict[str, Any]) -> None:
         a, b = whole((3, 4, 5, 2), 10), whole((3, 5, 6), 11)
         scale, gate = whole((5, 2), 12), whole((3, 6), 13)
         d = weft.contract(
             "bmkl,bkn->bmn", a, b, a_fn=lambda x, scale: x * scale, b_fn=lambda x, gate: x + gate,
-            operands={"scale": ("kl", scale), "gate": ("bn", gate)}, **ON,
+            operands={"scale": ("kl", scale), "gate": ("bn", gate)}, **on,
         )  # fmt: skip
         assert torch.equal(d, torch.einsum("bmkl,bkn->bmn", a * scale, b + gate[:, None]))
 
-    def test_on_a_broadcast_operand(self) -> None:
+    def test_on_a_broadcast_operand(self, on: dict[str, Any]) -> None:
         """A has extent 1 along a batch mode that the operand moves along: the function makes it a full one."""
         a, b, scale = whole((1, 4, 5), 14), whole((3, 5, 6), 15), whole((3,), 16)
         options = {"a_fn": lambda x, scale: x * scale, "operands": {"scale": ("b", scale)}}
-        d = weft.contract("bmk,bkn->bmn", a, b, **options, **ON)
+        d = weft.contract("bmk,bkn->bmn", a, b, **options, **on)
         assert torch.equal(d, (a * scale[:, None, None]) @ b)
-        contraction = weft.plan("bmk,bkn->bmn", a, b, **options, **ON).contraction
+        contraction = weft.plan("bmk,bkn->bmn", a, b, **options, **on).contraction
         assert contraction.of_role(Role.BATCH)[0].strides == (0, 30, 0, 24, 1)
 
-    def test_on_c(self) -> None:
+    def test_on_c(self, on: dict[str, Any]) -> None:
         c, gate = whole((4, 6), 17), whole((4,), 18)
         d = weft.contract(
-            "mk,kn->mn", A, B, c=c, beta=2.0, c_fn=lambda x, gate: x * gate, operands={"gate": ("m", gate)}, **ON
+            "mk,kn->mn", A, B, c=c, beta=2.0, c_fn=lambda x, gate: x * gate, operands={"gate": ("m", gate)}, **on
         )
         assert torch.equal(d, A @ B + 2 * c * gate[:, None])
 
-    def test_of_c_alone_is_not_needed_without_c(self) -> None:
+    def test_of_c_alone_is_not_needed_without_c(self, on: dict[str, Any]) -> None:
         gate = whole((4,), 18, torch.float64)
-        plan = weft.plan("mk,kn->mn", A, B, c_fn=lambda x, gate: x * gate, operands={"gate": ("m", gate)}, **ON)
+        plan = weft.plan("mk,kn->mn", A, B, c_fn=lambda x, gate: x * gate, operands={"gate": ("m", gate)}, **on)
         assert plan.contraction.extras == ()
         assert torch.equal(plan(A, B, operands={"gate": gate}), A @ B)
 
-    def test_serves_several_functions(self) -> None:
+    def test_serves_several_functions(self, on: dict[str, Any]) -> None:
         row = whole((4,), 19)
-        d = weft.contract("mk,kn->mn", A, B, a_fn=shifted, epilogue=shifted, operands={"bias": ("m", row)}, **ON)
+        d = weft.contract("mk,kn->mn", A, B, a_fn=shifted, epilogue=shifted, operands={"bias": ("m", row)}, **on)
         assert torch.equal(d, (A + row[:, None]) @ B + row[:, None])
 
-    def test_comes_in_its_own_dtype(self) -> None:
+    def test_comes_in_its_own_dtype(self, on: dict[str, Any]) -> None:
         mask = torch.tensor([True, False, True, True, False, True])
         d = weft.contract(
             "mk,kn->mn", A, B, epilogue=lambda x, mask, half: torch.where(mask, x, half.float()),
-            operands={"mask": ("n", mask), "half": ("n", BIAS.half())}, **ON,
+            operands={"mask": ("n", mask), "half": ("n", BIAS.half())}, **on,
         )  # fmt: skip
         assert torch.equal(d, torch.where(mask, A @ B, BIAS))
         with pytest.raises(weft.FunctionError, match="bitwise"):
             weft.contract("mk,kn->mn", A, B, epilogue=lambda x, bias: x + (bias & 1), operands={"bias": ("n", BIAS)})
 
-    def test_arrays_of_other_libraries_and_lazy_conjugates(self) -> None:
-        d = weft.contract("mk,kn->mn", A, B, epilogue=shifted, operands={"bias": ("n", BIAS.numpy())}, **ON)
+    def test_arrays_of_other_libraries_and_lazy_conjugates(self, on: dict[str, Any]) -> None:
+        d = weft.contract("mk,kn->mn", A, B, epilogue=shifted, operands={"bias": ("n", BIAS.numpy())}, **on)
         assert torch.equal(d, A @ B + BIAS)
         phase = torch.tensor([1j, 2j, 3j, 0j, 1 + 1j, 2])
-        d = weft.contract("mk,kn->mn", A + 0j, B + 0j, epilogue=shifted, operands={"bias": ("n", phase.conj())}, **ON)
+        d = weft.contract("mk,kn->mn", A + 0j, B + 0j, epilogue=shifted, operands={"bias": ("n", phase.conj())}, **on)
         assert torch.equal(d, A @ B + phase.conj())
 
     @pytest.mark.parametrize("kind", ["partial", "module", "callable", "keyword only", "default"])
-    def test_every_kind_of_function(self, kind: str) -> None:
+    def test_every_kind_of_function(self, kind: str, on: dict[str, Any]) -> None:
         class Layer(torch.nn.Module):
             def forward(self, x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
                 return x + bias
@@ -142,31 +142,31 @@ class TestOperands:
             "keyword only": keyword,
             "default": optional,
         }
-        d = weft.contract("mk,kn->mn", A, B, epilogue=functions[kind], operands={"bias": ("n", BIAS)}, **ON)
+        d = weft.contract("mk,kn->mn", A, B, epilogue=functions[kind], operands={"bias": ("n", BIAS)}, **on)
         assert torch.equal(d, A @ B + BIAS)
 
 
 class TestIndices:
-    def test_mask_by_coordinates(self) -> None:
+    def test_mask_by_coordinates(self, on: dict[str, Any]) -> None:
         def causal(s: torch.Tensor, i: torch.Tensor, j: torch.Tensor) -> torch.Tensor:
             return torch.where(i >= j, s, -torch.inf)
 
         q, k = whole((7, 3), 1), whole((7, 3), 2)
-        d = weft.contract("ik,jk->ij", q, k, epilogue=causal, indices={"i": "i", "j": "j"}, **ON)
+        d = weft.contract("ik,jk->ij", q, k, epilogue=causal, indices={"i": "i", "j": "j"}, **on)
         assert torch.equal(d, (q @ k.T).masked_fill(torch.ones(7, 7).triu(1).bool(), -torch.inf))
 
-    def test_of_every_tensor(self) -> None:
+    def test_of_every_tensor(self, on: dict[str, Any]) -> None:
         a, b, c = whole((2, 4, 5), 1), whole((2, 5, 6), 2), whole((2, 4, 6), 3)
         d = weft.contract(
             "bmk,bkn->bmn", a, b, c=c, a_fn=lambda x, k, p: x * k + p, b_fn=lambda x, n: x - n,
             c_fn=lambda x, m: x * m, epilogue=lambda x, p, n: x + 2 * p + n,
-            indices={"k": "k", "p": "b", "n": "n", "m": "m"}, **ON,
+            indices={"k": "k", "p": "b", "n": "n", "m": "m"}, **on,
         )  # fmt: skip
         batch, row, column = torch.arange(2).reshape(2, 1, 1), torch.arange(4).reshape(4, 1), torch.arange(6)
         expected = (a * torch.arange(5) + batch) @ (b - column) + c * row + 2 * batch + column
         assert torch.equal(d, expected.float())
 
-    def test_is_int32_and_never_merged_away(self) -> None:
+    def test_is_int32_and_never_merged_away(self, on: dict[str, Any]) -> None:
         seen = []
 
         def counted(x: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
@@ -174,56 +174,56 @@ class TestIndices:
             return x + m
 
         a, b = whole((3, 4, 5), 1), whole((5, 6), 2)
-        plan = weft.plan("lmk,kn->lmn", a, b, epilogue=counted, indices={"m": "m"}, **ON)
+        plan = weft.plan("lmk,kn->lmn", a, b, epilogue=counted, indices={"m": "m"}, **on)
         assert set(seen) == {torch.int32}
         assert [mode.labels for mode in plan.contraction.of_role(Role.M)] == [("l",), ("m",)]
-        assert len(weft.plan("lmk,kn->lmn", a, b, **ON).contraction.of_role(Role.M)) == 1
+        assert len(weft.plan("lmk,kn->lmn", a, b, **on).contraction.of_role(Role.M)) == 1
         assert torch.equal(plan(a, b), a @ b + torch.arange(4)[:, None])
 
-    def test_is_int64_past_32_bits(self) -> None:
+    def test_is_int64_past_32_bits(self, on: dict[str, Any]) -> None:
         long = torch.empty(1, dtype=torch.int8).expand(2**31 + 1)
         scalar = torch.ones((), dtype=torch.int8)
         options = {"out_dtype": torch.int64, "epilogue": lambda x, i: x + i, "indices": {"i": "i"}}
         from weft.plan.options import Options, resolved
         from weft.spec import parse
 
-        asked = Options(torch.int64, functions=(None, None, None, options["epilogue"]), indices={"i": "i"}, **ON)
+        asked = Options(torch.int64, functions=(None, None, None, options["epilogue"]), indices={"i": "i"}, **on)
         (named,) = resolved(parse("i,->i"), "i,->i", long, scalar, asked).named
         assert named.dtype == torch.int64
         (named,) = resolved(parse("i,->i"), "i,->i", long[:-1], scalar, asked).named
         assert named.dtype == torch.int32
 
-    def test_of_a_mode_of_extent_one_is_zero(self) -> None:
-        d = weft.contract("mk,kn->mn", A[:1], B, epilogue=lambda x, m: x + m + 1, indices={"m": "m"}, **ON)
+    def test_of_a_mode_of_extent_one_is_zero(self, on: dict[str, Any]) -> None:
+        d = weft.contract("mk,kn->mn", A[:1], B, epilogue=lambda x, m: x + m + 1, indices={"m": "m"}, **on)
         assert torch.equal(d, A[:1] @ B + 1)
 
-    def test_of_a_broadcast_mode(self) -> None:
+    def test_of_a_broadcast_mode(self, on: dict[str, Any]) -> None:
         """A's function may ask for the coordinate of a mode along which A has extent 1."""
-        d = weft.contract("mk,kn->mn", A[:, :1], B, a_fn=lambda x, k: x * k, indices={"k": "k"}, **ON)
+        d = weft.contract("mk,kn->mn", A[:, :1], B, a_fn=lambda x, k: x * k, indices={"k": "k"}, **on)
         assert torch.equal(d, (A[:, :1] * torch.arange(5)) @ B)
 
 
 class TestSeveralResults:
-    def test_types_and_values(self) -> None:
+    def test_types_and_values(self, on: dict[str, Any]) -> None:
         half = [x.half() for x in (A, B)]
-        d, sign, raw = weft.contract("mk,kn->mn", *half, epilogue=lambda x: (torch.relu(x), x > 0, x), **ON)
+        d, sign, raw = weft.contract("mk,kn->mn", *half, epilogue=lambda x: (torch.relu(x), x > 0, x), **on)
         assert (d.dtype, sign.dtype, raw.dtype) == (torch.float16, torch.bool, torch.float32)
         assert torch.equal(d, (A @ B).relu().half())
         assert torch.equal(sign, A @ B > 0)
         assert torch.equal(raw, A @ B)
 
-    def test_out_is_a_tuple_written_in_place(self) -> None:
+    def test_out_is_a_tuple_written_in_place(self, on: dict[str, Any]) -> None:
         out = (poisoned((4, 6), torch.float32, layout="permuted"), poisoned((4, 6), torch.float64, layout="strided"))
         tensors = tuple(guarded.tensor for guarded in out)
-        result = weft.contract("mk,kn->mn", A, B, epilogue=lambda x: (x, -x), out=tensors, **ON)
+        result = weft.contract("mk,kn->mn", A, B, epilogue=lambda x: (x, -x), out=tensors, **on)
         assert all(one is tensor for one, tensor in zip(result, tensors, strict=True))
         assert torch.equal(tensors[0], A @ B)
         assert torch.equal(tensors[1], -(A @ B).double())
         for guarded in out:
             guarded.check_guards()
 
-    def test_out_dtype(self) -> None:
-        pair = {"epilogue": lambda x: (x, x), **ON}
+    def test_out_dtype(self, on: dict[str, Any]) -> None:
+        pair = {"epilogue": lambda x: (x, x), **on}
         assert [d.dtype for d in weft.contract("mk,kn->mn", A, B, out_dtype=torch.float64, **pair)] == [
             torch.float64, torch.float32,
         ]  # fmt: skip
@@ -232,20 +232,20 @@ class TestSeveralResults:
         with pytest.raises(weft.DTypeError, match="3 types, the epilogue returns 2"):
             weft.contract("mk,kn->mn", A, B, out_dtype=(torch.half,) * 3, **pair)
         with pytest.raises(weft.DTypeError, match="no tuple"):
-            weft.contract("mk,kn->mn", A, B, out_dtype=both, **ON)
+            weft.contract("mk,kn->mn", A, B, out_dtype=both, **on)
 
-    def test_constants_and_what_does_not_depend_on_the_sum(self) -> None:
-        _, one, place = weft.contract("mk,kn->mn", A, B, epilogue=lambda x, m: (x, 1.0, m), indices={"m": "m"}, **ON)
+    def test_constants_and_what_does_not_depend_on_the_sum(self, on: dict[str, Any]) -> None:
+        _, one, place = weft.contract("mk,kn->mn", A, B, epilogue=lambda x, m: (x, 1.0, m), indices={"m": "m"}, **on)
         assert torch.equal(one, torch.ones(4, 6))
         assert torch.equal(place, torch.arange(4, dtype=torch.int32)[:, None].expand(4, 6))
 
-    def test_in_kind(self) -> None:
-        d, e = weft.contract("mk,kn->mn", A.numpy(), B.numpy(), epilogue=lambda x: (x, -x), **ON)
+    def test_in_kind(self, on: dict[str, Any]) -> None:
+        d, e = weft.contract("mk,kn->mn", A.numpy(), B.numpy(), epilogue=lambda x: (x, -x), **on)
         assert isinstance(d, np.ndarray)
         assert np.array_equal(d, -e)
 
-    def test_extras_come_in_order(self) -> None:
-        plan = weft.plan("mk,kn->mn", A, B, epilogue=lambda x, bias: (x, bias), operands={"bias": ("n", BIAS)}, **ON)
+    def test_extras_come_in_order(self, on: dict[str, Any]) -> None:
+        plan = weft.plan("mk,kn->mn", A, B, epilogue=lambda x, bias: (x, bias), operands={"bias": ("n", BIAS)}, **on)
         contraction = plan.contraction
         assert [extra.kind for extra in contraction.extras] == ["operand", "output"]
         assert (contraction.epilogue_args, contraction.outputs) == ((0,), (1,))
@@ -253,8 +253,8 @@ class TestSeveralResults:
 
 
 class TestPlan:
-    def test_runs_on_new_values(self) -> None:
-        plan = weft.plan("mk,kn->mn", A, B, epilogue=shifted, operands={"bias": ("n", BIAS)}, **ON)
+    def test_runs_on_new_values(self, on: dict[str, Any]) -> None:
+        plan = weft.plan("mk,kn->mn", A, B, epilogue=shifted, operands={"bias": ("n", BIAS)}, **on)
         for bias in (BIAS, -BIAS):
             assert torch.equal(plan(A, B, operands={"bias": bias}), A @ B + bias)
 
@@ -272,14 +272,14 @@ class TestPlan:
             ([BIAS], weft.FunctionError, "mapping"),
         ],
     )
-    def test_checks_its_operands(self, operands: Any, error: type[Exception], words: str) -> None:
-        plan = weft.plan("mk,kn->mn", A, B, epilogue=shifted, operands={"bias": ("n", BIAS)}, **ON)
+    def test_checks_its_operands(self, operands: Any, error: type[Exception], words: str, on: dict[str, Any]) -> None:
+        plan = weft.plan("mk,kn->mn", A, B, epilogue=shifted, operands={"bias": ("n", BIAS)}, **on)
         with pytest.raises(error, match=words):
             plan(A, B, operands=operands)
 
-    def test_is_shared_by_what_depends_on_values_alone(self) -> None:
+    def test_is_shared_by_what_depends_on_values_alone(self, on: dict[str, Any]) -> None:
         def found(bias: torch.Tensor, modes: str = "n") -> weft.Plan:
-            return weft.plan("mk,kn->mn", A[:, :4], B[:4, :4], epilogue=shifted, operands={"bias": (modes, bias)}, **ON)
+            return weft.plan("mk,kn->mn", A[:, :4], B[:4, :4], epilogue=shifted, operands={"bias": (modes, bias)}, **on)
 
         assert found(torch.ones(4)) is found(torch.zeros(4))
         others = [
@@ -290,9 +290,9 @@ class TestPlan:
         ]
         assert len({id(plan) for plan in (found(torch.ones(4)), *others)}) == 5
 
-    def test_names_do_not_tell_contractions_apart(self) -> None:
-        one = weft.plan("mk,kn->mn", A, B, epilogue=lambda x, p: x + p, operands={"p": ("n", BIAS)}, **ON)
-        two = weft.plan("mk,kn->mn", A, B, epilogue=lambda x, q: x + q, operands={"q": ("n", BIAS)}, **ON)
+    def test_names_do_not_tell_contractions_apart(self, on: dict[str, Any]) -> None:
+        one = weft.plan("mk,kn->mn", A, B, epilogue=lambda x, p: x + p, operands={"p": ("n", BIAS)}, **on)
+        two = weft.plan("mk,kn->mn", A, B, epilogue=lambda x, q: x + q, operands={"q": ("n", BIAS)}, **on)
         assert one.contraction == two.contraction
         assert torch.equal(two(A, B, operands={"q": BIAS}), A @ B + BIAS)
 
@@ -375,10 +375,10 @@ def test_refused(options: dict[str, Any], error: type[Exception], words: str) ->
     assert "in contract('mk,kn->mn'; a: 4x5 float32" in str(caught.value)
 
 
-def test_out_may_not_be_an_operand() -> None:
+def test_out_may_not_be_an_operand(on: dict[str, Any]) -> None:
     out = torch.ones(4, 6)
     with pytest.raises(weft.ShapeError, match="out overlaps operand 'bias' in memory"):
-        weft.contract("mk,kn->mn", A, B, epilogue=plus, operands={"bias": ("mn", out)}, out=out, **ON)
+        weft.contract("mk,kn->mn", A, B, epilogue=plus, operands={"bias": ("mn", out)}, out=out, **on)
     assert torch.equal(out, torch.ones(4, 6))
 
 
