@@ -18,7 +18,7 @@ from weft.cpu.algebra import Operations
 
 # Knobs, in bytes and elements; see `weft.cpu.model` for the machine that they were tried on.
 TABLE_BYTES = 1 << 20  # of a part of the table: a core's second-level cache
-LEAST_SUMS = 32  # along k in a part, where there are so many: each part is followed by a pass over its results
+LEAST_SUMS = 16  # along k in a part, where there are so many: each part is followed by a pass over its results
 SHORT = 32  # columns under which rows of the table are too short, if there are more k
 
 
