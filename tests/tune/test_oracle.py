@@ -11,9 +11,11 @@ import weft
 from tune_problems import CPU, contraction_of, described, problem_of, reference_plan
 from weft import cases
 from weft.cases import Case
+from weft.errors import UnsupportedError
+from weft.fn import Pointwise
 from weft.spec import Layout
 from weft.spec.permutation import Permutation
-from weft.tune.oracle import every_index, expected, offsets, result_modes
+from weft.tune.oracle import applied, every_index, expected, offsets, result_modes
 from weft.tune.problem import Problem, flat, is_empty
 
 GENERAL = [case for case in cases.general() if case.work <= 1 << 16]
@@ -125,3 +127,17 @@ def test_the_bits_of_a_move_are_the_bits() -> None:
     problem = problem_of(permutation)
     (there,) = expected(problem, problem.operands(1), all_coordinates(problem))
     assert float(there.bound.max()) == 0.0
+
+
+def test_a_triton_function_of_several_values_is_not_checked() -> None:
+    class Foreign(Pointwise):
+        identity, inputs, dtypes, result = "foreign", ("x", "y"), (torch.float32,) * 2, torch.float32
+        flops = elementary = 0
+        source = ""
+        jit = None
+
+        def __call__(self, *tensors: torch.Tensor) -> torch.Tensor:
+            raise UnsupportedError("it runs on the Triton backend only")
+
+    with pytest.raises(UnsupportedError, match="nothing is tuned with it"):
+        applied(Foreign(), torch.ones(3), torch.ones(3))

@@ -260,7 +260,9 @@ def applied(function: Pointwise, values: torch.Tensor, *beside: torch.Tensor, re
         found = function(values, *(tensor.expand(values.shape) for tensor in beside))
     except UnsupportedError:
         if beside:
-            raise
+            raise UnsupportedError(
+                "a Triton function that takes more than the value cannot be checked, so nothing is tuned with it"
+            ) from None
         found = _by_kernel(function, values)
     return found[result] if isinstance(found, tuple) else found
 
