@@ -95,12 +95,12 @@ class TestFunction:
             result = weft.permute(x, "ab->ba", fn=lambda v: torch.full_like(v, 3.0), alpha=2, backend=backend.name)
             assert torch.equal(result, torch.full((1, 4), 6.0, device=x.device))
 
-    def test_complex(self, quick_backend: Backend) -> None:
-        if quick_backend.device == "cuda":
-            pytest.skip("functions of complex numbers do not run on the GPU yet")
-        z = values((5, 6), COMPLEX, quick_backend)
-        assert torch.equal(weft.permute(z.conj(), "ab->ba", fn=lambda v: v + 1j), z.conj().T + 1j)
-        modulus = weft.permute(z, "ab->ba", fn=torch.abs)
+    def test_complex(self, backend: Backend) -> None:
+        ready(backend)
+        z = values((5, 6), COMPLEX, backend)
+        moved = weft.permute(z.conj(), "ab->ba", fn=lambda v: v + 1j, backend=backend.name)
+        assert torch.equal(moved, z.conj().T + 1j)
+        modulus = weft.permute(z, "ab->ba", fn=torch.abs, backend=backend.name)
         assert modulus.dtype == SINGLE
         assert torch.allclose(modulus, z.T.abs())
 
@@ -121,11 +121,11 @@ class TestCast:
         x = values((33, 40), SINGLE, backend)
         assert same_bits(weft.permute(x, "ab->ba", out_dtype=result, backend=backend.name), x.T.to(result))
 
-    def test_real_to_complex(self, quick_backend: Backend) -> None:
-        if quick_backend.device == "cuda":
-            pytest.skip("complex numbers are not converted on the GPU yet")
-        x = values((5, 6), SINGLE, quick_backend)
-        assert torch.equal(weft.permute(x, "ab->ba", out_dtype=COMPLEX_DOUBLE), x.T.to(COMPLEX_DOUBLE))
+    def test_real_to_complex(self, backend: Backend) -> None:
+        ready(backend)
+        x = values((5, 6), SINGLE, backend)
+        moved = weft.permute(x, "ab->ba", out_dtype=COMPLEX_DOUBLE, backend=backend.name)
+        assert torch.equal(moved, x.T.to(COMPLEX_DOUBLE))
 
     @pytest.mark.parametrize("dtype", [COMPLEX, COMPLEX_DOUBLE], ids=str)
     def test_conjugate(self, dtype: torch.dtype, backend: Backend) -> None:
@@ -209,13 +209,12 @@ class TestScaling:
         weft.permute(x, "a->ba", out=out, beta=2, backend=backend.name)
         assert torch.equal(out, expected)
 
-    def test_complex_scalars(self, quick_backend: Backend) -> None:
-        if quick_backend.device == "cuda":
-            pytest.skip("permutations on the GPU scale by real numbers yet")
-        z, out = (values((3, 4), COMPLEX, quick_backend, integers=True) for _ in range(2))
+    def test_complex_scalars(self, backend: Backend) -> None:
+        ready(backend)
+        z, out = (values((3, 4), COMPLEX, backend, integers=True) for _ in range(2))
         expected = 1j * z.T + (1 - 2j) * out.T
         out = out.T.contiguous()
-        weft.permute(z, "ab->ba", out=out, alpha=1j, beta=1 - 2j)
+        weft.permute(z, "ab->ba", out=out, alpha=1j, beta=1 - 2j, backend=backend.name)
         assert torch.equal(out, expected)
 
     def test_complex_by_real_numbers(self, backend: Backend) -> None:

@@ -18,11 +18,13 @@ from weft.fn.device_code import jit_function
 from weft.fn.emit import emit
 from weft.fn.identity import canonical
 from weft.fn.lowering import ELEMENTARY
+from weft.fn.parts import on_parts
 from weft.fn.record import record
 from weft.fn.selection import LOWERINGS
 
 #: Operations of a graph that move or make values and compute nothing.
 _FREE = frozenset({"_to_copy", "copy", "full_like", "scalar_tensor", "conj_physical", "real", "imag"})
+_FUSIBLE = frozenset((*LOWERINGS, *DECOMPOSITIONS))
 
 
 class Pointwise(ABC):
@@ -60,6 +62,14 @@ class Pointwise(ABC):
     @abstractmethod
     def jit(self) -> Any:
         """The `@triton.jit` function itself; the same object for the same identity. Imports Triton."""
+
+    @property
+    def parts(self) -> Pointwise:
+        """The same function of real and imaginary parts, each input's together, for devices without complex types.
+
+        It yields both parts where this one yields complex values. Raises `UnsupportedError` where there is none.
+        """
+        raise UnsupportedError("a function of complex values is written with torch operations to run on the GPU")
 
     @abstractmethod
     def __call__(self, *tensors: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
@@ -114,6 +124,17 @@ class RecordedFunction(Pointwise):
     @cached_property
     def jit(self) -> Any:
         return jit_function(self.source)
+
+    @cached_property
+    def parts(self) -> Pointwise:
+        dtypes: list[torch.dtype] = []
+        names: list[str] = []
+        for dtype, name in zip(self.dtypes, self.inputs, strict=True):
+            of_parts = [dtype.to_real()] * 2 if dtype.is_complex else [dtype]
+            dtypes += of_parts
+            names += [f"{name}_re", f"{name}_im"] if dtype.is_complex else [name]
+        graph = record(on_parts(self._graph), dtypes, (2, 3), hook="function", fusible=_FUSIBLE.__contains__)
+        return RecordedFunction(graph, names)
 
     def __call__(self, *tensors: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
         """Run the recorded graph, not the user's Python again.

@@ -20,6 +20,8 @@ TARGETS = {
     "gfx942": GPUTarget("hip", "gfx942", 64),
 }
 
+SCALARS = ("alpha", "alpha_im", "beta", "beta_im")  # parameters of kernels
+
 
 def compiled(launch: KernelLaunch, architecture: str) -> Any:
     """Triton's compiled kernel of a built launch for an architecture of `TARGETS`; `.asm` holds its texts.
@@ -28,7 +30,7 @@ def compiled(launch: KernelLaunch, architecture: str) -> Any:
     """
     names = launch.kernel.arg_names[: len(launch.layouts)]
     signature: dict[str, Any] = {name: pointer_type(layout) for name, layout in zip(names, launch.layouts, strict=True)}
-    signature |= {"alpha": "i64", "beta": "i64"}
+    signature |= dict.fromkeys((name for name in launch.kernel.arg_names if name in SCALARS), "i64")
     beside = "pointers" in launch.kernel.arg_names
     if beside:
         signature["pointers"] = tuple(map(pointer_type, launch.pointers)) or "constexpr"

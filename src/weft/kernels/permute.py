@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from weft.errors import UnsupportedError
 from weft.kernels.cost import LINE, PROCESSORS, SHARED_MEMORY, WARPS, tile_access
 from weft.kernels.geometry import A, C, Cut, D, Side, by_stride, cuts_text, rest, side
 from weft.kernels.launch import MOST_PROGRAMS, TRITON_TYPES, KernelLaunch, wide, wide_index
@@ -58,15 +57,17 @@ class PermuteSchedule:
     workspace_bytes: int = 0
 
     def __str__(self) -> str:
-        return f"permute [{cuts_text(self.cuts)}] warps={self.warps}"
+        return f"{self.family} [{cuts_text(self.cuts)}] warps={self.warps}"
 
 
 def supports(permutation: Permutation, target: Target) -> str | None:
     complex_types = [layout.dtype for layout in _layouts(permutation) if layout.dtype.is_complex]
     if complex_types and permutation.fn is not None:
-        return f"functions of {dtype_name(complex_types[0])} do not run on the GPU yet"
+        return f"functions of {dtype_name(complex_types[0])} are for the family pairs"
+    if complex_types and permutation.scaled:
+        return f"{dtype_name(complex_types[0])} is scaled by complex numbers, which is for the family pairs"
     if complex_types and any(layout.dtype != permutation.x.dtype for layout in _layouts(permutation)):
-        return f"{dtype_name(permutation.x.dtype)} is not converted to {dtype_name(permutation.d.dtype)} on the GPU yet"
+        return f"{dtype_name(permutation.x.dtype)} to {dtype_name(permutation.d.dtype)} is for the family pairs"
     return None
 
 
@@ -86,10 +87,10 @@ def _legal(permutation: Permutation) -> tuple[list[PermuteSchedule], tuple[str, 
     elements = _elementwise(permutation)
     found: dict[PermuteSchedule, None] = {}
     excluded: dict[str, None] = {}
-    for cuts in _blocks(elements):
+    for cuts in blocks(elements):
         warps = 8 if math.prod(cut.tile for cut in cuts) >= 8192 else 4
         schedule = PermuteSchedule(cuts, warps)
-        if _programs(elements, schedule) > MOST_PROGRAMS:
+        if programs(elements, schedule) > MOST_PROGRAMS:
             excluded["a grid holds at most 2^31 - 1 blocks"] = None
         else:
             found[schedule] = None
@@ -102,12 +103,16 @@ def predict(permutation: Permutation, schedule: PermuteSchedule, target: Target)
     The constants were fitted to 870 timed schedules of 22 permutations in three element sizes on an H200: predictions
     are off by 10 % on average, the first choice is 5 % slower than the best timed schedule.
     """
-    elements = _elementwise(permutation)
+    return block_seconds(_elementwise(permutation), schedule, target)
+
+
+def block_seconds(elements: Permutation, schedule: PermuteSchedule, target: Target, written: int = 1) -> float:
+    """The same of elements that a kernel moves as they are, and writes so many times."""
     cut = permute_cut(elements, schedule)
-    blocks = _programs(elements, schedule)
+    count = programs(elements, schedule)
     processors = target.processors if target.processors > 1 else PROCESSORS
-    tensors = [(A, elements.x), (C, elements.c), (D, elements.d)]
-    accesses = [tile_access(layout, tensor, blocks, cut.r.axes) for tensor, layout in tensors]
+    tensors = [(A, elements.x), (C, elements.c), *[(D, elements.d)] * written]
+    accesses = [tile_access(layout, tensor, count, cut.r.axes) for tensor, layout in tensors]
     distinct = sum(
         math.prod(mode.extent for mode in elements.modes if mode.strides[tensor]) * layout.dtype.itemsize
         for tensor, layout in tensors
@@ -115,7 +120,7 @@ def predict(permutation: Permutation, schedule: PermuteSchedule, target: Target)
     )
     tile_bytes = math.prod(cut.tile) * elements.d.dtype.itemsize
     resident = max(1, min(SHARED_MEMORY // tile_bytes, WARPS // schedule.warps))
-    waves = math.ceil(max(blocks, 1) / (processors * resident))
+    waves = math.ceil(max(count, 1) / (processors * resident))
     pipes = (
         distinct / COPY_RATE,
         sum(access.sector_bytes for access in accesses) / L2_RATE,
@@ -148,7 +153,7 @@ def build(permutation: Permutation, schedule: PermuteSchedule, target: Target) -
         constants,
         scale.is_floating_point,
         target,
-        _programs(elements, schedule),
+        programs(elements, schedule),
         schedule.warps,
         stages=1,
     )
@@ -167,14 +172,19 @@ class PermuteLaunch:
             tensor if tensor is None or dtype is None or tensor.dtype == dtype else _seen_as(tensor, dtype)
             for tensor, dtype in zip((x, c, d), self._types, strict=True)
         ]
-        self.launch(*tensors, _real("alpha", alpha), _real("beta", beta))
+        self.launch(*tensors, _real(alpha), _real(beta))
 
 
-def permute_cut(permutation: Permutation, schedule: PermuteSchedule) -> PermuteCut:
+def cuts_of(permutation: Permutation, schedule: PermuteSchedule) -> list[Cut]:
+    """Every mode of a permutation in some axis of a block."""
     cuts = [*rest(permutation.modes, schedule.cuts), *schedule.cuts]
     if all(cut.tile == 1 for cut in cuts):
         cuts.append(Cut((), 1, placed=True))  # a kernel stores blocks, not scalars
-    r = side(cuts)
+    return cuts
+
+
+def permute_cut(permutation: Permutation, schedule: PermuteSchedule) -> PermuteCut:
+    r = side(cuts_of(permutation, schedule))
     return PermuteCut(
         r=r,
         tile=tuple(axis.tile for axis in r.axes if axis.place >= 0),
@@ -183,7 +193,7 @@ def permute_cut(permutation: Permutation, schedule: PermuteSchedule) -> PermuteC
     )
 
 
-def _blocks(permutation: Permutation) -> Iterator[tuple[Cut, ...]]:
+def blocks(permutation: Permutation) -> Iterator[tuple[Cut, ...]]:
     """Blocks whose runs reach whole lines of the source and of D."""
     sizes = (permutation.x.dtype.itemsize, permutation.d.dtype.itemsize)
     for line_x in _LINES:
@@ -222,7 +232,7 @@ def _tile(group: Sequence[Mode], want: int) -> int:
     return min(want, 1 << max(extent - 1, 0).bit_length())
 
 
-def _programs(permutation: Permutation, schedule: PermuteSchedule) -> int:
+def programs(permutation: Permutation, schedule: PermuteSchedule) -> int:
     blocks = math.prod(cut.blocks for cut in schedule.cuts)
     return blocks * math.prod(cut.extent for cut in rest(permutation.modes, schedule.cuts))
 
@@ -264,9 +274,6 @@ def _seen_as(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return tensor.view(dtype)
 
 
-def _real(name: str, value: Scalar) -> Scalar:
-    if isinstance(value, complex):
-        if value.imag:
-            raise UnsupportedError(f"{name}={value!r} is complex: permutations on the GPU scale by real numbers yet")
-        return value.real
-    return value
+def _real(value: Scalar) -> Scalar:
+    """A factor that is not applied here unless it is real."""
+    return value.real if isinstance(value, complex) else value

@@ -25,11 +25,12 @@ FAMILIES = {
         "weft.kernels.vector",
         "weft.plan.reduced",
         "weft.plan.staged",
+        "weft.plan.complex_pairs",
     ),
     "cpu": ("weft.cpu", "weft.plan.reduced"),
 }
 PERMUTATION_FAMILIES = {
-    "triton": ("weft.kernels.permute",),
+    "triton": ("weft.kernels.permute", "weft.kernels.pairs"),
     "cpu": ("weft.cpu.permute",),
 }
 

@@ -1,0 +1,170 @@
+"""The kernel that moves complex numbers and computes with them: one block per program, as pairs (re, im) of reals.
+
+It is the permutation kernel for complex elements: read along the source's run, written along D's. A complex64 travels
+as one word of 64 bits, so that runs are as long as they look; a complex128 as the last dimension of a tile, of 2.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from weft.kernels.device import along, scalar, spread_mask, spread_offsets
+
+
+@triton.jit
+def part(RANK: tl.constexpr):
+    """0 for the real part and 1 for the imaginary one, as dimension `RANK`."""
+    return along(tl.arange(0, 2), RANK, RANK + 1)
+
+
+@triton.jit
+def pair_offsets(offsets, RANK: tl.constexpr):
+    """Offsets of both parts of complex elements, along one more dimension."""
+    return 2 * tl.expand_dims(offsets, RANK) + part(RANK)
+
+
+@triton.jit
+def pair_mask(mask, RANK: tl.constexpr):
+    return tl.expand_dims(mask, RANK) & (part(RANK) >= 0)
+
+
+@triton.jit
+def word(re, im):
+    """A complex64 as the 64 bits that it is in memory."""
+    low = re.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF
+    return (im.to(tl.int32, bitcast=True).to(tl.int64) << 32) | low
+
+
+@triton.jit
+def load_pair(
+    x, block, R: tl.constexpr, TENSOR: tl.constexpr, TILE: tl.constexpr, WIDE: tl.constexpr, KIND: tl.constexpr
+):
+    """Both parts of a block: of words, of pairs, or of real numbers, whose second part is 0."""
+    RANK: tl.constexpr = len(TILE)
+    offsets = tl.broadcast_to(spread_offsets(block, R, TENSOR, RANK, WIDE), TILE)
+    mask = tl.broadcast_to(spread_mask(block, R, TENSOR, RANK), TILE)
+    if KIND == "words":
+        words = tl.load(x + offsets, mask=mask, other=0)
+        re = words.to(tl.int32).to(tl.float32, bitcast=True)
+        im = (words >> 32).to(tl.int32).to(tl.float32, bitcast=True)
+    elif KIND == "pairs":
+        re, im = tl.split(tl.load(x + pair_offsets(offsets, RANK), mask=pair_mask(mask, RANK), other=0))
+    else:
+        re = tl.load(x + offsets, mask=mask, other=0)
+        im = tl.zeros_like(re)
+    return re, im
+
+
+@triton.jit
+def store_pair(d, re, im, offsets, mask, RESULT: tl.constexpr, KIND: tl.constexpr, RANK: tl.constexpr):
+    re = re.to(RESULT)
+    if KIND == "words":
+        tl.store(d + offsets, word(re, im.to(RESULT)), mask=mask)
+    elif KIND == "pairs":
+        tl.store(d + pair_offsets(offsets, RANK), tl.join(re, im.to(RESULT)), mask=pair_mask(mask, RANK))
+    else:
+        tl.store(d + offsets, re, mask=mask)
+
+
+@triton.jit
+def turned(value, TURN: tl.constexpr):
+    """A block of at most three dimensions in another order of them."""
+    if len(TURN) == 3:
+        value = tl.permute(value, (TURN[0], TURN[1], TURN[2]))
+    elif len(TURN) == 2:
+        value = tl.permute(value, (TURN[0], TURN[1]))
+    return value
+
+
+@triton.jit
+def times(re, im, by_re, by_im):
+    """A complex product; a factor without imaginary part meets no infinity with its zero."""
+    real = by_im == 0
+    return tl.where(real, re * by_re, re * by_re - im * by_im), tl.where(real, im * by_re, re * by_im + im * by_re)
+
+
+@triton.jit
+def applied(FN: tl.constexpr, COMPLEX: tl.constexpr, re, im):
+    """A function of complex values, which yields complex or real ones."""
+    if COMPLEX:
+        re, im = FN(re, im)
+    else:
+        re = FN(re, im)
+        im = tl.zeros_like(re)
+    return re, im
+
+
+@triton.jit(do_not_specialize=["alpha", "alpha_im", "beta", "beta_im"])
+def pairs_kernel(
+    x,
+    c,  # None where nothing is added
+    d,
+    alpha: tl.int64,  # bits, see `scalar`
+    alpha_im: tl.int64,
+    beta: tl.int64,
+    beta_im: tl.int64,
+    CUT: tl.constexpr,  # pairs.PairsCut
+    FN: tl.constexpr,
+    C_FN: tl.constexpr,
+    EPILOGUE: tl.constexpr,
+    COMPUTE: tl.constexpr,  # real type of what the function sees
+    SCALE: tl.constexpr,  # and of what alpha and beta are applied in, None where they are not
+    RESULT: tl.constexpr,
+):
+    R: tl.constexpr = CUT.r
+    TILE: tl.constexpr = CUT.tile
+    RANK: tl.constexpr = len(TILE)
+    block = tl.program_id(0)
+    if CUT.wide_index:
+        block = block.to(tl.int64)
+
+    # (1) Read the block along the source's run, each element once, and turn it to D's.
+    R_OF_X: tl.constexpr = CUT.r_of_x
+    TILE_OF_X: tl.constexpr = CUT.tile_of_x
+    TURN: tl.constexpr = CUT.turn
+    KIND_OF_X: tl.constexpr = CUT.kinds[0]
+    KIND_OF_C: tl.constexpr = CUT.kinds[1]
+    KIND: tl.constexpr = CUT.kinds[2]
+    re, im = load_pair(x, block, R_OF_X, 0, TILE_OF_X, CUT.wide[0], KIND_OF_X)
+    re = turned(re, TURN).to(COMPUTE)
+    im = turned(im, TURN).to(COMPUTE)
+
+    # (2) Apply the function, the scaling, what is added, and the epilogue.
+    if CUT.conjugate:
+        im = -im
+    if FN is not None:
+        re, im = applied(FN, CUT.fn_complex, re, im)
+    if SCALE is not None:
+        re, im = times(re.to(SCALE), im.to(SCALE), scalar(alpha, SCALE), scalar(alpha_im, SCALE))
+        if c is not None:
+            c_re, c_im = load_pair(c, block, R, 2, TILE, CUT.wide[2], KIND_OF_C)
+            c_re = c_re.to(SCALE)
+            c_im = c_im.to(SCALE)
+            if C_FN is not None:
+                c_re, c_im = applied(C_FN, CUT.c_fn_complex, c_re, c_im)
+            c_re, c_im = times(c_re.to(SCALE), c_im.to(SCALE), scalar(beta, SCALE), scalar(beta_im, SCALE))
+            re += c_re
+            im += c_im
+    if EPILOGUE is not None:
+        re, im = applied(EPILOGUE, CUT.epilogue_complex, re, im)
+
+    # (3) Write it in D's order: once, or as the two rows of the matrix that multiplies a pair (re, im) by it.
+    offsets = tl.broadcast_to(spread_offsets(block, R, 3, RANK, CUT.wide[3]), TILE)
+    mask = tl.broadcast_to(spread_mask(block, R, 4, RANK), TILE)
+    if CUT.form == "plain":
+        store_pair(d, re, im, offsets, mask, RESULT, KIND, RANK)
+    elif CUT.form == "along":
+        factor_re = re
+        factor_im = -im
+        if CUT.negate:
+            factor_re = -factor_re
+            factor_im = -factor_im
+        store_pair(d, re, factor_im, offsets, mask, RESULT, KIND, RANK)
+        store_pair(d, im, factor_re, offsets + CUT.jump, mask, RESULT, KIND, RANK)
+    else:
+        store_pair(d, re, im, offsets, mask, RESULT, KIND, RANK)
+        if CUT.negate:
+            store_pair(d, im, -re, offsets + CUT.jump, mask, RESULT, KIND, RANK)
+        else:
+            store_pair(d, -im, re, offsets + CUT.jump, mask, RESULT, KIND, RANK)

@@ -1,0 +1,323 @@
+"""The family for complex numbers: a complex product is a real one with twice the modes of extent 2.
+
+A complex tensor is a real one with one more mode, innermost, of extent 2: its real and imaginary part. One operand, X,
+is expanded into a workspace where each of its elements is the matrix that multiplies a pair by it,
+
+    | x_re   x_im |
+    |-x_im   x_re |     rows: met by the other operand's re and im; columns: what they add to D's re and im
+
+and then D, seen as real, is a plain real contraction of the other operand Y, seen as real, with that workspace. Neither
+Y nor D is split into parts, and every real family applies, at the real rate: boxes, the library, split sums.
+Conjugation changes signs in the expansion, a complex alpha is multiplied into it.
+
+This is the four-product form. Three products would do, (x_re + x_im)(y_re + y_im) for one of them, in three quarters of
+the time; but then the smaller of D's two parts has the rounding errors of the larger, which nobody asked for, and both
+operands must be split. So no three-product form is made here.
+
+A real operand with a complex one needs no workspace at all: the pair is one more mode of m or of n. Where the vendor's
+library can take complex matrices, it multiplies those, staged where they do not lie so. Functions of complex values are
+applied where an operand is staged or expanded. An epilogue, and D where no product can be written into it as it lies,
+take one more pass: the product goes to a workspace, and a last step writes D from there.
+
+The family has no kernels of its own beside `pairs`: each product is planned by the other families.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from weft.plan.complex_views import (
+    A,
+    B,
+    Seen,
+    as_it_lies,
+    by_stride,
+    expanded,
+    product_of,
+    real_product,
+    result_matrix,
+    staged,
+    values,
+)
+from weft.plan.schedule import Candidates, Launch, Scalar, Target
+from weft.spec import Contraction, Mode, Role
+from weft.spec.arithmetic import dtype_name
+
+if TYPE_CHECKING:
+    from weft.kernels.pairs import Task
+    from weft.kernels.permute import PermuteSchedule
+    from weft.plan.planner import Choice
+
+NAME = "complex"
+
+KEPT = 2  # schedules of the product that are proposed for each way
+FINISH = 2  # place of the step that writes D
+
+_OTHERS = ("complex", "reduced", "staged")  # families that would stage or sum on their own
+
+
+class Step(NamedTuple):
+    """One pass over a tensor, and how it is to run."""
+
+    task: Task
+    schedule: PermuteSchedule
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ComplexSchedule:
+    """A step for each operand that is staged or expanded, one for D where it is finished, and the product's plan."""
+
+    steps: tuple[Step | None, Step | None, Step | None]  # for A, B and D
+    product: Choice
+    real: bool  # the product is one of real numbers
+    family: str = NAME
+
+    @property
+    def workspace_bytes(self) -> int:
+        own = sum(step.task.workspace_bytes for step in self.steps[:FINISH] if step is not None)
+        finish = self.steps[FINISH]
+        if finish is not None:
+            layout = finish.task.permutation.x
+            own += layout.shape[0] * layout.dtype.itemsize
+        return own + self.product.best.schedule.workspace_bytes
+
+    def __str__(self) -> str:
+        texts = [
+            f"{name} {_VERBS[step.task.form]} {step.task.permutation.text}"
+            for name, step in zip("AB", self.steps, strict=False)
+            if step is not None
+        ]
+        texts += ["D written last"] if self.steps[FINISH] is not None else []
+        kind = "real" if self.real else "complex"
+        return f"complex, {'; '.join((*texts, f'{kind} {self.product.best.schedule}'))}"
+
+
+_VERBS = {"plain": "as", "along": "expanded along", "across": "expanded across"}
+
+
+def supports(contraction: Contraction, target: Target) -> str | None:
+    arithmetic = contraction.arithmetic
+    if not arithmetic.product.is_complex:
+        return f"{dtype_name(arithmetic.product)} is not complex"
+    if contraction.extras:
+        return "functions of complex contractions take no operands or coordinates on the GPU yet"
+    if contraction.algebra is not None:
+        return f"the algebra {contraction.algebra.name} of complex numbers does not run on the GPU yet"
+    return None
+
+
+def schedules(contraction: Contraction, target: Target) -> Candidates:
+    from weft.errors import UnsupportedError
+    from weft.plan.planner import choose
+
+    found: list[ComplexSchedule] = []
+    excluded: dict[str, None] = {}
+    known: dict[Task, Step] = {}
+    for way in ways(contraction):
+        try:
+            product = choose(way.product, "triton", target, without=way.without)
+            steps = [known.get(task) or _step(task, target) if task is not None else None for task in way.tasks]
+        except UnsupportedError as error:
+            excluded[str(error)] = None
+            continue
+        known |= {step.task: step for step in steps if step is not None}
+        for at, ranked in enumerate(product.ranked[:KEPT]):
+            rest = (ranked, *product.ranked[at + 1 : KEPT])
+            chosen = replace(product, best=ranked, ranked=rest)
+            found.append(ComplexSchedule((steps[0], steps[1], steps[2]), chosen, way.real))
+    return Candidates(tuple(found), tuple(excluded))
+
+
+def predict(contraction: Contraction, schedule: ComplexSchedule, target: Target) -> float:
+    """Seconds of all steps."""
+    return schedule.product.best.seconds + sum(step.seconds for step in schedule.steps if step is not None)
+
+
+def build(contraction: Contraction, schedule: ComplexSchedule, target: Target) -> Launch:
+    return ComplexLaunch(schedule, target)
+
+
+class Way(NamedTuple):
+    """What is done to the operands and to D, and the product that is left."""
+
+    tasks: tuple[Task | None, Task | None, Task | None]  # for A, B and D
+    product: Contraction
+    real: bool
+    without: tuple[str, ...]  # families that the product is not planned with
+
+
+def ways(contraction: Contraction) -> Iterator[Way]:
+    """Every way to compute a contraction, each once."""
+    made: dict[Way, None] = {}
+    for finished in _finishes(contraction):
+        for order in _orders(contraction):
+            for x in (A, B):
+                for way in _real_ways(contraction, x, order, finished):
+                    made[way] = None
+            if contraction.arithmetic.precision == "ieee":
+                made.update(dict.fromkeys(_library_ways(contraction, order, finished)))
+    yield from made
+
+
+def _real_ways(contraction: Contraction, x: int, order: Sequence[Mode], finished: bool) -> Iterator[Way]:
+    """X expanded, in one of two layouts, and Y as it lies or staged along k; or neither where one of them is real."""
+    both = all(values(contraction, operand).is_complex for operand in (A, B))
+    for other in _views(contraction, 1 - x, order, along_only=True):
+        if both:
+            mine = [expanded(contraction, x, order, along_k, other.conjugate) for along_k in (True, False)]
+        else:
+            mine = _views(contraction, x, order, along_only=True)
+        for view in mine:
+            if not both and (view.conjugate or other.conjugate):
+                continue  # nothing of a real product conjugates
+            pair = (view, other) if x == A else (other, view)
+            result = result_matrix(contraction, pair) if finished else None
+            without = [name for name in _OTHERS if both or name != "staged"]
+            if finished and not _must_finish(contraction):
+                without += ["matrix", "vector"]  # those write D itself as well as a workspace
+            yield _way(pair, real_product(contraction, pair, result), result, True, tuple(without))
+
+
+def _library_ways(contraction: Contraction, order: Sequence[Mode], finished: bool) -> Iterator[Way]:
+    for a in _views(contraction, A, order):
+        for b in _views(contraction, B, order):
+            if not finished and a.task is None and b.task is None:
+                continue  # that is a plan of the library's own
+            result = result_matrix(contraction, (a, b)) if finished else None
+            without = (*_OTHERS, "boxes", "matrix", "vector")
+            yield _way((a, b), product_of(contraction, (a, b), result), result, False, without)
+
+
+def _way(
+    pair: tuple[Seen, Seen], product: Contraction, result: Seen | None, real: bool, without: tuple[str, ...]
+) -> Way:
+    return Way((pair[A].task, pair[B].task, result.task if result is not None else None), product, real, without)
+
+
+def _views(contraction: Contraction, operand: int, order: Sequence[Mode], along_only: bool = False) -> list[Seen]:
+    """An operand as it lies, unless a function is to be applied, and staged."""
+    found = [as_it_lies(contraction, operand), staged(contraction, operand, order, along_k=True)]
+    if not along_only and contraction.arithmetic.precision == "ieee":
+        found.append(staged(contraction, operand, order, along_k=False))
+    return [view for view in found if view is not None]
+
+
+def _orders(contraction: Contraction) -> list[tuple[Mode, ...]]:
+    """Orders of the modes of k that staged operands may have: A's and B's own."""
+    sums = contraction.of_role(Role.K)
+    return list(dict.fromkeys(by_stride(sums, operand) for operand in (A, B)))
+
+
+def _finishes(contraction: Contraction) -> list[bool]:
+    """Whether D is written by a step of its own."""
+    return [True] if _must_finish(contraction) else [False, True]
+
+
+def _must_finish(contraction: Contraction) -> bool:
+    """Whether something is left to be done that no product does."""
+    c, d, total = contraction.c, contraction.d, contraction.arithmetic.accumulate
+    if contraction.epilogue is not None or contraction.c_fn is not None or not d.dtype.is_complex:
+        return True
+    if d.dtype.itemsize < total.itemsize or (c is not None and not c.dtype.is_complex):
+        return True
+    return not any(values(contraction, operand).is_complex for operand in (A, B))
+
+
+def _step(task: Task, target: Target) -> Step:
+    from weft.errors import UnsupportedError
+    from weft.kernels import pairs
+
+    reason = pairs.reason_against(task)
+    if reason is not None:
+        raise UnsupportedError(reason)
+    return Step(task, *pairs.best(task, target))
+
+
+class ComplexLaunch:
+    """Stage and expand operands, multiply, finish D."""
+
+    def __init__(self, schedule: ComplexSchedule, target: Target) -> None:
+        from weft.kernels import pairs
+
+        self._schedule = schedule
+        self._steps = [
+            pairs.built(step.task, step.schedule, target) if step is not None else None for step in schedule.steps
+        ]
+        self._product = schedule.product.built()[1]
+        if (finish := schedule.steps[FINISH]) is not None:
+            self._result = finish.task.permutation.x
+        left = schedule.product.description
+        assert isinstance(left, Contraction)
+        forms = [step.task.form for step in schedule.steps if step is not None]
+        self._folds = forms != ["plain"] * len(forms) and left.arithmetic.product == left.arithmetic.accumulate
+        self.kernels = (
+            *getattr(self._product, "kernels", ()), *(step.launch for step in self._steps if step is not None)
+        )  # fmt: skip
+
+    def __call__(self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar) -> None:
+        alpha, beta = complex(alpha), complex(beta)
+        finish = self._steps[FINISH]
+        if finish is not None:
+            product = torch.empty(self._result.shape, dtype=self._result.dtype, device=d.device)
+            self._multiply(a, b, None, product, 1.0, 0.0)
+            finish(product, c, d, alpha, beta)
+        elif not self._schedule.real:
+            self._multiply(a, b, c, d, alpha, beta)
+        else:
+            self._real(a, b, c, d, alpha, beta)
+
+    def _real(self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: complex, beta: complex) -> None:
+        """The real product with complex factors: what it cannot multiply in is multiplied before or after."""
+        folded = alpha if alpha.imag and self._folds else 1
+        after = alpha if alpha.imag and not self._folds else 1
+        within = 1.0 if alpha.imag else alpha.real
+        if c is None or (after == 1 and not beta.imag):
+            self._multiply(a, b, c, d, within, beta.real, folded)
+        elif c.data_ptr() == d.data_ptr():
+            d.mul_(beta / after)
+            self._multiply(a, b, c, d, within, 1.0, folded)
+        else:
+            self._without_c._real(a, b, None, d, alpha, 0j)
+            d.add_(c, alpha=beta)
+            return
+        if after != 1:
+            d.mul_(after)
+
+    def _multiply(
+        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, folded: complex = 1
+    ) -> None:
+        operands = [a, b]
+        for at, step in enumerate(self._schedule.steps[:FINISH]):
+            if step is not None:
+                task = step.task
+                workspace = torch.empty(task.size, dtype=task.permutation.d.dtype, device=d.device)
+                factor = folded if task.form != "plain" else 1
+                if task.size:
+                    self._steps[at](operands[at], None, workspace, factor, 0)  # type: ignore[misc]
+                operands[at] = workspace
+        if self._schedule.real:
+            operands = [_parts(operand) for operand in operands]
+            c, d = _parts(c) if c is not None else None, _parts(d)
+        self._product(operands[A], operands[B], c, d, alpha, beta)
+
+    @cached_property
+    def _without_c(self) -> ComplexLaunch:
+        """The same product with nothing added to it; planned when first needed."""
+        from weft.plan.planner import choose
+
+        schedule = self._schedule
+        choice = schedule.product
+        bare = choose(replace(choice.description, c=None), "triton", choice.target, without=_OTHERS)
+        return ComplexLaunch(replace(schedule, product=bare), choice.target)
+
+
+def _parts(tensor: Tensor) -> Tensor:
+    """A complex tensor as the real one that it is in memory."""
+    return torch.view_as_real(tensor) if tensor.dtype.is_complex else tensor
