@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import torch
 
@@ -36,6 +36,12 @@ _FOLDS: dict[Binary, Binary] = {
 }
 
 
+class Combine(Protocol):
+    """Two blocks combined, in `out` where that is given."""
+
+    def __call__(self, p: torch.Tensor, q: torch.Tensor, /, out: torch.Tensor | None = None) -> torch.Tensor: ...
+
+
 class Operation:
     """`combine` or `reduce` of an algebra, on tensors of the accumulator's type that broadcast together."""
 
@@ -44,7 +50,7 @@ class Operation:
         self._function = function
         self._dtype = dtype
 
-    def __call__(self, p: torch.Tensor, q: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+    def __call__(self, p: torch.Tensor, q: torch.Tensor, /, out: torch.Tensor | None = None) -> torch.Tensor:
         """The function of two values, in `out` where that is given; it may be `p` or `q`."""
         if self.known is not None:
             return self.known(p, q, out=out)
@@ -60,6 +66,11 @@ class Operations:
         self.reduce = Operation(algebra.reduce, accumulate)
         known = self.reduce.known
         self._whole = None if known is None else _FOLDS.get(known)
+
+    def combining(self, a_left: bool) -> Combine:
+        """`combine` of blocks called left and right: its first value is A's, which may be on the right."""
+        combine = self.combine
+        return combine if a_left else lambda left, right, out=None: combine(right, left, out)
 
     @property
     def folds_in_one_pass(self) -> bool:

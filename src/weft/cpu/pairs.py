@@ -2,6 +2,8 @@
 
     table[k, batch, row, column] = combine(left[batch, row, k], right[batch, k, column])
 
+(or with the two exchanged, where A is on the right).
+
 A part of that table is made that stays in cache, reduced over k, and the next part is reduced with it. Where a block
 has few columns and many k the table lies the other way, k innermost.
 """
@@ -54,9 +56,16 @@ class PairProduct:
     """
 
     def __init__(
-        self, operations: Operations, part: Part, sums_inner: bool, table: torch.Tensor, partial: torch.Tensor
+        self,
+        operations: Operations,
+        a_left: bool,
+        part: Part,
+        sums_inner: bool,
+        table: torch.Tensor,
+        partial: torch.Tensor,
     ) -> None:
         self._operations = operations
+        self._combine = operations.combining(a_left)
         self._part = part
         self._sums_inner = sums_inner
         self._table = table
@@ -97,7 +106,7 @@ class PairProduct:
             values = left.as_strided((sums, batch, rows, 1), (x[2], x[0], x[1], 0), x_start)
             others = right.as_strided((sums, batch, 1, columns), (y[1], y[0], 0, y[2]), y_start)
         table = _shaped(self._table, shape) if self._table.numel() else None
-        return self._operations.combine(values, others, table).expand(shape)
+        return self._combine(values, others, table).expand(shape)
 
 
 def _part(tensor: torch.Tensor, start: tuple[int, ...], shape: tuple[int, ...]) -> torch.Tensor:

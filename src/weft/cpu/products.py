@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import torch
 
-from weft.cpu.algebra import Operation, operations
+from weft.cpu.algebra import Combine, Operation, operations
 from weft.cpu.algebra_forms import MatrixForm, matrix_form
 from weft.cpu.anatomy import Anatomy
 from weft.cpu.pairs import PairProduct
@@ -30,14 +30,14 @@ def multiplier(anatomy: Anatomy, schedule: CpuSchedule) -> Multiplier:
     algebra, accumulate = anatomy.contraction.algebra, anatomy.accumulate
     batched = schedule.block_size(anatomy.batch) > 1
     if algebra is not None:
-        known = operations(algebra, accumulate)
+        known, a_left = operations(algebra, accumulate), schedule.rows is Role.M
         if anatomy.elementwise:
-            return lambda table, partial: _combined(known.combine)
+            return lambda table, partial: _combined(known.combining(a_left))
         form = matrix_form(algebra, accumulate)
         if form is None:
             sums_inner = schedule.pairs == "k"
             part = schedule.part(accumulate.itemsize)
-            return lambda table, partial: PairProduct(known, part, sums_inner, table, partial)
+            return lambda table, partial: PairProduct(known, a_left, part, sums_inner, table, partial)
         product = _as_matrices(form, known.reduce, _batched if batched else _matrices)
     else:
         product = _sums_of_products(anatomy, schedule)
@@ -63,11 +63,11 @@ def _elements(accumulator: torch.Tensor, left: torch.Tensor, right: torch.Tensor
     torch.mul(left, right, out=accumulator)
 
 
-def _combined(combine: Operation) -> Multiply:
+def _combined(combine: Combine) -> Multiply:
     """The same in another algebra."""
 
     def product(accumulator: torch.Tensor, left: torch.Tensor, right: torch.Tensor, first: bool) -> None:
-        combine(left, right, accumulator)
+        combine(left, right, out=accumulator)
 
     return product
 

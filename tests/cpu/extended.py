@@ -1,0 +1,83 @@
+"""Contractions with extras and algebras under every schedule, tiny blocks among them, held against the oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+import weft
+from cpu.problems import TARGET, all_schedules
+from weft import cpu
+from weft.algebra import find
+from weft.cpu.schedule import CpuSchedule
+from weft.plan.options import HOOKS, Options, read_indices, read_operands, resolved
+from weft.plan.plan import Request
+from weft.spec import Contraction, Layout, parse
+from weft.testing import poisoned
+
+
+@dataclass
+class Extended:
+    """One call, its results made anew, poisoned and guarded, for each schedule."""
+
+    equation: str
+    a: torch.Tensor
+    b: torch.Tensor
+    c: torch.Tensor | None = None
+    out_layout: str = "contiguous"
+    options: dict[str, Any] = field(default_factory=dict)  # as `weft.contract` takes them
+
+    @property
+    def request(self) -> Request:
+        given = dict(self.options)
+        functions = tuple(given.pop(hook, None) for hook in HOOKS)
+        operands = read_operands(given.pop("operands", {}))
+        indices, algebra = read_indices(given.pop("indices", {})), find(given.pop("algebra", "plus_times"))
+        options = Options(functions=functions, operands=operands, indices=indices, algebra=algebra, **given)
+        return resolved(parse(self.equation), self.equation, self.a, self.b, options)
+
+    def results(self) -> Iterator[tuple[CpuSchedule, list[torch.Tensor]]]:
+        request = self.request
+        shape = tuple(self.expected()[0].shape)
+        dtypes = (request.d_dtype, *(request.outputs or ()))
+        guards = [poisoned(shape, dtype, layout=self.out_layout) for dtype in dtypes]
+        layouts = [Layout.of(guard.tensor) for guard in guards]
+        c = Layout.of(self.c) if self.c is not None else None
+        contraction = request.contraction(c, layouts[0], tuple(layouts[1:]))
+        assert cpu.supports(contraction, TARGET) is None
+        for schedule in all_schedules(contraction):
+            guards = [poisoned(shape, dtype, layout=self.out_layout) for dtype in dtypes]
+            d, *others = (guard.tensor for guard in guards)
+            launch = cpu.build(contraction, schedule, TARGET)
+            launch(self.a, self.b, self.c, d, 1, 1, self.extras(contraction, others))
+            for guard in guards:
+                guard.check_guards()
+            yield schedule, [d, *others]
+
+    def extras(self, contraction: Contraction, outputs: list[torch.Tensor]) -> tuple[torch.Tensor | None, ...]:
+        operands: Mapping[str, Any] = self.options.get("operands", {})
+        beside = (extra.name for extra in contraction.extras if extra.kind != "output")
+        return (*(operands[name][1] if name in operands else None for name in beside), *outputs)
+
+    def expected(self) -> list[torch.Tensor]:
+        found = weft.reference.contract(self.equation, self.a, self.b, c=self.c, **self.options)
+        return list(found) if isinstance(found, tuple) else [found]
+
+
+def check_exact(problem: Extended) -> None:
+    """Every schedule's results are the oracle's, converted: for values that no order of summation rounds."""
+    expected = problem.expected()
+    for schedule, results in problem.results():
+        for result, wanted in zip(results, expected, strict=True):
+            assert torch.equal(result, wanted.to(result.dtype)), schedule
+
+
+def check_close(problem: Extended, tolerance: float) -> None:
+    """Every schedule's results are the oracle's within `tolerance`, absolute and relative; infinities are equal."""
+    expected = problem.expected()
+    for schedule, results in problem.results():
+        for result, wanted in zip(results, expected, strict=True):
+            assert torch.allclose(result, wanted.to(result.dtype), rtol=tolerance, atol=tolerance), schedule
