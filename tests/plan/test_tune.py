@@ -93,6 +93,16 @@ def test_another_stride_type_or_function_is_another_key(tunings: list[Any]) -> N
     assert origin(weft.plan(EQUATION, A, B)) == "store"
 
 
+def test_operands_coordinates_and_algebras(tunings: list[Any]) -> None:
+    x, y, bias = torch.randn(60, 40), torch.randn(50, 40), torch.randn(50)
+    options: dict[str, Any] = {"operands": {"bias": ("j", bias)}, "indices": {"i": "i"}}
+    plan = weft.plan("ik,jk->ij", x, y, epilogue=lambda s, bias, i: s + bias - i, tune="measure", **options)
+    expected = x @ y.T + bias - torch.arange(60)[:, None]
+    assert torch.allclose(plan(x, y, operands={"bias": bias}), expected, atol=1e-3)
+    longest = weft.contract("ik,jk->ij", x, y, algebra="max_plus", tune="measure")
+    assert torch.equal(longest, (x[:, None] + y[None]).amax(2))
+
+
 def test_permutations(tunings: list[Any]) -> None:
     x = torch.randn(30, 40, 50)
     tuned = weft.plan_permute(x, "abc->cba", tune="measure")

@@ -13,6 +13,7 @@ from weft import cases
 from weft.cases import Case
 from weft.errors import UnsupportedError
 from weft.fn import Pointwise
+from weft.plan import winners
 from weft.spec import Layout
 from weft.spec.permutation import Permutation
 from weft.tune.oracle import applied, every_index, expected, offsets, result_modes
@@ -102,16 +103,29 @@ def test_operands_coordinates_and_further_outputs() -> None:
         assert bool(there.wrong(have + 1).all())
 
 
-@pytest.mark.parametrize("algebra", ["max_plus", "min_plus"])
-def test_algebras(algebra: str) -> None:
-    plan = weft.plan("ik,jk->ij", torch.randn(6, 9), torch.randn(7, 9), algebra=algebra, backend="reference")
+@pytest.mark.parametrize("added", [False, True])
+@pytest.mark.parametrize(
+    ("algebra", "dtype"),
+    [
+        *((name, torch.float32) for name in ("max_plus", "min_plus", "max_times", "min_max", "log")),
+        ("max_plus", torch.int32),
+        ("or_and", torch.bool),
+        ("gf2", torch.int32),
+    ],
+    ids=str,
+)
+def test_algebras(algebra: str, dtype: torch.dtype, added: bool) -> None:
+    a, b = (torch.zeros(shape, dtype=dtype) for shape in ((6, 9), (7, 9)))
+    c = torch.zeros(6, 7, dtype=dtype) if added else None
+    winners._generation += 1
+    plan = weft.plan("ik,jk->ij", a, b, c=c, algebra=algebra, backend="reference")
     problem = problem_of(plan.contraction)
     operands = problem.operands(1)
     problem.call(plan._first().launch)(*operands)
     (there,) = expected(problem, operands, all_coordinates(problem))
     have = flat(operands.d)[offsets(result_modes(problem), all_coordinates(problem), 3)]
     assert not bool(there.wrong(have).any())
-    assert bool(there.wrong(have + 1e-3).all())
+    assert bool(there.wrong(have ^ True if dtype is torch.bool else have + 1).all())
 
 
 def test_misaligned_and_strided_operands_lie_as_described() -> None:

@@ -109,7 +109,8 @@ def test_the_fastest_wins_and_is_stored(machine: Machine) -> None:
     assert recalled is not None
     assert (str(recalled.best.schedule), recalled.origin.source) == ("best", "store")
     assert recalled.ranked[0] == recalled.best
-    json.dumps(outcome.document(), allow_nan=False)
+    document = json.loads(json.dumps(outcome.document(), allow_nan=False))
+    assert (document["legal"], document["tried"], document["excluded"]) == (3, 3, [])
 
 
 def test_the_model_stands_where_the_difference_is_noise(machine: Machine) -> None:

@@ -3,8 +3,8 @@
 The record is JSON: `device`, `command`, `commit`, `date`, `effort`, `ended` ("finished" or "interrupted"), `skipped`
 (why cases have no part in it), and `cases`. A case has `group`, `name`, `equation`, `extents`, and either `failed`, or
 what `weft.tune.trials.Outcome.document` says: `model` and `winner` (each with `schedule`, `predicted`, `seconds` and
-the `samples` of the last round), `ratio` (the winner's time over the model's), `legal`, `tried`, `spent`, and `trials`
-with every candidate's verdict. A case whose winner was there already has `stored` true and no samples. Seconds
+the `samples` of the last round), `ratio` (the winner's time over the model's), `legal`, `tried`, `spent`, `excluded`
+(sentences), and `trials` with every candidate's verdict. A case whose winner was there already has `stored` true and no samples. Seconds
 throughout.
 """
 
@@ -168,6 +168,7 @@ def _stored(choice: Any, found: Any) -> dict[str, Any]:
         "legal": len(choice.ranked),
         "tried": 0,
         "spent": 0.0,
+        "excluded": list(found.excluded),
         "trials": [],
     }
 

@@ -85,7 +85,7 @@ class Outcome:
         return self.winner.best_known / self.model.best_known
 
     def document(self) -> dict[str, Any]:
-        """As JSON values: the model's choice, the winner, and every trial."""
+        """As JSON values: the model's choice, the winner, why rules excluded others, and every trial."""
         return {
             "model": self.model.document(),
             "winner": self.winner.document(),
@@ -93,6 +93,7 @@ class Outcome:
             "legal": self.legal,
             "tried": sum(trial.verdict in ("measured", "slow") for trial in self.trials),
             "spent": self.seconds,
+            "excluded": list(self.choice.excluded),
             "trials": [trial.document() for trial in self.trials],
         }
 
