@@ -101,7 +101,7 @@ def tile_access(layout: Layout | None, tensor: int, tiles: int, axes: Sequence[A
         return Access(0, WIDEST, LINE, LINE)
     size = layout.dtype.itemsize
     own = [axis for axis in axes if axis.present[tensor]]
-    width = max((min(axis.runs[tensor].length, layout.alignment // size) for axis in own), default=1)
+    width = max((min(*axis.runs[tensor], layout.alignment // size) for axis in own), default=1)
     stretch = max((axis.stretches[tensor] for axis in own), default=1)
     together = max(stretch, _together(own, tensor))
     return Access(

@@ -30,12 +30,17 @@ def spread_index(block, SIDE: tl.constexpr, I: tl.constexpr):
 
 
 @triton.jit
-def axis_offset(index, SIDE: tl.constexpr, I: tl.constexpr, TENSOR: tl.constexpr, WIDE: tl.constexpr):
-    """Offset of a flattened index along axis `I`: its mixed-radix digits, innermost first, times the strides."""
+def axis_offset(
+    index, SIDE: tl.constexpr, I: tl.constexpr, TENSOR: tl.constexpr, WIDE: tl.constexpr, FROM: tl.constexpr = 0
+):
+    """Offset of a flattened index along axis `I`: its mixed-radix digits, innermost first, times the strides.
+
+    `index` counts from digit `FROM` on; those before are none of it.
+    """
     AXIS: tl.constexpr = SIDE.axes[I]
     rest = index.to(tl.int64) if WIDE else index
     offset = rest * 0
-    for i in tl.static_range(len(AXIS.extents)):
+    for i in tl.static_range(FROM, len(AXIS.extents)):
         if i + 1 < len(AXIS.extents):
             offset += rest % AXIS.extents[i] * AXIS.strides[TENSOR][i]
             rest = rest // AXIS.extents[i]
@@ -45,25 +50,41 @@ def axis_offset(index, SIDE: tl.constexpr, I: tl.constexpr, TENSOR: tl.constexpr
 
 
 @triton.jit
-def in_runs(offset, LENGTH: tl.constexpr, DIVISOR: tl.constexpr):
-    """State what the division by extents hides from the compiler: see `geometry.Run`."""
-    return tl.max_contiguous(tl.multiple_of(offset, DIVISOR), LENGTH)
+def run_offset(index, SIDE: tl.constexpr, I: tl.constexpr, TENSOR: tl.constexpr, WIDE: tl.constexpr):
+    """The same of all indices of a tile, with a statement of what the division by extents hides from the compiler:
+    see `geometry.Run`.
+
+    The statement stands on the operation that makes the offset. On a value that a function is given, or gets from
+    another, it would be lost when the function is inlined.
+    """
+    AXIS: tl.constexpr = SIDE.axes[I]
+    LENGTH: tl.constexpr = AXIS.runs[TENSOR].length
+    DIVISOR: tl.constexpr = AXIS.runs[TENSOR].divisor
+    if len(AXIS.extents) < 2:
+        return axis_offset(index, SIDE, I, TENSOR, WIDE)
+    else:
+        rest = index.to(tl.int64) if WIDE else index
+        outer = axis_offset(rest // AXIS.extents[0], SIDE, I, TENSOR, WIDE, 1)
+        offset = rest % AXIS.extents[0] * AXIS.strides[TENSOR][0] + outer
+        return tl.max_contiguous(tl.multiple_of(offset, DIVISOR), LENGTH)
 
 
 @triton.jit
-def lane_offsets(block, lane, SIDE: tl.constexpr, TENSOR: tl.constexpr, WIDE: tl.constexpr):
-    """Offsets in one tensor of some lanes of a flattened tile side."""
+def lane_offsets(block, lane, SIDE: tl.constexpr, TENSOR: tl.constexpr, WIDE: tl.constexpr, WHOLE: tl.constexpr = False):
+    """Offsets in one tensor of some lanes of a flattened tile side; of all of them where `WHOLE`."""
     offset = lane * 0
     for i in tl.static_range(len(SIDE.axes)):
-        offset += axis_offset(lane_index(block, lane, SIDE, i), SIDE, i, TENSOR, WIDE)
+        if WHOLE and SIDE.axes[i].inner == 1:
+            offset += run_offset(lane_index(block, lane, SIDE, i), SIDE, i, TENSOR, WIDE)
+        else:
+            offset += axis_offset(lane_index(block, lane, SIDE, i), SIDE, i, TENSOR, WIDE)
     return offset
 
 
 @triton.jit
 def side_offsets(block, lane, SIDE: tl.constexpr, TENSOR: tl.constexpr, WIDE: tl.constexpr):
-    """Offsets in one tensor of all lanes of a flattened tile side, their contiguity stated to the compiler."""
-    RUN: tl.constexpr = SIDE.runs[TENSOR]
-    return in_runs(lane_offsets(block, lane, SIDE, TENSOR, WIDE), RUN.length, RUN.divisor)
+    """Offsets in one tensor of all lanes of a flattened tile side."""
+    return lane_offsets(block, lane, SIDE, TENSOR, WIDE, True)
 
 
 @triton.jit
@@ -100,9 +121,7 @@ def spread_axis(
 ):
     """Offsets along axis `I`, as its dimension of the tile."""
     AXIS: tl.constexpr = SIDE.axes[I]
-    RUN: tl.constexpr = AXIS.runs[TENSOR]
-    offset = axis_offset(spread_index(block, SIDE, I), SIDE, I, TENSOR, WIDE)
-    return along(in_runs(offset, RUN.length, RUN.divisor), AXIS.place, RANK)
+    return along(run_offset(spread_index(block, SIDE, I), SIDE, I, TENSOR, WIDE), AXIS.place, RANK)
 
 
 @triton.jit

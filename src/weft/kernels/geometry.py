@@ -27,7 +27,11 @@ MAX_DIVISOR = 16  # elements: beyond 16 bytes no access gets wider
 
 class Run(NamedTuple):
     """What the compiler is told of a vector of offsets: aligned groups of `length` are consecutive, and each group
-    starts at a multiple of `divisor` (both powers of two, in elements)."""
+    starts at a multiple of `divisor` (both powers of two, in elements).
+
+    A stretch of memory that no power of two divides is stated with the divisor 1: then no access gets wider by it,
+    and the compiler still sees along which axis neighbours lie.
+    """
 
     length: int
     divisor: int
@@ -170,23 +174,20 @@ def _axis(cut: Cut, inner: int, pitch: int, place: int, tensors: int) -> Axis:
 
 def _side_run(cuts: Sequence[Cut], tensor: int) -> Run:
     """The longest aligned run that the offsets of these cuts surely have, and the divisor of its starts."""
-    length = 1
-    if cuts and cuts[-1].modes and cuts[-1].modes[0].strides[tensor] == 1:
-        length = _run_length(cuts[-1], tensor)
-    divisor = MAX_DIVISOR
+    last = cuts[-1] if cuts else Cut((), 1)
+    stretch = _stretch(last, tensor)
+    # Largest power of two that divides both the tile and the stretch of memory before the first jump.
+    length = last.tile if stretch == last.extent else math.gcd(last.tile, stretch)
+    divisor, lies = MAX_DIVISOR, 1
     for cut in cuts:
         for mode in cut.modes:
             stride = mode.strides[tensor]
-            if cut is cuts[-1] and mode is cut.modes[0] and length > 1:
-                stride = length
-            divisor = math.gcd(divisor, stride)
+            within = cut is last and stride == lies and length > 1
+            lies *= mode.extent if within else 1
+            divisor = math.gcd(divisor, length if within else stride)
+    if length == 1 and stretch > 1:
+        return Run(1 << (min(last.tile, stretch).bit_length() - 1), 1)
     return Run(length, divisor)
-
-
-def _run_length(cut: Cut, tensor: int) -> int:
-    """Largest power of two that divides both the tile and the stretch of memory before the first jump."""
-    stretch = _stretch(cut, tensor)
-    return cut.tile if stretch == cut.extent else math.gcd(cut.tile, stretch)
 
 
 def _stretch(cut: Cut, tensor: int) -> int:
