@@ -34,6 +34,8 @@ _RATE = {
     torch.float32: 5.0e13,
     torch.float64: 5.8e13,
 }
+# The same of complex ones, in real flops: a complex multiply-add is eight.
+_RATE |= {torch.complex64: 5.3e13, torch.complex128: 5.6e13}
 _SWITCHES = (  # process-wide permissions of torch and what exactness needs of them
     "allow_tf32",
     "allow_fp16_reduced_precision_reduction",
@@ -90,13 +92,13 @@ def supports(contraction: Contraction, target: Target) -> str | None:
     forms = list(_forms(contraction))
     if not forms:
         return "the modes of some role do not lie together: this is no matrix product as it lies"
-    reasons = [_stride_reason(contraction, form) for form in forms]
+    reasons = [_reason(contraction, form) for form in forms]
     return None if None in reasons else reasons[0]
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:
-    fitting = [form for form in _forms(contraction) if _stride_reason(contraction, form) is None]
-    return Candidates(tuple(LibrarySchedule(form, flipped=_stride(form.n, 3) != 1) for form in fitting))
+    fitting = [form for form in _forms(contraction) if _reason(contraction, form) is None]
+    return Candidates(tuple(LibrarySchedule(form, _flipped(form)) for form in fitting))
 
 
 def predict(contraction: Contraction, schedule: LibrarySchedule, target: Target) -> float:
@@ -107,8 +109,9 @@ def predict(contraction: Contraction, schedule: LibrarySchedule, target: Target)
     processors = target.processors if target.processors > 1 else PROCESSORS
     share = min(max(1.0, processors / blocks), max(1.0, contraction.k / 256))  # long sums are split
     idle = math.ceil(blocks * share / processors) * processors / (blocks * share)
-    flops = 2.0 * blocks * TILE * TILE * contraction.k
-    rate = _RATE[contraction.arithmetic.product]
+    product = contraction.arithmetic.product
+    flops = (8.0 if product.is_complex else 2.0) * blocks * TILE * TILE * contraction.k
+    rate = _RATE[product]
     return LAUNCH + max(idle * flops / rate, compulsory_bytes(contraction) / MEMORY_RATE)
 
 
@@ -120,6 +123,7 @@ class LibraryLaunch:
     """The call of the library, with every tensor as the matrix that it is."""
 
     def __init__(self, contraction: Contraction, schedule: LibrarySchedule) -> None:
+        self._conjugate = contraction.conjugate_a, contraction.conjugate_b
         outer, rows, columns, depth = schedule.form
         batch = (outer,) if outer is not None else ()
         left, right = (0, 1)
@@ -135,6 +139,7 @@ class LibraryLaunch:
         self._result = _view((*batch, rows, columns), 3)
 
     def __call__(self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar) -> None:
+        a, b = (x.conj() if flag else x for x, flag in zip((a, b), self._conjugate, strict=True))
         left, right = (b, a) if self._flipped else (a, b)
         result = d.as_strided(*self._result)
         addend = c.as_strided(*self._addend) if c is not None else result
@@ -171,7 +176,7 @@ def _widens(contraction: Contraction) -> bool:
 
 
 def _accumulator(product: torch.dtype) -> torch.dtype:
-    return torch.float64 if product is torch.float64 else torch.float32
+    return product if product.is_complex or product is torch.float64 else torch.float32
 
 
 def _forms(contraction: Contraction) -> Iterator[Form]:
@@ -199,6 +204,31 @@ def _extent(mode: Mode | None) -> int:
 def _stride(mode: Mode | None, tensor: int) -> int:
     """Stride of a mode; 1 where there is none, as a mode of extent 1 may have any."""
     return mode.strides[tensor] if mode is not None else 1
+
+
+def _flipped(form: Form) -> bool:
+    return _stride(form.n, 3) != 1
+
+
+def _reason(contraction: Contraction, form: Form) -> str | None:
+    """Why a form cannot be asked of the library, in one sentence."""
+    for operand, flag in enumerate((contraction.conjugate_a, contraction.conjugate_b)):
+        if flag and not _conjugates(form, operand):
+            return f"{'AB'[operand]} is conjugated, which BLAS does to what it transposes only: torch would copy it"
+    return _stride_reason(contraction, form)
+
+
+def _conjugates(form: Form, operand: int) -> bool:
+    """Whether BLAS reads an operand transposed, seen from D's rows; it conjugates no other.
+
+    torch passes the transposed problem where D has contiguous rows, as it has here: the left operand is transposed
+    where it is contiguous along D's rows, the right one where it is contiguous along k.
+    """
+    if form.m is None or form.n is None or form.k is None:
+        return False
+    left = (operand == 0) is not _flipped(form)
+    near = (form.m, form.n)[operand] if left else form.k
+    return near.strides[operand] == 1
 
 
 def _stride_reason(contraction: Contraction, form: Form) -> str | None:
