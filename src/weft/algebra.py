@@ -43,7 +43,7 @@ class Algebra:
     >>> import torch, weft
     >>> longest = weft.Algebra(torch.add, torch.maximum, identity="lowest", name="longest path")
     >>> a, b = torch.tensor([[1., 5.]]), torch.tensor([[4.], [1.]])
-    >>> weft.contract("ik,kj->ij", a, b, algebra=longest, backend="reference")
+    >>> weft.contract("ik,kj->ij", a, b, algebra=longest)
     tensor([[6.]])
     """
 
