@@ -39,7 +39,7 @@ from weft.kernels.launch import (
 from weft.kernels.matrix import widened
 from weft.plan.schedule import Candidates, ExtendedLaunch, Extras, Launch, Scalar, Target
 from weft.spec import Contraction, Layout, Mode, Role
-from weft.spec.arithmetic import dtype_name
+from weft.spec.arithmetic import MATRIX_SUMS, dtype_name
 
 NAME = "boxes"
 
@@ -58,9 +58,16 @@ STRIP = 8  # rows of a block that one program adds the parts of
 
 # Flops per second with 16-bit elements and with 32-bit ones shortened to TF32. With the numbers above fitted on an H200
 # to 333 timed schedules: predictions are off by 18 % on average.
-_RATE = {2: 14.0e14, 4: 7.6e14}
+# One-byte elements: twice the rate of two, by data sheet.
+_RATE = {1: 28.0e14, 2: 14.0e14, 4: 7.6e14}
+_ACROSS = 2  # bytes of an element that matrix instructions also read across k from shared memory
 # Tiles (M, N, K), warps and stages, by bytes of an element.
 _TILES = {
+    1: (
+        (128, 256, 128, 8, 4), (256, 128, 128, 8, 4), (128, 256, 128, 8, 3), (128, 128, 128, 8, 4),
+        (128, 128, 128, 4, 4), (256, 64, 128, 8, 4), (64, 256, 128, 8, 4), (128, 64, 128, 4, 4), (64, 128, 128, 4, 4),
+        (256, 32, 128, 8, 4), (128, 32, 128, 4, 5), (64, 64, 128, 4, 4), (128, 128, 64, 4, 4),
+    ),
     2: (
         (128, 256, 64, 8, 4), (256, 128, 64, 8, 4), (128, 256, 64, 8, 3), (128, 128, 64, 8, 4), (128, 128, 64, 4, 4),
         (128, 128, 64, 4, 3), (256, 64, 64, 8, 4), (64, 256, 64, 8, 4), (128, 64, 64, 4, 4), (64, 128, 64, 4, 4),
@@ -148,7 +155,7 @@ class BoxesSchedule:
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:
-    reason = common_reasons(contraction)
+    reason = common_reasons(contraction, target)
     if reason is not None:
         return reason
     if contraction.algebra is not None:
@@ -159,10 +166,10 @@ def supports(contraction: Contraction, target: Target) -> str | None:
         return "the device has no tensor memory accelerator"
     if {contraction.a.dtype, contraction.b.dtype} != {product}:
         return f"A and B are not stored as {dtype_name(product)}, which they are multiplied in"
-    if product not in (torch.float16, torch.bfloat16) and arithmetic.precision != "tf32":
+    if product not in MATRIX_SUMS and arithmetic.precision != "tf32":
         return f"{arithmetic.precision} products of {dtype_name(product)} have no matrix instruction that takes boxes"
-    if arithmetic.accumulate is not torch.float32:
-        return f"products are added in float32, not in {dtype_name(arithmetic.accumulate)}"
+    if arithmetic.accumulate is not MATRIX_SUMS.get(product, torch.float32):
+        return f"products of {dtype_name(product)} are not added in {dtype_name(arithmetic.accumulate)} there"
     if min(contraction.m, contraction.n, contraction.k) < LEAST_SIDE:
         return f"m={contraction.m}, n={contraction.n} or k={contraction.k} is shorter than a matrix instruction"
     if contraction.a.alignment < BOX_ALIGNMENT or contraction.b.alignment < BOX_ALIGNMENT:
@@ -227,20 +234,21 @@ def build(contraction: Contraction, schedule: BoxesSchedule, target: Target) -> 
     runs = {schedule.a.outer: tile_m, schedule.b.outer: tile_n, (schedule.k,): tile_k}
     boxes = (_box(contraction.a, A, schedule.a, runs), _box(contraction.b, B, schedule.b, runs))
     c, d, pointers = contraction.c, contraction.d, pointer_layouts(contraction)
+    real = contraction.arithmetic.accumulate.is_floating_point
     if cut.splits == 1:
         multiply = KernelLaunch(
-            boxes_kernel, (*boxes, c, d, None), constants, True, target, cut.programs, schedule.warps, schedule.stages,
+            boxes_kernel, (*boxes, c, d, None), constants, real, target, cut.programs, schedule.warps, schedule.stages,
             pointers,
         )  # fmt: skip
         return BoxesLaunch(boxes, multiply)
     parts = Layout.contiguous((cut.blocks * cut.splits, *schedule.tile[:2]), contraction.arithmetic.accumulate)
     multiply = KernelLaunch(
-        boxes_kernel, (*boxes, None, None, parts), constants, True, target, cut.programs, schedule.warps,
+        boxes_kernel, (*boxes, None, None, parts), constants, real, target, cut.programs, schedule.warps,
         schedule.stages, pointers,
     )  # fmt: skip
     finishing = finishing_constants(contraction, cut, STRIP)
     strips = cut.blocks * (cut.m.tile // STRIP)
-    combine = KernelLaunch(combine_kernel, (parts, c, d), finishing, True, target, strips, 4, 1, pointers)
+    combine = KernelLaunch(combine_kernel, (parts, c, d), finishing, real, target, strips, 4, 1, pointers)
     return BoxesLaunch(boxes, multiply, combine, parts)
 
 
@@ -320,8 +328,8 @@ def _readings(contraction: Contraction, operand: int, k: Mode) -> Iterator[Readi
             continue
         if any(step <= 0 or step * size % BOX_ALIGNMENT for step in steps[:-1]):
             continue
-        if size == 4 and inner == outer:
-            continue  # TF32 matrix instructions read both operands along k from shared memory only
+        if size != _ACROSS and inner == outer:
+            continue  # other matrix instructions read both operands along k from shared memory only
         yield Reading(tuple(groups), outer, along_k=inner == (k,))
 
 

@@ -119,7 +119,8 @@ def boxes_kernel(
             if CUT.widen:
                 x = x.to(ACCUMULATE)
                 y = y.to(ACCUMULATE)
-            acc = tl.dot(x, y, acc, input_precision=PRECISION, out_dtype=ACCUMULATE)
+            # fp8 products of one step may be added with fewer digits, those of different steps may not.
+            acc = tl.dot(x, y, acc, input_precision=PRECISION, max_num_imprecise_acc=K.tile, out_dtype=ACCUMULATE)
 
         # (4) Leave the part or finish the block, in two halves: what those are staged in fits beside the boxes.
         halves = tl.permute(tl.reshape(acc, (M.tile, 2, N.tile // 2)), (0, 2, 1))

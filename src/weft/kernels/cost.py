@@ -40,6 +40,9 @@ SECTOR, LINE, WIDEST = 32, 128, 16  # bytes
 
 # Flops per second, by product type and precision.
 _MATRIX_RATE = {
+    (torch.int8, "ieee"): 1.2e15,  # of one-byte types twice that of two bytes, by data sheet
+    (torch.float8_e4m3fn, "ieee"): 1.2e15,
+    (torch.float8_e5m2, "ieee"): 1.2e15,
     (torch.float16, "ieee"): 6.0e14,
     (torch.bfloat16, "ieee"): 6.0e14,
     (torch.float32, "tf32"): 2.0e14,

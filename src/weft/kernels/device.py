@@ -154,16 +154,22 @@ def spread_mask(block, SIDE: tl.constexpr, TENSOR: tl.constexpr, RANK: tl.conste
 
 
 @triton.jit
+def load_or_zero(pointers, mask):
+    """What lies there, zero where the mask is false. The zero is of the pointers' type: no integer converts to fp8."""
+    return tl.load(pointers, mask=mask, other=tl.zeros((), pointers.dtype.scalar.element_ty))
+
+
+@triton.jit
 def load_tile(pointers, row_mask, column_mask, ROWS_EXACT: tl.constexpr, COLUMNS_EXACT: tl.constexpr):
     """A tile by pointers, zero outside the masks; no mask where the tiles end with the extents."""
     if ROWS_EXACT and COLUMNS_EXACT:
         return tl.load(pointers)
     elif ROWS_EXACT:
-        return tl.load(pointers, mask=column_mask[None, :], other=0)
+        return load_or_zero(pointers, column_mask[None, :])
     elif COLUMNS_EXACT:
-        return tl.load(pointers, mask=row_mask[:, None], other=0)
+        return load_or_zero(pointers, row_mask[:, None])
     else:
-        return tl.load(pointers, mask=row_mask[:, None] & column_mask[None, :], other=0)
+        return load_or_zero(pointers, row_mask[:, None] & column_mask[None, :])
 
 
 @triton.jit
@@ -201,7 +207,7 @@ def gathered_one(
     if POINTER < 0:
         return tl.cast(offsets, tl.int64 if ENTRIES[I][2] else tl.int32)
     else:
-        return tl.load(pointers[POINTER] + offsets, mask=MASK(place, CUT, TENSOR), other=0)
+        return load_or_zero(pointers[POINTER] + offsets, MASK(place, CUT, TENSOR))
 
 
 @triton.jit
@@ -237,7 +243,7 @@ def finish(
         value = value * scalar(alpha, acc.dtype)
     if c is not None:
         offsets_c = tl.broadcast_to(OFFSETS(place, CUT, 2), acc.shape)
-        addend = tl.load(c + offsets_c, mask=mask, other=0).to(acc.dtype)
+        addend = load_or_zero(c + offsets_c, mask).to(acc.dtype)
         if C_FN is not None:
             addend = C_FN(addend, *gathered(pointers, place, BESIDE_C, CUT, OFFSETS, MASK)).to(acc.dtype)
         if REDUCE is None:

@@ -19,9 +19,11 @@ from weft.kernels.beside import beside
 from weft.kernels.geometry import TENSORS, Cut
 from weft.plan.schedule import ResourceError, Scalar, Target
 from weft.spec import Contraction, Layout, Mode
-from weft.spec.arithmetic import dtype_name
+from weft.spec.arithmetic import FP8, dtype_name
 
 TRITON_TYPES = {
+    torch.float8_e4m3fn: tl.float8e4nv,
+    torch.float8_e5m2: tl.float8e5,
     torch.float16: tl.float16,
     torch.bfloat16: tl.bfloat16,
     torch.float32: tl.float32,
@@ -41,7 +43,7 @@ LONGEST_TILE = 4096  # no tile is longer along one axis
 MOST_PROGRAMS = 2**31 - 1  # grid x; y and z are not used, they stop at 65535
 
 
-def common_reasons(contraction: Contraction) -> str | None:
+def common_reasons(contraction: Contraction, target: Target) -> str | None:
     """Why no Triton kernel of weft can compute this, in one sentence; None where nothing stands against it."""
     arithmetic = contraction.arithmetic
     layouts = [layout for layout in (contraction.a, contraction.b, contraction.c, contraction.d) if layout]
@@ -51,6 +53,8 @@ def common_reasons(contraction: Contraction) -> str | None:
             return f"{dtype_name(dtype)} does not run on the GPU yet"
         if dtype not in TRITON_TYPES:
             return f"{dtype_name(dtype)} has no Triton type here"
+        if dtype in FP8 and not (target.kind == "interpreter" or (target.kind == "cuda" and target.capability >= 89)):
+            return f"{dtype_name(dtype)} needs a CUDA device of compute capability 8.9 or more"
     return None
 
 

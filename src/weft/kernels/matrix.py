@@ -47,6 +47,7 @@ from weft.spec.arithmetic import dtype_name
 NAME = "matrix"
 
 LEAST_SIDE = 16  # tl.dot takes no smaller tile
+LEAST_DEPTH = 32  # bytes of k
 STRIP = 8  # rows of a block that one program adds the parts of
 LEAST_STEPS = 4  # of a split sum: fewer are not worth a second kernel
 
@@ -130,18 +131,20 @@ _DOUBLE = (
     TileShape(32, 64, 16, 4, 3), TileShape(32, 32, 16, 4, 3), TileShape(16, 128, 16, 4, 3),
     TileShape(128, 16, 16, 4, 3), TileShape(16, 16, 32, 4, 3),
 )  # fmt: skip
-_SHAPES = {2: _HALF, 4: _SINGLE, 8: _DOUBLE}
+# As many bytes of k as with two; an instruction takes 32 of them.
+_BYTE = tuple(dict.fromkeys(shape._replace(k=min(2 * shape.k, 128)) for shape in _HALF))
+_SHAPES = {1: _BYTE, 2: _HALF, 4: _SINGLE, 8: _DOUBLE}
 _SPLITS = (16, 8, 32, 4)  # lengths of A's (or B's) own run where a side needs two
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:
-    reason = common_reasons(contraction)
+    reason = common_reasons(contraction, target)
     if reason is not None:
         return reason
     if contraction.algebra is not None:
         return f"no matrix instruction computes in the algebra {contraction.algebra.name}"
     product = contraction.arithmetic.product
-    if not product.is_floating_point:
+    if not product.is_floating_point and (product, contraction.arithmetic.accumulate) != (torch.int8, torch.int32):
         return f"{dtype_name(product)} products have no matrix instruction here"
     if product.itemsize < 4 and contraction.arithmetic.accumulate is torch.float64:
         return f"no matrix instruction adds {dtype_name(product)} products in float64"
@@ -161,7 +164,7 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
         if reason is not None:
             excluded[reason] = None
             continue
-        depth = min(shape.k, max(LEAST_SIDE, _power_of_two(contraction.k)))
+        depth = min(shape.k, max(LEAST_SIDE, LEAST_DEPTH // size, _power_of_two(contraction.k)))
         stages = min(shape.stages, max(2, -(-contraction.k // depth)))  # no more than there are steps
         for m in _cuts(m_modes, A, shape.m):
             for n in _cuts(n_modes, B, shape.n):

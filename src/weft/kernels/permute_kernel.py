@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from weft.kernels.device import scalar, spread_mask, spread_offsets
+from weft.kernels.device import load_or_zero, scalar, spread_mask, spread_offsets
 
 
 @triton.jit(do_not_specialize=["alpha", "beta"])
@@ -33,7 +33,7 @@ def permute_kernel(
         block = block.to(tl.int64)
 
     # (1) Read the block, each element of the source once.
-    value = tl.load(x + spread_offsets(block, R, 0, RANK, CUT.wide[0]), mask=spread_mask(block, R, 0, RANK), other=0)
+    value = load_or_zero(x + spread_offsets(block, R, 0, RANK, CUT.wide[0]), spread_mask(block, R, 0, RANK))
 
     # (2) Apply the function, the scaling and what is added.
     if FN is not None:
@@ -47,7 +47,7 @@ def permute_kernel(
         value = value.to(SCALE) * scalar(alpha, SCALE)
         if c is not None:
             offsets_c = spread_offsets(block, R, 2, RANK, CUT.wide[2])
-            addend = tl.load(c + offsets_c, mask=spread_mask(block, R, 2, RANK), other=0)
+            addend = load_or_zero(c + offsets_c, spread_mask(block, R, 2, RANK))
             value += addend.to(SCALE) * scalar(beta, SCALE)
 
     # (3) Write it in D's order.

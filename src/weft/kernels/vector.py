@@ -68,7 +68,7 @@ _TILES = ((1024, 1), (512, 4), (256, 8), (64, 32), (64, 64), (16, 128), (4, 512)
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:
-    reason = common_reasons(contraction)
+    reason = common_reasons(contraction, target)
     if reason is not None:
         return reason
     if contraction.arithmetic.precision != "ieee":

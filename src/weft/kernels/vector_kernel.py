@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from weft.kernels.device import ANY, finish, gathered, gathered_step, spread_mask, spread_offsets
+from weft.kernels.device import ANY, finish, gathered, gathered_step, load_or_zero, spread_mask, spread_offsets
 
 
 @triton.jit
@@ -91,8 +91,8 @@ def vector_kernel(
         k_block = step.to(tl.int64) if CUT.wide_index else step
         # (2.1) Load both operands, each along the axes it has, and apply the functions in the product type.
         at = (block, k_block)
-        x = tl.load(a + tile_offsets(at, CUT, 0), mask=tile_mask(at, CUT, 0), other=0).to(PRODUCT)
-        y = tl.load(b + tile_offsets(at, CUT, 1), mask=tile_mask(at, CUT, 1), other=0).to(PRODUCT)
+        x = load_or_zero(a + tile_offsets(at, CUT, 0), tile_mask(at, CUT, 0)).to(PRODUCT)
+        y = load_or_zero(b + tile_offsets(at, CUT, 1), tile_mask(at, CUT, 1)).to(PRODUCT)
         if A_FN is not None:
             x = A_FN(x, *gathered_step(beside_a, pointers, at, BESIDE_A, K, CUT, tile_offsets, tile_mask)).to(PRODUCT)
         if B_FN is not None:

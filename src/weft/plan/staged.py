@@ -19,7 +19,7 @@ from torch import Tensor
 
 from weft.plan.schedule import Candidates, Launch, Scalar, Target
 from weft.spec import Contraction, Layout, Mode, Role, Strides, canonical
-from weft.spec.arithmetic import dtype_name
+from weft.spec.arithmetic import MATRIX_SUMS, dtype_name
 from weft.spec.canonical import merged
 from weft.spec.permutation import Permutation
 
@@ -153,9 +153,10 @@ def _ways(contraction: Contraction) -> Iterator[Stages]:
 
 def _in_boxes(contraction: Contraction, target: Target) -> bool:
     """Whether staged operands can be read in boxes, which is faster than gathering them."""
-    half = contraction.arithmetic.product in (torch.float16, torch.bfloat16)
-    short = contraction.arithmetic.accumulate is torch.float32 and (half or contraction.arithmetic.precision == "tf32")
-    return target.kind in ("cuda", "interpreter") and target.capability >= 90 and short
+    arithmetic = contraction.arithmetic
+    short = arithmetic.precision == "tf32" and arithmetic.accumulate is torch.float32
+    stored = MATRIX_SUMS.get(arithmetic.product) is arithmetic.accumulate
+    return target.kind in ("cuda", "interpreter") and target.capability >= 90 and (short or stored)
 
 
 def _matrix(contraction: Contraction, operand: int, sums: Sequence[Mode], along_k: bool) -> Stage | None:
@@ -169,6 +170,8 @@ def _matrix(contraction: Contraction, operand: int, sums: Sequence[Mode], along_
     if not along_k:
         nearest = _by_stride(contraction.modes, operand)[:1]
         if not nearest or nearest[0].role is Role.K or contraction.arithmetic.precision != "ieee":
+            return None
+        if contraction.arithmetic.product.itemsize == 1:
             return None
     rows, row = (outer, sums) if along_k else (sums, outer)
     name = "·".join(mode.name for mode in (*reversed(batch), *reversed(rows), *reversed(row)))

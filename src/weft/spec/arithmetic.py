@@ -29,6 +29,14 @@ _ACCUMULATORS: dict[torch.dtype, tuple[torch.dtype, ...]] = {
     torch.int32: (torch.int32, torch.int64),
     torch.int64: (torch.int64,),
 }
+# In what matrix instructions add products of elements as they are stored.
+MATRIX_SUMS = {
+    torch.float16: torch.float32,
+    torch.bfloat16: torch.float32,
+    torch.float8_e4m3fn: torch.float32,
+    torch.float8_e5m2: torch.float32,
+    torch.int8: torch.int32,
+}
 # Truth values have no sum of products; other algebras keep them or count in integers.
 _ACCUMULATORS_OF_BOOL = (torch.bool, torch.int32, torch.int64)
 # What holds the sums of types that do not.
