@@ -14,7 +14,7 @@ import torch
 
 import weft
 from tune_problems import CPU, choice_of, described
-from weft.errors import UnsupportedError
+from weft.errors import UnsupportedError, WorkspaceError
 from weft.plan import winners
 from weft.plan.planner import Choice
 from weft.plan.schedule import Origin, Ranked, ResourceError
@@ -221,6 +221,15 @@ def test_a_candidate_that_loses_the_device_is_noted_before_the_error_leaves(
     monkeypatch.setattr(tuner._Session, "_fails", fails)
     assert str(tune(given).winner.schedule) == "model"
     assert "raises" not in machine.ran
+
+
+def test_too_little_memory_is_said_in_bytes(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> None:
+    def exhausted(self: Any, seed: int) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("weft.tune.problem.Problem.operands", exhausted)
+    with pytest.raises(WorkspaceError, match=f"tensors of {4 * (30 + 35 + 42)} bytes"):
+        tune(choice(Made("model", 30e-6), Made("best", 10e-6)))
 
 
 def test_again_forgets_the_journal(machine: Machine) -> None:

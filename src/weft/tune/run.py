@@ -1,11 +1,11 @@
 """Tuning many descriptions, one after the other, while the next ones are being compiled; and the record of it.
 
-The record is JSON: `device`, `command`, `commit`, `date`, `effort`, `ended` ("finished" or "interrupted"), `skipped`
-(why cases have no part in it), and `cases`. A case has `group`, `name`, `equation`, `extents`, and either `failed`, or
-what `weft.tune.trials.Outcome.document` says: `model` and `winner` (each with `schedule`, `predicted`, `seconds` and
-the `samples` of the last round), `ratio` (the winner's time over the model's), `legal`, `tried`, `spent`, `excluded`
-(sentences), and `trials` with every candidate's verdict. A case whose winner was there already has `stored` true and no samples. Seconds
-throughout.
+The record is JSON: `device`, `command`, `commit`, `date`, `effort`, `ended` ("finished", "interrupted", or that the
+device was lost), `skipped` (why cases have no part in it), and `cases`. A case has `group`, `name`, `equation`,
+`extents`, and either `failed`, or what `weft.tune.trials.Outcome.document` says: `model` and `winner` (each with
+`schedule`, `predicted`, `seconds` and the `samples` of the last round), `ratio` (the winner's time over the model's),
+`legal`, `tried`, `spent`, `excluded` (sentences), and `trials` with every candidate's verdict. A case whose winner was
+there already has `stored` true and no samples. Seconds throughout.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from weft.errors import UnsupportedError, WeftError
+from weft.errors import UnsupportedError, WeftError, WorkspaceError
 from weft.plan import winners
 from weft.plan.planner import Choice, families
 from weft.plan.schedule import Origin, ResourceError, Target
@@ -27,7 +27,7 @@ from weft.tune.compiling import Compiler
 from weft.tune.inputs import Rotation, cache_bytes, memory_bytes, rotation
 from weft.tune.journal import Journal
 from weft.tune.judge import Judge
-from weft.tune.problem import Operands, Problem, is_empty
+from weft.tune.problem import Operands, Problem, described_bytes, is_empty
 from weft.tune.progress import quiet, shown
 from weft.tune.trials import Effort, Outcome, Trial, candidates
 
@@ -70,7 +70,7 @@ def tune(
 
     `compiler`, where given, may have begun to compile what `candidates` names. `again` forgets what an interrupted
     tuning of the same description has measured. Raises `UnsupportedError` for an empty description, while a CUDA graph
-    is being captured, and where no candidate computes the right thing.
+    is being captured, and where no candidate computes the right thing; `WorkspaceError` where memory is too short.
     """
     effort = effort or Effort()
     device = choice.target.device
@@ -135,8 +135,12 @@ class _Session:
         self._rooms = {room.NAME: room for room in families(self.choice.description, self.choice.backend)}
         self._problem = Problem(self.choice.description, self.choice.target.device)
         compiled = [(trial, self.compiler.submit(self.choice.description, trial.schedule)) for trial in self.trials]
-        self._sets = self._inputs()
-        self._judge = Judge(self._problem, Operands(*self._sets.sets[0]), self.effort.seed)
+        try:
+            self._sets = self._inputs()
+            self._judge = Judge(self._problem, Operands(*self._sets.sets[0]), self.effort.seed)
+        except torch.OutOfMemoryError:
+            size = described_bytes(self.choice.description)
+            raise WorkspaceError(f"too little memory to measure candidates on tensors of {size} bytes") from None
         for done, (trial, reason) in enumerate(_as_they_come(compiled)):
             self.report(str(trial.schedule), done, len(self.trials))
             self._try(trial, reason)
