@@ -146,8 +146,9 @@ def supports(contraction: Contraction, target: Target) -> str | None:
     product = contraction.arithmetic.product
     if not product.is_floating_point and (product, contraction.arithmetic.accumulate) != (torch.int8, torch.int32):
         return f"{dtype_name(product)} products have no matrix instruction here"
-    if product.itemsize < 4 and contraction.arithmetic.accumulate is torch.float64:
-        return f"no matrix instruction adds {dtype_name(product)} products in float64"
+    narrowest = min((contraction.a.dtype, contraction.b.dtype, product), key=lambda dtype: dtype.itemsize)
+    if narrowest.itemsize < 4 and contraction.arithmetic.accumulate is torch.float64:
+        return f"no matrix instruction adds products of {dtype_name(narrowest)} in float64"
     if min(contraction.m, contraction.n) < 2 and contraction.batch > 1:
         return "m or n is 1 in a batch: nothing for a matrix instruction to share"
     return None
