@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from weft.kernels.algebra import algebra_constants, over_axis
-from weft.kernels.cost import Work, direct_seconds, function_seconds, tile_access
+from weft.kernels.algebra_constants import algebra_constants, over_axis, product_slots
+from weft.kernels.cost import ISSUE_RATE, Work, direct_seconds, function_seconds, tile_access
 from weft.kernels.geometry import (
     TENSORS,
     A,
@@ -124,9 +124,15 @@ def predict(contraction: Contraction, schedule: VectorSchedule, target: Target) 
             a.bytes // contraction.a.dtype.itemsize,
             b.bytes // contraction.b.dtype.itemsize,
             blocks * cut.r.tile,
-        ),
+        )
+        + _algebra_seconds(contraction, blocks * steps * cut.r.tile * cut.k.tile),
     )
     return direct_seconds(contraction, target, work)
+
+
+def _algebra_seconds(contraction: Contraction, products: int) -> float:
+    """What products in another algebra take beyond a multiplication and a sum, were all processors equally busy."""
+    return 0.0 if contraction.algebra is None else products * product_slots(contraction) / ISSUE_RATE
 
 
 def build(contraction: Contraction, schedule: VectorSchedule, target: Target) -> KernelLaunch:

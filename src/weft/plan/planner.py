@@ -22,6 +22,7 @@ FAMILIES = {
         "weft.kernels.library",
         "weft.kernels.boxes",
         "weft.kernels.matrix",
+        "weft.kernels.algebra",
         "weft.kernels.vector",
         "weft.plan.reduced",
         "weft.plan.staged",

@@ -1,0 +1,210 @@
+"""The register-blocked kernel: any algebra, lane by lane, each thread with a small tile of D in its registers.
+
+The block of D is a tensor (RM, RN, PM, PN), whose two last dimensions are the threads and the two first the registers
+of each: Triton gives threads to the last dimensions first. Tiles of A and B pass through shared memory, and every
+thread reads the rows and columns that it needs of a few steps of k at once; products of one step are then free of
+anything but arithmetic. What lies past the end of k is the identity, in one last step of its own.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from weft.kernels.device import batch_offset, gathered, gathered_step, load_tile, side_mask, side_offsets
+from weft.kernels.matrix_kernel import a_mask, a_offsets, locate, part_offsets, store_block
+
+
+@triton.jit
+def n_offsets(place, CUT: tl.constexpr, TENSOR: tl.constexpr):
+    """Offsets in a tensor of a tile of B, (batch, n, k), rows along n."""
+    N: tl.constexpr = CUT.n
+    K: tl.constexpr = CUT.k
+    BATCH: tl.constexpr = CUT.batch
+    WIDE: tl.constexpr = CUT.wide[TENSOR]
+    offsets = batch_offset(place[0], BATCH, TENSOR, WIDE)
+    if N.present[TENSOR]:
+        offsets = offsets + side_offsets(place[1], tl.arange(0, N.tile), N, TENSOR, WIDE)[:, None]
+    if K.present[TENSOR]:
+        offsets = offsets + side_offsets(place[2], tl.arange(0, K.tile), K, TENSOR, WIDE)[None, :]
+    return offsets
+
+
+@triton.jit
+def n_mask(place, CUT: tl.constexpr, TENSOR: tl.constexpr):
+    """Which of them exist."""
+    N: tl.constexpr = CUT.n
+    K: tl.constexpr = CUT.k
+    mask = place[0] >= 0
+    if N.present[TENSOR] and not N.exact:
+        mask = mask & side_mask(place[1], tl.arange(0, N.tile), N)[:, None]
+    if K.present[TENSOR] and not K.exact:
+        mask = mask & side_mask(place[2], tl.arange(0, K.tile), K)[None, :]
+    return mask
+
+
+@triton.jit
+def columns(tile, LOG: tl.constexpr):
+    """A tile (.., 2^LOG) as a tuple of tensors without its last dimension. Which stands where matters not, as long as
+    it is the same for all."""
+    W: tl.constexpr = tile.shape[0]
+    X: tl.constexpr = tile.shape[1]
+    Y: tl.constexpr = tile.shape[2]
+    Z: tl.constexpr = tile.shape[3]
+    parts = (tile,)
+    for level in tl.static_range(LOG):
+        halves = ()
+        for i in tl.static_range(len(parts)):
+            even, odd = tl.split(tl.reshape(parts[i], (W, X, Y, Z, 1 << (LOG - 1 - level), 2)))
+            halves += (even, odd)
+        parts = halves
+    found = ()
+    for i in tl.static_range(len(parts)):
+        found += (tl.reshape(parts[i], (W, X, Y, Z)),)
+    return found
+
+
+@triton.jit
+def step_of(
+    acc, x, y, inside, CUT: tl.constexpr, COMBINE: tl.constexpr, REDUCE: tl.constexpr, IDENTITY: tl.constexpr,
+    MASKED: tl.constexpr,
+):  # fmt: skip
+    """The accumulator with the products of some steps along k, of tiles x (TILE_M, TILE_K) and y (TILE_N, TILE_K)."""
+    RM: tl.constexpr = CUT.held[0]
+    RN: tl.constexpr = CUT.held[1]
+    PM: tl.constexpr = CUT.held[2]
+    PN: tl.constexpr = CUT.held[3]
+    TILE_K: tl.constexpr = CUT.k.tile
+    xs = columns(tl.permute(tl.reshape(x, (PM, RM, 1, 1, TILE_K)), (1, 2, 0, 3, 4)), CUT.log_depth)
+    ys = columns(tl.permute(tl.reshape(y, (PN, RN, 1, 1, TILE_K)), (3, 1, 2, 0, 4)), CUT.log_depth)
+    if MASKED:
+        exist = columns(tl.reshape(inside, (1, 1, 1, 1, TILE_K)), CUT.log_depth)
+    for i in tl.static_range(TILE_K):
+        if COMBINE is None:
+            product = xs[i] * ys[i]
+        else:
+            product = COMBINE(xs[i], ys[i]).to(acc.dtype)
+        if MASKED:
+            product = tl.where(exist[i] != 0, product, tl.full((), IDENTITY, acc.dtype))
+        if REDUCE is None:
+            acc += product
+        else:
+            acc = REDUCE(acc, product).to(acc.dtype)
+    return acc
+
+
+@triton.jit
+def load_step(
+    a, b, pointers, beside_a, beside_b, place, row_mask, column_mask, CUT: tl.constexpr, A_FN: tl.constexpr,
+    B_FN: tl.constexpr, PRODUCT: tl.constexpr, ACCUMULATE: tl.constexpr, BESIDE: tl.constexpr, WHOLE: tl.constexpr,
+):  # fmt: skip
+    """Tiles of A and B at (batch, m, n, k), functions applied in the product type, in the accumulator's type.
+
+    `WHOLE`: the tile ends within k.
+    """
+    batch_block, m_block, n_block, k_block = place
+    M: tl.constexpr = CUT.m
+    N: tl.constexpr = CUT.n
+    K: tl.constexpr = CUT.k
+    BESIDE_A: tl.constexpr = BESIDE.a
+    BESIDE_B: tl.constexpr = BESIDE.b
+    depth = tl.arange(0, K.tile)
+    inside = side_mask(k_block, depth, K)
+    at = a + side_offsets(k_block, depth, K, 0, CUT.wide[0])[None, :]
+    bt = b + side_offsets(k_block, depth, K, 1, CUT.wide[1])[None, :]
+    x = load_tile(at, row_mask, inside, M.exact, WHOLE).to(PRODUCT)
+    y = load_tile(bt, column_mask, inside, N.exact, WHOLE).to(PRODUCT)
+    if A_FN is not None:
+        here = (batch_block, m_block, k_block)
+        x = A_FN(x, *gathered_step(beside_a, pointers, here, BESIDE_A, K, CUT, a_offsets, a_mask)).to(PRODUCT)
+    if B_FN is not None:
+        here = (batch_block, n_block, k_block)
+        y = B_FN(y, *gathered_step(beside_b, pointers, here, BESIDE_B, K, CUT, n_offsets, n_mask)).to(PRODUCT)
+    x = tl.broadcast_to(x, (M.tile, K.tile))
+    y = tl.broadcast_to(y, (N.tile, K.tile))
+    return x.to(ACCUMULATE), y.to(ACCUMULATE), inside
+
+
+@triton.jit(do_not_specialize=["alpha", "beta"])
+def algebra_kernel(
+    a,
+    b,
+    c,  # None where nothing is added, or the sum is split
+    d,  # None where the sum is split
+    parts,  # None where it is not
+    alpha: tl.int64,  # bits, see `scalar`
+    beta: tl.int64,
+    pointers,  # of operands of functions and of further results; None where there are none
+    CUT: tl.constexpr,  # algebra.AlgebraCut
+    A_FN: tl.constexpr,
+    B_FN: tl.constexpr,
+    C_FN: tl.constexpr,
+    EPILOGUE: tl.constexpr,
+    PRODUCT: tl.constexpr,
+    ACCUMULATE: tl.constexpr,
+    RESULT: tl.constexpr,
+    PRECISION: tl.constexpr,
+    BESIDE: tl.constexpr,  # beside.Beside
+    COMBINE: tl.constexpr,  # None for products
+    REDUCE: tl.constexpr,  # None for sums
+    IDENTITY: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """D = reduce over k of combine(A, B)."""
+    M: tl.constexpr = CUT.m
+    N: tl.constexpr = CUT.n
+    K: tl.constexpr = CUT.k
+    BATCH: tl.constexpr = CUT.batch
+    BESIDE_A: tl.constexpr = BESIDE.a
+    BESIDE_B: tl.constexpr = BESIDE.b
+    rows = tl.arange(0, M.tile)
+    columns_of_d = tl.arange(0, N.tile)
+
+    # (1) Find this program's block of D and its share of the reduction.
+    program = tl.program_id(0)
+    if CUT.wide_index:
+        program = program.to(tl.int64)
+    batch_block, m_block, n_block = locate(program % CUT.blocks, M.blocks, N.blocks, CUT.group)
+    first_step = 0
+    last_step = CUT.whole_steps
+    if CUT.splits > 1:
+        first_step = program // CUT.blocks * CUT.steps
+        last_step = tl.minimum(first_step + CUT.steps, CUT.whole_steps)
+
+    # (2) Fix the rows of A and the columns of B that it needs.
+    a_rows = a + batch_offset(batch_block, BATCH, 0, CUT.wide[0])
+    a_rows = (a_rows + side_offsets(m_block, rows, M, 0, CUT.wide[0]))[:, None]
+    b_rows = b + batch_offset(batch_block, BATCH, 1, CUT.wide[1])
+    b_rows = (b_rows + side_offsets(n_block, columns_of_d, N, 1, CUT.wide[1]))[:, None]
+    row_mask = side_mask(m_block, rows, M)
+    column_mask = side_mask(n_block, columns_of_d, N)
+    beside_a = gathered(pointers, (batch_block, m_block, 0), BESIDE_A, CUT, a_offsets, a_mask)
+    beside_b = gathered(pointers, (batch_block, n_block, 0), BESIDE_B, CUT, n_offsets, n_mask)
+
+    # (3) Whole steps along k, then the one that overhangs its end.
+    acc = tl.full(CUT.held, IDENTITY, dtype=ACCUMULATE)
+    for step in tl.range(first_step, last_step, num_stages=STAGES):
+        k_block = step.to(tl.int64) if CUT.wide_index else step
+        x, y, inside = load_step(
+            a_rows, b_rows, pointers, beside_a, beside_b, (batch_block, m_block, n_block, k_block), row_mask,
+            column_mask, CUT, A_FN, B_FN, PRODUCT, ACCUMULATE, BESIDE, True,
+        )  # fmt: skip
+        acc = step_of(acc, x, y, inside, CUT, COMBINE, REDUCE, IDENTITY, False)
+    if CUT.whole_steps < K.blocks:
+        for step in tl.range(CUT.whole_steps, tl.minimum(first_step + CUT.steps, K.blocks), num_stages=1):
+            k_block = step.to(tl.int64) if CUT.wide_index else step
+            x, y, inside = load_step(
+                a_rows, b_rows, pointers, beside_a, beside_b, (batch_block, m_block, n_block, k_block), row_mask,
+                column_mask, CUT, A_FN, B_FN, PRODUCT, ACCUMULATE, BESIDE, False,
+            )  # fmt: skip
+            acc = step_of(acc, x, y, inside.to(tl.int32), CUT, COMBINE, REDUCE, IDENTITY, True)
+
+    # (4) Leave the part, or finish the block.
+    block = tl.reshape(tl.permute(acc, (2, 0, 3, 1)), (M.tile, N.tile))
+    if CUT.splits > 1:
+        tl.store(parts + part_offsets(program, CUT, 0, N.tile), block)
+    else:
+        store_block(
+            block, c, d, pointers, alpha, beta, batch_block, m_block, n_block, CUT,
+            C_FN, EPILOGUE, REDUCE, RESULT, BESIDE,
+        )  # fmt: skip
