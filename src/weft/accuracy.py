@@ -369,7 +369,7 @@ def _rounded(value: torch.Tensor, bound: torch.Tensor, dtype: torch.dtype) -> to
 
 def _size(values: torch.Tensor) -> torch.Tensor:
     """Magnitudes that rounding is relative to: an infinity is exact."""
-    return values.abs().double().nan_to_num(nan=math.nan, posinf=0.0)
+    return wide(values).abs().double().nan_to_num(nan=math.nan, posinf=0.0)
 
 
 def _default_result(stored: torch.dtype, result: torch.Tensor) -> torch.dtype:

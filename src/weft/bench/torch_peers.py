@@ -19,6 +19,7 @@ from weft.bench.views import einsum_text, view
 from weft.cases import FUNCTIONS, Case
 from weft.errors import UnsupportedError
 from weft.perf.device import float32_products
+from weft.spec.arithmetic import FP8
 from weft.spec.notation import Label
 
 Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -27,9 +28,12 @@ Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 def working_type(case: Case) -> torch.dtype:
     """The type in which torch multiplies: what a and b promote to, unless the case names another.
 
-    Whole numbers are widened to D's type first, as torch would let their sums wrap around.
+    Whole numbers are widened to D's type first, as torch would let their sums wrap around; so is fp8, in which torch
+    has no arithmetic.
     """
     a, b, d = case.dtypes
+    if a in FP8:
+        return d
     if case.accumulate is not None:
         return case.accumulate
     if isinstance(case.precision, torch.dtype):

@@ -13,6 +13,7 @@ from weft.testing import LAYOUTS
 
 HALF, BRAIN, SINGLE, DOUBLE = torch.float16, torch.bfloat16, torch.float32, torch.float64
 COMPLEX, COMPLEX_DOUBLE = torch.complex64, torch.complex128
+E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 
 
 @cache
@@ -139,6 +140,15 @@ def _types() -> Iterator[Case]:
         result = torch.int64 if integer is torch.int64 else torch.int32
         dtypes = (integer, integer, result)
         yield case(f"type-{name}", "amk,nka->mn", "type integer", **product, dtypes=dtypes)
+    for name, pair, result in (
+        ("e4m3-to-half", (E4M3, E4M3), HALF),
+        ("e5m2-to-single", (E5M2, E5M2), SINGLE),
+        ("e4m3-times-e5m2", (E4M3, E5M2), SINGLE),
+    ):
+        yield case(f"type-{name}", "amk,nka->mn", "type fp8", **product, dtypes=(*pair, result))
+    dtypes = (E4M3, E4M3, SINGLE)
+    yield case("type-e4m3-as-stored", "amk,nka->mn", "type fp8", **product, dtypes=dtypes, precision=E4M3)
+    yield case("type-e4m3-function", "amk,nka->mn", "type fp8", **product, dtypes=dtypes, a_fn="affine", b_fn="elu")
     kinds = (("complex64", COMPLEX, SINGLE), ("complex128", COMPLEX_DOUBLE, DOUBLE))
     for name, dtype, real in kinds:
         yield case(f"type-{name}", "amk,nka->mn", "type complex", **product, dtypes=(dtype, dtype, dtype))

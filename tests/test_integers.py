@@ -1,0 +1,95 @@
+"""Whole numbers: exact, wrapping around as the accumulator and then the result's type do, on every backend."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import weft
+from support import Backend
+
+INTEGERS = [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64]
+EQUATIONS = [
+    ("mk,kn->nm", (20, 40), (40, 18)), ("mk,k->m", (9, 30), (30,)), ("zmk,zkn->zmn", (2, 3, 5), (2, 5, 4)),
+    ("m,n->mn", (5,), (6,)), ("mkx,kn->mn", (3, 4, 5), (4, 6)),
+]  # fmt: skip
+
+
+def anything(shape: tuple[int, ...], dtype: torch.dtype, seed: int, device: str) -> torch.Tensor:
+    """Values over the whole range of a type."""
+    limits = torch.iinfo(dtype)
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(limits.min, limits.max, shape, dtype=dtype, generator=generator).to(device)
+
+
+def exact(equation: str, a: torch.Tensor, b: torch.Tensor, total: torch.dtype) -> torch.Tensor:
+    """The sum in Python's integers, reduced to the accumulator's range."""
+    term_a, rest = equation.split(",")
+    term_b, output = rest.split("->")
+    extents = dict(zip(term_a + term_b, (*a.shape, *b.shape), strict=True))
+    labels = output + "".join(label for label in extents if label not in output)
+    objects = [x.cpu().numpy().astype(object) for x in (a, b)]
+    spread = []
+    for term, values in zip((term_a, term_b), objects, strict=True):
+        order = [term.index(label) for label in labels if label in term]
+        index = tuple(slice(None) if label in term else None for label in labels)
+        spread.append(values.transpose(order)[index])
+    sums = spread[0] * spread[1]
+    for _ in labels[len(output) :]:
+        sums = sums.sum(axis=-1)
+    bits = torch.iinfo(total).bits
+    wrapped = [(int(value) + 2 ** (bits - 1)) % 2**bits - 2 ** (bits - 1) for value in sums.reshape(-1)]
+    return torch.tensor(wrapped, dtype=total).reshape([extents[label] for label in output])
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+@pytest.mark.parametrize(("equation", "shape_a", "shape_b"), EQUATIONS)
+def test_sums_wrap_around(
+    backend: Backend, equation: str, shape_a: tuple[int, ...], shape_b: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    a, b = anything(shape_a, dtype, 1, backend.device), anything(shape_b, dtype, 2, backend.device)
+    narrow = torch.int64 if dtype is torch.int64 else torch.int32
+    for total in dict.fromkeys((narrow, torch.int64)):
+        for result in dict.fromkeys((total, torch.int32, torch.int8)):
+            d = weft.contract(equation, a, b, accumulate=total, out_dtype=result, backend=backend.name)
+            assert d.dtype == result
+            assert torch.equal(d.cpu(), exact(equation, a, b, total).to(result)), (total, result)
+
+
+def test_validation_is_exact(backend: Backend) -> None:
+    a, b = anything((17, 33), torch.int8, 1, backend.device), anything((33, 19), torch.int8, 2, backend.device)
+    options = {"out_dtype": torch.int32, "backend": backend.name}
+    d = weft.contract("mk,kn->mn", a, b, **options, validate=True)
+    assert torch.equal(d.cpu(), exact("mk,kn->mn", a, b, torch.int32))
+    assert bool((weft.error_bound("mk,kn->mn", a, b, out_dtype=torch.int32) == 0).all())
+
+
+def test_alpha_beta_and_c_are_whole(backend: Backend) -> None:
+    a, b = anything((5, 6), torch.int16, 1, backend.device), anything((6, 7), torch.int16, 2, backend.device)
+    c = anything((5, 7), torch.int32, 3, backend.device)
+    d = weft.contract("mk,kn->mn", a, b, c=c, alpha=3, beta=-2, out_dtype=torch.int32, backend=backend.name)
+    expected = 3 * exact("mk,kn->mn", a, b, torch.int64) - 2 * c.cpu().long()
+    assert torch.equal(d.cpu(), expected.to(torch.int32))
+    with pytest.raises(weft.DTypeError, match="is no integer"):
+        weft.contract("mk,kn->mn", a, b, alpha=0.5, out_dtype=torch.int32, backend=backend.name)
+
+
+def test_bool_has_algebras_but_no_sum(backend: Backend) -> None:
+    a, b = torch.rand(5, 6) > 0.5, torch.rand(6, 7) > 0.5
+    with pytest.raises(weft.DTypeError, match="bool has no sum of products"):
+        weft.contract("mk,kn->mn", a, b, backend=backend.name)
+    d = weft.contract("mk,kn->mn", a, b, algebra="or_and", backend="reference", validate=True)
+    assert torch.equal(d, (a.int() @ b.int()) > 0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("equation", ["mk,nk->mn", "mk,kn->mn", "km,kn->mn"])
+def test_matrix_units_are_exact_at_size(equation: str) -> None:
+    """Products of int8 on the tensor cores, operands along k or staged."""
+    extents = {"m": 512, "n": 768, "k": 2048}
+    a, b = (
+        anything(tuple(extents[label] for label in term), torch.int8, at, "cuda")
+        for at, term in enumerate(equation.split("->")[0].split(","))
+    )
+    d = weft.contract(equation, a, b, out_dtype=torch.int32)
+    assert torch.equal(d.double(), torch.einsum(equation, a.double(), b.double()))
