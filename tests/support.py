@@ -37,10 +37,6 @@ class Backend:
             return case
         return cases.scaled(case, INTERPRETED_WORK if self.interpreted else CPU_WORK)
 
-    def lacks(self, case: Case) -> bool:
-        """Whether this backend says that it cannot do the case: the Triton kernels have no complex numbers."""
-        return self.name == "triton" and any(dtype.is_complex for dtype in case.dtypes)
-
 
 def run_poisoned(case: Case, backend: Backend, given: cases.Operands) -> torch.Tensor:
     """D of one call, written over poison; checks that nothing else was written."""

@@ -38,6 +38,9 @@ def on_parts(graph: fx.Graph) -> Callable[..., Any]:
     for node in graph.nodes:
         if node.op == "call_function" and any(each.meta["dtype"].is_complex for each in (node, *node.all_input_nodes)):
             _operation_of(node)
+    (result,) = next(node for node in graph.nodes if node.op == "output").args
+    if isinstance(result, tuple):
+        raise UnsupportedError("functions of complex values that yield several do not run on the GPU yet")
 
     def run(*parts: Tensor) -> Any:
         given = iter(parts)
@@ -48,9 +51,6 @@ def on_parts(graph: fx.Graph) -> Callable[..., Any]:
                 known[node] = Pair(value, next(given)) if node.meta["dtype"].is_complex else value
             elif node.op == "call_function":
                 known[node] = _computed(node, known)
-        (result,) = next(node for node in graph.nodes if node.op == "output").args
-        if isinstance(result, tuple):
-            raise UnsupportedError("functions of complex values that yield several do not run on the GPU yet")
         value = known[result]
         return tuple(_tensor(part, parts[0]) for part in value) if isinstance(value, Pair) else value
 
@@ -254,19 +254,22 @@ def _pow(x: Any, exponent: Any) -> Pair:
 @_operation("where")
 def _where(condition: Tensor, x: Any, y: Any) -> Pair:
     a, b = _pair(x), _pair(y)
-    return Pair(torch.where(condition, a.re, b.re), torch.where(condition, _im(a), _im(b)))
+    reals = [part for part in (*a, *b) if isinstance(part, Tensor)]
+    like = reals[0] if reals else condition.to(torch.float64)
+    (a_re, a_im), (b_re, b_im) = ([_tensor(part, like) for part in pair] for pair in (a, b))
+    return Pair(torch.where(condition, a_re, b_re), torch.where(condition, a_im, b_im))
 
 
 @_operation("eq")
 def _eq(x: Any, y: Any) -> Tensor:
     a, b = _pair(x), _pair(y)
-    return (a.re == b.re) & (_im(a) == b.im)
+    return (a.re == b.re) & (a.im == b.im)
 
 
 @_operation("ne")
 def _ne(x: Any, y: Any) -> Tensor:
     a, b = _pair(x), _pair(y)
-    return (a.re != b.re) | (_im(a) != b.im)
+    return (a.re != b.re) | (a.im != b.im)
 
 
 @_operation("_to_copy", "copy")

@@ -299,7 +299,7 @@ class ComplexLaunch:
                 task = step.task
                 workspace = torch.empty(task.size, dtype=task.permutation.d.dtype, device=d.device)
                 factor = folded if task.form != "plain" else 1
-                if task.size:
+                if task.permutation.size:
                     self._steps[at](operands[at], None, workspace, factor, 0)  # type: ignore[misc]
                 operands[at] = workspace
         if self._schedule.real:

@@ -223,7 +223,7 @@ def _placed(
     for mode in row:
         steps[mode] = step
         step *= mode.extent
-    length = -(-step // words) * words
+    length = max(-(-step // words), 1) * words  # an empty row has its place too
     step = rows * length
     for mode in others:
         steps[mode] = step
