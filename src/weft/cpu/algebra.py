@@ -13,6 +13,7 @@ from typing import Protocol, TypeAlias
 import torch
 
 from weft.cpu.beside import evaluated
+from weft.cpu.logarithms import logsumexp
 from weft.errors import WeftError
 from weft.fn import Pointwise, trace
 from weft.fn.algebra import TracedAlgebra
@@ -29,10 +30,10 @@ _BINARY: tuple[Binary, ...] = (
     torch.bitwise_xor,
     torch.logaddexp,
 )
-_FOLDS: dict[Binary, Binary] = {
+_FOLDS: dict[Binary, Callable[..., object]] = {
     torch.maximum: torch.amax,
     torch.minimum: torch.amin,
-    torch.logaddexp: torch.logsumexp,
+    torch.logaddexp: logsumexp,
 }
 
 
@@ -71,6 +72,11 @@ class Operations:
         """`combine` of blocks called left and right: its first value is A's, which may be on the right."""
         combine = self.combine
         return combine if a_left else lambda left, right, out=None: combine(right, left, out)
+
+    @property
+    def logarithms(self) -> bool:
+        """Whether this is the algebra of logarithms, of real numbers."""
+        return self.combine.known is torch.add and self.reduce.known is torch.logaddexp
 
     @property
     def folds_in_one_pass(self) -> bool:

@@ -67,7 +67,7 @@ FUNCTION = 0.5e-9  # a user's function: seconds for an element on one core
 # Tables of pairs: seconds for a pair on one core.
 PAIR = 0.07e-9  # to combine it by an operation of torch, and as much to reduce it in one pass
 PAIR_RECORDED = 0.4e-9  # for each operation of a function that is run as it was recorded, or reduces by halves
-PAIR_ELEMENTARY = 4e-9  # for an elementary function
+PAIR_ELEMENTARY = 1e-9  # for an elementary function
 PAIR_ROW = 5e-9  # for each innermost row of the table
 PART_CALL = 12e-6  # for each part of it
 

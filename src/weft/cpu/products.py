@@ -13,6 +13,7 @@ import torch
 from weft.cpu.algebra import Combine, Operation, operations
 from weft.cpu.algebra_forms import MatrixForm, matrix_form
 from weft.cpu.anatomy import Anatomy
+from weft.cpu.logarithms import LogProduct
 from weft.cpu.pairs import PairProduct
 from weft.cpu.schedule import CpuSchedule
 from weft.spec import Role
@@ -37,7 +38,12 @@ def multiplier(anatomy: Anatomy, schedule: CpuSchedule) -> Multiplier:
         if form is None:
             sums_inner = schedule.pairs == "k"
             part = schedule.part(accumulate.itemsize)
-            return lambda table, partial: PairProduct(known, a_left, part, sums_inner, table, partial)
+
+            def by_pairs(table: torch.Tensor, partial: torch.Tensor) -> Multiply:
+                directly = PairProduct(known, a_left, part, sums_inner, table, partial)
+                return LogProduct(directly) if known.logarithms else directly
+
+            return by_pairs
         product = _as_matrices(form, known.reduce, _batched if batched else _matrices)
     else:
         product = _sums_of_products(anatomy, schedule)
