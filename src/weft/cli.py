@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from weft.arguments import read_dtype, read_extents, read_function, read_precision
+from weft.bench import accuracy as accuracy_command
 from weft.bench import commands as bench_commands
 from weft.errors import UnsupportedError
 from weft.terminal import WRONG, console, device_ceilings, errors_in_a_line, progress
@@ -146,5 +147,6 @@ def info(
 
 
 bench_commands.register(app)
+accuracy_command.register(app)
 tune_commands.register(app)
 cache_commands.register(app)
