@@ -66,10 +66,10 @@ def with_workspace(anatomy: Anatomy, schedule: CpuSchedule) -> CpuSchedule:
 
 
 def _work(anatomy: Anatomy) -> int:
-    """Elements moved and multiply-adds, the latter as thirtieths: about nanoseconds."""
+    """Elements moved, and multiply-adds as thirtieths or pairs of other algebras as sixths: about nanoseconds."""
     batch, m, n, k = (anatomy.size(group) for group in (anatomy.batch, anatomy.m, anatomy.n, anatomy.k))
     moved = m * k * anatomy.size(anatomy.a.alone) + n * k * anatomy.size(anatomy.b.alone) + m * n
-    return batch * (moved + m * n * k // 30)
+    return batch * (moved + m * n * k // (6 if anatomy.pairs else 30))
 
 
 def _pairs(anatomy: Anatomy, k_size: int, columns: int) -> Literal["columns", "k"] | None:
@@ -89,13 +89,15 @@ def _reading(
 ) -> Reading:
     """How blocks of these extents are read: where they lie if that can be, and is not slow."""
     batch, free, sums = groups
-    if operand.obstacle is None and pairs is None:
+    if operand.obstacle is None:
         if anatomy.elementwise:
             strides = [operand.strides[at] for at in result]
             if not crawls([tile[at] for at in result], [anatomy.strides_d[at] for at in result], strides):
                 return Reading(packed=False)
         elif _is_matrix(anatomy, operand, tile, groups):
-            return Reading(packed=False)
+            along = sums if pairs == "k" else free
+            if pairs is None or collapsed_stride(along, tile, operand.strides) in (0, 1):
+                return Reading(packed=False)
     contiguous = innermost([at for at in (*batch, *free, *sums, *operand.alone) if tile[at] > 1], operand.strides)
     # The parts of a complex factor of a real one must be columns: its free modes are contiguous.
     pair = anatomy.mixed and operand.compute.is_complex

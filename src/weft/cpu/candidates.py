@@ -47,8 +47,7 @@ def _ways_to_read(anatomy: Anatomy, excluded: list[str]) -> Iterator[frozenset[s
     if anatomy.elementwise:
         return
     if anatomy.pairs:
-        excluded.append("A and B are not read in place: pairs are made of packed blocks")
-        return
+        return  # blocks need not be matrices for tables of pairs; those that are may be read where they lie
     usable = []
     for operand in (anatomy.a, anatomy.b):
         reason = operand.obstacle or _no_matrix(anatomy, operand)

@@ -68,7 +68,8 @@ FUNCTION = 0.5e-9  # a user's function: seconds for an element on one core
 PAIR = 0.07e-9  # to combine it by an operation of torch, and as much to reduce it in one pass
 PAIR_RECORDED = 0.4e-9  # for each operation of a function that is run as it was recorded, or reduces by halves
 PAIR_ELEMENTARY = 1e-9  # for an elementary function
-PAIR_ROW = 5e-9  # for each innermost row of the table
+PAIR_ROW = 5e-9  # for each innermost row of the table, of columns
+PAIR_ROW_OF_SUMS = 35e-9  # and of k, which is reduced to one value
 PART_CALL = 12e-6  # for each part of it
 
 
@@ -190,8 +191,8 @@ def _pair_seconds(anatomy: Anatomy, schedule: CpuSchedule) -> float:
     columns, rows = (n, m) if schedule.rows is Role.M else (m, n)
     part = schedule.part(anatomy.accumulate.itemsize)
     parts = math.ceil(batch / part.batch) * math.ceil(rows / part.rows) * math.ceil(k / part.sums)
-    pairs, row = batch * m * n * k, columns if schedule.pairs == "columns" else part.sums
-    return parts * PART_CALL + pairs * (_product_term_seconds(anatomy) + PAIR_ROW / row) / schedule.threads
+    row = PAIR_ROW / columns if schedule.pairs == "columns" else PAIR_ROW_OF_SUMS / part.sums
+    return parts * PART_CALL + batch * m * n * k * (_product_term_seconds(anatomy) + row) / schedule.threads
 
 
 def _elementwise_seconds(anatomy: Anatomy, schedule: CpuSchedule) -> float:
