@@ -52,7 +52,7 @@ class Repeats:
             reach_a, reach_b, reach = ready.reaches
             start, start_a, start_b = out.data_ptr(), a.data_ptr(), b.data_ptr()
             end = start + reach
-            if start < start_a + reach_a and start_a < end or start < start_b + reach_b and start_b < end:
+            if (start < start_a + reach_a and start_a < end) or (start < start_b + reach_b and start_b < end):
                 return None
         ready.launch(a, b, None, out, alpha, beta)
         return out
