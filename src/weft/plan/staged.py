@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from weft.plan.schedule import Candidates, Launch, Scalar, Target
+from weft.plan.schedule import Candidates, Extras, Launch, Scalar, Target
 from weft.spec import Contraction, Layout, Mode, Role, Strides, canonical
 from weft.spec.arithmetic import MATRIX_SUMS, dtype_name
 from weft.spec.canonical import merged
@@ -118,7 +118,9 @@ class StagedLaunch:
         launches = [getattr(step, "launch", None) for step in self._steps]
         self.kernels = (*getattr(self._product, "kernels", ()), *(launch for launch in launches if launch is not None))
 
-    def __call__(self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, *scalars: Scalar) -> None:
+    def __call__(
+        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, *extras: Extras
+    ) -> None:
         operands = []
         for operand, step, layout in zip((a, b), self._steps, self._workspaces, strict=True):
             if step is not None and layout is not None:
@@ -127,7 +129,7 @@ class StagedLaunch:
                 step(operand, None, workspace, 1, 0)
                 operand = workspace
             operands.append(operand)
-        self._product(*operands, c, d, *scalars)
+        self._product(*operands, c, d, alpha, beta, *extras)
 
 
 def _ways(contraction: Contraction) -> Iterator[Stages]:
