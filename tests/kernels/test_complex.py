@@ -79,7 +79,9 @@ def test_every_way_gives_the_same_whole_numbers(case: tuple[Any, ...], at: int) 
     contraction = weft.spec.canonical(contraction)
     found: dict[Any, Any] = {}
     for schedule in complex_pairs.schedules(contraction, plan._request.target).schedules:
-        found.setdefault((schedule.real, *(step and step.task.form for step in schedule.steps)), schedule)
+        found.setdefault(
+            (schedule.real, *(step and (step.task.form, step.task.fold > 0) for step in schedule.steps)), schedule
+        )
     assert len(found) > 1
     for schedule in found.values():
         guarded = poisoned(tuple(shape), dtype)

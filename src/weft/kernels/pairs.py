@@ -20,9 +20,10 @@ from torch import Tensor
 
 from weft.errors import FunctionError, UnsupportedError
 from weft.fn import Pointwise
+from weft.kernels import permute
 from weft.kernels.geometry import A, Side, side
 from weft.kernels.launch import MOST_PROGRAMS, TRITON_TYPES, KernelLaunch, _stand_in, wide, wide_index
-from weft.kernels.permute import PermuteSchedule, block_seconds, blocks, cuts_of, programs
+from weft.kernels.permute import PermuteSchedule, blocks, cuts_of, programs
 from weft.plan.schedule import Candidates, Scalar, Target
 from weft.spec import Layout, Strides
 from weft.spec.arithmetic import REAL_OF, dtype_name
@@ -43,7 +44,8 @@ class Task:
     permutation: Permutation
     form: Form = "plain"
     jump: int = 0  # elements of D between the two rows
-    negate: bool = False  # the other operand stands conjugated: what its imaginary part meets changes its sign
+    fold: int = 0  # elements of X between products with the real and with the imaginary part of the other factor
+    negate: bool = False  # the other factor stands conjugated: what its imaginary part meets changes its sign
     c_fn: Pointwise | None = None
     epilogue: Pointwise | None = None
     size: int = 0  # elements of a workspace D, gaps included
@@ -64,6 +66,7 @@ class PairsCut(NamedTuple):
     kinds: tuple[str, str, str]  # how X, C and D are accessed: "words", "pairs" or "reals"
     form: str
     jump: int
+    fold: int
     negate: bool
     conjugate: bool
     fn_complex: bool  # whether the functions yield complex values
@@ -124,8 +127,10 @@ def best(task: Task, target: Target) -> tuple[PermuteSchedule, float]:
 
 
 def seconds(task: Task, schedule: PermuteSchedule, target: Target) -> float:
-    """Predicted as `permute` predicts, D written twice where elements become matrices."""
-    return block_seconds(task.permutation, schedule, target, written=1 if task.form == "plain" else 2)
+    """Predicted as `permute` predicts a move of 8-byte elements that reads or writes as often; twice that for 16."""
+    time = permute.predict(_as_move(task), schedule, target)
+    wide = task.permutation.d.dtype is torch.complex128 or task.permutation.x.dtype is torch.complex128
+    return 2 * time - permute.LAUNCH if wide else time
 
 
 def built(task: Task, schedule: PermuteSchedule, target: Target) -> PairsLaunch:
@@ -199,7 +204,7 @@ def pairs_cut(task: Task, schedule: PermuteSchedule) -> PairsCut:
     loaded = [at for at in order if at in placed]
     doubled = [replace(mode, strides=Strides(*(2 * stride for stride in mode.strides))) for mode in permutation.modes]
     wider = wide(doubled)
-    rows = 2 * task.jump >= 2**30  # in D, with the jump to the second row
+    far_x, far_d = (2 * jump >= 2**30 for jump in (task.fold, task.jump))  # with the jump to the second row
     functions = (permutation.fn, task.c_fn, task.epilogue)
     return PairsCut(
         r=side(cuts),
@@ -210,14 +215,31 @@ def pairs_cut(task: Task, schedule: PermuteSchedule) -> PairsCut:
         kinds=tuple(_kind(layout) for layout in (permutation.x, permutation.c, permutation.d)),  # type: ignore[arg-type]
         form=task.form,
         jump=task.jump,
+        fold=task.fold,
         negate=task.negate,
         conjugate=permutation.conjugate,
         fn_complex=_yields_complex(functions[0]),
         c_fn_complex=_yields_complex(functions[1]),
         epilogue_complex=_yields_complex(functions[2]),
-        wide=(*wider[:3], wider[3] or rows, *wider[4:]),
+        wide=(wider[0] or far_x, *wider[1:3], wider[3] or far_d, *wider[4:]),
         wide_index=wide_index(schedule.cuts),
     )
+
+
+def _as_move(task: Task) -> Permutation:
+    """A permutation that moves as many elements: what is read or written twice stands in the place of C."""
+    permutation = task.permutation
+
+    def strides(of: Strides) -> Strides:
+        again = of.a if task.fold else of.c if task.form == "plain" else of.d
+        return Strides(of.a, 0, again, of.d)
+
+    x, d = (layout._replace(dtype=torch.float64) for layout in (permutation.x, permutation.d))
+    again = x if task.fold else d if task.form != "plain" or permutation.c is not None else None
+    modes = tuple(replace(mode, strides=strides(mode.strides)) for mode in permutation.modes)
+    return replace(
+        permutation, modes=modes, x=x, c=again, d=d, compute=torch.float64, fn=None, conjugate=False, scaled=False
+    )  # fmt: skip
 
 
 def _legal(task: Task) -> list[PermuteSchedule]:

@@ -126,13 +126,24 @@ def pairs_kernel(
     KIND_OF_X: tl.constexpr = CUT.kinds[0]
     KIND_OF_C: tl.constexpr = CUT.kinds[1]
     KIND: tl.constexpr = CUT.kinds[2]
+    UNIT: tl.constexpr = 2 if KIND_OF_X == "pairs" else 1  # elements of the pointer in one of X
     re, im = load_pair(x, block, R_OF_X, 0, TILE_OF_X, CUT.wide[0], KIND_OF_X)
+    if CUT.conjugate:
+        im = -im
+    if CUT.fold > 0:  # the products with the other factor's real part are followed by those with its imaginary part
+        by_im, im_by_im = load_pair(x + CUT.fold * UNIT, block, R_OF_X, 0, TILE_OF_X, CUT.wide[0], KIND_OF_X)
+        if CUT.conjugate:
+            im_by_im = -im_by_im
+        if CUT.negate:
+            re += im_by_im
+            im -= by_im
+        else:
+            re -= im_by_im
+            im += by_im
     re = turned(re, TURN).to(COMPUTE)
     im = turned(im, TURN).to(COMPUTE)
 
     # (2) Apply the function, the scaling, what is added, and the epilogue.
-    if CUT.conjugate:
-        im = -im
     if FN is not None:
         re, im = applied(FN, CUT.fn_complex, re, im)
     if SCALE is not None:

@@ -14,6 +14,9 @@ This is the four-product form. Three products would do, (x_re + x_im)(y_re + y_i
 the time; but then the smaller of D's two parts has the rounding errors of the larger, which nobody asked for, and both
 operands must be split. So no three-product form is made here.
 
+Where D is small beside the operands, they stay as they lie: all four products of their parts are kept, and added when D
+is written from there.
+
 A real operand with a complex one needs no workspace at all: the pair is one more mode of m or of n. Where the vendor's
 library can take complex matrices, it multiplies those, staged where they do not lie so. Functions of complex values are
 applied where an operand is staged or expanded. An epilogue, and D where no product can be written into it as it lies,
@@ -94,7 +97,9 @@ class ComplexSchedule:
             for name, step in zip("AB", self.steps, strict=False)
             if step is not None
         ]
-        texts += ["D written last"] if self.steps[FINISH] is not None else []
+        finish = self.steps[FINISH]
+        if finish is not None:
+            texts.append("D folded last" if finish.task.fold else "D written last")
         kind = "real" if self.real else "complex"
         return f"complex, {'; '.join((*texts, f'{kind} {self.product.best.schedule}'))}"
 
@@ -156,6 +161,7 @@ class Way(NamedTuple):
 def ways(contraction: Contraction) -> Iterator[Way]:
     """Every way to compute a contraction, each once."""
     made: dict[Way, None] = {}
+    made.update(dict.fromkeys(_folded_ways(contraction)))
     for finished in _finishes(contraction):
         for order in _orders(contraction):
             for x in (A, B):
@@ -183,6 +189,16 @@ def _real_ways(contraction: Contraction, x: int, order: Sequence[Mode], finished
             if finished and not _must_finish(contraction):
                 without += ["matrix", "vector"]  # those write D itself as well as a workspace
             yield _way(pair, real_product(contraction, pair, result), result, True, tuple(without))
+
+
+def _folded_ways(contraction: Contraction) -> Iterator[Way]:
+    """All products of the parts of A with the parts of B, as they lie, added to D's parts by its last step."""
+    views = [as_it_lies(contraction, operand) for operand in (A, B)]
+    if any(view is None or view.factor == 1 for view in views):
+        return
+    pair = (views[A], views[B])
+    result = result_matrix(contraction, pair, folded=True)  # type: ignore[arg-type]
+    yield _way(pair, real_product(contraction, pair, result), result, True, _OTHERS)  # type: ignore[arg-type]
 
 
 def _library_ways(contraction: Contraction, order: Sequence[Mode], finished: bool) -> Iterator[Way]:

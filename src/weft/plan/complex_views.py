@@ -22,7 +22,7 @@ A, B, C, D = range(4)
 ALIGNMENT = 16  # bytes: rows of a workspace start at multiples
 
 _PAIR = "re·im"  # names of the modes of extent 2
-_PAIR_OF_D = "re·im of D"
+_PAIR_OF_A, _PAIR_OF_B, _PAIR_OF_D = "re·im of A", "re·im of B", "re·im of D"
 
 
 class Seen(NamedTuple):
@@ -35,6 +35,7 @@ class Seen(NamedTuple):
     conjugate: bool = False  # and whether it has to conjugate
     rows: int = 0  # of an expanded operand, in real elements: stride of the pair that it sums over
     columns: int = 0  # and of the pair that is D's
+    pairs: tuple[int, int] = (0, 0)  # of products of parts, in real elements: strides of A's pair and of B's
 
     @property
     def factor(self) -> int:
@@ -98,10 +99,11 @@ def expanded(contraction: Contraction, operand: int, sums: Sequence[Mode], along
     return Seen(task.permutation.d, strides, task, rows=rows, columns=columns)
 
 
-def result_matrix(contraction: Contraction, pair: Sequence[Seen]) -> Seen:
+def result_matrix(contraction: Contraction, pair: Sequence[Seen], folded: bool = False) -> Seen:
     """A workspace for the product, a matrix for each batch, and the task that writes D from it.
 
-    Its rows run along the side that has D's pair, else along the one that D runs along.
+    Its rows run along the side that has D's pair, else along the one that D runs along. `folded`: it holds the products
+    of both parts of A with both parts of B, two rows for each.
     """
     from weft.kernels.pairs import Task
 
@@ -117,13 +119,15 @@ def result_matrix(contraction: Contraction, pair: Sequence[Seen]) -> Seen:
     else:
         nearest = by_stride(contraction.of_role(*roles), D)[:1]
         inner = A if nearest and nearest[0].role is Role.M else B
-    order: list[Mode] = []
+    order: list[list[Mode]] = []
     for side in (inner, 1 - inner):
         own = contraction.of_role(roles[side])
         lies = dict(zip(contraction.modes, pair[side].strides, strict=True))
-        order += by_stride(own, D) if pair[side].task else sorted(own, key=lambda mode: lies[mode] or math.inf)
-    order += by_stride(contraction.of_role(Role.BATCH), D)
-    steps, _, size = _placed(order, (), total, rows=1, padded=False)
+        order.append(
+            list(by_stride(own, D) if pair[side].task else sorted(own, key=lambda mode: lies[mode] or math.inf))
+        )
+    order[1] += by_stride(contraction.of_role(Role.BATCH), D)
+    steps, length, size = _placed(order[0], order[1], total, rows=2 if folded else 1, padded=False)
     c = contraction.c
     modes = [
         Mode(mode.labels, mode.extent, Role.M, Strides(step, 0, mode.strides.c if c is not None else 0, mode.strides.d))
@@ -135,7 +139,12 @@ def result_matrix(contraction: Contraction, pair: Sequence[Seen]) -> Seen:
         modes=tuple(merged(modes)), x=layout, c=c, d=contraction.d, compute=total, scaled=True, text="D"
     )
     task = Task(permutation, c_fn=contraction.c_fn, epilogue=contraction.epilogue)
-    return Seen(layout, tuple(steps.get(mode, 0) for mode in contraction.modes), task)
+    pairs = (0, 0)
+    if folded:
+        permutation = replace(permutation, conjugate=pair[inner].conjugate)
+        task = replace(task, permutation=permutation, fold=length, negate=pair[1 - inner].conjugate)
+        pairs = (1, 2 * length) if inner == A else (2 * length, 1)
+    return Seen(layout, tuple(steps.get(mode, 0) for mode in contraction.modes), task, pairs=pairs)
 
 
 def product_of(contraction: Contraction, pair: Sequence[Seen], result: Seen | None) -> Contraction:
@@ -165,7 +174,10 @@ def real_product(contraction: Contraction, pair: Sequence[Seen], result: Seen | 
         for mode, x, y, to in zip(contraction.modes, a.strides, b.strides, _d_strides(contraction, result), strict=True)
     ]
     in_c = int(c is not None)
-    if a.columns or b.columns:
+    if result is not None and any(result.pairs):
+        modes.append(Mode((_PAIR_OF_A,), 2, Role.M, Strides(1, 0, 0, result.pairs[A])))
+        modes.append(Mode((_PAIR_OF_B,), 2, Role.N, Strides(0, 1, 0, result.pairs[B])))
+    elif a.columns or b.columns:
         role = Role.M if a.columns else Role.N
         modes.append(Mode((_PAIR,), 2, Role.K, Strides(a.rows or 1, b.rows or 1, 0, 0)))
         modes.append(Mode((_PAIR_OF_D,), 2, role, Strides(a.columns, b.columns, in_c, 1)))
