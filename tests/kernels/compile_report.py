@@ -6,6 +6,7 @@ A process of its own, because Triton compiles only where it was not told to inte
 from __future__ import annotations
 
 import json
+import re
 import sys
 from dataclasses import replace
 
@@ -44,7 +45,8 @@ def report(described: Contraction, architecture: str, *rooms: str) -> dict[str, 
     launch = replace(choice, best=best).build()
     built = compiled(getattr(launch, "kernels", (launch,))[0], architecture)
     text = built.asm["amdgcn" if architecture.startswith("gfx") else "ptx"]
-    return {"schedule": str(best.schedule), "shared": built.metadata.shared, **instructions(text)}
+    types = sorted(set(re.findall(r"wgmma\.mma_async\S*?k\d+\.(\S+)", text)))
+    return {"schedule": str(best.schedule), "shared": built.metadata.shared, "types": types, **instructions(text)}
 
 
 def main() -> None:
@@ -72,8 +74,22 @@ def main() -> None:
     }
     for name, described in others.items():
         results[f"{name} sm_90"] = report(described, "sm_90")
-    results["packed sm_90"] = report(
-        contraction(equations["tccg-20"], extents["tccg-20"], half, single), "sm_90", "packed"
+    bytes_wide = {
+        "int8": contraction("ik,jk->ij", square, torch.int8, torch.int32),
+        "e4m3": contraction("ik,jk->ij", square, torch.float8_e4m3fn, half, precision=torch.float8_e4m3fn),
+        "e5m2": contraction("ik,jk->ij", square, torch.float8_e5m2, half, precision=torch.float8_e5m2),
+    }
+    for name, described in bytes_wide.items():
+        for room in ("boxes", "matrix"):
+            results[f"{name} in {room} sm_90"] = report(described, "sm_90", room)
+    fp8 = contraction("ik,kj->ij", square, torch.float8_e4m3fn, half)
+    results["e4m3 as half sm_90"] = report(fp8, "sm_90", "matrix")
+    for name in ("tccg-15", "tccg-13"):  # whole sums, split sums
+        results[f"boxes {name} sm_90"] = report(
+            contraction(equations[name], extents[name], half, single), "sm_90", "boxes"
+        )
+    results["boxes fused sm_90"] = report(
+        contraction(equations["tccg-15"], extents["tccg-15"], half, single, a_fn=elu), "sm_90", "boxes"
     )
     results["fused gfx942"] = report(others["fused"], "gfx942")
     json.dump(results, sys.stdout)

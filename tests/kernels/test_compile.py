@@ -81,9 +81,25 @@ def test_single_precision_is_never_shortened_silently(report: dict[str, dict[str
     assert report["double sm_90"]["mma"]
 
 
-def test_packed_operands_come_in_boxes(report: dict[str, dict[str, object]]) -> None:
-    found = report["packed sm_90"]
+@pytest.mark.parametrize("name", ["boxes tccg-15 sm_90", "boxes tccg-13 sm_90", "boxes fused sm_90"])
+def test_boxes_come_by_the_tensor_memory_accelerator(report: dict[str, dict[str, object]], name: str) -> None:
+    found = report[name]
     assert found["cp.async.bulk"]
     assert found["wgmma"]
     assert not found["cp.async"]
     assert not found["ld.global"]
+
+
+@pytest.mark.parametrize(
+    ("name", "types"), [("int8", "s32.s8.s8"), ("e4m3", "f32.e4m3.e4m3"), ("e5m2", "f32.e5m2.e5m2")]
+)
+def test_products_of_bytes_run_on_the_tensor_cores(report: dict[str, dict[str, object]], name: str, types: str) -> None:
+    for room in ("boxes", "matrix"):
+        found = report[f"{name} in {room} sm_90"]
+        assert found["types"] == [types], room
+        assert not found["local"], room
+    assert report[f"{name} in boxes sm_90"]["cp.async.bulk"]
+
+
+def test_fp8_is_multiplied_as_half_unless_asked_otherwise(report: dict[str, dict[str, object]]) -> None:
+    assert report["e4m3 as half sm_90"]["types"] == ["f32.f16.f16"]
