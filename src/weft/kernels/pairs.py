@@ -20,10 +20,9 @@ from torch import Tensor
 
 from weft.errors import FunctionError, UnsupportedError
 from weft.fn import Pointwise
-from weft.kernels import permute
 from weft.kernels.geometry import A, Side, side
 from weft.kernels.launch import MOST_PROGRAMS, TRITON_TYPES, KernelLaunch, _stand_in, wide, wide_index
-from weft.kernels.permute import PermuteSchedule, blocks, cuts_of, programs
+from weft.kernels.permute import PermuteSchedule, block_seconds, blocks, cuts_of, programs
 from weft.plan.schedule import Candidates, Scalar, Target
 from weft.spec import Layout, Strides
 from weft.spec.arithmetic import REAL_OF, dtype_name
@@ -127,10 +126,9 @@ def best(task: Task, target: Target) -> tuple[PermuteSchedule, float]:
 
 
 def seconds(task: Task, schedule: PermuteSchedule, target: Target) -> float:
-    """Predicted as `permute` predicts a move of 8-byte elements that reads or writes as often; twice that for 16."""
-    time = permute.predict(_as_move(task), schedule, target)
-    wide = task.permutation.d.dtype is torch.complex128 or task.permutation.x.dtype is torch.complex128
-    return 2 * time - permute.LAUNCH if wide else time
+    """Predicted as `permute` predicts; D is written twice where elements become matrices, X read twice where folded."""
+    read, written = (2 if task.fold else 1), (1 if task.form == "plain" else 2)
+    return block_seconds(task.permutation, schedule, target, read, written)
 
 
 def built(task: Task, schedule: PermuteSchedule, target: Target) -> PairsLaunch:
@@ -224,22 +222,6 @@ def pairs_cut(task: Task, schedule: PermuteSchedule) -> PairsCut:
         wide=(wider[0] or far_x, *wider[1:3], wider[3] or far_d, *wider[4:]),
         wide_index=wide_index(schedule.cuts),
     )
-
-
-def _as_move(task: Task) -> Permutation:
-    """A permutation that moves as many elements: what is read or written twice stands in the place of C."""
-    permutation = task.permutation
-
-    def strides(of: Strides) -> Strides:
-        again = of.a if task.fold else of.c if task.form == "plain" else of.d
-        return Strides(of.a, 0, again, of.d)
-
-    x, d = (layout._replace(dtype=torch.float64) for layout in (permutation.x, permutation.d))
-    again = x if task.fold else d if task.form != "plain" or permutation.c is not None else None
-    modes = tuple(replace(mode, strides=strides(mode.strides)) for mode in permutation.modes)
-    return replace(
-        permutation, modes=modes, x=x, c=again, d=d, compute=torch.float64, fn=None, conjugate=False, scaled=False
-    )  # fmt: skip
 
 
 def _legal(task: Task) -> list[PermuteSchedule]:
