@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 import torch
 
 import weft
@@ -36,8 +37,17 @@ class Extended:
         functions = tuple(given.pop(hook, None) for hook in HOOKS)
         operands = read_operands(given.pop("operands", {}))
         indices, algebra = read_indices(given.pop("indices", {})), find(given.pop("algebra", "plus_times"))
-        options = Options(functions=functions, operands=operands, indices=indices, algebra=algebra, **given)
+        options = Options(
+            functions=functions, operands=operands, indices=indices, algebra=algebra, backend="reference", **given
+        )
         return resolved(parse(self.equation), self.equation, self.a, self.b, options)
+
+    def contraction(self) -> Contraction:
+        """The contraction without C, of one result that nobody has allocated."""
+        request = self.request
+        extents = request.extents()
+        d = Layout.contiguous([extents[label] for label in request.notation.output], request.d_dtype)
+        return request.contraction(None, d)
 
     def results(self) -> Iterator[tuple[CpuSchedule, list[torch.Tensor]]]:
         request = self.request
@@ -81,3 +91,16 @@ def check_close(problem: Extended, tolerance: float) -> None:
     for schedule, results in problem.results():
         for result, wanted in zip(results, expected, strict=True):
             assert torch.allclose(result, wanted.to(result.dtype), rtol=tolerance, atol=tolerance), schedule
+
+
+def check_poisoned_workspace(problem: Extended, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A workspace full of NaN changes nothing."""
+
+    def poison(elements: int, dtype: torch.dtype) -> torch.Tensor:
+        return torch.full((elements * dtype.itemsize,), 0xFF, dtype=torch.uint8).view(dtype)
+
+    expected = {schedule: results for schedule, results in problem.results()}
+    monkeypatch.setattr("weft.cpu.launch.allocate", poison)
+    for schedule, results in problem.results():
+        for result, wanted in zip(results, expected[schedule], strict=True):
+            assert torch.equal(result, wanted), schedule

@@ -10,11 +10,14 @@ import pytest
 import torch
 
 import weft
-from cpu.extended import Extended, check_close, check_exact
+from cpu.extended import Extended, check_close, check_exact, check_poisoned_workspace
+from weft import cpu
 from weft.algebra import NAMED, find, plus_times_mod
 from weft.cpu import pairs
 from weft.cpu.algebra import halved, operations
 from weft.cpu.algebra_forms import matrix_form
+from weft.cpu.blocking import SMALL_WORKSPACE, WORKSPACE_CAP
+from weft.plan.schedule import Target
 from weft.testing import random_operand
 
 EXTENTS = {"b": 3, "m": 9, "p": 2, "n": 7, "k": 11, "l": 3, "o": 2}
@@ -41,6 +44,7 @@ def operands(equation: str, dtype: torch.dtype, layout: str = "contiguous") -> t
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables so small that every block takes many parts."""
     monkeypatch.setattr(pairs, "TABLE_BYTES", 128)
+    monkeypatch.setattr(pairs, "LEAST_BYTES", 128)
     monkeypatch.setattr(pairs, "LEAST_SUMS", 2)
     monkeypatch.setattr(pairs, "SHORT", 4)
 
@@ -169,3 +173,34 @@ def test_parts(extents: tuple[int, int, int, int]) -> None:
     part = pairs.part_of(*extents, itemsize=4)
     assert all(1 <= mine <= whole for mine, whole in zip(part, extents, strict=True))
     assert part.elements * 4 <= max(pairs.TABLE_BYTES, 4 * pairs.LEAST_SUMS * extents[3])
+
+
+BOUNDED = [
+    ("max_plus", torch.float32), ("max_plus", torch.float64), ("log", torch.float64), ("or_and", torch.bool),
+    ("or_and", torch.complex128), ("gf2", torch.int64), ("mod 7", torch.int32), ("absolute", torch.float32),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("cores", [1, 8, 64])
+@pytest.mark.parametrize("equation", ["fdea,cebf->dcba", "abc,abd->dcba", "abcd,c->ab", "abc,abd->dc"])
+@pytest.mark.parametrize(("algebra", "dtype"), BOUNDED)
+def test_workspace_is_bounded(algebra: str, dtype: torch.dtype, equation: str, cores: int) -> None:
+    """However large the operands and however many cores; and some schedule is frugal."""
+    found = plus_times_mod(7) if algebra == "mod 7" else OWN.get(algebra, algebra)
+    terms = equation.split("->")[0].split(",")
+    a, b = (torch.empty((100,) * len(term), dtype=dtype, device="meta") for term in terms)
+    contraction = Extended(equation, a, b, options={"algebra": found}).contraction()
+    schedules = cpu.schedules(contraction, Target("cpu", processors=cores)).schedules
+    assert max(schedule.workspace_bytes for schedule in schedules) <= WORKSPACE_CAP
+    assert min(schedule.workspace_bytes for schedule in schedules) <= SMALL_WORKSPACE
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("algebra", ["max_plus", "log", "or_and", "both"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_workspace_is_written_before_it_is_read(
+    algebra: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = operands("bmkl,bkno->nbm", dtype)
+    problem = Extended("bmkl,bkno->nbm", a, b, options={"algebra": OWN.get(algebra, algebra)})
+    check_poisoned_workspace(problem, monkeypatch)

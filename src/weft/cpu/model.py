@@ -31,7 +31,8 @@ from weft.cpu.copy_model import (
     search_seconds,
     table_seconds,
 )
-from weft.cpu.schedule import CpuSchedule, stages_addend
+from weft.cpu.pairs import room_beside
+from weft.cpu.schedule import CpuSchedule, detour_bytes, stages_addend
 from weft.cpu.workers import split
 from weft.plan.schedule import Target
 from weft.spec import Contraction, Role
@@ -117,6 +118,7 @@ def rough_pricer(anatomy: Anatomy, packed: tuple[bool, bool], cores: int) -> Cal
     width, half = anatomy.accumulate.itemsize, HALF_EXTENT
     flops = batch * m * n * k * _product_term_seconds(anatomy)
     packs_a, packs_b = packed
+    pairs = anatomy.pairs
     copies_a, copies_b = (1 + operand.staged + 2 * bool(operand.alone) for operand in (anatomy.a, anatomy.b))
     workers, threads = split(cores)
 
@@ -138,6 +140,9 @@ def rough_pricer(anatomy: Anatomy, packed: tuple[bool, bool], cores: int) -> Cal
         at_once = min(workers, blocks)
         work = (products + moved * COPY_STRIDED) / (threads if at_once > 1 else cores) + spilled
         workspace = (block_a * copies_a + block_b * copies_b + i * j) * width
+        if pairs:
+            workspace += room_beside(workspace)
+        workspace += detour_bytes(anatomy, i * l, j * l, i * j)
         return Rough(_shared_out(calls, work, blocks, at_once), workspace)
 
     return rate

@@ -19,7 +19,8 @@ import torch
 from weft.cpu.algebra import Operations
 
 # Knobs, in bytes and elements; see `weft.cpu.model` for the machine that they were tried on.
-TABLE_BYTES = 1 << 20  # of a part of the table: a core's second-level cache
+TABLE_BYTES = 1 << 20  # of a part of the table at most: a core's second-level cache
+LEAST_BYTES = 512 << 10  # and beside blocks so small that they are to leave room for others
 LEAST_SUMS = 16  # along k in a part, where there are so many: each part is followed by a pass over its results
 SHORT = 32  # columns under which rows of the table are too short, if there are more k
 
@@ -41,9 +42,14 @@ class Part(NamedTuple):
         return self.batch * self.rows * self.columns
 
 
+def room_beside(block_bytes: int) -> int:
+    """Bytes for a part of the table beside blocks of so many."""
+    return max(min(block_bytes // 2, TABLE_BYTES), LEAST_BYTES)
+
+
 def part_of(batch: int, rows: int, sums: int, columns: int, itemsize: int) -> Part:
     """The part of such a table that is made at once."""
-    room = TABLE_BYTES // itemsize
+    room = room_beside(batch * (rows * sums + sums * columns + rows * columns) * itemsize) // itemsize
     along_k = min(sums, max(LEAST_SUMS, room // (rows * columns)))
     along_rows = min(rows, max(1, room // (along_k * columns)))
     return Part(min(batch, max(1, room // (along_k * along_rows * columns))), along_rows, along_k, columns)

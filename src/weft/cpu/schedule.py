@@ -124,7 +124,7 @@ def buffers(anatomy: Anatomy, schedule: CpuSchedule) -> Buffers:
     raw, stage, wide, part = (-(-size // 16) * 16 for size in (raw, stage, wide, part))
     table, partial = _table_elements(anatomy, schedule)
     a, b = (schedule.block_size((*anatomy.batch, *free, *anatomy.k)) for free in (anatomy.m, anatomy.n))
-    detour = _detour_bytes(anatomy, a, b, accumulator)
+    detour = detour_bytes(anatomy, a, b, accumulator)
     return Buffers(
         packed[0], packed[1], 0 if schedule.in_place else accumulator, raw, stage, wide, part, table, partial, detour
     )
@@ -140,13 +140,19 @@ def _table_elements(anatomy: Anatomy, schedule: CpuSchedule) -> tuple[int, int]:
     return part.elements if known else 0, part.results
 
 
-def _detour_bytes(anatomy: Anatomy, a: int, b: int, results: int) -> int:
+def detour_bytes(anatomy: Anatomy, a: int, b: int, results: int) -> int:
     """What factors of that many elements and their product take where a matrix product stands in."""
     algebra = anatomy.contraction.algebra
-    if algebra is None or not anatomy.k or (form := matrix_form(algebra, anatomy.accumulate)) is None:
+    if algebra is None or not anatomy.k:
         return 0
-    sums, values = form.dtype.itemsize, anatomy.accumulate.itemsize
-    return (a + b) * (sums + values) + results * (sums + 2 * torch.int64.itemsize + values)
+    values = anatomy.accumulate.itemsize
+    form = matrix_form(algebra, anatomy.accumulate)
+    if form is not None:
+        sums = form.dtype.itemsize
+        return (a + b) * (sums + values) + results * (sums + torch.int64.itemsize + values)
+    if operations(algebra, anatomy.accumulate).logarithms:
+        return (a + b) * (values + 2 * torch.bool.itemsize) + results * values
+    return 0
 
 
 def table_bytes(anatomy: Anatomy, schedule: CpuSchedule) -> int:
