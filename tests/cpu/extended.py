@@ -99,7 +99,7 @@ def check_poisoned_workspace(problem: Extended, monkeypatch: pytest.MonkeyPatch)
     def poison(elements: int, dtype: torch.dtype) -> torch.Tensor:
         return torch.full((elements * dtype.itemsize,), 0xFF, dtype=torch.uint8).view(dtype)
 
-    expected = {schedule: results for schedule, results in problem.results()}
+    expected = dict(problem.results())
     monkeypatch.setattr("weft.cpu.launch.allocate", poison)
     for schedule, results in problem.results():
         for result, wanted in zip(results, expected[schedule], strict=True):
