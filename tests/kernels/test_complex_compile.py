@@ -1,0 +1,40 @@
+"""What complex contractions compile to beside real kernels: whole 16-byte accesses, and no spills."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton")
+
+KINDS = ("along", "across", "plain", "D", "folded")
+
+
+@pytest.fixture(scope="module")
+def report() -> dict[str, dict[str, int]]:
+    script = Path(__file__).with_name("complex_report.py")
+    environment = {**os.environ, "TRITON_INTERPRET": "0"}
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["complex64 sm_90", "complex128 sm_90", "conjugates sm_90"])
+def test_accesses_are_of_16_bytes(name: str, kind: str, report: dict[str, dict[str, int]]) -> None:
+    found = report[f"{name} {kind}"]
+    assert found["ld.global"] == found["ld.global.16"] > 0
+    assert found["st.global"] == found["st.global.16"] > 0
+    assert not found["local"]
+
+
+def test_everywhere_and_with_functions(report: dict[str, dict[str, int]]) -> None:
+    assert {f"complex128 gfx942 {kind}" for kind in KINDS} <= set(report)
+    assert report["complex64 tf32 sm_80 along"]["st.global.16"]
+    stored = report["functions sm_90 D"]
+    assert stored["st.global"] == stored["st.global.16"] > 0
