@@ -8,7 +8,7 @@
     transpose     matrices transposed in place, square and rectangular
     epilogue      a bias and a ReLU behind a product
     algebra       max-plus and logarithms in the place of products and sums
-    numbers       complex numbers and integers
+    numbers       complex numbers, integers and fp8
     call          what the host does for one call, on tensors too small to matter
 
 A suite is data: what kind its cases are of, which number types it may be asked for, and a function that makes its
@@ -55,7 +55,7 @@ class Suite:
 
 
 #: Number types of contractions by name: of A and B, of D, and how products are made.
-PAIRS: dict[str, tuple[torch.dtype, torch.dtype, str | None]] = {
+PAIRS: dict[str, tuple[torch.dtype, torch.dtype, str | torch.dtype | None]] = {
     "fp16_fp32": (torch.float16, torch.float32, None),
     "fp16_fp16": (torch.float16, torch.float16, None),
     "bf16_fp32": (torch.bfloat16, torch.float32, None),
@@ -68,6 +68,8 @@ PAIRS: dict[str, tuple[torch.dtype, torch.dtype, str | None]] = {
     "complex64_tf32": (torch.complex64, torch.complex64, "tf32"),
     "complex128": (torch.complex128, torch.complex128, None),
     "int8_int32": (torch.int8, torch.int32, None),
+    "e4m3_fp16": (torch.float8_e4m3fn, torch.float16, None),
+    "e4m3_fp16_as_stored": (torch.float8_e4m3fn, torch.float16, torch.float8_e4m3fn),
 }
 #: Number types of what is moved: one of each size.
 MOVED = {
@@ -229,7 +231,7 @@ SUITES: dict[str, Suite] = {
     "algebra": Suite(
         "max-plus and logarithms, beside torch.compile of all pairs reduced", _algebra, peers=("compile",)
     ),
-    "numbers": Suite("complex numbers on some of TCCG, integers beside half precision", _numbers),
+    "numbers": Suite("complex numbers on some of TCCG, integers and fp8 beside half precision", _numbers),
     "call": Suite(
         "what the host does for each call of a plan, of weft.contract and of torch.einsum, on tiny tensors",
         _call,

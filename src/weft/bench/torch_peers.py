@@ -110,6 +110,8 @@ class MatrixProduct(_TorchPeer):
     def way(self, case: Case, tensors: Tensors) -> Call:
         if any((case.a_fn, case.b_fn, case.c_fn, case.epilogue, case.add, case.alpha != 1, any(case.conjugate))):
             raise UnsupportedError("more than a matrix product")
+        if case.dtypes[0] in FP8:
+            raise UnsupportedError("torch.mm takes no fp8")
         term_a, term_b = case.notation.inputs
         output = case.notation.output
         swapped = len(output) > 1 and output[-2] not in term_a  # D's rows are B's

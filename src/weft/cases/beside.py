@@ -2,7 +2,7 @@
 
 epilogues()    one product with and without a bias and a ReLU
 algebras()     max-plus and logarithms on a product, max-plus on some of TCCG
-numbers()      complex ones on some of TCCG, and integers beside half precision: (group, case)
+numbers()      complex ones on some of TCCG, integers and fp8 beside half precision: (group, case)
 """
 
 from __future__ import annotations
@@ -68,3 +68,7 @@ def _numbers() -> Iterator[tuple[str, Case]]:
     product = from_letters("product", "mk,nk->mn", "integer", **_SQUARE, dtypes=_HALF)
     yield "fp16_fp16", product
     yield "int8_int32", replace(product, dtypes=(torch.int8, torch.int8, torch.int32))
+    fp8 = torch.float8_e4m3fn
+    bytes_wide = replace(product, dtypes=(fp8, fp8, torch.float16), tags=frozenset({"fp8"}))
+    yield "e4m3_fp16", bytes_wide
+    yield "e4m3_fp16_as_stored", replace(bytes_wide, precision=fp8)
