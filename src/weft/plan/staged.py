@@ -31,6 +31,7 @@ NAME = "staged"
 A, B, C, D = range(4)
 ALIGNMENT = 16  # bytes: rows of a workspace start at multiples
 KEPT = 3  # schedules of the product that are proposed for each way to stage
+LEAST_BOX = 16  # elements of m, n and k: shorter ones do not go in boxes
 LEAST_FLOPS = 2**27  # of a product that is worth another launch
 _OTHERS = ("staged", "reduced", "vector")  # families that need no staged operands
 
@@ -158,6 +159,8 @@ def _in_boxes(contraction: Contraction, target: Target) -> bool:
     arithmetic = contraction.arithmetic
     short = arithmetic.precision == "tf32" and arithmetic.accumulate is torch.float32
     stored = MATRIX_SUMS.get(arithmetic.product) is arithmetic.accumulate
+    if min(contraction.m, contraction.n, contraction.k) < LEAST_BOX:
+        return False
     return target.kind in ("cuda", "interpreter") and target.capability >= 90 and (short or stored)
 
 

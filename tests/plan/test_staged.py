@@ -1,0 +1,75 @@
+"""Operands brought into a better layout first: what is proposed, what it costs, and that it computes the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from weft.fn import trace
+from weft.plan import staged
+from weft.plan.planner import choose
+from weft.plan.schedule import Target
+from weft.spec import Contraction, Layout, canonical
+from weft.spec.arithmetic import resolve
+from weft.spec.contraction import class_modes
+from weft.spec.notation import parse
+
+H200 = Target("cuda", 0, "NVIDIA H200", 90, 132, 232448)
+INTERPRETER = Target("interpreter", 0, "Triton interpreter", 90, 4, 232448)
+LARGE = dict.fromkeys("abcdef", 72)
+SMALL = {"a": 8, "b": 5, "c": 8, "d": 7, "e": 8, "f": 16}
+
+
+def described(equation: str, extents: dict[str, int], dtype: torch.dtype = torch.float16) -> Contraction:
+    notation = parse(equation)
+    a, b = (Layout.contiguous([extents[label] for label in term], dtype) for term in notation.inputs)
+    d = Layout.contiguous([extents[label] for label in notation.output], torch.float32)
+    modes = class_modes(notation, a, b, None, d, extents)
+    return canonical(Contraction(modes, a, b, None, d, resolve(dtype, dtype), text=equation))
+
+
+def test_what_gathering_would_repeat_is_staged() -> None:
+    """TCCG 24: neither operand lies in boxes, and each element is used 5184 times."""
+    choice = choose(described("fdea,ecfb->dcba", LARGE), "triton", H200)
+    best = choice.best.schedule
+    assert best.family == "staged"
+    # Both operands as matrices of 5184 x 5184 in half precision.
+    assert best.workspace_bytes >= 2 * 5184 * 5184 * 2
+    assert "staged A as" in str(best)
+
+
+def test_what_each_block_reads_once_is_not() -> None:
+    """TCCG 4: one pass over A costs as much as the whole product."""
+    extents = {"a": 72, "b": 24, "c": 72, "d": 72, "e": 72}
+    assert choose(described("aced,eb->dcba", extents), "triton", H200).best.schedule.family != "staged"
+
+
+def test_a_limit_on_workspace_is_kept() -> None:
+    choice = choose(described("fdea,ecfb->dcba", LARGE), "triton", H200, workspace_limit=1 << 20)
+    assert all(ranked.schedule.workspace_bytes <= 1 << 20 for ranked in choice.ranked)
+
+
+@pytest.mark.parametrize("equation", ["fdea,ecfb->dcba", "dac,bcd->ba", "fbea,ecfd->dcba"])
+@pytest.mark.parametrize("function", [None, "a_fn", "b_fn"])
+def test_every_way_computes_the_product(
+    equation: str, function: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staged, "LEAST_FLOPS", 1)
+    contraction = described(equation, SMALL)
+    if function is not None:
+        contraction = replace(contraction, **{function: trace(torch.relu, (torch.float16,))})
+    assert staged.supports(contraction, INTERPRETER) is None
+    found = staged.schedules(contraction, INTERPRETER).schedules
+    ways = {tuple(step and step.description.text for step in s.steps): s for s in found}
+    assert len(ways) > 2
+    generator = torch.Generator().manual_seed(0)
+    terms = equation.split("->")[0].split(",")
+    a, b = (torch.randint(-4, 5, [SMALL[i] for i in term], generator=generator).half() for term in terms)
+    x, y = (t.relu() if function == name else t for name, t in (("a_fn", a), ("b_fn", b)))
+    expected = torch.einsum(equation, x.double(), y.double())
+    for schedule in list(ways.values())[:4]:
+        d = torch.full(expected.shape, float("nan"))
+        staged.build(contraction, schedule, INTERPRETER)(a, b, None, d, 1.0, 0.0)
+        assert torch.equal(d.double(), expected), str(schedule)
