@@ -158,6 +158,16 @@ class TestRecognition:
         assert d.tolist() == [expected] * 3
 
 
+def test_schedules_say_what_they_do() -> None:
+    said = {
+        "max_plus": "pairs along columns;",
+        "log": "pairs along columns, exponentials multiplied where values are near;",
+        "or_and": "as products of float32;",
+    }
+    for algebra, words in said.items():
+        assert words in str(weft.plan("mk,kn->mn", torch.ones(80, 80), torch.ones(80, 80), algebra=algebra).schedule)
+
+
 @pytest.mark.parametrize("extent", [1, 2, 3, 7, 8, 13, 64, 100])
 @pytest.mark.parametrize("reduce", [torch.add, torch.bitwise_xor])
 def test_halving(extent: int, reduce: Callable[..., torch.Tensor]) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
+from weft.cpu.algebra import operations
+from weft.cpu.algebra_forms import matrix_form
 from weft.cpu.anatomy import Anatomy, Group, Operand
 from weft.cpu.blocking import block_counts, collapsed_stride
 from weft.cpu.copy_model import compact, crawls
@@ -51,6 +53,7 @@ def assemble(anatomy: Anatomy, rows: Role, order: Group, tile: tuple[int, ...], 
         block=(batch_size, m_size, n_size, k_size),
         workspace_bytes=0,
         pairs=pairs,
+        stand_in=_stand_in(anatomy),
     )
     return with_workspace(anatomy, draft)
 
@@ -77,6 +80,17 @@ def _pairs(anatomy: Anatomy, k_size: int, columns: int) -> Literal["columns", "k
     if not anatomy.pairs:
         return None
     return "k" if columns < min(SHORT, k_size) else "columns"
+
+
+def _stand_in(anatomy: Anatomy) -> str:
+    """What is said of the matrix product that stands in for an algebra's."""
+    algebra, accumulate = anatomy.contraction.algebra, anatomy.accumulate
+    if algebra is None or anatomy.elementwise:
+        return ""
+    form = matrix_form(algebra, accumulate)
+    if form is not None:
+        return f"as products of {str(form.dtype).removeprefix('torch.')}"
+    return "exponentials multiplied where values are near" if operations(algebra, accumulate).logarithms else ""
 
 
 def _reading(

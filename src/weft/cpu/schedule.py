@@ -47,6 +47,7 @@ class CpuSchedule:
     block: tuple[int, int, int, int]  # elements of a block along batch, m, n and k modes
     workspace_bytes: int
     pairs: Literal["columns", "k"] | None = None  # what is innermost in tables of pairs, where there are such
+    stand_in: str = ""  # the matrix product that stands in for an algebra's, always or where values are near
 
     @property
     def family(self) -> str:
@@ -61,6 +62,7 @@ class CpuSchedule:
         write = "in place" if self.in_place else "scattered by table" if self.d_by_table else "scattered"
         size = self.workspace_bytes / 1024
         tables = f", pairs along {self.pairs}" if self.pairs else ""
+        tables += f", {self.stand_in}" if self.stand_in else ""
         at_once = f"{self.workers} at once" if self.workers > 1 else "one by one"
         return f"cpu: blocks of {sizes}, {at_once}; {reads}, D {write}{tables}; workspace {size:.0f} KiB"
 
