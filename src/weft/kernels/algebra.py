@@ -53,6 +53,7 @@ class AlgebraCut(NamedTuple):
     whole_steps: int  # that end within k
     wide: tuple[bool, ...]  # offsets need 64 bits, per tensor
     wide_index: bool  # indices along an axis do
+    guard: tuple[int, int] = (0, 0)  # tensor and pointer of marks: only blocks with one are computed; 0 for none
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,11 +184,18 @@ def predict(contraction: Contraction, schedule: AlgebraSchedule, target: Target)
     return direct_seconds(contraction, target, work) + combine_seconds(schedule.workspace_bytes, cut.splits)
 
 
-def build(contraction: Contraction, schedule: AlgebraSchedule, target: Target) -> Launch | ExtendedLaunch:
+def build(
+    contraction: Contraction, schedule: AlgebraSchedule, target: Target, guard: int | None = None
+) -> Launch | ExtendedLaunch:
+    """`guard`: an operand among the extras, bool along D's modes. Only blocks of D where any of it is true are written,
+    whole; the rest is left as it is."""
     from weft.kernels.algebra_kernel import algebra_kernel
     from weft.kernels.matrix_kernel import combine_kernel
 
     cut = algebra_cut(contraction, schedule)
+    if guard is not None:
+        before = sum(extra.layout is not None for extra in contraction.extras[:guard])
+        cut = cut._replace(guard=(TENSORS + guard, before))
     algebra = algebra_constants(contraction)
     constants = contraction_constants(contraction, cut) | algebra | {"STAGES": schedule.stages}
     a, b, c, d = contraction.a, contraction.b, contraction.c, contraction.d

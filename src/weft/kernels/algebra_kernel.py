@@ -11,8 +11,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from weft.kernels.device import batch_offset, gathered, gathered_step, load_tile, side_mask, side_offsets
-from weft.kernels.matrix_kernel import a_mask, a_offsets, locate, part_offsets, store_block
+from weft.kernels.device import ANY, batch_offset, gathered, gathered_step, load_tile, side_mask, side_offsets
+from weft.kernels.matrix_kernel import a_mask, a_offsets, block_mask, block_offsets, locate, part_offsets, store_block
 
 
 @triton.jit
@@ -125,6 +125,68 @@ def load_step(
     return x.to(ACCUMULATE), y.to(ACCUMULATE), inside
 
 
+@triton.jit
+def reduce_block(
+    a, b, c, d, parts, alpha, beta, pointers, program, batch_block, m_block, n_block, CUT: tl.constexpr,
+    A_FN: tl.constexpr, B_FN: tl.constexpr, C_FN: tl.constexpr, EPILOGUE: tl.constexpr, PRODUCT: tl.constexpr,
+    ACCUMULATE: tl.constexpr, RESULT: tl.constexpr, BESIDE: tl.constexpr, COMBINE: tl.constexpr, REDUCE: tl.constexpr,
+    IDENTITY: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """One program's block of D, or its part of one."""
+    M: tl.constexpr = CUT.m
+    N: tl.constexpr = CUT.n
+    K: tl.constexpr = CUT.k
+    BATCH: tl.constexpr = CUT.batch
+    BESIDE_A: tl.constexpr = BESIDE.a
+    BESIDE_B: tl.constexpr = BESIDE.b
+    rows = tl.arange(0, M.tile)
+    columns_of_d = tl.arange(0, N.tile)
+
+    first_step = 0
+    last_step = CUT.whole_steps
+    if CUT.splits > 1:
+        first_step = program // CUT.blocks * CUT.steps
+        last_step = tl.minimum(first_step + CUT.steps, CUT.whole_steps)
+
+    # (1) Fix the rows of A and the columns of B that it needs.
+    a_rows = a + batch_offset(batch_block, BATCH, 0, CUT.wide[0])
+    a_rows = (a_rows + side_offsets(m_block, rows, M, 0, CUT.wide[0]))[:, None]
+    b_rows = b + batch_offset(batch_block, BATCH, 1, CUT.wide[1])
+    b_rows = (b_rows + side_offsets(n_block, columns_of_d, N, 1, CUT.wide[1]))[:, None]
+    row_mask = side_mask(m_block, rows, M)
+    column_mask = side_mask(n_block, columns_of_d, N)
+    beside_a = gathered(pointers, (batch_block, m_block, 0), BESIDE_A, CUT, a_offsets, a_mask)
+    beside_b = gathered(pointers, (batch_block, n_block, 0), BESIDE_B, CUT, n_offsets, n_mask)
+
+    # (2) Whole steps along k, then the one that overhangs its end.
+    acc = tl.full(CUT.held, IDENTITY, dtype=ACCUMULATE)
+    for step in tl.range(first_step, last_step, num_stages=STAGES):
+        k_block = step.to(tl.int64) if CUT.wide_index else step
+        x, y, inside = load_step(
+            a_rows, b_rows, pointers, beside_a, beside_b, (batch_block, m_block, n_block, k_block), row_mask,
+            column_mask, CUT, A_FN, B_FN, PRODUCT, ACCUMULATE, BESIDE, True,
+        )  # fmt: skip
+        acc = step_of(acc, x, y, inside, CUT, COMBINE, REDUCE, IDENTITY, False)
+    if CUT.whole_steps < K.blocks:
+        for step in tl.range(CUT.whole_steps, tl.minimum(first_step + CUT.steps, K.blocks), num_stages=1):
+            k_block = step.to(tl.int64) if CUT.wide_index else step
+            x, y, inside = load_step(
+                a_rows, b_rows, pointers, beside_a, beside_b, (batch_block, m_block, n_block, k_block), row_mask,
+                column_mask, CUT, A_FN, B_FN, PRODUCT, ACCUMULATE, BESIDE, False,
+            )  # fmt: skip
+            acc = step_of(acc, x, y, inside.to(tl.int32), CUT, COMBINE, REDUCE, IDENTITY, True)
+
+    # (3) Leave the part, or finish the block.
+    block = tl.reshape(tl.permute(acc, (2, 0, 3, 1)), (M.tile, N.tile))
+    if CUT.splits > 1:
+        tl.store(parts + part_offsets(program, CUT, 0, N.tile), block)
+    else:
+        store_block(
+            block, c, d, pointers, alpha, beta, batch_block, m_block, n_block, CUT,
+            C_FN, EPILOGUE, REDUCE, RESULT, BESIDE,
+        )  # fmt: skip
+
+
 @triton.jit(do_not_specialize=["alpha", "beta"])
 def algebra_kernel(
     a,
@@ -150,61 +212,24 @@ def algebra_kernel(
     IDENTITY: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """D = reduce over k of combine(A, B)."""
+    """D = reduce over k of combine(A, B); where D is guarded, only the blocks with a mark."""
     M: tl.constexpr = CUT.m
     N: tl.constexpr = CUT.n
-    K: tl.constexpr = CUT.k
-    BATCH: tl.constexpr = CUT.batch
-    BESIDE_A: tl.constexpr = BESIDE.a
-    BESIDE_B: tl.constexpr = BESIDE.b
-    rows = tl.arange(0, M.tile)
-    columns_of_d = tl.arange(0, N.tile)
-
-    # (1) Find this program's block of D and its share of the reduction.
     program = tl.program_id(0)
     if CUT.wide_index:
         program = program.to(tl.int64)
     batch_block, m_block, n_block = locate(program % CUT.blocks, M.blocks, N.blocks, CUT.group)
-    first_step = 0
-    last_step = CUT.whole_steps
-    if CUT.splits > 1:
-        first_step = program // CUT.blocks * CUT.steps
-        last_step = tl.minimum(first_step + CUT.steps, CUT.whole_steps)
-
-    # (2) Fix the rows of A and the columns of B that it needs.
-    a_rows = a + batch_offset(batch_block, BATCH, 0, CUT.wide[0])
-    a_rows = (a_rows + side_offsets(m_block, rows, M, 0, CUT.wide[0]))[:, None]
-    b_rows = b + batch_offset(batch_block, BATCH, 1, CUT.wide[1])
-    b_rows = (b_rows + side_offsets(n_block, columns_of_d, N, 1, CUT.wide[1]))[:, None]
-    row_mask = side_mask(m_block, rows, M)
-    column_mask = side_mask(n_block, columns_of_d, N)
-    beside_a = gathered(pointers, (batch_block, m_block, 0), BESIDE_A, CUT, a_offsets, a_mask)
-    beside_b = gathered(pointers, (batch_block, n_block, 0), BESIDE_B, CUT, n_offsets, n_mask)
-
-    # (3) Whole steps along k, then the one that overhangs its end.
-    acc = tl.full(CUT.held, IDENTITY, dtype=ACCUMULATE)
-    for step in tl.range(first_step, last_step, num_stages=STAGES):
-        k_block = step.to(tl.int64) if CUT.wide_index else step
-        x, y, inside = load_step(
-            a_rows, b_rows, pointers, beside_a, beside_b, (batch_block, m_block, n_block, k_block), row_mask,
-            column_mask, CUT, A_FN, B_FN, PRODUCT, ACCUMULATE, BESIDE, True,
-        )  # fmt: skip
-        acc = step_of(acc, x, y, inside, CUT, COMBINE, REDUCE, IDENTITY, False)
-    if CUT.whole_steps < K.blocks:
-        for step in tl.range(CUT.whole_steps, tl.minimum(first_step + CUT.steps, K.blocks), num_stages=1):
-            k_block = step.to(tl.int64) if CUT.wide_index else step
-            x, y, inside = load_step(
-                a_rows, b_rows, pointers, beside_a, beside_b, (batch_block, m_block, n_block, k_block), row_mask,
-                column_mask, CUT, A_FN, B_FN, PRODUCT, ACCUMULATE, BESIDE, False,
+    if CUT.guard[0] > 0:
+        place = (batch_block, m_block, n_block)
+        at = pointers[CUT.guard[1]] + tl.broadcast_to(block_offsets(place, CUT, CUT.guard[0]), CUT.stored)
+        marks = tl.load(at, mask=tl.broadcast_to(block_mask(place, CUT, ANY), CUT.stored), other=0)
+        if tl.max(tl.reshape(marks.to(tl.int32), (M.tile * N.tile,)), axis=0) != 0:
+            reduce_block(
+                a, b, c, d, parts, alpha, beta, pointers, program, batch_block, m_block, n_block, CUT, A_FN, B_FN, C_FN,
+                EPILOGUE, PRODUCT, ACCUMULATE, RESULT, BESIDE, COMBINE, REDUCE, IDENTITY, STAGES,
             )  # fmt: skip
-            acc = step_of(acc, x, y, inside.to(tl.int32), CUT, COMBINE, REDUCE, IDENTITY, True)
-
-    # (4) Leave the part, or finish the block.
-    block = tl.reshape(tl.permute(acc, (2, 0, 3, 1)), (M.tile, N.tile))
-    if CUT.splits > 1:
-        tl.store(parts + part_offsets(program, CUT, 0, N.tile), block)
     else:
-        store_block(
-            block, c, d, pointers, alpha, beta, batch_block, m_block, n_block, CUT,
-            C_FN, EPILOGUE, REDUCE, RESULT, BESIDE,
+        reduce_block(
+            a, b, c, d, parts, alpha, beta, pointers, program, batch_block, m_block, n_block, CUT, A_FN, B_FN, C_FN,
+            EPILOGUE, PRODUCT, ACCUMULATE, RESULT, BESIDE, COMBINE, REDUCE, IDENTITY, STAGES,
         )  # fmt: skip

@@ -67,6 +67,7 @@ class MatrixCut(NamedTuple):
     splits: int  # programs that share the sum of each block
     steps: int  # along k, in each of them
     widen: bool  # products are made in the accumulator's type
+    apart: bool  # the product of each step is added by a rounded sum
     wide: tuple[bool, ...]  # offsets need 64 bits, per tensor
     wide_index: bool  # indices along an axis do
 
@@ -82,6 +83,7 @@ class MatrixSchedule:
     stages: int
     group: int
     splits: int = 1
+    apart: bool = False  # the product of each step is added by a rounded sum, not within the matrix unit
     workspace_bytes: int = 0
     family: str = NAME
 
@@ -93,6 +95,7 @@ class MatrixSchedule:
         m, n, k = self.tile
         sides = f"m[{cuts_text(self.m)}] n[{cuts_text(self.n)}] k[{cuts_text(self.k)}]"
         split = f" splits={self.splits}" if self.splits > 1 else ""
+        split += " apart" if self.apart else ""
         return f"matrix {m}x{n}x{k} {sides} warps={self.warps} stages={self.stages} group={self.group}{split}"
 
 
@@ -283,6 +286,7 @@ def matrix_cut(contraction: Contraction, schedule: MatrixSchedule, target: Targe
         splits=schedule.splits,
         steps=-(-k.blocks // schedule.splits),
         widen=widened(contraction, target),
+        apart=schedule.apart,
         wide=wide(contraction.modes, tensors),
         wide_index=wide_index((*schedule.m, *schedule.n, *schedule.k)),
     )

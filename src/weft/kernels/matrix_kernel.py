@@ -225,7 +225,10 @@ def matrix_kernel(
             x = x.to(ACCUMULATE)
             y = y.to(ACCUMULATE)
         # fp8 products of one step may be added with fewer digits, those of different steps may not.
-        acc = tl.dot(x, y, acc, input_precision=PRECISION, max_num_imprecise_acc=K.tile, out_dtype=ACCUMULATE)
+        if CUT.apart:
+            acc += tl.dot(x, y, input_precision=PRECISION, out_dtype=ACCUMULATE)
+        else:
+            acc = tl.dot(x, y, acc, input_precision=PRECISION, max_num_imprecise_acc=K.tile, out_dtype=ACCUMULATE)
 
     # (4) Leave the part, or finish the block.
     if CUT.splits > 1:

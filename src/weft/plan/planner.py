@@ -26,6 +26,7 @@ FAMILIES = {
         "weft.kernels.vector",
         "weft.plan.reduced",
         "weft.plan.staged",
+        "weft.plan.logarithms",
         "weft.plan.complex_pairs",
     ),
     "cpu": ("weft.cpu", "weft.plan.reduced"),
