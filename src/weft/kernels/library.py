@@ -7,7 +7,7 @@ for less exact arithmetic are not taken: products of float32 are IEEE, sums of h
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -36,11 +36,12 @@ _RATE = {
 }
 # The same of complex ones, in real flops: a complex multiply-add is eight.
 _RATE |= {torch.complex64: 5.3e13, torch.complex128: 5.6e13}
-_SWITCHES = (  # process-wide permissions of torch and what exactness needs of them
-    "allow_tf32",
-    "allow_fp16_reduced_precision_reduction",
-    "allow_bf16_reduced_precision_reduction",
-)
+_SWITCHES = {  # process-wide permissions of torch for less exact products or sums
+    torch.float32: ("allow_tf32",),
+    torch.complex64: ("allow_tf32",),
+    torch.float16: ("allow_fp16_reduced_precision_reduction",),
+    torch.bfloat16: ("allow_bf16_reduced_precision_reduction",),
+}
 
 
 class Form(NamedTuple):
@@ -130,9 +131,13 @@ class LibraryLaunch:
         if schedule.flipped:
             rows, columns, left, right = columns, rows, right, left
         self._flipped = schedule.flipped
-        self._call: Any = torch.baddbmm if batch else torch.addmm
+        self._multiply: Any = torch.bmm if batch else torch.mm
+        self._add: Any = torch.baddbmm if batch else torch.addmm
         if contraction.d.dtype != contraction.arithmetic.product:
-            self._call = partial(self._call, out_dtype=contraction.d.dtype)
+            self._multiply, self._add = (
+                partial(call, out_dtype=contraction.d.dtype) for call in (self._multiply, self._add)
+            )
+        self._switches = _SWITCHES.get(contraction.arithmetic.product, ())
         self._left = _view((*batch, rows, depth), left)
         self._right = _view((*batch, depth, columns), right)
         self._addend = _view((*batch, rows, columns), 2)
@@ -141,24 +146,26 @@ class LibraryLaunch:
     def __call__(self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar) -> None:
         a, b = (x.conj() if flag else x for x, flag in zip((a, b), self._conjugate, strict=True))
         left, right = (b, a) if self._flipped else (a, b)
-        result = d.as_strided(*self._result)
-        addend = c.as_strided(*self._addend) if c is not None else result
-        with _exact():
-            self._call(
-                addend,
-                left.as_strided(*self._left),
-                right.as_strided(*self._right),
-                beta=beta if c is not None else 0,
-                alpha=alpha,
-                out=result,
-            )
+        left, right, result = _seen(left, self._left), _seen(right, self._right), _seen(d, self._result)
+        with _exact(self._switches):
+            if c is None and alpha == 1:
+                self._multiply(left, right, out=result)
+            else:
+                addend = _seen(c, self._addend) if c is not None else result
+                self._add(addend, left, right, beta=beta if c is not None else 0, alpha=alpha, out=result)
+
+
+def _seen(tensor: Tensor, view: tuple[tuple[int, ...], tuple[int, ...]]) -> Tensor:
+    """The tensor as the library sees it; mostly it is that already."""
+    shape, strides = view
+    return tensor if tensor.shape == shape and tensor.stride() == strides else tensor.as_strided(shape, strides)
 
 
 @contextmanager
-def _exact() -> Iterator[None]:
+def _exact(names: Sequence[str]) -> Iterator[None]:
     """Take back, for the call, whatever permission the process has given for less exact sums and products."""
     switches = torch.backends.cuda.matmul
-    given = [name for name in _SWITCHES if getattr(switches, name)]
+    given = [name for name in names if getattr(switches, name)]
     for name in given:
         setattr(switches, name, False)
     try:
