@@ -1,6 +1,6 @@
 """Cross-compile what complex contractions take beside real kernels, and print what it holds, as JSON.
 
-Run by `test_complex_compile.py` in a process of its own, because Triton compiles only where it was not told to interpret.
+Run by `test_complex_compile.py` in a process of its own: Triton compiles only where it was not told to interpret.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import json
 import sys
 
 import torch
-
 from compile_report import TARGETS, contraction
+
 from weft.cases import tccg
 from weft.fn import trace
 from weft.kernels import pairs

@@ -27,6 +27,7 @@ The family has no kernels of its own beside `pairs`: each product is planned by 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -89,7 +90,17 @@ class ComplexSchedule:
         if finish is not None:
             layout = finish.task.permutation.x
             own += layout.shape[0] * layout.dtype.itemsize
+        left = self.product.description
+        if self.real and isinstance(left, Contraction) and left.c is not None and not self.folds:
+            own += math.prod(left.d.shape) * left.d.dtype.itemsize  # of C, where it is D and alpha is complex
         return own + self.product.best.schedule.workspace_bytes
+
+    @property
+    def folds(self) -> bool:
+        """Whether a complex alpha is multiplied into an expanded operand."""
+        left = self.product.description
+        exact = isinstance(left, Contraction) and left.arithmetic.product == left.arithmetic.accumulate
+        return exact and any(step.task.form != "plain" for step in self.steps if step is not None)
 
     def __str__(self) -> str:
         texts = [
@@ -263,16 +274,13 @@ class ComplexLaunch:
         from weft.kernels import pairs
 
         self._schedule = schedule
+        self._folds = schedule.folds
         self._steps = [
             pairs.built(step.task, step.schedule, target) if step is not None else None for step in schedule.steps
         ]
         self._product = schedule.product.built()[1]
         if (finish := schedule.steps[FINISH]) is not None:
             self._result = finish.task.permutation.x
-        left = schedule.product.description
-        assert isinstance(left, Contraction)
-        forms = [step.task.form for step in schedule.steps if step is not None]
-        self._folds = forms != ["plain"] * len(forms) and left.arithmetic.product == left.arithmetic.accumulate
         self.kernels = (
             *getattr(self._product, "kernels", ()), *(step.launch for step in self._steps if step is not None)
         )  # fmt: skip
@@ -296,12 +304,13 @@ class ComplexLaunch:
         within = 1.0 if alpha.imag else alpha.real
         if c is None or (after == 1 and not beta.imag):
             self._multiply(a, b, c, d, within, beta.real, folded)
-        elif c.data_ptr() == d.data_ptr():
-            d.mul_(beta / after)
+        elif after == 1 and c.data_ptr() == d.data_ptr():
+            d.mul_(beta)
             self._multiply(a, b, c, d, within, 1.0, folded)
         else:
+            addend = c.clone() if c.data_ptr() == d.data_ptr() else c
             self._without_c._real(a, b, None, d, alpha, 0j)
-            d.add_(c, alpha=beta)
+            d.add_(addend, alpha=beta)
             return
         if after != 1:
             d.mul_(after)
