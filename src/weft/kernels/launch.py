@@ -102,7 +102,7 @@ def _stand_in(layout: Layout | Box | None) -> Any:
 
 
 class KernelLaunch:
-    """A kernel bound to one schedule: call it with tensors, alpha and beta, and extras where it has `pointers`.
+    """A kernel bound to one schedule: call it with tensors, alpha and beta, and extras where it knows of `pointers`.
 
     For a GPU that is there, and a grid that is not empty, the kernel is compiled and loaded when this is made, so that
     a call, perhaps within a graph capture, only launches. In the interpreter it runs as Python. For any other target it
@@ -119,11 +119,12 @@ class KernelLaunch:
         programs: int,
         warps: int,
         stages: int,
-        pointers: Sequence[Layout] = (),  # of what stands beside the tensor parameters
+        pointers: Sequence[Layout] | None = None,  # of what stands beside the tensor parameters; None: no extras
     ) -> None:
         self.kernel = kernel
         self.layouts = tuple(layouts)
-        self.pointers = tuple(pointers)
+        self.pointers = tuple(pointers or ())
+        self._extended = pointers is not None
         self.constants = constants
         self.options: dict[str, Any] = {"num_warps": warps, "num_stages": stages}
         if target.kind == "cuda":
@@ -143,9 +144,9 @@ class KernelLaunch:
 
     def __call__(self, *arguments: Any) -> None:
         beside: tuple[Any, ...] = ()
-        if self.pointers:
+        if self._extended:
             *arguments, extras = arguments  # type: ignore[assignment]
-            beside = (tuple(x for x in extras if x is not None),)
+            beside = (tuple(x for x in extras if x is not None),) if self.pointers else ()
         *tensors, alpha, beta = arguments
         full = (*tensors, self._bits(alpha), self._bits(beta), *beside, *self._trailing)
         if self._device is None or self._device.index == torch.cuda.current_device():
@@ -213,6 +214,8 @@ def finishing_constants(contraction: Contraction, cut: Any, rows: int) -> dict[s
     return {"CUT": cut, "ROWS": rows} | {name: shared[name] for name in names}
 
 
-def pointer_layouts(contraction: Contraction) -> tuple[Layout, ...]:
-    """How operands of functions and further results lie, in the order of the contraction's extras."""
+def pointer_layouts(contraction: Contraction) -> tuple[Layout, ...] | None:
+    """How operands of functions and further results lie, in the order of the extras; None without extras."""
+    if not contraction.extras:
+        return None
     return tuple(extra.layout for extra in contraction.extras if extra.layout is not None)
