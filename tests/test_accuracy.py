@@ -108,6 +108,12 @@ class TestBound:
             with pytest.raises(AssertionError):
                 assert_close(by_pairs(torch.bfloat16), exact, bound)
 
+    def test_takes_arrays_and_says_what_it_was_given(self) -> None:
+        a = torch.rand(3, 4)
+        assert torch.equal(weft.error_bound("mk,nk->mn", a.numpy(), a.numpy()), weft.error_bound("mk,nk->mn", a, a))
+        with pytest.raises(weft.ShapeError, match=r"error_bound\('mk,kn->mn'; a: 3x4 float32"):
+            weft.error_bound("mk,kn->mn", a, a)
+
     def test_an_algebra_without_a_known_bound(self) -> None:
         own = weft.Algebra(torch.sub, torch.maximum, "lowest", name="difference")
         with pytest.raises(weft.UnsupportedError, match="no error bound is known for the algebra difference"):

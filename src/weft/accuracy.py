@@ -22,7 +22,10 @@ import torch
 
 from weft.accuracy_algebra import addend_bound, reduction_bound
 from weft.algebra import Algebra, find
+from weft.errors import call_context
 from weft.fn.binding import bind
+from weft.interop import as_tensor
+from weft.plan.checks import describe_call
 from weft.reference import Equation, Function, Names, contract, label_extents, read_equation, wide
 from weft.reference_sums import Source, source, sum_of_products
 from weft.spec import Arithmetic
@@ -37,10 +40,10 @@ Bounds: TypeAlias = torch.Tensor | tuple[torch.Tensor, ...]
 # two small ones (2^-22).
 SHORTENED = {"tf32": 2.0**-10, "tf32x3": 2.0**-21}
 
-# Products of fp8 factors are exact, but the tensor cores of sm_90 align 32 of them to the largest and keep 13 bits
-# behind its leading one before they are added in float32 (DeepSeek-V3 technical report, 2024, section 3.3.2, measured
-# 14 bits): 32 losses of 2^-13 of the largest product, at worst.
-FP8_LOSS = 32 * 2.0**-13
+# Products of fp8 factors are exact, but the tensor cores of sm_90 align them to the largest and keep some 13 bits behind
+# its leading one (DeepSeek-V3 technical report, 2024, section 3.3.2). The kernels add them so for at most 128 products,
+# and those sums in float32: 128 losses of 2^-13 of the largest, at worst.
+FP8_LOSS = 128 * 2.0**-13
 
 # How many times worse than eager PyTorch in the same type a fused function may be, and units in the last place
 # that it may lose beside.
@@ -50,10 +53,10 @@ _FUNCTION_ULPS = 4.0
 
 def error_bound(
     equation: Equation,
-    a: torch.Tensor,
-    b: torch.Tensor,
+    a: Any,
+    b: Any,
     *,
-    c: torch.Tensor | None = None,
+    c: Any = None,
     alpha: float | complex = 1.0,
     beta: float | complex = 1.0,
     out_dtype: Any = None,
@@ -69,14 +72,14 @@ def error_bound(
 ) -> Bounds:
     """The most by which each element of `weft.contract` with these arguments may differ from the exact one.
 
-    float64, in D's shape; a tuple of such for an epilogue that yields several values. The bound of one element is
+    A float64 tensor in D's shape; a tuple of such for an epilogue that yields several values. The bound of an element:
 
         alpha * ((K + 2) eps S + (S' - S) + K t) + 3 alpha eps S + beta * (off_c + 3 eps |c|)
 
     carried through the epilogue and rounded to D's type: `+ eps_D / 2 * (|D| + bound) + t_D`. S is the sum of |a_k b_k|
     and S' the same with each factor as far off as its function and a shortened product type ("tf32", "tf32x3") leave
     it; eps is the accumulator's machine epsilon, eps_D and t_D the epsilon and the smallest positive value of D's type.
-    A complex product counts as four. Products of fp8 factors on tensor cores add `2^-8 S`: see `FP8_LOSS`. Source of
+    A complex product counts as four. Products in fp8 on tensor cores add `2^-6 S`: see `FP8_LOSS`. Source of
     the sum's part: Higham, section 3.1. It is a worst case, and grows with K as the error's worst case does; typical
     errors grow with the square root of K.
 
@@ -96,10 +99,14 @@ def error_bound(
     >>> bool((a @ b - 10.0).abs() <= bound + 1e-6) and float(bound) < 0.01
     True
     """
-    return expectation(
-        equation, a, b, c=c, alpha=alpha, beta=beta, out_dtype=out_dtype, precision=precision, accumulate=accumulate,
-        a_fn=a_fn, b_fn=b_fn, c_fn=c_fn, epilogue=epilogue, operands=operands, indices=indices, algebra=algebra,
-    )[1]  # fmt: skip
+    with call_context(lambda: describe_call("error_bound", equation, a=a, b=b, c=c)):
+        x, y = as_tensor("a", a), as_tensor("b", b)
+        addend = as_tensor("c", c) if c is not None else None
+        return expectation(
+            equation, x, y, c=addend, alpha=alpha, beta=beta, out_dtype=out_dtype, precision=precision,
+            accumulate=accumulate, a_fn=a_fn, b_fn=b_fn, c_fn=c_fn, epilogue=epilogue, operands=operands,
+            indices=indices, algebra=algebra,
+        )[1]  # fmt: skip
 
 
 def expectation(
