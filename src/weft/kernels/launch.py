@@ -50,7 +50,7 @@ def common_reasons(contraction: Contraction, target: Target) -> str | None:
     stored = (*(layout.dtype for layout in layouts), *(extra.dtype for extra in contraction.extras))
     for dtype in (*stored, arithmetic.product, arithmetic.accumulate):
         if dtype.is_complex:
-            return f"{dtype_name(dtype)} does not run on the GPU yet"
+            return f"Triton has no {dtype_name(dtype)}: it is computed with as pairs of reals, by the family complex"
         if dtype not in TRITON_TYPES:
             return f"{dtype_name(dtype)} has no Triton type here"
         if dtype in FP8 and not (target.kind == "interpreter" or (target.kind == "cuda" and target.capability >= 89)):

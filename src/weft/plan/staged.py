@@ -72,7 +72,7 @@ def supports(contraction: Contraction, target: Target) -> str | None:
     if contraction.algebra is not None:
         return f"the algebra {contraction.algebra.name} multiplies nothing that staging would speed up"
     if contraction.arithmetic.product.is_complex:
-        return f"{dtype_name(contraction.arithmetic.product)} is not staged yet"
+        return f"{dtype_name(contraction.arithmetic.product)} is staged by the family complex"
     if 0 in (mode.extent for mode in contraction.modes):
         return "a mode is empty"
     if 2 * contraction.m * contraction.n * contraction.k * contraction.batch < LEAST_FLOPS:
