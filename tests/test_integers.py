@@ -7,6 +7,7 @@ import torch
 
 import weft
 from support import Backend
+from weft.plan.schedule import Target
 
 INTEGERS = [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64]
 EQUATIONS = [
@@ -93,3 +94,24 @@ def test_matrix_units_are_exact_at_size(equation: str) -> None:
     )
     d = weft.contract(equation, a, b, out_dtype=torch.int32)
     assert torch.equal(d.double(), torch.einsum(equation, a.double(), b.double()))
+
+
+def test_sums_that_could_leave_int32_keep_off_instructions_that_do_not_wrap() -> None:
+    """`mma.sync` of int8 saturates; wgmma, which alone reads boxes, wraps around."""
+    matrix = pytest.importorskip("weft.kernels.matrix")
+    hopper = Target("cuda", 0, "NVIDIA H200", 90, 132, 232448)
+    for k, able in ((131071, True), (131072, False)):
+        a, b = (torch.empty(64, k, dtype=torch.int8, device="meta") for _ in range(2))
+        described = weft.plan("mk,nk->mn", a, b, out_dtype=torch.int32, backend="reference").contraction
+        reason = matrix.supports(described, hopper)
+        assert (reason is None) == able
+        assert able or "do not wrap" in reason
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("side", [8, 16, 64, 256])
+def test_long_sums_wrap_on_the_gpu(side: int) -> None:
+    k = 2**17 + 2**10
+    a = torch.full((side, k), -128, dtype=torch.int8, device="cuda")
+    d = weft.contract("mk,nk->mn", a, a, out_dtype=torch.int32)
+    assert bool((d == k * 2**14 - 2**32).all())

@@ -40,10 +40,10 @@ Bounds: TypeAlias = torch.Tensor | tuple[torch.Tensor, ...]
 # two small ones (2^-22).
 SHORTENED = {"tf32": 2.0**-10, "tf32x3": 2.0**-21}
 
-# Products of fp8 factors are exact, but the tensor cores of sm_90 align them to the largest and keep some 13 bits behind
-# its leading one (DeepSeek-V3 technical report, 2024, section 3.3.2). The kernels add them so for at most 128 products,
-# and those sums in float32: 128 losses of 2^-13 of the largest, at worst.
-FP8_LOSS = 128 * 2.0**-13
+# Products of fp8 factors are exact, but the tensor cores of sm_90 align 32 of them and the sum so far to the largest
+# and keep some 13 bits behind its leading one (DeepSeek-V3 technical report, 2024, section 3.3.2). The kernels have at
+# most four instructions add up so, and add those sums in float32: 4 * 33 losses of 2^-13 of the largest, at worst.
+FP8_LOSS = 4 * 33 * 2.0**-13
 
 # How many times worse than eager PyTorch in the same type a fused function may be, and units in the last place
 # that it may lose beside.
@@ -79,7 +79,7 @@ def error_bound(
     carried through the epilogue and rounded to D's type: `+ eps_D / 2 * (|D| + bound) + t_D`. S is the sum of |a_k b_k|
     and S' the same with each factor as far off as its function and a shortened product type ("tf32", "tf32x3") leave
     it; eps is the accumulator's machine epsilon, eps_D and t_D the epsilon and the smallest positive value of D's type.
-    A complex product counts as four. Products in fp8 on tensor cores add `2^-6 S`: see `FP8_LOSS`. Source of
+    A complex product counts as four. Products in fp8 on tensor cores add `FP8_LOSS S`. Source of
     the sum's part: Higham, section 3.1. It is a worst case, and grows with K as the error's worst case does; typical
     errors grow with the square root of K.
 

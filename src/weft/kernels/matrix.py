@@ -48,6 +48,7 @@ NAME = "matrix"
 
 LEAST_SIDE = 16  # tl.dot takes no smaller tile
 LEAST_DEPTH = 32  # bytes of k
+LONGEST_INT8 = 2**31 // 128**2 - 1  # products: sums of more may leave int32, where `mma.sync` stops at its ends
 STRIP = 8  # rows of a block that one program adds the parts of
 LEAST_STEPS = 4  # of a split sum: fewer are not worth a second kernel
 
@@ -149,6 +150,10 @@ def supports(contraction: Contraction, target: Target) -> str | None:
     product = contraction.arithmetic.product
     if not product.is_floating_point and (product, contraction.arithmetic.accumulate) != (torch.int8, torch.int32):
         return f"{dtype_name(product)} products have no matrix instruction here"
+    if product is torch.int8 and contraction.k > LONGEST_INT8:
+        return (
+            f"sums of more than {LONGEST_INT8} products could leave int32, where some matrix instructions do not wrap"
+        )
     narrowest = min((contraction.a.dtype, contraction.b.dtype, product), key=lambda dtype: dtype.itemsize)
     if narrowest.itemsize < 4 and contraction.arithmetic.accumulate is torch.float64:
         return f"no matrix instruction adds products of {dtype_name(narrowest)} in float64"
