@@ -115,6 +115,14 @@ def test_real_and_complex() -> None:
     assert torch.equal(conjugate, weft.reference.contract("mk,kn->nm", a.conj(), b, algebra=own).to(torch.complex64))
 
 
+def test_complex_logarithms() -> None:
+    own = weft.Algebra(torch.add, torch.logaddexp, -math.inf, "complex log")
+    a, b = operands("mk,kn->nm", torch.complex64)
+    a, b = a * 0.1, b * 0.1  # far from where a sum of exponentials vanishes
+    d = weft.contract("mk,kn->nm", a, b, algebra=own, backend="cpu")
+    assert torch.allclose(d, (a.exp() @ b.exp()).log().T, rtol=1e-5)
+
+
 def test_not_a_number_spreads() -> None:
     a, b = torch.zeros(3, 50), torch.zeros(50, 40)
     a[1, 20] = math.nan

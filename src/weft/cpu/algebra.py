@@ -66,7 +66,8 @@ class Operations:
         self.combine = Operation(algebra.combine, accumulate)
         self.reduce = Operation(algebra.reduce, accumulate)
         known = self.reduce.known
-        self._whole = None if known is None else _FOLDS.get(known)
+        # Logarithms of complex numbers have no largest one to be taken out.
+        self._whole = None if known is None or accumulate.is_complex else _FOLDS.get(known)
 
     def combining(self, a_left: bool) -> Combine:
         """`combine` of blocks called left and right: its first value is A's, which may be on the right."""
@@ -76,7 +77,7 @@ class Operations:
     @property
     def logarithms(self) -> bool:
         """Whether this is the algebra of logarithms, of real numbers."""
-        return self.combine.known is torch.add and self.reduce.known is torch.logaddexp
+        return self.combine.known is torch.add and self._whole is logsumexp
 
     @property
     def folds_in_one_pass(self) -> bool:
