@@ -325,12 +325,14 @@ def _epilogue(contraction: Contraction) -> Pointwise:
     scale, numbers = _SCALE[accumulate], torch.finfo(accumulate)
     # Factors under the least normal number are lost: each takes at most that times the largest factor from a sum.
     bound = 2 * contraction.k * numbers.tiny * math.exp(scale) / (numbers.eps / 2)
+    down = math.exp(-2 * scale)  # which float64 must be able to take as well
+    bound = max(bound, 2 * torch.finfo(torch.float64).tiny / down)
     own = contraction.epilogue
     names = [f"beside{at}" for at in range(len(contraction.epilogue_args))]
 
     def epilogue(total: Tensor, p: Tensor, q: Tensor, **beside: Tensor) -> tuple[Tensor, ...]:
         empty = ((p == -math.inf) & (q < math.inf)) | ((q == -math.inf) & (p < math.inf))
-        value = (p.double() + q.double()) + (torch.log(total.double()) - 2 * scale)
+        value = (p.double() + q.double()) + torch.log(total.double() * down)
         value = torch.where(empty, -math.inf, value).to(accumulate)
         mark = ~((total >= bound) & (total < math.inf)) & ~empty
         results = value if own is None else own._module.forward(value, *beside.values())  # type: ignore[attr-defined]
