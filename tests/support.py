@@ -17,7 +17,7 @@ INTERPRETED_WORK = 1 << 11
 CPU_WORK = 1 << 16
 
 # Backends that run functions with operands, several results and algebras on tensors of the CPU: see the fixture `on`.
-BACKENDS = ("reference", "cpu")
+BACKENDS = ("reference", "cpu", "triton")
 
 
 @dataclass(frozen=True)

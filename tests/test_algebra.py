@@ -89,7 +89,8 @@ class TestNamed:
 class TestTypes:
     @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
     def test_half_precision_is_held_in_float32(self, dtype: torch.dtype, on: dict[str, Any]) -> None:
-        a, b = random_operand((5, 7), dtype, 1), random_operand((6, 7), dtype, 2)
+        cut_off = on["backend"] == "triton" and dtype is torch.bfloat16  # not rounded, by Triton's interpreter
+        a, b = (random_operand(shape, dtype, 1, integers=cut_off) for shape in ((5, 7), (6, 7)))
         plan = weft.plan("mk,nk->mn", a, b, algebra="max_plus", **on)
         assert plan.contraction.algebra is not None
         assert plan.contraction.algebra.combine.dtypes == (torch.float32, torch.float32)
@@ -151,8 +152,12 @@ class TestTypes:
     def test_complex(self, on: dict[str, Any]) -> None:
         own = weft.Algebra(torch.mul, torch.add, 0, "complex sums")
         a, b = random_operand((5, 7), torch.complex64, 1), random_operand((6, 7), torch.complex64, 2)
-        d = weft.contract("mk,nk->mn", a, b.conj(), algebra=own, **on)
-        assert torch.allclose(d, a @ b.mH)
+        if on["backend"] == "triton":
+            with pytest.raises(weft.UnsupportedError, match="complex"):
+                weft.contract("mk,nk->mn", a, b.conj(), algebra=own, **on)
+        else:
+            d = weft.contract("mk,nk->mn", a, b.conj(), algebra=own, **on)
+            assert torch.allclose(d, a @ b.mH)
         check_algebra(own, torch.complex64)
 
 

@@ -94,6 +94,8 @@ class TestMasks:
 
 class TestDropout:
     def test_share_and_scale(self, on: dict[str, Any]) -> None:
+        if on["backend"] == "triton":
+            pytest.skip("a million elements take the interpreter a minute")
         ones = torch.ones(1000, 1, dtype=torch.float64)
         d = weft.contract("mk,nk->mn", ones, ones, epilogue=f.dropout(0.25, 7), indices={"i": "m", "j": "n"}, **on)
         assert d.unique().tolist() == [0.0, 4 / 3]

@@ -1,0 +1,85 @@
+"""Cross-compile kernels of algebras and of functions with operands, and print what their code holds, as JSON.
+
+Run by `test_algebra_compile.py`, in a process of its own: Triton compiles only where it was not told to interpret.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from weft.hypothetical import hypothetical
+from weft.kernels import algebra, boxes, matrix, vector
+from weft.kernels.inspect import compiled, instructions
+from weft.plan import logarithms
+from weft.plan.schedule import Target
+from weft.spec import Contraction, Layout
+
+TARGETS = {
+    "sm_90": Target("cuda", 0, "NVIDIA H200", 90, 132, 232448),
+    "sm_80": Target("cuda", 0, "NVIDIA A100", 80, 108, 166912),
+    "gfx942": Target("hip", 0, "AMD MI300X", 94, 304, 65536),
+}
+
+
+def described(equation: str, extents: dict[str, int], **options: Any) -> Contraction:
+    request = hypothetical(equation, extents, backend="triton", target="sm_90", **options)
+    shape = [extents[label] for label in request.notation.output]
+    further = [Layout.contiguous(shape, dtype) for dtype in request.outputs or ()]
+    return request.contraction(None, Layout.contiguous(shape, request.d_dtype), further)
+
+
+def report(room: ModuleType, contraction: Contraction, architecture: str, split: bool = False) -> list[dict[str, Any]]:
+    """Of every kernel of the family's first choice."""
+    target = TARGETS[architecture]
+    schedules = [s for s in room.schedules(contraction, target).schedules if (getattr(s, "splits", 1) > 1) == split]
+    best = min(schedules, key=lambda schedule: room.predict(contraction, schedule, target))
+    launch = room.build(contraction, best, target)
+    found = []
+    for kernel in getattr(launch, "kernels", (launch,)):
+        text = compiled(kernel, architecture).asm["amdgcn" if architecture == "gfx942" else "ptx"]
+        counts = {name: len(re.findall(name, text)) for name in (r"add\.f32", r"max\.NaN\.f32", r"ld\.shared\.v4")}
+        found.append({"schedule": str(best), **instructions(text), **counts})
+    return found
+
+
+def main() -> None:
+    half, single, double = torch.float16, torch.float32, torch.float64
+    square = dict.fromkeys("mnk", 4096)
+    deep = {"m": 256, "n": 256, "k": 8192}
+    results: dict[str, Any] = {}
+    types = {"float32": single, "float16": half, "float64": double, "int32": torch.int32}
+    for name, dtype in types.items():
+        for architecture in TARGETS:
+            contraction = described("mk,nk->mn", square, dtype=dtype, algebra="max_plus")
+            results[f"max_plus {name} {architecture}"] = report(algebra, contraction, architecture)
+    deep_max = described("mk,nk->mn", deep, dtype=single, algebra="max_plus")
+    results["split sm_90"] = report(algebra, deep_max, "sm_90", split=True)
+    results["ragged sm_90"] = report(
+        algebra, described("mk,nk->mn", {**square, "k": 4093}, algebra="max_plus"), "sm_90"
+    )
+    for name in ("max_plus", "log", "or_and"):
+        for architecture in ("sm_90", "gfx942"):
+            contraction = described("mk,k->m", {"m": 4096, "k": 4096}, algebra=name)
+            results[f"vector {name} {architecture}"] = report(vector, contraction, architecture)
+    results["log sm_90"] = report(logarithms, described("mk,nk->mn", square, algebra="log"), "sm_90")
+    fused: dict[str, Any] = {
+        "dtype": half, "epilogue": lambda x, bias, m, n: (torch.where(m >= n, x + bias, 0.0), x > 0),
+        "operands": {"bias": ("n", half), "gate": ("mk", half), "shift": ("k", half)}, "indices": {"m": "m", "n": "n"},
+        "a_fn": lambda x, gate: x * gate, "b_fn": lambda x, shift: x + shift,
+    }  # fmt: skip
+    for room in (matrix, boxes, vector):
+        contraction = described("mk,nk->mn", square, **fused)
+        results[f"fused {room.NAME} sm_90"] = report(room, contraction, "sm_90")
+    results["fused matrix gfx942"] = report(matrix, described("mk,nk->mn", square, **fused), "gfx942")
+    results["fused split sm_90"] = report(matrix, described("mk,nk->mn", deep, **fused), "sm_90", split=True)
+    json.dump(results, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

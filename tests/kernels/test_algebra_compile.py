@@ -1,0 +1,73 @@
+"""What kernels of algebras and of functions with operands compile to on GPUs that are not here."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton")
+
+ADD, MAX = r"add\.f32", r"max\.NaN\.f32"
+
+
+@pytest.fixture(scope="module")
+def report() -> dict[str, list[dict[str, Any]]]:
+    script = Path(__file__).with_name("algebra_report.py")
+    environment = {**os.environ, "TRITON_INTERPRET": "0"}
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, timeout=500)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
+
+
+def test_nothing_spills(report: dict[str, list[dict[str, Any]]]) -> None:
+    for name, kernels in report.items():
+        assert all(kernel["local"] == 0 for kernel in kernels), name
+
+
+@pytest.mark.parametrize("architecture", ["sm_90", "sm_80"])
+def test_a_step_is_one_sum_and_one_maximum_for_each_product(
+    architecture: str, report: dict[str, list[dict[str, Any]]]
+) -> None:
+    """8 x 8 elements of D in each thread, 8 steps of k: nothing is computed twice, and loads run ahead."""
+    (kernel,) = report[f"max_plus float32 {architecture}"]
+    assert "threads of 8x8" in kernel["schedule"]
+    assert kernel[ADD] == kernel[MAX] == 8 * 8 * 8
+    assert kernel["cp.async"] == kernel["cp.async.16"] > 0
+    assert kernel["st.global"] == kernel["st.global.16"]
+
+
+def test_threads_hold_squares_whatever_is_loaded(report: dict[str, list[dict[str, Any]]]) -> None:
+    """Were the layout of a load spread over the products, a thread would read all of a column from shared memory."""
+    for name, kernels in report.items():
+        if name.startswith("max_plus") and not name.endswith("gfx942"):
+            assert kernels[0][r"ld\.shared\.v4"] <= 48, name
+
+
+def test_split_reductions_are_combined_by_the_algebra(report: dict[str, list[dict[str, Any]]]) -> None:
+    multiply, combine = report["split sm_90"]
+    assert multiply[MAX]
+    assert combine[MAX]
+    assert not combine[ADD]
+
+
+def test_log_runs_on_matrix_units_and_repairs_by_the_direct_form(report: dict[str, list[dict[str, Any]]]) -> None:
+    *_, product, direct = report["log sm_90"]
+    assert product["wgmma"]
+    assert not direct["wgmma"]
+    assert direct[MAX]
+
+
+def test_functions_with_operands_keep_the_fast_path(report: dict[str, list[dict[str, Any]]]) -> None:
+    for name in ("matrix", "boxes"):
+        (kernel,) = report[f"fused {name} sm_90"]
+        assert kernel["wgmma"], name
+        assert kernel["cp.async"] == kernel["cp.async.16"], name
+        assert kernel["st.global"] == kernel["st.global.16"], name
+    assert report["fused boxes sm_90"][0]["cp.async.bulk"]
+    assert report["fused matrix gfx942"][0]["mfma"]
