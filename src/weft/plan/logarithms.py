@@ -120,6 +120,10 @@ def build(contraction: Contraction, schedule: LogSchedule, target: Target) -> La
     from weft.kernels import algebra as room
 
     again = _direct(contraction)
+    if target.device.type == "cpu" or torch.cuda.is_available():  # now, as a call may stand within a graph capture
+        for value in (0, 1):
+            for dtype in {contraction.a.dtype, contraction.b.dtype}:
+                _scalars(value, dtype, target.device)
     guard = next(at for at, extra in enumerate(again.extras) if extra.name == _MARKS)
     direct = room.build(again, schedule.direct, target, guard=guard)  # type: ignore[arg-type]
     return LogLaunch(contraction, schedule, direct)
