@@ -127,7 +127,7 @@ def test_what_is_real_stays_real(backend: Backend) -> None:
     {"precision": "tf32"},
     {"precision": "tf32x3", "alpha": 1j},
     {"out_dtype": DOUBLE},
-], ids=str)  # fmt: skip
+], ids=" ".join)  # fmt: skip
 @pytest.mark.parametrize("flags", [(False, False), (True, False), (False, True)])
 def test_within_the_bound(options: dict[str, Any], flags: tuple[bool, bool], triton_backend: Backend) -> None:
     options = dict(options)
