@@ -36,6 +36,11 @@ def operands(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float16) -> li
     return [torch.randn(shape, dtype=dtype, device="cuda") for shape in shapes]
 
 
+def _kernels(cache: Path) -> set[str]:
+    """What Triton has compiled for the device; the rest of its cache is for the host."""
+    return {file.parent.name for file in cache.glob("*/*.cubin")}
+
+
 def test_what_the_workers_compile_is_found_by_this_process(
     device: torch.device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -47,7 +52,7 @@ def test_what_the_workers_compile_is_found_by_this_process(
     schedules = [rank.schedule for rank in choice.ranked if rank.schedule.family == "matrix"][:4]
     with Compiler(choice.target, "triton") as compiler:
         assert [compiler.submit(contraction, each).result(timeout=300) for each in schedules] == [None] * len(schedules)
-    there = {file.name for file in (tmp_path / "triton").iterdir()}
+    there = _kernels(tmp_path / "triton")
     from weft.kernels import matrix
 
     matrix.build(contraction, schedules[0], choice.target)  # what every kernel shares is looked up here
@@ -55,7 +60,7 @@ def test_what_the_workers_compile_is_found_by_this_process(
     for schedule in schedules[1:]:
         matrix.build(contraction, schedule, choice.target)
     assert time.perf_counter() - began < 0.2 * len(schedules)
-    assert {file.name for file in (tmp_path / "triton").iterdir()} == there
+    assert _kernels(tmp_path / "triton") == there
 
 
 def test_measuring_is_right_quick_and_stored() -> None:
