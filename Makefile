@@ -26,8 +26,9 @@ help:
 demo: $(READY)
 	$(PY) -m weft demo $(ARGS)
 
+# A process for each core; the tests of one file stay together, as they share what they have made.
 test: $(READY) $(if $(READY),browser)
-	$(PY) -m pytest $(ARGS)
+	$(PY) -m pytest -n auto --dist loadfile $(ARGS)
 
 # The page of results is looked at in Chromium. Where it is absent and may be installed it is; else that test is skipped.
 browser:
