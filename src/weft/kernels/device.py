@@ -70,7 +70,9 @@ def run_offset(index, SIDE: tl.constexpr, I: tl.constexpr, TENSOR: tl.constexpr,
 
 
 @triton.jit
-def lane_offsets(block, lane, SIDE: tl.constexpr, TENSOR: tl.constexpr, WIDE: tl.constexpr, WHOLE: tl.constexpr = False):
+def lane_offsets(
+    block, lane, SIDE: tl.constexpr, TENSOR: tl.constexpr, WIDE: tl.constexpr, WHOLE: tl.constexpr = False
+):
     """Offsets in one tensor of some lanes of a flattened tile side; of all of them where `WHOLE`."""
     offset = lane * 0
     for i in tl.static_range(len(SIDE.axes)):
