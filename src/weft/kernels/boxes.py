@@ -376,7 +376,7 @@ def _schedules(
     for splits in _splits(steps, blocks, processors):
         yield BoxesSchedule(
             a, b, k, whole.tile, warps, stages, splits, workspace_bytes=splits * blocks * size
-        )  # fmt: skip
+        )
 
 
 def _splits(steps: int, blocks: int, processors: int) -> list[int]:

@@ -25,7 +25,7 @@ NAME = "library"
 
 LAUNCH = 5e-6  # seconds
 MEMORY_RATE = 3.6e12  # bytes per second
-TILE = 128  # rows and columns that the library computes at least
+HALF_TILE, TILE = 128, 64  # rows and columns that the library computes at least, of half and of wider types
 
 # Flops per second of large products on an H200, measured through torch.
 _RATE = {
@@ -105,13 +105,14 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
 def predict(contraction: Contraction, schedule: LibrarySchedule, target: Target) -> float:
     """Seconds by the roof of large products, whole tiles and whole waves."""
     batch, m, n, _ = schedule.form
-    rows, columns = (-(-_extent(mode) // TILE) for mode in (m, n))
+    tile = HALF_TILE if contraction.arithmetic.product.itemsize == 2 else TILE
+    rows, columns = (-(-_extent(mode) // tile) for mode in (m, n))
     blocks = _extent(batch) * rows * columns
     processors = target.processors if target.processors > 1 else PROCESSORS
     share = min(max(1.0, processors / blocks), max(1.0, contraction.k / 256))  # long sums are split
     idle = math.ceil(blocks * share / processors) * processors / (blocks * share)
     product = contraction.arithmetic.product
-    flops = (8.0 if product.is_complex else 2.0) * blocks * TILE * TILE * contraction.k
+    flops = (8.0 if product.is_complex else 2.0) * blocks * tile * tile * contraction.k
     rate = _RATE[product]
     return LAUNCH + max(idle * flops / rate, compulsory_bytes(contraction) / MEMORY_RATE)
 

@@ -83,6 +83,8 @@ def supports(permutation: Permutation, target: Target) -> str | None:
     layouts = [layout for layout in (permutation.x, permutation.c, permutation.d) if layout is not None]
     if not any(layout.dtype.is_complex for layout in layouts):
         return "no complex number takes part"
+    if permutation.is_move:
+        return "nothing is computed: complex numbers that only move go as words"
     if not permutation.x.dtype.is_complex and permutation.fn is not None:
         return "the function is of real values, what is written is complex"
     return reason_against(Task(permutation))
