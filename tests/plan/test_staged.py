@@ -53,9 +53,7 @@ def test_a_limit_on_workspace_is_kept() -> None:
 
 @pytest.mark.parametrize("equation", ["fdea,ecfb->dcba", "dac,bcd->ba", "fbea,ecfd->dcba"])
 @pytest.mark.parametrize("function", [None, "a_fn", "b_fn"])
-def test_every_way_computes_the_product(
-    equation: str, function: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_way_computes_the_product(equation: str, function: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staged, "LEAST_FLOPS", 1)
     contraction = described(equation, SMALL)
     if function is not None:

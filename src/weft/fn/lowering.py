@@ -90,8 +90,6 @@ def _expm1(w: Writer, t: torch.dtype, x: Any) -> str:
     return f"{result} + {result}"
 
 
-
-
 @lowers("add")
 def _add(w: Writer, t: torch.dtype, x: Any, y: Any, *, alpha: Any = 1) -> str:
     return f"{w.operand(x, t)} {'|' if t == torch.bool else '+'} {_times(w, t, y, alpha)}"

@@ -374,9 +374,7 @@ def _schedules(
         return
     size = tile_m * tile_n * contraction.arithmetic.accumulate.itemsize
     for splits in _splits(steps, blocks, processors):
-        yield BoxesSchedule(
-            a, b, k, whole.tile, warps, stages, splits, workspace_bytes=splits * blocks * size
-        )
+        yield BoxesSchedule(a, b, k, whole.tile, warps, stages, splits, workspace_bytes=splits * blocks * size)
 
 
 def _splits(steps: int, blocks: int, processors: int) -> list[int]:
