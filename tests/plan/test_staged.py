@@ -71,3 +71,21 @@ def test_every_way_computes_the_product(equation: str, function: str | None, mon
         d = torch.full(expected.shape, float("nan"))
         staged.build(contraction, schedule, INTERPRETER)(a, b, None, d, 1.0, 0.0)
         assert torch.equal(d.double(), expected), str(schedule)
+
+
+def test_an_expanded_operand_is_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every row of A is the same one in memory; a product that reads rows needs them there."""
+    monkeypatch.setattr(staged, "LEAST_FLOPS", 1)
+    row, b = torch.randint(-4, 5, (1, 24)).half(), torch.randint(-4, 5, (24, 40)).half()
+    a = row.expand(40, 24)
+    notation, extents = parse("mk,kn->mn"), {"m": 40, "k": 24, "n": 40}
+    layouts = Layout.of(a), Layout.of(b), Layout.contiguous((40, 40), torch.float32)
+    modes = class_modes(notation, layouts[0], layouts[1], None, layouts[2], extents)
+    contraction = canonical(Contraction(modes, layouts[0], layouts[1], None, layouts[2], resolve(a.dtype, b.dtype)))
+    found = [s for s in staged.schedules(contraction, INTERPRETER).schedules if s.steps[0] is not None]
+    assert found
+    for schedule in found[:3]:
+        assert schedule.workspace_bytes >= 40 * 24 * 2
+        d = torch.full((40, 40), float("nan"))
+        staged.build(contraction, schedule, INTERPRETER)(a, b, None, d, 1.0, 0.0)
+        assert torch.equal(d, a.float() @ b.float()), str(schedule)

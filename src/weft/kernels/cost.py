@@ -98,12 +98,16 @@ class Work:
         return max(1, min(REGISTERS // registers, SHARED_MEMORY // max(self.stage_bytes, 1), WARPS // self.warps))
 
 
-def tile_access(layout: Layout | None, tensor: int, tiles: int, axes: Sequence[Axis]) -> Access:
-    """What `tiles` tiles over `axes` read or write of a tensor; axes that it does not have cost nothing."""
+def tile_access(
+    layout: Layout | None, tensor: int, tiles: int, axes: Sequence[Axis], repeated: bool = False
+) -> Access:
+    """What `tiles` tiles over `axes` read or write of a tensor; axes that it does not have cost nothing, but where a
+    kernel reads the same element for each of their indices (`repeated`)."""
     if layout is None:
         return Access(0, WIDEST, LINE, LINE)
     size = layout.dtype.itemsize
     own = [axis for axis in axes if axis.present[tensor]]
+    tiles *= math.prod(axis.tile for axis in axes if repeated and not axis.present[tensor])
     width = max((min(*axis.runs[tensor], layout.alignment // size) for axis in own), default=1)
     stretch = max((axis.stretches[tensor] for axis in own), default=1)
     together = max(stretch, _together(own, tensor))

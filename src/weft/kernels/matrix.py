@@ -194,8 +194,8 @@ def predict(contraction: Contraction, schedule: MatrixSchedule, target: Target) 
     tile_m, tile_n, tile_k = schedule.tile
     work = Work(
         accesses=(
-            tile_access(contraction.a, A, blocks * steps, (*cut.m.axes, *cut.k_of_a.axes)),
-            tile_access(contraction.b, B, blocks * steps, (*cut.n.axes, *cut.k.axes)),
+            tile_access(contraction.a, A, blocks * steps, (*cut.m.axes, *cut.k_of_a.axes), repeated=True),
+            tile_access(contraction.b, B, blocks * steps, (*cut.n.axes, *cut.k.axes), repeated=True),
             tile_access(contraction.c, C, cut.blocks, (*cut.m.axes, *cut.n.axes)),
             tile_access(contraction.d, D, cut.blocks, (*cut.m.axes, *cut.n.axes)),
         ),

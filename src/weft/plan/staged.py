@@ -204,7 +204,9 @@ def _stage(
     function = contraction.a_fn if operand == A else contraction.b_fn
     arguments = contraction.a_args if operand == A else contraction.b_args
     product = contraction.arithmetic.product
-    own = [mode for mode in row if mode.strides[operand]], [mode for mode in others if mode.strides[operand]]
+    side = Role.M if operand == A else Role.N
+    # Where an operand is expanded along a mode of its own side its rows are written out: products need them in memory.
+    own = tuple([mode for mode in group if mode.strides[operand] or mode.role is side] for group in (row, others))
     if arguments or not any(own):
         return None
     words = ALIGNMENT // product.itemsize
