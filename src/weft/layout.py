@@ -181,9 +181,7 @@ def _transpose(tensor: torch.Tensor, described: InPlace, alpha: Scalar, backend:
     room = import_module(_IN_PLACE[backend])
     if backend == "triton" and alpha != 1 and tensor.is_complex():
         raise UnsupportedError(f"{dtype_name(tensor.dtype)} is not scaled on the GPU yet")
-    transpose = getattr(room, "square_" if described.square else "rectangular_", None)
-    if transpose is None:
-        raise UnsupportedError("matrices that are not square are not transposed in place on the GPU yet")
+    transpose = room.square_ if described.square else room.rectangular_
     for stack in described.stacks(tensor):
         transpose(stack, alpha)
 

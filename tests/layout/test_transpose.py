@@ -24,14 +24,6 @@ SQUARES = [(1,), (2,), (7,), (16,), (31,), (32,), (33,), (64,), (65,)]
 RECTANGLES = [(3, 5), (4, 6), (6, 4), (8, 2), (2, 9), (1, 7), (7, 1), (12, 18), (35, 21), (17, 64), (64, 17), (30, 31)]
 
 
-def ready(backend: Backend, *, square: bool) -> None:
-    """Skip where the GPU's kernels are not there."""
-    if backend.name == "triton":
-        room = pytest.importorskip("weft.kernels.transpose")
-        if not hasattr(room, "square_" if square else "rectangular_"):
-            pytest.skip("no kernel transposes rectangular matrices in place")
-
-
 def transposed_in_place(
     shape: tuple[int, ...], dtype: torch.dtype, backend: Backend, layout: str = "contiguous", **options: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -50,33 +42,27 @@ def transposed_in_place(
 class TestSquare:
     @pytest.mark.parametrize("shape", SQUARES, ids=str)
     def test_extents(self, shape: tuple[int], backend: Backend) -> None:
-        ready(backend, square=True)
         assert same_bits(*transposed_in_place((*shape, *shape), torch.float32, backend))
 
     @pytest.mark.parametrize("dtype", DTYPES, ids=str)
     def test_types(self, dtype: torch.dtype, backend: Backend) -> None:
-        ready(backend, square=True)
         assert same_bits(*transposed_in_place((3, 17, 17), dtype, backend))
 
     @pytest.mark.parametrize("layout", ["permuted", "padded", "strided", "offset"])
     def test_views(self, layout: str, backend: Backend) -> None:
         """Square matrices may lie anyhow: what lies in the gaps stays."""
-        ready(backend, square=True)
         assert same_bits(*transposed_in_place((2, 9, 9), torch.float16, backend, layout))
 
     @pytest.mark.parametrize("dims", [(0, 1), (0, 2), (1, 2), (-1, -3), (2, 0)])
     def test_dims(self, dims: tuple[int, int], backend: Backend) -> None:
-        ready(backend, square=True)
         assert same_bits(*transposed_in_place((6, 6, 6), torch.float32, backend, dims=dims))
 
     def test_returns_its_argument(self, backend: Backend) -> None:
-        ready(backend, square=True)
         x = torch.arange(9.0, device=backend.device).view(3, 3)
         assert weft.transpose_(x, backend=backend.name) is x
         assert torch.equal(x, torch.arange(9.0, device=backend.device).view(3, 3).T)
 
     def test_batches_that_do_not_lie_together(self, backend: Backend) -> None:
-        ready(backend, square=True)
         memory = any_bits((4, 3, 5, 6, 6), torch.float32, 2, device=backend.device)
         before = memory.clone()
         x = memory[:, 1:, ::2, :5, :5]
@@ -87,7 +73,6 @@ class TestSquare:
 
     def test_large_enough_for_tiles(self, quick_backend: Backend) -> None:
         """Several tiles along each side, ragged at the end."""
-        ready(quick_backend, square=True)
         for n in (513, 1000):
             assert same_bits(*transposed_in_place((n, n), torch.float32, quick_backend))
 
@@ -95,16 +80,13 @@ class TestSquare:
 class TestRectangular:
     @pytest.mark.parametrize("shape", RECTANGLES, ids=str)
     def test_extents(self, shape: tuple[int, int], backend: Backend) -> None:
-        ready(backend, square=False)
         assert same_bits(*transposed_in_place(shape, torch.float32, backend))
 
     @pytest.mark.parametrize("dtype", DTYPES, ids=str)
     def test_types(self, dtype: torch.dtype, backend: Backend) -> None:
-        ready(backend, square=False)
         assert same_bits(*transposed_in_place((3, 12, 10), dtype, backend))
 
     def test_what_is_returned_and_what_happens_to_x(self, backend: Backend) -> None:
-        ready(backend, square=False)
         x = torch.arange(6, device=backend.device).view(2, 3)
         y = weft.transpose_(x, backend=backend.name)
         assert (y.shape, y.stride()) == ((3, 2), (2, 1))
@@ -118,7 +100,6 @@ class TestRectangular:
     def test_row_major_stays_row_major(
         self, stride: tuple[int, int], result: tuple[int, int], backend: Backend
     ) -> None:
-        ready(backend, square=False)
         guarded = poisoned((3, 4), torch.int32, strides=stride, device=backend.device)
         x = guarded.tensor
         x.copy_(torch.arange(12).view(3, 4))
@@ -130,7 +111,6 @@ class TestRectangular:
     @pytest.mark.parametrize("dims", [(0, 1), (1, 0), (1, 2), (0, 2)])
     def test_dims(self, dims: tuple[int, int], backend: Backend) -> None:
         """Dimensions beside others: their matrices must be dense for that."""
-        ready(backend, square=False)
         order = [*(at for at in range(3) if at not in {dim % 3 for dim in dims}), *dims]
         x = torch.arange(60, device=backend.device).view(3, 4, 5)
         inverse = [order.index(at) for at in range(3)]
@@ -139,7 +119,6 @@ class TestRectangular:
         assert torch.equal(weft.transpose_(dense, dims, backend=backend.name), expected)
 
     def test_one_row_lies_anyhow(self, backend: Backend) -> None:
-        ready(backend, square=False)
         guarded = poisoned((1, 9), torch.float32, layout="strided", device=backend.device)
         guarded.tensor.copy_(torch.arange(9.0))
         y = weft.transpose_(guarded.tensor, alpha=2, backend=backend.name)
@@ -148,7 +127,6 @@ class TestRectangular:
 
     @pytest.mark.parametrize("shape", [(0, 5), (5, 0), (2, 0, 3)])
     def test_empty(self, shape: tuple[int, ...], backend: Backend) -> None:
-        ready(backend, square=False)
         assert weft.transpose_(torch.empty(shape, device=backend.device)).shape == (*shape[:-2], shape[-1], shape[-2])
 
 
@@ -158,13 +136,11 @@ class TestAlpha:
         "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int16], ids=str
     )
     def test_scales(self, shape: tuple[int, ...], dtype: torch.dtype, backend: Backend) -> None:
-        ready(backend, square=shape[-1] == shape[-2])
         x = random_operand(shape, dtype, 1, integers=True, device=backend.device)
         expected = (-3 * x).transpose(-2, -1)
         assert torch.equal(weft.transpose_(x.contiguous(), alpha=-3, backend=backend.name), expected)
 
     def test_half_is_rounded_once(self, backend: Backend) -> None:
-        ready(backend, square=True)
         x = random_operand((40, 40), torch.float16, 2, device=backend.device).contiguous()
         expected = (0.1 * x.float()).half().T
         assert torch.equal(weft.transpose_(x, alpha=0.1, backend=backend.name), expected)
