@@ -12,7 +12,17 @@ import triton
 import triton.language as tl
 
 from weft.kernels.device import ANY, batch_offset, gathered, gathered_step, load_tile, side_mask, side_offsets
-from weft.kernels.matrix_kernel import a_mask, a_offsets, block_mask, block_offsets, locate, part_offsets, store_block
+from weft.kernels.matrix_kernel import (
+    a_mask,
+    a_offsets,
+    block_mask,
+    block_offsets,
+    locate,
+    part_offsets,
+    store_block,
+    tile_mask,
+    tile_offsets,
+)
 
 
 @triton.jit
@@ -22,12 +32,7 @@ def n_offsets(place, CUT: tl.constexpr, TENSOR: tl.constexpr):
     K: tl.constexpr = CUT.k
     BATCH: tl.constexpr = CUT.batch
     WIDE: tl.constexpr = CUT.wide[TENSOR]
-    offsets = batch_offset(place[0], BATCH, TENSOR, WIDE)
-    if N.present[TENSOR]:
-        offsets = offsets + side_offsets(place[1], tl.arange(0, N.tile), N, TENSOR, WIDE)[:, None]
-    if K.present[TENSOR]:
-        offsets = offsets + side_offsets(place[2], tl.arange(0, K.tile), K, TENSOR, WIDE)[None, :]
-    return offsets
+    return tile_offsets(place, N, K, BATCH, TENSOR, WIDE)
 
 
 @triton.jit
@@ -35,12 +40,7 @@ def n_mask(place, CUT: tl.constexpr, TENSOR: tl.constexpr):
     """Which of them exist."""
     N: tl.constexpr = CUT.n
     K: tl.constexpr = CUT.k
-    mask = place[0] >= 0
-    if N.present[TENSOR] and not N.exact:
-        mask = mask & side_mask(place[1], tl.arange(0, N.tile), N)[:, None]
-    if K.present[TENSOR] and not K.exact:
-        mask = mask & side_mask(place[2], tl.arange(0, K.tile), K)[None, :]
-    return mask
+    return tile_mask(place, N, K, TENSOR)
 
 
 @triton.jit

@@ -98,9 +98,7 @@ class Work:
         return max(1, min(REGISTERS // registers, SHARED_MEMORY // max(self.stage_bytes, 1), WARPS // self.warps))
 
 
-def tile_access(
-    layout: Layout | None, tensor: int, tiles: int, axes: Sequence[Axis], repeated: bool = False
-) -> Access:
+def tile_access(layout: Layout | None, tensor: int, tiles: int, axes: Sequence[Axis], repeated: bool = False) -> Access:
     """What `tiles` tiles over `axes` read or write of a tensor; axes that it does not have cost nothing, but where a
     kernel reads the same element for each of their indices (`repeated`)."""
     if layout is None:

@@ -72,18 +72,37 @@ def store_block(
 
 
 @triton.jit
+def tile_offsets(
+    place, OUTER: tl.constexpr, K: tl.constexpr, BATCH: tl.constexpr, TENSOR: tl.constexpr, WIDE: tl.constexpr
+):
+    """Offsets in a tensor of a tile of an operand, its block (batch, outer, k), rows along its own side."""
+    offsets = batch_offset(place[0], BATCH, TENSOR, WIDE)
+    if OUTER.present[TENSOR]:
+        offsets = offsets + side_offsets(place[1], tl.arange(0, OUTER.tile), OUTER, TENSOR, WIDE)[:, None]
+    if K.present[TENSOR]:
+        offsets = offsets + side_offsets(place[2], tl.arange(0, K.tile), K, TENSOR, WIDE)[None, :]
+    return offsets
+
+
+@triton.jit
+def tile_mask(place, OUTER: tl.constexpr, K: tl.constexpr, TENSOR: tl.constexpr):
+    """Which of them exist."""
+    mask = place[0] >= 0
+    if OUTER.present[TENSOR] and not OUTER.exact:
+        mask = mask & side_mask(place[1], tl.arange(0, OUTER.tile), OUTER)[:, None]
+    if K.present[TENSOR] and not K.exact:
+        mask = mask & side_mask(place[2], tl.arange(0, K.tile), K)[None, :]
+    return mask
+
+
+@triton.jit
 def a_offsets(place, CUT: tl.constexpr, TENSOR: tl.constexpr):
     """Offsets in a tensor of a tile of A, its block (batch, m, k)."""
     M: tl.constexpr = CUT.m
     K: tl.constexpr = CUT.k_of_a
     BATCH: tl.constexpr = CUT.batch
     WIDE: tl.constexpr = CUT.wide[TENSOR]
-    offsets = batch_offset(place[0], BATCH, TENSOR, WIDE)
-    if M.present[TENSOR]:
-        offsets = offsets + side_offsets(place[1], tl.arange(0, M.tile), M, TENSOR, WIDE)[:, None]
-    if K.present[TENSOR]:
-        offsets = offsets + side_offsets(place[2], tl.arange(0, K.tile), K, TENSOR, WIDE)[None, :]
-    return offsets
+    return tile_offsets(place, M, K, BATCH, TENSOR, WIDE)
 
 
 @triton.jit
@@ -91,12 +110,7 @@ def a_mask(place, CUT: tl.constexpr, TENSOR: tl.constexpr):
     """Which of them exist."""
     M: tl.constexpr = CUT.m
     K: tl.constexpr = CUT.k_of_a
-    mask = place[0] >= 0
-    if M.present[TENSOR] and not M.exact:
-        mask = mask & side_mask(place[1], tl.arange(0, M.tile), M)[:, None]
-    if K.present[TENSOR] and not K.exact:
-        mask = mask & side_mask(place[2], tl.arange(0, K.tile), K)[None, :]
-    return mask
+    return tile_mask(place, M, K, TENSOR)
 
 
 @triton.jit
