@@ -36,7 +36,7 @@ from weft.kernels.launch import (
     wide,
     wide_index,
 )
-from weft.kernels.matrix import widened
+from weft.kernels.matrix import STRIP, widened
 from weft.plan.schedule import Candidates, ExtendedLaunch, Extras, Launch, Scalar, Target
 from weft.spec import Contraction, Layout, Mode, Role
 from weft.spec.arithmetic import MATRIX_SUMS, dtype_name
@@ -54,7 +54,6 @@ MOST_DIMENSIONS = 5
 STORE_CLOCK = 0.87e9  # lines of D that a processor stores in a second
 LEAST_SIDE = 16  # of m, n and k: a matrix instruction takes no less
 LEAST_STEPS = 4  # of a split sum: fewer are not worth a second kernel
-STRIP = 8  # rows of a block that one program adds the parts of
 
 # Flops per second with 16-bit elements and with 32-bit ones shortened to TF32. With the numbers above fitted on an H200
 # to 333 timed schedules: predictions are off by 18 % on average.
