@@ -74,6 +74,9 @@ def main() -> None:
     }
     for name, described in others.items():
         results[f"{name} sm_90"] = report(described, "sm_90")
+    for name in ("tccg-01", "tccg-11"):  # A against the sum, B against it
+        against = contraction(equations[name], extents[name], single, single, precision="tf32")
+        results[f"tf32 {name} sm_90"] = report(against, "sm_90", "matrix")
     bytes_wide = {
         "int8": contraction("ik,jk->ij", square, torch.int8, torch.int32),
         "e4m3": contraction("ik,jk->ij", square, torch.float8_e4m3fn, half, precision=torch.float8_e4m3fn),

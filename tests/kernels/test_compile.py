@@ -40,6 +40,15 @@ def test_operands_come_by_accesses_of_16_bytes(report: dict[str, dict[str, objec
             assert found["cp.async"] or found["ld.global"], name
 
 
+@pytest.mark.parametrize("name", ["tf32 tccg-01 sm_90", "tf32 tccg-11 sm_90"])
+def test_operands_against_the_sum_of_a_tf32_product_are_not_turned_while_copied(
+    report: dict[str, dict[str, object]], name: str
+) -> None:
+    found = report[name]
+    assert found["cp.async"] <= 1.5 * found["cp.async.16"]
+    assert found["wgmma"] or found["mma"]
+
+
 def test_long_sums_are_loaded_asynchronously(report: dict[str, dict[str, object]]) -> None:
     for name in (
         "tccg-01 sm_90",

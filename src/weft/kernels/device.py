@@ -175,6 +175,13 @@ def load_tile(pointers, row_mask, column_mask, ROWS_EXACT: tl.constexpr, COLUMNS
 
 
 @triton.jit
+def tf32_digits(value):
+    """float32 values cut to the digits that a TF32 product takes anyway. What it is for is to bring an operand into
+    registers: no compiler takes it away."""
+    return (value.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def scalar(bits, DTYPE: tl.constexpr):
     """`alpha` or `beta` from the 64 bits it travels in: of a double for real types, of an integer for the others."""
     bits = bits.to(tl.int64)  # the interpreter makes small numbers narrower, whatever the parameter says

@@ -69,6 +69,7 @@ class MatrixCut(NamedTuple):
     steps: int  # along k, in each of them
     widen: bool  # products are made in the accumulator's type
     apart: bool  # the product of each step is added by a rounded sum
+    turned: tuple[bool, bool]  # A and B are turned in registers, see `_turned`
     wide: tuple[bool, ...]  # offsets need 64 bits, per tensor
     wide_index: bool  # indices along an axis do
 
@@ -128,6 +129,9 @@ _SINGLE = (
     TileShape(64, 64, 32, 4, 3), TileShape(128, 32, 32, 4, 3), TileShape(32, 128, 32, 4, 3),
     TileShape(64, 32, 32, 4, 3), TileShape(32, 64, 32, 4, 3), TileShape(32, 32, 32, 4, 3),
     TileShape(128, 16, 32, 4, 3), TileShape(16, 128, 32, 4, 3), TileShape(16, 16, 64, 4, 3),
+    TileShape(256, 32, 32, 8, 3), TileShape(32, 256, 32, 8, 3), TileShape(256, 32, 16, 8, 4),
+    TileShape(32, 256, 16, 8, 4), TileShape(256, 32, 16, 4, 4), TileShape(128, 128, 16, 4, 4),
+    TileShape(128, 32, 16, 4, 4), TileShape(256, 64, 32, 8, 3), TileShape(64, 256, 32, 8, 3),
 )  # fmt: skip
 _DOUBLE = (
     TileShape(64, 128, 16, 8, 3), TileShape(128, 64, 16, 8, 3), TileShape(64, 64, 16, 4, 3),
@@ -292,6 +296,7 @@ def matrix_cut(contraction: Contraction, schedule: MatrixSchedule, target: Targe
         steps=-(-k.blocks // schedule.splits),
         widen=widened(contraction, target),
         apart=schedule.apart,
+        turned=_turned(contraction),
         wide=wide(contraction.modes, tensors),
         wide_index=wide_index((*schedule.m, *schedule.n, *schedule.k)),
     )
@@ -359,6 +364,18 @@ def widened(contraction: Contraction, target: Target) -> bool:
     if accumulate is torch.float64:
         return product is not torch.float64
     return product is torch.bfloat16 and target.kind == "interpreter"
+
+
+def _turned(contraction: Contraction) -> tuple[bool, bool]:
+    """Which operands lie against the sum: contiguous along m or n, where a TF32 instruction reads shared memory along k.
+
+    Left alone, the compiler turns such an operand while it copies, four bytes at a time. Turned in registers it is
+    copied in runs, and A need not even return to shared memory.
+    """
+    if contraction.arithmetic.precision != "tf32":
+        return False, False
+    m_modes, n_modes = contraction.of_role(Role.M), contraction.of_role(Role.N)
+    return nearest(m_modes, A) is not None, nearest(n_modes, B) is not None
 
 
 def _product_bytes(contraction: Contraction) -> int:

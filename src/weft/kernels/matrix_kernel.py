@@ -16,6 +16,7 @@ from weft.kernels.device import (
     gathered_step,
     lane_offsets,
     load_tile,
+    tf32_digits,
     side_mask,
     side_offsets,
     spread_mask,
@@ -227,6 +228,10 @@ def matrix_kernel(
             y = B_FN(y, *gathered_step(beside_b, pointers, place_b, BESIDE_B, K, CUT, b_offsets, b_mask)).to(PRODUCT)
             if not K.exact:
                 y = tl.where(b_inside[:, None], y, 0)
+        if CUT.turned[0]:
+            x = tf32_digits(x)
+        if CUT.turned[1]:
+            y = tf32_digits(y)
 
         # (3.3) Bring A's order of k to B's where they differ.
         if CUT.swap_k:
