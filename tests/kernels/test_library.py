@@ -66,3 +66,16 @@ def test_strides_past_32_bits_are_kept_from_the_library() -> None:
     contraction = described("ik,kj->ij", torch.ones(2, 4), torch.ones(4, 3))
     far = [replace(mode, strides=Strides(2**31 * mode.strides.a, *mode.strides[1:])) for mode in contraction.modes]
     assert "32-bit" in str(library.supports(replace(contraction, modes=tuple(far)), H200))
+
+
+@pytest.mark.parametrize("tensor", ["a", "b", "d"])
+def test_half_products_are_slow_where_a_tensor_lies_between_words(tensor: str) -> None:
+    a, b = (torch.empty(4096, 4096, dtype=torch.float16, device="meta") for _ in range(2))
+    contraction = described("ik,kj->ij", a, b)
+    (schedule,) = library.schedules(contraction, H200).schedules
+    moved = replace(contraction, **{tensor: getattr(contraction, tensor)._replace(alignment=2)})
+    aligned, between = (library.predict(each, schedule, H200) for each in (contraction, moved))
+    assert between > 3 * aligned
+    single = described("ik,kj->ij", a.float(), b.float())
+    offset = replace(single, a=single.a._replace(alignment=4))
+    assert library.predict(single, schedule, H200) == library.predict(offset, schedule, H200)

@@ -89,3 +89,11 @@ def test_an_expanded_operand_is_written_out(monkeypatch: pytest.MonkeyPatch) -> 
         d = torch.full((40, 40), float("nan"))
         staged.build(contraction, schedule, INTERPRETER)(a, b, None, d, 1.0, 0.0)
         assert torch.equal(d, a.float() @ b.float()), str(schedule)
+
+
+def test_an_operand_between_words_is_brought_to_one() -> None:
+    """Its rows are a matrix already, but no box and no fast kernel of the library reads them from there."""
+    contraction = described("mk,nk->mn", {"m": 2048, "k": 2048, "n": 2048})
+    moved = replace(contraction, a=contraction.a._replace(alignment=2))
+    assert "A as" not in str(choose(contraction, "triton", H200).best.schedule)
+    assert "staged A as" in str(choose(moved, "triton", H200).best.schedule)

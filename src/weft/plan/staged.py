@@ -217,7 +217,8 @@ def _stage(
             steps[mode] = step
             step *= mode.extent
         step = -(-step // unit) * unit
-    if function is None and layout.dtype == product and all(mode.strides[operand] == steps[mode] for mode in steps):
+    lies = layout.dtype == product and layout.alignment >= ALIGNMENT
+    if function is None and lies and all(mode.strides[operand] == steps[mode] for mode in steps):
         return None
     modes = [
         Mode(mode.labels, mode.extent, Role.M, Strides(mode.strides[operand], 0, 0, to)) for mode, to in steps.items()
