@@ -32,8 +32,9 @@ NAME = "pairs"
 
 #: How D is written. "plain": element by element. Else every element becomes a matrix of two rows, `jump` elements
 #: apart: "along": the rows hold what makes up the real and the imaginary part of a product, each next to the other
-#: operand's (re, im); "across": the rows are those that the other operand's re and its im are multiplied by.
-Form = Literal["plain", "along", "across"]
+#: operand's (re, im); "across": the rows are those that the other operand's re and its im are multiplied by. "thirds":
+#: D is real, and every element becomes three numbers, `jump` elements apart: re, im and re + im.
+Form = Literal["plain", "along", "across", "thirds"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,9 @@ class Task:
 
     permutation: Permutation
     form: Form = "plain"
-    jump: int = 0  # elements of D between the two rows
+    jump: int = 0  # elements of D between the rows, or the thirds
     fold: int = 0  # elements of X between products with the real and with the imaginary part of the other factor
+    thirds: int = 0  # elements of a real X between the products of two operands' three parts
     negate: bool = False  # the other factor stands conjugated: what its imaginary part meets changes its sign
     c_fn: Pointwise | None = None
     epilogue: Pointwise | None = None
@@ -66,6 +68,7 @@ class PairsCut(NamedTuple):
     form: str
     jump: int
     fold: int
+    thirds: int
     negate: bool
     conjugate: bool
     fn_complex: bool  # whether the functions yield complex values
@@ -128,8 +131,10 @@ def best(task: Task, target: Target) -> tuple[PermuteSchedule, float]:
 
 
 def seconds(task: Task, schedule: PermuteSchedule, target: Target) -> float:
-    """Predicted as `permute` predicts; D is written twice where elements become matrices, X read twice where folded."""
-    read, written = (2 if task.fold else 1), (1 if task.form == "plain" else 2)
+    """Predicted as `permute` predicts; D is written twice where elements become matrices, X read twice where folded,
+    and three times each where it is in thirds."""
+    read = 3 if task.thirds else 2 if task.fold else 1
+    written = {"plain": 1, "thirds": 3}.get(task.form, 2)
     return block_seconds(task.permutation, schedule, target, read, written)
 
 
@@ -204,7 +209,8 @@ def pairs_cut(task: Task, schedule: PermuteSchedule) -> PairsCut:
     loaded = [at for at in order if at in placed]
     doubled = [replace(mode, strides=Strides(*(2 * stride for stride in mode.strides))) for mode in permutation.modes]
     wider = wide(doubled)
-    far_x, far_d = (2 * jump >= 2**30 for jump in (task.fold, task.jump))  # with the jump to the second row
+    # With the jump to the second row, or to the last third.
+    far_x, far_d = (2 * jump >= 2**30 for jump in (max(task.fold, task.thirds), task.jump))
     functions = (permutation.fn, task.c_fn, task.epilogue)
     return PairsCut(
         r=side(cuts),
@@ -216,6 +222,7 @@ def pairs_cut(task: Task, schedule: PermuteSchedule) -> PairsCut:
         form=task.form,
         jump=task.jump,
         fold=task.fold,
+        thirds=task.thirds,
         negate=task.negate,
         conjugate=permutation.conjugate,
         fn_complex=_yields_complex(functions[0]),

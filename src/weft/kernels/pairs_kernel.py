@@ -140,6 +140,11 @@ def pairs_kernel(
         else:
             re -= im_by_im
             im += by_im
+    if CUT.thirds > 0:  # re re, im im and (re + im) (re + im)
+        im_im, _ = load_pair(x + CUT.thirds, block, R_OF_X, 0, TILE_OF_X, CUT.wide[0], KIND_OF_X)
+        every, _ = load_pair(x + 2 * CUT.thirds, block, R_OF_X, 0, TILE_OF_X, CUT.wide[0], KIND_OF_X)
+        im = every - re - im_im
+        re -= im_im
     re = turned(re, TURN).to(COMPUTE)
     im = turned(im, TURN).to(COMPUTE)
 
@@ -160,11 +165,16 @@ def pairs_kernel(
     if EPILOGUE is not None:
         re, im = applied(EPILOGUE, CUT.epilogue_complex, re, im)
 
-    # (3) Write it in D's order: once, or as the two rows of the matrix that multiplies a pair (re, im) by it.
+    # (3) Write it in D's order: once, as three real numbers, or as the two rows of the matrix that multiplies a pair
+    # (re, im) by it.
     offsets = tl.broadcast_to(spread_offsets(block, R, 3, RANK, CUT.wide[3]), TILE)
     mask = tl.broadcast_to(spread_mask(block, R, 4, RANK), TILE)
     if CUT.form == "plain":
         store_pair(d, re, im, offsets, mask, RESULT, KIND, RANK)
+    elif CUT.form == "thirds":
+        tl.store(d + offsets, re.to(RESULT), mask=mask)
+        tl.store(d + offsets + CUT.jump, im.to(RESULT), mask=mask)
+        tl.store(d + offsets + 2 * CUT.jump, (re + im).to(RESULT), mask=mask)
     elif CUT.form == "along":
         factor_re = re
         factor_im = -im

@@ -43,6 +43,7 @@ from weft.plan.complex_views import (
     as_it_lies,
     by_stride,
     expanded,
+    in_thirds,
     product_of,
     real_product,
     result_matrix,
@@ -63,7 +64,7 @@ NAME = "complex"
 KEPT = 2  # schedules of the product that are proposed for each way
 FINISH = 2  # place of the step that writes D
 
-_OTHERS = ("complex", "reduced", "staged")  # families that would stage or sum on their own
+_OTHERS = ("complex", "reduced", "staged", "last")  # families that would stage or sum on their own
 
 
 class Step(NamedTuple):
@@ -110,12 +111,12 @@ class ComplexSchedule:
         ]
         finish = self.steps[FINISH]
         if finish is not None:
-            texts.append("D folded last" if finish.task.fold else "D written last")
+            texts.append("D folded last" if finish.task.fold or finish.task.thirds else "D written last")
         kind = "real" if self.real else "complex"
         return f"complex, {'; '.join((*texts, f'{kind} {self.product.best.schedule}'))}"
 
 
-_VERBS = {"plain": "as", "along": "expanded along", "across": "expanded across"}
+_VERBS = {"plain": "as", "along": "expanded along", "across": "expanded across", "thirds": "in thirds as"}
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:
@@ -173,6 +174,8 @@ def ways(contraction: Contraction) -> Iterator[Way]:
     """Every way to compute a contraction, each once."""
     made: dict[Way, None] = {}
     made.update(dict.fromkeys(_folded_ways(contraction)))
+    for order in _orders(contraction):
+        made.update(dict.fromkeys(_three_ways(contraction, order)))
     for finished in _finishes(contraction):
         for order in _orders(contraction):
             for x in (A, B):
@@ -210,6 +213,18 @@ def _folded_ways(contraction: Contraction) -> Iterator[Way]:
     pair = (views[A], views[B])
     result = result_matrix(contraction, pair, folded=True)  # type: ignore[arg-type]
     yield _way(pair, real_product(contraction, pair, result), result, True, _OTHERS)  # type: ignore[arg-type]
+
+
+def _three_ways(contraction: Contraction, order: Sequence[Mode]) -> Iterator[Way]:
+    """Both operands in three real parts, three real products in a batch, and D put together from them."""
+    both = all(values(contraction, operand).is_complex for operand in (A, B))
+    if not both or contraction.arithmetic.precision != "ieee" or 0 in (mode.extent for mode in contraction.modes):
+        return
+    for a_along in (True, False):
+        for b_along in (True, False):
+            pair = in_thirds(contraction, A, order, a_along), in_thirds(contraction, B, order, b_along)
+            result = result_matrix(contraction, pair)
+            yield _way(pair, real_product(contraction, pair, result), result, True, (*_OTHERS, "boxes", "vector"))
 
 
 def _library_ways(contraction: Contraction, order: Sequence[Mode], finished: bool) -> Iterator[Way]:

@@ -23,6 +23,7 @@ ALIGNMENT = 16  # bytes: rows of a workspace start at multiples
 
 _PAIR = "re·im"  # names of the modes of extent 2
 _PAIR_OF_A, _PAIR_OF_B, _PAIR_OF_D = "re·im of A", "re·im of B", "re·im of D"
+_THIRDS = "re·im·sum"  # name of the mode of extent 3
 
 
 class Seen(NamedTuple):
@@ -36,6 +37,7 @@ class Seen(NamedTuple):
     rows: int = 0  # of an expanded operand, in real elements: stride of the pair that it sums over
     columns: int = 0  # and of the pair that is D's
     pairs: tuple[int, int] = (0, 0)  # of products of parts, in real elements: strides of A's pair and of B's
+    thirds: int = 0  # stride of the three real parts re, im and re + im, or of their products
 
     @property
     def factor(self) -> int:
@@ -99,11 +101,23 @@ def expanded(contraction: Contraction, operand: int, sums: Sequence[Mode], along
     return Seen(task.permutation.d, strides, task, rows=rows, columns=columns)
 
 
+def in_thirds(contraction: Contraction, operand: int, sums: Sequence[Mode], along_k: bool) -> Seen:
+    """A complex operand as three real ones, ([batch,] outer, k) or ([batch,] k, outer): re, im and re + im."""
+    row, others = _row_and_others(contraction, operand, sums, along_k)
+    value = REAL_OF[values(contraction, operand)]
+    steps, _, size = _placed(row, others, value, rows=1)
+    plain = _operand_task(contraction, operand, steps, value, 3 * size)
+    return Seen(
+        plain.permutation.d, tuple(steps.get(mode, 0) for mode in contraction.modes),
+        replace(plain, form="thirds", jump=size), thirds=size,
+    )  # fmt: skip
+
+
 def result_matrix(contraction: Contraction, pair: Sequence[Seen], folded: bool = False) -> Seen:
     """A workspace for the product, a matrix for each batch, and the task that writes D from it.
 
     Its rows run along the side that has D's pair, else along the one that D runs along. `folded`: it holds the products
-    of both parts of A with both parts of B, two rows for each.
+    of both parts of A with both parts of B, two rows for each. Of operands in thirds it holds the three products.
     """
     from weft.kernels.pairs import Task
 
@@ -134,17 +148,19 @@ def result_matrix(contraction: Contraction, pair: Sequence[Seen], folded: bool =
         for mode, step in steps.items()
     ]
     modes.sort(key=lambda mode: (-mode.strides.d, -mode.strides.a))
-    layout = Layout.contiguous((size,), total)
+    thirds = size if any(view.thirds for view in pair) else 0
+    layout = Layout.contiguous((max(size, 3 * thirds),), total)
+    compute = contraction.arithmetic.accumulate if thirds else total
     permutation = Permutation(
-        modes=tuple(merged(modes)), x=layout, c=c, d=contraction.d, compute=total, scaled=True, text="D"
+        modes=tuple(merged(modes)), x=layout, c=c, d=contraction.d, compute=compute, scaled=True, text="D"
     )
-    task = Task(permutation, c_fn=contraction.c_fn, epilogue=contraction.epilogue)
+    task = Task(permutation, thirds=thirds, c_fn=contraction.c_fn, epilogue=contraction.epilogue)
     pairs = (0, 0)
     if folded:
         permutation = replace(permutation, conjugate=pair[inner].conjugate)
         task = replace(task, permutation=permutation, fold=length, negate=pair[1 - inner].conjugate)
         pairs = (1, 2 * length) if inner == A else (2 * length, 1)
-    return Seen(layout, tuple(steps.get(mode, 0) for mode in contraction.modes), task, pairs=pairs)
+    return Seen(layout, tuple(steps.get(mode, 0) for mode in contraction.modes), task, pairs=pairs, thirds=thirds)
 
 
 def product_of(contraction: Contraction, pair: Sequence[Seen], result: Seen | None) -> Contraction:
@@ -174,7 +190,9 @@ def real_product(contraction: Contraction, pair: Sequence[Seen], result: Seen | 
         for mode, x, y, to in zip(contraction.modes, a.strides, b.strides, _d_strides(contraction, result), strict=True)
     ]
     in_c = int(c is not None)
-    if result is not None and any(result.pairs):
+    if result is not None and result.thirds:
+        modes.append(Mode((_THIRDS,), 3, Role.BATCH, Strides(a.thirds, b.thirds, 0, result.thirds)))
+    elif result is not None and any(result.pairs):
         modes.append(Mode((_PAIR_OF_A,), 2, Role.M, Strides(1, 0, 0, result.pairs[A])))
         modes.append(Mode((_PAIR_OF_B,), 2, Role.N, Strides(0, 1, 0, result.pairs[B])))
     elif a.columns or b.columns:
