@@ -26,6 +26,7 @@ FAMILIES = {
         "weft.kernels.vector",
         "weft.plan.reduced",
         "weft.plan.staged",
+        "weft.plan.written_last",
         "weft.plan.logarithms",
         "weft.plan.complex_pairs",
     ),

@@ -105,9 +105,8 @@ class ReducedLaunch:
                 choice, launch = step
                 layout = choice.description.d
                 total = torch.empty(layout.shape, dtype=layout.dtype, device=operand.device)
-                launch(
-                    operand, _one(operand.dtype, operand.device), None, total, _unit(layout.dtype), _zero(layout.dtype)
-                )
+                one = the_one(operand.dtype, operand.device)
+                launch(operand, one, None, total, number(1, layout.dtype), number(0, layout.dtype))
                 operand = total
             operands.append(operand)
         self._product(*operands, c, d, alpha, beta)
@@ -181,14 +180,12 @@ def _product(contraction: Contraction, steps: Sequence[Contraction | None]) -> C
     )  # fmt: skip
 
 
-def _unit(dtype: torch.dtype) -> Scalar:
-    return 1.0 + 0j if dtype.is_complex else 1.0 if dtype.is_floating_point else 1
-
-
-def _zero(dtype: torch.dtype) -> Scalar:
-    return 0j if dtype.is_complex else 0.0 if dtype.is_floating_point else 0
+def number(value: int, dtype: torch.dtype) -> Scalar:
+    """A factor as the launch of a contraction with sums of this type takes it."""
+    return complex(value) if dtype.is_complex else float(value) if dtype.is_floating_point else value
 
 
 @lru_cache
-def _one(dtype: torch.dtype, device: torch.device) -> Tensor:
+def the_one(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The 0-d tensor that leaves what it multiplies as it is."""
     return torch.ones((), dtype=dtype, device=device)

@@ -33,7 +33,7 @@ ALIGNMENT = 16  # bytes: rows of a workspace start at multiples
 KEPT = 3  # schedules of the product that are proposed for each way to stage
 LEAST_BOX = 16  # elements of m, n and k: shorter ones do not go in boxes
 LEAST_FLOPS = 2**27  # of a product that is worth another launch
-_OTHERS = ("staged", "reduced", "vector")  # families that need no staged operands
+_OTHERS = ("staged", "last", "reduced", "vector")  # families that need no staged operands
 
 
 class Stage(NamedTuple):
