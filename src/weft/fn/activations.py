@@ -63,16 +63,12 @@ def mish(x: Tensor) -> Tensor:
 
 
 @_decomposes
-def gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
-    if approximate == "tanh":
-        inner = (x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)
-        return x * 0.5 * (torch.tanh(inner) + 1.0)
-    return x * 0.5 * torch.erfc(x * -math.sqrt(0.5))  # 1 + erf would cancel in the negative tail
-
-
-@_decomposes
 def elu(x: Tensor, alpha: Number = 1, scale: Number = 1, input_scale: Number = 1) -> Tensor:
-    return torch.where(x > 0, _scaled(x, scale), _scaled(torch.expm1(_scaled(x, input_scale)), alpha * scale))
+    # Both halves of the line are zero on the other one: no choice is needed, and expm1 sees no positive argument.
+    below = _scaled(torch.expm1(_scaled(torch.clamp_max(x, 0), input_scale)), alpha * scale)
+    if alpha == scale == input_scale == 1:
+        return torch.maximum(x, below)
+    return _scaled(torch.clamp_min(x, 0), scale) + below
 
 
 @_decomposes
@@ -107,6 +103,8 @@ def hardswish(x: Tensor) -> Tensor:
 
 @_decomposes
 def leaky_relu(x: Tensor, negative_slope: Number = 0.01) -> Tensor:
+    if 0 < negative_slope <= 1:
+        return torch.maximum(x, x * negative_slope)
     return torch.where(x > 0, x, x * negative_slope)
 
 

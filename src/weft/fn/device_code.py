@@ -16,7 +16,7 @@ def jit_function(source: str) -> Any:
 
     The text is registered with `linecache`, so `inspect.getsource`, tracebacks and Triton itself (whose cache key is
     the text) see it; the file name is made of the function's name and is the same in every process. Under
-    TRITON_INTERPRET=1 `libdevice` is replaced by functions that compute on the host.
+    TRITON_INTERPRET=1 `libdevice` and `device_math` are replaced by functions that compute on the host.
     """
     with _lock:
         if source not in _compiled:
@@ -35,15 +35,17 @@ def _build(source: str) -> Any:
     namespace: dict[str, Any] = {"__name__": __name__, "triton": triton, "tl": tl}
     exec(compile(source, file, "exec"), namespace)
     function = namespace[name]
-    namespace["libdevice"] = _math_library(interpreted=not isinstance(function, triton.runtime.JITFunction))
+    namespace |= _math_libraries(interpreted=not isinstance(function, triton.runtime.JITFunction))
     return function
 
 
-def _math_library(interpreted: bool) -> Any:
+def _math_libraries(interpreted: bool) -> dict[str, Any]:
     if interpreted:
         from weft.fn import host_math
 
-        return host_math.libdevice
+        return {"libdevice": host_math.libdevice, "device_math": host_math.device_math}
     from triton.language.extra import libdevice
 
-    return libdevice
+    from weft.fn import device_math
+
+    return {"libdevice": libdevice, "device_math": device_math}

@@ -2,7 +2,9 @@
 
 Every value is one line. Values of float16, bfloat16 and fp8 are held in float32 and rounded to their own dtype only
 at explicit casts and at the end, so a fused function is more exact than torch's eager chain of rounded steps; all
-other dtypes compute as themselves, integers wrapping. Constants are written with their type and to the last bit.
+other dtypes compute as themselves, integers wrapping. What only picks among float16 arguments (`relu`) and goes
+nowhere else picks among them as they are: nothing is rounded there, and two fit one instruction. Constants are written
+with their type and to the last bit.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ _TRITON_TYPES = {
     torch.float32: "float32",
     torch.float64: "float64",
 }
+_PICKING = frozenset({"aten::clamp_min", "aten::clamp_max", "aten::clamp", "aten::maximum", "aten::minimum"})
 _NARROW_INTEGERS = frozenset({torch.int8, torch.uint8, torch.int16, torch.uint16})
 
 
@@ -46,8 +49,8 @@ def computing(dtype: torch.dtype) -> torch.dtype:
 def emit(graph: fx.Graph) -> str:
     """Source of one function of the graph's inputs in order, named `fused_` and a digest of its own text.
 
-    The text refers to `triton`, `tl` and `libdevice` and to nothing else. Raises `UnsupportedError` for complex
-    values, which Triton does not have.
+    The text refers to `triton`, `tl`, `libdevice` and `device_math` and to nothing else. Raises `UnsupportedError` for
+    complex values, which Triton does not have.
     """
     if any(node.meta["dtype"].is_complex for node in graph.nodes if node.op != "output"):
         raise UnsupportedError("functions of complex values do not run on the Triton backend yet")
@@ -64,24 +67,26 @@ class Writer:
     def __init__(self) -> None:
         self._lines: list[str] = []
         self._names: dict[fx.Node, str] = {}
+        self._held: dict[fx.Node, torch.dtype] = {}  # the dtype that a named value is held in
         self._known: dict[fx.Node, torch.Tensor] = {}  # values that depend on no input
         self._casts: dict[tuple[str, torch.dtype], str] = {}
         self._constants: dict[tuple[str, torch.dtype], str] = {}
         self._count = 0
         self._remark = ""
+        self.rounded: torch.dtype | None = None  # the dtype that torch gives the value that is being written
 
     def run(self, graph: fx.Graph) -> str:
         inputs = [node for node in graph.nodes if node.op == "placeholder"]
+        narrow = _narrow(graph)
         for node in graph.nodes:
             self._remark = str(node.target).rpartition(".")[0]
             if node.op == "placeholder":
-                held = computing(node.meta["dtype"])
-                self._names[node] = (
-                    node.target if held == node.meta["dtype"] else self.let(f"{node.target}.to({self.type(held)})")
-                )
+                self._names[node], self._held[node] = str(node.target), node.meta["dtype"]
             elif node.op == "call_function" and not self._fold(node):
+                self.rounded = node.meta["dtype"]
                 lowering = LOWERINGS[node.target._schema.name.removeprefix("aten::")]
-                text = lowering(self, computing(node.meta["dtype"]), *node.args, **node.kwargs)
+                self._held[node] = node.meta["dtype"] if node in narrow else computing(node.meta["dtype"])
+                text = lowering(self, self._held[node], *node.args, **node.kwargs)
                 self._names[node] = text if text.isidentifier() else self.let(text)
         (result,) = next(node for node in graph.nodes if node.op == "output").args
         self._remark = ""
@@ -103,8 +108,9 @@ class Writer:
     def _returned(self, node: fx.Node, inputs: list[fx.Node]) -> str:
         """The value in its own dtype and in the shape that all inputs have together, whichever of them it reads."""
         dtype = node.meta["dtype"]
-        name = str(node.target) if node in inputs else self.operand(node, computing(dtype))
-        if computing(dtype) != dtype and node not in inputs:
+        held = self._held.get(node, computing(dtype))
+        name = self.operand(node, held)
+        if held != dtype:
             name = self.let(f"{name}.to({self.type(dtype)})")
         read = self._sources(node)
         for unread in (entry for entry in inputs if entry not in read):
@@ -140,7 +146,7 @@ class Writer:
             return self.constant(value, dtype)
         if value in self._known:
             return self.constant(self.number(value), dtype)
-        name, held = self._names[value], computing(value.meta["dtype"])
+        name, held = self._names[value], self._held[value]
         if held == dtype:
             return name
         if (name, dtype) not in self._casts:
@@ -225,6 +231,23 @@ class Writer:
 
     def _line(self, text: str) -> None:
         self._lines.append(f"    {text}\n")
+
+
+def _narrow(graph: fx.Graph) -> set[fx.Node]:
+    """Operations that pick among float16 values and numbers that float16 has, and whose results go no other way."""
+    found: set[fx.Node] = set()
+    for node in graph.nodes:
+        if node.op == "call_function" and node.target._schema.name in _PICKING and node.meta["dtype"] == torch.float16:
+            tensors = node.all_input_nodes
+            same = all(each.meta["dtype"] == torch.float16 for each in tensors)
+            known = all(each.op == "placeholder" or each in found for each in tensors)
+            numbers = [each for each in (*node.args, *node.kwargs.values()) if isinstance(each, (bool, int, float))]
+            if same and known and all(number == _representable(number, torch.float16) for number in numbers):
+                found.add(node)
+    for node in reversed(list(graph.nodes)):
+        if any(user.op != "output" and user not in found for user in node.users):
+            found.discard(node)
+    return found
 
 
 def _representable(number: Any, dtype: torch.dtype) -> Any:

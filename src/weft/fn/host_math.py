@@ -1,4 +1,4 @@
-"""`libdevice` for Triton's interpreter, which cannot call device code: the same names, computed on the host.
+"""`libdevice` and `device_math` for Triton's interpreter, which cannot call device code: the same names on the host.
 
 Only what is a call into a device library is replaced; the emitted expressions around it run as they are.
 """
@@ -41,3 +41,5 @@ libdevice = SimpleNamespace(
     fmod=_on_host(np.fmod),  # torch's is NaN for the largest dividends
     **{name: _on_host(_by_torch(name)) for name in _NAMES.split()},
 )
+
+device_math = SimpleNamespace(exp2=_on_host(np.exp2), reciprocal=_on_host(np.reciprocal))

@@ -48,46 +48,11 @@ _FUNCTIONS = (
 )
 LOWERINGS.update({name: template(f"libdevice.{name}({{0}})") for name in _FUNCTIONS.split()})
 #: Functions of one element that cost many instructions.
-ELEMENTARY = frozenset((*_FUNCTIONS.split(), "pow", "atan2", "hypot", "fmod", "rsqrt", "sqrt"))
+ELEMENTARY = {*_FUNCTIONS.split(), "pow", "atan2", "hypot", "fmod", "rsqrt", "sqrt"}
 LOWERINGS.update(
     {name: template(f"libdevice.{name}({{0}}, {{1}})") for name in ("atan2", "hypot", "copysign", "nextafter")}
 )
 LOWERINGS["rsqrt"] = template("tl.rsqrt({0})")
-
-#: (expm1(r) - r) / r^2 on |r| <= ln(2) / 2, least greatest error: 6.3e-8.
-_EXPM1 = (0.001394113409332931, 0.008363191969692707, 0.04166637361049652, 0.16666576266288757, 0.5)
-
-
-@lowers("expm1")
-def _expm1(w: Writer, t: torch.dtype, x: Any) -> str:
-    """For float32 in a third of libdevice's issue slots, within 1.7 units in the last place (torch: 1).
-
-    With n = round(x / ln 2) and r = x - n ln 2 it is 2^n (1 + expm1(r)) - 1, halved on the way so that 2^n never
-    overflows early. Rounding is by addition of 1.5 * 2^23, whose low bits then hold n: no conversion, which has an
-    eighth of the throughput of a multiplication.
-    """
-    value = w.operand(x, t)
-    if t != torch.float32:
-        return f"libdevice.expm1({value})"
-
-    def number(constant: float) -> str:
-        return w.constant(constant, t)
-
-    def bounded(limit: str, bound: float, inside: str) -> str:
-        return w.let(f"tl.{limit}({inside}, {number(bound)}, propagate_nan=tl.PropagateNan.ALL)")
-
-    value = bounded("minimum", 89.0, bounded("maximum", -30.0, value))
-    shifted = w.let(f"tl.fma({value}, {number(1.4426950408889634)}, {number(12582912.0)})")
-    n = w.let(f"{shifted} - {number(12582912.0)}")
-    r = w.let(f"tl.fma({n}, {number(-0.693145751953125)}, {value})")  # ln 2 in two parts, the first with room for n
-    r = w.let(f"tl.fma({n}, {number(-1.42860677e-6)}, {r})")
-    series = number(_EXPM1[0])
-    for coefficient in _EXPM1[1:]:
-        series = w.let(f"tl.fma({series}, {r}, {number(coefficient)})")
-    series = w.let(f"tl.fma({w.let(f'{series} * {r}')}, {r}, {r})")
-    half = w.let(f"((({shifted}).to(tl.int32, bitcast=True) << 23) + 1056964608).to(tl.float32, bitcast=True)")
-    result = w.let(f"tl.fma({series}, {half}, {half} - {number(0.5)})")
-    return f"{result} + {result}"
 
 
 @lowers("add")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from weft.fn import exponentials  # noqa: F401  (registers its lowerings)
 from weft.fn.lowering import LOWERINGS, Lowering, lowers, quotient_of, template
 
 if TYPE_CHECKING:

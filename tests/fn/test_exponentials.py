@@ -1,0 +1,109 @@
+"""Activations by few instructions: how exact they are, densely over their ranges, and that they are the ones in use."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from weft.fn import trace
+
+triton = pytest.importorskip("triton")
+tl = pytest.importorskip("triton.language")
+
+N = 1 << 15
+DEVICES = [pytest.param("cpu", id="interpreter"), pytest.param("cuda", id="gpu", marks=pytest.mark.gpu)]
+HALF = [torch.float16, torch.bfloat16]
+
+
+def gelu(x: torch.Tensor) -> torch.Tensor:
+    return 0.5 * x * torch.special.erfc(-x / math.sqrt(2))
+
+
+def gelu_by_tanh(x: torch.Tensor) -> torch.Tensor:
+    return x * torch.sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
+
+
+FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., torch.Tensor]]] = {
+    "elu": (F.elu, F.elu),
+    "selu": (F.selu, F.selu),
+    "celu": (lambda x: F.celu(x, alpha=0.7), lambda x: F.celu(x, alpha=0.7)),
+    "expm1": (torch.expm1, torch.expm1),
+    "gelu": (F.gelu, gelu),
+    "gelu tanh": (lambda x: F.gelu(x, approximate="tanh"), gelu_by_tanh),
+}
+
+
+@triton.jit
+def _apply(x, out, FN: tl.constexpr, SIZE: tl.constexpr):
+    i = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    tl.store(out + i, FN(tl.load(x + i)))
+
+
+def both(name: str, dtype: torch.dtype, low: float, high: float, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """The emitted function's results and the function in float64, on even steps."""
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    fn, truth = FUNCTIONS[name]
+    x = torch.linspace(low, high, N, dtype=torch.float64).to(dtype)
+    there = x.to(device)
+    out = torch.full_like(there, torch.nan)
+    options = {"enable_reflect_ftz": False} if device == "cuda" else {}
+    _apply[(8,)](there, out, trace(fn, (dtype,)).jit, N // 8, **options)
+    return out.cpu().double(), truth(x.double())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("name", "low", "high", "bits"), [
+    ("elu", -20.0, 3.0, 21.5),
+    ("selu", -20.0, 3.0, 21.0),
+    ("celu", -20.0, 3.0, 21.5),
+    ("expm1", -20.0, 80.0, 22.0),
+    ("gelu", -1.0, 6.0, 20.5),
+    ("gelu", -3.0, -1.0, 18.5),
+    ("gelu", -6.0, -3.0, 17.0),
+    ("gelu tanh", -1.0, 6.0, 20.5),
+    ("gelu tanh", -9.0, -1.0, 16.0),
+])  # fmt: skip
+def test_relative_error_in_single_precision(name: str, low: float, high: float, bits: float, device: str) -> None:
+    out, truth = both(name, torch.float32, low, high, device)
+    assert ((out - truth).abs() <= 2**-bits * truth.abs()).all(), ((out - truth).abs() / truth.abs()).max()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_far_in_the_negative_tail_a_gelu_is_next_to_nothing(device: str) -> None:
+    out, truth = both("gelu", torch.float32, -90.0, -6.0, device)
+    assert ((out - truth).abs() <= 1e-12).all()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", HALF, ids=["float16", "bfloat16"])
+@pytest.mark.parametrize("name", ["elu", "expm1", "gelu", "gelu tanh"])
+def test_a_half_result_is_off_by_three_quarters_of_a_unit_at_most(name: str, dtype: torch.dtype, device: str) -> None:
+    """Half a unit for rounding, a quarter for the value that is rounded."""
+    if dtype == torch.bfloat16 and device == "cpu":
+        pytest.skip("the interpreter truncates to bfloat16")
+    out, truth = both(name, dtype, -6.0, 6.0, device)
+    unit = torch.finfo(dtype).eps * 2 ** truth.abs().clamp(min=torch.finfo(dtype).tiny).log2().floor()
+    assert ((out - truth).abs() <= 0.75 * unit).all(), ((out - truth).abs() / unit).max()
+
+
+def test_an_elu_knows_that_its_exponential_sees_nothing_positive() -> None:
+    for fn in (F.elu, F.selu, lambda x: F.celu(x, alpha=0.7)):
+        source = trace(fn, (torch.float32,)).source
+        assert source.count("device_math.exp2") == 1
+    for fn in (torch.expm1, lambda x: torch.expm1(x.clamp_max(1)), lambda x: torch.expm1(x.clamp_max(0) * -1)):
+        assert "device_math" not in trace(fn, (torch.float32,)).source
+
+
+def test_what_picks_among_half_values_computes_in_half() -> None:
+    for fn in (torch.relu, F.relu6, lambda x: torch.clamp(x, -0.5, 2).clamp(max=1)):
+        assert "float32" not in trace(fn, (torch.float16,)).source
+    # 0.1 is no float16, the sum is rounded, and bfloat16 has no such instructions everywhere.
+    for fn in (lambda x: x.clamp(min=0.1), lambda x: torch.relu(x) + x, lambda x: torch.relu(x) * 3):
+        assert "float32" in trace(fn, (torch.float16,)).source
+    assert "float32" in trace(torch.relu, (torch.bfloat16,)).source
