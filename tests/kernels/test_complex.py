@@ -166,6 +166,6 @@ def test_single_precision_that_is_aligned_to_four_bytes(triton_backend: Backend)
     """No word of 64 bits may be read there: such arrays come from other libraries."""
     reals = torch.arange(41.0, device=triton_backend.device)[1:]
     layout = weft.spec.Layout((4, 5), (5, 1), SINGLE, alignment=4)
-    assert pairs._kind(layout) == "pairs"
-    assert pairs._kind(layout._replace(alignment=8)) == "words"
+    assert pairs.kind_of(layout) == "pairs"
+    assert pairs.kind_of(layout._replace(alignment=8)) == "words"
     assert reals.data_ptr() % 8 == 4

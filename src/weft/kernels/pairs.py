@@ -155,9 +155,10 @@ def built(task: Task, schedule: PermuteSchedule, target: Target) -> PairsLaunch:
         "RESULT": TRITON_TYPES[_real(permutation.d.dtype)],
     }
     layouts = [
-        layout and layout._replace(dtype=_element(layout)) for layout in (permutation.x, permutation.c, permutation.d)
+        layout and layout._replace(dtype=element_type(layout))
+        for layout in (permutation.x, permutation.c, permutation.d)
     ]
-    launch = _Launch(
+    launch = ComplexKernelLaunch(
         pairs_kernel, layouts, constants, True, target, programs(permutation, schedule), schedule.warps, stages=1
     )
     return PairsLaunch(launch, cut.kinds)
@@ -172,12 +173,13 @@ class PairsLaunch:
 
     def __call__(self, x: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar) -> None:
         tensors = [
-            None if tensor is None else _seen(tensor, kind) for tensor, kind in zip((x, c, d), self._kinds, strict=True)
+            None if tensor is None else seen_as(tensor, kind)
+            for tensor, kind in zip((x, c, d), self._kinds, strict=True)
         ]
         self.launch(*tensors, alpha, beta)
 
 
-class _Launch(KernelLaunch):
+class ComplexKernelLaunch(KernelLaunch):
     """A kernel that takes complex factors, each in two parts."""
 
     def __call__(self, *arguments: Any) -> None:
@@ -218,7 +220,7 @@ def pairs_cut(task: Task, schedule: PermuteSchedule) -> PairsCut:
         r_of_x=side([cuts[at] for at in order]),
         tile_of_x=tuple(cuts[at].tile for at in loaded),
         turn=tuple(loaded.index(at) for at in placed),
-        kinds=tuple(_kind(layout) for layout in (permutation.x, permutation.c, permutation.d)),  # type: ignore[arg-type]
+        kinds=tuple(kind_of(layout) for layout in (permutation.x, permutation.c, permutation.d)),  # type: ignore[arg-type]
         form=task.form,
         jump=task.jump,
         fold=task.fold,
@@ -251,18 +253,18 @@ def _real(dtype: torch.dtype) -> torch.dtype:
     return REAL_OF.get(dtype, dtype)
 
 
-def _element(layout: Layout) -> torch.dtype:
+def element_type(layout: Layout) -> torch.dtype:
     """What a kernel sees of an element: a word of 64 bits, or one of two parts."""
-    return torch.int64 if _kind(layout) == "words" else _real(layout.dtype)
+    return torch.int64 if kind_of(layout) == "words" else _real(layout.dtype)
 
 
-def _kind(layout: Layout | None) -> str:
+def kind_of(layout: Layout | None) -> str:
     if layout is None or not layout.dtype.is_complex:
         return "reals"
     return "words" if layout.dtype is torch.complex64 and layout.alignment >= 8 else "pairs"
 
 
-def _seen(tensor: Tensor, kind: str) -> Tensor:
+def seen_as(tensor: Tensor, kind: str) -> Tensor:
     """The same memory as the kernel sees it; only its address and type matter."""
     if not tensor.dtype.is_complex:
         return tensor

@@ -44,6 +44,12 @@ def load_pair(
     RANK: tl.constexpr = len(TILE)
     offsets = tl.broadcast_to(spread_offsets(block, R, TENSOR, RANK, WIDE), TILE)
     mask = tl.broadcast_to(spread_mask(block, R, TENSOR, RANK), TILE)
+    return read_pair(x, offsets, mask, KIND, RANK)
+
+
+@triton.jit
+def read_pair(x, offsets, mask, KIND: tl.constexpr, RANK: tl.constexpr):
+    """Both parts of the elements at some offsets, zeros where the mask is false."""
     if KIND == "words":
         words = tl.load(x + offsets, mask=mask, other=0)
         re = words.to(tl.int32).to(tl.float32, bitcast=True)

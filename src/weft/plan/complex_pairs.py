@@ -64,7 +64,7 @@ NAME = "complex"
 KEPT = 2  # schedules of the product that are proposed for each way
 FINISH = 2  # place of the step that writes D
 
-_OTHERS = ("complex", "reduced", "staged", "last")  # families that would stage or sum on their own
+_OTHERS = ("complex", "direct", "reduced", "staged", "last")  # they stage, sum or take parts apart on their own
 
 
 class Step(NamedTuple):

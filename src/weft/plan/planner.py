@@ -28,6 +28,7 @@ FAMILIES = {
         "weft.plan.staged",
         "weft.plan.written_last",
         "weft.plan.logarithms",
+        "weft.kernels.complex_direct",
         "weft.plan.complex_pairs",
     ),
     "cpu": ("weft.cpu", "weft.plan.reduced"),

@@ -1,0 +1,213 @@
+"""The direct family of complex numbers: operands gathered where they lie, nothing written but D.
+
+It is for products that memory bounds: a small operand meets a large one, or k is short. Then what counts is that each
+operand is read once and D written once; larger products go faster as real ones, see `complex_pairs`. Tiles are those
+of the family `matrix`, over elements of 8 or 16 bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from weft.kernels.coefficients import coefficients
+from weft.kernels.cost import Work, direct_seconds, tile_access
+from weft.kernels.geometry import A, B, C, Cut, D, cuts_text
+from weft.kernels.launch import MOST_PROGRAMS, TRITON_TYPES, wide
+from weft.kernels.matrix import MatrixCut, MatrixSchedule, _cuts, _depth_cuts, matrix_cut
+from weft.kernels.pairs import ComplexKernelLaunch, element_type, kind_of, seen_as
+from weft.plan.schedule import Candidates, Launch, Scalar, Target
+from weft.spec import Arithmetic, Contraction, Role, Strides
+from weft.spec.arithmetic import REAL_OF, dtype_name
+
+NAME = "direct"
+
+LAUNCH = 2.0e-6  # seconds
+LEAST_SIDE = 16  # of a tile: shorter sides of D leave lanes idle
+LONGEST = 64  # k that goes one by one
+UNROLLED = 16  # steps along k that are written out
+
+
+class TileShape(NamedTuple):
+    m: int
+    n: int
+    k: int
+    warps: int
+    stages: int
+
+
+# One by one along k: a short side of D beside a long one, or both short.
+_LANES = tuple(
+    TileShape(m, n, 1, 4, 1)
+    for m, n in (
+        (1, 256), (1, 512), (2, 256), (4, 128), (4, 256), (8, 32), (8, 64), (8, 128), (16, 32), (16, 64),
+        (16, 16), (32, 32), (32, 16), (64, 16), (128, 8), (64, 8), (32, 8), (256, 4), (128, 4), (256, 2), (512, 1),
+        (256, 1),
+    )
+)  # fmt: skip
+# By matrix instructions, by bytes of a real number.
+_MATRIX = {
+    4: (
+        TileShape(128, 32, 32, 4, 2), TileShape(128, 32, 16, 4, 3), TileShape(64, 32, 32, 4, 3),
+        TileShape(128, 64, 16, 8, 3), TileShape(64, 64, 32, 4, 2), TileShape(128, 16, 32, 4, 2),
+        TileShape(64, 16, 32, 4, 3), TileShape(32, 64, 32, 4, 3), TileShape(64, 128, 16, 8, 3),
+        TileShape(32, 128, 32, 4, 2), TileShape(16, 128, 32, 4, 2), TileShape(16, 64, 32, 4, 3),
+        TileShape(128, 128, 16, 8, 3), TileShape(32, 32, 32, 4, 3), TileShape(16, 16, 32, 4, 3),
+    ),
+    8: (
+        TileShape(64, 32, 16, 4, 2), TileShape(32, 32, 16, 4, 3), TileShape(64, 16, 16, 4, 3),
+        TileShape(32, 64, 16, 4, 2), TileShape(16, 64, 16, 4, 3), TileShape(16, 16, 16, 4, 3),
+        TileShape(64, 64, 16, 8, 2), TileShape(16, 32, 16, 4, 3), TileShape(32, 16, 16, 4, 3),
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class DirectSchedule:
+    """Tiles as the family `matrix` has them."""
+
+    tiles: MatrixSchedule
+    family: str = NAME
+    workspace_bytes: int = 0
+
+    def __str__(self) -> str:
+        m, n, k = self.tiles.tile
+        sides = f"m[{cuts_text(self.tiles.m)}] n[{cuts_text(self.tiles.n)}] k[{cuts_text(self.tiles.k)}]"
+        return f"direct {m}x{n}x{k} {sides} warps={self.tiles.warps} stages={self.tiles.stages}"
+
+
+def supports(contraction: Contraction, target: Target) -> str | None:
+    arithmetic = contraction.arithmetic
+    tensors = (contraction.a, contraction.b, contraction.d)
+    if not arithmetic.product.is_complex or not all(layout.dtype.is_complex for layout in tensors):
+        return "it is for complex operands and a complex result"
+    if contraction.extras or contraction.algebra is not None:
+        return "it takes neither operands of functions nor an algebra"
+    if any((contraction.a_fn, contraction.b_fn, contraction.c_fn, contraction.epilogue)):
+        return "functions of complex values are applied by the family complex"
+    for dtype in (*(layout.dtype for layout in tensors), arithmetic.product, arithmetic.accumulate):
+        if REAL_OF[dtype] not in (torch.float32, torch.float64):
+            return f"{dtype_name(dtype)} has no matrix instruction here"
+    if 0 in (mode.extent for mode in contraction.modes):
+        return "a mode is empty"
+    return None
+
+
+def schedules(contraction: Contraction, target: Target) -> Candidates:
+    found: dict[DirectSchedule, None] = {}
+    excluded: dict[str, None] = {}
+    for shape in _shapes(contraction):
+        reason = _misfit(contraction, shape)
+        if reason is not None:
+            excluded[reason] = None
+            continue
+        for tiles in _tilings(contraction, shape):
+            if matrix_cut(contraction, tiles, target).blocks > MOST_PROGRAMS:
+                excluded["a grid holds at most 2^31 - 1 blocks"] = None
+            else:
+                found[DirectSchedule(tiles)] = None
+    return Candidates(tuple(found), tuple(excluded))
+
+
+def predict(contraction: Contraction, schedule: DirectSchedule, target: Target) -> float:
+    """Seconds by `cost.direct_seconds`, of four real products and two accumulators."""
+    cut = direct_cut(contraction, schedule, target)
+    tile_m, tile_n, tile_k = schedule.tiles.tile
+    steps, matrix = cut.k.blocks, tile_k > 1
+    element = REAL_OF[contraction.arithmetic.accumulate].itemsize * 2
+    work = Work(
+        accesses=(
+            tile_access(contraction.a, A, cut.blocks * steps, (*cut.m.axes, *cut.k_of_a.axes)),
+            tile_access(contraction.b, B, cut.blocks * steps, (*cut.n.axes, *cut.k.axes)),
+            tile_access(contraction.c, C, cut.blocks, (*cut.m.axes, *cut.n.axes)),
+            tile_access(contraction.d, D, cut.blocks, (*cut.m.axes, *cut.n.axes)),
+        ),
+        blocks=cut.blocks,
+        steps=steps if matrix else max(1, steps // UNROLLED),
+        tile=(2 * tile_m, tile_n, 2 * tile_k if matrix else 2 * min(steps, UNROLLED)),
+        warps=schedule.tiles.warps,
+        stage_bytes=element * schedule.tiles.stages * (tile_m + tile_n) * tile_k if matrix else 0,
+        matrix=matrix,
+    )
+    real = replace(contraction, arithmetic=_real(contraction.arithmetic))
+    return LAUNCH - coefficients(target).launch + direct_seconds(real, target, work)
+
+
+def build(contraction: Contraction, schedule: DirectSchedule, target: Target) -> Launch:
+    from weft.kernels.complex_direct_kernel import complex_direct_kernel
+
+    layouts = (contraction.a, contraction.b, contraction.c, contraction.d)
+    cut = direct_cut(contraction, schedule, target)
+    arithmetic = _real(contraction.arithmetic)
+    constants = {
+        "CUT": cut,
+        "KINDS": tuple(kind_of(layout) for layout in layouts),
+        "CONJUGATE": (contraction.conjugate_a, contraction.conjugate_b),
+        "PRODUCT": TRITON_TYPES[arithmetic.accumulate],
+        "RESULT": TRITON_TYPES[REAL_OF[contraction.d.dtype]],
+        "PRECISION": arithmetic.precision,
+        "UNROLLED": schedule.tiles.tile[2] == 1 and cut.k.blocks <= UNROLLED,
+    }
+    launch = ComplexKernelLaunch(
+        complex_direct_kernel, [layout and layout._replace(dtype=element_type(layout)) for layout in layouts],
+        constants, True, target, cut.blocks, schedule.tiles.warps, schedule.tiles.stages,
+    )  # fmt: skip
+    return DirectLaunch(launch, constants["KINDS"])  # type: ignore[arg-type]
+
+
+class DirectLaunch:
+    """A built product: call it with complex tensors and factors."""
+
+    def __init__(self, launch: ComplexKernelLaunch, kinds: Sequence[str]) -> None:
+        self.kernels = (launch,)
+        self._kinds = kinds
+
+    def __call__(self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar) -> None:
+        tensors = [
+            None if tensor is None else seen_as(tensor, kind)
+            for tensor, kind in zip((a, b, c, d), self._kinds, strict=True)
+        ]
+        self.kernels[0](*tensors, alpha, beta)
+
+
+def direct_cut(contraction: Contraction, schedule: DirectSchedule, target: Target) -> MatrixCut:
+    """The cut of the tiles; offsets have room for both parts of an element."""
+    doubled = [replace(mode, strides=Strides(*(2 * stride for stride in mode.strides))) for mode in contraction.modes]
+    return matrix_cut(contraction, schedule.tiles, target)._replace(wide=wide(doubled), turned=(False, False))
+
+
+def _shapes(contraction: Contraction) -> Iterator[TileShape]:
+    arithmetic = contraction.arithmetic
+    if contraction.k <= LONGEST and arithmetic.precision == "ieee":
+        yield from _LANES
+    yield from _MATRIX[REAL_OF[arithmetic.accumulate].itemsize]
+
+
+def _misfit(contraction: Contraction, shape: TileShape) -> str | None:
+    """Why a tile should not be used here, in one sentence."""
+    for name, tile, extent in (("m", shape.m, contraction.m), ("n", shape.n, contraction.n)):
+        if tile > LEAST_SIDE and tile >= 2 * extent:
+            return f"a tile of {tile} along {name} is at least twice its extent {extent}"
+    return None
+
+
+def _tilings(contraction: Contraction, shape: TileShape) -> Iterator[MatrixSchedule]:
+    m_modes, n_modes, k_modes = (contraction.of_role(role) for role in (Role.M, Role.N, Role.K))
+    depth = min(shape.k, max(LEAST_SIDE, 1 << (contraction.k - 1).bit_length()))
+    for m in _cuts(m_modes, A, shape.m):
+        for n in _cuts(n_modes, B, shape.n):
+            for k in _depth_cuts(k_modes, depth):
+                yield MatrixSchedule(m, n, _single(k), shape.warps, shape.stages, group=8)
+
+
+def _single(k: tuple[Cut, ...]) -> tuple[Cut, ...]:
+    """k as one axis: both operands take its indices in one order."""
+    return k if len(k) == 1 else (Cut(tuple(mode for cut in k[::-1] for mode in cut.modes), k[0].tile * k[1].tile),)
+
+
+def _real(arithmetic: Arithmetic) -> Arithmetic:
+    return Arithmetic(REAL_OF[arithmetic.product], REAL_OF[arithmetic.accumulate], arithmetic.precision)

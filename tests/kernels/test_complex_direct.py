@@ -1,0 +1,103 @@
+"""Complex products where the operands lie: every kind of tile gives the same whole numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import weft
+from support import Backend, integers
+from weft import reference
+from weft.hypothetical import TARGETS, choice_for, hypothetical
+from weft.kernels import complex_direct
+from weft.testing import assert_close, expectation, poisoned, random_operand
+
+SINGLE, DOUBLE = torch.complex64, torch.complex128
+
+CASES = [
+    ("mk,kn->mn", (9, 7), (7, 5)),
+    ("pqab,xaybz->xpyqz", (2, 2, 2, 3), (5, 2, 3, 3, 4)),  # a gate on two places of a state
+    ("xyab,laxr->lbyr", (2, 2, 3, 3), (2, 3, 2, 3)),
+    ("adb,cd->cba", (5, 18, 4), (3, 18)),  # as TCCG's case 1
+    ("bmk,bkn->bmn", (2, 3, 5), (2, 5, 4)),
+    ("kmk,kn->mn", (3, 4, 3), (3, 5)),  # a diagonal
+    ("m,n->nm", (5,), (3,)),
+    ("k,k->", (11,), (11,)),
+    ("km,nk->nm", (40, 3), (35, 40)),
+]
+
+
+def described(case: tuple[Any, ...], a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None) -> Any:
+    plan = weft.plan(case[0], a, b, backend="triton")
+    layouts = (weft.spec.Layout.of(c) if c is not None else None, weft.spec.Layout.contiguous(plan.shape, a.dtype))
+    return weft.spec.canonical(plan._request.contraction(*layouts, ())), plan._request.target
+
+
+@pytest.mark.parametrize(("case", "at"), [(case, at) for at, case in enumerate(CASES)], ids=[case[0] for case in CASES])
+def test_every_kind_of_tile_gives_the_same_whole_numbers(case: tuple[Any, ...], at: int) -> None:
+    backend = Backend("triton", "cpu")
+    dtype = (SINGLE, DOUBLE)[at % 2]
+    conjugate = ((False, False), (True, False), (False, True), (True, True))[at % 4]
+    a, b = (integers(shape, backend, at + number, dtype) for number, shape in enumerate(case[1:]))
+    seen = [x.conj() if flag else x for x, flag in zip((a, b), conjugate, strict=True)]
+    shape = tuple(reference.contract(case[0], a, b).shape)
+    c = integers(shape, backend, 9, dtype) if at % 3 else None
+    alpha, beta = (2 - 1j, 1 + 3j) if at % 2 else (1, 2)
+    expected = reference.contract(case[0], *seen, c=c, alpha=alpha, beta=beta)
+    contraction, target = described(case, *seen, c)
+    assert complex_direct.supports(contraction, target) is None
+    found: dict[Any, complex_direct.DirectSchedule] = {}
+    for schedule in complex_direct.schedules(contraction, target).schedules:
+        m, n, k = schedule.tiles.tile
+        found.setdefault((m > n, k > 1, len(schedule.tiles.m), len(schedule.tiles.n)), schedule)
+    assert len(found) > 1
+    for schedule in found.values():
+        guarded = poisoned(shape, dtype)
+        launch = complex_direct.build(contraction, schedule, target)
+        launch(a, b, c, guarded.tensor, complex(alpha), complex(beta))
+        guarded.check_guards()
+        assert torch.equal(guarded.tensor.to(DOUBLE), expected), str(schedule)
+
+
+@pytest.mark.parametrize("precision", ["ieee", "tf32"])
+def test_is_within_the_bound(precision: str, triton_backend: Backend) -> None:
+    a, b = (
+        random_operand(shape, SINGLE, at, device=triton_backend.device)
+        for at, shape in enumerate(((40, 9, 6), (5, 40)))
+    )
+    options = {"precision": precision}
+    contraction_of = weft.plan("kmp,nk->npm", a, b, backend=triton_backend.name, **options)
+    result = contraction_of(a, b)
+    assert_close(result, *expectation("kmp,nk->npm", a, b, **options))
+
+
+def test_a_small_gate_on_a_large_state_is_applied_where_it_lies() -> None:
+    """Memory bounds it: the state is read once and written once, without a workspace."""
+    extents = {"p": 2, "q": 2, "a": 2, "b": 2, "x": 1024, "y": 64, "z": 256}
+    for dtype in (SINGLE, DOUBLE):
+        _, choice = choice_for(hypothetical("pqab,xaybz->xpyqz", extents, dtype=dtype, target="sm_90"))
+        assert choice is not None
+        assert choice.best.schedule.family == "direct"
+        assert choice.best.schedule.workspace_bytes == 0
+
+
+@pytest.mark.parametrize(("options", "word"), [
+    ({"a_fn": lambda z: z * z}, "functions"),
+    ({"dtype": torch.float32}, "complex"),
+], ids=["function", "real"])  # fmt: skip
+def test_says_why_not(options: dict[str, Any], word: str) -> None:
+    given = {"dtype": SINGLE, **options}
+    _, choice = choice_for(hypothetical("mk,kn->mn", {"m": 32, "k": 32, "n": 32}, target="sm_90", **given))
+    assert choice is not None
+    assert any(reason.startswith("direct:") and word in reason for reason in choice.excluded), choice.excluded
+
+
+def test_large_products_are_left_to_others() -> None:
+    extents = dict.fromkeys("mkn", 2048)
+    for dtype in (SINGLE, DOUBLE):
+        contraction, choice = choice_for(hypothetical("mk,kn->mn", extents, dtype=dtype, target="sm_90"))
+        assert choice is not None
+        assert choice.best.schedule.family != "direct"
+        assert complex_direct.supports(contraction, TARGETS["sm_90"]) is None
