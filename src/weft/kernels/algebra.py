@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from weft.kernels.algebra_constants import algebra_constants, product_slots
-from weft.kernels.cost import ISSUE_RATE, Work, combine_seconds, direct_seconds, function_seconds, tile_access
-from weft.kernels.geometry import TENSORS, A, B, C, Cut, D, Side, by_stride, cuts_text, rest, run_orders, side
+from weft.kernels.algebra_shapes import WIDEST, Shape, Share, power_of_two, shapes, share, tile_cuts
+from weft.kernels.cost import ISSUE_RATE, LINE, Work, combine_seconds, direct_seconds, function_seconds, tile_access
+from weft.kernels.geometry import TENSORS, A, B, C, Cut, D, Side, cuts_text, rest, run_orders, side
 from weft.kernels.launch import (
     MOST_PROGRAMS,
     KernelLaunch,
@@ -26,13 +27,29 @@ from weft.kernels.launch import (
 )
 from weft.kernels.matrix import STRIP, SplitLaunch, WholeLaunch
 from weft.plan.schedule import Candidates, ExtendedLaunch, Launch, Target
-from weft.spec import Contraction, Layout, Mode, Role
+from weft.spec import Contraction, Layout, Role
 from weft.spec.arithmetic import dtype_name
 
 NAME = "algebra"
 
 LEAST_SIDE = 8  # of m and n: less has nothing to share
 LEAST_STEPS = 8  # of a split reduction: fewer are not worth a second kernel
+STEP_SLOTS = 40  # issue slots of a thread in each step along k besides products and reads
+SHARED_RATE = 7.2e12  # lanes of reads of 128 bytes from shared memory per second
+
+
+class PieceCut(NamedTuple):
+    """What storing the pieces of blocks, or combining their parts, takes of a schedule."""
+
+    batch: Side
+    m: Side
+    n: Side
+    stored: tuple[int, ...]
+    group: int
+    blocks: int  # pieces of D
+    splits: int
+    wide: tuple[bool, ...]
+    wide_index: bool
 
 
 class AlgebraCut(NamedTuple):
@@ -43,8 +60,10 @@ class AlgebraCut(NamedTuple):
     n: Side
     k: Side
     k_of_a: Side  # the same
-    stored: tuple[int, ...]  # extents of the stored tile: every axis longer than one index
-    held: tuple[int, int, int, int]  # rows and columns of D that a thread holds, threads along m and n
+    stored: tuple[int, ...]  # extents of the tile as D lies: every axis longer than one index
+    share_m: Share
+    share_n: Share
+    pieces: PieceCut
     log_depth: int  # of the tile along k
     group: int
     blocks: int  # of D
@@ -63,9 +82,10 @@ class AlgebraSchedule:
     m: tuple[Cut, ...]
     n: tuple[Cut, ...]
     k: tuple[Cut, ...]
-    registers: tuple[int, int]
+    registers: tuple[int, int]  # of each piece
     warps: int
     stages: int
+    pieces: tuple[int, int] = (1, 1)  # of the tile along m and n that are computed
     splits: int = 1
     workspace_bytes: int = 0
     group: int = 8
@@ -75,42 +95,21 @@ class AlgebraSchedule:
     def tile(self) -> tuple[int, int, int]:  # (M, N, K)
         return tuple(math.prod(cut.tile for cut in cuts) for cuts in (self.m, self.n, self.k))  # type: ignore[return-value]
 
+    @property
+    def computed(self) -> tuple[int, int]:
+        """What is computed of the tile, along m and n."""
+        m, n = (at // power_of_two(count) * count for at, count in zip(self.tile, self.pieces, strict=False))
+        return m, n
+
     def __str__(self) -> str:
-        m, n, k = self.tile
-        sides = f"m[{cuts_text(self.m)}] n[{cuts_text(self.n)}] k[{cuts_text(self.k)}]"
+        m, n = self.computed
+        cuts = [_pieces(cuts, count) for cuts, count in ((self.m, self.pieces[0]), (self.n, self.pieces[1]))]
+        sides = f"m[{cuts_text(cuts[0])}] n[{cuts_text(cuts[1])}] k[{cuts_text(self.k)}]"
         split = f" splits={self.splits}" if self.splits > 1 else ""
-        held = f"{self.registers[0]}x{self.registers[1]}"
-        return f"algebra {m}x{n}x{k} {sides} threads of {held} warps={self.warps} stages={self.stages}{split}"
-
-
-class Shape(NamedTuple):
-    """A block, a step along k, and the share of a thread: the threads of all warps cover the block."""
-
-    m: int
-    n: int
-    k: int
-    rows: int
-    columns: int
-    warps: int
-    stages: int = 3
-
-
-# By bytes of the accumulator: 64 registers of it in each thread, fewer in small blocks.
-_SHAPES = {
-    4: (
-        Shape(128, 128, 8, 8, 8, 8), Shape(128, 128, 4, 8, 8, 8), Shape(256, 64, 8, 8, 8, 8),
-        Shape(64, 256, 8, 8, 8, 8), Shape(128, 64, 8, 8, 8, 4), Shape(64, 128, 8, 8, 8, 4),
-        Shape(64, 64, 8, 8, 4, 4), Shape(32, 128, 8, 4, 8, 4),
-        Shape(128, 32, 8, 8, 4, 4), Shape(32, 64, 8, 4, 4, 4), Shape(64, 32, 8, 4, 4, 4), Shape(32, 32, 8, 4, 2, 4),
-        Shape(256, 16, 8, 8, 4, 4), Shape(16, 256, 8, 4, 8, 4), Shape(16, 64, 8, 2, 4, 4), Shape(64, 16, 8, 4, 2, 4),
-        Shape(16, 16, 8, 2, 2, 2),
-    ),
-    8: (
-        Shape(128, 64, 4, 8, 4, 8), Shape(64, 64, 8, 4, 4, 8), Shape(64, 64, 4, 4, 4, 8), Shape(64, 64, 4, 8, 4, 4),
-        Shape(64, 32, 8, 4, 4, 4), Shape(32, 64, 8, 4, 4, 4), Shape(32, 32, 8, 4, 2, 4), Shape(128, 16, 8, 4, 4, 4),
-        Shape(16, 128, 8, 4, 4, 4), Shape(16, 16, 8, 2, 2, 2),
-    ),
-}  # fmt: skip
+        held = "x".join(str(held * count) for held, count in zip(self.registers, self.pieces, strict=True))
+        pieces = f" pieces={self.pieces[0]}x{self.pieces[1]}" if max(self.pieces) > 1 else ""
+        threads = f"threads of {held}{pieces} warps={self.warps} stages={self.stages}"
+        return f"algebra {m}x{n}x{self.tile[2]} {sides} {threads}{split}"
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:
@@ -129,17 +128,18 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
     found: list[AlgebraSchedule] = []
     excluded: dict[str, None] = {}
     m_modes, n_modes, k_modes = (contraction.of_role(role) for role in (Role.M, Role.N, Role.K))
-    for shape in _SHAPES[max(contraction.arithmetic.accumulate.itemsize, 4)]:
+    for shape in shapes(contraction):
         reason = _misfit(contraction, shape)
         if reason is not None:
             excluded[reason] = None
             continue
-        depth = min(shape.k, 1 << max(contraction.k - 1, 0).bit_length())
-        for m in _orders(m_modes, A):
-            for n in _orders(n_modes, B):
+        depth = min(shape.k, power_of_two(contraction.k))
+        tile_m, tile_n = shape.m * power_of_two(shape.pieces[0]), shape.n * power_of_two(shape.pieces[1])
+        held = (shape.rows, shape.columns)
+        for m in tile_cuts(m_modes, A, tile_m, shape.pieces[0]):
+            for n in tile_cuts(n_modes, B, tile_n, shape.pieces[1]):
                 for k in run_orders(k_modes, A, B):
-                    cuts = (Cut(m, shape.m),), (Cut(n, shape.n),), (Cut(k, depth),)
-                    schedule = AlgebraSchedule(*cuts, (shape.rows, shape.columns), shape.warps, shape.stages)
+                    schedule = AlgebraSchedule(m, n, (Cut(k, depth),), held, shape.warps, shape.stages, shape.pieces)
                     if _blocks(contraction, schedule) > MOST_PROGRAMS:
                         excluded["a grid holds at most 2^31 - 1 blocks"] = None
                     else:
@@ -154,10 +154,6 @@ def predict(contraction: Contraction, schedule: AlgebraSchedule, target: Target)
     tile_m, tile_n, tile_k = schedule.tile
     programs, steps = cut.blocks * cut.splits, cut.steps
     d_axes = (*cut.m.axes, *cut.n.axes)
-    held = math.prod(schedule.registers)
-    loads = sum(schedule.registers) / (4 * held)  # from shared memory, four elements at a time
-    products = programs * steps * tile_m * tile_n * tile_k
-    slots = products * (product_slots(contraction) + loads + 20 / (tile_k * held))
     work = Work(
         accesses=(
             tile_access(contraction.a, A, programs * steps, (*cut.m.axes, *cut.k.axes)),
@@ -173,7 +169,7 @@ def predict(contraction: Contraction, schedule: AlgebraSchedule, target: Target)
             schedule.stages * (tile_m + tile_n) * tile_k * contraction.arithmetic.product.itemsize, tile_m * tile_n * 4
         ),
         matrix=False,
-        function_seconds=slots / ISSUE_RATE
+        function_seconds=_arithmetic_seconds(contraction, schedule, cut)
         + function_seconds(
             contraction,
             programs * steps * tile_m * tile_k,
@@ -182,6 +178,35 @@ def predict(contraction: Contraction, schedule: AlgebraSchedule, target: Target)
         ),
     )
     return direct_seconds(contraction, target, work) + combine_seconds(schedule.workspace_bytes, cut.splits)
+
+
+def _arithmetic_seconds(contraction: Contraction, schedule: AlgebraSchedule, cut: AlgebraCut) -> float:
+    """Of all products, were all processors equally busy: issue slots, or reads of shared memory if they take longer."""
+    m, n = schedule.computed
+    depth = cut.k.tile
+    lanes = cut.blocks * cut.splits * cut.steps * 32 * schedule.warps
+    products = m * n * depth / (32 * schedule.warps)  # of each lane in each step
+    sizes = (contraction.a.dtype.itemsize, contraction.b.dtype.itemsize)
+    across = min(cut.share_n.threads, 32)
+    reads = [
+        _shared_reads(share, depth, size, distinct)
+        for share, size, distinct in zip((cut.share_m, cut.share_n), sizes, (32 // across, across), strict=True)
+    ]
+    slots = products * product_slots(contraction) + sum(count for count, _ in reads) + STEP_SLOTS
+    cycles = sum(cycles for _, cycles in reads)
+    return lanes * max(slots / ISSUE_RATE, cycles / SHARED_RATE)
+
+
+def _shared_reads(share: Share, depth: int, size: int, distinct: int) -> tuple[float, float]:
+    """Instructions with which a thread reads its rows of a step, and the cycles of shared memory they take of a warp in
+    which so many threads read different ones."""
+    held = share.pieces * share.held
+    if share.run > 1:  # neighbours lie together, and so do the threads' shares of them
+        count, apart = held * depth / share.run, share.run * size
+    else:
+        wide = max(min(depth, WIDEST // size), 1)
+        count, apart = held * depth / wide, max(depth * size, 4)
+    return count, count * max(1.0, min(distinct, share.threads) * min(apart, LINE) / LINE)
 
 
 def build(
@@ -210,50 +235,73 @@ def build(
 
     if cut.splits == 1:
         return WholeLaunch(multiply(c, d, None))
-    parts = Layout.contiguous((programs, cut.m.tile, cut.n.tile), accumulate)
-    rows = min(STRIP, cut.m.tile)
-    finishing = finishing_constants(contraction, cut, rows)
-    strips = cut.blocks * (cut.m.tile // rows)
+    pieces = cut.pieces
+    parts = Layout.contiguous((pieces.blocks * pieces.splits, pieces.m.tile, pieces.n.tile), accumulate)
+    rows = min(STRIP, pieces.m.tile)
+    finishing = finishing_constants(contraction, pieces, rows)
+    strips = pieces.blocks * (pieces.m.tile // rows)
     combine = KernelLaunch(combine_kernel, (parts, c, d), finishing, real, target, strips, 4, 1, pointers)
     return SplitLaunch(multiply(None, None, parts), combine, parts)
 
 
 def algebra_cut(contraction: Contraction, schedule: AlgebraSchedule) -> AlgebraCut:
     tensors = TENSORS + len(contraction.extras)
-    m = side(schedule.m, tensors=tensors)
-    n = side(schedule.n, sum(axis.place >= 0 for axis in m.axes), tensors)
+
+    def whole(role: Role, cuts: Sequence[Cut]) -> list[Cut]:
+        return [*rest(contraction.of_role(role), cuts), *cuts]
+
+    def sides(m_cuts: Sequence[Cut], n_cuts: Sequence[Cut]) -> tuple[Side, Side, tuple[int, ...]]:
+        m = side(whole(Role.M, m_cuts), tensors=tensors)
+        n = side(whole(Role.N, n_cuts), sum(axis.place >= 0 for axis in m.axes), tensors)
+        return m, n, tuple(axis.tile for axis in (*m.axes, *n.axes) if axis.place >= 0)
+
+    def shared(cuts: Sequence[Cut], operand: int) -> Share:
+        size = (contraction.a, contraction.b)[operand].dtype.itemsize
+        tile, held, pieces = (each[operand] for each in (schedule.tile, schedule.registers, schedule.pieces))
+        return share(tile, held, pieces, size, schedule.k[0], operand)
+
+    m, n, stored = sides(schedule.m, schedule.n)
+    m_piece, n_piece, stored_piece = sides(
+        _pieces(schedule.m, schedule.pieces[0]), _pieces(schedule.n, schedule.pieces[1])
+    )
+    batch = side(rest(contraction.of_role(Role.BATCH), ()), tensors=tensors)
     k = side(schedule.k, tensors=tensors)
-    steps = -(-k.blocks // schedule.splits)
+    offsets_wide = wide(contraction.modes, tensors)
+    index_wide = wide_index((*schedule.m, *schedule.n, *schedule.k))
+    pieces = contraction.batch * m_piece.blocks * n_piece.blocks
     return AlgebraCut(
-        batch=side(rest(contraction.of_role(Role.BATCH), ()), tensors=tensors),
+        batch=batch,
         m=m,
         n=n,
         k=k,
         k_of_a=k,
-        stored=tuple(axis.tile for axis in (*m.axes, *n.axes) if axis.place >= 0),
-        held=(*schedule.registers, m.tile // schedule.registers[0], n.tile // schedule.registers[1]),
+        stored=stored,
+        share_m=shared(schedule.m, A),
+        share_n=shared(schedule.n, B),
+        pieces=PieceCut(batch, m_piece, n_piece, stored_piece, 1, pieces, schedule.splits, offsets_wide, index_wide),
         log_depth=k.tile.bit_length() - 1,
         group=schedule.group,
         blocks=_blocks(contraction, schedule),
         splits=schedule.splits,
-        steps=steps,
+        steps=-(-k.blocks // schedule.splits),
         whole_steps=contraction.k // k.tile,
-        wide=wide(contraction.modes, tensors),
-        wide_index=wide_index((*schedule.m, *schedule.n, *schedule.k)),
+        wide=offsets_wide,
+        wide_index=index_wide,
     )
 
 
-def _orders(modes: Sequence[Mode], operand: int) -> list[tuple[Mode, ...]]:
-    """The modes of m or n, innermost first: in D's order, or in the operand's."""
-    return list(dict.fromkeys((by_stride(modes, D), by_stride(modes, operand))))
+def _pieces(cuts: tuple[Cut, ...], pieces: int) -> tuple[Cut, ...]:
+    """The cuts of one piece."""
+    return cuts if pieces == 1 else (replace(cuts[0], tile=cuts[0].tile // power_of_two(pieces)),)
 
 
 def _misfit(contraction: Contraction, shape: Shape) -> str | None:
     """Why a block should not be used here, in one sentence."""
     for name, tile, extent in (("m", shape.m, contraction.m), ("n", shape.n, contraction.n)):
-        if tile > 16 and tile >= 2 * (1 << max(extent - 1, 0).bit_length()):
+        if tile > 16 and tile >= 2 * power_of_two(extent):
             return f"a tile of {tile} along {name} is at least twice its extent {extent}"
-    for layout, rows in ((contraction.a, shape.m), (contraction.b, shape.n)):
+    tiles = (shape.m * power_of_two(shape.pieces[0]), shape.n * power_of_two(shape.pieces[1]))
+    for layout, rows in zip((contraction.a, contraction.b), tiles, strict=True):
         # The compiler would spread that layout over the products: each thread would hold a row of D, not a square.
         if min(16 // layout.dtype.itemsize, rows * shape.k // (32 * shape.warps)) >= shape.k:
             return f"each thread would load a whole row of a {rows}x{shape.k} tile of {dtype_name(layout.dtype)}"
@@ -266,14 +314,18 @@ def _split(contraction: Contraction, schedule: AlgebraSchedule, target: Target) 
     blocks, steps = _blocks(contraction, schedule), math.prod(cut.blocks for cut in schedule.k)
     if blocks >= 2 * processors:
         return
-    tile_m, tile_n, _ = schedule.tile
+    m, n = schedule.computed
     for wanted in dict.fromkeys(-(-fill * processors // max(blocks, 1)) for fill in (1, 2, 4)):
         share = -(-steps // wanted)
         splits = -(-steps // share) if share >= LEAST_STEPS else 1  # none of them empty
         if splits > 1:
-            size = splits * blocks * tile_m * tile_n * contraction.arithmetic.accumulate.itemsize
+            size = splits * blocks * m * n * contraction.arithmetic.accumulate.itemsize
             yield replace(schedule, splits=splits, workspace_bytes=size)
 
 
 def _blocks(contraction: Contraction, schedule: AlgebraSchedule) -> int:
-    return contraction.batch * math.prod(cut.blocks for cut in (*schedule.m, *schedule.n))
+    blocks = contraction.batch
+    for role, cuts in ((Role.M, schedule.m), (Role.N, schedule.n)):
+        blocks *= math.prod(cut.blocks for cut in cuts)
+        blocks *= math.prod(cut.extent for cut in rest(contraction.of_role(role), cuts))
+    return blocks

@@ -1,7 +1,8 @@
 """The register-blocked kernel: any algebra, lane by lane, each thread with a small tile of D in its registers.
 
-The block of D is a tensor (RM, RN, PM, PN), whose two last dimensions are the threads and the two first the registers
-of each: Triton gives threads to the last dimensions first. Tiles of A and B pass through shared memory, and every
+The block of D is one tensor (RM, RN, PM, PN), or several where a side is no power of two, whose two last dimensions are
+the threads and the two first the registers of each: Triton gives threads to the last dimensions first. Tiles of A and B
+pass through shared memory, and every
 thread reads the rows and columns that it needs of a few steps of k at once; products of one step are then free of
 anything but arithmetic. What lies past the end of k is the identity, in one last step of its own.
 """
@@ -45,8 +46,7 @@ def n_mask(place, CUT: tl.constexpr, TENSOR: tl.constexpr):
 
 @triton.jit
 def columns(tile, LOG: tl.constexpr):
-    """A tile (.., 2^LOG) as a tuple of tensors without its last dimension. Which stands where matters not, as long as
-    it is the same for all."""
+    """A tile (.., 2^LOG) as a tuple of tensors without its last dimension, first to last."""
     W: tl.constexpr = tile.shape[0]
     X: tl.constexpr = tile.shape[1]
     Y: tl.constexpr = tile.shape[2]
@@ -55,8 +55,9 @@ def columns(tile, LOG: tl.constexpr):
     for level in tl.static_range(LOG):
         halves = ()
         for i in tl.static_range(len(parts)):
-            even, odd = tl.split(tl.reshape(parts[i], (W, X, Y, Z, 1 << (LOG - 1 - level), 2)))
-            halves += (even, odd)
+            pairs = tl.permute(tl.reshape(parts[i], (W, X, Y, Z, 2, 1 << (LOG - 1 - level))), (0, 1, 2, 3, 5, 4))
+            first, second = tl.split(pairs)
+            halves += (first, second)
         parts = halves
     found = ()
     for i in tl.static_range(len(parts)):
@@ -65,32 +66,62 @@ def columns(tile, LOG: tl.constexpr):
 
 
 @triton.jit
+def steps_of(tile, SHARE: tl.constexpr, LOG: tl.constexpr, ROWS: tl.constexpr):
+    """A tile (rows, TILE_K) as a tuple: of each piece, each step along k, as (RM, 1, PM, 1) or (1, RN, 1, PN).
+
+    See `algebra.Share` for which rows a thread holds.
+    """
+    RUNS: tl.constexpr = SHARE.held // SHARE.run
+    LAST: tl.constexpr = SHARE.slots * tile.shape[1]
+    parts = tl.reshape(tile, (SHARE.slots, RUNS, SHARE.threads, SHARE.run, tile.shape[1]))
+    parts = tl.permute(parts, (1, 3, 2, 0, 4))
+    if ROWS:
+        return columns(tl.reshape(parts, (SHARE.held, 1, SHARE.threads, 1, LAST)), LOG)
+    else:
+        return columns(tl.reshape(parts, (1, SHARE.held, 1, SHARE.threads, LAST)), LOG)
+
+
+@triton.jit
 def step_of(
-    acc, x, y, inside, CUT: tl.constexpr, COMBINE: tl.constexpr, REDUCE: tl.constexpr, IDENTITY: tl.constexpr,
+    accs, x, y, inside, CUT: tl.constexpr, COMBINE: tl.constexpr, REDUCE: tl.constexpr, IDENTITY: tl.constexpr,
     MASKED: tl.constexpr,
 ):  # fmt: skip
-    """The accumulator with the products of some steps along k, of tiles x (TILE_M, TILE_K) and y (TILE_N, TILE_K)."""
-    RM: tl.constexpr = CUT.held[0]
-    RN: tl.constexpr = CUT.held[1]
-    PM: tl.constexpr = CUT.held[2]
-    PN: tl.constexpr = CUT.held[3]
+    """The accumulators with the products of some steps along k, of tiles x (TILE_M, TILE_K) and y (TILE_N, TILE_K)."""
     TILE_K: tl.constexpr = CUT.k.tile
-    xs = columns(tl.permute(tl.reshape(x, (PM, RM, 1, 1, TILE_K)), (1, 2, 0, 3, 4)), CUT.log_depth)
-    ys = columns(tl.permute(tl.reshape(y, (PN, RN, 1, 1, TILE_K)), (3, 1, 2, 0, 4)), CUT.log_depth)
+    SHARE_M: tl.constexpr = CUT.share_m
+    SHARE_N: tl.constexpr = CUT.share_n
+    xs = steps_of(x, SHARE_M, CUT.log_depth + SHARE_M.log_slots, True)
+    ys = steps_of(y, SHARE_N, CUT.log_depth + SHARE_N.log_slots, False)
     if MASKED:
         exist = columns(tl.reshape(inside, (1, 1, 1, 1, TILE_K)), CUT.log_depth)
     for i in tl.static_range(TILE_K):
-        if COMBINE is None:
-            product = xs[i] * ys[i]
-        else:
-            product = COMBINE(xs[i], ys[i]).to(acc.dtype)
-        if MASKED:
-            product = tl.where(exist[i] != 0, product, tl.full((), IDENTITY, acc.dtype))
-        if REDUCE is None:
-            acc += product
-        else:
-            acc = REDUCE(acc, product).to(acc.dtype)
-    return acc
+        found = ()
+        for piece in tl.static_range(len(accs)):
+            x_step = xs[piece // SHARE_N.pieces * TILE_K + i]
+            y_step = ys[piece % SHARE_N.pieces * TILE_K + i]
+            acc = accs[piece]
+            if COMBINE is None:
+                product = x_step * y_step
+            else:
+                product = COMBINE(x_step, y_step).to(acc.dtype)
+            if MASKED:
+                product = tl.where(exist[i] != 0, product, tl.full((), IDENTITY, acc.dtype))
+            if REDUCE is None:
+                found += (acc + product,)
+            else:
+                found += (REDUCE(acc, product).to(acc.dtype),)
+        accs = found
+    return accs
+
+
+@triton.jit
+def block_of(acc, SHARE_M: tl.constexpr, SHARE_N: tl.constexpr):
+    """The accumulator of one piece as rows and columns of D."""
+    ROW_RUNS: tl.constexpr = SHARE_M.held // SHARE_M.run
+    COLUMN_RUNS: tl.constexpr = SHARE_N.held // SHARE_N.run
+    spread = tl.reshape(acc, (ROW_RUNS, SHARE_M.run, COLUMN_RUNS, SHARE_N.run, SHARE_M.threads, SHARE_N.threads))
+    spread = tl.permute(spread, (0, 4, 1, 2, 5, 3))
+    return tl.reshape(spread, (SHARE_M.held * SHARE_M.threads, SHARE_N.held * SHARE_N.threads))
 
 
 @triton.jit
@@ -159,14 +190,19 @@ def reduce_block(
     beside_b = gathered(pointers, (batch_block, n_block, 0), BESIDE_B, CUT, n_offsets, n_mask)
 
     # (2) Whole steps along k, then the one that overhangs its end.
-    acc = tl.full(CUT.held, IDENTITY, dtype=ACCUMULATE)
+    SHARE_M: tl.constexpr = CUT.share_m
+    SHARE_N: tl.constexpr = CUT.share_n
+    HELD: tl.constexpr = (SHARE_M.held, SHARE_N.held, SHARE_M.threads, SHARE_N.threads)
+    accs = ()
+    for _ in tl.static_range(SHARE_M.pieces * SHARE_N.pieces):
+        accs += (tl.full(HELD, IDENTITY, dtype=ACCUMULATE),)
     for step in tl.range(first_step, last_step, num_stages=STAGES):
         k_block = step.to(tl.int64) if CUT.wide_index else step
         x, y, inside = load_step(
             a_rows, b_rows, pointers, beside_a, beside_b, (batch_block, m_block, n_block, k_block), row_mask,
             column_mask, CUT, A_FN, B_FN, PRODUCT, ACCUMULATE, BESIDE, True,
         )  # fmt: skip
-        acc = step_of(acc, x, y, inside, CUT, COMBINE, REDUCE, IDENTITY, False)
+        accs = step_of(accs, x, y, inside, CUT, COMBINE, REDUCE, IDENTITY, False)
     if CUT.whole_steps < K.blocks:
         for step in tl.range(CUT.whole_steps, tl.minimum(first_step + CUT.steps, K.blocks), num_stages=1):
             k_block = step.to(tl.int64) if CUT.wide_index else step
@@ -174,17 +210,23 @@ def reduce_block(
                 a_rows, b_rows, pointers, beside_a, beside_b, (batch_block, m_block, n_block, k_block), row_mask,
                 column_mask, CUT, A_FN, B_FN, PRODUCT, ACCUMULATE, BESIDE, False,
             )  # fmt: skip
-            acc = step_of(acc, x, y, inside.to(tl.int32), CUT, COMBINE, REDUCE, IDENTITY, True)
+            accs = step_of(accs, x, y, inside.to(tl.int32), CUT, COMBINE, REDUCE, IDENTITY, True)
 
-    # (3) Leave the part, or finish the block.
-    block = tl.reshape(tl.permute(acc, (2, 0, 3, 1)), (M.tile, N.tile))
-    if CUT.splits > 1:
-        tl.store(parts + part_offsets(program, CUT, 0, N.tile), block)
-    else:
-        store_block(
-            block, c, d, pointers, alpha, beta, batch_block, m_block, n_block, CUT,
-            C_FN, EPILOGUE, REDUCE, RESULT, BESIDE,
-        )  # fmt: skip
+    # (3) Leave the parts, or finish the block, piece by piece.
+    PIECES: tl.constexpr = CUT.pieces
+    for piece in tl.static_range(SHARE_M.pieces * SHARE_N.pieces):
+        block = block_of(accs[piece], SHARE_M, SHARE_N)
+        m_piece = m_block * SHARE_M.slots + piece // SHARE_N.pieces
+        n_piece = n_block * SHARE_N.slots + piece % SHARE_N.pieces
+        if CUT.splits > 1:
+            part = (batch_block * PIECES.m.blocks + m_piece) * PIECES.n.blocks + n_piece
+            part += program // CUT.blocks * PIECES.blocks
+            tl.store(parts + part_offsets(part, PIECES, 0, PIECES.n.tile), block)
+        else:
+            store_block(
+                block, c, d, pointers, alpha, beta, batch_block, m_piece, n_piece, PIECES,
+                C_FN, EPILOGUE, REDUCE, RESULT, BESIDE,
+            )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["alpha", "beta"])
