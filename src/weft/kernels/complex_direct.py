@@ -156,7 +156,7 @@ def build(contraction: Contraction, schedule: DirectSchedule, target: Target) ->
         complex_direct_kernel, [layout and layout._replace(dtype=element_type(layout)) for layout in layouts],
         constants, True, target, cut.blocks, schedule.tiles.warps, schedule.tiles.stages,
     )  # fmt: skip
-    return DirectLaunch(launch, constants["KINDS"])  # type: ignore[arg-type]
+    return DirectLaunch(launch, constants["KINDS"])
 
 
 class DirectLaunch:
