@@ -12,6 +12,9 @@ import weft
 from support import Backend, integers
 from weft import reference
 from weft.plan import reduced
+from weft.plan.schedule import Target
+
+H200 = Target("cuda", 0, "NVIDIA H200", 90, 132, 232448)
 
 CASES = [
     ("iak,kbj->ij", (5, 30, 6), (6, 40, 7)),
@@ -42,12 +45,23 @@ def test_sums_first_give_the_same_integers(
     plan = weft.plan(equation, a, b, backend=backend.name, **options)
     contraction, target = plan.contraction, plan._request.target
     assert reduced.supports(contraction, target) is None
-    (schedule,) = reduced.schedules(contraction, target).schedules
-    d = torch.full(plan.shape, -77, device=backend.device).to(plan.dtype)
     one: Any = 1 if dtype is torch.int32 else 1.0
-    reduced.build(contraction, schedule, target)(a, b, None, d, one, 0 * one)
     functions = {name: fn for name, fn in options.items() if name != "out_dtype"}
-    assert torch.equal(d.double(), reference.contract(equation, a, b, **functions).double())
+    for schedule in reduced.schedules(contraction, target).schedules:
+        d = torch.full(plan.shape, -77, device=backend.device).to(plan.dtype)
+        reduced.build(contraction, schedule, target)(a, b, None, d, one, 0 * one)
+        assert torch.equal(d.double(), reference.contract(equation, a, b, **functions).double())
+
+
+def test_sums_may_keep_their_operand_s_order() -> None:
+    """Sums over the outermost mode of B are written as they are read, or with k innermost."""
+    a, b = torch.ones(4, 5), torch.ones(3, 5, 6)
+    plan = weft.plan("mk,xkn->mn", a, b, backend="reference")
+    steps = {
+        schedule.steps[1].description.d.shape: [mode.labels for mode in schedule.steps[1].description.modes]
+        for schedule in reduced.schedules(plan.contraction, H200).schedules
+    }
+    assert steps == {(5, 6): [("k", "n"), ("x",)], (6, 5): [("n",), ("k",), ("x",)]}
 
 
 def test_sums_of_both_operands_cost_their_sum_and_not_their_product(quick_backend: Backend) -> None:

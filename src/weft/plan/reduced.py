@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,6 +27,13 @@ if TYPE_CHECKING:
 NAME = "reduced"
 
 A, B = range(2)
+
+
+class Sums(NamedTuple):
+    """What an operand still has once its lone modes are summed, outermost first, and how that lies."""
+
+    modes: tuple[Mode, ...]
+    layout: Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +80,18 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
         # The last product is made in the accumulator's type: a function must have seen the product's before.
         functions = (contraction.a_fn, contraction.b_fn)
         summed = [lone or function is not None for lone, function in zip(summed, functions, strict=True)]
+    found: dict[tuple[Contraction | None, ...], ReducedSchedule] = {}
     try:
-        steps = [_step(contraction, operand) if wanted else None for operand, wanted in enumerate(summed)]
-        chosen = [choose(step, backend, target) if step is not None else None for step in steps]
-        product = choose(_product(contraction, steps), backend, target)
+        for by_role in (False, True):
+            sums = [_sums(contraction, operand, by_role) if wanted else None for operand, wanted in enumerate(summed)]
+            steps = [_step(contraction, operand, total) for operand, total in enumerate(sums)]
+            if tuple(steps) not in found:
+                chosen = [choose(step, backend, target) if step is not None else None for step in steps]
+                product = choose(_product(contraction, sums), backend, target)
+                found[tuple(steps)] = ReducedSchedule((chosen[A], chosen[B]), product)
     except UnsupportedError as error:
         return Candidates((), (str(error),))
-    return Candidates((ReducedSchedule((chosen[A], chosen[B]), product),))
+    return Candidates(tuple(found.values()))
 
 
 def predict(contraction: Contraction, schedule: ReducedSchedule, target: Target) -> float:
@@ -120,20 +132,25 @@ def _lone(contraction: Contraction, operand: int) -> bool:
     return any(mode.strides[operand] and not mode.strides[other] for mode in contraction.of_role(Role.K))
 
 
-def _kept(contraction: Contraction, operand: int) -> list[Mode]:
-    """The modes that an operand still has once its lone ones are summed."""
+def _sums(contraction: Contraction, operand: int, by_role: bool) -> Sums:
+    """Where an operand's sums go: in its own order, so that they are written as they are read, or by their roles, k
+    innermost."""
     other = 1 - operand
-    return [
+    kept = [
         mode for mode in contraction.modes if mode.strides[operand] and (mode.role is not Role.K or mode.strides[other])
     ]
+    if not by_role:
+        kept.sort(key=lambda mode: -mode.strides[operand])
+    return Sums(tuple(kept), Layout.contiguous([mode.extent for mode in kept], contraction.arithmetic.accumulate))
 
 
-def _step(contraction: Contraction, operand: int) -> Contraction:
-    """The sum of one operand over its lone modes, as a contraction with a 0-d one."""
+def _step(contraction: Contraction, operand: int, sums: Sums | None) -> Contraction | None:
+    """The sum of one operand over its lone modes, as a contraction with a 0-d one; None where it has none."""
+    if sums is None:
+        return None
     layout = (contraction.a, contraction.b)[operand]
     function = (contraction.a_fn, contraction.b_fn)[operand]
-    kept = _kept(contraction, operand)
-    total = Layout.contiguous([mode.extent for mode in kept], contraction.arithmetic.accumulate)
+    kept, total = sums
     modes = [
         Mode(mode.labels, mode.extent, Role.M, Strides(mode.strides[operand], 0, 0, stride))
         for mode, stride in zip(kept, total.strides, strict=True)
@@ -152,30 +169,33 @@ def _step(contraction: Contraction, operand: int) -> Contraction:
     )  # fmt: skip
 
 
-def _product(contraction: Contraction, steps: Sequence[Contraction | None]) -> Contraction:
+def _product(contraction: Contraction, sums: Sequence[Sums | None]) -> Contraction:
     """What is left to be done with the sums in the operands' places."""
     strides: list[dict[tuple[object, ...], int]] = []
-    for operand, step in enumerate(steps):
-        kept = _kept(contraction, operand)
-        own = step.d.strides if step is not None else [mode.strides[operand] for mode in kept]
-        strides.append({mode.labels: stride for mode, stride in zip(kept, own, strict=True)})
+    for operand, total in enumerate(sums):
+        if total is not None:
+            strides.append(
+                {mode.labels: stride for mode, stride in zip(total.modes, total.layout.strides, strict=True)}
+            )
+        else:
+            strides.append({mode.labels: mode.strides[operand] for mode in contraction.modes if mode.strides[operand]})
     modes = []
     for mode in contraction.modes:
         a, b = (lies.get(mode.labels, 0) for lies in strides)
         if mode.role is Role.K and not a and not b and (mode.strides.a or mode.strides.b):
             continue  # a lone mode, summed by now
         modes.append(replace(mode, strides=Strides(a, b, *mode.strides[2:])))
-    a_step, b_step = steps
+    a_sums, b_sums = sums
     accumulate, precision = contraction.arithmetic.accumulate, contraction.arithmetic.precision
     return canonical(
         replace(
             contraction, modes=tuple(modes), arithmetic=Arithmetic(accumulate, accumulate, precision),
-            a=a_step.d if a_step is not None else contraction.a,
-            b=b_step.d if b_step is not None else contraction.b,
-            a_fn=contraction.a_fn if a_step is None else None,
-            b_fn=contraction.b_fn if b_step is None else None,
-            conjugate_a=contraction.conjugate_a and a_step is None,
-            conjugate_b=contraction.conjugate_b and b_step is None,
+            a=a_sums.layout if a_sums is not None else contraction.a,
+            b=b_sums.layout if b_sums is not None else contraction.b,
+            a_fn=contraction.a_fn if a_sums is None else None,
+            b_fn=contraction.b_fn if b_sums is None else None,
+            conjugate_a=contraction.conjugate_a and a_sums is None,
+            conjugate_b=contraction.conjugate_b and b_sums is None,
         )
     )  # fmt: skip
 
