@@ -1,11 +1,13 @@
 """Permutations at the speed of memory: which blocks are legal, and what they should cost.
 
 A block spans a run of the source and a run of D, flattened over as many modes as it takes to fill whole memory lines
-on both sides; where one run serves both, the block is that run and whatever comes next.
+on both sides; where one run serves both, the block is that run and whatever comes next. Where both begin with the same
+short modes (the two halves of a complex128, say), those are an axis of their own, and the runs go on from there.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from weft.kernels.cost import PROCESSORS, REGISTERS, SECTOR, SHARED_MEMORY, WARPS, Access, tile_access
-from weft.kernels.geometry import A, C, Cut, D, Side, by_stride, cuts_text, rest, side
+from weft.kernels.geometry import A, Axis, C, Cut, D, Side, by_stride, cuts_text, rest, side
 from weft.kernels.launch import MOST_PROGRAMS, TRITON_TYPES, KernelLaunch, wide, wide_index
 from weft.plan.schedule import Candidates, Scalar, Target
 from weft.spec import Layout, Mode, Role, Strides
@@ -26,6 +28,8 @@ NAME = "permute"
 _LINES = (128, 256, 512, 64, 32)  # bytes that a block's runs should reach on either side
 _FULL = 2048  # elements that a block should hold
 _LONG = 4096  # and where one run serves both sides
+_SHORT = 128  # bytes of the modes that both sides begin with, up to which they are an axis of their own
+_OVERHANG = 1.03  # times the elements of a run that its blocks may span
 
 LAUNCH = 1.2e-6  # seconds
 COPY_RATE = 3.95e12  # bytes per second
@@ -44,8 +48,10 @@ _PAIRS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 class PermuteCut(NamedTuple):
     """All that the kernel takes of a schedule, as compile-time constants."""
 
-    r: Side
-    tile: tuple[int, ...]
+    r: Side  # in the order of the source: its fastest axis last
+    w: Side  # the same axes in the order of D
+    tile: tuple[int, ...]  # of `w`
+    turn: tuple[int, ...]  # dimensions of the tile of `r` in the order of `w`
     wide: tuple[bool, ...]
     wide_index: bool
 
@@ -90,7 +96,7 @@ def _legal(permutation: Permutation) -> tuple[list[PermuteSchedule], tuple[str, 
     elements = _elementwise(permutation)
     found: dict[PermuteSchedule, None] = {}
     excluded: dict[str, None] = {}
-    for cuts in blocks(elements):
+    for cuts in blocks(elements, most_axes=4):
         warps = 8 if math.prod(cut.tile for cut in cuts) >= 8192 else 4
         schedule = PermuteSchedule(cuts, warps)
         if programs(elements, schedule) > MOST_PROGRAMS:
@@ -145,13 +151,32 @@ class _Moved(NamedTuple):
 
 def _moved(elements: Permutation, tensor: int, layout: Layout, cut: PermuteCut, count: int) -> _Moved:
     size = layout.dtype.itemsize
-    access = tile_access(layout, tensor, count, cut.r.axes)
+    axes = (cut.r if tensor == A else cut.w).axes
+    access = tile_access(layout, tensor, count, axes)
+    access = access._replace(stretch=_in_a_row(axes, tensor) * size)
     distinct = math.prod(mode.extent for mode in elements.modes if mode.strides[tensor]) * size
-    divisor = min((axis.runs[tensor].divisor for axis in cut.r.axes), default=1)
+    divisor = min((axis.runs[tensor].divisor for axis in axes), default=1)
     ragged = divisor * size < SECTOR or access.together % SECTOR != 0
     # A sector that is written in part is read and merged; one that is read in part is mostly in L2 the second time.
     again = (STORED_AGAIN if tensor == D else READ_AGAIN) * SECTOR * distinct / access.together if ragged else 0.0
     return _Moved(access, distinct + again, access.bytes / access.width)
+
+
+def _in_a_row(axes: Sequence[Axis], tensor: int) -> int:
+    """Elements of a tile that lie together along its last axes: what neighbouring lanes take."""
+    run = 1
+    for axis in reversed(axes):
+        rest = axis.tile
+        for extent, stride in zip(axis.extents, axis.strides[tensor], strict=True):
+            if rest == 1:
+                break
+            if stride != run:
+                return run
+            run *= min(rest, extent)
+            if rest < extent:
+                return run
+            rest = -(-rest // extent)
+    return run
 
 
 def build(permutation: Permutation, schedule: PermuteSchedule, target: Target) -> PermuteLaunch:
@@ -204,46 +229,93 @@ def cuts_of(permutation: Permutation, schedule: PermuteSchedule) -> list[Cut]:
 
 
 def permute_cut(permutation: Permutation, schedule: PermuteSchedule) -> PermuteCut:
-    r = side(cuts_of(permutation, schedule))
+    cuts = cuts_of(permutation, schedule)
+    loaded, stored = _ordered(cuts, A), _ordered(cuts, D)
+    source, result = side(loaded), side(stored)
+    places = {id(cut): axis.place for cut, axis in zip(loaded, source.axes, strict=True)}
     return PermuteCut(
-        r=r,
-        tile=tuple(axis.tile for axis in r.axes if axis.place >= 0),
+        r=source,
+        w=result,
+        tile=tuple(axis.tile for axis in result.axes if axis.place >= 0),
+        turn=tuple(places[id(cut)] for cut, axis in zip(stored, result.axes, strict=True) if axis.place >= 0),
         wide=wide(permutation.modes),
         wide_index=wide_index(schedule.cuts),
     )
 
 
-def blocks(permutation: Permutation) -> Iterator[tuple[Cut, ...]]:
+def _ordered(cuts: Sequence[Cut], tensor: int) -> list[Cut]:
+    """The cuts as one tensor lies, its fastest last: lanes are dealt out so where the compiler has a choice."""
+
+    def stride(cut: Cut) -> float:
+        return (cut.modes[0].strides[tensor] if cut.modes else 0) or math.inf
+
+    return sorted(cuts, key=stride, reverse=True)
+
+
+def blocks(permutation: Permutation, most_axes: int = 3) -> Iterator[tuple[Cut, ...]]:
     """Blocks whose runs reach whole lines of the source and of D."""
     sizes = (permutation.x.dtype.itemsize, permutation.d.dtype.itemsize)
+    shared = _shared(permutation.modes)
+    elements = math.prod(mode.extent for mode in shared)
+    short = shared and elements * max(sizes) <= _SHORT
     for line_x in _LINES:
         for line_d in _LINES:
-            yield _block(permutation.modes, line_x // sizes[0], line_d // sizes[1])
+            wants = line_x // sizes[0], line_d // sizes[1]
+            for even in (False, True):
+                within = _block_within(permutation.modes, shared, *wants, even) if short else None
+                if within is not None and len(within) <= most_axes:
+                    yield within
+                if within is None or elements & (elements - 1):
+                    yield _block(permutation.modes, *wants, even)
 
 
-def _block(modes: Sequence[Mode], want_x: int, want_d: int) -> tuple[Cut, ...]:
-    """An axis along D's run, one along the source's, and a third where both together are short."""
+def _shared(modes: Sequence[Mode]) -> tuple[Mode, ...]:
+    """The modes that both the source and D begin with."""
+    pairs = zip(by_stride(modes, A), by_stride(modes, D), strict=True)
+    return tuple(x for x, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+def _block_within(
+    modes: Sequence[Mode], shared: tuple[Mode, ...], want_x: int, want_d: int, even: bool
+) -> tuple[Cut, ...] | None:
+    """A block of what is left of the modes when both sides begin with the same, and those as its last axis."""
+    own = Cut(shared, _tile(shared, _LONG))
+    others = [mode for mode in modes if mode not in shared]
+    cuts = _block(others, max(want_x // own.tile, 1), max(want_d // own.tile, 1), even, own.tile)
+    return (*cuts, own) if len(cuts) > 1 else None
+
+
+def _block(modes: Sequence[Mode], want_x: int, want_d: int, even: bool, deep: int = 1) -> tuple[Cut, ...]:
+    """An axis along D's run, one along the source's, and a third where both together are short.
+
+    `even`: runs go on over further modes where a tile would overhang the modes that it takes. `deep` is the number of
+    elements that each lane of the block stands for.
+    """
     by_d, by_x = by_stride(modes, D), by_stride(modes, A)
-    along_d = _reach(by_d, want_d, stop=by_x[:1] if by_d[:1] != by_x[:1] else ())
-    along_x = tuple(mode for mode in _reach(by_x, want_x, stop=()) if mode not in along_d)
+    along_d = _reach(by_d, want_d, by_x[:1] if by_d[:1] != by_x[:1] else (), even)
+    along_x = _reach(by_x, want_x, (), even, but=along_d)
     if not along_x:
         want_d = max(want_d, _LONG * want_d // 256)
     cuts = [Cut(group, _tile(group, want)) for group, want in ((along_x, want_x), (along_d, want_d)) if group]
-    room = _FULL // math.prod(cut.tile for cut in cuts)
+    room = _FULL // deep // math.prod(cut.tile for cut in cuts)
     others = tuple(mode for mode in by_d if mode not in along_d and mode not in along_x)
     if others and room > 1:
         cuts.insert(0, Cut(others, _tile(others, room)))
     return tuple(cuts)
 
 
-def _reach(order: Sequence[Mode], want: int, stop: Sequence[Mode]) -> tuple[Mode, ...]:
-    """The first modes of an order, as many as it takes to reach `want` elements."""
+def _reach(
+    order: Sequence[Mode], want: int, stop: Sequence[Mode], even: bool, but: Sequence[Mode] = ()
+) -> tuple[Mode, ...]:
+    """The first modes of an order, as many as it takes to reach `want` elements; those in `but` count and are left."""
     taken: list[Mode] = []
     for mode in order:
-        if mode in stop or math.prod(other.extent for other in taken) >= want:
+        extent = math.prod(other.extent for other in taken)
+        enough = extent >= want and (not even or mode in but or -(-extent // want) * want <= _OVERHANG * extent)
+        if mode in stop or enough:
             break
         taken.append(mode)
-    return tuple(taken)
+    return tuple(mode for mode in taken if mode not in but)
 
 
 def _tile(group: Sequence[Mode], want: int) -> int:

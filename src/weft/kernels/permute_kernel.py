@@ -1,7 +1,7 @@
 """The permutation kernel: one block of D per program, read along the source's run and written along D's.
 
-Both runs are axes of the tile. Loads take the layout that suits the source, stores the one that suits D; between them
-the block passes once through shared memory.
+Both runs are axes of the tile. It is loaded in the order of the source and stored in that of D; between them it passes
+once through shared memory.
 """
 
 from __future__ import annotations
@@ -10,6 +10,18 @@ import triton
 import triton.language as tl
 
 from weft.kernels.device import load_or_zero, scalar, spread_mask, spread_offsets
+
+
+@triton.jit
+def turned(value, TURN: tl.constexpr):
+    """A block of at most four dimensions in another order of them."""
+    if len(TURN) == 4:
+        value = tl.permute(value, (TURN[0], TURN[1], TURN[2], TURN[3]))
+    elif len(TURN) == 3:
+        value = tl.permute(value, (TURN[0], TURN[1], TURN[2]))
+    elif len(TURN) == 2:
+        value = tl.permute(value, (TURN[0], TURN[1]))
+    return value
 
 
 @triton.jit(do_not_specialize=["alpha", "beta"])
@@ -27,29 +39,32 @@ def permute_kernel(
     CONJUGATE: tl.constexpr,  # values are pairs of reals along the innermost mode; the second is negated
 ):
     R: tl.constexpr = CUT.r
-    RANK: tl.constexpr = len(CUT.tile)
+    W: tl.constexpr = CUT.w
+    TILE: tl.constexpr = CUT.tile
+    TURN: tl.constexpr = CUT.turn
+    RANK: tl.constexpr = len(TILE)
     block = tl.program_id(0)
     if CUT.wide_index:
         block = block.to(tl.int64)
 
-    # (1) Read the block, each element of the source once.
+    # (1) Read the block, each element of the source once, and see it in D's order.
     value = load_or_zero(x + spread_offsets(block, R, 0, RANK, CUT.wide[0]), spread_mask(block, R, 0, RANK))
+    value = turned(value, TURN)
 
     # (2) Apply the function, the scaling and what is added.
     if FN is not None:
         value = FN(value.to(COMPUTE))
-    TILE: tl.constexpr = CUT.tile
     value = tl.broadcast_to(value, TILE)
-    offsets_d = tl.broadcast_to(spread_offsets(block, R, 3, RANK, CUT.wide[3]), TILE)
+    offsets_d = tl.broadcast_to(spread_offsets(block, W, 3, RANK, CUT.wide[3]), TILE)
     if CONJUGATE:
         value = tl.where(offsets_d % 2 == 1, -value, value)
     if SCALE is not None:
         value = value.to(SCALE) * scalar(alpha, SCALE)
         if c is not None:
-            offsets_c = spread_offsets(block, R, 2, RANK, CUT.wide[2])
-            addend = load_or_zero(c + offsets_c, spread_mask(block, R, 2, RANK))
+            offsets_c = spread_offsets(block, W, 2, RANK, CUT.wide[2])
+            addend = load_or_zero(c + offsets_c, spread_mask(block, W, 2, RANK))
             value += addend.to(SCALE) * scalar(beta, SCALE)
 
-    # (3) Write it in D's order.
-    mask = tl.broadcast_to(spread_mask(block, R, 4, RANK), TILE)
+    # (3) Write it.
+    mask = tl.broadcast_to(spread_mask(block, W, 4, RANK), TILE)
     tl.store(d + offsets_d, value.to(RESULT), mask=mask)

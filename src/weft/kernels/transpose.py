@@ -26,6 +26,8 @@ from weft.plan.target import target_of
 from weft.spec import Layout
 
 _TILE = {1: 64, 2: 64, 4: 32, 8: 32, 16: 16}  # rows and columns of a tile, by bytes of an element
+_WARPS = {1: 4, 2: 4, 4: 4, 8: 4, 16: 4}
+_GROUP = 1  # rows of tiles that are walked together
 
 
 def square_(matrices: torch.Tensor, alpha: Scalar = 1) -> None:
@@ -125,7 +127,8 @@ def _square_launch(matrices: Layout, scaled: bool, target: Target) -> KernelLaun
     outer, inner, n, _, *pair = matrices.shape
     dtype = matrices.dtype
     words = pair[0] if pair else 1
-    tile = _TILE[dtype.itemsize * words]
+    size = dtype.itemsize * words
+    tile = _TILE[size]
     tiles = -(-n // tile)
     tiles += tiles % 2
     scale = torch.float64 if dtype is torch.float64 else torch.float32
@@ -136,6 +139,7 @@ def _square_launch(matrices: Layout, scaled: bool, target: Target) -> KernelLaun
         "N": n,
         "TILES": tiles,
         "TILE": tile,
+        "GROUP": _GROUP,
         "INNER": inner,
         "STRIDES": matrices.strides[:4],
         "WORDS": words,
@@ -143,4 +147,6 @@ def _square_launch(matrices: Layout, scaled: bool, target: Target) -> KernelLaun
         "WIDE": reach >= 2**31,
     }
     programs = outer * inner * (tiles // 2) * (tiles + 1)
-    return KernelLaunch(square_kernel, (matrices,), constants, scale.is_floating_point, target, programs, 4, stages=1)
+    return KernelLaunch(
+        square_kernel, (matrices,), constants, scale.is_floating_point, target, programs, _WARPS[size], stages=1
+    )
