@@ -77,7 +77,7 @@ class Writer:
 
     def run(self, graph: fx.Graph) -> str:
         inputs = [node for node in graph.nodes if node.op == "placeholder"]
-        narrow = _narrow(graph)
+        narrow = narrow_nodes(graph)
         for node in graph.nodes:
             self._remark = str(node.target).rpartition(".")[0]
             if node.op == "placeholder":
@@ -233,7 +233,7 @@ class Writer:
         self._lines.append(f"    {text}\n")
 
 
-def _narrow(graph: fx.Graph) -> set[fx.Node]:
+def narrow_nodes(graph: fx.Graph) -> set[fx.Node]:
     """Operations that pick among float16 values and numbers that float16 has, and whose results go no other way."""
     found: set[fx.Node] = set()
     for node in graph.nodes:

@@ -54,7 +54,7 @@ def _expm1(w: Writer, t: torch.dtype, x: Any) -> str:
         return f"libdevice.expm1({value})"
     if w.rounded in HALF_TYPES:
         return _expm1_of_half(w, value)
-    return _expm1_below(w, value) if _never_positive(w, x) else _expm1_of_any(w, value)
+    return _expm1_below(w, value) if never_positive(x) else _expm1_of_any(w, value)
 
 
 def _expm1_of_half(w: Writer, x: str) -> str:
@@ -154,15 +154,13 @@ def _horner(w: Writer, coefficients: tuple[float, ...], x: str) -> str:
     return value
 
 
-def _never_positive(w: Writer, x: Any) -> bool:
+def never_positive(x: Any) -> bool:
     """Whether a value is zero, negative or NaN by the operation that made it."""
     if not isinstance(x, fx.Node) or x.op != "call_function":
         return False
-    name = x.target._schema.name.removeprefix("aten::")  # type: ignore[union-attr]
-    if name == "clamp_max" or name == "minimum":
-        bound = w.number(x.args[1])
-        return bound is not None and bound <= 0
-    if name == "mul":
-        factor = w.number(x.args[1])
-        return factor is not None and 0 < factor < math.inf and _never_positive(w, x.args[0])
-    return False
+    name, number = x.target._schema.name.removeprefix("aten::"), x.args[-1]  # type: ignore[union-attr]
+    if not isinstance(number, (int, float)):
+        return False
+    if name == "clamp_max":
+        return number <= 0
+    return name == "mul" and 0 < number < math.inf and never_positive(x.args[0])

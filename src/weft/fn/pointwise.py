@@ -21,6 +21,7 @@ from weft.fn.lowering import ELEMENTARY
 from weft.fn.parts import on_parts
 from weft.fn.record import record
 from weft.fn.selection import LOWERINGS
+from weft.fn.slots import issue_slots
 
 #: Operations of a graph that move or make values and compute nothing.
 _FREE = frozenset({"_to_copy", "copy", "full_like", "scalar_tensor", "conj_physical", "real", "imag"})
@@ -52,6 +53,11 @@ class Pointwise(ABC):
     @abstractmethod
     def elementary(self) -> int:
         """How many of `flops` are elementary functions (exponentials, roots, ...), which cost many instructions."""
+
+    @property
+    def slots(self) -> float:
+        """Instructions that a GPU issues for each element, conversions included: an estimate for cost models."""
+        return 2.0 * self.flops + 20.0 * self.elementary
 
     @property
     @abstractmethod
@@ -109,6 +115,10 @@ class RecordedFunction(Pointwise):
     @cached_property
     def elementary(self) -> int:
         return sum(name in ELEMENTARY for name in self._calls)
+
+    @cached_property
+    def slots(self) -> float:
+        return super().slots if self._is_complex else issue_slots(self._primitive)
 
     @cached_property
     def _calls(self) -> tuple[str, ...]:

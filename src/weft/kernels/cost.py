@@ -22,7 +22,6 @@ from typing import NamedTuple
 
 import torch
 
-from weft.fn import Pointwise
 from weft.kernels.coefficients import Coefficients, coefficients
 from weft.kernels.geometry import Axis
 from weft.plan.schedule import Target
@@ -33,6 +32,8 @@ COMBINE_SECONDS = 5e-6  # the second kernel of a split sum
 PROCESSORS = 132  # of the device that the constants were fitted on
 REGISTERS, SHARED_MEMORY, WARPS = 65536, 227 * 1024, 64  # of one processor
 ISSUE_RATE = 2.6e13  # lanes of instructions per second
+FUNCTION_RATE = 1.9e13  # the same of functions, which wait for what else a kernel issues
+READING_SLOTS = 3  # issue slots of reading an element of an operand into registers, for its function, and passing it on
 ELEMENTARY_SLOTS = 20  # issue slots of an exponential or its like
 PARTIAL_SECTOR = 3  # times that a sector moves that is written in part
 RAGGED = 0.2  # of the bytes of short runs that move again, for each run that two lines hold besides the first
@@ -168,16 +169,13 @@ def recorded() -> Iterator[list[tuple[Contraction, Target, Work]]]:
 
 def function_seconds(contraction: Contraction, a: int, b: int, d: int) -> float:
     """Seconds that functions take on so many elements of A, of B and of D, were all processors equally busy."""
-    slots = a * _slots(contraction.a_fn) + b * _slots(contraction.b_fn)
-    slots += d * (_slots(contraction.c_fn) + _slots(contraction.epilogue))
-    return slots / ISSUE_RATE
-
-
-def _slots(function: Pointwise | None) -> int:
-    """Issue slots that one element of a function takes, conversions included."""
-    if function is None:
-        return 0
-    return 3 + 2 * function.flops + ELEMENTARY_SLOTS * function.elementary
+    slots = sum(
+        elements * (READING_SLOTS + function.slots)
+        for elements, function in ((a, contraction.a_fn), (b, contraction.b_fn))
+        if function is not None
+    )
+    slots += d * sum(function.slots for function in (contraction.c_fn, contraction.epilogue) if function is not None)
+    return slots / FUNCTION_RATE
 
 
 def scattered_bytes(stored: Access) -> float:

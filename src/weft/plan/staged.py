@@ -3,8 +3,9 @@
 A permutation writes an operand into a workspace: as a matrix whose rows run along k or along the operand's own side,
 or in its own order with the function applied. Functions and casts happen there, once for each element, where the
 product would repeat them for every block that reads the element. It pays where elements are used often, and moves
-every staged operand once more, at the speed of memory. It has no kernels of its own: each step is planned by the
-others.
+every staged operand once more, at the speed of memory. Where that leaves nothing to fuse but the epilogue, and D is
+small beside the sums, the vendor's library may make the product, and a last step applies the epilogue where D lies. It
+has no kernels of its own: each step is planned by the others.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from weft.kernels.cost import FUNCTION_RATE, READING_SLOTS
 from weft.plan.schedule import Candidates, Extras, Launch, Scalar, Target
 from weft.spec import Contraction, Layout, Mode, Role, Strides, canonical
 from weft.spec.arithmetic import MATRIX_SUMS, dtype_name
@@ -32,8 +34,11 @@ A, B, C, D = range(4)
 ALIGNMENT = 16  # bytes: rows of a workspace start at multiples
 KEPT = 3  # schedules of the product that are proposed for each way to stage
 LEAST_BOX = 16  # elements of m, n and k: shorter ones do not go in boxes
+MUCH_LARGER = 8  # times the elements: an operand that is not worth staging where the other one is
 LEAST_FLOPS = 2**27  # of a product that is worth another launch
 _OTHERS = ("staged", "last", "reduced", "vector")  # families that need no staged operands
+_IN_ORDER = "it lies"
+_GATHERING = ("boxes", "matrix")  # families that the library's product is planned without
 
 
 class Stage(NamedTuple):
@@ -41,17 +46,30 @@ class Stage(NamedTuple):
 
     permutation: Permutation
     strides: tuple[int, ...]  # of every mode of the contraction in the workspace
+    in_order: bool  # the operand keeps its own order
 
 
 Stages = tuple[Stage | None, Stage | None]
 
 
+class Way(NamedTuple):
+    """How what is left of a contraction may be planned."""
+
+    product: Contraction
+    without: tuple[str, ...]  # families that are not asked
+    finish: Choice | None = None
+    swapped: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class StagedSchedule:
-    """A plan for each operand that is staged, None for one that is used as it lies, and one for the product."""
+    """A plan for each operand that is staged, None for one that is used as it lies, one for the product, and one for
+    the epilogue where the product does not apply it."""
 
     steps: tuple[Choice | None, Choice | None]  # for A and B
     product: Choice
+    finish: Choice | None = None  # D in its place
+    swapped: bool = False  # the product takes B for its left operand
     family: str = NAME
 
     @property
@@ -65,7 +83,9 @@ class StagedSchedule:
             for name, step in zip("AB", self.steps, strict=True)
             if step is not None
         ]
-        return f"staged {' and '.join(steps)}; {self.product.best.schedule}"
+        staged = f"staged {' and '.join(steps)}; " if steps else ""
+        product = f"{'B by A: ' if self.swapped else ''}{self.product.best.schedule}"
+        return f"{staged}{product}{'; epilogue on D' if self.finish is not None else ''}"
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:
@@ -86,23 +106,39 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
 
     found: list[StagedSchedule] = []
     excluded: dict[str, None] = {}
-    without = (*_OTHERS, "matrix") if _in_boxes(contraction, target) else _OTHERS
+    in_boxes = _in_boxes(contraction, target)
+    finish = choose(last, "triton", target) if (last := _finish(contraction)) is not None else None
     for staged in dict.fromkeys(_ways(contraction)):
         try:
-            product = choose(_product(contraction, staged), "triton", target, without=without)
             steps = [choose(stage.permutation, "triton", target) if stage is not None else None for stage in staged]
         except UnsupportedError as error:
             excluded[str(error)] = None
             continue
-        for at, ranked in enumerate(product.ranked[:KEPT]):
-            rest = (ranked, *product.ranked[at + 1 : KEPT])
-            found.append(StagedSchedule((steps[A], steps[B]), replace(product, best=ranked, ranked=rest)))
+        for way in _products(contraction, staged, in_boxes, finish):
+            try:
+                product = choose(way.product, "triton", target, without=way.without)
+            except UnsupportedError as error:
+                excluded[str(error)] = None
+                continue
+            for at, ranked in enumerate(product.ranked[:KEPT]):
+                kept = replace(product, best=ranked, ranked=(ranked, *product.ranked[at + 1 : KEPT]))
+                found.append(StagedSchedule((steps[A], steps[B]), kept, way.finish, way.swapped))
     return Candidates(tuple(found), tuple(excluded))
 
 
 def predict(contraction: Contraction, schedule: StagedSchedule, target: Target) -> float:
-    """Seconds of all steps."""
-    return sum(choice.best.seconds for choice in (*schedule.steps, schedule.product) if choice is not None)
+    """Seconds of all steps; functions hide behind memory as far as they take no longer."""
+    moves = [step for step in (*schedule.steps, schedule.finish) if step is not None]
+    return schedule.product.best.seconds + sum(math.hypot(step.best.seconds, _function_seconds(step)) for step in moves)
+
+
+def _function_seconds(step: Choice) -> float:
+    """Of the function that a step applies."""
+    permutation = step.description
+    if not isinstance(permutation, Permutation) or permutation.fn is None:
+        return 0.0
+    elements = math.prod(mode.extent for mode in permutation.modes)
+    return elements * (READING_SLOTS + permutation.fn.slots) / FUNCTION_RATE
 
 
 def build(contraction: Contraction, schedule: StagedSchedule, target: Target) -> Launch:
@@ -116,7 +152,9 @@ class StagedLaunch:
         self._steps = [step.built()[1] if step is not None else None for step in schedule.steps]
         self._workspaces = [step.description.d if step is not None else None for step in schedule.steps]
         self._product = schedule.product.built()[1]
-        launches = [getattr(step, "launch", None) for step in self._steps]
+        self._swapped = schedule.swapped
+        self._finish = schedule.finish.built()[1] if schedule.finish is not None else None
+        launches = [getattr(step, "launch", None) for step in (*self._steps, self._finish)]
         self.kernels = (*getattr(self._product, "kernels", ()), *(launch for launch in launches if launch is not None))
 
     def __call__(
@@ -130,7 +168,11 @@ class StagedLaunch:
                 step(operand, None, workspace, 1, 0)
                 operand = workspace
             operands.append(operand)
+        if self._swapped:
+            operands.reverse()
         self._product(*operands, c, d, alpha, beta, *extras)
+        if self._finish is not None:
+            self._finish(d, None, d, 1, 0)
 
 
 def _ways(contraction: Contraction) -> Iterator[Stages]:
@@ -152,6 +194,50 @@ def _ways(contraction: Contraction) -> Iterator[Stages]:
                 yield (stage, None) if operand == A else (None, stage)
         if applied[operand] is not None:
             yield (applied[A], None) if operand == A else (None, applied[B])
+    yield None, None  # for the library, where an epilogue is all that is fused
+
+
+def _products(contraction: Contraction, staged: Stages, in_boxes: bool, finish: Choice | None) -> Iterator[Way]:
+    """What is left with those operands staged, by the families that may be best at it."""
+    rest = _product(contraction, staged)
+    if any(staged):
+        gathered = not in_boxes or _worth_gathering(contraction, staged)
+        yield Way(rest, _OTHERS if gathered else (*_OTHERS, "matrix"))
+    if in_boxes and rest.b_fn is not None and rest.a_fn is None:
+        # Matrix instructions take their left operand from registers, where a function leaves it.
+        yield Way(_swapped(rest), (*_OTHERS, "matrix"), swapped=True)
+    if finish is not None and rest.a_fn is None and rest.b_fn is None:
+        yield Way(replace(rest, epilogue=None), (*_OTHERS, *_GATHERING), finish)
+
+
+def _worth_gathering(contraction: Contraction, staged: Stages) -> bool:
+    """Whether operands that are staged for their functions alone leave out none but a much larger one."""
+    if not all(stage is None or stage.in_order for stage in staged):
+        return False
+    sizes = [math.prod(mode.extent for mode in contraction.modes if mode.strides[operand]) for operand in (A, B)]
+    return all(
+        stage is not None or sizes[operand] >= MUCH_LARGER * sizes[1 - operand] for operand, stage in enumerate(staged)
+    )
+
+
+def _swapped(contraction: Contraction) -> Contraction:
+    """The same with A and B in each other's places."""
+    sides = {Role.M: Role.N, Role.N: Role.M}
+    modes = [
+        replace(
+            mode,
+            role=sides.get(mode.role, mode.role),
+            strides=Strides(mode.strides[B], mode.strides[A], *mode.strides[C:]),
+        )
+        for mode in contraction.modes
+    ]
+    old = contraction
+    return canonical(
+        replace(
+            old, modes=tuple(modes), a=old.b, b=old.a, a_fn=old.b_fn, b_fn=old.a_fn, a_args=old.b_args,
+            b_args=old.a_args, conjugate_a=old.conjugate_b, conjugate_b=old.conjugate_a,
+        )
+    )  # fmt: skip
 
 
 def _in_boxes(contraction: Contraction, target: Target) -> bool:
@@ -190,7 +276,7 @@ def _applied(contraction: Contraction, operand: int) -> Stage | None:
     if function is None and layout.dtype == contraction.arithmetic.product:
         return None
     own = _by_stride([mode for mode in contraction.modes if mode.strides[operand]], operand)
-    return _stage(contraction, operand, own[:1], own[1:], "it lies")
+    return _stage(contraction, operand, own[:1], own[1:], _IN_ORDER)
 
 
 def _stage(
@@ -229,7 +315,24 @@ def _stage(
         modes=tuple(merged(modes)), x=layout, c=None, d=workspace,
         compute=function.dtypes[0] if function is not None else product, fn=function, text=name,
     )  # fmt: skip
-    return Stage(permutation, tuple(steps.get(mode, 0) for mode in contraction.modes))
+    return Stage(permutation, tuple(steps.get(mode, 0) for mode in contraction.modes), name == _IN_ORDER)
+
+
+def _finish(contraction: Contraction) -> Permutation | None:
+    """The epilogue on D where it lies; None where D does not hold what it sees, or where more than that is fused."""
+    epilogue, d = contraction.epilogue, contraction.d
+    if epilogue is None or contraction.extras or contraction.c_fn is not None:
+        return None
+    if d.dtype is not contraction.arithmetic.accumulate or epilogue.result is not d.dtype:
+        return None
+    own = [mode for mode in contraction.modes if mode.strides[D]]
+    modes = [
+        Mode(mode.labels, mode.extent, Role.M, Strides(mode.strides[D], 0, 0, mode.strides[D]))
+        for mode in sorted(own, key=lambda mode: -mode.strides[D])
+    ]
+    return Permutation(
+        modes=tuple(merged(modes)), x=d, c=None, d=d, compute=epilogue.dtypes[0], fn=epilogue, text="D where it lies"
+    )
 
 
 def _product(contraction: Contraction, staged: Stages) -> Contraction:

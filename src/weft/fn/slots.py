@@ -1,0 +1,47 @@
+"""What a recorded function costs on a GPU: instructions that it issues for each element.
+
+Counted in machine code for sm_90, compiled by Triton 3.6 with subnormals kept: a kernel with the operation alone less
+one without. Operations that are not named take one instruction, or as many as an elementary function of `libdevice`
+does on average.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from weft.fn.emit import computing, narrow_nodes
+from weft.fn.exponentials import HALF_TYPES, never_positive
+from weft.fn.lowering import ELEMENTARY
+
+_ELEMENTARY = 20.0
+_SINGLE = {"exp": 8.0, "exp2": 4.0, "div": 9.0, "reciprocal": 8.0, "sqrt": 8.0, "rsqrt": 3.0, "gelu": 14.0}
+_FREE = frozenset({"full_like", "scalar_tensor", "copy", "alias"})
+_TO_SINGLE, _FROM_SINGLE = 1.0, 0.5  # conversions of half precision; two elements are rounded at a time
+_PICKED = 0.5  # of float16, which are two to an instruction
+
+
+def issue_slots(graph: fx.Graph) -> float:
+    """Issue slots for each element of a graph of primitive operations, conversions included."""
+    narrow = narrow_nodes(graph)
+    total = 0.0
+    for node in graph.nodes:
+        if node.op == "placeholder" and computing(node.meta["dtype"]) != node.meta["dtype"]:
+            total += _TO_SINGLE if any(user.op != "output" and user not in narrow for user in node.users) else 0.0
+        elif node.op == "call_function":
+            total += _PICKED if node in narrow else _of(node)
+    (result,) = next(node for node in graph.nodes if node.op == "output").args
+    results = result if isinstance(result, tuple) else (result,)
+    return total + sum(_FROM_SINGLE for node in results if node.meta["dtype"] in HALF_TYPES and node not in narrow)
+
+
+def _of(node: fx.Node) -> float:
+    name = node.target._schema.name.removeprefix("aten::")  # type: ignore[union-attr]
+    if name in _FREE:
+        return 0.0
+    if name == "expm1" and computing(node.meta["dtype"]) is torch.float32:
+        below = never_positive(node.args[0])
+        return 6.5 if node.meta["dtype"] in HALF_TYPES else 10.0 if below else 15.0
+    if name == "gelu" and node.kwargs.get("approximate") == "tanh":
+        return 7.0
+    return _SINGLE.get(name, _ELEMENTARY if name in ELEMENTARY else 1.0)
