@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -119,6 +120,30 @@ def choose(
     Raises `UnsupportedError` when no family can do it and `WorkspaceError` when only schedules over
     `workspace_limit` bytes could; both say each family's reason.
     """
+    if isinstance(description, Permutation):
+        # Ways to stage operands share most of their permutations. Their texts may differ, which are for messages.
+        factors = tuple(sorted(coefficients(target).families.items()))
+        found = _permutation(description, backend, target, workspace_limit, tuple(without), factors)
+        return replace(found, description=description)
+    return _chosen(description, backend, target, workspace_limit, without)
+
+
+@lru_cache(maxsize=1024)
+def _permutation(
+    description: Permutation,
+    backend: str,
+    target: Target,
+    workspace_limit: int | None,
+    without: tuple[str, ...],
+    factors: tuple[tuple[str, float], ...],
+) -> Choice:
+    """`choose` for a permutation; `factors` are the device's, which the order depends on."""
+    return _chosen(description, backend, target, workspace_limit, without)
+
+
+def _chosen(
+    description: Description, backend: str, target: Target, workspace_limit: int | None, without: Collection[str]
+) -> Choice:
     ranked: list[Ranked] = []
     excluded: list[str] = []
     least_workspace: int | None = None
