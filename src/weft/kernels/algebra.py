@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from weft.kernels.algebra_constants import algebra_constants, product_slots
+from weft.kernels.algebra_constants import algebra_constants, exponential_constants, product_slots, sums_exponentials
 from weft.kernels.algebra_shapes import WIDEST, Shape, Share, power_of_two, shapes, share, tile_cuts
 from weft.kernels.cost import ISSUE_RATE, LINE, Work, combine_seconds, direct_seconds, function_seconds, tile_access
 from weft.kernels.geometry import TENSORS, A, B, C, Cut, D, Side, cuts_text, rest, run_orders, side
@@ -33,6 +33,7 @@ from weft.spec.arithmetic import dtype_name
 NAME = "algebra"
 
 LEAST_SIDE = 8  # of m and n: less has nothing to share
+MOST_SUMS = 16  # in each thread, of exponentials
 LEAST_STEPS = 8  # of a split reduction: fewer are not worth a second kernel
 STEP_SLOTS = 40  # issue slots of a thread in each step along k besides products and reads
 SHARED_RATE = 7.2e12  # lanes of reads of 128 bytes from shared memory per second
@@ -221,7 +222,7 @@ def build(
     if guard is not None:
         before = sum(extra.layout is not None for extra in contraction.extras[:guard])
         cut = cut._replace(guard=(TENSORS + guard, before))
-    algebra = algebra_constants(contraction)
+    algebra = algebra_constants(contraction) | exponential_constants(contraction)
     constants = contraction_constants(contraction, cut) | algebra | {"STAGES": schedule.stages}
     a, b, c, d = contraction.a, contraction.b, contraction.c, contraction.d
     accumulate = contraction.arithmetic.accumulate
@@ -300,6 +301,8 @@ def _misfit(contraction: Contraction, shape: Shape) -> str | None:
     for name, tile, extent in (("m", shape.m, contraction.m), ("n", shape.n, contraction.n)):
         if tile > 16 and tile >= 2 * power_of_two(extent):
             return f"a tile of {tile} along {name} is at least twice its extent {extent}"
+    if sums_exponentials(contraction) and math.prod(shape.pieces) * shape.rows * shape.columns > MOST_SUMS:
+        return f"a thread that holds sums beside the largest values has room for {MOST_SUMS} of each"
     tiles = (shape.m * power_of_two(shape.pieces[0]), shape.n * power_of_two(shape.pieces[1]))
     for layout, rows in zip((contraction.a, contraction.b), tiles, strict=True):
         # The compiler would spread that layout over the products: each thread would hold a row of D, not a square.

@@ -12,6 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from weft.kernels.algebra_steps import block_of, step_of, value_of
 from weft.kernels.device import ANY, batch_offset, gathered, gathered_step, load_tile, side_mask, side_offsets
 from weft.kernels.matrix_kernel import (
     a_mask,
@@ -42,86 +43,6 @@ def n_mask(place, CUT: tl.constexpr, TENSOR: tl.constexpr):
     N: tl.constexpr = CUT.n
     K: tl.constexpr = CUT.k
     return tile_mask(place, N, K, TENSOR)
-
-
-@triton.jit
-def columns(tile, LOG: tl.constexpr):
-    """A tile (.., 2^LOG) as a tuple of tensors without its last dimension, first to last."""
-    W: tl.constexpr = tile.shape[0]
-    X: tl.constexpr = tile.shape[1]
-    Y: tl.constexpr = tile.shape[2]
-    Z: tl.constexpr = tile.shape[3]
-    parts = (tile,)
-    for level in tl.static_range(LOG):
-        halves = ()
-        for i in tl.static_range(len(parts)):
-            pairs = tl.permute(tl.reshape(parts[i], (W, X, Y, Z, 2, 1 << (LOG - 1 - level))), (0, 1, 2, 3, 5, 4))
-            first, second = tl.split(pairs)
-            halves += (first, second)
-        parts = halves
-    found = ()
-    for i in tl.static_range(len(parts)):
-        found += (tl.reshape(parts[i], (W, X, Y, Z)),)
-    return found
-
-
-@triton.jit
-def steps_of(tile, SHARE: tl.constexpr, LOG: tl.constexpr, ROWS: tl.constexpr):
-    """A tile (rows, TILE_K) as a tuple: of each piece, each step along k, as (RM, 1, PM, 1) or (1, RN, 1, PN).
-
-    See `algebra.Share` for which rows a thread holds.
-    """
-    RUNS: tl.constexpr = SHARE.held // SHARE.run
-    LAST: tl.constexpr = SHARE.slots * tile.shape[1]
-    parts = tl.reshape(tile, (SHARE.slots, RUNS, SHARE.threads, SHARE.run, tile.shape[1]))
-    parts = tl.permute(parts, (1, 3, 2, 0, 4))
-    if ROWS:
-        return columns(tl.reshape(parts, (SHARE.held, 1, SHARE.threads, 1, LAST)), LOG)
-    else:
-        return columns(tl.reshape(parts, (1, SHARE.held, 1, SHARE.threads, LAST)), LOG)
-
-
-@triton.jit
-def step_of(
-    accs, x, y, inside, CUT: tl.constexpr, COMBINE: tl.constexpr, REDUCE: tl.constexpr, IDENTITY: tl.constexpr,
-    MASKED: tl.constexpr,
-):  # fmt: skip
-    """The accumulators with the products of some steps along k, of tiles x (TILE_M, TILE_K) and y (TILE_N, TILE_K)."""
-    TILE_K: tl.constexpr = CUT.k.tile
-    SHARE_M: tl.constexpr = CUT.share_m
-    SHARE_N: tl.constexpr = CUT.share_n
-    xs = steps_of(x, SHARE_M, CUT.log_depth + SHARE_M.log_slots, True)
-    ys = steps_of(y, SHARE_N, CUT.log_depth + SHARE_N.log_slots, False)
-    if MASKED:
-        exist = columns(tl.reshape(inside, (1, 1, 1, 1, TILE_K)), CUT.log_depth)
-    for i in tl.static_range(TILE_K):
-        found = ()
-        for piece in tl.static_range(len(accs)):
-            x_step = xs[piece // SHARE_N.pieces * TILE_K + i]
-            y_step = ys[piece % SHARE_N.pieces * TILE_K + i]
-            acc = accs[piece]
-            if COMBINE is None:
-                product = x_step * y_step
-            else:
-                product = COMBINE(x_step, y_step).to(acc.dtype)
-            if MASKED:
-                product = tl.where(exist[i] != 0, product, tl.full((), IDENTITY, acc.dtype))
-            if REDUCE is None:
-                found += (acc + product,)
-            else:
-                found += (REDUCE(acc, product).to(acc.dtype),)
-        accs = found
-    return accs
-
-
-@triton.jit
-def block_of(acc, SHARE_M: tl.constexpr, SHARE_N: tl.constexpr):
-    """The accumulator of one piece as rows and columns of D."""
-    ROW_RUNS: tl.constexpr = SHARE_M.held // SHARE_M.run
-    COLUMN_RUNS: tl.constexpr = SHARE_N.held // SHARE_N.run
-    spread = tl.reshape(acc, (ROW_RUNS, SHARE_M.run, COLUMN_RUNS, SHARE_N.run, SHARE_M.threads, SHARE_N.threads))
-    spread = tl.permute(spread, (0, 4, 1, 2, 5, 3))
-    return tl.reshape(spread, (SHARE_M.held * SHARE_M.threads, SHARE_N.held * SHARE_N.threads))
 
 
 @triton.jit
@@ -161,7 +82,7 @@ def reduce_block(
     a, b, c, d, parts, alpha, beta, pointers, program, batch_block, m_block, n_block, CUT: tl.constexpr,
     A_FN: tl.constexpr, B_FN: tl.constexpr, C_FN: tl.constexpr, EPILOGUE: tl.constexpr, PRODUCT: tl.constexpr,
     ACCUMULATE: tl.constexpr, RESULT: tl.constexpr, BESIDE: tl.constexpr, COMBINE: tl.constexpr, REDUCE: tl.constexpr,
-    IDENTITY: tl.constexpr, STAGES: tl.constexpr,
+    IDENTITY: tl.constexpr, EXP: tl.constexpr, LOG: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """One program's block of D, or its part of one."""
     M: tl.constexpr = CUT.m
@@ -196,13 +117,16 @@ def reduce_block(
     accs = ()
     for _ in tl.static_range(SHARE_M.pieces * SHARE_N.pieces):
         accs += (tl.full(HELD, IDENTITY, dtype=ACCUMULATE),)
+    if EXP is not None:
+        for _ in tl.static_range(SHARE_M.pieces * SHARE_N.pieces):
+            accs += (tl.zeros(HELD, dtype=ACCUMULATE),)
     for step in tl.range(first_step, last_step, num_stages=STAGES):
         k_block = step.to(tl.int64) if CUT.wide_index else step
         x, y, inside = load_step(
             a_rows, b_rows, pointers, beside_a, beside_b, (batch_block, m_block, n_block, k_block), row_mask,
             column_mask, CUT, A_FN, B_FN, PRODUCT, ACCUMULATE, BESIDE, True,
         )  # fmt: skip
-        accs = step_of(accs, x, y, inside, CUT, COMBINE, REDUCE, IDENTITY, False)
+        accs = step_of(accs, x, y, inside, CUT, COMBINE, REDUCE, IDENTITY, EXP, False, ACCUMULATE)
     if CUT.whole_steps < K.blocks:
         for step in tl.range(CUT.whole_steps, tl.minimum(first_step + CUT.steps, K.blocks), num_stages=1):
             k_block = step.to(tl.int64) if CUT.wide_index else step
@@ -210,12 +134,12 @@ def reduce_block(
                 a_rows, b_rows, pointers, beside_a, beside_b, (batch_block, m_block, n_block, k_block), row_mask,
                 column_mask, CUT, A_FN, B_FN, PRODUCT, ACCUMULATE, BESIDE, False,
             )  # fmt: skip
-            accs = step_of(accs, x, y, inside.to(tl.int32), CUT, COMBINE, REDUCE, IDENTITY, True)
+            accs = step_of(accs, x, y, inside.to(tl.int32), CUT, COMBINE, REDUCE, IDENTITY, EXP, True, ACCUMULATE)
 
     # (3) Leave the parts, or finish the block, piece by piece.
     PIECES: tl.constexpr = CUT.pieces
     for piece in tl.static_range(SHARE_M.pieces * SHARE_N.pieces):
-        block = block_of(accs[piece], SHARE_M, SHARE_N)
+        block = block_of(value_of(accs, piece, LOG), SHARE_M, SHARE_N)
         m_piece = m_block * SHARE_M.slots + piece // SHARE_N.pieces
         n_piece = n_block * SHARE_N.slots + piece % SHARE_N.pieces
         if CUT.splits > 1:
@@ -252,6 +176,8 @@ def algebra_kernel(
     COMBINE: tl.constexpr,  # None for products
     REDUCE: tl.constexpr,  # None for sums
     IDENTITY: tl.constexpr,
+    EXP: tl.constexpr,  # and LOG: where log(exp(p) + exp(q)) reduces and is computed by a sum of exponentials
+    LOG: tl.constexpr,
     STAGES: tl.constexpr,
 ):
     """D = reduce over k of combine(A, B); where D is guarded, only the blocks with a mark."""
@@ -268,10 +194,10 @@ def algebra_kernel(
         if tl.max(tl.reshape(marks.to(tl.int32), (M.tile * N.tile,)), axis=0) != 0:
             reduce_block(
                 a, b, c, d, parts, alpha, beta, pointers, program, batch_block, m_block, n_block, CUT, A_FN, B_FN, C_FN,
-                EPILOGUE, PRODUCT, ACCUMULATE, RESULT, BESIDE, COMBINE, REDUCE, IDENTITY, STAGES,
+                EPILOGUE, PRODUCT, ACCUMULATE, RESULT, BESIDE, COMBINE, REDUCE, IDENTITY, EXP, LOG, STAGES,
             )  # fmt: skip
     else:
         reduce_block(
             a, b, c, d, parts, alpha, beta, pointers, program, batch_block, m_block, n_block, CUT, A_FN, B_FN, C_FN,
-            EPILOGUE, PRODUCT, ACCUMULATE, RESULT, BESIDE, COMBINE, REDUCE, IDENTITY, STAGES,
+            EPILOGUE, PRODUCT, ACCUMULATE, RESULT, BESIDE, COMBINE, REDUCE, IDENTITY, EXP, LOG, STAGES,
         )  # fmt: skip

@@ -1,0 +1,145 @@
+"""Steps along k of the register-blocked kernel: the products of a tile of A and a tile of B, taken into accumulators.
+
+An accumulator is one piece of D, as (RM, RN, PM, PN): registers first, threads last. Device code, inlined everywhere.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+INFINITY = tl.constexpr(float("inf"))
+
+
+@triton.jit
+def columns(tile, LOG: tl.constexpr):
+    """A tile (.., 2^LOG) as a tuple of tensors without its last dimension, first to last."""
+    W: tl.constexpr = tile.shape[0]
+    X: tl.constexpr = tile.shape[1]
+    Y: tl.constexpr = tile.shape[2]
+    Z: tl.constexpr = tile.shape[3]
+    parts = (tile,)
+    for level in tl.static_range(LOG):
+        halves = ()
+        for i in tl.static_range(len(parts)):
+            pairs = tl.permute(tl.reshape(parts[i], (W, X, Y, Z, 2, 1 << (LOG - 1 - level))), (0, 1, 2, 3, 5, 4))
+            first, second = tl.split(pairs)
+            halves += (first, second)
+        parts = halves
+    found = ()
+    for i in tl.static_range(len(parts)):
+        found += (tl.reshape(parts[i], (W, X, Y, Z)),)
+    return found
+
+
+@triton.jit
+def steps_of(tile, SHARE: tl.constexpr, LOG: tl.constexpr, ROWS: tl.constexpr):
+    """A tile (rows, TILE_K) as a tuple: of each piece, each step along k, as (RM, 1, PM, 1) or (1, RN, 1, PN).
+
+    See `algebra.Share` for which rows a thread holds.
+    """
+    RUNS: tl.constexpr = SHARE.held // SHARE.run
+    LAST: tl.constexpr = SHARE.slots * tile.shape[1]
+    parts = tl.reshape(tile, (SHARE.slots, RUNS, SHARE.threads, SHARE.run, tile.shape[1]))
+    parts = tl.permute(parts, (1, 3, 2, 0, 4))
+    if ROWS:
+        return columns(tl.reshape(parts, (SHARE.held, 1, SHARE.threads, 1, LAST)), LOG)
+    else:
+        return columns(tl.reshape(parts, (1, SHARE.held, 1, SHARE.threads, LAST)), LOG)
+
+
+@triton.jit
+def product_of(
+    xs, ys, exist, PIECE: tl.constexpr, I: tl.constexpr, CUT: tl.constexpr, COMBINE: tl.constexpr,
+    IDENTITY: tl.constexpr, MASKED: tl.constexpr, ACCUMULATE: tl.constexpr,
+):  # fmt: skip
+    """The products of one piece in step `I`, the identity past the end of k."""
+    x = xs[PIECE // CUT.share_n.pieces * CUT.k.tile + I]
+    y = ys[PIECE % CUT.share_n.pieces * CUT.k.tile + I]
+    if COMBINE is None:
+        product = x * y
+    else:
+        product = COMBINE(x, y).to(ACCUMULATE)
+    if MASKED:
+        product = tl.where(exist[I] != 0, product, tl.full((), IDENTITY, ACCUMULATE))
+    return product
+
+
+@triton.jit
+def step_of(
+    accs, x, y, inside, CUT: tl.constexpr, COMBINE: tl.constexpr, REDUCE: tl.constexpr, IDENTITY: tl.constexpr,
+    EXP: tl.constexpr, MASKED: tl.constexpr, ACCUMULATE: tl.constexpr,
+):  # fmt: skip
+    """The accumulators with the products of some steps along k, of tiles x (TILE_M, TILE_K) and y (TILE_N, TILE_K)."""
+    TILE_K: tl.constexpr = CUT.k.tile
+    SHARE_M: tl.constexpr = CUT.share_m
+    SHARE_N: tl.constexpr = CUT.share_n
+    xs = steps_of(x, SHARE_M, CUT.log_depth + SHARE_M.log_slots, True)
+    ys = steps_of(y, SHARE_N, CUT.log_depth + SHARE_N.log_slots, False)
+    exist = ()
+    if MASKED:
+        exist = columns(tl.reshape(inside, (1, 1, 1, 1, TILE_K)), CUT.log_depth)
+    if EXP is not None:
+        return exponentials_of(accs, xs, ys, exist, CUT, COMBINE, IDENTITY, EXP, MASKED, ACCUMULATE)
+    else:
+        for i in tl.static_range(TILE_K):
+            found = ()
+            for piece in tl.static_range(len(accs)):
+                product = product_of(xs, ys, exist, piece, i, CUT, COMBINE, IDENTITY, MASKED, ACCUMULATE)
+                if REDUCE is None:
+                    found += (accs[piece] + product,)
+                else:
+                    found += (REDUCE(accs[piece], product).to(ACCUMULATE),)
+            accs = found
+        return accs
+
+
+@triton.jit
+def exponentials_of(
+    accs, xs, ys, exist, CUT: tl.constexpr, COMBINE: tl.constexpr, IDENTITY: tl.constexpr, EXP: tl.constexpr,
+    MASKED: tl.constexpr, ACCUMULATE: tl.constexpr,
+):  # fmt: skip
+    """The same where log(exp(p) + exp(q)) reduces: for each piece the largest product so far, and after all of these
+    the sums of exp(product - largest). One exponential a product, and one more for all of these steps."""
+    PIECES: tl.constexpr = len(accs) // 2
+    TILE_K: tl.constexpr = CUT.k.tile
+    peaks = ()
+    sums = ()
+    for piece in tl.static_range(PIECES):
+        peak = accs[piece]
+        for i in tl.static_range(TILE_K):
+            product = product_of(xs, ys, exist, piece, i, CUT, COMBINE, IDENTITY, MASKED, ACCUMULATE)
+            peak = tl.maximum(peak, product, propagate_nan=tl.PropagateNan.ALL)
+        base = finite(peak)
+        total = accs[PIECES + piece] * EXP(tl.minimum(finite(accs[piece]) - base, 0.0))
+        for i in tl.static_range(TILE_K):
+            product = product_of(xs, ys, exist, piece, i, CUT, COMBINE, IDENTITY, MASKED, ACCUMULATE)
+            total += EXP(product - base)
+        peaks += (peak,)
+        sums += (total,)
+    return peaks + sums
+
+
+@triton.jit
+def finite(peak):
+    """What exponents are taken relative to: infinities are their own, relative to 0."""
+    return tl.where(tl.abs(peak) == INFINITY, 0.0, peak).to(peak.dtype)
+
+
+@triton.jit
+def value_of(accs, PIECE: tl.constexpr, LOG: tl.constexpr):
+    """What has been reduced to."""
+    if LOG is None:
+        return accs[PIECE]
+    else:
+        return finite(accs[PIECE]) + LOG(accs[len(accs) // 2 + PIECE])
+
+
+@triton.jit
+def block_of(acc, SHARE_M: tl.constexpr, SHARE_N: tl.constexpr):
+    """The accumulator of one piece as rows and columns of D."""
+    ROW_RUNS: tl.constexpr = SHARE_M.held // SHARE_M.run
+    COLUMN_RUNS: tl.constexpr = SHARE_N.held // SHARE_N.run
+    spread = tl.reshape(acc, (ROW_RUNS, SHARE_M.run, COLUMN_RUNS, SHARE_N.run, SHARE_M.threads, SHARE_N.threads))
+    spread = tl.permute(spread, (0, 4, 1, 2, 5, 3))
+    return tl.reshape(spread, (SHARE_M.held * SHARE_M.threads, SHARE_N.held * SHARE_N.threads))
