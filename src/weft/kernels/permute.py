@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from weft.kernels.cost import PROCESSORS, REGISTERS, SECTOR, SHARED_MEMORY, WARPS, Access, tile_access
+from weft.kernels.cost import PROCESSORS, REGISTERS, SECTOR, SHARED_MEMORY, WARPS, WIDEST, Access, tile_access
 from weft.kernels.geometry import A, Axis, C, Cut, D, Side, by_stride, cuts_text, rest, side
 from weft.kernels.launch import MOST_PROGRAMS, TRITON_TYPES, KernelLaunch, wide, wide_index
 from weft.plan.schedule import Candidates, Scalar, Target
@@ -260,13 +260,16 @@ def blocks(permutation: Permutation, most_axes: int = 3) -> Iterator[tuple[Cut, 
     short = shared and elements * max(sizes) <= _SHORT
     for line_x in _LINES:
         for line_d in _LINES:
-            wants = line_x // sizes[0], line_d // sizes[1]
             for even in (False, True):
-                within = _block_within(permutation.modes, shared, *wants, even) if short else None
+                x, d = (
+                    _Want(line // size, even, max(WIDEST // size, 1))
+                    for line, size in zip((line_x, line_d), sizes, strict=True)
+                )
+                within = _block_within(permutation.modes, shared, x, d) if short else None
                 if within is not None and len(within) <= most_axes:
                     yield within
                 if within is None or elements & (elements - 1):
-                    yield _block(permutation.modes, *wants, even)
+                    yield _block(permutation.modes, x, d)
 
 
 def _shared(modes: Sequence[Mode]) -> tuple[Mode, ...]:
@@ -275,28 +278,42 @@ def _shared(modes: Sequence[Mode]) -> tuple[Mode, ...]:
     return tuple(x for x, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
-def _block_within(
-    modes: Sequence[Mode], shared: tuple[Mode, ...], want_x: int, want_d: int, even: bool
-) -> tuple[Cut, ...] | None:
+def _block_within(modes: Sequence[Mode], shared: tuple[Mode, ...], x: _Want, d: _Want) -> tuple[Cut, ...] | None:
     """A block of what is left of the modes when both sides begin with the same, and those as its last axis."""
     own = Cut(shared, _tile(shared, _LONG))
     others = [mode for mode in modes if mode not in shared]
-    cuts = _block(others, max(want_x // own.tile, 1), max(want_d // own.tile, 1), even, own.tile)
+    cuts = _block(others, x.of(own.tile), d.of(own.tile), own.tile)
     return (*cuts, own) if len(cuts) > 1 else None
 
 
-def _block(modes: Sequence[Mode], want_x: int, want_d: int, even: bool, deep: int = 1) -> tuple[Cut, ...]:
+class _Want(NamedTuple):
+    """How far a run should reach, in elements."""
+
+    length: int  # a power of two
+    even: bool  # over further modes where it would overhang those that it takes, or they end
+    unit: int  # within so many elements that one access takes
+
+    def of(self, tile: int) -> _Want:
+        """The same in elements so many times larger."""
+        return _Want(max(self.length // tile, 1), self.even, max(self.unit // tile, 1))
+
+    def met(self, extent: int) -> bool:
+        return extent >= self.length and not (self.even and self.ragged(extent))
+
+    def ragged(self, extent: int) -> bool:
+        return -(-extent // self.length) * self.length > _OVERHANG * extent or extent % self.unit != 0
+
+
+def _block(modes: Sequence[Mode], x: _Want, d: _Want, deep: int = 1) -> tuple[Cut, ...]:
     """An axis along D's run, one along the source's, and a third where both together are short.
 
-    `even`: runs go on over further modes where a tile would overhang the modes that it takes. `deep` is the number of
-    elements that each lane of the block stands for.
+    `deep` is the number of elements that each lane of the block stands for.
     """
     by_d, by_x = by_stride(modes, D), by_stride(modes, A)
-    along_d = _reach(by_d, want_d, by_x[:1] if by_d[:1] != by_x[:1] else (), even)
-    along_x = _reach(by_x, want_x, (), even, but=along_d)
-    if not along_x:
-        want_d = max(want_d, _LONG * want_d // 256)
-    cuts = [Cut(group, _tile(group, want)) for group, want in ((along_x, want_x), (along_d, want_d)) if group]
+    along_d = _reach(by_d, d, by_x[:1] if by_d[:1] != by_x[:1] else ())
+    along_x = _reach(by_x, x, (), but=along_d)
+    want_d = d.length if along_x else max(d.length, _LONG * d.length // 256)
+    cuts = [Cut(group, _tile(group, want)) for group, want in ((along_x, x.length), (along_d, want_d)) if group]
     room = _FULL // deep // math.prod(cut.tile for cut in cuts)
     others = tuple(mode for mode in by_d if mode not in along_d and mode not in along_x)
     if others and room > 1:
@@ -304,15 +321,12 @@ def _block(modes: Sequence[Mode], want_x: int, want_d: int, even: bool, deep: in
     return tuple(cuts)
 
 
-def _reach(
-    order: Sequence[Mode], want: int, stop: Sequence[Mode], even: bool, but: Sequence[Mode] = ()
-) -> tuple[Mode, ...]:
-    """The first modes of an order, as many as it takes to reach `want` elements; those in `but` count and are left."""
+def _reach(order: Sequence[Mode], want: _Want, stop: Sequence[Mode], but: Sequence[Mode] = ()) -> tuple[Mode, ...]:
+    """The first modes of an order, as many as are wanted; those in `but` count and are left to another axis."""
     taken: list[Mode] = []
     for mode in order:
         extent = math.prod(other.extent for other in taken)
-        enough = extent >= want and (not even or mode in but or -(-extent // want) * want <= _OVERHANG * extent)
-        if mode in stop or enough:
+        if mode in stop or want.met(extent) or (mode in but and extent >= want.length):
             break
         taken.append(mode)
     return tuple(mode for mode in taken if mode not in but)
