@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from weft.fn import trace
 from weft.plan import staged
@@ -97,3 +98,86 @@ def test_an_operand_between_words_is_brought_to_one() -> None:
     moved = replace(contraction, a=contraction.a._replace(alignment=2))
     assert "A as" not in str(choose(contraction, "triton", H200).best.schedule)
     assert "staged A as" in str(choose(moved, "triton", H200).best.schedule)
+
+
+def fused(contraction: Contraction, fn: object) -> Contraction:
+    """With one function on A, on B and on D."""
+    inner, outer = (trace(fn, (dtype,)) for dtype in (torch.float16, torch.float32))  # type: ignore[arg-type]
+    return replace(contraction, a_fn=inner, b_fn=inner, epilogue=outer)
+
+
+def integers(contraction: Contraction) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randint(-4, 5, layout.shape, generator=generator) for layout in (contraction.a, contraction.b))
+    return a.half(), b.half()
+
+
+def test_dear_functions_of_small_operands_are_applied_once() -> None:
+    """TCCG 32: each element of A and of B is used 6144 times, D is 128 times as large as both."""
+    extents = {"a": 24, "b": 16, "c": 16, "d": 24, "e": 16, "f": 16, "g": 24}
+    best = choose(fused(described("bged,cafg->fedcba", extents), F.elu), "triton", H200).best.schedule
+    assert isinstance(best, staged.StagedSchedule)
+    assert all(step is not None and step.description.fn is not None for step in best.steps)
+    assert best.product.description.a_fn is None
+    assert best.product.description.b_fn is None
+    assert best.product.description.epilogue is not None
+    assert best.product.best.schedule.family == "matrix"
+
+
+def test_an_epilogue_of_a_small_result_may_follow_the_library() -> None:
+    """TCCG 13: sums of 92352 products, and D is a 300th of either operand; TCCG 15, where D is as large as A."""
+    extents = {"a": 312, "b": 296, "c": 296, "d": 312}
+    for equation, worth in (("dca,cbd->ba", True), ("dca,bd->cba", False)):
+        contraction = fused(described(equation, extents), F.elu)
+        ranked = choose(contraction, "triton", H200).ranked
+        whole = [each for each in ranked if isinstance(each.schedule, staged.StagedSchedule)]
+        after = [each for each in whole if each.schedule.finish is not None]
+        assert after, equation
+        for each in after:
+            assert each.schedule.product.best.schedule.family == "library"
+            assert str(each.schedule).endswith("; epilogue on D")
+        assert (after[0].seconds < 1.2 * ranked[0].seconds) is worth, equation
+
+
+def test_the_epilogue_on_d_computes_what_a_fused_one_does() -> None:
+    contraction = fused(described("dac,bcd->ba", SMALL), torch.relu)
+    last = staged._finish(contraction)
+    assert last is not None
+    a_step, b_step = (staged._applied(contraction, operand) for operand in (0, 1))
+    assert a_step is not None
+    assert b_step is not None
+    rest = replace(staged._product(contraction, (a_step, b_step)), epilogue=None)
+    schedule = staged.StagedSchedule(
+        (choose(a_step.permutation, "triton", INTERPRETER), choose(b_step.permutation, "triton", INTERPRETER)),
+        choose(rest, "triton", INTERPRETER, without=("staged", "last")),
+        choose(last, "triton", INTERPRETER),
+    )
+    a, b = integers(contraction)
+    d = torch.full((SMALL["b"], SMALL["a"]), torch.nan)
+    staged.build(contraction, schedule, INTERPRETER)(a, b, None, d, -2.0, 0.0)
+    assert torch.equal(d, (torch.einsum("dac,bcd->ba", a.float().relu(), b.float().relu()) * -2).relu())
+
+
+def test_an_epilogue_is_not_left_for_later_where_d_rounds_or_more_is_fused() -> None:
+    contraction = fused(described("dac,bcd->ba", SMALL), torch.relu)
+    half = Layout.contiguous(contraction.d.shape, torch.float16)
+    assert staged._finish(replace(contraction, d=half)) is None
+    assert staged._finish(replace(contraction, c=contraction.d, c_fn=contraction.epilogue)) is None
+    assert staged._finish(replace(contraction, epilogue=None)) is None
+
+
+def test_an_operand_with_a_function_becomes_the_left_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staged, "LEAST_FLOPS", 1)
+    extents = {"m": 40, "n": 48, "k": 32}
+    contraction = replace(described("mk,nk->mn", extents), b_fn=trace(torch.relu, (torch.float16,)))
+    found = [s for s in staged.schedules(contraction, INTERPRETER).schedules if s.swapped]
+    assert found
+    a, b = integers(contraction)
+    for schedule in found[:2]:
+        assert "B by A" in str(schedule)
+        product = schedule.product.description
+        assert product.a_fn is not None
+        assert product.b_fn is None
+        d = torch.full((40, 48), torch.nan)
+        staged.build(contraction, schedule, INTERPRETER)(a, b, None, d, 1.0, 0.0)
+        assert torch.equal(d, a.float() @ b.float().relu().T), str(schedule)

@@ -32,7 +32,8 @@ def issue_slots(graph: fx.Graph) -> float:
             total += _PICKED if node in narrow else _of(node)
     (result,) = next(node for node in graph.nodes if node.op == "output").args
     results = result if isinstance(result, tuple) else (result,)
-    return total + sum(_FROM_SINGLE for node in results if node.meta["dtype"] in HALF_TYPES and node not in narrow)
+    held = [node for node in results if node.op != "placeholder" and node not in narrow]
+    return total + sum(_FROM_SINGLE for node in held if node.meta["dtype"] in HALF_TYPES)
 
 
 def _of(node: fx.Node) -> float:
