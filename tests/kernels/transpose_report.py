@@ -1,6 +1,6 @@
-"""Cross-compile the kernels of transposition in place and print what their code holds: run by `test_transpose_compile`.
+"""Cross-compile the kernels of transposition in place, and a permutation, and print what their code holds.
 
-A process of its own, because Triton compiles only where it was not told to interpret.
+Run by `test_transpose_compile` as a process of its own, because Triton compiles only where it was not told to interpret.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import sys
 
 import torch
 
-from weft.kernels import transpose, transpose_chunks, transpose_slide
+from weft.kernels import permute, transpose, transpose_chunks, transpose_slide
 from weft.kernels.inspect import compiled
 from weft.kernels.launch import KernelLaunch
 from weft.plan.schedule import Target
-from weft.spec import Layout
+from weft.spec import Layout, parse
+from weft.spec.permutation import Permutation, canonical_modes
 
 H200 = Target("cuda", 0, "NVIDIA H200", 90, 132, 232448)
 CHUNKS = 4800
@@ -25,6 +26,7 @@ PATTERNS = {
         "accesses": r"(?:ld|st)\.global",
         "of 16 bytes": r"(?:ld|st)\.global\S*\.(?:v4\.b32|v2\.b64)",
         "spills": r"\.local",
+        "turned in shared memory": r"st\.shared\S*\.v2\.b64",
     },
     "amdgcn": {
         "accesses": r"(?:global|buffer)_(?:load|store)",
@@ -63,6 +65,15 @@ def slides(size: int) -> dict[str, KernelLaunch]:
     return found
 
 
+def permuted() -> dict[str, KernelLaunch]:
+    """A matrix of complex128, by the block that is expected to be best."""
+    x, d = (Layout.contiguous(shape, torch.complex128) for shape in ((8192, 4096), (4096, 8192)))
+    modes = canonical_modes(parse("ab->ba"), x, None, d, {"a": 8192, "b": 4096})
+    permutation = Permutation(modes, x, None, d, x.dtype, text="ab->ba")
+    schedule, _ = permute.best(permutation, H200)
+    return {"permute complex128": permute.build(permutation, schedule, H200).launch}
+
+
 def described(launch: KernelLaunch, architecture: str) -> dict[str, int]:
     form = "amdgcn" if architecture.startswith("gfx") else "ptx"
     text = compiled(launch, architecture).asm[form]
@@ -73,7 +84,7 @@ def main() -> None:
     launches = {**chunks(4, 1000), **chunks(1, 4096), **chunks(8, 300), **chunks(4, 301)}
     for size, n in ((1, 4096), (2, 4096), (4, 1000), (8, 100), (16, 1000)):
         launches |= squares(size, n)
-    launches |= slides(4) | slides(1)
+    launches |= slides(4) | slides(1) | permuted()
     results = {f"{name} sm_90": described(launch, "sm_90") for name, launch in launches.items()}
     for architecture in ("sm_80", "gfx942"):
         for name in ("move 1000 of 4", "squares 1000 of 4"):

@@ -1,0 +1,97 @@
+"""Blocks of permutations: every one of them moves every element, and what they are made of."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+import weft
+from support import Backend
+from weft.kernels import permute
+from weft.kernels.geometry import A, D
+from weft.plan.schedule import Target
+from weft.spec import Layout, Mode, parse
+from weft.spec.permutation import Permutation, canonical_modes
+
+H200 = Target("cuda", 0, "NVIDIA H200", 90, 132, 232448)
+
+# One run on both sides, two runs, modes that both sides begin with, extents that no tile divides, ones that end within
+# a 16-byte access.
+CASES = [
+    ("ab->ba", (70, 130), torch.float32),
+    ("abc->bac", (17, 30, 4), torch.float32),
+    ("abc->bac", (17, 30, 3), torch.float16),
+    ("abcd->dcba", (9, 8, 10, 9), torch.float16),
+    ("abcd->cabd", (5, 12, 20, 8), torch.int8),
+    ("ab->ba", (33, 40), torch.complex128),
+    ("abcd->badc", (6, 8, 10, 12), torch.complex128),
+    ("abcde->edcba", (3, 5, 6, 7, 9), torch.float64),
+]
+
+
+def described(equation: str, shape: tuple[int, ...], dtype: torch.dtype) -> Permutation:
+    notation = parse(equation)
+    extents = dict(zip(notation.inputs[0], shape, strict=True))
+    x = Layout.contiguous(shape, dtype)
+    d = Layout.contiguous([extents[label] for label in notation.output], dtype)
+    return Permutation(canonical_modes(notation, x, None, d, extents), x, None, d, dtype, text=equation)
+
+
+def elements(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(-100, 100, shape, generator=generator).to(dtype)
+
+
+@pytest.mark.parametrize(("equation", "shape", "dtype"), CASES)
+def test_every_sampled_block_moves_every_element(
+    equation: str, shape: tuple[int, ...], dtype: torch.dtype, triton_backend: Backend
+) -> None:
+    x = elements(shape, dtype).to(triton_backend.device)
+    term, output = equation.split("->")
+    expected = x.permute([term.index(label) for label in output]).contiguous()
+    plan = weft.plan_permute(x, equation, backend="triton")
+    permutation, target = plan.permutation, plan._request.target
+    found = list(permute.schedules(permutation, target).schedules)
+    for schedule in random.Random(0).sample(found, min(len(found), 5)):
+        d = torch.zeros_like(expected)
+        permute.build(permutation, schedule, target)(x, None, d, 1, 0)
+        assert torch.equal(d, expected), schedule
+
+
+def test_what_both_sides_begin_with_is_an_axis_of_its_own() -> None:
+    for schedule in permute.schedules(described("ab->ba", (512, 512), torch.complex128), H200).schedules:
+        assert [mode.name for mode in schedule.cuts[-1].modes] == ["re·im"], schedule
+
+
+def test_tiles_take_16_bytes_on_both_sides_where_a_run_of_some_modes_can() -> None:
+    """81 elements of 2 bytes end within an access, 648 do not."""
+    permutation = described("abcdefgh->hgfedcba", (9, 8, 9, 8, 9, 9, 9, 9), torch.float16)
+    schedule, _ = permute.best(permutation, H200)
+    cut = permute.permute_cut(permutation, schedule)
+    for side, tensor in ((cut.r, A), (cut.w, D)):
+        assert max(min(axis.runs[tensor]) for axis in side.axes) >= 8, schedule
+
+
+def test_loads_run_along_the_source_and_stores_along_the_result() -> None:
+    permutation = described("abcd->dcba", (76, 76, 76, 76), torch.float32)
+    for schedule in permute.schedules(permutation, H200).schedules:
+        cut = permute.permute_cut(permutation, schedule)
+        assert cut.r.axes[-1].strides[A][0] == 1
+        assert cut.w.axes[-1].strides[D][0] == 1
+        placed = [axis for axis in cut.r.axes if axis.place >= 0]
+        assert cut.tile == tuple(placed[at].tile for at in cut.turn)
+
+
+def test_a_run_goes_on_where_a_tile_would_overhang_its_mode() -> None:
+    """Of 76 indices a tile of 64 takes 12 the second time."""
+    permutation = described("abcd->dcba", (76, 76, 76, 76), torch.float32)
+    names = {str(schedule) for schedule in permute.schedules(permutation, H200).schedules}
+    assert {"permute [d:64 a·b:128] warps=8", "permute [d·c:64 a·b:128] warps=8"} <= names
+
+
+def test_modes_of_extent_zero_are_cut_too() -> None:
+    found = permute.schedules(described("abc->cba", (4, 0, 3), torch.float32), H200).schedules
+    assert all(isinstance(mode, Mode) for schedule in found for cut in schedule.cuts for mode in cut.modes)
+    assert {permute.programs(described("abc->cba", (4, 0, 3), torch.float32), schedule) for schedule in found} == {0}
