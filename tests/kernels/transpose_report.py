@@ -1,6 +1,6 @@
 """Cross-compile the kernels of transposition in place, and a permutation, and print what their code holds.
 
-Run by `test_transpose_compile` as a process of its own, because Triton compiles only where it was not told to interpret.
+Run by `test_transpose_compile`: a process of its own, because Triton compiles only where it was not told to interpret.
 """
 
 from __future__ import annotations
