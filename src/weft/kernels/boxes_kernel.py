@@ -54,17 +54,93 @@ def load_box(
         return tl.reshape(box, (ROWS, COLUMNS))
 
 
+@triton.jit
+def load_operand(
+    boxes, batch_block, outer_block, k_block, BATCH: tl.constexpr, OUTER: tl.constexpr, K: tl.constexpr,
+    DIMENSIONS: tl.constexpr, ALONG_K: tl.constexpr,
+):  # fmt: skip
+    """One box of an operand, rows along its own side and columns along k."""
+    if ALONG_K:
+        return load_box(boxes, batch_block, outer_block, k_block, BATCH, OUTER, K, DIMENSIONS, OUTER.tile, K.tile)
+    else:
+        return load_box(boxes, batch_block, outer_block, k_block, BATCH, OUTER, K, DIMENSIONS, K.tile, OUTER.tile).T
+
+
+@triton.jit
+def multiply_part(
+    acc, x, b, pointers, beside_b, batch_block, n_block, k_block, CUT: tl.constexpr, PART: tl.constexpr,
+    B_FN: tl.constexpr, PRODUCT: tl.constexpr, ACCUMULATE: tl.constexpr, PRECISION: tl.constexpr,
+    BESIDE_B: tl.constexpr,
+):  # fmt: skip
+    """Add the product of a box of A, in the type it is multiplied in, and the box of B for one part of the block."""
+    BATCH: tl.constexpr = CUT.batch
+    N: tl.constexpr = PART.n
+    K: tl.constexpr = CUT.k
+    B_BOX: tl.constexpr = CUT.b_box
+    y = load_operand(b, batch_block, n_block, k_block, BATCH, N, K, B_BOX, CUT.b_along_k).T
+    if B_FN is not None:
+        at = (batch_block, n_block, k_block)
+        y = B_FN(y, *gathered_step(beside_b, pointers, at, BESIDE_B, K, PART, b_offsets, b_mask)).to(PRODUCT)
+        if not K.exact:
+            y = tl.where(side_mask(k_block, tl.arange(0, K.tile), K)[:, None], y, 0)
+    if CUT.widen:
+        y = y.to(ACCUMULATE)
+    # fp8 products of one step may be added with fewer digits, those of different steps may not.
+    return tl.dot(x, y, acc, input_precision=PRECISION, max_num_imprecise_acc=K.tile, out_dtype=ACCUMULATE)
+
+
+@triton.jit
+def leave_piece(
+    acc, c, d, parts, pointers, alpha, beta, task, batch_block, m_block, n_block, CUT: tl.constexpr,
+    PIECE: tl.constexpr, C_FN: tl.constexpr, EPILOGUE: tl.constexpr, RESULT: tl.constexpr, BESIDE: tl.constexpr,
+):  # fmt: skip
+    """Leave some columns as a share of a split sum, or finish them."""
+    if CUT.splits > 1:
+        tl.store(parts + part_offsets(task, CUT, PIECE.first, PIECE.n.tile), acc)
+    else:
+        store_block(
+            acc, c, d, pointers, alpha, beta, batch_block, m_block, n_block, PIECE, C_FN, EPILOGUE, None, RESULT, BESIDE
+        )  # fmt: skip
+
+
+@triton.jit
+def leave_part(
+    acc, c, d, parts, pointers, alpha, beta, task, batch_block, m_block, n_block, CUT: tl.constexpr,
+    PART: tl.constexpr, C_FN: tl.constexpr, EPILOGUE: tl.constexpr, RESULT: tl.constexpr, BESIDE: tl.constexpr,
+):  # fmt: skip
+    """The same of an accumulator, in two halves where it is wide: what those are staged in fits beside the boxes."""
+    FIRST: tl.constexpr = PART.pieces[0]
+    if len(PART.pieces) == 1:
+        leave_piece(
+            acc, c, d, parts, pointers, alpha, beta, task, batch_block, m_block, n_block, CUT, FIRST,
+            C_FN, EPILOGUE, RESULT, BESIDE,
+        )  # fmt: skip
+    else:
+        SECOND: tl.constexpr = PART.pieces[1]
+        HALVES: tl.constexpr = (CUT.m.tile, 2, FIRST.n.tile)
+        left, right = tl.split(tl.permute(tl.reshape(acc, HALVES), (0, 2, 1)))
+        leave_piece(
+            left, c, d, parts, pointers, alpha, beta, task, batch_block, m_block, n_block, CUT, FIRST,
+            C_FN, EPILOGUE, RESULT, BESIDE,
+        )  # fmt: skip
+        leave_piece(
+            right, c, d, parts, pointers, alpha, beta, task, batch_block, m_block, n_block, CUT, SECOND,
+            C_FN, EPILOGUE, RESULT, BESIDE,
+        )  # fmt: skip
+
+
 @triton.jit(do_not_specialize=["alpha", "beta"])
 def boxes_kernel(
     a,  # boxes of (M, K), or of (K, M)
-    b,  # boxes of (N, K), or of (K, N)
+    b,  # boxes of (N, K), or of (K, N), for the first part of N
+    b_rest,  # the same for the second; None where there is but one
     c,  # None where nothing is added, or the sum is split
     d,  # None where the sum is split
-    parts,  # None where it is not
+    parts,  # shares of split sums; None where they are whole
     alpha: tl.int64,  # bits, see `scalar`
     beta: tl.int64,
     pointers,  # of operands of functions and of further results; None where there are none
-    CUT: tl.constexpr,  # boxes.BoxesCut
+    CUT: tl.constexpr,  # boxes_cut.BoxesCut
     A_FN: tl.constexpr,
     B_FN: tl.constexpr,
     C_FN: tl.constexpr,
@@ -80,11 +156,13 @@ def boxes_kernel(
     N: tl.constexpr = CUT.n
     K: tl.constexpr = CUT.k
     A_BOX: tl.constexpr = CUT.a_box
-    B_BOX: tl.constexpr = CUT.b_box
     BESIDE_A: tl.constexpr = BESIDE.a
     BESIDE_B: tl.constexpr = BESIDE.b
-    TILE: tl.constexpr = (M.tile, N.tile)
-    depth = tl.arange(0, K.tile)
+    FIRST: tl.constexpr = CUT.parts[0]
+    SECOND: tl.constexpr = CUT.parts[-1]
+    TWO: tl.constexpr = len(CUT.parts) == 2
+    TILE: tl.constexpr = (M.tile, FIRST.n.tile)
+    TILE_REST: tl.constexpr = (M.tile, SECOND.n.tile)
     for task in tl.range(tl.program_id(0), CUT.blocks * CUT.splits, CUT.programs, flatten=CUT.flatten):
         # (1) Find the block of D, and the share of its sum.
         batch_block, m_block, n_block = locate(task % CUT.blocks, M.blocks, N.blocks, CUT.group)
@@ -93,48 +171,39 @@ def boxes_kernel(
         # (2) Multiply box by box; what a box reads past the end of a mode is zero.
         acc = tl.zeros(TILE, dtype=ACCUMULATE)
         beside_a = gathered(pointers, (batch_block, m_block, 0), BESIDE_A, CUT, a_offsets, a_mask)
-        beside_b = gathered(pointers, (batch_block, n_block, 0), BESIDE_B, CUT, b_offsets, b_mask)
+        beside_b = gathered(pointers, (batch_block, n_block, 0), BESIDE_B, FIRST, b_offsets, b_mask)
+        if TWO:
+            acc_rest = tl.zeros(TILE_REST, dtype=ACCUMULATE)
+            beside_rest = gathered(pointers, (batch_block, n_block, 0), BESIDE_B, SECOND, b_offsets, b_mask)
         for step in range(CUT.steps):
             k_block = first_step + step
-            if CUT.a_along_k:
-                x = load_box(a, batch_block, m_block, k_block, BATCH, M, K, A_BOX, M.tile, K.tile)
-            else:
-                x = load_box(a, batch_block, m_block, k_block, BATCH, M, K, A_BOX, K.tile, M.tile).T
-            if CUT.b_along_k:
-                y = load_box(b, batch_block, n_block, k_block, BATCH, N, K, B_BOX, N.tile, K.tile).T
-            else:
-                y = load_box(b, batch_block, n_block, k_block, BATCH, N, K, B_BOX, K.tile, N.tile)
+            x = load_operand(a, batch_block, m_block, k_block, BATCH, M, K, A_BOX, CUT.a_along_k)
 
             # (3) Apply the functions in the product type. What lies past the end of k must stay zero.
             if A_FN is not None:
                 at = (batch_block, m_block, k_block)
                 x = A_FN(x, *gathered_step(beside_a, pointers, at, BESIDE_A, K, CUT, a_offsets, a_mask)).to(PRODUCT)
                 if not K.exact:
-                    x = tl.where(side_mask(k_block, depth, K)[None, :], x, 0)
-            if B_FN is not None:
-                at = (batch_block, n_block, k_block)
-                y = B_FN(y, *gathered_step(beside_b, pointers, at, BESIDE_B, K, CUT, b_offsets, b_mask)).to(PRODUCT)
-                if not K.exact:
-                    y = tl.where(side_mask(k_block, depth, K)[:, None], y, 0)
+                    x = tl.where(side_mask(k_block, tl.arange(0, K.tile), K)[None, :], x, 0)
             if CUT.widen:
                 x = x.to(ACCUMULATE)
-                y = y.to(ACCUMULATE)
-            # fp8 products of one step may be added with fewer digits, those of different steps may not.
-            acc = tl.dot(x, y, acc, input_precision=PRECISION, max_num_imprecise_acc=K.tile, out_dtype=ACCUMULATE)
-
-        # (4) Leave the part or finish the block, in two halves: what those are staged in fits beside the boxes.
-        halves = tl.permute(tl.reshape(acc, (M.tile, 2, N.tile // 2)), (0, 2, 1))
-        left, right = tl.split(halves)
-        if CUT.splits > 1:
-            tl.store(parts + part_offsets(task, CUT, 0, N.tile // 2), left)
-            tl.store(parts + part_offsets(task, CUT, N.tile // 2, N.tile // 2), right)
-        else:
-            HALVES: tl.constexpr = CUT.halves
-            store_block(
-                left, c, d, pointers, alpha, beta, batch_block, m_block, 2 * n_block, HALVES,
-                C_FN, EPILOGUE, None, RESULT, BESIDE,
+            acc = multiply_part(
+                acc, x, b, pointers, beside_b, batch_block, n_block, k_block, CUT, FIRST,
+                B_FN, PRODUCT, ACCUMULATE, PRECISION, BESIDE_B,
             )  # fmt: skip
-            store_block(
-                right, c, d, pointers, alpha, beta, batch_block, m_block, 2 * n_block + 1, HALVES,
-                C_FN, EPILOGUE, None, RESULT, BESIDE,
+            if TWO:
+                acc_rest = multiply_part(
+                    acc_rest, x, b_rest, pointers, beside_rest, batch_block, n_block, k_block, CUT, SECOND,
+                    B_FN, PRODUCT, ACCUMULATE, PRECISION, BESIDE_B,
+                )  # fmt: skip
+
+        # (4) Leave the share, or finish the block.
+        leave_part(
+            acc, c, d, parts, pointers, alpha, beta, task, batch_block, m_block, n_block, CUT, FIRST,
+            C_FN, EPILOGUE, RESULT, BESIDE,
+        )  # fmt: skip
+        if TWO:
+            leave_part(
+                acc_rest, c, d, parts, pointers, alpha, beta, task, batch_block, m_block, n_block, CUT, SECOND,
+                C_FN, EPILOGUE, RESULT, BESIDE,
             )  # fmt: skip

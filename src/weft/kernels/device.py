@@ -12,7 +12,7 @@ ANY = tl.constexpr(-1)  # in the place of a tensor's number: the axes of all of 
 def axis_start(block, SIDE: tl.constexpr, I: tl.constexpr):
     """First index along axis `I` of the block that has number `block` on its side."""
     AXIS: tl.constexpr = SIDE.axes[I]
-    return (block // AXIS.pitch) % AXIS.blocks * AXIS.tile
+    return (block // AXIS.pitch) % AXIS.blocks * AXIS.step + AXIS.first
 
 
 @triton.jit

@@ -52,6 +52,8 @@ class Axis(NamedTuple):
     present: tuple[bool, ...]  # [A, B, C, D, *extras, any]: whether the tensor moves along this axis
     runs: tuple[Run, ...]  # [A, B, C, D, *extras]: of this axis alone
     stretches: tuple[int, ...]  # [A, B, C, D, *extras]: elements of a tile that lie together, aligned or not
+    step: int  # indices from one block to the next: the tile, or more where this is a part of the block
+    first: int  # index within the block that the tile starts at: 0, or where this part begins
 
 
 class Side(NamedTuple):
@@ -67,19 +69,28 @@ class Side(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The choice behind one axis: which modes, innermost first, and how many indices of them a block takes."""
+    """The choice behind one axis: which modes, innermost first, and how many indices of them a block takes.
+
+    A block may consist of several parts; then each of them is a cut, with a tile, a first index and the block's step.
+    """
 
     modes: tuple[Mode, ...]
     tile: int
     placed: bool = False  # a dimension of the stored tile even where the tile is one index
+    parts_step: int = 0  # indices from one block to the next where the tile is but a part of it, else 0
+    first: int = 0  # index within the block that the part starts at
 
     @property
     def extent(self) -> int:
         return math.prod(mode.extent for mode in self.modes)
 
     @property
+    def step(self) -> int:
+        return self.parts_step or self.tile
+
+    @property
     def blocks(self) -> int:
-        return -(-self.extent // self.tile)
+        return -(-self.extent // self.step)
 
     def __str__(self) -> str:
         return f"{'·'.join(mode.name for mode in self.modes)}:{self.tile}"
@@ -162,13 +173,15 @@ def _axis(cut: Cut, inner: int, pitch: int, place: int, tensors: int) -> Axis:
         blocks=max(cut.blocks, 1),
         pitch=pitch,
         place=place,
-        exact=cut.extent % cut.tile == 0,
+        exact=(cut.blocks - 1) * cut.step + cut.first + cut.tile <= cut.extent,
         extent=cut.extent,
         extents=tuple(mode.extent for mode in cut.modes),
         strides=tuple(tuple(mode.strides[tensor] for mode in cut.modes) for tensor in range(tensors)),
         present=(*(any(mode.strides[tensor] for mode in cut.modes) for tensor in range(tensors)), True),
         runs=tuple(_side_run([cut], tensor) for tensor in range(tensors)),
         stretches=tuple(max(1, min(cut.tile, _stretch(cut, tensor))) for tensor in range(tensors)),
+        step=cut.step,
+        first=cut.first,
     )
 
 
@@ -176,15 +189,16 @@ def _side_run(cuts: Sequence[Cut], tensor: int) -> Run:
     """The longest aligned run that the offsets of these cuts surely have, and the divisor of its starts."""
     last = cuts[-1] if cuts else Cut((), 1)
     stretch = _stretch(last, tensor)
-    # Largest power of two that divides both the tile and the stretch of memory before the first jump.
-    length = last.tile if stretch == last.extent else math.gcd(last.tile, stretch)
+    # Largest power of two that divides the tile, where it starts, and the stretch of memory before the first jump.
+    aligned = math.gcd(last.tile, last.step, last.first)
+    length = last.tile if stretch == last.extent else math.gcd(aligned, stretch)
     divisor, lies = MAX_DIVISOR, 1
     for cut in cuts:
         for mode in cut.modes:
             stride = mode.strides[tensor]
             within = cut is last and stride == lies and length > 1
             lies *= mode.extent if within else 1
-            divisor = math.gcd(divisor, length if within else stride)
+            divisor = math.gcd(divisor, math.gcd(length, aligned) if within else stride)
     if length == 1 and stretch > 1:
         return Run(1 << (min(last.tile, stretch).bit_length() - 1), 1)
     return Run(length, divisor)

@@ -305,15 +305,18 @@ def combine_kernel(
     RESULT: tl.constexpr,
     BESIDE: tl.constexpr,
 ):
-    """Add the parts of some rows of a block of D, first to last, and finish them."""
+    """Add the parts of some rows of a block of D, first to last, and finish them. Blocks that are no power of two wide
+    are taken in columns that are."""
     M: tl.constexpr = CUT.m
     N: tl.constexpr = CUT.n
-    STRIPS: tl.constexpr = M.tile // ROWS
+    COLUMNS: tl.constexpr = N.tile & -N.tile
+    ACROSS: tl.constexpr = N.tile // COLUMNS
+    STRIPS: tl.constexpr = M.tile // ROWS * ACROSS
     block = tl.program_id(0) // STRIPS
     if CUT.wide_index:
         block = block.to(tl.int64)
-    rows = tl.program_id(0) % STRIPS * ROWS + tl.arange(0, ROWS)
-    columns = tl.arange(0, N.tile)
+    rows = tl.program_id(0) % STRIPS // ACROSS * ROWS + tl.arange(0, ROWS)
+    columns = tl.program_id(0) % ACROSS * COLUMNS + tl.arange(0, COLUMNS)
     here = parts + block.to(tl.int64) * (M.tile * N.tile) + rows[:, None] * N.tile + columns[None, :]
     acc = tl.load(here)
     for _ in tl.range(1, CUT.splits, loop_unroll_factor=4):

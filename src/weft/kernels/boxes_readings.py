@@ -1,0 +1,73 @@
+"""How an operand lies in boxes: a run along its own side, a run of k, and single indices of everything else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from weft.kernels.geometry import A, D, by_stride
+from weft.kernels.launch import Box
+from weft.spec import Contraction, Layout, Mode, Role
+
+BOX_ALIGNMENT = 16  # bytes: of addresses and of every stride but the innermost
+MOST_DIMENSIONS = 5
+_ACROSS = 2  # bytes of an element that matrix instructions also read across k from shared memory
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How one operand is read: its dimensions, outermost first, each of modes that lie together (innermost first)."""
+
+    dimensions: tuple[tuple[Mode, ...], ...]
+    outer: tuple[Mode, ...]  # the dimension that a box spans a run of on the operand's own side
+    along_k: bool  # the innermost dimension is k
+
+
+def readings(contraction: Contraction, operand: int, k: Mode) -> Iterator[Reading]:
+    """Ways to read A or B in boxes that run along `k`."""
+    own = contraction.of_role(Role.M if operand == A else Role.N)
+    sums, batch = contraction.of_role(Role.K), contraction.of_role(Role.BATCH)
+    size = contraction.arithmetic.product.itemsize
+    for outer in _outer_runs(own, operand):
+        others = [mode for mode in own if mode not in outer]
+        groups = [outer, *_chains(others, operand), *((mode,) for mode in (*sums, *batch))]
+        groups.sort(key=lambda group: -group[0].strides[operand])
+        inner = groups[-1]
+        steps = [group[0].strides[operand] for group in groups]
+        if inner not in (outer, (k,)) or steps[-1] != 1 or len(groups) > MOST_DIMENSIONS:
+            continue
+        if any(step <= 0 or step * size % BOX_ALIGNMENT for step in steps[:-1]):
+            continue
+        if size != _ACROSS and inner == outer:
+            continue  # other matrix instructions read both operands along k from shared memory only
+        yield Reading(tuple(groups), outer, along_k=inner == (k,))
+
+
+def _outer_runs(own: Sequence[Mode], operand: int) -> list[tuple[Mode, ...]]:
+    """What a box may span on an operand's own side: modes that lie together, or D's innermost alone."""
+    runs = _chains(own, operand)
+    return list(dict.fromkeys([*runs, by_stride(own, D)[:1]]))
+
+
+def _chains(modes: Sequence[Mode], tensor: int) -> list[tuple[Mode, ...]]:
+    """Modes grouped as they lie together in a tensor, innermost first."""
+    found: list[list[Mode]] = []
+    for mode in by_stride(modes, tensor):
+        if found and mode.strides[tensor] == found[-1][-1].strides[tensor] * found[-1][-1].extent:
+            found[-1].append(mode)
+        else:
+            found.append([mode])
+    return [tuple(group) for group in found]
+
+
+def box(layout: Layout, operand: int, reading: Reading, runs: dict[tuple[Mode, ...], int]) -> Box:
+    """The operand as the box unit sees it."""
+    shape = tuple(extent(group) for group in reading.dimensions)
+    strides = tuple(group[0].strides[operand] for group in reading.dimensions)
+    block = tuple(runs.get(group, 1) for group in reading.dimensions)
+    return Box(Layout(shape, strides, layout.dtype, layout.alignment), block)
+
+
+def extent(group: Sequence[Mode]) -> int:
+    return math.prod(mode.extent for mode in group)

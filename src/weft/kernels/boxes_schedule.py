@@ -1,0 +1,156 @@
+"""Schedules of the family that reads boxes: tiles, the readings of both operands, and shares of long sums.
+
+Matrix instructions and boxes come in powers of two, extents do not. A tile may therefore be the sum of two powers of
+two along n, 320 = 256 + 64: its block has two accumulators, which share every box of A.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from weft.kernels.boxes_readings import Reading, extent, readings
+from weft.kernels.cost import PROCESSORS
+from weft.kernels.geometry import A, B, Cut
+from weft.plan.schedule import Candidates, Target
+from weft.spec import Contraction, Mode, Role
+
+NAME = "boxes"
+LEAST_SIDE = 16  # of m, n and k: a matrix instruction takes no less
+LEAST_STEPS = 4  # of a split sum: fewer are not worth a second kernel
+
+# Tiles (M, N, K), warps and stages, by bytes of an element.
+_TILES = {
+    1: (
+        (128, 256, 128, 8, 4), (256, 128, 128, 8, 4), (128, 256, 128, 8, 3), (128, 128, 128, 8, 4),
+        (128, 128, 128, 4, 4), (256, 64, 128, 8, 4), (64, 256, 128, 8, 4), (128, 64, 128, 4, 4), (64, 128, 128, 4, 4),
+        (256, 32, 128, 8, 4), (128, 32, 128, 4, 5), (64, 64, 128, 4, 4), (128, 128, 64, 4, 4),
+    ),
+    2: (
+        (128, 256, 64, 8, 4), (256, 128, 64, 8, 4), (128, 256, 64, 8, 3), (128, 128, 64, 8, 4), (128, 128, 64, 4, 4),
+        (128, 128, 64, 4, 3), (256, 64, 64, 8, 4), (64, 256, 64, 8, 4), (128, 64, 64, 4, 4), (64, 128, 64, 4, 4),
+        (256, 32, 64, 8, 4), (128, 32, 64, 4, 5), (64, 64, 64, 4, 4), (128, 256, 32, 8, 4), (256, 128, 32, 8, 4),
+        (128, 128, 32, 4, 4),
+    ),
+    4: (
+        (128, 256, 32, 8, 4), (256, 128, 32, 8, 4), (128, 256, 32, 8, 3), (128, 128, 32, 8, 4), (128, 128, 32, 4, 4),
+        (256, 64, 32, 8, 4), (64, 256, 32, 8, 4), (128, 64, 32, 4, 4), (64, 128, 32, 4, 4), (64, 64, 32, 4, 4),
+        (256, 32, 32, 8, 4), (128, 32, 32, 4, 4),
+    ),
+}  # fmt: skip
+# The same with two parts along n, K in bytes.
+_COMPOSITE_TILES = (
+    (128, 320, 128, 8, 3), (64, 320, 128, 4, 3), (64, 320, 64, 4, 3), (128, 192, 128, 8, 4), (128, 192, 128, 4, 3),
+    (128, 160, 128, 8, 4), (256, 160, 128, 8, 3), (128, 160, 128, 4, 3), (128, 80, 128, 4, 3), (256, 80, 128, 8, 3),
+    (128, 80, 128, 8, 4), (64, 80, 128, 4, 4),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class BoxesSchedule:
+    """How both operands are read, the mode of k that boxes run along, and the tile."""
+
+    a: Reading
+    b: Reading
+    k: Mode
+    tile: tuple[int, int, int]  # (M, N, K)
+    warps: int
+    stages: int
+    splits: int = 1
+    group: int = 8
+    workspace_bytes: int = 0
+    family: str = NAME
+
+    def __str__(self) -> str:
+        m, n, k = self.tile
+        names_m, names_n = ("·".join(mode.name for mode in reading.outer) for reading in (self.a, self.b))
+        across = "+".join(map(str, parts(n)))
+        split = f" splits={self.splits}" if self.splits > 1 else ""
+        return (
+            f"boxes {m}x{n}x{k} m[{names_m}:{m}] n[{names_n}:{across}] k[{self.k.name}:{k}]"
+            f" warps={self.warps} stages={self.stages}{split}"
+        )
+
+
+def parts(columns: int) -> tuple[int, ...]:
+    """The powers of two that a tile is the sum of, the widest first."""
+    return tuple(1 << bit for bit in reversed(range(columns.bit_length())) if columns >> bit & 1)
+
+
+def candidates(contraction: Contraction, target: Target) -> Candidates:
+    found: dict[BoxesSchedule, None] = {}
+    excluded: dict[str, None] = {}
+    size = contraction.arithmetic.product.itemsize
+    composite = [(m, n, depth // size, warps, stages) for m, n, depth, warps, stages in _COMPOSITE_TILES]
+    for k in contraction.of_role(Role.K):
+        readings_a, readings_b = (list(readings(contraction, operand, k)) for operand in (A, B))
+        for name, ways in (("A", readings_a), ("B", readings_b)):
+            if not ways:
+                excluded[f"{name} does not lie in boxes along {k.name}"] = None
+        for a in readings_a:
+            for b in readings_b:
+                for tile in (*_TILES[size], *composite):
+                    reason = _misfit(a, b, tile)
+                    if reason is not None:
+                        excluded[reason] = None
+                        continue
+                    found.update(dict.fromkeys(_schedules(contraction, a, b, k, tile, target)))
+    return Candidates(tuple(found), tuple(excluded))
+
+
+def side_cuts(reading: Reading, tile: int) -> list[Cut]:
+    """The operand's own side: every other dimension one index at a time, the run last."""
+    others = [
+        group for group in reading.dimensions if group != reading.outer and group[0].role is reading.outer[0].role
+    ]
+    return [*(Cut(group, 1) for group in others), Cut(reading.outer, tile, placed=True)]
+
+
+def _misfit(a: Reading, b: Reading, tile: Sequence[int]) -> str | None:
+    """Why a tile should not be used, in one sentence."""
+    widest = parts(tile[1])[0]
+    for name, group, length in (("m", a.outer, tile[0]), ("n", b.outer, widest)):
+        length_there = extent(group)
+        if length > LEAST_SIDE * 2 and length >= 2 * length_there:
+            return f"a tile of {length} along {name} is at least twice the {length_there} that lie together"
+    across = extent(b.outer)
+    if tile[1] != widest and _covered(across, tile[1]) >= _covered(across, widest):
+        return f"tiles of {tile[1]} along n cover no less than those of {widest} do for the {across} that lie together"
+    return None
+
+
+def _covered(length: int, tile: int) -> int:
+    """Indices that tiles take in where so many exist."""
+    return -(-length // tile) * tile
+
+
+def _schedules(
+    contraction: Contraction, a: Reading, b: Reading, k: Mode, tile: Sequence[int], target: Target
+) -> Iterator[BoxesSchedule]:
+    """A tile with whole sums, and with split ones where D alone cannot fill the device."""
+    tile_m, tile_n, tile_k, warps, stages = tile
+    steps = -(-k.extent // tile_k) * (contraction.k // k.extent)
+    stages = min(stages, max(2, steps))
+    whole = BoxesSchedule(a, b, k, (tile_m, tile_n, tile_k), warps, stages)
+    yield whole
+    processors = target.processors if target.processors > 1 else PROCESSORS
+    blocks = contraction.batch * _side_blocks(a, tile_m) * _side_blocks(b, tile_n)
+    if blocks >= processors:
+        return
+    size = tile_m * tile_n * contraction.arithmetic.accumulate.itemsize
+    for splits in _splits(steps, blocks, processors):
+        yield BoxesSchedule(a, b, k, whole.tile, warps, stages, splits, workspace_bytes=splits * blocks * size)
+
+
+def _splits(steps: int, blocks: int, processors: int) -> list[int]:
+    """Numbers of shares of a sum that about fill the device once, or twice; none of them is empty."""
+    found = set()
+    for fill in (1, 2):
+        share = max(LEAST_STEPS, -(-steps * blocks // (fill * processors)))
+        found.add(-(-steps // share))
+    return sorted(found - {1})
+
+
+def _side_blocks(reading: Reading, tile: int) -> int:
+    return math.prod(cut.blocks for cut in side_cuts(reading, tile))
