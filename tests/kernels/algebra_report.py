@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from weft.algebra import Algebra
 from weft.hypothetical import hypothetical
 from weft.kernels import algebra, boxes, matrix, vector
 from weft.kernels.inspect import compiled, instructions
@@ -43,7 +44,10 @@ def report(room: ModuleType, contraction: Contraction, architecture: str, split:
     found = []
     for kernel in getattr(launch, "kernels", (launch,)):
         text = compiled(kernel, architecture).asm["amdgcn" if architecture == "gfx942" else "ptx"]
-        counts = {name: len(re.findall(name, text)) for name in (r"add\.f32", r"max\.NaN\.f32", r"ld\.shared\.v4")}
+        counts = {
+            name: len(re.findall(name, text))
+            for name in (r"add\.f32", r"max\.NaN\.f32", r"ld\.shared\.v4", r"ex2\.approx")
+        }
         found.append({"schedule": str(best), **instructions(text), **counts})
     return found
 
@@ -63,6 +67,10 @@ def main() -> None:
     results["ragged sm_90"] = report(
         algebra, described("mk,nk->mn", {**square, "k": 4093}, algebra="max_plus"), "sm_90"
     )
+    case = {"a": 312, "b": 312, "c": 24, "d": 312}
+    results["pieces sm_90"] = report(algebra, described("adb,cd->cba", case, algebra="max_plus"), "sm_90")
+    logarithms_sum = Algebra(lambda x, y: y + x, torch.logaddexp, "lowest")
+    results["exponentials sm_90"] = report(algebra, described("mk,nk->mn", square, algebra=logarithms_sum), "sm_90")
     for name in ("max_plus", "log", "or_and"):
         for architecture in ("sm_90", "gfx942"):
             contraction = described("mk,k->m", {"m": 4096, "k": 4096}, algebra=name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -47,6 +48,22 @@ def test_threads_hold_squares_whatever_is_loaded(report: dict[str, list[dict[str
     for name, kernels in report.items():
         if name.startswith("max_plus") and not name.endswith("gfx942"):
             assert kernels[0][r"ld\.shared\.v4"] <= 48, name
+
+
+def test_sides_in_pieces_compute_no_more_than_they_hold(report: dict[str, list[dict[str, Any]]]) -> None:
+    """24 columns in pieces: a thread's products are those of its elements, loads of A and stores stay wide."""
+    (kernel,) = report["pieces sm_90"]
+    tile = re.match(r"algebra (\d+)x24x(\d+)", kernel["schedule"])
+    assert tile, kernel["schedule"]
+    assert kernel[ADD] == kernel[MAX] == int(tile[1]) * 24 * int(tile[2]) // 128
+    assert kernel["cp.async.16"] >= 4 * (kernel["cp.async"] - kernel["cp.async.16"]) >= 0  # of B, 2 elements a thread
+    assert kernel["st.global"] == kernel["st.global.16"] > 0
+
+
+def test_sums_of_exponentials_take_one_for_each_product(report: dict[str, list[dict[str, Any]]]) -> None:
+    """And one more for each element of D in each step of 8."""
+    (kernel,) = report["exponentials sm_90"]
+    assert kernel[MAX] * 9 == kernel[r"ex2\.approx"] * 8
 
 
 def test_split_reductions_are_combined_by_the_algebra(report: dict[str, list[dict[str, Any]]]) -> None:
