@@ -68,3 +68,19 @@ def test_both_parts_are_stored_where_they_are(equation: str, columns: int, split
     d = torch.full(expected.shape, float("nan"))
     boxes.build(contraction, schedule, INTERPRETER)(a, b, None, d, 2.0, 0.0)
     assert torch.equal(d.double(), 2 * expected)
+
+
+@pytest.mark.parametrize("equation", ["ad,cbd->cba", "ad,cbd->acb", "da,zdb->zab"])
+def test_operands_may_be_exchanged(equation: str) -> None:
+    """Where m is what no power of two covers, A gives the columns of blocks."""
+    extents = {"z": 2, "a": 72, "b": 136, "c": 2, "d": 72}
+    contraction = described(equation, extents)
+    found = [s for s in boxes.schedules(contraction, INTERPRETER).schedules if s.exchanged]
+    assert found
+    assert all(len(parts(schedule.tile[1])) == 2 for schedule in found)
+    a, b = (integers(*(extents[label] for label in term)) for term in equation.split("->")[0].split(","))
+    expected = torch.einsum(equation, a.double(), b.double())
+    for schedule in found[::5]:
+        d = torch.full(expected.shape, float("nan"))
+        boxes.build(contraction, schedule, INTERPRETER)(a, b, None, d, 1.0, 0.0)
+        assert torch.equal(d.double(), expected), str(schedule)

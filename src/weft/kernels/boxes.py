@@ -12,6 +12,7 @@ from torch import Tensor
 
 from weft.kernels.boxes_cost import predict
 from weft.kernels.boxes_cut import boxes_cut
+from weft.kernels.boxes_exchange import exchanged, multiplied
 from weft.kernels.boxes_readings import BOX_ALIGNMENT, box
 from weft.kernels.boxes_schedule import LEAST_SIDE, NAME, BoxesSchedule, candidates, parts
 from weft.kernels.geometry import A, B
@@ -57,13 +58,16 @@ def supports(contraction: Contraction, target: Target) -> str | None:
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:
-    return candidates(contraction, target)
+    straight = candidates(contraction, target)
+    other = candidates(exchanged(contraction), target, exchanged=True)
+    return Candidates((*straight.schedules, *other.schedules), straight.excluded)
 
 
 def build(contraction: Contraction, schedule: BoxesSchedule, target: Target) -> Launch | ExtendedLaunch:
     from weft.kernels.boxes_kernel import boxes_kernel
     from weft.kernels.matrix_kernel import combine_kernel
 
+    contraction = multiplied(contraction, schedule)
     cut = boxes_cut(contraction, schedule, target)
     constants = contraction_constants(contraction, cut)
     tile_m, tile_n, tile_k = schedule.tile
@@ -79,7 +83,7 @@ def build(contraction: Contraction, schedule: BoxesSchedule, target: Target) -> 
             boxes_kernel, (*boxes, c, d, None), constants, real, target, cut.programs, schedule.warps, schedule.stages,
             pointers,
         )  # fmt: skip
-        return BoxesLaunch(boxes, multiply)
+        return BoxesLaunch(boxes, schedule.exchanged, multiply)
     shares = Layout.contiguous((cut.blocks * cut.splits, *schedule.tile[:2]), contraction.arithmetic.accumulate)
     multiply = KernelLaunch(
         boxes_kernel, (*boxes, None, None, shares), constants, real, target, cut.programs, schedule.warps,
@@ -88,7 +92,7 @@ def build(contraction: Contraction, schedule: BoxesSchedule, target: Target) -> 
     finishing = finishing_constants(contraction, cut, STRIP)
     strips = cut.blocks * (tile_m // STRIP) * (tile_n // parts(tile_n)[-1])
     combine = KernelLaunch(combine_kernel, (shares, c, d), finishing, real, target, strips, 4, 1, pointers)
-    return BoxesLaunch(boxes, multiply, combine, shares)
+    return BoxesLaunch(boxes, schedule.exchanged, multiply, combine, shares)
 
 
 class BoxesLaunch:
@@ -96,19 +100,23 @@ class BoxesLaunch:
 
     def __init__(
         self,
-        boxes: tuple[Box, Box, Box | None],  # of A, of B, and of B's second part
+        boxes: tuple[Box, Box, Box | None],  # of rows, of columns, and of a second part of those
+        exchanged: bool,  # rows are B's and columns A's
         multiply: KernelLaunch,
         combine: KernelLaunch | None = None,
         shares: Layout | None = None,
     ) -> None:
         self.kernels: tuple[KernelLaunch, ...] = (multiply, combine) if combine is not None else (multiply,)
         self._boxes = boxes
+        self._exchanged = exchanged
         self._shares = shares
 
     def __call__(
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, *extras: Extras
     ) -> None:
         box_a, box_b, box_rest = self._boxes
+        if self._exchanged:
+            a, b = b, a
         x, y = box_a.descriptor(a), box_b.descriptor(b)
         z = box_rest.descriptor(b) if box_rest is not None else None
         if self._shares is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from weft.kernels.boxes_cut import boxes_cut
+from weft.kernels.boxes_exchange import multiplied
 from weft.kernels.boxes_readings import extent
 from weft.kernels.boxes_schedule import BoxesSchedule
 from weft.kernels.cost import (
@@ -35,6 +36,7 @@ _RATE = {1: 28.0e14, 2: 14.0e14, 4: 7.6e14}
 
 def predict(contraction: Contraction, schedule: BoxesSchedule, target: Target) -> float:
     """Seconds at the rate of the tensor cores in whole waves, of L2 for all boxes and of memory for all bytes."""
+    contraction = multiplied(contraction, schedule)
     cut = boxes_cut(contraction, schedule, target)
     processors = target.processors if target.processors > 1 else PROCESSORS
     tile_m, tile_n, tile_k = schedule.tile

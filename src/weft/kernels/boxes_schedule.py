@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 
 from weft.kernels.boxes_readings import Reading, extent, readings
 from weft.kernels.cost import PROCESSORS
@@ -43,7 +44,7 @@ _TILES = {
 _COMPOSITE_TILES = (
     (128, 320, 128, 8, 3), (64, 320, 128, 4, 3), (64, 320, 64, 4, 3), (128, 192, 128, 8, 4), (128, 192, 128, 4, 3),
     (128, 160, 128, 8, 4), (256, 160, 128, 8, 3), (128, 160, 128, 4, 3), (128, 80, 128, 4, 3), (256, 80, 128, 8, 3),
-    (128, 80, 128, 8, 4), (64, 80, 128, 4, 4),
+    (128, 80, 64, 4, 4), (128, 80, 128, 8, 4), (64, 80, 128, 4, 4),
 )  # fmt: skip
 
 
@@ -59,6 +60,7 @@ class BoxesSchedule:
     stages: int
     splits: int = 1
     group: int = 8
+    exchanged: bool = False  # B gives the rows of blocks and A the columns: `a` is the reading of B
     workspace_bytes: int = 0
     family: str = NAME
 
@@ -69,7 +71,7 @@ class BoxesSchedule:
         split = f" splits={self.splits}" if self.splits > 1 else ""
         return (
             f"boxes {m}x{n}x{k} m[{names_m}:{m}] n[{names_n}:{across}] k[{self.k.name}:{k}]"
-            f" warps={self.warps} stages={self.stages}{split}"
+            f" warps={self.warps} stages={self.stages}{split}{' exchanged' if self.exchanged else ''}"
         )
 
 
@@ -78,24 +80,26 @@ def parts(columns: int) -> tuple[int, ...]:
     return tuple(1 << bit for bit in reversed(range(columns.bit_length())) if columns >> bit & 1)
 
 
-def candidates(contraction: Contraction, target: Target) -> Candidates:
+def candidates(contraction: Contraction, target: Target, exchanged: bool = False) -> Candidates:
+    """Schedules, and why there are no others; `exchanged` tells that the operands already are, and then only what
+    consists of two parts is of use: whole tiles there are for both sides."""
     found: dict[BoxesSchedule, None] = {}
     excluded: dict[str, None] = {}
     size = contraction.arithmetic.product.itemsize
-    composite = [(m, n, depth // size, warps, stages) for m, n, depth, warps, stages in _COMPOSITE_TILES]
+    composite = tuple((m, n, depth // size, warps, stages) for m, n, depth, warps, stages in _COMPOSITE_TILES)
+    tiles = composite if exchanged else (*_TILES[size], *composite)
     for k in contraction.of_role(Role.K):
         readings_a, readings_b = (list(readings(contraction, operand, k)) for operand in (A, B))
         for name, ways in (("A", readings_a), ("B", readings_b)):
             if not ways:
                 excluded[f"{name} does not lie in boxes along {k.name}"] = None
-        for a in readings_a:
-            for b in readings_b:
-                for tile in (*_TILES[size], *composite):
-                    reason = _misfit(a, b, tile)
-                    if reason is not None:
-                        excluded[reason] = None
-                        continue
-                    found.update(dict.fromkeys(_schedules(contraction, a, b, k, tile, target)))
+        for a, b, tile in product(readings_a, readings_b, tiles):
+            reason = _misfit(a, b, tile)
+            if reason is not None:
+                excluded[reason] = None
+                continue
+            fitting = _schedules(contraction, a, b, k, tile, target)
+            found.update(dict.fromkeys(replace(schedule, exchanged=exchanged) for schedule in fitting))
     return Candidates(tuple(found), tuple(excluded))
 
 
