@@ -60,6 +60,11 @@ class Pointwise(ABC):
         return 2.0 * self.flops + 20.0 * self.elementary
 
     @property
+    def at_zero(self) -> float | None:
+        """The value at zero; None where it takes more than an element to know it."""
+        return None
+
+    @property
     @abstractmethod
     def source(self) -> str:
         """Text of one `@triton.jit` function of the inputs in order. Needs no Triton."""
@@ -119,6 +124,13 @@ class RecordedFunction(Pointwise):
     @cached_property
     def slots(self) -> float:
         return super().slots if self._is_complex else issue_slots(self._primitive)
+
+    @cached_property
+    def at_zero(self) -> float | None:
+        if len(self.dtypes) > 1 or self._is_complex or isinstance(self.result, tuple):
+            return None
+        result = self(torch.zeros(1, dtype=self.dtypes[0], device="cpu"))
+        return float(result) if isinstance(result, torch.Tensor) else None
 
     @cached_property
     def _calls(self) -> tuple[str, ...]:

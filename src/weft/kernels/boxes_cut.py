@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from weft.fn.padding import padding_adds_nothing
 from weft.kernels.boxes_readings import Reading
 from weft.kernels.boxes_schedule import BoxesSchedule, parts, side_cuts
 from weft.kernels.cost import PROCESSORS, REGISTERS, SHARED_MEMORY
@@ -65,6 +66,7 @@ class BoxesCut(NamedTuple):
     group: int
     flatten: bool  # whether loads run ahead from task to task
     widen: bool  # products are made in the accumulator's type
+    masked: bool  # functions make of the zeros past the end of k what must be masked
     wide: tuple[bool, ...]
     wide_index: bool
 
@@ -100,6 +102,7 @@ def boxes_cut(contraction: Contraction, schedule: BoxesSchedule, target: Target)
         group=schedule.group,
         flatten=target.kind != "interpreter",
         widen=widened(contraction, target),
+        masked=not k_side.exact and not padding_adds_nothing(contraction.a_fn, contraction.b_fn),
         wide=offsets,
         wide_index=wide_index((*m, *n, *k)),
     )

@@ -81,7 +81,7 @@ def multiply_part(
     if B_FN is not None:
         at = (batch_block, n_block, k_block)
         y = B_FN(y, *gathered_step(beside_b, pointers, at, BESIDE_B, K, PART, b_offsets, b_mask)).to(PRODUCT)
-        if not K.exact:
+        if CUT.masked:
             y = tl.where(side_mask(k_block, tl.arange(0, K.tile), K)[:, None], y, 0)
     if CUT.widen:
         y = y.to(ACCUMULATE)
@@ -183,7 +183,7 @@ def boxes_kernel(
             if A_FN is not None:
                 at = (batch_block, m_block, k_block)
                 x = A_FN(x, *gathered_step(beside_a, pointers, at, BESIDE_A, K, CUT, a_offsets, a_mask)).to(PRODUCT)
-                if not K.exact:
+                if CUT.masked:
                     x = tl.where(side_mask(k_block, tl.arange(0, K.tile), K)[None, :], x, 0)
             if CUT.widen:
                 x = x.to(ACCUMULATE)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from weft.fn.padding import padding_adds_nothing
 from weft.kernels.cost import Work, combine_seconds, direct_seconds, function_seconds, tile_access
 from weft.kernels.geometry import (
     TENSORS,
@@ -68,6 +69,7 @@ class MatrixCut(NamedTuple):
     splits: int  # programs that share the sum of each block
     steps: int  # along k, in each of them
     widen: bool  # products are made in the accumulator's type
+    masked: bool  # functions make of the zeros past the end of k what must be masked
     apart: bool  # the product of each step is added by a rounded sum
     turned: tuple[bool, bool]  # A and B are turned in registers, see `_turned`
     wide: tuple[bool, ...]  # offsets need 64 bits, per tensor
@@ -296,6 +298,7 @@ def matrix_cut(contraction: Contraction, schedule: MatrixSchedule, target: Targe
         splits=schedule.splits,
         steps=-(-k.blocks // schedule.splits),
         widen=widened(contraction, target),
+        masked=not k.exact and not padding_adds_nothing(contraction.a_fn, contraction.b_fn),
         apart=schedule.apart,
         turned=_turned(contraction),
         wide=wide(contraction.modes, tensors),

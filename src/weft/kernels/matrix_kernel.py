@@ -221,12 +221,12 @@ def matrix_kernel(
         if A_FN is not None:
             place_a = (batch_block, m_block, k_block)
             x = A_FN(x, *gathered_step(beside_a, pointers, place_a, BESIDE_A, K, CUT, a_offsets, a_mask)).to(PRODUCT)
-            if not K.exact:
+            if CUT.masked:
                 x = tl.where(a_inside[None, :], x, 0)
         if B_FN is not None:
             place_b = (batch_block, n_block, k_block)
             y = B_FN(y, *gathered_step(beside_b, pointers, place_b, BESIDE_B, K, CUT, b_offsets, b_mask)).to(PRODUCT)
-            if not K.exact:
+            if CUT.masked:
                 y = tl.where(b_inside[:, None], y, 0)
         if CUT.turned[0]:
             x = tf32_digits(x)

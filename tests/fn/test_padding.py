@@ -1,0 +1,39 @@
+"""Which functions leave the zeros past the end of a sum harmless."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from weft.fn import Pointwise, trace
+from weft.fn.padding import padding_adds_nothing
+
+
+def traced(fn: Callable[..., Any] | None) -> Pointwise | None:
+    return trace(fn, (torch.float16,)) if fn is not None else None
+
+
+@pytest.mark.parametrize(("a_fn", "b_fn", "harmless"), [
+    (None, None, True),
+    (F.elu, F.gelu, True),
+    (torch.exp, None, True),  # one times zero
+    (torch.exp, torch.relu, True),
+    (None, lambda x: x + 1, True),
+    (torch.exp, torch.exp, False),
+    (torch.reciprocal, None, False),  # infinity times zero
+    (torch.log, torch.relu, False),
+    (lambda x: x / x, None, False),  # NaN
+])  # fmt: skip
+def test_zeros_past_the_end(a_fn: Any, b_fn: Any, harmless: bool) -> None:
+    assert padding_adds_nothing(traced(a_fn), traced(b_fn)) is harmless
+    assert padding_adds_nothing(traced(b_fn), traced(a_fn)) is harmless
+
+
+def test_a_function_of_operands_is_not_known_at_zero() -> None:
+    scaled = trace(lambda x, s: x * s, (torch.float16,) * 2, names=("s",))
+    assert scaled.at_zero is None
+    assert not padding_adds_nothing(scaled, None)
