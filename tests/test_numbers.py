@@ -12,6 +12,7 @@ import torch
 import weft
 from weft.plan.planner import families
 from weft.plan.schedule import Target
+from weft.spec.arithmetic import PRECISIONS
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "numbers.md").read_text()
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -40,7 +41,7 @@ def options(row: dict[str, str]) -> dict[str, Any]:
         found["out_dtype"] = torch.int32 if "int" in row["operands"] else torch.float32
     if row["option"]:
         name, value = row["option"].split("=")
-        found[name] = value if value.startswith("tf32") else named(value)
+        found[name] = value if value in PRECISIONS else named(value)
     return found
 
 

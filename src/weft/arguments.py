@@ -34,7 +34,7 @@ def read_dtype(name: str) -> torch.dtype:
 
 def read_precision(name: str | None) -> str | torch.dtype | None:
     """A way to make products by name, or the type to make them in."""
-    return name if name in (None, "ieee", "tf32", "tf32x3") else read_dtype(name)
+    return name if name in (None, "ieee", "tf32", "tf32x3", "3m") else read_dtype(name)
 
 
 def read_function(name: str | None) -> Callable[..., Any] | None:

@@ -20,8 +20,9 @@ from weft.kernels.geometry import A, B, C, Cut, D, cuts_text
 from weft.kernels.launch import MOST_PROGRAMS, TRITON_TYPES, wide
 from weft.kernels.matrix import MatrixCut, MatrixSchedule, _cuts, _depth_cuts, matrix_cut
 from weft.kernels.pairs import ComplexKernelLaunch, element_type, kind_of, seen_as
+from weft.plan.complex_views import real_arithmetic
 from weft.plan.schedule import Candidates, Launch, Scalar, Target
-from weft.spec import Arithmetic, Contraction, Role, Strides
+from weft.spec import Contraction, Role, Strides
 from weft.spec.arithmetic import REAL_OF, dtype_name
 
 NAME = "direct"
@@ -133,7 +134,7 @@ def predict(contraction: Contraction, schedule: DirectSchedule, target: Target) 
         stage_bytes=element * schedule.tiles.stages * (tile_m + tile_n) * tile_k if matrix else 0,
         matrix=matrix,
     )
-    real = replace(contraction, arithmetic=_real(contraction.arithmetic))
+    real = replace(contraction, arithmetic=real_arithmetic(contraction.arithmetic))
     return LAUNCH - coefficients(target).launch + direct_seconds(real, target, work)
 
 
@@ -142,7 +143,7 @@ def build(contraction: Contraction, schedule: DirectSchedule, target: Target) ->
 
     layouts = (contraction.a, contraction.b, contraction.c, contraction.d)
     cut = direct_cut(contraction, schedule, target)
-    arithmetic = _real(contraction.arithmetic)
+    arithmetic = real_arithmetic(contraction.arithmetic)
     constants = {
         "CUT": cut,
         "KINDS": tuple(kind_of(layout) for layout in layouts),
@@ -181,10 +182,10 @@ def direct_cut(contraction: Contraction, schedule: DirectSchedule, target: Targe
 
 
 def _shapes(contraction: Contraction) -> Iterator[TileShape]:
-    arithmetic = contraction.arithmetic
+    arithmetic = real_arithmetic(contraction.arithmetic)
     if contraction.k <= LONGEST and arithmetic.precision == "ieee":
         yield from _LANES
-    yield from _MATRIX[REAL_OF[arithmetic.accumulate].itemsize]
+    yield from _MATRIX[arithmetic.accumulate.itemsize]
 
 
 def _misfit(contraction: Contraction, shape: TileShape) -> str | None:
@@ -207,7 +208,3 @@ def _tilings(contraction: Contraction, shape: TileShape) -> Iterator[MatrixSched
 def _single(k: tuple[Cut, ...]) -> tuple[Cut, ...]:
     """k as one axis: both operands take its indices in one order."""
     return k if len(k) == 1 else (Cut(tuple(mode for cut in k[::-1] for mode in cut.modes), k[0].tile * k[1].tile),)
-
-
-def _real(arithmetic: Arithmetic) -> Arithmetic:
-    return Arithmetic(REAL_OF[arithmetic.product], REAL_OF[arithmetic.accumulate], arithmetic.precision)

@@ -10,9 +10,15 @@ and then D, seen as real, is a plain real contraction of the other operand Y, se
 Y nor D is split into parts, and every real family applies, at the real rate: boxes, the library, split sums.
 Conjugation changes signs in the expansion, a complex alpha is multiplied into it.
 
-This is the four-product form. Three products would do, (x_re + x_im)(y_re + y_im) for one of them, in three quarters of
-the time; but then the smaller of D's two parts has the rounding errors of the larger, which nobody asked for, and both
-operands must be split. So no three-product form is made here.
+This is the four-product form: each part of D is a sum of products of parts, and as exact as sums of their size are.
+With precision "3m" three products may do,
+
+    p = A_re B_re,   q = A_im B_im,   s = (A_re + A_im) (B_re + B_im),   D = (p - q) + i (s - p - q)
+
+Both operands are written as three real matrices each, one batched product multiplies them, and D is put together from
+the three results. That is three quarters of the arithmetic, and its error keeps the same bound by moduli as before
+(N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, section 23.2.4); but an imaginary part that
+is small beside its real part has the rounding errors of the larger one. So it is never the default.
 
 Where D is small beside the operands, they stay as they lie: all four products of their parts are kept, and added when D
 is written from there.
@@ -181,7 +187,7 @@ def ways(contraction: Contraction) -> Iterator[Way]:
             for x in (A, B):
                 for way in _real_ways(contraction, x, order, finished):
                     made[way] = None
-            if contraction.arithmetic.precision == "ieee":
+            if _whole(contraction):
                 made.update(dict.fromkeys(_library_ways(contraction, order, finished)))
     yield from made
 
@@ -218,7 +224,7 @@ def _folded_ways(contraction: Contraction) -> Iterator[Way]:
 def _three_ways(contraction: Contraction, order: Sequence[Mode]) -> Iterator[Way]:
     """Both operands in three real parts, three real products in a batch, and D put together from them."""
     both = all(values(contraction, operand).is_complex for operand in (A, B))
-    if not both or contraction.arithmetic.precision != "ieee" or 0 in (mode.extent for mode in contraction.modes):
+    if not both or contraction.arithmetic.precision != "3m" or 0 in (mode.extent for mode in contraction.modes):
         return
     for a_along in (True, False):
         for b_along in (True, False):
@@ -230,7 +236,7 @@ def _three_ways(contraction: Contraction, order: Sequence[Mode]) -> Iterator[Way
 def _library_ways(contraction: Contraction, order: Sequence[Mode], finished: bool) -> Iterator[Way]:
     for a in _views(contraction, A, order):
         for b in _views(contraction, B, order):
-            if not finished and a.task is None and b.task is None:
+            if not finished and a.task is None and b.task is None and contraction.arithmetic.precision == "ieee":
                 continue  # that is a plan of the library's own
             result = result_matrix(contraction, (a, b)) if finished else None
             without = (*_OTHERS, "boxes", "matrix", "vector")
@@ -246,9 +252,14 @@ def _way(
 def _views(contraction: Contraction, operand: int, order: Sequence[Mode], along_only: bool = False) -> list[Seen]:
     """An operand as it lies, unless a function is to be applied, and staged."""
     found = [as_it_lies(contraction, operand), staged(contraction, operand, order, along_k=True)]
-    if not along_only and contraction.arithmetic.precision == "ieee":
+    if not along_only and _whole(contraction):
         found.append(staged(contraction, operand, order, along_k=False))
     return [view for view in found if view is not None]
+
+
+def _whole(contraction: Contraction) -> bool:
+    """Whether products are made of all digits."""
+    return contraction.arithmetic.precision in ("ieee", "3m")
 
 
 def _orders(contraction: Contraction) -> list[tuple[Mode, ...]]:

@@ -170,9 +170,11 @@ def product_of(contraction: Contraction, pair: Sequence[Seen], result: Seen | No
         replace(mode, strides=Strides(x, y, 0 if result else mode.strides.c, to))
         for mode, x, y, to in zip(contraction.modes, a.strides, b.strides, _d_strides(contraction, result), strict=True)
     ]
+    arithmetic = contraction.arithmetic
     return canonical(
         replace(
             contraction, modes=tuple(modes), a=a.layout, b=b.layout,
+            arithmetic=Arithmetic(arithmetic.product, arithmetic.accumulate, of_one_product(arithmetic)),
             c=None if result else contraction.c, d=result.layout if result else contraction.d,
             a_fn=a.fn, b_fn=b.fn, c_fn=None, epilogue=None, conjugate_a=a.conjugate, conjugate_b=b.conjugate,
         )
@@ -207,10 +209,20 @@ def real_product(contraction: Contraction, pair: Sequence[Seen], result: Seen | 
         replace(
             contraction, modes=tuple(modes), a=_as_real(a.layout), b=_as_real(b.layout),
             c=_as_real(c) if c is not None else None, d=_as_real(d),
-            arithmetic=Arithmetic(REAL_OF[arithmetic.product], REAL_OF[arithmetic.accumulate], arithmetic.precision),
+            arithmetic=real_arithmetic(arithmetic),
             a_fn=a.fn, b_fn=b.fn, c_fn=None, epilogue=None, conjugate_a=False, conjugate_b=False,
         )
     )  # fmt: skip
+
+
+def of_one_product(arithmetic: Arithmetic) -> str:
+    """The precision of each product once it is settled how many there are."""
+    return "ieee" if arithmetic.precision == "3m" else arithmetic.precision
+
+
+def real_arithmetic(arithmetic: Arithmetic) -> Arithmetic:
+    """That of the real products that complex ones are made of."""
+    return Arithmetic(REAL_OF[arithmetic.product], REAL_OF[arithmetic.accumulate], of_one_product(arithmetic))
 
 
 def by_stride(modes: Sequence[Mode], tensor: int) -> tuple[Mode, ...]:

@@ -10,7 +10,7 @@ import torch
 from weft.errors import DTypeError, UnsupportedError
 from weft.spec.contraction import Arithmetic
 
-PRECISIONS = ("ieee", "tf32", "tf32x3")
+PRECISIONS = ("ieee", "tf32", "tf32x3", "3m")
 FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 # The accumulators each product type may have, its default first.
@@ -83,10 +83,11 @@ def resolve(
     """The types of products and sums for operands stored as `a` and `b`.
 
     `precision` None or "ieee": products in the storage type. "tf32" and "tf32x3" (float32 and complex64 only): the
-    tensor cores' shortened float32, or three products of them that recover most of its digits. A dtype: values are
-    rounded to it before they are multiplied. fp8 values are multiplied as float16, which holds both fp8 types exactly
-    and can be computed with; their own type as `precision` gives fp8 products, whose sums keep fewer digits on some
-    tensor cores, and is for two operands of that type. `accumulate` None: float32 for fp8, half and single precision,
+    tensor cores' shortened float32, or three products of them that recover most of its digits. "3m" (complex
+    operands only): a complex product may be made of three real ones instead of four. A dtype: values are rounded to
+    it before they are multiplied. fp8 values are multiplied as float16, which holds both fp8 types exactly and can
+    be computed with; their own type as `precision` gives fp8 products, whose sums keep fewer digits on some tensor
+    cores, and is for two operands of that type. `accumulate` None: float32 for fp8, half and single precision,
     float64 for double, int32 up to 32-bit integers (wrapping), int64 for int64; a wider type may be asked for.
     `algebra` is the name of another algebra than plus-times: products in shortened float32 are not for it, bool is,
     and stays bool.
@@ -106,6 +107,12 @@ def resolve(
             raise DTypeError(f"precision '{precision}' is for products of plus_times, the algebra is {algebra}")
         if storage not in (torch.float32, torch.complex64):
             raise DTypeError(f"precision '{precision}' is for float32 products, the operands are {dtype_name(storage)}")
+        mode = precision
+    elif precision == "3m":
+        if algebra is not None:
+            raise DTypeError(f"precision '3m' is for products of plus_times, the algebra is {algebra}")
+        if not storage.is_complex:
+            raise DTypeError(f"precision '3m' is for complex products, the operands are {dtype_name(storage)}")
         mode = precision
     elif precision not in (None, "ieee"):
         raise DTypeError(f"precision {precision!r} is neither one of {', '.join(PRECISIONS)} nor a dtype")
