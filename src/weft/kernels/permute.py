@@ -48,7 +48,7 @@ _PAIRS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 class PermuteCut(NamedTuple):
     """All that the kernel takes of a schedule, as compile-time constants."""
 
-    r: Side  # in the order of the source: its fastest axis last
+    r: Side  # in the order of the source, its fastest axis first
     w: Side  # the same axes in the order of D
     tile: tuple[int, ...]  # of `w`
     turn: tuple[int, ...]  # dimensions of the tile of `r` in the order of `w`
@@ -163,9 +163,9 @@ def _moved(elements: Permutation, tensor: int, layout: Layout, cut: PermuteCut, 
 
 
 def _in_a_row(axes: Sequence[Axis], tensor: int) -> int:
-    """Elements of a tile that lie together along its last axes: what neighbouring lanes take."""
+    """Elements of a tile that lie together along its first axes: what neighbouring lanes take."""
     run = 1
-    for axis in reversed(axes):
+    for axis in axes:
         rest = axis.tile
         for extent, stride in zip(axis.extents, axis.strides[tensor], strict=True):
             if rest == 1:
@@ -244,12 +244,13 @@ def permute_cut(permutation: Permutation, schedule: PermuteSchedule) -> PermuteC
 
 
 def _ordered(cuts: Sequence[Cut], tensor: int) -> list[Cut]:
-    """The cuts as one tensor lies, its fastest last: lanes are dealt out so where the compiler has a choice."""
+    """The cuts as one tensor lies, its fastest first: neighbouring lanes go along the dimension of the longest run, and
+    among equals, as where only a pair of words lies together, along the first."""
 
     def stride(cut: Cut) -> float:
         return (cut.modes[0].strides[tensor] if cut.modes else 0) or math.inf
 
-    return sorted(cuts, key=stride, reverse=True)
+    return sorted(cuts, key=stride)
 
 
 def blocks(permutation: Permutation, most_axes: int = 3) -> Iterator[tuple[Cut, ...]]:
