@@ -23,7 +23,7 @@ from typing import NamedTuple
 import torch
 
 from weft.kernels.coefficients import Coefficients, coefficients
-from weft.kernels.geometry import Axis
+from weft.kernels.geometry import A, Axis, B
 from weft.plan.schedule import Target
 from weft.spec import Contraction, Layout, Role
 
@@ -208,10 +208,26 @@ def _rate(contraction: Contraction, work: Work, by: Coefficients) -> float:
     product = torch.float64 if arithmetic.accumulate is torch.float64 else arithmetic.product
     rate = by.matrix * _MATRIX_RATE[product, arithmetic.precision]
     if arithmetic.precision != "ieee" and not _both_along_k(contraction):
-        rate *= 0.14  # TF32 matrix instructions read both operands along k from shared memory only
+        rate *= _share_against(contraction, work)
     return rate / by.rearranged if work.rearranged else rate
 
 
+def _share_against(contraction: Contraction, work: Work) -> float:
+    """What is had of the rate of TF32 where an operand lies against the sum: instructions read shared memory along k.
+
+    A is turned in registers and stays there. B returns to shared memory, but where the tile is too low for the
+    instructions of a warp group and those of a warp take both from registers.
+    """
+    if contraction.arithmetic.precision != "tf32":
+        return 0.14
+    if _along_k(contraction, B):
+        return 0.5
+    return 0.2 if work.tile[0] >= 64 else 0.35
+
+
 def _both_along_k(contraction: Contraction) -> bool:
-    depth = contraction.of_role(Role.K)
-    return all(any(mode.strides[tensor] == 1 for mode in depth) for tensor in (0, 1))
+    return _along_k(contraction, A) and _along_k(contraction, B)
+
+
+def _along_k(contraction: Contraction, tensor: int) -> bool:
+    return any(mode.strides[tensor] == 1 for mode in contraction.of_role(Role.K))

@@ -140,7 +140,7 @@ _DOUBLE = (
     TileShape(128, 32, 16, 4, 3), TileShape(32, 128, 16, 4, 3), TileShape(64, 32, 16, 4, 3),
     TileShape(32, 64, 16, 4, 3), TileShape(32, 32, 16, 4, 3), TileShape(16, 128, 16, 4, 3),
     TileShape(128, 16, 16, 4, 3), TileShape(16, 16, 32, 4, 3), TileShape(256, 32, 16, 8, 3),
-    TileShape(32, 256, 16, 8, 3), TileShape(256, 32, 8, 8, 4), TileShape(32, 256, 8, 8, 4),
+    TileShape(32, 256, 16, 8, 3),
 )  # fmt: skip
 # As many bytes of k as with two; an instruction takes 32 of them.
 _BYTE = tuple(dict.fromkeys(shape._replace(k=min(2 * shape.k, 128)) for shape in _HALF))
