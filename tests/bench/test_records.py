@@ -17,8 +17,10 @@ from weft.bench.records import (
     device_slug,
     load,
     save,
+    whole_groups,
     write_whole,
 )
+from weft.bench.suites import entries
 from weft.errors import WeftError
 
 
@@ -111,6 +113,23 @@ def test_a_run_goes_on_where_it_was_cut_off() -> None:
     assert found.environment["continues"] == [
         {"date": before.date, "command": "weft bench tccg", "ended": "interrupted"}
     ]
+
+
+def test_whole_groups_of_a_run_that_was_cut_off_are_a_run() -> None:
+    asked = entries("tccg", ("bf16_fp32",))
+    whole = [case(entry.case.name, weft=10, torch=20) for entry in asked]
+    for each in whole:
+        each.group = "bf16_fp32"
+    later = case("tccg-01", weft=10, torch=20)
+    later.group = "tf32"
+    before = run(*whole, later, ended="running")
+    found = whole_groups(before, ("bf16_fp32",), asked)
+    assert found.ended == "finished"
+    assert found.cases == whole
+    assert before.ended == "running"
+    assert found.environment["continues"][-1]["ended"] == "cut off, these groups were whole"
+    with pytest.raises(WeftError, match="was cut off before tf32 tccg-02"):
+        whole_groups(before, ("bf16_fp32", "tf32"), entries("tccg", ("bf16_fp32", "tf32")))
 
 
 @pytest.mark.parametrize(

@@ -112,11 +112,15 @@ def report(
     folders: Annotated[list[Path], typer.Argument(help="Folders that weft bench wrote.", exists=True)],
     out: Annotated[Path | None, typer.Option(help="Where the page, or the summary, goes.", dir_okay=False)] = None,
     summary: Annotated[bool, typer.Option("--summary", help="Write results/DEVICE/summary.json instead.")] = False,
+    groups: Annotated[
+        str | None, typer.Option(help="Only these groups of one run, whole in it: bf16_fp32,tf32; --out is a folder.")
+    ] = None,
 ) -> None:
     """Hold runs against one another, or write the summary of figures.
 
     One folder: its plots and page are made anew. Several: each is held against the first, case by case, and a
-    difference is called only where the intervals part.
+    difference is called only where the intervals part. `--groups` makes a run of its own of what a run measured to
+    the end before it was cut off.
     """
     with errors_in_a_line():
         from weft.bench import report as reports
@@ -126,6 +130,10 @@ def report(
             typer.echo(f"wrote {reports.write_summary(folders, out)}")
             return
         runs = [load(folder) for folder in folders]
+        if groups is not None:
+            if len(runs) != 1 or out is None:
+                raise UnsupportedError("--groups takes one folder and --out, the folder of the new run")
+            runs, folders = [_part(runs[0], _split(groups))], [out]
         if len(runs) == 1:
             reports.write(runs[0], folders[0])
             _print_figures(runs[0])
@@ -142,6 +150,16 @@ def report(
         if out is not None:
             write_whole(out, reports.comparison_page(comparison))
             typer.echo(f"wrote {out}")
+
+
+def _part(run: Run, groups: tuple[str, ...]) -> Run:
+    """Whole groups of a run, by the names of their number types."""
+    from weft.bench.records import whole_groups
+    from weft.bench.suites import entries
+    from weft.bench.suites import suite as find
+
+    types = groups if find(run.suite).types else ()
+    return whole_groups(run, groups, entries(run.suite, types))
 
 
 def _measure(

@@ -12,7 +12,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -173,6 +173,24 @@ def continued(run: Run, before: Run) -> Run:
     earlier = before.environment.get("continues", [])
     run.environment["continues"] = [*earlier, {"date": before.date, "command": before.command, "ended": before.ended}]
     return run
+
+
+def whole_groups(run: Run, groups: Sequence[str], asked: Sequence[Entry]) -> Run:
+    """The cases of some groups as a run of their own, finished even where `run` was cut off in another group.
+
+    `asked` are the suite's cases of these groups. `WeftError` unless each of them was measured by every contender.
+    """
+    cases = [case for case in run.cases if case.group in groups and case.results.keys() >= set(run.contenders)]
+    found = replace(run, cases=cases, ended="finished")
+    left = [entry for entry in found.missing(asked) if entry.group in groups]
+    ended = "cut off" if run.ended == "running" else run.ended
+    if left or not cases:
+        some = f"{left[0].group} {left[0].case.name}" if left else f"any of {', '.join(groups)}"
+        raise WeftError(f"the run of {run.suite} of {run.date} was {ended} before {some}")
+    earlier = run.environment.get("continues", [])
+    said = {"date": run.date, "command": run.command, "ended": f"{ended}, these groups were whole"}
+    found.environment = {**run.environment, "continues": [*earlier, said]}
+    return found
 
 
 def device_slug(name: str) -> str:
