@@ -32,6 +32,8 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., torch.Tensor]]] = {
     "elu": (F.elu, F.elu),
     "selu": (F.selu, F.selu),
     "celu": (lambda x: F.celu(x, alpha=0.7), lambda x: F.celu(x, alpha=0.7)),
+    "elu halved": (lambda x: F.elu(x, 0.5), lambda x: F.elu(x, 0.5)),
+    "celu upside down": (lambda x: F.celu(x, alpha=-0.7), lambda x: F.celu(x, alpha=-0.7)),
     "expm1": (torch.expm1, torch.expm1),
     "gelu": (F.gelu, gelu),
     "gelu tanh": (lambda x: F.gelu(x, approximate="tanh"), gelu_by_tanh),
@@ -62,6 +64,8 @@ def both(name: str, dtype: torch.dtype, low: float, high: float, device: str) ->
     ("elu", -20.0, 3.0, 21.5),
     ("selu", -20.0, 3.0, 21.0),
     ("celu", -20.0, 3.0, 21.5),
+    ("elu halved", -20.0, 3.0, 21.5),
+    ("celu upside down", -2.0, 3.0, 21.0),
     ("expm1", -20.0, 80.0, 22.0),
     ("gelu", -1.0, 6.0, 20.5),
     ("gelu", -3.0, -1.0, 18.5),
@@ -96,7 +100,7 @@ def test_an_elu_knows_that_its_exponential_sees_nothing_positive() -> None:
     for fn in (F.elu, F.selu, lambda x: F.celu(x, alpha=0.7)):
         source = trace(fn, (torch.float32,)).source
         assert source.count("device_math.exp2") == 1
-    for fn in (torch.expm1, lambda x: torch.expm1(x.clamp_max(1)), lambda x: torch.expm1(x.clamp_max(0) * -1)):
+    for fn in (torch.expm1, lambda x: F.celu(x, alpha=-0.7)):
         assert "device_math" not in trace(fn, (torch.float32,)).source
 
 

@@ -63,22 +63,13 @@ def mish(x: Tensor) -> Tensor:
 
 
 @_decomposes
-def elu(x: Tensor, alpha: Number = 1, scale: Number = 1, input_scale: Number = 1) -> Tensor:
-    # Both halves of the line are zero on the other one: no choice is needed, and expm1 sees no positive argument.
-    below = _scaled(torch.expm1(_scaled(torch.clamp_max(x, 0), input_scale)), alpha * scale)
-    if alpha == scale == input_scale == 1:
-        return torch.maximum(x, below)
-    return _scaled(torch.clamp_min(x, 0), scale) + below
-
-
-@_decomposes
 def celu(x: Tensor, alpha: Number = 1) -> Tensor:
-    return elu(x, alpha, 1, 1 / alpha)
+    return torch.ops.aten.elu(x, alpha, 1, 1 / alpha)
 
 
 @_decomposes
 def selu(x: Tensor) -> Tensor:
-    return elu(x, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946)
+    return torch.ops.aten.elu(x, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946)
 
 
 @_decomposes

@@ -20,6 +20,8 @@ def _extremum(w: Writer, t: torch.dtype, larger: bool, x: Any, y: Any) -> str:
     a, b = w.operand(x, t), w.operand(y, t)
     if t == torch.bool:
         return f"{a} {'|' if larger else '&'} {b}"
+    if t == torch.float64:  # by comparison: no instruction takes the larger of two doubles, NaN included
+        return f"tl.where(({a} {'>' if larger else '<'} {b}) | ({a} != {a}), {a}, {b})"
     # Without it Triton's extremum returns NaN in the interpreter and the number on a GPU.
     nan = ", propagate_nan=tl.PropagateNan.ALL" if t.is_floating_point else ""
     return f"tl.{'maximum' if larger else 'minimum'}({a}, {b}{nan})"

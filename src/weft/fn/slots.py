@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from weft.fn.emit import computing, narrow_nodes
-from weft.fn.exponentials import HALF_TYPES, never_positive
+from weft.fn.exponentials import HALF_TYPES
 from weft.fn.lowering import ELEMENTARY
 
 _ELEMENTARY = 20.0
@@ -40,9 +40,13 @@ def _of(node: fx.Node) -> float:
     name = node.target._schema.name.removeprefix("aten::")  # type: ignore[union-attr]
     if name in _FREE:
         return 0.0
-    if name == "expm1" and computing(node.meta["dtype"]) is torch.float32:
-        below = never_positive(node.args[0])
-        return 6.5 if node.meta["dtype"] in HALF_TYPES else 10.0 if below else 15.0
+    if computing(node.meta["dtype"]) is torch.float32:
+        half = node.meta["dtype"] in HALF_TYPES
+        if name == "expm1":
+            return 6.0 if half else 15.0
+        if name == "elu":
+            scaled = any(factor != 1 for factor in node.args[1:])
+            return (7.0 if half else 11.0) + (3.0 if scaled else 0.0)
     if name == "gelu" and node.kwargs.get("approximate") == "tanh":
         return 7.0
     return _SINGLE.get(name, _ELEMENTARY if name in ELEMENTARY else 1.0)
