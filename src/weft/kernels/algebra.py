@@ -13,7 +13,17 @@ from typing import NamedTuple
 
 from weft.kernels.algebra_constants import algebra_constants, exponential_constants, product_slots, sums_exponentials
 from weft.kernels.algebra_shapes import WIDEST, Shape, Share, power_of_two, shapes, share, tile_cuts
-from weft.kernels.cost import ISSUE_RATE, LINE, Work, combine_seconds, direct_seconds, function_seconds, tile_access
+from weft.kernels.cost import (
+    LINE,
+    PROCESSORS,
+    REGISTERS,
+    SHARED_MEMORY,
+    Work,
+    combine_seconds,
+    direct_seconds,
+    function_seconds,
+    tile_access,
+)
 from weft.kernels.geometry import TENSORS, A, B, C, Cut, D, Side, cuts_text, rest, run_orders, side
 from weft.kernels.launch import (
     MOST_PROGRAMS,
@@ -36,6 +46,12 @@ LEAST_SIDE = 8  # of m and n: less has nothing to share
 MOST_SUMS = 16  # in each thread, of exponentials
 LEAST_STEPS = 8  # of a split reduction: fewer are not worth a second kernel
 STEP_SLOTS = 40  # issue slots of a thread in each step along k besides products and reads
+BLOCK_SLOTS = 200  # before the first step and after the last one
+STORE_SLOTS = 5  # for each element of D
+SLOT_RATE = 2.9e13  # issue slots per second, of all lanes
+WAITING = 0.6  # of a scheduler's slots that one warp alone leaves empty, over those that it takes
+SCHEDULERS = 4  # of a processor
+OTHER_REGISTERS = 30  # of a thread, besides accumulators and four steps of the tiles
 SHARED_RATE = 7.2e12  # lanes of reads of 128 bytes from shared memory per second
 
 
@@ -170,7 +186,7 @@ def predict(contraction: Contraction, schedule: AlgebraSchedule, target: Target)
             schedule.stages * (tile_m + tile_n) * tile_k * contraction.arithmetic.product.itemsize, tile_m * tile_n * 4
         ),
         matrix=False,
-        function_seconds=_arithmetic_seconds(contraction, schedule, cut)
+        function_seconds=_arithmetic_seconds(contraction, schedule, cut, target)
         + function_seconds(
             contraction,
             programs * steps * tile_m * tile_k,
@@ -181,21 +197,37 @@ def predict(contraction: Contraction, schedule: AlgebraSchedule, target: Target)
     return direct_seconds(contraction, target, work) + combine_seconds(schedule.workspace_bytes, cut.splits)
 
 
-def _arithmetic_seconds(contraction: Contraction, schedule: AlgebraSchedule, cut: AlgebraCut) -> float:
-    """Of all products, were all processors equally busy: issue slots, or reads of shared memory if they take longer."""
-    m, n = schedule.computed
-    depth = cut.k.tile
-    lanes = cut.blocks * cut.splits * cut.steps * 32 * schedule.warps
-    products = m * n * depth / (32 * schedule.warps)  # of each lane in each step
+def _arithmetic_seconds(contraction: Contraction, schedule: AlgebraSchedule, cut: AlgebraCut, target: Target) -> float:
+    """Of all products, were all processors equally busy: issue slots, or reads of shared memory if they take longer.
+
+    With few warps on a scheduler some slots stay empty, as each waits for its own results.
+    """
+    held = math.prod(schedule.registers) * math.prod(schedule.pieces)
+    depth, programs = cut.k.tile, cut.blocks * cut.splits
     sizes = (contraction.a.dtype.itemsize, contraction.b.dtype.itemsize)
     across = min(cut.share_n.threads, 32)
     reads = [
         _shared_reads(share, depth, size, distinct)
         for share, size, distinct in zip((cut.share_m, cut.share_n), sizes, (32 // across, across), strict=True)
     ]
-    slots = products * product_slots(contraction) + sum(count for count, _ in reads) + STEP_SLOTS
-    cycles = sum(cycles for _, cycles in reads)
-    return lanes * max(slots / ISSUE_RATE, cycles / SHARED_RATE)
+    slots = held * depth * product_slots(contraction) + sum(count for count, _ in reads) + STEP_SLOTS
+    slots = cut.steps * slots + BLOCK_SLOTS + STORE_SLOTS * held
+    cycles = cut.steps * sum(cycles for _, cycles in reads)
+    resident = min(
+        _resident(contraction, schedule), -(-programs // (target.processors if target.processors > 1 else PROCESSORS))
+    )
+    waiting = 1 + WAITING / (max(resident, 1) * schedule.warps / SCHEDULERS)
+    return programs * 32 * schedule.warps * max(slots * waiting / SLOT_RATE, cycles / SHARED_RATE)
+
+
+def _resident(contraction: Contraction, schedule: AlgebraSchedule) -> int:
+    """Blocks that fit on a processor by registers and by shared memory."""
+    rows, columns = (held * count for held, count in zip(schedule.registers, schedule.pieces, strict=True))
+    words = max(contraction.arithmetic.accumulate.itemsize, 4) // 4
+    sums = 2 if sums_exponentials(contraction) else 1
+    registers = min(words * (sums * rows * columns + 4 * (rows + columns)) + OTHER_REGISTERS, 255)
+    shared = schedule.stages * sum(schedule.tile[:2]) * schedule.tile[2] * contraction.arithmetic.product.itemsize
+    return max(1, min(REGISTERS // (registers * 32 * schedule.warps), SHARED_MEMORY // shared))
 
 
 def _shared_reads(share: Share, depth: int, size: int, distinct: int) -> tuple[float, float]:
@@ -318,7 +350,7 @@ def _split(contraction: Contraction, schedule: AlgebraSchedule, target: Target) 
     if blocks >= 2 * processors:
         return
     m, n = schedule.computed
-    for wanted in dict.fromkeys(-(-fill * processors // max(blocks, 1)) for fill in (1, 2, 4)):
+    for wanted in dict.fromkeys(-(-fill * processors // max(blocks, 1)) for fill in (1, 2, 4, 8, 16)):
         share = -(-steps // wanted)
         splits = -(-steps // share) if share >= LEAST_STEPS else 1  # none of them empty
         if splits > 1:

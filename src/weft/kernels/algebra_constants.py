@@ -17,7 +17,7 @@ from weft.fn.device_code import jit_function
 from weft.kernels.cost import ELEMENTARY_SLOTS
 from weft.spec import Contraction
 
-EXPONENTIAL_SLOTS = 9  # of a maximum, a difference, an exponential (an eighth of the rate of sums) and a sum
+EXPONENTIAL_SLOTS = 7  # of a maximum, a difference, an exponential (an eighth of the rate of sums) and a sum
 
 _OVER_AXIS = """@triton.jit
 def reduced_pair(p, q):
