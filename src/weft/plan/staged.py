@@ -58,7 +58,6 @@ class Way(NamedTuple):
     product: Contraction
     without: tuple[str, ...]  # families that are not asked
     finish: Choice | None = None
-    swapped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +68,6 @@ class StagedSchedule:
     steps: tuple[Choice | None, Choice | None]  # for A and B
     product: Choice
     finish: Choice | None = None  # D in its place
-    swapped: bool = False  # the product takes B for its left operand
     family: str = NAME
 
     @property
@@ -84,8 +82,7 @@ class StagedSchedule:
             if step is not None
         ]
         staged = f"staged {' and '.join(steps)}; " if steps else ""
-        product = f"{'B by A: ' if self.swapped else ''}{self.product.best.schedule}"
-        return f"{staged}{product}{'; epilogue on D' if self.finish is not None else ''}"
+        return f"{staged}{self.product.best.schedule}{'; epilogue on D' if self.finish is not None else ''}"
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:
@@ -122,7 +119,7 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
                 continue
             for at, ranked in enumerate(product.ranked[:KEPT]):
                 kept = replace(product, best=ranked, ranked=(ranked, *product.ranked[at + 1 : KEPT]))
-                found.append(StagedSchedule((steps[A], steps[B]), kept, way.finish, way.swapped))
+                found.append(StagedSchedule((steps[A], steps[B]), kept, way.finish))
     return Candidates(tuple(found), tuple(excluded))
 
 
@@ -152,7 +149,6 @@ class StagedLaunch:
         self._steps = [step.built()[1] if step is not None else None for step in schedule.steps]
         self._workspaces = [step.description.d if step is not None else None for step in schedule.steps]
         self._product = schedule.product.built()[1]
-        self._swapped = schedule.swapped
         self._finish = schedule.finish.built()[1] if schedule.finish is not None else None
         launches = [getattr(step, "launch", None) for step in (*self._steps, self._finish)]
         self.kernels = (*getattr(self._product, "kernels", ()), *(launch for launch in launches if launch is not None))
@@ -168,8 +164,6 @@ class StagedLaunch:
                 step(operand, None, workspace, 1, 0)
                 operand = workspace
             operands.append(operand)
-        if self._swapped:
-            operands.reverse()
         self._product(*operands, c, d, alpha, beta, *extras)
         if self._finish is not None:
             self._finish(d, None, d, 1, 0)
@@ -203,9 +197,6 @@ def _products(contraction: Contraction, staged: Stages, in_boxes: bool, finish: 
     if any(staged):
         gathered = not in_boxes or _worth_gathering(contraction, staged)
         yield Way(rest, _OTHERS if gathered else (*_OTHERS, "matrix"))
-    if in_boxes and rest.b_fn is not None and rest.a_fn is None:
-        # Matrix instructions take their left operand from registers, where a function leaves it.
-        yield Way(_swapped(rest), (*_OTHERS, "matrix"), swapped=True)
     if finish is not None and rest.a_fn is None and rest.b_fn is None:
         yield Way(replace(rest, epilogue=None), (*_OTHERS, *_GATHERING), finish)
 
@@ -218,26 +209,6 @@ def _worth_gathering(contraction: Contraction, staged: Stages) -> bool:
     return all(
         stage is not None or sizes[operand] >= MUCH_LARGER * sizes[1 - operand] for operand, stage in enumerate(staged)
     )
-
-
-def _swapped(contraction: Contraction) -> Contraction:
-    """The same with A and B in each other's places."""
-    sides = {Role.M: Role.N, Role.N: Role.M}
-    modes = [
-        replace(
-            mode,
-            role=sides.get(mode.role, mode.role),
-            strides=Strides(mode.strides[B], mode.strides[A], *mode.strides[C:]),
-        )
-        for mode in contraction.modes
-    ]
-    old = contraction
-    return canonical(
-        replace(
-            old, modes=tuple(modes), a=old.b, b=old.a, a_fn=old.b_fn, b_fn=old.a_fn, a_args=old.b_args,
-            b_args=old.a_args, conjugate_a=old.conjugate_b, conjugate_b=old.conjugate_a,
-        )
-    )  # fmt: skip
 
 
 def _in_boxes(contraction: Contraction, target: Target) -> bool:
@@ -253,14 +224,17 @@ def _in_boxes(contraction: Contraction, target: Target) -> bool:
 def _matrix(contraction: Contraction, operand: int, sums: Sequence[Mode], along_k: bool) -> Stage | None:
     """The operand as ([batch,] outer, k), or as ([batch,] k, outer), its rows padded to whole words.
 
-    None where that has no use: rows across k are for products that read either as well, of operands that lie so.
+    None where that has no use: rows across k are for products that read either as well, of operands that lie so, and
+    for those of float32, which the library makes fastest of two operands across k.
     """
     role = Role.M if operand == A else Role.N
     outer = _by_stride(contraction.of_role(role), D)
     batch = tuple(reversed(contraction.of_role(Role.BATCH)))
     if not along_k:
         nearest = _by_stride(contraction.modes, operand)[:1]
-        if not nearest or nearest[0].role is Role.K or contraction.arithmetic.precision != "ieee":
+        if not nearest or contraction.arithmetic.precision != "ieee":
+            return None
+        if nearest[0].role is Role.K and contraction.arithmetic.product is not torch.float32:
             return None
         if contraction.arithmetic.product.itemsize == 1:
             return None
