@@ -15,6 +15,8 @@ from support import Backend
 from weft.kernels import transpose, transpose_buffer, transpose_chunks, transpose_slide, transpose_way
 from weft.kernels.transpose_cycles import by_cycles, moves
 from weft.kernels.transpose_way import Way, choose, workspace_bytes
+from weft.plan.schedule import Target
+from weft.spec import Layout
 from weft.testing import poisoned
 
 TYPES = (torch.uint8, torch.float16, torch.float32, torch.float64, torch.complex128)  # 1 to 16 bytes
@@ -378,6 +380,26 @@ def test_squares_of_two_batches(triton_backend: Backend) -> None:
         expected = squares.mT.clone()
         transpose._squares(squares, 1)
         assert torch.equal(bits(squares), bits(expected))
+
+
+@pytest.mark.parametrize(("n", "dtype"), [(1032, torch.int16), (1033, torch.int16), (520, torch.float32)])
+def test_squares_of_many_tiles(n: int, dtype: torch.dtype, triton_backend: Backend) -> None:
+    """Whose rows are made of accesses of 16 bytes, and not."""
+    x = torch.arange(n * n, dtype=torch.int64).to(triton_backend.device, dtype).view(1, n, n)
+    expected = x.mT.clone()
+    transpose.square_(x)
+    assert torch.equal(bits(x), bits(expected))
+
+
+def test_tiles_are_large_where_accesses_are_wide() -> None:
+    def tile(n: int, dtype: torch.dtype, alignment: int = 16) -> int:
+        target = Target("cuda", 0, "NVIDIA H200", 90, 132, 232448)
+        layout = Layout((1, 1, n, n), (n * n, n * n, n, 1), dtype, alignment)
+        return int(transpose._square_launch(layout, False, target).constants["TILE"])
+
+    assert tile(4096, torch.int16) == tile(5000, torch.int16) == 128
+    assert tile(5001, torch.int16) == tile(4096, torch.int16, alignment=2) == tile(200, torch.int16) == 64
+    assert (tile(5000, torch.int32), tile(5002, torch.int32)) == (64, 32)
 
 
 def test_squares_past_32_bits() -> None:

@@ -25,9 +25,11 @@ from weft.plan.schedule import Scalar, Target
 from weft.plan.target import target_of
 from weft.spec import Layout
 
-_TILE = {1: 64, 2: 64, 4: 32, 8: 32, 16: 16}  # rows and columns of a tile, by bytes of an element
-_WARPS = {1: 4, 2: 4, 4: 4, 8: 4, 16: 4}
-_GROUP = 1  # rows of tiles that are walked together
+# Rows and columns of a tile and warps of its program, by bytes of an element. Large tiles are for runs of two lines and
+# more; they are for matrices of many, and where each access takes 16 bytes, for an address of each is too much to hold.
+_LARGE = {1: (128, 16), 2: (128, 16), 4: (64, 8), 8: (32, 4), 16: (16, 4)}
+_SMALL = {1: (64, 8), 2: (64, 8), 4: (32, 4), 8: (32, 4), 16: (16, 4)}
+_MANY = 8  # tiles along a side
 
 
 def square_(matrices: torch.Tensor, alpha: Scalar = 1) -> None:
@@ -128,7 +130,9 @@ def _square_launch(matrices: Layout, scaled: bool, target: Target) -> KernelLaun
     dtype = matrices.dtype
     words = pair[0] if pair else 1
     size = dtype.itemsize * words
-    tile = _TILE[size]
+    tile, warps = _LARGE[size]
+    if n < _MANY * tile or not _is_whole(matrices):
+        tile, warps = _SMALL[size]
     tiles = -(-n // tile)
     tiles += tiles % 2
     scale = torch.float64 if dtype is torch.float64 else torch.float32
@@ -139,7 +143,6 @@ def _square_launch(matrices: Layout, scaled: bool, target: Target) -> KernelLaun
         "N": n,
         "TILES": tiles,
         "TILE": tile,
-        "GROUP": _GROUP,
         "INNER": inner,
         "STRIDES": matrices.strides[:4],
         "WORDS": words,
@@ -147,6 +150,15 @@ def _square_launch(matrices: Layout, scaled: bool, target: Target) -> KernelLaun
         "WIDE": reach >= 2**31,
     }
     programs = outer * inner * (tiles // 2) * (tiles + 1)
-    return KernelLaunch(
-        square_kernel, (matrices,), constants, scale.is_floating_point, target, programs, _WARPS[size], stages=1
-    )
+    real = scale.is_floating_point
+    return KernelLaunch(square_kernel, (matrices,), constants, real, target, programs, warps, stages=1)
+
+
+def _is_whole(matrices: Layout) -> bool:
+    """Whether every row, or every column, is made of aligned pieces of 16 bytes."""
+    unit = max(16 // matrices.dtype.itemsize, 1)
+    jumps = [
+        stride for stride, extent in zip(matrices.strides, matrices.shape, strict=True) if extent > 1 and stride != 1
+    ]
+    whole = all(number % unit == 0 for number in (*jumps, matrices.shape[3]))
+    return whole and 1 in matrices.strides[2:] and matrices.alignment == 16

@@ -22,7 +22,6 @@ def square_kernel(
     N: tl.constexpr,  # rows and columns
     TILES: tl.constexpr,  # along a side, even: an odd number is counted one more
     TILE: tl.constexpr,
-    GROUP: tl.constexpr,  # rows of tiles that are walked together, so that neighbours on both sides are met soon
     INNER: tl.constexpr,  # matrices along the inner of two batch dimensions
     STRIDES: tl.constexpr,  # (outer batch, inner batch, row, column), in words
     WORDS: tl.constexpr,  # of an element, contiguous
@@ -34,11 +33,8 @@ def square_kernel(
     program = tl.program_id(0)
     pairs: tl.constexpr = TILES // 2 * (TILES + 1)
     matrix = program // pairs
-    group = program % pairs // (GROUP * (TILES + 1))
-    within = program % pairs % (GROUP * (TILES + 1))
-    rows = tl.minimum(TILES // 2 - group * GROUP, GROUP)
-    first = group * GROUP + within % rows
-    second = within // rows
+    first = program % pairs // (TILES + 1)
+    second = program % pairs % (TILES + 1)
     upper = second > first
     row = tl.where(upper, first, TILES - 1 - first)
     column = tl.where(upper, second - 1, TILES - 1 - second)
