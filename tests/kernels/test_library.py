@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import weft
-from weft.kernels import library
-from weft.plan.schedule import Target
+from weft.kernels import cublas, library
+from weft.plan.schedule import ResourceError, Target
 from weft.spec import Contraction, Strides
 
 H200 = Target("cuda", 0, "NVIDIA H200", 90, 132, 232448)
@@ -48,7 +50,8 @@ def test_products_as_they_lie_are_one_call(equation: str, a_shape: tuple[int, ..
     ("equation", "a_shape", "b_shape", "options", "reason"),
     [
         ("ik,kj->ij", (4, 5), (5, 6), {"epilogue": torch.relu}, "a function is fused"),
-        ("ik,kj->ij", (4, 5), (5, 6), {"precision": "tf32"}, "storage type only"),
+        ("ik,kj->ij", (4, 5), (5, 6), {"precision": "tf32x3"}, "makes no tf32x3 products"),
+        ("ik,kj->ij", (4, 5), (5, 6), {"precision": torch.float16}, "storage type only"),
         ("ik,kj->ij", (4, 5), (5, 6), {"out_dtype": torch.float64}, "not asked for float64 of float32"),
         ("aik,kbj->abij", (2, 4, 5), (5, 3, 6), {}, "the modes of some role do not lie together"),
         ("ik,kj->ij", (4, 0), (0, 6), {}, "a mode is empty"),
@@ -76,6 +79,97 @@ def test_half_products_are_slow_where_a_tensor_lies_between_words(tensor: str) -
     moved = replace(contraction, **{tensor: getattr(contraction, tensor)._replace(alignment=2)})
     aligned, between = (library.predict(each, schedule, H200) for each in (contraction, moved))
     assert between > 3 * aligned
+    rows = described("ik,kj->ij", *(torch.empty(4095, 4095, dtype=torch.float16, device="meta") for _ in range(2)))
+    assert library.predict(rows, library.schedules(rows, H200).schedules[0], H200) > 3 * aligned  # type: ignore[arg-type]
     single = described("ik,kj->ij", a.float(), b.float())
     offset = replace(single, a=single.a._replace(alignment=4))
     assert library.predict(single, schedule, H200) == library.predict(offset, schedule, H200)
+
+
+def stand_in(*arguments: Any) -> int:
+    """`cublasGemmStridedBatchedEx` by its documentation, for float32 in memory of the CPU."""
+    _, op_a, op_b, m, n, k, alpha, *rest = arguments
+    (a, type_a, lda, step_a), (b, type_b, ldb, step_b), (beta,) = rest[:4], rest[4:8], rest[8:9]
+    d, type_d, ldd, step_d, count, compute, algorithm = rest[9:]
+    assert (type_a, type_b, type_d, compute, algorithm) == (0, 0, 0, 77, -1)
+    factor, kept = (ctypes.cast(pointer, ctypes.POINTER(ctypes.c_float))[0] for pointer in (alpha, beta))
+
+    def matrix(address: int, rows: int, columns: int, leading: int) -> Any:
+        assert leading >= max(rows, 1)
+        memory = (ctypes.c_float * ((columns - 1) * leading + rows)).from_address(address)
+        whole = np.frombuffer(memory, np.float32)
+        return np.lib.stride_tricks.as_strided(whole, (rows, columns), (4, 4 * leading))
+
+    for at in range(count):
+        x = matrix(a + 4 * at * step_a, *((k, m) if op_a else (m, k)), lda)
+        y = matrix(b + 4 * at * step_b, *((n, k) if op_b else (k, n)), ldb)
+        z = matrix(d + 4 * at * step_d, m, n, ldd)
+        product = factor * (x.T if op_a else x) @ (y.T if op_b else y)
+        z[...] = product if kept == 0 else product + kept * z
+    return 0
+
+
+@pytest.mark.parametrize(
+    ("equation", "a_shape", "b_shape"),
+    [
+        ("ik,kj->ij", (33, 40), (40, 29)),
+        ("ki,jk->ji", (40, 33), (29, 40)),
+        ("bik,bjk->ibj", (3, 33, 40), (3, 29, 40)),
+        ("ik,k->i", (33, 40), (40,)),
+        ("i,j->ij", (33,), (40,)),
+        ("kcm,nk->cnm", (6, 3, 8), (5, 6)),
+    ],
+)
+def test_tf32_is_asked_for_call_by_call(
+    equation: str, a_shape: tuple[int, ...], b_shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cublas, "multiply", lambda: stand_in)
+    monkeypatch.setattr(torch.cuda, "current_blas_handle", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "device", lambda _: torch.device("cpu"))
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randint(-4, 5, shape, generator=generator).float() for shape in (a_shape, b_shape))
+    contraction = described(equation, a, b, precision="tf32")
+    (schedule,) = library.schedules(contraction, H200).schedules
+    expected = torch.einsum(equation, a, b)
+    d = torch.full_like(expected, float("nan")).contiguous()
+    launch = library.build(contraction, schedule, H200)
+    launch(a, b, None, d, 2.0, 0.0)
+    assert torch.equal(d, 2 * expected)
+    launch(a, b, d, d, 1.0, -1.0)
+    assert torch.equal(d, -expected)
+
+
+def test_without_a_library_another_schedule_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cublas, "multiply", lambda: None)
+    contraction = described("ik,kj->ij", torch.ones(4, 5), torch.ones(5, 6), precision="tf32")
+    (schedule,) = library.schedules(contraction, H200).schedules
+    with pytest.raises(ResourceError, match="cuBLAS"):
+        library.build(contraction, schedule, H200)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("equation", ["mk,kn->mn", "km,nk->nm", "bmk,bnk->mbn"])
+def test_tf32_on_a_device(equation: str) -> None:
+    extents = {"b": 3, "m": 72, "n": 40, "k": 96}
+    terms = equation.split("->")[0].split(",")
+    generator = torch.Generator("cuda").manual_seed(0)
+    a, b = (torch.randint(-4, 5, [extents[i] for i in t], generator=generator, device="cuda").float() for t in terms)
+    assert cublas.multiply() is not None
+    plan = weft.plan(equation, a, b, precision="tf32", backend="triton")
+    (schedule,) = library.schedules(plan.contraction, plan._request.target).schedules
+    expected = torch.einsum(equation, a.double(), b.double()).float()
+    d = torch.full_like(expected, float("nan")).contiguous()
+    launch = library.build(plan.contraction, schedule, plan._request.target)
+    launch(a, b, None, d, 1.0, 0.0)
+    assert torch.equal(d, expected)  # whole numbers up to 4 are the same in TF32
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        launch(a, b, d, d, 1.0, 1.0)
+    graph.replay()
+    assert torch.equal(d, 2 * expected)
+    fine = torch.full((72, 96), 1 + 2**-20, device="cuda")  # what TF32 has no digits for
+    same = torch.empty(72, 72, device="cuda")
+    plain = weft.plan("mk,nk->mn", fine, fine, precision="tf32", backend="triton")
+    (schedule,) = library.schedules(plain.contraction, plain._request.target).schedules
+    library.build(plain.contraction, schedule, plain._request.target)(fine, fine, None, same, 1.0, 0.0)
+    assert bool((same == 96).all())

@@ -55,7 +55,9 @@ def test_the_library_multiplies_what_it_could_not_have_written() -> None:
     """Single precision has no fast kernel but the library's, and that writes no rows with gaps."""
     extents = dict.fromkeys("mkn", 4096)
     strided = described("mk,kn->mn", extents, torch.float32, (8192, 2))
-    assert str(choose(strided, "triton", H200).best.schedule) == "D written last; library mm"
+    chosen = str(choose(strided, "triton", H200).best.schedule)
+    assert chosen.startswith("D written last; ")
+    assert chosen.endswith("library mm")
 
 
 def test_a_result_that_lies_as_a_matrix_is_written_by_the_product() -> None:

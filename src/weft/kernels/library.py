@@ -1,7 +1,8 @@
 """What is a matrix product as it lies, and fuses nothing, goes to the vendor's library through torch.
 
 No operand is copied for it: each must have one run of stride 1, as BLAS asks. The library's process-wide permissions
-for less exact arithmetic are not taken: products of float32 are IEEE, sums of half products are kept in float32.
+for less exact arithmetic are not taken: products of float32 are IEEE unless the contraction asks for TF32, sums of half
+products are kept in float32.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from weft.kernels import cublas
 from weft.kernels.cost import PROCESSORS, compulsory_bytes
-from weft.plan.schedule import Candidates, Launch, Scalar, Target
+from weft.plan.schedule import Candidates, Launch, ResourceError, Scalar, Target
 from weft.spec import Contraction, Mode, Role
 from weft.spec.arithmetic import dtype_name
 
@@ -25,15 +27,24 @@ NAME = "library"
 
 LAUNCH = 5e-6  # seconds
 MEMORY_RATE = 3.6e12  # bytes per second
-HALF_TILE, TILE = 128, 64  # rows and columns that the library computes at least, of half and of wider types
+SHORT_TILE, TILE = 128, 64  # rows and columns that the library computes at least, of half types and TF32 and of others
 ALIGNMENT = 16  # bytes: of addresses and of every stride but the innermost, for the fast kernels of half types
-UNALIGNED = 0.2  # of the rate of half products, where one tensor lies otherwise: 98 to 158 Tflop/s on an H200
+# Of the rate of half types and TF32 where addresses, rows or their lengths are multiples of two elements but of no such
+# word, and where they are odd: 250 and 93 to 158 Tflop/s of halves on an H200.
+EVEN, ODD = 0.4, 0.16
+FILLING = 32  # steps along k that a tile of wider types takes longer than it has, before and after the sum
+TF32_RATE = 4.3e14
+# What products take longer by in the forms (left operand along k, right operand along k), measured from 2048 to 4096.
+_FORMS = {
+    "ieee": {(True, False): 1.02, (True, True): 1.05, (False, False): 1.0, (False, True): 1.07},
+    "tf32": {(True, False): 1.03, (True, True): 1.0, (False, False): 1.65, (False, True): 1.04},
+}
 
 # Flops per second of large products on an H200, measured through torch.
 _RATE = {
     torch.float16: 6.7e14,
     torch.bfloat16: 6.7e14,
-    torch.float32: 5.0e13,
+    torch.float32: 5.1e13,
     torch.float64: 5.8e13,
 }
 # The same of complex ones, in real flops: a complex multiply-add is eight.
@@ -80,7 +91,12 @@ def supports(contraction: Contraction, target: Target) -> str | None:
         return "the library takes neither operands of functions nor an algebra"
     if any((contraction.a_fn, contraction.b_fn, contraction.c_fn, contraction.epilogue)):
         return "a function is fused, which the library cannot do"
-    if arithmetic.precision != "ieee" or {contraction.a.dtype, contraction.b.dtype} != {arithmetic.product}:
+    if arithmetic.precision == "tf32":
+        if arithmetic.product is not torch.float32 or target.kind != "cuda":
+            return "the library is called for TF32 products of float32 on NVIDIA GPUs only"
+    elif arithmetic.precision != "ieee":
+        return f"the library makes no {arithmetic.precision} products"
+    if {contraction.a.dtype, contraction.b.dtype} != {arithmetic.product}:
         return "the library is called for products in the storage type only"
     if arithmetic.product not in _RATE or arithmetic.accumulate is not _accumulator(arithmetic.product):
         return f"{dtype_name(arithmetic.product)} in {dtype_name(arithmetic.accumulate)} is not asked of the library"
@@ -105,24 +121,33 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
 
 
 def predict(contraction: Contraction, schedule: LibrarySchedule, target: Target) -> float:
-    """Seconds by the roof of large products, whole tiles and whole waves."""
+    """Seconds by the roof of large products, whole tiles and whole waves, and by how the matrices lie."""
     batch, m, n, _ = schedule.form
-    tile = HALF_TILE if contraction.arithmetic.product.itemsize == 2 else TILE
+    product = contraction.arithmetic.product
+    short = product.itemsize == 2 or contraction.arithmetic.precision == "tf32"
+    tile = SHORT_TILE if short else TILE
     rows, columns = (-(-_extent(mode) // tile) for mode in (m, n))
     blocks = _extent(batch) * rows * columns
     processors = target.processors if target.processors > 1 else PROCESSORS
     share = min(max(1.0, processors / blocks), max(1.0, contraction.k / 256))  # long sums are split
     idle = math.ceil(blocks * share / processors) * processors / (blocks * share)
-    product = contraction.arithmetic.product
     flops = (8.0 if product.is_complex else 2.0) * blocks * tile * tile * contraction.k
-    rate = _RATE[product]
-    if product.itemsize == 2 and not _aligned(contraction, schedule.form):
-        rate *= UNALIGNED
+    rate = TF32_RATE if contraction.arithmetic.precision == "tf32" else _RATE[product]
+    if short:
+        rate *= _word_share(contraction, schedule.form)
+    else:
+        rate /= 1 + FILLING / contraction.k
+    if product is torch.float32:
+        rate /= _FORMS[contraction.arithmetic.precision][_along_k(schedule)]
     return LAUNCH + max(idle * flops / rate, compulsory_bytes(contraction) / MEMORY_RATE)
 
 
 def build(contraction: Contraction, schedule: LibrarySchedule, target: Target) -> Launch:
-    return LibraryLaunch(contraction, schedule)
+    if contraction.arithmetic.precision == "ieee":
+        return LibraryLaunch(contraction, schedule)
+    if cublas.multiply() is None:
+        raise ResourceError("the cuBLAS of this torch is not found")
+    return ShortLaunch(contraction, schedule)
 
 
 class LibraryLaunch:
@@ -158,6 +183,28 @@ class LibraryLaunch:
             else:
                 addend = _seen(c, self._addend) if c is not None else result
                 self._add(addend, left, right, beta=beta if c is not None else 0, alpha=alpha, out=result)
+
+
+class ShortLaunch:
+    """The same in TF32, by the one call that says so itself."""
+
+    def __init__(self, contraction: Contraction, schedule: LibrarySchedule) -> None:
+        outer, rows, columns, depth = schedule.form
+        left, right = (0, 1)
+        if schedule.flipped:
+            rows, columns, left, right = columns, rows, right, left
+        self._flipped = schedule.flipped
+        self._left = _view((outer, rows, depth), left)
+        self._right = _view((outer, depth, columns), right)
+        self._addend, self._result = (_view((outer, rows, columns), tensor) for tensor in (2, 3))
+
+    def __call__(self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar) -> None:
+        left, right = (b, a) if self._flipped else (a, b)
+        result = _seen(d, self._result)
+        if c is not None and c.data_ptr() != d.data_ptr():
+            result.copy_(_seen(c, self._addend))
+        added = float(beta.real) if c is not None else 0.0
+        cublas.tf32(_seen(left, self._left), _seen(right, self._right), result, float(alpha.real), added)
 
 
 def _seen(tensor: Tensor, view: tuple[tuple[int, ...], tuple[int, ...]]) -> Tensor:
@@ -209,15 +256,25 @@ def _forms(contraction: Contraction) -> Iterator[Form]:
         yield Form(n[1], next(iter(m), None), n[0], depth)
 
 
-def _aligned(contraction: Contraction, form: Form) -> bool:
-    """Whether every tensor starts at whole words of 16 bytes and so do all its rows."""
+def _word_share(contraction: Contraction, form: Form) -> float:
+    """The share of the full rate that is had where some tensor's rows do not start and end at whole words."""
+    share = 1.0
     for tensor, layout in enumerate((contraction.a, contraction.b, contraction.c, contraction.d)):
         if layout is None:
             continue
-        steps = [mode.strides[tensor] for mode in form if mode is not None and mode.strides[tensor] > 1]
-        if layout.alignment < ALIGNMENT or any(step * layout.dtype.itemsize % ALIGNMENT for step in steps):
-            return False
-    return True
+        modes = [mode for mode in form if mode is not None and mode.strides[tensor]]
+        steps = [mode.strides[tensor] if mode.strides[tensor] > 1 else mode.extent for mode in modes]
+        common = math.gcd(max(1, layout.alignment // layout.dtype.itemsize), *steps)
+        if common * layout.dtype.itemsize % ALIGNMENT:
+            share = min(share, EVEN if common > 1 else ODD)
+    return share
+
+
+def _along_k(schedule: LibrarySchedule) -> tuple[bool, bool]:
+    """Whether the left operand of the call is contiguous along k, and whether the right one is."""
+    depth = schedule.form.k
+    along = tuple(depth is not None and depth.strides[operand] == 1 for operand in (0, 1))
+    return (along[1], along[0]) if schedule.flipped else (along[0], along[1])
 
 
 def _extent(mode: Mode | None) -> int:

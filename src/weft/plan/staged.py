@@ -34,6 +34,7 @@ A, B, C, D = range(4)
 ALIGNMENT = 16  # bytes: rows of a workspace start at multiples
 KEPT = 3  # schedules of the product that are proposed for each way to stage
 LEAST_BOX = 16  # elements of m, n and k: shorter ones do not go in boxes
+DEAR = 4.0  # issue slots of a function that kernels which gather should not apply to an element often
 MUCH_LARGER = 8  # times the elements: an operand that is not worth staging where the other one is
 LEAST_FLOPS = 2**27  # of a product that is worth another launch
 _OTHERS = ("staged", "last", "reduced", "vector")  # families that need no staged operands
@@ -135,7 +136,7 @@ def _function_seconds(step: Choice) -> float:
     if not isinstance(permutation, Permutation) or permutation.fn is None:
         return 0.0
     elements = math.prod(mode.extent for mode in permutation.modes)
-    return elements * (READING_SLOTS + permutation.fn.slots) / FUNCTION_RATE
+    return elements * (READING_SLOTS + _slots(permutation)) / FUNCTION_RATE
 
 
 def build(contraction: Contraction, schedule: StagedSchedule, target: Target) -> Launch:
@@ -202,13 +203,18 @@ def _products(contraction: Contraction, staged: Stages, in_boxes: bool, finish: 
 
 
 def _worth_gathering(contraction: Contraction, staged: Stages) -> bool:
-    """Whether operands that are staged for their functions alone leave out none but a much larger one."""
-    if not all(stage is None or stage.in_order for stage in staged):
+    """Whether operands are staged for functions of real cost alone, and those left out are much larger ones."""
+    if not all(stage is None or (stage.in_order and _slots(stage.permutation) >= DEAR) for stage in staged):
         return False
     sizes = [math.prod(mode.extent for mode in contraction.modes if mode.strides[operand]) for operand in (A, B)]
     return all(
         stage is not None or sizes[operand] >= MUCH_LARGER * sizes[1 - operand] for operand, stage in enumerate(staged)
     )
+
+
+def _slots(permutation: Permutation) -> float:
+    """Issue slots that the function of a permutation takes for each element."""
+    return permutation.fn.slots if permutation.fn is not None else 0.0
 
 
 def _in_boxes(contraction: Contraction, target: Target) -> bool:

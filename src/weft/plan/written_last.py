@@ -147,7 +147,7 @@ def _is_matrix(contraction: Contraction) -> bool:
         return False
     if max(len(merged(_alone(contraction, role))) for role in (Role.M, Role.N)) > 1:
         return False
-    if contraction.arithmetic.product.itemsize > 2:
+    if contraction.arithmetic.product.itemsize > 2 and contraction.arithmetic.precision == "ieee":
         return True  # the fast kernels of wider types ask for no whole words
     size = contraction.d.dtype.itemsize
     words = all(mode.strides[D] * size % ALIGNMENT == 0 for mode in modes if mode is not inner)
