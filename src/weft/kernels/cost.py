@@ -34,6 +34,7 @@ REGISTERS, SHARED_MEMORY, WARPS = 65536, 227 * 1024, 64  # of one processor
 ISSUE_RATE = 2.6e13  # lanes of instructions per second
 FUNCTION_RATE = 1.9e13  # the same of functions, which wait for what else a kernel issues
 READING_SLOTS = 3  # issue slots of reading an element of an operand into registers, for its function, and passing it on
+RIGHT_SECONDS = 0.025e-6  # that a step along k waits for each slot of the right operand's function, between barriers
 ELEMENTARY_SLOTS = 20  # issue slots of an exponential or its like
 PARTIAL_SECTOR = 3  # times that a sector moves that is written in part
 RAGGED = 0.2  # of the bytes of short runs that move again, for each run that two lines hold besides the first
@@ -148,7 +149,7 @@ def direct_seconds(contraction: Contraction, target: Target, work: Work, fitted:
         uneven * sum(access.sector_bytes for access in work.accesses) / by.l2_rate,
         uneven * sum(access.cycles for access in work.accesses) / (processors * by.clock),
         uneven * (work.flops / _rate(contraction, work, by) + work.function_seconds),
-        waves * (work.steps * by.step_seconds + by.block_seconds),
+        waves * (work.steps * (by.step_seconds + _right_seconds(contraction, work)) + by.block_seconds),
     )
     norm = by.overlap(work.resident)
     slowest = max(pipes)
@@ -176,6 +177,12 @@ def function_seconds(contraction: Contraction, a: int, b: int, d: int) -> float:
     )
     slots += d * sum(function.slots for function in (contraction.c_fn, contraction.epilogue) if function is not None)
     return slots / FUNCTION_RATE
+
+
+def _right_seconds(contraction: Contraction, work: Work) -> float:
+    """What each step waits longer where the right operand passes its function: matrix instructions take it from shared
+    memory only, so that it is read from there, computed and written back before any warp may go on."""
+    return RIGHT_SECONDS * contraction.b_fn.slots if contraction.b_fn is not None and work.matrix else 0.0
 
 
 def scattered_bytes(stored: Access) -> float:
