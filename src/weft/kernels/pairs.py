@@ -12,6 +12,7 @@ Blocks are cut as those of `permute`, over elements of 8 or 16 bytes.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from weft.errors import FunctionError, UnsupportedError
 from weft.fn import Pointwise
-from weft.kernels.geometry import A, Side, side
+from weft.kernels.geometry import A, Cut, D, Side, side
 from weft.kernels.launch import MOST_PROGRAMS, TRITON_TYPES, KernelLaunch, _stand_in, wide, wide_index
 from weft.kernels.permute import PermuteSchedule, block_seconds, blocks, cuts_of, programs
 from weft.plan.schedule import Candidates, Scalar, Target
@@ -59,9 +60,9 @@ class Task:
 class PairsCut(NamedTuple):
     """All that the kernel takes of a task and its schedule, as compile-time constants."""
 
-    r: Side
+    r: Side  # D's run first
     tile: tuple[int, ...]
-    r_of_x: Side  # the same axes, the source's run last
+    r_of_x: Side  # the same axes, the source's run first
     tile_of_x: tuple[int, ...]
     turn: tuple[int, ...]  # dimensions of the source's tile in the order of D's
     kinds: tuple[str, str, str]  # how X, C and D are accessed: "words", "pairs" or "reals"
@@ -200,26 +201,20 @@ class ComplexKernelLaunch(KernelLaunch):
 def pairs_cut(task: Task, schedule: PermuteSchedule) -> PairsCut:
     permutation = task.permutation
     cuts = cuts_of(permutation, schedule)
-    # The source's run is the last dimension of what is loaded, D's of what is stored.
-    run = min(
-        (at for at, cut in enumerate(cuts) if cut.tile > 1 and any(mode.strides[A] for mode in cut.modes)),
-        key=lambda at: min(mode.strides[A] or math.inf for mode in cuts[at].modes),
-        default=len(cuts) - 1,
-    )
-    order = [*(at for at in range(len(cuts)) if at != run), run]
-    placed = [at for at, cut in enumerate(cuts) if cut.placed or cut.tile > 1]
-    loaded = [at for at in order if at in placed]
+    loaded, stored = _ordered(cuts, A), _ordered(cuts, D)
+    source, result = side(loaded), side(stored)
+    places = {id(cut): axis.place for cut, axis in zip(loaded, source.axes, strict=True)}
     doubled = [replace(mode, strides=Strides(*(2 * stride for stride in mode.strides))) for mode in permutation.modes]
     wider = wide(doubled)
     # With the jump to the second row, or to the last third.
     far_x, far_d = (2 * jump >= 2**30 for jump in (max(task.fold, task.thirds), task.jump))
     functions = (permutation.fn, task.c_fn, task.epilogue)
     return PairsCut(
-        r=side(cuts),
-        tile=tuple(cuts[at].tile for at in placed),
-        r_of_x=side([cuts[at] for at in order]),
-        tile_of_x=tuple(cuts[at].tile for at in loaded),
-        turn=tuple(loaded.index(at) for at in placed),
+        r=result,
+        tile=tuple(axis.tile for axis in result.axes if axis.place >= 0),
+        r_of_x=source,
+        tile_of_x=tuple(axis.tile for axis in source.axes if axis.place >= 0),
+        turn=tuple(places[id(cut)] for cut, axis in zip(stored, result.axes, strict=True) if axis.place >= 0),
         kinds=tuple(kind_of(layout) for layout in (permutation.x, permutation.c, permutation.d)),  # type: ignore[arg-type]
         form=task.form,
         jump=task.jump,
@@ -233,6 +228,15 @@ def pairs_cut(task: Task, schedule: PermuteSchedule) -> PairsCut:
         wide=(wider[0] or far_x, *wider[1:3], wider[3] or far_d, *wider[4:]),
         wide_index=wide_index(schedule.cuts),
     )
+
+
+def _ordered(cuts: Sequence[Cut], tensor: int) -> list[Cut]:
+    """The cuts as one tensor lies, its fastest first.
+
+    Of dimensions along which no two elements are neighbours, as all are but the last where elements are pairs, lanes go
+    along the first.
+    """
+    return sorted(cuts, key=lambda cut: (cut.modes[0].strides[tensor] if cut.modes else 0) or math.inf)
 
 
 def _legal(task: Task) -> list[PermuteSchedule]:
