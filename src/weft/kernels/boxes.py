@@ -29,7 +29,7 @@ from weft.plan.schedule import Candidates, ExtendedLaunch, Extras, Launch, Scala
 from weft.spec import Contraction, Layout
 from weft.spec.arithmetic import MATRIX_SUMS, dtype_name
 
-__all__ = ["NAME", "BoxesLaunch", "BoxesSchedule", "boxes_cut", "build", "predict", "schedules", "supports"]
+__all__ = ["NAME", "BoxesLaunch", "BoxesSchedule", "build", "predict", "schedules", "supports"]
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:

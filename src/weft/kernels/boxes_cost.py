@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from weft.kernels.boxes_cut import boxes_cut
 from weft.kernels.boxes_exchange import multiplied
-from weft.kernels.boxes_readings import extent
 from weft.kernels.boxes_schedule import BoxesSchedule
 from weft.kernels.cost import (
     PROCESSORS,
@@ -18,20 +15,22 @@ from weft.kernels.cost import (
 )
 from weft.kernels.geometry import D
 from weft.plan.schedule import Target
-from weft.spec import Contraction, Mode
+from weft.spec import Contraction
 
 LAUNCH = 8.2e-6  # seconds
-MEMORY_RATE = 5.3e12  # bytes per second
-L2_RATE = 9.6e12
-STEP_SECONDS = 0.37e-6  # that a program waits for at least, at each step along k
-TASK_SECONDS = 2.3e-6  # and before the first and after the last
-OVERLAP = 1.95  # the norm that joins arithmetic, L2, memory and waiting
+MEMORY_RATE = 3.93e12  # bytes per second
+L2_RATE = 28.8e12
+STEP_SECONDS = 0.32e-6  # that a program waits for at least, at each step along k
+TASK_SECONDS = 1.03e-6  # and before the first and after the last
+FINISH_SECONDS = 1.05e-6  # to bring a full tile from registers to D with eight warps
+FULL_TILE, FULL_WARPS = 128 * 256, 8
+OVERLAP = 1.68  # the norm that joins arithmetic, L2, memory and waiting
 STORE_CLOCK = 0.87e9  # lines of D that a processor stores in a second
 
-# Flops per second with 16-bit elements and with 32-bit ones shortened to TF32. With the numbers above fitted on an H200
-# to 333 timed schedules: predictions are off by 18 % on average.
+# Flops per second with 16-bit elements and with 32-bit ones shortened to TF32: those of the data sheet. The numbers
+# above fitted on an H200 to 120 timed schedules: predictions are off by 9 % on average.
 # One-byte elements: twice the rate of two, by data sheet.
-_RATE = {1: 28.0e14, 2: 14.0e14, 4: 7.6e14}
+_RATE = {1: 19.8e14, 2: 9.9e14, 4: 4.95e14}
 
 
 def predict(contraction: Contraction, schedule: BoxesSchedule, target: Target) -> float:
@@ -45,23 +44,17 @@ def predict(contraction: Contraction, schedule: BoxesSchedule, target: Target) -
     tiles = tasks * cut.steps * tile_k
     flops = 2.0 * uneven * tiles * tile_m * tile_n
     size = contraction.arithmetic.product.itemsize
-    smaller = min(1.0, tile_m * tile_n / (128 * 256)) ** 0.1  # less reuse of what comes from L2
+    smaller = min(1.0, tile_m * tile_n / FULL_TILE) ** 0.1  # less reuse of what comes from L2
     shallow = 1.0 if tile_k * size >= 128 else 0.95  # more steps for the same work
     busy = flops / (_RATE[size] * smaller * shallow)
-    full_m, full_n = (_full(group, tile) for group, tile in ((schedule.a.outer, tile_m), (schedule.b.outer, tile_n)))
-    read = tiles * (tile_m * full_m + tile_n * full_n) * size / L2_RATE
+    read = uneven * tiles * (tile_m + tile_n) * size / L2_RATE
     pieces = (piece for part in cut.parts for piece in part.pieces)
     results = [tile_access(contraction.d, D, cut.blocks, (*cut.m.axes, *piece.n.axes)) for piece in pieces]
     stored = (compulsory_bytes(contraction) + sum(map(scattered_bytes, results))) / MEMORY_RATE
     stored = max(stored, uneven * sum(result.cycles for result in results) / (processors * STORE_CLOCK))
     busy *= (1.2 if contraction.a_fn is not None else 1.0) * (1.5 if contraction.b_fn is not None else 1.0)
     busy += uneven * function_seconds(contraction, tiles * tile_m, tiles * tile_n, cut.blocks * tile_m * tile_n)
-    waiting = -(-tasks // cut.programs) * (cut.steps * STEP_SECONDS + TASK_SECONDS)
+    finish = FINISH_SECONDS * tile_m * tile_n / (FULL_TILE * schedule.warps / FULL_WARPS)
+    waiting = -(-tasks // cut.programs) * (cut.steps * STEP_SECONDS + TASK_SECONDS + finish)
     joined = sum(pipe**OVERLAP for pipe in (busy, read, stored, waiting)) ** (1 / OVERLAP)
     return LAUNCH + joined + combine_seconds(schedule.workspace_bytes, schedule.splits)
-
-
-def _full(group: Sequence[Mode], tile: int) -> float:
-    """The share of a run's boxes that lies within its extent, which alone is read."""
-    length = extent(group)
-    return length / (-(-length // tile) * tile)

@@ -16,6 +16,12 @@ from weft.plan.schedule import Target
 from weft.spec import Contraction, Role
 
 LEAST_HALVED = 32  # columns: fewer are stored at once
+OTHER_REGISTERS = 64  # of a thread, besides those of its accumulators
+
+# Shared memory besides the boxes, as Triton 3.6 compiles it for compute capability 9.0.
+STAGED_ROW = 128  # bytes for each row of a block, on its way to D; three times that in wide shares of split sums
+WIDEST_SHARE = 128  # columns of an accumulator whose share is not
+RESERVED = 1024  # bytes that the device keeps for itself in each program
 
 
 class Dimension(NamedTuple):
@@ -148,7 +154,8 @@ def _dimensions(reading: Reading, batch: Sequence[Cut], own: Sequence[Cut], k: S
 def _resident(schedule: BoxesSchedule, size: int) -> int:
     """Programs that fit on one processor at a time."""
     tile_m, tile_n, tile_k = schedule.tile
-    widest = parts(tile_n)[0]
-    shared = schedule.stages * (tile_m + tile_n) * tile_k * size + tile_m * widest // 2 * 4
-    registers = (tile_m * tile_n // (32 * schedule.warps) + 96) * 32 * schedule.warps
-    return max(1, min(SHARED_MEMORY // shared, REGISTERS // registers))
+    wide_share = schedule.splits > 1 and parts(tile_n)[0] > WIDEST_SHARE
+    boxes = schedule.stages * (tile_m + tile_n) * tile_k * size
+    shared = boxes + tile_m * STAGED_ROW * (3 if wide_share else 1) + RESERVED
+    registers = (tile_m * tile_n // (32 * schedule.warps) + OTHER_REGISTERS) * 32 * schedule.warps
+    return max(1, min((SHARED_MEMORY + RESERVED) // shared, REGISTERS // registers))
