@@ -24,7 +24,7 @@ from weft.kernels.cost import (
     function_seconds,
     tile_access,
 )
-from weft.kernels.geometry import TENSORS, A, B, C, Cut, D, Side, cuts_text, rest, run_orders, side
+from weft.kernels.geometry import TENSORS, A, B, C, Cut, D, Side, cuts_text, nearest, rest, run_orders, side
 from weft.kernels.launch import (
     MOST_PROGRAMS,
     KernelLaunch,
@@ -336,9 +336,11 @@ def _misfit(contraction: Contraction, shape: Shape) -> str | None:
     if sums_exponentials(contraction) and math.prod(shape.pieces) * shape.rows * shape.columns > MOST_SUMS:
         return f"a thread that holds sums beside the largest values has room for {MOST_SUMS} of each"
     tiles = (shape.m * power_of_two(shape.pieces[0]), shape.n * power_of_two(shape.pieces[1]))
-    for layout, rows in zip((contraction.a, contraction.b), tiles, strict=True):
+    depth = contraction.of_role(Role.K)
+    for operand, layout, rows in zip((A, B), (contraction.a, contraction.b), tiles, strict=True):
         # The compiler would spread that layout over the products: each thread would hold a row of D, not a square.
-        if min(16 // layout.dtype.itemsize, rows * shape.k // (32 * shape.warps)) >= shape.k:
+        wide = min(16 // layout.dtype.itemsize, rows * shape.k // (32 * shape.warps))
+        if wide >= shape.k and nearest(depth, operand) is not None:
             return f"each thread would load a whole row of a {rows}x{shape.k} tile of {dtype_name(layout.dtype)}"
     return None
 

@@ -15,7 +15,7 @@ from weft.spec import Contraction, Mode
 
 WIDEST = 16  # bytes of one load from shared memory
 MOST_HELD = {4: 80, 8: 40}  # elements of D in each thread, by bytes of the accumulator: more would spill
-LEAST_HELD = {4: 16, 8: 8}  # where a side is in pieces: the others have that choice already
+LEAST_HELD = {4: 12, 8: 6}  # where a side is in pieces: the others have that choice already
 LONGEST_SIDE = 96  # that is computed in pieces: a longer one wastes little of the usual tiles
 MOST_PIECES = 12
 _RUNS = (8, 16, 32)  # lengths of an operand's own run where a side needs two
@@ -70,8 +70,11 @@ _SHAPES = {
 def shapes(contraction: Contraction) -> tuple[Shape, ...]:
     """The blocks worth a thought: the usual ones, and those that fit a short side."""
     size = max(contraction.arithmetic.accumulate.itemsize, 4)
-    along_m = tuple(_turned(shape) for shape in fitting(contraction.m, size))
-    return (*_SHAPES[size], *fitting(contraction.n, size), *along_m)
+    along_m = (_turned(shape) for shape in fitting(contraction.m, size))
+    fitted = (*fitting(contraction.n, size), *along_m)
+    if max(contraction.a.dtype.itemsize, contraction.b.dtype.itemsize) <= 2:
+        fitted = tuple(shape._replace(k=2 * shape.k) for shape in fitted)  # a row of a step takes as many bytes
+    return (*_SHAPES[size], *fitted)
 
 
 @lru_cache
