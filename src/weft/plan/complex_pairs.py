@@ -56,7 +56,7 @@ from weft.plan.complex_views import (
     staged,
     values,
 )
-from weft.plan.schedule import Candidates, Launch, Scalar, Target
+from weft.plan.schedule import Candidates, Launch, ResourceError, Scalar, Target
 from weft.spec import Contraction, Mode, Role
 from weft.spec.arithmetic import dtype_name
 
@@ -297,6 +297,7 @@ class ComplexLaunch:
     """Stage and expand operands, multiply, finish D."""
 
     def __init__(self, schedule: ComplexSchedule, target: Target) -> None:
+        from weft.errors import UnsupportedError
         from weft.kernels import pairs
 
         self._schedule = schedule
@@ -304,7 +305,10 @@ class ComplexLaunch:
         self._steps = [
             pairs.built(step.task, step.schedule, target) if step is not None else None for step in schedule.steps
         ]
-        self._product = schedule.product.built()[1]
+        try:
+            self._product = schedule.product.built()[1]
+        except UnsupportedError as error:  # of the schedules that were kept; other ways may have others
+            raise ResourceError(str(error)) from None
         if (finish := schedule.steps[FINISH]) is not None:
             self._result = finish.task.permutation.x
         self.kernels = (
