@@ -266,25 +266,28 @@ def blocks(permutation: Permutation, most_axes: int = 3) -> Iterator[tuple[Cut, 
                     _Want(line // size, even, max(WIDEST // size, 1))
                     for line, size in zip((line_x, line_d), sizes, strict=True)
                 )
-                within = _block_within(permutation.modes, shared, x, d) if short else None
-                if within is not None and len(within) <= most_axes:
+                within = _block_within(permutation.modes, shared, x, d) if short else ()
+                usable = 0 < len(within) <= most_axes
+                if usable:
                     yield within
-                if within is None or elements & (elements - 1):
+                if not usable or elements & (elements - 1):
                     yield _block(permutation.modes, x, d)
 
 
 def _shared(modes: Sequence[Mode]) -> tuple[Mode, ...]:
     """The modes that both the source and D begin with."""
     pairs = zip(by_stride(modes, A), by_stride(modes, D), strict=True)
-    return tuple(x for x, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+    same = itertools.takewhile(lambda pair: pair[0] == pair[1] and pair[0].strides[A], pairs)
+    return tuple(mode for mode, _ in same)
 
 
-def _block_within(modes: Sequence[Mode], shared: tuple[Mode, ...], x: _Want, d: _Want) -> tuple[Cut, ...] | None:
-    """A block of what is left of the modes when both sides begin with the same, and those as its last axis."""
+def _block_within(modes: Sequence[Mode], shared: tuple[Mode, ...], x: _Want, d: _Want) -> tuple[Cut, ...]:
+    """A block of what is left of the modes when both sides begin with the same, and those as its last axis; none where
+    nothing else is cut along both."""
     own = Cut(shared, _tile(shared, _LONG))
     others = [mode for mode in modes if mode not in shared]
     cuts = _block(others, x.of(own.tile), d.of(own.tile), own.tile)
-    return (*cuts, own) if len(cuts) > 1 else None
+    return (*cuts, own) if len(cuts) > 1 else ()
 
 
 class _Want(NamedTuple):
@@ -312,7 +315,7 @@ def _block(modes: Sequence[Mode], x: _Want, d: _Want, deep: int = 1) -> tuple[Cu
     """
     by_d, by_x = by_stride(modes, D), by_stride(modes, A)
     along_d = _reach(by_d, d, by_x[:1] if by_d[:1] != by_x[:1] else ())
-    along_x = _reach(by_x, x, (), but=along_d)
+    along_x = _reach([mode for mode in by_x if mode.strides[A] or not x.even], x, (), but=along_d)
     want_d = d.length if along_x else max(d.length, _LONG * d.length // 256)
     cuts = [Cut(group, _tile(group, want)) for group, want in ((along_x, x.length), (along_d, want_d)) if group]
     room = _FULL // deep // math.prod(cut.tile for cut in cuts)
