@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 
 import torch
 from compile_report import TARGETS, contraction
 
 from weft.cases import tccg
 from weft.fn import trace
-from weft.kernels import pairs
+from weft.kernels import complex_direct, pairs
 from weft.kernels.inspect import compiled, instructions
 from weft.plan import complex_pairs
 
@@ -47,7 +48,28 @@ def main() -> None:
             built = compiled(pairs.built(step.task, step.schedule, target).launch, architecture)
             text = built.asm["amdgcn" if architecture.startswith("gfx") else "ptx"]
             results[f"{name} {architecture} {kind}"] = instructions(text)
+    results |= dict(direct())
     json.dump(results, sys.stdout)
+
+
+def direct() -> Iterator[tuple[str, object]]:
+    """What the model's first schedules of products where operands lie hold."""
+    gate = ("pqab,xaybz->xpyqz", {"p": 2, "q": 2, "a": 2, "b": 2, "x": 64, "y": 64, "z": 256})
+    thin = (tccg()[0].equation, tccg()[0].extents)
+    for name, (equation, extents), dtype, precision in (
+        ("gate complex64", gate, torch.complex64, None),
+        ("gate complex128", gate, torch.complex128, None),
+        ("thin tf32", thin, torch.complex64, "tf32"),
+        ("thin complex128", thin, torch.complex128, None),
+    ):
+        described = contraction(equation, extents, dtype, dtype, precision=precision)
+        for architecture in ("sm_90", "gfx942"):
+            target = TARGETS[architecture]
+            ranked = complex_direct.schedules(described, target).schedules
+            best = min(ranked, key=lambda schedule: complex_direct.predict(described, schedule, target))
+            built = compiled(complex_direct.build(described, best, target).kernels[0], architecture)
+            text = built.asm["amdgcn" if architecture.startswith("gfx") else "ptx"]
+            yield f"direct {name} {architecture}", instructions(text)
 
 
 if __name__ == "__main__":

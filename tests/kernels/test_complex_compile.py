@@ -33,6 +33,18 @@ def test_accesses_are_of_16_bytes(name: str, kind: str, report: dict[str, dict[s
     assert not found["local"]
 
 
+@pytest.mark.parametrize("name", ["gate complex64", "gate complex128", "thin tf32", "thin complex128"])
+def test_products_where_operands_lie(name: str, report: dict[str, dict[str, int]]) -> None:
+    """D is written by whole words, large operands are read so, and no accumulator leaves its registers."""
+    found = report[f"direct {name} sm_90"]
+    assert found["st.global"] == found["st.global.16"] > 0
+    assert found["ld.global.16"] + found["cp.async.16"] > 0
+    assert not found["local"]
+    if name == "thin tf32":
+        assert found["wgmma"] + found["mma"] > 0
+    assert f"direct {name} gfx942" in report
+
+
 def test_everywhere_and_with_functions(report: dict[str, dict[str, int]]) -> None:
     assert {f"complex128 gfx942 {kind}" for kind in KINDS} <= set(report)
     assert report["complex64 tf32 sm_80 along"]["st.global.16"]
