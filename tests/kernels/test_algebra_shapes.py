@@ -17,7 +17,7 @@ from weft.kernels import algebra
 from weft.kernels.algebra_constants import sums_exponentials
 from weft.kernels.algebra_shapes import MOST_HELD, fitting, power_of_two, share
 from weft.kernels.geometry import Cut
-from weft.spec import Contraction
+from weft.spec import Contraction, Role
 from weft.testing import poisoned, random_operand
 
 
@@ -68,11 +68,13 @@ def test_threads_side_by_side_read_side_by_side() -> None:
     """Neighbours in shared memory belong to one thread only as far as one load takes them."""
     x = torch.ones(64, 64)
     contraction, _, _ = described("mk,kn->mn", x, x, algebra="max_plus")
-    depth = Cut(contraction.of_role(weft.spec.Role.K), 8)
-    assert share(128, 8, 1, 4, depth, 0).run == 1  # A lies along k
-    assert share(128, 8, 1, 4, depth, 1).run == 4  # B along n
-    assert share(128, 8, 1, 2, depth, 1).run == 8
-    assert share(32, 2, 3, 4, depth, 1) == (3, 4, 2, 2, 4, 2)
+    depth, row, column = (Cut(contraction.of_role(role), 8) for role in (Role.K, Role.M, Role.N))
+    of_a, of_b = (replace(row, tile=128),), (replace(column, tile=128),)
+    assert share(of_a, 8, 1, 4, depth, 0).run == 1  # A lies along k
+    assert share(of_b, 8, 1, 4, depth, 1).run == 4  # B along n
+    assert share(of_b, 8, 1, 2, depth, 1).run == 8
+    assert share(of_b, 8, 1, 4, depth, 0).run == 1  # neither of the two
+    assert share((replace(column, tile=32),), 2, 3, 4, depth, 1) == (3, 4, 2, 2, 4, 2)
 
 
 @pytest.mark.parametrize(

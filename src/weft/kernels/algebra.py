@@ -288,10 +288,9 @@ def algebra_cut(contraction: Contraction, schedule: AlgebraSchedule) -> AlgebraC
         n = side(whole(Role.N, n_cuts), sum(axis.place >= 0 for axis in m.axes), tensors)
         return m, n, tuple(axis.tile for axis in (*m.axes, *n.axes) if axis.place >= 0)
 
-    def shared(cuts: Sequence[Cut], operand: int) -> Share:
+    def shared(cuts: tuple[Cut, ...], operand: int) -> Share:
         size = (contraction.a, contraction.b)[operand].dtype.itemsize
-        tile, held, pieces = (each[operand] for each in (schedule.tile, schedule.registers, schedule.pieces))
-        return share(tile, held, pieces, size, schedule.k[0], operand)
+        return share(cuts, schedule.registers[operand], schedule.pieces[operand], size, schedule.k[0], operand)
 
     m, n, stored = sides(schedule.m, schedule.n)
     m_piece, n_piece, stored_piece = sides(

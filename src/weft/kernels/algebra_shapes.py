@@ -6,6 +6,7 @@ whole side is computed in equal *pieces*, as many as the side has, and the rest 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -119,12 +120,22 @@ def tile_cuts(modes: Sequence[Mode], operand: int, tile: int, pieces: int) -> It
                 yield (Cut(others, tile // run), Cut((near,), run))
 
 
-def share(tile: int, held: int, pieces: int, itemsize: int, depth: Cut, operand: int) -> Share:
-    """Of one side, whose operand's elements take `itemsize` bytes and lie in shared memory as they do in memory."""
+def share(cuts: tuple[Cut, ...], held: int, pieces: int, itemsize: int, depth: Cut, operand: int) -> Share:
+    """Of one side, whose operand's elements take `itemsize` bytes.
+
+    The operand lies in shared memory along its own run: neighbours of this side lie together where that is its run, and
+    else steps along k do.
+    """
     slots = power_of_two(pieces)
-    along_k = bool(depth.modes) and depth.modes[0].strides[operand] == 1
-    run = 1 if along_k else min(held, max(WIDEST // itemsize, 1))
+    tile = math.prod(cut.tile for cut in cuts)
+    contiguous = _runs(cuts[-1], operand) and not _runs(depth, operand)
+    run = min(held, max(WIDEST // itemsize, 1)) if contiguous else 1
     return Share(pieces, slots, slots.bit_length() - 1, held, tile // slots // held, run)
+
+
+def _runs(cut: Cut, operand: int) -> bool:
+    """Whether neighbours along a cut are neighbours in an operand."""
+    return bool(cut.modes) and cut.modes[0].strides[operand] == 1
 
 
 def power_of_two(extent: int) -> int:
