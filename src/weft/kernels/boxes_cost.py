@@ -10,6 +10,7 @@ from weft.kernels.cost import (
     combine_seconds,
     compulsory_bytes,
     function_seconds,
+    launched,
     scattered_bytes,
     tile_access,
 )
@@ -57,4 +58,4 @@ def predict(contraction: Contraction, schedule: BoxesSchedule, target: Target) -
     finish = FINISH_SECONDS * tile_m * tile_n / (FULL_TILE * schedule.warps / FULL_WARPS)
     waiting = -(-tasks // cut.programs) * (cut.steps * STEP_SECONDS + TASK_SECONDS + finish)
     joined = sum(pipe**OVERLAP for pipe in (busy, read, stored, waiting)) ** (1 / OVERLAP)
-    return LAUNCH + joined + combine_seconds(schedule.workspace_bytes, schedule.splits)
+    return launched(joined, LAUNCH) + combine_seconds(schedule.workspace_bytes, schedule.splits)

@@ -14,8 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from weft.kernels.coefficients import coefficients
-from weft.kernels.cost import Work, compulsory_bytes, direct_seconds, tile_access
+from weft.kernels.cost import Work, busy_seconds, compulsory_bytes, tile_access
 from weft.kernels.geometry import A, B, C, Cut, D, cuts_text
 from weft.kernels.launch import MOST_PROGRAMS, TRITON_TYPES, wide
 from weft.kernels.matrix import MatrixCut, MatrixSchedule, _cuts, _depth_cuts, matrix_cut
@@ -119,7 +118,7 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
 
 
 def predict(contraction: Contraction, schedule: DirectSchedule, target: Target) -> float:
-    """Seconds by `cost.direct_seconds`, of four real products and two accumulators."""
+    """Seconds by `cost.busy_seconds`, of four real products and two accumulators."""
     cut = direct_cut(contraction, schedule, target)
     tile_m, tile_n, tile_k = schedule.tiles.tile
     steps, matrix = cut.k.blocks, tile_k > 1
@@ -140,7 +139,7 @@ def predict(contraction: Contraction, schedule: DirectSchedule, target: Target) 
         matrix=matrix,
     )
     real = replace(contraction, arithmetic=real_arithmetic(contraction.arithmetic))
-    seconds = direct_seconds(real, target, work) - coefficients(target).launch
+    seconds = busy_seconds(real, target, work)
     least = compulsory_bytes(contraction) / MEMORY_RATE
     return LAUNCH + (seconds**OVERLAP + least**OVERLAP) ** (1 / OVERLAP)
 

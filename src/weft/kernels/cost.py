@@ -39,6 +39,8 @@ ELEMENTARY_SLOTS = 20  # issue slots of an exponential or its like
 PARTIAL_SECTOR = 3  # times that a sector moves that is written in part
 RAGGED = 0.2  # of the bytes of short runs that move again, for each run that two lines hold besides the first
 SECTOR, LINE, WIDEST = 32, 128, 16  # bytes
+LEAST_COPY, SMALLER = 4, 10  # bytes of an asynchronous copy; cycles of a smaller one, by registers, over one of these
+LEAST_LAUNCH = 1.2e-6  # seconds of a kernel that does next to nothing
 
 # Flops per second, by product type and precision.
 _MATRIX_RATE = {
@@ -59,12 +61,13 @@ _recording: list[tuple[Contraction, Target, Work]] | None = None
 
 class Access(NamedTuple):
     """One tensor's accesses: bytes in all, bytes that one instruction can take, bytes that lie together along one axis
-    of a tile, and in the whole tile."""
+    of a tile, and in the whole tile; and bytes that one can take wherever the rows of the tile start."""
 
     bytes: int
     width: int
     stretch: int
     together: int
+    copied: int = WIDEST
 
     @property
     def sector_bytes(self) -> float:
@@ -73,6 +76,12 @@ class Access(NamedTuple):
     @property
     def cycles(self) -> float:
         return max(self.bytes / (32 * min(WIDEST, self.width)), self.bytes / min(LINE, self.stretch))
+
+    @property
+    def copy_cycles(self) -> float:
+        """The same of copies to shared memory, which are asynchronous from four bytes on."""
+        smaller = SMALLER * self.bytes / (32 * self.copied) if self.copied < LEAST_COPY else 0.0
+        return max(self.cycles, smaller)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +103,12 @@ class Work:
         return 2.0 * self.blocks * self.steps * math.prod(self.tile)
 
     @property
+    def cycles(self) -> float:
+        """Cycles of the load-store units; operands of matrix units are copied."""
+        operands, others = (self.accesses[:2], self.accesses[2:]) if self.matrix else ((), self.accesses)
+        return sum(access.copy_cycles for access in operands) + sum(access.cycles for access in others)
+
+    @property
     def resident(self) -> int:
         """Blocks that fit on one processor at a time."""
         registers = min(self.tile[0] * self.tile[1] // (32 * self.warps) + 72, 255) * 32 * self.warps
@@ -111,9 +126,11 @@ def tile_access(layout: Layout | None, tensor: int, tiles: int, axes: Sequence[A
     width = max((min(*axis.runs[tensor], layout.alignment // size) for axis in own), default=1)
     stretch = max((axis.stretches[tensor] for axis in own), default=1)
     together = max(stretch, _together(own, tensor))
+    copied = min((width, *(axis.runs[tensor].divisor for axis in own)))
     return Access(
-        tiles * math.prod(axis.tile for axis in own) * size, max(width, 1) * size, stretch * size, together * size
-    )
+        tiles * math.prod(axis.tile for axis in own) * size, max(width, 1) * size, stretch * size, together * size,
+        max(copied, 1) * size,
+    )  # fmt: skip
 
 
 def _together(axes: Sequence[Axis], tensor: int) -> int:
@@ -137,6 +154,11 @@ def _together(axes: Sequence[Axis], tensor: int) -> int:
 
 def direct_seconds(contraction: Contraction, target: Target, work: Work, fitted: Coefficients | None = None) -> float:
     """Predicted time of a kernel that gathers its operands; `fitted` numbers, by default those known for the device."""
+    return launched(busy_seconds(contraction, target, work, fitted), (fitted or coefficients(target)).launch)
+
+
+def busy_seconds(contraction: Contraction, target: Target, work: Work, fitted: Coefficients | None = None) -> float:
+    """The same without what launching it adds."""
     if _recording is not None:
         _recording.append((contraction, target, work))
     by = fitted or coefficients(target)
@@ -147,13 +169,18 @@ def direct_seconds(contraction: Contraction, target: Target, work: Work, fitted:
     pipes = (
         (compulsory_bytes(contraction) + scattered_bytes(work.accesses[-1])) / by.memory_rate,
         uneven * sum(access.sector_bytes for access in work.accesses) / by.l2_rate,
-        uneven * sum(access.cycles for access in work.accesses) / (processors * by.clock),
+        uneven * work.cycles / (processors * by.clock),
         uneven * (work.flops / _rate(contraction, work, by) + work.function_seconds),
         waves * (work.steps * (by.step_seconds + _right_seconds(contraction, work)) + by.block_seconds),
     )
     norm = by.overlap(work.resident)
     slowest = max(pipes)
-    return by.launch + slowest * sum((pipe / slowest) ** norm for pipe in pipes) ** (1 / norm)
+    return slowest * sum((pipe / slowest) ** norm for pipe in pipes) ** (1 / norm)
+
+
+def launched(seconds: float, launch: float) -> float:
+    """The time of a kernel whose work takes so long: its start and its end add as much again, and `launch` at most."""
+    return seconds + min(launch, LEAST_LAUNCH + seconds)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from weft.kernels import cublas
-from weft.kernels.cost import PROCESSORS, compulsory_bytes
+from weft.kernels.cost import PROCESSORS, compulsory_bytes, launched
 from weft.plan.schedule import Candidates, Launch, ResourceError, Scalar, Target
 from weft.spec import Contraction, Mode, Role
 from weft.spec.arithmetic import dtype_name
@@ -139,7 +139,7 @@ def predict(contraction: Contraction, schedule: LibrarySchedule, target: Target)
         rate /= 1 + FILLING / contraction.k
     if product is torch.float32:
         rate /= _FORMS[contraction.arithmetic.precision][_along_k(schedule)]
-    return LAUNCH + max(idle * flops / rate, compulsory_bytes(contraction) / MEMORY_RATE)
+    return launched(max(idle * flops / rate, compulsory_bytes(contraction) / MEMORY_RATE), LAUNCH)
 
 
 def build(contraction: Contraction, schedule: LibrarySchedule, target: Target) -> Launch:
