@@ -34,11 +34,9 @@ A, B, C, D = range(4)
 ALIGNMENT = 16  # bytes: rows of a workspace start at multiples
 KEPT = 3  # schedules of the product that are proposed for each way to stage
 LEAST_BOX = 16  # elements of m, n and k: shorter ones do not go in boxes
-DEAR = 4.0  # issue slots of a function that kernels which gather should not apply to an element often
-MUCH_LARGER = 8  # times the elements: an operand that is not worth staging where the other one is
+MUCH_LARGER = 8  # times the elements that are staged: the product that any family may make of them
 LEAST_FLOPS = 2**27  # of a product that is worth another launch
 _OTHERS = ("staged", "last", "reduced", "vector")  # families that need no staged operands
-_IN_ORDER = "it lies"
 _GATHERING = ("boxes", "matrix")  # families that the library's product is planned without
 
 
@@ -47,7 +45,7 @@ class Stage(NamedTuple):
 
     permutation: Permutation
     strides: tuple[int, ...]  # of every mode of the contraction in the workspace
-    in_order: bool  # the operand keeps its own order
+    gathered: bool = True  # whether it is one that gathering kernels are planned for, too
 
 
 Stages = tuple[Stage | None, Stage | None]
@@ -178,13 +176,14 @@ def _ways(contraction: Contraction) -> Iterator[Stages]:
     for order in orders:
         rows = [_matrix(contraction, operand, order, along_k=True) for operand in (A, B)]
         across = [_matrix(contraction, operand, order, along_k=False) for operand in (A, B)]
+        rows = [_for_boxes(stage, other) for stage, other in zip(rows, across, strict=True)]
         for a in (rows[A], across[A], applied[A]):
             for b in (rows[B], across[B], applied[B]):
                 if a is not None and b is not None:
                     yield a, b
     for operand, order in ((A, orders[B]), (B, orders[A])):
-        for along_k in (True, False):
-            stage = _matrix(contraction, operand, order, along_k)
+        other = _matrix(contraction, operand, order, along_k=False)
+        for stage in (_for_boxes(_matrix(contraction, operand, order, along_k=True), other), other):
             if stage is not None:
                 yield (stage, None) if operand == A else (None, stage)
         if applied[operand] is not None:
@@ -203,13 +202,15 @@ def _products(contraction: Contraction, staged: Stages, in_boxes: bool, finish: 
 
 
 def _worth_gathering(contraction: Contraction, staged: Stages) -> bool:
-    """Whether operands are staged for functions of real cost alone, and those left out are much larger ones."""
-    if not all(stage is None or (stage.in_order and _slots(stage.permutation) >= DEAR) for stage in staged):
+    """Whether what is staged is little beside what the product moves, so that even what gathers well may gain.
+
+    One operand in another order is enough for that; both are staged where both have something to be applied.
+    """
+    changed = [stage for stage in staged if stage is not None]
+    if not all(stage.gathered for stage in changed) or sum(stage.permutation.fn is None for stage in changed) > 1:
         return False
-    sizes = [math.prod(mode.extent for mode in contraction.modes if mode.strides[operand]) for operand in (A, B)]
-    return all(
-        stage is not None or sizes[operand] >= MUCH_LARGER * sizes[1 - operand] for operand, stage in enumerate(staged)
-    )
+    sizes = [math.prod(mode.extent for mode in contraction.modes if mode.strides[tensor]) for tensor in (A, B, D)]
+    return MUCH_LARGER * sum(sizes[operand] for operand in (A, B) if staged[operand] is not None) <= sum(sizes)
 
 
 def _slots(permutation: Permutation) -> float:
@@ -249,6 +250,11 @@ def _matrix(contraction: Contraction, operand: int, sums: Sequence[Mode], along_
     return _stage(contraction, operand, row, (*rows, *batch), name)
 
 
+def _for_boxes(stage: Stage | None, other: Stage | None) -> Stage | None:
+    """A stage of which gathering kernels make no more than of the other one, where there is that."""
+    return stage._replace(gathered=other is None) if stage is not None else None
+
+
 def _applied(contraction: Contraction, operand: int) -> Stage | None:
     """The operand in its own order, its function or cast applied; None where there is neither."""
     layout = contraction.a if operand == A else contraction.b
@@ -256,7 +262,7 @@ def _applied(contraction: Contraction, operand: int) -> Stage | None:
     if function is None and layout.dtype == contraction.arithmetic.product:
         return None
     own = _by_stride([mode for mode in contraction.modes if mode.strides[operand]], operand)
-    return _stage(contraction, operand, own[:1], own[1:], _IN_ORDER)
+    return _stage(contraction, operand, own[:1], own[1:], "it lies")
 
 
 def _stage(
@@ -295,7 +301,7 @@ def _stage(
         modes=tuple(merged(modes)), x=layout, c=None, d=workspace,
         compute=function.dtypes[0] if function is not None else product, fn=function, text=name,
     )  # fmt: skip
-    return Stage(permutation, tuple(steps.get(mode, 0) for mode in contraction.modes), name == _IN_ORDER)
+    return Stage(permutation, tuple(steps.get(mode, 0) for mode in contraction.modes))
 
 
 def _finish(contraction: Contraction) -> Permutation | None:
