@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 
 import torch
+from triton import knobs
 
 from weft.cases import tccg
 from weft.fn import trace
+from weft.kernels import boxes
 from weft.kernels.inspect import compiled, instructions
 from weft.plan.planner import choose
 from weft.plan.schedule import Target
@@ -49,6 +53,27 @@ def report(described: Contraction, architecture: str, *rooms: str) -> dict[str, 
     return {"schedule": str(best.schedule), "shared": built.metadata.shared, "types": types, **instructions(text)}
 
 
+def parts_report(described: Contraction, part: str, **changed: object) -> dict[str, object]:
+    """Of the first choice among blocks in boxes with that text in it, and how many bytes the assembler spills."""
+    ranked = choose(described, "triton", H200).ranked
+    schedule = next(r.schedule for r in ranked if r.schedule.family == "boxes" and part in str(r.schedule))
+    schedule = replace(schedule, **changed)  # type: ignore[arg-type]
+    built = compiled(boxes.build(described, schedule, H200).kernels[0], "sm_90")  # type: ignore[union-attr]
+    text = built.asm["ptx"]
+    with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
+        file.write(text)
+        file.flush()
+        command = [knobs.nvidia.ptxas.path, "-v", "-arch=sm_90a", file.name, "-o", "/dev/null"]
+        spilled = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    return {
+        "schedule": str(schedule),
+        "shared": built.metadata.shared,
+        "spilled": sum(map(int, re.findall(r"(\d+) bytes spill", spilled))),
+        "waits in the loop": len(re.findall(r"wgmma\.wait_group\S* 2;", text)),
+        **instructions(text),
+    }
+
+
 def main() -> None:
     half, single, double = torch.float16, torch.float32, torch.float64
     extents = {case.name: case.extents for case in tccg()}
@@ -59,6 +84,7 @@ def main() -> None:
         results[f"{name} sm_90"] = report(described, "sm_90")
     first = next(iter(equations))
     square = dict.fromkeys("ijk", 1024)
+    narrow = {"i": 4096, "j": 296, "k": 1024}
     elu = trace(torch.nn.functional.elu, (half,), hook="b_fn")
     tanh = trace(torch.tanh, (single,), hook="epilogue")
     for architecture in ("sm_80", "gfx942"):
@@ -94,6 +120,18 @@ def main() -> None:
     results["boxes fused sm_90"] = report(
         contraction(equations["tccg-15"], extents["tccg-15"], half, single, a_fn=elu), "sm_90", "boxes"
     )
+    both = contraction(equations["tccg-15"], extents["tccg-15"], half, single)
+    results |= {
+        "parts sm_90": parts_report(both, "128x320x64"),
+        "parts of split sums sm_90": parts_report(
+            contraction(equations["tccg-13"], extents["tccg-13"], half, single), "128x320x64"
+        ),
+        "parts exchanged sm_90": parts_report(
+            contraction(equations["tccg-09"], extents["tccg-09"], half, single), "128x80x64"
+        ),
+        "parts fused sm_90": parts_report(replace(both, a_fn=elu, epilogue=tanh), "128x320x64"),
+        "parts tf32 sm_90": parts_report(contraction("ik,jk->ij", narrow, single, single, precision="tf32"), "+"),
+    }
     results["fused gfx942"] = report(others["fused"], "gfx942")
     json.dump(results, sys.stdout)
 

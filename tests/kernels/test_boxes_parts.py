@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
+import weft
+from support import Backend
+from weft import reference
 from weft.kernels import boxes
 from weft.kernels.boxes_schedule import BoxesSchedule, parts
 from weft.plan.schedule import Target
 from weft.spec import Contraction, Layout, canonical, parse
 from weft.spec.arithmetic import resolve
 from weft.spec.contraction import class_modes
+from weft.testing import random_operand
 
 H200 = Target("cuda", 0, "NVIDIA H200", 90, 132, 232448)
 INTERPRETER = Target("interpreter", 0, "Triton interpreter", 90, 4, 232448)
@@ -84,3 +89,40 @@ def test_operands_may_be_exchanged(equation: str) -> None:
         d = torch.full(expected.shape, float("nan"))
         boxes.build(contraction, schedule, INTERPRETER)(a, b, None, d, 1.0, 0.0)
         assert torch.equal(d.double(), expected), str(schedule)
+
+
+def both(value: Any, row: Any, k: Any) -> Any:
+    return value * row + k
+
+
+def two_results(value: Any, bias: Any, gate: Any, m: Any) -> Any:
+    return torch.where(gate, value + bias, -value), value > bias + m
+
+
+@pytest.mark.parametrize("splits", [1, 2])
+@pytest.mark.parametrize("exchanged", [False, True])
+def test_functions_see_the_elements_of_both_parts(exchanged: bool, splits: int, triton_backend: Backend) -> None:
+    """Operands and coordinates of every kind, a result in half precision, C added, a further result."""
+    device, half = triton_backend.device, torch.float16
+    a, b, c, bias = (random_operand((72, 72), half, seed, integers=True, device=device) for seed in range(4))
+    row, gate = random_operand((72,), half, 4, integers=True, device=device), (torch.arange(72) % 3 == 0).to(device)
+    options: dict[str, Any] = {
+        "a_fn": both, "b_fn": lambda x, column: x - column, "c_fn": lambda x: 3 * x, "epilogue": two_results,
+        "indices": {"k": "k", "m": "m"}, "c": c, "beta": 0.5, "out_dtype": (half, None),
+        "operands": {"row": ("k", row), "column": ("n", row), "bias": ("nm", bias), "gate": ("n", gate)},
+    }  # fmt: skip
+    expected = reference.contract("mk,nk->mn", a, b, **options)
+    beta = options.pop("beta")
+    plan = weft.plan("mk,nk->mn", a, b, backend="triton", **options)
+    contraction, target = plan.contraction, plan._request.target
+    target = target if device == "cuda" else replace(target, capability=90)
+    if target.capability < 90:
+        pytest.skip("boxes need compute capability 9.0")
+    found = boxes.schedules(contraction, target).schedules
+    schedule = next(s for s in found if s.exchanged == exchanged and len(parts(s.tile[1])) == 2 and s.tile[2] <= 64)
+    schedule = replace(schedule, splits=splits)
+    results = [torch.full((72, 72), float("nan"), dtype=half, device=device), torch.ones_like(expected[1])]
+    named = [options["operands"].get(extra.name, (None, None))[1] for extra in contraction.extras][:-1]
+    boxes.build(contraction, schedule, target)(a, b, c, results[0], 1.0, beta, (*named, results[1]))
+    assert torch.equal(results[0].double(), expected[0].double())
+    assert torch.equal(results[1], expected[1])

@@ -100,6 +100,22 @@ def test_boxes_come_by_the_tensor_memory_accelerator(report: dict[str, dict[str,
     assert not found["ld.global"]
 
 
+@pytest.mark.parametrize("kind", ["", " of split sums", " exchanged", " fused", " tf32"])
+def test_blocks_of_two_parts_keep_both_accumulators_in_registers(
+    report: dict[str, dict[str, object]], kind: str
+) -> None:
+    """Both products of a step run on the tensor cores while boxes of the next come, and one wait serves both."""
+    found = report[f"parts{kind} sm_90"]
+    assert found["wgmma"]
+    assert found["cp.async.bulk"]
+    assert not found["mma"]
+    assert not found["cp.async"]
+    assert not found["spilled"], found["schedule"]
+    assert found["st.global"] == found["st.global.16"]
+    if kind != " fused":
+        assert found["waits in the loop"] == 1
+
+
 @pytest.mark.parametrize(
     ("name", "types"), [("int8", "s32.s8.s8"), ("e4m3", "f32.e4m3.e4m3"), ("e5m2", "f32.e5m2.e5m2")]
 )

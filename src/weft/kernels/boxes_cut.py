@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from weft.fn.padding import padding_adds_nothing
 from weft.kernels.boxes_readings import Reading
-from weft.kernels.boxes_schedule import BoxesSchedule, parts, side_cuts
+from weft.kernels.boxes_schedule import BoxesSchedule, parts, pieces_of, shared_bytes, side_cuts
 from weft.kernels.cost import PROCESSORS, REGISTERS, SHARED_MEMORY
 from weft.kernels.geometry import TENSORS, Cut, Side, rest, side
 from weft.kernels.launch import wide, wide_index
@@ -15,13 +15,8 @@ from weft.kernels.matrix import widened
 from weft.plan.schedule import Target
 from weft.spec import Contraction, Role
 
-LEAST_HALVED = 32  # columns: fewer are stored at once
 OTHER_REGISTERS = 64  # of a thread, besides those of its accumulators
-
-# Shared memory besides the boxes, as Triton 3.6 compiles it for compute capability 9.0.
-STAGED_ROW = 128  # bytes for each row of a block, on its way to D; three times that in wide shares of split sums
-WIDEST_SHARE = 128  # columns of an accumulator whose share is not
-RESERVED = 1024  # bytes that the device keeps for itself in each program
+RESERVED = 1024  # bytes of shared memory that the device keeps for itself in each program
 
 
 class Dimension(NamedTuple):
@@ -49,7 +44,7 @@ class PartCut(NamedTuple):
     n: Side
     k: Side
     wide: tuple[bool, ...]
-    pieces: tuple[PieceCut, ...]  # one, or two halves
+    pieces: tuple[PieceCut, ...]  # one, two or four
 
 
 class BoxesCut(NamedTuple):
@@ -100,7 +95,7 @@ def boxes_cut(contraction: Contraction, schedule: BoxesSchedule, target: Target)
         b_box=_dimensions(schedule.b, batch, n, k),
         a_along_k=schedule.a.along_k,
         b_along_k=schedule.b.along_k,
-        parts=_parts(batch_side, m_side, n, k_side, offsets),
+        parts=_parts(batch_side, m_side, n, k_side, offsets, schedule.splits > 1),
         blocks=blocks,
         splits=schedule.splits,
         steps=steps,
@@ -114,7 +109,9 @@ def boxes_cut(contraction: Contraction, schedule: BoxesSchedule, target: Target)
     )
 
 
-def _parts(batch: Side, m: Side, n: Sequence[Cut], k: Side, offsets: tuple[bool, ...]) -> tuple[PartCut, ...]:
+def _parts(
+    batch: Side, m: Side, n: Sequence[Cut], k: Side, offsets: tuple[bool, ...], shares: bool
+) -> tuple[PartCut, ...]:
     """A block's accumulators side by side along the run of n, each with the pieces that it is stored in."""
     *others, run = n
 
@@ -123,7 +120,7 @@ def _parts(batch: Side, m: Side, n: Sequence[Cut], k: Side, offsets: tuple[bool,
 
     found, first = [], 0
     for width in parts(run.tile):
-        count = 2 if width >= LEAST_HALVED else 1
+        count = pieces_of(width, shares)
         starts = range(first, first + width, width // count)
         pieces = tuple(
             PieceCut(batch, m, columns(start, width // count), (m.tile, width // count), offsets, start)
@@ -153,9 +150,7 @@ def _dimensions(reading: Reading, batch: Sequence[Cut], own: Sequence[Cut], k: S
 
 def _resident(schedule: BoxesSchedule, size: int) -> int:
     """Programs that fit on one processor at a time."""
-    tile_m, tile_n, tile_k = schedule.tile
-    wide_share = schedule.splits > 1 and parts(tile_n)[0] > WIDEST_SHARE
-    boxes = schedule.stages * (tile_m + tile_n) * tile_k * size
-    shared = boxes + tile_m * STAGED_ROW * (3 if wide_share else 1) + RESERVED
+    tile_m, tile_n, _ = schedule.tile
     registers = (tile_m * tile_n // (32 * schedule.warps) + OTHER_REGISTERS) * 32 * schedule.warps
+    shared = shared_bytes(schedule, size) + RESERVED
     return max(1, min((SHARED_MEMORY + RESERVED) // shared, REGISTERS // registers))

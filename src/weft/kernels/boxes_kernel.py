@@ -90,6 +90,14 @@ def multiply_part(
 
 
 @triton.jit
+def halves(acc):
+    """The left and the right half of a matrix."""
+    ROWS: tl.constexpr = acc.shape[0]
+    COLUMNS: tl.constexpr = acc.shape[1] // 2
+    return tl.split(tl.permute(tl.reshape(acc, (ROWS, 2, COLUMNS)), (0, 2, 1)))
+
+
+@triton.jit
 def leave_piece(
     acc, c, d, parts, pointers, alpha, beta, task, batch_block, m_block, n_block, CUT: tl.constexpr,
     PIECE: tl.constexpr, C_FN: tl.constexpr, EPILOGUE: tl.constexpr, RESULT: tl.constexpr, BESIDE: tl.constexpr,
@@ -104,27 +112,50 @@ def leave_piece(
 
 
 @triton.jit
+def leave_two(
+    acc, c, d, parts, pointers, alpha, beta, task, batch_block, m_block, n_block, CUT: tl.constexpr,
+    PART: tl.constexpr, AT: tl.constexpr, C_FN: tl.constexpr, EPILOGUE: tl.constexpr, RESULT: tl.constexpr,
+    BESIDE: tl.constexpr,
+):  # fmt: skip
+    """The same of columns that two pieces hold, the first of them number `AT`."""
+    LEFT: tl.constexpr = PART.pieces[AT]
+    RIGHT: tl.constexpr = PART.pieces[AT + 1]
+    left, right = halves(acc)
+    leave_piece(
+        left, c, d, parts, pointers, alpha, beta, task, batch_block, m_block, n_block, CUT, LEFT,
+        C_FN, EPILOGUE, RESULT, BESIDE,
+    )  # fmt: skip
+    leave_piece(
+        right, c, d, parts, pointers, alpha, beta, task, batch_block, m_block, n_block, CUT, RIGHT,
+        C_FN, EPILOGUE, RESULT, BESIDE,
+    )  # fmt: skip
+
+
+@triton.jit
 def leave_part(
     acc, c, d, parts, pointers, alpha, beta, task, batch_block, m_block, n_block, CUT: tl.constexpr,
     PART: tl.constexpr, C_FN: tl.constexpr, EPILOGUE: tl.constexpr, RESULT: tl.constexpr, BESIDE: tl.constexpr,
 ):  # fmt: skip
-    """The same of an accumulator, in two halves where it is wide: what those are staged in fits beside the boxes."""
-    FIRST: tl.constexpr = PART.pieces[0]
+    """The same of an accumulator, piece by piece: what a piece is staged in fits beside the boxes."""
     if len(PART.pieces) == 1:
+        WHOLE: tl.constexpr = PART.pieces[0]
         leave_piece(
-            acc, c, d, parts, pointers, alpha, beta, task, batch_block, m_block, n_block, CUT, FIRST,
+            acc, c, d, parts, pointers, alpha, beta, task, batch_block, m_block, n_block, CUT, WHOLE,
+            C_FN, EPILOGUE, RESULT, BESIDE,
+        )  # fmt: skip
+    elif len(PART.pieces) == 2:
+        leave_two(
+            acc, c, d, parts, pointers, alpha, beta, task, batch_block, m_block, n_block, CUT, PART, 0,
             C_FN, EPILOGUE, RESULT, BESIDE,
         )  # fmt: skip
     else:
-        SECOND: tl.constexpr = PART.pieces[1]
-        HALVES: tl.constexpr = (CUT.m.tile, 2, FIRST.n.tile)
-        left, right = tl.split(tl.permute(tl.reshape(acc, HALVES), (0, 2, 1)))
-        leave_piece(
-            left, c, d, parts, pointers, alpha, beta, task, batch_block, m_block, n_block, CUT, FIRST,
+        left, right = halves(acc)
+        leave_two(
+            left, c, d, parts, pointers, alpha, beta, task, batch_block, m_block, n_block, CUT, PART, 0,
             C_FN, EPILOGUE, RESULT, BESIDE,
         )  # fmt: skip
-        leave_piece(
-            right, c, d, parts, pointers, alpha, beta, task, batch_block, m_block, n_block, CUT, SECOND,
+        leave_two(
+            right, c, d, parts, pointers, alpha, beta, task, batch_block, m_block, n_block, CUT, PART, 2,
             C_FN, EPILOGUE, RESULT, BESIDE,
         )  # fmt: skip
 

@@ -17,7 +17,12 @@ _ACROSS = 2  # bytes of an element that matrix instructions also read across k f
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How one operand is read: its dimensions, outermost first, each of modes that lie together (innermost first)."""
+    """How one operand is read: its dimensions, each of modes that lie together (innermost first).
+
+    The two that a box spans runs of come last, the contiguous one at the end. Those of single indices stand before
+    them, wherever they lie in memory: then a box is a matrix as it is. With one in between it would be brought to
+    registers to become one, and matrix instructions would not read it where it is.
+    """
 
     dimensions: tuple[tuple[Mode, ...], ...]
     outer: tuple[Mode, ...]  # the dimension that a box spans a run of on the operand's own side
@@ -32,7 +37,7 @@ def readings(contraction: Contraction, operand: int, k: Mode) -> Iterator[Readin
     for outer in _outer_runs(own, operand):
         others = [mode for mode in own if mode not in outer]
         groups = [outer, *_chains(others, operand), *((mode,) for mode in (*sums, *batch))]
-        groups.sort(key=lambda group: -group[0].strides[operand])
+        groups.sort(key=lambda group: (group in (outer, (k,)), -group[0].strides[operand]))
         inner = groups[-1]
         steps = [group[0].strides[operand] for group in groups]
         if inner not in (outer, (k,)) or steps[-1] != 1 or len(groups) > MOST_DIMENSIONS:

@@ -20,6 +20,8 @@ from weft.spec import Contraction, Mode, Role
 NAME = "boxes"
 LEAST_SIDE = 16  # of m, n and k: a matrix instruction takes no less
 LEAST_STEPS = 4  # of a split sum: fewer are not worth a second kernel
+LEAST_HALVED = 32  # columns: fewer are stored at once
+LEAST_QUARTERED = 256  # columns of a share of a split sum, whose rows are staged whole
 
 # Tiles (M, N, K), warps and stages, by bytes of an element.
 _TILES = {
@@ -80,6 +82,26 @@ def parts(columns: int) -> tuple[int, ...]:
     return tuple(1 << bit for bit in reversed(range(columns.bit_length())) if columns >> bit & 1)
 
 
+def pieces_of(width: int, share: bool) -> int:
+    """Pieces that an accumulator of so many columns is stored in, as a share of a split sum or as a block of D."""
+    if width < LEAST_HALVED:
+        return 1
+    return 4 if share and width >= LEAST_QUARTERED else 2
+
+
+def shared_bytes(schedule: BoxesSchedule, size: int) -> int:
+    """Shared memory of a program: its boxes, and a piece on its way to D.
+
+    What a piece takes was read from what Triton 3.6 compiles for compute capability 9.0: 128 bytes for each of its rows
+    where D is contiguous along m, and up to 384 where rows are staged whole.
+    """
+    tile_m, tile_n, tile_k = schedule.tile
+    widest, share = parts(tile_n)[0], schedule.splits > 1
+    across = share or all(mode.strides.d != 1 for mode in schedule.a.outer)
+    row = min(384, 4 * widest // pieces_of(widest, share)) if across else 128
+    return schedule.stages * (tile_m + tile_n) * tile_k * size + tile_m * row
+
+
 def candidates(contraction: Contraction, target: Target, exchanged: bool = False) -> Candidates:
     """Schedules, and why there are no others; `exchanged` tells that the operands already are, and then only what
     consists of two parts is of use: whole tiles there are for both sides."""
@@ -137,14 +159,22 @@ def _schedules(
     steps = -(-k.extent // tile_k) * (contraction.k // k.extent)
     stages = min(stages, max(2, steps))
     whole = BoxesSchedule(a, b, k, (tile_m, tile_n, tile_k), warps, stages)
-    yield whole
+    yield _fitting(whole, contraction.arithmetic.product.itemsize, target)
     processors = target.processors if target.processors > 1 else PROCESSORS
     blocks = contraction.batch * _side_blocks(a, tile_m) * _side_blocks(b, tile_n)
     if blocks >= processors:
         return
-    size = tile_m * tile_n * contraction.arithmetic.accumulate.itemsize
+    share_bytes = tile_m * tile_n * contraction.arithmetic.accumulate.itemsize
     for splits in _splits(steps, blocks, processors):
-        yield BoxesSchedule(a, b, k, whole.tile, warps, stages, splits, workspace_bytes=splits * blocks * size)
+        split = replace(whole, splits=splits, workspace_bytes=splits * blocks * share_bytes)
+        yield _fitting(split, contraction.arithmetic.product.itemsize, target)
+
+
+def _fitting(schedule: BoxesSchedule, size: int, target: Target) -> BoxesSchedule:
+    """With one stage less where the device has not the shared memory."""
+    if target.shared_memory and shared_bytes(schedule, size) > target.shared_memory and schedule.stages > 2:
+        return replace(schedule, stages=schedule.stages - 1)
+    return schedule
 
 
 def _splits(steps: int, blocks: int, processors: int) -> list[int]:
