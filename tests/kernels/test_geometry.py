@@ -53,6 +53,26 @@ def test_blocks_cover_the_extent(extent: int, tile: int, exact: bool) -> None:
     assert made.exact is exact
 
 
+def test_a_part_of_a_block_knows_where_it_ends() -> None:
+    """Blocks of 320 on 312 indices: the first 256 exist, of the last 64 eight do not."""
+    run = mode("i", 312, 1)
+    wide, narrow = (side([Cut((run,), tile, True, 320, first)]) for tile, first in ((256, 0), (64, 256)))
+    assert wide.blocks == narrow.blocks == 1
+    assert wide.exact
+    assert not narrow.exact
+    assert narrow.axes[0].first == 256
+    assert side([Cut((mode("i", 640, 1),), 64, True, 320, 256)]).exact
+    assert not side([Cut((mode("i", 570, 1),), 256, True, 320)]).exact  # the second block ends at 576
+
+
+def test_a_part_of_a_block_is_aligned_as_its_start_is() -> None:
+    """Groups of a flattened tile must not cross a jump: blocks of 80 start at multiples of 16, not of 32."""
+    jumps = (mode("i", 96, 1), mode("j", 5, 1000))
+    assert side([Cut(jumps, 32)]).runs[0] == Run(32, 8)
+    assert side([Cut(jumps, 32, True, 80)]).runs[0] == Run(16, 8)
+    assert side([Cut(jumps, 8, True, 80, 72)]).runs[0] == Run(8, 8)
+
+
 class _Full:
     """A family whose first schedules do not fit the device."""
 
