@@ -35,6 +35,8 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., torch.Tensor]]] = {
     "elu halved": (lambda x: F.elu(x, 0.5), lambda x: F.elu(x, 0.5)),
     "celu upside down": (lambda x: F.celu(x, alpha=-0.7), lambda x: F.celu(x, alpha=-0.7)),
     "expm1": (torch.expm1, torch.expm1),
+    "sigmoid": (torch.sigmoid, torch.sigmoid),
+    "silu": (F.silu, F.silu),
     "gelu": (F.gelu, gelu),
     "gelu tanh": (lambda x: F.gelu(x, approximate="tanh"), gelu_by_tanh),
 }
@@ -67,6 +69,8 @@ def both(name: str, dtype: torch.dtype, low: float, high: float, device: str) ->
     ("elu halved", -20.0, 3.0, 21.5),
     ("celu upside down", -2.0, 3.0, 21.0),
     ("expm1", -20.0, 80.0, 22.0),
+    ("sigmoid", -80.0, 20.0, 21.5),
+    ("silu", -80.0, 20.0, 21.0),
     ("gelu", -1.0, 6.0, 20.5),
     ("gelu", -3.0, -1.0, 18.5),
     ("gelu", -6.0, -3.0, 17.0),
@@ -86,7 +90,7 @@ def test_far_in_the_negative_tail_a_gelu_is_next_to_nothing(device: str) -> None
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", HALF, ids=["float16", "bfloat16"])
-@pytest.mark.parametrize("name", ["elu", "expm1", "gelu", "gelu tanh"])
+@pytest.mark.parametrize("name", ["elu", "expm1", "sigmoid", "gelu", "gelu tanh"])
 def test_a_half_result_is_off_by_three_quarters_of_a_unit_at_most(name: str, dtype: torch.dtype, device: str) -> None:
     """Half a unit for rounding, a quarter for the value that is rounded."""
     if dtype == torch.bfloat16 and device == "cpu":

@@ -20,6 +20,7 @@ HALF, SINGLE = torch.float16, torch.float32
     (F.leaky_relu, 3.5, 2),  # conversion, product, maximum, half a conversion back
     (lambda x: x * 2 + 1, 3.5, 2),
     (F.elu, 8.5, 11),  # as counted in machine code
+    (torch.sigmoid, 8, 13),
     (F.gelu, 15.5, 14),  # 12.1 and 14.1
     (lambda x: F.gelu(x, approximate="tanh"), 8.5, 7),  # 8.6 and 7.1
 ])  # fmt: skip

@@ -34,13 +34,6 @@ def _wide(x: Tensor) -> Tensor:
 
 
 @_decomposes
-def sigmoid(x: Tensor) -> Tensor:
-    # exp of a value that is not positive never overflows, so both tails keep their relative accuracy.
-    small = torch.exp(-torch.abs(x))
-    return torch.where(x < 0, small, 1.0) / (small + 1.0)
-
-
-@_decomposes
 def silu(x: Tensor) -> Tensor:
     return x * torch.sigmoid(x)
 

@@ -16,6 +16,7 @@ from weft.fn.lowering import ELEMENTARY
 
 _ELEMENTARY = 20.0
 _SINGLE = {"exp": 8.0, "exp2": 4.0, "div": 9.0, "reciprocal": 8.0, "sqrt": 8.0, "rsqrt": 3.0, "gelu": 14.0}
+_BY_PRECISION = {"expm1": (6.0, 15.0), "sigmoid": (6.5, 13.0)}  # rounded to half precision at once, and not
 _FREE = frozenset({"full_like", "scalar_tensor", "copy", "alias"})
 _TO_SINGLE, _FROM_SINGLE = 1.0, 0.5  # conversions of half precision; two elements are rounded at a time
 _PICKED = 0.5  # of float16, which are two to an instruction
@@ -42,8 +43,8 @@ def _of(node: fx.Node) -> float:
         return 0.0
     if computing(node.meta["dtype"]) is torch.float32:
         half = node.meta["dtype"] in HALF_TYPES
-        if name == "expm1":
-            return 6.0 if half else 15.0
+        if name in _BY_PRECISION:
+            return _BY_PRECISION[name][0 if half else 1]
         if name == "elu":
             scaled = any(factor != 1 for factor in node.args[1:])
             return (7.0 if half else 11.0) + (3.0 if scaled else 0.0)
