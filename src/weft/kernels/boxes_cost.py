@@ -49,10 +49,9 @@ def predict(contraction: Contraction, schedule: BoxesSchedule, target: Target) -
     shallow = 1.0 if tile_k * size >= 128 else 0.95  # more steps for the same work
     busy = flops / (_RATE[size] * smaller * shallow)
     read = uneven * tiles * (tile_m + tile_n) * size / L2_RATE
-    pieces = (piece for part in cut.parts for piece in part.pieces)
-    results = [tile_access(contraction.d, D, cut.blocks, (*cut.m.axes, *piece.n.axes)) for piece in pieces]
-    stored = (compulsory_bytes(contraction) + sum(map(scattered_bytes, results))) / MEMORY_RATE
-    stored = max(stored, uneven * sum(result.cycles for result in results) / (processors * STORE_CLOCK))
+    result = tile_access(contraction.d, D, cut.blocks, (*cut.m.axes, *cut.n.axes))  # pieces meet in L2
+    stored = (compulsory_bytes(contraction) + scattered_bytes(result)) / MEMORY_RATE
+    stored = max(stored, uneven * result.cycles / (processors * STORE_CLOCK))
     busy *= (1.2 if contraction.a_fn is not None else 1.0) * (1.5 if contraction.b_fn is not None else 1.0)
     busy += uneven * function_seconds(contraction, tiles * tile_m, tiles * tile_n, cut.blocks * tile_m * tile_n)
     finish = FINISH_SECONDS * tile_m * tile_n / (FULL_TILE * schedule.warps / FULL_WARPS)
