@@ -68,10 +68,11 @@ class Access(NamedTuple):
     stretch: int
     together: int
     copied: int = WIDEST
+    again: float = 1.0  # times that a sector is read while the first cache still has it
 
     @property
     def sector_bytes(self) -> float:
-        return self.bytes * max(1.0, SECTOR / self.together)
+        return self.bytes * max(1.0, SECTOR / self.together) / self.again
 
     @property
     def cycles(self) -> float:
@@ -125,7 +126,7 @@ def tile_access(layout: Layout | None, tensor: int, tiles: int, axes: Sequence[A
     tiles *= math.prod(axis.tile for axis in axes if repeated and not axis.present[tensor])
     width = max((min(*axis.runs[tensor], layout.alignment // size) for axis in own), default=1)
     stretch = max((axis.stretches[tensor] for axis in own), default=1)
-    together = max(stretch, _together(own, tensor))
+    together = max(stretch, run_of(pieces(own, tensor)))
     copied = min((width, *(axis.runs[tensor].divisor for axis in own)))
     return Access(
         tiles * math.prod(axis.tile for axis in own) * size, max(width, 1) * size, stretch * size, together * size,
@@ -133,17 +134,30 @@ def tile_access(layout: Layout | None, tensor: int, tiles: int, axes: Sequence[A
     )  # fmt: skip
 
 
-def _together(axes: Sequence[Axis], tensor: int) -> int:
-    """Elements of a tile that lie together in a tensor, whichever axes they stand on."""
-    pieces = []
+class Piece(NamedTuple):
+    """One mode of a tile as a tensor has it, in elements."""
+
+    stride: int
+    covered: int  # indices of it in the tile
+    extent: int
+
+
+def pieces(axes: Sequence[Axis], tensor: int) -> list[Piece]:
+    """The modes of a tile that a tensor has."""
+    found = []
     for axis in axes:
         rest = axis.tile
         for extent, stride in zip(axis.extents, axis.strides[tensor], strict=True):
             if stride:
-                pieces.append((stride, min(rest, extent), extent))
+                found.append(Piece(stride, min(rest, extent), extent))
             rest = -(-rest // max(extent, 1))
+    return found
+
+
+def run_of(tile: Sequence[Piece]) -> int:
+    """Elements of a tile that lie together in a tensor, whichever axes they stand on."""
     run = 1
-    for stride, covered, extent in sorted(pieces):
+    for stride, covered, extent in sorted(tile):
         if stride != run:
             break
         run *= covered

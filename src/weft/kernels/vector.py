@@ -8,7 +8,19 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from weft.kernels.algebra_constants import algebra_constants, over_axis, product_slots
-from weft.kernels.cost import ISSUE_RATE, Work, direct_seconds, function_seconds, tile_access
+from weft.kernels.cost import (
+    ISSUE_RATE,
+    LINE,
+    SECTOR,
+    WIDEST,
+    Access,
+    Work,
+    direct_seconds,
+    function_seconds,
+    pieces,
+    run_of,
+    tile_access,
+)
 from weft.kernels.geometry import (
     TENSORS,
     A,
@@ -34,7 +46,7 @@ from weft.kernels.launch import (
     wide_index,
 )
 from weft.plan.schedule import Candidates, Target
-from weft.spec import Contraction, Mode, Role
+from weft.spec import Contraction, Layout, Mode, Role
 
 NAME = "vector"
 
@@ -64,7 +76,9 @@ class VectorSchedule:
         return f"vector d[{cuts_text(self.r)}] k[{cuts_text(self.k)}] warps={self.warps}"
 
 
-_TILES = ((1024, 1), (512, 4), (256, 8), (64, 32), (64, 64), (16, 128), (4, 512), (1, 2048), (1, 256), (128, 1))
+FIRST_CACHE = 24 * 1024  # bytes of it that one of several programs on a processor has
+ADDRESS_SLOTS, EXCHANGE_SLOTS = 5, 20  # issue slots of an address, and of a value that goes to another lane
+_TILES = ((1024, 1), (512, 4), (256, 8), (64, 32), (64, 64), (16, 128), (4, 512), (1, 2048), (1, 256), (256, 1), (128, 1))
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:
@@ -101,11 +115,8 @@ def predict(contraction: Contraction, schedule: VectorSchedule, target: Target) 
     """Seconds by `cost.direct_seconds`; every lane of a tile reads both operands, through the caches."""
     cut = vector_cut(contraction, schedule)
     blocks, steps = _programs(contraction, schedule), cut.k.blocks
-    every = (*cut.r.axes, *cut.k.axes)
-    a, b = (
-        tile_access(layout, tensor, blocks * steps, every)
-        for tensor, layout in ((A, contraction.a), (B, contraction.b))
-    )
+    a, b = (_read(layout, tensor, blocks, cut) for tensor, layout in ((A, contraction.a), (B, contraction.b)))
+    lanes = blocks * steps * cut.r.tile * cut.k.tile
     work = Work(
         accesses=(
             a,
@@ -121,13 +132,50 @@ def predict(contraction: Contraction, schedule: VectorSchedule, target: Target) 
         matrix=False,
         function_seconds=function_seconds(
             contraction,
-            a.bytes // contraction.a.dtype.itemsize,
-            b.bytes // contraction.b.dtype.itemsize,
+            _lanes(cut, A, blocks),
+            _lanes(cut, B, blocks),
             blocks * cut.r.tile,
         )
-        + _algebra_seconds(contraction, blocks * steps * cut.r.tile * cut.k.tile),
+        + _algebra_seconds(contraction, lanes)
+        + _issue_seconds(contraction, cut, (a, b), blocks),
     )
     return direct_seconds(contraction, target, work)
+
+
+def _lanes(cut: VectorCut, tensor: int, blocks: int) -> int:
+    """Lanes that load a tensor, over all programs and steps."""
+    tile = math.prod(axis.tile for axis in (*cut.r.axes, *cut.k.axes) if axis.present[tensor])
+    return blocks * cut.k.blocks * tile
+
+
+def _read(layout: Layout, tensor: int, blocks: int, cut: VectorCut) -> Access:
+    """What is read of an operand: lanes of one element count once, and what a program reads again at its next step
+    comes from the first cache where all that it reads fits there."""
+    size = layout.dtype.itemsize
+    access = tile_access(layout, tensor, 1, (*cut.r.axes, *cut.k.axes))
+    of_d, of_k = pieces(cut.r.axes, tensor), pieces(cut.k.axes, tensor)
+    step = math.prod(piece.covered for piece in (*of_d, *of_k))
+    whole = [*of_d, *(piece._replace(covered=piece.extent) for piece in of_k)]
+    sectors = math.prod(piece.covered for piece in whole) * size * max(1.0, SECTOR / (run_of(whole) * size))
+    each = step * size * max(1.0, SECTOR / access.together)
+    again = max(1.0, cut.k.blocks * each / sectors) if sectors <= FIRST_CACHE else 1.0
+    apart = min((piece.stride for piece in (*of_d, *of_k) if piece.covered > 1), default=LINE) * size
+    in_line = min(step, max(1, LINE // apart)) * size  # what neighbours take from one line, gaps between them or not
+    return access._replace(bytes=blocks * cut.k.blocks * step * size, stretch=max(access.stretch, in_line), again=again)
+
+
+def _issue_seconds(contraction: Contraction, cut: VectorCut, reads: tuple[Access, Access], blocks: int) -> float:
+    """What addresses take, and values that change lanes, were all processors equally busy.
+
+    A tile along k of two operands that both move along D finds them in lanes of different orders.
+    """
+    slots = 0.0
+    for tensor, read in enumerate(reads):
+        elements = max(1, min(WIDEST, read.width) // (contraction.a, contraction.b)[tensor].dtype.itemsize)
+        slots += ADDRESS_SLOTS * _lanes(cut, tensor, blocks) / elements
+    if cut.k.tile > 1 and cut.r.tile > 1 and cut.r.present[A] and cut.r.present[B]:
+        slots += EXCHANGE_SLOTS * blocks * cut.k.blocks * cut.r.tile * cut.k.tile
+    return slots / ISSUE_RATE
 
 
 def _algebra_seconds(contraction: Contraction, products: int) -> float:
