@@ -33,6 +33,7 @@ CASES = [
     (",n->n", (), (6,)),
     ("mk,kn->mn", (3, 0), (0, 4)),
     ("xyab,laxr->lbyr", (2, 2, 3, 3), (2, 3, 2, 3)),
+    ("dca,cbd->ba", (7, 5, 3), (5, 4, 7)),  # as TCCG's case 13: D is small
 ]
 CALLS: list[dict[str, Any]] = [
     {},

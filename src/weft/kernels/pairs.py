@@ -33,9 +33,9 @@ NAME = "pairs"
 
 #: How D is written. "plain": element by element. Else every element becomes a matrix of two rows, `jump` elements
 #: apart: "along": the rows hold what makes up the real and the imaginary part of a product, each next to the other
-#: operand's (re, im); "across": the rows are those that the other operand's re and its im are multiplied by. "thirds":
-#: D is real, and every element becomes three numbers, `jump` elements apart: re, im and re + im.
-Form = Literal["plain", "along", "across", "thirds"]
+#: operand's (re, im); "across": the rows are those that the other operand's re and its im are multiplied by. "halves"
+#: and "thirds": D is real, and every element becomes two numbers or three, `jump` elements apart: re, im and re + im.
+Form = Literal["plain", "along", "across", "halves", "thirds"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,16 +171,17 @@ def pairs_kernel(
     if EPILOGUE is not None:
         re, im = applied(EPILOGUE, CUT.epilogue_complex, re, im)
 
-    # (3) Write it in D's order: once, as three real numbers, or as the two rows of the matrix that multiplies a pair
-    # (re, im) by it.
+    # (3) Write it in D's order: once, as two or three real numbers, or as the two rows of the matrix that multiplies a
+    # pair (re, im) by it.
     offsets = tl.broadcast_to(spread_offsets(block, R, 3, RANK, CUT.wide[3]), TILE)
     mask = tl.broadcast_to(spread_mask(block, R, 4, RANK), TILE)
     if CUT.form == "plain":
         store_pair(d, re, im, offsets, mask, RESULT, KIND, RANK)
-    elif CUT.form == "thirds":
+    elif CUT.form == "halves" or CUT.form == "thirds":
         tl.store(d + offsets, re.to(RESULT), mask=mask)
         tl.store(d + offsets + CUT.jump, im.to(RESULT), mask=mask)
-        tl.store(d + offsets + 2 * CUT.jump, (re + im).to(RESULT), mask=mask)
+        if CUT.form == "thirds":
+            tl.store(d + offsets + 2 * CUT.jump, (re + im).to(RESULT), mask=mask)
     elif CUT.form == "along":
         factor_re = re
         factor_im = -im

@@ -20,8 +20,8 @@ the three results. That is three quarters of the arithmetic, and its error keeps
 (N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, section 23.2.4); but an imaginary part that
 is small beside its real part has the rounding errors of the larger one. So it is never the default.
 
-Where D is small beside the operands, they stay as they lie: all four products of their parts are kept, and added when D
-is written from there.
+Where D is small beside the operands, they stay as they lie, or are written as real rows of their parts: all four
+products of these are kept, and added when D is written from there.
 
 A real operand with a complex one needs no workspace at all: the pair is one more mode of m or of n. Where the vendor's
 library can take complex matrices, it multiplies those, staged where they do not lie so. Functions of complex values are
@@ -45,10 +45,12 @@ from torch import Tensor
 from weft.plan.complex_views import (
     A,
     B,
+    D,
     Seen,
     as_it_lies,
     by_stride,
     expanded,
+    in_halves,
     in_thirds,
     product_of,
     real_product,
@@ -122,7 +124,13 @@ class ComplexSchedule:
         return f"complex, {'; '.join((*texts, f'{kind} {self.product.best.schedule}'))}"
 
 
-_VERBS = {"plain": "as", "along": "expanded along", "across": "expanded across", "thirds": "in thirds as"}
+_VERBS = {
+    "plain": "as",
+    "along": "expanded along",
+    "across": "expanded across",
+    "halves": "in halves as",
+    "thirds": "in thirds as",
+}
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:
@@ -212,13 +220,26 @@ def _real_ways(contraction: Contraction, x: int, order: Sequence[Mode], finished
 
 
 def _folded_ways(contraction: Contraction) -> Iterator[Way]:
-    """All products of the parts of A with the parts of B, as they lie, added to D's parts by its last step."""
-    views = [as_it_lies(contraction, operand) for operand in (A, B)]
-    if any(view is None or view.factor == 1 for view in views):
+    """All products of the parts of A with the parts of B, added to D's parts by its last step.
+
+    Operands are used as they lie; and where D is small beside them, with their parts as rows along k of their own.
+    """
+    if not all(values(contraction, operand).is_complex for operand in (A, B)):
         return
-    pair = (views[A], views[B])
-    result = result_matrix(contraction, pair, folded=True)  # type: ignore[arg-type]
-    yield _way(pair, real_product(contraction, pair, result), result, True, _OTHERS)  # type: ignore[arg-type]
+    lies = [as_it_lies(contraction, operand) for operand in (A, B)]
+    pairs = [(a, b) for a in lies[:1] for b in lies[1:] if a and b and a.factor == b.factor == 2]
+    if _is_small(contraction):
+        for order in _orders(contraction):
+            pairs.append((in_halves(contraction, A, order), in_halves(contraction, B, order)))
+    for pair in pairs:
+        result = result_matrix(contraction, pair, folded=True)
+        yield _way(pair, real_product(contraction, pair, result), result, True, _OTHERS)
+
+
+def _is_small(contraction: Contraction) -> bool:
+    """Whether D is small beside the operands: four products of its elements weigh little."""
+    sizes = [math.prod(mode.extent for mode in contraction.modes if mode.strides[tensor]) for tensor in (A, B, D)]
+    return 0 < 16 * sizes[2] <= sizes[A] + sizes[B]
 
 
 def _three_ways(contraction: Contraction, order: Sequence[Mode]) -> Iterator[Way]:

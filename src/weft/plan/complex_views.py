@@ -37,6 +37,7 @@ class Seen(NamedTuple):
     rows: int = 0  # of an expanded operand, in real elements: stride of the pair that it sums over
     columns: int = 0  # and of the pair that is D's
     pairs: tuple[int, int] = (0, 0)  # of products of parts, in real elements: strides of A's pair and of B's
+    halves: int = 0  # stride of the real parts re and im, each a row of its own
     thirds: int = 0  # stride of the three real parts re, im and re + im, or of their products
 
     @property
@@ -101,6 +102,15 @@ def expanded(contraction: Contraction, operand: int, sums: Sequence[Mode], along
     return Seen(task.permutation.d, strides, task, rows=rows, columns=columns)
 
 
+def in_halves(contraction: Contraction, operand: int, sums: Sequence[Mode]) -> Seen:
+    """A complex operand as real rows along k, two for each index of the others: of re and of im."""
+    row, others = _row_and_others(contraction, operand, sums, along_k=True)
+    value = REAL_OF[values(contraction, operand)]
+    steps, jump, size = _placed(row, others, value, rows=2)
+    task = replace(_operand_task(contraction, operand, steps, value, size), form="halves", jump=jump)
+    return Seen(task.permutation.d, tuple(steps.get(mode, 0) for mode in contraction.modes), task, halves=jump)
+
+
 def in_thirds(contraction: Contraction, operand: int, sums: Sequence[Mode], along_k: bool) -> Seen:
     """A complex operand as three real ones, ([batch,] outer, k) or ([batch,] k, outer): re, im and re + im."""
     row, others = _row_and_others(contraction, operand, sums, along_k)
@@ -123,7 +133,7 @@ def result_matrix(contraction: Contraction, pair: Sequence[Seen], folded: bool =
 
     total = contraction.arithmetic.accumulate
     complex_values = [view.layout.dtype.is_complex for view in pair]
-    if not any(complex_values):
+    if not any(complex_values) and not folded:
         total = REAL_OF[total]
     roles = [Role.M, Role.N]
     if any(view.columns for view in pair):
@@ -195,8 +205,8 @@ def real_product(contraction: Contraction, pair: Sequence[Seen], result: Seen | 
     if result is not None and result.thirds:
         modes.append(Mode((_THIRDS,), 3, Role.BATCH, Strides(a.thirds, b.thirds, 0, result.thirds)))
     elif result is not None and any(result.pairs):
-        modes.append(Mode((_PAIR_OF_A,), 2, Role.M, Strides(1, 0, 0, result.pairs[A])))
-        modes.append(Mode((_PAIR_OF_B,), 2, Role.N, Strides(0, 1, 0, result.pairs[B])))
+        modes.append(Mode((_PAIR_OF_A,), 2, Role.M, Strides(a.halves or 1, 0, 0, result.pairs[A])))
+        modes.append(Mode((_PAIR_OF_B,), 2, Role.N, Strides(0, b.halves or 1, 0, result.pairs[B])))
     elif a.columns or b.columns:
         role = Role.M if a.columns else Role.N
         modes.append(Mode((_PAIR,), 2, Role.K, Strides(a.rows or 1, b.rows or 1, 0, 0)))
