@@ -141,7 +141,8 @@ def test_whole_numbers_are_written_last_too(triton_backend: Backend, monkeypatch
     plan = weft.plan("amk,bkn->abnm", a, b, backend="triton", out_dtype=torch.int32)
     contraction, target = plan._request.contraction(Layout.of(c), Layout.of(c)), plan._request.target
     schedule = written_last.schedules(contraction, target).schedules[0]
-    expected = 2 * torch.einsum("amk,bkn->abnm", a.int(), b.int()) - c
+    # Multiplied on the CPU: torch has no whole-number product on a GPU.
+    expected = 2 * torch.einsum("amk,bkn->abnm", a.cpu().int(), b.cpu().int()).to(c.device) - c
     d = torch.full_like(c, -77)
     written_last.build(contraction, schedule, target)(a, b, c, d, 2, -1)
     assert torch.equal(d, expected)
