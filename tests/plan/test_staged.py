@@ -124,6 +124,28 @@ def test_dear_functions_of_small_operands_are_applied_once() -> None:
     assert best.product.best.schedule.family == "matrix"
 
 
+def test_a_small_operand_is_brought_into_the_order_that_a_large_result_needs() -> None:
+    """TCCG 34: D's innermost mode is A's outermost, and A is a 256th of D."""
+    extents = {"a": 24, "b": 16, "c": 16, "d": 24, "e": 16, "f": 16, "g": 24}
+    for contraction in (
+        described("agfd,cbeg->fedcba", extents),
+        fused(described("agfd,cbeg->fedcba", extents), F.relu),
+    ):
+        best = choose(contraction, "triton", H200).best.schedule
+        assert isinstance(best, staged.StagedSchedule)
+        assert best.steps[0] is not None
+        assert best.product.best.schedule.family == "matrix"
+
+
+def test_large_operands_are_not_staged_to_be_gathered() -> None:
+    """TCCG 13: both operands are 300 times as large as D, and a pass over them is dear."""
+    contraction = fused(described("dca,cbd->ba", {"a": 312, "b": 296, "c": 296, "d": 312}), torch.relu)
+    found = [
+        each for each in staged.schedules(contraction, H200).schedules if each.product.best.schedule.family == "matrix"
+    ]
+    assert not found
+
+
 def test_an_epilogue_of_a_small_result_may_follow_the_library() -> None:
     """TCCG 13: sums of 92352 products, and D is a 300th of either operand; TCCG 15, where D is as large as A."""
     extents = {"a": 312, "b": 296, "c": 296, "d": 312}

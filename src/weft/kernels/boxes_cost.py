@@ -23,6 +23,7 @@ MEMORY_RATE = 3.93e12  # bytes per second
 L2_RATE = 28.8e12
 STEP_SECONDS = 0.32e-6  # that a program waits for at least, at each step along k
 TASK_SECONDS = 1.03e-6  # and before the first and after the last
+ALONE_SECONDS = 0.8e-6  # at each step with functions where but one box is on its way, and no other program runs
 FINISH_SECONDS = 1.05e-6  # to bring a full tile from registers to D with eight warps
 FULL_TILE, FULL_WARPS = 128 * 256, 8
 OVERLAP = 1.68  # the norm that joins arithmetic, L2, memory and waiting
@@ -55,6 +56,8 @@ def predict(contraction: Contraction, schedule: BoxesSchedule, target: Target) -
     busy *= (1.2 if contraction.a_fn is not None else 1.0) * (1.5 if contraction.b_fn is not None else 1.0)
     busy += uneven * function_seconds(contraction, tiles * tile_m, tiles * tile_n, cut.blocks * tile_m * tile_n)
     finish = FINISH_SECONDS * tile_m * tile_n / (FULL_TILE * schedule.warps / FULL_WARPS)
-    waiting = -(-tasks // cut.programs) * (cut.steps * STEP_SECONDS + TASK_SECONDS + finish)
+    fused = contraction.a_fn is not None or contraction.b_fn is not None
+    step = STEP_SECONDS + (ALONE_SECONDS if fused and schedule.stages < 3 and cut.programs <= processors else 0.0)
+    waiting = -(-tasks // cut.programs) * (cut.steps * step + TASK_SECONDS + finish)
     joined = sum(pipe**OVERLAP for pipe in (busy, read, stored, waiting)) ** (1 / OVERLAP)
     return launched(joined, LAUNCH) + combine_seconds(schedule.workspace_bytes, schedule.splits)
