@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from weft.kernels import transpose_way
+from weft.kernels.cost import LINE, WIDEST
 from weft.kernels.launch import TRITON_TYPES, KernelLaunch
 from weft.kernels.transpose_buffer import WORDS, apart_, close_, move, through_buffer_, words_of
 from weft.kernels.transpose_chunks import exchange_
@@ -25,10 +26,12 @@ from weft.plan.schedule import Scalar, Target
 from weft.plan.target import target_of
 from weft.spec import Layout
 
-# Rows and columns of a tile and warps of its program, by bytes of an element. Large tiles are for runs of two lines and
-# more; they are for matrices of many, and where each access takes 16 bytes, for an address of each is too much to hold.
-_LARGE = {1: (128, 16), 2: (128, 16), 4: (64, 8), 8: (32, 4), 16: (16, 4)}
+# Rows and columns of a tile and warps of its program, by bytes of an element, as they were fastest on an H200. Large
+# tiles are for runs of two lines and more; they are for matrices of many, and where each access takes 16 bytes, for an
+# address of each is too much to hold.
+_LARGE = {1: (64, 8), 2: (128, 16), 4: (64, 8), 8: (64, 8), 16: (16, 4)}
 _SMALL = {1: (64, 8), 2: (64, 8), 4: (32, 4), 8: (32, 4), 16: (16, 4)}
+_ON_LINES = {2: (128, 8)}  # where rows begin with lines, fewer warps are waited for
 _MANY = 8  # tiles along a side
 
 
@@ -130,8 +133,8 @@ def _square_launch(matrices: Layout, scaled: bool, target: Target) -> KernelLaun
     dtype = matrices.dtype
     words = pair[0] if pair else 1
     size = dtype.itemsize * words
-    tile, warps = _LARGE[size]
-    if n < _MANY * tile or not _is_whole(matrices):
+    tile, warps = _ON_LINES.get(size, _LARGE[size]) if _are_whole(matrices, LINE) else _LARGE[size]
+    if n < _MANY * tile or not _are_whole(matrices, WIDEST):
         tile, warps = _SMALL[size]
     tiles = -(-n // tile)
     tiles += tiles % 2
@@ -154,11 +157,11 @@ def _square_launch(matrices: Layout, scaled: bool, target: Target) -> KernelLaun
     return KernelLaunch(square_kernel, (matrices,), constants, real, target, programs, warps, stages=1)
 
 
-def _is_whole(matrices: Layout) -> bool:
-    """Whether every row, or every column, is made of aligned pieces of 16 bytes."""
-    unit = max(16 // matrices.dtype.itemsize, 1)
+def _are_whole(matrices: Layout, size: int) -> bool:
+    """Whether all rows, or all columns, begin `size` bytes apart or multiples of it, and are made of accesses of 16."""
+    unit = max(size // matrices.dtype.itemsize, 1)
     jumps = [
         stride for stride, extent in zip(matrices.strides, matrices.shape, strict=True) if extent > 1 and stride != 1
     ]
-    whole = all(number % unit == 0 for number in (*jumps, matrices.shape[3]))
-    return whole and 1 in matrices.strides[2:] and matrices.alignment == 16
+    whole = all(jump % unit == 0 for jump in jumps) and matrices.shape[3] * matrices.dtype.itemsize % WIDEST == 0
+    return whole and 1 in matrices.strides[2:] and matrices.alignment == WIDEST

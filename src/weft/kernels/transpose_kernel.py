@@ -40,11 +40,15 @@ def square_kernel(
     column = tl.where(upper, second - 1, TILES - 1 - second)
 
     # (2) Read the tile and its mirror image, each along its rows.
+    #     Lanes go along the rows by themselves, but where only the words of an element lie together: then along the
+    #     first dimension.
     lane = tl.arange(0, TILE)
-    i = (row * TILE + lane)[:, None]
-    j = (column * TILE + lane)[None, :]
-    mirror_i = (column * TILE + lane)[:, None]
-    mirror_j = (row * TILE + lane)[None, :]
+    if WORDS > 1:
+        across, down = lane[:, None], lane[None, :]
+    else:
+        across, down = lane[None, :], lane[:, None]
+    i, j = row * TILE + down, column * TILE + across
+    mirror_i, mirror_j = column * TILE + down, row * TILE + across
     if WIDE:
         matrix, i, j = matrix.to(tl.int64), i.to(tl.int64), j.to(tl.int64)
         mirror_i, mirror_j = mirror_i.to(tl.int64), mirror_j.to(tl.int64)
