@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from weft.spec import Mode
@@ -99,8 +100,14 @@ class Cut:
 def side(cuts: Sequence[Cut], first_place: int = 0, tensors: int = TENSORS) -> Side:
     """The side that `cuts` describe, the fastest axis of the tile last; `tensors` with the contraction's extras.
 
-    Blocks are numbered so that neighbours in time are neighbours in memory, see `_pitches`.
+    Blocks are numbered so that neighbours in time are neighbours in memory, see `_pitches`. Remembered: a plan looks at
+    hundreds of schedules, and they share their sides.
     """
+    return _side(tuple(cuts), first_place, tensors)
+
+
+@lru_cache(maxsize=8192)
+def _side(cuts: tuple[Cut, ...], first_place: int, tensors: int) -> Side:
     tile = math.prod(cut.tile for cut in cuts)
     pitches = _pitches(cuts)
     axes, inner, place = [], tile, first_place

@@ -186,11 +186,12 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
             for n in _cuts(n_modes, B, shape.n):
                 for k in _depth_cuts(k_modes, depth):
                     schedule = MatrixSchedule(m, n, k, shape.warps, stages, group=8)
-                    if _blocks(contraction, schedule) > MOST_PROGRAMS:
+                    blocks = _blocks(contraction, schedule)
+                    if blocks > MOST_PROGRAMS:
                         excluded["a grid holds at most 2^31 - 1 blocks"] = None
                     else:
                         found.append(schedule)
-                        found.extend(_split(contraction, schedule, target))
+                        found.extend(_split(contraction, schedule, blocks, target))
     return Candidates(tuple(dict.fromkeys(found)), tuple(excluded))
 
 
@@ -294,7 +295,7 @@ def matrix_cut(contraction: Contraction, schedule: MatrixSchedule, target: Targe
         swap_k=len(schedule.k) > 1,
         stored=tuple(axis.tile for axis in (*m.axes, *n.axes) if axis.place >= 0),
         group=schedule.group,
-        blocks=_blocks(contraction, schedule),
+        blocks=contraction.batch * m.blocks * n.blocks,
         splits=schedule.splits,
         steps=-(-k.blocks // schedule.splits),
         widen=widened(contraction, target),
@@ -338,12 +339,14 @@ def _misfit(contraction: Contraction, shape: TileShape, size: int, shared: int) 
     return None
 
 
-def _split(contraction: Contraction, schedule: MatrixSchedule, target: Target) -> Iterator[MatrixSchedule]:
+def _split(
+    contraction: Contraction, schedule: MatrixSchedule, blocks: int, target: Target
+) -> Iterator[MatrixSchedule]:
     """The same tiles with the sum of each block split over programs, where D alone cannot fill the device."""
     processors = max(target.processors, 8)
-    blocks, steps = _blocks(contraction, schedule), math.prod(cut.blocks for cut in schedule.k)
     if blocks >= processors:
         return
+    steps = math.prod(cut.blocks for cut in schedule.k)
     tile_m, tile_n, _ = schedule.tile
     for wanted in dict.fromkeys(-(-fill * processors // max(blocks, 1)) for fill in (1, 2, 4)):
         share = -(-steps // wanted)
