@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from weft.kernels.cost import Work, busy_seconds, compulsory_bytes, tile_access
+from weft.kernels.cost import Work, busy_seconds, compulsory_bytes, matrix_rate, tile_access
 from weft.kernels.geometry import A, B, C, Cut, D, cuts_text
 from weft.kernels.launch import MOST_PROGRAMS, TRITON_TYPES, wide
 from weft.kernels.matrix import MatrixCut, MatrixSchedule, _cuts, _depth_cuts, matrix_cut
@@ -30,7 +30,8 @@ NAME = "direct"
 LAUNCH = 2.0e-6  # seconds
 MEMORY_RATE = 4.3e12  # bytes per second
 OVERLAP = 8  # the norm that joins that of all tensors with what the general model predicts
-DOUBLE_SHARE = 0.45  # of the rate of float64 tiles that all sums of one product have, where there are four of them
+# Flops per second of its four products, whichever way the operands lie: they come from registers.
+RATE = {(torch.float32, "tf32"): 8.5e13, (torch.float64, "ieee"): 2.1e13}
 LEAST_SIDE = 16  # of a tile: shorter sides of D leave lanes idle
 LONGEST = 64  # k that goes one by one
 UNROLLED = 16  # steps along k that are written out
@@ -123,7 +124,6 @@ def predict(contraction: Contraction, schedule: DirectSchedule, target: Target) 
     tile_m, tile_n, tile_k = schedule.tiles.tile
     steps, matrix = cut.k.blocks, tile_k > 1
     element = REAL_OF[contraction.arithmetic.accumulate].itemsize * 2
-    share = DOUBLE_SHARE if matrix and element == 16 else 1.0
     work = Work(
         accesses=(
             tile_access(contraction.a, A, cut.blocks * steps, (*cut.m.axes, *cut.k_of_a.axes)),
@@ -133,12 +133,15 @@ def predict(contraction: Contraction, schedule: DirectSchedule, target: Target) 
         ),
         blocks=cut.blocks,
         steps=steps if matrix else max(1, steps // UNROLLED),
-        tile=(2 * tile_m, tile_n, round(2 * tile_k / share) if matrix else 2 * min(steps, UNROLLED)),
+        tile=(2 * tile_m, tile_n, 2 * tile_k if matrix else 2 * min(steps, UNROLLED)),
         warps=schedule.tiles.warps,
         stage_bytes=element * schedule.tiles.stages * (tile_m + tile_n) * tile_k if matrix else 0,
         matrix=matrix,
     )
     real = replace(contraction, arithmetic=real_arithmetic(contraction.arithmetic))
+    rate = RATE.get((real.arithmetic.accumulate, real.arithmetic.precision))
+    if matrix and rate is not None:
+        work = replace(work, function_seconds=work.flops / rate - work.flops / matrix_rate(real, work, target))
     seconds = busy_seconds(real, target, work)
     least = compulsory_bytes(contraction) / MEMORY_RATE
     return LAUNCH + (seconds**OVERLAP + least**OVERLAP) ** (1 / OVERLAP)

@@ -249,6 +249,11 @@ def compulsory_bytes(contraction: Contraction) -> int:
     )
 
 
+def matrix_rate(contraction: Contraction, work: Work, target: Target) -> float:
+    """Flops per second that the model gives matrix instructions for such tiles."""
+    return _rate(contraction, work, coefficients(target))
+
+
 def _rate(contraction: Contraction, work: Work, by: Coefficients) -> float:
     if not work.matrix:
         return by.vector_rate

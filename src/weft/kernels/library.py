@@ -34,6 +34,8 @@ ALIGNMENT = 16  # bytes: of addresses and of every stride but the innermost, for
 EVEN, ODD = 0.4, 0.16
 FILLING = 32  # steps along k that a tile of wider types takes longer than it has, before and after the sum
 TF32_RATE = 4.3e14
+# Of TF32 products with a short side or a short sum: parts of a sum at most, the norm that joins arithmetic and memory.
+TF32_SPLITS, TF32_OVERLAP = 4, 1.3
 # What products take longer by in the forms (left operand along k, right operand along k), measured from 2048 to 4096.
 _FORMS = {
     "ieee": {(True, False): 1.02, (True, True): 1.05, (False, False): 1.0, (False, True): 1.07},
@@ -130,6 +132,8 @@ def predict(contraction: Contraction, schedule: LibrarySchedule, target: Target)
     blocks = _extent(batch) * rows * columns
     processors = target.processors if target.processors > 1 else PROCESSORS
     share = min(max(1.0, processors / blocks), max(1.0, contraction.k / 256))  # long sums are split
+    if contraction.arithmetic.precision == "tf32":
+        share = min(math.floor(share), TF32_SPLITS)
     idle = math.ceil(blocks * share / processors) * processors / (blocks * share)
     flops = (8.0 if product.is_complex else 2.0) * blocks * tile * tile * contraction.k
     rate = TF32_RATE if contraction.arithmetic.precision == "tf32" else _RATE[product]
@@ -139,7 +143,10 @@ def predict(contraction: Contraction, schedule: LibrarySchedule, target: Target)
         rate /= 1 + FILLING / contraction.k
     if product is torch.float32:
         rate /= _FORMS[contraction.arithmetic.precision][_along_k(schedule)]
-    return launched(max(idle * flops / rate, compulsory_bytes(contraction) / MEMORY_RATE), LAUNCH)
+    arithmetic, memory = idle * flops / rate, compulsory_bytes(contraction) / MEMORY_RATE
+    if contraction.arithmetic.precision == "tf32":
+        return launched((arithmetic**TF32_OVERLAP + memory**TF32_OVERLAP) ** (1 / TF32_OVERLAP), LAUNCH)
+    return launched(max(arithmetic, memory), LAUNCH)
 
 
 def build(contraction: Contraction, schedule: LibrarySchedule, target: Target) -> Launch:
