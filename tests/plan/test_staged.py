@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import weft
 from weft.fn import trace
 from weft.plan import staged
 from weft.plan.planner import choose
@@ -186,3 +187,30 @@ def test_an_epilogue_is_not_left_for_later_where_d_rounds_or_more_is_fused() -> 
     assert staged._finish(replace(contraction, d=half)) is None
     assert staged._finish(replace(contraction, c=contraction.d, c_fn=contraction.epilogue)) is None
     assert staged._finish(replace(contraction, epilogue=None)) is None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["library and epilogue", "gathered"])
+def test_what_functions_are_staged_for_on_a_gpu(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library's product with the epilogue on D behind it, and staged operands in the kernel that gathers."""
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    monkeypatch.setattr(staged, "LEAST_FLOPS", 1)
+    extents = {"a": 40, "b": 24, "c": 56, "d": 8}
+    equation = "dac,bcd->ba" if kind != "gathered" else "da,bd->ba"
+    contraction = fused(described(equation, extents), torch.relu)
+    device = torch.device("cuda", torch.cuda.current_device())
+    target = weft.plan("ij,jk->ik", *[torch.ones(2, 2, device=device)] * 2)._request.target
+    monkeypatch.setattr(staged, "MUCH_LARGER", 0)
+    chosen = [
+        schedule
+        for schedule in staged.schedules(contraction, target).schedules
+        if (schedule.finish is not None if kind != "gathered" else schedule.product.best.schedule.family == "matrix")
+    ]
+    assert chosen
+    a, b = (each.to(device) for each in integers(contraction))
+    for schedule in chosen[:4]:
+        d = torch.full((extents["b"], extents["a"]), torch.nan, device=device)
+        staged.build(contraction, schedule, target)(a, b, None, d, 2.0, 0.0)
+        expected = (2 * torch.einsum(equation, a.double().relu(), b.double().relu())).relu()
+        assert torch.equal(d.double(), expected), str(schedule)
