@@ -13,11 +13,13 @@ import weft
 from support import Backend
 from weft import reference
 from weft.algebra import Algebra
+from weft.hypothetical import hypothetical
 from weft.kernels import algebra
 from weft.kernels.algebra_constants import sums_exponentials
 from weft.kernels.algebra_shapes import MOST_HELD, fitting, power_of_two, share
 from weft.kernels.geometry import Cut
-from weft.spec import Contraction, Role
+from weft.plan.schedule import Target
+from weft.spec import Contraction, Layout, Role
 from weft.testing import poisoned, random_operand
 
 
@@ -172,3 +174,34 @@ class TestSumsOfExponentials:
         for reduce, identity in ((torch.logaddexp, -100.0), (torch.maximum, "lowest"), (torch.logaddexp2, "lowest")):
             contraction, _, _ = described("mk,nk->mn", x, x, algebra=Algebra(torch.add, reduce, identity))
             assert not sums_exponentials(contraction)
+
+
+H200 = Target("cuda", 0, "NVIDIA H200", 90, 132, 232448)
+
+
+def chosen(equation: str, extents: dict[str, int], dtype: torch.dtype = torch.float32) -> Any:
+    """The model's choice for an H200, which nothing here runs."""
+    request = hypothetical(equation, extents, dtype=dtype, algebra="max_plus", backend="triton", target="sm_90")
+    layout = Layout.contiguous([extents[label] for label in request.notation.output], request.d_dtype)
+    contraction = request.contraction(None, layout, [])
+    return min(candidates(contraction, H200), key=lambda each: algebra.predict(contraction, each, H200))
+
+
+def test_the_model_prefers_what_an_h200_ran_fastest() -> None:
+    """Orders that were measured: 256x24 with both runs over 128x32, 72 in pieces of 8, many splits, small blocks."""
+    side = {"a": 312, "b": 312, "c": 24, "d": 312}
+    first = chosen("adb,cd->cba", side)
+    assert first.computed[1] == 24
+    assert [cut.modes[0].name for cut in first.m] == ["a", "b"]
+    ninth = chosen("ae,dcbe->dcba", dict.fromkeys("abcde", 72))
+    assert (ninth.computed[0], ninth.pieces) == (72, (9, 1))
+    deep = chosen("dca,cbd->ba", {"a": 312, "b": 296, "c": 296, "d": 312})
+    assert deep.splits > 40
+    assert chosen("fbea,ecfd->dcba", dict.fromkeys("abcdef", 72)).warps == 2
+
+
+def test_deep_steps_are_for_single_precision_along_k() -> None:
+    square = dict.fromkeys("mnk", 4096)
+    assert chosen("mk,kn->mn", square).tile[2] == 16
+    assert chosen("km,kn->mn", square).tile[2] == 8
+    assert chosen("mk,kn->mn", square, torch.float16).tile[2] == 8

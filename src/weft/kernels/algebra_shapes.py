@@ -19,6 +19,7 @@ MOST_HELD = {4: 80, 8: 40}  # elements of D in each thread, by bytes of the accu
 LEAST_HELD = {4: 12, 8: 6}  # where a side is in pieces: the others have that choice already
 LONGEST_SIDE = 96  # that is computed in pieces: a longer one wastes little of the usual tiles
 MOST_PIECES = 12
+USUAL_DEPTH = 8  # of a step along k; deeper ones take more registers
 _RUNS = (8, 16, 32)  # lengths of an operand's own run where a side needs two
 
 
@@ -58,7 +59,7 @@ _SHAPES = {
         Shape(64, 64, 8, 8, 4, 4), Shape(64, 64, 8, 8, 8, 2), Shape(32, 128, 8, 4, 8, 4),
         Shape(128, 32, 8, 8, 4, 4), Shape(32, 64, 8, 4, 4, 4), Shape(64, 32, 8, 4, 4, 4), Shape(32, 32, 8, 4, 2, 4),
         Shape(256, 16, 8, 8, 4, 4), Shape(16, 256, 8, 4, 8, 4), Shape(16, 64, 8, 2, 4, 4), Shape(64, 16, 8, 4, 2, 4),
-        Shape(16, 16, 8, 2, 2, 2),
+        Shape(16, 16, 8, 2, 2, 2), Shape(64, 64, 16, 8, 8, 2), Shape(128, 64, 16, 8, 8, 4), Shape(64, 128, 16, 8, 8, 4),
     ),
     8: (
         Shape(128, 64, 4, 8, 4, 8), Shape(64, 64, 8, 4, 4, 8), Shape(64, 64, 4, 4, 4, 8), Shape(64, 64, 4, 8, 4, 4),
