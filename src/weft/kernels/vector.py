@@ -156,7 +156,8 @@ def _read(layout: Layout, tensor: int, blocks: int, cut: VectorCut) -> Access:
     of_d, of_k = pieces(cut.r.axes, tensor), pieces(cut.k.axes, tensor)
     step = math.prod(piece.covered for piece in (*of_d, *of_k))
     whole = [*of_d, *(piece._replace(covered=piece.extent) for piece in of_k)]
-    sectors = math.prod(piece.covered for piece in whole) * size * max(1.0, SECTOR / (run_of(whole) * size))
+    run = max(run_of(whole), 1)  # also where a mode is empty
+    sectors = max(math.prod(piece.covered for piece in whole) * size * max(1.0, SECTOR / (run * size)), 1.0)
     each = step * size * max(1.0, SECTOR / access.together)
     again = max(1.0, cut.k.blocks * each / sectors) if sectors <= FIRST_CACHE else 1.0
     apart = min((piece.stride for piece in (*of_d, *of_k) if piece.covered > 1), default=LINE) * size
