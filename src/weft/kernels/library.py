@@ -33,9 +33,10 @@ ALIGNMENT = 16  # bytes: of addresses and of every stride but the innermost, for
 # word, and where they are odd: 250 and 93 to 158 Tflop/s of halves on an H200.
 EVEN, ODD = 0.4, 0.16
 FILLING = 32  # steps along k that a tile of wider types takes longer than it has, before and after the sum
+ACROSS = 200  # such steps of half types where both operands are contiguous across k
 TF32_RATE = 4.3e14
-# Of TF32 products with a short side or a short sum: parts of a sum at most, the norm that joins arithmetic and memory.
-TF32_SPLITS, TF32_OVERLAP = 4, 1.3
+OVERLAP = 2.0  # the norm that joins arithmetic and memory
+TF32_SPLITS, TF32_OVERLAP = 4, 1.3  # of TF32: parts of a sum at most, and that norm
 # What products take longer by in the forms (left operand along k, right operand along k), measured from 2048 to 4096.
 _FORMS = {
     "ieee": {(True, False): 1.02, (True, True): 1.05, (False, False): 1.0, (False, True): 1.07},
@@ -141,12 +142,13 @@ def predict(contraction: Contraction, schedule: LibrarySchedule, target: Target)
         rate *= _word_share(contraction, schedule.form)
     else:
         rate /= 1 + FILLING / contraction.k
+    if product.itemsize == 2 and not any(_along_k(schedule)):
+        rate /= 1 + ACROSS / contraction.k
     if product is torch.float32:
         rate /= _FORMS[contraction.arithmetic.precision][_along_k(schedule)]
     arithmetic, memory = idle * flops / rate, compulsory_bytes(contraction) / MEMORY_RATE
-    if contraction.arithmetic.precision == "tf32":
-        return launched((arithmetic**TF32_OVERLAP + memory**TF32_OVERLAP) ** (1 / TF32_OVERLAP), LAUNCH)
-    return launched(max(arithmetic, memory), LAUNCH)
+    norm = TF32_OVERLAP if contraction.arithmetic.precision == "tf32" else OVERLAP
+    return launched((arithmetic**norm + memory**norm) ** (1 / norm), LAUNCH)
 
 
 def build(contraction: Contraction, schedule: LibrarySchedule, target: Target) -> Launch:
