@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from weft.fn.padding import padding_adds_nothing
 from weft.kernels.boxes_readings import Reading
-from weft.kernels.boxes_schedule import BoxesSchedule, parts, pieces_of, shared_bytes, side_cuts
+from weft.kernels.boxes_schedule import BoxesSchedule, parts, pieces_of, rows_staged, shared_bytes, side_cuts
 from weft.kernels.cost import PROCESSORS, REGISTERS, SHARED_MEMORY
 from weft.kernels.geometry import TENSORS, Cut, Side, rest, side
 from weft.kernels.launch import wide, wide_index
@@ -95,7 +95,7 @@ def boxes_cut(contraction: Contraction, schedule: BoxesSchedule, target: Target)
         b_box=_dimensions(schedule.b, batch, n, k),
         a_along_k=schedule.a.along_k,
         b_along_k=schedule.b.along_k,
-        parts=_parts(batch_side, m_side, n, k_side, offsets, schedule.splits > 1),
+        parts=_parts(batch_side, m_side, n, k_side, offsets, rows_staged(schedule)),
         blocks=blocks,
         splits=schedule.splits,
         steps=steps,
@@ -110,7 +110,7 @@ def boxes_cut(contraction: Contraction, schedule: BoxesSchedule, target: Target)
 
 
 def _parts(
-    batch: Side, m: Side, n: Sequence[Cut], k: Side, offsets: tuple[bool, ...], shares: bool
+    batch: Side, m: Side, n: Sequence[Cut], k: Side, offsets: tuple[bool, ...], rows: bool
 ) -> tuple[PartCut, ...]:
     """A block's accumulators side by side along the run of n, each with the pieces that it is stored in."""
     *others, run = n
@@ -120,7 +120,7 @@ def _parts(
 
     found, first = [], 0
     for width in parts(run.tile):
-        count = pieces_of(width, shares)
+        count = pieces_of(width, rows)
         starts = range(first, first + width, width // count)
         pieces = tuple(
             PieceCut(batch, m, columns(start, width // count), (m.tile, width // count), offsets, start)

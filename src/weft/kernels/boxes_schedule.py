@@ -20,8 +20,9 @@ from weft.spec import Contraction, Mode, Role
 NAME = "boxes"
 LEAST_SIDE = 16  # of m, n and k: a matrix instruction takes no less
 LEAST_STEPS = 4  # of a split sum: fewer are not worth a second kernel
+LEAST_STAGES = 3  # also of shorter sums: boxes of the next block come while one is stored
 LEAST_HALVED = 32  # columns: fewer are stored at once
-LEAST_QUARTERED = 256  # columns of a share of a split sum, whose rows are staged whole
+LEAST_QUARTERED = 256  # columns where rows are staged
 
 # Tiles (M, N, K), warps and stages, by bytes of an element.
 _TILES = {
@@ -44,9 +45,8 @@ _TILES = {
 }  # fmt: skip
 # The same with two parts along n, K in bytes.
 _COMPOSITE_TILES = (
-    (128, 320, 128, 8, 3), (64, 320, 128, 4, 2), (64, 320, 64, 4, 3), (128, 192, 128, 8, 4), (128, 192, 128, 4, 3),
-    (128, 160, 128, 4, 2), (128, 160, 128, 8, 4), (256, 160, 128, 8, 3), (128, 80, 128, 4, 3), (128, 80, 64, 4, 4),
-    (256, 80, 128, 8, 3), (64, 80, 128, 4, 4),
+    (128, 320, 128, 8, 3), (64, 320, 64, 4, 3), (128, 192, 128, 8, 4), (128, 160, 128, 8, 4), (256, 160, 128, 8, 3),
+    (128, 80, 128, 4, 3), (128, 80, 64, 4, 4), (256, 80, 128, 8, 3),
 )  # fmt: skip
 
 
@@ -82,23 +82,27 @@ def parts(columns: int) -> tuple[int, ...]:
     return tuple(1 << bit for bit in reversed(range(columns.bit_length())) if columns >> bit & 1)
 
 
-def pieces_of(width: int, share: bool) -> int:
-    """Pieces that an accumulator of so many columns is stored in, as a share of a split sum or as a block of D."""
+def rows_staged(schedule: BoxesSchedule) -> bool:
+    """Whether blocks go to D row by row: shares of split sums, and where D is not contiguous along m."""
+    return schedule.splits > 1 or all(mode.strides.d != 1 for mode in schedule.a.outer)
+
+
+def pieces_of(width: int, rows: bool) -> int:
+    """Pieces that an accumulator of so many columns is stored in; more where whole rows are staged."""
     if width < LEAST_HALVED:
         return 1
-    return 4 if share and width >= LEAST_QUARTERED else 2
+    return 4 if rows and width >= LEAST_QUARTERED else 2
 
 
 def shared_bytes(schedule: BoxesSchedule, size: int) -> int:
     """Shared memory of a program: its boxes, and a piece on its way to D.
 
-    What a piece takes was read from what Triton 3.6 compiles for compute capability 9.0: 128 bytes for each of its rows
-    where D is contiguous along m, and up to 384 where rows are staged whole.
+    What a piece takes was read from what Triton 3.6 compiles for compute capability 9.0: its rows where those are
+    staged, else at most 128 bytes for each of them.
     """
     tile_m, tile_n, tile_k = schedule.tile
-    widest, share = parts(tile_n)[0], schedule.splits > 1
-    across = share or all(mode.strides.d != 1 for mode in schedule.a.outer)
-    row = min(384, 4 * widest // pieces_of(widest, share)) if across else 128
+    widest, rows = parts(tile_n)[0], rows_staged(schedule)
+    row = 4 * widest // pieces_of(widest, rows) if rows else 128
     return schedule.stages * (tile_m + tile_n) * tile_k * size + tile_m * row
 
 
@@ -157,7 +161,7 @@ def _schedules(
     """A tile with whole sums, and with split ones where D alone cannot fill the device."""
     tile_m, tile_n, tile_k, warps, stages = tile
     steps = -(-k.extent // tile_k) * (contraction.k // k.extent)
-    stages = min(stages, max(2, steps))
+    stages = min(stages, max(LEAST_STAGES, steps))
     whole = BoxesSchedule(a, b, k, (tile_m, tile_n, tile_k), warps, stages)
     yield _fitting(whole, contraction.arithmetic.product.itemsize, target)
     processors = target.processors if target.processors > 1 else PROCESSORS
