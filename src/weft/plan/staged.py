@@ -176,14 +176,14 @@ def _ways(contraction: Contraction) -> Iterator[Stages]:
     for order in orders:
         rows = [_matrix(contraction, operand, order, along_k=True) for operand in (A, B)]
         across = [_matrix(contraction, operand, order, along_k=False) for operand in (A, B)]
-        rows = [_for_boxes(stage, other) for stage, other in zip(rows, across, strict=True)]
+        rows = [_for_boxes(*stages) for stages in zip(rows, across, applied, strict=True)]
         for a in (rows[A], across[A], applied[A]):
             for b in (rows[B], across[B], applied[B]):
                 if a is not None and b is not None:
                     yield a, b
     for operand, order in ((A, orders[B]), (B, orders[A])):
         other = _matrix(contraction, operand, order, along_k=False)
-        for stage in (_for_boxes(_matrix(contraction, operand, order, along_k=True), other), other):
+        for stage in (_for_boxes(_matrix(contraction, operand, order, along_k=True), other, applied[operand]), other):
             if stage is not None:
                 yield (stage, None) if operand == A else (None, stage)
         if applied[operand] is not None:
@@ -250,9 +250,12 @@ def _matrix(contraction: Contraction, operand: int, sums: Sequence[Mode], along_
     return _stage(contraction, operand, row, (*rows, *batch), name)
 
 
-def _for_boxes(stage: Stage | None, other: Stage | None) -> Stage | None:
-    """A stage of which gathering kernels make no more than of the other one, where there is that."""
-    return stage._replace(gathered=other is None) if stage is not None else None
+def _for_boxes(stage: Stage | None, *others: Stage | None) -> Stage | None:
+    """A stage of which gathering kernels make no more than of the others, where there are any; None if it is one."""
+    known = [other for other in others if other is not None]
+    if stage is None or any(stage.permutation == other.permutation for other in known):
+        return None
+    return stage._replace(gathered=not known)
 
 
 def _applied(contraction: Contraction, operand: int) -> Stage | None:
