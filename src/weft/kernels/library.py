@@ -33,7 +33,7 @@ ALIGNMENT = 16  # bytes: of addresses and of every stride but the innermost, for
 # word, and where they are odd: 250 and 93 to 158 Tflop/s of halves on an H200.
 EVEN, ODD = 0.4, 0.16
 FILLING = 32  # steps along k that a tile of wider types takes longer than it has, before and after the sum
-ACROSS = 200  # such steps of half types where both operands are contiguous across k
+ACROSS = 200  # such steps of half types where the left operand of the call is contiguous across k
 TF32_RATE = 4.3e14
 OVERLAP = 2.0  # the norm that joins arithmetic and memory
 TF32_SPLITS, TF32_OVERLAP = 4, 1.3  # of TF32: parts of a sum at most, and that norm
@@ -142,7 +142,7 @@ def predict(contraction: Contraction, schedule: LibrarySchedule, target: Target)
         rate *= _word_share(contraction, schedule.form)
     else:
         rate /= 1 + FILLING / contraction.k
-    if product.itemsize == 2 and not any(_along_k(schedule)):
+    if product.itemsize == 2 and not _along_k(schedule)[0]:
         rate /= 1 + ACROSS / contraction.k
     if product is torch.float32:
         rate /= _FORMS[contraction.arithmetic.precision][_along_k(schedule)]
