@@ -205,3 +205,15 @@ def test_deep_steps_are_for_single_precision_along_k() -> None:
     assert chosen("mk,kn->mn", square).tile[2] == 16
     assert chosen("km,kn->mn", square).tile[2] == 8
     assert chosen("mk,kn->mn", square, torch.float16).tile[2] == 8
+
+
+@pytest.mark.parametrize("name", ["max_plus", "min_plus"])
+def test_nan_of_either_operand_stays_in_double(name: str, triton_backend: Backend) -> None:
+    """Doubles are compared, as no instruction takes the larger of two; no comparison may hide NaN."""
+    a, b = (random_operand((9, 20), torch.float64, seed, device=triton_backend.device) for seed in (1, 2))
+    a[2, 3], a[4, 19], b[5, 0] = math.nan, math.nan, math.nan
+    result = weft.contract("mk,nk->mn", a, b, algebra=name, backend="triton")
+    pairs = a[:, None] + b[None]
+    expected = pairs.amax(-1) if name == "max_plus" else pairs.amin(-1)
+    assert torch.equal(result.isnan(), expected.isnan())
+    assert torch.equal(result.nan_to_num(), expected.nan_to_num())

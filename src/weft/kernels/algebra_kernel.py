@@ -2,9 +2,9 @@
 
 The block of D is one tensor (RM, RN, PM, PN), or several where a side is no power of two, whose two last dimensions are
 the threads and the two first the registers of each: Triton gives threads to the last dimensions first. Tiles of A and B
-pass through shared memory, and every
-thread reads the rows and columns that it needs of a few steps of k at once; products of one step are then free of
-anything but arithmetic. What lies past the end of k is the identity, in one last step of its own.
+pass through shared memory, and every thread reads the rows and columns that it needs of a few steps of k at once, from
+where its neighbours read theirs; products of one step are then free of anything but arithmetic. What lies past the end
+of k is the identity, in one last step of its own.
 """
 
 from __future__ import annotations
