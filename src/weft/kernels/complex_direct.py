@@ -35,6 +35,7 @@ RATE = {(torch.float32, "tf32"): 8.5e13, (torch.float64, "ieee"): 2.1e13}
 LEAST_SIDE = 16  # of a tile: shorter sides of D leave lanes idle
 LONGEST = 64  # k that goes one by one
 UNROLLED = 16  # steps along k that are written out
+MOST_LANES = 32  # elements of D in a thread, of two accumulators, beside operands that are in registers too
 
 
 class TileShape(NamedTuple):
@@ -194,7 +195,11 @@ def _shapes(contraction: Contraction) -> Iterator[TileShape]:
     arithmetic = real_arithmetic(contraction.arithmetic)
     if contraction.k <= LONGEST and arithmetic.precision == "ieee":
         yield from _LANES
-    yield from _MATRIX[arithmetic.accumulate.itemsize]
+    for shape in _MATRIX[arithmetic.accumulate.itemsize]:
+        if arithmetic.accumulate is not torch.float32 or arithmetic.precision != "ieee":
+            yield shape
+        elif shape.m * shape.n <= MOST_LANES * 32 * shape.warps:
+            yield shape._replace(k=min(shape.k, LEAST_SIDE))  # no matrix unit: tiles of operands stay in registers
 
 
 def _misfit(contraction: Contraction, shape: TileShape) -> str | None:
