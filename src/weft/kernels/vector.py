@@ -78,7 +78,9 @@ class VectorSchedule:
 
 FIRST_CACHE = 24 * 1024  # bytes of it that one of several programs on a processor has
 ADDRESS_SLOTS, EXCHANGE_SLOTS = 5, 20  # issue slots of an address, and of a value that goes to another lane
-_TILES = ((1024, 1), (512, 4), (256, 8), (64, 32), (64, 64), (16, 128), (4, 512), (1, 2048), (1, 256), (256, 1), (128, 1))
+_TILES = (
+    (1024, 1), (512, 4), (256, 8), (64, 32), (64, 64), (16, 128), (4, 512), (1, 2048), (1, 256), (256, 1), (128, 1),
+)  # fmt: skip
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:
