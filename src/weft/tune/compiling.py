@@ -143,6 +143,8 @@ class TravellingFunction(Pointwise):
     source = ""
     flops = 0
     elementary = 0
+    slots = 0.0
+    at_zero: float | None = None
 
     def __init__(self, **fields: Any) -> None:
         vars(self).update(fields)
@@ -162,7 +164,7 @@ class TravellingFunction(Pointwise):
         raise NotImplementedError("a function that has travelled is compiled, not run")
 
 
-_CARRIED = ("identity", "source", "inputs", "dtypes", "result", "flops", "elementary")
+_CARRIED = ("identity", "source", "inputs", "dtypes", "result", "flops", "elementary", "slots", "at_zero")
 
 
 def _arrived(fields: dict[str, Any]) -> TravellingFunction:
