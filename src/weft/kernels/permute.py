@@ -7,17 +7,17 @@ short modes (the two halves of a complex128, say), those are an axis of their ow
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 
-from weft.kernels.cost import PROCESSORS, REGISTERS, SECTOR, SHARED_MEMORY, WARPS, WIDEST, Access, tile_access
-from weft.kernels.geometry import A, Axis, C, Cut, D, Side, by_stride, cuts_text, rest, side
+from weft.kernels.cost import LINE, PROCESSORS, REGISTERS, SECTOR, SHARED_MEMORY, WARPS, Access, tile_access
+from weft.kernels.geometry import A, Axis, C, Cut, D, Side, cuts_text, rest, side
 from weft.kernels.launch import MOST_PROGRAMS, TRITON_TYPES, KernelLaunch, wide, wide_index
+from weft.kernels.permute_blocks import blocks
 from weft.plan.schedule import Candidates, Scalar, Target
 from weft.spec import Layout, Mode, Role, Strides
 from weft.spec.arithmetic import dtype_name
@@ -25,22 +25,19 @@ from weft.spec.permutation import Permutation
 
 NAME = "permute"
 
-_LINES = (128, 256, 512, 64, 32)  # bytes that a block's runs should reach on either side
-_FULL = 2048  # elements that a block should hold
-_LONG = 4096  # and where one run serves both sides
-_SHORT = 128  # bytes of the modes that both sides begin with, up to which they are an axis of their own
-_OVERHANG = 1.03  # times the elements of a run that its blocks may span
+_ADDRESSES = 96  # of accesses that a thread should make at most
 
-LAUNCH = 1.2e-6  # seconds
-COPY_RATE = 3.95e12  # bytes per second
-L2_RATE = 11.7e12
-CLOCK = 2.45e9  # lines per second and processor that the load-store units take
-WAVE_SECONDS = 0.18e-6  # until the first bytes of a wave of blocks are there, and for each 16 KiB of a block:
-LOAD_SECONDS = 0.036e-6
-OVERLAP = (1.6, 3.8, 2.6)  # the norms that join the pipes with 1, 2 and more blocks on a processor
-ISSUE_SECONDS = 3.1 / (128 * 1.7e9)  # for the address of each access of a lane, on one processor
-OWN_REGISTERS, LANE_REGISTERS = 40, 2.1  # of a thread, and for each element that it holds
-STORED_AGAIN, READ_AGAIN = 3.0, 0.45  # times that a sector moves besides where a run starts or ends within it
+LAUNCH = 0.9e-6  # seconds
+COPY_RATE = 4.28e12  # bytes per second
+L2_RATE = 11.3e12
+CLOCK = 0.92e9  # lines per second and processor that the load-store units take
+WAVE_SECONDS = 0.023e-6  # until the first bytes of a wave of blocks are there, and for each 16 KiB of a block:
+LOAD_SECONDS = 0.011e-6
+OVERLAP = (1.4, 2.2, 2.5)  # the norms that join the pipes with 1, 2 and more blocks on a processor
+ISSUE_SECONDS = 0.62 / (128 * 1.7e9)  # for the address of each access of a lane, on one processor
+OWN_REGISTERS, LANE_REGISTERS = 31, 0.81  # of a thread, and for each element that it holds
+STORED_AGAIN, READ_AGAIN = 2.1, 0.25  # times that a sector moves besides where a run starts or ends within it
+SHORT = 0.044  # of the bytes of runs shorter than four lines, for each such run that four lines hold besides the first
 _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _PAIRS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 
@@ -101,16 +98,28 @@ def _legal(permutation: Permutation) -> tuple[list[PermuteSchedule], tuple[str, 
         schedule = PermuteSchedule(cuts, warps)
         if programs(elements, schedule) > MOST_PROGRAMS:
             excluded["a grid holds at most 2^31 - 1 blocks"] = None
+        elif _accesses(elements, schedule) > _ADDRESSES:
+            excluded["a thread holds so many addresses that they do not fit into registers"] = None
         else:
             found[schedule] = None
     return list(found), tuple(excluded)
 
 
+def _accesses(elements: Permutation, schedule: PermuteSchedule) -> float:
+    """Of a thread, each with an address of its own; few where a thread holds few elements."""
+    held = math.prod(cut.tile for cut in schedule.cuts) / (32 * schedule.warps)
+    if 3 * held <= _ADDRESSES:
+        return 0
+    cut = permute_cut(elements, schedule)
+    sides = ((A, elements.x), (D, elements.d))
+    return sum(held * layout.dtype.itemsize / _access(layout, tensor, cut, 1).width for tensor, layout in sides)
+
+
 def predict(permutation: Permutation, schedule: PermuteSchedule, target: Target) -> float:
     """Seconds by the slowest of memory, L2 sectors, load-store lines, instructions and latency, as in `cost`.
 
-    The constants were fitted to 1257 timed schedules of 31 permutations in four element sizes on an H200: predictions
-    are off by 9 % on average, the first choice is 3.5 % slower than the best timed schedule.
+    The constants were fitted to 1031 timed schedules of 33 permutations in four element sizes on an H200: predictions
+    are off by 10 % on average, the first choice is 2 % slower than the best timed schedule, at most 16 %.
     """
     return block_seconds(_elementwise(permutation), schedule, target)
 
@@ -151,15 +160,31 @@ class _Moved(NamedTuple):
 
 def _moved(elements: Permutation, tensor: int, layout: Layout, cut: PermuteCut, count: int) -> _Moved:
     size = layout.dtype.itemsize
-    axes = (cut.r if tensor == A else cut.w).axes
-    access = tile_access(layout, tensor, count, axes)
-    access = access._replace(stretch=_in_a_row(axes, tensor) * size)
+    access = _access(layout, tensor, cut, count)
     distinct = math.prod(mode.extent for mode in elements.modes if mode.strides[tensor]) * size
-    divisor = min((axis.runs[tensor].divisor for axis in axes), default=1)
-    ragged = divisor * size < SECTOR or access.together % SECTOR != 0
+    ragged = _divisor(tensor, cut) * size < SECTOR or access.together % SECTOR != 0
     # A sector that is written in part is read and merged; one that is read in part is mostly in L2 the second time.
     again = (STORED_AGAIN if tensor == D else READ_AGAIN) * SECTOR * distinct / access.together if ragged else 0.0
+    again += SHORT * distinct * max(0.0, 4 * LINE / access.together - 1)
     return _Moved(access, distinct + again, access.bytes / access.width)
+
+
+def _access(layout: Layout, tensor: int, cut: PermuteCut, count: int) -> Access:
+    """Of so many blocks: as wide as every axis allows, along what lanes go along."""
+    axes = _axes(tensor, cut)
+    access = tile_access(layout, tensor, count, axes)
+    size = layout.dtype.itemsize
+    width = min(access.width, max(_divisor(tensor, cut), 1) * size)
+    return access._replace(width=width, stretch=_in_a_row(axes, tensor) * size)
+
+
+def _divisor(tensor: int, cut: PermuteCut) -> int:
+    """Elements of which every offset is a multiple, where a run begins."""
+    return min((axis.runs[tensor].divisor for axis in _axes(tensor, cut)), default=1)
+
+
+def _axes(tensor: int, cut: PermuteCut) -> tuple[Axis, ...]:
+    return (cut.r if tensor == A else cut.w).axes
 
 
 def _in_a_row(axes: Sequence[Axis], tensor: int) -> int:
@@ -251,95 +276,6 @@ def _ordered(cuts: Sequence[Cut], tensor: int) -> list[Cut]:
         return (cut.modes[0].strides[tensor] if cut.modes else 0) or math.inf
 
     return sorted(cuts, key=stride)
-
-
-def blocks(permutation: Permutation, most_axes: int = 3) -> Iterator[tuple[Cut, ...]]:
-    """Blocks whose runs reach whole lines of the source and of D."""
-    sizes = (permutation.x.dtype.itemsize, permutation.d.dtype.itemsize)
-    shared = _shared(permutation.modes)
-    elements = math.prod(mode.extent for mode in shared)
-    short = shared and elements * max(sizes) <= _SHORT
-    for line_x in _LINES:
-        for line_d in _LINES:
-            for even in (False, True):
-                x, d = (
-                    _Want(line // size, even, max(WIDEST // size, 1))
-                    for line, size in zip((line_x, line_d), sizes, strict=True)
-                )
-                within = _block_within(permutation.modes, shared, x, d) if short else ()
-                usable = 0 < len(within) <= most_axes
-                if usable:
-                    yield within
-                if not usable or elements & (elements - 1):
-                    yield _block(permutation.modes, x, d)
-
-
-def _shared(modes: Sequence[Mode]) -> tuple[Mode, ...]:
-    """The modes that both the source and D begin with."""
-    pairs = zip(by_stride(modes, A), by_stride(modes, D), strict=True)
-    same = itertools.takewhile(lambda pair: pair[0] == pair[1] and pair[0].strides[A], pairs)
-    return tuple(mode for mode, _ in same)
-
-
-def _block_within(modes: Sequence[Mode], shared: tuple[Mode, ...], x: _Want, d: _Want) -> tuple[Cut, ...]:
-    """A block of what is left of the modes when both sides begin with the same, and those as its last axis; none where
-    nothing else is cut along both."""
-    own = Cut(shared, _tile(shared, _LONG))
-    others = [mode for mode in modes if mode not in shared]
-    cuts = _block(others, x.of(own.tile), d.of(own.tile), own.tile)
-    return (*cuts, own) if len(cuts) > 1 else ()
-
-
-class _Want(NamedTuple):
-    """How far a run should reach, in elements."""
-
-    length: int  # a power of two
-    even: bool  # over further modes where it would overhang those that it takes, or they end
-    unit: int  # within so many elements that one access takes
-
-    def of(self, tile: int) -> _Want:
-        """The same in elements so many times larger."""
-        return _Want(max(self.length // tile, 1), self.even, max(self.unit // tile, 1))
-
-    def met(self, extent: int) -> bool:
-        return extent >= self.length and not (self.even and self.ragged(extent))
-
-    def ragged(self, extent: int) -> bool:
-        return -(-extent // self.length) * self.length > _OVERHANG * extent or extent % self.unit != 0
-
-
-def _block(modes: Sequence[Mode], x: _Want, d: _Want, deep: int = 1) -> tuple[Cut, ...]:
-    """An axis along D's run, one along the source's, and a third where both together are short.
-
-    `deep` is the number of elements that each lane of the block stands for.
-    """
-    by_d, by_x = by_stride(modes, D), by_stride(modes, A)
-    along_d = _reach(by_d, d, by_x[:1] if by_d[:1] != by_x[:1] else ())
-    along_x = _reach([mode for mode in by_x if mode.strides[A] or not x.even], x, (), but=along_d)
-    want_d = d.length if along_x else max(d.length, _LONG * d.length // 256)
-    cuts = [Cut(group, _tile(group, want)) for group, want in ((along_x, x.length), (along_d, want_d)) if group]
-    room = _FULL // deep // math.prod(cut.tile for cut in cuts)
-    others = tuple(mode for mode in by_d if mode not in along_d and mode not in along_x)
-    if others and room > 1:
-        cuts.insert(0, Cut(others, _tile(others, room)))
-    return tuple(cuts)
-
-
-def _reach(order: Sequence[Mode], want: _Want, stop: Sequence[Mode], but: Sequence[Mode] = ()) -> tuple[Mode, ...]:
-    """The first modes of an order, as many as are wanted; those in `but` count and are left to another axis."""
-    taken: list[Mode] = []
-    for mode in order:
-        extent = math.prod(other.extent for other in taken)
-        if mode in stop or want.met(extent) or (mode in but and extent >= want.length):
-            break
-        taken.append(mode)
-    return tuple(mode for mode in taken if mode not in but)
-
-
-def _tile(group: Sequence[Mode], want: int) -> int:
-    """The power of two that covers the group, or what is wanted of it."""
-    extent = math.prod(mode.extent for mode in group)
-    return min(want, 1 << max(extent - 1, 0).bit_length())
 
 
 def programs(permutation: Permutation, schedule: PermuteSchedule) -> int:
