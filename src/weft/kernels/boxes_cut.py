@@ -65,7 +65,7 @@ class BoxesCut(NamedTuple):
     steps: int  # along k, in each of them
     programs: int
     group: int
-    flatten: bool  # whether loads run ahead from task to task
+    flatten: bool  # loads run ahead from task to task; with two parts the assembler then runs one product at a time
     widen: bool  # products are made in the accumulator's type
     masked: bool  # functions make of the zeros past the end of k what must be masked
     wide: tuple[bool, ...]
@@ -85,6 +85,8 @@ def boxes_cut(contraction: Contraction, schedule: BoxesSchedule, target: Target)
     k_side = _padded(k_side, steps * schedule.splits)
     blocks = contraction.batch * m_side.blocks * n_side.blocks
     processors = target.processors if target.processors > 1 else PROCESSORS
+    tasks = blocks * schedule.splits
+    programs = min(tasks, _resident(schedule, size) * processors)
     return BoxesCut(
         batch=batch_side,
         m=m_side,
@@ -99,9 +101,9 @@ def boxes_cut(contraction: Contraction, schedule: BoxesSchedule, target: Target)
         blocks=blocks,
         splits=schedule.splits,
         steps=steps,
-        programs=min(blocks * schedule.splits, _resident(schedule, size) * processors),
+        programs=programs,
         group=schedule.group,
-        flatten=target.kind != "interpreter",
+        flatten=target.kind != "interpreter" and (len(parts(tile_n)) == 1 or programs < tasks),
         widen=widened(contraction, target),
         masked=not k_side.exact and not padding_adds_nothing(contraction.a_fn, contraction.b_fn),
         wide=offsets,
