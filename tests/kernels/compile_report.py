@@ -69,6 +69,7 @@ def parts_report(described: Contraction, part: str, **changed: object) -> dict[s
         "schedule": str(schedule),
         "shared": built.metadata.shared,
         "spilled": sum(map(int, re.findall(r"(\d+) bytes spill", spilled))),
+        "serialized": "are serialized" in spilled,
         "waits in the loop": len(re.findall(r"wgmma\.wait_group\S* 2;", text)),
         **instructions(text),
     }
