@@ -42,10 +42,13 @@ def contraction(
     return canonical(Contraction(modes, a, b, None, d, resolve(dtype, dtype, precision), text=equation, **given))  # type: ignore[arg-type]
 
 
-def report(described: Contraction, architecture: str, *rooms: str) -> dict[str, object]:
-    """Of the first choice for a contraction among some families."""
+def report(
+    described: Contraction, architecture: str, *rooms: str, tile: tuple[int, ...] | None = None
+) -> dict[str, object]:
+    """Of the first choice for a contraction among some families, or of the first with a tile."""
     choice = choose(described, "triton", TARGETS[architecture])
-    best = next(ranked for ranked in choice.ranked if ranked.schedule.family in (rooms or ("matrix", "vector")))
+    ranked = [each for each in choice.ranked if each.schedule.family in (rooms or ("matrix", "vector"))]
+    best = next(each for each in ranked if tile in (None, getattr(each.schedule, "tile", None)))
     launch = replace(choice, best=best).build()
     built = compiled(getattr(launch, "kernels", (launch,))[0], architecture)
     text = built.asm["amdgcn" if architecture.startswith("gfx") else "ptx"]
@@ -133,6 +136,9 @@ def main() -> None:
         "parts fused sm_90": parts_report(replace(both, a_fn=elu, epilogue=tanh), "128x320x64"),
         "parts tf32 sm_90": parts_report(contraction("ik,jk->ij", narrow, single, single, precision="tf32"), "+"),
     }
+    both = {hook: trace(lambda x: 3 * x + 1, (half,), hook=hook) for hook in ("a_fn", "b_fn")}
+    odd = contraction("ik,jk->ij", dict.fromkeys("ijk", 72), half, half, **both)
+    results["boxes in parts fused sm_90"] = report(odd, "sm_90", "boxes", tile=(128, 80, 64))
     results["fused gfx942"] = report(others["fused"], "gfx942")
     json.dump(results, sys.stdout)
 

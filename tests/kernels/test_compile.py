@@ -73,6 +73,12 @@ def test_nothing_spills(report: dict[str, dict[str, object]]) -> None:
         assert found["local"] == 0, name
 
 
+def test_matrix_units_read_what_threads_stored_only_after_their_fences(report: dict[str, dict[str, object]]) -> None:
+    for name, found in report.items():
+        assert found["unfenced"] == 0, name
+    assert report["boxes in parts fused sm_90"]["wgmma"]
+
+
 def test_other_architectures_use_their_own_matrix_instructions(report: dict[str, dict[str, object]]) -> None:
     assert report["tccg-01 sm_80"]["mma"]
     assert report["tccg-01 gfx942"]["mfma"]

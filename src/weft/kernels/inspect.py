@@ -81,4 +81,25 @@ def instructions(text: str) -> dict[str, int]:
         "st.global.16": r"st\.global\S*\.(v4\.[bf]32|v2\.[bf]64)",
         "local": r"\.local|scratch_(load|store)",
     }
-    return {name: len(re.findall(pattern, text)) for name, pattern in wanted.items()}
+    return {name: len(re.findall(pattern, text)) for name, pattern in wanted.items()} | {"unfenced": unfenced(text)}
+
+
+def unfenced(text: str) -> int:
+    """How many fences for the matrix units in PTX come too late: after the threads that stored have met, and with no
+    other meeting before a wgmma.
+
+    Matrix units read shared memory by another path than threads write it. Every thread that stores must fence, and then
+    all must meet: otherwise a warp may multiply while the fence of another is still to come.
+    """
+    count, state = 0, ""
+    for line in text.splitlines():
+        if "st.shared" in line or "stmatrix" in line:
+            state = "stored"
+        elif "bar.sync" in line:
+            state = "met" if state == "stored" else ""
+        elif "fence.proxy.async" in line:
+            state = "late" if state == "met" else ""
+        elif "wgmma.mma_async" in line and state:
+            count += state == "late"
+            state = ""
+    return count
