@@ -339,9 +339,7 @@ def _misfit(contraction: Contraction, shape: TileShape, size: int, shared: int) 
     return None
 
 
-def _split(
-    contraction: Contraction, schedule: MatrixSchedule, blocks: int, target: Target
-) -> Iterator[MatrixSchedule]:
+def _split(contraction: Contraction, schedule: MatrixSchedule, blocks: int, target: Target) -> Iterator[MatrixSchedule]:
     """The same tiles with the sum of each block split over programs, where D alone cannot fill the device."""
     processors = max(target.processors, 8)
     if blocks >= processors:
@@ -374,7 +372,7 @@ def widened(contraction: Contraction, target: Target) -> bool:
 
 
 def _turned(contraction: Contraction) -> tuple[bool, bool]:
-    """Which operands lie against the sum: contiguous along m or n, where a TF32 instruction reads shared memory along k.
+    """Which operands lie against the sum: along m or n, where a TF32 instruction reads shared memory along k.
 
     Left alone, the compiler turns such an operand while it copies, four bytes at a time. Turned in registers it is
     copied in runs, and A need not even return to shared memory.

@@ -16,11 +16,11 @@ from weft.kernels.device import (
     gathered_step,
     lane_offsets,
     load_tile,
-    tf32_digits,
     side_mask,
     side_offsets,
     spread_mask,
     spread_offsets,
+    tf32_digits,
 )
 
 
