@@ -38,6 +38,7 @@ ISSUE_SECONDS = 0.62 / (128 * 1.7e9)  # for the address of each access of a lane
 OWN_REGISTERS, LANE_REGISTERS = 31, 0.81  # of a thread, and for each element that it holds
 STORED_AGAIN, READ_AGAIN = 2.1, 0.25  # times that a sector moves besides where a run starts or ends within it
 SHORT = 0.044  # of the bytes of runs shorter than four lines, for each such run that four lines hold besides the first
+CROWDED = 0.08 / 2**15  # of the time more for each byte of a block: what is read waits for what is stored
 _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _PAIRS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 
@@ -147,7 +148,8 @@ def block_seconds(
     )
     norm = OVERLAP[0 if resident < 2 else 1 if resident < 4 else 2]
     slowest = max(pipes)
-    return LAUNCH + slowest * sum((pipe / slowest) ** norm for pipe in pipes) ** (1 / norm)
+    busy = slowest * sum((pipe / slowest) ** norm for pipe in pipes) ** (1 / norm)
+    return LAUNCH + busy * (1 + CROWDED * tile_bytes)
 
 
 class _Moved(NamedTuple):
