@@ -12,7 +12,6 @@ Blocks are cut as those of `permute`, over elements of 8 or 16 bytes.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
@@ -21,9 +20,9 @@ from torch import Tensor
 
 from weft.errors import FunctionError, UnsupportedError
 from weft.fn import Pointwise
-from weft.kernels.geometry import A, Cut, D, Side, side
+from weft.kernels.geometry import Side
 from weft.kernels.launch import MOST_PROGRAMS, TRITON_TYPES, KernelLaunch, _stand_in, wide, wide_index
-from weft.kernels.permute import PermuteSchedule, block_seconds, blocks, cuts_of, programs
+from weft.kernels.permute import PermuteSchedule, block_seconds, blocks, programs, turn_of
 from weft.plan.schedule import Candidates, Scalar, Target
 from weft.spec import Layout, Strides
 from weft.spec.arithmetic import REAL_OF, dtype_name
@@ -200,10 +199,7 @@ class ComplexKernelLaunch(KernelLaunch):
 
 def pairs_cut(task: Task, schedule: PermuteSchedule) -> PairsCut:
     permutation = task.permutation
-    cuts = cuts_of(permutation, schedule)
-    loaded, stored = _ordered(cuts, A), _ordered(cuts, D)
-    source, result = side(loaded), side(stored)
-    places = {id(cut): axis.place for cut, axis in zip(loaded, source.axes, strict=True)}
+    source, result, turn = turn_of(permutation, schedule)
     doubled = [replace(mode, strides=Strides(*(2 * stride for stride in mode.strides))) for mode in permutation.modes]
     wider = wide(doubled)
     # With the jump to the second row, or to the last third.
@@ -214,7 +210,7 @@ def pairs_cut(task: Task, schedule: PermuteSchedule) -> PairsCut:
         tile=tuple(axis.tile for axis in result.axes if axis.place >= 0),
         r_of_x=source,
         tile_of_x=tuple(axis.tile for axis in source.axes if axis.place >= 0),
-        turn=tuple(places[id(cut)] for cut, axis in zip(stored, result.axes, strict=True) if axis.place >= 0),
+        turn=turn,
         kinds=tuple(kind_of(layout) for layout in (permutation.x, permutation.c, permutation.d)),  # type: ignore[arg-type]
         form=task.form,
         jump=task.jump,
@@ -228,15 +224,6 @@ def pairs_cut(task: Task, schedule: PermuteSchedule) -> PairsCut:
         wide=(wider[0] or far_x, *wider[1:3], wider[3] or far_d, *wider[4:]),
         wide_index=wide_index(schedule.cuts),
     )
-
-
-def _ordered(cuts: Sequence[Cut], tensor: int) -> list[Cut]:
-    """The cuts as one tensor lies, its fastest first.
-
-    Of dimensions along which no two elements are neighbours, as all are but the last where elements are pairs, lanes go
-    along the first.
-    """
-    return sorted(cuts, key=lambda cut: (cut.modes[0].strides[tensor] if cut.modes else 0) or math.inf)
 
 
 def _legal(task: Task) -> list[PermuteSchedule]:

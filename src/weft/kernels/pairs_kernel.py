@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from weft.kernels.device import along, scalar, spread_mask, spread_offsets
+from weft.kernels.permute_kernel import turned
 
 
 @triton.jit
@@ -71,16 +72,6 @@ def store_pair(d, re, im, offsets, mask, RESULT: tl.constexpr, KIND: tl.constexp
         tl.store(d + pair_offsets(offsets, RANK), tl.join(re, im.to(RESULT)), mask=pair_mask(mask, RANK))
     else:
         tl.store(d + offsets, re, mask=mask)
-
-
-@triton.jit
-def turned(value, TURN: tl.constexpr):
-    """A block of at most three dimensions in another order of them."""
-    if len(TURN) == 3:
-        value = tl.permute(value, (TURN[0], TURN[1], TURN[2]))
-    elif len(TURN) == 2:
-        value = tl.permute(value, (TURN[0], TURN[1]))
-    return value
 
 
 @triton.jit

@@ -255,16 +255,30 @@ def cuts_of(permutation: Permutation, schedule: PermuteSchedule) -> list[Cut]:
     return cuts
 
 
-def permute_cut(permutation: Permutation, schedule: PermuteSchedule) -> PermuteCut:
+class Turn(NamedTuple):
+    """A block as it is loaded and as it is stored."""
+
+    source: Side
+    result: Side
+    turn: tuple[int, ...]  # of each dimension of the stored block, which one of the loaded block it is
+
+
+def turn_of(permutation: Permutation, schedule: PermuteSchedule) -> Turn:
     cuts = cuts_of(permutation, schedule)
     loaded, stored = _ordered(cuts, A), _ordered(cuts, D)
     source, result = side(loaded), side(stored)
     places = {id(cut): axis.place for cut, axis in zip(loaded, source.axes, strict=True)}
+    turn = tuple(places[id(cut)] for cut, axis in zip(stored, result.axes, strict=True) if axis.place >= 0)
+    return Turn(source, result, turn)
+
+
+def permute_cut(permutation: Permutation, schedule: PermuteSchedule) -> PermuteCut:
+    source, result, turn = turn_of(permutation, schedule)
     return PermuteCut(
         r=source,
         w=result,
         tile=tuple(axis.tile for axis in result.axes if axis.place >= 0),
-        turn=tuple(places[id(cut)] for cut, axis in zip(stored, result.axes, strict=True) if axis.place >= 0),
+        turn=turn,
         wide=wide(permutation.modes),
         wide_index=wide_index(schedule.cuts),
     )
