@@ -18,10 +18,10 @@ Verdict = Literal["waiting", "measured", "slow", "wrong", "refused"]
 class Effort:
     """How much a tuning tries.
 
-    `leaders` of the cost model's best and `samples` of the rest, drawn at random by `seed`. `budget`: seconds after
-    which no further candidate is begun. `jobs`: compilers at once, by default one for each core but one. `finals`:
-    candidates that are measured in full beside the model's choice. `slow`: a candidate whose first run takes so many
-    times as long as the best one's is not measured.
+    `leaders` of the cost model's best and `samples` of the rest, drawn at random by `seed`. `budget`: seconds from the
+    first compiled candidate on, after which no further one is begun. `jobs`: compilers at once, by default one for each
+    core but one. `finals`: candidates that are measured in full beside the model's choice. `slow`: a candidate whose
+    first run takes so many times as long as the best one's is not measured.
     """
 
     leaders: int = 12

@@ -84,7 +84,7 @@ def tune(
     with _one_at_a_time, owned or nullcontext(compiler) as working, on(device):
         assert working is not None
         journal = Journal(choice, workspace_limit, again)
-        winner, model = _Session(choice, effort, trials, working, journal, report, began).run()
+        winner, model = _Session(choice, effort, trials, working, journal, report).run()
     spent = time.perf_counter() - began
     tried = sum(trial.verdict in ("measured", "slow") for trial in trials)
     found = winners.Winner(winner.schedule, winner.best_known, model.schedule, model.best_known, tried)
@@ -100,7 +100,7 @@ def measured(choice: Choice, effort: Effort, compiler: Compiler, report: Report 
     """Build, check and measure candidates quickly, for their own sake: nothing is stored and none is measured again."""
     trials = candidates(choice.ranked, effort)
     with _one_at_a_time, on(choice.target.device):
-        _Session(choice, effort, trials, compiler, None, report, time.perf_counter()).look()
+        _Session(choice, effort, trials, compiler, None, report).look()
     return trials
 
 
@@ -114,7 +114,7 @@ class _Session:
     compiler: Compiler
     journal: Journal | None  # None keeps none
     report: Report
-    began: float
+    began: float = 0.0  # when the first candidate was ready: the start of the compilers is nobody's time
     launches: dict[int, Any] = field(default_factory=dict)  # built ones, by the identity of their trial
     glances: dict[int, float] = field(default_factory=dict)
 
@@ -142,6 +142,7 @@ class _Session:
             size = described_bytes(self.choice.description)
             raise WorkspaceError(f"too little memory to measure candidates on tensors of {size} bytes") from None
         for done, (trial, reason) in enumerate(_as_they_come(compiled)):
+            self.began = self.began or time.perf_counter()
             self.report(str(trial.schedule), done, len(self.trials))
             self._try(trial, reason)
 
