@@ -116,7 +116,7 @@ def protocol(device: torch.device, *, rrs: float, budget: float) -> dict[str, An
     if device.type == "cpu":
         return common | {"clock": "time.perf_counter around a batch", "threads": torch.get_num_threads()}
     return common | {
-        "warm-up": f"{timing.WARM_SECONDS} s of matrix products, then every input set once",
+        "warm-up": f"every input set once; {timing.WARM_SECONDS} s of the calls after {timing.IDLE_SECONDS} s of rest",
         "clock": "CUDA events around a batch, on the stream; the host waits for the second event",
         "launch": "a batch is one CUDA graph where the call can be captured; each timing says whether it was",
     }

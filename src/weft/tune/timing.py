@@ -4,9 +4,11 @@ A sample is the time of one *batch* of calls divided by their number. Every inpu
 timed, so that compilation and first touches are over. Batches repeat until the relative robust spread of the samples
 is under a bound, or a time budget ends.
 
-GPU: the device is warmed to its steady state first; the sets rotate so that together they exceed the L2 several times
-(mode "cold") or one set is used throughout (mode "hot"); the calls of a batch are captured in one CUDA graph where
-they allow it; events stand around each replay. CPU: wall clock with a pinned thread count; sets rotate alike.
+GPU: after a rest the device is warmed by the calls themselves, so that its clocks are those of this work (a second of
+matrix products at full power would leave them low for longer than a short timing lasts); the sets rotate so that
+together they exceed the L2 several times (mode "cold") or one set is used throughout (mode "hot"); the calls of a batch
+are captured in one CUDA graph where they allow it; events stand around each replay. CPU: wall clock with a pinned
+thread count; sets rotate alike.
 """
 
 from __future__ import annotations
@@ -184,7 +186,6 @@ def _measure_gpu(
             raise UnsupportedError("a call cannot be timed while a CUDA graph is being captured")
         chosen = rotation(inputs, mode, cache=cache_bytes(device), memory=memory_bytes(device))
         _run(call, chosen.sets, 1)
-        _warm(device)
         pass_seconds = _between_events(lambda: _run(call, chosen.sets, 1))
         passes = passes_in_batch(pass_seconds, len(chosen.sets), _batch_seconds("cuda", quick))
         calls = passes * len(chosen.sets)
@@ -192,6 +193,7 @@ def _measure_gpu(
         graph = _captured(lambda: _run(call, chosen.sets, passes), notes) if capture else None
         work = graph.replay if graph is not None else lambda: _run(call, chosen.sets, passes)
         work()
+        _warm(work)
         with _no_garbage_collection():
             samples, ended = sample(lambda: _between_events(work) / calls, rrs=rrs, budget=budget)
         for _ in range(0 if quick else 4):  # not timed: keeps the GPU busy while its clocks are read
@@ -256,16 +258,14 @@ def _captured(work: Callable[[], None], notes: list[str]) -> torch.cuda.CUDAGrap
     return graph
 
 
-def _warm(device: torch.device) -> None:
-    """Keep the GPU at full load for `WARM_SECONDS`, unless it was at work a moment ago."""
+def _warm(work: Callable[[], None]) -> None:
+    """Keep the GPU at this work for `WARM_SECONDS`, unless it was at some a moment ago."""
     index = torch.cuda.current_device()
     if time.perf_counter() - _last_busy.get(index, -math.inf) < IDLE_SECONDS:
         return
-    x = torch.randn(4096, 4096, device=device, dtype=torch.float16)
     end = time.perf_counter() + WARM_SECONDS
     while time.perf_counter() < end:
-        for _ in range(20):
-            torch.mm(x, x)
+        work()
         torch.cuda.synchronize()
     _last_busy[index] = time.perf_counter()
 
