@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ from torch import Tensor
 from weft.kernels.cost import Work, busy_seconds, compulsory_bytes, matrix_rate, tile_access
 from weft.kernels.geometry import A, B, C, Cut, D, cuts_text
 from weft.kernels.launch import MOST_PROGRAMS, TRITON_TYPES, wide
-from weft.kernels.matrix import MatrixCut, MatrixSchedule, _cuts, _depth_cuts, matrix_cut
+from weft.kernels.matrix import MatrixCut, MatrixSchedule, TileShape, _cuts, _depth_cuts, matrix_cut
 from weft.kernels.pairs import ComplexKernelLaunch, element_type, kind_of, seen_as
 from weft.plan.complex_views import real_arithmetic
 from weft.plan.schedule import Candidates, Launch, Scalar, Target
@@ -36,15 +35,6 @@ LEAST_SIDE = 16  # of a tile: shorter sides of D leave lanes idle
 LONGEST = 64  # k that goes one by one
 UNROLLED = 16  # steps along k that are written out
 MOST_LANES = 32  # elements of D in a thread, of two accumulators, beside operands that are in registers too
-
-
-class TileShape(NamedTuple):
-    m: int
-    n: int
-    k: int
-    warps: int
-    stages: int
-
 
 # One by one along k: a short side of D beside a long one, or both short.
 _LANES = tuple(

@@ -42,13 +42,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from weft.kernels.geometry import by_stride
 from weft.plan.complex_views import (
     A,
     B,
     D,
     Seen,
     as_it_lies,
-    by_stride,
     expanded,
     in_halves,
     in_thirds,

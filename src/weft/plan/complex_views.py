@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from weft.fn import Pointwise
+from weft.kernels.geometry import by_stride
 from weft.spec import Arithmetic, Contraction, Layout, Mode, Role, Strides, canonical
 from weft.spec.arithmetic import REAL_OF, value_type
 from weft.spec.canonical import merged
@@ -233,11 +234,6 @@ def of_one_product(arithmetic: Arithmetic) -> str:
 def real_arithmetic(arithmetic: Arithmetic) -> Arithmetic:
     """That of the real products that complex ones are made of."""
     return Arithmetic(REAL_OF[arithmetic.product], REAL_OF[arithmetic.accumulate], of_one_product(arithmetic))
-
-
-def by_stride(modes: Sequence[Mode], tensor: int) -> tuple[Mode, ...]:
-    """Modes as one tensor lies, innermost first; those it does not have come last."""
-    return tuple(sorted(modes, key=lambda mode: mode.strides[tensor] or math.inf))
 
 
 def _source(contraction: Contraction, operand: int) -> tuple[Layout, Pointwise | None]:

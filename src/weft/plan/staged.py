@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from weft.kernels.cost import FUNCTION_RATE, READING_SLOTS
+from weft.kernels.geometry import by_stride
 from weft.plan.schedule import Candidates, Extras, Launch, Scalar, Target
 from weft.spec import Contraction, Layout, Mode, Role, Strides, canonical
 from weft.spec.arithmetic import MATRIX_SUMS, dtype_name
@@ -171,7 +172,7 @@ class StagedLaunch:
 def _ways(contraction: Contraction) -> Iterator[Stages]:
     """What may be staged, and how; None for an operand that is used as it lies."""
     sums = contraction.of_role(Role.K)
-    orders = [_by_stride(sums, operand) for operand in (A, B)]
+    orders = [by_stride(sums, operand) for operand in (A, B)]
     applied = [_applied(contraction, operand) for operand in (A, B)]
     for order in orders:
         rows = [_matrix(contraction, operand, order, along_k=True) for operand in (A, B)]
@@ -235,10 +236,10 @@ def _matrix(contraction: Contraction, operand: int, sums: Sequence[Mode], along_
     for those of float32, which the library makes fastest of two operands across k.
     """
     role = Role.M if operand == A else Role.N
-    outer = _by_stride(contraction.of_role(role), D)
+    outer = by_stride(contraction.of_role(role), D)
     batch = tuple(reversed(contraction.of_role(Role.BATCH)))
     if not along_k:
-        nearest = _by_stride(contraction.modes, operand)[:1]
+        nearest = by_stride(contraction.modes, operand)[:1]
         if not nearest or contraction.arithmetic.precision != "ieee":
             return None
         if nearest[0].role is Role.K and contraction.arithmetic.product is not torch.float32:
@@ -264,7 +265,7 @@ def _applied(contraction: Contraction, operand: int) -> Stage | None:
     function = contraction.a_fn if operand == A else contraction.b_fn
     if function is None and layout.dtype == contraction.arithmetic.product:
         return None
-    own = _by_stride([mode for mode in contraction.modes if mode.strides[operand]], operand)
+    own = by_stride([mode for mode in contraction.modes if mode.strides[operand]], operand)
     return _stage(contraction, operand, own[:1], own[1:], "it lies")
 
 
@@ -337,11 +338,6 @@ def _product(contraction: Contraction, staged: Stages) -> Contraction:
                 for mode, stride in zip(modes, stage.strides, strict=True)
             ]
     return canonical(replace(contraction, modes=tuple(modes), **changed))  # type: ignore[arg-type]
-
-
-def _by_stride(modes: Sequence[Mode], tensor: int) -> tuple[Mode, ...]:
-    """Modes as one tensor lies, innermost first; those it does not have come last."""
-    return tuple(sorted(modes, key=lambda mode: mode.strides[tensor] or math.inf))
 
 
 def _bytes(step: Choice) -> int:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from weft.kernels.geometry import by_stride
 from weft.plan.reduced import number, the_one
 from weft.plan.schedule import Candidates, Extras, Launch, Scalar, Target
 from weft.spec import Arithmetic, Contraction, Layout, Mode, Role, Strides, canonical
@@ -128,7 +129,7 @@ class LastLaunch:
 def ways(contraction: Contraction) -> Iterator[Way]:
     """Workspaces as matrices, the side of D's innermost mode innermost; modes in the order of an operand or of D."""
     inner = min(_of_d(contraction), key=lambda mode: mode.strides[D]).role
-    batch = _by_stride(contraction.of_role(Role.BATCH), A)
+    batch = by_stride(contraction.of_role(Role.BATCH), A)
     for rows in _orders(contraction, Role.M, A):
         for columns in _orders(contraction, Role.N, B):
             row, others = (rows, columns) if inner is Role.M else (columns, rows)
@@ -167,12 +168,7 @@ def _of_d(contraction: Contraction) -> tuple[Mode, ...]:
 def _orders(contraction: Contraction, role: Role, operand: int) -> list[tuple[Mode, ...]]:
     """The modes of one side as an operand has them and as D has them, innermost first."""
     modes = contraction.of_role(role)
-    return list(dict.fromkeys((_by_stride(modes, operand), _by_stride(modes, D))))
-
-
-def _by_stride(modes: Sequence[Mode], tensor: int) -> tuple[Mode, ...]:
-    """Modes as one tensor lies, innermost first."""
-    return tuple(sorted(modes, key=lambda mode: mode.strides[tensor]))
+    return list(dict.fromkeys((by_stride(modes, operand), by_stride(modes, D))))
 
 
 def _steps(contraction: Contraction, row: Sequence[Mode], others: Sequence[Mode]) -> dict[Mode, int]:
