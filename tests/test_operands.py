@@ -114,11 +114,7 @@ class TestOperands:
         assert torch.equal(d, A @ B + BIAS)
         phase = torch.tensor([1j, 2j, 3j, 0j, 1 + 1j, 2])
         complex_operands = {"epilogue": shifted, "operands": {"bias": ("n", phase.conj())}, **on}
-        if on["backend"] == "triton":
-            with pytest.raises(weft.UnsupportedError, match="complex"):
-                weft.contract("mk,kn->mn", A + 0j, B + 0j, **complex_operands)
-        else:
-            assert torch.equal(weft.contract("mk,kn->mn", A + 0j, B + 0j, **complex_operands), A @ B + phase.conj())
+        assert torch.equal(weft.contract("mk,kn->mn", A + 0j, B + 0j, **complex_operands), A @ B + phase.conj())
 
     @pytest.mark.parametrize("kind", ["partial", "module", "callable", "keyword only", "default"])
     def test_every_kind_of_function(self, kind: str, on: dict[str, Any]) -> None:

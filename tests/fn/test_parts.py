@@ -92,7 +92,21 @@ def test_operands_of_both_kinds() -> None:
     assert torch.equal(joined(parts(z.real.contiguous(), z.imag.contiguous(), scale), z.shape), z * scale)
 
 
-@pytest.mark.parametrize(("fn", "word"), [(torch.tanh, "tanh"), (torch.sgn, "sgn"), (lambda z: (z, z), "several")])
+def test_several_results() -> None:
+    """Parts stand one after the other; what is real has one."""
+    function = trace(lambda z, s: (z * s, z.real, s, z != z, 2j * s), (torch.complex64, torch.float64), names=("s",))
+    z, s = torch.randn(9, dtype=torch.complex64), torch.randn(9, dtype=torch.float64)
+    re, im, real, scale, unequal, zero, twice = function.parts(z.real.contiguous(), z.imag.contiguous(), s)
+    expected = function(z, s)
+    assert torch.equal(torch.complex(re, im), expected[0])
+    assert torch.equal(real, expected[1])
+    assert torch.equal(scale, expected[2])
+    assert torch.equal(unequal, expected[3])
+    assert torch.equal(torch.complex(zero.expand(9), twice.expand(9)), expected[4])
+    assert tuple(function.parts.result) == tuple(part.dtype for part in (re, im, real, scale, unequal, zero, twice))
+
+
+@pytest.mark.parametrize(("fn", "word"), [(torch.tanh, "tanh"), (torch.sgn, "sgn")])
 def test_what_has_no_form_in_real_values(fn: Callable[..., Any], word: str) -> None:
     with pytest.raises(UnsupportedError, match=word):
         _ = trace(fn, (torch.complex64,)).parts

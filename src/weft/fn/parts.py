@@ -31,7 +31,7 @@ _OPERATIONS: dict[str, Operation] = {}
 
 def on_parts(graph: fx.Graph) -> Callable[..., Any]:
     """A function of the real parts and the imaginary parts of the graph's complex inputs, in order: first both of the
-    first input. It yields a real value, or both parts of a complex one.
+    first input. It yields a real value, or both parts of a complex one; of several values these one after the other.
 
     Raises `UnsupportedError` for an operation that has no form in real ones here.
     """
@@ -39,8 +39,6 @@ def on_parts(graph: fx.Graph) -> Callable[..., Any]:
         if node.op == "call_function" and any(each.meta["dtype"].is_complex for each in (node, *node.all_input_nodes)):
             _operation_of(node)
     (result,) = next(node for node in graph.nodes if node.op == "output").args
-    if isinstance(result, tuple):
-        raise UnsupportedError("functions of complex values that yield several do not run on the GPU yet")
 
     def run(*parts: Tensor) -> Any:
         given = iter(parts)
@@ -51,10 +49,19 @@ def on_parts(graph: fx.Graph) -> Callable[..., Any]:
                 known[node] = Pair(value, next(given)) if node.meta["dtype"].is_complex else value
             elif node.op == "call_function":
                 known[node] = _computed(node, known)
-        value = known[result]
-        return tuple(_tensor(part, parts[0]) for part in value) if isinstance(value, Pair) else value
+        if isinstance(result, tuple):
+            return tuple(part for node in result for part in _yielded(node, known, parts[0]))
+        found = _yielded(result, known, parts[0])
+        return found if len(found) > 1 else found[0]
 
     return run
+
+
+def _yielded(node: fx.Node, known: dict[fx.Node, Any], like: Tensor) -> tuple[Tensor, ...]:
+    """A real value, or both parts of a complex one, in the type that torch gives the result."""
+    dtype = node.meta["dtype"]
+    value = _pair(known[node]) if dtype.is_complex else (known[node],)
+    return tuple(_tensor(part, like, _REAL_OF.get(dtype, dtype)) for part in value)
 
 
 def _computed(node: fx.Node, known: dict[fx.Node, Any]) -> Any:
@@ -91,8 +98,8 @@ def _typed(part: Real, dtype: torch.dtype) -> Real:
     return part.to(dtype) if isinstance(part, Tensor) else part
 
 
-def _tensor(part: Real, like: Tensor) -> Tensor:
-    return part if isinstance(part, Tensor) else torch.full_like(like, part)
+def _tensor(part: Real, like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    return part if isinstance(part, Tensor) else torch.full_like(like, part, dtype=dtype)
 
 
 def _is_zero(part: Real) -> bool:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 
 from weft.kernels.geometry import TENSORS
+from weft.kernels.pairs_elements import kind_of
 from weft.spec import Contraction
+from weft.spec.contraction import Extra
 
 
 class Entry(NamedTuple):
@@ -16,6 +19,7 @@ class Entry(NamedTuple):
     tensor: int  # its position in `Mode.strides`
     pointer: int  # its position among the pointers that the kernel is given, -1 for a coordinate
     long: bool  # a coordinate of 64 bits
+    kind: str = "reals"  # how its elements are accessed, see `pairs_elements`
 
 
 class Beside(NamedTuple):
@@ -29,11 +33,6 @@ class Beside(NamedTuple):
 
 
 def beside(contraction: Contraction) -> Beside:
-    entries, pointers = [], 0
-    for at, extra in enumerate(contraction.extras):
-        index = extra.kind == "index"
-        entries.append(Entry(TENSORS + at, -1 if index else pointers, index and extra.dtype is torch.int64))
-        pointers += not index
     arguments = (
         contraction.a_args,
         contraction.b_args,
@@ -41,4 +40,16 @@ def beside(contraction: Contraction) -> Beside:
         contraction.epilogue_args,
         contraction.outputs,
     )
-    return Beside(*(tuple(entries[at] for at in each) for each in arguments))
+    every = entries(contraction.extras)
+    return Beside(*(tuple(every[at] for at in each) for each in arguments))
+
+
+def entries(extras: Sequence[Extra]) -> list[Entry]:
+    """Each of them, in order."""
+    found, pointers = [], 0
+    for at, extra in enumerate(extras):
+        index = extra.layout is None
+        long = index and extra.dtype is torch.int64
+        found.append(Entry(TENSORS + at, -1 if index else pointers, long, kind_of(extra.layout)))
+        pointers += not index
+    return found

@@ -17,7 +17,8 @@ from weft.kernels.cost import Work, busy_seconds, compulsory_bytes, matrix_rate,
 from weft.kernels.geometry import A, B, C, Cut, D, cuts_text
 from weft.kernels.launch import MOST_PROGRAMS, TRITON_TYPES, wide
 from weft.kernels.matrix import MatrixCut, MatrixSchedule, TileShape, _cuts, _depth_cuts, matrix_cut
-from weft.kernels.pairs import ComplexKernelLaunch, element_type, kind_of, seen_as
+from weft.kernels.pairs import ComplexKernelLaunch
+from weft.kernels.pairs_elements import as_elements, kind_of, seen_as
 from weft.plan.complex_views import real_arithmetic
 from weft.plan.schedule import Candidates, Launch, Scalar, Target
 from weft.spec import Contraction, Role, Strides
@@ -154,7 +155,7 @@ def build(contraction: Contraction, schedule: DirectSchedule, target: Target) ->
         "UNROLLED": schedule.tiles.tile[2] == 1 and cut.k.blocks <= UNROLLED,
     }
     launch = ComplexKernelLaunch(
-        complex_direct_kernel, [layout and layout._replace(dtype=element_type(layout)) for layout in layouts],
+        complex_direct_kernel, [layout and as_elements(layout) for layout in layouts],
         constants, True, target, cut.blocks, schedule.tiles.warps, schedule.tiles.stages,
     )  # fmt: skip
     return DirectLaunch(launch, constants["KINDS"])

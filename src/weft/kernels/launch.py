@@ -19,7 +19,7 @@ from weft.kernels.beside import beside
 from weft.kernels.geometry import TENSORS, Cut
 from weft.plan.schedule import ResourceError, Scalar, Target
 from weft.spec import Contraction, Layout, Mode
-from weft.spec.arithmetic import FP8, dtype_name
+from weft.spec.arithmetic import FP8, REAL_OF, dtype_name
 
 TRITON_TYPES = {
     torch.float8_e4m3fn: tl.float8e4nv,
@@ -51,10 +51,17 @@ def common_reasons(contraction: Contraction, target: Target) -> str | None:
     for dtype in (*stored, arithmetic.product, arithmetic.accumulate):
         if dtype.is_complex:
             return f"Triton has no {dtype_name(dtype)}: it is computed with as pairs of reals, by the family complex"
-        if dtype not in TRITON_TYPES:
-            return f"{dtype_name(dtype)} has no Triton type here"
-        if dtype in FP8 and not (target.kind == "interpreter" or (target.kind == "cuda" and target.capability >= 89)):
-            return f"{dtype_name(dtype)} needs a CUDA device of compute capability 8.9 or more"
+        if (reason := type_reason(dtype, target)) is not None:
+            return reason
+    return None
+
+
+def type_reason(dtype: torch.dtype, target: Target) -> str | None:
+    """Why no kernel can take elements of that type, or of its parts."""
+    if REAL_OF.get(dtype, dtype) not in TRITON_TYPES:
+        return f"{dtype_name(dtype)} has no Triton type here"
+    if dtype in FP8 and not (target.kind == "interpreter" or (target.kind == "cuda" and target.capability >= 89)):
+        return f"{dtype_name(dtype)} needs a CUDA device of compute capability 8.9 or more"
     return None
 
 

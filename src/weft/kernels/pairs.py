@@ -20,12 +20,14 @@ from torch import Tensor
 
 from weft.errors import FunctionError, UnsupportedError
 from weft.fn import Pointwise
-from weft.kernels.geometry import Side
-from weft.kernels.launch import MOST_PROGRAMS, TRITON_TYPES, KernelLaunch, _stand_in, wide, wide_index
-from weft.kernels.permute import PermuteSchedule, block_seconds, blocks, programs, turn_of
-from weft.plan.schedule import Candidates, Scalar, Target
-from weft.spec import Layout, Strides
-from weft.spec.arithmetic import REAL_OF, dtype_name
+from weft.kernels.beside import Beside, entries
+from weft.kernels.geometry import TENSORS, Side
+from weft.kernels.launch import MOST_PROGRAMS, TRITON_TYPES, KernelLaunch, _stand_in, type_reason, wide, wide_index
+from weft.kernels.pairs_elements import as_elements, kind_of, real, seen_as
+from weft.kernels.permute import COPY_RATE, PermuteSchedule, block_seconds, blocks, programs, turn_of
+from weft.plan.schedule import Candidates, Extras, Scalar, Target
+from weft.spec import Strides
+from weft.spec.contraction import Extra
 from weft.spec.permutation import Permutation
 
 NAME = "pairs"
@@ -35,6 +37,20 @@ NAME = "pairs"
 #: operand's (re, im); "across": the rows are those that the other operand's re and its im are multiplied by. "halves"
 #: and "thirds": D is real, and every element becomes two numbers or three, `jump` elements apart: re, im and re + im.
 Form = Literal["plain", "along", "across", "halves", "thirds"]
+
+
+class TaskExtras(NamedTuple):
+    """What the functions of a task take beside the value, and results after D."""
+
+    extras: tuple[Extra, ...] = ()  # those that the task uses; `Mode.strides.extra` has their strides
+    places: tuple[int, ...] = ()  # where they stand among those of the contraction
+    fn: tuple[int, ...] = ()  # positions in `extras`: what each function takes, in the order of its parameters
+    c_fn: tuple[int, ...] = ()
+    epilogue: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
+
+
+_ALONE = TaskExtras()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +66,7 @@ class Task:
     c_fn: Pointwise | None = None
     epilogue: Pointwise | None = None
     size: int = 0  # elements of a workspace D, gaps included
+    beside: TaskExtras = _ALONE
 
     @property
     def workspace_bytes(self) -> int:
@@ -71,9 +88,10 @@ class PairsCut(NamedTuple):
     thirds: int
     negate: bool
     conjugate: bool
+    fn_of_reals: bool  # the function of X sees real values
     fn_complex: bool  # whether the functions yield complex values
     c_fn_complex: bool
-    epilogue_complex: bool
+    parts: tuple[tuple[int, int], ...]  # of each result, where the epilogue yields its parts; -1: it has one
     wide: tuple[bool, ...]
     wide_index: bool
 
@@ -90,7 +108,7 @@ def supports(permutation: Permutation, target: Target) -> str | None:
         return "nothing is computed: complex numbers that only move go as words"
     if not permutation.x.dtype.is_complex and permutation.fn is not None:
         return "the function is of real values, what is written is complex"
-    return reason_against(Task(permutation))
+    return reason_against(Task(permutation), target)
 
 
 def schedules(permutation: Permutation, target: Target) -> Candidates:
@@ -109,7 +127,7 @@ def build(permutation: Permutation, schedule: PermuteSchedule, target: Target) -
 # -- and for tasks -----------------------------------------------------------------------------------------------------
 
 
-def reason_against(task: Task) -> str | None:
+def reason_against(task: Task, target: Target) -> str | None:
     """Why the kernel cannot do a task, in one sentence."""
     permutation = task.permutation
     for function in (permutation.fn, task.c_fn, task.epilogue):
@@ -117,10 +135,8 @@ def reason_against(task: Task) -> str | None:
             _ = function and function.parts.source
         except (UnsupportedError, FunctionError) as error:
             return str(error)
-    for layout in (permutation.x, permutation.c, permutation.d):
-        if layout is not None and _real(layout.dtype) not in TRITON_TYPES:
-            return f"{dtype_name(layout.dtype)} has no Triton type here"
-    return None
+    layouts = (permutation.x, permutation.c, permutation.d, *(extra.layout for extra in task.beside.extras))
+    return next(filter(None, (type_reason(layout.dtype, target) for layout in layouts if layout is not None)), None)
 
 
 def best(task: Task, target: Target) -> tuple[PermuteSchedule, float]:
@@ -132,10 +148,19 @@ def best(task: Task, target: Target) -> tuple[PermuteSchedule, float]:
 
 def seconds(task: Task, schedule: PermuteSchedule, target: Target) -> float:
     """Predicted as `permute` predicts; D is written twice where elements become matrices, X read twice where folded,
-    and three times each where it is in thirds."""
+    and three times each where it is in thirds. What stands beside is read or written once, at the rate of a copy."""
     read = 3 if task.thirds else 2 if task.fold else 1
     written = {"plain": 1, "thirds": 3}.get(task.form, 2)
-    return block_seconds(task.permutation, schedule, target, read, written)
+    return block_seconds(task.permutation, schedule, target, read, written) + _beside_bytes(task) / COPY_RATE
+
+
+def _beside_bytes(task: Task) -> int:
+    return sum(
+        extra.layout.dtype.itemsize
+        * math.prod(mode.extent for mode in task.permutation.modes if mode.strides.extra[at])
+        for at, extra in enumerate(task.beside.extras)
+        if extra.layout is not None
+    )
 
 
 def built(task: Task, schedule: PermuteSchedule, target: Target) -> PairsLaunch:
@@ -145,47 +170,62 @@ def built(task: Task, schedule: PermuteSchedule, target: Target) -> PairsLaunch:
     cut = pairs_cut(task, schedule)
     scaled = permutation.scaled or permutation.c is not None
     scale = permutation.scale if task.epilogue is None else task.epilogue.dtypes[0]
+    every = entries(task.beside.extras)
+    own = task.beside
+    taken = (own.fn, (), own.c_fn, own.epilogue, own.outputs)
     constants = {
         "CUT": cut,
         "FN": permutation.fn and permutation.fn.parts.jit,
         "C_FN": task.c_fn and task.c_fn.parts.jit,
         "EPILOGUE": task.epilogue and task.epilogue.parts.jit,
-        "COMPUTE": TRITON_TYPES[_real(permutation.compute)],
-        "SCALE": TRITON_TYPES[_real(scale)] if scaled else None,
-        "RESULT": TRITON_TYPES[_real(permutation.d.dtype)],
+        "COMPUTE": TRITON_TYPES[real(permutation.compute)],
+        "SCALE": TRITON_TYPES[real(scale)] if scaled else None,
+        "RESULT": TRITON_TYPES[real(permutation.d.dtype)],
+        "BESIDE": Beside(*(tuple(every[at] for at in each) for each in taken)),
     }
-    layouts = [
-        layout and layout._replace(dtype=element_type(layout))
-        for layout in (permutation.x, permutation.c, permutation.d)
-    ]
+    layouts = [layout and as_elements(layout) for layout in (permutation.x, permutation.c, permutation.d)]
+    pointers = [as_elements(extra.layout) for extra in own.extras if extra.layout is not None]
     launch = ComplexKernelLaunch(
-        pairs_kernel, layouts, constants, True, target, programs(permutation, schedule), schedule.warps, stages=1
-    )
-    return PairsLaunch(launch, cut.kinds)
+        pairs_kernel, layouts, constants, True, target, programs(permutation, schedule), schedule.warps, stages=1,
+        pointers=pointers,
+    )  # fmt: skip
+    return PairsLaunch(launch, cut.kinds, own)
 
 
 class PairsLaunch:
-    """A built task: call it with X, C, D and complex factors."""
+    """A built task: call it with X, C, D, complex factors, and the extras of the contraction where it takes some."""
 
-    def __init__(self, launch: KernelLaunch, kinds: tuple[str, str, str]) -> None:
+    def __init__(self, launch: KernelLaunch, kinds: tuple[str, str, str], beside: TaskExtras) -> None:
         self.launch = launch
         self._kinds = kinds
+        self._beside = [
+            (place, kind_of(extra.layout))
+            for place, extra in zip(beside.places, beside.extras, strict=True)
+            if extra.layout is not None
+        ]
 
-    def __call__(self, x: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar) -> None:
+    def __call__(
+        self, x: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, extras: Extras = ()
+    ) -> None:
         tensors = [
             None if tensor is None else seen_as(tensor, kind)
             for tensor, kind in zip((x, c, d), self._kinds, strict=True)
         ]
-        self.launch(*tensors, alpha, beta)
+        pointers = tuple(seen_as(extras[place], kind) for place, kind in self._beside)  # type: ignore[arg-type]
+        self.launch(*tensors, alpha, beta, pointers)
 
 
 class ComplexKernelLaunch(KernelLaunch):
-    """A kernel that takes complex factors, each in two parts."""
+    """A kernel that takes complex factors, each in two parts; call it with its pointers last where it knows of them."""
 
     def __call__(self, *arguments: Any) -> None:
+        beside: tuple[Any, ...] = ()
+        if self._extended:
+            *arguments, pointers = arguments  # type: ignore[assignment]
+            beside = (pointers,) if pointers else ()
         *tensors, alpha, beta = arguments
         parts = (alpha.real, alpha.imag, beta.real, beta.imag)
-        full = (*tensors, *(self._bits(float(part)) for part in parts), *self._trailing)
+        full = (*tensors, *(self._bits(float(part)) for part in parts), *beside, *self._trailing)
         if self._device is None or self._device.index == torch.cuda.current_device():
             self._run(*full)
         else:
@@ -194,17 +234,21 @@ class ComplexKernelLaunch(KernelLaunch):
 
     def compile(self) -> Any:
         stand_ins = [_stand_in(layout) for layout in self.layouts]
-        return self.kernel.warmup(*stand_ins, 0, 0, 0, 0, grid=(1,), **self.constants, **self.options)
+        beside = (tuple(_stand_in(layout) for layout in self.pointers),) if self.pointers else ()
+        return self.kernel.warmup(
+            *stand_ins, 0, 0, 0, 0, *beside, grid=(1,), **self._alone, **self.constants, **self.options
+        )
 
 
 def pairs_cut(task: Task, schedule: PermuteSchedule) -> PairsCut:
     permutation = task.permutation
-    source, result, turn = turn_of(permutation, schedule)
+    tensors = TENSORS + len(task.beside.extras)
+    source, result, turn = turn_of(permutation, schedule, tensors)
     doubled = [replace(mode, strides=Strides(*(2 * stride for stride in mode.strides))) for mode in permutation.modes]
-    wider = wide(doubled)
+    wider = wide(doubled, tensors)
     # With the jump to the second row, or to the last third.
     far_x, far_d = (2 * jump >= 2**30 for jump in (max(task.fold, task.thirds), task.jump))
-    functions = (permutation.fn, task.c_fn, task.epilogue)
+    fn = permutation.fn
     return PairsCut(
         r=result,
         tile=tuple(axis.tile for axis in result.axes if axis.place >= 0),
@@ -218,9 +262,10 @@ def pairs_cut(task: Task, schedule: PermuteSchedule) -> PairsCut:
         thirds=task.thirds,
         negate=task.negate,
         conjugate=permutation.conjugate,
-        fn_complex=_yields_complex(functions[0]),
-        c_fn_complex=_yields_complex(functions[1]),
-        epilogue_complex=_yields_complex(functions[2]),
+        fn_of_reals=fn is not None and not fn.dtypes[0].is_complex,
+        fn_complex=_yields_complex(fn),
+        c_fn_complex=_yields_complex(task.c_fn),
+        parts=_parts_of(task.epilogue),
         wide=(wider[0] or far_x, *wider[1:3], wider[3] or far_d, *wider[4:]),
         wide_index=wide_index(schedule.cuts),
     )
@@ -240,23 +285,13 @@ def _yields_complex(function: Pointwise | None) -> bool:
     return function is not None and isinstance(function.result, torch.dtype) and function.result.is_complex
 
 
-def _real(dtype: torch.dtype) -> torch.dtype:
-    return REAL_OF.get(dtype, dtype)
-
-
-def element_type(layout: Layout) -> torch.dtype:
-    """What a kernel sees of an element: a word of 64 bits, or one of two parts."""
-    return torch.int64 if kind_of(layout) == "words" else _real(layout.dtype)
-
-
-def kind_of(layout: Layout | None) -> str:
-    if layout is None or not layout.dtype.is_complex:
-        return "reals"
-    return "words" if layout.dtype is torch.complex64 and layout.alignment >= 8 else "pairs"
-
-
-def seen_as(tensor: Tensor, kind: str) -> Tensor:
-    """The same memory as the kernel sees it; only its address and type matter."""
-    if not tensor.dtype.is_complex:
-        return tensor
-    return tensor.view(torch.int64) if kind == "words" else torch.view_as_real(tensor)
+def _parts_of(function: Pointwise | None) -> tuple[tuple[int, int], ...]:
+    """Where the parts of each result stand among all that the function of parts yields."""
+    if function is None:
+        return ()
+    results = function.result if isinstance(function.result, tuple) else (function.result,)
+    found, at = [], 0
+    for result in results:
+        found.append((at, at + 1 if result.is_complex else -1))
+        at += 2 if result.is_complex else 1
+    return tuple(found)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from weft.kernels.device import along, scalar, spread_mask, spread_offsets
+from weft.kernels.device import ANY, along, load_or_zero, scalar, spread_mask, spread_offsets
 from weft.kernels.permute_kernel import turned
 
 
@@ -82,14 +82,92 @@ def times(re, im, by_re, by_im):
 
 
 @triton.jit
-def applied(FN: tl.constexpr, COMPLEX: tl.constexpr, re, im):
-    """A function of complex values, which yields complex or real ones."""
-    if COMPLEX:
-        re, im = FN(re, im)
+def applied(FN: tl.constexpr, COMPLEX: tl.constexpr, OF_REALS: tl.constexpr, re, im, beside):
+    """A function of complex values, or of real ones, which yields complex or real ones."""
+    if OF_REALS:
+        value = FN(re, *beside)
     else:
-        re = FN(re, im)
-        im = tl.zeros_like(re)
-    return re, im
+        value = FN(re, im, *beside)
+    if COMPLEX:
+        return value
+    else:
+        return value, tl.zeros_like(value)
+
+
+@triton.jit
+def beside_parts(
+    pointers, block, ENTRIES: tl.constexpr, R: tl.constexpr, RANK: tl.constexpr, WIDE: tl.constexpr
+):  # fmt: skip
+    """What a function takes beside the value (`beside.Entry`), each 1 long along the axes it does not move along: one
+    value for what is real, two for what is complex, as in the function's parameters."""
+    values = ()
+    for i in tl.static_range(len(ENTRIES)):
+        if ENTRIES[i][3] == "reals":
+            values += (real_beside(pointers, block, ENTRIES, i, R, RANK, WIDE),)
+        else:
+            re, im = complex_beside(pointers, block, ENTRIES, i, R, RANK, WIDE)
+            values += (re, im)
+    return values
+
+
+@triton.jit
+def real_beside(
+    pointers, block, ENTRIES: tl.constexpr, I: tl.constexpr, R: tl.constexpr, RANK: tl.constexpr, WIDE: tl.constexpr
+):  # fmt: skip
+    """Elements of a real operand, or coordinates."""
+    TENSOR: tl.constexpr = ENTRIES[I][0]  # fields by number: a tuple on its way through calls loses their names
+    POINTER: tl.constexpr = ENTRIES[I][1]
+    offsets = spread_offsets(block, R, TENSOR, RANK, WIDE[TENSOR])
+    if POINTER < 0:
+        return tl.cast(offsets, tl.int64 if ENTRIES[I][2] else tl.int32)
+    else:
+        return load_or_zero(pointers[POINTER] + offsets, spread_mask(block, R, TENSOR, RANK))
+
+
+@triton.jit
+def complex_beside(
+    pointers, block, ENTRIES: tl.constexpr, I: tl.constexpr, R: tl.constexpr, RANK: tl.constexpr, WIDE: tl.constexpr
+):  # fmt: skip
+    """Both parts of elements of a complex operand."""
+    TENSOR: tl.constexpr = ENTRIES[I][0]
+    KIND: tl.constexpr = ENTRIES[I][3]
+    x = pointers[ENTRIES[I][1]]
+    offsets = spread_offsets(block, R, TENSOR, RANK, WIDE[TENSOR])
+    mask = spread_mask(block, R, TENSOR, RANK)
+    if len(offsets.shape) > 0:
+        return read_pair(x, offsets, tl.broadcast_to(mask, offsets.shape), KIND, RANK)
+    elif KIND == "pairs":  # of one element
+        return tl.load(x + 2 * offsets), tl.load(x + 2 * offsets + 1)
+    else:
+        return read_pair(x, offsets, mask, KIND, RANK)
+
+
+@triton.jit
+def parts_at(values, PARTS: tl.constexpr):
+    """Both parts of one of several results; the second is 0 where it has none."""
+    re = values[PARTS[0]]
+    if PARTS[1] < 0:
+        return re, tl.zeros_like(re)
+    else:
+        return re, values[PARTS[1]]
+
+
+@triton.jit
+def store_others(
+    pointers, values, block, OUTPUTS: tl.constexpr, PARTS: tl.constexpr, R: tl.constexpr, TILE: tl.constexpr,
+    WIDE: tl.constexpr,
+):  # fmt: skip
+    """Store the results after the first, each through a pointer of its own."""
+    RANK: tl.constexpr = len(TILE)
+    mask = tl.broadcast_to(spread_mask(block, R, ANY, RANK), TILE)
+    for i in tl.static_range(len(OUTPUTS)):
+        TENSOR: tl.constexpr = OUTPUTS[i][0]
+        KIND: tl.constexpr = OUTPUTS[i][3]
+        d = pointers[OUTPUTS[i][1]]
+        RESULT: tl.constexpr = tl.float32 if KIND == "words" else d.dtype.element_ty
+        re, im = parts_at(values, PARTS[i + 1])
+        offsets = tl.broadcast_to(spread_offsets(block, R, TENSOR, RANK, WIDE[TENSOR]), TILE)
+        store_pair(d, tl.broadcast_to(re, TILE), tl.broadcast_to(im, TILE), offsets, mask, RESULT, KIND, RANK)
 
 
 @triton.jit(do_not_specialize=["alpha", "alpha_im", "beta", "beta_im"])
@@ -101,6 +179,7 @@ def pairs_kernel(
     alpha_im: tl.int64,
     beta: tl.int64,
     beta_im: tl.int64,
+    pointers,  # of operands of functions and of further results; None where there are none
     CUT: tl.constexpr,  # pairs.PairsCut
     FN: tl.constexpr,
     C_FN: tl.constexpr,
@@ -108,6 +187,7 @@ def pairs_kernel(
     COMPUTE: tl.constexpr,  # real type of what the function sees
     SCALE: tl.constexpr,  # and of what alpha and beta are applied in, None where they are not
     RESULT: tl.constexpr,
+    BESIDE: tl.constexpr,  # beside.Beside, of X in the place of A
 ):
     R: tl.constexpr = CUT.r
     TILE: tl.constexpr = CUT.tile
@@ -146,8 +226,13 @@ def pairs_kernel(
     im = turned(im, TURN).to(COMPUTE)
 
     # (2) Apply the function, the scaling, what is added, and the epilogue.
+    BESIDE_X: tl.constexpr = BESIDE.a
+    BESIDE_C: tl.constexpr = BESIDE.c
+    BESIDE_D: tl.constexpr = BESIDE.epilogue
+    OUTPUTS: tl.constexpr = BESIDE.outputs
     if FN is not None:
-        re, im = applied(FN, CUT.fn_complex, re, im)
+        beside = beside_parts(pointers, block, BESIDE_X, R, RANK, CUT.wide)
+        re, im = applied(FN, CUT.fn_complex, CUT.fn_of_reals, re, im, beside)
     if SCALE is not None:
         re, im = times(re.to(SCALE), im.to(SCALE), scalar(alpha, SCALE), scalar(alpha_im, SCALE))
         if c is not None:
@@ -155,17 +240,24 @@ def pairs_kernel(
             c_re = c_re.to(SCALE)
             c_im = c_im.to(SCALE)
             if C_FN is not None:
-                c_re, c_im = applied(C_FN, CUT.c_fn_complex, c_re, c_im)
+                beside_c = beside_parts(pointers, block, BESIDE_C, R, RANK, CUT.wide)
+                c_re, c_im = applied(C_FN, CUT.c_fn_complex, False, c_re, c_im, beside_c)
             c_re, c_im = times(c_re.to(SCALE), c_im.to(SCALE), scalar(beta, SCALE), scalar(beta_im, SCALE))
             re += c_re
             im += c_im
     if EPILOGUE is not None:
-        re, im = applied(EPILOGUE, CUT.epilogue_complex, re, im)
+        beside_d = beside_parts(pointers, block, BESIDE_D, R, RANK, CUT.wide)
+        if len(OUTPUTS) == 0:
+            re, im = applied(EPILOGUE, CUT.parts[0][1] > 0, False, re, im, beside_d)
+        else:
+            values = EPILOGUE(re, im, *beside_d)
+            store_others(pointers, values, block, OUTPUTS, CUT.parts, R, TILE, CUT.wide)
+            re, im = parts_at(values, CUT.parts[0])
 
     # (3) Write it in D's order: once, as two or three real numbers, or as the two rows of the matrix that multiplies a
     # pair (re, im) by it.
     offsets = tl.broadcast_to(spread_offsets(block, R, 3, RANK, CUT.wide[3]), TILE)
-    mask = tl.broadcast_to(spread_mask(block, R, 4, RANK), TILE)
+    mask = tl.broadcast_to(spread_mask(block, R, ANY, RANK), TILE)
     if CUT.form == "plain":
         store_pair(d, re, im, offsets, mask, RESULT, KIND, RANK)
     elif CUT.form == "halves" or CUT.form == "thirds":

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from weft.kernels.cost import LINE, PROCESSORS, REGISTERS, SECTOR, SHARED_MEMORY, WARPS, Access, tile_access
-from weft.kernels.geometry import A, Axis, C, Cut, D, Side, cuts_text, rest, side
+from weft.kernels.geometry import TENSORS, A, Axis, C, Cut, D, Side, cuts_text, rest, side
 from weft.kernels.launch import MOST_PROGRAMS, TRITON_TYPES, KernelLaunch, wide, wide_index
 from weft.kernels.permute_blocks import blocks
 from weft.plan.schedule import Candidates, Scalar, Target
@@ -263,10 +263,10 @@ class Turn(NamedTuple):
     turn: tuple[int, ...]  # of each dimension of the stored block, which one of the loaded block it is
 
 
-def turn_of(permutation: Permutation, schedule: PermuteSchedule) -> Turn:
+def turn_of(permutation: Permutation, schedule: PermuteSchedule, tensors: int = TENSORS) -> Turn:
     cuts = cuts_of(permutation, schedule)
     loaded, stored = _ordered(cuts, A), _ordered(cuts, D)
-    source, result = side(loaded), side(stored)
+    source, result = side(loaded, tensors=tensors), side(stored, tensors=tensors)
     places = {id(cut): axis.place for cut, axis in zip(loaded, source.axes, strict=True)}
     turn = tuple(places[id(cut)] for cut, axis in zip(stored, result.axes, strict=True) if axis.place >= 0)
     return Turn(source, result, turn)

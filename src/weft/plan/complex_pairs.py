@@ -36,13 +36,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-import torch
-from torch import Tensor
-
 from weft.kernels.geometry import by_stride
+from weft.plan.complex_extras import of_product
 from weft.plan.complex_views import (
     A,
     B,
@@ -58,7 +55,7 @@ from weft.plan.complex_views import (
     staged,
     values,
 )
-from weft.plan.schedule import Candidates, Launch, ResourceError, Scalar, Target
+from weft.plan.schedule import Candidates, Launch, Target
 from weft.spec import Contraction, Mode, Role
 from weft.spec.arithmetic import dtype_name
 
@@ -72,7 +69,7 @@ NAME = "complex"
 KEPT = 2  # schedules of the product that are proposed for each way
 FINISH = 2  # place of the step that writes D
 
-_OTHERS = ("complex", "direct", "reduced", "staged", "last")  # they stage, sum or take parts apart on their own
+OTHERS = ("complex", "direct", "reduced", "staged", "last")  # they stage, sum or take parts apart on their own
 
 
 class Step(NamedTuple):
@@ -90,6 +87,7 @@ class ComplexSchedule:
     steps: tuple[Step | None, Step | None, Step | None]  # for A, B and D
     product: Choice
     real: bool  # the product is one of real numbers
+    beside: tuple[int, ...] = ()  # positions of the extras that the product takes
     family: str = NAME
 
     @property
@@ -137,8 +135,6 @@ def supports(contraction: Contraction, target: Target) -> str | None:
     arithmetic = contraction.arithmetic
     if not arithmetic.product.is_complex:
         return f"{dtype_name(arithmetic.product)} is not complex"
-    if contraction.extras:
-        return "functions of complex contractions take no operands or coordinates on the GPU yet"
     if contraction.algebra is not None:
         return f"the algebra {contraction.algebra.name} of complex numbers does not run on the GPU yet"
     return None
@@ -162,7 +158,7 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
         for at, ranked in enumerate(product.ranked[:KEPT]):
             rest = (ranked, *product.ranked[at + 1 : KEPT])
             chosen = replace(product, best=ranked, ranked=rest)
-            found.append(ComplexSchedule((steps[0], steps[1], steps[2]), chosen, way.real))
+            found.append(ComplexSchedule((steps[0], steps[1], steps[2]), chosen, way.real, way.beside))
     return Candidates(tuple(found), tuple(excluded))
 
 
@@ -172,6 +168,8 @@ def predict(contraction: Contraction, schedule: ComplexSchedule, target: Target)
 
 
 def build(contraction: Contraction, schedule: ComplexSchedule, target: Target) -> Launch:
+    from weft.plan.complex_launch import ComplexLaunch
+
     return ComplexLaunch(schedule, target)
 
 
@@ -182,6 +180,7 @@ class Way(NamedTuple):
     product: Contraction
     real: bool
     without: tuple[str, ...]  # families that the product is not planned with
+    beside: tuple[int, ...]  # positions of the extras that the product takes
 
 
 def ways(contraction: Contraction) -> Iterator[Way]:
@@ -213,10 +212,10 @@ def _real_ways(contraction: Contraction, x: int, order: Sequence[Mode], finished
                 continue  # nothing of a real product conjugates
             pair = (view, other) if x == A else (other, view)
             result = result_matrix(contraction, pair) if finished else None
-            without = [name for name in _OTHERS if both or name != "staged"]
+            without = [name for name in OTHERS if both or name != "staged"]
             if finished and not _must_finish(contraction):
                 without += ["matrix", "vector"]  # those write D itself as well as a workspace
-            yield _way(pair, real_product(contraction, pair, result), result, True, tuple(without))
+            yield _way(contraction, pair, real_product(contraction, pair, result), result, True, tuple(without))
 
 
 def _folded_ways(contraction: Contraction) -> Iterator[Way]:
@@ -233,7 +232,7 @@ def _folded_ways(contraction: Contraction) -> Iterator[Way]:
             pairs.append((in_halves(contraction, A, order), in_halves(contraction, B, order)))
     for pair in pairs:
         result = result_matrix(contraction, pair, folded=True)
-        yield _way(pair, real_product(contraction, pair, result), result, True, _OTHERS)
+        yield _way(contraction, pair, real_product(contraction, pair, result), result, True, OTHERS)
 
 
 def _is_small(contraction: Contraction) -> bool:
@@ -251,7 +250,9 @@ def _three_ways(contraction: Contraction, order: Sequence[Mode]) -> Iterator[Way
         for b_along in (True, False):
             pair = in_thirds(contraction, A, order, a_along), in_thirds(contraction, B, order, b_along)
             result = result_matrix(contraction, pair)
-            yield _way(pair, real_product(contraction, pair, result), result, True, (*_OTHERS, "boxes", "vector"))
+            yield _way(
+                contraction, pair, real_product(contraction, pair, result), result, True, (*OTHERS, "boxes", "vector")
+            )
 
 
 def _library_ways(contraction: Contraction, order: Sequence[Mode], finished: bool) -> Iterator[Way]:
@@ -260,14 +261,16 @@ def _library_ways(contraction: Contraction, order: Sequence[Mode], finished: boo
             if not finished and a.task is None and b.task is None and contraction.arithmetic.precision == "ieee":
                 continue  # that is a plan of the library's own
             result = result_matrix(contraction, (a, b)) if finished else None
-            without = (*_OTHERS, "boxes", "matrix", "vector")
-            yield _way((a, b), product_of(contraction, (a, b), result), result, False, without)
+            without = (*OTHERS, "boxes", "matrix", "vector")
+            yield _way(contraction, (a, b), product_of(contraction, (a, b), result), result, False, without)
 
 
 def _way(
-    pair: tuple[Seen, Seen], product: Contraction, result: Seen | None, real: bool, without: tuple[str, ...]
-) -> Way:
-    return Way((pair[A].task, pair[B].task, result.task if result is not None else None), product, real, without)
+    contraction: Contraction, pair: tuple[Seen, Seen], product: Contraction, result: Seen | None, real: bool,
+    without: tuple[str, ...],
+) -> Way:  # fmt: skip
+    tasks = (pair[A].task, pair[B].task, result.task if result is not None else None)
+    return Way(tasks, product, real, without, of_product(contraction, (pair[A].fn, pair[B].fn)).places)
 
 
 def _views(contraction: Contraction, operand: int, order: Sequence[Mode], along_only: bool = False) -> list[Seen]:
@@ -308,92 +311,7 @@ def _step(task: Task, target: Target) -> Step:
     from weft.errors import UnsupportedError
     from weft.kernels import pairs
 
-    reason = pairs.reason_against(task)
+    reason = pairs.reason_against(task, target)
     if reason is not None:
         raise UnsupportedError(reason)
     return Step(task, *pairs.best(task, target))
-
-
-class ComplexLaunch:
-    """Stage and expand operands, multiply, finish D."""
-
-    def __init__(self, schedule: ComplexSchedule, target: Target) -> None:
-        from weft.errors import UnsupportedError
-        from weft.kernels import pairs
-
-        self._schedule = schedule
-        self._folds = schedule.folds
-        self._steps = [
-            pairs.built(step.task, step.schedule, target) if step is not None else None for step in schedule.steps
-        ]
-        try:
-            self._product = schedule.product.built()[1]
-        except UnsupportedError as error:  # of the schedules that were kept; other ways may have others
-            raise ResourceError(str(error)) from None
-        if (finish := schedule.steps[FINISH]) is not None:
-            self._result = finish.task.permutation.x
-        self.kernels = (
-            *getattr(self._product, "kernels", ()), *(step.launch for step in self._steps if step is not None)
-        )  # fmt: skip
-
-    def __call__(self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar) -> None:
-        alpha, beta = complex(alpha), complex(beta)
-        finish = self._steps[FINISH]
-        if finish is not None:
-            product = torch.empty(self._result.shape, dtype=self._result.dtype, device=d.device)
-            self._multiply(a, b, None, product, 1.0, 0.0)
-            finish(product, c, d, alpha, beta)
-        elif not self._schedule.real:
-            self._multiply(a, b, c, d, alpha, beta)
-        else:
-            self._real(a, b, c, d, alpha, beta)
-
-    def _real(self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: complex, beta: complex) -> None:
-        """The real product with complex factors: what it cannot multiply in is multiplied before or after."""
-        folded = alpha if alpha.imag and self._folds else 1
-        after = alpha if alpha.imag and not self._folds else 1
-        within = 1.0 if alpha.imag else alpha.real
-        if c is None or (after == 1 and not beta.imag):
-            self._multiply(a, b, c, d, within, beta.real, folded)
-        elif after == 1 and c.data_ptr() == d.data_ptr():
-            d.mul_(beta)
-            self._multiply(a, b, c, d, within, 1.0, folded)
-        else:
-            addend = c.clone() if c.data_ptr() == d.data_ptr() else c
-            self._without_c._real(a, b, None, d, alpha, 0j)
-            d.add_(addend, alpha=beta)
-            return
-        if after != 1:
-            d.mul_(after)
-
-    def _multiply(
-        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, folded: complex = 1
-    ) -> None:
-        operands = [a, b]
-        for at, step in enumerate(self._schedule.steps[:FINISH]):
-            if step is not None:
-                task = step.task
-                workspace = torch.empty(task.size, dtype=task.permutation.d.dtype, device=d.device)
-                factor = folded if task.form != "plain" else 1
-                if task.permutation.size:
-                    self._steps[at](operands[at], None, workspace, factor, 0)  # type: ignore[misc]
-                operands[at] = workspace
-        if self._schedule.real:
-            operands = [_parts(operand) for operand in operands]
-            c, d = _parts(c) if c is not None else None, _parts(d)
-        self._product(operands[A], operands[B], c, d, alpha, beta)
-
-    @cached_property
-    def _without_c(self) -> ComplexLaunch:
-        """The same product with nothing added to it; planned when first needed."""
-        from weft.plan.planner import choose
-
-        schedule = self._schedule
-        choice = schedule.product
-        bare = choose(replace(choice.description, c=None), "triton", choice.target, without=_OTHERS)
-        return ComplexLaunch(replace(schedule, product=bare), choice.target)
-
-
-def _parts(tensor: Tensor) -> Tensor:
-    """A complex tensor as the real one that it is in memory."""
-    return torch.view_as_real(tensor) if tensor.dtype.is_complex else tensor

@@ -11,6 +11,7 @@ import torch
 
 from weft.fn import Pointwise
 from weft.kernels.geometry import by_stride
+from weft.plan import complex_extras as extras
 from weft.spec import Arithmetic, Contraction, Layout, Mode, Role, Strides, canonical
 from weft.spec.arithmetic import REAL_OF, value_type
 from weft.spec.canonical import merged
@@ -58,21 +59,21 @@ def values(contraction: Contraction, operand: int) -> torch.dtype:
 
 
 def as_it_lies(contraction: Contraction, operand: int) -> Seen | None:
-    """None where a function of complex values is to be applied first."""
+    """None where a function that complex values enter is to be applied first."""
     layout, function = _source(contraction, operand)
-    if function is not None and layout.dtype.is_complex:
+    if function is not None and any(dtype.is_complex for dtype in function.dtypes):
         return None
     conjugate = (contraction.conjugate_a, contraction.conjugate_b)[operand] and layout.dtype.is_complex
     return Seen(layout, _strides(contraction, operand), fn=function, conjugate=conjugate)
 
 
 def staged(contraction: Contraction, operand: int, sums: Sequence[Mode], along_k: bool) -> Seen | None:
-    """A complex operand as ([batch,] outer, k) or ([batch,] k, outer), its function applied.
+    """An operand as ([batch,] outer, k) or ([batch,] k, outer), its function applied.
 
-    None where nothing would change, and for a real operand.
+    None where nothing would change, and for a real operand that no complex value meets in its function.
     """
     layout, function = _source(contraction, operand)
-    if not layout.dtype.is_complex:
+    if not layout.dtype.is_complex and as_it_lies(contraction, operand) is not None:
         return None
     row, others = _row_and_others(contraction, operand, sums, along_k)
     value = values(contraction, operand)
@@ -154,8 +155,14 @@ def result_matrix(contraction: Contraction, pair: Sequence[Seen], folded: bool =
     order[1] += by_stride(contraction.of_role(Role.BATCH), D)
     steps, length, size = _placed(order[0], order[1], total, rows=2 if folded else 1, padded=False)
     c = contraction.c
+    beside = extras.of_result(contraction)
     modes = [
-        Mode(mode.labels, mode.extent, Role.M, Strides(step, 0, mode.strides.c if c is not None else 0, mode.strides.d))
+        Mode(
+            mode.labels,
+            mode.extent,
+            Role.M,
+            Strides(step, 0, int(c is not None) * mode.strides.c, mode.strides.d, *extras.steps(mode, beside.places)),
+        )
         for mode, step in steps.items()
     ]
     modes.sort(key=lambda mode: (-mode.strides.d, -mode.strides.a))
@@ -165,7 +172,7 @@ def result_matrix(contraction: Contraction, pair: Sequence[Seen], folded: bool =
     permutation = Permutation(
         modes=tuple(merged(modes)), x=layout, c=c, d=contraction.d, compute=compute, scaled=True, text="D"
     )
-    task = Task(permutation, thirds=thirds, c_fn=contraction.c_fn, epilogue=contraction.epilogue)
+    task = Task(permutation, thirds=thirds, c_fn=contraction.c_fn, epilogue=contraction.epilogue, beside=beside)
     pairs = (0, 0)
     if folded:
         permutation = replace(permutation, conjugate=pair[inner].conjugate)
@@ -177,8 +184,9 @@ def result_matrix(contraction: Contraction, pair: Sequence[Seen], folded: bool =
 def product_of(contraction: Contraction, pair: Sequence[Seen], result: Seen | None) -> Contraction:
     """What is left of a contraction with these operands, into `result` or into D itself."""
     a, b = pair
+    left = extras.of_product(contraction, (a.fn, b.fn))
     modes = [
-        replace(mode, strides=Strides(x, y, 0 if result else mode.strides.c, to))
+        replace(mode, strides=Strides(x, y, 0 if result else mode.strides.c, to, *extras.steps(mode, left.places)))
         for mode, x, y, to in zip(contraction.modes, a.strides, b.strides, _d_strides(contraction, result), strict=True)
     ]
     arithmetic = contraction.arithmetic
@@ -187,7 +195,7 @@ def product_of(contraction: Contraction, pair: Sequence[Seen], result: Seen | No
             contraction, modes=tuple(modes), a=a.layout, b=b.layout,
             arithmetic=Arithmetic(arithmetic.product, arithmetic.accumulate, of_one_product(arithmetic)),
             c=None if result else contraction.c, d=result.layout if result else contraction.d,
-            a_fn=a.fn, b_fn=b.fn, c_fn=None, epilogue=None, conjugate_a=a.conjugate, conjugate_b=b.conjugate,
+            conjugate_a=a.conjugate, conjugate_b=b.conjugate, **left.fields,
         )
     )  # fmt: skip
 
@@ -198,30 +206,36 @@ def real_product(contraction: Contraction, pair: Sequence[Seen], result: Seen | 
     c = contraction.c if result is None else None
     d = result.layout if result else contraction.d
     wide_c, wide_d = (2 if layout is not None and layout.dtype.is_complex else 1 for layout in (c, d))
+    left = extras.of_product(contraction, (a.fn, b.fn))
     modes = [
-        replace(mode, strides=Strides(a.factor * x, b.factor * y, wide_c * mode.strides.c if c else 0, wide_d * to))
+        replace(
+            mode,
+            strides=Strides(
+                a.factor * x, b.factor * y, wide_c * mode.strides.c if c else 0, wide_d * to,
+                *extras.steps(mode, left.places),
+            ),
+        )
         for mode, x, y, to in zip(contraction.modes, a.strides, b.strides, _d_strides(contraction, result), strict=True)
-    ]
-    in_c = int(c is not None)
+    ]  # fmt: skip
+    in_c, none = int(c is not None), (0,) * len(left.places)
     if result is not None and result.thirds:
-        modes.append(Mode((_THIRDS,), 3, Role.BATCH, Strides(a.thirds, b.thirds, 0, result.thirds)))
+        modes.append(Mode((_THIRDS,), 3, Role.BATCH, Strides(a.thirds, b.thirds, 0, result.thirds, *none)))
     elif result is not None and any(result.pairs):
-        modes.append(Mode((_PAIR_OF_A,), 2, Role.M, Strides(a.halves or 1, 0, 0, result.pairs[A])))
-        modes.append(Mode((_PAIR_OF_B,), 2, Role.N, Strides(0, b.halves or 1, 0, result.pairs[B])))
+        modes.append(Mode((_PAIR_OF_A,), 2, Role.M, Strides(a.halves or 1, 0, 0, result.pairs[A], *none)))
+        modes.append(Mode((_PAIR_OF_B,), 2, Role.N, Strides(0, b.halves or 1, 0, result.pairs[B], *none)))
     elif a.columns or b.columns:
         role = Role.M if a.columns else Role.N
-        modes.append(Mode((_PAIR,), 2, Role.K, Strides(a.rows or 1, b.rows or 1, 0, 0)))
-        modes.append(Mode((_PAIR_OF_D,), 2, role, Strides(a.columns, b.columns, in_c, 1)))
+        modes.append(Mode((_PAIR,), 2, Role.K, Strides(a.rows or 1, b.rows or 1, 0, 0, *none)))
+        modes.append(Mode((_PAIR_OF_D,), 2, role, Strides(a.columns, b.columns, in_c, 1, *none)))
     elif a.factor != b.factor:
         role = Role.M if a.factor == 2 else Role.N
-        modes.append(Mode((_PAIR,), 2, role, Strides(a.factor - 1, b.factor - 1, in_c, 1)))
+        modes.append(Mode((_PAIR,), 2, role, Strides(a.factor - 1, b.factor - 1, in_c, 1, *none)))
     arithmetic = contraction.arithmetic
     return canonical(
         replace(
             contraction, modes=tuple(modes), a=_as_real(a.layout), b=_as_real(b.layout),
             c=_as_real(c) if c is not None else None, d=_as_real(d),
-            arithmetic=real_arithmetic(arithmetic),
-            a_fn=a.fn, b_fn=b.fn, c_fn=None, epilogue=None, conjugate_a=False, conjugate_b=False,
+            arithmetic=real_arithmetic(arithmetic), conjugate_a=False, conjugate_b=False, **left.fields,
         )
     )  # fmt: skip
 
@@ -257,7 +271,7 @@ def _row_and_others(
     outer = by_stride(contraction.of_role(Role.M if operand == A else Role.N), D)
     batch = tuple(reversed(contraction.of_role(Role.BATCH)))
     row, others = (sums, outer) if along_k else (outer, sums)
-    own = [[mode for mode in group if mode.strides[operand]] for group in (row, (*others, *batch))]
+    own = [[mode for mode in group if extras.moves(contraction, operand, mode)] for group in (row, (*others, *batch))]
     return own[0], own[1]
 
 
@@ -287,10 +301,14 @@ def _operand_task(
 
     layout, function = _source(contraction, operand)
     seen = value_type(layout.dtype, contraction.arithmetic.product)
+    beside = extras.of_operand(contraction, operand)
     modes = [
-        Mode(mode.labels, mode.extent, Role.M, Strides(mode.strides[operand], 0, 0, step))
+        Mode(
+            mode.labels, mode.extent, Role.M,
+            Strides(mode.strides[operand], 0, 0, step, *extras.steps(mode, beside.places)),
+        )
         for mode, step in steps.items()
-    ]
+    ]  # fmt: skip
     modes.sort(key=lambda mode: -mode.strides.d)
     permutation = Permutation(
         modes=tuple(merged(modes)), x=layout, c=None, d=Layout.contiguous((size,), value),
@@ -298,7 +316,7 @@ def _operand_task(
         conjugate=(contraction.conjugate_a, contraction.conjugate_b)[operand],
         text="·".join(mode.name for mode in modes),
     )  # fmt: skip
-    return Task(permutation, size=size)
+    return Task(permutation, size=size, beside=beside)
 
 
 def _as_real(layout: Layout) -> Layout:
