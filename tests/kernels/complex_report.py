@@ -8,15 +8,18 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from compile_report import TARGETS, contraction
 
 from weft.cases import tccg
 from weft.fn import trace
+from weft.hypothetical import hypothetical
 from weft.kernels import complex_direct, pairs
 from weft.kernels.inspect import compiled, instructions
 from weft.plan import complex_pairs
+from weft.spec import Layout
 
 CASE = tccg()[23]  # D is no matrix as it lies
 
@@ -49,6 +52,7 @@ def main() -> None:
             text = built.asm["amdgcn" if architecture.startswith("gfx") else "ptx"]
             results[f"{name} {architecture} {kind}"] = instructions(text)
     results |= dict(direct())
+    results |= dict(beside())
     json.dump(results, sys.stdout)
 
 
@@ -70,6 +74,37 @@ def direct() -> Iterator[tuple[str, object]]:
             built = compiled(complex_direct.build(described, best, target).kernels[0], architecture)
             text = built.asm["amdgcn" if architecture.startswith("gfx") else "ptx"]
             yield f"direct {name} {architecture}", instructions(text)
+
+
+def beside() -> Iterator[tuple[str, object]]:
+    """Steps whose functions take operands and coordinates, the last of which yields three results."""
+
+    def gated(x: torch.Tensor, gate: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+        return x * gate + place
+
+    def split(x: torch.Tensor, full: torch.Tensor, row: torch.Tensor, place: torch.Tensor) -> Any:
+        x = x * full + row
+        return x, torch.abs(x), torch.where(place > 3, x, full)
+
+    extents = dict.fromkeys("mnkl", 64)
+    for name, dtype in (("complex64", torch.complex64), ("complex128", torch.complex128)):
+        request = hypothetical(
+            "mlk,kn->nlm", extents, dtype=dtype, a_fn=gated, epilogue=split, target="sm_90",
+            operands={"gate": ("kl", dtype), "full": ("nlm", dtype), "row": ("l", torch.float16)},
+            indices={"place": "l"},
+        )  # fmt: skip
+        described = request.contraction(None, Layout.contiguous((64, 64, 64), dtype))
+        for architecture in ("sm_90", "gfx942"):
+            target = TARGETS[architecture]
+            found: dict[str, complex_pairs.Step] = {}
+            for schedule in complex_pairs.schedules(described, target).schedules:
+                for step, place in zip(schedule.steps, "ABD", strict=True):
+                    if step is not None:
+                        found.setdefault(place if place != "A" else f"A {step.task.form}", step)
+            for kind, step in found.items():
+                built = compiled(pairs.built(step.task, step.schedule, target).launch, architecture)
+                text = built.asm["amdgcn" if architecture.startswith("gfx") else "ptx"]
+                yield f"beside {name} {architecture} {kind}", instructions(text)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from weft.kernels.geometry import TENSORS
-from weft.kernels.pairs_elements import kind_of
+from weft.kernels.pairs_elements import KINDS, kind_of
 from weft.spec import Contraction
 from weft.spec.contraction import Extra
 
@@ -19,7 +19,7 @@ class Entry(NamedTuple):
     tensor: int  # its position in `Mode.strides`
     pointer: int  # its position among the pointers that the kernel is given, -1 for a coordinate
     long: bool  # a coordinate of 64 bits
-    kind: str = "reals"  # how its elements are accessed, see `pairs_elements`
+    kind: int = 0  # how its elements are accessed: position in `pairs_elements.KINDS`; kernels take no text here
 
 
 class Beside(NamedTuple):
@@ -50,6 +50,6 @@ def entries(extras: Sequence[Extra]) -> list[Entry]:
     for at, extra in enumerate(extras):
         index = extra.layout is None
         long = index and extra.dtype is torch.int64
-        found.append(Entry(TENSORS + at, -1 if index else pointers, long, kind_of(extra.layout)))
+        found.append(Entry(TENSORS + at, -1 if index else pointers, long, KINDS.index(kind_of(extra.layout))))
         pointers += not index
     return found

@@ -9,6 +9,7 @@ import torch
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.compiler import compile as triton_compile
+from triton.experimental.gluon._runtime import GluonASTSource
 
 from weft.kernels.launch import TRITON_TYPES, Box, KernelLaunch
 from weft.spec import Layout
@@ -40,7 +41,7 @@ def compiled(launch: KernelLaunch, architecture: str) -> Any:
         for at, layout in enumerate(launch.layouts)
         if isinstance(layout, Layout) and layout.alignment == 16
     }
-    place = len(launch.layouts) + 2  # of the pointers among the parameters
+    place = launch.kernel.arg_names.index("pointers") if beside else -1
     aligned |= {
         (place, at): [["tt.divisibility", 16]] for at, layout in enumerate(launch.pointers) if layout.alignment == 16
     }
@@ -48,7 +49,7 @@ def compiled(launch: KernelLaunch, architecture: str) -> Any:
     if beside and not launch.pointers:
         missing["pointers"] = None
     constants = missing | launch.constants
-    source = ASTSource(launch.kernel, signature, constants, aligned)
+    source = (GluonASTSource if launch.kernel.is_gluon() else ASTSource)(launch.kernel, signature, constants, aligned)
     return triton_compile(source, target=TARGETS[architecture], options=launch.options)
 
 
@@ -57,7 +58,8 @@ def pointer_type(layout: Layout | Box | None) -> str:
     if layout is None:
         return "constexpr"
     if isinstance(layout, Box):
-        return f"tensordesc<{_spelled(layout.layout.dtype)}{list(layout.block)}>"
+        shared = getattr(layout, "shared", None)
+        return f"tensordesc<{_spelled(layout.layout.dtype)}{list(layout.block)}{f',{shared}' if shared else ''}>"
     return f"*{_spelled(layout.dtype)}"
 
 

@@ -8,9 +8,11 @@ from torch import Tensor
 from weft.spec import Layout
 from weft.spec.arithmetic import REAL_OF
 
+KINDS = ("reals", "words", "pairs")  # elements of one part, of two in one word, and of two
+
 
 def kind_of(layout: Layout | None) -> str:
-    """ "words", "pairs", or "reals" for elements of one part."""
+    """Which of `KINDS` a tensor's elements are."""
     if layout is None or not layout.dtype.is_complex:
         return "reals"
     return "words" if layout.dtype is torch.complex64 and layout.alignment >= 8 else "pairs"

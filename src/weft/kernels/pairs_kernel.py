@@ -10,7 +10,11 @@ import triton
 import triton.language as tl
 
 from weft.kernels.device import ANY, along, load_or_zero, scalar, spread_mask, spread_offsets
+from weft.kernels.pairs_elements import KINDS
 from weft.kernels.permute_kernel import turned
+
+REALS = tl.constexpr(KINDS.index("reals"))
+WORDS = tl.constexpr(KINDS.index("words"))
 
 
 @triton.jit
@@ -102,54 +106,41 @@ def beside_parts(
     value for what is real, two for what is complex, as in the function's parameters."""
     values = ()
     for i in tl.static_range(len(ENTRIES)):
-        if ENTRIES[i][3] == "reals":
-            values += (real_beside(pointers, block, ENTRIES, i, R, RANK, WIDE),)
-        else:
-            re, im = complex_beside(pointers, block, ENTRIES, i, R, RANK, WIDE)
-            values += (re, im)
+        values += one_beside(pointers, block, ENTRIES, i, R, RANK, WIDE)
     return values
 
 
 @triton.jit
-def real_beside(
+def one_beside(
     pointers, block, ENTRIES: tl.constexpr, I: tl.constexpr, R: tl.constexpr, RANK: tl.constexpr, WIDE: tl.constexpr
 ):  # fmt: skip
-    """Elements of a real operand, or coordinates."""
+    """One of them."""
     TENSOR: tl.constexpr = ENTRIES[I][0]  # fields by number: a tuple on its way through calls loses their names
     POINTER: tl.constexpr = ENTRIES[I][1]
-    offsets = spread_offsets(block, R, TENSOR, RANK, WIDE[TENSOR])
-    if POINTER < 0:
-        return tl.cast(offsets, tl.int64 if ENTRIES[I][2] else tl.int32)
-    else:
-        return load_or_zero(pointers[POINTER] + offsets, spread_mask(block, R, TENSOR, RANK))
-
-
-@triton.jit
-def complex_beside(
-    pointers, block, ENTRIES: tl.constexpr, I: tl.constexpr, R: tl.constexpr, RANK: tl.constexpr, WIDE: tl.constexpr
-):  # fmt: skip
-    """Both parts of elements of a complex operand."""
-    TENSOR: tl.constexpr = ENTRIES[I][0]
     KIND: tl.constexpr = ENTRIES[I][3]
-    x = pointers[ENTRIES[I][1]]
     offsets = spread_offsets(block, R, TENSOR, RANK, WIDE[TENSOR])
     mask = spread_mask(block, R, TENSOR, RANK)
-    if len(offsets.shape) > 0:
-        return read_pair(x, offsets, tl.broadcast_to(mask, offsets.shape), KIND, RANK)
-    elif KIND == "pairs":  # of one element
-        return tl.load(x + 2 * offsets), tl.load(x + 2 * offsets + 1)
+    if POINTER < 0:
+        return (tl.cast(offsets, tl.int64 if ENTRIES[I][2] else tl.int32),)
+    elif KIND == REALS:
+        return (load_or_zero(pointers[POINTER] + offsets, mask),)
+    elif KIND == WORDS:
+        return read_pair(pointers[POINTER], offsets, mask, "words", RANK)
+    elif len(offsets.shape) > 0:
+        return read_pair(pointers[POINTER], offsets, tl.broadcast_to(mask, offsets.shape), "pairs", RANK)
     else:
-        return read_pair(x, offsets, mask, KIND, RANK)
+        x = pointers[POINTER] + 2 * offsets
+        return tl.load(x), tl.load(x + 1)
 
 
 @triton.jit
-def parts_at(values, PARTS: tl.constexpr):
+def parts_at(values, PARTS: tl.constexpr, I: tl.constexpr):
     """Both parts of one of several results; the second is 0 where it has none."""
-    re = values[PARTS[0]]
-    if PARTS[1] < 0:
+    re = values[PARTS[I][0]]
+    if PARTS[I][1] < 0:
         return re, tl.zeros_like(re)
     else:
-        return re, values[PARTS[1]]
+        return re, values[PARTS[I][1]]
 
 
 @triton.jit
@@ -161,13 +152,29 @@ def store_others(
     RANK: tl.constexpr = len(TILE)
     mask = tl.broadcast_to(spread_mask(block, R, ANY, RANK), TILE)
     for i in tl.static_range(len(OUTPUTS)):
-        TENSOR: tl.constexpr = OUTPUTS[i][0]
-        KIND: tl.constexpr = OUTPUTS[i][3]
-        d = pointers[OUTPUTS[i][1]]
-        RESULT: tl.constexpr = tl.float32 if KIND == "words" else d.dtype.element_ty
-        re, im = parts_at(values, PARTS[i + 1])
-        offsets = tl.broadcast_to(spread_offsets(block, R, TENSOR, RANK, WIDE[TENSOR]), TILE)
-        store_pair(d, tl.broadcast_to(re, TILE), tl.broadcast_to(im, TILE), offsets, mask, RESULT, KIND, RANK)
+        store_other(pointers, values, block, OUTPUTS, PARTS, i, mask, R, TILE, WIDE)
+
+
+@triton.jit
+def store_other(
+    pointers, values, block, OUTPUTS: tl.constexpr, PARTS: tl.constexpr, I: tl.constexpr, mask, R: tl.constexpr,
+    TILE: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """One of them."""
+    RANK: tl.constexpr = len(TILE)
+    TENSOR: tl.constexpr = OUTPUTS[I][0]
+    KIND: tl.constexpr = OUTPUTS[I][3]
+    d = pointers[OUTPUTS[I][1]]
+    re, im = parts_at(values, PARTS, I + 1)
+    re = tl.broadcast_to(re, TILE)
+    im = tl.broadcast_to(im, TILE)
+    offsets = tl.broadcast_to(spread_offsets(block, R, TENSOR, RANK, WIDE[TENSOR]), TILE)
+    if KIND == REALS:
+        store_pair(d, re, im, offsets, mask, d.dtype.element_ty, "reals", RANK)
+    elif KIND == WORDS:
+        store_pair(d, re, im, offsets, mask, tl.float32, "words", RANK)
+    else:
+        store_pair(d, re, im, offsets, mask, d.dtype.element_ty, "pairs", RANK)
 
 
 @triton.jit(do_not_specialize=["alpha", "alpha_im", "beta", "beta_im"])
@@ -230,8 +237,10 @@ def pairs_kernel(
     BESIDE_C: tl.constexpr = BESIDE.c
     BESIDE_D: tl.constexpr = BESIDE.epilogue
     OUTPUTS: tl.constexpr = BESIDE.outputs
+    WIDE: tl.constexpr = CUT.wide
+    PARTS: tl.constexpr = CUT.parts
     if FN is not None:
-        beside = beside_parts(pointers, block, BESIDE_X, R, RANK, CUT.wide)
+        beside = beside_parts(pointers, block, BESIDE_X, R, RANK, WIDE)
         re, im = applied(FN, CUT.fn_complex, CUT.fn_of_reals, re, im, beside)
     if SCALE is not None:
         re, im = times(re.to(SCALE), im.to(SCALE), scalar(alpha, SCALE), scalar(alpha_im, SCALE))
@@ -240,19 +249,19 @@ def pairs_kernel(
             c_re = c_re.to(SCALE)
             c_im = c_im.to(SCALE)
             if C_FN is not None:
-                beside_c = beside_parts(pointers, block, BESIDE_C, R, RANK, CUT.wide)
+                beside_c = beside_parts(pointers, block, BESIDE_C, R, RANK, WIDE)
                 c_re, c_im = applied(C_FN, CUT.c_fn_complex, False, c_re, c_im, beside_c)
             c_re, c_im = times(c_re.to(SCALE), c_im.to(SCALE), scalar(beta, SCALE), scalar(beta_im, SCALE))
             re += c_re
             im += c_im
     if EPILOGUE is not None:
-        beside_d = beside_parts(pointers, block, BESIDE_D, R, RANK, CUT.wide)
+        beside_d = beside_parts(pointers, block, BESIDE_D, R, RANK, WIDE)
         if len(OUTPUTS) == 0:
-            re, im = applied(EPILOGUE, CUT.parts[0][1] > 0, False, re, im, beside_d)
+            re, im = applied(EPILOGUE, PARTS[0][1] > 0, False, re, im, beside_d)
         else:
             values = EPILOGUE(re, im, *beside_d)
-            store_others(pointers, values, block, OUTPUTS, CUT.parts, R, TILE, CUT.wide)
-            re, im = parts_at(values, CUT.parts[0])
+            store_others(pointers, values, block, OUTPUTS, PARTS, R, TILE, WIDE)
+            re, im = parts_at(values, PARTS, 0)
 
     # (3) Write it in D's order: once, as two or three real numbers, or as the two rows of the matrix that multiplies a
     # pair (re, im) by it.
