@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import json
 from collections.abc import Callable
 from ctypes import CFUNCTYPE, c_int, c_void_p
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,6 +44,8 @@ class FakeCutensor:
         self.kernels, self.wrong = kernels, wrong
         self.alive: dict[int, Any] = {}
         self.contractions: list[tuple[int, int, dict[str, Any]]] = []  # algorithm, jit, operation
+        self.kernels_known: set[str] = set()  # compiled just in time, here or elsewhere
+        self.compiled = 0  # here
         self._numbers = itertools.count(0x1000, 0x10)
         self._computes: dict[int, str] = {}
         self._broken = ""
@@ -160,9 +164,20 @@ class FakeCutensor:
         _require(not mixed or bool(chosen["jit"]), NOT_SUPPORTED)  # as on the real one: mixed types only just in time
         if chosen.get("cache") != 0:  # a plan once made answers every algorithm
             chosen = what.setdefault("cached", chosen)
+        if chosen["jit"] and (kernel := repr(what)) not in self.kernels_known:
+            self.kernels_known.add(kernel)
+            self.compiled += 1
         needed = WORKSPACE.get(chosen["algorithm"], 0)
         _require(needed <= limit)
         self._new(out, {**chosen, "operation": what, "workspace": needed})
+
+    def cutensorWriteKernelCacheToFile(self, handle: int, file: bytes) -> None:
+        self._handle(handle)
+        Path(file.decode()).write_text(json.dumps(sorted(self.kernels_known)))
+
+    def cutensorReadKernelCacheFromFile(self, handle: int, file: bytes) -> None:
+        self._handle(handle)
+        self.kernels_known.update(json.loads(Path(file.decode()).read_text()))
 
     def cutensorPlanGetAttribute(self, handle: int, plan: int, attribute: int, out: int, size: int) -> None:
         self._handle(handle)

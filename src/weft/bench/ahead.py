@@ -69,13 +69,14 @@ def _described(case: Any) -> Description | None:
     options = case.options()
     del options["alpha"], options["beta"]
     a, b = (
-        _meta(shape, dtype, layout, flag)
+        meta(shape, dtype, layout, flag)
         for shape, dtype, layout, flag in zip(case.shapes, case.dtypes, case.layouts, case.conjugate, strict=False)
     )
     return plan(case.equation, a, b, backend="reference", **options).contraction
 
 
-def _meta(shape: tuple[int, ...], dtype: torch.dtype, layout: str, conjugated: bool) -> torch.Tensor:
+def meta(shape: tuple[int, ...], dtype: torch.dtype, layout: str, conjugated: bool) -> torch.Tensor:
+    """A tensor that lies as an operand of a case does, without memory."""
     strides, _ = layout_strides(shape, layout)
     found = torch.empty_strided(shape, strides, dtype=dtype, device="meta")
     return found.conj() if conjugated else found

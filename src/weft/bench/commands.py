@@ -177,6 +177,7 @@ def _measure(
     from weft.bench import report as reports
     from weft.bench.ahead import compiling_ahead
     from weft.bench.checking import tolerance_text
+    from weft.bench.cutensor_ahead import compile_kernels
     from weft.bench.environment import disclose
     from weft.bench.records import Run, continued, load, save
     from weft.bench.runner import Runner, Sampling
@@ -197,6 +198,7 @@ def _measure(
     left = run.missing(chosen)
     ahead = compiling_ahead([] if run.host else left, place, tune)
     with ahead, progress(f"bench {suite}", len(left)) as step:
+        compile_kernels(sides, [entry.case for entry in left], place)
         keep = partial(_keep, folder=folder)
         Runner(run, sides, place, known, how, find(suite).kind, begun=step, kept=keep).go(chosen)
     if run.cases:

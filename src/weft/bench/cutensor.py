@@ -32,8 +32,9 @@ from weft.spec.notation import Label
 Step = Callable[[torch.Tensor], torch.Tensor]
 
 MOST_KERNELS = 16  # single kernels tried by number, beyond the named algorithms
-_SURE_ALIGNMENT = {"cuda": 128, "cpu": 16}  # bytes: torch allocates at multiples of these
+_SURE_ALIGNMENT = {"cuda": 128, "meta": 128, "cpu": 16}  # bytes: torch allocates at multiples of these
 _WORKSPACE_SHARE = 4  # of the free memory, one part in so many
+COMPILING_WORKSPACE = 1 << 34  # bytes: kernels that are compiled ahead may count on as much
 
 _FLOAT_COMPUTE = {"tf32": "TF32", "tf32x3": "3XTF32"}
 _COMPUTE = {
@@ -72,19 +73,23 @@ class CutensorPeer:
 
     def __init__(self, library: Library | None = None, quick: bool = False) -> None:
         self._library = library
-        self._quick = quick
+        self.quick = quick
         self._absent = ""
 
+    def opened(self) -> Library | None:
+        """The library, or None where it cannot be had."""
+        if self._library is None and not self._absent:
+            self._load()
+        return self._library
+
     def prepare(self, case: Any, tensors: Any) -> Prepared | str:
-        if self._library is None:
-            if tensors[0].device.type != "cuda":
-                return "cuTENSOR runs on NVIDIA GPUs"
-            if not self._absent:
-                self._load()
-            if self._library is None:
-                return self._absent
+        if self._library is None and tensors[0].device.type != "cuda":
+            return "cuTENSOR runs on NVIDIA GPUs"
+        library = self.opened()
+        if library is None:
+            return self._absent
         try:
-            return self._ways(case, tensors, self._library)
+            return self._ways(case, tensors, library)
         except (CutensorError, UnsupportedError, RuntimeError) as error:
             return first_line(error)
 
@@ -132,15 +137,7 @@ class Cutensor(CutensorPeer):
         refused: dict[str, str],
     ) -> None:
         """Every mode's plan of one choice of fused functions, added to `ways` or `refused`."""
-        a = _operand(case, 0, tensors.a, fused)
-        b = _operand(case, 1, tensors.b, fused)
-        output = view(case.notation.output, tensors.d)
-        numbers: dict[Label, int] = {}
-        operation = library.contraction(
-            described(a.labels, a.sample, alignment(a.sample), numbers), a.operator,
-            described(b.labels, b.sample, alignment(b.sample), numbers), b.operator,
-            described(output.labels, output.of(tensors.d), alignment(tensors.c, tensors.d), numbers), compute,
-        )  # fmt: skip
+        a, b, operation = _operation(case, tensors, library, compute, fused)
         limit = _workspace_limit(tensors.a.device)
         extra = fusion_text(case, fused)
         for name, algorithm, jit in self._modes():
@@ -153,12 +150,23 @@ class Cutensor(CutensorPeer):
             about = {"workspace bytes": plan.workspace_bytes, "separate kernels": [*a.said, *b.said, *_after(case)]}
             ways.append(Way(label, _runner(case, operation, plan, a, b), about))
 
+    def compile(self, case: Case, tensors: Tensors) -> None:
+        """Plan all that is compiled just in time, for the kernels alone: `tensors` need no memory."""
+        library = self.opened()
+        if library is None:
+            raise UnsupportedError(self._absent)
+        for fused in fusions(case):
+            _, _, operation = _operation(case, tensors, library, compute_name(case), fused)
+            for _, algorithm, jit in self._modes():
+                if jit:
+                    operation.plan(algorithm, jit, COMPILING_WORKSPACE)
+
     def _modes(self) -> Iterator[tuple[str, int, int]]:
         for jit in (api.NO_JIT, api.JIT):
             for name, algorithm in api.ALGORITHMS.items():
-                if not (self._quick and jit and name not in ("default", "gett")):
+                if not (self.quick and jit and name not in ("default", "gett")):
                     yield name, algorithm, jit
-        if not self._quick:
+        if not self.quick:
             for kernel in range(MOST_KERNELS):
                 yield f"kernel-{kernel}", kernel, api.NO_JIT
 
@@ -198,6 +206,22 @@ def _refuse(case: Case, tensors: Tensors) -> None:
         raise UnsupportedError("cuTENSOR wants C to lie as D does")
     if 0 in case.extents.values():
         raise UnsupportedError("cuTENSOR wants extents over 0")
+
+
+def _operation(
+    case: Case, tensors: Tensors, library: Library, compute: str, fused: frozenset[str]
+) -> tuple[_Operand, _Operand, api.Contraction]:
+    """What is done to A and B before the library sees them, and the contraction as it sees it."""
+    a = _operand(case, 0, tensors.a, fused)
+    b = _operand(case, 1, tensors.b, fused)
+    output = view(case.notation.output, tensors.d)
+    numbers: dict[Label, int] = {}
+    operation = library.contraction(
+        described(a.labels, a.sample, alignment(a.sample), numbers), a.operator,
+        described(b.labels, b.sample, alignment(b.sample), numbers), b.operator,
+        described(output.labels, output.of(tensors.d), alignment(tensors.c, tensors.d), numbers), compute,
+    )  # fmt: skip
+    return a, b, operation
 
 
 def _operand(case: Case, at: int, tensor: torch.Tensor, fused: frozenset[str]) -> _Operand:
@@ -247,7 +271,7 @@ def described(labels: Sequence[Label], seen: torch.Tensor, aligned: int, numbers
 def alignment(*tensors: torch.Tensor | None) -> int:
     """Bytes: the largest power of two that divides all addresses, and those of other tensors that lie as these."""
     present = [tensor for tensor in tensors if tensor is not None]
-    address = _SURE_ALIGNMENT["cuda" if present[0].is_cuda else "cpu"]
+    address = _SURE_ALIGNMENT[present[0].device.type]
     for tensor in present:
         address |= tensor.data_ptr()
     return address & -address

@@ -12,7 +12,7 @@ import ctypes
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from ctypes import POINTER, byref, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -86,6 +86,8 @@ SIGNATURES: Mapping[str, tuple[Any, ...]] = {
         c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_uint64, c_void_p,
     ),
     "cutensorCreatePermutation": (c_void_p, _out, c_void_p, _ints, c_int, c_void_p, _ints, c_void_p),
+    "cutensorWriteKernelCacheToFile": (c_void_p, c_char_p),
+    "cutensorReadKernelCacheFromFile": (c_void_p, c_char_p),
     "cutensorPermute": (c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p),
 }  # fmt: skip
 
@@ -134,6 +136,14 @@ class Library:
     def permutation(self, a: Tensor, operator: int, d: Tensor, compute: str) -> Permutation:
         """Describe ``D = alpha op(A)``, A's modes in D's order; `compute` as for `contraction`."""
         return Permutation(self, a, operator, d, compute)
+
+    def write_kernels(self, file: Path) -> None:
+        """Write the kernels compiled just in time so far, of all handles of this process."""
+        self.call("cutensorWriteKernelCacheToFile", self._handle, str(file).encode())
+
+    def read_kernels(self, file: Path) -> None:
+        """Add the kernels of a file that `write_kernels` wrote to those known."""
+        self.call("cutensorReadKernelCacheFromFile", self._handle, str(file).encode())
 
     def _made(self, create: str, arguments: tuple[Any, ...], destroy: str, owner: object) -> c_void_p:
         """An object that the library makes, destroyed when `owner` goes."""

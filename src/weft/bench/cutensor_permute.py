@@ -33,7 +33,7 @@ class CutensorPermute(CutensorPeer):
         operation = _operation(case, tensors, library, separate)
         ways: list[Way] = []
         refused: dict[str, str] = {}
-        for label, jit in (("default", api.NO_JIT), ("default+jit", api.JIT))[: 1 if self._quick else 2]:
+        for label, jit in (("default", api.NO_JIT), ("default+jit", api.JIT))[: 1 if self.quick else 2]:
             try:
                 plan = operation.plan(api.ALGORITHMS["default"], jit, 0)
             except CutensorError as error:
