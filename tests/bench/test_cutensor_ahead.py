@@ -1,5 +1,6 @@
 """Kernels that another process compiled for cuTENSOR are those that the measurement asks for."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -78,3 +79,28 @@ def test_tensors_without_memory_lie_as_the_real_ones() -> None:
 def test_without_a_gpu_nothing_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("weft.bench.cutensor_library.load", pytest.fail)
     compile_kernels([Cutensor()], [PLAIN] * 8, CPU, jobs=4)
+
+
+@pytest.mark.usefixtures("_as_on_a_gpu")
+def test_all_shares_arrive_and_one_that_fails_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads stand in for the processes, which need a GPU."""
+    here = FakeCutensor()
+    wide = [replace(PLAIN, name=str(n), shapes=((4, 5), (5, n))) for n in range(2, 8)]
+    elsewhere: list[FakeCutensor] = []
+
+    def share(given: list[Case], file: Path, device: torch.device, quick: bool) -> None:
+        if wide[1] in given:
+            raise RuntimeError("no room on the GPU")
+        elsewhere.append(FakeCutensor())
+        compile_into(elsewhere[-1].library, given, file, quick)
+
+    monkeypatch.setattr("weft.bench.cutensor_ahead._processes", ThreadPoolExecutor)
+    monkeypatch.setattr("weft.bench.cutensor_ahead._compile_share", share)
+    peer = Cutensor(here.library)
+    with pytest.warns(UserWarning, match="not all compiled ahead: RuntimeError: no room on the GPU"):
+        compile_kernels([object(), peer], [*wide, replace(wide[0], a_fn="relu")], torch.device("cuda"), jobs=3)
+    assert len(elsewhere) == 2
+    for at, case in enumerate(wide):
+        before = here.compiled
+        assert isinstance(peer.prepare(case, tensors_of(case)), Prepared)
+        assert (here.compiled > before) == (at % 3 == 1)

@@ -7,9 +7,9 @@ this process reads the files. Its plans find their kernels there, the same as th
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import suppress
 from itertools import chain
 from multiprocessing import get_context
@@ -23,7 +23,7 @@ from weft.bench import cutensor_library as api
 from weft.bench.ahead import meta
 from weft.bench.cutensor import Cutensor
 from weft.bench.cutensor_library import CutensorError, Library
-from weft.bench.peers import Tensors
+from weft.bench.peers import Tensors, first_line
 from weft.cases import Case
 from weft.errors import UnsupportedError
 from weft.tune.compiling import default_jobs
@@ -34,8 +34,8 @@ _WORTH = 2  # contractions a process: importing torch and waking the library tak
 def compile_kernels(sides: Iterable[Any], cases: Sequence[Any], device: torch.device, jobs: int | None = None) -> None:
     """Have the kernels that cuTENSOR among `sides` needs for `cases` compiled, and wait for them.
 
-    `jobs`: processes at once, by default one for each core but one. What goes wrong there is left to be compiled when
-    its case comes.
+    `jobs`: processes at once, by default one for each core but one. What goes wrong in one is warned of, and its
+    kernels are compiled when their cases come.
     """
     peer = next((side for side in sides if isinstance(side, Cutensor)), None)
     alike = _alike(case for case in cases if isinstance(case, Case))
@@ -46,12 +46,14 @@ def compile_kernels(sides: Iterable[Any], cases: Sequence[Any], device: torch.de
     with TemporaryDirectory(prefix="weft-cutensor-") as folder:
         files = [Path(folder) / f"{number}.kernels" for number in range(jobs)]
         shares = [([*chain(*alike[number::jobs])], file, device, peer.quick) for number, file in enumerate(files)]
-        with suppress(BrokenProcessPool), ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-            list(pool.map(_compile_share, *zip(*shares, strict=True)))
-        for file in files:
-            if file.exists():
-                with suppress(CutensorError):
-                    library.read_kernels(file)
+        with _processes(jobs) as pool:
+            futures = [pool.submit(_compile_share, *share) for share in shares]
+        for future, file in zip(futures, files, strict=True):
+            try:
+                future.result()
+                library.read_kernels(file)
+            except Exception as error:  # of another process: anything
+                warnings.warn(f"cuTENSOR's kernels are not all compiled ahead: {first_line(error)}", stacklevel=2)
 
 
 def compile_into(library: Library, cases: Iterable[Case], file: Path, quick: bool = False) -> None:
@@ -80,7 +82,11 @@ def _alike(cases: Iterable[Case]) -> list[list[Case]]:
     return list(found.values())
 
 
+def _processes(jobs: int) -> Executor:
+    return ProcessPoolExecutor(jobs, get_context("spawn"))  # a forked process cannot use the GPU
+
+
 def _compile_share(cases: Sequence[Case], file: Path, device: torch.device, quick: bool) -> None:
-    torch.cuda.set_device(device)
-    torch.cuda.init()
-    compile_into(api.load(), cases, file, quick)
+    with torch.cuda.device(device):
+        torch.zeros(1, device=device)  # makes the context that the library asks for
+        compile_into(api.load(), cases, file, quick)
