@@ -120,7 +120,7 @@ def candidates(contraction: Contraction, target: Target, exchanged: bool = False
             if not ways:
                 excluded[f"{name} does not lie in boxes along {k.name}"] = None
         for a, b, tile in product(readings_a, readings_b, tiles):
-            reason = _misfit(a, b, tile)
+            reason = misfit(a, b, tile)
             if reason is not None:
                 excluded[reason] = None
                 continue
@@ -137,7 +137,7 @@ def side_cuts(reading: Reading, tile: int) -> list[Cut]:
     return [*(Cut(group, 1) for group in others), Cut(reading.outer, tile, placed=True)]
 
 
-def _misfit(a: Reading, b: Reading, tile: Sequence[int]) -> str | None:
+def misfit(a: Reading, b: Reading, tile: Sequence[int]) -> str | None:
     """Why a tile should not be used, in one sentence."""
     widest = parts(tile[1])[0]
     for name, group, length in (("m", a.outer, tile[0]), ("n", b.outer, widest)):
@@ -165,11 +165,11 @@ def _schedules(
     whole = BoxesSchedule(a, b, k, (tile_m, tile_n, tile_k), warps, stages)
     yield _fitting(whole, contraction.arithmetic.product.itemsize, target)
     processors = target.processors if target.processors > 1 else PROCESSORS
-    blocks = contraction.batch * _side_blocks(a, tile_m) * _side_blocks(b, tile_n)
+    blocks = contraction.batch * side_blocks(a, tile_m) * side_blocks(b, tile_n)
     if blocks >= processors:
         return
     share_bytes = tile_m * tile_n * contraction.arithmetic.accumulate.itemsize
-    for splits in _splits(steps, blocks, processors):
+    for splits in splittings(steps, blocks, processors):
         split = replace(whole, splits=splits, workspace_bytes=splits * blocks * share_bytes)
         yield _fitting(split, contraction.arithmetic.product.itemsize, target)
 
@@ -181,7 +181,7 @@ def _fitting(schedule: BoxesSchedule, size: int, target: Target) -> BoxesSchedul
     return schedule
 
 
-def _splits(steps: int, blocks: int, processors: int) -> list[int]:
+def splittings(steps: int, blocks: int, processors: int) -> list[int]:
     """Numbers of shares of a sum that about fill the device once, or twice; none of them is empty."""
     found = set()
     for fill in (1, 2):
@@ -190,5 +190,5 @@ def _splits(steps: int, blocks: int, processors: int) -> list[int]:
     return sorted(found - {1})
 
 
-def _side_blocks(reading: Reading, tile: int) -> int:
+def side_blocks(reading: Reading, tile: int) -> int:
     return math.prod(cut.blocks for cut in side_cuts(reading, tile))

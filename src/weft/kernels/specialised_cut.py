@@ -1,0 +1,106 @@
+"""What the kernel with specialised warps takes of a schedule, as compile-time constants."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from triton.experimental.gluon.language import NVMMASharedLayout
+
+from weft.kernels.boxes_cut import BoxesCut, boxes_cut
+from weft.kernels.boxes_schedule import parts, side_cuts
+from weft.kernels.cost import PROCESSORS
+from weft.kernels.geometry import TENSORS, Cut, Side, side
+from weft.kernels.specialised_schedule import SpecialisedSchedule
+from weft.plan.schedule import Target
+from weft.spec import Contraction
+
+PIECE_WIDTH = 64  # columns
+
+
+class Piece(NamedTuple):
+    """Rows and columns of a block of D that a worker stores at once."""
+
+    batch: Side
+    m: Side
+    n: Side
+    wide: tuple[bool, ...]
+    row: int  # of the block, where the piece starts
+    column: int
+
+
+class Share(NamedTuple):
+    """Rows and columns of a block of D that one accumulator of one worker holds."""
+
+    m: Side
+    n: Side
+    row: int  # of the block, where the share starts
+    pieces: tuple[Piece, ...]  # one, two or four
+
+
+class SpecialisedCut(NamedTuple):
+    """All that the kernel takes of a schedule beside what the boxes say."""
+
+    boxes: BoxesCut
+    shares: tuple[tuple[Share, ...], ...]  # [worker][part]
+    together: bool  # both workers on one block of D; else each takes blocks of its own
+    product_bits: int  # of an element
+    stages: int  # of each ring of boxes
+    x_layout: NVMMASharedLayout  # of boxes of A in shared memory, as matrices
+    y_layouts: tuple[NVMMASharedLayout, ...]  # of B, for each part
+
+
+def specialised_cut(contraction: Contraction, schedule: SpecialisedSchedule, target: Target) -> SpecialisedCut:
+    boxes = boxes_cut(contraction, schedule, target)
+    processors = target.processors if target.processors > 1 else PROCESSORS
+    tasks = boxes.blocks * boxes.splits
+    programs = min(processors, tasks if schedule.together else -(-tasks // 2))
+    tile_m, tile_n, tile_k = schedule.tile
+    size = contraction.arithmetic.product.itemsize
+    widths = parts(tile_n)
+    return SpecialisedCut(
+        boxes=boxes._replace(programs=programs),
+        shares=_shares(contraction, schedule, boxes),
+        together=schedule.together,
+        product_bits=8 * size,
+        stages=schedule.stages,
+        x_layout=matrix_layout((tile_m, tile_k), schedule.a.along_k, size),
+        y_layouts=tuple(matrix_layout((width, tile_k), schedule.b.along_k, size) for width in widths),
+    )
+
+
+def matrix_layout(shape: tuple[int, int], along_k: bool, size: int, rank: int = 2) -> NVMMASharedLayout:
+    """How a box of so many rows and columns lies in shared memory, its contiguous side as it is in memory."""
+    rows, columns = shape
+    line = (columns if along_k else rows) * size
+    swizzle = next(width for width in (128, 64, 32) if line % width == 0)
+    return NVMMASharedLayout(swizzle_byte_width=swizzle, element_bitwidth=8 * size, rank=rank)
+
+
+def _shares(
+    contraction: Contraction, schedule: SpecialisedSchedule, boxes: BoxesCut
+) -> tuple[tuple[Share, ...], ...]:
+    """What each worker holds: half of the rows of every block, or all of them; and all columns, part by part."""
+    tile_m, tile_n, _ = schedule.tile
+    tensors = TENSORS + len(contraction.extras)
+    *others_m, rows = side_cuts(schedule.a, tile_m)
+    *others_n, columns = side_cuts(schedule.b, tile_n)
+    height = tile_m // 2 if schedule.together else tile_m
+
+    def held(row: int, column: int, width: int) -> Share:
+        def across(first: int, count: int) -> Side:
+            return side([*others_n, Cut(columns.modes, count, True, tile_n, first)], 1, tensors)
+
+        m = side([*others_m, Cut(rows.modes, height, True, tile_m, row)], 0, tensors)
+        narrow = min(width, PIECE_WIDTH)
+        pieces = tuple(
+            Piece(boxes.batch, m, across(first, narrow), boxes.wide, row, first)
+            for first in range(column, column + width, narrow)
+        )
+        return Share(m, across(column, width), row, pieces)
+
+    widths = parts(tile_n)
+    starts = [sum(widths[:at]) for at in range(len(widths))]
+    return tuple(
+        tuple(held(row, column, width) for column, width in zip(starts, widths, strict=True))
+        for row in ((0, height) if schedule.together else (0, 0))
+    )

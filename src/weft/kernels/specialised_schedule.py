@@ -1,0 +1,103 @@
+"""Schedules of the family whose warps are specialised."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+
+from weft.kernels.boxes_readings import readings
+from weft.kernels.boxes_schedule import BoxesSchedule, misfit, parts, side_blocks, splittings
+from weft.kernels.cost import SHARED_MEMORY
+from weft.kernels.geometry import A, B
+from weft.plan.schedule import Candidates, Target
+from weft.spec import Contraction, Role
+
+NAME = "specialised"
+MOST_STAGES = 6
+BARRIERS = 2048  # bytes of shared memory: barriers, and what the compiler keeps of the roles
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialisedSchedule(BoxesSchedule):
+    """The boxes, and whether both workers share a block of D or each takes blocks of its own."""
+
+    together: bool = True
+    family: str = NAME
+
+    def __str__(self) -> str:
+        m, n, k = self.tile
+        names_m, names_n = ("·".join(mode.name for mode in reading.outer) for reading in (self.a, self.b))
+        across = "+".join(map(str, parts(n)))
+        split = f" splits={self.splits}" if self.splits > 1 else ""
+        return (
+            f"specialised {m}x{n}x{k} m[{names_m}:{m}] n[{names_n}:{across}] k[{self.k.name}:{k}]"
+            f" {'together' if self.together else 'in turns'} stages={self.stages}{split}"
+            f"{' exchanged' if self.exchanged else ''}"
+        )
+
+
+# Tiles (M, N, K in bytes), and whether both workers share one.
+_TILES = (
+    (128, 256, 128, True),
+    (128, 320, 128, True),
+    (128, 192, 128, True),
+    (128, 160, 128, True),
+    (128, 128, 128, True),
+    (128, 80, 128, True),
+    (256, 128, 128, True),
+    (256, 80, 128, True),
+    (64, 256, 64, False),
+    (64, 320, 64, False),
+    (64, 256, 128, False),
+    (64, 320, 128, False),
+    (128, 128, 128, False),
+    (128, 80, 128, False),
+)
+
+
+def candidates(contraction: Contraction, target: Target, exchanged: bool = False) -> Candidates:
+    """Schedules, and why there are no others; `exchanged` tells that the operands already are."""
+    if contraction.b_fn is not None:
+        return Candidates((), ("functions are applied to the rows of a block alone",))
+    found: dict[SpecialisedSchedule, None] = {}
+    excluded: dict[str, None] = {}
+    size = contraction.arithmetic.product.itemsize
+    for k in contraction.of_role(Role.K):
+        readings_a, readings_b = (list(readings(contraction, operand, k)) for operand in (A, B))
+        for name, ways in (("A", readings_a), ("B", readings_b)):
+            if not ways:
+                excluded[f"{name} does not lie in boxes along {k.name}"] = None
+        for a, b, (tile_m, tile_n, depth, together) in product(readings_a, readings_b, _TILES):
+            tile = (tile_m, tile_n, depth // size)
+            reason = misfit(a, b, tile)
+            if reason is not None:
+                excluded[reason] = None
+                continue
+            stages = _stages(tile, size, together, target)
+            whole = SpecialisedSchedule(a, b, k, tile, 4, stages, exchanged=exchanged, together=together)
+            found.update(dict.fromkeys(_with_splits(contraction, whole, target)))
+    return Candidates(tuple(found), tuple(excluded))
+
+
+def _with_splits(
+    contraction: Contraction, whole: SpecialisedSchedule, target: Target
+) -> Iterator[SpecialisedSchedule]:
+    """A schedule with whole sums, and with split ones where D alone cannot fill the device."""
+    yield whole
+    tile_m, tile_n, tile_k = whole.tile
+    steps = -(-whole.k.extent // tile_k) * (contraction.k // whole.k.extent)
+    workers = target.processors * (1 if whole.together else 2)
+    blocks = contraction.batch * side_blocks(whole.a, tile_m) * side_blocks(whole.b, tile_n)
+    if blocks < workers:
+        share_bytes = tile_m * tile_n * contraction.arithmetic.accumulate.itemsize
+        for splits in splittings(steps, blocks, workers):
+            yield replace(whole, splits=splits, workspace_bytes=splits * blocks * share_bytes)
+
+
+def _stages(tile: tuple[int, int, int], size: int, together: bool, target: Target) -> int:
+    """Slots of each ring that the device has shared memory for."""
+    tile_m, tile_n, tile_k = tile
+    slot = (tile_m + tile_n) * tile_k * size
+    room = (target.shared_memory or SHARED_MEMORY) - BARRIERS
+    return min(MOST_STAGES, room // (slot * (1 if together else 2)))
