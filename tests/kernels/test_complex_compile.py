@@ -45,6 +45,19 @@ def test_products_where_operands_lie(name: str, report: dict[str, dict[str, int]
     assert f"direct {name} gfx942" in report
 
 
+@pytest.mark.parametrize("name", ["complex64", "complex128"])
+def test_operands_of_functions(name: str, report: dict[str, dict[str, int]]) -> None:
+    """Full operands and further results move in whole 16-byte accesses too, of whatever type."""
+    for kind in ("A along", "A across", "A plain", "B", "D"):
+        assert f"beside {name} gfx942 {kind}" in report
+        assert not report[f"beside {name} sm_90 {kind}"]["local"]
+    finished = report[f"beside {name} sm_90 D"]
+    assert finished["st.global"] == finished["st.global.16"] > 0
+    staged = report[f"beside {name} sm_90 A across"]
+    assert staged["st.global"] == staged["st.global.16"] > 0
+    assert staged["ld.global.16"] > 0
+
+
 def test_everywhere_and_with_functions(report: dict[str, dict[str, int]]) -> None:
     assert {f"complex128 gfx942 {kind}" for kind in KINDS} <= set(report)
     assert report["complex64 tf32 sm_80 along"]["st.global.16"]
