@@ -211,6 +211,31 @@ def test_real_beside_complex(kind: torch.dtype, backend: Backend) -> None:
         assert torch.equal(d, expected if hook == "b_fn" else expected.T)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=str)
+def test_real_contractions_that_meet_complex_values(dtype: torch.dtype, backend: Backend) -> None:
+    """The product is real; complex are an operand, what a function has on its way, or D."""
+    a, b = matrices(backend, dtype)
+    c = operand((4, 6), 3, dtype, backend)
+    wide = DOUBLE if dtype is torch.float64 else SINGLE
+    phase = operand((6,), 4, wide, backend)
+    total = (a.double() @ b.double()).to(wide)
+    name = {"backend": backend.name}
+    assert torch.equal(weft.contract("mk,kn->mn", a, b, out_dtype=wide, **name), total)
+    with_phase = {"operands": {"phase": ("n", phase)}, **name}
+    turned, plain = weft.contract(
+        "mk,kn->mn", a, b, epilogue=lambda x, phase: (x * phase, x), out_dtype=(wide, None), **with_phase
+    )
+    assert torch.equal(turned, total * phase)
+    assert torch.equal(plain, total.real)
+    d = weft.contract(
+        "mk,kn->mn", a, b, c=c, beta=2.0, c_fn=lambda x, phase: (x * phase).imag,
+        epilogue=lambda x: torch.complex(x, -x).imag, **with_phase,
+    )  # fmt: skip
+    assert torch.equal(d, -(total.real + 2 * c * phase.imag).to(dtype))
+    d = weft.contract("mk,kn->mn", a, b, b_fn=lambda x, phase: (x * phase).imag, **with_phase)
+    assert torch.equal(d, (total.real * phase.imag).to(dtype))
+
+
 def test_of_c_alone_is_not_read_for_beta_zero(backend: Backend) -> None:
     a, b = matrices(backend)
     c = torch.full((4, 6), torch.nan, dtype=SINGLE, device=backend.device)

@@ -25,7 +25,7 @@ class Pair(NamedTuple):
 
 Operation = Callable[..., Any]  # of pairs, real values and Python numbers
 
-_REAL_OF = {torch.complex64: torch.float32, torch.complex128: torch.float64}
+_REAL_OF = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
 _OPERATIONS: dict[str, Operation] = {}
 
 

@@ -60,6 +60,11 @@ class Pointwise(ABC):
         return 2.0 * self.flops + 20.0 * self.elementary
 
     @property
+    def is_complex(self) -> bool:
+        """Whether complex values take part, if only on the way."""
+        return any(dtype.is_complex for dtype in self.dtypes)
+
+    @property
     def at_zero(self) -> float | None:
         """The value at zero; None where it takes more than an element to know it."""
         return None
@@ -123,11 +128,11 @@ class RecordedFunction(Pointwise):
 
     @cached_property
     def slots(self) -> float:
-        return super().slots if self._is_complex else issue_slots(self._primitive)
+        return super().slots if self.is_complex else issue_slots(self._primitive)
 
     @cached_property
     def at_zero(self) -> float | None:
-        if len(self.dtypes) > 1 or self._is_complex or isinstance(self.result, tuple):
+        if len(self.dtypes) > 1 or self.is_complex or isinstance(self.result, tuple):
             return None
         result = self(torch.zeros(1, dtype=self.dtypes[0], device="cpu"))
         return float(result) if isinstance(result, torch.Tensor) else None
@@ -135,13 +140,13 @@ class RecordedFunction(Pointwise):
     @cached_property
     def _calls(self) -> tuple[str, ...]:
         """Names of the operations, in order."""
-        graph = self._graph if self._is_complex else self._primitive
+        graph = self._graph if self.is_complex else self._primitive
         calls = (node.target._schema.name for node in graph.nodes if node.op == "call_function")
         return tuple(name.removeprefix("aten::") for name in calls)
 
     @cached_property
     def source(self) -> str:
-        return emit(self._graph if self._is_complex else self._primitive)
+        return emit(self._graph if self.is_complex else self._primitive)
 
     @cached_property
     def jit(self) -> Any:
@@ -181,7 +186,7 @@ class RecordedFunction(Pointwise):
         return fx.GraphModule(torch.nn.Module(), self._graph)
 
     @property
-    def _is_complex(self) -> bool:
+    def is_complex(self) -> bool:
         return any(node.meta["dtype"].is_complex for node in self._graph.nodes if node.op != "output")
 
     @cached_property

@@ -53,6 +53,9 @@ def common_reasons(contraction: Contraction, target: Target) -> str | None:
             return f"Triton has no {dtype_name(dtype)}: it is computed with as pairs of reals, by the family complex"
         if (reason := type_reason(dtype, target)) is not None:
             return reason
+    functions = (contraction.a_fn, contraction.b_fn, contraction.c_fn, contraction.epilogue)
+    if any(function is not None and function.is_complex for function in functions):
+        return "functions with complex values in them are for the family complex"
     return None
 
 

@@ -88,8 +88,8 @@ class PairsCut(NamedTuple):
     thirds: int
     negate: bool
     conjugate: bool
-    fn_of_reals: bool  # the function of X sees real values
-    fn_complex: bool  # whether the functions yield complex values
+    of_reals: tuple[bool, bool, bool]  # whether the functions of X and C and the epilogue see real values
+    fn_complex: bool  # whether the first two yield complex values
     c_fn_complex: bool
     parts: tuple[tuple[int, int], ...]  # of each result, where the epilogue yields its parts; -1: it has one
     wide: tuple[bool, ...]
@@ -102,12 +102,11 @@ class PairsCut(NamedTuple):
 def supports(permutation: Permutation, target: Target) -> str | None:
     """As a family of permutations: those that complex numbers take part in."""
     layouts = [layout for layout in (permutation.x, permutation.c, permutation.d) if layout is not None]
-    if not any(layout.dtype.is_complex for layout in layouts):
+    inside = permutation.fn is not None and permutation.fn.is_complex
+    if not inside and not any(layout.dtype.is_complex for layout in layouts):
         return "no complex number takes part"
     if permutation.is_move:
         return "nothing is computed: complex numbers that only move go as words"
-    if not permutation.x.dtype.is_complex and permutation.fn is not None:
-        return "the function is of real values, what is written is complex"
     return reason_against(Task(permutation), target)
 
 
@@ -248,7 +247,7 @@ def pairs_cut(task: Task, schedule: PermuteSchedule) -> PairsCut:
     wider = wide(doubled, tensors)
     # With the jump to the second row, or to the last third.
     far_x, far_d = (2 * jump >= 2**30 for jump in (max(task.fold, task.thirds), task.jump))
-    fn = permutation.fn
+    functions = (permutation.fn, task.c_fn, task.epilogue)
     return PairsCut(
         r=result,
         tile=tuple(axis.tile for axis in result.axes if axis.place >= 0),
@@ -262,8 +261,8 @@ def pairs_cut(task: Task, schedule: PermuteSchedule) -> PairsCut:
         thirds=task.thirds,
         negate=task.negate,
         conjugate=permutation.conjugate,
-        fn_of_reals=fn is not None and not fn.dtypes[0].is_complex,
-        fn_complex=_yields_complex(fn),
+        of_reals=tuple(each is not None and not each.dtypes[0].is_complex for each in functions),  # type: ignore[arg-type]
+        fn_complex=_yields_complex(permutation.fn),
         c_fn_complex=_yields_complex(task.c_fn),
         parts=_parts_of(task.epilogue),
         wide=(wider[0] or far_x, *wider[1:3], wider[3] or far_d, *wider[4:]),

@@ -86,12 +86,18 @@ def times(re, im, by_re, by_im):
 
 
 @triton.jit
+def called(FN: tl.constexpr, OF_REALS: tl.constexpr, re, im, beside):
+    """All that a function yields, of the parts of a complex value or of a real one."""
+    if OF_REALS:
+        return FN(re, *beside)
+    else:
+        return FN(re, im, *beside)
+
+
+@triton.jit
 def applied(FN: tl.constexpr, COMPLEX: tl.constexpr, OF_REALS: tl.constexpr, re, im, beside):
     """A function of complex values, or of real ones, which yields complex or real ones."""
-    if OF_REALS:
-        value = FN(re, *beside)
-    else:
-        value = FN(re, im, *beside)
+    value = called(FN, OF_REALS, re, im, beside)
     if COMPLEX:
         return value
     else:
@@ -241,7 +247,7 @@ def pairs_kernel(
     PARTS: tl.constexpr = CUT.parts
     if FN is not None:
         beside = beside_parts(pointers, block, BESIDE_X, R, RANK, WIDE)
-        re, im = applied(FN, CUT.fn_complex, CUT.fn_of_reals, re, im, beside)
+        re, im = applied(FN, CUT.fn_complex, CUT.of_reals[0], re, im, beside)
     if SCALE is not None:
         re, im = times(re.to(SCALE), im.to(SCALE), scalar(alpha, SCALE), scalar(alpha_im, SCALE))
         if c is not None:
@@ -250,16 +256,16 @@ def pairs_kernel(
             c_im = c_im.to(SCALE)
             if C_FN is not None:
                 beside_c = beside_parts(pointers, block, BESIDE_C, R, RANK, WIDE)
-                c_re, c_im = applied(C_FN, CUT.c_fn_complex, False, c_re, c_im, beside_c)
+                c_re, c_im = applied(C_FN, CUT.c_fn_complex, CUT.of_reals[1], c_re, c_im, beside_c)
             c_re, c_im = times(c_re.to(SCALE), c_im.to(SCALE), scalar(beta, SCALE), scalar(beta_im, SCALE))
             re += c_re
             im += c_im
     if EPILOGUE is not None:
         beside_d = beside_parts(pointers, block, BESIDE_D, R, RANK, WIDE)
         if len(OUTPUTS) == 0:
-            re, im = applied(EPILOGUE, PARTS[0][1] > 0, False, re, im, beside_d)
+            re, im = applied(EPILOGUE, PARTS[0][1] > 0, CUT.of_reals[2], re, im, beside_d)
         else:
-            values = EPILOGUE(re, im, *beside_d)
+            values = called(EPILOGUE, CUT.of_reals[2], re, im, beside_d)
             store_others(pointers, values, block, OUTPUTS, PARTS, R, TILE, WIDE)
             re, im = parts_at(values, PARTS, 0)
 

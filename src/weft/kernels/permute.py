@@ -75,6 +75,8 @@ def supports(permutation: Permutation, target: Target) -> str | None:
         return f"{dtype_name(complex_types[0])} is scaled by complex numbers, which is for the family pairs"
     if complex_types and any(layout.dtype != permutation.x.dtype for layout in _layouts(permutation)):
         return f"{dtype_name(permutation.x.dtype)} to {dtype_name(permutation.d.dtype)} is for the family pairs"
+    if permutation.fn is not None and permutation.fn.is_complex:
+        return "functions with complex values in them are for the family pairs"
     return None
 
 

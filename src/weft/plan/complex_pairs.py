@@ -23,10 +23,12 @@ is small beside its real part has the rounding errors of the larger one. So it i
 Where D is small beside the operands, they stay as they lie, or are written as real rows of their parts: all four
 products of these are kept, and added when D is written from there.
 
-A real operand with a complex one needs no workspace at all: the pair is one more mode of m or of n. Where the vendor's
-library can take complex matrices, it multiplies those, staged where they do not lie so. Functions of complex values are
-applied where an operand is staged or expanded. An epilogue, and D where no product can be written into it as it lies,
-take one more pass: the product goes to a workspace, and a last step writes D from there.
+A real operand with a complex one needs no workspace at all: the pair is one more mode of m or of n. Two real ones that
+meet complex values in a function, or whose product is written as complex numbers, are multiplied as such. Where the
+vendor's library can take complex matrices, it multiplies those, staged where they do not lie so. Functions of complex
+values are applied where an operand is staged or expanded, with what they take beside the value. An epilogue, and D
+where no product can be written into it as it lies, take one more pass: the product goes to a workspace, and a last step
+writes D from there.
 
 The family has no kernels of its own beside `pairs`: each product is planned by the other families.
 """
@@ -132,12 +134,22 @@ _VERBS = {
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:
-    arithmetic = contraction.arithmetic
-    if not arithmetic.product.is_complex:
-        return f"{dtype_name(arithmetic.product)} is not complex"
+    total = contraction.arithmetic.accumulate
+    if not _complex_enters(contraction):
+        return f"{dtype_name(contraction.arithmetic.product)} is not complex"
+    if not total.is_complex and not total.is_floating_point:
+        return f"sums in {dtype_name(total)} meet no complex values on the GPU yet"
     if contraction.algebra is not None:
         return f"the algebra {contraction.algebra.name} of complex numbers does not run on the GPU yet"
     return None
+
+
+def _complex_enters(contraction: Contraction) -> bool:
+    """Whether a complex value is multiplied, written, or part of a function."""
+    dtypes = (contraction.arithmetic.product, contraction.d.dtype, *(extra.dtype for extra in contraction.extras))
+    functions = (contraction.a_fn, contraction.b_fn, contraction.c_fn, contraction.epilogue)
+    found = (function is not None and function.is_complex for function in functions)
+    return any(dtype.is_complex for dtype in dtypes) or any(found)
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:
@@ -194,7 +206,7 @@ def ways(contraction: Contraction) -> Iterator[Way]:
             for x in (A, B):
                 for way in _real_ways(contraction, x, order, finished):
                     made[way] = None
-            if _whole(contraction):
+            if _whole(contraction) and contraction.arithmetic.product.is_complex:
                 made.update(dict.fromkeys(_library_ways(contraction, order, finished)))
     yield from made
 

@@ -61,7 +61,7 @@ def values(contraction: Contraction, operand: int) -> torch.dtype:
 def as_it_lies(contraction: Contraction, operand: int) -> Seen | None:
     """None where a function that complex values enter is to be applied first."""
     layout, function = _source(contraction, operand)
-    if function is not None and any(dtype.is_complex for dtype in function.dtypes):
+    if function is not None and function.is_complex:
         return None
     conjugate = (contraction.conjugate_a, contraction.conjugate_b)[operand] and layout.dtype.is_complex
     return Seen(layout, _strides(contraction, operand), fn=function, conjugate=conjugate)
@@ -70,7 +70,7 @@ def as_it_lies(contraction: Contraction, operand: int) -> Seen | None:
 def staged(contraction: Contraction, operand: int, sums: Sequence[Mode], along_k: bool) -> Seen | None:
     """An operand as ([batch,] outer, k) or ([batch,] k, outer), its function applied.
 
-    None where nothing would change, and for a real operand that no complex value meets in its function.
+    None where nothing would change, and for a real operand whose function has no complex value in it.
     """
     layout, function = _source(contraction, operand)
     if not layout.dtype.is_complex and as_it_lies(contraction, operand) is not None:
@@ -136,7 +136,7 @@ def result_matrix(contraction: Contraction, pair: Sequence[Seen], folded: bool =
     total = contraction.arithmetic.accumulate
     complex_values = [view.layout.dtype.is_complex for view in pair]
     if not any(complex_values) and not folded:
-        total = REAL_OF[total]
+        total = REAL_OF.get(total, total)
     roles = [Role.M, Role.N]
     if any(view.columns for view in pair):
         inner = A if pair[A].columns else B
@@ -247,7 +247,8 @@ def of_one_product(arithmetic: Arithmetic) -> str:
 
 def real_arithmetic(arithmetic: Arithmetic) -> Arithmetic:
     """That of the real products that complex ones are made of."""
-    return Arithmetic(REAL_OF[arithmetic.product], REAL_OF[arithmetic.accumulate], of_one_product(arithmetic))
+    product, total = (REAL_OF.get(dtype, dtype) for dtype in (arithmetic.product, arithmetic.accumulate))
+    return Arithmetic(product, total, of_one_product(arithmetic))
 
 
 def _source(contraction: Contraction, operand: int) -> tuple[Layout, Pointwise | None]:
