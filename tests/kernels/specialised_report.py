@@ -1,0 +1,71 @@
+"""Cross-compile kernels with specialised warps for Hopper and print what they hold, as JSON.
+
+Run by `test_specialised.py` in a process of its own: Triton compiles only where it was not told to interpret.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+
+import torch
+from compile_report import H200, contraction
+from triton import knobs
+
+from weft.fn import trace
+from weft.kernels import specialised
+from weft.kernels.inspect import compiled, instructions
+from weft.spec import Contraction
+
+EXTENTS = {"a": 312, "b": 296, "c": 296, "d": 312}  # of TCCG 15
+
+
+def report(described: Contraction, part: str) -> dict[str, object]:
+    """Of the first schedule with that text in it; what the assembler spills, and whether it runs products one by one."""
+    found = specialised.schedules(described, H200).schedules
+    schedule = next(schedule for schedule in found if re.search(part, str(schedule)))
+    built = compiled(specialised.build(described, schedule, H200).kernels[0], "sm_90")  # type: ignore[union-attr]
+    text = built.asm["ptx"]
+    with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
+        file.write(text)
+        file.flush()
+        command = [knobs.nvidia.ptxas.path, "-v", "-arch=sm_90a", file.name, "-o", "/dev/null"]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    return {
+        "schedule": str(schedule),
+        "shared": built.metadata.shared,
+        "warps": built.metadata.num_warps,
+        "spilled": sum(map(int, re.findall(r"(\d+) bytes spill", said))),
+        "serialized": "serialized" in said,
+        "register roles": sorted(set(map(int, re.findall(r"setmaxnreg\.\w+\.sync\.aligned\.u32\s+(\d+)", text)))),
+        **instructions(text),
+    }
+
+
+def main() -> None:
+    half, single = torch.float16, torch.float32
+    elu = torch.nn.functional.elu
+    plain = contraction("dca,bd->cba", EXTENTS, half, single)
+    fused = contraction(
+        "dca,bd->cba", EXTENTS, half, single, a_fn=trace(elu, (half,)), epilogue=trace(elu, (single,))
+    )
+    long_sum = contraction("dca,cbd->ba", EXTENTS, half, single)
+    results = {
+        "together": report(plain, "128x256x64.*together"),
+        "in turns": report(plain, "64x256x64.*in turns"),
+        "parts": report(plain, "128x320x64.*together"),
+        "parts in turns": report(plain, "64x320x64.*in turns"),
+        "exchanged": report(plain, "128x320x64.*exchanged"),
+        "fused": report(fused, "128x256x64.*together"),
+        "fused in turns": report(fused, "64x256x64.*in turns"),
+        "fused parts": report(fused, "128x320x64.*together"),
+        "split": report(long_sum, "128x256x64.*splits="),
+    }
+    json.dump(results, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
