@@ -83,8 +83,9 @@ def test_permutations(dtype: torch.dtype, added: bool) -> None:
     assert bool(there.wrong(moved).any())
 
 
-def test_operands_coordinates_and_further_outputs() -> None:
-    a, b, bias = torch.randn(6, 5), torch.randn(7, 5), torch.randn(7)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
+def test_operands_coordinates_and_further_outputs(dtype: torch.dtype) -> None:
+    a, b, bias = (torch.randn(shape, dtype=dtype) for shape in ((6, 5), (7, 5), (7,)))
 
     def both(s, bias, i):
         return s + bias, s * i
