@@ -51,6 +51,32 @@ def added(
     return re, im
 
 
+@triton.jit
+def finish_pair(
+    re, im, c, d, alpha, alpha_im, beta, beta_im, place, CUT: tl.constexpr, KINDS: tl.constexpr,
+    PRODUCT: tl.constexpr, RESULT: tl.constexpr,
+):  # fmt: skip
+    """Scale a block of D, add C and store, every axis of the block as a dimension of its own."""
+    STORED: tl.constexpr = CUT.stored
+    RANK: tl.constexpr = len(CUT.stored)
+    KIND_OF_C: tl.constexpr = KINDS[2]
+    KIND_OF_D: tl.constexpr = KINDS[3]
+    re = tl.reshape(re, STORED)
+    im = tl.reshape(im, STORED)
+    re, im = times(re, im, scalar(alpha, PRODUCT), scalar(alpha_im, PRODUCT))
+    mask = tl.broadcast_to(block_mask(place, CUT, ANY), STORED)
+    if c is not None:
+        offsets_c = tl.broadcast_to(block_offsets(place, CUT, 2), STORED)
+        c_re, c_im = read_pair(c, offsets_c, mask, KIND_OF_C, RANK)
+        c_re = c_re.to(PRODUCT)
+        c_im = c_im.to(PRODUCT)
+        c_re, c_im = times(c_re, c_im, scalar(beta, PRODUCT), scalar(beta_im, PRODUCT))
+        re += c_re
+        im += c_im
+    offsets_d = tl.broadcast_to(block_offsets(place, CUT, 3), STORED)
+    store_pair(d, re, im, offsets_d, mask, RESULT, KIND_OF_D, RANK)
+
+
 @triton.jit(do_not_specialize=["alpha", "alpha_im", "beta", "beta_im"])
 def complex_direct_kernel(
     a,
@@ -90,22 +116,5 @@ def complex_direct_kernel(
             k_block = step.to(tl.int64) if CUT.wide_index else step
             re, im = added(re, im, a, b, place, k_block, CUT, KINDS, CONJUGATE, PRODUCT, PRECISION)
 
-    # (3) Scale, add C and store, every axis of the block as a dimension of its own.
-    STORED: tl.constexpr = CUT.stored
-    RANK: tl.constexpr = len(CUT.stored)
-    KIND_OF_C: tl.constexpr = KINDS[2]
-    KIND_OF_D: tl.constexpr = KINDS[3]
-    re = tl.reshape(re, STORED)
-    im = tl.reshape(im, STORED)
-    re, im = times(re, im, scalar(alpha, PRODUCT), scalar(alpha_im, PRODUCT))
-    mask = tl.broadcast_to(block_mask(place, CUT, ANY), STORED)
-    if c is not None:
-        offsets_c = tl.broadcast_to(block_offsets(place, CUT, 2), STORED)
-        c_re, c_im = read_pair(c, offsets_c, mask, KIND_OF_C, RANK)
-        c_re = c_re.to(PRODUCT)
-        c_im = c_im.to(PRODUCT)
-        c_re, c_im = times(c_re, c_im, scalar(beta, PRODUCT), scalar(beta_im, PRODUCT))
-        re += c_re
-        im += c_im
-    offsets_d = tl.broadcast_to(block_offsets(place, CUT, 3), STORED)
-    store_pair(d, re, im, offsets_d, mask, RESULT, KIND_OF_D, RANK)
+    # (3) Scale, add C and store.
+    finish_pair(re, im, c, d, alpha, alpha_im, beta, beta_im, place, CUT, KINDS, PRODUCT, RESULT)

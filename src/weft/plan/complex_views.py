@@ -125,17 +125,18 @@ def in_thirds(contraction: Contraction, operand: int, sums: Sequence[Mode], alon
     )  # fmt: skip
 
 
-def result_matrix(contraction: Contraction, pair: Sequence[Seen], folded: bool = False) -> Seen:
+def result_matrix(contraction: Contraction, pair: Sequence[Seen], folded: bool = False, paired: bool = False) -> Seen:
     """A workspace for the product, a matrix for each batch, and the task that writes D from it.
 
     Its rows run along the side that has D's pair, else along the one that D runs along. `folded`: it holds the products
     of both parts of A with both parts of B, two rows for each. Of operands in thirds it holds the three products.
+    `paired`: it holds complex numbers, whatever the operands hold.
     """
     from weft.kernels.pairs import Task
 
     total = contraction.arithmetic.accumulate
     complex_values = [view.layout.dtype.is_complex for view in pair]
-    if not any(complex_values) and not folded:
+    if not any(complex_values) and not folded and not paired:
         total = REAL_OF.get(total, total)
     roles = [Role.M, Role.N]
     if any(view.columns for view in pair):
