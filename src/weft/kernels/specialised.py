@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+from torch import Tensor
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from weft.kernels import boxes
-from weft.kernels.boxes import BoxesLaunch
-from weft.kernels.boxes_cut import boxes_cut
 from weft.kernels.boxes_exchange import exchanged, multiplied
 from weft.kernels.boxes_readings import box
 from weft.kernels.boxes_schedule import parts
@@ -18,14 +18,16 @@ from weft.kernels.launch import (
     KernelLaunch,
     contraction_constants,
     finishing_constants,
-    pointer_layouts,
 )
 from weft.kernels.matrix import STRIP
 from weft.kernels.specialised_cut import matrix_layout, specialised_cut
+from weft.kernels.specialised_results import piece_rows, results
 from weft.kernels.specialised_schedule import NAME, SpecialisedSchedule, candidates
-from weft.plan.schedule import Candidates, ExtendedLaunch, Launch, Target
+from weft.plan.schedule import Candidates, Launch, Scalar, Target
 from weft.spec import Contraction, Layout
 from weft.spec.arithmetic import dtype_name
+
+WARPS = 4  # of a worker; those of the other roles come on top
 
 __all__ = ["NAME", "SpecialisedSchedule", "build", "predict", "schedules", "supports"]
 
@@ -69,7 +71,7 @@ def predict(contraction: Contraction, schedule: SpecialisedSchedule, target: Tar
     return boxes.predict(contraction, schedule, target)
 
 
-def build(contraction: Contraction, schedule: SpecialisedSchedule, target: Target) -> Launch | ExtendedLaunch:
+def build(contraction: Contraction, schedule: SpecialisedSchedule, target: Target) -> Launch:
     from weft.kernels.matrix_kernel import combine_kernel
     from weft.kernels.specialised_kernel import specialised_kernel
 
@@ -83,19 +85,50 @@ def build(contraction: Contraction, schedule: SpecialisedSchedule, target: Targe
         for width in parts(tile_n)
     ]
     operands = (box_a, boxes_b[0], boxes_b[1] if len(boxes_b) > 1 else None)
-    c, d, pointers = contraction.c, contraction.d, pointer_layouts(contraction)
+    blocks, splits = cut.boxes.blocks, cut.boxes.splits
+    box_d = LaidBox(*results(contraction, schedule, piece_rows(tile_m, schedule.together), blocks).box)
     real = contraction.arithmetic.accumulate.is_floating_point
-    programs = cut.boxes.programs
-    if cut.boxes.splits == 1:
-        multiply = KernelLaunch(
-            specialised_kernel, (*operands, c, d, None), constants, real, target, programs, 4, 1, pointers
-        )
-        return BoxesLaunch(operands, schedule.exchanged, multiply)
-    shares = Layout.contiguous((cut.boxes.blocks * cut.boxes.splits, tile_m, tile_n), contraction.arithmetic.accumulate)
     multiply = KernelLaunch(
-        specialised_kernel, (*operands, None, None, shares), constants, real, target, programs, 4, 1, pointers
+        specialised_kernel, (*operands, box_d), constants, real, target, cut.boxes.programs, WARPS, 1
     )
+    if splits == 1:
+        return SpecialisedLaunch(operands, box_d, schedule.exchanged, multiply)
+    shares = Layout.contiguous((blocks * splits, tile_m, tile_n), contraction.arithmetic.accumulate)
     finishing = finishing_constants(contraction, cut.boxes, STRIP)
-    strips = cut.boxes.blocks * (tile_m // STRIP) * (tile_n // parts(tile_n)[-1])
-    combine = KernelLaunch(combine_kernel, (shares, c, d), finishing, real, target, strips, 4, 1, pointers)
-    return BoxesLaunch(operands, schedule.exchanged, multiply, combine, shares)
+    strips = blocks * (tile_m // STRIP) * (tile_n // parts(tile_n)[-1])
+    combine = KernelLaunch(
+        combine_kernel, (shares, None, contraction.d), finishing, real, target, strips, WARPS, 1
+    )
+    return SpecialisedLaunch(operands, box_d, schedule.exchanged, multiply, combine, shares)
+
+
+class SpecialisedLaunch:
+    """The kernel that multiplies, and the one that adds the shares of split sums."""
+
+    def __init__(
+        self,
+        operands: tuple[LaidBox, LaidBox, LaidBox | None],  # of rows, of columns, and of a second part of those
+        result: LaidBox,  # of D, or of the shares
+        exchanged: bool,  # rows are B's and columns A's
+        multiply: KernelLaunch,
+        combine: KernelLaunch | None = None,
+        shares: Layout | None = None,
+    ) -> None:
+        self.kernels: tuple[KernelLaunch, ...] = (multiply, combine) if combine is not None else (multiply,)
+        self._operands = operands
+        self._result = result
+        self._exchanged = exchanged
+        self._shares = shares
+
+    def __call__(self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar) -> None:
+        rows, columns, rest = self._operands
+        if self._exchanged:
+            a, b = b, a
+        x, y = rows.descriptor(a), columns.descriptor(b)
+        z = rest.descriptor(b) if rest is not None else None
+        if self._shares is None:
+            self.kernels[0](x, y, z, self._result.descriptor(d), alpha, beta)
+            return
+        shares = torch.empty(self._shares.shape, dtype=self._shares.dtype, device=d.device)
+        self.kernels[0](x, y, z, self._result.descriptor(shares), alpha, beta)
+        self.kernels[1](shares, None, d, alpha, beta)

@@ -6,24 +6,21 @@ from typing import NamedTuple
 
 from triton.experimental.gluon.language import NVMMASharedLayout
 
-from weft.kernels.boxes_cut import BoxesCut, boxes_cut
+from weft.kernels.boxes_cut import BoxesCut, Dimension, boxes_cut
 from weft.kernels.boxes_schedule import parts, side_cuts
 from weft.kernels.cost import PROCESSORS
 from weft.kernels.geometry import TENSORS, Cut, Side, side
+from weft.kernels.specialised_results import BUFFERS, piece_rows, piece_width, results
 from weft.kernels.specialised_schedule import SpecialisedSchedule
 from weft.plan.schedule import Target
 from weft.spec import Contraction
-
-PIECE_WIDTH = 64  # columns
 
 
 class Piece(NamedTuple):
     """Rows and columns of a block of D that a worker stores at once."""
 
-    batch: Side
     m: Side
     n: Side
-    wide: tuple[bool, ...]
     row: int  # of the block, where the piece starts
     column: int
 
@@ -34,7 +31,8 @@ class Share(NamedTuple):
     m: Side
     n: Side
     row: int  # of the block, where the share starts
-    pieces: tuple[Piece, ...]  # one, two or four
+    pieces: tuple[Piece, ...]
+    halvings: int  # that lead to them
 
 
 class SpecialisedCut(NamedTuple):
@@ -47,6 +45,11 @@ class SpecialisedCut(NamedTuple):
     stages: int  # of each ring of boxes
     x_layout: NVMMASharedLayout  # of boxes of A in shared memory, as matrices
     y_layouts: tuple[NVMMASharedLayout, ...]  # of B, for each part
+    buffers: int  # for pieces of D on their way, of each worker
+    d_box: tuple[Dimension, ...]  # roles: 0 batch, 1 m, 2 n
+    d_along_n: bool
+    d_shape: tuple[int, int]  # of a piece as it lies in D
+    d_layout: NVMMASharedLayout
 
 
 def specialised_cut(contraction: Contraction, schedule: SpecialisedSchedule, target: Target) -> SpecialisedCut:
@@ -57,6 +60,8 @@ def specialised_cut(contraction: Contraction, schedule: SpecialisedSchedule, tar
     tile_m, tile_n, tile_k = schedule.tile
     size = contraction.arithmetic.product.itemsize
     widths = parts(tile_n)
+    stored = results(contraction, schedule, piece_rows(tile_m, schedule.together), boxes.blocks)
+    line = stored.box.block[-2:]
     return SpecialisedCut(
         boxes=boxes._replace(programs=programs),
         shares=_shares(contraction, schedule, boxes),
@@ -65,6 +70,11 @@ def specialised_cut(contraction: Contraction, schedule: SpecialisedSchedule, tar
         stages=schedule.stages,
         x_layout=matrix_layout((tile_m, tile_k), schedule.a.along_k, size),
         y_layouts=tuple(matrix_layout((width, tile_k), schedule.b.along_k, size) for width in widths),
+        buffers=BUFFERS,
+        d_box=stored.dimensions,
+        d_along_n=stored.along_n,
+        d_shape=line,
+        d_layout=matrix_layout(line, True, stored.box.layout.dtype.itemsize),
     )
 
 
@@ -91,12 +101,12 @@ def _shares(
             return side([*others_n, Cut(columns.modes, count, True, tile_n, first)], 1, tensors)
 
         m = side([*others_m, Cut(rows.modes, height, True, tile_m, row)], 0, tensors)
-        narrow = min(width, PIECE_WIDTH)
+        narrow = piece_width(tile_n)
         pieces = tuple(
-            Piece(boxes.batch, m, across(first, narrow), boxes.wide, row, first)
+            Piece(m, across(first, narrow), row, first)
             for first in range(column, column + width, narrow)
         )
-        return Share(m, across(column, width), row, pieces)
+        return Share(m, across(column, width), row, pieces, (width // narrow).bit_length() - 1)
 
     widths = parts(tile_n)
     starts = [sum(widths[:at]) for at in range(len(widths))]

@@ -8,11 +8,11 @@ come, and *empty* when all that read it have done so.
 
 from __future__ import annotations
 
-import triton
 import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
     mbarrier,
     tma,
     warpgroup_mma,
@@ -21,43 +21,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from weft.kernels.boxes_kernel import box_start
-from weft.kernels.device import batch_offset, finish, side_mask, side_offsets
+from weft.kernels.device import scalar, side_mask
 from weft.kernels.matrix_kernel import locate
 
 WORKER_WARPS = tl.constexpr(4)
 WORKER_REGISTERS = tl.constexpr(240)
 LOADER_REGISTERS = tl.constexpr(24)
-
-
-@triton.jit
-def share_offsets(place, SHARE: tl.constexpr, TENSOR: tl.constexpr):
-    """Offsets in a tensor of a worker's share of a block: (batch block, m block, n block, rows, columns)."""
-    batch_block, m_block, n_block, rows, columns = place
-    M: tl.constexpr = SHARE.m
-    N: tl.constexpr = SHARE.n
-    BATCH: tl.constexpr = SHARE.batch
-    WIDE: tl.constexpr = SHARE.wide[TENSOR]
-    offsets = batch_offset(batch_block, BATCH, TENSOR, WIDE)
-    if M.present[TENSOR]:
-        offsets = offsets + side_offsets(m_block, rows, M, TENSOR, WIDE)[:, None]
-    if N.present[TENSOR]:
-        offsets = offsets + side_offsets(n_block, columns, N, TENSOR, WIDE)[None, :]
-    return offsets
-
-
-@triton.jit
-def share_mask(place, SHARE: tl.constexpr, TENSOR: tl.constexpr):
-    """Which of them exist."""
-    M: tl.constexpr = SHARE.m
-    N: tl.constexpr = SHARE.n
-    if M.present[TENSOR] and N.present[TENSOR]:
-        return side_mask(place[1], place[3], M)[:, None] & side_mask(place[2], place[4], N)[None, :]
-    elif M.present[TENSOR]:
-        return side_mask(place[1], place[3], M)[:, None]
-    elif N.present[TENSOR]:
-        return side_mask(place[2], place[4], N)[None, :]
-    else:
-        return place[0] >= 0
 
 
 @gluon.jit
@@ -177,80 +146,76 @@ def finished(acc, acc_rest, PENDING: gl.constexpr, CUT: gl.constexpr):
 
 
 @gluon.jit
-def late():
-    """Zero, as no compiler knows before: offsets that are the same for every task are computed anew for each, rather
-    than kept in registers that the accumulators need."""
-    zero = gl.inline_asm_elementwise("mov.b32 $0, 0;", "=r", [], dtype=gl.int32, is_pure=False, pack=1)
-    return gl.multiple_of(zero, 16)
-
-
-@gluon.jit
-def leave_piece(
-    acc, c, d, parts, pointers, alpha, beta, task, batch_block, m_block, n_block, CUT: gl.constexpr,
-    SHARE: gl.constexpr, AT: gl.constexpr, LAYOUT: gl.constexpr, C_FN: gl.constexpr, EPILOGUE: gl.constexpr,
-    RESULT: gl.constexpr, BESIDE: gl.constexpr,
-):  # fmt: skip
-    """Leave some columns of an accumulator as a share of a split sum, or finish them."""
-    PIECE: gl.constexpr = SHARE.pieces[AT]
-    rows = gl.arange(0, PIECE.m.tile, layout=gl.SliceLayout(1, LAYOUT))
-    columns = late() + gl.arange(0, PIECE.n.tile, layout=gl.SliceLayout(0, LAYOUT))
-    if CUT.boxes.splits > 1:
-        M: gl.constexpr = CUT.boxes.m
-        N: gl.constexpr = CUT.boxes.n
-        base = task.to(gl.int64) * (M.tile * N.tile)
-        within = (PIECE.row + rows)[:, None] * N.tile + (PIECE.column + columns)[None, :]
-        gl.store(parts + base + within, acc)
-    else:
-        place = (batch_block, m_block, n_block, rows, columns)
-        finish(
-            acc, c, d, pointers, alpha, beta, place, PIECE, share_offsets, share_mask, C_FN, EPILOGUE, None, RESULT,
-            BESIDE,
-        )  # fmt: skip
-
-
-@gluon.jit
-def halved(pieces, LAYOUT: gl.constexpr):
+def halved(pieces):
     """The left and the right half of each of some matrices."""
     ROWS: gl.constexpr = pieces[0].shape[0]
     COLUMNS: gl.constexpr = pieces[0].shape[1] // 2
     found = ()
     for i in gl.static_range(len(pieces)):
-        left, right = gl.split(gl.permute(gl.reshape(pieces[i], (ROWS, 2, COLUMNS)), (0, 2, 1)))
-        found += (gl.convert_layout(left, LAYOUT, assert_trivial=True),)
-        found += (gl.convert_layout(right, LAYOUT, assert_trivial=True),)
+        found += gl.split(gl.permute(gl.reshape(pieces[i], (ROWS, 2, COLUMNS)), (0, 2, 1)))
     return found
 
 
 @gluon.jit
-def leave(
-    acc, c, d, parts, pointers, alpha, beta, task, batch_block, m_block, n_block, CUT: gl.constexpr,
-    SHARE: gl.constexpr, C_FN: gl.constexpr, EPILOGUE: gl.constexpr, RESULT: gl.constexpr, BESIDE: gl.constexpr,
+def leave_piece(
+    acc, d, staging, first_slot, alpha, task, batch_block, m_block, n_block, CUT: gl.constexpr, SHARE: gl.constexpr,
+    AT: gl.constexpr, EPILOGUE: gl.constexpr,
 ):  # fmt: skip
-    """The same of all columns, piece by piece: addresses of all at once would not fit in registers."""
-    COUNT: gl.constexpr = len(SHARE.pieces)
-    DEPTH: gl.constexpr = 256 // CUT.product_bits
-    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WORKER_WARPS, 1], [16, SHARE.n.tile // COUNT, DEPTH])
+    """Leave some columns of an accumulator as a share of a split sum, or finish them; on their way to memory they are
+    nobody's concern."""
+    PIECE: gl.constexpr = SHARE.pieces[AT]
+    BATCH: gl.constexpr = CUT.boxes.batch
+    M: gl.constexpr = PIECE.m
+    N: gl.constexpr = PIECE.n
+    D_BOX: gl.constexpr = CUT.d_box
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WORKER_WARPS, 1], [16, N.tile, 256 // CUT.product_bits])
+    value = gl.convert_layout(acc, LAYOUT, assert_trivial=True)
+    start = ()
+    if CUT.boxes.splits > 1:
+        TILE_M: gl.constexpr = CUT.boxes.m.tile
+        start += (task * TILE_M + PIECE.row, gl.to_tensor(PIECE.column))
+    else:
+        value = value * scalar(alpha, acc.dtype)
+        if EPILOGUE is not None:
+            value = EPILOGUE(value)
+        for i in gl.static_range(len(D_BOX)):
+            start += (box_start(batch_block, m_block, n_block, BATCH, M, N, D_BOX, i),)
+    if AT >= CUT.buffers:  # those before wait for nothing: `leave` did
+        tma.store_wait(CUT.buffers - 1)
+        gl.thread_barrier()
+    slot = staging.index(first_slot + AT % CUT.buffers)
+    if CUT.d_along_n:
+        slot.store(value.to(d.dtype))
+    else:
+        slot.permute((1, 0)).store(value.to(d.dtype))
+    fence_async_shared()
+    gl.thread_barrier()
+    tma.async_copy_shared_to_global(d, start, slot._reinterpret(d.dtype, d.block_shape, d.layout))
+
+
+@gluon.jit
+def leave(
+    acc, d, staging, first_slot, alpha, task, batch_block, m_block, n_block, CUT: gl.constexpr, SHARE: gl.constexpr,
+    EPILOGUE: gl.constexpr,
+):  # fmt: skip
+    """The same of all columns, piece by piece."""
     pieces = (warpgroup_mma_wait(0, deps=(acc,)),)
-    if COUNT >= 2:
-        HALF: gl.constexpr = gl.NVMMADistributedLayout(
-            [3, 0], [WORKER_WARPS, 1], [16, SHARE.n.tile // 2, DEPTH]
-        )
-        pieces = halved(pieces, HALF)
-    if COUNT == 4:
-        pieces = halved(pieces, LAYOUT)
-    for i in gl.static_range(COUNT):
+    HALVINGS: gl.constexpr = SHARE.halvings
+    for _ in gl.static_range(HALVINGS):
+        pieces = halved(pieces)
+    tma.store_wait(0)
+    gl.thread_barrier()
+    for i in gl.static_range(len(pieces)):
         leave_piece(
-            pieces[i], c, d, parts, pointers, alpha, beta, task, batch_block, m_block, n_block, CUT, SHARE, i,
-            LAYOUT, C_FN, EPILOGUE, RESULT, BESIDE,
+            pieces[i], d, staging, first_slot, alpha, task, batch_block, m_block, n_block, CUT, SHARE, i, EPILOGUE
         )  # fmt: skip
 
 
 @gluon.jit
 def work(
-    x_ring, y_ring, z_ring, full, empty, c, d, parts, pointers, alpha, beta, first_task, CUT: gl.constexpr,
-    WORKER: gl.constexpr, FIRST_SLOT: gl.constexpr, STRIDE: gl.constexpr, A_FN: gl.constexpr, C_FN: gl.constexpr,
-    EPILOGUE: gl.constexpr, PRODUCT: gl.constexpr, ACCUMULATE: gl.constexpr, RESULT: gl.constexpr,
-    BESIDE: gl.constexpr,
+    x_ring, y_ring, z_ring, full, empty, d, staging, alpha, first_task, CUT: gl.constexpr, WORKER: gl.constexpr,
+    FIRST_SLOT: gl.constexpr, STRIDE: gl.constexpr, A_FN: gl.constexpr, EPILOGUE: gl.constexpr,
+    PRODUCT: gl.constexpr, ACCUMULATE: gl.constexpr,
 ):  # fmt: skip
     """The role that multiplies and stores."""
     BOXES: gl.constexpr = CUT.boxes
@@ -307,15 +272,15 @@ def work(
         slot, phase = following(slot, phase, CUT.stages)
 
         # (4) Leave the share, or finish the block.
+        at_staging = WORKER * CUT.buffers
         leave(
-            acc, c, d, parts, pointers, alpha, beta, task, batch_block, m_block, n_block, CUT, SHARE,
-            C_FN, EPILOGUE, RESULT, BESIDE,
+            acc, d, staging, at_staging, alpha, task, batch_block, m_block, n_block, CUT, SHARE, EPILOGUE
         )  # fmt: skip
         if TWO:
             leave(
-                acc_rest, c, d, parts, pointers, alpha, beta, task, batch_block, m_block, n_block, CUT,
-                REST, C_FN, EPILOGUE, RESULT, BESIDE,
+                acc_rest, d, staging, at_staging, alpha, task, batch_block, m_block, n_block, CUT, REST, EPILOGUE
             )  # fmt: skip
+    tma.store_wait(0)
 
 
 @gluon.jit(do_not_specialize=["alpha", "beta"])
@@ -323,12 +288,10 @@ def specialised_kernel(
     a,  # boxes of (M, K), or of (K, M)
     b,  # boxes of (N, K), or of (K, N), for the first part of N
     b_rest,  # the same for the second; None where there is but one
-    c,  # None where nothing is added, or the sum is split
-    d,  # None where the sum is split
-    parts,  # shares of split sums; None where they are whole
+    d,  # boxes of D, or of the shares of a split sum
     alpha: tl.int64,  # bits, see `scalar`
-    beta: tl.int64,
-    pointers,  # of operands of functions and of further results; None where there are none
+    beta: tl.int64,  # of no use: C is not read
+    pointers,  # None: functions have no operands
     CUT: gl.constexpr,  # specialised_cut.SpecialisedCut
     A_FN: gl.constexpr,
     B_FN: gl.constexpr,
@@ -358,6 +321,9 @@ def specialised_kernel(
     z_ring = None
     if TWO:
         z_ring = gl.allocate_shared_memory(PRODUCT, Z_SHAPE, Z_LAYOUT)
+    D_SHAPE: gl.constexpr = CUT.d_shape
+    D_LAYOUT: gl.constexpr = CUT.d_layout
+    staging = gl.allocate_shared_memory(d.dtype, [2 * CUT.buffers, D_SHAPE[0], D_SHAPE[1]], D_LAYOUT)
     full = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(SLOTS):
@@ -373,19 +339,15 @@ def specialised_kernel(
                 (
                     work,
                     (
-                        x_ring, y_ring, z_ring if TWO else NONE, full, empty, NONE if c is None else c,
-                        NONE if d is None else d, NONE if parts is None else parts,
-                        NONE if pointers is None else pointers, alpha, beta, program, CUT, 0, 0, STRIDE, A_FN, C_FN,
-                        EPILOGUE, PRODUCT, ACCUMULATE, RESULT, BESIDE,
+                        x_ring, y_ring, z_ring if TWO else NONE, full, empty, d, staging, alpha, program, CUT, 0,
+                        0, STRIDE, A_FN, EPILOGUE, PRODUCT, ACCUMULATE,
                     ),
                 ),
                 (
                     work,
                     (
-                        x_ring, y_ring, z_ring if TWO else NONE, full, empty, NONE if c is None else c,
-                        NONE if d is None else d, NONE if parts is None else parts,
-                        NONE if pointers is None else pointers, alpha, beta, program, CUT, 1, 0, STRIDE, A_FN, C_FN,
-                        EPILOGUE, PRODUCT, ACCUMULATE, RESULT, BESIDE,
+                        x_ring, y_ring, z_ring if TWO else NONE, full, empty, d, staging, alpha, program, CUT, 1,
+                        0, STRIDE, A_FN, EPILOGUE, PRODUCT, ACCUMULATE,
                     ),
                 ),
                 (
@@ -406,19 +368,15 @@ def specialised_kernel(
                 (
                     work,
                     (
-                        x_ring, y_ring, z_ring if TWO else NONE, full, empty, NONE if c is None else c,
-                        NONE if d is None else d, NONE if parts is None else parts,
-                        NONE if pointers is None else pointers, alpha, beta, program, CUT, 0, 0, 2 * STRIDE, A_FN, C_FN,
-                        EPILOGUE, PRODUCT, ACCUMULATE, RESULT, BESIDE,
+                        x_ring, y_ring, z_ring if TWO else NONE, full, empty, d, staging, alpha, program, CUT, 0,
+                        0, 2 * STRIDE, A_FN, EPILOGUE, PRODUCT, ACCUMULATE,
                     ),
                 ),
                 (
                     work,
                     (
-                        x_ring, y_ring, z_ring if TWO else NONE, full, empty, NONE if c is None else c,
-                        NONE if d is None else d, NONE if parts is None else parts,
-                        NONE if pointers is None else pointers, alpha, beta, other, CUT, 1, STAGES, 2 * STRIDE, A_FN, C_FN,
-                        EPILOGUE, PRODUCT, ACCUMULATE, RESULT, BESIDE,
+                        x_ring, y_ring, z_ring if TWO else NONE, full, empty, d, staging, alpha, other, CUT, 1,
+                        STAGES, 2 * STRIDE, A_FN, EPILOGUE, PRODUCT, ACCUMULATE,
                     ),
                 ),
                 (

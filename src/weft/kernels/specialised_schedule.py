@@ -7,14 +7,15 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from weft.kernels.boxes_readings import readings
-from weft.kernels.boxes_schedule import BoxesSchedule, misfit, parts, side_blocks, splittings
+from weft.kernels.boxes_schedule import BoxesSchedule, misfit, parts, splittings
 from weft.kernels.cost import SHARED_MEMORY
 from weft.kernels.geometry import A, B
+from weft.kernels.specialised_results import block_count, result_groups, staging_bytes
 from weft.plan.schedule import Candidates, Target
 from weft.spec import Contraction, Role
 
 NAME = "specialised"
-MOST_STAGES = 6
+LEAST_STAGES, MOST_STAGES = 2, 6
 BARRIERS = 2048  # bytes of shared memory: barriers, and what the compiler keeps of the roles
 
 
@@ -47,12 +48,14 @@ _TILES = (
     (128, 80, 128, True),
     (256, 128, 128, True),
     (256, 80, 128, True),
+    (256, 160, 128, True),
     (64, 256, 64, False),
     (64, 320, 64, False),
     (64, 256, 128, False),
     (64, 320, 128, False),
     (128, 128, 128, False),
     (128, 80, 128, False),
+    (128, 160, 128, False),
 )
 
 
@@ -74,30 +77,35 @@ def candidates(contraction: Contraction, target: Target, exchanged: bool = False
             if reason is not None:
                 excluded[reason] = None
                 continue
-            stages = _stages(tile, size, together, target)
+            stages = _stages(contraction, tile, together, target)
+            if stages < LEAST_STAGES:
+                excluded[f"boxes of {tile_m}x{tile_n}x{depth // size} leave no room for others on their way"] = None
+                continue
             whole = SpecialisedSchedule(a, b, k, tile, 4, stages, exchanged=exchanged, together=together)
-            found.update(dict.fromkeys(_with_splits(contraction, whole, target)))
+            if result_groups(contraction, a, b) is not None:
+                found[whole] = None
+            else:
+                excluded["D does not lie in boxes of the rows and columns of its blocks"] = None
+            found.update(dict.fromkeys(_split(contraction, whole, target)))
     return Candidates(tuple(found), tuple(excluded))
 
 
-def _with_splits(
-    contraction: Contraction, whole: SpecialisedSchedule, target: Target
-) -> Iterator[SpecialisedSchedule]:
-    """A schedule with whole sums, and with split ones where D alone cannot fill the device."""
-    yield whole
+def _split(contraction: Contraction, whole: SpecialisedSchedule, target: Target) -> Iterator[SpecialisedSchedule]:
+    """The same with split sums, where D alone cannot fill the device."""
     tile_m, tile_n, tile_k = whole.tile
     steps = -(-whole.k.extent // tile_k) * (contraction.k // whole.k.extent)
     workers = target.processors * (1 if whole.together else 2)
-    blocks = contraction.batch * side_blocks(whole.a, tile_m) * side_blocks(whole.b, tile_n)
+    blocks = block_count(contraction, whole)
     if blocks < workers:
         share_bytes = tile_m * tile_n * contraction.arithmetic.accumulate.itemsize
         for splits in splittings(steps, blocks, workers):
             yield replace(whole, splits=splits, workspace_bytes=splits * blocks * share_bytes)
 
 
-def _stages(tile: tuple[int, int, int], size: int, together: bool, target: Target) -> int:
+def _stages(contraction: Contraction, tile: tuple[int, int, int], together: bool, target: Target) -> int:
     """Slots of each ring that the device has shared memory for."""
     tile_m, tile_n, tile_k = tile
-    slot = (tile_m + tile_n) * tile_k * size
-    room = (target.shared_memory or SHARED_MEMORY) - BARRIERS
+    slot = (tile_m + tile_n) * tile_k * contraction.arithmetic.product.itemsize
+    widest = max(contraction.d.dtype.itemsize, contraction.arithmetic.accumulate.itemsize)
+    room = (target.shared_memory or SHARED_MEMORY) - BARRIERS - staging_bytes(tile, together, widest)
     return min(MOST_STAGES, room // (slot * (1 if together else 2)))
