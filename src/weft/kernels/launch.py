@@ -16,6 +16,7 @@ from triton.runtime.errors import OutOfResources
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from weft.kernels.beside import beside
+from weft.kernels.carveout import prefer_carveout
 from weft.kernels.geometry import TENSORS, Cut
 from weft.plan.schedule import ResourceError, Scalar, Target
 from weft.spec import Contraction, Layout, Mode
@@ -130,8 +131,10 @@ class KernelLaunch:
         warps: int,
         stages: int,
         pointers: Sequence[Layout] | None = None,  # of what stands beside the tensor parameters; None: no extras
+        carveout: int | None = None,  # per cent, see `prefer_carveout`; None: as the driver likes
     ) -> None:
         self.kernel = kernel
+        self._carveout = carveout if target.kind == "cuda" else None
         self.layouts = tuple(layouts)
         self.pointers = tuple(pointers or ())
         self._extended = pointers is not None
@@ -178,6 +181,8 @@ class KernelLaunch:
             compiled._init_handles()
         except OutOfResources as error:
             raise ResourceError(f"it needs {error.required} of {error.name}, the device has {error.limit}") from None
+        if self._carveout is not None:
+            prefer_carveout(compiled.function, self._carveout)
         return compiled
 
     def _bits(self, value: Scalar) -> int:
