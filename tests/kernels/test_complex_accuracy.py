@@ -60,7 +60,7 @@ def is_three(kind: Any) -> bool:
 
 @pytest.mark.usefixtures("with_library")
 @pytest.mark.parametrize(("dtype", "small"), [(torch.complex64, 1e-6), (torch.complex128, 0.0)], ids=str)
-def test_by_default_each_part_is_exact_for_itself(dtype: torch.dtype, small: float) -> None:
+def test_of_four_products_each_part_is_exact_for_itself(dtype: torch.dtype, small: float) -> None:
     """An imaginary part is a sum of 2 K products of a real with an imaginary part, and of nothing larger."""
     a, b = operand((M, K), dtype, small, 1), operand((K, N), dtype, small, 2)
     wide_a, wide_b = a.to(torch.complex128), b.to(torch.complex128)
@@ -98,6 +98,14 @@ def test_three_products_are_for_complex_numbers() -> None:
         weft.contract("mk,kn->mn", a, a, precision="3m")
     with pytest.raises(weft.DTypeError, match="max_plus"):
         weft.contract("mk,kn->mn", a, a, precision="3m", algebra="max_plus")
+
+
+def test_three_products_are_the_default_of_double_precision_alone() -> None:
+    single, double = torch.ones(3, 3, dtype=torch.complex64), torch.ones(3, 3, dtype=torch.complex128)
+    for a, b, three in ((single, single, False), (double, double, True), (double, double.real, False)):
+        assert weft.plan("mk,kn->mn", a, b).contraction.arithmetic.three is three
+        assert not weft.plan("mk,kn->mn", a, b, precision="ieee").contraction.arithmetic.three
+    assert "(3m)" in weft.plan("mk,kn->mn", double, double).explain()
 
 
 def test_three_products_are_a_permission(backend: Backend) -> None:

@@ -21,7 +21,7 @@ ACCUMULATORS = (
 def supports(contraction: Contraction, target: Target) -> str | None:
     """None, or one sentence that says why not.
 
-    "tf32" and "tf32x3" are served by IEEE float32 products, "3m" by four real products: they are at least as exact.
+    "tf32" and "tf32x3" are served by IEEE float32 products, three products by four: they are at least as exact.
     """
     if target.kind != "cpu":
         return f"it runs on the CPU, the tensors are on a {target.kind} device"

@@ -1,7 +1,7 @@
 """Work and compulsory traffic of a contraction or permutation, from its description alone.
 
 Flops are those of multiply-adds, two each, as the literature counts 2 M N K; a complex multiply-add counts as its
-four real ones (three where precision "3m" lets them be), real by complex as two; in another algebra than plus-times
+four real ones (three where the arithmetic lets them be), real by complex as two; in another algebra than plus-times
 each pair counts as one combination and one reduction. A mode reduced in one operand alone is summed there first, one
 flop an element: no algorithm needs more. Scaling by alpha and beta is left out, and functions are counted apart, once
 for each element they must be applied to.
@@ -132,7 +132,7 @@ def _product_flops(contraction: Contraction, outputs: int) -> int:
         if alone[operand]:
             flops += _elements(contraction.modes, operand) * (2 if is_complex else 1)
     products = (2 if complex_a else 1) * (2 if complex_b else 1)
-    if products == 4 and contraction.arithmetic.precision == "3m":
+    if products == 4 and contraction.arithmetic.three:
         products = 3
     return flops + 2 * products * outputs * shared
 

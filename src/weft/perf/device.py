@@ -99,7 +99,7 @@ def rate_name(product: torch.dtype, accumulate: torch.dtype, precision: str = "i
     product, accumulate = _REAL.get(product, product), _REAL.get(accumulate, accumulate)
     if accumulate is torch.float64:
         return "float64"
-    if product is torch.float32 and precision not in ("ieee", "3m"):
+    if product is torch.float32 and precision != "ieee":
         return precision
     return str(product).removeprefix("torch.")
 

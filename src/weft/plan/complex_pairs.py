@@ -11,7 +11,7 @@ Y nor D is split into parts, and every real family applies, at the real rate: bo
 Conjugation changes signs in the expansion, a complex alpha is multiplied into it.
 
 This is the four-product form: each part of D is a sum of products of parts, and as exact as sums of their size are.
-With precision "3m" three products may do,
+Where the arithmetic lets three products do,
 
     p = A_re B_re,   q = A_im B_im,   s = (A_re + A_im) (B_re + B_im),   D = (p - q) + i (s - p - q)
 
@@ -281,7 +281,7 @@ def _is_small(contraction: Contraction) -> bool:
 def _three_ways(contraction: Contraction, order: Sequence[Mode]) -> Iterator[Way]:
     """Both operands in three real parts, three real products in a batch, and D put together from them."""
     both = all(values(contraction, operand).is_complex for operand in (A, B))
-    if not both or contraction.arithmetic.precision != "3m" or 0 in (mode.extent for mode in contraction.modes):
+    if not both or not contraction.arithmetic.three or 0 in (mode.extent for mode in contraction.modes):
         return
     for a_along in (True, False):
         for b_along in (True, False):
@@ -320,7 +320,7 @@ def _views(contraction: Contraction, operand: int, order: Sequence[Mode], along_
 
 def _whole(contraction: Contraction) -> bool:
     """Whether products are made of all digits."""
-    return contraction.arithmetic.precision in ("ieee", "3m")
+    return contraction.arithmetic.precision == "ieee"
 
 
 def _orders(contraction: Contraction) -> list[tuple[Mode, ...]]:

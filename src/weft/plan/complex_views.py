@@ -194,7 +194,7 @@ def product_of(contraction: Contraction, pair: Sequence[Seen], result: Seen | No
     return canonical(
         replace(
             contraction, modes=tuple(modes), a=a.layout, b=b.layout,
-            arithmetic=Arithmetic(arithmetic.product, arithmetic.accumulate, of_one_product(arithmetic)),
+            arithmetic=Arithmetic(arithmetic.product, arithmetic.accumulate, arithmetic.precision),
             c=None if result else contraction.c, d=result.layout if result else contraction.d,
             conjugate_a=a.conjugate, conjugate_b=b.conjugate, **left.fields,
         )
@@ -241,15 +241,10 @@ def real_product(contraction: Contraction, pair: Sequence[Seen], result: Seen | 
     )  # fmt: skip
 
 
-def of_one_product(arithmetic: Arithmetic) -> str:
-    """The precision of each product once it is settled how many there are."""
-    return "ieee" if arithmetic.precision == "3m" else arithmetic.precision
-
-
 def real_arithmetic(arithmetic: Arithmetic) -> Arithmetic:
     """That of the real products that complex ones are made of."""
     product, total = (REAL_OF.get(dtype, dtype) for dtype in (arithmetic.product, arithmetic.accumulate))
-    return Arithmetic(product, total, of_one_product(arithmetic))
+    return Arithmetic(product, total, arithmetic.precision)
 
 
 def _source(contraction: Contraction, operand: int) -> tuple[Layout, Pointwise | None]:

@@ -137,8 +137,9 @@ def _types(contraction: Contraction) -> list[str]:
     arithmetic = contraction.arithmetic
     named = [(name, layout) for name, layout in zip("ABCD", _layouts(contraction), strict=True) if layout is not None]
     stored = ", ".join(f"{name} {dtype_name(layout.dtype)}" for name, layout in named)
+    how = "3m" if arithmetic.three else arithmetic.precision
     return [
-        f"stored {stored}; products {dtype_name(arithmetic.product)} ({arithmetic.precision}), "
+        f"stored {stored}; products {dtype_name(arithmetic.product)} ({how}), "
         f"summed in {dtype_name(arithmetic.accumulate)}"
     ]
 

@@ -82,10 +82,10 @@ def resolve(
 ) -> Arithmetic:
     """The types of products and sums for operands stored as `a` and `b`.
 
-    `precision` None or "ieee": products in the storage type. "tf32" and "tf32x3" (float32 and complex64 only): the
-    tensor cores' shortened float32, or three products of them that recover most of its digits. "3m" (complex
-    operands only): a complex product may be made of three real ones instead of four. A dtype: values are rounded to
-    it before they are multiplied. fp8 values are multiplied as float16, which holds both fp8 types exactly and can
+    `precision` "ieee": products in the storage type, a complex one of four real ones. "3m" (complex operands only): it
+    may be made of three. None: "3m" for two operands of complex128, else "ieee". "tf32" and "tf32x3" (float32 and
+    complex64 only): the tensor cores' shortened float32, or three products of them that recover most of its digits.
+    A dtype: values are rounded to it before they are multiplied. fp8 values are multiplied as float16, which holds both fp8 types exactly and can
     be computed with; their own type as `precision` gives fp8 products, whose sums keep fewer digits on some tensor
     cores, and is for two operands of that type. `accumulate` None: float32 for fp8, half and single precision,
     float64 for double, int32 up to 32-bit integers (wrapping), int64 for int64; a wider type may be asked for.
@@ -96,6 +96,7 @@ def resolve(
     """
     storage = storage_type(a, b, algebra is not None)
     mode, product = "ieee", torch.float16 if storage in FP8 else storage
+    three = precision is None and algebra is None and a == b == torch.complex128
     if isinstance(precision, torch.dtype):
         if precision in FP8 and not a == b == precision:
             raise DTypeError(
@@ -113,7 +114,7 @@ def resolve(
             raise DTypeError(f"precision '3m' is for products of plus_times, the algebra is {algebra}")
         if not storage.is_complex:
             raise DTypeError(f"precision '3m' is for complex products, the operands are {dtype_name(storage)}")
-        mode = precision
+        three = True
     elif precision not in (None, "ieee"):
         raise DTypeError(f"precision {precision!r} is neither one of {', '.join(PRECISIONS)} nor a dtype")
     allowed = _ACCUMULATORS_OF_BOOL if product is torch.bool else _ACCUMULATORS[product]
@@ -122,7 +123,7 @@ def resolve(
             f"{dtype_name(product)} products accumulate in {' or '.join(map(dtype_name, allowed))}, "
             f"not in {_type_text(accumulate)}"
         )
-    return Arithmetic(product, accumulate or allowed[0], mode)
+    return Arithmetic(product, accumulate or allowed[0], mode, three)
 
 
 def value_type(storage: torch.dtype, product: torch.dtype) -> torch.dtype:

@@ -137,13 +137,14 @@ class Arithmetic:
     """The three choices of number type besides storage, and how the products are made.
 
     `product` is the type in which A and B are multiplied and which `a_fn` and `b_fn` see; `accumulate` the type of
-    the sum, which `c_fn` and `epilogue` see; `precision` how fp32 products use the hardware, and of
-    how many real products a complex one may be made.
+    the sum, which `c_fn` and `epilogue` see; `precision` how fp32 products use the hardware; `three` whether a complex
+    product may be made of three real ones.
     """
 
     product: torch.dtype
     accumulate: torch.dtype
-    precision: str = "ieee"  # or "tf32", "tf32x3", "3m"
+    precision: str = "ieee"  # or "tf32", "tf32x3"
+    three: bool = False
 
 
 @dataclass(frozen=True, slots=True)
