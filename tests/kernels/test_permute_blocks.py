@@ -10,7 +10,8 @@ import torch
 import weft
 from support import Backend
 from weft.kernels import permute
-from weft.kernels.geometry import A, D
+from weft.kernels.geometry import A, Axis, D
+from weft.kernels.permute_blocks import joined
 from weft.plan.schedule import Target
 from weft.spec import Layout, Mode, parse
 from weft.spec.permutation import Permutation, canonical_modes
@@ -95,3 +96,33 @@ def test_modes_of_extent_zero_are_cut_too() -> None:
     found = permute.schedules(described("abc->cba", (4, 0, 3), torch.float32), H200).schedules
     assert all(isinstance(mode, Mode) for schedule in found for cut in schedule.cuts for mode in cut.modes)
     assert {permute.programs(described("abc->cba", (4, 0, 3), torch.float32), schedule) for schedule in found} == {0}
+
+
+def test_modes_that_lie_together_are_one_digit() -> None:
+    """Offsets stay what they were, whichever modes an axis spans."""
+    permutation = described("abcdefgh->hgfedcba", (3, 2, 3, 2, 3, 2, 3, 2), torch.float16)
+    for schedule in permute.schedules(permutation, H200).schedules:
+        source, result, _ = permute.turn_of(permutation, schedule)
+        for side, tensor in ((source, A), (result, D)):
+            fewer = joined(side, tensor)
+            for axis, short in zip(side.axes, fewer.axes, strict=True):
+                assert offsets(axis, tensor) == offsets(short, tensor), schedule
+    run = max(joined(source, A).axes, key=lambda axis: axis.extent)
+    assert len(run.extents) == 1, "the source's own run needs no digits"
+
+
+def offsets(axis: Axis, tensor: int) -> list[int]:
+    """Of every index along an axis."""
+    found = [0]
+    for extent, stride in zip(axis.extents, axis.strides[tensor], strict=True):
+        found = [before + digit * stride for digit in range(extent) for before in found]
+    return found
+
+
+def test_reads_of_single_words_do_not_take_the_width_of_writes() -> None:
+    """Rows of 301 words are read word by word, columns are written four at a time."""
+    permutation = described("abcd->dabc", (48, 48, 48, 301), torch.float32)
+    cuts = [schedule.cuts for schedule in permute.schedules(permutation, H200).schedules]
+    (square,) = [each for each in cuts if [cut.tile for cut in each] == [64, 64]]
+    cut = permute.permute_cut(permutation, permute.PermuteSchedule(square, 4))
+    assert cut.turn == (0, 1), "the writes' fastest dimension is the last, that of the reads the first"

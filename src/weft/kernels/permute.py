@@ -17,7 +17,7 @@ import torch
 from weft.kernels.cost import LINE, PROCESSORS, REGISTERS, SECTOR, SHARED_MEMORY, WARPS, Access, tile_access
 from weft.kernels.geometry import TENSORS, A, Axis, C, Cut, D, Side, cuts_text, rest, side
 from weft.kernels.launch import MOST_PROGRAMS, TRITON_TYPES, KernelLaunch, wide, wide_index
-from weft.kernels.permute_blocks import blocks
+from weft.kernels.permute_blocks import blocks, joined
 from weft.plan.schedule import Candidates, Scalar, Target
 from weft.spec import Layout, Mode, Role, Strides
 from weft.spec.arithmetic import dtype_name
@@ -196,9 +196,9 @@ def _axes(tensor: int, cut: PermuteCut) -> tuple[Axis, ...]:
 
 
 def _in_a_row(axes: Sequence[Axis], tensor: int) -> int:
-    """Elements of a tile that lie together along its first axes: what neighbouring lanes take."""
+    """Elements of a tile that lie together along its fastest axes: what neighbouring lanes take."""
     run = 1
-    for axis in axes:
+    for axis in sorted(axes, key=lambda axis: (axis.strides[tensor] or (0,))[0] or math.inf):
         rest = axis.tile
         for extent, stride in zip(axis.extents, axis.strides[tensor], strict=True):
             if rest == 1:
@@ -270,9 +270,14 @@ class Turn(NamedTuple):
     turn: tuple[int, ...]  # of each dimension of the stored block, which one of the loaded block it is
 
 
-def turn_of(permutation: Permutation, schedule: PermuteSchedule, tensors: int = TENSORS) -> Turn:
+def turn_of(
+    permutation: Permutation, schedule: PermuteSchedule, tensors: int = TENSORS, backwards: bool = False
+) -> Turn:
+    """How a block lies on either side; stored with its dimensions the other way round where `backwards`."""
     cuts = cuts_of(permutation, schedule)
     loaded, stored = _ordered(cuts, A), _ordered(cuts, D)
+    if backwards:
+        stored.reverse()
     source, result = side(loaded, tensors=tensors), side(stored, tensors=tensors)
     places = {id(cut): axis.place for cut, axis in zip(loaded, source.axes, strict=True)}
     turn = tuple(places[id(cut)] for cut, axis in zip(stored, result.axes, strict=True) if axis.place >= 0)
@@ -280,15 +285,31 @@ def turn_of(permutation: Permutation, schedule: PermuteSchedule, tensors: int = 
 
 
 def permute_cut(permutation: Permutation, schedule: PermuteSchedule) -> PermuteCut:
-    source, result, turn = turn_of(permutation, schedule)
+    cut = _cut(permutation, schedule)
+    return _cut(permutation, schedule, backwards=True) if _spread_apart(permutation, cut) else cut
+
+
+def _cut(permutation: Permutation, schedule: PermuteSchedule, backwards: bool = False) -> PermuteCut:
+    source, result, turn = turn_of(permutation, schedule, backwards=backwards)
+    stored = (D,) if permutation.c is None else (C, D)
     return PermuteCut(
-        r=source,
-        w=result,
+        r=joined(source, A),
+        w=joined(result, *stored),
         tile=tuple(axis.tile for axis in result.axes if axis.place >= 0),
         turn=turn,
         wide=wide(permutation.modes),
         wide_index=wide_index(schedule.cuts),
     )
+
+
+def _spread_apart(permutation: Permutation, cut: PermuteCut) -> bool:
+    """Whether reads would be dealt out badly: the compiler gives every thread as many neighbours of a block as its
+    writes take at once, if both have one shape and one order, even where each of them is read alone. Words of two bytes
+    gain by that: their reads fill no line anyway, and threads compute fewer addresses."""
+    loaded = tuple(axis.tile for axis in cut.r.axes if axis.place >= 0)
+    if loaded != cut.tile or permutation.x.dtype.itemsize < 4:
+        return False
+    return _access(permutation.x, A, cut, 1).width < _access(permutation.d, D, cut, 1).width
 
 
 def _ordered(cuts: Sequence[Cut], tensor: int) -> list[Cut]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from weft.kernels.cost import WIDEST
-from weft.kernels.geometry import A, Cut, D, by_stride
+from weft.kernels.geometry import A, Axis, Cut, D, Side, by_stride
 from weft.spec import Mode
 from weft.spec.permutation import Permutation
 
@@ -106,3 +106,23 @@ def _tile(group: Sequence[Mode], want: int) -> int:
     """The power of two that covers the group, or what is wanted of it."""
     extent = math.prod(mode.extent for mode in group)
     return min(want, 1 << max(extent - 1, 0).bit_length())
+
+
+def joined(side: Side, *tensors: int) -> Side:
+    """The same side for these tensors alone: modes of an axis that lie together in all of them are one, so that fewer
+    digits of an index are computed. Where each lane has an address of its own, that is most of what a kernel does."""
+    return side._replace(axes=tuple(_joined(axis, tensors) for axis in side.axes))
+
+
+def _joined(axis: Axis, tensors: Sequence[int]) -> Axis:
+    first: list[int] = []  # modes that do not lie behind the one before them
+    extents: list[int] = []
+    for at, extent in enumerate(axis.extents):
+        if at and all(axis.strides[each][at] == axis.strides[each][at - 1] * axis.extents[at - 1] for each in tensors):
+            extents[-1] *= extent
+        else:
+            first.append(at)
+            extents.append(extent)
+    return axis._replace(
+        extents=tuple(extents), strides=tuple(tuple(strides[at] for at in first) for strides in axis.strides)
+    )
