@@ -24,7 +24,8 @@ from weft.kernels.beside import Beside, entries
 from weft.kernels.geometry import TENSORS, Side
 from weft.kernels.launch import MOST_PROGRAMS, TRITON_TYPES, KernelLaunch, _stand_in, type_reason, wide, wide_index
 from weft.kernels.pairs_elements import as_elements, kind_of, real, seen_as
-from weft.kernels.permute import COPY_RATE, PermuteSchedule, block_seconds, blocks, programs, turn_of
+from weft.kernels.permute import PermuteSchedule, block_seconds, blocks, programs, turn_of
+from weft.kernels.permute_cost import COPY_RATE
 from weft.plan.schedule import Candidates, Extras, Scalar, Target
 from weft.spec import Strides
 from weft.spec.contraction import Extra

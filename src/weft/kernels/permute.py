@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from weft.kernels.cost import LINE, PROCESSORS, REGISTERS, SECTOR, SHARED_MEMORY, WARPS, Access, tile_access
-from weft.kernels.geometry import TENSORS, A, Axis, C, Cut, D, Side, cuts_text, rest, side
+from weft.kernels.geometry import TENSORS, A, C, Cut, D, Side, cuts_text, rest, side
 from weft.kernels.launch import MOST_PROGRAMS, TRITON_TYPES, KernelLaunch, wide, wide_index
 from weft.kernels.permute_blocks import blocks, joined
+from weft.kernels.permute_cost import CARVEOUT, access_of, is_shared, seconds
 from weft.plan.schedule import Candidates, Scalar, Target
 from weft.spec import Layout, Mode, Role, Strides
 from weft.spec.arithmetic import dtype_name
@@ -27,22 +27,6 @@ NAME = "permute"
 
 _ADDRESSES = 96  # of accesses that a thread should make at most
 
-# Per cent of what can be shared memory. Blocks that fill all of it leave little of the first cache to what is being
-# read: on an H200 they took up to a quarter longer, and none took longer with this much.
-CARVEOUT = 58
-
-LAUNCH = 0.9e-6  # seconds
-COPY_RATE = 4.28e12  # bytes per second
-L2_RATE = 11.3e12
-CLOCK = 0.92e9  # lines per second and processor that the load-store units take
-WAVE_SECONDS = 0.023e-6  # until the first bytes of a wave of blocks are there, and for each 16 KiB of a block:
-LOAD_SECONDS = 0.011e-6
-OVERLAP = (1.4, 2.2, 2.5)  # the norms that join the pipes with 1, 2 and more blocks on a processor
-ISSUE_SECONDS = 0.62 / (128 * 1.7e9)  # for the address of each access of a lane, on one processor
-OWN_REGISTERS, LANE_REGISTERS = 31, 0.81  # of a thread, and for each element that it holds
-STORED_AGAIN, READ_AGAIN = 2.1, 0.25  # times that a sector moves besides where a run starts or ends within it
-SHORT = 0.044  # of the bytes of runs shorter than four lines, for each such run that four lines hold besides the first
-CROWDED = 0.08 / 2**15  # of the time more for each byte of a block: what is read waits for what is stored
 _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _PAIRS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 
@@ -119,15 +103,11 @@ def _accesses(elements: Permutation, schedule: PermuteSchedule) -> float:
         return 0
     cut = permute_cut(elements, schedule)
     sides = ((A, elements.x), (D, elements.d))
-    return sum(held * layout.dtype.itemsize / _access(layout, tensor, cut, 1).width for tensor, layout in sides)
+    return sum(held * layout.dtype.itemsize / access_of(layout, tensor, cut, 1).width for tensor, layout in sides)
 
 
 def predict(permutation: Permutation, schedule: PermuteSchedule, target: Target) -> float:
-    """Seconds by the slowest of memory, L2 sectors, load-store lines, instructions and latency, as in `cost`.
-
-    The constants were fitted to 1031 timed schedules of 33 permutations in four element sizes on an H200: predictions
-    are off by 10 % on average. `CROWDED` came later, from which blocks a whole run of the suite showed to be too large.
-    """
+    """Seconds by the model of `permute_cost`."""
     return block_seconds(_elementwise(permutation), schedule, target)
 
 
@@ -136,80 +116,7 @@ def block_seconds(
 ) -> float:
     """The same of elements that a kernel moves as they are, reads and writes so many times."""
     cut = permute_cut(elements, schedule)
-    count = programs(elements, schedule)
-    processors = target.processors if target.processors > 1 else PROCESSORS
-    lanes = math.prod(cut.tile)
-    tensors = [*[(A, elements.x)] * read, (C, elements.c), *[(D, elements.d)] * written]
-    moved = [_moved(elements, tensor, layout, cut, count) for tensor, layout in tensors if layout is not None]
-    tile_bytes = lanes * elements.d.dtype.itemsize
-    registers = (OWN_REGISTERS + lanes / (32 * schedule.warps) * LANE_REGISTERS) * 32 * schedule.warps
-    resident = max(1, min(SHARED_MEMORY // tile_bytes, WARPS // schedule.warps, int(REGISTERS // registers)))
-    waves = math.ceil(max(count, 1) / (processors * resident))
-    pipes = (
-        sum(each.memory_bytes for each in moved) / COPY_RATE,
-        sum(each.access.sector_bytes for each in moved) / L2_RATE,
-        sum(each.access.cycles for each in moved) / (processors * CLOCK),
-        sum(each.instructions for each in moved) * ISSUE_SECONDS / processors,
-        waves * (WAVE_SECONDS + LOAD_SECONDS * resident * tile_bytes / 16384),
-    )
-    norm = OVERLAP[0 if resident < 2 else 1 if resident < 4 else 2]
-    slowest = max(pipes)
-    busy = slowest * sum((pipe / slowest) ** norm for pipe in pipes) ** (1 / norm)
-    return LAUNCH + busy * (1 + CROWDED * tile_bytes)
-
-
-class _Moved(NamedTuple):
-    """What one tensor of a permutation costs."""
-
-    access: Access
-    memory_bytes: float  # pieces of sectors included
-    instructions: float  # of single lanes
-
-
-def _moved(elements: Permutation, tensor: int, layout: Layout, cut: PermuteCut, count: int) -> _Moved:
-    size = layout.dtype.itemsize
-    access = _access(layout, tensor, cut, count)
-    distinct = math.prod(mode.extent for mode in elements.modes if mode.strides[tensor]) * size
-    ragged = _divisor(tensor, cut) * size < SECTOR or access.together % SECTOR != 0
-    # A sector that is written in part is read and merged; one that is read in part is mostly in L2 the second time.
-    again = (STORED_AGAIN if tensor == D else READ_AGAIN) * SECTOR * distinct / access.together if ragged else 0.0
-    again += SHORT * distinct * max(0.0, 4 * LINE / access.together - 1)
-    return _Moved(access, distinct + again, access.bytes / access.width)
-
-
-def _access(layout: Layout, tensor: int, cut: PermuteCut, count: int) -> Access:
-    """Of so many blocks: as wide as every axis allows, along what lanes go along."""
-    axes = _axes(tensor, cut)
-    access = tile_access(layout, tensor, count, axes)
-    size = layout.dtype.itemsize
-    width = min(access.width, max(_divisor(tensor, cut), 1) * size)
-    return access._replace(width=width, stretch=_in_a_row(axes, tensor) * size)
-
-
-def _divisor(tensor: int, cut: PermuteCut) -> int:
-    """Elements of which every offset is a multiple, where a run begins."""
-    return min((axis.runs[tensor].divisor for axis in _axes(tensor, cut)), default=1)
-
-
-def _axes(tensor: int, cut: PermuteCut) -> tuple[Axis, ...]:
-    return (cut.r if tensor == A else cut.w).axes
-
-
-def _in_a_row(axes: Sequence[Axis], tensor: int) -> int:
-    """Elements of a tile that lie together along its fastest axes: what neighbouring lanes take."""
-    run = 1
-    for axis in sorted(axes, key=lambda axis: (axis.strides[tensor] or (0,))[0] or math.inf):
-        rest = axis.tile
-        for extent, stride in zip(axis.extents, axis.strides[tensor], strict=True):
-            if rest == 1:
-                break
-            if stride != run:
-                return run
-            run *= min(rest, extent)
-            if rest < extent:
-                return run
-            rest = -(-rest // extent)
-    return run
+    return seconds(elements, cut, programs(elements, schedule), schedule.warps, target, read, written)
 
 
 def build(permutation: Permutation, schedule: PermuteSchedule, target: Target) -> PermuteLaunch:
@@ -306,10 +213,9 @@ def _spread_apart(permutation: Permutation, cut: PermuteCut) -> bool:
     """Whether reads would be dealt out badly: the compiler gives every thread as many neighbours of a block as its
     writes take at once, if both have one shape and one order, even where each of them is read alone. Words of two bytes
     gain by that: their reads fill no line anyway, and threads compute fewer addresses."""
-    loaded = tuple(axis.tile for axis in cut.r.axes if axis.place >= 0)
-    if loaded != cut.tile or permutation.x.dtype.itemsize < 4:
+    if not is_shared(cut) or permutation.x.dtype.itemsize < 4:
         return False
-    return _access(permutation.x, A, cut, 1).width < _access(permutation.d, D, cut, 1).width
+    return access_of(permutation.x, A, cut, 1).width < access_of(permutation.d, D, cut, 1).width
 
 
 def _ordered(cuts: Sequence[Cut], tensor: int) -> list[Cut]:
