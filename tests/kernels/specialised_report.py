@@ -24,7 +24,7 @@ EXTENTS = {"a": 312, "b": 296, "c": 296, "d": 312}  # of TCCG 15
 
 
 def report(described: Contraction, part: str) -> dict[str, object]:
-    """Of the first schedule with that text in it; what the assembler spills, and whether it runs products one by one."""
+    """Of the first schedule with that text in it; and what the assembler spills, or runs one by one."""
     found = specialised.schedules(described, H200).schedules
     schedule = next(schedule for schedule in found if re.search(part, str(schedule)))
     built = compiled(specialised.build(described, schedule, H200).kernels[0], "sm_90")  # type: ignore[union-attr]
@@ -49,9 +49,7 @@ def main() -> None:
     half, single = torch.float16, torch.float32
     elu = torch.nn.functional.elu
     plain = contraction("dca,bd->cba", EXTENTS, half, single)
-    fused = contraction(
-        "dca,bd->cba", EXTENTS, half, single, a_fn=trace(elu, (half,)), epilogue=trace(elu, (single,))
-    )
+    fused = contraction("dca,bd->cba", EXTENTS, half, single, a_fn=trace(elu, (half,)), epilogue=trace(elu, (single,)))
     long_sum = contraction("dca,cbd->ba", EXTENTS, half, single)
     results = {
         "together": report(plain, "128x256x64.*together"),

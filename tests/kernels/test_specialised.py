@@ -136,7 +136,9 @@ def plus_one(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("equation", ["ad,bd->ab", "da,db->ba", "dca,bd->cba", "zad,zdb->zab", "ceda,dbe->cba", "af,bf->ab"])
+@pytest.mark.parametrize(
+    "equation", ["ad,bd->ab", "da,db->ba", "dca,bd->cba", "zad,zdb->zab", "ceda,dbe->cba", "af,bf->ab"]
+)
 @pytest.mark.parametrize(("operand", "function"), [("", None), ("a", torch.relu), ("a", plus_one), ("b", plus_one)])
 def test_every_schedule_computes_the_product(
     equation: str, operand: str, function: Callable[[torch.Tensor], torch.Tensor] | None

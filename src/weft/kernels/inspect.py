@@ -9,7 +9,7 @@ import torch
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.compiler import compile as triton_compile
-from triton.experimental.gluon._runtime import GluonASTSource
+from triton.runtime.jit import JITFunction
 
 from weft.kernels.launch import TRITON_TYPES, Box, KernelLaunch
 from weft.spec import Layout
@@ -49,8 +49,17 @@ def compiled(launch: KernelLaunch, architecture: str) -> Any:
     if beside and not launch.pointers:
         missing["pointers"] = None
     constants = missing | launch.constants
-    source = (GluonASTSource if launch.kernel.is_gluon() else ASTSource)(launch.kernel, signature, constants, aligned)
+    source = _source_type(launch.kernel)(launch.kernel, signature, constants, aligned)
     return triton_compile(source, target=TARGETS[architecture], options=launch.options)
+
+
+def _source_type(kernel: JITFunction[Any]) -> type[ASTSource]:
+    """Kernels in Gluon enter the compiler later than others."""
+    if not kernel.is_gluon():
+        return ASTSource
+    from triton.experimental.gluon._runtime import GluonASTSource
+
+    return GluonASTSource
 
 
 def pointer_type(layout: Layout | Box | None) -> str:
@@ -58,8 +67,7 @@ def pointer_type(layout: Layout | Box | None) -> str:
     if layout is None:
         return "constexpr"
     if isinstance(layout, Box):
-        shared = getattr(layout, "shared", None)
-        return f"tensordesc<{_spelled(layout.layout.dtype)}{list(layout.block)}{f',{shared}' if shared else ''}>"
+        return f"tensordesc<{_spelled(layout.layout.dtype)}{list(layout.block)}{layout.spelled_place}>"
     return f"*{_spelled(layout.dtype)}"
 
 

@@ -94,6 +94,11 @@ class Box(NamedTuple):
         """What the kernel takes for `tensor`, which lies as the layout says."""
         return TensorDescriptor(tensor, list(self.layout.shape), list(self.layout.strides), list(self.block))
 
+    @property
+    def spelled_place(self) -> str:
+        """How a signature says where a box stands in shared memory: not at all, the compiler chooses."""
+        return ""
+
 
 class _Pointer:
     """Stands for a tensor where Triton only asks for type and alignment."""

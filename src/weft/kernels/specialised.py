@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+import triton
 from torch import Tensor
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from weft.kernels import boxes
 from weft.kernels.boxes_exchange import exchanged, multiplied
@@ -20,13 +20,20 @@ from weft.kernels.launch import (
     finishing_constants,
 )
 from weft.kernels.matrix import STRIP
+from weft.kernels.specialised_cost import predict
 from weft.kernels.specialised_cut import matrix_layout, specialised_cut
 from weft.kernels.specialised_results import piece_rows, results
 from weft.kernels.specialised_schedule import NAME, SpecialisedSchedule, candidates
 from weft.plan.schedule import Candidates, Launch, Scalar, Target
+from weft.plan.target import interpreting
 from weft.spec import Contraction, Layout
 from weft.spec.arithmetic import dtype_name
 
+if TYPE_CHECKING:
+    from triton.experimental.gluon.language import NVMMASharedLayout
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+GLUON = "3.6."  # versions of Triton whose Gluon, which is experimental, this was written for
 WARPS = 4  # of a worker; those of the other roles come on top
 
 __all__ = ["NAME", "SpecialisedSchedule", "build", "predict", "schedules", "supports"]
@@ -36,11 +43,17 @@ class LaidBox(Box):
     """A box whose place in shared memory is said here: Gluon does not choose it."""
 
     def descriptor(self, tensor: Any) -> TensorDescriptor:
+        from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
         shape, strides = list(self.layout.shape), list(self.layout.strides)
         return TensorDescriptor(tensor, shape, strides, list(self.block), self.shared)
 
     @property
-    def shared(self):
+    def spelled_place(self) -> str:
+        return f",{self.shared}"
+
+    @property
+    def shared(self) -> NVMMASharedLayout:
         *_, rows, columns = self.block
         return matrix_layout((rows, columns), True, self.layout.dtype.itemsize, len(self.block))
 
@@ -51,6 +64,10 @@ def supports(contraction: Contraction, target: Target) -> str | None:
         return reason
     if target.kind != "cuda" or target.capability != 90:
         return "only devices of compute capability 9.0 have these matrix instructions"
+    if interpreting():
+        return "Triton's interpreter does not run Gluon"
+    if not triton.__version__.startswith(GLUON):
+        return f"Gluon changes from version to version: this is for Triton {GLUON}x, here is {triton.__version__}"
     product = contraction.arithmetic.product
     if product.itemsize != 2:
         return f"products of {dtype_name(product)} are not made here"
@@ -65,10 +82,6 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
     straight = candidates(contraction, target)
     other = candidates(exchanged(contraction), target, exchanged=True)
     return Candidates((*straight.schedules, *other.schedules), straight.excluded)
-
-
-def predict(contraction: Contraction, schedule: SpecialisedSchedule, target: Target) -> float:
-    return boxes.predict(contraction, schedule, target)
 
 
 def build(contraction: Contraction, schedule: SpecialisedSchedule, target: Target) -> Launch:
@@ -96,9 +109,7 @@ def build(contraction: Contraction, schedule: SpecialisedSchedule, target: Targe
     shares = Layout.contiguous((blocks * splits, tile_m, tile_n), contraction.arithmetic.accumulate)
     finishing = finishing_constants(contraction, cut.boxes, STRIP)
     strips = blocks * (tile_m // STRIP) * (tile_n // parts(tile_n)[-1])
-    combine = KernelLaunch(
-        combine_kernel, (shares, None, contraction.d), finishing, real, target, strips, WARPS, 1
-    )
+    combine = KernelLaunch(combine_kernel, (shares, None, contraction.d), finishing, real, target, strips, WARPS, 1)
     return SpecialisedLaunch(operands, box_d, schedule.exchanged, multiply, combine, shares)
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from triton.experimental.gluon.language import NVMMASharedLayout
+from typing import TYPE_CHECKING, NamedTuple
 
 from weft.kernels.boxes_cut import BoxesCut, Dimension, boxes_cut
 from weft.kernels.boxes_schedule import parts, side_cuts
@@ -14,6 +12,9 @@ from weft.kernels.specialised_results import BUFFERS, piece_rows, piece_width, r
 from weft.kernels.specialised_schedule import SpecialisedSchedule
 from weft.plan.schedule import Target
 from weft.spec import Contraction
+
+if TYPE_CHECKING:
+    from triton.experimental.gluon.language import NVMMASharedLayout
 
 
 class Piece(NamedTuple):
@@ -80,15 +81,15 @@ def specialised_cut(contraction: Contraction, schedule: SpecialisedSchedule, tar
 
 def matrix_layout(shape: tuple[int, int], along_k: bool, size: int, rank: int = 2) -> NVMMASharedLayout:
     """How a box of so many rows and columns lies in shared memory, its contiguous side as it is in memory."""
+    from triton.experimental.gluon.language import NVMMASharedLayout
+
     rows, columns = shape
     line = (columns if along_k else rows) * size
     swizzle = next(width for width in (128, 64, 32) if line % width == 0)
     return NVMMASharedLayout(swizzle_byte_width=swizzle, element_bitwidth=8 * size, rank=rank)
 
 
-def _shares(
-    contraction: Contraction, schedule: SpecialisedSchedule, boxes: BoxesCut
-) -> tuple[tuple[Share, ...], ...]:
+def _shares(contraction: Contraction, schedule: SpecialisedSchedule, boxes: BoxesCut) -> tuple[tuple[Share, ...], ...]:
     """What each worker holds: half of the rows of every block, or all of them; and all columns, part by part."""
     tile_m, tile_n, _ = schedule.tile
     tensors = TENSORS + len(contraction.extras)
@@ -102,10 +103,7 @@ def _shares(
 
         m = side([*others_m, Cut(rows.modes, height, True, tile_m, row)], 0, tensors)
         narrow = piece_width(tile_n)
-        pieces = tuple(
-            Piece(m, across(first, narrow), row, first)
-            for first in range(column, column + width, narrow)
-        )
+        pieces = tuple(Piece(m, across(first, narrow), row, first) for first in range(column, column + width, narrow))
         return Share(m, across(column, width), row, pieces, (width // narrow).bit_length() - 1)
 
     widths = parts(tile_n)

@@ -43,11 +43,9 @@ def bring(
 
 
 @gluon.jit
-def load(
-    a, b, b_rest, x_ring, y_ring, z_ring, full, empty, first_task, CUT: gl.constexpr, FIRST_SLOT: gl.constexpr,
-    STRIDE: gl.constexpr,
-):  # fmt: skip
+def load(brought, first_task, CUT: gl.constexpr, FIRST_SLOT: gl.constexpr, STRIDE: gl.constexpr):
     """The role that fills a ring: boxes of A and B, step by step, task after task."""
+    a, b, z, x_ring, y_ring, z_ring, full, empty = brought
     BOXES: gl.constexpr = CUT.boxes
     BATCH: gl.constexpr = BOXES.batch
     M: gl.constexpr = BOXES.m
@@ -73,7 +71,7 @@ def load(
             bring(a, x_ring, at, bar, batch_block, m_block, k_block, BATCH, M, K, A_BOX)
             bring(b, y_ring, at, bar, batch_block, n_block, k_block, BATCH, FIRST, K, B_BOX)
             if TWO:
-                bring(b_rest, z_ring, at, bar, batch_block, n_block, k_block, BATCH, SECOND, K, B_BOX)
+                bring(z, z_ring, at, bar, batch_block, n_block, k_block, BATCH, SECOND, K, B_BOX)
             slot, phase = following(slot, phase, CUT.stages)
 
 
@@ -180,7 +178,7 @@ def leave_piece(
             value = EPILOGUE(value)
         for i in gl.static_range(len(D_BOX)):
             start += (box_start(batch_block, m_block, n_block, BATCH, M, N, D_BOX, i),)
-    if AT >= CUT.buffers:  # those before wait for nothing: `leave` did
+    if CUT.buffers <= AT:  # those before wait for nothing: `leave` did
         tma.store_wait(CUT.buffers - 1)
         gl.thread_barrier()
     slot = staging.index(first_slot + AT % CUT.buffers)
@@ -213,11 +211,11 @@ def leave(
 
 @gluon.jit
 def work(
-    x_ring, y_ring, z_ring, full, empty, d, staging, alpha, first_task, CUT: gl.constexpr, WORKER: gl.constexpr,
-    FIRST_SLOT: gl.constexpr, STRIDE: gl.constexpr, A_FN: gl.constexpr, EPILOGUE: gl.constexpr,
-    PRODUCT: gl.constexpr, ACCUMULATE: gl.constexpr,
+    taken, first_task, CUT: gl.constexpr, WORKER: gl.constexpr, FIRST_SLOT: gl.constexpr, STRIDE: gl.constexpr,
+    A_FN: gl.constexpr, EPILOGUE: gl.constexpr, PRODUCT: gl.constexpr, ACCUMULATE: gl.constexpr,
 ):  # fmt: skip
     """The role that multiplies and stores."""
+    x_ring, y_ring, z_ring, full, empty, d, staging, alpha = taken
     BOXES: gl.constexpr = CUT.boxes
     M: gl.constexpr = BOXES.m
     N: gl.constexpr = BOXES.n
@@ -318,9 +316,12 @@ def specialised_kernel(
     Z_LAYOUT: gl.constexpr = CUT.y_layouts[-1]
     x_ring = gl.allocate_shared_memory(PRODUCT, X_SHAPE, X_LAYOUT)
     y_ring = gl.allocate_shared_memory(PRODUCT, Y_SHAPE, Y_LAYOUT)
-    z_ring = None
     if TWO:
         z_ring = gl.allocate_shared_memory(PRODUCT, Z_SHAPE, Z_LAYOUT)
+        z = b_rest
+    else:  # not read, but a role takes no None
+        z_ring = y_ring
+        z = b
     D_SHAPE: gl.constexpr = CUT.d_shape
     D_LAYOUT: gl.constexpr = CUT.d_layout
     staging = gl.allocate_shared_memory(d.dtype, [2 * CUT.buffers, D_SHAPE[0], D_SHAPE[1]], D_LAYOUT)
@@ -330,70 +331,29 @@ def specialised_kernel(
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=3 - RINGS)
     program = gl.program_id(0)
-    STRIDE: gl.constexpr = BOXES.programs
     STAGES: gl.constexpr = CUT.stages
-    NONE: gl.constexpr = None  # a role takes no plain None
+    STRIDE: gl.constexpr = RINGS * BOXES.programs
+    brought = (a, b, z, x_ring, y_ring, z_ring, full, empty)
+    taken = (x_ring, y_ring, z_ring, full, empty, d, staging, alpha)
     if CUT.together:
         gl.warp_specialize(
             [
-                (
-                    work,
-                    (
-                        x_ring, y_ring, z_ring if TWO else NONE, full, empty, d, staging, alpha, program, CUT, 0,
-                        0, STRIDE, A_FN, EPILOGUE, PRODUCT, ACCUMULATE,
-                    ),
-                ),
-                (
-                    work,
-                    (
-                        x_ring, y_ring, z_ring if TWO else NONE, full, empty, d, staging, alpha, program, CUT, 1,
-                        0, STRIDE, A_FN, EPILOGUE, PRODUCT, ACCUMULATE,
-                    ),
-                ),
-                (
-                    load,
-                    (
-                        a, b, b_rest if TWO else NONE, x_ring, y_ring, z_ring if TWO else NONE, full, empty, program, CUT,
-                        0, STRIDE,
-                    ),
-                ),
+                (work, (taken, program, CUT, 0, 0, STRIDE, A_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
+                (work, (taken, program, CUT, 1, 0, STRIDE, A_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
+                (load, (brought, program, CUT, 0, STRIDE)),
             ],
             [WORKER_WARPS, 1],
             [WORKER_REGISTERS, LOADER_REGISTERS],
-        )  # fmt: skip
+        )
     else:
-        other = program + STRIDE
+        other = program + BOXES.programs
         gl.warp_specialize(
             [
-                (
-                    work,
-                    (
-                        x_ring, y_ring, z_ring if TWO else NONE, full, empty, d, staging, alpha, program, CUT, 0,
-                        0, 2 * STRIDE, A_FN, EPILOGUE, PRODUCT, ACCUMULATE,
-                    ),
-                ),
-                (
-                    work,
-                    (
-                        x_ring, y_ring, z_ring if TWO else NONE, full, empty, d, staging, alpha, other, CUT, 1,
-                        STAGES, 2 * STRIDE, A_FN, EPILOGUE, PRODUCT, ACCUMULATE,
-                    ),
-                ),
-                (
-                    load,
-                    (
-                        a, b, b_rest if TWO else NONE, x_ring, y_ring, z_ring if TWO else NONE, full, empty, program, CUT,
-                        0, 2 * STRIDE,
-                    ),
-                ),
-                (
-                    load,
-                    (
-                        a, b, b_rest if TWO else NONE, x_ring, y_ring, z_ring if TWO else NONE, full, empty, other, CUT,
-                        STAGES, 2 * STRIDE,
-                    ),
-                ),
+                (work, (taken, program, CUT, 0, 0, STRIDE, A_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
+                (work, (taken, other, CUT, 1, STAGES, STRIDE, A_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
+                (load, (brought, program, CUT, 0, STRIDE)),
+                (load, (brought, other, CUT, STAGES, STRIDE)),
             ],
             [WORKER_WARPS, 1, 1],
             [WORKER_REGISTERS, LOADER_REGISTERS, LOADER_REGISTERS],
-        )  # fmt: skip
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from weft.kernels.boxes_cut import Dimension
@@ -51,9 +52,7 @@ def result_groups(contraction: Contraction, a: Reading, b: Reading) -> tuple[tup
 
 def _together(group: Sequence[Mode]) -> bool:
     """Whether modes, innermost first, lie together in D."""
-    return all(
-        outer.strides[D] == inner.strides[D] * inner.extent for inner, outer in zip(group, group[1:], strict=False)
-    )
+    return all(outer.strides[D] == inner.strides[D] * inner.extent for inner, outer in pairwise(group))
 
 
 def results(contraction: Contraction, schedule: BoxesSchedule, rows: int, blocks: int) -> Results:
