@@ -25,7 +25,6 @@ from weft.kernels.specialised_cut import matrix_layout, specialised_cut
 from weft.kernels.specialised_results import piece_rows, results
 from weft.kernels.specialised_schedule import NAME, SpecialisedSchedule, candidates
 from weft.plan.schedule import Candidates, Launch, Scalar, Target
-from weft.plan.target import interpreting
 from weft.spec import Contraction, Layout
 from weft.spec.arithmetic import dtype_name
 
@@ -64,8 +63,6 @@ def supports(contraction: Contraction, target: Target) -> str | None:
         return reason
     if target.kind != "cuda" or target.capability != 90:
         return "only devices of compute capability 9.0 have these matrix instructions"
-    if interpreting():
-        return "Triton's interpreter does not run Gluon"
     if not triton.__version__.startswith(GLUON):
         return f"Gluon changes from version to version: this is for Triton {GLUON}x, here is {triton.__version__}"
     product = contraction.arithmetic.product
