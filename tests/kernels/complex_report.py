@@ -53,6 +53,7 @@ def main() -> None:
             results[f"{name} {architecture} {kind}"] = instructions(text)
     results |= dict(direct())
     results |= dict(beside())
+    results |= dict(fused())
     json.dump(results, sys.stdout)
 
 
@@ -74,6 +75,24 @@ def direct() -> Iterator[tuple[str, object]]:
             built = compiled(complex_direct.build(described, best, target).kernels[0], architecture)
             text = built.asm["amdgcn" if architecture.startswith("gfx") else "ptx"]
             yield f"direct {name} {architecture}", instructions(text)
+
+
+def fused() -> Iterator[tuple[str, object]]:
+    """Products where operands lie whose epilogue takes an operand as large as D and yields two results."""
+    extents = {"p": 2, "q": 2, "a": 2, "b": 2, "x": 64, "y": 64, "z": 256}
+    for name, dtype in (("complex64", torch.complex64), ("complex128", torch.complex128)):
+        request = hypothetical(
+            "pqab,xaybz->xpyqz", extents, dtype=dtype, target="sm_90", operands={"full": ("xpyqz", dtype)},
+            epilogue=lambda x, full: (x * full, torch.abs(x)),
+        )  # fmt: skip
+        described = request.contraction(None, Layout.contiguous((64, 2, 64, 2, 256), dtype))
+        for architecture in ("sm_90", "gfx942"):
+            target = TARGETS[architecture]
+            ranked = complex_direct.schedules(described, target).schedules
+            best = min(ranked, key=lambda schedule: complex_direct.predict(described, schedule, target))
+            built = compiled(complex_direct.build(described, best, target).kernels[0], architecture)
+            text = built.asm["amdgcn" if architecture.startswith("gfx") else "ptx"]
+            yield f"fused {name} {architecture}", instructions(text)
 
 
 def beside() -> Iterator[tuple[str, object]]:

@@ -53,6 +53,10 @@ def test_operands_of_functions(name: str, report: dict[str, dict[str, int]]) -> 
         assert not report[f"beside {name} sm_90 {kind}"]["local"]
     finished = report[f"beside {name} sm_90 D"]
     assert finished["st.global"] == finished["st.global.16"] > 0
+    fused = report[f"fused {name} sm_90"]
+    assert f"fused {name} gfx942" in report
+    assert fused["st.global"] == fused["st.global.16"] > 0
+    assert not fused["local"]
     staged = report[f"beside {name} sm_90 A across"]
     assert staged["st.global"] == staged["st.global.16"] > 0
     assert staged["ld.global.16"] > 0

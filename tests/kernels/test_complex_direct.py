@@ -12,6 +12,7 @@ from support import Backend, integers
 from weft import reference
 from weft.hypothetical import TARGETS, choice_for, hypothetical
 from weft.kernels import complex_direct
+from weft.plan.plan import _in_order
 from weft.testing import assert_close, expectation, poisoned, random_operand
 
 SINGLE, DOUBLE = torch.complex64, torch.complex128
@@ -59,6 +60,67 @@ def test_every_kind_of_tile_gives_the_same_whole_numbers(case: tuple[Any, ...], 
         launch(a, b, c, guarded.tensor, complex(alpha), complex(beta))
         guarded.check_guards()
         assert torch.equal(guarded.tensor.to(DOUBLE), expected), str(schedule)
+
+
+def several(x: torch.Tensor, bias: torch.Tensor, i: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return x * bias + i, x.real, x.imag > 0, bias - x, i
+
+
+# hooks, operands as (modes, shape, dtype), coordinates
+FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    "several results": ({"epilogue": several}, {"bias": ("n", (6,), SINGLE)}, {"i": "m"}),
+    "of C and D": (
+        {"c_fn": lambda x, full, half: x * full + half, "epilogue": lambda x, scalar: (x * scalar).imag},
+        {"full": ("bmn", (2, 4, 6), DOUBLE), "half": ("mn", (4, 1), torch.float16), "scalar": ("", (), DOUBLE)}, {},
+    ),
+    "modulus of C": ({"c_fn": lambda x: (x * x.conj()).real}, {}, {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [SINGLE, DOUBLE], ids=str)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_of_c_and_d(name: str, dtype: torch.dtype) -> None:
+    """Blocks of D are finished where they are made, operands, coordinates and further results included."""
+    hooks, described, indices = FUNCTIONS[name]
+    a, b, c = (
+        integers(shape, Backend("triton", "cpu"), at, dtype)
+        for at, shape in enumerate(((2, 4, 5), (2, 5, 6), (2, 4, 6)))
+    )
+    tensors = {key: random_operand(shape, kind, 5, integers=True) for key, (_, shape, kind) in described.items()}
+    options = {**hooks, "indices": indices, "operands": {key: (described[key][0], x) for key, x in tensors.items()}}
+    found = reference.contract("bmk,bkn->bmn", a.conj(), b, c=c, alpha=1j, beta=2 - 1j, **options)
+    plan = weft.plan("bmk,bkn->bmn", a.conj(), b, backend="triton", **options)
+    results = [poisoned((2, 4, 6), kind, layout="permuted") for kind in plan.dtypes]
+    layouts = [weft.spec.Layout.of(result.tensor) for result in results]
+    contraction = plan._request.contraction(weft.spec.Layout.of(c), layouts[0], tuple(layouts[1:]))
+    target = plan._request.target
+    assert complex_direct.supports(contraction, target) is None
+    extras = _in_order(contraction.extras, tensors, [result.tensor for result in results[1:]])
+    kinds = {}
+    for schedule in complex_direct.schedules(contraction, target).schedules:
+        m, n, k = schedule.tiles.tile
+        kinds.setdefault((m > n, k > 1), schedule)
+    for schedule in kinds.values():
+        for result in results:
+            result.tensor.fill_(1)
+        launch = complex_direct.build(contraction, schedule, target)
+        launch(a, b, c, results[0].tensor, 1j, 2 - 1j, extras)
+        for result, wanted in zip(results, found if isinstance(found, tuple) else (found,), strict=True):
+            result.check_guards()
+            assert torch.equal(result.tensor.to(wanted.dtype), wanted), str(schedule)
+
+
+def test_a_small_gate_with_an_epilogue_stays_where_it_lies() -> None:
+    extents = {"p": 2, "q": 2, "a": 2, "b": 2, "x": 64, "y": 64, "z": 256}
+    request = hypothetical(
+        "pqab,xaybz->xpyqz", extents, dtype=SINGLE, target="sm_90", epilogue=lambda x, phase: x * phase,
+        operands={"phase": ("xpyqz", SINGLE)},
+    )  # fmt: skip
+    _, choice = choice_for(request)
+    assert choice is not None
+    assert choice.best.schedule.family == "direct"
+    plain = hypothetical("pqab,xaybz->xpyqz", extents, dtype=SINGLE, target="sm_90")
+    assert choice.best.seconds > 1.3 * choice_for(plain)[1].best.seconds  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("precision", ["ieee", "tf32"])

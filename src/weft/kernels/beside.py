@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -9,7 +10,7 @@ import torch
 
 from weft.kernels.geometry import TENSORS
 from weft.kernels.pairs_elements import KINDS, kind_of
-from weft.spec import Contraction
+from weft.spec import Contraction, Mode
 from weft.spec.contraction import Extra
 
 
@@ -42,6 +43,15 @@ def beside(contraction: Contraction) -> Beside:
     )
     every = entries(contraction.extras)
     return Beside(*(tuple(every[at] for at in each) for each in arguments))
+
+
+def beside_bytes(extras: Sequence[Extra], modes: Sequence[Mode]) -> int:
+    """Bytes of all that is read beside operands and written beside D, each element once."""
+    return sum(
+        extra.dtype.itemsize * math.prod(mode.extent for mode in modes if mode.strides.extra[at])
+        for at, extra in enumerate(extras)
+        if extra.layout is not None
+    )
 
 
 def entries(extras: Sequence[Extra]) -> list[Entry]:

@@ -1,5 +1,7 @@
 """The direct family of complex numbers: operands gathered where they lie, nothing written but D.
 
+C's function and the epilogue are applied to D's blocks, with what they take beside the value.
+
 It is for products that memory bounds: a small operand meets a large one, or k is short. Then what counts is that each
 operand is read once and D written once; larger products go faster as real ones, see `complex_pairs`. Tiles are those
 of the family `matrix`, over elements of 8 or 16 bytes.
@@ -13,16 +15,16 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from weft.kernels.beside import beside, beside_bytes
 from weft.kernels.cost import Work, busy_seconds, compulsory_bytes, matrix_rate, tile_access
-from weft.kernels.geometry import A, B, C, Cut, D, cuts_text
+from weft.kernels.geometry import TENSORS, A, B, C, Cut, D, cuts_text
 from weft.kernels.launch import MOST_PROGRAMS, TRITON_TYPES, wide
 from weft.kernels.matrix import MatrixCut, MatrixSchedule, TileShape, _cuts, _depth_cuts, matrix_cut
-from weft.kernels.pairs import ComplexKernelLaunch
-from weft.kernels.pairs_elements import as_elements, kind_of, seen_as
+from weft.kernels.pairs import ComplexKernelLaunch, function_reason, parts_of, yields_complex
+from weft.kernels.pairs_elements import as_elements, kind_of, real, seen_as
 from weft.plan.complex_views import real_arithmetic
-from weft.plan.schedule import Candidates, Launch, Scalar, Target
+from weft.plan.schedule import Candidates, ExtendedLaunch, Extras, Launch, Scalar, Target
 from weft.spec import Contraction, Role, Strides
-from weft.spec.arithmetic import REAL_OF, dtype_name
 
 NAME = "direct"
 
@@ -81,19 +83,16 @@ class DirectSchedule:
 
 def supports(contraction: Contraction, target: Target) -> str | None:
     arithmetic = contraction.arithmetic
-    tensors = (contraction.a, contraction.b, contraction.d)
-    if not arithmetic.product.is_complex or not all(layout.dtype.is_complex for layout in tensors):
-        return "it is for complex operands and a complex result"
-    if contraction.extras or contraction.algebra is not None:
-        return "it takes neither operands of functions nor an algebra"
-    if any((contraction.a_fn, contraction.b_fn, contraction.c_fn, contraction.epilogue)):
-        return "functions of complex values are applied by the family complex"
-    for dtype in (*(layout.dtype for layout in tensors), arithmetic.product, arithmetic.accumulate):
-        if REAL_OF[dtype] not in (torch.float32, torch.float64):
-            return f"{dtype_name(dtype)} has no matrix instruction here"
+    if not arithmetic.product.is_complex or not contraction.a.dtype.is_complex or not contraction.b.dtype.is_complex:
+        return "it is for two complex operands"
+    if contraction.algebra is not None:
+        return f"it does not compute in the algebra {contraction.algebra.name}"
+    if contraction.a_fn is not None or contraction.b_fn is not None:
+        return "functions of complex operands are applied by the family complex"
     if 0 in (mode.extent for mode in contraction.modes):
         return "a mode is empty"
-    return None
+    layouts = (contraction.c, contraction.d, *(extra.layout for extra in contraction.extras))
+    return function_reason((contraction.c_fn, contraction.epilogue), layouts, target)
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:
@@ -117,7 +116,7 @@ def predict(contraction: Contraction, schedule: DirectSchedule, target: Target) 
     cut = direct_cut(contraction, schedule, target)
     tile_m, tile_n, tile_k = schedule.tiles.tile
     steps, matrix = cut.k.blocks, tile_k > 1
-    element = REAL_OF[contraction.arithmetic.accumulate].itemsize * 2
+    element = real(contraction.arithmetic.accumulate).itemsize * 2
     work = Work(
         accesses=(
             tile_access(contraction.a, A, cut.blocks * steps, (*cut.m.axes, *cut.k_of_a.axes)),
@@ -132,16 +131,16 @@ def predict(contraction: Contraction, schedule: DirectSchedule, target: Target) 
         stage_bytes=element * schedule.tiles.stages * (tile_m + tile_n) * tile_k if matrix else 0,
         matrix=matrix,
     )
-    real = replace(contraction, arithmetic=real_arithmetic(contraction.arithmetic))
-    rate = RATE.get((real.arithmetic.accumulate, real.arithmetic.precision))
+    of_parts = replace(contraction, arithmetic=real_arithmetic(contraction.arithmetic))
+    rate = RATE.get((of_parts.arithmetic.accumulate, of_parts.arithmetic.precision))
     if matrix and rate is not None:
-        work = replace(work, function_seconds=work.flops / rate - work.flops / matrix_rate(real, work, target))
-    seconds = busy_seconds(real, target, work)
-    least = compulsory_bytes(contraction) / MEMORY_RATE
+        work = replace(work, function_seconds=work.flops / rate - work.flops / matrix_rate(of_parts, work, target))
+    seconds = busy_seconds(of_parts, target, work)
+    least = (compulsory_bytes(contraction) + beside_bytes(contraction.extras, contraction.modes)) / MEMORY_RATE
     return LAUNCH + (seconds**OVERLAP + least**OVERLAP) ** (1 / OVERLAP)
 
 
-def build(contraction: Contraction, schedule: DirectSchedule, target: Target) -> Launch:
+def build(contraction: Contraction, schedule: DirectSchedule, target: Target) -> Launch | ExtendedLaunch:
     if any(schedule.jumps):
         from weft.kernels.pairs_product import build_product
 
@@ -156,36 +155,49 @@ def build(contraction: Contraction, schedule: DirectSchedule, target: Target) ->
         "KINDS": tuple(kind_of(layout) for layout in layouts),
         "CONJUGATE": (contraction.conjugate_a, contraction.conjugate_b),
         "PRODUCT": TRITON_TYPES[arithmetic.accumulate],
-        "RESULT": TRITON_TYPES[REAL_OF[contraction.d.dtype]],
+        "RESULT": TRITON_TYPES[real(contraction.d.dtype)],
         "PRECISION": arithmetic.precision,
         "UNROLLED": schedule.tiles.tile[2] == 1 and cut.k.blocks <= UNROLLED,
+        "C_FN": contraction.c_fn and contraction.c_fn.parts.jit,
+        "C_COMPLEX": yields_complex(contraction.c_fn),
+        "EPILOGUE": contraction.epilogue and contraction.epilogue.parts.jit,
+        "PARTS": parts_of(contraction.epilogue),
+        "BESIDE": beside(contraction),
     }
+    pointers = [as_elements(extra.layout) for extra in contraction.extras if extra.layout is not None]
     launch = ComplexKernelLaunch(
         complex_direct_kernel, [layout and as_elements(layout) for layout in layouts],
-        constants, True, target, cut.blocks, schedule.tiles.warps, schedule.tiles.stages,
+        constants, True, target, cut.blocks, schedule.tiles.warps, schedule.tiles.stages, pointers,
     )  # fmt: skip
-    return DirectLaunch(launch, constants["KINDS"])
+    return DirectLaunch(launch, constants["KINDS"], [kind_of(extra.layout) for extra in contraction.extras])
 
 
 class DirectLaunch:
-    """A built product: call it with complex tensors and factors."""
+    """A built product: call it with complex tensors, factors, and extras where the contraction has some."""
 
-    def __init__(self, launch: ComplexKernelLaunch, kinds: Sequence[str]) -> None:
+    def __init__(self, launch: ComplexKernelLaunch, kinds: Sequence[str], beside: Sequence[str]) -> None:
         self.kernels = (launch,)
         self._kinds = kinds
+        self._beside = beside
 
-    def __call__(self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar) -> None:
+    def __call__(
+        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, extras: Extras = ()
+    ) -> None:
         tensors = [
             None if tensor is None else seen_as(tensor, kind)
             for tensor, kind in zip((a, b, c, d), self._kinds, strict=True)
         ]
-        self.kernels[0](*tensors, alpha, beta)
+        pointers = tuple(
+            seen_as(tensor, kind) for tensor, kind in zip(extras, self._beside, strict=True) if tensor is not None
+        )
+        self.kernels[0](*tensors, alpha, beta, pointers)
 
 
 def direct_cut(contraction: Contraction, schedule: DirectSchedule, target: Target) -> MatrixCut:
     """The cut of the tiles; offsets have room for both parts of an element."""
     doubled = [replace(mode, strides=Strides(*(2 * stride for stride in mode.strides))) for mode in contraction.modes]
-    return matrix_cut(contraction, schedule.tiles, target)._replace(wide=wide(doubled), turned=(False, False))
+    far = wide(doubled, TENSORS + len(contraction.extras))
+    return matrix_cut(contraction, schedule.tiles, target)._replace(wide=far, turned=(False, False))
 
 
 def _shapes(contraction: Contraction) -> Iterator[TileShape]:

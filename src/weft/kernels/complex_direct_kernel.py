@@ -11,7 +11,7 @@ import triton.language as tl
 
 from weft.kernels.device import ANY, scalar
 from weft.kernels.matrix_kernel import a_mask, a_offsets, b_mask, b_offsets, block_mask, block_offsets, locate
-from weft.kernels.pairs_kernel import read_pair, store_pair, times
+from weft.kernels.pairs_kernel import applied, beside_parts, ended, read_pair, store_pair, times
 
 
 @triton.jit
@@ -53,10 +53,11 @@ def added(
 
 @triton.jit
 def finish_pair(
-    re, im, c, d, alpha, alpha_im, beta, beta_im, place, CUT: tl.constexpr, KINDS: tl.constexpr,
+    re, im, c, d, pointers, alpha, alpha_im, beta, beta_im, place, CUT: tl.constexpr, KINDS: tl.constexpr,
+    C_FN: tl.constexpr, C_COMPLEX: tl.constexpr, EPILOGUE: tl.constexpr, PARTS: tl.constexpr, BESIDE: tl.constexpr,
     PRODUCT: tl.constexpr, RESULT: tl.constexpr,
 ):  # fmt: skip
-    """Scale a block of D, add C and store, every axis of the block as a dimension of its own."""
+    """Scale a block of D, add C, apply the epilogue and store, every axis of the block as a dimension of its own."""
     STORED: tl.constexpr = CUT.stored
     RANK: tl.constexpr = len(CUT.stored)
     KIND_OF_C: tl.constexpr = KINDS[2]
@@ -70,9 +71,17 @@ def finish_pair(
         c_re, c_im = read_pair(c, offsets_c, mask, KIND_OF_C, RANK)
         c_re = c_re.to(PRODUCT)
         c_im = c_im.to(PRODUCT)
+        if C_FN is not None:
+            BESIDE_C: tl.constexpr = BESIDE.c
+            beside_c = beside_parts(pointers, place, BESIDE_C, CUT, RANK, block_offsets, block_mask)
+            c_re, c_im = applied(C_FN, C_COMPLEX, False, c_re, c_im, beside_c)
+            c_re = c_re.to(PRODUCT)
+            c_im = c_im.to(PRODUCT)
         c_re, c_im = times(c_re, c_im, scalar(beta, PRODUCT), scalar(beta_im, PRODUCT))
         re += c_re
         im += c_im
+    if EPILOGUE is not None:
+        re, im = ended(re, im, pointers, place, EPILOGUE, False, PARTS, BESIDE, CUT, STORED, block_offsets, block_mask)
     offsets_d = tl.broadcast_to(block_offsets(place, CUT, 3), STORED)
     store_pair(d, re, im, offsets_d, mask, RESULT, KIND_OF_D, RANK)
 
@@ -87,6 +96,7 @@ def complex_direct_kernel(
     alpha_im: tl.int64,
     beta: tl.int64,
     beta_im: tl.int64,
+    pointers,  # of operands of functions and of further results; None where there are none
     CUT: tl.constexpr,  # matrix.MatrixCut
     KINDS: tl.constexpr,  # how A, B, C and D are accessed, see `pairs`
     CONJUGATE: tl.constexpr,  # A, B
@@ -94,6 +104,11 @@ def complex_direct_kernel(
     RESULT: tl.constexpr,  # and of D
     PRECISION: tl.constexpr,
     UNROLLED: tl.constexpr,  # the loop over k, so that all its loads may go ahead
+    C_FN: tl.constexpr,
+    C_COMPLEX: tl.constexpr,  # whether that yields complex values
+    EPILOGUE: tl.constexpr,
+    PARTS: tl.constexpr,  # of its results, see `pairs.parts_of`
+    BESIDE: tl.constexpr,  # beside.Beside
 ):
     TILE: tl.constexpr = (CUT.m.tile, CUT.n.tile)
     STEPS: tl.constexpr = CUT.k.blocks
@@ -116,5 +131,8 @@ def complex_direct_kernel(
             k_block = step.to(tl.int64) if CUT.wide_index else step
             re, im = added(re, im, a, b, place, k_block, CUT, KINDS, CONJUGATE, PRODUCT, PRECISION)
 
-    # (3) Scale, add C and store.
-    finish_pair(re, im, c, d, alpha, alpha_im, beta, beta_im, place, CUT, KINDS, PRODUCT, RESULT)
+    # (3) Scale, add C, apply the epilogue and store.
+    finish_pair(
+        re, im, c, d, pointers, alpha, alpha_im, beta, beta_im, place, CUT, KINDS, C_FN, C_COMPLEX, EPILOGUE, PARTS,
+        BESIDE, PRODUCT, RESULT,
+    )  # fmt: skip

@@ -12,6 +12,7 @@ Blocks are cut as those of `permute`, over elements of 8 or 16 bytes.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
@@ -20,14 +21,14 @@ from torch import Tensor
 
 from weft.errors import FunctionError, UnsupportedError
 from weft.fn import Pointwise
-from weft.kernels.beside import Beside, entries
+from weft.kernels.beside import Beside, beside_bytes, entries
 from weft.kernels.geometry import TENSORS, Side
 from weft.kernels.launch import MOST_PROGRAMS, TRITON_TYPES, KernelLaunch, _stand_in, type_reason, wide, wide_index
 from weft.kernels.pairs_elements import as_elements, kind_of, real, seen_as
 from weft.kernels.permute import PermuteSchedule, block_seconds, blocks, programs, turn_of
 from weft.kernels.permute_cost import COPY_RATE
 from weft.plan.schedule import Candidates, Extras, Scalar, Target
-from weft.spec import Strides
+from weft.spec import Layout, Strides
 from weft.spec.contraction import Extra
 from weft.spec.permutation import Permutation
 
@@ -130,12 +131,19 @@ def build(permutation: Permutation, schedule: PermuteSchedule, target: Target) -
 def reason_against(task: Task, target: Target) -> str | None:
     """Why the kernel cannot do a task, in one sentence."""
     permutation = task.permutation
-    for function in (permutation.fn, task.c_fn, task.epilogue):
+    layouts = (permutation.x, permutation.c, permutation.d, *(extra.layout for extra in task.beside.extras))
+    return function_reason((permutation.fn, task.c_fn, task.epilogue), layouts, target)
+
+
+def function_reason(
+    functions: Sequence[Pointwise | None], layouts: Sequence[Layout | None], target: Target
+) -> str | None:
+    """Why a kernel cannot apply functions to pairs, or take elements of tensors."""
+    for function in functions:
         try:
             _ = function and function.parts.source
         except (UnsupportedError, FunctionError) as error:
             return str(error)
-    layouts = (permutation.x, permutation.c, permutation.d, *(extra.layout for extra in task.beside.extras))
     return next(filter(None, (type_reason(layout.dtype, target) for layout in layouts if layout is not None)), None)
 
 
@@ -151,15 +159,9 @@ def seconds(task: Task, schedule: PermuteSchedule, target: Target) -> float:
     and three times each where it is in thirds. What stands beside is read or written once, at the rate of a copy."""
     read = 3 if task.thirds else 2 if task.fold else 1
     written = {"plain": 1, "thirds": 3}.get(task.form, 2)
-    return block_seconds(task.permutation, schedule, target, read, written) + _beside_bytes(task) / COPY_RATE
-
-
-def _beside_bytes(task: Task) -> int:
-    return sum(
-        extra.layout.dtype.itemsize
-        * math.prod(mode.extent for mode in task.permutation.modes if mode.strides.extra[at])
-        for at, extra in enumerate(task.beside.extras)
-        if extra.layout is not None
+    return (
+        block_seconds(task.permutation, schedule, target, read, written)
+        + beside_bytes(task.beside.extras, task.permutation.modes) / COPY_RATE
     )
 
 
@@ -263,9 +265,9 @@ def pairs_cut(task: Task, schedule: PermuteSchedule) -> PairsCut:
         negate=task.negate,
         conjugate=permutation.conjugate,
         of_reals=tuple(each is not None and not each.dtypes[0].is_complex for each in functions),  # type: ignore[arg-type]
-        fn_complex=_yields_complex(permutation.fn),
-        c_fn_complex=_yields_complex(task.c_fn),
-        parts=_parts_of(task.epilogue),
+        fn_complex=yields_complex(permutation.fn),
+        c_fn_complex=yields_complex(task.c_fn),
+        parts=parts_of(task.epilogue),
         wide=(wider[0] or far_x, *wider[1:3], wider[3] or far_d, *wider[4:]),
         wide_index=wide_index(schedule.cuts),
     )
@@ -281,11 +283,11 @@ def _legal(task: Task) -> list[PermuteSchedule]:
     return list(found)
 
 
-def _yields_complex(function: Pointwise | None) -> bool:
+def yields_complex(function: Pointwise | None) -> bool:
     return function is not None and isinstance(function.result, torch.dtype) and function.result.is_complex
 
 
-def _parts_of(function: Pointwise | None) -> tuple[tuple[int, int], ...]:
+def parts_of(function: Pointwise | None) -> tuple[tuple[int, int], ...]:
     """Where the parts of each result stand among all that the function of parts yields."""
     if function is None:
         return ()

@@ -106,26 +106,31 @@ def applied(FN: tl.constexpr, COMPLEX: tl.constexpr, OF_REALS: tl.constexpr, re,
 
 @triton.jit
 def beside_parts(
-    pointers, block, ENTRIES: tl.constexpr, R: tl.constexpr, RANK: tl.constexpr, WIDE: tl.constexpr
+    pointers, place, ENTRIES: tl.constexpr, CUT: tl.constexpr, RANK: tl.constexpr, OFFSETS: tl.constexpr,
+    MASK: tl.constexpr,
 ):  # fmt: skip
     """What a function takes beside the value (`beside.Entry`), each 1 long along the axes it does not move along: one
-    value for what is real, two for what is complex, as in the function's parameters."""
+    value for what is real, two for what is complex, as in the function's parameters.
+
+    `OFFSETS(place, CUT, TENSOR)` and `MASK(place, CUT, TENSOR)` say where a tensor's elements of this tile lie.
+    """
     values = ()
     for i in tl.static_range(len(ENTRIES)):
-        values += one_beside(pointers, block, ENTRIES, i, R, RANK, WIDE)
+        values += one_beside(pointers, place, ENTRIES, i, CUT, RANK, OFFSETS, MASK)
     return values
 
 
 @triton.jit
 def one_beside(
-    pointers, block, ENTRIES: tl.constexpr, I: tl.constexpr, R: tl.constexpr, RANK: tl.constexpr, WIDE: tl.constexpr
+    pointers, place, ENTRIES: tl.constexpr, I: tl.constexpr, CUT: tl.constexpr, RANK: tl.constexpr,
+    OFFSETS: tl.constexpr, MASK: tl.constexpr,
 ):  # fmt: skip
     """One of them."""
     TENSOR: tl.constexpr = ENTRIES[I][0]  # fields by number: a tuple on its way through calls loses their names
     POINTER: tl.constexpr = ENTRIES[I][1]
     KIND: tl.constexpr = ENTRIES[I][3]
-    offsets = spread_offsets(block, R, TENSOR, RANK, WIDE[TENSOR])
-    mask = spread_mask(block, R, TENSOR, RANK)
+    offsets = OFFSETS(place, CUT, TENSOR)
+    mask = MASK(place, CUT, TENSOR)
     if POINTER < 0:
         return (tl.cast(offsets, tl.int64 if ENTRIES[I][2] else tl.int32),)
     elif KIND == REALS:
@@ -140,6 +145,24 @@ def one_beside(
 
 
 @triton.jit
+def ended(
+    re, im, pointers, place, EPILOGUE: tl.constexpr, OF_REALS: tl.constexpr, PARTS: tl.constexpr, BESIDE: tl.constexpr,
+    CUT: tl.constexpr, TILE: tl.constexpr, OFFSETS: tl.constexpr, MASK: tl.constexpr,
+):  # fmt: skip
+    """The epilogue's first result; the others are stored."""
+    ENTRIES: tl.constexpr = BESIDE.epilogue
+    OUTPUTS: tl.constexpr = BESIDE.outputs
+    beside = beside_parts(pointers, place, ENTRIES, CUT, len(TILE), OFFSETS, MASK)
+    if len(OUTPUTS) == 0:
+        return applied(EPILOGUE, PARTS[0][1] > 0, OF_REALS, re, im, beside)
+    else:
+        values = called(EPILOGUE, OF_REALS, re, im, beside)
+        for i in tl.static_range(len(OUTPUTS)):
+            store_other(pointers, values, place, OUTPUTS, PARTS, i, CUT, TILE, OFFSETS, MASK)
+        return parts_at(values, PARTS, 0)
+
+
+@triton.jit
 def parts_at(values, PARTS: tl.constexpr, I: tl.constexpr):
     """Both parts of one of several results; the second is 0 where it has none."""
     re = values[PARTS[I][0]]
@@ -150,23 +173,11 @@ def parts_at(values, PARTS: tl.constexpr, I: tl.constexpr):
 
 
 @triton.jit
-def store_others(
-    pointers, values, block, OUTPUTS: tl.constexpr, PARTS: tl.constexpr, R: tl.constexpr, TILE: tl.constexpr,
-    WIDE: tl.constexpr,
-):  # fmt: skip
-    """Store the results after the first, each through a pointer of its own."""
-    RANK: tl.constexpr = len(TILE)
-    mask = tl.broadcast_to(spread_mask(block, R, ANY, RANK), TILE)
-    for i in tl.static_range(len(OUTPUTS)):
-        store_other(pointers, values, block, OUTPUTS, PARTS, i, mask, R, TILE, WIDE)
-
-
-@triton.jit
 def store_other(
-    pointers, values, block, OUTPUTS: tl.constexpr, PARTS: tl.constexpr, I: tl.constexpr, mask, R: tl.constexpr,
-    TILE: tl.constexpr, WIDE: tl.constexpr,
+    pointers, values, place, OUTPUTS: tl.constexpr, PARTS: tl.constexpr, I: tl.constexpr, CUT: tl.constexpr,
+    TILE: tl.constexpr, OFFSETS: tl.constexpr, MASK: tl.constexpr,
 ):  # fmt: skip
-    """One of them."""
+    """Store a result after the first through a pointer of its own."""
     RANK: tl.constexpr = len(TILE)
     TENSOR: tl.constexpr = OUTPUTS[I][0]
     KIND: tl.constexpr = OUTPUTS[I][3]
@@ -174,13 +185,28 @@ def store_other(
     re, im = parts_at(values, PARTS, I + 1)
     re = tl.broadcast_to(re, TILE)
     im = tl.broadcast_to(im, TILE)
-    offsets = tl.broadcast_to(spread_offsets(block, R, TENSOR, RANK, WIDE[TENSOR]), TILE)
+    offsets = tl.broadcast_to(OFFSETS(place, CUT, TENSOR), TILE)
+    mask = tl.broadcast_to(MASK(place, CUT, ANY), TILE)
     if KIND == REALS:
         store_pair(d, re, im, offsets, mask, d.dtype.element_ty, "reals", RANK)
     elif KIND == WORDS:
         store_pair(d, re, im, offsets, mask, tl.float32, "words", RANK)
     else:
         store_pair(d, re, im, offsets, mask, d.dtype.element_ty, "pairs", RANK)
+
+
+@triton.jit
+def block_offsets(block, CUT: tl.constexpr, TENSOR: tl.constexpr):
+    """Offsets in a tensor of a block as D has it."""
+    R: tl.constexpr = CUT.r
+    return spread_offsets(block, R, TENSOR, len(CUT.tile), CUT.wide[TENSOR])
+
+
+@triton.jit
+def block_mask(block, CUT: tl.constexpr, TENSOR: tl.constexpr):
+    """Which of them exist."""
+    R: tl.constexpr = CUT.r
+    return spread_mask(block, R, TENSOR, len(CUT.tile))
 
 
 @triton.jit(do_not_specialize=["alpha", "alpha_im", "beta", "beta_im"])
@@ -241,12 +267,9 @@ def pairs_kernel(
     # (2) Apply the function, the scaling, what is added, and the epilogue.
     BESIDE_X: tl.constexpr = BESIDE.a
     BESIDE_C: tl.constexpr = BESIDE.c
-    BESIDE_D: tl.constexpr = BESIDE.epilogue
-    OUTPUTS: tl.constexpr = BESIDE.outputs
-    WIDE: tl.constexpr = CUT.wide
     PARTS: tl.constexpr = CUT.parts
     if FN is not None:
-        beside = beside_parts(pointers, block, BESIDE_X, R, RANK, WIDE)
+        beside = beside_parts(pointers, block, BESIDE_X, CUT, RANK, block_offsets, block_mask)
         re, im = applied(FN, CUT.fn_complex, CUT.of_reals[0], re, im, beside)
     if SCALE is not None:
         re, im = times(re.to(SCALE), im.to(SCALE), scalar(alpha, SCALE), scalar(alpha_im, SCALE))
@@ -255,19 +278,15 @@ def pairs_kernel(
             c_re = c_re.to(SCALE)
             c_im = c_im.to(SCALE)
             if C_FN is not None:
-                beside_c = beside_parts(pointers, block, BESIDE_C, R, RANK, WIDE)
+                beside_c = beside_parts(pointers, block, BESIDE_C, CUT, RANK, block_offsets, block_mask)
                 c_re, c_im = applied(C_FN, CUT.c_fn_complex, CUT.of_reals[1], c_re, c_im, beside_c)
             c_re, c_im = times(c_re.to(SCALE), c_im.to(SCALE), scalar(beta, SCALE), scalar(beta_im, SCALE))
             re += c_re
             im += c_im
     if EPILOGUE is not None:
-        beside_d = beside_parts(pointers, block, BESIDE_D, R, RANK, WIDE)
-        if len(OUTPUTS) == 0:
-            re, im = applied(EPILOGUE, PARTS[0][1] > 0, CUT.of_reals[2], re, im, beside_d)
-        else:
-            values = called(EPILOGUE, CUT.of_reals[2], re, im, beside_d)
-            store_others(pointers, values, block, OUTPUTS, PARTS, R, TILE, WIDE)
-            re, im = parts_at(values, PARTS, 0)
+        re, im = ended(
+            re, im, pointers, block, EPILOGUE, CUT.of_reals[2], PARTS, BESIDE, CUT, TILE, block_offsets, block_mask
+        )
 
     # (3) Write it in D's order: once, as two or three real numbers, or as the two rows of the matrix that multiplies a
     # pair (re, im) by it.

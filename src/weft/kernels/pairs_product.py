@@ -72,7 +72,7 @@ def build_product(contraction: Contraction, schedule: DirectSchedule, target: Ta
         pairs_product_kernel, [layout and as_elements(layout) for layout in layouts], constants, True, target,
         cut.blocks, schedule.tiles.warps, schedule.tiles.stages,
     )  # fmt: skip
-    return DirectLaunch(launch, kinds)
+    return DirectLaunch(launch, kinds, ())
 
 
 def _tilings(contraction: Contraction) -> Iterator[MatrixSchedule]:

@@ -71,4 +71,7 @@ def pairs_product_kernel(
         re = tl.dot(-x_im, y_im, re, input_precision=PRECISION, out_dtype=PRODUCT)
 
     # (3) Scale, add C and store.
-    finish_pair(re, im, c, d, alpha, alpha_im, beta, beta_im, place, CUT, KINDS, PRODUCT, RESULT)
+    finish_pair(
+        re, im, c, d, None, alpha, alpha_im, beta, beta_im, place, CUT, KINDS, None, False, None, None, None, PRODUCT,
+        RESULT,
+    )  # fmt: skip
