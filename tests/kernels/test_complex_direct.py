@@ -123,6 +123,25 @@ def test_a_small_gate_with_an_epilogue_stays_where_it_lies() -> None:
     assert choice.best.seconds > 1.3 * choice_for(plain)[1].best.seconds  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("dtype", [SINGLE, DOUBLE], ids=str)
+def test_a_gate_with_functions(dtype: torch.dtype, triton_backend: Backend) -> None:
+    """As large as memory bounds it on a device, where blocks are finished as they are made."""
+    shape = (3, 2, 4, 2, 5) if triton_backend.interpreted else (64, 2, 32, 2, 256)
+    gate, state = integers((2, 2, 2, 2), triton_backend, 1, dtype), integers(shape, triton_backend, 2, dtype)
+    phase, row = integers(shape, triton_backend, 3, dtype), integers(shape[-1:], triton_backend, 4)
+    plan = weft.plan(
+        "pqab,xaybz->xpyqz", gate, state, backend=triton_backend.name, indices={"y": "y"},
+        epilogue=lambda x, phase, row, y: (x * phase + y, (x * row).imag),
+        operands={"phase": ("xpyqz", phase), "row": ("z", row)},
+    )  # fmt: skip
+    assert triton_backend.interpreted or plan.schedule.family == "direct"
+    found = plan(gate, state, operands={"phase": phase, "row": row})
+    x = torch.einsum("pqab,xaybz->xpyqz", gate, state)
+    y = torch.arange(shape[2], device=triton_backend.device)[:, None, None]
+    assert torch.equal(found[0], x * phase + y)
+    assert torch.equal(found[1], (x * row).imag)
+
+
 @pytest.mark.parametrize("precision", ["ieee", "tf32"])
 def test_is_within_the_bound(precision: str, triton_backend: Backend) -> None:
     a, b = (
