@@ -22,6 +22,7 @@ FAMILIES = {
     "triton": (
         "weft.kernels.library",
         "weft.kernels.boxes",
+        "weft.kernels.specialised",
         "weft.kernels.matrix",
         "weft.kernels.algebra",
         "weft.kernels.vector",

@@ -38,7 +38,7 @@ LEAST_BOX = 16  # elements of m, n and k: shorter ones do not go in boxes
 MUCH_LARGER = 8  # times the elements that are staged: the product that any family may make of them
 LEAST_FLOPS = 2**27  # of a product that is worth another launch
 _OTHERS = ("staged", "last", "reduced", "vector")  # families that need no staged operands
-_GATHERING = ("boxes", "matrix")  # families that the library's product is planned without
+_GATHERING = ("boxes", "specialised", "matrix")  # families that the library's product is planned without
 
 
 class Stage(NamedTuple):
