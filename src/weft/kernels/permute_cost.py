@@ -1,7 +1,7 @@
 """What a permutation should cost: the slowest of memory, load-store lines, instructions and latency.
 
-The constants were fitted to 849 timed schedules of the suite in four element sizes on an H200: predictions are off by
-9 % on average, and the first choice is 1 % slower than the best of those timed. The pipes are joined by how well they
+The constants were fitted to 1100 timed schedules of the suite in four element sizes on an H200: predictions are off by
+8 % on average, and the first choice is 1 % slower than the best of those timed. The pipes are joined by how well they
 overlap.
 """
 
@@ -11,7 +11,18 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from weft.kernels.cost import LINE, PROCESSORS, REGISTERS, SECTOR, SHARED_MEMORY, WARPS, Access, tile_access
+from weft.kernels.cost import (
+    LINE,
+    PROCESSORS,
+    REGISTERS,
+    SECTOR,
+    SHARED_MEMORY,
+    WARPS,
+    Access,
+    Piece,
+    run_of,
+    tile_access,
+)
 from weft.kernels.geometry import A, Axis, C, D
 from weft.plan.schedule import Target
 from weft.spec import Layout
@@ -24,17 +35,17 @@ if TYPE_CHECKING:
 # read: on an H200 they took up to a quarter longer, and none took longer with this much.
 CARVEOUT = 58
 
-LAUNCH = 1.64e-6  # seconds
-COPY_RATE = 4.34e12  # bytes per second
-CLOCK = 1.91e9  # lines per second and processor that the load-store units take
-LOAD_SECONDS = 0.2e-6  # until 16 KiB are there, which the blocks of a processor wait for together
-OVERLAP = (1.27, 1.48, 1.98)  # the norms that join the pipes with 1, 2 and more blocks on a processor
-READ_SECONDS = 5.6e-11  # on one processor, for each access of a lane that reads
-DIGIT_SECONDS = 2.3e-11  # and for each digit of an index that a lane computes by a division
+LAUNCH = 1.68e-6  # seconds
+COPY_RATE = 4.28e12  # bytes per second
+CLOCK = 2.24e9  # lines per second and processor that the load-store units take
+LOAD_SECONDS = 0.16e-6  # until 16 KiB are there, which the blocks of a processor wait for together
+OVERLAP = (1.2, 1.34, 1.82)  # the norms that join the pipes with 1, 2 and more blocks on a processor
+READ_SECONDS = 4.8e-11  # on one processor, for each access of a lane that reads
+DIGIT_SECONDS = 1.94e-11  # and for each digit of an index that a lane computes by a division
 OWN_REGISTERS, LANE_REGISTERS = 31, 0.81  # of a thread, and for each element that it holds
-STORED_AGAIN = 2.06  # times that a sector moves besides where a stored run starts or ends within it
-READ_AGAIN = 0.2  # the same where a run that is read starts or ends within a line
-SHORT = 0.031  # of the bytes of runs shorter than four lines, for each such run that four lines hold besides the first
+STORED_AGAIN = 2.0  # times that a sector moves besides where a stored run starts or ends within it
+READ_AGAIN = 0.27  # the same where a run that is read starts or ends within a line, but not within a sector
+SHORT = 0.0273  # of the bytes of runs shorter than four lines, for each such run that four lines hold besides the first
 _BLOCK_BYTES = 1024  # of shared memory that a block takes besides its own
 
 
@@ -79,8 +90,8 @@ def _moved(elements: Permutation, tensor: int, layout: Layout, cut: PermuteCut, 
     ragged = _divisor(tensor, cut) * size < SECTOR or access.together % SECTOR != 0
     if tensor == D:  # a sector that is written in part is read and merged
         again = STORED_AGAIN * SECTOR * runs if ragged else 0.0
-    else:  # a line that is read in part is mostly in a cache the second time
-        again = READ_AGAIN * SECTOR * runs if ragged or _start(tensor, cut) * size % LINE else 0.0
+    else:  # a line that is read in part is mostly in a cache the second time; words read one by one cost more by that
+        again = READ_AGAIN * SECTOR * runs if not ragged and _start(tensor, cut) * size % LINE else 0.0
     again += SHORT * distinct * max(0.0, 4 * LINE / access.together - 1)
     digits = DIGIT_SECONDS * count * threads * _digits(elements, tensor, cut, threads)
     return _Moved(
@@ -133,7 +144,23 @@ def access_of(layout: Layout, tensor: int, cut: PermuteCut, count: int) -> Acces
     access = tile_access(layout, tensor, count, axes)
     size = layout.dtype.itemsize
     width = min(access.width, max(_divisor(tensor, cut), 1) * size)
-    return access._replace(width=width, stretch=_in_a_row(axes, tensor) * size)
+    return access._replace(width=width, stretch=_in_a_row(axes, tensor) * size, together=_together(axes, tensor) * size)
+
+
+def _together(axes: Sequence[Axis], tensor: int) -> int:
+    """Elements of a block that lie together on average: a run also ends where a block does, if its tile and the modes
+    that it spans do not divide one another."""
+    found = []
+    for axis in axes:
+        rest = axis.tile
+        for at, (extent, stride) in enumerate(zip(axis.extents, axis.strides[tensor], strict=True)):
+            covered = min(rest, extent)
+            if at + 1 < len(axis.extents) and max(rest, extent) % covered:
+                covered = max(1, rest * extent // (extent + rest - math.gcd(rest, extent)))
+            if stride:
+                found.append(Piece(stride, covered, extent))
+            rest = -(-rest // max(extent, 1))
+    return run_of(found)
 
 
 def _divisor(tensor: int, cut: PermuteCut) -> int:
