@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from triton.experimental.gluon.language import NVMMASharedLayout
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+RESULTS = (torch.float16, torch.bfloat16, torch.float32)
 GLUON = "3.6."  # versions of Triton whose Gluon, which is experimental, this was written for
 WARPS = 4  # of a worker; those of the other roles come on top
 
@@ -68,6 +69,8 @@ def supports(contraction: Contraction, target: Target) -> str | None:
     product = contraction.arithmetic.product
     if product.itemsize != 2:
         return f"products of {dtype_name(product)} are not made here"
+    if contraction.d.dtype not in RESULTS:
+        return f"results of {dtype_name(contraction.d.dtype)} are not stored here"
     if contraction.c is not None or contraction.extras:
         return "C and operands of functions are not read here"
     if contraction.a_fn is not None and contraction.b_fn is not None:

@@ -102,7 +102,7 @@ def _shares(contraction: Contraction, schedule: SpecialisedSchedule, boxes: Boxe
             return side([*others_n, Cut(columns.modes, count, True, tile_n, first)], 1, tensors)
 
         m = side([*others_m, Cut(rows.modes, height, True, tile_m, row)], 0, tensors)
-        narrow = piece_width(tile_n)
+        narrow = piece_width(contraction, schedule)
         pieces = tuple(Piece(m, across(first, narrow), row, first) for first in range(column, column + width, narrow))
         return Share(m, across(column, width), row, pieces, (width // narrow).bit_length() - 1)
 

@@ -14,7 +14,7 @@ from weft.kernels.geometry import D
 from weft.kernels.launch import Box
 from weft.spec import Contraction, Layout, Mode, Role
 
-PIECE_WIDTH = 32  # columns: 128 bytes in single precision, the widest line that shared memory takes without conflicts
+PIECE_BYTES = 128  # of a row of a piece: the widest line that shared memory takes without conflicts
 BUFFERS = 2  # of pieces on their way, for each worker: one is filled while the other leaves
 
 _ROLES = {Role.BATCH: 0, Role.M: 1, Role.N: 2}
@@ -28,8 +28,11 @@ class Results(NamedTuple):
     dimensions: tuple[Dimension, ...]  # roles: 0 batch, 1 m, 2 n; none where shares are stored
 
 
-def piece_width(columns: int) -> int:
-    return min(PIECE_WIDTH, parts(columns)[-1])
+def piece_width(contraction: Contraction, schedule: BoxesSchedule) -> int:
+    """Columns of a piece: of both parts of a block where it has two."""
+    split = schedule.splits > 1
+    size = (contraction.arithmetic.accumulate if split else contraction.d.dtype).itemsize
+    return min(PIECE_BYTES // size, parts(schedule.tile[1])[-1])
 
 
 def piece_rows(tile_m: int, together: bool) -> int:
@@ -58,7 +61,7 @@ def _together(group: Sequence[Mode]) -> bool:
 def results(contraction: Contraction, schedule: BoxesSchedule, rows: int, blocks: int) -> Results:
     """Where pieces of so many rows go; `blocks` counts those of D."""
     tile_m, tile_n, _ = schedule.tile
-    width = piece_width(tile_n)
+    width = piece_width(contraction, schedule)
     if schedule.splits > 1:
         shape = (blocks * schedule.splits * tile_m, tile_n)
         layout = Layout.contiguous(shape, contraction.arithmetic.accumulate)
@@ -79,9 +82,9 @@ def results(contraction: Contraction, schedule: BoxesSchedule, rows: int, blocks
     return Results(box, groups[-1] == schedule.b.outer, tuple(places[group] for group in groups))
 
 
-def staging_bytes(tile: tuple[int, int, int], together: bool, size: int) -> int:
-    """Shared memory of both workers for pieces on their way, of elements of that size."""
-    return 2 * BUFFERS * piece_rows(tile[0], together) * piece_width(tile[1]) * size
+def staging_bytes(tile: tuple[int, int, int], together: bool) -> int:
+    """Shared memory of both workers for pieces on their way."""
+    return 2 * BUFFERS * piece_rows(tile[0], together) * PIECE_BYTES
 
 
 def block_count(contraction: Contraction, schedule: BoxesSchedule) -> int:

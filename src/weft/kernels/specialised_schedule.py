@@ -106,6 +106,5 @@ def _stages(contraction: Contraction, tile: tuple[int, int, int], together: bool
     """Slots of each ring that the device has shared memory for."""
     tile_m, tile_n, tile_k = tile
     slot = (tile_m + tile_n) * tile_k * contraction.arithmetic.product.itemsize
-    widest = max(contraction.d.dtype.itemsize, contraction.arithmetic.accumulate.itemsize)
-    room = (target.shared_memory or SHARED_MEMORY) - BARRIERS - staging_bytes(tile, together, widest)
+    room = (target.shared_memory or SHARED_MEMORY) - BARRIERS - staging_bytes(tile, together)
     return min(MOST_STAGES, room // (slot * (1 if together else 2)))
