@@ -62,7 +62,7 @@ def specialised_cut(contraction: Contraction, schedule: SpecialisedSchedule, tar
     size = contraction.arithmetic.product.itemsize
     widths = parts(tile_n)
     stored = results(contraction, schedule, piece_rows(tile_m, schedule.together), boxes.blocks)
-    line = stored.box.block[-2:]
+    line = (stored.box.block[-2], stored.box.block[-1])
     return SpecialisedCut(
         boxes=boxes._replace(programs=programs),
         shares=_shares(contraction, schedule, boxes),

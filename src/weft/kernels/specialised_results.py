@@ -63,8 +63,7 @@ def results(contraction: Contraction, schedule: BoxesSchedule, rows: int, blocks
     tile_m, tile_n, _ = schedule.tile
     width = piece_width(contraction, schedule)
     if schedule.splits > 1:
-        shape = (blocks * schedule.splits * tile_m, tile_n)
-        layout = Layout.contiguous(shape, contraction.arithmetic.accumulate)
+        layout = Layout.contiguous((blocks * schedule.splits * tile_m, tile_n), contraction.arithmetic.accumulate)
         return Results(Box(layout, (rows, width)), True, ())
     groups = result_groups(contraction, schedule.a, schedule.b)
     assert groups is not None, "schedules are offered only where D lies in boxes"
