@@ -8,15 +8,12 @@ import pytest
 import torch
 
 import weft
+from kernels.moves import H200, described
 from support import Backend
 from weft.kernels import permute
 from weft.kernels.geometry import A, Axis, D
 from weft.kernels.permute_blocks import joined
-from weft.plan.schedule import Target
-from weft.spec import Layout, Mode, parse
-from weft.spec.permutation import Permutation, canonical_modes
-
-H200 = Target("cuda", 0, "NVIDIA H200", 90, 132, 232448)
+from weft.spec import Mode
 
 # One run on both sides, two runs, modes that both sides begin with, extents that no tile divides, ones that end within
 # a 16-byte access.
@@ -30,14 +27,6 @@ CASES = [
     ("abcd->badc", (6, 8, 10, 12), torch.complex128),
     ("abcde->edcba", (3, 5, 6, 7, 9), torch.float64),
 ]
-
-
-def described(equation: str, shape: tuple[int, ...], dtype: torch.dtype) -> Permutation:
-    notation = parse(equation)
-    extents = dict(zip(notation.inputs[0], shape, strict=True))
-    x = Layout.contiguous(shape, dtype)
-    d = Layout.contiguous([extents[label] for label in notation.output], dtype)
-    return Permutation(canonical_modes(notation, x, None, d, extents), x, None, d, dtype, text=equation)
 
 
 def elements(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

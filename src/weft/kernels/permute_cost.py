@@ -93,9 +93,9 @@ def _moved(elements: Permutation, tensor: int, layout: Layout, cut: PermuteCut, 
     else:  # a line that is read in part is mostly in a cache the second time; words read one by one cost more by that
         again = READ_AGAIN * SECTOR * runs if not ragged and _start(tensor, cut) * size % LINE else 0.0
     again += SHORT * distinct * max(0.0, 4 * LINE / access.together - 1)
-    digits = DIGIT_SECONDS * count * threads * _digits(elements, tensor, cut, threads)
+    issued = DIGIT_SECONDS * count * threads * digits(elements, tensor, cut, threads)
     return _Moved(
-        access, distinct + again, digits + (READ_SECONDS * access.bytes / access.width if tensor != D else 0.0)
+        access, distinct + again, issued + (READ_SECONDS * access.bytes / access.width if tensor != D else 0.0)
     )
 
 
@@ -108,7 +108,7 @@ def _start(tensor: int, cut: PermuteCut) -> int:
     return start
 
 
-def _digits(elements: Permutation, tensor: int, cut: PermuteCut, threads: int) -> int:
+def digits(elements: Permutation, tensor: int, cut: PermuteCut, threads: int) -> int:
     """Of indices, besides their last ones, that a thread computes for one tensor: a division each."""
     axes = [axis for axis in _axes(tensor, cut) if axis.tile > 1]
     if all(len(axis.extents) < 2 for axis in axes):
@@ -120,7 +120,7 @@ def _digits(elements: Permutation, tensor: int, cut: PermuteCut, threads: int) -
         neighbours = max(width, access_of(elements.d, D, cut, 1).width // elements.d.dtype.itemsize)
     run = max(axes, key=lambda axis: axis.stretches[tensor])
     along = min(threads, max(1, run.tile // neighbours))
-    left, digits = threads // along, 0
+    left, found = threads // along, 0
     for axis in axes:
         if axis is run:
             indices = max(1, axis.tile // (along * width))
@@ -128,8 +128,8 @@ def _digits(elements: Permutation, tensor: int, cut: PermuteCut, threads: int) -
             taken = min(left, axis.tile)
             left //= taken
             indices = axis.tile // taken
-        digits += indices * (len(axis.extents) - 1)
-    return digits
+        found += indices * (len(axis.extents) - 1)
+    return found
 
 
 def is_shared(cut: PermuteCut) -> bool:

@@ -1,0 +1,43 @@
+"""What the cost model of permutations sees of a block."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernels.moves import H200, described
+from weft.kernels import permute
+from weft.kernels.geometry import A, Cut, D
+from weft.kernels.permute_cost import access_of, digits
+
+
+@pytest.mark.parametrize(("tile", "expected"), [(4, 4), (8, 8), (16, 12), (32, 16), (64, 19)])
+def test_runs_end_where_blocks_and_modes_do(tile: int, expected: int) -> None:
+    """Blocks of `tile` indices of c and b, 24 and 10 of them: the source has c together, and b far apart."""
+    permutation = described("bac->cab", (10, 8, 24), torch.float32)
+    by_name = {mode.name: mode for mode in permutation.modes}
+    cuts = (Cut((by_name["c"], by_name["b"]), tile),)
+    cut = permute.permute_cut(permutation, permute.PermuteSchedule(cuts, 4))
+    starts = range(0, 240, tile)
+    pieces = sum((min(start + tile, 240) - 1) // 24 - start // 24 + 1 for start in starts)
+    together = access_of(permutation.x, A, cut, 1).together // 4
+    assert together == expected
+    assert together == pytest.approx(240 / pieces, rel=0.25), "as counted, block by block"
+
+
+def test_a_run_of_the_source_needs_no_digits() -> None:
+    permutation = described("abcd->dcba", (9, 9, 9, 9), torch.float16)
+    modes = {mode.name: mode for mode in permutation.modes}
+    along_x, along_d = tuple(modes[name] for name in "dc"), tuple(modes[name] for name in "ab")
+    one = permute.PermuteSchedule((Cut(along_x, 64), Cut((modes["a"],), 8)), 4)
+    two = permute.PermuteSchedule((Cut(along_x, 64), Cut(along_d, 64)), 4)
+    assert digits(permutation, A, permute.permute_cut(permutation, one), 128) == 0
+    assert digits(permutation, A, permute.permute_cut(permutation, two), 128) > 0
+    assert digits(permutation, D, permute.permute_cut(permutation, two), 128) > 0
+
+
+def test_reversed_short_modes_take_longer_than_one_long_mode() -> None:
+    """As many bytes in as many blocks, with more indices to compute."""
+    plain = described("ab->ba", (6561, 6561), torch.float16)
+    many = described("abcdefgh->hgfedcba", (9,) * 8, torch.float16)
+    assert permute.best(many, H200)[1] > 1.05 * permute.best(plain, H200)[1]
