@@ -11,7 +11,7 @@ import torch
 import weft
 from support import Backend
 from weft.accuracy import epsilon, error_over_bound
-from weft.kernels import library, pairs_product
+from weft.kernels import library
 from weft.plan import complex_pairs
 from weft.plan.planner import choose
 from weft.plan.schedule import Target
@@ -23,10 +23,9 @@ M, N, K = 3, 2, 24
 
 @pytest.fixture
 def with_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is planned for large products on a GPU is planned; the library's calls run through torch on any device."""
+    """The library's calls run through torch on any device: here they are planned as for a GPU."""
     supports = library.supports
     monkeypatch.setattr(library, "supports", lambda contraction, target: supports(contraction, H200))
-    monkeypatch.setattr(pairs_product, "LEAST", 1)  # products of halves are made of small matrices too
 
 
 def operand(shape: tuple[int, ...], dtype: torch.dtype, small: float, seed: int) -> torch.Tensor:

@@ -11,7 +11,7 @@ import torch
 import weft
 from support import Backend, integers
 from weft import reference
-from weft.kernels import library, pairs_product
+from weft.kernels import library
 from weft.plan import complex_pairs
 from weft.plan.plan import _in_order
 from weft.plan.schedule import Target
@@ -70,10 +70,9 @@ WAYS: dict[str, tuple[Any, ...]] = {
 
 @pytest.fixture
 def with_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is planned for large products on a GPU is planned; the library's calls run through torch on any device."""
+    """The library's calls run through torch on any device: here they are planned as for a GPU."""
     supports = library.supports
     monkeypatch.setattr(library, "supports", lambda contraction, target: supports(contraction, H200))
-    monkeypatch.setattr(pairs_product, "LEAST", 1)  # products of halves are made of small matrices too
 
 
 @pytest.mark.usefixtures("with_library")

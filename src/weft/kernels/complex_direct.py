@@ -70,15 +70,13 @@ class DirectSchedule:
     """Tiles as the family `matrix` has them."""
 
     tiles: MatrixSchedule
-    jumps: tuple[int, int] = (0, 0)  # from real to imaginary parts of A and B, where these lie in halves
     family: str = NAME
     workspace_bytes: int = 0
 
     def __str__(self) -> str:
         m, n, k = self.tiles.tile
         sides = f"m[{cuts_text(self.tiles.m)}] n[{cuts_text(self.tiles.n)}] k[{cuts_text(self.tiles.k)}]"
-        halves = " of halves" if any(self.jumps) else ""
-        return f"direct {m}x{n}x{k}{halves} {sides} warps={self.tiles.warps} stages={self.tiles.stages}"
+        return f"direct {m}x{n}x{k} {sides} warps={self.tiles.warps} stages={self.tiles.stages}"
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:
@@ -141,10 +139,6 @@ def predict(contraction: Contraction, schedule: DirectSchedule, target: Target) 
 
 
 def build(contraction: Contraction, schedule: DirectSchedule, target: Target) -> Launch | ExtendedLaunch:
-    if any(schedule.jumps):
-        from weft.kernels.pairs_product import build_product
-
-        return build_product(contraction, schedule, target)
     from weft.kernels.complex_direct_kernel import complex_direct_kernel
 
     layouts = (contraction.a, contraction.b, contraction.c, contraction.d)

@@ -154,13 +154,14 @@ def _complex_enters(contraction: Contraction) -> bool:
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:
     from weft.errors import UnsupportedError
+    from weft.plan.planner import choose
 
     found: list[ComplexSchedule] = []
     excluded: dict[str, None] = {}
     known: dict[Task, Step] = {}
     for way in ways(contraction):
         try:
-            product = _product(way, target)
+            product = choose(way.product, "triton", target, without=way.without)
             steps = [known.get(task) or _step(task, target) if task is not None else None for task in way.tasks]
         except UnsupportedError as error:
             excluded[str(error)] = None
@@ -171,19 +172,6 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
             chosen = replace(product, best=ranked, ranked=rest)
             found.append(ComplexSchedule((steps[0], steps[1], steps[2]), chosen, way.real, way.beside))
     return Candidates(tuple(found), tuple(excluded))
-
-
-def _product(way: Way, target: Target) -> Choice:
-    from weft.errors import UnsupportedError
-    from weft.kernels.pairs_product import ranked_products
-    from weft.plan.planner import Choice, choose
-
-    if not any(way.jumps):
-        return choose(way.product, "triton", target, without=way.without)
-    ranked = ranked_products(way.product, way.jumps, target)
-    if not ranked:
-        raise UnsupportedError("products of halves are for large ones of complex128, by IEEE rules")
-    return Choice(way.product, "triton", target, ranked[0], ranked)
 
 
 def predict(contraction: Contraction, schedule: ComplexSchedule, target: Target) -> float:
@@ -205,7 +193,6 @@ class Way(NamedTuple):
     real: bool
     without: tuple[str, ...]  # families that the product is not planned with
     beside: tuple[int, ...]  # positions of the extras that the product takes
-    jumps: tuple[int, int] = (0, 0)  # from real to imaginary parts of A and B, where the product is one of halves
 
 
 def ways(contraction: Contraction) -> Iterator[Way]:
@@ -215,7 +202,6 @@ def ways(contraction: Contraction) -> Iterator[Way]:
     for order in _orders(contraction):
         made.update(dict.fromkeys(_three_ways(contraction, order)))
     for finished in _finishes(contraction):
-        made.update(dict.fromkeys(_halves_ways(contraction, finished)))
         for order in _orders(contraction):
             for x in (A, B):
                 for way in _real_ways(contraction, x, order, finished):
@@ -259,17 +245,6 @@ def _folded_ways(contraction: Contraction) -> Iterator[Way]:
     for pair in pairs:
         result = result_matrix(contraction, pair, folded=True)
         yield _way(contraction, pair, real_product(contraction, pair, result), result, True, OTHERS)
-
-
-def _halves_ways(contraction: Contraction, finished: bool) -> Iterator[Way]:
-    """Both operands in halves, and a complex product of these."""
-    if not all(values(contraction, operand).is_complex for operand in (A, B)) or not _whole(contraction):
-        return
-    for order in _orders(contraction):
-        pair = in_halves(contraction, A, order), in_halves(contraction, B, order)
-        result = result_matrix(contraction, pair, paired=True) if finished else None
-        way = _way(contraction, pair, product_of(contraction, pair, result), result, False, ())
-        yield way._replace(jumps=(pair[A].halves, pair[B].halves))
 
 
 def _is_small(contraction: Contraction) -> bool:

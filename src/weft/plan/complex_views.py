@@ -130,13 +130,12 @@ def result_matrix(contraction: Contraction, pair: Sequence[Seen], folded: bool =
 
     Its rows run along the side that has D's pair, else along the one that D runs along. `folded`: it holds the products
     of both parts of A with both parts of B, two rows for each. Of operands in thirds it holds the three products.
-    `paired`: it holds complex numbers, whatever the operands hold.
     """
     from weft.kernels.pairs import Task
 
     total = contraction.arithmetic.accumulate
     complex_values = [view.layout.dtype.is_complex for view in pair]
-    if not any(complex_values) and not folded and not paired:
+    if not any(complex_values) and not folded:
         total = REAL_OF.get(total, total)
     roles = [Role.M, Role.N]
     if any(view.columns for view in pair):
