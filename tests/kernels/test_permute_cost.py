@@ -41,3 +41,11 @@ def test_reversed_short_modes_take_longer_than_one_long_mode() -> None:
     plain = described("ab->ba", (6561, 6561), torch.float16)
     many = described("abcdefgh->hgfedcba", (9,) * 8, torch.float16)
     assert permute.best(many, H200)[1] > 1.05 * permute.best(plain, H200)[1]
+
+
+@pytest.mark.parametrize("empty", range(4))
+def test_nothing_to_move_has_a_plan(empty: int) -> None:
+    shape = [6, 5, 7, 3]
+    shape[empty] = 0
+    permutation = described("abcd->dbca", tuple(shape), torch.float32)
+    assert permute.best(permutation, H200)[1] > 0

@@ -153,13 +153,14 @@ def _together(axes: Sequence[Axis], tensor: int) -> int:
     found = []
     for axis in axes:
         rest = axis.tile
-        for at, (extent, stride) in enumerate(zip(axis.extents, axis.strides[tensor], strict=True)):
+        extents = [max(extent, 1) for extent in axis.extents]  # where nothing is moved, a plan is still made
+        for at, (extent, stride) in enumerate(zip(extents, axis.strides[tensor], strict=True)):
             covered = min(rest, extent)
             if at + 1 < len(axis.extents) and max(rest, extent) % covered:
                 covered = max(1, rest * extent // (extent + rest - math.gcd(rest, extent)))
             if stride:
                 found.append(Piece(stride, covered, extent))
-            rest = -(-rest // max(extent, 1))
+            rest = -(-rest // extent)
     return run_of(found)
 
 
