@@ -11,16 +11,16 @@ from weft.kernels.specialised_schedule import SpecialisedSchedule
 from weft.plan.schedule import Target
 from weft.spec import Contraction
 
-# The rate is that of the data sheet, of 16-bit elements. The other numbers were fitted on an H200 to 53 timed schedules
-# of TCCG cases and of a product of 5184 x 5184 x 5184: predictions are off by 9 %.
-LAUNCH = 5e-6  # seconds
+# The rate is that of the data sheet, of 16-bit elements. The other numbers were fitted on an H200 to 51 timed schedules
+# without functions, of TCCG cases and of matrix products from 1024 to 8192: predictions are off by 9 %.
+LAUNCH = 1e-6  # seconds
 RATE = 9.9e14  # flops per second
 MEMORY_RATE = 3.9e12  # bytes per second
-BOX_RATE = 1.16e13  # bytes of boxes per second, from L2
-CROSSING = 1.43  # times that boxes take whose lines lie across those of memory
-RESULT_RATE = 2.8e13  # bytes per second of pieces that go to shared memory on their way to D
-TASK_SECONDS = 1.55e-6  # for each block of a processor, before products are made of its first boxes and after the last
-OVERLAP = 2.5  # the norm that joins what goes on at once
+BOX_RATE = 1.2e13  # bytes of boxes per second, from L2
+CROSSING = 1.6  # times that boxes take whose lines lie across those of memory
+RESULT_RATE = 2.4e13  # bytes per second of pieces that go to shared memory on their way to D
+TASK_SECONDS = 1.45e-6  # for each block of a processor, before products are made of its first boxes and after the last
+OVERLAP = 2.2  # the norm that joins what goes on at once
 
 
 def predict(contraction: Contraction, schedule: SpecialisedSchedule, target: Target) -> float:
