@@ -30,13 +30,13 @@ class Coefficients:
 
     launch: float = 9.0e-6  # seconds
     memory_rate: float = 6.2e12  # bytes per second
-    l2_rate: float = 7.0e12
+    l2_rate: float = 8.0e12
     clock: float = 1.54e9  # cycles of the load-store units per second and processor that are really had
     step_seconds: float = 0.16e-6  # per step along k
     block_seconds: float = 0.41e-6  # before the first and after the last step
     overlap_1: float = 2.0  # the norms that join the pipes with 1, 2 and more blocks on a processor
-    overlap_2: float = 2.6
-    overlap_3: float = 4.6
+    overlap_2: float = 2.4
+    overlap_3: float = 3.6
     rearranged: float = 1.0  # an operand shuffled in registers slows the matrix pipe by this
     matrix: float = 1.6  # of the matrix units' rates in `cost`, what is had
     vector_rate: float = 2.5e13  # flops of multiplications and sums outside the matrix units

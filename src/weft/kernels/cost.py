@@ -1,15 +1,17 @@
-"""The cost model of kernels that gather: the slowest of five pipes, on the busiest processor.
+"""The cost model of kernels that gather: the slowest of six pipes, on the busiest processor.
 
-    memory     compulsory bytes over the rate of device memory
+    memory     compulsory bytes, and lines that come in pieces, over the rate of device memory
     L2         every tile's sectors over the rate of L2
+    hot lines  those of an operand so small that all blocks read the same ones, over the rate of the few slices of L2
     access     one cycle for each 128-byte line that a warp touches, at least one for each instruction
     arithmetic flops, lanes past the extents included, over the rate of the unit
     latency    what one block after the other waits for, step by step
 
 Pipes overlap the better the more blocks a processor holds at once. The model ranks schedules of one contraction on one
-device. Its constants (see `coefficients`) were fitted to 380 timed schedules of the TCCG suite on an H200: predictions
-are off by 14 % on average, and the first choice is 8 % slower than the best timed schedule. As pipes overlap, no rate
-is that of the pipe alone. Elsewhere they scale alike.
+device. Its constants (see `coefficients`) were fitted to 380 timed schedules of the TCCG suite on an H200, those of
+hot lines, of lines in pieces and of TF32 to 1190 (none over 2.4 times the best of its case): predictions of the latter
+are off by 12 % on average, and the first choice among those timed is 3 % slower than the best. As pipes overlap, no
+rate is that of the pipe alone. Elsewhere they scale alike.
 """
 
 from __future__ import annotations
@@ -37,6 +39,14 @@ READING_SLOTS = 3  # issue slots of reading an element of an operand into regist
 RIGHT_SECONDS = 0.025e-6  # that a step along k waits for each slot of the right operand's function, between barriers
 ELEMENTARY_SLOTS = 20  # issue slots of an exponential or its like
 PARTIAL_SECTOR = 3  # times that a sector moves that is written in part
+KEPT_BYTES = 40e6  # of an operand that stay in L2 until the tile that takes the rest of a line
+PIECES = 1.2  # of the bytes beyond them that move again as the pieces of a line that tiles take get short
+HOT_RATE = 1.4e12  # bytes per second of an operand of at most `HOT_BYTES` where rows do not start at whole sectors
+HOT_BYTES = 20e3  # more spread over as many more slices of L2
+# Instructions of TF32 read shared memory along k. A that lies against it is turned in registers and stays there, at no
+# cost that was seen. B returns to shared memory where instructions of warp groups take it from there.
+TURN_RATE = 4.4e11  # elements of B per second that are read, turned and written back, between barriers
+AGAINST = 0.14  # of the rate of three products of TF32 where an operand lies against k
 RAGGED = 0.2  # of the bytes of short runs that move again, for each run that two lines hold besides the first
 SECTOR, LINE, WIDEST = 32, 128, 16  # bytes
 LEAST_COPY, SMALLER = 4, 10  # bytes of an asynchronous copy; cycles of a smaller one, by registers, over one of these
@@ -52,7 +62,7 @@ _MATRIX_RATE = {
     (torch.float32, "tf32"): 2.0e14,
     (torch.float32, "tf32x3"): 0.7e14,
     (torch.float32, "ieee"): 1.7e13,
-    (torch.float64, "ieee"): 2.8e13,
+    (torch.float64, "ieee"): 2.9e13,
 }
 
 
@@ -98,6 +108,7 @@ class Work:
     matrix: bool = True  # on matrix units
     rearranged: bool = False  # an operand is shuffled in registers on its way
     function_seconds: float = 0.0  # of the functions, were all processors equally busy
+    turned: int = 0  # elements of B that are turned on their way through shared memory, in all blocks and steps
 
     @property
     def flops(self) -> float:
@@ -180,14 +191,16 @@ def busy_seconds(contraction: Contraction, target: Target, work: Work, fitted: C
     blocks = max(work.blocks, 1)
     uneven = math.ceil(blocks / processors) * processors / blocks  # the busiest processor over the average
     waves = math.ceil(blocks / (processors * work.resident))
+    own = own_bytes(contraction)
     pipes = (
-        (compulsory_bytes(contraction) + scattered_bytes(work.accesses[-1])) / by.memory_rate,
+        (sum(own) + _moved_again(own, work)) / by.memory_rate,
         uneven * sum(access.sector_bytes for access in work.accesses) / by.l2_rate,
         uneven * work.cycles / (processors * by.clock),
-        uneven * (work.flops / _rate(contraction, work, by) + work.function_seconds),
+        uneven * (work.flops / _rate(contraction, work, by) + work.function_seconds + work.turned / TURN_RATE),
         waves * (work.steps * (by.step_seconds + _right_seconds(contraction, work)) + by.block_seconds),
+        _hot_seconds(contraction, own, work) if work.matrix else 0.0,
     )
-    norm = by.overlap(work.resident)
+    norm = by.overlap(min(work.resident, math.ceil(blocks / processors)))
     slowest = max(pipes)
     return slowest * sum((pipe / slowest) ** norm for pipe in pipes) ** (1 / norm)
 
@@ -226,6 +239,27 @@ def _right_seconds(contraction: Contraction, work: Work) -> float:
     return RIGHT_SECONDS * contraction.b_fn.slots if contraction.b_fn is not None and work.matrix else 0.0
 
 
+def _moved_again(own: Sequence[int], work: Work) -> float:
+    """What memory moves besides compulsory bytes: for lines of large operands that tiles take in pieces, at different
+    times, and for results in pieces."""
+    in_pieces = sum(
+        max(0.0, size - KEPT_BYTES) * max(0.0, 1 - access.together / LINE)
+        for size, access in zip(own, work.accesses[:2], strict=False)
+    )
+    return (PIECES * in_pieces if work.matrix else 0.0) + scattered_bytes(work.accesses[-1])
+
+
+def _hot_seconds(contraction: Contraction, own: Sequence[int], work: Work) -> float:
+    """The same lines of a small operand are read by all blocks at once, and lie in few slices of L2: measured to bind
+    where its rows start within sectors."""
+    seconds = 0.0
+    for tensor, layout in enumerate((contraction.a, contraction.b)):
+        steps = [mode.strides[tensor] * layout.dtype.itemsize for mode in contraction.modes if mode.strides[tensor] > 1]
+        if any(step % SECTOR for step in steps):
+            seconds += work.accesses[tensor].bytes / (HOT_RATE * max(1.0, own[tensor] / HOT_BYTES))
+    return seconds
+
+
 def scattered_bytes(stored: Access) -> float:
     """What memory moves besides where a result is stored in pieces: a sector that is written in part is read, merged
     and written, and runs shorter than two lines leave lines half done."""
@@ -241,11 +275,17 @@ def combine_seconds(workspace_bytes: int, splits: int) -> float:
 
 def compulsory_bytes(contraction: Contraction) -> int:
     """Each distinct element of A, B and C once in, each of D once out."""
+    return sum(own_bytes(contraction))
+
+
+def own_bytes(contraction: Contraction) -> tuple[int, ...]:
+    """Bytes of the distinct elements of A, B, C and D; none of a C that there is not."""
     layouts = (contraction.a, contraction.b, contraction.c, contraction.d)
-    return sum(
+    return tuple(
         math.prod(mode.extent for mode in contraction.modes if mode.strides[at]) * layout.dtype.itemsize
-        for at, layout in enumerate(layouts)
         if layout is not None
+        else 0
+        for at, layout in enumerate(layouts)
     )
 
 
@@ -260,22 +300,9 @@ def _rate(contraction: Contraction, work: Work, by: Coefficients) -> float:
     arithmetic = contraction.arithmetic
     product = torch.float64 if arithmetic.accumulate is torch.float64 else arithmetic.product
     rate = by.matrix * _MATRIX_RATE[product, arithmetic.precision]
-    if arithmetic.precision != "ieee" and not _both_along_k(contraction):
-        rate *= _share_against(contraction, work)
+    if arithmetic.precision == "tf32x3" and not _both_along_k(contraction):
+        rate *= AGAINST
     return rate / by.rearranged if work.rearranged else rate
-
-
-def _share_against(contraction: Contraction, work: Work) -> float:
-    """What is had of the rate of TF32 where an operand lies against the sum: instructions read shared memory along k.
-
-    A is turned in registers and stays there. B returns to shared memory, but where the tile is too low for the
-    instructions of a warp group and those of a warp take both from registers.
-    """
-    if contraction.arithmetic.precision != "tf32":
-        return 0.14
-    if _along_k(contraction, B):
-        return 0.5
-    return 0.2 if work.tile[0] >= 64 else 0.35
 
 
 def _both_along_k(contraction: Contraction) -> bool:

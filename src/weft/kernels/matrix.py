@@ -47,6 +47,7 @@ from weft.spec.arithmetic import dtype_name
 
 NAME = "matrix"
 
+GROUP_ROWS = 64  # of the tiles that instructions of a warp group make, which take B from shared memory
 LEAST_SIDE = 16  # tl.dot takes no smaller tile
 LEAST_DEPTH = 32  # bytes of k
 LONGEST_INT8 = 2**31 // 128**2 - 1  # products: sums of more may leave int32, where `mma.sync` stops at its ends
@@ -213,6 +214,7 @@ def predict(contraction: Contraction, schedule: MatrixSchedule, target: Target) 
         warps=schedule.warps,
         stage_bytes=_product_bytes(contraction) * schedule.stages * (tile_m + tile_n) * tile_k,
         rearranged=cut.swap_k,
+        turned=blocks * steps * tile_n * tile_k if cut.turned[B] and tile_m >= GROUP_ROWS else 0,
         function_seconds=function_seconds(
             contraction,
             blocks * steps * tile_m * tile_k,
