@@ -70,9 +70,9 @@ def contract(
 
     `a`, `b`, `c`: torch tensors with any strides, or arrays that speak DLPack. `c` has D's modes in D's order. With
     ``beta == 0`` C is not read. `out`: where D goes, any strides; it may be `c` itself and no other input. `out_dtype`:
-    D's type, by default `out`'s, else the operands'. `precision`: ``"ieee"`` (the default, but of complex128),
-    ``"tf32"``, ``"tf32x3"``, ``"3m"`` (complex products may be of three real ones; the default of complex128), or a
-    dtype that values are rounded to before they are multiplied.
+    D's type, by default `out`'s, else the operands'. `precision`: ``"ieee"`` (default), ``"tf32"``, ``"tf32x3"``,
+    ``"3m"`` (complex products may be of three real ones), or a dtype that values are rounded to before they are
+    multiplied.
     `accumulate`: the type of the sum (float32 for fp16, bf16 and fp32).
 
     `a_fn`, `b_fn`, `c_fn`, `epilogue`: Python functions of torch operations, traced and fused. `a_fn` and `b_fn` see

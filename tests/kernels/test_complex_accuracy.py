@@ -99,12 +99,13 @@ def test_three_products_are_for_complex_numbers() -> None:
         weft.contract("mk,kn->mn", a, a, precision="3m", algebra="max_plus")
 
 
-def test_three_products_are_the_default_of_double_precision_alone() -> None:
-    single, double = torch.ones(3, 3, dtype=torch.complex64), torch.ones(3, 3, dtype=torch.complex128)
-    for a, b, three in ((single, single, False), (double, double, True), (double, double.real, False)):
-        assert weft.plan("mk,kn->mn", a, b).contraction.arithmetic.three is three
-        assert not weft.plan("mk,kn->mn", a, b, precision="ieee").contraction.arithmetic.three
-    assert "(3m)" in weft.plan("mk,kn->mn", double, double).explain()
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
+def test_three_products_must_be_asked_for(dtype: torch.dtype) -> None:
+    z = torch.ones(3, 3, dtype=dtype)
+    for precision in (None, "ieee", "3m"):
+        plan = weft.plan("mk,kn->mn", z, z, precision=precision)
+        assert plan.contraction.arithmetic.three == (precision == "3m")
+        assert ("(3m)" in plan.explain()) == (precision == "3m")
 
 
 def test_three_products_are_a_permission(backend: Backend) -> None:

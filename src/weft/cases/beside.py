@@ -63,7 +63,7 @@ def _numbers() -> Iterator[tuple[str, Case]]:
         ("complex64_tf32", single, "tf32", COMPLEX_TF32),
         ("complex128", double, None, COMPLEX),
         ("complex64_3m", single, "3m", COMPLEX),
-        ("complex128_ieee", double, "ieee", COMPLEX),
+        ("complex128_3m", double, "3m", COMPLEX),
     ):
         suite = tccg(dtype, dtype, precision)
         yield from ((group, suite[at - 1]) for at in chosen)

@@ -82,10 +82,10 @@ def resolve(
 ) -> Arithmetic:
     """The types of products and sums for operands stored as `a` and `b`.
 
-    `precision` "ieee": products in the storage type, a complex one of four real ones. "3m" (complex operands only): it
-    may be made of three. None: "3m" for two operands of complex128, else "ieee". "tf32" and "tf32x3" (float32 and
-    complex64 only): the tensor cores' shortened float32, or three products of them that recover most of its digits.
-    A dtype: values are rounded to it before they are multiplied. fp8 values are multiplied as float16, which holds both fp8 types exactly and can
+    `precision` None or "ieee": products in the storage type, a complex one of four real ones. "3m" (complex operands
+    only): it may be made of three. "tf32" and "tf32x3" (float32 and complex64 only): the tensor cores' shortened
+    float32, or three products of them that recover most of its digits. A dtype: values are rounded to it before they
+    are multiplied. fp8 values are multiplied as float16, which holds both fp8 types exactly and can
     be computed with; their own type as `precision` gives fp8 products, whose sums keep fewer digits on some tensor
     cores, and is for two operands of that type. `accumulate` None: float32 for fp8, half and single precision,
     float64 for double, int32 up to 32-bit integers (wrapping), int64 for int64; a wider type may be asked for.
@@ -95,8 +95,7 @@ def resolve(
     Raises `DTypeError` or `UnsupportedError`.
     """
     storage = storage_type(a, b, algebra is not None)
-    mode, product = "ieee", torch.float16 if storage in FP8 else storage
-    three = precision is None and algebra is None and a == b == torch.complex128
+    mode, three, product = "ieee", False, torch.float16 if storage in FP8 else storage
     if isinstance(precision, torch.dtype):
         if precision in FP8 and not a == b == precision:
             raise DTypeError(
