@@ -102,25 +102,26 @@ def columns_of(y_ring, slot, CUT: gl.constexpr):
 
 
 @gluon.jit
-def apply(x_ring, slot, k_block, CUT: gl.constexpr, SHARE: gl.constexpr, A_FN: gl.constexpr, PRODUCT: gl.constexpr):
-    """Apply the function to a worker's rows of a box of A, in place. What lies past the end of k stays zero."""
+def prologue(
+    x_ring, slot, k_block, CUT: gl.constexpr, SHARE: gl.constexpr, A_FN: gl.constexpr, PRODUCT: gl.constexpr,
+    LAYOUT: gl.constexpr,
+):  # fmt: skip
+    """A worker's rows of a box of A in registers, the function applied. What lies past the end of k stays zero."""
     K: gl.constexpr = CUT.boxes.k
-    WIDE: gl.constexpr = 128 // CUT.product_bits
-    ALONG: gl.constexpr = CUT.boxes.a_along_k
-    LAYOUT: gl.constexpr = gl.BlockedLayout(
-        [1, WIDE] if ALONG else [WIDE, 1],
-        [4, 8] if ALONG else [8, 4],
-        [WORKER_WARPS, 1] if ALONG else [1, WORKER_WARPS],
-        [1, 0] if ALONG else [0, 1],
-    )
-    rows = rows_of(x_ring, slot, CUT, SHARE)
-    x = A_FN(rows.load(LAYOUT)).to(PRODUCT)
+    DEPTH: gl.constexpr = gl.SliceLayout(0, LAYOUT)
+    x = A_FN(rows_of(x_ring, slot, CUT, SHARE).load(LAYOUT)).to(PRODUCT)
     if CUT.boxes.masked:
-        inside = side_mask(k_block, gl.arange(0, K.tile, layout=gl.SliceLayout(0, LAYOUT)), K)
+        inside = side_mask(k_block, gl.arange(0, K.tile, layout=DEPTH), K)
         x = gl.where(inside[None, :], x, gl.to_tensor(0.0).to(PRODUCT))
-    rows.store(x)
-    fence_async_shared()  # matrix units read by another path than threads write
-    gl.thread_barrier()
+    return x
+
+
+@gluon.jit
+def moved(x, LAYOUT: gl.constexpr):
+    """The same in other registers. Those that matrix instructions read must not be written before they are done, or
+    the assembler runs these one at a time; and it sees through a mere copy. The grid is flat: the zero is one."""
+    zero = gl.full(x.shape, gl.program_id(2).to(gl.int16), gl.int16, LAYOUT)
+    return gl.inline_asm_elementwise("xor.b32 $0, $1, $2;", "=r,r,r", [x, zero], dtype=x.dtype, is_pure=False, pack=2)
 
 
 @gluon.jit
@@ -224,6 +225,7 @@ def work(
     DEPTH: gl.constexpr = 256 // CUT.product_bits
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WORKER_WARPS, 1], [16, SHARE.n.tile, DEPTH])
     LAYOUT_REST: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WORKER_WARPS, 1], [16, REST.n.tile, DEPTH])
+    X_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, LAYOUT, 32 // CUT.product_bits)
     slot = gl.to_tensor(0)
     phase = gl.to_tensor(0)
     for task in range(first_task, BOXES.blocks * BOXES.splits, STRIDE):
@@ -238,22 +240,31 @@ def work(
             acc_rest = warpgroup_mma_init(gl.full([REST.m.tile, REST.n.tile], 0, ACCUMULATE, LAYOUT_REST))
         at = FIRST_SLOT + slot
         mbarrier.wait(full.index(at), phase)
-        if A_FN is not None:
-            apply(x_ring, at, first_step, CUT, SHARE, A_FN, PRODUCT)
-        x = rows_of(x_ring, at, CUT, SHARE)
-        acc, acc_rest = multiply(x, y_ring, z_ring, at, acc, acc_rest, CUT)
-        for step in range(1, BOXES.steps):
-            before = at
-            slot, phase = following(slot, phase, CUT.stages)
-            at = FIRST_SLOT + slot
-            mbarrier.wait(full.index(at), phase)
-            # (3) Apply the function to the rows of this step while those of the last are multiplied.
-            if A_FN is not None:
-                apply(x_ring, at, first_step + step, CUT, SHARE, A_FN, PRODUCT)
-            x = rows_of(x_ring, at, CUT, SHARE)
+        if A_FN is None:
+            acc, acc_rest = multiply(rows_of(x_ring, at, CUT, SHARE), y_ring, z_ring, at, acc, acc_rest, CUT)
+            for _ in range(1, BOXES.steps):
+                before = at
+                slot, phase = following(slot, phase, CUT.stages)
+                at = FIRST_SLOT + slot
+                mbarrier.wait(full.index(at), phase)
+                x = rows_of(x_ring, at, CUT, SHARE)
+                acc, acc_rest = multiply(x, y_ring, z_ring, at, acc, acc_rest, CUT)
+                acc, acc_rest = finished(acc, acc_rest, 1, CUT)
+                mbarrier.arrive(empty.index(before))
+        else:
+            # (3) Functions are applied to the rows of the next step while those of this one are multiplied.
+            x = prologue(x_ring, at, first_step, CUT, SHARE, A_FN, PRODUCT, X_LAYOUT)
+            for step in range(1, BOXES.steps):
+                acc, acc_rest = multiply(x, y_ring, z_ring, at, acc, acc_rest, CUT)
+                before = at
+                slot, phase = following(slot, phase, CUT.stages)
+                at = FIRST_SLOT + slot
+                mbarrier.wait(full.index(at), phase)
+                following_x = prologue(x_ring, at, first_step + step, CUT, SHARE, A_FN, PRODUCT, X_LAYOUT)
+                acc, acc_rest = finished(acc, acc_rest, 0, CUT)
+                x = moved(following_x, X_LAYOUT)
+                mbarrier.arrive(empty.index(before))
             acc, acc_rest = multiply(x, y_ring, z_ring, at, acc, acc_rest, CUT)
-            acc, acc_rest = finished(acc, acc_rest, 1, CUT)
-            mbarrier.arrive(empty.index(before))
         acc, acc_rest = finished(acc, acc_rest, 0, CUT)
         mbarrier.arrive(empty.index(at))
         slot, phase = following(slot, phase, CUT.stages)
