@@ -47,8 +47,8 @@ def test_small_products_in_a_batch_are_summed_step_by_step() -> None:
     assert [cut.tile for cut in best.k] == [1]  # type: ignore[attr-defined]
 
 
-def described(equation: str, *operands: torch.Tensor, **given: str) -> Contraction:
-    return weft.plan(equation, *operands, backend="reference", **given).contraction
+def described(equation: str, *operands: torch.Tensor, precision: str | None = None) -> Contraction:
+    return weft.plan(equation, *operands, backend="reference", precision=precision).contraction
 
 
 def empty(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
