@@ -49,3 +49,14 @@ def test_nothing_to_move_has_a_plan(empty: int) -> None:
     shape[empty] = 0
     permutation = described("abcd->dbca", tuple(shape), torch.float32)
     assert permute.best(permutation, H200)[1] > 0
+
+
+@pytest.mark.parametrize(("shape", "fastest"), [((512, 384, 640), "D"), ((64, 48, 301), "source")])
+def test_blocks_follow_d_unless_the_source_shares_more_lines(shape: tuple[int, ...], fastest: str) -> None:
+    """Rows of 301 words start anywhere in a line, columns of D at its beginning."""
+    permutation = described("abc->cab", shape, torch.float32)
+    schedule, _ = permute.best(permutation, H200)
+    cut = permute.permute_cut(permutation, schedule)
+    tensor, layout_axes = (D, cut.w.axes) if fastest == "D" else (A, cut.r.axes)
+    (first,) = (axis for axis in layout_axes if axis.pitch == 1 and axis.blocks > 1)
+    assert first.strides[tensor][0] == 1, schedule

@@ -17,7 +17,7 @@ import torch
 from weft.kernels.geometry import TENSORS, A, C, Cut, D, Side, cuts_text, rest, side
 from weft.kernels.launch import MOST_PROGRAMS, TRITON_TYPES, KernelLaunch, wide, wide_index
 from weft.kernels.permute_blocks import blocks, joined
-from weft.kernels.permute_cost import CARVEOUT, access_of, is_shared, seconds
+from weft.kernels.permute_cost import CARVEOUT, access_of, is_shared, line_share, seconds
 from weft.plan.schedule import Candidates, Scalar, Target
 from weft.spec import Layout, Mode, Role, Strides
 from weft.spec.arithmetic import dtype_name
@@ -178,14 +178,22 @@ class Turn(NamedTuple):
 
 
 def turn_of(
-    permutation: Permutation, schedule: PermuteSchedule, tensors: int = TENSORS, backwards: bool = False
+    permutation: Permutation,
+    schedule: PermuteSchedule,
+    tensors: int = TENSORS,
+    backwards: bool = False,
+    along_d: bool = False,
 ) -> Turn:
-    """How a block lies on either side; stored with its dimensions the other way round where `backwards`."""
+    """How a block lies on either side; stored with its dimensions the other way round where `backwards`, and numbered
+    as D lies where `along_d`."""
     cuts = cuts_of(permutation, schedule)
     loaded, stored = _ordered(cuts, A), _ordered(cuts, D)
     if backwards:
         stored.reverse()
     source, result = side(loaded, tensors=tensors), side(stored, tensors=tensors)
+    if along_d:
+        pitches = _pitches_along(_ordered(cuts, D))
+        source, result = _numbered(source, loaded, pitches), _numbered(result, stored, pitches)
     places = {id(cut): axis.place for cut, axis in zip(loaded, source.axes, strict=True)}
     turn = tuple(places[id(cut)] for cut, axis in zip(stored, result.axes, strict=True) if axis.place >= 0)
     return Turn(source, result, turn)
@@ -193,11 +201,17 @@ def turn_of(
 
 def permute_cut(permutation: Permutation, schedule: PermuteSchedule) -> PermuteCut:
     cut = _cut(permutation, schedule)
-    return _cut(permutation, schedule, backwards=True) if _spread_apart(permutation, cut) else cut
+    # Blocks follow D, so that a line which two of them share is written at about the same time, unless it is the source
+    # whose lines are shared the more.
+    along_d = line_share(permutation.d, D, cut) <= line_share(permutation.x, A, cut)
+    backwards = _spread_apart(permutation, cut)
+    return _cut(permutation, schedule, backwards, along_d) if backwards or along_d else cut
 
 
-def _cut(permutation: Permutation, schedule: PermuteSchedule, backwards: bool = False) -> PermuteCut:
-    source, result, turn = turn_of(permutation, schedule, backwards=backwards)
+def _cut(
+    permutation: Permutation, schedule: PermuteSchedule, backwards: bool = False, along_d: bool = False
+) -> PermuteCut:
+    source, result, turn = turn_of(permutation, schedule, TENSORS, backwards, along_d)
     stored = (D,) if permutation.c is None else (C, D)
     return PermuteCut(
         r=joined(source, A),
@@ -216,6 +230,20 @@ def _spread_apart(permutation: Permutation, cut: PermuteCut) -> bool:
     if not is_shared(cut) or permutation.x.dtype.itemsize < 4:
         return False
     return access_of(permutation.x, A, cut, 1).width < access_of(permutation.d, D, cut, 1).width
+
+
+def _pitches_along(cuts: Sequence[Cut]) -> dict[int, int]:
+    """Blocks per step along each cut, by its identity, where the first cuts are the fastest."""
+    pitches, pitch = {}, 1
+    for cut in cuts:
+        pitches[id(cut)] = pitch
+        pitch *= max(cut.blocks, 1)
+    return pitches
+
+
+def _numbered(side: Side, cuts: Sequence[Cut], pitches: dict[int, int]) -> Side:
+    axes = (axis._replace(pitch=pitches[id(cut)]) for axis, cut in zip(side.axes, cuts, strict=True))
+    return side._replace(axes=tuple(axes))
 
 
 def _ordered(cuts: Sequence[Cut], tensor: int) -> list[Cut]:

@@ -99,6 +99,11 @@ def _moved(elements: Permutation, tensor: int, layout: Layout, cut: PermuteCut, 
     )
 
 
+def line_share(layout: Layout, tensor: int, cut: PermuteCut) -> int:
+    """Bytes of which all runs of a tensor start at a multiple, a whole line at most."""
+    return math.gcd(LINE, _start(tensor, cut) * layout.dtype.itemsize)
+
+
 def _start(tensor: int, cut: PermuteCut) -> int:
     """Elements of which the offsets of all runs are a multiple."""
     start = 0
