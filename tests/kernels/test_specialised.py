@@ -161,9 +161,9 @@ def check(contraction: Contraction, operand: str, function: Callable[[torch.Tens
         x, y = (function(x), y) if operand == "a" else (x, function(y))
     expected = (2 * torch.einsum(contraction.text, x, y)).to(contraction.d.dtype)
     found = specialised.schedules(contraction, H200).schedules
-    one_of_each = {(s.tile, s.together, s.exchanged, s.splits > 1): s for s in found}.values()
+    one_of_each = list({(s.tile, s.together, s.exchanged, s.splits > 1): s for s in found}.values())
     assert one_of_each
-    for schedule in one_of_each:
+    for schedule in one_of_each[len(contraction.text) % 4 :: 4]:  # others with other equations: compiling takes long
         launch = specialised.build(contraction, schedule, H200)
         results = [torch.full_like(expected, float("nan")) for _ in range(2)]
         for d in results:
