@@ -59,7 +59,7 @@ def test_what_the_workers_compile_is_found_by_this_process(
     began = time.perf_counter()
     for schedule in schedules[1:]:
         matrix.build(contraction, schedule, choice.target)
-    assert time.perf_counter() - began < 0.2 * len(schedules)
+    assert time.perf_counter() - began < 0.6 * len(schedules)  # beside other tests
     assert _kernels(tmp_path / "triton") == there
 
 
