@@ -40,10 +40,11 @@ ALIGNMENT = 16  # bytes: of addresses and of every stride but the innermost, for
 EVEN, ODD = 0.4, 0.16
 TF32_RATE = 4.3e14
 OVERLAP = 2.6  # the norm that joins arithmetic and memory
-SPLITS = 16  # parts of a sum at most
+SPLIT_FROM, SPLITS = 256, 16  # steps along k from which sums are split, and the parts of a sum at most
 # Seconds that no call takes less than, and none whose sum is split: the parts are added by another kernel. Measured
 # between 1.9 and 3.6, and between 6 and 12 microseconds, on the small and thin products of the suite `dense`.
-LEAST, LEAST_SPLIT = 2.6e-6, 6.5e-6
+LEAST, LEAST_SPLIT = 2.7e-6, 6.5e-6
+CHAIN = 1e-8  # seconds that a step along k of double precision takes at least: a block's steps follow one another
 TF32_SPLITS, TF32_OVERLAP = 4, 1.55  # of TF32: parts of a sum at most, and that norm
 TF32_ACROSS, SHORTEST = 200, 256  # steps along k that TF32 takes longer in the form (True, False) below; least sum so
 # What products take longer by in the forms (left operand along k, right operand along k), measured from 2048 to 4096.
@@ -138,11 +139,15 @@ def predict(contraction: Contraction, schedule: LibrarySchedule, target: Target)
     batch, m, n, _ = schedule.form
     product = contraction.arithmetic.product
     short = product.itemsize == 2 or contraction.arithmetic.precision == "tf32"
-    sides = [(_extent(mode), _tile(_extent(mode), SHORT_TILE if short else TILE)) for mode in (m, n)]
-    blocks = _extent(batch) * math.prod(-(-extent // tile) for extent, tile in sides)
     processors = target.processors if target.processors > 1 else PROCESSORS
-    share = min(max(1.0, processors / blocks), max(1.0, contraction.k / 256), SPLITS)  # long sums are split
-    if product.itemsize >= 8 and _word_share(contraction, schedule.form) < 1:
+    sides = [(_extent(mode), _tile(_extent(mode), SHORT_TILE if short else TILE)) for mode in (m, n)]
+    blocks = _blocks(batch, sides)
+    double = product.itemsize >= 8 and product is not torch.complex64
+    if double and contraction.k <= SPLIT_FROM and 4 * blocks < processors:  # smaller tiles fill more processors
+        sides = [(extent, LEAST_TILE) for extent, _ in sides]
+        blocks = _blocks(batch, sides)
+    share = min(max(1.0, processors / blocks), max(1.0, contraction.k / SPLIT_FROM), SPLITS)
+    if double and _word_share(contraction, schedule.form) < 1:
         share = 1.0  # but of double precision where rows do not start at whole words
     if contraction.arithmetic.precision == "tf32":
         share = min(math.floor(share), TF32_SPLITS)
@@ -167,7 +172,13 @@ def predict(contraction: Contraction, schedule: LibrarySchedule, target: Target)
     norm = TF32_OVERLAP if contraction.arithmetic.precision == "tf32" else OVERLAP
     pipes = (arithmetic, sum(own) / MEMORY_RATE, hot)
     seconds = launched(sum(pipe**norm for pipe in pipes) ** (1 / norm), LAUNCH)
-    return max(seconds, LEAST_SPLIT if share > 1 else LEAST)
+    chain = contraction.k / share * CHAIN if double else 0.0
+    return max(seconds, LEAST_SPLIT if share > 1 else LEAST + chain)
+
+
+def _blocks(batch: Mode | None, sides: Sequence[tuple[int, int]]) -> int:
+    """Tiles of all products, of sides given as extents and tiles."""
+    return _extent(batch) * math.prod(-(-extent // tile) for extent, tile in sides)
 
 
 def _hot(contraction: Contraction, batch: Mode | None, operand: int) -> bool:
