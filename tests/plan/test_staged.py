@@ -159,7 +159,8 @@ def test_an_epilogue_of_a_small_result_may_follow_the_library() -> None:
         for each in after:
             assert each.schedule.product.best.schedule.family == "library"
             assert str(each.schedule).endswith("; epilogue on D")
-        assert (after[0].seconds < 1.3 * ranked[0].seconds) is worth, equation
+        plain = next(each for each in ranked if "specialised" not in str(each.schedule))  # as on other devices
+        assert (after[0].seconds < 1.2 * plain.seconds) is worth, equation
 
 
 def test_the_epilogue_on_d_computes_what_a_fused_one_does() -> None:

@@ -56,10 +56,10 @@ def test_what_the_workers_compile_is_found_by_this_process(
     from weft.kernels import matrix
 
     matrix.build(contraction, schedules[0], choice.target)  # what every kernel shares is looked up here
-    began = time.perf_counter()
+    began = time.process_time()  # other processes may be testing beside this one
     for schedule in schedules[1:]:
         matrix.build(contraction, schedule, choice.target)
-    assert time.perf_counter() - began < 0.6 * len(schedules)  # beside other tests
+    assert time.process_time() - began < 0.2 * len(schedules)
     assert _kernels(tmp_path / "triton") == there
 
 

@@ -32,7 +32,8 @@ from weft.spec.notation import Label
 Step = Callable[[torch.Tensor], torch.Tensor]
 
 MOST_KERNELS = 16  # single kernels tried by number, beyond the named algorithms
-_SURE_ALIGNMENT = {"cuda": 128, "meta": 128, "cpu": 16}  # bytes: torch allocates at multiples of these
+# Bytes: torch allocates at multiples of these. Tensors without memory stand for those on a GPU.
+_SURE_ALIGNMENT = {"cuda": 128, "meta": 128, "cpu": 16}
 _WORKSPACE_SHARE = 4  # of the free memory, one part in so many
 COMPILING_WORKSPACE = 1 << 34  # bytes: kernels that are compiled ahead may count on as much
 

@@ -142,7 +142,7 @@ def predict(contraction: Contraction, schedule: LibrarySchedule, target: Target)
     processors = target.processors if target.processors > 1 else PROCESSORS
     sides = [(_extent(mode), _tile(_extent(mode), SHORT_TILE if short else TILE)) for mode in (m, n)]
     blocks = _blocks(batch, sides)
-    double = product.itemsize >= 8 and product is not torch.complex64
+    double = product in (torch.float64, torch.complex128)
     if double and contraction.k <= SPLIT_FROM and 4 * blocks < processors:  # smaller tiles fill more processors
         sides = [(extent, LEAST_TILE) for extent, _ in sides]
         blocks = _blocks(batch, sides)
