@@ -81,6 +81,15 @@ def test_matrix_units_read_what_threads_stored_only_after_their_fences(report: d
     assert report["boxes in parts fused sm_90"]["wgmma"]
 
 
+def test_nothing_is_read_before_the_launches_before_have_ended(report: dict[str, dict[str, object]]) -> None:
+    for name, found in report.items():
+        if not name.endswith("sm_90"):
+            assert found["waits"] == 0, name  # their launches do not follow so
+        elif "boxes" not in str(found["schedule"]):
+            assert found["waits"] == 1, name
+        assert found["unawaited"] == 0, name
+
+
 def test_other_architectures_use_their_own_matrix_instructions(report: dict[str, dict[str, object]]) -> None:
     assert report["tccg-01 sm_80"]["mma"]
     assert report["tccg-01 gfx942"]["mfma"]

@@ -14,6 +14,7 @@ import triton.language as tl
 
 from weft.kernels.algebra_steps import block_of, step_of, value_of
 from weft.kernels.device import ANY, batch_offset, gathered, gathered_step, load_tile, side_mask, side_offsets
+from weft.kernels.following import follow
 from weft.kernels.matrix_kernel import (
     a_mask,
     a_offsets,
@@ -181,6 +182,7 @@ def algebra_kernel(
     STAGES: tl.constexpr,
 ):
     """D = reduce over k of combine(A, B); where D is guarded, only the blocks with a mark."""
+    follow()
     M: tl.constexpr = CUT.m
     N: tl.constexpr = CUT.n
     program = tl.program_id(0)

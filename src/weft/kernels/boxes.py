@@ -15,6 +15,7 @@ from weft.kernels.boxes_cut import boxes_cut
 from weft.kernels.boxes_exchange import exchanged, multiplied
 from weft.kernels.boxes_readings import BOX_ALIGNMENT, box
 from weft.kernels.boxes_schedule import LEAST_SIDE, NAME, BoxesSchedule, candidates, parts
+from weft.kernels.following import is_short
 from weft.kernels.geometry import A, B
 from weft.kernels.launch import (
     Box,
@@ -81,13 +82,13 @@ def build(contraction: Contraction, schedule: BoxesSchedule, target: Target) -> 
     if cut.splits == 1:
         multiply = KernelLaunch(
             boxes_kernel, (*boxes, c, d, None), constants, real, target, cut.programs, schedule.warps, schedule.stages,
-            pointers,
+            pointers, follows=is_short(contraction),
         )  # fmt: skip
         return BoxesLaunch(boxes, schedule.exchanged, multiply)
     shares = Layout.contiguous((cut.blocks * cut.splits, *schedule.tile[:2]), contraction.arithmetic.accumulate)
     multiply = KernelLaunch(
         boxes_kernel, (*boxes, None, None, shares), constants, real, target, cut.programs, schedule.warps,
-        schedule.stages, pointers,
+        schedule.stages, pointers, follows=False,
     )  # fmt: skip
     finishing = finishing_constants(contraction, cut, STRIP)
     strips = cut.blocks * (tile_m // STRIP) * (tile_n // parts(tile_n)[-1])

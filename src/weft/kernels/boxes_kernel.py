@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from weft.kernels.device import axis_start, gathered, gathered_step, side_mask
+from weft.kernels.following import come_after
 from weft.kernels.matrix_kernel import a_mask, a_offsets, b_mask, b_offsets, locate, part_offsets, store_block
 
 
@@ -182,6 +183,7 @@ def boxes_kernel(
     PRECISION: tl.constexpr,
     BESIDE: tl.constexpr,  # beside.Beside
 ):
+    come_after()
     BATCH: tl.constexpr = CUT.batch
     M: tl.constexpr = CUT.m
     N: tl.constexpr = CUT.n

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from weft.kernels.device import ANY, scalar
+from weft.kernels.following import follow
 from weft.kernels.matrix_kernel import a_mask, a_offsets, b_mask, b_offsets, block_mask, block_offsets, locate
 from weft.kernels.pairs_kernel import applied, beside_parts, ended, read_pair, store_pair, times
 
@@ -110,6 +111,7 @@ def complex_direct_kernel(
     PARTS: tl.constexpr,  # of its results, see `pairs.parts_of`
     BESIDE: tl.constexpr,  # beside.Beside
 ):
+    follow()
     TILE: tl.constexpr = (CUT.m.tile, CUT.n.tile)
     STEPS: tl.constexpr = CUT.k.blocks
 

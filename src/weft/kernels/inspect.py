@@ -11,6 +11,7 @@ from triton.compiler import ASTSource
 from triton.compiler import compile as triton_compile
 from triton.runtime.jit import JITFunction
 
+from weft.kernels.following import OPTION
 from weft.kernels.launch import TRITON_TYPES, Box, KernelLaunch
 from weft.spec import Layout
 
@@ -50,7 +51,9 @@ def compiled(launch: KernelLaunch, architecture: str) -> Any:
         missing["pointers"] = None
     constants = missing | launch.constants
     source = _source_type(launch.kernel)(launch.kernel, signature, constants, aligned)
-    return triton_compile(source, target=TARGETS[architecture], options=launch.options)
+    target = TARGETS[architecture]
+    follows = launch.options.get(OPTION, False) and target.backend == "cuda" and target.arch >= 90
+    return triton_compile(source, target=target, options=launch.options | {OPTION: follows})
 
 
 def _source_type(kernel: JITFunction[Any]) -> type[ASTSource]:
@@ -90,8 +93,17 @@ def instructions(text: str) -> dict[str, int]:
         "st.global": r"st\.global",
         "st.global.16": r"st\.global\S*\.(v4\.[bf]32|v2\.[bf]64)",
         "local": r"\.local|scratch_(load|store)",
+        "waits": r"griddepcontrol\.wait",  # for the launches before
     }
-    return {name: len(re.findall(pattern, text)) for name, pattern in wanted.items()} | {"unfenced": unfenced(text)}
+    found = {name: len(re.findall(pattern, text)) for name, pattern in wanted.items()}
+    return found | {"unfenced": unfenced(text), "unawaited": unawaited(text)}
+
+
+def unawaited(text: str) -> int:
+    """How many accesses to memory stand in PTX before the wait for the launches before: what they read may not have
+    been written."""
+    before, wait, _ = text.partition("griddepcontrol.wait")
+    return len(re.findall(r"(?:ld|st|atom|red)\.global|cp\.async", before)) if wait else 0
 
 
 def unfenced(text: str) -> int:

@@ -17,6 +17,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from weft.kernels.beside import beside
 from weft.kernels.carveout import prefer_carveout
+from weft.kernels.following import OPTION, can_follow
 from weft.kernels.geometry import TENSORS, Cut
 from weft.plan.schedule import ResourceError, Scalar, Target
 from weft.spec import Contraction, Layout, Mode
@@ -137,6 +138,7 @@ class KernelLaunch:
         stages: int,
         pointers: Sequence[Layout] | None = None,  # of what stands beside the tensor parameters; None: no extras
         carveout: int | None = None,  # per cent, see `prefer_carveout`; None: as the driver likes
+        follows: bool = True,  # its programs may come while the last ones of the launch before still run
     ) -> None:
         self.kernel = kernel
         self._carveout = carveout if target.kind == "cuda" else None
@@ -147,6 +149,7 @@ class KernelLaunch:
         self.options: dict[str, Any] = {"num_warps": warps, "num_stages": stages}
         if target.kind == "cuda":
             self.options["enable_reflect_ftz"] = False  # functions keep subnormal numbers, as torch does
+            self.options[OPTION] = follows and can_follow(target)
         self._real = real
         self._device = target.device if target.kind in ("cuda", "hip") else None
         self._alone: dict[str, Any] = {"pointers": None} if "pointers" in kernel.arg_names and not pointers else {}

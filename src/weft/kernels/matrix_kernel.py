@@ -22,6 +22,7 @@ from weft.kernels.device import (
     spread_offsets,
     tf32_digits,
 )
+from weft.kernels.following import follow
 
 
 @triton.jit
@@ -171,6 +172,7 @@ def matrix_kernel(
     PRECISION: tl.constexpr,
     BESIDE: tl.constexpr,  # beside.Beside
 ):
+    follow()
     M: tl.constexpr = CUT.m
     N: tl.constexpr = CUT.n
     K: tl.constexpr = CUT.k
@@ -307,6 +309,7 @@ def combine_kernel(
 ):
     """Add the parts of some rows of a block of D, first to last, and finish them. Blocks that are no power of two wide
     are taken in columns that are."""
+    follow()
     M: tl.constexpr = CUT.m
     N: tl.constexpr = CUT.n
     COLUMNS: tl.constexpr = N.tile & -N.tile

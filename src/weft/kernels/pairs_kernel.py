@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from weft.kernels.device import ANY, along, load_or_zero, scalar, spread_mask, spread_offsets
+from weft.kernels.following import follow
 from weft.kernels.pairs_elements import KINDS
 from weft.kernels.permute_kernel import turned
 
@@ -228,6 +229,7 @@ def pairs_kernel(
     RESULT: tl.constexpr,
     BESIDE: tl.constexpr,  # beside.Beside, of X in the place of A
 ):
+    follow()
     R: tl.constexpr = CUT.r
     TILE: tl.constexpr = CUT.tile
     RANK: tl.constexpr = len(TILE)

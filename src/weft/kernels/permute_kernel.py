@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from weft.kernels.device import load_or_zero, scalar, spread_mask, spread_offsets
+from weft.kernels.following import follow
 
 
 @triton.jit
@@ -38,6 +39,7 @@ def permute_kernel(
     RESULT: tl.constexpr,
     CONJUGATE: tl.constexpr,  # values are pairs of reals along the innermost mode; the second is negated
 ):
+    follow()
     R: tl.constexpr = CUT.r
     W: tl.constexpr = CUT.w
     TILE: tl.constexpr = CUT.tile

@@ -12,6 +12,7 @@ from weft.kernels import boxes
 from weft.kernels.boxes_exchange import exchanged, multiplied
 from weft.kernels.boxes_readings import box
 from weft.kernels.boxes_schedule import parts
+from weft.kernels.following import is_short
 from weft.kernels.geometry import A, B
 from weft.kernels.launch import (
     Box,
@@ -102,8 +103,9 @@ def build(contraction: Contraction, schedule: SpecialisedSchedule, target: Targe
     box_d = LaidBox(*results(contraction, schedule, piece_rows(tile_m, schedule.together), blocks).box)
     real = contraction.arithmetic.accumulate.is_floating_point
     multiply = KernelLaunch(
-        specialised_kernel, (*operands, box_d), constants, real, target, cut.boxes.programs, WARPS, 1
-    )
+        specialised_kernel, (*operands, box_d), constants, real, target, cut.boxes.programs, WARPS, 1,
+        follows=splits == 1 and is_short(contraction),
+    )  # fmt: skip
     if splits == 1:
         return SpecialisedLaunch(operands, box_d, schedule.exchanged, multiply)
     shares = Layout.contiguous((blocks * splits, tile_m, tile_n), contraction.arithmetic.accumulate)

@@ -22,6 +22,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from weft.kernels.boxes_kernel import box_start
 from weft.kernels.device import scalar, side_mask
+from weft.kernels.following import come_after
 from weft.kernels.matrix_kernel import locate
 
 WORKER_WARPS = tl.constexpr(4)
@@ -330,6 +331,7 @@ def specialised_kernel(
     for i in gl.static_range(SLOTS):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=3 - RINGS)
+    come_after()
     program = gl.program_id(0)
     STAGES: gl.constexpr = CUT.stages
     STRIDE: gl.constexpr = RINGS * BOXES.programs

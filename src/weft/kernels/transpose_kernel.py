@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 from weft.kernels.device import scalar
+from weft.kernels.following import follow
 
 
 @triton.jit(do_not_specialize=["alpha", "beta"])
@@ -28,6 +29,7 @@ def square_kernel(
     SCALE: tl.constexpr,  # what alpha is applied in, None where it is not
     WIDE: tl.constexpr,
 ):
+    follow()
     # (1) Find the pair of tiles. Rows `first` and TILES - 1 - first of the upper triangle have TILES + 1 tiles
     #     together, so the triangle folds into a rectangle of TILES / 2 rows.
     program = tl.program_id(0)
@@ -93,6 +95,7 @@ def keep_kernel(
     beta: tl.int64,
     CUT: tl.constexpr,  # transpose_chunks.ChunkCut
 ):
+    follow()
     block = tl.program_id(0)
     chunk = block // CUT.blocks * CUT.group + tl.arange(0, CUT.group)
     column = block % CUT.blocks * CUT.width + tl.arange(0, CUT.width)
@@ -114,6 +117,7 @@ def chunks_kernel(
     beta: tl.int64,
     CUT: tl.constexpr,  # transpose_chunks.ChunkCut
 ):
+    follow()
     # (1) Find the group of chunks, and the columns of them that this program moves.
     block = tl.program_id(0)
     move = block // CUT.blocks * CUT.group + tl.arange(0, CUT.group)
@@ -155,6 +159,7 @@ def keep_ends_kernel(
     beta: tl.int64,
     CUT: tl.constexpr,  # transpose_slide.SlideCut
 ):
+    follow()
     block = tl.program_id(0)
     program = block // CUT.blocks
     if CUT.wide:
@@ -186,6 +191,7 @@ def slide_kernel(
     beta: tl.int64,
     CUT: tl.constexpr,  # transpose_slide.SlideCut
 ):
+    follow()
     # (1) Find the stretch of this program. Where rows close up, the last stretch goes first: either way the programs
     #     before this one overwrite what it needs, unless that was kept.
     program = tl.program_id(0)

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from weft.kernels.device import ANY, finish, gathered, gathered_step, load_or_zero, spread_mask, spread_offsets
+from weft.kernels.following import follow
 
 
 @triton.jit
@@ -73,6 +74,7 @@ def vector_kernel(
     OVER_AXIS: tl.constexpr,  # `algebra.over_axis` of REDUCE
 ):
     """D = reduce over k of combine(A, B), lane by lane."""
+    follow()
     K: tl.constexpr = CUT.k
     BESIDE_A: tl.constexpr = BESIDE.a
     BESIDE_B: tl.constexpr = BESIDE.b
