@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import weft
-from weft.kernels import boxes
+from weft.kernels import boxes, following
 from weft.kernels.following import OPTION, can_follow, is_short
 from weft.plan.schedule import Target
 from weft.spec import Contraction, Layout, canonical, parse
@@ -42,6 +42,14 @@ def test_only_devices_that_can_let_launches_follow() -> None:
     assert can_follow(H200)
     assert not can_follow(A100)
     assert not can_follow(Target("hip", 0, "AMD MI300X", 94, 304, 65536))
+
+
+@pytest.mark.parametrize(("version", "follows"), [(12020, False), (12030, True), (None, True)])
+def test_only_drivers_whose_graphs_can_hold_such_launches(
+    monkeypatch: pytest.MonkeyPatch, version: int | None, follows: bool
+) -> None:
+    monkeypatch.setattr(following, "driver_version", lambda: version)
+    assert can_follow(H200) is follows
 
 
 def test_long_products_in_boxes_do_not_follow() -> None:

@@ -27,14 +27,14 @@ class Driver:
 @pytest.mark.parametrize("result", [0, 1])
 def test_the_driver_is_asked_once_and_may_refuse(monkeypatch: pytest.MonkeyPatch, result: int) -> None:
     driver = Driver(result)
-    monkeypatch.setattr(carveout, "_driver", lambda: driver)
+    monkeypatch.setattr(carveout, "loaded_driver", lambda: driver)
     address = 2**40 + 8
     assert carveout.prefer_carveout(address, 58) is (result == 0)
     assert driver.asked == [(address, 9, 58)]
 
 
 def test_without_a_driver_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(carveout, "_driver", lambda: None)
+    monkeypatch.setattr(carveout, "loaded_driver", lambda: None)
     assert carveout.prefer_carveout(1, 58) is False
 
 
@@ -49,5 +49,5 @@ def test_a_loaded_permutation_has_its_division() -> None:
     launch = permute.build(permutation, schedule, target).launch
     value = ctypes.c_int(-2)
     function = ctypes.c_void_p(launch.compile().function)
-    assert carveout._driver().cuFuncGetAttribute(ctypes.byref(value), 9, function) == 0
+    assert carveout.loaded_driver().cuFuncGetAttribute(ctypes.byref(value), 9, function) == 0
     assert value.value == permute.CARVEOUT

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from functools import cache
-from typing import Any
+
+from weft.kernels.driver import loaded_driver
 
 _PREFERRED_CARVEOUT = 9  # CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT of CUDA's driver
 
@@ -16,18 +16,7 @@ def prefer_carveout(function: int, percent: int) -> bool:
     Left alone, the driver makes room for as many blocks as fit; where these use much shared memory, little is left to
     hold what they are reading.
     """
-    driver = _driver()
+    driver = loaded_driver()
     if driver is None:
         return False
     return bool(driver.cuFuncSetAttribute(ctypes.c_void_p(function), _PREFERRED_CARVEOUT, ctypes.c_int(percent)) == 0)
-
-
-@cache
-def _driver() -> Any:
-    """CUDA's driver, which has long been loaded where a kernel has."""
-    for name in ("libcuda.so.1", "nvcuda.dll"):
-        try:
-            return ctypes.CDLL(name)
-        except OSError:
-            continue
-    return None

@@ -21,6 +21,7 @@ from typing import Any
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from weft.kernels.driver import driver_version
 from weft.plan.schedule import Target
 from weft.plan.target import interpreting
 from weft.spec import Contraction
@@ -31,9 +32,13 @@ OPTION = "launch_pdl"
 LONG = 5e10  # flops, which take about 70 us of an H200's matrix units
 
 
+DRIVER = 12030  # the first version of CUDA whose graphs can hold such launches
+
+
 def can_follow(target: Target) -> bool:
-    """Whether launches on the device may be dependent by program."""
-    return target.kind == "cuda" and target.capability >= 90
+    """Whether launches on the device may be dependent by program; without a driver, whether the device could."""
+    version = driver_version()
+    return target.kind == "cuda" and target.capability >= 90 and (version is None or version >= DRIVER)
 
 
 def is_short(contraction: Contraction) -> bool:
