@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from weft.fn import trace
+from weft.fn import Pointwise, trace
 
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
@@ -34,6 +34,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., torch.Tensor]]] = {
     "celu": (lambda x: F.celu(x, alpha=0.7), lambda x: F.celu(x, alpha=0.7)),
     "elu halved": (lambda x: F.elu(x, 0.5), lambda x: F.elu(x, 0.5)),
     "celu upside down": (lambda x: F.celu(x, alpha=-0.7), lambda x: F.celu(x, alpha=-0.7)),
+    "leaky_relu": (F.leaky_relu, F.leaky_relu),
     "expm1": (torch.expm1, torch.expm1),
     "sigmoid": (torch.sigmoid, torch.sigmoid),
     "silu": (F.silu, F.silu),
@@ -48,17 +49,22 @@ def _apply(x, out, FN: tl.constexpr, SIZE: tl.constexpr):
     tl.store(out + i, FN(tl.load(x + i)))
 
 
-def both(name: str, dtype: torch.dtype, low: float, high: float, device: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """The emitted function's results and the function in float64, on even steps."""
+def launched(function: Pointwise, x: torch.Tensor, device: str) -> torch.Tensor:
+    """The emitted function's results, on the device."""
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("no CUDA device")
-    fn, truth = FUNCTIONS[name]
-    x = torch.linspace(low, high, N, dtype=torch.float64).to(dtype)
     there = x.to(device)
     out = torch.full_like(there, torch.nan)
     options = {"enable_reflect_ftz": False} if device == "cuda" else {}
-    _apply[(8,)](there, out, trace(fn, (dtype,)).jit, N // 8, **options)
-    return out.cpu().double(), truth(x.double())
+    _apply[(x.numel() // 4096,)](there, out, function.jit, 4096, **options)
+    return out
+
+
+def both(name: str, dtype: torch.dtype, low: float, high: float, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """The emitted function's results and the function in float64, on even steps."""
+    fn, truth = FUNCTIONS[name]
+    x = torch.linspace(low, high, N, dtype=torch.float64).to(dtype)
+    return launched(trace(fn, (dtype,)), x, device).cpu().double(), truth(x.double())
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -108,9 +114,53 @@ def test_an_elu_knows_that_its_exponential_sees_nothing_positive() -> None:
         assert "device_math" not in trace(fn, (torch.float32,)).source
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy remarks on what overflows in the interpreter
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", HALF, ids=["float16", "bfloat16"])
+@pytest.mark.parametrize("name", ["elu", "selu", "sigmoid", "silu", "leaky_relu"])
+def test_every_half_value(name: str, dtype: torch.dtype, device: str) -> None:
+    """Subnormals, infinities and NaN included."""
+    if dtype == torch.bfloat16 and device == "cpu":
+        pytest.skip("the interpreter truncates to bfloat16")
+    x = torch.arange(-(2**15), 2**15).to(torch.int16).view(dtype)
+    out, eager = launched(trace(FUNCTIONS[name][0], (dtype,)), x, device), FUNCTIONS[name][0](x).double()
+    out, truth = out.cpu().double(), FUNCTIONS[name][1](x.double())
+    info = torch.finfo(dtype)
+    finite = truth.abs() <= info.max
+    assert torch.equal(out[~finite].nan_to_num(0.5), eager[~finite].nan_to_num(0.5))
+    unit = info.eps * 2 ** truth[finite].abs().clamp(min=info.tiny).log2().floor()
+    error = (out - truth)[finite].abs()
+    # What float32 has only as a subnormal may be zero, and so is what a factor x brings back from there.
+    lost = torch.finfo(torch.float32).tiny * x.double()[finite].abs().clamp(1, 2**7)
+    assert ((error <= 0.75 * unit) | (error <= lost)).all(), (error / unit).max()
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy remarks on what overflows in the interpreter
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("slope", [0.01, 0.25, 1.0, 1.7, 0.0, -0.5])
+def test_a_leaky_relu_of_half_precision_is_torchs(slope: float, device: str) -> None:
+    x = torch.arange(-(2**15), 2**15).to(torch.int16).view(torch.float16)
+    out = launched(trace(lambda x: F.leaky_relu(x, slope), (torch.float16,)), x, device)
+    torch.testing.assert_close(out.cpu(), F.leaky_relu(x, slope), rtol=0, atol=0, equal_nan=True)
+
+
+def test_an_elu_of_half_values_takes_them_two_at_a_time() -> None:
+    for dtype in HALF:
+        for fn in (F.elu, torch.nn.ELU(), lambda x: F.elu(x.clone())):
+            source = trace(fn, (dtype,)).source
+            assert "device_math.elu" in source
+            assert "float32" not in source
+        # Factors and further steps are computed in single precision, and so is what has been computed there.
+        for fn in (F.selu, lambda x: F.elu(x) * 2, lambda x: F.elu(x + 1)):
+            assert "device_math.elu" not in trace(fn, (dtype,)).source
+
+
 def test_what_picks_among_half_values_computes_in_half() -> None:
-    for fn in (torch.relu, F.relu6, lambda x: torch.clamp(x, -0.5, 2).clamp(max=1)):
+    for fn in (torch.relu, F.relu6, lambda x: torch.clamp(x, -0.5, 2).clamp(max=1), lambda x: torch.relu(F.elu(x))):
         assert "float32" not in trace(fn, (torch.float16,)).source
+    # One of them may have been computed; it is rounded first.
+    assert "tl.float16)" in trace(F.leaky_relu, (torch.float16,)).source.partition("tl.maximum")[0]
+    assert "tl.float16)" not in trace(lambda x: (x + 1).maximum(x * 3), (torch.float16,)).source.partition("maximum")[0]
     # 0.1 is no float16, the sum is rounded, and bfloat16 has no such instructions everywhere.
     for fn in (lambda x: x.clamp(min=0.1), lambda x: torch.relu(x) + x, lambda x: torch.relu(x) * 3):
         assert "float32" in trace(fn, (torch.float16,)).source

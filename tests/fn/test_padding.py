@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from weft.fn import Pointwise, trace
-from weft.fn.padding import padding_adds_nothing
+from weft.fn.padding import masked_operands, padding_adds_nothing
 
 
 def traced(fn: Callable[..., Any] | None) -> Pointwise | None:
@@ -37,3 +37,15 @@ def test_a_function_of_operands_is_not_known_at_zero() -> None:
     scaled = trace(lambda x, s: x * s, (torch.float16,) * 2, names=("s",))
     assert scaled.at_zero is None
     assert not padding_adds_nothing(scaled, None)
+
+
+@pytest.mark.parametrize(("a_fn", "b_fn", "masked"), [
+    (torch.relu, torch.exp, (False, False)),
+    (torch.exp, torch.exp, (False, True)),
+    (torch.exp, torch.log, (False, True)),
+    (torch.log, torch.exp, (True, False)),
+    (torch.log, None, (True, False)),
+    (torch.log, torch.reciprocal, (True, True)),
+])  # fmt: skip
+def test_no_more_than_one_operand_is_masked_where_the_other_is_finite(a_fn: Any, b_fn: Any, masked: Any) -> None:
+    assert masked_operands(traced(a_fn), traced(b_fn)) == masked

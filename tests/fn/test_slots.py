@@ -17,11 +17,14 @@ HALF, SINGLE = torch.float16, torch.float32
 @pytest.mark.parametrize(("fn", "half", "single"), [
     (lambda x: x, 0, 0),
     (torch.relu, 0.5, 1),  # two of float16 to an instruction
-    (F.leaky_relu, 3.5, 2),  # conversion, product, maximum, half a conversion back
+    (F.leaky_relu, 3, 2),  # conversion, product, half a conversion back, half a maximum
     (lambda x: x * 2 + 1, 3.5, 2),
-    (F.elu, 8.5, 11),  # as counted in machine code
-    (torch.sigmoid, 8, 13),
-    (F.gelu, 15.5, 14),  # 12.1 and 14.1
+    (lambda x: torch.relu(x * 2), 3.5, 2),
+    (F.elu, 6, 9),  # as counted in machine code
+    (F.selu, 9.5, 11),  # 8.6 and 11.1
+    (lambda x: F.elu(x) + 1, 8.5, 10),
+    (torch.sigmoid, 5.5, 13),
+    (F.gelu, 12, 14),
     (lambda x: F.gelu(x, approximate="tanh"), 8.5, 7),  # 8.6 and 7.1
 ])  # fmt: skip
 def test_slots_of_an_element(fn: Callable[..., Any], half: float, single: float) -> None:

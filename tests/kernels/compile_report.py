@@ -53,7 +53,15 @@ def report(
     built = compiled(getattr(launch, "kernels", (launch,))[0], architecture)
     text = built.asm["amdgcn" if architecture.startswith("gfx") else "ptx"]
     types = sorted(set(re.findall(r"wgmma\.mma_async\S*?k\d+\.(\S+)", text)))
-    return {"schedule": str(best.schedule), "shared": built.metadata.shared, "types": types, **instructions(text)}
+    found = {"schedule": str(best.schedule), "shared": built.metadata.shared, "types": types, "late": late(text)}
+    return found | instructions(text)
+
+
+def late(text: str) -> int:
+    """How many loads from memory stand in PTX after threads have met, and before the first product."""
+    before, _, _ = text.partition("wgmma.mma_async")
+    _, _, after = before.partition("bar.sync")
+    return len(re.findall(r"ld\.global", after))
 
 
 def parts_report(described: Contraction, part: str, **changed: object) -> dict[str, object]:
@@ -138,6 +146,11 @@ def main() -> None:
     }
     both = {hook: trace(lambda x: 3 * x + 1, (half,), hook=hook) for hook in ("a_fn", "b_fn")}
     odd = contraction("ik,jk->ij", dict.fromkeys("ijk", 72), half, half, **both)
+    for k in (24, 72):  # a single step, more steps
+        described = contraction("ik,jk->ij", {"i": 4096, "j": 512, "k": k}, half, single, **both)
+        results[f"masked {k} sm_90"] = report(described, "sm_90", "matrix")
+    step = {"i": 4096, "j": 512, "k": 24}
+    results["step sm_90"] = report(contraction("ik,jk->ij", step, half, single, a_fn=elu), "sm_90", "matrix")
     results["boxes in parts fused sm_90"] = report(odd, "sm_90", "boxes", tile=(128, 80, 64))
     results["fused gfx942"] = report(others["fused"], "gfx942")
     json.dump(results, sys.stdout)

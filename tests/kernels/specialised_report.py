@@ -50,6 +50,9 @@ def main() -> None:
     elu = torch.nn.functional.elu
     plain = contraction("dca,bd->cba", EXTENTS, half, single)
     fused = contraction("dca,bd->cba", EXTENTS, half, single, a_fn=trace(elu, (half,)), epilogue=trace(elu, (single,)))
+    functions = {"a_fn": trace(elu, (half,)), "b_fn": trace(elu, (half,)), "epilogue": trace(elu, (single,))}
+    twice = contraction("dca,bd->cba", EXTENTS, half, single, **functions)
+    short = contraction("ae,dcbe->dcba", dict.fromkeys("abcde", 72), half, single, **functions)
     long_sum = contraction("dca,cbd->ba", EXTENTS, half, single)
     results = {
         "together": report(plain, "128x256x64.*together"),
@@ -60,6 +63,10 @@ def main() -> None:
         "fused": report(fused, "128x256x64.*together"),
         "fused in turns": report(fused, "64x256x64.*in turns"),
         "fused parts": report(fused, "128x320x64.*together"),
+        "kept": report(plain, "64x320x64.*kept"),
+        "kept fused": report(fused, "64x320x64.*kept"),
+        "kept fused twice": report(twice, "64x320x64.*kept"),
+        "kept short": report(short, "64x80x64.*kept stages=8 exchanged"),
         "split": report(long_sum, "128x256x64.*splits="),
     }
     json.dump(results, sys.stdout)

@@ -81,6 +81,16 @@ def test_matrix_units_read_what_threads_stored_only_after_their_fences(report: d
     assert report["boxes in parts fused sm_90"]["wgmma"]
 
 
+def test_a_single_step_asks_for_both_operands_before_the_threads_meet(report: dict[str, dict[str, object]]) -> None:
+    for name in ("step sm_90", "masked 24 sm_90"):
+        assert report[name]["wgmma"]
+        assert report[name]["late"] == 0, name
+
+
+def test_masks_behind_functions_leave_loads_to_run_ahead(report: dict[str, dict[str, object]]) -> None:
+    assert report["masked 72 sm_90"]["cp.async"]
+
+
 def test_nothing_is_read_before_the_launches_before_have_ended(report: dict[str, dict[str, object]]) -> None:
     for name, found in report.items():
         if not name.endswith("sm_90"):

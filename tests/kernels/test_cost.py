@@ -88,6 +88,8 @@ def test_large_operands_are_read_in_whole_lines() -> None:
 
 def test_the_library_is_slow_at_many_small_matrices_and_at_tf32_across_short_sums() -> None:
     """On an H200 it takes 84 microseconds where gathered tiles take 56, and 183 to 226 where they take 108."""
-    assert best(described("be,dcea->dcba", empty(72, 72), empty(72, 72, 72, 72))).schedule.family == "matrix"
+    ranked = choose(described("be,dcea->dcba", empty(72, 72), empty(72, 72, 72, 72)), "triton", H200).ranked
+    families = [each.schedule.family for each in ranked]
+    assert families.index("matrix") < families.index("library")
     a, b = empty(312, 296, 312, dtype=torch.float32), empty(296, 312, dtype=torch.float32)
     assert best(described("dca,bd->cba", a, b, precision="tf32")).schedule.family == "matrix"

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +17,9 @@ from weft.fn import trace
 from weft.kernels import specialised
 from weft.kernels.boxes_exchange import multiplied
 from weft.kernels.specialised_cut import specialised_cut
-from weft.plan.schedule import Target
+from weft.kernels.specialised_kept import KeptSchedule, kept_cut
+from weft.kernels.specialised_schedule import SpecialisedSchedule
+from weft.plan.schedule import Schedule, Target
 from weft.spec import Contraction, Layout, canonical
 from weft.spec.arithmetic import resolve
 from weft.spec.contraction import class_modes
@@ -47,6 +49,18 @@ def reason(contraction: Contraction, target: Target = H200) -> str:
     return found
 
 
+def shared(contraction: Contraction) -> list[SpecialisedSchedule]:
+    """Schedules whose operands both come in rings."""
+    found = specialised.schedules(contraction, H200).schedules
+    return [schedule for schedule in found if isinstance(schedule, SpecialisedSchedule)]
+
+
+def kept(contraction: Contraction) -> list[KeptSchedule]:
+    """Schedules that keep one operand in shared memory."""
+    found = specialised.schedules(contraction, H200).schedules
+    return [schedule for schedule in found if isinstance(schedule, KeptSchedule)]
+
+
 def test_takes_what_lies_in_boxes_on_hopper() -> None:
     assert specialised.supports(described("ad,bd->ab"), H200) is None
 
@@ -68,17 +82,26 @@ def test_refuses_other_devices(target: Target) -> None:
 
 def test_refuses_what_it_does_not_compute() -> None:
     plain = described("ad,bd->ab")
-    relu = trace(torch.relu, (torch.float16,))
     assert "float32" in reason(described("ad,bd->ab", torch.float32, "tf32"))
     assert "float64" in reason(described("ad,bd->ab", out=torch.float64))
     assert "C" in reason(replace(plain, c=plain.d))
-    assert "one operand" in reason(replace(plain, a_fn=relu, b_fn=relu))
+
+
+def test_functions_on_both_operands_want_one_that_shared_memory_holds() -> None:
+    relu = trace(torch.relu, (torch.float16,))
+    small, large = described("ad,bd->ab"), described("af,bf->ab")
+    both = (replace(each, a_fn=relu, b_fn=relu) for each in (small, large))
+    found, none = (specialised.schedules(each, H200) for each in both)
+    assert found.schedules
+    assert all(isinstance(schedule, KeptSchedule) for schedule in found.schedules)
+    assert not none.schedules
+    assert any("kept in shared memory" in sentence for sentence in none.excluded)
 
 
 @pytest.mark.parametrize("equation", ["ad,bd->ab", "dca,bd->cba", "af,bf->ab"])
 def test_workers_share_every_block_without_gap_or_overlap(equation: str) -> None:
     contraction = described(equation)
-    for schedule in specialised.schedules(contraction, H200).schedules:
+    for schedule in shared(contraction):
         cut = specialised_cut(multiplied(contraction, schedule), schedule, H200)
         tile_m, tile_n, _ = schedule.tile
         owners = torch.zeros(2, tile_m, tile_n, dtype=torch.int64)
@@ -92,9 +115,57 @@ def test_workers_share_every_block_without_gap_or_overlap(equation: str) -> None
         assert (taken == 1).all(), str(schedule)
 
 
+@pytest.mark.parametrize("equation", ["ad,bd->ab", "bd,ad->ba", "db,ce->dbce", "be,dce->bdc"])
+def test_pieces_of_blocks_beside_a_kept_operand_hold_every_column_once(equation: str) -> None:
+    contraction = described(equation)
+    for schedule in kept(contraction):
+        cut = kept_cut(multiplied(contraction, schedule), schedule, H200)
+        taken = [
+            column
+            for pieces in cut.pieces
+            for piece in pieces
+            for column in range(piece.axes[0].first, piece.axes[0].first + piece.tile)
+        ]
+        columns = multiplied(contraction, schedule).n
+        assert taken[:columns] == list(range(columns)), str(schedule)
+        assert len(taken) == len(set(taken)) < columns + 8, str(schedule)
+
+
+def test_an_operand_is_kept_where_shared_memory_has_room_for_it() -> None:
+    """328 columns are more than accumulators hold; rows of 1000 are more than shared memory."""
+    assert {schedule.exchanged for schedule in kept(described("ad,bd->ab"))} == {True}
+    assert not kept(described("af,bf->ab"))
+    assert not kept(described("zad,zbd->zab"))
+
+
+@pytest.mark.parametrize("equation", ["ad,bd->ab", "be,dce->bdc"])
+def test_kept_operands_leave_room_for_a_ring(equation: str) -> None:
+    for schedule in kept(described(equation)):
+        tile_m, tile_n, tile_k = schedule.tile
+        steps = -(-schedule.k.extent // tile_k)
+        assert schedule.stages >= 2, str(schedule)
+        assert (schedule.stages * tile_m + steps * tile_n) * tile_k * 2 < H200.shared_memory, str(schedule)
+
+
+@pytest.mark.parametrize(
+    ("equation", "extents"),
+    [("ae,dcbe->dcba", dict.fromkeys("abcde", 72)), ("cda,bd->cba", {"a": 312, "b": 296, "c": 296, "d": 312})],
+    ids=["TCCG 9", "TCCG 18"],
+)
+def test_functions_hide_behind_memory_where_an_operand_is_kept(equation: str, extents: dict[str, int]) -> None:
+    """The model's choice for a large operand and a result with an ELU each."""
+    elu = torch.nn.functional.elu
+    plain = described(equation, extents=extents)
+    large = "b_fn" if plain.n > plain.m else "a_fn"
+    fused = replace(plain, epilogue=trace(elu, (torch.float32,)), **{large: trace(elu, (torch.float16,))})
+    best = min(specialised.schedules(fused, H200).schedules, key=lambda s: specialised.predict(fused, s, H200))
+    assert isinstance(best, KeptSchedule)
+    assert specialised.predict(fused, best, H200) < 1.1 * specialised.predict(plain, best, H200)
+
+
 @pytest.mark.parametrize("equation", ["ad,bd->ab", "af,bf->ab"])
 def test_rings_fit_in_shared_memory(equation: str) -> None:
-    for schedule in specialised.schedules(described(equation), H200).schedules:
+    for schedule in shared(described(equation)):
         tile_m, tile_n, tile_k = schedule.tile
         rings = 1 if schedule.together else 2
         assert schedule.stages >= 2, str(schedule)
@@ -103,9 +174,10 @@ def test_rings_fit_in_shared_memory(equation: str) -> None:
 
 def test_runs_that_d_does_not_have_are_not_offered() -> None:
     """A has `c` next to `a`, and D has `b` between them: a box of D cannot span a run of both."""
-    found = specialised.schedules(described("dca,bd->cba"), H200)
+    contraction = described("dca,bd->cba")
+    found = specialised.schedules(contraction, H200)
     assert any("D does not lie in boxes" in sentence for sentence in found.excluded)
-    runs = {s.b.outer if s.exchanged else s.a.outer for s in found.schedules if s.splits == 1}
+    runs = {s.b.outer if s.exchanged else s.a.outer for s in shared(contraction) if s.splits == 1}
     assert {len(run) for run in runs} == {1}
 
 
@@ -145,9 +217,14 @@ def plus_one(x: torch.Tensor) -> torch.Tensor:
     return x + 1  # not zero at zero: what is read past the end of a sum must be masked
 
 
-def check(contraction: Contraction, operand: str, function: Callable[[torch.Tensor], torch.Tensor] | None) -> None:
-    """That every kind of schedule is right, and right again. Of small integers, so that results are exact whatever the
-    order of summation; D starts as NaN."""
+def check(
+    contraction: Contraction,
+    operands: str,  # those with the function
+    function: Callable[[torch.Tensor], torch.Tensor] | None,
+    choose: Callable[[Sequence[Schedule]], Sequence[Schedule]],
+) -> None:
+    """That schedules are right, and right again. Of small integers, so that results are exact whatever the order of
+    summation; D starts as NaN."""
     if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("no device of compute capability 9.0")
     generator = torch.Generator("cuda").manual_seed(0)
@@ -157,19 +234,34 @@ def check(contraction: Contraction, operand: str, function: Callable[[torch.Tens
     )
     x, y = a.double(), b.double()
     if function is not None:
-        contraction = replace(contraction, **{f"{operand}_fn": trace(function, (a.dtype,))})
-        x, y = (function(x), y) if operand == "a" else (x, function(y))
+        functions = {f"{operand}_fn": trace(function, (a.dtype,)) for operand in operands}
+        contraction = replace(contraction, **functions)
+        x, y = (function(value) if operand in operands else value for operand, value in (("a", x), ("b", y)))
     expected = (2 * torch.einsum(contraction.text, x, y)).to(contraction.d.dtype).contiguous()  # as D lies
-    found = specialised.schedules(contraction, H200).schedules
-    one_of_each = list({(s.tile, s.together, s.exchanged, s.splits > 1): s for s in found}.values())
-    assert one_of_each
-    for schedule in one_of_each[len(contraction.text) % 4 :: 4]:  # others with other equations: compiling takes long
+    chosen = choose(specialised.schedules(contraction, H200).schedules)
+    assert chosen
+    for schedule in chosen:
         launch = specialised.build(contraction, schedule, H200)
         results = [torch.full_like(expected, float("nan")) for _ in range(2)]
         for d in results:
             launch(a, b, None, d, 2.0, 0.0)
         assert torch.equal(results[0], expected), str(schedule)
         assert torch.equal(results[0], results[1]), str(schedule)
+
+
+def some(at: int) -> Callable[[Sequence[Schedule]], Sequence[Schedule]]:
+    """A quarter of the kinds of schedules with rings, others with other numbers: compiling takes long."""
+
+    def choose(found: Sequence[Schedule]) -> Sequence[Schedule]:
+        shared = [s for s in found if isinstance(s, SpecialisedSchedule)]
+        one_of_each = list({(s.tile, s.together, s.exchanged, s.splits > 1): s for s in shared}.values())
+        return one_of_each[at % 4 :: 4]
+
+    return choose
+
+
+def those_that_keep(found: Sequence[Schedule]) -> Sequence[Schedule]:
+    return [schedule for schedule in found if isinstance(schedule, KeptSchedule)]
 
 
 @pytest.mark.gpu
@@ -180,11 +272,38 @@ def check(contraction: Contraction, operand: str, function: Callable[[torch.Tens
 def test_every_schedule_computes_the_product(
     equation: str, operand: str, function: Callable[[torch.Tensor], torch.Tensor] | None
 ) -> None:
-    check(described(equation), operand, function)
+    check(described(equation), operand, function, some(len(equation)))
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("equation", ["ad,bd->ab", "da,db->ba"])
 def test_results_of_two_bytes(equation: str, dtype: torch.dtype) -> None:
-    check(described(equation, dtype, out=dtype), "a", plus_one)
+    check(described(equation, dtype, out=dtype), "a", plus_one, some(len(equation)))
+
+
+# A large operand (more blocks than workers) beside a small one; sums of one box, of five with a ring that holds three,
+# of several modes, and with ends of 8, 16 and 40; columns in one part and in two, and no multiple of 8.
+LARGE_AND_SMALL = {"a": 20000, "b": 72, "c": 3, "d": 72, "e": 16, "f": 136, "g": 296, "h": 21, "i": 312, "j": 40}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "equation",
+    [
+        "ad,bd->ab", "bd,ad->ba", "da,db->ba", "ad,hd->ah", "ae,be->ab", "aj,hj->ha", "ai,gi->ag", "ia,gi->ga",
+        "ag,ig->ia", "cdi,gd->cgi", "caj,cbj->ab",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(("operands", "function"), [("", None), ("a", torch.relu), ("ab", plus_one)])
+def test_a_kept_operand_meets_all_rows(
+    equation: str, operands: str, function: Callable[[torch.Tensor], torch.Tensor] | None
+) -> None:
+    check(described(equation, extents=LARGE_AND_SMALL), operands, function, those_that_keep)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("equation", ["ad,gd->ag", "da,db->ba", "aj,hj->ah"])
+def test_results_of_two_bytes_beside_a_kept_operand(equation: str, dtype: torch.dtype) -> None:
+    check(described(equation, dtype, extents=LARGE_AND_SMALL, out=dtype), "ab", plus_one, those_that_keep)

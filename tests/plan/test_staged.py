@@ -10,10 +10,14 @@ import torch.nn.functional as F
 
 import weft
 from weft.fn import trace
+from weft.kernels import permute_two
+from weft.kernels.geometry import by_stride
+from weft.kernels.permute_cost import LAUNCH
 from weft.plan import staged
 from weft.plan.planner import choose
-from weft.plan.schedule import Target
-from weft.spec import Contraction, Layout, canonical
+from weft.plan.schedule import ResourceError, Target
+from weft.plan.staged_operands import applied, matrix
+from weft.spec import Contraction, Layout, Role, canonical
 from weft.spec.arithmetic import resolve
 from weft.spec.contraction import class_modes
 from weft.spec.notation import parse
@@ -101,6 +105,123 @@ def test_an_operand_between_words_is_brought_to_one() -> None:
     assert "staged A as" in str(choose(moved, "triton", H200).best.schedule)
 
 
+def staged_alone(equation: str, extents: dict[str, int]) -> list[str]:
+    """What is staged for its rows alone."""
+    ways = staged._ways(described(equation, extents), in_boxes=True)
+    found = {name: stage for way in ways for name, stage in zip("AB", way, strict=True) if stage is not None}
+    return [name for name, stage in found.items() if stage.permutation.text == "it lies, in lines"]
+
+
+def test_long_rows_start_at_lines_of_memory() -> None:
+    """TCCG 13: rows of 624 and of 592 bytes, and sums whose 184704 bytes are lines already."""
+    contraction = fused(described("dca,cbd->ba", {"a": 312, "b": 296, "c": 296, "d": 312}), torch.relu)
+    sums = by_stride(contraction.of_role(Role.K), 0)
+    for stage, pitch in (
+        (applied(contraction, 0), 320),
+        (applied(contraction, 1), 320),
+        (matrix(contraction, 0, sums, along_k=False), 320),
+        (matrix(contraction, 0, sums, along_k=True), 296 * 312),
+    ):
+        assert stage is not None
+        workspace = stage.permutation.d
+        assert pitch in workspace.strides
+        assert workspace.strides[0] % pitch == 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "length", "pitch"),
+    [
+        (5476, 74, 80),  # 148 bytes: lines would add two thirds to what is no small operand, so rows start at words
+        (72, 74, 128),
+        (72, 24, 32),  # 48 bytes that all blocks read: sectors
+        (5476, 24, 24),
+    ],
+)
+def test_what_short_rows_start_at(rows: int, length: int, pitch: int) -> None:
+    contraction = fused(described("mk,nk->mn", {"m": 4096, "n": rows, "k": length}), torch.relu)
+    stage = applied(contraction, 1)
+    assert stage is not None
+    assert stage.permutation.d.strides in ((pitch, 1), (1,))
+    assert {mode.name: stride for mode, stride in zip(contraction.modes, stage.strides, strict=True)}["n"] == pitch
+
+
+def test_rows_together_stay_together_where_they_fill_lines() -> None:
+    """TCCG 15: a box of A may run along a and c, whose 92352 elements are whole lines."""
+    contraction = fused(described("dca,bd->cba", {"a": 312, "b": 296, "c": 296, "d": 312}), torch.relu)
+    stage = applied(contraction, 0)
+    assert stage is not None
+    assert [mode.strides.d for mode in stage.permutation.modes] == [1]
+
+
+def test_a_small_operand_may_be_staged_for_its_rows_alone() -> None:
+    """TCCG 18: B is 312 x 296, A is 300 times as large; not what is large, short, or lies at lines already."""
+    extents = {"a": 312, "b": 296, "c": 296, "d": 312}
+    assert staged_alone("cda,bd->cba", extents) == ["B"]
+    assert not staged_alone("cda,bd->cba", extents | {"d": 320})
+    assert "B" not in staged_alone("cda,bd->cba", extents | {"d": 72})
+    assert not staged_alone("cda,bd->cba", extents | {"c": 2})
+    ranked = choose(described("cda,bd->cba", extents), "triton", H200).ranked
+    rings = [each for each in ranked if "kept" not in str(each.schedule)]  # which bring all of B for every block
+    lines = next(each for each in rings if "in lines; specialised" in str(each.schedule))
+    plain = next(each for each in rings if each.schedule.family == "specialised")
+    assert lines.seconds < plain.seconds
+    assert lines.schedule.workspace_bytes == 2 * 296 * 320
+
+
+def test_rows_at_lines_compute_the_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staged, "LEAST_FLOPS", 1)
+    contraction = described("cda,bd->cba", {"a": 72, "b": 40, "c": 10, "d": 176})
+    found = [s for s in staged.schedules(contraction, INTERPRETER).schedules if "it lies, in lines" in str(s)]
+    assert found
+    a, b = integers(contraction)
+    expected = torch.einsum("cda,bd->cba", a.float(), b.float())
+    for schedule in found[:2]:
+        assert schedule.workspace_bytes >= 40 * 192 * 2
+        d = torch.full(expected.shape, torch.nan)
+        staged.build(contraction, schedule, INTERPRETER)(a, b, None, d, 1.0, 0.0)
+        assert torch.equal(d, expected), str(schedule)
+
+
+def test_both_operands_are_staged_by_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is one kernel less, and one launch less in the prediction."""
+    monkeypatch.setattr(staged, "LEAST_FLOPS", 1)
+    contraction = described("fdea,ecfb->dcba", SMALL)
+    relu, doubled = (trace(fn, (torch.float16,)) for fn in (torch.relu, lambda x: x + x))
+    contraction = replace(contraction, a_fn=relu, b_fn=doubled)
+    schedules = staged.schedules(contraction, INTERPRETER).schedules
+    both = next(schedule for schedule in schedules if None not in schedule.steps)
+    assert " in one launch; " in str(both)
+    launch = staged.build(contraction, both, INTERPRETER)
+    a, b = integers(contraction)
+    expected = torch.einsum("fdea,ecfb->dcba", a.float().relu(), 2 * b.float())
+    d = torch.full(expected.shape, torch.nan)
+    launch(a, b, None, d, 1.0, 0.0)
+    assert torch.equal(d, expected)
+    monkeypatch.setattr(staged, "moved_together", lambda schedule: None)
+    assert " in one launch" not in str(both)
+    apart = staged.build(contraction, both, INTERPRETER)
+    assert len(apart.kernels) == len(launch.kernels) + 1
+    separate = staged.predict(contraction, both, INTERPRETER)
+    monkeypatch.undo()
+    assert staged.predict(contraction, both, INTERPRETER) == pytest.approx(separate - LAUNCH)
+
+
+def test_what_one_launch_cannot_hold_takes_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staged, "LEAST_FLOPS", 1)
+    contraction = fused(described("fdea,ecfb->dcba", SMALL), torch.relu)
+    both = next(s for s in staged.schedules(contraction, INTERPRETER).schedules if None not in s.steps)
+
+    def refused(*_: object) -> None:
+        raise ResourceError("it needs more than there is")
+
+    monkeypatch.setattr(permute_two, "PermuteTwoLaunch", refused)
+    a, b = integers(contraction)
+    expected = torch.einsum("fdea,ecfb->dcba", a.float().relu(), b.float().relu()).relu()
+    d = torch.full(expected.shape, torch.nan)
+    staged.build(contraction, both, INTERPRETER)(a, b, None, d, 1.0, 0.0)
+    assert torch.equal(d, expected)
+
+
 def fused(contraction: Contraction, fn: object) -> Contraction:
     """With one function on A, on B and on D."""
     inner, outer = (trace(fn, (dtype,)) for dtype in (torch.float16, torch.float32))  # type: ignore[arg-type]
@@ -167,7 +288,7 @@ def test_the_epilogue_on_d_computes_what_a_fused_one_does() -> None:
     contraction = fused(described("dac,bcd->ba", SMALL), torch.relu)
     last = staged._finish(contraction)
     assert last is not None
-    a_step, b_step = (staged._applied(contraction, operand) for operand in (0, 1))
+    a_step, b_step = (applied(contraction, operand) for operand in (0, 1))
     assert a_step is not None
     assert b_step is not None
     rest = replace(staged._product(contraction, (a_step, b_step)), epilogue=None)

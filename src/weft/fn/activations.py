@@ -87,8 +87,8 @@ def hardswish(x: Tensor) -> Tensor:
 
 @_decomposes
 def leaky_relu(x: Tensor, negative_slope: Number = 0.01) -> Tensor:
-    if 0 < negative_slope <= 1:
-        return torch.maximum(x, x * negative_slope)
+    if 0 < negative_slope < math.inf:
+        return (torch.maximum if negative_slope <= 1 else torch.minimum)(x, x * negative_slope)
     return torch.where(x > 0, x, x * negative_slope)
 
 

@@ -2,9 +2,10 @@
 
 Every value is one line. Values of float16, bfloat16 and fp8 are held in float32 and rounded to their own dtype only
 at explicit casts and at the end, so a fused function is more exact than torch's eager chain of rounded steps; all
-other dtypes compute as themselves, integers wrapping. What only picks among float16 arguments (`relu`) and goes
-nowhere else picks among them as they are: nothing is rounded there, and two fit one instruction. Constants are written
-with their type and to the last bit.
+other dtypes compute as themselves, integers wrapping. What only picks among float16 values (`relu`), one of them as it
+came, and goes nowhere else picks among them in float16: nothing is rounded there but what would be, and two fit one
+instruction. So do two values of an ELU, in either half precision. Constants are written with their type and to the last
+bit.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 from torch import fx
 
 from weft.errors import UnsupportedError
+from weft.fn.exponentials import HALF_TYPES
 from weft.fn.selection import LOWERINGS
 
 _TRITON_TYPES = {
@@ -234,20 +236,39 @@ class Writer:
 
 
 def narrow_nodes(graph: fx.Graph) -> set[fx.Node]:
-    """Operations that pick among float16 values and numbers that float16 has, and whose results go no other way."""
+    """Operations that compute in half precision themselves: what they are made of has it, and so has their result."""
     found: set[fx.Node] = set()
     for node in graph.nodes:
-        if node.op == "call_function" and node.target._schema.name in _PICKING and node.meta["dtype"] == torch.float16:
-            tensors = node.all_input_nodes
-            same = all(each.meta["dtype"] == torch.float16 for each in tensors)
-            known = all(each.op == "placeholder" or each in found for each in tensors)
-            numbers = [each for each in (*node.args, *node.kwargs.values()) if isinstance(each, (bool, int, float))]
-            if same and known and all(number == _representable(number, torch.float16) for number in numbers):
-                found.add(node)
+        if node.op == "call_function" and (_picks(node, found) or _is_elu(node, found)):
+            found.add(node)
     for node in reversed(list(graph.nodes)):
         if any(user.op != "output" and user not in found for user in node.users):
             found.discard(node)
     return found
+
+
+def _picks(node: fx.Node, found: set[fx.Node]) -> bool:
+    """Whether an operation picks among float16 values, one at most that is to be rounded first, and numbers that
+    float16 has."""
+    if node.target._schema.name not in _PICKING or node.meta["dtype"] != torch.float16:  # type: ignore[union-attr]
+        return False
+    tensors = node.all_input_nodes
+    computed = [each for each in tensors if each.op != "placeholder" and each not in found]
+    numbers = [each for each in (*node.args, *node.kwargs.values()) if isinstance(each, (bool, int, float))]
+    return (
+        len(computed) < min(len(tensors), 2)
+        and all(each.meta["dtype"] == torch.float16 for each in tensors)
+        and all(number == _representable(number, torch.float16) for number in numbers)
+    )
+
+
+def _is_elu(node: fx.Node, found: set[fx.Node]) -> bool:
+    """Whether an operation is an ELU, without factors, of a value in half precision."""
+    if node.target._schema.name != "aten::elu" or node.meta["dtype"] not in HALF_TYPES:  # type: ignore[union-attr]
+        return False
+    (value,) = node.all_input_nodes
+    factors = (*node.args[1:], *node.kwargs.values())
+    return all(factor == 1 for factor in factors) and (value.op == "placeholder" or value in found)
 
 
 def _representable(number: Any, dtype: torch.dtype) -> Any:

@@ -42,4 +42,11 @@ libdevice = SimpleNamespace(
     **{name: _on_host(_by_torch(name)) for name in _NAMES.split()},
 )
 
-device_math = SimpleNamespace(exp2=_on_host(np.exp2), reciprocal=_on_host(np.reciprocal))
+_single_elu = _on_host(lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))))
+
+device_math = SimpleNamespace(
+    exp2=_on_host(np.exp2),
+    reciprocal=_on_host(np.reciprocal),
+    fma_to_one=_on_host(lambda x, y, z: np.clip(x * y + z, 0, 1)),
+    elu=lambda x: _single_elu(x.to(tl.float32)).to(x.dtype),
+)

@@ -13,5 +13,16 @@ def padding_adds_nothing(a_fn: Pointwise | None, b_fn: Pointwise | None) -> bool
     Operands that are read past the end of a sum are zeros there. If one of them still is behind its function, and the
     other is finite, their product is zero.
     """
+    return not any(masked_operands(a_fn, b_fn))
+
+
+def masked_operands(a_fn: Pointwise | None, b_fn: Pointwise | None) -> tuple[bool, bool]:
+    """Which operands, A and B, must be masked behind their functions. Zeros of one suffice where the other is finite:
+    those of B, which takes the shorter way to the matrix units."""
     a, b = (0.0 if fn is None else fn.at_zero for fn in (a_fn, b_fn))
-    return a is not None and b is not None and math.isfinite(a) and math.isfinite(b) and a * b == 0
+    mask_a, mask_b = not _is_finite(a), not _is_finite(b)
+    return mask_a, mask_b or (not mask_a and a != 0 and b != 0)
+
+
+def _is_finite(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)

@@ -15,11 +15,17 @@ from weft.fn.exponentials import HALF_TYPES
 from weft.fn.lowering import ELEMENTARY
 
 _ELEMENTARY = 20.0
-_SINGLE = {"exp": 8.0, "exp2": 4.0, "div": 9.0, "reciprocal": 8.0, "sqrt": 8.0, "rsqrt": 3.0, "gelu": 14.0}
-_BY_PRECISION = {"expm1": (6.0, 15.0), "sigmoid": (6.5, 13.0)}  # rounded to half precision at once, and not
+_SINGLE = {"exp": 8.0, "exp2": 4.0, "div": 9.0, "reciprocal": 8.0, "sqrt": 8.0, "rsqrt": 3.0}
+_BY_PRECISION = {  # rounded to half precision at once, and not
+    "elu": (6.0, 9.0),
+    "expm1": (6.0, 15.0),
+    "gelu": (10.5, 14.0),
+    "sigmoid": (4.0, 13.0),
+}
 _FREE = frozenset({"full_like", "scalar_tensor", "copy", "alias"})
 _TO_SINGLE, _FROM_SINGLE = 1.0, 0.5  # conversions of half precision; two elements are rounded at a time
-_PICKED = 0.5  # of float16, which are two to an instruction
+_PICKED, _ELU_OF_HALF = 0.5, 6.0  # of half precision as it lies, two elements to a register
+_SCALED = 2.0  # more than an ELU takes without factors
 
 
 def issue_slots(graph: fx.Graph) -> float:
@@ -30,24 +36,34 @@ def issue_slots(graph: fx.Graph) -> float:
         if node.op == "placeholder" and computing(node.meta["dtype"]) != node.meta["dtype"]:
             total += _TO_SINGLE if any(user.op != "output" and user not in narrow for user in node.users) else 0.0
         elif node.op == "call_function":
-            total += _PICKED if node in narrow else _of(node)
+            total += _of_narrow(node, narrow) if node in narrow else _of(node)
     (result,) = next(node for node in graph.nodes if node.op == "output").args
     results = result if isinstance(result, tuple) else (result,)
     held = [node for node in results if node.op != "placeholder" and node not in narrow]
     return total + sum(_FROM_SINGLE for node in held if node.meta["dtype"] in HALF_TYPES)
 
 
+def _of_narrow(node: fx.Node, narrow: set[fx.Node]) -> float:
+    """Of an operation on half precision as it lies; what is not is rounded first."""
+    if _name(node) == "elu":
+        return _ELU_OF_HALF
+    computed = [each for each in node.all_input_nodes if each.op != "placeholder" and each not in narrow]
+    return _PICKED + _FROM_SINGLE * len(computed)
+
+
 def _of(node: fx.Node) -> float:
-    name = node.target._schema.name.removeprefix("aten::")  # type: ignore[union-attr]
+    name = _name(node)
     if name in _FREE:
         return 0.0
     if computing(node.meta["dtype"]) is torch.float32:
         half = node.meta["dtype"] in HALF_TYPES
+        if name == "gelu" and node.kwargs.get("approximate") == "tanh":
+            return 7.0
         if name in _BY_PRECISION:
-            return _BY_PRECISION[name][0 if half else 1]
-        if name == "elu":
-            scaled = any(factor != 1 for factor in node.args[1:])
-            return (7.0 if half else 11.0) + (3.0 if scaled else 0.0)
-    if name == "gelu" and node.kwargs.get("approximate") == "tanh":
-        return 7.0
+            scaled = name == "elu" and any(factor != 1 for factor in node.args[1:])
+            return _BY_PRECISION[name][0 if half else 1] + (_SCALED if scaled else 0.0)
     return _SINGLE.get(name, _ELEMENTARY if name in ELEMENTARY else 1.0)
+
+
+def _name(node: fx.Node) -> str:
+    return node.target._schema.name.removeprefix("aten::")  # type: ignore[union-attr]

@@ -220,9 +220,9 @@ def boxes_kernel(
                     x = tl.where(side_mask(k_block, tl.arange(0, K.tile), K)[None, :], x, 0)
             if CUT.widen:
                 x = x.to(ACCUMULATE)
-            if TWO and A_FN is not None and B_FN is not None:
-                # x goes to both products through shared memory. Without this barrier the one that x needs stands
-                # between the stores of y and their fence for the matrix units, which then may read what is not there.
+            if A_FN is not None and B_FN is not None and (TWO or (CUT.masked and len(BESIDE_A) > 0)):
+                # x goes to the matrix units through shared memory. Without this barrier the one that x needs stands
+                # between the stores of y and their fence for these units, which then may read what is not there.
                 tl.debug_barrier()
             acc = multiply_part(
                 acc, x, b, pointers, beside_b, batch_block, n_block, k_block, CUT, FIRST,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from weft.fn.padding import padding_adds_nothing
+from weft.fn.padding import masked_operands
 from weft.kernels.cost import Work, combine_seconds, direct_seconds, function_seconds, tile_access
 from weft.kernels.geometry import (
     TENSORS,
@@ -70,7 +70,7 @@ class MatrixCut(NamedTuple):
     splits: int  # programs that share the sum of each block
     steps: int  # along k, in each of them
     widen: bool  # products are made in the accumulator's type
-    masked: bool  # functions make of the zeros past the end of k what must be masked
+    masked: tuple[bool, bool]  # what the functions of A and B make of the zeros past the end of k is masked
     apart: bool  # the product of each step is added by a rounded sum
     turned: tuple[bool, bool]  # A and B are turned in registers, see `_turned`
     wide: tuple[bool, ...]  # offsets need 64 bits, per tensor
@@ -301,7 +301,7 @@ def matrix_cut(contraction: Contraction, schedule: MatrixSchedule, target: Targe
         splits=schedule.splits,
         steps=-(-k.blocks // schedule.splits),
         widen=widened(contraction, target),
-        masked=not k.exact and not padding_adds_nothing(contraction.a_fn, contraction.b_fn),
+        masked=(False, False) if k.exact else masked_operands(contraction.a_fn, contraction.b_fn),
         apart=schedule.apart,
         turned=_turned(contraction),
         wide=wide(contraction.modes, tensors),

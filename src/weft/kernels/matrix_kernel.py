@@ -23,6 +23,7 @@ from weft.kernels.device import (
     tf32_digits,
 )
 from weft.kernels.following import follow
+from weft.kernels.in_turn import in_registers, meet
 
 
 @triton.jit
@@ -203,6 +204,12 @@ def matrix_kernel(
     row_mask = side_mask(m_block, rows, M)
     column_mask = side_mask(n_block, columns, N)
 
+    # Where something is computed of A, it is stored in shared memory before B, see `in_turn`. In more than one step
+    # loads run ahead in shared memory, and a function of nothing but A is applied to what is read from there.
+    A_COMPUTED: tl.constexpr = A_FN is not None or CUT.turned[0] or CUT.swap_k
+    B_COMPUTED: tl.constexpr = B_FN is not None or CUT.turned[1]
+    HELD: tl.constexpr = A_COMPUTED and K.blocks == 1
+    IN_TURN: tl.constexpr = HELD or (B_COMPUTED and (CUT.masked[0] or CUT.swap_k))
     TILE: tl.constexpr = (M.tile, N.tile)
     acc = tl.zeros(TILE, dtype=ACCUMULATE)
     beside_a = gathered(pointers, (batch_block, m_block, 0), BESIDE_A, CUT, a_offsets, a_mask)
@@ -217,31 +224,39 @@ def matrix_kernel(
         x = load_tile(a_rows[:, None] + a_depth[None, :], row_mask, a_inside, M.exact, K.exact)
         y = load_tile(b_columns[None, :] + b_depth[:, None], b_inside, column_mask, K.exact, N.exact)
 
-        # (3.2) Apply the functions in the product type. What lies past the end of k must stay zero.
+        # (3.2) Apply A's function in the product type. Products past the end of k must stay zero.
         x = x.to(PRODUCT)
-        y = y.to(PRODUCT)
         if A_FN is not None:
             place_a = (batch_block, m_block, k_block)
             x = A_FN(x, *gathered_step(beside_a, pointers, place_a, BESIDE_A, K, CUT, a_offsets, a_mask)).to(PRODUCT)
-            if CUT.masked:
+            if CUT.masked[0]:
                 x = tl.where(a_inside[None, :], x, 0)
-        if B_FN is not None:
-            place_b = (batch_block, n_block, k_block)
-            y = B_FN(y, *gathered_step(beside_b, pointers, place_b, BESIDE_B, K, CUT, b_offsets, b_mask)).to(PRODUCT)
-            if CUT.masked:
-                y = tl.where(b_inside[:, None], y, 0)
         if CUT.turned[0]:
             x = tf32_digits(x)
-        if CUT.turned[1]:
-            y = tf32_digits(y)
 
         # (3.3) Bring A's order of k to B's where they differ.
         if CUT.swap_k:
             OUTER: tl.constexpr = K_OF_A.axes[0].tile
             INNER: tl.constexpr = K_OF_A.axes[1].tile
             x = tl.reshape(tl.permute(tl.reshape(x, (M.tile, OUTER, INNER)), (0, 2, 1)), (M.tile, K.tile))
+        if HELD:
+            x = in_registers(x)
+        if IN_TURN:
+            meet()
 
-        # (3.4) Multiply and accumulate.
+        # (3.4) Apply B's function.
+        y = y.to(PRODUCT)
+        if B_FN is not None:
+            place_b = (batch_block, n_block, k_block)
+            y = B_FN(y, *gathered_step(beside_b, pointers, place_b, BESIDE_B, K, CUT, b_offsets, b_mask)).to(PRODUCT)
+            if CUT.masked[1]:
+                y = tl.where(b_inside[:, None], y, 0)
+        if CUT.turned[1]:
+            y = tf32_digits(y)
+        if HELD:
+            y = in_registers(y)
+
+        # (3.5) Multiply and accumulate.
         if CUT.widen:
             x = x.to(ACCUMULATE)
             y = y.to(ACCUMULATE)

@@ -81,7 +81,7 @@ def best(permutation: Permutation, target: Target) -> tuple[PermuteSchedule, flo
 
 
 def _legal(permutation: Permutation) -> tuple[list[PermuteSchedule], tuple[str, ...]]:
-    elements = _elementwise(permutation)
+    elements = elementwise(permutation)
     found: dict[PermuteSchedule, None] = {}
     excluded: dict[str, None] = {}
     for cuts in blocks(elements, most_axes=4):
@@ -108,7 +108,7 @@ def _accesses(elements: Permutation, schedule: PermuteSchedule) -> float:
 
 def predict(permutation: Permutation, schedule: PermuteSchedule, target: Target) -> float:
     """Seconds by the model of `permute_cost`."""
-    return block_seconds(_elementwise(permutation), schedule, target)
+    return block_seconds(elementwise(permutation), schedule, target)
 
 
 def block_seconds(
@@ -122,7 +122,7 @@ def block_seconds(
 def build(permutation: Permutation, schedule: PermuteSchedule, target: Target) -> PermuteLaunch:
     from weft.kernels.permute_kernel import permute_kernel
 
-    elements = _elementwise(permutation)
+    elements = elementwise(permutation)
     scale = _PAIRS.get(permutation.scale, permutation.scale)
     constants = {
         "CUT": permute_cut(elements, schedule),
@@ -154,10 +154,7 @@ class PermuteLaunch:
         self._types = tuple(layout and layout.dtype for layout in (elements.x, elements.c, elements.d))
 
     def __call__(self, x: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar) -> None:
-        tensors: list[Any] = [
-            tensor if tensor is None or dtype is None or tensor.dtype == dtype else _seen_as(tensor, dtype)
-            for tensor, dtype in zip((x, c, d), self._types, strict=True)
-        ]
+        tensors = [seen_as(tensor, dtype) for tensor, dtype in zip((x, c, d), self._types, strict=True)]
         self.launch(*tensors, _real(alpha), _real(beta))
 
 
@@ -265,7 +262,7 @@ def _layouts(permutation: Permutation) -> list[Layout]:
     return [layout for layout in (permutation.x, permutation.c, permutation.d) if layout is not None]
 
 
-def _elementwise(permutation: Permutation) -> Permutation:
+def elementwise(permutation: Permutation) -> Permutation:
     """The same permutation over elements that Triton has a type for.
 
     What is only moved goes as integers, 8 bytes at most; complex numbers that are computed with go as pairs of reals,
@@ -291,8 +288,10 @@ def _elementwise(permutation: Permutation) -> Permutation:
     return replace(permutation, modes=modes, compute=word, x=seen(permutation.x), c=c, d=seen(permutation.d))
 
 
-def _seen_as(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def seen_as(tensor: torch.Tensor | None, dtype: torch.dtype | None) -> Any:
     """The same memory as elements of another type; only its address and type matter to a kernel."""
+    if tensor is None or dtype is None or tensor.dtype == dtype:
+        return tensor
     if tensor.dtype.is_complex and dtype.itemsize < tensor.dtype.itemsize:
         tensor = torch.view_as_real(tensor)
     return tensor.view(dtype)

@@ -1,7 +1,7 @@
-"""The permutation kernel: one block of D per program, read along the source's run and written along D's.
+"""The permutation kernels: one block of D per program, read along the source's run and written along D's.
 
 Both runs are axes of the tile. It is loaded in the order of the source and stored in that of D; between them it passes
-once through shared memory.
+once through shared memory. One kernel makes one permutation, the other makes two.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ def turned(value, TURN: tl.constexpr):
     return value
 
 
-@triton.jit(do_not_specialize=["alpha", "beta"])
-def permute_kernel(
+@triton.jit
+def move_block(
+    block,
     x,
-    c,  # None where nothing is added
+    c,
     d,
-    alpha: tl.int64,  # bits, see `scalar`
-    beta: tl.int64,
-    CUT: tl.constexpr,  # permute.PermuteCut
+    alpha,
+    beta,
+    CUT: tl.constexpr,
     FN: tl.constexpr,
-    COMPUTE: tl.constexpr,  # what the function sees
-    SCALE: tl.constexpr,  # what alpha and beta are applied in, None where they are not
+    COMPUTE: tl.constexpr,
+    SCALE: tl.constexpr,
     RESULT: tl.constexpr,
-    CONJUGATE: tl.constexpr,  # values are pairs of reals along the innermost mode; the second is negated
+    CONJUGATE: tl.constexpr,
 ):
-    follow()
+    """One block of a permutation; parameters are those of `permute_kernel`."""
     R: tl.constexpr = CUT.r
     W: tl.constexpr = CUT.w
     TILE: tl.constexpr = CUT.tile
     TURN: tl.constexpr = CUT.turn
     RANK: tl.constexpr = len(TILE)
-    block = tl.program_id(0)
     if CUT.wide_index:
         block = block.to(tl.int64)
 
@@ -70,3 +70,48 @@ def permute_kernel(
     # (3) Write it.
     mask = tl.broadcast_to(spread_mask(block, W, 4, RANK), TILE)
     tl.store(d + offsets_d, value.to(RESULT), mask=mask)
+
+
+@triton.jit(do_not_specialize=["alpha", "beta"])
+def permute_kernel(
+    x,
+    c,  # None where nothing is added
+    d,
+    alpha: tl.int64,  # bits, see `scalar`
+    beta: tl.int64,
+    CUT: tl.constexpr,  # permute.PermuteCut
+    FN: tl.constexpr,
+    COMPUTE: tl.constexpr,  # what the function sees
+    SCALE: tl.constexpr,  # what alpha and beta are applied in, None where they are not
+    RESULT: tl.constexpr,
+    CONJUGATE: tl.constexpr,  # values are pairs of reals along the innermost mode; the second is negated
+):
+    follow()
+    move_block(tl.program_id(0), x, c, d, alpha, beta, CUT, FN, COMPUTE, SCALE, RESULT, CONJUGATE)
+
+
+@triton.jit(do_not_specialize=["alpha", "beta"])
+def permute_two_kernel(
+    x,
+    d,
+    y,  # source and result of the second permutation
+    e,
+    alpha: tl.int64,  # neither is applied
+    beta: tl.int64,
+    COUNT: tl.constexpr,  # blocks of the first
+    X_CUT: tl.constexpr,  # permute.PermuteCut
+    X_FN: tl.constexpr,
+    X_COMPUTE: tl.constexpr,
+    X_RESULT: tl.constexpr,
+    Y_CUT: tl.constexpr,  # the same of the second
+    Y_FN: tl.constexpr,
+    Y_COMPUTE: tl.constexpr,
+    Y_RESULT: tl.constexpr,
+):
+    """Two permutations that know nothing of one another: the blocks of the first, then those of the second."""
+    follow()
+    block = tl.program_id(0)
+    if block < COUNT:
+        move_block(block, x, None, d, alpha, beta, X_CUT, X_FN, X_COMPUTE, None, X_RESULT, False)
+    else:
+        move_block(block - COUNT, y, None, e, alpha, beta, Y_CUT, Y_FN, Y_COMPUTE, None, Y_RESULT, False)

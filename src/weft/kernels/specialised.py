@@ -11,7 +11,7 @@ from torch import Tensor
 from weft.kernels import boxes
 from weft.kernels.boxes_exchange import exchanged, multiplied
 from weft.kernels.boxes_readings import box
-from weft.kernels.boxes_schedule import parts
+from weft.kernels.boxes_schedule import BoxesSchedule, parts
 from weft.kernels.following import is_short
 from weft.kernels.geometry import A, B
 from weft.kernels.launch import (
@@ -21,8 +21,11 @@ from weft.kernels.launch import (
     finishing_constants,
 )
 from weft.kernels.matrix import STRIP
-from weft.kernels.specialised_cost import predict
+from weft.kernels.specialised_cost import predict as predict_shared
 from weft.kernels.specialised_cut import matrix_layout, specialised_cut
+from weft.kernels.specialised_kept import KeptSchedule, kept_cut
+from weft.kernels.specialised_kept import candidates as kept_candidates
+from weft.kernels.specialised_kept_cost import predict_kept
 from weft.kernels.specialised_results import piece_rows, results
 from weft.kernels.specialised_schedule import NAME, SpecialisedSchedule, candidates
 from weft.plan.schedule import Candidates, Launch, Scalar, Target
@@ -74,31 +77,40 @@ def supports(contraction: Contraction, target: Target) -> str | None:
         return f"results of {dtype_name(contraction.d.dtype)} are not stored here"
     if contraction.c is not None or contraction.extras:
         return "C and operands of functions are not read here"
-    if contraction.a_fn is not None and contraction.b_fn is not None:
-        return "only one operand has a function applied to it here"
     return None
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:
+    """Both operands in rings, or one of them kept; either gives the rows of blocks."""
+    other = exchanged(contraction)
     straight = candidates(contraction, target)
-    other = candidates(exchanged(contraction), target, exchanged=True)
-    return Candidates((*straight.schedules, *other.schedules), straight.excluded)
+    kept = kept_candidates(contraction, target)
+    found = (
+        *straight.schedules,
+        *candidates(other, target, exchanged=True).schedules,
+        *kept.schedules,
+        *kept_candidates(other, target, exchanged=True).schedules,
+    )
+    return Candidates(found, (*straight.excluded, *kept.excluded))
 
 
-def build(contraction: Contraction, schedule: SpecialisedSchedule, target: Target) -> Launch:
+def predict(contraction: Contraction, schedule: SpecialisedSchedule | KeptSchedule, target: Target) -> float:
+    if isinstance(schedule, KeptSchedule):
+        return predict_kept(contraction, schedule, target)
+    return predict_shared(contraction, schedule, target)
+
+
+def build(contraction: Contraction, schedule: SpecialisedSchedule | KeptSchedule, target: Target) -> Launch:
     from weft.kernels.matrix_kernel import combine_kernel
     from weft.kernels.specialised_kernel import specialised_kernel
 
+    if isinstance(schedule, KeptSchedule):
+        return _build_kept(contraction, schedule, target)
     contraction = multiplied(contraction, schedule)
     cut = specialised_cut(contraction, schedule, target)
     constants = contraction_constants(contraction, cut)
-    tile_m, tile_n, tile_k = schedule.tile
-    box_a = LaidBox(*box(contraction.a, A, schedule.a, {schedule.a.outer: tile_m, (schedule.k,): tile_k}))
-    boxes_b = [
-        LaidBox(*box(contraction.b, B, schedule.b, {schedule.b.outer: width, (schedule.k,): tile_k}))
-        for width in parts(tile_n)
-    ]
-    operands = (box_a, boxes_b[0], boxes_b[1] if len(boxes_b) > 1 else None)
+    tile_m, tile_n, _ = schedule.tile
+    operands = _operands(contraction, schedule)
     blocks, splits = cut.boxes.blocks, cut.boxes.splits
     box_d = LaidBox(*results(contraction, schedule, piece_rows(tile_m, schedule.together), blocks).box)
     real = contraction.arithmetic.accumulate.is_floating_point
@@ -115,13 +127,39 @@ def build(contraction: Contraction, schedule: SpecialisedSchedule, target: Targe
     return SpecialisedLaunch(operands, box_d, schedule.exchanged, multiply, combine, shares)
 
 
+def _operands(contraction: Contraction, schedule: BoxesSchedule) -> tuple[LaidBox, LaidBox, LaidBox | None]:
+    """Boxes of rows, of columns, and of a second part of those where there is one."""
+    tile_m, tile_n, tile_k = schedule.tile
+    box_a = LaidBox(*box(contraction.a, A, schedule.a, {schedule.a.outer: tile_m, (schedule.k,): tile_k}))
+    boxes_b = [
+        LaidBox(*box(contraction.b, B, schedule.b, {schedule.b.outer: width, (schedule.k,): tile_k}))
+        for width in parts(tile_n)
+    ]
+    return box_a, boxes_b[0], boxes_b[1] if len(boxes_b) > 1 else None
+
+
+def _build_kept(contraction: Contraction, schedule: KeptSchedule, target: Target) -> Launch:
+    from weft.kernels.specialised_kept_kernel import kept_kernel
+
+    contraction = multiplied(contraction, schedule)
+    cut = kept_cut(contraction, schedule, target)
+    operands = _operands(contraction, schedule)
+    constants = contraction_constants(contraction, cut)
+    real = contraction.arithmetic.accumulate.is_floating_point
+    multiply = KernelLaunch(
+        kept_kernel, (*operands, contraction.d), constants, real, target, cut.boxes.programs, WARPS, 1,
+        follows=is_short(contraction),
+    )  # fmt: skip
+    return SpecialisedLaunch(operands, None, schedule.exchanged, multiply)
+
+
 class SpecialisedLaunch:
     """The kernel that multiplies, and the one that adds the shares of split sums."""
 
     def __init__(
         self,
         operands: tuple[LaidBox, LaidBox, LaidBox | None],  # of rows, of columns, and of a second part of those
-        result: LaidBox,  # of D, or of the shares
+        result: LaidBox | None,  # of D, or of the shares; None where D is stored from registers
         exchanged: bool,  # rows are B's and columns A's
         multiply: KernelLaunch,
         combine: KernelLaunch | None = None,
@@ -139,6 +177,9 @@ class SpecialisedLaunch:
             a, b = b, a
         x, y = rows.descriptor(a), columns.descriptor(b)
         z = rest.descriptor(b) if rest is not None else None
+        if self._result is None:
+            self.kernels[0](x, y, z, d, alpha, beta)
+            return
         if self._shares is None:
             self.kernels[0](x, y, z, self._result.descriptor(d), alpha, beta)
             return

@@ -1,11 +1,11 @@
 """The family that brings operands into a better layout first, and then plans what is left.
 
 A permutation writes an operand into a workspace: as a matrix whose rows run along k or along the operand's own side,
-or in its own order with the function applied. Functions and casts happen there, once for each element, where the
-product would repeat them for every block that reads the element. It pays where elements are used often, and moves
-every staged operand once more, at the speed of memory. Where that leaves nothing to fuse but the epilogue, and D is
-small beside the sums, the vendor's library may make the product, and a last step applies the epilogue where D lies. It
-has no kernels of its own: each step is planned by the others.
+or in its own order with the function applied, or with its rows at whole lines. Functions and casts happen there, once
+for each element, where the product would repeat them for every block that reads the element. It pays where elements are
+used often, and moves every staged operand once more, at the speed of memory; two operands by one launch. Where that
+leaves nothing to fuse but the epilogue, and D is small beside the sums, the vendor's library may make the product, and
+a last step applies the epilogue where D lies. It has no kernels of its own: each step is planned by the others.
 """
 
 from __future__ import annotations
@@ -20,34 +20,27 @@ from torch import Tensor
 
 from weft.kernels.cost import FUNCTION_RATE, READING_SLOTS
 from weft.kernels.geometry import by_stride
-from weft.plan.schedule import Candidates, Extras, Launch, Scalar, Target
-from weft.spec import Contraction, Layout, Mode, Role, Strides, canonical
+from weft.kernels.permute_cost import LAUNCH
+from weft.plan.schedule import Candidates, Extras, Launch, Ranked, ResourceError, Scalar, Target
+from weft.plan.staged_operands import Stage, applied, for_boxes, matrix, padded
+from weft.spec import Contraction, Mode, Role, Strides, canonical
 from weft.spec.arithmetic import MATRIX_SUMS, dtype_name
 from weft.spec.canonical import merged
 from weft.spec.permutation import Permutation
 
 if TYPE_CHECKING:
+    from weft.kernels.permute_two import Move, PermuteTwoLaunch
     from weft.plan.planner import Choice
 
 NAME = "staged"
 
 A, B, C, D = range(4)
-ALIGNMENT = 16  # bytes: rows of a workspace start at multiples
-KEPT = 3  # schedules of the product that are proposed for each way to stage
+KEPT = 3  # schedules of the product that are proposed for each way to stage, besides the best of each family
 LEAST_BOX = 16  # elements of m, n and k: shorter ones do not go in boxes
 MUCH_LARGER = 8  # times the elements that are staged: the product that any family may make of them
 LEAST_FLOPS = 2**27  # of a product that is worth another launch
 _OTHERS = ("staged", "last", "reduced", "vector")  # families that need no staged operands
 _GATHERING = ("boxes", "specialised", "matrix")  # families that the library's product is planned without
-
-
-class Stage(NamedTuple):
-    """How one operand is staged."""
-
-    permutation: Permutation
-    strides: tuple[int, ...]  # of every mode of the contraction in the workspace
-    gathered: bool = True  # whether it is one that gathering kernels are planned for, too
-
 
 Stages = tuple[Stage | None, Stage | None]
 
@@ -81,7 +74,8 @@ class StagedSchedule:
             for name, step in zip("AB", self.steps, strict=True)
             if step is not None
         ]
-        staged = f"staged {' and '.join(steps)}; " if steps else ""
+        once = " in one launch" if moved_together(self) is not None else ""
+        staged = f"staged {' and '.join(steps)}{once}; " if steps else ""
         return f"{staged}{self.product.best.schedule}{'; epilogue on D' if self.finish is not None else ''}"
 
 
@@ -105,7 +99,7 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
     excluded: dict[str, None] = {}
     in_boxes = _in_boxes(contraction, target)
     finish = choose(last, "triton", target) if (last := _finish(contraction)) is not None else None
-    for staged in dict.fromkeys(_ways(contraction)):
+    for staged in dict.fromkeys(_ways(contraction, in_boxes)):
         try:
             steps = [choose(stage.permutation, "triton", target) if stage is not None else None for stage in staged]
         except UnsupportedError as error:
@@ -117,16 +111,26 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
             except UnsupportedError as error:
                 excluded[str(error)] = None
                 continue
-            for at, ranked in enumerate(product.ranked[:KEPT]):
-                kept = replace(product, best=ranked, ranked=(ranked, *product.ranked[at + 1 : KEPT]))
-                found.append(StagedSchedule((steps[A], steps[B]), kept, way.finish))
+            kept = _kept(product.ranked)
+            for at, ranked in enumerate(kept):
+                chosen = replace(product, best=ranked, ranked=kept[at:])
+                found.append(StagedSchedule((steps[A], steps[B]), chosen, way.finish))
     return Candidates(tuple(found), tuple(excluded))
+
+
+def _kept(ranked: Sequence[Ranked]) -> tuple[Ranked, ...]:
+    """The best few schedules of a product, and the best of each family."""
+    best: dict[str, Ranked] = {}
+    for each in ranked:
+        best.setdefault(each.schedule.family, each)
+    return tuple(each for at, each in enumerate(ranked) if at < KEPT or each is best[each.schedule.family])
 
 
 def predict(contraction: Contraction, schedule: StagedSchedule, target: Target) -> float:
     """Seconds of all steps; functions hide behind memory as far as they take no longer."""
     moves = [step for step in (*schedule.steps, schedule.finish) if step is not None]
-    return schedule.product.best.seconds + sum(math.hypot(step.best.seconds, _function_seconds(step)) for step in moves)
+    seconds = sum(math.hypot(step.best.seconds, _function_seconds(step)) for step in moves)
+    return schedule.product.best.seconds + seconds - (LAUNCH if moved_together(schedule) is not None else 0.0)
 
 
 def _function_seconds(step: Choice) -> float:
@@ -139,56 +143,85 @@ def _function_seconds(step: Choice) -> float:
 
 
 def build(contraction: Contraction, schedule: StagedSchedule, target: Target) -> Launch:
-    return StagedLaunch(schedule)
+    return StagedLaunch(schedule, target)
 
 
 class StagedLaunch:
     """Stage the operands that need it, then multiply."""
 
-    def __init__(self, schedule: StagedSchedule) -> None:
-        self._steps = [step.built()[1] if step is not None else None for step in schedule.steps]
+    def __init__(self, schedule: StagedSchedule, target: Target) -> None:
         self._workspaces = [step.description.d if step is not None else None for step in schedule.steps]
+        self._both = _built_together(schedule, target)
+        alone = schedule.steps if self._both is None else ()
+        self._steps = [step.built()[1] if step is not None else None for step in alone]
         self._product = schedule.product.built()[1]
         self._finish = schedule.finish.built()[1] if schedule.finish is not None else None
-        launches = [getattr(step, "launch", None) for step in (*self._steps, self._finish)]
+        launches = [getattr(step, "launch", None) for step in (self._both, *self._steps, self._finish)]
         self.kernels = (*getattr(self._product, "kernels", ()), *(launch for launch in launches if launch is not None))
 
     def __call__(
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, *extras: Extras
     ) -> None:
-        operands = []
-        for operand, step, layout in zip((a, b), self._steps, self._workspaces, strict=True):
-            if step is not None and layout is not None:
-                size = layout.shape[0] * layout.strides[0]
-                workspace = torch.empty(size, dtype=layout.dtype, device=operand.device)
+        operands = [
+            torch.empty(layout.shape[0] * layout.strides[0], dtype=layout.dtype, device=operand.device)
+            if layout is not None
+            else operand
+            for operand, layout in zip((a, b), self._workspaces, strict=True)
+        ]
+        if self._both is not None:
+            self._both(a, operands[A], b, operands[B])
+        for step, operand, workspace in zip(self._steps, (a, b), operands, strict=False):
+            if step is not None:
                 step(operand, None, workspace, 1, 0)
-                operand = workspace
-            operands.append(operand)
         self._product(*operands, c, d, alpha, beta, *extras)
         if self._finish is not None:
             self._finish(d, None, d, 1, 0)
 
 
-def _ways(contraction: Contraction) -> Iterator[Stages]:
+def moved_together(schedule: StagedSchedule) -> tuple[Move, Move] | None:
+    """What one launch stages of both operands, where it can."""
+    from weft.kernels.permute_two import Move, supports
+
+    a, b = schedule.steps
+    if a is None or b is None:
+        return None
+    moves = Move(a.description, a.best.schedule), Move(b.description, b.best.schedule)  # type: ignore[arg-type]
+    return moves if supports(*moves) else None
+
+
+def _built_together(schedule: StagedSchedule, target: Target) -> PermuteTwoLaunch | None:
+    """The launch of both; None where there is none, or the device cannot hold it."""
+    from weft.kernels.permute_two import PermuteTwoLaunch
+
+    moves = moved_together(schedule)
+    if moves is None:
+        return None
+    try:
+        return PermuteTwoLaunch(*moves, target)
+    except ResourceError:
+        return None
+
+
+def _ways(contraction: Contraction, in_boxes: bool) -> Iterator[Stages]:
     """What may be staged, and how; None for an operand that is used as it lies."""
     sums = contraction.of_role(Role.K)
     orders = [by_stride(sums, operand) for operand in (A, B)]
-    applied = [_applied(contraction, operand) for operand in (A, B)]
+    own = [applied(contraction, operand) for operand in (A, B)]
     for order in orders:
-        rows = [_matrix(contraction, operand, order, along_k=True) for operand in (A, B)]
-        across = [_matrix(contraction, operand, order, along_k=False) for operand in (A, B)]
-        rows = [_for_boxes(*stages) for stages in zip(rows, across, applied, strict=True)]
-        for a in (rows[A], across[A], applied[A]):
-            for b in (rows[B], across[B], applied[B]):
+        rows = [matrix(contraction, operand, order, along_k=True) for operand in (A, B)]
+        across = [matrix(contraction, operand, order, along_k=False) for operand in (A, B)]
+        rows = [for_boxes(*stages) for stages in zip(rows, across, own, strict=True)]
+        for a in (rows[A], across[A], own[A]):
+            for b in (rows[B], across[B], own[B]):
                 if a is not None and b is not None:
                     yield a, b
     for operand, order in ((A, orders[B]), (B, orders[A])):
-        other = _matrix(contraction, operand, order, along_k=False)
-        for stage in (_for_boxes(_matrix(contraction, operand, order, along_k=True), other, applied[operand]), other):
+        other = matrix(contraction, operand, order, along_k=False)
+        in_rows = for_boxes(matrix(contraction, operand, order, along_k=True), other, own[operand])
+        in_lines = padded(contraction, operand) if in_boxes and _is_small(contraction, operand) else None
+        for stage in (in_rows, other, own[operand], in_lines):
             if stage is not None:
                 yield (stage, None) if operand == A else (None, stage)
-        if applied[operand] is not None:
-            yield (applied[A], None) if operand == A else (None, applied[B])
     yield None, None  # for the library, where an epilogue is all that is fused
 
 
@@ -210,8 +243,13 @@ def _worth_gathering(contraction: Contraction, staged: Stages) -> bool:
     changed = [stage for stage in staged if stage is not None]
     if not all(stage.gathered for stage in changed) or sum(stage.permutation.fn is None for stage in changed) > 1:
         return False
+    return _is_small(contraction, *(operand for operand in (A, B) if staged[operand] is not None))
+
+
+def _is_small(contraction: Contraction, *operands: int) -> bool:
+    """Whether some operands are little beside all that the product moves."""
     sizes = [math.prod(mode.extent for mode in contraction.modes if mode.strides[tensor]) for tensor in (A, B, D)]
-    return MUCH_LARGER * sum(sizes[operand] for operand in (A, B) if staged[operand] is not None) <= sum(sizes)
+    return MUCH_LARGER * sum(sizes[operand] for operand in operands) <= sum(sizes)
 
 
 def _slots(permutation: Permutation) -> float:
@@ -227,85 +265,6 @@ def _in_boxes(contraction: Contraction, target: Target) -> bool:
     if min(contraction.m, contraction.n, contraction.k) < LEAST_BOX:
         return False
     return target.kind in ("cuda", "interpreter") and target.capability >= 90 and (short or stored)
-
-
-def _matrix(contraction: Contraction, operand: int, sums: Sequence[Mode], along_k: bool) -> Stage | None:
-    """The operand as ([batch,] outer, k), or as ([batch,] k, outer), its rows padded to whole words.
-
-    None where that has no use: rows across k are for products that read either as well, of operands that lie so, and
-    for those of float32, which the library makes fastest of two operands across k.
-    """
-    role = Role.M if operand == A else Role.N
-    outer = by_stride(contraction.of_role(role), D)
-    batch = tuple(reversed(contraction.of_role(Role.BATCH)))
-    if not along_k:
-        nearest = by_stride(contraction.modes, operand)[:1]
-        if not nearest or contraction.arithmetic.precision != "ieee":
-            return None
-        if nearest[0].role is Role.K and contraction.arithmetic.product is not torch.float32:
-            return None
-        if contraction.arithmetic.product.itemsize == 1:
-            return None
-    rows, row = (outer, sums) if along_k else (sums, outer)
-    name = "·".join(mode.name for mode in (*reversed(batch), *reversed(rows), *reversed(row)))
-    return _stage(contraction, operand, row, (*rows, *batch), name)
-
-
-def _for_boxes(stage: Stage | None, *others: Stage | None) -> Stage | None:
-    """A stage of which gathering kernels make no more than of the others, where there are any; None if it is one."""
-    known = [other for other in others if other is not None]
-    if stage is None or any(stage.permutation == other.permutation for other in known):
-        return None
-    return stage._replace(gathered=not known)
-
-
-def _applied(contraction: Contraction, operand: int) -> Stage | None:
-    """The operand in its own order, its function or cast applied; None where there is neither."""
-    layout = contraction.a if operand == A else contraction.b
-    function = contraction.a_fn if operand == A else contraction.b_fn
-    if function is None and layout.dtype == contraction.arithmetic.product:
-        return None
-    own = by_stride([mode for mode in contraction.modes if mode.strides[operand]], operand)
-    return _stage(contraction, operand, own[:1], own[1:], "it lies")
-
-
-def _stage(
-    contraction: Contraction, operand: int, row: Sequence[Mode], others: Sequence[Mode], name: str
-) -> Stage | None:
-    """The operand with its row contiguous and padded to whole words; both groups stand innermost first.
-
-    None where nothing would change.
-    """
-    layout = contraction.a if operand == A else contraction.b
-    function = contraction.a_fn if operand == A else contraction.b_fn
-    arguments = contraction.a_args if operand == A else contraction.b_args
-    product = contraction.arithmetic.product
-    side = Role.M if operand == A else Role.N
-    # Where an operand is expanded along a mode of its own side its rows are written out: products need them in memory.
-    own = tuple([mode for mode in group if mode.strides[operand] or mode.role is side] for group in (row, others))
-    if arguments or not any(own):
-        return None
-    words = ALIGNMENT // product.itemsize
-    steps: dict[Mode, int] = {}
-    step = 1
-    for group, unit in zip(own, (words, 1), strict=True):
-        for mode in group:
-            steps[mode] = step
-            step *= mode.extent
-        step = -(-step // unit) * unit
-    lies = layout.dtype == product and layout.alignment >= ALIGNMENT
-    if function is None and lies and all(mode.strides[operand] == steps[mode] for mode in steps):
-        return None
-    modes = [
-        Mode(mode.labels, mode.extent, Role.M, Strides(mode.strides[operand], 0, 0, to)) for mode, to in steps.items()
-    ]
-    modes.sort(key=lambda mode: -mode.strides.d)
-    workspace = Layout(tuple(mode.extent for mode in modes), tuple(mode.strides.d for mode in modes), product)
-    permutation = Permutation(
-        modes=tuple(merged(modes)), x=layout, c=None, d=workspace,
-        compute=function.dtypes[0] if function is not None else product, fn=function, text=name,
-    )  # fmt: skip
-    return Stage(permutation, tuple(steps.get(mode, 0) for mode in contraction.modes))
 
 
 def _finish(contraction: Contraction) -> Permutation | None:

@@ -1,0 +1,167 @@
+"""Schedules that keep all of B in shared memory while rows of A pass by: for a small operand beside a large one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING, NamedTuple
+
+from weft.kernels.boxes_cut import BoxesCut, boxes_cut
+from weft.kernels.boxes_readings import Reading, extent, readings
+from weft.kernels.boxes_schedule import BoxesSchedule, parts, side_cuts
+from weft.kernels.cost import PROCESSORS, SHARED_MEMORY
+from weft.kernels.geometry import TENSORS, A, B, Cut, D, Side, nearest, side
+from weft.kernels.specialised_cut import matrix_layout
+from weft.kernels.specialised_schedule import BARRIERS, NAME
+from weft.plan.schedule import Candidates, Target
+from weft.spec import Contraction, Mode, Role
+
+if TYPE_CHECKING:
+    from triton.experimental.gluon.language import DistributedLinearLayout, NVMMASharedLayout
+
+ROWS = 64  # of a block: what a group of four warps multiplies
+LINE = 128  # bytes along k of a box
+LEAST_STAGES, MOST_STAGES = 2, 8
+LEAST_COLUMNS, MOST_COLUMNS = 16, 320  # that matrix instructions take, and that a worker has accumulators for
+LEAST_PIECE, MOST_PIECE = 8, 32  # columns that are finished at once
+LEAST_TAIL = 16  # indices of k that matrix instructions take
+
+
+@dataclass(frozen=True, slots=True)
+class KeptSchedule(BoxesSchedule):
+    """The boxes; those of B are brought once."""
+
+    family: str = NAME
+
+    def __str__(self) -> str:
+        m, n, k = self.tile
+        names_m, names_n = ("·".join(mode.name for mode in reading.outer) for reading in (self.a, self.b))
+        across = "+".join(map(str, parts(n)))
+        return (
+            f"specialised {m}x{n}x{k} m[{names_m}:{m}] n[{names_n}:{across}] k[{self.k.name}:{k}] kept"
+            f" stages={self.stages}{' exchanged' if self.exchanged else ''}"
+        )
+
+
+class KeptCut(NamedTuple):
+    """All that the kernel takes of a schedule."""
+
+    boxes: BoxesCut
+    pieces: tuple[tuple[Side, ...], ...]  # [part]: columns that are finished at once
+    halvings: tuple[int, ...]  # of each part, that lead to them
+    tail: int  # indices of k that the last step takes
+    product_bits: int  # of an element
+    stages: int  # of the ring of boxes of A
+    x_layout: NVMMASharedLayout  # of boxes of A in shared memory, as matrices
+    y_layouts: tuple[NVMMASharedLayout, ...]  # of B, for each part
+    stored: tuple[DistributedLinearLayout, ...]  # of pieces of each part, in registers
+
+
+def candidates(contraction: Contraction, target: Target, exchanged: bool = False) -> Candidates:
+    """Schedules, and why there are no others; `exchanged` tells that the operands already are."""
+    if contraction.batch > 1 or contraction.n > MOST_COLUMNS:
+        return Candidates((), (f"only an operand of at most {MOST_COLUMNS} columns is kept in shared memory",))
+    found = []
+    size = contraction.arithmetic.product.itemsize
+    tile = (ROWS, _columns(contraction.n), LINE // size)
+    for k in contraction.of_role(Role.K):
+        readings_a, readings_b = (readings(contraction, operand, k) for operand in (A, B))
+        for a, b in product(readings_a, readings_b):
+            if extent(b.outer) < contraction.n or 2 * extent(a.outer) <= ROWS or not _stored_in_runs(a, b):
+                continue
+            stages = _stages(contraction, k, tile, target)
+            if stages >= LEAST_STAGES:
+                found.append(KeptSchedule(a, b, k, tile, 4, stages, exchanged=exchanged))
+    return Candidates(tuple(found))
+
+
+def _columns(count: int) -> int:
+    """The least sum of at most two powers of two that is no less."""
+    powers = [1 << bit for bit in range(LEAST_COLUMNS.bit_length() - 1, MOST_COLUMNS.bit_length())]
+    sums = {*powers, *(x + y for x in powers for y in powers if x != y)}
+    return min(each for each in sums if each >= count)
+
+
+def _stored_in_runs(a: Reading, b: Reading) -> bool:
+    """Whether D's contiguous mode is one that rows or columns run along."""
+    return nearest((a.outer[0], b.outer[0]), D) is not None
+
+
+def _stages(contraction: Contraction, k: Mode, tile: tuple[int, int, int], target: Target) -> int:
+    """Slots of the ring that the device has shared memory for beside B."""
+    tile_m, tile_n, tile_k = tile
+    size = contraction.arithmetic.product.itemsize
+    room = (target.shared_memory or SHARED_MEMORY) - BARRIERS - _steps(contraction, k, tile_k) * tile_n * tile_k * size
+    return min(MOST_STAGES, room // (tile_m * tile_k * size))
+
+
+def _steps(contraction: Contraction, k: Mode, tile_k: int) -> int:
+    """Boxes along k."""
+    return -(-k.extent // tile_k) * (contraction.k // k.extent)
+
+
+def steps(contraction: Contraction, schedule: KeptSchedule) -> int:
+    """Boxes along k of a schedule."""
+    return _steps(contraction, schedule.k, schedule.tile[2])
+
+
+def tail(contraction: Contraction, schedule: KeptSchedule) -> int:
+    """Indices of k that the last step takes: no more of its boxes than there is, where k is one mode."""
+    tile_k = schedule.tile[2]
+    left = schedule.k.extent % tile_k or tile_k
+    return max(LEAST_TAIL, 1 << (left - 1).bit_length()) if schedule.k.extent == contraction.k else tile_k
+
+
+def kept_cut(contraction: Contraction, schedule: KeptSchedule, target: Target) -> KeptCut:
+    boxes = boxes_cut(contraction, schedule, target)
+    processors = target.processors if target.processors > 1 else PROCESSORS
+    tile_m, tile_n, tile_k = schedule.tile
+    size = contraction.arithmetic.product.itemsize
+    widths, pieces = parts(tile_n), tuple(_pieces(schedule))
+    along_n = nearest(schedule.b.outer, D) is not None
+    return KeptCut(
+        boxes=boxes._replace(programs=min(boxes.blocks, processors)),
+        pieces=pieces,
+        halvings=tuple((width // own[0].tile).bit_length() - 1 for width, own in zip(widths, pieces, strict=True)),
+        tail=tail(contraction, schedule),
+        product_bits=8 * size,
+        stages=schedule.stages,
+        x_layout=matrix_layout((tile_m, tile_k), schedule.a.along_k, size),
+        y_layouts=tuple(matrix_layout((width, tile_k), schedule.b.along_k, size) for width in widths),
+        stored=tuple(_stored(own[0].tile, along_n) for own in pieces),
+    )
+
+
+def _pieces(schedule: KeptSchedule) -> Iterator[tuple[Side, ...]]:
+    """Of each part, the pieces with columns of D in them."""
+    tile_n = schedule.tile[1]
+    (columns,) = side_cuts(schedule.b, tile_n)
+    first = 0
+    for width in parts(tile_n):
+        there = min(width, columns.extent - first)
+        narrow = max(LEAST_PIECE, math.gcd(there, width, MOST_PIECE))
+        yield tuple(
+            side([Cut(columns.modes, narrow, True, tile_n, start)], 1, TENSORS)
+            for start in range(first, first + there, narrow)
+        )
+        first += width
+
+
+def _stored(width: int, along_n: bool) -> DistributedLinearLayout:
+    """How a piece of so many columns lies in registers when it is stored.
+
+    Matrix instructions leave two neighbours of a row to each lane, and 8 x 8 elements to a warp's lanes: of float32, 32
+    bytes of a line of D are stored at once. Lanes exchange half of what they hold, and it is twice as much.
+    """
+    from triton.experimental.gluon.language import DistributedLinearLayout
+
+    registers = [[0, 1], [8, 0], *([0, 1 << bit] for bit in range(3, width.bit_length() - 1))]
+    lanes = [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]]
+    farther = [0, 8] if along_n else [8, 0]
+    if farther in registers:
+        registers.remove(farther)
+        registers.insert(1, lanes[0])
+        lanes[0] = farther
+    return DistributedLinearLayout(registers, lanes, [[16, 0], [32, 0]], [], [ROWS, width])

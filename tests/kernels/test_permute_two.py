@@ -1,0 +1,108 @@
+"""Two permutations in one launch: what they compute, which go together, and what the kernel compiles to."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import weft
+from kernels.moves import H200, described
+from support import Backend
+from weft.fn import trace
+from weft.kernels import permute
+from weft.kernels.permute_two import Move, PermuteTwoLaunch, supports
+from weft.plan.schedule import Target
+from weft.spec.permutation import Permutation
+
+HALF = torch.float16
+CASES = [
+    (("ab->ba", (70, 130), HALF), ("abc->cab", (9, 30, 16), HALF)),
+    (("ab->ab", (40, 24), HALF), ("ab->ba", (33, 65), torch.float32)),
+    (("abc->bac", (17, 30, 3), torch.int8), ("abcd->dcba", (9, 8, 10, 9), torch.complex128)),
+]
+
+
+def planned(permutation: Permutation, target: Target = H200) -> Move:
+    return Move(permutation, permute.best(permutation, target)[0])
+
+
+def elements(permutation: Permutation, backend: Backend) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(permutation.size)
+    found = torch.randint(-9, 9, permutation.x.shape, generator=generator).to(permutation.x.dtype)
+    return found.to(backend.device)
+
+
+def moved(permutation: Permutation, x: torch.Tensor) -> torch.Tensor:
+    term, output = permutation.text.split("->")
+    return x.permute([term.index(label) for label in output]).contiguous()
+
+
+def target_of(backend: Backend) -> Target:
+    x = torch.ones(2, 2, device=backend.device)
+    return weft.plan_permute(x, "ab->ba", backend=backend.name)._request.target
+
+
+@pytest.mark.parametrize(("first", "second"), CASES)
+def test_both_are_moved(first: tuple, second: tuple, triton_backend: Backend) -> None:
+    """Whatever their types and blocks, and in whichever order they come."""
+    target = target_of(triton_backend)
+    for pair in ((first, second), (second, first)):
+        moves = [planned(described(*each), target) for each in pair]
+        sources = [elements(move.permutation, triton_backend) for move in moves]
+        expected = [moved(move.permutation, x) for move, x in zip(moves, sources, strict=True)]
+        results = [torch.zeros_like(each) for each in expected]
+        PermuteTwoLaunch(*moves, target)(sources[0], results[0], sources[1], results[1])
+        for result, wanted in zip(results, expected, strict=True):
+            assert torch.equal(result, wanted), pair
+
+
+def test_each_has_a_function_of_its_own(triton_backend: Backend) -> None:
+    """One of halves, one that only rounds its values to them."""
+    target = target_of(triton_backend)
+    relu = replace(described("ab->ba", (40, 72), HALF), fn=trace(torch.relu, (HALF,)))
+    rounding = described("abc->bca", (6, 16, 24), torch.float32)
+    rounding = replace(rounding, d=rounding.d._replace(dtype=HALF))
+    x, y = (elements(each, triton_backend) for each in (relu, rounding))
+    y = y / 3
+    d, e = torch.zeros(72, 40, device=x.device, dtype=HALF), torch.zeros(16, 24, 6, device=x.device, dtype=HALF)
+    PermuteTwoLaunch(planned(relu, target), planned(rounding, target), target)(x, d, y, e)
+    assert torch.equal(d, moved(relu, x).relu())
+    assert torch.equal(e, moved(rounding, y).half())
+
+
+def test_blocks_of_few_elements_do_not_take_the_warps_of_large_ones() -> None:
+    large, small = (described("ab->ba", shape, HALF) for shape in ((4096, 4096), (16, 24)))
+    turned, copied = planned(large), planned(small)
+    assert turned.schedule.warps == 8
+    assert copied.schedule.warps == 4
+    assert not supports(turned, copied)
+    assert supports(copied, copied)
+    assert supports(turned, turned)
+
+
+def test_what_is_scaled_or_conjugated_goes_alone() -> None:
+    plain = planned(described("ab->ba", (64, 64), torch.float32))
+    for changed in ({"scaled": True}, {"conjugate": True}):
+        other = Move(replace(plain.permutation, **changed), plain.schedule)
+        assert not supports(plain, other)
+        assert not supports(other, plain)
+
+
+def test_the_kernel_holds_what_the_two_would() -> None:
+    """As many and as wide accesses as both alone, the shared memory of the larger, nothing spilled."""
+    script = Path(__file__).with_name("permute_two_report.py")
+    environment = {**os.environ, "TRITON_INTERPRET": "0"}
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    for name, (x, y, both) in json.loads(done.stdout).items():
+        for access in ("ld.global", "ld.global.16", "st.global", "st.global.16"):
+            assert both[access] == x[access] + y[access], (name, access)
+        assert both["shared"] == max(x["shared"], y["shared"]), name
+        assert both["local"] == 0, name
