@@ -44,7 +44,8 @@ def predict(contraction: Contraction, schedule: SpecialisedSchedule, target: Tar
     depth = steps * tile_k
     products = 2.0 * tile_m * tile_n * depth * here / RATE
     rows, columns = (_crossing(reading, operand, size) for reading, operand in ((schedule.a, A), (schedule.b, B)))
-    boxes = (tile_m * rows + tile_n * columns) * depth * size * here / BOX_RATE
+    busy_share = min(1.0, tasks / at_once)  # L2 has time for pieces of lines where few processors ask
+    boxes = max(tile_m + tile_n, (tile_m * rows + tile_n * columns) * busy_share) * depth * size * here / BOX_RATE
     boxes *= LATE if schedule.stages < 3 else 1.0
     functions = function_seconds(contraction, here * depth * tile_m, here * depth * tile_n, 0)
     split = schedule.splits > 1
