@@ -99,7 +99,7 @@ def test_few_processors_bring_boxes_across_lines_as_fast_as_others() -> None:
     """TCCG 19 has boxes for 72 of 132 processors, and rows of 144 bytes: on an H200 they take 29.9 microseconds with
     ReLU, gathered tiles 46.2 with a leaky ReLU, which is hardly more work."""
     a, b = empty(72, 72, 72, 72), empty(72, 72, 72)
-    leaky = weft.functions.leaky_relu
+    leaky = torch.nn.functional.leaky_relu
     fused = weft.plan(
         "ceda,dbe->cba", a, b, a_fn=leaky, b_fn=leaky, epilogue=leaky, out_dtype=torch.float32, backend="reference"
     )
