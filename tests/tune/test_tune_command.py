@@ -50,7 +50,14 @@ def test_a_suite_writes_its_record_and_goes_on_from_it(tmp_path: Path) -> None:
     assert json.loads(file.read_text())["cases"][0]["spent"] == 123.0
     other = run("tune", *EQUATION, "--out", str(file))
     assert other.exit_code == 2
-    assert "is of another device or suite" in other.output
+    assert "is of another suite" in other.output
+    more = run("tune", *SUITE, "--seed", "7", "--out", str(file))
+    assert more.exit_code == 2
+    assert "is of another effort: name another file, or --again replaces it" in " ".join(more.output.split())
+    file.write_text(json.dumps(record | {"commit": "an earlier one"}))
+    later = run("tune", *SUITE, "--out", str(file))
+    assert later.exit_code == 2
+    assert "is of another commit" in later.output
     anew = run("tune", *SUITE, "--out", str(file), "--again")
     assert anew.exit_code == 0, anew.output
     assert json.loads(file.read_text())["cases"][0]["spent"] != 123.0

@@ -133,9 +133,12 @@ def _run(
     run = TuningRun.on(place, effort, suite)
     run.skipped = skipped
     if out is not None and out.exists() and not again:
-        before = load(out)
-        if before["device"] != run.device or before["suite"] != suite:
-            raise UnsupportedError(f"{out} is of another device or suite: name another file, or --again replaces it")
+        before, now = load(out), run.document()
+        others = [what for what in ("device", "suite", "commit", "effort") if before.get(what) != now[what]]
+        if others:
+            raise UnsupportedError(
+                f"{out} is of another {' and another '.join(others)}: name another file, or --again replaces it"
+            )
         run.cases = [case for case in before["cases"] if "failed" not in case]
 
     def keep(run: TuningRun) -> None:
