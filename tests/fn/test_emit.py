@@ -109,6 +109,22 @@ def test_negative_zero_keeps_its_sign(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_extrema_with_negative_zero(dtype: torch.dtype, device: str) -> None:
+    x = torch.linspace(-2, 2, N).to(dtype)
+    clamped = run(trace(lambda x: torch.maximum(x, torch.full_like(x, -0.0)), (dtype,)), x, device=device)
+    assert torch.equal(clamped, x.clamp(min=0))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_slope_that_single_precision_does_not_hold_leaves_infinity(device: str) -> None:
+    x = torch.full((N,), float("inf"))
+    assert torch.equal(
+        run(trace(lambda x: torch.nn.functional.leaky_relu(x, 1e-50), (torch.float32,)), x, device=device), x
+    )
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", ["maximum", "minimum", "relu", "clamp"])
 def test_extrema_hand_nan_on(name: str, device: str) -> None:
     """Triton's maximum returns NaN in the interpreter and the number on a GPU; torch always returns NaN."""

@@ -27,6 +27,10 @@ def traced(fn: Callable[..., Any] | None) -> Pointwise | None:
     (torch.reciprocal, None, False),  # infinity times zero
     (torch.log, torch.relu, False),
     (lambda x: x / x, None, False),  # NaN
+    (lambda x: 1 / (x.float() + 1e-6), None, False),  # finite, but not as a product of halves
+    (lambda x: (x + 2049.0) - 2048.0, lambda x: x + 1, False),  # zero by torch's rounding alone
+    (lambda x: torch.log(x + 1.0001), torch.exp, False),
+    (lambda x: (x.float().half() + 2049.0) - 2048.0, lambda x: x + 1, False),
 ])  # fmt: skip
 def test_zeros_past_the_end(a_fn: Any, b_fn: Any, harmless: bool) -> None:
     assert padding_adds_nothing(traced(a_fn), traced(b_fn)) is harmless

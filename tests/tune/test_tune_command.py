@@ -54,7 +54,7 @@ def test_a_suite_writes_its_record_and_goes_on_from_it(tmp_path: Path) -> None:
     more = run("tune", *SUITE, "--seed", "7", "--out", str(file))
     assert more.exit_code == 2
     assert "is of another effort: name another file, or --again replaces it" in " ".join(more.output.split())
-    file.write_text(json.dumps(record | {"commit": "an earlier one"}))
+    file.write_text(json.dumps(record | {"commit": "an earlier one", "effort": record["effort"] | {"jobs": 1}}))
     later = run("tune", *SUITE, "--out", str(file))
     assert later.exit_code == 2
     assert "is of another commit" in later.output

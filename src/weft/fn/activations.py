@@ -87,7 +87,7 @@ def hardswish(x: Tensor) -> Tensor:
 
 @_decomposes
 def leaky_relu(x: Tensor, negative_slope: Number = 0.01) -> Tensor:
-    if 0 < negative_slope < math.inf:
+    if 2.0**-126 <= negative_slope < math.inf:  # not zero in single precision: infinity times that is NaN
         return (torch.maximum if negative_slope <= 1 else torch.minimum)(x, x * negative_slope)
     return torch.where(x > 0, x, x * negative_slope)
 

@@ -211,12 +211,9 @@ class Writer:
             return f'float("{value!r}"), {kind}'
         if (value == 0 and math.copysign(1, value) > 0) or _is_normal_float32(value):
             return f"{value!r}, {kind}"
-        bits = torch.int64 if dtype == torch.float64 else torch.int32
-        (pattern,) = (
-            struct.unpack("<q", struct.pack("<d", value))
-            if bits == torch.int64
-            else struct.unpack("<i", struct.pack("<f", value))
-        )
+        packed = struct.pack({torch.float64: "<d", torch.float16: "<e"}.get(dtype, "<f"), value)
+        pattern = int.from_bytes(packed[-dtype.itemsize :], "little", signed=True)  # bfloat16: the high half of float32
+        bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
         return f"tl.cast({pattern}, {self.type(bits)}), {kind}, bitcast=True"
 
     def _cast(self, name: str, held: torch.dtype, dtype: torch.dtype) -> str:

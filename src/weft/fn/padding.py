@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import math
+import torch
 
 from weft.fn.pointwise import Pointwise
+
+_LARGEST = torch.finfo(torch.float8_e4m3fn).max  # of the narrowest type of products
 
 
 def padding_adds_nothing(a_fn: Pointwise | None, b_fn: Pointwise | None) -> bool:
@@ -25,4 +27,5 @@ def masked_operands(a_fn: Pointwise | None, b_fn: Pointwise | None) -> tuple[boo
 
 
 def _is_finite(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)
+    """Whether the value is known, and stays finite in any type that products are made in."""
+    return value is not None and abs(value) <= _LARGEST

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +17,7 @@ from weft.errors import DTypeError, UnsupportedError
 from weft.fn.activations import DECOMPOSITIONS
 from weft.fn.device_code import jit_function
 from weft.fn.emit import emit
+from weft.fn.exponentials import HALF_TYPES
 from weft.fn.identity import canonical
 from weft.fn.lowering import ELEMENTARY
 from weft.fn.parts import on_parts
@@ -66,7 +68,7 @@ class Pointwise(ABC):
 
     @property
     def at_zero(self) -> float | None:
-        """The value at zero; None where it takes more than an element to know it."""
+        """The value at zero; None where it takes more than an element to know it, or depends on when it is rounded."""
         return None
 
     @property
@@ -134,8 +136,18 @@ class RecordedFunction(Pointwise):
     def at_zero(self) -> float | None:
         if len(self.dtypes) > 1 or self.is_complex or isinstance(self.result, tuple):
             return None
-        result = self(torch.zeros(1, dtype=self.dtypes[0], device="cpu"))
-        return float(result) if isinstance(result, torch.Tensor) else None
+        zero = torch.zeros(1, dtype=self.dtypes[0], device="cpu")
+        value = self(zero)
+        if not isinstance(value, torch.Tensor):
+            return None
+        steps = [node for node in self._primitive.nodes if node.op == "call_function"]
+        if any(node.meta["dtype"] in HALF_TYPES for node in steps):  # as Triton code they are not rounded one by one
+            if zero.dtype not in HALF_TYPES or any(_is_cast(node) for node in steps):
+                return None
+            with suppress(RuntimeError):
+                return float(value) if bool(self._module.forward(zero.float()).to(value.dtype) == value) else None
+            return None
+        return float(value)
 
     @cached_property
     def _calls(self) -> tuple[str, ...]:
@@ -230,6 +242,11 @@ class TritonFunction(Pointwise):
             f"{self._function.__name__} is a Triton function and runs on the Triton backend only; "
             "the CPU needs the same function written with torch operations"
         )
+
+
+def _is_cast(node: fx.Node) -> bool:
+    """Whether an operation takes one dtype to another."""
+    return any(given.meta["dtype"] != node.meta["dtype"] for given in node.all_input_nodes)
 
 
 def _common_shape(shapes: Sequence[torch.Size]) -> tuple[int, ...]:

@@ -229,6 +229,7 @@ def add_products(taken, position, turn, acc, acc_rest, CUT: gl.constexpr):
     slot, phase = place(position + LAST, CUT)
     mbarrier.wait(kept.index(LAST), 0)
     mbarrier.wait(full.index(slot), phase)
+    gl.thread_barrier()  # all warps have taken this turn before the other worker may give the next
     mbarrier.arrive(turn)
     x = rows_of(x_ring, slot, CUT, CUT.tail)
     acc, acc_rest = multiply(x, y_kept, z_kept, LAST, acc, acc_rest, CUT, CUT.tail)

@@ -30,7 +30,11 @@ ROOM = "winners"  # of the store
 
 # Files whose change may change how fast a schedule runs, by backend and relative to this package's parent.
 _CODE = {
-    "triton": ("kernels/*_kernel.py", "kernels/device.py", "kernels/geometry.py", "kernels/launch.py"),
+    "triton": (
+        *("kernels/*_kernel.py", "kernels/device.py", "kernels/geometry.py", "kernels/launch.py"),
+        *("kernels/following.py", "kernels/in_turn.py", "plan/staged_operands.py"),
+        *("fn/device_*.py", "fn/exponentials.py", "fn/lowering.py", "fn/emit.py"),
+    ),
     "cpu": ("cpu/*.py",),
 }
 

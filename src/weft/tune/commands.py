@@ -133,8 +133,8 @@ def _run(
     run = TuningRun.on(place, effort, suite)
     run.skipped = skipped
     if out is not None and out.exists() and not again:
-        before, now = load(out), run.document()
-        others = [what for what in ("device", "suite", "commit", "effort") if before.get(what) != now[what]]
+        before = load(out)
+        others = [what for what, said in _kind(run.document()).items() if said != _kind(before)[what]]
         if others:
             raise UnsupportedError(
                 f"{out} is of another {' and another '.join(others)}: name another file, or --again replaces it"
@@ -150,6 +150,14 @@ def _run(
     with progress("tuning", len(jobs)) as step:
         go(run, jobs, again=again, begun=lambda job: step(job.label), kept=keep)
     return run
+
+
+def _kind(record: dict[str, Any]) -> dict[str, Any]:
+    """What records of one tuning have in common. A record that git tracks changes the tree as it grows, and how many
+    compilers are at work changes nothing."""
+    effort = {what: said for what, said in record["effort"].items() if what != "jobs"}
+    commit = (record.get("commit") or "").removesuffix("+changes")
+    return {"device": record["device"], "suite": record["suite"], "commit": commit, "effort": effort}
 
 
 def _line(case: dict[str, Any]) -> str:
