@@ -34,8 +34,14 @@ def test_every_kernel_waits_before_anything_else(path: Path) -> None:
     launched = [function for function in functions if function.name.endswith("_kernel")]
     assert launched
     for function in launched:
-        names = [node.func.id for node in ast.walk(function) if isinstance(node, ast.Call) and hasattr(node.func, "id")]
-        assert "follow" in names or "come_after" in names, function.name
+        calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
+        waits = [call.lineno for call in calls if ast.unparse(call) in ("follow()", "come_after()")]
+        assert len(waits) == 1, function.name
+        roles = [call.lineno for call in calls if ast.unparse(call.func) == "gl.warp_specialize"]
+        first = next(
+            each for each in function.body if ast.get_docstring(function) is None or each is not function.body[0]
+        )
+        assert waits[0] < min(roles) if roles else waits[0] == first.lineno, function.name
 
 
 def test_only_devices_that_can_let_launches_follow() -> None:

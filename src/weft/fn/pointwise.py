@@ -141,13 +141,13 @@ class RecordedFunction(Pointwise):
         if not isinstance(value, torch.Tensor):
             return None
         steps = [node for node in self._primitive.nodes if node.op == "call_function"]
-        if any(node.meta["dtype"] in HALF_TYPES for node in steps):  # as Triton code they are not rounded one by one
-            if zero.dtype not in HALF_TYPES or any(_is_cast(node) for node in steps):
-                return None
-            with suppress(RuntimeError):
-                return float(value) if bool(self._module.forward(zero.float()).to(value.dtype) == value) else None
+        if any(_rounds_on_the_way(node) for node in steps):
             return None
-        return float(value)
+        if zero.dtype not in HALF_TYPES:
+            return float(value)
+        with suppress(RuntimeError):  # as Triton code its steps are not rounded one by one
+            return float(value) if bool(self._module.forward(zero.float()).to(value.dtype) == value) else None
+        return None
 
     @cached_property
     def _calls(self) -> tuple[str, ...]:
@@ -244,9 +244,12 @@ class TritonFunction(Pointwise):
         )
 
 
-def _is_cast(node: fx.Node) -> bool:
-    """Whether an operation takes one dtype to another."""
-    return any(given.meta["dtype"] != node.meta["dtype"] for given in node.all_input_nodes)
+def _rounds_on_the_way(node: fx.Node) -> bool:
+    """Whether an operation takes other floating-point values to half precision, with which more is computed."""
+    if node.meta["dtype"] not in HALF_TYPES or all(user.op == "output" for user in node.users):
+        return False
+    given = [each.meta["dtype"] for each in node.all_input_nodes]
+    return any(dtype.is_floating_point and dtype != node.meta["dtype"] for dtype in given)
 
 
 def _common_shape(shapes: Sequence[torch.Size]) -> tuple[int, ...]:

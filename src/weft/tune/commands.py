@@ -134,7 +134,8 @@ def _run(
     run.skipped = skipped
     if out is not None and out.exists() and not again:
         before = load(out)
-        others = [what for what, said in _kind(run.document()).items() if said != _kind(before)[what]]
+        then, now = _kind(before), _kind(run.document())
+        others = [what for what in now if then[what] != now[what]]
         if others:
             raise UnsupportedError(
                 f"{out} is of another {' and another '.join(others)}: name another file, or --again replaces it"
