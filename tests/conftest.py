@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import tempfile
+from collections.abc import Iterator
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from interpreting import replace_once_per_launch
 from support import BACKENDS, Backend
 
 settings.register_profile(
@@ -31,6 +34,15 @@ def pytest_configure(config: pytest.Config) -> None:
     marks = config.getoption("markexpr")
     if "gpu" not in marks or "not gpu" in marks:
         os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_interpreter() -> Iterator[None]:
+    """Triton's interpreter without the work that it repeats."""
+    with pytest.MonkeyPatch.context() as patch:
+        if os.environ.get("TRITON_INTERPRET") == "1" and importlib.util.find_spec("triton"):
+            replace_once_per_launch(importlib.import_module("triton.runtime.interpreter"), patch)
+        yield
 
 
 def present(backend: Backend) -> Backend:

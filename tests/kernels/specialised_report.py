@@ -54,6 +54,7 @@ def main() -> None:
     twice = contraction("dca,bd->cba", EXTENTS, half, single, **functions)
     short = contraction("ae,dcbe->dcba", dict.fromkeys("abcde", 72), half, single, **functions)
     long_sum = contraction("dca,cbd->ba", EXTENTS, half, single)
+    long_sum_twice = contraction("dca,cbd->ba", EXTENTS, half, single, **functions)
     results = {
         "together": report(plain, "128x256x64.*together"),
         "in turns": report(plain, "64x256x64.*in turns"),
@@ -66,7 +67,10 @@ def main() -> None:
         "kept": report(plain, "64x320x64.*kept"),
         "kept fused": report(fused, "64x320x64.*kept"),
         "kept fused twice": report(twice, "64x320x64.*kept"),
-        "kept short": report(short, "64x80x64.*kept stages=8 exchanged"),
+        "kept short": report(short, "64x80x64.*kept warps=4 in turns stages=8 exchanged"),
+        "kept by eight warps": report(short, "128x80x64.*kept warps=8 rings=2 stages=4 exchanged"),
+        "split, functions on both": report(long_sum_twice, "128x320x64.*together.*splits="),
+        "functions on both in turns": report(twice, "128x160x64.*in turns"),
         "split": report(long_sum, "128x256x64.*splits="),
     }
     json.dump(results, sys.stdout)

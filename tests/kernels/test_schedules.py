@@ -19,7 +19,7 @@ from weft.plan.schedule import Schedule
 CASES = [
     ("ij,jk->ik", (33, 40), (40, 29)),
     ("ki,kj->ij", (24, 17), (24, 18)),  # both operands along m and n
-    ("abc,bd->dca", (9, 20, 5), (20, 17)),  # D and A run along different modes
+    ("abc,bd->dca", (9, 12, 5), (12, 17)),  # D and A run along different modes
     ("dac,dcb->ba", (7, 20, 9), (7, 9, 18)),
     ("cad,dcb->ba", (9, 20, 7), (7, 9, 18)),
     ("akl,blk->ab", (16, 8, 12), (16, 12, 8)),  # k in A's order and in B's

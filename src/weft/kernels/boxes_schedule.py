@@ -182,11 +182,14 @@ def _fitting(schedule: BoxesSchedule, size: int, target: Target) -> BoxesSchedul
 
 
 def splittings(steps: int, blocks: int, processors: int) -> list[int]:
-    """Numbers of shares of a sum that about fill the device once, or twice; none of them is empty."""
+    """Numbers of shares of a sum that about fill the device once, or twice, or that it holds all at once; none of
+    them is empty."""
     found = set()
     for fill in (1, 2):
         share = max(LEAST_STEPS, -(-steps * blocks // (fill * processors)))
         found.add(-(-steps // share))
+    share = max(LEAST_STEPS, -(-steps // max(1, processors // blocks)))
+    found.add(-(-steps // share))
     return sorted(found - {1})
 
 

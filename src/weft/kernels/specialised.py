@@ -147,7 +147,7 @@ def _build_kept(contraction: Contraction, schedule: KeptSchedule, target: Target
     constants = contraction_constants(contraction, cut)
     real = contraction.arithmetic.accumulate.is_floating_point
     multiply = KernelLaunch(
-        kept_kernel, (*operands, contraction.d), constants, real, target, cut.boxes.programs, WARPS, 1,
+        kept_kernel, (*operands, contraction.d), constants, real, target, cut.boxes.programs, schedule.warps, 1,
         follows=is_short(contraction),
     )  # fmt: skip
     return SpecialisedLaunch(operands, None, schedule.exchanged, multiply)

@@ -16,6 +16,10 @@ from weft.spec import Contraction
 if TYPE_CHECKING:
     from triton.experimental.gluon.language import NVMMASharedLayout
 
+THREADS = 128  # of a worker
+MOST_AT_ONCE = 64  # elements
+REGISTERS, OTHER_REGISTERS = 240, 28  # of a thread, and besides accumulators, rows and those elements
+
 
 class Piece(NamedTuple):
     """Rows and columns of a block of D that a worker stores at once."""
@@ -43,6 +47,7 @@ class SpecialisedCut(NamedTuple):
     shares: tuple[tuple[Share, ...], ...]  # [worker][part]
     together: bool  # both workers on one block of D; else each takes blocks of its own
     product_bits: int  # of an element
+    at_once: int  # elements of a box of B that each lane passes through its function
     stages: int  # of each ring of boxes
     x_layout: NVMMASharedLayout  # of boxes of A in shared memory, as matrices
     y_layouts: tuple[NVMMASharedLayout, ...]  # of B, for each part
@@ -68,6 +73,7 @@ def specialised_cut(contraction: Contraction, schedule: SpecialisedSchedule, tar
         shares=_shares(contraction, schedule, boxes),
         together=schedule.together,
         product_bits=8 * size,
+        at_once=_at_once(schedule),
         stages=schedule.stages,
         x_layout=matrix_layout((tile_m, tile_k), schedule.a.along_k, size),
         y_layouts=tuple(matrix_layout((width, tile_k), schedule.b.along_k, size) for width in widths),
@@ -77,6 +83,14 @@ def specialised_cut(contraction: Contraction, schedule: SpecialisedSchedule, tar
         d_shape=line,
         d_layout=matrix_layout(line, True, stored.box.layout.dtype.itemsize),
     )
+
+
+def _at_once(schedule: SpecialisedSchedule) -> int:
+    """A power of two that there are registers for, two elements each, beside accumulators and rows."""
+    tile_m, tile_n, tile_k = schedule.tile
+    rows = tile_m // 2 if schedule.together else tile_m
+    left = REGISTERS - OTHER_REGISTERS - rows * (tile_n + tile_k // 2) // THREADS
+    return min(MOST_AT_ONCE, 1 << (2 * left).bit_length() - 1)
 
 
 def matrix_layout(shape: tuple[int, int], along_k: bool, size: int, rank: int = 2) -> NVMMASharedLayout:

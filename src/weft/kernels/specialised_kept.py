@@ -21,18 +21,22 @@ from weft.spec import Contraction, Mode, Role
 if TYPE_CHECKING:
     from triton.experimental.gluon.language import DistributedLinearLayout, NVMMASharedLayout
 
-ROWS = 64  # of a block: what a group of four warps multiplies
+ROWS = 16  # of a block for each warp of a worker
 LINE = 128  # bytes along k of a box
 LEAST_STAGES, MOST_STAGES = 2, 8
 LEAST_COLUMNS, MOST_COLUMNS = 16, 320  # that matrix instructions take, and that a worker has accumulators for
+REGISTERS = {4: 240, 8: 112}  # of each thread of a worker of so many warps
+OTHER_REGISTERS = 40  # besides those of accumulators and of rows on their way through a function
 LEAST_PIECE, MOST_PIECE = 8, 32  # columns that are finished at once
 LEAST_TAIL = 16  # indices of k that matrix instructions take
 
 
 @dataclass(frozen=True, slots=True)
 class KeptSchedule(BoxesSchedule):
-    """The boxes; those of B are brought once."""
+    """The boxes, of which those of B are brought once, and the rings that the others come in; `warps` are those of
+    each worker and `stages` of each ring."""
 
+    rings: int = 1
     family: str = NAME
 
     def __str__(self) -> str:
@@ -41,7 +45,7 @@ class KeptSchedule(BoxesSchedule):
         across = "+".join(map(str, parts(n)))
         return (
             f"specialised {m}x{n}x{k} m[{names_m}:{m}] n[{names_n}:{across}] k[{self.k.name}:{k}] kept"
-            f" stages={self.stages}{' exchanged' if self.exchanged else ''}"
+            f" warps={self.warps} {'in turns' if self.rings == 1 else 'rings=2'} stages={self.stages}{' exchanged' if self.exchanged else ''}"
         )
 
 
@@ -52,8 +56,11 @@ class KeptCut(NamedTuple):
     pieces: tuple[tuple[Side, ...], ...]  # [part]: columns that are finished at once
     halvings: tuple[int, ...]  # of each part, that lead to them
     tail: int  # indices of k that the last step takes
+    warps: int  # of each worker
+    registers: int  # of each of its threads
     product_bits: int  # of an element
-    stages: int  # of the ring of boxes of A
+    rings: int  # of boxes of A
+    stages: int  # of each
     x_layout: NVMMASharedLayout  # of boxes of A in shared memory, as matrices
     y_layouts: tuple[NVMMASharedLayout, ...]  # of B, for each part
     stored: tuple[DistributedLinearLayout, ...]  # of pieces of each part, in registers
@@ -65,16 +72,26 @@ def candidates(contraction: Contraction, target: Target, exchanged: bool = False
         return Candidates((), (f"only an operand of at most {MOST_COLUMNS} columns is kept in shared memory",))
     found = []
     size = contraction.arithmetic.product.itemsize
-    tile = (ROWS, _columns(contraction.n), LINE // size)
+    columns, depth = _columns(contraction.n), LINE // size
+    tiles = {warps: (ROWS * warps, columns, depth) for warps in REGISTERS if _held(contraction, columns, depth, warps)}
     for k in contraction.of_role(Role.K):
         readings_a, readings_b = (readings(contraction, operand, k) for operand in (A, B))
-        for a, b in product(readings_a, readings_b):
-            if extent(b.outer) < contraction.n or 2 * extent(a.outer) <= ROWS or not _stored_in_runs(a, b):
+        for a, b, (warps, tile) in product(readings_a, readings_b, tiles.items()):
+            if extent(b.outer) < contraction.n or 2 * extent(a.outer) <= tile[0] or not _stored_in_runs(a, b):
                 continue
-            stages = _stages(contraction, k, tile, target)
-            if stages >= LEAST_STAGES:
-                found.append(KeptSchedule(a, b, k, tile, 4, stages, exchanged=exchanged))
+            slots = _slots(contraction, k, tile, target)
+            found += [
+                KeptSchedule(a, b, k, tile, warps, min(MOST_STAGES, slots) // rings, exchanged=exchanged, rings=rings)
+                for rings in (1, 2)
+                if slots >= LEAST_STAGES * rings
+            ]
     return Candidates(tuple(found))
+
+
+def _held(contraction: Contraction, columns: int, depth: int, warps: int) -> bool:
+    """Whether a worker's threads have registers for accumulators, and for rows on their way through a function."""
+    held = columns // 2 + (depth // 2 if contraction.a_fn is not None else 0)  # of 16 rows, by each thread of a warp
+    return held + OTHER_REGISTERS <= REGISTERS[warps]
 
 
 def _columns(count: int) -> int:
@@ -89,12 +106,12 @@ def _stored_in_runs(a: Reading, b: Reading) -> bool:
     return nearest((a.outer[0], b.outer[0]), D) is not None
 
 
-def _stages(contraction: Contraction, k: Mode, tile: tuple[int, int, int], target: Target) -> int:
-    """Slots of the ring that the device has shared memory for beside B."""
+def _slots(contraction: Contraction, k: Mode, tile: tuple[int, int, int], target: Target) -> int:
+    """Slots of rings that the device has shared memory for beside B."""
     tile_m, tile_n, tile_k = tile
     size = contraction.arithmetic.product.itemsize
     room = (target.shared_memory or SHARED_MEMORY) - BARRIERS - _steps(contraction, k, tile_k) * tile_n * tile_k * size
-    return min(MOST_STAGES, room // (tile_m * tile_k * size))
+    return room // (tile_m * tile_k * size)
 
 
 def _steps(contraction: Contraction, k: Mode, tile_k: int) -> int:
@@ -126,11 +143,14 @@ def kept_cut(contraction: Contraction, schedule: KeptSchedule, target: Target) -
         pieces=pieces,
         halvings=tuple((width // own[0].tile).bit_length() - 1 for width, own in zip(widths, pieces, strict=True)),
         tail=tail(contraction, schedule),
+        warps=schedule.warps,
+        registers=REGISTERS[schedule.warps],
         product_bits=8 * size,
+        rings=schedule.rings,
         stages=schedule.stages,
         x_layout=matrix_layout((tile_m, tile_k), schedule.a.along_k, size),
         y_layouts=tuple(matrix_layout((width, tile_k), schedule.b.along_k, size) for width in widths),
-        stored=tuple(_stored(own[0].tile, along_n) for own in pieces),
+        stored=tuple(_stored(own[0].tile, along_n, schedule.warps) for own in pieces),
     )
 
 
@@ -149,7 +169,7 @@ def _pieces(schedule: KeptSchedule) -> Iterator[tuple[Side, ...]]:
         first += width
 
 
-def _stored(width: int, along_n: bool) -> DistributedLinearLayout:
+def _stored(width: int, along_n: bool, warps: int) -> DistributedLinearLayout:
     """How a piece of so many columns lies in registers when it is stored.
 
     Matrix instructions leave two neighbours of a row to each lane, and 8 x 8 elements to a warp's lanes: of float32, 32
@@ -164,4 +184,5 @@ def _stored(width: int, along_n: bool) -> DistributedLinearLayout:
         registers.remove(farther)
         registers.insert(1, lanes[0])
         lanes[0] = farther
-    return DistributedLinearLayout(registers, lanes, [[16, 0], [32, 0]], [], [ROWS, width])
+    apart = [[ROWS << bit, 0] for bit in range(warps.bit_length() - 1)]
+    return DistributedLinearLayout(registers, lanes, apart, [], [ROWS * warps, width])

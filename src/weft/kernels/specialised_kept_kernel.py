@@ -1,9 +1,10 @@
 """The kernel that keeps all of B in shared memory, while rows of A pass by and leave as rows of D.
 
-The same roles as in `specialised_kernel`: one warp brings boxes, groups of four warps multiply. Each of these workers
-takes all columns of some rows, so that A's function is applied once to each element, and they take turns: boxes of A
-come in one ring, in the order of the blocks, and while a worker multiplies, the other applies the epilogue to its block
-and stores it. It stores from registers, as shared memory is full. Nothing waits for a store.
+The same roles as in `specialised_kernel`: one warp or two bring boxes, two groups of four or eight warps multiply. Each
+of these workers takes all columns of some rows, so that A's function is applied once to each element. Boxes of A come
+in a ring for each worker; or, where shared memory has no room for two, in one, in the order of the blocks: then workers
+take turns, and while one multiplies, the other applies the epilogue to its block and stores it. It stores from
+registers, as shared memory is full. Nothing waits for a store.
 """
 
 from __future__ import annotations
@@ -22,22 +23,16 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from weft.kernels.device import scalar, side_mask, side_offsets
 from weft.kernels.following import come_after
 from weft.kernels.matrix_kernel import locate
-from weft.kernels.specialised_kernel import (
-    LOADER_REGISTERS,
-    WORKER_REGISTERS,
-    WORKER_WARPS,
-    bring,
-    finished,
-    halved,
-    moved,
-)
+from weft.kernels.specialised_functions import apply, show
+from weft.kernels.specialised_kernel import LOADER_REGISTERS, bring, finished, halved, moved
 
 WORKERS = tl.constexpr(2)
+AT_ONCE = tl.constexpr(32)  # elements of B that each lane passes through its function
 
 
 @gluon.jit
-def load_kept(brought, first_task, CUT: gl.constexpr, B_FN: gl.constexpr):
-    """The role that fills shared memory: all boxes of B, each before the first box of A that it meets; and A's.
+def load_kept(brought, program, CUT: gl.constexpr, LOADER: gl.constexpr, B_FN: gl.constexpr):
+    """The role that fills a ring; the first one's also brings all boxes of B, each before the box of A that it meets.
 
     Where a function is applied to B, all of B comes first: workers look at no box of A before that is done, and the
     ring may have fewer slots than a task has boxes.
@@ -50,17 +45,18 @@ def load_kept(brought, first_task, CUT: gl.constexpr, B_FN: gl.constexpr):
     K: gl.constexpr = BOXES.k
     A_BOX: gl.constexpr = BOXES.a_box
     ELEMENT: gl.constexpr = a.dtype.primitive_bitwidth // 8
-    if B_FN is not None:
+    first_task = program + LOADER * BOXES.programs
+    if B_FN is not None and LOADER == 0:
         for step in range(BOXES.steps):
             keep(b, z, y_kept, z_kept, kept, first_task, step, CUT)
     position = gl.to_tensor(0)
-    for task in range(first_task, BOXES.blocks, BOXES.programs):
+    for task in range(first_task, BOXES.blocks, CUT.rings * BOXES.programs):
         batch_block, m_block, _ = locate(task, M.blocks, N.blocks, BOXES.group)
         for step in range(BOXES.steps):
-            if B_FN is None:  # noqa: SIM102 (known when this is compiled)
+            if B_FN is None and LOADER == 0:  # noqa: SIM102 (known when this is compiled)
                 if task == first_task:
                     keep(b, z, y_kept, z_kept, kept, task, step, CUT)
-            slot, phase = place(position, CUT)
+            slot, phase = place(position, CUT, LOADER)
             bar = full.index(slot)
             mbarrier.wait(empty.index(slot), phase ^ 1)
             mbarrier.expect(bar, M.tile * K.tile * ELEMENT)
@@ -88,9 +84,10 @@ def keep(b, z, y_kept, z_kept, kept, task, step, CUT: gl.constexpr):
 
 
 @gluon.jit
-def place(position, CUT: gl.constexpr):
-    """The slot of a box in the ring, and the phase of its barriers: it turns with every round."""
-    return position % CUT.stages, position // CUT.stages & 1
+def place(position, CUT: gl.constexpr, OWNER: gl.constexpr):
+    """The slot of a box in a ring, and the phase of its barriers: it turns with every round."""
+    FIRST: gl.constexpr = OWNER * CUT.stages if CUT.rings == 2 else 0
+    return FIRST + position % CUT.stages, position // CUT.stages & 1
 
 
 @gluon.jit
@@ -116,14 +113,14 @@ def prologue(
     x_ring, slot, empty, turn, step, CUT: gl.constexpr, DEPTH: gl.constexpr, LAST: gl.constexpr, A_FN: gl.constexpr,
     PRODUCT: gl.constexpr, LAYOUT: gl.constexpr,
 ):  # fmt: skip
-    """The first of a box of A along k in registers, the function applied. The next box may come in its place at once,
-    and behind the last one it is the other worker's `turn`. What lies past the end of k stays zero."""
+    """The first of a box of A along k in registers, the function applied. The next box may come in its place at once;
+    behind the last one it is the other worker's `turn`, in a ring of both. What lies past the end of k stays zero."""
     K: gl.constexpr = CUT.boxes.k
     x = rows_of(x_ring, slot, CUT, DEPTH).load(LAYOUT)
     fence_async_shared()  # a barrier does not wait for loads that are on their way, and the next box would not either
     gl.thread_barrier()
     mbarrier.arrive(empty.index(slot))
-    if LAST:
+    if LAST and CUT.rings == 1:
         mbarrier.arrive(turn)
     x = A_FN(x).to(PRODUCT)
     if CUT.boxes.masked:
@@ -142,38 +139,19 @@ def multiply(x, y_kept, z_kept, step, acc, acc_rest, CUT: gl.constexpr, DEPTH: g
 
 
 @gluon.jit
-def apply(kept_part, step, CUT: gl.constexpr, COLUMNS: gl.constexpr, B_FN: gl.constexpr, PRODUCT: gl.constexpr):
-    """Apply B's function to some boxes of it where they lie."""
-    K: gl.constexpr = CUT.boxes.k
-    AT_ONCE: gl.constexpr = min(COLUMNS, 64)
-    LAYOUT: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [WORKER_WARPS, 1], [1, 0])
-    for i in gl.static_range(COLUMNS // AT_ONCE):
-        if CUT.boxes.b_along_k:
-            box = kept_part.index(step).slice(i * AT_ONCE, AT_ONCE, 0)
-        else:
-            box = kept_part.index(step).slice(i * AT_ONCE, AT_ONCE, 1)
-        y = B_FN(box.load(LAYOUT)).to(PRODUCT)
-        if CUT.boxes.masked:
-            if CUT.boxes.b_along_k:
-                inside = side_mask(step, gl.arange(0, K.tile, layout=gl.SliceLayout(0, LAYOUT)), K)[None, :]
-            else:
-                inside = side_mask(step, gl.arange(0, K.tile, layout=gl.SliceLayout(1, LAYOUT)), K)[:, None]
-            y = gl.where(inside, y, gl.to_tensor(0.0).to(PRODUCT))
-        box.store(y)
-
-
-@gluon.jit
 def apply_all(y_kept, z_kept, kept, applied, CUT: gl.constexpr, WORKER: gl.constexpr, B_FN: gl.constexpr,
               PRODUCT: gl.constexpr):  # fmt: skip
     """Apply B's function to every second step's boxes, and wait until the other worker has done the rest."""
+    K: gl.constexpr = CUT.boxes.k
+    ALONG_K: gl.constexpr = CUT.boxes.b_along_k
+    MASKED: gl.constexpr = CUT.boxes.masked
+    WARPS: gl.constexpr = CUT.warps
     for step in range(WORKER, CUT.boxes.steps, WORKERS):
         mbarrier.wait(kept.index(step), 0)
-        apply(y_kept, step, CUT, CUT.boxes.parts[0].n.tile, B_FN, PRODUCT)
+        apply(y_kept.index(step), step, K, ALONG_K, MASKED, 0, y_kept.shape[1], WARPS, AT_ONCE, B_FN, PRODUCT)
         if len(CUT.boxes.parts) == 2:
-            apply(z_kept, step, CUT, CUT.boxes.parts[1].n.tile, B_FN, PRODUCT)
-    fence_async_shared()
-    gl.thread_barrier()
-    mbarrier.arrive(applied)
+            apply(z_kept.index(step), step, K, ALONG_K, MASKED, 0, z_kept.shape[1], WARPS, AT_ONCE, B_FN, PRODUCT)
+    show(applied, True)
     mbarrier.wait(applied, 0)
 
 
@@ -198,7 +176,7 @@ def store_piece(
     N: gl.constexpr = CUT.pieces[PART][AT]
     M: gl.constexpr = CUT.boxes.m
     WIDE: gl.constexpr = CUT.boxes.wide[3]
-    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WORKER_WARPS, 1], [16, N.tile, 256 // CUT.product_bits])
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [CUT.warps, 1], [16, N.tile, 256 // CUT.product_bits])
     value = gl.convert_layout(acc, LAYOUT, assert_trivial=True) * scalar(alpha, acc.dtype)
     if EPILOGUE is not None:
         value = EPILOGUE(value)
@@ -211,31 +189,32 @@ def store_piece(
 
 
 @gluon.jit
-def add_products(taken, position, turn, acc, acc_rest, CUT: gl.constexpr):
+def add_products(taken, position, turn, acc, acc_rest, CUT: gl.constexpr, WORKER: gl.constexpr):
     """Multiply box by box. Of the last one, only what there is along k."""
     x_ring, y_kept, z_kept, full, empty, kept, _turns, _applied, _d, _alpha = taken
     DEPTH: gl.constexpr = CUT.boxes.k.tile
     LAST: gl.constexpr = CUT.boxes.steps - 1
     for step in range(LAST):
-        slot, phase = place(position + step, CUT)
+        slot, phase = place(position + step, CUT, WORKER)
         mbarrier.wait(kept.index(step), 0)
         mbarrier.wait(full.index(slot), phase)
         x = rows_of(x_ring, slot, CUT, DEPTH)
         acc, acc_rest = multiply(x, y_kept, z_kept, step, acc, acc_rest, CUT, DEPTH)
         acc, acc_rest = finished(acc, acc_rest, 1, CUT)
         if step > 0:
-            before, _ = place(position + step - 1, CUT)
+            before, _ = place(position + step - 1, CUT, WORKER)
             mbarrier.arrive(empty.index(before))
-    slot, phase = place(position + LAST, CUT)
+    slot, phase = place(position + LAST, CUT, WORKER)
     mbarrier.wait(kept.index(LAST), 0)
     mbarrier.wait(full.index(slot), phase)
-    gl.thread_barrier()  # all warps have taken this turn before the other worker may give the next
-    mbarrier.arrive(turn)
+    if CUT.rings == 1:
+        gl.thread_barrier()  # all warps have taken this turn before the other worker may give the next
+        mbarrier.arrive(turn)
     x = rows_of(x_ring, slot, CUT, CUT.tail)
     acc, acc_rest = multiply(x, y_kept, z_kept, LAST, acc, acc_rest, CUT, CUT.tail)
     acc, acc_rest = finished(acc, acc_rest, 0, CUT)
     if LAST > 0:
-        before, _ = place(position + LAST - 1, CUT)
+        before, _ = place(position + LAST - 1, CUT, WORKER)
         mbarrier.arrive(empty.index(before))
     mbarrier.arrive(empty.index(slot))
     return acc, acc_rest
@@ -243,14 +222,14 @@ def add_products(taken, position, turn, acc, acc_rest, CUT: gl.constexpr):
 
 @gluon.jit
 def add_products_of_function(
-    taken, position, turn, acc, acc_rest, CUT: gl.constexpr, A_FN: gl.constexpr, PRODUCT: gl.constexpr,
-    LAYOUT: gl.constexpr,
+    taken, position, turn, acc, acc_rest, CUT: gl.constexpr, WORKER: gl.constexpr, A_FN: gl.constexpr,
+    PRODUCT: gl.constexpr, LAYOUT: gl.constexpr,
 ):  # fmt: skip
     """The same. The function is applied to the rows of the next step while those of this one are multiplied."""
     x_ring, y_kept, z_kept, full, empty, kept, _turns, _applied, _d, _alpha = taken
     DEPTH: gl.constexpr = CUT.boxes.k.tile
     LAST: gl.constexpr = CUT.boxes.steps - 1
-    slot, phase = place(position, CUT)
+    slot, phase = place(position, CUT, WORKER)
     mbarrier.wait(full.index(slot), phase)
     if LAST == 0:
         last_x = prologue(x_ring, slot, empty, turn, 0, CUT, CUT.tail, True, A_FN, PRODUCT, LAYOUT)
@@ -259,14 +238,14 @@ def add_products_of_function(
         mbarrier.wait(kept.index(0), 0)
         for step in range(1, LAST):
             acc, acc_rest = multiply(x, y_kept, z_kept, step - 1, acc, acc_rest, CUT, DEPTH)
-            slot, phase = place(position + step, CUT)
+            slot, phase = place(position + step, CUT, WORKER)
             mbarrier.wait(full.index(slot), phase)
             following_x = prologue(x_ring, slot, empty, turn, step, CUT, DEPTH, False, A_FN, PRODUCT, LAYOUT)
             acc, acc_rest = finished(acc, acc_rest, 0, CUT)
             x = moved(following_x, LAYOUT)
             mbarrier.wait(kept.index(step), 0)
         acc, acc_rest = multiply(x, y_kept, z_kept, LAST - 1, acc, acc_rest, CUT, DEPTH)
-        slot, phase = place(position + LAST, CUT)
+        slot, phase = place(position + LAST, CUT, WORKER)
         mbarrier.wait(full.index(slot), phase)
         following_x = prologue(x_ring, slot, empty, turn, LAST, CUT, CUT.tail, True, A_FN, PRODUCT, LAYOUT)
         acc, acc_rest = finished(acc, acc_rest, 0, CUT)
@@ -283,8 +262,8 @@ def work_kept(
 ):  # fmt: skip
     """The role that multiplies and stores.
 
-    A worker looks at the ring only when it is its turn: when the other one has seen its last box come. Barriers tell
-    one round from the next, but not from the one after that.
+    At a ring of both, a worker looks only when it is its turn: when the other one has seen its last box come. Barriers
+    tell one round from the next, but not from the one after that.
     """
     _x_ring, y_kept, z_kept, _full, _empty, kept, turns, applied, d, alpha = taken
     BOXES: gl.constexpr = CUT.boxes
@@ -294,32 +273,34 @@ def work_kept(
     SECOND: gl.constexpr = BOXES.parts[-1].n.tile
     TWO: gl.constexpr = len(BOXES.parts) == 2
     DEPTH: gl.constexpr = 256 // CUT.product_bits
-    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WORKER_WARPS, 1], [16, FIRST, DEPTH])
-    LAYOUT_REST: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WORKER_WARPS, 1], [16, SECOND, DEPTH])
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [CUT.warps, 1], [16, FIRST, DEPTH])
+    LAYOUT_REST: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [CUT.warps, 1], [16, SECOND, DEPTH])
     X_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, LAYOUT, 32 // CUT.product_bits)
     if B_FN is not None:
         apply_all(y_kept, z_kept, kept, applied, CUT, WORKER, B_FN, PRODUCT)
-    position = gl.to_tensor(WORKER * BOXES.steps)
+    OTHERS: gl.constexpr = BOXES.steps if CUT.rings == 1 else 0  # boxes between two blocks of a worker
+    position = gl.to_tensor(WORKER * OTHERS)
     turn = turns.index(1 - WORKER)
     phase_of_turn = gl.to_tensor(1 - WORKER)
     for task in range(program + WORKER * BOXES.programs, BOXES.blocks, WORKERS * BOXES.programs):
-        # (1) Find the block of D, and wait for the turn.
+        # (1) Find the block of D, and wait for the turn where there are turns.
         _, m_block, n_block = locate(task, M.blocks, N.blocks, BOXES.group)
         acc = warpgroup_mma_init(gl.full([M.tile, FIRST], 0, ACCUMULATE, LAYOUT))
         acc_rest = gl.to_tensor(0)  # a role takes no None
         if TWO:
             acc_rest = warpgroup_mma_init(gl.full([M.tile, SECOND], 0, ACCUMULATE, LAYOUT_REST))
-        mbarrier.wait(turns.index(WORKER), phase_of_turn)
-        phase_of_turn ^= 1
+        if CUT.rings == 1:
+            mbarrier.wait(turns.index(WORKER), phase_of_turn)
+            phase_of_turn ^= 1
 
         # (2) Multiply.
         if A_FN is None:
-            acc, acc_rest = add_products(taken, position, turn, acc, acc_rest, CUT)
+            acc, acc_rest = add_products(taken, position, turn, acc, acc_rest, CUT, WORKER)
         else:
             acc, acc_rest = add_products_of_function(
-                taken, position, turn, acc, acc_rest, CUT, A_FN, PRODUCT, X_LAYOUT
+                taken, position, turn, acc, acc_rest, CUT, WORKER, A_FN, PRODUCT, X_LAYOUT
             )  # fmt: skip
-        position += WORKERS * BOXES.steps
+        position += BOXES.steps + OTHERS
 
         # (3) Finish the block.
         store(acc, d, alpha, m_block, n_block, CUT, 0, EPILOGUE)
@@ -351,9 +332,9 @@ def kept_kernel(
     K: gl.constexpr = BOXES.k
     FIRST: gl.constexpr = BOXES.parts[0].n.tile
     SECOND: gl.constexpr = BOXES.parts[-1].n.tile
-    STAGES: gl.constexpr = CUT.stages
+    SLOTS: gl.constexpr = CUT.rings * CUT.stages
     STEPS: gl.constexpr = BOXES.steps
-    X_SHAPE: gl.constexpr = [STAGES, BOXES.m.tile, K.tile] if BOXES.a_along_k else [STAGES, K.tile, BOXES.m.tile]
+    X_SHAPE: gl.constexpr = [SLOTS, BOXES.m.tile, K.tile] if BOXES.a_along_k else [SLOTS, K.tile, BOXES.m.tile]
     Y_SHAPE: gl.constexpr = [STEPS, FIRST, K.tile] if BOXES.b_along_k else [STEPS, K.tile, FIRST]
     Z_SHAPE: gl.constexpr = [STEPS, SECOND, K.tile] if BOXES.b_along_k else [STEPS, K.tile, SECOND]
     X_LAYOUT: gl.constexpr = CUT.x_layout
@@ -367,12 +348,12 @@ def kept_kernel(
     else:  # not read, but a role takes no None
         z_kept = y_kept
         z = b
-    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    full = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
     kept = gl.allocate_shared_memory(gl.int64, [STEPS, 1], mbarrier.MBarrierLayout())
     turns = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     applied = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(STAGES):
+    for i in gl.static_range(SLOTS):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=1)
     for i in gl.static_range(STEPS):
@@ -384,12 +365,26 @@ def kept_kernel(
     program = gl.program_id(0)
     brought = (a, b, z, x_ring, y_kept, z_kept, full, empty, kept)
     taken = (x_ring, y_kept, z_kept, full, empty, kept, turns, applied, d, alpha)
-    gl.warp_specialize(
-        [
-            (work_kept, (taken, program, CUT, 0, A_FN, B_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
-            (work_kept, (taken, program, CUT, 1, A_FN, B_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
-            (load_kept, (brought, program, CUT, B_FN)),
-        ],
-        [WORKER_WARPS, 1],
-        [WORKER_REGISTERS, LOADER_REGISTERS],
-    )
+    WARPS: gl.constexpr = CUT.warps
+    REGISTERS: gl.constexpr = CUT.registers
+    if CUT.rings == 1:
+        gl.warp_specialize(
+            [
+                (work_kept, (taken, program, CUT, 0, A_FN, B_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
+                (work_kept, (taken, program, CUT, 1, A_FN, B_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
+                (load_kept, (brought, program, CUT, 0, B_FN)),
+            ],
+            [WARPS, 1],
+            [REGISTERS, LOADER_REGISTERS],
+        )
+    else:
+        gl.warp_specialize(
+            [
+                (work_kept, (taken, program, CUT, 0, A_FN, B_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
+                (work_kept, (taken, program, CUT, 1, A_FN, B_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
+                (load_kept, (brought, program, CUT, 0, B_FN)),
+                (load_kept, (brought, program, CUT, 1, B_FN)),
+            ],
+            [WARPS, 1, 1],
+            [REGISTERS, LOADER_REGISTERS, LOADER_REGISTERS],
+        )

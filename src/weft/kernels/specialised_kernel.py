@@ -24,6 +24,7 @@ from weft.kernels.boxes_kernel import box_start
 from weft.kernels.device import scalar, side_mask
 from weft.kernels.following import come_after
 from weft.kernels.matrix_kernel import locate
+from weft.kernels.specialised_functions import apply, show
 
 WORKER_WARPS = tl.constexpr(4)
 WORKER_REGISTERS = tl.constexpr(240)
@@ -114,6 +115,40 @@ def prologue(
     if CUT.boxes.masked:
         inside = side_mask(k_block, gl.arange(0, K.tile, layout=DEPTH), K)
         x = gl.where(inside[None, :], x, gl.to_tensor(0.0).to(PRODUCT))
+    return x
+
+
+@gluon.jit
+def prepared(
+    taken, slot, phase, k_block, CUT: gl.constexpr, SHARE: gl.constexpr, WORKER: gl.constexpr, A_FN: gl.constexpr,
+    B_FN: gl.constexpr, PRODUCT: gl.constexpr, LAYOUT: gl.constexpr,
+):  # fmt: skip
+    """Functions applied to boxes that have come: to those of B where they lie, and to rows of A in registers, which
+    are returned. Without a function these stay where they are too."""
+    x_ring, y_ring, z_ring, _full, _empty, applied, _d, _staging, _alpha = taken
+    BOXES: gl.constexpr = CUT.boxes
+    if B_FN is not None:
+        WORKERS: gl.constexpr = 2 if CUT.together else 1
+        LINES: gl.constexpr = y_ring.shape[1] // WORKERS
+        FIRST: gl.constexpr = WORKER % WORKERS * LINES
+        K: gl.constexpr = BOXES.k
+        ALONG_K: gl.constexpr = BOXES.b_along_k
+        MASKED: gl.constexpr = BOXES.masked
+        AT_ONCE: gl.constexpr = CUT.at_once
+        apply(y_ring.index(slot), k_block, K, ALONG_K, MASKED, FIRST, LINES, WORKER_WARPS, AT_ONCE, B_FN, PRODUCT)
+        if len(BOXES.parts) == 2:
+            LINES_REST: gl.constexpr = z_ring.shape[1] // WORKERS
+            FIRST_REST: gl.constexpr = WORKER % WORKERS * LINES_REST
+            apply(
+                z_ring.index(slot), k_block, K, ALONG_K, MASKED, FIRST_REST, LINES_REST, WORKER_WARPS, AT_ONCE, B_FN,
+                PRODUCT,
+            )  # fmt: skip
+        show(applied.index(slot), CUT.together)
+    x = gl.to_tensor(0)
+    if A_FN is not None:
+        x = prologue(x_ring, slot, k_block, CUT, SHARE, A_FN, PRODUCT, LAYOUT)
+    if B_FN is not None and CUT.together:
+        mbarrier.wait(applied.index(slot), phase)
     return x
 
 
@@ -213,10 +248,11 @@ def leave(
 @gluon.jit
 def work(
     taken, first_task, CUT: gl.constexpr, WORKER: gl.constexpr, FIRST_SLOT: gl.constexpr, STRIDE: gl.constexpr,
-    A_FN: gl.constexpr, EPILOGUE: gl.constexpr, PRODUCT: gl.constexpr, ACCUMULATE: gl.constexpr,
+    A_FN: gl.constexpr, B_FN: gl.constexpr, EPILOGUE: gl.constexpr, PRODUCT: gl.constexpr,
+    ACCUMULATE: gl.constexpr,
 ):  # fmt: skip
     """The role that multiplies and stores."""
-    x_ring, y_ring, z_ring, full, empty, d, staging, alpha = taken
+    x_ring, y_ring, z_ring, full, empty, _applied, d, staging, alpha = taken
     BOXES: gl.constexpr = CUT.boxes
     M: gl.constexpr = BOXES.m
     N: gl.constexpr = BOXES.n
@@ -241,7 +277,7 @@ def work(
             acc_rest = warpgroup_mma_init(gl.full([REST.m.tile, REST.n.tile], 0, ACCUMULATE, LAYOUT_REST))
         at = FIRST_SLOT + slot
         mbarrier.wait(full.index(at), phase)
-        if A_FN is None:
+        if A_FN is None and B_FN is None:
             acc, acc_rest = multiply(rows_of(x_ring, at, CUT, SHARE), y_ring, z_ring, at, acc, acc_rest, CUT)
             for _ in range(1, BOXES.steps):
                 before = at
@@ -253,19 +289,29 @@ def work(
                 acc, acc_rest = finished(acc, acc_rest, 1, CUT)
                 mbarrier.arrive(empty.index(before))
         else:
-            # (3) Functions are applied to the rows of the next step while those of this one are multiplied.
-            x = prologue(x_ring, at, first_step, CUT, SHARE, A_FN, PRODUCT, X_LAYOUT)
+            # (3) Functions are applied to the boxes of the next step while those of this one are multiplied.
+            x = prepared(taken, at, phase, first_step, CUT, SHARE, WORKER, A_FN, B_FN, PRODUCT, X_LAYOUT)
             for step in range(1, BOXES.steps):
-                acc, acc_rest = multiply(x, y_ring, z_ring, at, acc, acc_rest, CUT)
+                if A_FN is None:
+                    rows = rows_of(x_ring, at, CUT, SHARE)
+                else:
+                    rows = x
+                acc, acc_rest = multiply(rows, y_ring, z_ring, at, acc, acc_rest, CUT)
                 before = at
                 slot, phase = following(slot, phase, CUT.stages)
                 at = FIRST_SLOT + slot
                 mbarrier.wait(full.index(at), phase)
-                following_x = prologue(x_ring, at, first_step + step, CUT, SHARE, A_FN, PRODUCT, X_LAYOUT)
+                k_block = first_step + step
+                following_x = prepared(taken, at, phase, k_block, CUT, SHARE, WORKER, A_FN, B_FN, PRODUCT, X_LAYOUT)
                 acc, acc_rest = finished(acc, acc_rest, 0, CUT)
-                x = moved(following_x, X_LAYOUT)
+                if A_FN is not None:
+                    x = moved(following_x, X_LAYOUT)
                 mbarrier.arrive(empty.index(before))
-            acc, acc_rest = multiply(x, y_ring, z_ring, at, acc, acc_rest, CUT)
+            if A_FN is None:
+                rows = rows_of(x_ring, at, CUT, SHARE)
+            else:
+                rows = x
+            acc, acc_rest = multiply(rows, y_ring, z_ring, at, acc, acc_rest, CUT)
         acc, acc_rest = finished(acc, acc_rest, 0, CUT)
         mbarrier.arrive(empty.index(at))
         slot, phase = following(slot, phase, CUT.stages)
@@ -331,17 +377,22 @@ def specialised_kernel(
     for i in gl.static_range(SLOTS):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=3 - RINGS)
+    applied = full  # of no use, but a role takes no None
+    if B_FN is not None and CUT.together:
+        applied = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
+        for i in gl.static_range(SLOTS):
+            mbarrier.init(applied.index(i), count=2)
     come_after()
     program = gl.program_id(0)
     STAGES: gl.constexpr = CUT.stages
     STRIDE: gl.constexpr = RINGS * BOXES.programs
     brought = (a, b, z, x_ring, y_ring, z_ring, full, empty)
-    taken = (x_ring, y_ring, z_ring, full, empty, d, staging, alpha)
+    taken = (x_ring, y_ring, z_ring, full, empty, applied, d, staging, alpha)
     if CUT.together:
         gl.warp_specialize(
             [
-                (work, (taken, program, CUT, 0, 0, STRIDE, A_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
-                (work, (taken, program, CUT, 1, 0, STRIDE, A_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
+                (work, (taken, program, CUT, 0, 0, STRIDE, A_FN, B_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
+                (work, (taken, program, CUT, 1, 0, STRIDE, A_FN, B_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
                 (load, (brought, program, CUT, 0, STRIDE)),
             ],
             [WORKER_WARPS, 1],
@@ -351,8 +402,8 @@ def specialised_kernel(
         other = program + BOXES.programs
         gl.warp_specialize(
             [
-                (work, (taken, program, CUT, 0, 0, STRIDE, A_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
-                (work, (taken, other, CUT, 1, STAGES, STRIDE, A_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
+                (work, (taken, program, CUT, 0, 0, STRIDE, A_FN, B_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
+                (work, (taken, other, CUT, 1, STAGES, STRIDE, A_FN, B_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
                 (load, (brought, program, CUT, 0, STRIDE)),
                 (load, (brought, other, CUT, STAGES, STRIDE)),
             ],

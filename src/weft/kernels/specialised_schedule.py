@@ -59,8 +59,6 @@ _TILES = (
 
 def candidates(contraction: Contraction, target: Target, exchanged: bool = False) -> Candidates:
     """Schedules, and why there are no others; `exchanged` tells that the operands already are."""
-    if contraction.b_fn is not None:
-        return Candidates((), ("functions are applied to the rows of a block alone",))
     found: dict[SpecialisedSchedule, None] = {}
     excluded: dict[str, None] = {}
     size = contraction.arithmetic.product.itemsize
