@@ -54,6 +54,7 @@ def main() -> None:
     twice = contraction("dca,bd->cba", EXTENTS, half, single, **functions)
     short = contraction("ae,dcbe->dcba", dict.fromkeys("abcde", 72), half, single, **functions)
     long_sum = contraction("dca,cbd->ba", EXTENTS, half, single)
+    one_of_both = contraction("ceda,dbe->cba", dict.fromkeys("abcde", 72), half, single, **functions)
     long_sum_twice = contraction("dca,cbd->ba", EXTENTS, half, single, **functions)
     results = {
         "together": report(plain, "128x256x64.*together"),
@@ -69,8 +70,9 @@ def main() -> None:
         "kept fused twice": report(twice, "64x320x64.*kept"),
         "kept short": report(short, "64x80x64.*kept warps=4 in turns stages=8 exchanged"),
         "kept by eight warps": report(short, "128x80x64.*kept warps=8 rings=2 stages=4 exchanged"),
-        "split, functions on both": report(long_sum_twice, "128x320x64.*together.*splits="),
-        "functions on both in turns": report(twice, "128x160x64.*in turns"),
+        "an applier": report(long_sum_twice, "128x320x64.*together.*splits="),
+        "two appliers": report(long_sum_twice, "128x160x64.*together.*splits="),
+        "two appliers in turns": report(one_of_both, "128x80x64.*in turns.*splits="),
         "split": report(long_sum, "128x256x64.*splits="),
     }
     json.dump(results, sys.stdout)

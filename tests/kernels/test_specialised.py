@@ -18,6 +18,7 @@ from weft.kernels import specialised
 from weft.kernels.boxes_exchange import multiplied
 from weft.kernels.specialised_cut import specialised_cut
 from weft.kernels.specialised_kept import KeptSchedule, kept_cut
+from weft.kernels.specialised_roles import roles
 from weft.kernels.specialised_schedule import SpecialisedSchedule
 from weft.plan.schedule import Schedule, Target
 from weft.spec import Contraction, Layout, canonical
@@ -181,6 +182,20 @@ def test_functions_hide_behind_memory_where_an_operand_is_kept(equation: str, ex
 
 
 @pytest.mark.parametrize("equation", ["ad,bd->ab", "af,bf->ab"])
+def test_two_appliers_of_a_ring_meet_the_same_slots_always(equation: str) -> None:
+    """A barrier tells a round of its slot from the next, but not from the one after that."""
+    contraction = replace(described(equation), b_fn=trace(torch.relu, (torch.float16,)))
+    counts = set()
+    for schedule in shared(contraction):
+        found = roles(multiplied(contraction, schedule), schedule.tile, schedule.together)
+        assert found is not None, str(schedule)
+        if schedule.together and found.appliers == 2:
+            assert schedule.stages % 2 == 0, str(schedule)
+        counts.add(found.appliers)
+    assert 2 in counts
+
+
+@pytest.mark.parametrize("equation", ["ad,bd->ab", "af,bf->ab"])
 def test_rings_fit_in_shared_memory(equation: str) -> None:
     for schedule in shared(described(equation)):
         tile_m, tile_n, tile_k = schedule.tile
@@ -196,6 +211,15 @@ def test_runs_that_d_does_not_have_are_not_offered() -> None:
     assert any("D does not lie in boxes" in sentence for sentence in found.excluded)
     runs = {s.b.outer if s.exchanged else s.a.outer for s in shared(contraction) if s.splits == 1}
     assert {len(run) for run in runs} == {1}
+
+
+# Warps of a program, those included that fill up a group of four, and registers of a thread that multiplies.
+ROLES = {
+    "kept by eight warps": (20, 112),
+    "an applier": (16, 216),
+    "two appliers": (20, 144),
+    "two appliers in turns": (20, 168),
+}
 
 
 @pytest.fixture(scope="module")
@@ -225,7 +249,7 @@ def test_nothing_spills(report: dict[str, dict[str, object]]) -> None:
 
 def test_registers_go_to_the_warps_that_multiply(report: dict[str, dict[str, object]]) -> None:
     for name, found in report.items():
-        warps, registers = (20, 112) if "warps=8" in str(found["schedule"]) else (12, 240)
+        warps, registers = ROLES.get(name, (12, 240))
         assert found["warps"] == warps, name
         assert {24, registers} <= set(found["register roles"]), name  # type: ignore[call-overload]
         assert found["shared"] <= H200.shared_memory, name  # type: ignore[operator]

@@ -9,16 +9,13 @@ from weft.kernels.boxes_schedule import parts, side_cuts
 from weft.kernels.cost import PROCESSORS
 from weft.kernels.geometry import TENSORS, Cut, Side, side
 from weft.kernels.specialised_results import BUFFERS, piece_rows, piece_width, results
+from weft.kernels.specialised_roles import Roles, roles
 from weft.kernels.specialised_schedule import SpecialisedSchedule
 from weft.plan.schedule import Target
 from weft.spec import Contraction
 
 if TYPE_CHECKING:
     from triton.experimental.gluon.language import NVMMASharedLayout
-
-THREADS = 128  # of a worker
-MOST_AT_ONCE = 64  # elements
-REGISTERS, OTHER_REGISTERS = 240, 28  # of a thread, and besides accumulators, rows and those elements
 
 
 class Piece(NamedTuple):
@@ -47,7 +44,7 @@ class SpecialisedCut(NamedTuple):
     shares: tuple[tuple[Share, ...], ...]  # [worker][part]
     together: bool  # both workers on one block of D; else each takes blocks of its own
     product_bits: int  # of an element
-    at_once: int  # elements of a box of B that each lane passes through its function
+    roles: Roles
     stages: int  # of each ring of boxes
     x_layout: NVMMASharedLayout  # of boxes of A in shared memory, as matrices
     y_layouts: tuple[NVMMASharedLayout, ...]  # of B, for each part
@@ -67,13 +64,15 @@ def specialised_cut(contraction: Contraction, schedule: SpecialisedSchedule, tar
     size = contraction.arithmetic.product.itemsize
     widths = parts(tile_n)
     stored = results(contraction, schedule, piece_rows(tile_m, schedule.together), boxes.blocks)
+    shared = roles(contraction, schedule.tile, schedule.together)
+    assert shared is not None, "schedules are offered only where there are registers"
     line = (stored.box.block[-2], stored.box.block[-1])
     return SpecialisedCut(
         boxes=boxes._replace(programs=programs),
         shares=_shares(contraction, schedule, boxes),
         together=schedule.together,
         product_bits=8 * size,
-        at_once=_at_once(schedule),
+        roles=shared,
         stages=schedule.stages,
         x_layout=matrix_layout((tile_m, tile_k), schedule.a.along_k, size),
         y_layouts=tuple(matrix_layout((width, tile_k), schedule.b.along_k, size) for width in widths),
@@ -83,14 +82,6 @@ def specialised_cut(contraction: Contraction, schedule: SpecialisedSchedule, tar
         d_shape=line,
         d_layout=matrix_layout(line, True, stored.box.layout.dtype.itemsize),
     )
-
-
-def _at_once(schedule: SpecialisedSchedule) -> int:
-    """A power of two that there are registers for, two elements each, beside accumulators and rows."""
-    tile_m, tile_n, tile_k = schedule.tile
-    rows = tile_m // 2 if schedule.together else tile_m
-    left = REGISTERS - OTHER_REGISTERS - rows * (tile_n + tile_k // 2) // THREADS
-    return min(MOST_AT_ONCE, 1 << (2 * left).bit_length() - 1)
 
 
 def matrix_layout(shape: tuple[int, int], along_k: bool, size: int, rank: int = 2) -> NVMMASharedLayout:

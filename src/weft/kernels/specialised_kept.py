@@ -43,9 +43,10 @@ class KeptSchedule(BoxesSchedule):
         m, n, k = self.tile
         names_m, names_n = ("·".join(mode.name for mode in reading.outer) for reading in (self.a, self.b))
         across = "+".join(map(str, parts(n)))
+        rings = "in turns" if self.rings == 1 else f"rings={self.rings}"
         return (
             f"specialised {m}x{n}x{k} m[{names_m}:{m}] n[{names_n}:{across}] k[{self.k.name}:{k}] kept"
-            f" warps={self.warps} {'in turns' if self.rings == 1 else 'rings=2'} stages={self.stages}{' exchanged' if self.exchanged else ''}"
+            f" warps={self.warps} {rings} stages={self.stages}{' exchanged' if self.exchanged else ''}"
         )
 
 

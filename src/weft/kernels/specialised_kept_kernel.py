@@ -23,7 +23,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from weft.kernels.device import scalar, side_mask, side_offsets
 from weft.kernels.following import come_after
 from weft.kernels.matrix_kernel import locate
-from weft.kernels.specialised_functions import apply, show
+from weft.kernels.specialised_functions import apply
 from weft.kernels.specialised_kernel import LOADER_REGISTERS, bring, finished, halved, moved
 
 WORKERS = tl.constexpr(2)
@@ -148,10 +148,12 @@ def apply_all(y_kept, z_kept, kept, applied, CUT: gl.constexpr, WORKER: gl.const
     WARPS: gl.constexpr = CUT.warps
     for step in range(WORKER, CUT.boxes.steps, WORKERS):
         mbarrier.wait(kept.index(step), 0)
-        apply(y_kept.index(step), step, K, ALONG_K, MASKED, 0, y_kept.shape[1], WARPS, AT_ONCE, B_FN, PRODUCT)
+        apply(y_kept.index(step), step, K, ALONG_K, MASKED, WARPS, AT_ONCE, B_FN, PRODUCT)
         if len(CUT.boxes.parts) == 2:
-            apply(z_kept.index(step), step, K, ALONG_K, MASKED, 0, z_kept.shape[1], WARPS, AT_ONCE, B_FN, PRODUCT)
-    show(applied, True)
+            apply(z_kept.index(step), step, K, ALONG_K, MASKED, WARPS, AT_ONCE, B_FN, PRODUCT)
+    fence_async_shared()
+    gl.thread_barrier()
+    mbarrier.arrive(applied)
     mbarrier.wait(applied, 0)
 
 

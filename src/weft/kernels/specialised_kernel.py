@@ -2,8 +2,10 @@
 
 A group that multiplies is a *worker*. Both work on one block of D, half of its rows each, and share every box of B; or
 each takes blocks of its own from a ring of its own, and while one stores its block, or applies functions, the other
-multiplies. Nothing but barriers in shared memory connects the roles: a slot of a ring is *full* when its boxes have
-come, and *empty* when all that read it have done so.
+multiplies. A's function is applied by workers, in registers. B's is applied by *appliers*, one or two more groups of
+four warps, to boxes where they lie, ahead of the workers. Nothing but barriers in shared memory connects the roles: a
+slot of a ring is *full* when its boxes have come, *ready* when B's function has been applied, and *empty* when all that
+read it have done so.
 """
 
 from __future__ import annotations
@@ -24,10 +26,9 @@ from weft.kernels.boxes_kernel import box_start
 from weft.kernels.device import scalar, side_mask
 from weft.kernels.following import come_after
 from weft.kernels.matrix_kernel import locate
-from weft.kernels.specialised_functions import apply, show
+from weft.kernels.specialised_functions import apply
 
 WORKER_WARPS = tl.constexpr(4)
-WORKER_REGISTERS = tl.constexpr(240)
 LOADER_REGISTERS = tl.constexpr(24)
 
 
@@ -78,6 +79,33 @@ def load(brought, first_task, CUT: gl.constexpr, FIRST_SLOT: gl.constexpr, STRID
 
 
 @gluon.jit
+def apply_ahead(
+    brought, ready, first_task, CUT: gl.constexpr, FIRST_SLOT: gl.constexpr, STRIDE: gl.constexpr,
+    FIRST: gl.constexpr, EVERY: gl.constexpr, B_FN: gl.constexpr, PRODUCT: gl.constexpr,
+):  # fmt: skip
+    """The role that applies B's function to boxes of a ring, to every so many of them."""
+    _a, _b, _z, _x_ring, y_ring, z_ring, full, _empty = brought
+    BOXES: gl.constexpr = CUT.boxes
+    K: gl.constexpr = BOXES.k
+    ALONG_K: gl.constexpr = BOXES.b_along_k
+    MASKED: gl.constexpr = BOXES.masked
+    AT_ONCE: gl.constexpr = CUT.roles.at_once
+    TASKS: gl.constexpr = BOXES.blocks * BOXES.splits
+    count = (TASKS - first_task + STRIDE - 1) // STRIDE * BOXES.steps
+    for position in range(FIRST, count, EVERY):
+        task = first_task + position // BOXES.steps * STRIDE
+        k_block = task // BOXES.blocks * BOXES.steps + position % BOXES.steps
+        slot = FIRST_SLOT + position % CUT.stages
+        mbarrier.wait(full.index(slot), position // CUT.stages & 1)
+        apply(y_ring.index(slot), k_block, K, ALONG_K, MASKED, WORKER_WARPS, AT_ONCE, B_FN, PRODUCT)
+        if len(BOXES.parts) == 2:
+            apply(z_ring.index(slot), k_block, K, ALONG_K, MASKED, WORKER_WARPS, AT_ONCE, B_FN, PRODUCT)
+        fence_async_shared()
+        gl.thread_barrier()
+        mbarrier.arrive(ready.index(slot))
+
+
+@gluon.jit
 def following(slot, phase, STAGES: gl.constexpr):
     """The next slot of a ring, and the phase of its barriers: it turns with every round."""
     over = slot + 1 == STAGES
@@ -115,40 +143,6 @@ def prologue(
     if CUT.boxes.masked:
         inside = side_mask(k_block, gl.arange(0, K.tile, layout=DEPTH), K)
         x = gl.where(inside[None, :], x, gl.to_tensor(0.0).to(PRODUCT))
-    return x
-
-
-@gluon.jit
-def prepared(
-    taken, slot, phase, k_block, CUT: gl.constexpr, SHARE: gl.constexpr, WORKER: gl.constexpr, A_FN: gl.constexpr,
-    B_FN: gl.constexpr, PRODUCT: gl.constexpr, LAYOUT: gl.constexpr,
-):  # fmt: skip
-    """Functions applied to boxes that have come: to those of B where they lie, and to rows of A in registers, which
-    are returned. Without a function these stay where they are too."""
-    x_ring, y_ring, z_ring, _full, _empty, applied, _d, _staging, _alpha = taken
-    BOXES: gl.constexpr = CUT.boxes
-    if B_FN is not None:
-        WORKERS: gl.constexpr = 2 if CUT.together else 1
-        LINES: gl.constexpr = y_ring.shape[1] // WORKERS
-        FIRST: gl.constexpr = WORKER % WORKERS * LINES
-        K: gl.constexpr = BOXES.k
-        ALONG_K: gl.constexpr = BOXES.b_along_k
-        MASKED: gl.constexpr = BOXES.masked
-        AT_ONCE: gl.constexpr = CUT.at_once
-        apply(y_ring.index(slot), k_block, K, ALONG_K, MASKED, FIRST, LINES, WORKER_WARPS, AT_ONCE, B_FN, PRODUCT)
-        if len(BOXES.parts) == 2:
-            LINES_REST: gl.constexpr = z_ring.shape[1] // WORKERS
-            FIRST_REST: gl.constexpr = WORKER % WORKERS * LINES_REST
-            apply(
-                z_ring.index(slot), k_block, K, ALONG_K, MASKED, FIRST_REST, LINES_REST, WORKER_WARPS, AT_ONCE, B_FN,
-                PRODUCT,
-            )  # fmt: skip
-        show(applied.index(slot), CUT.together)
-    x = gl.to_tensor(0)
-    if A_FN is not None:
-        x = prologue(x_ring, slot, k_block, CUT, SHARE, A_FN, PRODUCT, LAYOUT)
-    if B_FN is not None and CUT.together:
-        mbarrier.wait(applied.index(slot), phase)
     return x
 
 
@@ -248,11 +242,10 @@ def leave(
 @gluon.jit
 def work(
     taken, first_task, CUT: gl.constexpr, WORKER: gl.constexpr, FIRST_SLOT: gl.constexpr, STRIDE: gl.constexpr,
-    A_FN: gl.constexpr, B_FN: gl.constexpr, EPILOGUE: gl.constexpr, PRODUCT: gl.constexpr,
-    ACCUMULATE: gl.constexpr,
+    A_FN: gl.constexpr, EPILOGUE: gl.constexpr, PRODUCT: gl.constexpr, ACCUMULATE: gl.constexpr,
 ):  # fmt: skip
     """The role that multiplies and stores."""
-    x_ring, y_ring, z_ring, full, empty, _applied, d, staging, alpha = taken
+    x_ring, y_ring, z_ring, ready, empty, d, staging, alpha = taken
     BOXES: gl.constexpr = CUT.boxes
     M: gl.constexpr = BOXES.m
     N: gl.constexpr = BOXES.n
@@ -260,7 +253,8 @@ def work(
     REST: gl.constexpr = CUT.shares[WORKER][-1]
     TWO: gl.constexpr = len(BOXES.parts) == 2
     DEPTH: gl.constexpr = 256 // CUT.product_bits
-    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WORKER_WARPS, 1], [16, SHARE.n.tile, DEPTH])
+    WIDTH: gl.constexpr = min(SHARE.n.tile, CUT.roles.widest)
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WORKER_WARPS, 1], [16, WIDTH, DEPTH])
     LAYOUT_REST: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WORKER_WARPS, 1], [16, REST.n.tile, DEPTH])
     X_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, LAYOUT, 32 // CUT.product_bits)
     slot = gl.to_tensor(0)
@@ -276,42 +270,32 @@ def work(
         if TWO:
             acc_rest = warpgroup_mma_init(gl.full([REST.m.tile, REST.n.tile], 0, ACCUMULATE, LAYOUT_REST))
         at = FIRST_SLOT + slot
-        mbarrier.wait(full.index(at), phase)
-        if A_FN is None and B_FN is None:
+        mbarrier.wait(ready.index(at), phase)
+        if A_FN is None:
             acc, acc_rest = multiply(rows_of(x_ring, at, CUT, SHARE), y_ring, z_ring, at, acc, acc_rest, CUT)
             for _ in range(1, BOXES.steps):
                 before = at
                 slot, phase = following(slot, phase, CUT.stages)
                 at = FIRST_SLOT + slot
-                mbarrier.wait(full.index(at), phase)
+                mbarrier.wait(ready.index(at), phase)
                 x = rows_of(x_ring, at, CUT, SHARE)
                 acc, acc_rest = multiply(x, y_ring, z_ring, at, acc, acc_rest, CUT)
                 acc, acc_rest = finished(acc, acc_rest, 1, CUT)
                 mbarrier.arrive(empty.index(before))
         else:
-            # (3) Functions are applied to the boxes of the next step while those of this one are multiplied.
-            x = prepared(taken, at, phase, first_step, CUT, SHARE, WORKER, A_FN, B_FN, PRODUCT, X_LAYOUT)
+            # (3) Functions are applied to the rows of the next step while those of this one are multiplied.
+            x = prologue(x_ring, at, first_step, CUT, SHARE, A_FN, PRODUCT, X_LAYOUT)
             for step in range(1, BOXES.steps):
-                if A_FN is None:
-                    rows = rows_of(x_ring, at, CUT, SHARE)
-                else:
-                    rows = x
-                acc, acc_rest = multiply(rows, y_ring, z_ring, at, acc, acc_rest, CUT)
+                acc, acc_rest = multiply(x, y_ring, z_ring, at, acc, acc_rest, CUT)
                 before = at
                 slot, phase = following(slot, phase, CUT.stages)
                 at = FIRST_SLOT + slot
-                mbarrier.wait(full.index(at), phase)
-                k_block = first_step + step
-                following_x = prepared(taken, at, phase, k_block, CUT, SHARE, WORKER, A_FN, B_FN, PRODUCT, X_LAYOUT)
+                mbarrier.wait(ready.index(at), phase)
+                following_x = prologue(x_ring, at, first_step + step, CUT, SHARE, A_FN, PRODUCT, X_LAYOUT)
                 acc, acc_rest = finished(acc, acc_rest, 0, CUT)
-                if A_FN is not None:
-                    x = moved(following_x, X_LAYOUT)
+                x = moved(following_x, X_LAYOUT)
                 mbarrier.arrive(empty.index(before))
-            if A_FN is None:
-                rows = rows_of(x_ring, at, CUT, SHARE)
-            else:
-                rows = x
-            acc, acc_rest = multiply(rows, y_ring, z_ring, at, acc, acc_rest, CUT)
+            acc, acc_rest = multiply(x, y_ring, z_ring, at, acc, acc_rest, CUT)
         acc, acc_rest = finished(acc, acc_rest, 0, CUT)
         mbarrier.arrive(empty.index(at))
         slot, phase = following(slot, phase, CUT.stages)
@@ -377,36 +361,76 @@ def specialised_kernel(
     for i in gl.static_range(SLOTS):
         mbarrier.init(full.index(i), count=1)
         mbarrier.init(empty.index(i), count=3 - RINGS)
-    applied = full  # of no use, but a role takes no None
-    if B_FN is not None and CUT.together:
-        applied = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
+    ready = full
+    if CUT.roles.appliers > 0:
+        ready = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
         for i in gl.static_range(SLOTS):
-            mbarrier.init(applied.index(i), count=2)
+            mbarrier.init(ready.index(i), count=1)
     come_after()
     program = gl.program_id(0)
     STAGES: gl.constexpr = CUT.stages
     STRIDE: gl.constexpr = RINGS * BOXES.programs
+    WORKING: gl.constexpr = CUT.roles.working
+    APPLYING: gl.constexpr = CUT.roles.applying
     brought = (a, b, z, x_ring, y_ring, z_ring, full, empty)
-    taken = (x_ring, y_ring, z_ring, full, empty, applied, d, staging, alpha)
+    taken = (x_ring, y_ring, z_ring, ready, empty, d, staging, alpha)
     if CUT.together:
-        gl.warp_specialize(
-            [
-                (work, (taken, program, CUT, 0, 0, STRIDE, A_FN, B_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
-                (work, (taken, program, CUT, 1, 0, STRIDE, A_FN, B_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
-                (load, (brought, program, CUT, 0, STRIDE)),
-            ],
-            [WORKER_WARPS, 1],
-            [WORKER_REGISTERS, LOADER_REGISTERS],
-        )
+        if CUT.roles.appliers == 0:
+            gl.warp_specialize(
+                [
+                    (work, (taken, program, CUT, 0, 0, STRIDE, A_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
+                    (work, (taken, program, CUT, 1, 0, STRIDE, A_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
+                    (load, (brought, program, CUT, 0, STRIDE)),
+                ],
+                [WORKER_WARPS, 1],
+                [WORKING, LOADER_REGISTERS],
+            )
+        elif CUT.roles.appliers == 1:
+            gl.warp_specialize(
+                [
+                    (work, (taken, program, CUT, 0, 0, STRIDE, A_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
+                    (work, (taken, program, CUT, 1, 0, STRIDE, A_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
+                    (apply_ahead, (brought, ready, program, CUT, 0, STRIDE, 0, 1, B_FN, PRODUCT)),
+                    (load, (brought, program, CUT, 0, STRIDE)),
+                ],
+                [WORKER_WARPS, WORKER_WARPS, 1],
+                [WORKING, APPLYING, LOADER_REGISTERS],
+            )
+        else:
+            gl.warp_specialize(
+                [
+                    (work, (taken, program, CUT, 0, 0, STRIDE, A_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
+                    (work, (taken, program, CUT, 1, 0, STRIDE, A_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
+                    (apply_ahead, (brought, ready, program, CUT, 0, STRIDE, 0, 2, B_FN, PRODUCT)),
+                    (apply_ahead, (brought, ready, program, CUT, 0, STRIDE, 1, 2, B_FN, PRODUCT)),
+                    (load, (brought, program, CUT, 0, STRIDE)),
+                ],
+                [WORKER_WARPS, WORKER_WARPS, WORKER_WARPS, 1],
+                [WORKING, APPLYING, APPLYING, LOADER_REGISTERS],
+            )
     else:
         other = program + BOXES.programs
-        gl.warp_specialize(
-            [
-                (work, (taken, program, CUT, 0, 0, STRIDE, A_FN, B_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
-                (work, (taken, other, CUT, 1, STAGES, STRIDE, A_FN, B_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
-                (load, (brought, program, CUT, 0, STRIDE)),
-                (load, (brought, other, CUT, STAGES, STRIDE)),
-            ],
-            [WORKER_WARPS, 1, 1],
-            [WORKER_REGISTERS, LOADER_REGISTERS, LOADER_REGISTERS],
-        )
+        if CUT.roles.appliers == 0:
+            gl.warp_specialize(
+                [
+                    (work, (taken, program, CUT, 0, 0, STRIDE, A_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
+                    (work, (taken, other, CUT, 1, STAGES, STRIDE, A_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
+                    (load, (brought, program, CUT, 0, STRIDE)),
+                    (load, (brought, other, CUT, STAGES, STRIDE)),
+                ],
+                [WORKER_WARPS, 1, 1],
+                [WORKING, LOADER_REGISTERS, LOADER_REGISTERS],
+            )
+        else:
+            gl.warp_specialize(
+                [
+                    (work, (taken, program, CUT, 0, 0, STRIDE, A_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
+                    (work, (taken, other, CUT, 1, STAGES, STRIDE, A_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
+                    (apply_ahead, (brought, ready, program, CUT, 0, STRIDE, 0, 1, B_FN, PRODUCT)),
+                    (apply_ahead, (brought, ready, other, CUT, STAGES, STRIDE, 0, 1, B_FN, PRODUCT)),
+                    (load, (brought, program, CUT, 0, STRIDE)),
+                    (load, (brought, other, CUT, STAGES, STRIDE)),
+                ],
+                [WORKER_WARPS, WORKER_WARPS, WORKER_WARPS, 1, 1],
+                [WORKING, APPLYING, APPLYING, LOADER_REGISTERS, LOADER_REGISTERS],
+            )

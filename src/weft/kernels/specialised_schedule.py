@@ -11,11 +11,12 @@ from weft.kernels.boxes_schedule import BoxesSchedule, misfit, parts, splittings
 from weft.kernels.cost import SHARED_MEMORY
 from weft.kernels.geometry import A, B
 from weft.kernels.specialised_results import block_count, result_groups, staging_bytes
+from weft.kernels.specialised_roles import roles
 from weft.plan.schedule import Candidates, Target
 from weft.spec import Contraction, Role
 
 NAME = "specialised"
-LEAST_STAGES, MOST_STAGES = 2, 6
+LEAST_STAGES, MOST_STAGES = 2, 8
 BARRIERS = 2048  # bytes of shared memory: barriers, and what the compiler keeps of the roles
 
 
@@ -73,7 +74,13 @@ def candidates(contraction: Contraction, target: Target, exchanged: bool = False
             if reason is not None:
                 excluded[reason] = None
                 continue
+            shared = roles(contraction, tile, together)
+            if shared is None:
+                excluded[f"blocks of {tile_m}x{tile_n} leave no registers for warps that apply B's function"] = None
+                continue
             stages = _stages(contraction, tile, together, target)
+            if together and shared.appliers == 2:
+                stages -= stages % 2  # each meets the same slots always: barriers tell a round from the next alone
             if stages < LEAST_STAGES:
                 excluded[f"boxes of {tile_m}x{tile_n}x{depth // size} leave no room for others on their way"] = None
                 continue
