@@ -70,9 +70,8 @@ def main() -> None:
         "kept fused twice": report(twice, "64x320x64.*kept"),
         "kept short": report(short, "64x80x64.*kept warps=4 in turns stages=8 exchanged"),
         "kept by eight warps": report(short, "128x80x64.*kept warps=8 rings=2 stages=4 exchanged"),
-        "an applier": report(long_sum_twice, "128x320x64.*together.*splits="),
-        "two appliers": report(long_sum_twice, "128x160x64.*together.*splits="),
-        "two appliers in turns": report(one_of_both, "128x80x64.*in turns.*splits="),
+        "appliers": report(long_sum_twice, "128x160x64.*together.*splits="),
+        "appliers in turns": report(one_of_both, "128x80x64.*in turns.*splits="),
         "split": report(long_sum, "128x256x64.*splits="),
     }
     json.dump(results, sys.stdout)

@@ -18,7 +18,6 @@ from weft.kernels import specialised
 from weft.kernels.boxes_exchange import multiplied
 from weft.kernels.specialised_cut import specialised_cut
 from weft.kernels.specialised_kept import KeptSchedule, kept_cut
-from weft.kernels.specialised_roles import roles
 from weft.kernels.specialised_schedule import SpecialisedSchedule
 from weft.plan.schedule import Schedule, Target
 from weft.spec import Contraction, Layout, canonical
@@ -182,17 +181,19 @@ def test_functions_hide_behind_memory_where_an_operand_is_kept(equation: str, ex
 
 
 @pytest.mark.parametrize("equation", ["ad,bd->ab", "af,bf->ab"])
-def test_two_appliers_of_a_ring_meet_the_same_slots_always(equation: str) -> None:
-    """A barrier tells a round of its slot from the next, but not from the one after that."""
+def test_appliers_of_a_ring_never_take_one_round_for_another(equation: str) -> None:
+    """A barrier tells a round of its slot from the next, but not from the one after that: each applier must meet it in
+    every round of the barrier."""
     contraction = replace(described(equation), b_fn=trace(torch.relu, (torch.float16,)))
-    counts = set()
+    seen = set()
     for schedule in shared(contraction):
-        found = roles(multiplied(contraction, schedule), schedule.tile, schedule.together)
-        assert found is not None, str(schedule)
-        if schedule.together and found.appliers == 2:
-            assert schedule.stages % 2 == 0, str(schedule)
-        counts.add(found.appliers)
-    assert 2 in counts
+        cut = specialised_cut(multiplied(contraction, schedule), schedule, H200)
+        if schedule.together and cut.roles.appliers == 2:
+            barriers = cut.rounds * cut.stages
+            for barrier in range(barriers):
+                assert len({position % 2 for position in range(barrier, 10 * barriers, barriers)}) == 1, str(schedule)
+            seen.add(cut.stages % 2)
+    assert seen == {0, 1}
 
 
 @pytest.mark.parametrize("equation", ["ad,bd->ab", "af,bf->ab"])
@@ -216,9 +217,8 @@ def test_runs_that_d_does_not_have_are_not_offered() -> None:
 # Warps of a program, those included that fill up a group of four, and registers of a thread that multiplies.
 ROLES = {
     "kept by eight warps": (20, 112),
-    "an applier": (16, 216),
-    "two appliers": (20, 144),
-    "two appliers in turns": (20, 168),
+    "appliers": (20, 144),
+    "appliers in turns": (20, 168),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from weft.kernels.boxes_exchange import multiplied
 from weft.kernels.boxes_readings import Reading
+from weft.kernels.boxes_schedule import parts
 from weft.kernels.cost import LINE, PROCESSORS, combine_seconds, compulsory_bytes, function_seconds, launched
 from weft.kernels.geometry import A, B
 from weft.kernels.specialised_results import block_count
@@ -23,17 +24,14 @@ LATE = 1.2  # times that they take where a ring has but two slots: one box is on
 RESULT_RATE = 2.4e13  # bytes per second of pieces that go to shared memory on their way to D
 TASK_SECONDS = 1.45e-6  # for each block of a processor, before products are made of its first boxes and after the last
 OVERLAP = 2.2  # the norm that joins what goes on at once
-# By the number of appliers: functions over what they issue, and the norm that joins them and products. Fitted to 24
-# schedules of TCCG case 13 with functions on both operands.
-APPLYING = (1.0, 1.4, 1.0)
-APPLYING_OVERLAP = (OVERLAP, OVERLAP, 6.0)
+APPLIERS_OVERLAP = 4.0  # the norm that joins functions with products where appliers apply them
 
 
 def predict(contraction: Contraction, schedule: SpecialisedSchedule, target: Target) -> float:
     """Seconds: block after block on the busiest processor, or all bytes at the rate of memory.
 
     Products, boxes on their way and functions go on at once; a block leaves before the next is begun, but where workers
-    take turns.
+    take turns. A line of a box that is shorter than one of memory is on its way as long.
     """
     contraction = multiplied(contraction, schedule)
     processors = target.processors if target.processors > 1 else PROCESSORS
@@ -50,7 +48,8 @@ def predict(contraction: Contraction, schedule: SpecialisedSchedule, target: Tar
     products = 2.0 * tile_m * tile_n * depth * here / RATE
     rows, columns = (_crossing(reading, operand, size) for reading, operand in ((schedule.a, A), (schedule.b, B)))
     busy_share = min(1.0, tasks / at_once)  # L2 has time for pieces of lines where few processors ask
-    boxes = max(tile_m + tile_n, (tile_m * rows + tile_n * columns) * busy_share) * depth * size * here / BOX_RATE
+    wide = tile_n if schedule.b.along_k else sum(max(part, LINE // size) for part in parts(tile_n))
+    boxes = max(tile_m + wide, (tile_m * rows + wide * columns) * busy_share) * depth * size * here / BOX_RATE
     boxes *= LATE if schedule.stages < 3 else 1.0
     functions = function_seconds(contraction, here * depth * tile_m, here * depth * tile_n, 0)
     split = schedule.splits > 1
@@ -60,8 +59,8 @@ def predict(contraction: Contraction, schedule: SpecialisedSchedule, target: Tar
     waiting = turns * TASK_SECONDS
     memory = compulsory_bytes(contraction) / MEMORY_RATE
     shared = roles(contraction, schedule.tile, schedule.together)
-    appliers = shared.appliers if shared is not None else 0
-    multiplying = _joined(_joined(products, boxes, OVERLAP), functions * APPLYING[appliers], APPLYING_OVERLAP[appliers])
+    norm = APPLIERS_OVERLAP if shared is not None and shared.appliers else OVERLAP
+    multiplying = _joined(_joined(products, boxes, OVERLAP), functions, norm)
     if schedule.together:
         busy = multiplying + leaving + waiting
     else:

@@ -46,6 +46,7 @@ class SpecialisedCut(NamedTuple):
     product_bits: int  # of an element
     roles: Roles
     stages: int  # of each ring of boxes
+    rounds: int  # of a ring until it comes back to the same barriers
     x_layout: NVMMASharedLayout  # of boxes of A in shared memory, as matrices
     y_layouts: tuple[NVMMASharedLayout, ...]  # of B, for each part
     buffers: int  # for pieces of D on their way, of each worker
@@ -74,6 +75,7 @@ def specialised_cut(contraction: Contraction, schedule: SpecialisedSchedule, tar
         product_bits=8 * size,
         roles=shared,
         stages=schedule.stages,
+        rounds=2 if schedule.together and shared.appliers and schedule.stages % 2 else 1,
         x_layout=matrix_layout((tile_m, tile_k), schedule.a.along_k, size),
         y_layouts=tuple(matrix_layout((width, tile_k), schedule.b.along_k, size) for width in widths),
         buffers=BUFFERS,

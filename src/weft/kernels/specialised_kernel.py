@@ -2,8 +2,8 @@
 
 A group that multiplies is a *worker*. Both work on one block of D, half of its rows each, and share every box of B; or
 each takes blocks of its own from a ring of its own, and while one stores its block, or applies functions, the other
-multiplies. A's function is applied by workers, in registers. B's is applied by *appliers*, one or two more groups of
-four warps, to boxes where they lie, ahead of the workers. Nothing but barriers in shared memory connects the roles: a
+multiplies. A's function is applied by workers, in registers. B's is applied by *appliers*, two more groups of four
+warps, to boxes where they lie, ahead of the workers. Nothing but barriers in shared memory connects the roles: a
 slot of a ring is *full* when its boxes have come, *ready* when B's function has been applied, and *empty* when all that
 read it have done so.
 """
@@ -69,6 +69,8 @@ def load(brought, first_task, CUT: gl.constexpr, FIRST_SLOT: gl.constexpr, STRID
             k_block = first_step + step
             at = FIRST_SLOT + slot
             bar = full.index(at)
+            if CUT.rounds == 2:
+                bar = full.index(slot + (phase ^ 1) * CUT.stages)
             mbarrier.wait(empty.index(at), phase)
             mbarrier.expect(bar, BYTES)
             bring(a, x_ring, at, bar, batch_block, m_block, k_block, BATCH, M, K, A_BOX)
@@ -83,7 +85,11 @@ def apply_ahead(
     brought, ready, first_task, CUT: gl.constexpr, FIRST_SLOT: gl.constexpr, STRIDE: gl.constexpr,
     FIRST: gl.constexpr, EVERY: gl.constexpr, B_FN: gl.constexpr, PRODUCT: gl.constexpr,
 ):  # fmt: skip
-    """The role that applies B's function to boxes of a ring, to every so many of them."""
+    """The role that applies B's function to boxes of a ring, to every so many of them.
+
+    Barriers tell one round from the next, but not from the one after that. Where two appliers take turns at a ring of
+    an odd number of slots, each meets a slot in every second round, and those have barriers of their own.
+    """
     _a, _b, _z, _x_ring, y_ring, z_ring, full, _empty = brought
     BOXES: gl.constexpr = CUT.boxes
     K: gl.constexpr = BOXES.k
@@ -96,7 +102,8 @@ def apply_ahead(
         task = first_task + position // BOXES.steps * STRIDE
         k_block = task // BOXES.blocks * BOXES.steps + position % BOXES.steps
         slot = FIRST_SLOT + position % CUT.stages
-        mbarrier.wait(full.index(slot), position // CUT.stages & 1)
+        BARS: gl.constexpr = CUT.rounds * CUT.stages
+        mbarrier.wait(full.index(FIRST_SLOT + position % BARS), position // BARS & 1)
         apply(y_ring.index(slot), k_block, K, ALONG_K, MASKED, WORKER_WARPS, AT_ONCE, B_FN, PRODUCT)
         if len(BOXES.parts) == 2:
             apply(z_ring.index(slot), k_block, K, ALONG_K, MASKED, WORKER_WARPS, AT_ONCE, B_FN, PRODUCT)
@@ -356,10 +363,12 @@ def specialised_kernel(
     D_SHAPE: gl.constexpr = CUT.d_shape
     D_LAYOUT: gl.constexpr = CUT.d_layout
     staging = gl.allocate_shared_memory(d.dtype, [2 * CUT.buffers, D_SHAPE[0], D_SHAPE[1]], D_LAYOUT)
-    full = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
+    BARS: gl.constexpr = CUT.rounds * SLOTS
+    full = gl.allocate_shared_memory(gl.int64, [BARS, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(SLOTS):
+    for i in gl.static_range(BARS):
         mbarrier.init(full.index(i), count=1)
+    for i in gl.static_range(SLOTS):
         mbarrier.init(empty.index(i), count=3 - RINGS)
     ready = full
     if CUT.roles.appliers > 0:
@@ -384,17 +393,6 @@ def specialised_kernel(
                 ],
                 [WORKER_WARPS, 1],
                 [WORKING, LOADER_REGISTERS],
-            )
-        elif CUT.roles.appliers == 1:
-            gl.warp_specialize(
-                [
-                    (work, (taken, program, CUT, 0, 0, STRIDE, A_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
-                    (work, (taken, program, CUT, 1, 0, STRIDE, A_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
-                    (apply_ahead, (brought, ready, program, CUT, 0, STRIDE, 0, 1, B_FN, PRODUCT)),
-                    (load, (brought, program, CUT, 0, STRIDE)),
-                ],
-                [WORKER_WARPS, WORKER_WARPS, 1],
-                [WORKING, APPLYING, LOADER_REGISTERS],
             )
         else:
             gl.warp_specialize(

@@ -1,4 +1,4 @@
-"""How the roles of specialised warps share registers, and how many groups of warps apply functions to columns."""
+"""How the roles of specialised warps share registers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from weft.kernels.cost import REGISTERS
 from weft.spec import Contraction
 
 THREADS = 128  # of each worker and applier, and of all loaders with the warps that are added to theirs
-WORKERS = 2
+WORKERS = APPLIERS = 2
 MOST_WORKING = 240  # registers of a thread of a worker
 OTHER_WORKING = 24  # besides accumulators, and rows on their way through a function
 LOADING = 24
@@ -17,7 +17,7 @@ WIDEST, NARROWER = 256, 128  # columns of a matrix instruction
 
 
 class Roles(NamedTuple):
-    """Who is there, and registers of each thread."""
+    """Whether appliers are there, and registers of each thread."""
 
     appliers: int = 0
     working: int = MOST_WORKING
@@ -27,8 +27,8 @@ class Roles(NamedTuple):
 
 
 def roles(contraction: Contraction, tile: tuple[int, int, int], together: bool) -> Roles | None:
-    """Workers have A's function in registers. B's is applied by appliers: by two, who take turns where workers share a
-    ring, or by one where there are no registers for two; None where there are none for one either.
+    """Workers have A's function in registers, two appliers have B's: they take turns at a ring of both workers, or have
+    one each. None where there are no registers for them.
 
     All threads begin with the same number of registers, a multiple of 8, and then share those. The assembler (ptxas
     12.8) has any one instruction make do with the number that threads begin with.
@@ -39,12 +39,11 @@ def roles(contraction: Contraction, tile: tuple[int, int, int], together: bool) 
     rows = tile_m // WORKERS if together else tile_m
     twice = tile_k if contraction.a_fn is not None else 0  # two elements to a register
     least = rows * (tile_n + twice) // THREADS + OTHER_WORKING
-    for appliers in (2, 1) if together else (2,):
-        threads = THREADS * (WORKERS + appliers + 1)
-        all_registers = REGISTERS // threads // 8 * 8 * threads
-        for applying, at_once in APPLYING.items():
-            left = all_registers - THREADS * (LOADING + appliers * applying)
-            working = min(MOST_WORKING, left // (WORKERS * THREADS) // 8 * 8)
-            if working >= least:
-                return Roles(appliers, working, applying, at_once, NARROWER)
+    threads = THREADS * (WORKERS + APPLIERS + 1)
+    all_registers = REGISTERS // threads // 8 * 8 * threads
+    for applying, at_once in APPLYING.items():
+        left = all_registers - THREADS * (LOADING + APPLIERS * applying)
+        working = min(MOST_WORKING, left // (WORKERS * THREADS) // 8 * 8)
+        if working >= least:
+            return Roles(APPLIERS, working, applying, at_once, NARROWER)
     return None

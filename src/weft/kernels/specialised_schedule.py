@@ -74,13 +74,10 @@ def candidates(contraction: Contraction, target: Target, exchanged: bool = False
             if reason is not None:
                 excluded[reason] = None
                 continue
-            shared = roles(contraction, tile, together)
-            if shared is None:
+            if roles(contraction, tile, together) is None:
                 excluded[f"blocks of {tile_m}x{tile_n} leave no registers for warps that apply B's function"] = None
                 continue
             stages = _stages(contraction, tile, together, target)
-            if together and shared.appliers == 2:
-                stages -= stages % 2  # each meets the same slots always: barriers tell a round from the next alone
             if stages < LEAST_STAGES:
                 excluded[f"boxes of {tile_m}x{tile_n}x{depth // size} leave no room for others on their way"] = None
                 continue

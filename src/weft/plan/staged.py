@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 NAME = "staged"
 
 A, B, C, D = range(4)
-KEPT = 3  # schedules of the product that are proposed for each way to stage, besides the best of each family
+KEPT = 4  # schedules of the product that are proposed for each way to stage, besides the best of each family
 LEAST_BOX = 16  # elements of m, n and k: shorter ones do not go in boxes
 MUCH_LARGER = 8  # times the elements that are staged: the product that any family may make of them
 LEAST_FLOPS = 2**27  # of a product that is worth another launch
