@@ -10,6 +10,7 @@ import torch
 from weft.kernels import boxes
 from weft.kernels.boxes_cut import boxes_cut
 from weft.kernels.boxes_exchange import multiplied
+from weft.kernels.boxes_schedule import splittings
 from weft.plan.schedule import Target
 from weft.spec import Contraction, Layout, canonical
 from weft.spec.arithmetic import resolve
@@ -74,6 +75,14 @@ def test_sums_are_split_where_d_alone_is_too_small() -> None:
         assert cut.steps * (schedule.splits - 1) < steps, "a task without work"
         tile_m, tile_n, _ = schedule.tile
         assert schedule.workspace_bytes == cut.blocks * schedule.splits * tile_m * tile_n * 4
+
+
+def test_sums_have_as_many_shares_as_the_device_holds_at_once() -> None:
+    """72 blocks of 81 steps for 264 workers: 3 shares each are done in one round, 4 want a second one for a few."""
+    found = splittings(81, 72, 264)
+    assert max(count for count in found if 72 * count <= 264) == 3
+    assert 4 in found
+    assert splittings(8, 132, 132) == [2]  # every block has a processor: the device is filled twice, or not at all
 
 
 def test_uneven_shares_read_zeros_past_the_end() -> None:

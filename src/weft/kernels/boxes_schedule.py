@@ -182,8 +182,8 @@ def _fitting(schedule: BoxesSchedule, size: int, target: Target) -> BoxesSchedul
 
 
 def splittings(steps: int, blocks: int, processors: int) -> list[int]:
-    """Numbers of shares of a sum that about fill the device once, or twice, or that it holds all at once; none of
-    them is empty."""
+    """Numbers of shares of a sum that about fill the device once, or twice, and the most of which each has a processor
+    (or a worker) of its own; none of them is empty."""
     found = set()
     for fill in (1, 2):
         share = max(LEAST_STEPS, -(-steps * blocks // (fill * processors)))

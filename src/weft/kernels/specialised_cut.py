@@ -65,17 +65,17 @@ def specialised_cut(contraction: Contraction, schedule: SpecialisedSchedule, tar
     size = contraction.arithmetic.product.itemsize
     widths = parts(tile_n)
     stored = results(contraction, schedule, piece_rows(tile_m, schedule.together), boxes.blocks)
-    shared = roles(contraction, schedule.tile, schedule.together)
-    assert shared is not None, "schedules are offered only where there are registers"
+    sharing = roles(contraction, schedule.tile, schedule.together)
+    assert sharing is not None, "schedules are offered only where there are registers"
     line = (stored.box.block[-2], stored.box.block[-1])
     return SpecialisedCut(
         boxes=boxes._replace(programs=programs),
         shares=_shares(contraction, schedule, boxes),
         together=schedule.together,
         product_bits=8 * size,
-        roles=shared,
+        roles=sharing,
         stages=schedule.stages,
-        rounds=2 if schedule.together and shared.appliers and schedule.stages % 2 else 1,
+        rounds=2 if schedule.together and sharing.appliers and schedule.stages % 2 else 1,
         x_layout=matrix_layout((tile_m, tile_k), schedule.a.along_k, size),
         y_layouts=tuple(matrix_layout((width, tile_k), schedule.b.along_k, size) for width in widths),
         buffers=BUFFERS,

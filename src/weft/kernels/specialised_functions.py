@@ -8,7 +8,7 @@ from triton.experimental.gluon import language as gl
 
 from weft.kernels.device import side_mask
 
-WIDEST = tl.constexpr(8)  # elements of 16 bits that a lane reads and writes at once
+WIDEST_ACCESS = tl.constexpr(8)  # elements of 16 bits that a lane reads and writes at once
 
 
 @gluon.jit
@@ -21,7 +21,7 @@ def apply(box, k_block, K: gl.constexpr, ALONG_K: gl.constexpr, MASKED: gl.const
     """
     LINES: gl.constexpr = box.shape[0]
     WIDTH: gl.constexpr = box.shape[1]
-    ACCESS: gl.constexpr = min(WIDEST, LINES * WIDTH // (32 * WARPS))
+    ACCESS: gl.constexpr = min(WIDEST_ACCESS, LINES * WIDTH // (32 * WARPS))
     LANES: gl.constexpr = WIDTH // ACCESS
     LAYOUT: gl.constexpr = gl.BlockedLayout([1, ACCESS], [32 // LANES, LANES], [WARPS, 1], [1, 0])
     HEIGHT: gl.constexpr = min(LINES, AT_ONCE * 32 * WARPS // WIDTH)

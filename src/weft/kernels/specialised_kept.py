@@ -25,8 +25,9 @@ ROWS = 16  # of a block for each warp of a worker
 LINE = 128  # bytes along k of a box
 LEAST_STAGES, MOST_STAGES = 2, 8
 LEAST_COLUMNS, MOST_COLUMNS = 16, 320  # that matrix instructions take, and that a worker has accumulators for
-REGISTERS = {4: 240, 8: 112}  # of each thread of a worker of so many warps
-OTHER_REGISTERS = 40  # besides those of accumulators and of rows on their way through a function
+# Of each thread of a worker of so many warps: two workers share what loaders leave, as in `specialised_roles`.
+REGISTERS = {4: 240, 8: 112}
+OTHER_REGISTERS = 40  # besides those of accumulators and rows; more than there, as results leave from registers too
 LEAST_PIECE, MOST_PIECE = 8, 32  # columns that are finished at once
 LEAST_TAIL = 16  # indices of k that matrix instructions take
 

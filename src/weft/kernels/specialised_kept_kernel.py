@@ -2,9 +2,11 @@
 
 The same roles as in `specialised_kernel`: one warp or two bring boxes, two groups of four or eight warps multiply. Each
 of these workers takes all columns of some rows, so that A's function is applied once to each element. Boxes of A come
-in a ring for each worker; or, where shared memory has no room for two, in one, in the order of the blocks: then workers
-take turns, and while one multiplies, the other applies the epilogue to its block and stores it. It stores from
-registers, as shared memory is full. Nothing waits for a store.
+in a ring for each worker; or in one, for which shared memory has room beside more of B, in the order of the blocks:
+then workers take turns, and while one multiplies, the other applies the epilogue to its block and stores it. It stores
+from registers, as shared memory is full. Nothing waits for a store.
+
+Where a worker empties a slot, all of its warps are done with it: Triton puts a barrier before every arrival.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from weft.kernels.specialised_functions import apply
 from weft.kernels.specialised_kernel import LOADER_REGISTERS, bring, finished, halved, moved
 
 WORKERS = tl.constexpr(2)
-AT_ONCE = tl.constexpr(32)  # elements of B that each lane passes through its function
+AT_ONCE = tl.constexpr(32)  # elements of B that each lane passes through its function at once
 
 
 @gluon.jit

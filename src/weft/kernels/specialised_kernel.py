@@ -27,9 +27,10 @@ from weft.kernels.device import scalar, side_mask
 from weft.kernels.following import come_after
 from weft.kernels.matrix_kernel import locate
 from weft.kernels.specialised_functions import apply
+from weft.kernels.specialised_roles import LOADING
 
 WORKER_WARPS = tl.constexpr(4)
-LOADER_REGISTERS = tl.constexpr(24)
+LOADER_REGISTERS = tl.constexpr(LOADING)
 
 
 @gluon.jit
@@ -68,9 +69,10 @@ def load(brought, first_task, CUT: gl.constexpr, FIRST_SLOT: gl.constexpr, STRID
         for step in range(BOXES.steps):
             k_block = first_step + step
             at = FIRST_SLOT + slot
-            bar = full.index(at)
-            if CUT.rounds == 2:
+            if CUT.rounds == 2:  # of the one ring there is: every second round has barriers of its own
                 bar = full.index(slot + (phase ^ 1) * CUT.stages)
+            else:
+                bar = full.index(at)
             mbarrier.wait(empty.index(at), phase)
             mbarrier.expect(bar, BYTES)
             bring(a, x_ring, at, bar, batch_block, m_block, k_block, BATCH, M, K, A_BOX)

@@ -13,17 +13,17 @@ MOST_WORKING = 240  # registers of a thread of a worker
 OTHER_WORKING = 24  # besides accumulators, and rows on their way through a function
 LOADING = 24
 APPLYING = {104: 64, 80: 32, 56: 16}  # of a thread of an applier, and elements that it then computes at once
-WIDEST, NARROWER = 256, 128  # columns of a matrix instruction
+WIDEST_COLUMNS, NARROWER_COLUMNS = 256, 128  # columns of a matrix instruction
 
 
 class Roles(NamedTuple):
-    """Whether appliers are there, and registers of each thread."""
+    """How many appliers there are, none or two, and registers of each thread."""
 
     appliers: int = 0
     working: int = MOST_WORKING
     applying: int = 0
     at_once: int = 0  # elements that a thread of an applier computes
-    widest: int = WIDEST  # columns of a matrix instruction
+    widest: int = WIDEST_COLUMNS  # columns of a matrix instruction
 
 
 def roles(contraction: Contraction, tile: tuple[int, int, int], together: bool) -> Roles | None:
@@ -45,5 +45,5 @@ def roles(contraction: Contraction, tile: tuple[int, int, int], together: bool) 
         left = all_registers - THREADS * (LOADING + APPLIERS * applying)
         working = min(MOST_WORKING, left // (WORKERS * THREADS) // 8 * 8)
         if working >= least:
-            return Roles(APPLIERS, working, applying, at_once, NARROWER)
+            return Roles(APPLIERS, working, applying, at_once, NARROWER_COLUMNS)
     return None

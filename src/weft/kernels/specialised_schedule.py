@@ -75,7 +75,8 @@ def candidates(contraction: Contraction, target: Target, exchanged: bool = False
                 excluded[reason] = None
                 continue
             if roles(contraction, tile, together) is None:
-                excluded[f"blocks of {tile_m}x{tile_n} leave no registers for warps that apply B's function"] = None
+                workers = "together" if together else "in turns"
+                excluded[f"{tile_m}x{tile_n} {workers} leave no registers for warps that apply B's function"] = None
                 continue
             stages = _stages(contraction, tile, together, target)
             if stages < LEAST_STAGES:
