@@ -105,7 +105,7 @@ def results(x: Any, bias: Any, gate: Any, m: Any) -> Any:
 @pytest.mark.parametrize("room", [matrix, boxes, vector, algebra], ids=lambda room: room.NAME)
 def test_functions_take_operands_and_coordinates_and_yield_several_results(room: Any, triton_backend: Backend) -> None:
     device, dtype = triton_backend.device, torch.int32 if room is algebra else torch.float16
-    size = 24 if room is vector else 40  # the former goes along the sum one by one
+    size = 24 if room is vector else 40  # vector goes along the sum one by one, which takes the interpreter long
     a, b = (random_operand((size, size), dtype, 1, integers=True, device=device) for _ in range(2))
     row, bias = (random_operand(shape, dtype, 2, integers=True, device=device) for shape in ((size,), (size, size)))
     gate = (torch.arange(size) % 3 == 0).to(device)

@@ -183,12 +183,12 @@ def _fitting(schedule: BoxesSchedule, size: int, target: Target) -> BoxesSchedul
 
 def splittings(steps: int, blocks: int, processors: int) -> list[int]:
     """Numbers of shares of a sum that about fill the device once, or twice, and the most of which each has a processor
-    (or a worker) of its own; none of them is empty."""
+    (or a worker) of its own; none of them is empty. There are no more blocks than processors."""
     found = set()
     for fill in (1, 2):
         share = max(LEAST_STEPS, -(-steps * blocks // (fill * processors)))
         found.add(-(-steps // share))
-    share = max(LEAST_STEPS, -(-steps // max(1, processors // blocks)))
+    share = max(LEAST_STEPS, -(-steps // (processors // blocks)))
     found.add(-(-steps // share))
     return sorted(found - {1})
 
