@@ -55,6 +55,8 @@ def main() -> None:
     short = contraction("ae,dcbe->dcba", dict.fromkeys("abcde", 72), half, single, **functions)
     long_sum = contraction("dca,cbd->ba", EXTENTS, half, single)
     one_of_both = contraction("ceda,dbe->cba", dict.fromkeys("abcde", 72), half, single, **functions)
+    of_one = {name: functions[name] for name in ("a_fn", "epilogue")}
+    abreast = contraction("ceda,bed->cba", dict.fromkeys("abcde", 72), half, single, **of_one)
     long_sum_twice = contraction("dca,cbd->ba", EXTENTS, half, single, **functions)
     results = {
         "together": report(plain, "128x256x64.*together"),
@@ -72,6 +74,7 @@ def main() -> None:
         "kept by eight warps": report(short, "128x80x64.*kept warps=8 rings=2 stages=4 exchanged"),
         "appliers": report(long_sum_twice, "128x160x64.*together.*splits="),
         "appliers in turns": report(one_of_both, "128x80x64.*in turns.*splits="),
+        "appliers side by side": report(abreast, "128x80x64.*side by side.*splits="),
         "split": report(long_sum, "128x256x64.*splits="),
     }
     json.dump(results, sys.stdout)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,9 @@ from weft.kernels import specialised
 from weft.kernels.boxes_exchange import multiplied
 from weft.kernels.specialised_cut import specialised_cut
 from weft.kernels.specialised_kept import KeptSchedule, kept_cut
+from weft.kernels.specialised_kernel import task_of
 from weft.kernels.specialised_results import staging_bytes
+from weft.kernels.specialised_roles import IN_TURNS, SIDE_BY_SIDE, TOGETHER, roles
 from weft.kernels.specialised_schedule import SpecialisedSchedule
 from weft.plan.schedule import Schedule, Target
 from weft.spec import Contraction, Layout, canonical
@@ -114,8 +117,44 @@ def test_workers_share_every_block_without_gap_or_overlap(equation: str) -> None
                     rows = slice(piece.row, piece.row + piece.m.tile)
                     columns = slice(piece.column, piece.column + piece.n.tile)
                     owners[worker, rows, columns] += 1
-        taken = owners.sum(0) if schedule.together else owners
+        taken = owners.sum(0) if schedule.workers.shares == 2 else owners
         assert (taken == 1).all(), str(schedule)
+
+
+@pytest.mark.parametrize("equation", ["ad,bd->ab", "ceda,dbe->cba", "cebf,af->bcea"])
+def test_every_share_of_every_block_is_one_workers_task(equation: str) -> None:
+    contraction = described(equation)
+    seen = set()
+    for schedule in shared(contraction):
+        cut = specialised_cut(multiplied(contraction, schedule), schedule, H200)
+        tasks = range(cut.tasks * cut.boxes.splits)
+        taken = [task_of.fn(task, cut, worker) for task in tasks for worker in range(schedule.workers.abreast)]
+        every = product(range(cut.boxes.splits), range(cut.boxes.blocks))
+        assert sorted(taken) == list(every), str(schedule)
+        seen.add(schedule.workers)
+    assert {TOGETHER, IN_TURNS} <= seen
+    assert (SIDE_BY_SIDE in seen) == (equation == "cebf,af->bcea")
+
+
+def test_blocks_that_are_taken_at_once_are_of_the_same_rows() -> None:
+    """One row of blocks after the other, and an even number in each: two neighbours are never of different rows."""
+    contraction = described("cebf,af->bcea")
+    for schedule in shared(contraction):
+        if schedule.workers == SIDE_BY_SIDE:
+            boxes = specialised_cut(multiplied(contraction, schedule), schedule, H200).boxes
+            assert (boxes.group, boxes.n.blocks % 2) == (1, 0), str(schedule)
+
+
+def test_appliers_are_as_many_as_have_registers_for_whole_boxes() -> None:
+    relu = trace(torch.relu, (torch.float16,))
+    columns, both = (
+        replace(described("af,bf->ab"), **dict.fromkeys(names, relu)) for names in (["b_fn"], ["a_fn", "b_fn"])
+    )
+    assert roles(described("af,bf->ab"), (128, 80, 64), TOGETHER).appliers == 0
+    assert roles(columns, (128, 80, 64), TOGETHER).appliers == 4
+    assert roles(columns, (128, 80, 64), SIDE_BY_SIDE).appliers == 4
+    assert roles(columns, (128, 160, 64), TOGETHER).appliers == 2
+    assert roles(both, (128, 320, 64), TOGETHER) is None
 
 
 @pytest.mark.parametrize("equation", ["ad,bd->ab", "bd,ad->ba", "db,ce->dbce", "be,dce->bdc"])
@@ -181,20 +220,24 @@ def test_functions_hide_behind_memory_where_an_operand_is_kept(equation: str, ex
     assert specialised.predict(fused, best, H200) < 1.1 * specialised.predict(plain, best, H200)
 
 
-@pytest.mark.parametrize("equation", ["ad,bd->ab", "af,bf->ab"])
-def test_appliers_of_a_ring_never_take_one_round_for_another(equation: str) -> None:
+@pytest.mark.parametrize(
+    ("equation", "operand", "of_a_ring"),
+    [("ad,bd->ab", "b", {0, 1, 2}), ("af,bf->ab", "b", {0, 1, 2}), ("cebf,af->bcea", "a", {0, 1, 2, 4})],
+)
+def test_appliers_of_a_ring_never_take_one_round_for_another(equation: str, operand: str, of_a_ring: set[int]) -> None:
     """A barrier tells a round of its slot from the next, but not from the one after that: each applier must meet it in
     every round of the barrier."""
-    contraction = replace(described(equation), b_fn=trace(torch.relu, (torch.float16,)))
+    contraction = replace(described(equation), **{f"{operand}_fn": trace(torch.relu, (torch.float16,))})
     seen = set()
     for schedule in shared(contraction):
         cut = specialised_cut(multiplied(contraction, schedule), schedule, H200)
-        if schedule.together and cut.roles.appliers == 2:
-            barriers = cut.rounds * cut.stages
-            for barrier in range(barriers):
-                assert len({position % 2 for position in range(barrier, 10 * barriers, barriers)}) == 1, str(schedule)
-            seen.add(cut.stages % 2)
-    assert seen == {0, 1}
+        appliers = cut.roles.appliers // schedule.workers.rings_of_columns  # of a ring
+        barriers = cut.rounds * cut.stages
+        for barrier in range(barriers if appliers else 0):
+            met_by = {position % appliers for position in range(barrier, 10 * barriers, barriers)}
+            assert len(met_by) == 1, str(schedule)
+        seen.add(appliers)
+    assert seen == of_a_ring
 
 
 @pytest.mark.parametrize("operands", ["", "ab"])
@@ -203,10 +246,10 @@ def test_rings_fit_in_shared_memory(equation: str, operands: str) -> None:
     relu = trace(torch.relu, (torch.float16,))
     for schedule in shared(replace(described(equation), **{f"{operand}_fn": relu for operand in operands})):
         tile_m, tile_n, tile_k = schedule.tile
-        rings = 1 if schedule.together else 2
+        workers = schedule.workers
         assert schedule.stages >= 2, str(schedule)
-        slots = rings * schedule.stages * (tile_m + tile_n) * tile_k * 2
-        assert slots + staging_bytes(schedule.tile, schedule.together) < H200.shared_memory, str(schedule)
+        slots = workers.rings * schedule.stages * (tile_m + workers.abreast * tile_n) * tile_k * 2
+        assert slots + staging_bytes(schedule.rows, workers.buffers) < H200.shared_memory, str(schedule)
 
 
 def test_runs_that_d_does_not_have_are_not_offered() -> None:
@@ -223,6 +266,7 @@ ROLES = {
     "kept by eight warps": (20, 112),
     "appliers": (20, 144),
     "appliers in turns": (20, 168),
+    "appliers side by side": (28, 128),
 }
 
 
@@ -300,7 +344,7 @@ def some(at: int) -> Callable[[Sequence[Schedule]], Sequence[Schedule]]:
 
     def choose(found: Sequence[Schedule]) -> Sequence[Schedule]:
         shared = [s for s in found if isinstance(s, SpecialisedSchedule)]
-        one_of_each = list({(s.tile, s.together, s.exchanged, s.splits > 1): s for s in shared}.values())
+        one_of_each = list({(s.tile, s.workers, s.exchanged, s.splits > 1): s for s in shared}.values())
         return one_of_each[at % 4 :: 4]
 
     return choose
@@ -312,7 +356,7 @@ def those_that_keep(found: Sequence[Schedule]) -> Sequence[Schedule]:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    "equation", ["ad,bd->ab", "da,db->ba", "dca,bd->cba", "zad,zdb->zab", "ceda,dbe->cba", "af,bf->ab"]
+    "equation", ["ad,bd->ab", "da,db->ba", "dca,bd->cba", "zad,zdb->zab", "ceda,dbe->cba", "af,bf->ab", "cebf,af->bcea"]
 )
 @pytest.mark.parametrize(
     ("operands", "function"),

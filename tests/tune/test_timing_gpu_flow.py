@@ -18,6 +18,7 @@ class FakeGpu:
         self.now = 0.0
         self.stream = "user's"
         self.recorded: list[int] | None = None  # calls of the graph being captured
+        self.rests: list[float] = []
         self.synchronises = False  # whether the call does what no capture allows
 
     def call(self, *arguments: object) -> None:
@@ -76,7 +77,7 @@ class FakeGpu:
         patch.setattr(timing, "memory_bytes", lambda device: 1 << 20)
         patch.setattr(timing, "read_clocks", lambda device: None)
         patch.setattr(timing, "_last_busy", {0: float("inf")})  # warm already
-        patch.setattr(timing, "SETTLE_SECONDS", 0.0)
+        patch.setattr(timing.time, "sleep", self.rests.append)
 
 
 @pytest.fixture
@@ -123,9 +124,7 @@ def test_nothing_is_timed_during_a_capture(gpu: FakeGpu) -> None:
         measure(gpu.call, make, device="cuda")
 
 
-def test_a_gpu_is_warmed_after_a_rest_and_settles_before_every_timing_but_quick_ones(
-    gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_is_warmed_once_and_again_after_a_long_rest(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     runs: list[float] = []
     clock = [100.0]
 
@@ -134,16 +133,22 @@ def test_a_gpu_is_warmed_after_a_rest_and_settles_before_every_timing_but_quick_
         return clock[0]
 
     monkeypatch.setattr(timing, "_last_busy", {})
-    monkeypatch.setattr(timing, "SETTLE_SECONDS", 0.2)
     monkeypatch.setattr(timing.time, "perf_counter", tick)
 
-    def seconds(settles: bool) -> float:
-        runs.clear()
-        timing._warm(lambda: runs.append(clock[0]), settles)
-        return runs[-1] - runs[0] if runs else 0.0
+    def work() -> None:
+        runs.append(clock[0])
 
-    assert seconds(settles=False) >= 0.9 * timing.WARM_SECONDS
-    assert seconds(settles=False) == 0.0
-    assert 0.9 * timing.SETTLE_SECONDS <= seconds(settles=True) + 0.01 <= 1.1 * timing.SETTLE_SECONDS
+    timing._warm(work)
+    assert runs[-1] - runs[0] >= 0.9 * timing.WARM_SECONDS
+    warmed = len(runs)
+    timing._warm(work)
+    assert len(runs) == warmed
     clock[0] += timing.IDLE_SECONDS
-    assert seconds(settles=True) >= 0.9 * timing.WARM_SECONDS
+    timing._warm(work)
+    assert len(runs) > warmed
+
+
+def test_a_gpu_rests_after_every_batch(gpu: FakeGpu) -> None:
+    result = measure(gpu.call, make, device="cuda")
+    batch = result.calls * result.seconds
+    assert gpu.rests == pytest.approx([timing.REST * batch] * len(result.samples))

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from weft.kernels.algebra_constants import algebra_constants, exponential_constants, product_slots, sums_exponentials
 from weft.kernels.algebra_shapes import USUAL_DEPTH, WIDEST, Shape, Share, power_of_two, shapes, share, tile_cuts
+from weft.kernels.combining import combine_launch
 from weft.kernels.cost import (
     LINE,
     PROCESSORS,
@@ -30,12 +31,11 @@ from weft.kernels.launch import (
     KernelLaunch,
     common_reasons,
     contraction_constants,
-    finishing_constants,
     pointer_layouts,
     wide,
     wide_index,
 )
-from weft.kernels.matrix import STRIP, SplitLaunch, WholeLaunch
+from weft.kernels.matrix import SplitLaunch, WholeLaunch
 from weft.plan.schedule import Candidates, ExtendedLaunch, Launch, Target
 from weft.spec import Contraction, Layout, Role
 from weft.spec.arithmetic import dtype_name
@@ -252,7 +252,6 @@ def build(
     """`guard`: an operand among the extras, bool along D's modes. Only blocks of D where any of it is true are written,
     whole; the rest is left as it is."""
     from weft.kernels.algebra_kernel import algebra_kernel
-    from weft.kernels.matrix_kernel import combine_kernel
 
     cut = algebra_cut(contraction, schedule)
     if guard is not None:
@@ -274,11 +273,7 @@ def build(
         return WholeLaunch(multiply(c, d, None))
     pieces = cut.pieces
     parts = Layout.contiguous((pieces.blocks * pieces.splits, pieces.m.tile, pieces.n.tile), accumulate)
-    rows = min(STRIP, pieces.m.tile)
-    finishing = finishing_constants(contraction, pieces, rows)
-    strips = pieces.blocks * (pieces.m.tile // rows)
-    combine = KernelLaunch(combine_kernel, (parts, c, d), finishing, real, target, strips, 4, 1, pointers)
-    return SplitLaunch(multiply(None, None, parts), combine, parts)
+    return SplitLaunch(multiply(None, None, parts), combine_launch(contraction, pieces, parts, target), parts)
 
 
 def algebra_cut(contraction: Contraction, schedule: AlgebraSchedule) -> AlgebraCut:

@@ -15,6 +15,7 @@ from weft.kernels.boxes_cut import boxes_cut
 from weft.kernels.boxes_exchange import exchanged, multiplied
 from weft.kernels.boxes_readings import BOX_ALIGNMENT, box
 from weft.kernels.boxes_schedule import LEAST_SIDE, NAME, BoxesSchedule, candidates, parts
+from weft.kernels.combining import combine_launch
 from weft.kernels.following import is_short
 from weft.kernels.geometry import A, B
 from weft.kernels.launch import (
@@ -22,10 +23,8 @@ from weft.kernels.launch import (
     KernelLaunch,
     common_reasons,
     contraction_constants,
-    finishing_constants,
     pointer_layouts,
 )
-from weft.kernels.matrix import STRIP
 from weft.plan.schedule import Candidates, ExtendedLaunch, Extras, Launch, Scalar, Target
 from weft.spec import Contraction, Layout
 from weft.spec.arithmetic import MATRIX_SUMS, dtype_name
@@ -66,7 +65,6 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
 
 def build(contraction: Contraction, schedule: BoxesSchedule, target: Target) -> Launch | ExtendedLaunch:
     from weft.kernels.boxes_kernel import boxes_kernel
-    from weft.kernels.matrix_kernel import combine_kernel
 
     contraction = multiplied(contraction, schedule)
     cut = boxes_cut(contraction, schedule, target)
@@ -90,9 +88,7 @@ def build(contraction: Contraction, schedule: BoxesSchedule, target: Target) -> 
         boxes_kernel, (*boxes, None, None, shares), constants, real, target, cut.programs, schedule.warps,
         schedule.stages, pointers, follows=False,
     )  # fmt: skip
-    finishing = finishing_constants(contraction, cut, STRIP)
-    strips = cut.blocks * (tile_m // STRIP) * (tile_n // parts(tile_n)[-1])
-    combine = KernelLaunch(combine_kernel, (shares, c, d), finishing, real, target, strips, 4, 1, pointers)
+    combine = combine_launch(contraction, cut, shares, target)
     return BoxesLaunch(boxes, schedule.exchanged, multiply, combine, shares)
 
 

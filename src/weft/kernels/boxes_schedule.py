@@ -18,6 +18,7 @@ from weft.plan.schedule import Candidates, Target
 from weft.spec import Contraction, Mode, Role
 
 NAME = "boxes"
+GROUP = 8  # rows of blocks that programs take before they go on along n
 LEAST_SIDE = 16  # of m, n and k: a matrix instruction takes no less
 LEAST_STEPS = 4  # of a split sum: fewer are not worth a second kernel
 LEAST_STAGES = 3  # also of shorter sums: boxes of the next block come while one is stored
@@ -61,7 +62,7 @@ class BoxesSchedule:
     warps: int
     stages: int
     splits: int = 1
-    group: int = 8
+    group: int = GROUP
     exchanged: bool = False  # B gives the rows of blocks and A the columns: `a` is the reading of B
     workspace_bytes: int = 0
     family: str = NAME

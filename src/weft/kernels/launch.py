@@ -228,15 +228,6 @@ def contraction_constants(contraction: Contraction, cut: Any) -> dict[str, Any]:
     }
 
 
-def finishing_constants(contraction: Contraction, cut: Any, rows: int) -> dict[str, Any]:
-    """Those of the kernel that adds the parts of split sums."""
-    shared = contraction_constants(contraction, cut) | {
-        "REDUCE": contraction.algebra and contraction.algebra.reduce.jit
-    }
-    names = ("C_FN", "EPILOGUE", "REDUCE", "RESULT", "BESIDE")
-    return {"CUT": cut, "ROWS": rows} | {name: shared[name] for name in names}
-
-
 def pointer_layouts(contraction: Contraction) -> tuple[Layout, ...] | None:
     """How operands of functions and further results lie, in the order of the extras; None without extras."""
     if not contraction.extras:

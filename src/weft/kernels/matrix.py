@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from weft.fn.padding import masked_operands
+from weft.kernels.combining import combine_launch
 from weft.kernels.cost import Work, combine_seconds, direct_seconds, function_seconds, tile_access
 from weft.kernels.geometry import (
     TENSORS,
@@ -36,7 +37,6 @@ from weft.kernels.launch import (
     KernelLaunch,
     common_reasons,
     contraction_constants,
-    finishing_constants,
     pointer_layouts,
     wide,
     wide_index,
@@ -51,7 +51,6 @@ GROUP_ROWS = 64  # of the tiles that instructions of a warp group make, which ta
 LEAST_SIDE = 16  # tl.dot takes no smaller tile
 LEAST_DEPTH = 32  # bytes of k
 LONGEST_INT8 = 2**31 // 128**2 - 1  # products: sums of more may leave int32, where `mma.sync` stops at its ends
-STRIP = 8  # rows of a block that one program adds the parts of
 LEAST_STEPS = 4  # of a split sum: fewer are not worth a second kernel
 
 
@@ -226,7 +225,7 @@ def predict(contraction: Contraction, schedule: MatrixSchedule, target: Target) 
 
 
 def build(contraction: Contraction, schedule: MatrixSchedule, target: Target) -> Launch | ExtendedLaunch:
-    from weft.kernels.matrix_kernel import combine_kernel, matrix_kernel
+    from weft.kernels.matrix_kernel import matrix_kernel
 
     cut = matrix_cut(contraction, schedule, target)
     constants = contraction_constants(contraction, cut)
@@ -240,14 +239,11 @@ def build(contraction: Contraction, schedule: MatrixSchedule, target: Target) ->
         )
         return WholeLaunch(whole)
     parts = Layout.contiguous((programs, cut.m.tile, cut.n.tile), contraction.arithmetic.accumulate)
-    rows = min(STRIP, cut.m.tile)
-    finishing = finishing_constants(contraction, cut, rows)
-    strips = cut.blocks * (cut.m.tile // rows)
     return SplitLaunch(
         KernelLaunch(
             matrix_kernel, (a, b, None, None, parts), constants, real, target, programs, warps, stages, pointers
         ),
-        KernelLaunch(combine_kernel, (parts, c, d), finishing, real, target, strips, 4, 1, pointers),
+        combine_launch(contraction, cut, parts, target),
         parts,
     )
 

@@ -323,7 +323,7 @@ def combine_kernel(
     BESIDE: tl.constexpr,
 ):
     """Add the parts of some rows of a block of D, first to last, and finish them. Blocks that are no power of two wide
-    are taken in columns that are."""
+    are taken in columns that are. What lies past the end of D is not read."""
     follow()
     M: tl.constexpr = CUT.m
     N: tl.constexpr = CUT.n
@@ -335,15 +335,16 @@ def combine_kernel(
         block = block.to(tl.int64)
     rows = tl.program_id(0) % STRIPS // ACROSS * ROWS + tl.arange(0, ROWS)
     columns = tl.program_id(0) % ACROSS * COLUMNS + tl.arange(0, COLUMNS)
+    batch_block, m_block, n_block = locate(block, M.blocks, N.blocks, CUT.group)
+    inside = side_mask(m_block, rows, M)[:, None] & side_mask(n_block, columns, N)[None, :]
     here = parts + block.to(tl.int64) * (M.tile * N.tile) + rows[:, None] * N.tile + columns[None, :]
-    acc = tl.load(here)
+    acc = tl.load(here, mask=inside)
     for _ in tl.range(1, CUT.splits, loop_unroll_factor=4):
         here += CUT.blocks * M.tile * N.tile
         if REDUCE is None:
-            acc += tl.load(here)
+            acc += tl.load(here, mask=inside)
         else:
-            acc = REDUCE(acc, tl.load(here)).to(acc.dtype)
-    batch_block, m_block, n_block = locate(block, M.blocks, N.blocks, CUT.group)
+            acc = REDUCE(acc, tl.load(here, mask=inside)).to(acc.dtype)
     place = (batch_block, m_block, n_block, rows, columns)
     finish(
         acc, c, d, pointers, alpha, beta, place, CUT, strip_offsets, strip_mask, C_FN, EPILOGUE, REDUCE, RESULT, BESIDE

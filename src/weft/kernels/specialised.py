@@ -12,21 +12,20 @@ from weft.kernels import boxes
 from weft.kernels.boxes_exchange import exchanged, multiplied
 from weft.kernels.boxes_readings import box
 from weft.kernels.boxes_schedule import BoxesSchedule, parts
+from weft.kernels.combining import combine_launch
 from weft.kernels.following import is_short
 from weft.kernels.geometry import A, B
 from weft.kernels.launch import (
     Box,
     KernelLaunch,
     contraction_constants,
-    finishing_constants,
 )
-from weft.kernels.matrix import STRIP
 from weft.kernels.specialised_cost import predict as predict_shared
 from weft.kernels.specialised_cut import matrix_layout, specialised_cut
 from weft.kernels.specialised_kept import KeptSchedule, kept_cut
 from weft.kernels.specialised_kept import candidates as kept_candidates
 from weft.kernels.specialised_kept_cost import predict_kept
-from weft.kernels.specialised_results import piece_rows, results
+from weft.kernels.specialised_results import results
 from weft.kernels.specialised_schedule import NAME, SpecialisedSchedule, candidates
 from weft.plan.schedule import Candidates, Launch, Scalar, Target
 from weft.spec import Contraction, Layout
@@ -101,7 +100,6 @@ def predict(contraction: Contraction, schedule: SpecialisedSchedule | KeptSchedu
 
 
 def build(contraction: Contraction, schedule: SpecialisedSchedule | KeptSchedule, target: Target) -> Launch:
-    from weft.kernels.matrix_kernel import combine_kernel
     from weft.kernels.specialised_kernel import specialised_kernel
 
     if isinstance(schedule, KeptSchedule):
@@ -112,7 +110,7 @@ def build(contraction: Contraction, schedule: SpecialisedSchedule | KeptSchedule
     tile_m, tile_n, _ = schedule.tile
     operands = _operands(contraction, schedule)
     blocks, splits = cut.boxes.blocks, cut.boxes.splits
-    box_d = LaidBox(*results(contraction, schedule, piece_rows(tile_m, schedule.together), blocks).box)
+    box_d = LaidBox(*results(contraction, schedule, schedule.rows, blocks).box)
     real = contraction.arithmetic.accumulate.is_floating_point
     multiply = KernelLaunch(
         specialised_kernel, (*operands, box_d), constants, real, target, cut.boxes.programs, WARPS, 1,
@@ -121,9 +119,7 @@ def build(contraction: Contraction, schedule: SpecialisedSchedule | KeptSchedule
     if splits == 1:
         return SpecialisedLaunch(operands, box_d, schedule.exchanged, multiply)
     shares = Layout.contiguous((blocks * splits, tile_m, tile_n), contraction.arithmetic.accumulate)
-    finishing = finishing_constants(contraction, cut.boxes, STRIP)
-    strips = blocks * (tile_m // STRIP) * (tile_n // parts(tile_n)[-1])
-    combine = KernelLaunch(combine_kernel, (shares, None, contraction.d), finishing, real, target, strips, WARPS, 1)
+    combine = combine_launch(contraction, cut.boxes, shares, target)
     return SpecialisedLaunch(operands, box_d, schedule.exchanged, multiply, combine, shares)
 
 

@@ -7,9 +7,8 @@ from weft.kernels.boxes_readings import Reading
 from weft.kernels.boxes_schedule import parts
 from weft.kernels.cost import LINE, PROCESSORS, combine_seconds, compulsory_bytes, function_seconds, launched
 from weft.kernels.geometry import A, B
-from weft.kernels.specialised_results import block_count
-from weft.kernels.specialised_roles import roles
-from weft.kernels.specialised_schedule import SpecialisedSchedule
+from weft.kernels.specialised_roles import IN_TURNS, roles
+from weft.kernels.specialised_schedule import SpecialisedSchedule, task_count
 from weft.plan.schedule import Target
 from weft.spec import Contraction
 
@@ -38,35 +37,37 @@ def predict(contraction: Contraction, schedule: SpecialisedSchedule, target: Tar
     contraction = multiplied(contraction, schedule)
     processors = target.processors if target.processors > 1 else PROCESSORS
     tile_m, tile_n, tile_k = schedule.tile
+    workers = schedule.workers
     size = contraction.arithmetic.product.itemsize
-    blocks = block_count(contraction, schedule)
-    tasks = blocks * schedule.splits
-    at_once = processors * (1 if schedule.together else 2)
-    turns = -(-tasks // at_once) * (1 if schedule.together else 2)  # blocks of the busiest processor
+    tasks = task_count(contraction, schedule) * schedule.splits
+    at_once = processors * workers.rings
+    turns = -(-tasks // at_once) * workers.rings  # tasks of the busiest processor
     steps = -(-schedule.k.extent // tile_k) * (contraction.k // schedule.k.extent)
     steps = -(-steps // schedule.splits)
     here = processors * turns  # of all processors, were they as busy
     depth = steps * tile_k
-    products = 2.0 * tile_m * tile_n * depth * here / RATE
+    across = tile_n * workers.abreast
+    products = 2.0 * tile_m * across * depth * here / RATE
     rows, columns = (_crossing(reading, operand, size) for reading, operand in ((schedule.a, A), (schedule.b, B)))
     busy_share = min(1.0, tasks / at_once)  # L2 has time for pieces of lines where few processors ask
     wide = tile_n if schedule.b.along_k else sum(max(part, LINE // size) for part in parts(tile_n))
+    wide *= workers.abreast
     boxes = max(tile_m + wide, (tile_m * rows + wide * columns) * busy_share) * depth * size * here / BOX_RATE
     boxes *= LATE if schedule.stages < 3 else 1.0
-    functions = function_seconds(contraction, here * depth * tile_m, here * depth * tile_n, 0)
+    functions = function_seconds(contraction, here * depth * tile_m * workers.abreast, here * depth * across, 0)
     split = schedule.splits > 1
     result_size = (contraction.arithmetic.accumulate if split else contraction.d.dtype).itemsize
-    leaving = tile_m * tile_n * result_size * here / RESULT_RATE
-    leaving += 0.0 if split else function_seconds(contraction, 0, 0, here * tile_m * tile_n)
+    leaving = tile_m * across * result_size * here / RESULT_RATE
+    leaving += 0.0 if split else function_seconds(contraction, 0, 0, here * tile_m * across)
     waiting = turns * TASK_SECONDS
     memory = compulsory_bytes(contraction) / MEMORY_RATE
-    sharing = roles(contraction, schedule.tile, schedule.together)
+    sharing = roles(contraction, schedule.tile, workers)
     norm = APPLIERS_OVERLAP if sharing is not None and sharing.appliers else OVERLAP
     multiplying = _joined(_joined(products, boxes, OVERLAP), functions, norm)
-    if schedule.together:
-        busy = multiplying + leaving + waiting
-    else:
+    if workers == IN_TURNS:
         busy = _joined(multiplying, leaving, OVERLAP) + waiting
+    else:
+        busy = multiplying + leaving + waiting
     return launched(_joined(busy, memory, OVERLAP), LAUNCH) + combine_seconds(schedule.workspace_bytes, schedule.splits)
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from weft.kernels.boxes_cut import BoxesCut, Dimension, boxes_cut
 from weft.kernels.boxes_schedule import parts, side_cuts
 from weft.kernels.cost import PROCESSORS
 from weft.kernels.geometry import TENSORS, Cut, Side, side
-from weft.kernels.specialised_results import BUFFERS, piece_rows, piece_width, results
-from weft.kernels.specialised_roles import Roles, roles
-from weft.kernels.specialised_schedule import SpecialisedSchedule
+from weft.kernels.specialised_results import piece_width, results
+from weft.kernels.specialised_roles import WORKERS, Roles, Workers, roles
+from weft.kernels.specialised_schedule import SpecialisedSchedule, task_count
 from weft.plan.schedule import Target
 from weft.spec import Contraction
 
@@ -42,14 +43,16 @@ class SpecialisedCut(NamedTuple):
 
     boxes: BoxesCut
     shares: tuple[tuple[Share, ...], ...]  # [worker][part]
-    together: bool  # both workers on one block of D; else each takes blocks of its own
+    workers: Workers
+    tasks: int  # that share all sums: blocks of D, or pairs of them
     product_bits: int  # of an element
     roles: Roles
     stages: int  # of each ring of boxes
+    own_rows: tuple[int, int]  # where the ring of each worker's boxes of A starts, or of both workers'
+    own_columns: tuple[int, int]  # of B
     rounds: int  # of a ring until it comes back to the same barriers
     x_layout: NVMMASharedLayout  # of boxes of A in shared memory, as matrices
     y_layouts: tuple[NVMMASharedLayout, ...]  # of B, for each part
-    buffers: int  # for pieces of D on their way, of each worker
     d_box: tuple[Dimension, ...]  # roles: 0 batch, 1 m, 2 n
     d_along_n: bool
     d_shape: tuple[int, int]  # of a piece as it lies in D
@@ -59,31 +62,37 @@ class SpecialisedCut(NamedTuple):
 def specialised_cut(contraction: Contraction, schedule: SpecialisedSchedule, target: Target) -> SpecialisedCut:
     boxes = boxes_cut(contraction, schedule, target)
     processors = target.processors if target.processors > 1 else PROCESSORS
-    tasks = boxes.blocks * boxes.splits
-    programs = min(processors, tasks if schedule.together else -(-tasks // 2))
+    tasks = task_count(contraction, schedule)
     tile_m, tile_n, tile_k = schedule.tile
     size = contraction.arithmetic.product.itemsize
     widths = parts(tile_n)
-    stored = results(contraction, schedule, piece_rows(tile_m, schedule.together), boxes.blocks)
-    sharing = roles(contraction, schedule.tile, schedule.together)
+    stored = results(contraction, schedule, schedule.rows, boxes.blocks)
+    sharing = roles(contraction, schedule.tile, schedule.workers)
     assert sharing is not None, "schedules are offered only where there are registers"
     line = (stored.box.block[-2], stored.box.block[-1])
     return SpecialisedCut(
-        boxes=boxes._replace(programs=programs),
+        boxes=boxes._replace(programs=min(processors, -(-tasks * boxes.splits // schedule.workers.rings))),
         shares=_shares(contraction, schedule, boxes),
-        together=schedule.together,
+        workers=schedule.workers,
+        tasks=tasks,
         product_bits=8 * size,
         roles=sharing,
         stages=schedule.stages,
-        rounds=2 if schedule.together and sharing.appliers and schedule.stages % 2 else 1,
+        own_rows=(0, schedule.stages if schedule.workers.rings == 2 else 0),
+        own_columns=(0, schedule.stages if schedule.workers.rings_of_columns == 2 else 0),
+        rounds=rounds(schedule.stages, sharing.appliers // schedule.workers.rings_of_columns),
         x_layout=matrix_layout((tile_m, tile_k), schedule.a.along_k, size),
         y_layouts=tuple(matrix_layout((width, tile_k), schedule.b.along_k, size) for width in widths),
-        buffers=BUFFERS,
         d_box=stored.dimensions,
         d_along_n=stored.along_n,
         d_shape=line,
         d_layout=matrix_layout(line, True, stored.box.layout.dtype.itemsize),
     )
+
+
+def rounds(stages: int, appliers: int) -> int:
+    """Of a ring until each of its appliers has met the slots that it meets: they take turns."""
+    return math.lcm(stages, max(1, appliers)) // stages
 
 
 def matrix_layout(shape: tuple[int, int], along_k: bool, size: int, rank: int = 2) -> NVMMASharedLayout:
@@ -97,12 +106,12 @@ def matrix_layout(shape: tuple[int, int], along_k: bool, size: int, rank: int = 
 
 
 def _shares(contraction: Contraction, schedule: SpecialisedSchedule, boxes: BoxesCut) -> tuple[tuple[Share, ...], ...]:
-    """What each worker holds: half of the rows of every block, or all of them; and all columns, part by part."""
+    """What each worker holds: half of the rows of a block, or all of them; and all columns, part by part."""
     tile_m, tile_n, _ = schedule.tile
     tensors = TENSORS + len(contraction.extras)
     *others_m, rows = side_cuts(schedule.a, tile_m)
     *others_n, columns = side_cuts(schedule.b, tile_n)
-    height = tile_m // 2 if schedule.together else tile_m
+    height = schedule.rows
 
     def held(row: int, column: int, width: int) -> Share:
         def across(first: int, count: int) -> Side:
@@ -117,5 +126,5 @@ def _shares(contraction: Contraction, schedule: SpecialisedSchedule, boxes: Boxe
     starts = [sum(widths[:at]) for at in range(len(widths))]
     return tuple(
         tuple(held(row, column, width) for column, width in zip(starts, widths, strict=True))
-        for row in ((0, height) if schedule.together else (0, 0))
+        for row in (worker * height % tile_m for worker in range(WORKERS))
     )

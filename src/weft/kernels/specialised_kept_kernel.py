@@ -150,9 +150,11 @@ def apply_all(y_kept, z_kept, kept, applied, CUT: gl.constexpr, WORKER: gl.const
     WARPS: gl.constexpr = CUT.warps
     for step in range(WORKER, CUT.boxes.steps, WORKERS):
         mbarrier.wait(kept.index(step), 0)
-        apply(y_kept.index(step), step, K, ALONG_K, MASKED, WARPS, AT_ONCE, B_FN, PRODUCT)
         if len(CUT.boxes.parts) == 2:
-            apply(z_kept.index(step), step, K, ALONG_K, MASKED, WARPS, AT_ONCE, B_FN, PRODUCT)
+            boxes = (y_kept.index(step), z_kept.index(step))
+        else:
+            boxes = (y_kept.index(step),)
+        apply(boxes, step, K, ALONG_K, MASKED, WARPS, AT_ONCE, B_FN, PRODUCT)
     fence_async_shared()
     gl.thread_barrier()
     mbarrier.arrive(applied)

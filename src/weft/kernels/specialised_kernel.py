@@ -1,14 +1,17 @@
 """The kernel whose warps have roles: one or two bring boxes to shared memory, and two groups of four multiply.
 
-A group that multiplies is a *worker*. Both work on one block of D, half of its rows each, and share every box of B; or
-each takes blocks of its own from a ring of its own, and while one stores its block, or applies functions, the other
-multiplies. A's function is applied by workers, in registers. B's is applied by *appliers*, two more groups of four
+A group that multiplies is a *worker*. Both work on one block of D, half of its rows each, and share every box of B
+("together"); or each takes blocks of its own from a ring of its own, and while one stores its block, or applies
+functions, the other multiplies ("in turns"); or they take two blocks of the same rows, and share every box of A ("side
+by side"). A's function is applied by workers, in registers. B's is applied by *appliers*, two more groups of four
 warps, to boxes where they lie, ahead of the workers. Nothing but barriers in shared memory connects the roles: a
 slot of a ring is *full* when its boxes have come, *ready* when B's function has been applied, and *empty* when all that
 read it have done so.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import triton.language as tl
 from triton.experimental import gluon
@@ -47,7 +50,13 @@ def bring(
 
 
 @gluon.jit
-def load(brought, first_task, CUT: gl.constexpr, FIRST_SLOT: gl.constexpr, STRIDE: gl.constexpr):
+def task_of(number, CUT: gl.constexpr, AT: gl.constexpr):
+    """Which share of its sum a task is, and of which block of D, or of which of those that are taken at once."""
+    return number // CUT.tasks, number % CUT.tasks * CUT.workers.abreast + AT % CUT.workers.abreast
+
+
+@gluon.jit
+def load(first_task, CUT: gl.constexpr, LOADER: gl.constexpr, brought):
     """The role that fills a ring: boxes of A and B, step by step, task after task."""
     a, b, z, x_ring, y_ring, z_ring, full, empty = brought
     BOXES: gl.constexpr = CUT.boxes
@@ -60,37 +69,40 @@ def load(brought, first_task, CUT: gl.constexpr, FIRST_SLOT: gl.constexpr, STRID
     FIRST: gl.constexpr = BOXES.parts[0].n
     SECOND: gl.constexpr = BOXES.parts[-1].n
     TWO: gl.constexpr = len(BOXES.parts) == 2
-    BYTES: gl.constexpr = (M.tile + N.tile) * K.tile * (a.dtype.primitive_bitwidth // 8)
+    ABREAST: gl.constexpr = CUT.workers.abreast
+    STRIDE: gl.constexpr = CUT.workers.rings * BOXES.programs
+    BYTES: gl.constexpr = (M.tile + ABREAST * N.tile) * K.tile * (a.dtype.primitive_bitwidth // 8)
+    BARS: gl.constexpr = CUT.rounds * CUT.stages
+    position = gl.to_tensor(0)
     slot = gl.to_tensor(0)
     phase = gl.to_tensor(1)
-    for task in range(first_task, BOXES.blocks * BOXES.splits, STRIDE):
-        batch_block, m_block, n_block = locate(task % BOXES.blocks, M.blocks, N.blocks, BOXES.group)
-        first_step = task // BOXES.blocks * BOXES.steps
+    for task in range(first_task, CUT.tasks * BOXES.splits, STRIDE):
+        share, block = task_of(task, CUT, 0)
+        batch_block, m_block, n_block = locate(block, M.blocks, N.blocks, BOXES.group)
         for step in range(BOXES.steps):
-            k_block = first_step + step
-            at = FIRST_SLOT + slot
-            if CUT.rounds == 2:  # of the one ring there is: every second round has barriers of its own
-                bar = full.index(slot + (phase ^ 1) * CUT.stages)
-            else:
-                bar = full.index(at)
+            k_block = share * BOXES.steps + step
+            at = LOADER * CUT.stages + slot
+            bar = full.index(LOADER * BARS + position % BARS)
             mbarrier.wait(empty.index(at), phase)
             mbarrier.expect(bar, BYTES)
             bring(a, x_ring, at, bar, batch_block, m_block, k_block, BATCH, M, K, A_BOX)
-            bring(b, y_ring, at, bar, batch_block, n_block, k_block, BATCH, FIRST, K, B_BOX)
-            if TWO:
-                bring(z, z_ring, at, bar, batch_block, n_block, k_block, BATCH, SECOND, K, B_BOX)
+            for i in gl.static_range(ABREAST):
+                to = i * CUT.stages + at
+                bring(b, y_ring, to, bar, batch_block, n_block + i, k_block, BATCH, FIRST, K, B_BOX)
+                if TWO:
+                    bring(z, z_ring, to, bar, batch_block, n_block + i, k_block, BATCH, SECOND, K, B_BOX)
             slot, phase = following(slot, phase, CUT.stages)
+            position += 1
 
 
 @gluon.jit
 def apply_ahead(
-    brought, ready, first_task, CUT: gl.constexpr, FIRST_SLOT: gl.constexpr, STRIDE: gl.constexpr,
-    FIRST: gl.constexpr, EVERY: gl.constexpr, B_FN: gl.constexpr, PRODUCT: gl.constexpr,
+    first_task, CUT: gl.constexpr, APPLIER: gl.constexpr, brought, ready, B_FN: gl.constexpr, PRODUCT: gl.constexpr
 ):  # fmt: skip
-    """The role that applies B's function to boxes of a ring, to every so many of them.
+    """The role that applies B's function to boxes of a ring, to those of every so many steps: appliers take turns.
 
-    Barriers tell one round from the next, but not from the one after that. Where two appliers take turns at a ring of
-    an odd number of slots, each meets a slot in every second round, and those have barriers of their own.
+    Barriers tell one round from the next, but not from the one after that. Where an applier does not meet a slot in
+    every round, those that it does have barriers of their own.
     """
     _a, _b, _z, _x_ring, y_ring, z_ring, full, _empty = brought
     BOXES: gl.constexpr = CUT.boxes
@@ -98,17 +110,23 @@ def apply_ahead(
     ALONG_K: gl.constexpr = BOXES.b_along_k
     MASKED: gl.constexpr = BOXES.masked
     AT_ONCE: gl.constexpr = CUT.roles.at_once
-    TASKS: gl.constexpr = BOXES.blocks * BOXES.splits
-    count = (TASKS - first_task + STRIDE - 1) // STRIDE * BOXES.steps
+    STRIDE: gl.constexpr = CUT.workers.rings * BOXES.programs
+    RINGS: gl.constexpr = CUT.workers.rings_of_columns
+    RING: gl.constexpr = APPLIER % RINGS
+    FIRST: gl.constexpr = APPLIER // RINGS
+    EVERY: gl.constexpr = CUT.roles.appliers // RINGS
+    BARS: gl.constexpr = CUT.rounds * CUT.stages
+    count = (CUT.tasks * BOXES.splits - first_task + STRIDE - 1) // STRIDE * BOXES.steps
     for position in range(FIRST, count, EVERY):
-        task = first_task + position // BOXES.steps * STRIDE
-        k_block = task // BOXES.blocks * BOXES.steps + position % BOXES.steps
-        slot = FIRST_SLOT + position % CUT.stages
-        BARS: gl.constexpr = CUT.rounds * CUT.stages
-        mbarrier.wait(full.index(FIRST_SLOT + position % BARS), position // BARS & 1)
-        apply(y_ring.index(slot), k_block, K, ALONG_K, MASKED, WORKER_WARPS, AT_ONCE, B_FN, PRODUCT)
+        share, _ = task_of(first_task + position // BOXES.steps * STRIDE, CUT, 0)
+        k_block = share * BOXES.steps + position % BOXES.steps
+        slot = CUT.own_columns[RING] + position % CUT.stages
+        mbarrier.wait(full.index(CUT.own_rows[RING] * CUT.rounds + position % BARS), position // BARS & 1)
         if len(BOXES.parts) == 2:
-            apply(z_ring.index(slot), k_block, K, ALONG_K, MASKED, WORKER_WARPS, AT_ONCE, B_FN, PRODUCT)
+            boxes = (y_ring.index(slot), z_ring.index(slot))
+        else:
+            boxes = (y_ring.index(slot),)
+        apply(boxes, k_block, K, ALONG_K, MASKED, WORKER_WARPS, AT_ONCE, B_FN, PRODUCT)
         fence_async_shared()
         gl.thread_barrier()
         mbarrier.arrive(ready.index(slot))
@@ -195,7 +213,7 @@ def halved(pieces):
 
 @gluon.jit
 def leave_piece(
-    acc, d, staging, first_slot, alpha, task, batch_block, m_block, n_block, CUT: gl.constexpr, SHARE: gl.constexpr,
+    acc, d, staging, first_slot, alpha, to, batch_block, m_block, n_block, CUT: gl.constexpr, SHARE: gl.constexpr,
     AT: gl.constexpr, EPILOGUE: gl.constexpr,
 ):  # fmt: skip
     """Leave some columns of an accumulator as a share of a split sum, or finish them; on their way to memory they are
@@ -210,17 +228,17 @@ def leave_piece(
     start = ()
     if CUT.boxes.splits > 1:
         TILE_M: gl.constexpr = CUT.boxes.m.tile
-        start += (task * TILE_M + PIECE.row, gl.to_tensor(PIECE.column))
+        start += (to * TILE_M + PIECE.row, gl.to_tensor(PIECE.column))
     else:
         value = value * scalar(alpha, acc.dtype)
         if EPILOGUE is not None:
             value = EPILOGUE(value)
         for i in gl.static_range(len(D_BOX)):
             start += (box_start(batch_block, m_block, n_block, BATCH, M, N, D_BOX, i),)
-    if CUT.buffers <= AT:  # those before wait for nothing: `leave` did
-        tma.store_wait(CUT.buffers - 1)
+    if CUT.workers.buffers <= AT:  # those before wait for nothing: `leave` did
+        tma.store_wait(CUT.workers.buffers - 1)
         gl.thread_barrier()
-    slot = staging.index(first_slot + AT % CUT.buffers)
+    slot = staging.index(first_slot + AT % CUT.workers.buffers)
     if CUT.d_along_n:
         slot.store(value.to(d.dtype))
     else:
@@ -232,7 +250,7 @@ def leave_piece(
 
 @gluon.jit
 def leave(
-    acc, d, staging, first_slot, alpha, task, batch_block, m_block, n_block, CUT: gl.constexpr, SHARE: gl.constexpr,
+    acc, d, staging, first_slot, alpha, to, batch_block, m_block, n_block, CUT: gl.constexpr, SHARE: gl.constexpr,
     EPILOGUE: gl.constexpr,
 ):  # fmt: skip
     """The same of all columns, piece by piece."""
@@ -244,14 +262,14 @@ def leave(
     gl.thread_barrier()
     for i in gl.static_range(len(pieces)):
         leave_piece(
-            pieces[i], d, staging, first_slot, alpha, task, batch_block, m_block, n_block, CUT, SHARE, i, EPILOGUE
+            pieces[i], d, staging, first_slot, alpha, to, batch_block, m_block, n_block, CUT, SHARE, i, EPILOGUE
         )  # fmt: skip
 
 
 @gluon.jit
 def work(
-    taken, first_task, CUT: gl.constexpr, WORKER: gl.constexpr, FIRST_SLOT: gl.constexpr, STRIDE: gl.constexpr,
-    A_FN: gl.constexpr, EPILOGUE: gl.constexpr, PRODUCT: gl.constexpr, ACCUMULATE: gl.constexpr,
+    first_task, CUT: gl.constexpr, WORKER: gl.constexpr, taken, A_FN: gl.constexpr, EPILOGUE: gl.constexpr,
+    PRODUCT: gl.constexpr, ACCUMULATE: gl.constexpr,
 ):  # fmt: skip
     """The role that multiplies and stores."""
     x_ring, y_ring, z_ring, ready, empty, d, staging, alpha = taken
@@ -266,59 +284,87 @@ def work(
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WORKER_WARPS, 1], [16, WIDTH, DEPTH])
     LAYOUT_REST: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WORKER_WARPS, 1], [16, REST.n.tile, DEPTH])
     X_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, LAYOUT, 32 // CUT.product_bits)
+    ROWS_AT: gl.constexpr = CUT.own_rows[WORKER]
+    COLUMNS_AT: gl.constexpr = CUT.own_columns[WORKER]
+    READY_AT: gl.constexpr = COLUMNS_AT if CUT.roles.appliers > 0 else ROWS_AT
+    STRIDE: gl.constexpr = CUT.workers.rings * BOXES.programs
     slot = gl.to_tensor(0)
     phase = gl.to_tensor(0)
-    for task in range(first_task, BOXES.blocks * BOXES.splits, STRIDE):
+    for task in range(first_task, CUT.tasks * BOXES.splits, STRIDE):
         # (1) Find the block of D, and the share of its sum.
-        batch_block, m_block, n_block = locate(task % BOXES.blocks, M.blocks, N.blocks, BOXES.group)
-        first_step = task // BOXES.blocks * BOXES.steps
+        share, block = task_of(task, CUT, WORKER)
+        batch_block, m_block, n_block = locate(block, M.blocks, N.blocks, BOXES.group)
+        first_step = share * BOXES.steps
 
         # (2) Multiply box by box.
         acc = warpgroup_mma_init(gl.full([SHARE.m.tile, SHARE.n.tile], 0, ACCUMULATE, LAYOUT))
         acc_rest = gl.to_tensor(0)  # a role takes no None
         if TWO:
             acc_rest = warpgroup_mma_init(gl.full([REST.m.tile, REST.n.tile], 0, ACCUMULATE, LAYOUT_REST))
-        at = FIRST_SLOT + slot
-        mbarrier.wait(ready.index(at), phase)
+        mbarrier.wait(ready.index(READY_AT + slot), phase)
         if A_FN is None:
-            acc, acc_rest = multiply(rows_of(x_ring, at, CUT, SHARE), y_ring, z_ring, at, acc, acc_rest, CUT)
+            x = rows_of(x_ring, ROWS_AT + slot, CUT, SHARE)
+            acc, acc_rest = multiply(x, y_ring, z_ring, COLUMNS_AT + slot, acc, acc_rest, CUT)
             for _ in range(1, BOXES.steps):
-                before = at
+                before = slot
                 slot, phase = following(slot, phase, CUT.stages)
-                at = FIRST_SLOT + slot
-                mbarrier.wait(ready.index(at), phase)
-                x = rows_of(x_ring, at, CUT, SHARE)
-                acc, acc_rest = multiply(x, y_ring, z_ring, at, acc, acc_rest, CUT)
+                mbarrier.wait(ready.index(READY_AT + slot), phase)
+                x = rows_of(x_ring, ROWS_AT + slot, CUT, SHARE)
+                acc, acc_rest = multiply(x, y_ring, z_ring, COLUMNS_AT + slot, acc, acc_rest, CUT)
                 acc, acc_rest = finished(acc, acc_rest, 1, CUT)
-                mbarrier.arrive(empty.index(before))
+                mbarrier.arrive(empty.index(ROWS_AT + before))
         else:
             # (3) Functions are applied to the rows of the next step while those of this one are multiplied.
-            x = prologue(x_ring, at, first_step, CUT, SHARE, A_FN, PRODUCT, X_LAYOUT)
+            x = prologue(x_ring, ROWS_AT + slot, first_step, CUT, SHARE, A_FN, PRODUCT, X_LAYOUT)
             for step in range(1, BOXES.steps):
-                acc, acc_rest = multiply(x, y_ring, z_ring, at, acc, acc_rest, CUT)
-                before = at
+                acc, acc_rest = multiply(x, y_ring, z_ring, COLUMNS_AT + slot, acc, acc_rest, CUT)
+                before = slot
                 slot, phase = following(slot, phase, CUT.stages)
-                at = FIRST_SLOT + slot
-                mbarrier.wait(ready.index(at), phase)
-                following_x = prologue(x_ring, at, first_step + step, CUT, SHARE, A_FN, PRODUCT, X_LAYOUT)
+                mbarrier.wait(ready.index(READY_AT + slot), phase)
+                k_block = first_step + step
+                following_x = prologue(x_ring, ROWS_AT + slot, k_block, CUT, SHARE, A_FN, PRODUCT, X_LAYOUT)
                 acc, acc_rest = finished(acc, acc_rest, 0, CUT)
                 x = moved(following_x, X_LAYOUT)
-                mbarrier.arrive(empty.index(before))
-            acc, acc_rest = multiply(x, y_ring, z_ring, at, acc, acc_rest, CUT)
+                mbarrier.arrive(empty.index(ROWS_AT + before))
+            acc, acc_rest = multiply(x, y_ring, z_ring, COLUMNS_AT + slot, acc, acc_rest, CUT)
         acc, acc_rest = finished(acc, acc_rest, 0, CUT)
-        mbarrier.arrive(empty.index(at))
+        mbarrier.arrive(empty.index(ROWS_AT + slot))
         slot, phase = following(slot, phase, CUT.stages)
 
         # (4) Leave the share, or finish the block.
-        at_staging = WORKER * CUT.buffers
+        at_staging = WORKER * CUT.workers.buffers
+        to = share * BOXES.blocks + block
         leave(
-            acc, d, staging, at_staging, alpha, task, batch_block, m_block, n_block, CUT, SHARE, EPILOGUE
+            acc, d, staging, at_staging, alpha, to, batch_block, m_block, n_block, CUT, SHARE, EPILOGUE
         )  # fmt: skip
         if TWO:
             leave(
-                acc_rest, d, staging, at_staging, alpha, task, batch_block, m_block, n_block, CUT, REST, EPILOGUE
+                acc_rest, d, staging, at_staging, alpha, to, batch_block, m_block, n_block, CUT, REST, EPILOGUE
             )  # fmt: skip
     tma.store_wait(0)
+
+
+@tl.core.builtin
+def begin(
+    CUT: Any, program: Any, other: Any, worker: Any, applier: Any, loader: Any, _semantic: Any = None,
+    _generator: Any = None,
+) -> None:  # fmt: skip
+    """Give warps their roles, as many of each as `CUT` says. Each of `worker`, `applier` and `loader` is a function and
+    what it takes after its first task, `CUT` and its number; tasks of the first ring start at `program`, those of a
+    second at `other`. (The compiler takes lists of roles only as they are spelled, hence this is no kernel's code.)"""
+    cut = CUT.value
+    starts = (program, other)
+
+    def role(what: Any, number: int, ring: int) -> tuple[Any, Any]:
+        function, arguments = what
+        return function, gl.tuple([starts[ring], CUT, gl.constexpr(number), *arguments])
+
+    workers = [role(worker, number, number % cut.workers.rings) for number in range(2)]
+    appliers = [role(applier, number, number % cut.workers.rings) for number in range(cut.roles.appliers)]
+    loaders = [role(loader, number, number) for number in range(cut.workers.rings)]
+    _semantic.warp_specialize(
+        [*workers, *appliers, *loaders], list(cut.roles.warps), list(cut.roles.registers), _generator
+    )
 
 
 @gluon.jit(do_not_specialize=["alpha", "beta"])
@@ -343,14 +389,15 @@ def specialised_kernel(
 ):
     BOXES: gl.constexpr = CUT.boxes
     K: gl.constexpr = BOXES.k
-    RINGS: gl.constexpr = 1 if CUT.together else 2
+    RINGS: gl.constexpr = CUT.workers.rings
     SLOTS: gl.constexpr = RINGS * CUT.stages
+    COLUMN_SLOTS: gl.constexpr = CUT.workers.abreast * SLOTS
     FIRST: gl.constexpr = BOXES.parts[0].n.tile
     SECOND: gl.constexpr = BOXES.parts[-1].n.tile
     TWO: gl.constexpr = len(BOXES.parts) == 2
     X_SHAPE: gl.constexpr = [SLOTS, BOXES.m.tile, K.tile] if BOXES.a_along_k else [SLOTS, K.tile, BOXES.m.tile]
-    Y_SHAPE: gl.constexpr = [SLOTS, FIRST, K.tile] if BOXES.b_along_k else [SLOTS, K.tile, FIRST]
-    Z_SHAPE: gl.constexpr = [SLOTS, SECOND, K.tile] if BOXES.b_along_k else [SLOTS, K.tile, SECOND]
+    Y_SHAPE: gl.constexpr = [COLUMN_SLOTS, FIRST, K.tile] if BOXES.b_along_k else [COLUMN_SLOTS, K.tile, FIRST]
+    Z_SHAPE: gl.constexpr = [COLUMN_SLOTS, SECOND, K.tile] if BOXES.b_along_k else [COLUMN_SLOTS, K.tile, SECOND]
     X_LAYOUT: gl.constexpr = CUT.x_layout
     Y_LAYOUT: gl.constexpr = CUT.y_layouts[0]
     Z_LAYOUT: gl.constexpr = CUT.y_layouts[-1]
@@ -364,7 +411,7 @@ def specialised_kernel(
         z = b
     D_SHAPE: gl.constexpr = CUT.d_shape
     D_LAYOUT: gl.constexpr = CUT.d_layout
-    staging = gl.allocate_shared_memory(d.dtype, [2 * CUT.buffers, D_SHAPE[0], D_SHAPE[1]], D_LAYOUT)
+    staging = gl.allocate_shared_memory(d.dtype, [2 * CUT.workers.buffers, D_SHAPE[0], D_SHAPE[1]], D_LAYOUT)
     BARS: gl.constexpr = CUT.rounds * SLOTS
     full = gl.allocate_shared_memory(gl.int64, [BARS, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
@@ -374,63 +421,15 @@ def specialised_kernel(
         mbarrier.init(empty.index(i), count=3 - RINGS)
     ready = full
     if CUT.roles.appliers > 0:
-        ready = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
-        for i in gl.static_range(SLOTS):
+        ready = gl.allocate_shared_memory(gl.int64, [COLUMN_SLOTS, 1], mbarrier.MBarrierLayout())
+        for i in gl.static_range(COLUMN_SLOTS):
             mbarrier.init(ready.index(i), count=1)
     come_after()
     program = gl.program_id(0)
-    STAGES: gl.constexpr = CUT.stages
-    STRIDE: gl.constexpr = RINGS * BOXES.programs
-    WORKING: gl.constexpr = CUT.roles.working
-    APPLYING: gl.constexpr = CUT.roles.applying
     brought = (a, b, z, x_ring, y_ring, z_ring, full, empty)
     taken = (x_ring, y_ring, z_ring, ready, empty, d, staging, alpha)
-    if CUT.together:
-        if CUT.roles.appliers == 0:
-            gl.warp_specialize(
-                [
-                    (work, (taken, program, CUT, 0, 0, STRIDE, A_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
-                    (work, (taken, program, CUT, 1, 0, STRIDE, A_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
-                    (load, (brought, program, CUT, 0, STRIDE)),
-                ],
-                [WORKER_WARPS, 1],
-                [WORKING, LOADER_REGISTERS],
-            )
-        else:
-            gl.warp_specialize(
-                [
-                    (work, (taken, program, CUT, 0, 0, STRIDE, A_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
-                    (work, (taken, program, CUT, 1, 0, STRIDE, A_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
-                    (apply_ahead, (brought, ready, program, CUT, 0, STRIDE, 0, 2, B_FN, PRODUCT)),
-                    (apply_ahead, (brought, ready, program, CUT, 0, STRIDE, 1, 2, B_FN, PRODUCT)),
-                    (load, (brought, program, CUT, 0, STRIDE)),
-                ],
-                [WORKER_WARPS, WORKER_WARPS, WORKER_WARPS, 1],
-                [WORKING, APPLYING, APPLYING, LOADER_REGISTERS],
-            )
-    else:
-        other = program + BOXES.programs
-        if CUT.roles.appliers == 0:
-            gl.warp_specialize(
-                [
-                    (work, (taken, program, CUT, 0, 0, STRIDE, A_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
-                    (work, (taken, other, CUT, 1, STAGES, STRIDE, A_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
-                    (load, (brought, program, CUT, 0, STRIDE)),
-                    (load, (brought, other, CUT, STAGES, STRIDE)),
-                ],
-                [WORKER_WARPS, 1, 1],
-                [WORKING, LOADER_REGISTERS, LOADER_REGISTERS],
-            )
-        else:
-            gl.warp_specialize(
-                [
-                    (work, (taken, program, CUT, 0, 0, STRIDE, A_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
-                    (work, (taken, other, CUT, 1, STAGES, STRIDE, A_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
-                    (apply_ahead, (brought, ready, program, CUT, 0, STRIDE, 0, 1, B_FN, PRODUCT)),
-                    (apply_ahead, (brought, ready, other, CUT, STAGES, STRIDE, 0, 1, B_FN, PRODUCT)),
-                    (load, (brought, program, CUT, 0, STRIDE)),
-                    (load, (brought, other, CUT, STAGES, STRIDE)),
-                ],
-                [WORKER_WARPS, WORKER_WARPS, WORKER_WARPS, 1, 1],
-                [WORKING, APPLYING, APPLYING, LOADER_REGISTERS, LOADER_REGISTERS],
-            )
+    other = program + (RINGS - 1) * BOXES.programs  # whose blocks a ring of the second worker's own is for
+    begin(
+        CUT, program, other, (work, (taken, A_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
+        (apply_ahead, (brought, ready, B_FN, PRODUCT)), (load, (brought,)),
+    )  # fmt: skip

@@ -15,7 +15,6 @@ from weft.kernels.launch import Box
 from weft.spec import Contraction, Layout, Mode, Role
 
 PIECE_BYTES = 128  # of a row of a piece: the widest line that shared memory takes without conflicts
-BUFFERS = 2  # of pieces on their way, for each worker: one is filled while the other leaves
 
 _ROLES = {Role.BATCH: 0, Role.M: 1, Role.N: 2}
 
@@ -33,10 +32,6 @@ def piece_width(contraction: Contraction, schedule: BoxesSchedule) -> int:
     split = schedule.splits > 1
     size = (contraction.arithmetic.accumulate if split else contraction.d.dtype).itemsize
     return min(PIECE_BYTES // size, parts(schedule.tile[1])[-1])
-
-
-def piece_rows(tile_m: int, together: bool) -> int:
-    return tile_m // 2 if together else tile_m
 
 
 def result_groups(contraction: Contraction, a: Reading, b: Reading) -> tuple[tuple[Mode, ...], ...] | None:
@@ -81,9 +76,9 @@ def results(contraction: Contraction, schedule: BoxesSchedule, rows: int, blocks
     return Results(box, groups[-1] == schedule.b.outer, tuple(places[group] for group in groups))
 
 
-def staging_bytes(tile: tuple[int, int, int], together: bool) -> int:
-    """Shared memory of both workers for pieces on their way."""
-    return 2 * BUFFERS * piece_rows(tile[0], together) * PIECE_BYTES
+def staging_bytes(rows: int, buffers: int) -> int:
+    """Shared memory of both workers for pieces of so many rows on their way."""
+    return 2 * buffers * rows * PIECE_BYTES
 
 
 def block_count(contraction: Contraction, schedule: BoxesSchedule) -> int:

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
-from weft.kernels.boxes_readings import readings
-from weft.kernels.boxes_schedule import BoxesSchedule, misfit, parts, splittings
+from weft.kernels.boxes_readings import Reading, extent, readings
+from weft.kernels.boxes_schedule import GROUP, BoxesSchedule, misfit, parts, side_blocks, splittings
 from weft.kernels.cost import SHARED_MEMORY
 from weft.kernels.geometry import A, B
 from weft.kernels.specialised_results import block_count, result_groups, staging_bytes
-from weft.kernels.specialised_roles import roles
+from weft.kernels.specialised_roles import IN_TURNS, SIDE_BY_SIDE, TOGETHER, Workers, roles
 from weft.plan.schedule import Candidates, Target
 from weft.spec import Contraction, Role
 
@@ -22,9 +22,9 @@ BARRIERS = 2048  # bytes of shared memory: barriers, and what the compiler keeps
 
 @dataclass(frozen=True, slots=True)
 class SpecialisedSchedule(BoxesSchedule):
-    """The boxes, and whether both workers share a block of D or each takes blocks of its own."""
+    """The boxes, and how two workers share blocks of D."""
 
-    together: bool = True
+    workers: Workers = TOGETHER
     family: str = NAME
 
     def __str__(self) -> str:
@@ -34,27 +34,35 @@ class SpecialisedSchedule(BoxesSchedule):
         split = f" splits={self.splits}" if self.splits > 1 else ""
         return (
             f"specialised {m}x{n}x{k} m[{names_m}:{m}] n[{names_n}:{across}] k[{self.k.name}:{k}]"
-            f" {'together' if self.together else 'in turns'} stages={self.stages}{split}"
+            f" {self.workers.name} stages={self.stages}{split}"
             f"{' exchanged' if self.exchanged else ''}"
         )
 
+    @property
+    def rows(self) -> int:
+        """Of a block of D that each worker has."""
+        return self.tile[0] // self.workers.shares
 
-# Tiles (M, N, K in bytes), and whether both workers share one. Boxes of lines under 128 bytes come too slowly.
+
+# Tiles (M, N, K in bytes), and how workers share them. Boxes of lines under 128 bytes come too slowly.
 _TILES = (
-    (128, 256, 128, True),
-    (128, 320, 128, True),
-    (128, 192, 128, True),
-    (128, 160, 128, True),
-    (128, 128, 128, True),
-    (128, 80, 128, True),
-    (256, 128, 128, True),
-    (256, 80, 128, True),
-    (256, 160, 128, True),
-    (64, 256, 128, False),
-    (64, 320, 128, False),
-    (128, 128, 128, False),
-    (128, 80, 128, False),
-    (128, 160, 128, False),
+    (128, 256, 128, TOGETHER),
+    (128, 320, 128, TOGETHER),
+    (128, 192, 128, TOGETHER),
+    (128, 160, 128, TOGETHER),
+    (128, 128, 128, TOGETHER),
+    (128, 80, 128, TOGETHER),
+    (256, 128, 128, TOGETHER),
+    (256, 80, 128, TOGETHER),
+    (256, 160, 128, TOGETHER),
+    (64, 256, 128, IN_TURNS),
+    (64, 320, 128, IN_TURNS),
+    (128, 128, 128, IN_TURNS),
+    (128, 80, 128, IN_TURNS),
+    (128, 160, 128, IN_TURNS),
+    (128, 128, 128, SIDE_BY_SIDE),
+    (128, 80, 128, SIDE_BY_SIDE),
+    (128, 64, 128, SIDE_BY_SIDE),
 )
 
 
@@ -68,21 +76,22 @@ def candidates(contraction: Contraction, target: Target, exchanged: bool = False
         for name, ways in (("A", readings_a), ("B", readings_b)):
             if not ways:
                 excluded[f"{name} does not lie in boxes along {k.name}"] = None
-        for a, b, (tile_m, tile_n, depth, together) in product(readings_a, readings_b, _TILES):
+        for a, b, (tile_m, tile_n, depth, workers) in product(readings_a, readings_b, _TILES):
             tile = (tile_m, tile_n, depth // size)
-            reason = misfit(a, b, tile)
+            reason = misfit(a, b, tile) or _not_abreast(b, tile_n, workers)
             if reason is not None:
                 excluded[reason] = None
                 continue
-            if roles(contraction, tile, together) is None:
-                workers = "together" if together else "in turns"
-                excluded[f"{tile_m}x{tile_n} {workers} leave no registers for warps that apply B's function"] = None
+            if roles(contraction, tile, workers) is None:
+                named = f"{tile_m}x{tile_n} {workers.name}"
+                excluded[f"{named} leave no registers for warps that apply B's function"] = None
                 continue
-            stages = _stages(contraction, tile, together, target)
+            stages = _stages(contraction, tile, workers, target)
             if stages < LEAST_STAGES:
                 excluded[f"boxes of {tile_m}x{tile_n}x{depth // size} leave no room for others on their way"] = None
                 continue
-            whole = SpecialisedSchedule(a, b, k, tile, 4, stages, exchanged=exchanged, together=together)
+            group = 1 if workers.abreast > 1 else GROUP  # those that are taken at once are of the same rows
+            whole = SpecialisedSchedule(a, b, k, tile, 4, stages, group=group, exchanged=exchanged, workers=workers)
             if result_groups(contraction, a, b) is not None:
                 found[whole] = None
             else:
@@ -91,21 +100,37 @@ def candidates(contraction: Contraction, target: Target, exchanged: bool = False
     return Candidates(tuple(found), tuple(excluded))
 
 
+def _not_abreast(b: Reading, tile_n: int, workers: Workers) -> str | None:
+    """Why blocks are not taken two at once, in one sentence."""
+    if workers.abreast == 1:
+        return None
+    if extent(b.outer) > tile_n:
+        return f"tiles of {tile_n} along n divide what lies together: wider ones do, rather than two at once"
+    if side_blocks(b, tile_n) % workers.abreast:
+        return "blocks along n are odd in number: workers cannot take two at once"
+    return None
+
+
 def _split(contraction: Contraction, whole: SpecialisedSchedule, target: Target) -> Iterator[SpecialisedSchedule]:
     """The same with split sums, where D alone cannot fill the device."""
     tile_m, tile_n, tile_k = whole.tile
     steps = -(-whole.k.extent // tile_k) * (contraction.k // whole.k.extent)
-    workers = target.processors * (1 if whole.together else 2)
-    blocks = block_count(contraction, whole)
-    if blocks < workers:
+    workers = target.processors * whole.workers.rings
+    tasks, blocks = task_count(contraction, whole), block_count(contraction, whole)
+    if tasks < workers:
         share_bytes = tile_m * tile_n * contraction.arithmetic.accumulate.itemsize
-        for splits in splittings(steps, blocks, workers):
+        for splits in splittings(steps, tasks, workers):
             yield replace(whole, splits=splits, workspace_bytes=splits * blocks * share_bytes)
 
 
-def _stages(contraction: Contraction, tile: tuple[int, int, int], together: bool, target: Target) -> int:
+def task_count(contraction: Contraction, schedule: SpecialisedSchedule) -> int:
+    """Blocks of D, or pairs of them where workers take two at once."""
+    return block_count(contraction, schedule) // schedule.workers.abreast
+
+
+def _stages(contraction: Contraction, tile: tuple[int, int, int], workers: Workers, target: Target) -> int:
     """Slots of each ring that the device has shared memory for."""
     tile_m, tile_n, tile_k = tile
-    slot = (tile_m + tile_n) * tile_k * contraction.arithmetic.product.itemsize
-    room = (target.shared_memory or SHARED_MEMORY) - BARRIERS - staging_bytes(tile, together)
-    return min(MOST_STAGES, room // (slot * (1 if together else 2)))
+    slot = workers.rings * (tile_m + workers.abreast * tile_n) * tile_k * contraction.arithmetic.product.itemsize
+    room = (target.shared_memory or SHARED_MEMORY) - BARRIERS - staging_bytes(tile_m // workers.shares, workers.buffers)
+    return min(MOST_STAGES, room // slot)

@@ -4,12 +4,12 @@ A sample is the time of one *batch* of calls divided by their number. Every inpu
 timed, so that compilation and first touches are over. Batches repeat until the relative robust spread of the samples
 is under a bound, or a time budget ends.
 
-GPU: the device is warmed by the calls themselves, longer after a rest, so that its clocks are those of this work: where
-calls draw more power than the device may, it begins to slow down after 50 to 100 milliseconds of them, and what is
-timed sooner seems faster by a fifth (4096^3 matrix products on an H200). The sets rotate so that together they exceed
-the L2 several times (mode "cold") or one set is used throughout (mode "hot"); the calls of a batch are captured in one
-CUDA graph where they allow it; events stand around each replay. CPU: wall clock with a pinned thread count; sets rotate
-alike.
+GPU: after a long rest the device is warmed by the calls themselves; the sets rotate so that together they exceed the
+L2 several times (mode "cold") or one set is used throughout (mode "hot"); the calls of a batch are captured in one CUDA
+graph where they allow it; events stand around each replay. After each batch the device rests twice as long as it was at
+work: calls that draw more power than it may would slow it down after 50 to 100 milliseconds, by 15 % or more, and with
+them what is timed next (4096^3 matrix products on an H200). Under a load that does not end all of them are slower.
+CPU: wall clock with a pinned thread count; sets rotate alike.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MOST_CALLS = 4096  # in one batch: a graph of more nodes takes longer to make th
 BATCH_SECONDS = {"cuda": 5e-3, "cpu": 2e-3}  # large beside the resolution of events and of the clock
 WARM_SECONDS = 1.0  # a cold GPU reads up to 30 % low for about this long
 IDLE_SECONDS = 3.0  # after which a GPU counts as cold again
-SETTLE_SECONDS = 0.2  # until the clocks of a warm GPU are those of the next work
+REST = 2.0  # times that a GPU was at work: then the power it draws on average is what it may draw at full clocks
 
 Call = Callable[..., Any]
 Clock = Callable[[], float]
@@ -92,10 +92,10 @@ def measure(
     `inputs` is a function that makes one set of arguments, or a sequence of sets; put an output into the set
     (``out=`` bound by a lambda) unless allocating it belongs to what is timed. `mode` "cold" rotates over sets that
     exceed the last cache several times, "hot" reuses one. Sampling ends when the relative robust spread falls under
-    `rrs`, or after `budget` seconds; making inputs, warming up and capturing come on top. `capture=False` keeps the
-    calls out of a CUDA graph, which then includes what the host spends on each launch. `threads` pins torch's CPU
-    threads for the duration (default: as many as are set). `quick` is for telling candidates apart: batches of a third
-    of the usual length, a warm GPU is not given time to settle, and its clocks are not read. `clock` is the CPU's clock.
+    `rrs`, or after `budget` seconds, rests included; making inputs, warming up and capturing come on top.
+    `capture=False` keeps the calls out of a CUDA graph, which then includes what the host spends on each launch.
+    `threads` pins torch's CPU threads for the duration (default: as many as are set). `quick` is for telling candidates
+    apart: batches of a third of the usual length, and the clocks are not read. `clock` is the CPU's clock.
 
     What `call` raises leaves unchanged. `UnsupportedError` on devices other than "cpu" and "cuda", and while another
     graph is being captured.
@@ -195,9 +195,9 @@ def _measure_gpu(
         graph = _captured(lambda: _run(call, chosen.sets, passes), notes) if capture else None
         work = graph.replay if graph is not None else lambda: _run(call, chosen.sets, passes)
         work()
-        _warm(work, settles=not quick)
+        _warm(work)
         with _no_garbage_collection():
-            samples, ended = sample(lambda: _between_events(work) / calls, rrs=rrs, budget=budget)
+            samples, ended = sample(lambda: _rested(work) / calls, rrs=rrs, budget=budget)
         for _ in range(0 if quick else 4):  # not timed: keeps the GPU busy while its clocks are read
             work()
         clocks = None if quick else read_clocks(device)
@@ -260,14 +260,21 @@ def _captured(work: Callable[[], None], notes: list[str]) -> torch.cuda.CUDAGrap
     return graph
 
 
-def _warm(work: Callable[[], None], settles: bool) -> None:
-    """Keep the GPU at this work until its clocks are those of it, or only until it is warm."""
+def _rested(work: Callable[[], None]) -> float:
+    """Seconds of the current stream that `work` takes; then the GPU rests."""
+    seconds = _between_events(work)
+    time.sleep(REST * seconds)
+    return seconds
+
+
+def _warm(work: Callable[[], None]) -> None:
+    """Give the GPU this work for `WARM_SECONDS`, unless it had some a moment ago."""
     index = torch.cuda.current_device()
-    cold = time.perf_counter() - _last_busy.get(index, -math.inf) >= IDLE_SECONDS
-    end = time.perf_counter() + (WARM_SECONDS if cold else SETTLE_SECONDS if settles else 0.0)
+    if time.perf_counter() - _last_busy.get(index, -math.inf) < IDLE_SECONDS:
+        return
+    end = time.perf_counter() + WARM_SECONDS
     while time.perf_counter() < end:
-        work()
-        torch.cuda.synchronize()
+        _rested(work)
     _last_busy[index] = time.perf_counter()
 
 

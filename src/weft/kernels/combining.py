@@ -1,0 +1,48 @@
+"""The second kernel of split sums, which adds the shares of every block of D and finishes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.kernels.cost import PROCESSORS
+from weft.kernels.launch import KernelLaunch, contraction_constants, pointer_layouts
+from weft.plan.schedule import Target
+from weft.spec import Contraction, Layout
+
+WARPS = 4
+MOST_ELEMENTS = 4096  # of a strip: 32 for each lane
+LEAST_ELEMENTS = 128  # one for each lane
+RESIDENT = 8  # programs that each processor should have: they wait for memory, and one of them for little else
+
+
+def combine_launch(contraction: Contraction, cut: Any, shares: Layout, target: Target) -> KernelLaunch:
+    """The launch for the blocks of a `cut`; `shares` holds one tile of each block for each share of the sum."""
+    from weft.kernels.matrix_kernel import combine_kernel
+
+    rows = strip_rows(cut.m.tile, cut.n.tile, cut.blocks, target)
+    strips = cut.blocks * (cut.m.tile // rows) * (cut.n.tile // strip_columns(cut.n.tile))
+    shared = contraction_constants(contraction, cut)
+    shared["REDUCE"] = contraction.algebra and contraction.algebra.reduce.jit
+    names = ("C_FN", "EPILOGUE", "REDUCE", "RESULT", "BESIDE")
+    constants = {"CUT": cut, "ROWS": rows} | {name: shared[name] for name in names}
+    real = contraction.arithmetic.accumulate.is_floating_point
+    tensors = (shares, contraction.c, contraction.d)
+    return KernelLaunch(
+        combine_kernel, tensors, constants, real, target, strips, WARPS, 1, pointer_layouts(contraction)
+    )  # fmt: skip
+
+
+def strip_columns(tile_n: int) -> int:
+    """Columns of a block that one program takes: all of them, or a power of two that divides them."""
+    return tile_n & -tile_n
+
+
+def strip_rows(tile_m: int, tile_n: int, blocks: int, target: Target) -> int:
+    """Rows of a block that one program takes: as many as leave enough programs for the device."""
+    processors = target.processors if target.processors > 1 else PROCESSORS
+    columns = strip_columns(tile_n)
+    across = tile_n // columns
+    rows = min(tile_m, max(1, MOST_ELEMENTS // columns))
+    while rows > 1 and rows * columns > LEAST_ELEMENTS and blocks * (tile_m // rows) * across < RESIDENT * processors:
+        rows //= 2
+    return rows
