@@ -70,9 +70,9 @@ def build(contraction: Contraction, schedule: BoxesSchedule, target: Target) -> 
     cut = boxes_cut(contraction, schedule, target)
     constants = contraction_constants(contraction, cut)
     tile_m, tile_n, tile_k = schedule.tile
-    box_a = box(contraction.a, A, schedule.a, {schedule.a.outer: tile_m, (schedule.k,): tile_k})
+    box_a = box(contraction.a, A, schedule.a, schedule.a.spans(tile_m, schedule.k, tile_k))
     boxes_b = [
-        box(contraction.b, B, schedule.b, {schedule.b.outer: width, (schedule.k,): tile_k}) for width in parts(tile_n)
+        box(contraction.b, B, schedule.b, schedule.b.spans(width, schedule.k, tile_k)) for width in parts(tile_n)
     ]
     boxes = (box_a, boxes_b[0], boxes_b[1] if len(boxes_b) > 1 else None)
     c, d, pointers = contraction.c, contraction.d, pointer_layouts(contraction)

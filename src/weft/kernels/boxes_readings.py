@@ -27,6 +27,23 @@ class Reading:
     dimensions: tuple[tuple[Mode, ...], ...]
     outer: tuple[Mode, ...]  # the dimension that a box spans a run of on the operand's own side
     along_k: bool  # the innermost dimension is k
+    second: tuple[Mode, ...] = ()  # another one that it spans a run of, right before the two
+    count: int = 1  # indices of it
+
+    @property
+    def own(self) -> tuple[tuple[Mode, ...], ...]:
+        """The dimensions of the operand's own side."""
+        return tuple(group for group in self.dimensions if group[0].role is self.outer[0].role)
+
+    def lengths(self, tile: int) -> dict[tuple[Mode, ...], int]:
+        """Indices of each of those that a box of so many takes, the runs last."""
+        runs = {self.second: self.count} if self.second else {}
+        runs[self.outer] = tile // self.count
+        return dict.fromkeys((group for group in self.own if group not in runs), 1) | runs
+
+    def spans(self, tile: int, k: Mode, depth: int) -> dict[tuple[Mode, ...], int]:
+        """Indices of each dimension that a box takes."""
+        return self.lengths(tile) | {(k,): depth}
 
 
 def readings(contraction: Contraction, operand: int, k: Mode) -> Iterator[Reading]:
@@ -47,6 +64,31 @@ def readings(contraction: Contraction, operand: int, k: Mode) -> Iterator[Readin
         if size != _ACROSS and inner == outer:
             continue  # other matrix instructions read both operands along k from shared memory only
         yield Reading(tuple(groups), outer, along_k=inner == (k,))
+
+
+def with_second_run(reading: Reading, tile: int, least: int) -> Reading:
+    """The same in boxes that span runs of two dimensions, if tiles then take in less that does not exist.
+
+    A run of the first is no shorter than `least`. Only boxes along k have two: lines of others would be the shorter.
+    """
+    if not reading.along_k:
+        return reading
+    ways = [reading]
+    for second in reversed([group for group in reading.own if group != reading.outer]):
+        others = [group for group in reading.dimensions[:-2] if group != second]
+        dimensions = (*others, second, *reading.dimensions[-2:])
+        counts = [1 << bit for bit in range(1, (tile // least).bit_length())]
+        ways += [Reading(dimensions, reading.outer, True, second, count) for count in counts]
+
+    def taken(way: Reading) -> int:
+        return math.prod(_covered(extent(group), length) for group, length in way.lengths(tile).items())
+
+    return min(ways, key=taken)
+
+
+def _covered(length: int, tile: int) -> int:
+    """Indices that tiles take in where so many exist."""
+    return -(-length // tile) * tile
 
 
 def _outer_runs(own: Sequence[Mode], operand: int) -> list[tuple[Mode, ...]]:

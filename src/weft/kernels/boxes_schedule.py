@@ -131,11 +131,9 @@ def candidates(contraction: Contraction, target: Target, exchanged: bool = False
 
 
 def side_cuts(reading: Reading, tile: int) -> list[Cut]:
-    """The operand's own side: every other dimension one index at a time, the run last."""
-    others = [
-        group for group in reading.dimensions if group != reading.outer and group[0].role is reading.outer[0].role
-    ]
-    return [*(Cut(group, 1) for group in others), Cut(reading.outer, tile, placed=True)]
+    """The operand's own side: every other dimension one index at a time, runs last."""
+    runs = (reading.second, reading.outer)
+    return [Cut(group, length, placed=group in runs) for group, length in reading.lengths(tile).items()]
 
 
 def misfit(a: Reading, b: Reading, tile: Sequence[int]) -> str | None:

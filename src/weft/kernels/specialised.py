@@ -126,9 +126,9 @@ def build(contraction: Contraction, schedule: SpecialisedSchedule | KeptSchedule
 def _operands(contraction: Contraction, schedule: BoxesSchedule) -> tuple[LaidBox, LaidBox, LaidBox | None]:
     """Boxes of rows, of columns, and of a second part of those where there is one."""
     tile_m, tile_n, tile_k = schedule.tile
-    box_a = LaidBox(*box(contraction.a, A, schedule.a, {schedule.a.outer: tile_m, (schedule.k,): tile_k}))
+    box_a = LaidBox(*box(contraction.a, A, schedule.a, schedule.a.spans(tile_m, schedule.k, tile_k)))
     boxes_b = [
-        LaidBox(*box(contraction.b, B, schedule.b, {schedule.b.outer: width, (schedule.k,): tile_k}))
+        LaidBox(*box(contraction.b, B, schedule.b, schedule.b.spans(width, schedule.k, tile_k)))
         for width in parts(tile_n)
     ]
     return box_a, boxes_b[0], boxes_b[1] if len(boxes_b) > 1 else None

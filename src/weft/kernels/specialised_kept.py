@@ -9,7 +9,7 @@ from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 from weft.kernels.boxes_cut import BoxesCut, boxes_cut
-from weft.kernels.boxes_readings import Reading, extent, readings
+from weft.kernels.boxes_readings import Reading, extent, readings, with_second_run
 from weft.kernels.boxes_schedule import BoxesSchedule, parts, side_cuts
 from weft.kernels.cost import PROCESSORS, SHARED_MEMORY
 from weft.kernels.geometry import TENSORS, A, B, Cut, D, Side, nearest, side
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from triton.experimental.gluon.language import DistributedLinearLayout, NVMMASharedLayout
 
 ROWS = 16  # of a block for each warp of a worker
+LEAST_RUN = 16  # rows next to each other: results are stored in lines of as many elements
 LINE = 128  # bytes along k of a box
 LEAST_STAGES, MOST_STAGES = 2, 8
 LEAST_COLUMNS, MOST_COLUMNS = 16, 320  # that matrix instructions take, and that a worker has accumulators for
@@ -42,11 +43,12 @@ class KeptSchedule(BoxesSchedule):
 
     def __str__(self) -> str:
         m, n, k = self.tile
-        names_m, names_n = ("·".join(mode.name for mode in reading.outer) for reading in (self.a, self.b))
+        rows = " ".join(map(str, side_cuts(self.a, m)[-2 if self.a.second else -1 :]))
+        names_n = "·".join(mode.name for mode in self.b.outer)
         across = "+".join(map(str, parts(n)))
         rings = "in turns" if self.rings == 1 else f"rings={self.rings}"
         return (
-            f"specialised {m}x{n}x{k} m[{names_m}:{m}] n[{names_n}:{across}] k[{self.k.name}:{k}] kept"
+            f"specialised {m}x{n}x{k} m[{rows}] n[{names_n}:{across}] k[{self.k.name}:{k}] kept"
             f" warps={self.warps} {rings} stages={self.stages}{' exchanged' if self.exchanged else ''}"
         )
 
@@ -79,11 +81,13 @@ def candidates(contraction: Contraction, target: Target, exchanged: bool = False
     for k in contraction.of_role(Role.K):
         readings_a, readings_b = (readings(contraction, operand, k) for operand in (A, B))
         for a, b, (warps, tile) in product(readings_a, readings_b, tiles.items()):
-            if extent(b.outer) < contraction.n or 2 * extent(a.outer) <= tile[0] or not _stored_in_runs(a, b):
+            if extent(b.outer) < contraction.n or not _stored_in_runs(a, b):
                 continue
             slots = _slots(contraction, k, tile, target)
             found += [
-                KeptSchedule(a, b, k, tile, warps, min(MOST_STAGES, slots) // rings, exchanged=exchanged, rings=rings)
+                KeptSchedule(way, b, k, tile, warps, min(MOST_STAGES, slots) // rings, exchanged=exchanged, rings=rings)
+                for way in dict.fromkeys((a, with_second_run(a, tile[0], LEAST_RUN)))
+                if 2 * extent(way.outer) > tile[0] // way.count
                 for rings in (1, 2)
                 if slots >= LEAST_STAGES * rings
             ]
