@@ -17,10 +17,11 @@ import torch
 from weft.fn import trace
 from weft.kernels import specialised
 from weft.kernels.boxes_exchange import multiplied
+from weft.kernels.geometry import D, nearest
 from weft.kernels.specialised_cut import specialised_cut
 from weft.kernels.specialised_kept import KeptSchedule, kept_cut
 from weft.kernels.specialised_kernel import task_of
-from weft.kernels.specialised_results import staging_bytes
+from weft.kernels.specialised_results import block_count, staging_bytes
 from weft.kernels.specialised_roles import IN_TURNS, SIDE_BY_SIDE, TOGETHER, roles
 from weft.kernels.specialised_schedule import SpecialisedSchedule
 from weft.plan.schedule import Schedule, Target
@@ -205,6 +206,45 @@ def test_workers_have_a_ring_each_where_shared_memory_has_room() -> None:
 
 
 @pytest.mark.parametrize(
+    ("equation", "extents", "runs"),
+    [
+        ("dabe,ec->dcba", {**dict.fromkeys("abde", 72), "c": 24}, {128: (16, 8), 64: (16, 4)}),  # 80 x 72 for 72 x 72
+        ("chjd,bd->cbjh", LARGE_AND_SMALL, {128: (32, 4), 64: (32, 2)}),  # 32 x 40 for 21 x 40
+        ("hjgd,bd->bjgh", {**LARGE_AND_SMALL, "h": 128}, {128: (128, 1), 64: (64, 1)}),  # nothing is left empty
+    ],
+    ids=["TCCG 5", "short", "whole"],
+)
+def test_boxes_span_two_runs_where_one_leaves_blocks_empty(
+    equation: str, extents: dict[str, int], runs: dict[int, tuple[int, int]]
+) -> None:
+    contraction = described(equation, extents=extents)
+    found = [schedule for schedule in kept(contraction) if nearest(schedule.a.outer, D) is not None]
+    fullest: dict[int, KeptSchedule] = {}
+    for schedule in found:
+        other = fullest.get(schedule.tile[0])
+        if other is None or block_count(contraction, schedule) < block_count(contraction, other):
+            fullest[schedule.tile[0]] = schedule
+    assert {tile: (tile // best.a.count, best.a.count) for tile, best in fullest.items()} == runs
+
+
+@pytest.mark.parametrize("equation", ["chjd,bd->cbjh", "jchd,bd->hbcj"])
+def test_rows_of_two_runs_are_every_row_once(equation: str) -> None:
+    contraction = described(equation, extents=LARGE_AND_SMALL)
+    seen = set()
+    for schedule in kept(contraction):
+        rows = kept_cut(contraction, schedule, H200).boxes.m
+        block, lane = torch.arange(rows.blocks)[:, None], torch.arange(rows.tile)[None, :]
+        row, inside = torch.zeros(()), torch.ones((), dtype=torch.bool)
+        for axis in rows.axes:
+            index = block // axis.pitch % axis.blocks * axis.step + lane // axis.inner % axis.tile
+            row, inside = row * axis.extent + index, inside & (index < axis.extent)
+        taken = row.expand(rows.blocks, rows.tile)[inside.expand(rows.blocks, rows.tile)]
+        assert sorted(taken.tolist()) == list(range(contraction.m)), str(schedule)
+        seen.add(schedule.a.count)
+    assert len(seen) > 1
+
+
+@pytest.mark.parametrize(
     ("equation", "extents"),
     [("ae,dcbe->dcba", dict.fromkeys("abcde", 72)), ("cda,bd->cba", {"a": 312, "b": 296, "c": 296, "d": 312})],
     ids=["TCCG 9", "TCCG 18"],
@@ -380,7 +420,7 @@ def test_results_of_two_bytes(equation: str, dtype: torch.dtype) -> None:
     "equation",
     [
         "ad,bd->ab", "bd,ad->ba", "da,db->ba", "ad,hd->ah", "ae,be->ab", "aj,hj->ha", "ai,gi->ag", "ia,gi->ga",
-        "ag,ig->ia", "cdi,gd->cgi", "caj,cbj->ab",
+        "ag,ig->ia", "cdi,gd->cgi", "caj,cbj->ab", "chjd,bd->cbjh", "jchd,bd->hbcj",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize(("operands", "function"), [("", None), ("a", torch.relu), ("ab", plus_one)])

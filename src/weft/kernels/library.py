@@ -35,9 +35,11 @@ TILE_SECONDS = 0.45e-6  # that a processor takes for each tile besides its arith
 HOT_RATE, HOT_BYTES = 0.7e12, 20e3
 ACROSS = 60  # steps along k that half types take longer where the left operand of the call is contiguous across k
 ALIGNMENT = 16  # bytes: of addresses and of every stride but the innermost, for the fast kernels of half types
-# Of the rate of half types and TF32 where addresses, rows or their lengths are multiples of two elements but of no such
-# word, and where they are odd: 250 and 93 to 158 Tflop/s of halves on an H200.
-EVEN, ODD = 0.4, 0.16
+# Of the rate of half types, and of TF32, where addresses, rows or their lengths are multiples of two elements but of no
+# such word, and where they are odd. That of half types was chosen by 18 products of the suite `dense`, whose rates are
+# from 66 to 213 Tflop/s, the less the smaller they are.
+EVEN, ODD = 0.24, 0.14
+TF32_EVEN, TF32_ODD = 0.4, 0.16
 TF32_RATE = 4.3e14
 OVERLAP = 2.6  # the norm that joins arithmetic and memory
 SPLIT_FROM, SPLITS = 256, 16  # steps along k from which sums are split, and the parts of a sum at most
@@ -54,10 +56,11 @@ _FORMS = {
 }
 
 # Flops per second of large products on an H200, measured through torch. With them the numbers above were fitted to 930
-# calls of 13 shapes from 16 to 5184 indices along a side, in every layout: predictions are off by 13 % on average.
+# calls of 13 shapes from 16 to 5184 indices along a side, in every layout: predictions are off by 13 % on average. The
+# rate of half types is that at full clocks, as in `weft.tune.timing`: under a load that does not end it is 15 % less.
 _RATE = {
-    torch.float16: 6.7e14,
-    torch.bfloat16: 6.7e14,
+    torch.float16: 7.6e14,
+    torch.bfloat16: 7.6e14,
     torch.float32: 5.1e13,
     torch.float64: 5.8e13,
 }
@@ -317,7 +320,8 @@ def _word_share(contraction: Contraction, form: Form) -> float:
         steps = [mode.strides[tensor] if mode.strides[tensor] > 1 else mode.extent for mode in modes]
         common = math.gcd(max(1, layout.alignment // layout.dtype.itemsize), *steps)
         if common * layout.dtype.itemsize % ALIGNMENT:
-            share = min(share, EVEN if common > 1 else ODD)
+            even, odd = (EVEN, ODD) if layout.dtype.itemsize == 2 else (TF32_EVEN, TF32_ODD)
+            share = min(share, even if common > 1 else odd)
     return share
 
 
