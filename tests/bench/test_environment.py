@@ -14,6 +14,7 @@ import weft
 from weft.bench import environment
 from weft.bench.environment import ITEMS, command, commit, disclose, missing
 from weft.perf.device import from_datasheet
+from weft.tune.timing import REST
 
 WORKLOADS = {"suite": "tccg", "dtypes": ["float16"], "inputs": "normal, seed 0"}
 CORRECTNESS = {"reference": "weft.reference in float64", "tolerance": "stated with each case"}
@@ -55,6 +56,13 @@ def test_it_states_the_protocol_that_was_asked_for(disclosed: dict) -> None:
     assert "RRS <= 0.05" in repetitions
     assert "until 0.25 s" in repetitions
     assert "1000 resamples" in disclosed["statistics"]["interval"]
+
+
+def test_rests_of_a_gpu_are_stated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment.inputs, "cache_bytes", lambda device: 50 << 20)
+    stated = environment.protocol(torch.device("cuda"), rrs=0.05, budget=0.25)
+    assert f"{REST} times" in stated["rest"]
+    assert "and rests" in stated["warm-up"]
 
 
 def test_no_name_of_machine_or_user_is_disclosed(disclosed: dict) -> None:

@@ -27,3 +27,7 @@ def test_few_blocks_give_small_strips_and_small_devices_large_ones() -> None:
     few, many = (strip_rows(128, 80, blocks, H200) for blocks in (2, 10_000))
     assert few < many == 128
     assert strip_rows(128, 80, 72, replace(H200, processors=16)) > strip_rows(128, 80, 72, H200)
+
+
+def test_the_interpreter_takes_whole_blocks() -> None:
+    assert strip_rows(64, 64, 1, Target("interpreter", 0, "Triton interpreter", 90, 1, 232448)) == 64

@@ -87,6 +87,13 @@ def test_half_products_are_slow_where_a_tensor_lies_between_words(tensor: str) -
     assert library.predict(single, schedule, H200) == library.predict(offset, schedule, H200)
 
 
+def test_half_products_with_single_results_are_as_slow_between_words() -> None:
+    a, b = (torch.empty(4098, 4098, dtype=torch.float16, device="meta") for _ in range(2))
+    half, single = (described("ik,kj->ij", a, b, out_dtype=dtype) for dtype in (torch.float16, torch.float32))
+    times = [library.predict(each, library.schedules(each, H200).schedules[0], H200) for each in (half, single)]
+    assert times[1] == pytest.approx(times[0], rel=0.1)
+
+
 def stand_in(*arguments: Any) -> int:
     """`cublasGemmStridedBatchedEx` by its documentation, for float32 in memory of the CPU."""
     _, op_a, op_b, m, n, k, alpha, *rest = arguments

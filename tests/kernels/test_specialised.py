@@ -16,7 +16,7 @@ import torch
 
 from weft.fn import trace
 from weft.kernels import specialised
-from weft.kernels.boxes_exchange import multiplied
+from weft.kernels.boxes_exchange import exchanged, multiplied
 from weft.kernels.geometry import D, nearest
 from weft.kernels.specialised_cut import specialised_cut
 from weft.kernels.specialised_kept import KeptSchedule, kept_cut
@@ -31,7 +31,7 @@ from weft.spec.contraction import class_modes
 from weft.spec.notation import parse
 
 H200 = Target("cuda", 0, "NVIDIA H200", 90, 132, 232448)
-EXTENTS = {"z": 3, "a": 200, "b": 328, "c": 3, "d": 136, "e": 24, "f": 1000}
+EXTENTS = {"z": 3, "a": 200, "b": 328, "c": 3, "d": 136, "e": 24, "f": 1000, "g": 8}
 # A large operand (more blocks than workers) beside a small one; sums of one box, of five with a ring that holds three,
 # of several modes, and with ends of 8, 16 and 40; columns in one part and in two, and no multiple of 8.
 LARGE_AND_SMALL = {"a": 20000, "b": 72, "c": 3, "d": 72, "e": 16, "f": 136, "g": 296, "h": 21, "i": 312, "j": 40}
@@ -105,7 +105,7 @@ def test_functions_on_both_operands_are_applied_in_rings_and_where_one_is_kept()
     assert {type(schedule) for schedule in specialised.schedules(large, H200).schedules} == {SpecialisedSchedule}
 
 
-@pytest.mark.parametrize("equation", ["ad,bd->ab", "dca,bd->cba", "af,bf->ab"])
+@pytest.mark.parametrize("equation", ["ad,bd->ab", "dca,bd->cba", "af,bf->ab", "cebf,af->bcea"])
 def test_workers_share_every_block_without_gap_or_overlap(equation: str) -> None:
     contraction = described(equation)
     for schedule in shared(contraction):
@@ -144,6 +144,15 @@ def test_blocks_that_are_taken_at_once_are_of_the_same_rows() -> None:
         if schedule.workers == SIDE_BY_SIDE:
             boxes = specialised_cut(multiplied(contraction, schedule), schedule, H200).boxes
             assert (boxes.group, boxes.n.blocks % 2) == (1, 0), str(schedule)
+
+
+def test_few_pairs_of_blocks_share_sums_and_an_odd_number_is_not_taken_in_pairs() -> None:
+    split = {schedule.splits > 1 for schedule in shared(described("cegf,af->gcea")) if schedule.workers == SIDE_BY_SIDE}
+    assert split == {False, True}
+    odd = described("cegf,af->gcea", extents={**EXTENTS, "g": 7})
+    assert not [schedule for schedule in shared(odd) if schedule.workers == SIDE_BY_SIDE]
+    excluded = specialised.schedules(exchanged(odd), H200).excluded
+    assert "blocks along n are odd in number: workers cannot take two at once" in excluded
 
 
 def test_appliers_are_as_many_as_have_registers_for_whole_boxes() -> None:
@@ -281,7 +290,7 @@ def test_appliers_of_a_ring_never_take_one_round_for_another(equation: str, oper
 
 
 @pytest.mark.parametrize("operands", ["", "ab"])
-@pytest.mark.parametrize("equation", ["ad,bd->ab", "af,bf->ab"])
+@pytest.mark.parametrize("equation", ["ad,bd->ab", "af,bf->ab", "cebf,af->bcea"])
 def test_rings_fit_in_shared_memory(equation: str, operands: str) -> None:
     relu = trace(torch.relu, (torch.float16,))
     for schedule in shared(replace(described(equation), **{f"{operand}_fn": relu for operand in operands})):
@@ -396,7 +405,11 @@ def those_that_keep(found: Sequence[Schedule]) -> Sequence[Schedule]:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    "equation", ["ad,bd->ab", "da,db->ba", "dca,bd->cba", "zad,zdb->zab", "ceda,dbe->cba", "af,bf->ab", "cebf,af->bcea"]
+    "equation",
+    [
+        *("ad,bd->ab", "da,db->ba", "dca,bd->cba", "zad,zdb->zab", "ceda,dbe->cba", "af,bf->ab", "cebf,af->bcea"),
+        "cegf,af->gcea",  # few blocks: pairs of them share sums
+    ],
 )
 @pytest.mark.parametrize(
     ("operands", "function"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -260,3 +261,16 @@ def test_the_explanation_says_where_the_schedule_came_from() -> None:
     stored = anew().explain()
     assert "stored by the tuning of 20" in stored
     assert max(len(text.splitlines()) for text in (tuned, stored)) <= 40
+
+
+def test_winners_belong_to_all_code_that_kernels_are_made_of() -> None:
+    package = Path(weft.__file__).parent
+    named = {file for pattern in winners._CODE["triton"] for file in package.glob(pattern)}
+    imported = {
+        package.parent.joinpath(*match.split(".")).with_suffix(".py")
+        for file in named
+        if file.name.endswith("_kernel.py") or file.name.startswith("device_")
+        for match in re.findall(r"^from (weft\.[\w.]+) import", file.read_text(), re.MULTILINE)
+    }
+    assert imported
+    assert imported <= named, sorted(imported - named)

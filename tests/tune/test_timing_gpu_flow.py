@@ -149,6 +149,34 @@ def test_a_gpu_is_warmed_once_and_again_after_a_long_rest(gpu: FakeGpu, monkeypa
 
 
 def test_a_gpu_rests_after_every_batch(gpu: FakeGpu) -> None:
-    result = measure(gpu.call, make, device="cuda")
+    result = measure(gpu.call, make, device="cuda", quick=True)
     batch = result.calls * result.seconds
     assert gpu.rests == pytest.approx([timing.REST * batch] * len(result.samples))
+
+
+def test_a_gpu_rests_while_it_is_warmed_and_after_its_clocks_were_read(
+    gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timing, "WARM_SECONDS", 0.0)
+    samples = len(measure(gpu.call, make, device="cuda").samples)
+    assert len(gpu.rests) == samples + 1
+    gpu.rests.clear()
+    seconds = [0.0]
+    monkeypatch.setattr(timing, "_last_busy", {})
+    monkeypatch.setattr(timing, "WARM_SECONDS", 1.0)
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: seconds.__setitem__(0, seconds[0] + 0.1) or seconds[0])
+    timing._warm(lambda: gpu.call())
+    assert len(gpu.rests) >= 9
+
+
+def test_the_budget_is_of_calls_and_rests_come_on_top(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    allowed: list[float] = []
+    taken = timing.sample
+
+    def sample(batch, *, rrs, budget):
+        allowed.append(budget)
+        return taken(batch, rrs=rrs, budget=budget)
+
+    monkeypatch.setattr(timing, "sample", sample)
+    measure(gpu.call, make, device="cuda", budget=0.1)
+    assert allowed == [pytest.approx(0.1 * (1 + timing.REST))]

@@ -104,7 +104,7 @@ def protocol(device: torch.device, *, rrs: float, budget: float) -> dict[str, An
         "warm-up": "every input set once",
         "sample": "time of a batch of calls over their number",
         "repetitions": (
-            f"until RRS <= {rrs}, at least {timing.ENOUGH_SAMPLES} samples; or until {budget} s are over, "
+            f"until RRS <= {rrs}, at least {timing.ENOUGH_SAMPLES} samples; or until {budget} s of calls are over, "
             f"at least {timing.FEWEST_SAMPLES}"
         ),
         "inputs": (
@@ -116,7 +116,8 @@ def protocol(device: torch.device, *, rrs: float, budget: float) -> dict[str, An
     if device.type == "cpu":
         return common | {"clock": "time.perf_counter around a batch", "threads": torch.get_num_threads()}
     return common | {
-        "warm-up": f"every input set once; {timing.WARM_SECONDS} s of the calls after {timing.IDLE_SECONDS} s of rest",
+        "warm-up": f"every set once; {timing.WARM_SECONDS} s of batches and rests, if idle {timing.IDLE_SECONDS} s",
+        "rest": f"after a batch, {timing.REST} times as long as it took",
         "clock": "CUDA events around a batch, on the stream; the host waits for the second event",
         "launch": "a batch is one CUDA graph where the call can be captured; each timing says whether it was",
     }

@@ -31,8 +31,9 @@ OVERLAP = 1.8  # the norm that joins arithmetic, L2, memory, steps and waiting
 STORE_CLOCK = 0.87e9  # lines of D that a processor stores in a second
 
 # Flops per second with 16-bit elements and with 32-bit ones shortened to TF32: those of the data sheet, at the 1980 MHz
-# that an H200 runs at where power allows rather than the sheet's 1830. The numbers above were fitted on an H200 to 235
-# timed schedules, most of them with 312, 296 or 72 indices along a side: predictions are off by 12 % on average.
+# that an H200 runs at where power allows rather than the sheet's 1830. The numbers above were fitted, with the sheet's,
+# to 235 timed schedules, most of them with 312, 296 or 72 indices along a side: predictions were off by 12 % on
+# average.
 # One-byte elements: twice the rate of two.
 _RATE = {1: 21.4e14, 2: 10.7e14, 4: 5.35e14}
 

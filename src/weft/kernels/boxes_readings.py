@@ -1,4 +1,4 @@
-"""How an operand lies in boxes: a run along its own side, a run of k, and single indices of everything else."""
+"""How an operand lies in boxes: one or two runs along its own side, a run of k, and single indices of all else."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ _ACROSS = 2  # bytes of an element that matrix instructions also read across k f
 class Reading:
     """How one operand is read: its dimensions, each of modes that lie together (innermost first).
 
-    The two that a box spans runs of come last, the contiguous one at the end. Those of single indices stand before
-    them, wherever they lie in memory: then a box is a matrix as it is. With one in between it would be brought to
-    registers to become one, and matrix instructions would not read it where it is.
+    Those that a box spans runs of come last, the contiguous one at the end: two, or three where there is a `second`
+    one. Those of single indices stand before them, wherever they lie in memory: then a box is a matrix as it is, whose
+    rows are the second run's indices and, the faster, the outer's. With one in between it would be brought to registers
+    to become one, and matrix instructions would not read it where it is.
     """
 
     dimensions: tuple[tuple[Mode, ...], ...]
@@ -67,9 +68,10 @@ def readings(contraction: Contraction, operand: int, k: Mode) -> Iterator[Readin
 
 
 def with_second_run(reading: Reading, tile: int, least: int) -> Reading:
-    """The same in boxes that span runs of two dimensions, if tiles then take in less that does not exist.
+    """The same in boxes that span runs of two dimensions, if blocks then cover fewer indices past the ends.
 
-    A run of the first is no shorter than `least`. Only boxes along k have two: lines of others would be the shorter.
+    A run of the first is no shorter than `least`. Only boxes along k have two: in others the lines of memory run along
+    the first, and would be as short as its run.
     """
     if not reading.along_k:
         return reading
@@ -81,12 +83,12 @@ def with_second_run(reading: Reading, tile: int, least: int) -> Reading:
         ways += [Reading(dimensions, reading.outer, True, second, count) for count in counts]
 
     def taken(way: Reading) -> int:
-        return math.prod(_covered(extent(group), length) for group, length in way.lengths(tile).items())
+        return math.prod(covered(extent(group), length) for group, length in way.lengths(tile).items())
 
     return min(ways, key=taken)
 
 
-def _covered(length: int, tile: int) -> int:
+def covered(length: int, tile: int) -> int:
     """Indices that tiles take in where so many exist."""
     return -(-length // tile) * tile
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from weft.kernels.boxes_readings import Reading, extent, readings
+from weft.kernels.boxes_readings import Reading, covered, extent, readings
 from weft.kernels.cost import PROCESSORS
 from weft.kernels.geometry import A, B, Cut
 from weft.plan.schedule import Candidates, Target
@@ -144,14 +144,9 @@ def misfit(a: Reading, b: Reading, tile: Sequence[int]) -> str | None:
         if length > LEAST_SIDE * 2 and length >= 2 * length_there:
             return f"a tile of {length} along {name} is at least twice the {length_there} that lie together"
     across = extent(b.outer)
-    if tile[1] != widest and _covered(across, tile[1]) >= _covered(across, widest):
+    if tile[1] != widest and covered(across, tile[1]) >= covered(across, widest):
         return f"tiles of {tile[1]} along n cover no less than those of {widest} do for the {across} that lie together"
     return None
-
-
-def _covered(length: int, tile: int) -> int:
-    """Indices that tiles take in where so many exist."""
-    return -(-length // tile) * tile
 
 
 def _schedules(

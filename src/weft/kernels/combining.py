@@ -12,7 +12,7 @@ from weft.spec import Contraction, Layout
 WARPS = 4
 MOST_ELEMENTS = 4096  # of a strip: 32 for each lane
 LEAST_ELEMENTS = 128  # one for each lane
-RESIDENT = 8  # programs that each processor should have: they wait for memory, and one of them for little else
+RESIDENT = 8  # programs that each processor should have: most of their time they wait for memory
 
 
 def combine_launch(contraction: Contraction, cut: Any, shares: Layout, target: Target) -> KernelLaunch:
@@ -38,11 +38,14 @@ def strip_columns(tile_n: int) -> int:
 
 
 def strip_rows(tile_m: int, tile_n: int, blocks: int, target: Target) -> int:
-    """Rows of a block that one program takes: as many as leave enough programs for the device."""
-    processors = target.processors if target.processors > 1 else PROCESSORS
+    """Rows of a block that one program takes: as many as leave enough programs for the device; in the interpreter,
+    which runs one after the other, as many as may be."""
     columns = strip_columns(tile_n)
     across = tile_n // columns
     rows = min(tile_m, max(1, MOST_ELEMENTS // columns))
+    if target.kind == "interpreter":
+        return rows
+    processors = target.processors if target.processors > 1 else PROCESSORS
     while rows > 1 and rows * columns > LEAST_ELEMENTS and blocks * (tile_m // rows) * across < RESIDENT * processors:
         rows //= 2
     return rows

@@ -57,8 +57,9 @@ _FORMS = {
 COMPLEX_FORM = 1.025  # what complex64 takes longer by where not both operands lie along k: TCCG 20 and 24 against 30
 
 # Flops per second of large products on an H200, measured through torch. With them the numbers above were fitted to 930
-# calls of 13 shapes from 16 to 5184 indices along a side, in every layout: predictions are off by 13 % on average. The
-# rate of half types is that at full clocks, as in `weft.tune.timing`: under a load that does not end it is 15 % less.
+# calls of 13 shapes from 16 to 5184 indices along a side, in every layout: predictions were off by 13 % on average. The
+# rates of half types and of complex64 are later ones, at full clocks, as in `weft.tune.timing`: under a load that does
+# not end it is 15 % less.
 _RATE = {
     torch.float16: 7.6e14,
     torch.bfloat16: 7.6e14,
@@ -316,6 +317,7 @@ def _forms(contraction: Contraction) -> Iterator[Form]:
 def _word_share(contraction: Contraction, form: Form) -> float:
     """The share of the full rate that is had where some tensor's rows do not start and end at whole words."""
     share = 1.0
+    even, odd = (EVEN, ODD) if contraction.arithmetic.product.itemsize == 2 else (TF32_EVEN, TF32_ODD)
     for tensor, layout in enumerate((contraction.a, contraction.b, contraction.c, contraction.d)):
         if layout is None:
             continue
@@ -323,7 +325,6 @@ def _word_share(contraction: Contraction, form: Form) -> float:
         steps = [mode.strides[tensor] if mode.strides[tensor] > 1 else mode.extent for mode in modes]
         common = math.gcd(max(1, layout.alignment // layout.dtype.itemsize), *steps)
         if common * layout.dtype.itemsize % ALIGNMENT:
-            even, odd = (EVEN, ODD) if layout.dtype.itemsize == 2 else (TF32_EVEN, TF32_ODD)
             share = min(share, even if common > 1 else odd)
     return share
 

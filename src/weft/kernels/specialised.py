@@ -26,6 +26,7 @@ from weft.kernels.specialised_kept import KeptSchedule, kept_cut
 from weft.kernels.specialised_kept import candidates as kept_candidates
 from weft.kernels.specialised_kept_cost import predict_kept
 from weft.kernels.specialised_results import results
+from weft.kernels.specialised_roles import WARPS
 from weft.kernels.specialised_schedule import NAME, SpecialisedSchedule, candidates
 from weft.plan.schedule import Candidates, Launch, Scalar, Target
 from weft.spec import Contraction, Layout
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
 RESULTS = (torch.float16, torch.bfloat16, torch.float32)
 GLUON = "3.6."  # versions of Triton whose Gluon, which is experimental, this was written for
-WARPS = 4  # of a worker; those of the other roles come on top
 
 __all__ = ["NAME", "SpecialisedSchedule", "build", "predict", "schedules", "supports"]
 

@@ -13,9 +13,10 @@ from weft.plan.schedule import Target
 from weft.spec import Contraction
 
 # The rate is that of 16-bit elements in `boxes_cost`. The other numbers were fitted on an H200 to 51 timed schedules
-# without functions, of TCCG cases and of matrix products from 1024 to 8192: predictions are off by 8 % on average. The
-# norm of appliers, and that short lines of boxes cost whole ones, were chosen so that 24 schedules of TCCG case 13 with
-# functions on both operands, and 10 of case 19, are ranked about as they were timed: the former are predicted too slow.
+# without functions, of TCCG cases and of matrix products from 1024 to 8192, beside a rate 8 % less, with which
+# predictions were off by 8 % on average. The norm of appliers, and that short lines of boxes cost whole ones, were
+# chosen so that 24 schedules of TCCG case 13 with functions on both operands, and 10 of case 19, are ranked about as
+# they were timed: the former are predicted too slow.
 LAUNCH = 1e-6  # seconds
 RATE = 10.7e14  # flops per second
 MEMORY_RATE = 3.9e12  # bytes per second
@@ -23,7 +24,7 @@ BOX_RATE = 1.2e13  # bytes of boxes per second, from L2
 CROSSING = 1.6  # times that boxes take whose lines lie across those of memory
 LATE = 1.2  # times that they take where a ring has but two slots: one box is on its way while the other is read
 RESULT_RATE = 2.4e13  # bytes per second of pieces that go to shared memory on their way to D
-TASK_SECONDS = 1.45e-6  # for each block of a processor, before products are made of its first boxes and after the last
+TASK_SECONDS = 1.45e-6  # for each task of a processor, before products are made of its first boxes and after the last
 OVERLAP = 2.2  # the norm that joins what goes on at once
 APPLIERS_OVERLAP = 4.0  # the norm that joins functions with products where appliers apply them
 

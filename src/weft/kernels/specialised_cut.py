@@ -44,12 +44,12 @@ class SpecialisedCut(NamedTuple):
     boxes: BoxesCut
     shares: tuple[tuple[Share, ...], ...]  # [worker][part]
     workers: Workers
-    tasks: int  # that share all sums: blocks of D, or pairs of them
+    tasks: int  # of each share of the sums: blocks of D, or pairs of them
     product_bits: int  # of an element
     roles: Roles
     stages: int  # of each ring of boxes
-    own_rows: tuple[int, int]  # where the ring of each worker's boxes of A starts, or of both workers'
-    own_columns: tuple[int, int]  # of B
+    own_rows: tuple[int, int]  # [worker] first slot of the ring that its boxes of A come in
+    own_columns: tuple[int, int]  # the same of B
     rounds: int  # of a ring until it comes back to the same barriers
     x_layout: NVMMASharedLayout  # of boxes of A in shared memory, as matrices
     y_layouts: tuple[NVMMASharedLayout, ...]  # of B, for each part
@@ -91,7 +91,7 @@ def specialised_cut(contraction: Contraction, schedule: SpecialisedSchedule, tar
 
 
 def rounds(stages: int, appliers: int) -> int:
-    """Of a ring until each of its appliers has met the slots that it meets: they take turns."""
+    """Of a ring, after which the same applier meets the same slot again: they take turns."""
     return math.lcm(stages, max(1, appliers)) // stages
 
 
@@ -126,5 +126,5 @@ def _shares(contraction: Contraction, schedule: SpecialisedSchedule, boxes: Boxe
     starts = [sum(widths[:at]) for at in range(len(widths))]
     return tuple(
         tuple(held(row, column, width) for column, width in zip(starts, widths, strict=True))
-        for row in (worker * height % tile_m for worker in range(WORKERS))
+        for row in (worker % schedule.workers.shares * height for worker in range(WORKERS))
     )

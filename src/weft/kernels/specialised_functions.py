@@ -24,8 +24,8 @@ def apply(boxes, k_block, K: gl.constexpr, ALONG_K: gl.constexpr, MASKED: gl.con
     zero.
 
     All are read before the first is written where there are registers for that: the compiler sees no lines but the
-    whole ring, and has all lanes wait between a box that is read and one that is written. That is not needed: every
-    element is one lane's alone.
+    whole ring, and has all lanes wait between a box that is read and one that is written. Those waits are not needed:
+    every element is one lane's alone.
     """
     TOTAL: gl.constexpr = boxes[0].numel + boxes[-1].numel if len(boxes) == 2 else boxes[0].numel
     if TOTAL <= AT_ONCE * 32 * WARPS:

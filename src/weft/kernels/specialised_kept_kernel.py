@@ -26,9 +26,11 @@ from weft.kernels.device import scalar, side_mask, side_offsets
 from weft.kernels.following import come_after
 from weft.kernels.matrix_kernel import locate
 from weft.kernels.specialised_functions import apply
-from weft.kernels.specialised_kernel import LOADER_REGISTERS, bring, finished, halved, moved
+from weft.kernels.specialised_kernel import bring, finished, halved, moved
+from weft.kernels.specialised_roles import LOADING
 
 WORKERS = tl.constexpr(2)
+LOADER_REGISTERS = tl.constexpr(LOADING)
 AT_ONCE = tl.constexpr(32)  # elements of B that each lane passes through its function at once
 
 

@@ -3,8 +3,8 @@
 A group that multiplies is a *worker*. Both work on one block of D, half of its rows each, and share every box of B
 ("together"); or each takes blocks of its own from a ring of its own, and while one stores its block, or applies
 functions, the other multiplies ("in turns"); or they take two blocks of the same rows, and share every box of A ("side
-by side"). A's function is applied by workers, in registers. B's is applied by *appliers*, two more groups of four
-warps, to boxes where they lie, ahead of the workers. Nothing but barriers in shared memory connects the roles: a
+by side"). A's function is applied by workers, in registers. B's is applied by *appliers*, two or four more groups of
+four warps, to boxes where they lie, ahead of the workers. Nothing but barriers in shared memory connects the roles: a
 slot of a ring is *full* when its boxes have come, *ready* when B's function has been applied, and *empty* when all that
 read it have done so.
 """
@@ -30,10 +30,9 @@ from weft.kernels.device import scalar, side_mask
 from weft.kernels.following import come_after
 from weft.kernels.matrix_kernel import locate
 from weft.kernels.specialised_functions import apply
-from weft.kernels.specialised_roles import LOADING
+from weft.kernels.specialised_roles import WARPS, WORKERS
 
-WORKER_WARPS = tl.constexpr(4)
-LOADER_REGISTERS = tl.constexpr(LOADING)
+WORKER_WARPS = tl.constexpr(WARPS)
 
 
 @gluon.jit
@@ -351,7 +350,11 @@ def begin(
 ) -> None:  # fmt: skip
     """Give warps their roles, as many of each as `CUT` says. Each of `worker`, `applier` and `loader` is a function and
     what it takes after its first task, `CUT` and its number; tasks of the first ring start at `program`, those of a
-    second at `other`. (The compiler takes lists of roles only as they are spelled, hence this is no kernel's code.)"""
+    second at `other`.
+
+    The compiler takes lists of roles only as they are spelled, hence this is no kernel's code. Nor does Triton's cache
+    see it: who changes the order of roles has to clear that.
+    """
     cut = CUT.value
     starts = (program, other)
 
@@ -359,7 +362,7 @@ def begin(
         function, arguments = what
         return function, gl.tuple([starts[ring], CUT, gl.constexpr(number), *arguments])
 
-    workers = [role(worker, number, number % cut.workers.rings) for number in range(2)]
+    workers = [role(worker, number, number % cut.workers.rings) for number in range(WORKERS)]
     appliers = [role(applier, number, number % cut.workers.rings) for number in range(cut.roles.appliers)]
     loaders = [role(loader, number, number) for number in range(cut.workers.rings)]
     _semantic.warp_specialize(

@@ -22,7 +22,7 @@ class Workers(NamedTuple):
     """How two workers share blocks of D."""
 
     name: str
-    shares: int  # of the rows of a block: one for each worker, or all of them for either
+    shares: int  # that the rows of a block are divided into: one for each worker, or 1
     rings: int  # of boxes of rows
     abreast: int  # blocks that are taken at once, next to each other along n
     buffers: int  # of each worker, for pieces of D on their way: of two, one is filled while the other leaves
@@ -57,8 +57,8 @@ def _roles(
 
 
 def roles(contraction: Contraction, tile: tuple[int, int, int], workers: Workers) -> Roles | None:
-    """Workers have A's function in registers, appliers have B's: four of them where each computes whole boxes at once,
-    else two. None where there are no registers for them.
+    """Workers have A's function in registers, appliers have B's: four of them where registers suffice for each to
+    compute whole boxes at once, else two. None where there are no registers for them.
 
     All threads begin with the same number of registers, a multiple of 8, and then share those. The assembler (ptxas
     12.8) has any one instruction make do with the number that threads begin with.

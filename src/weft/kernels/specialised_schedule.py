@@ -11,7 +11,7 @@ from weft.kernels.boxes_schedule import GROUP, BoxesSchedule, misfit, parts, sid
 from weft.kernels.cost import SHARED_MEMORY
 from weft.kernels.geometry import A, B
 from weft.kernels.specialised_results import block_count, result_groups, staging_bytes
-from weft.kernels.specialised_roles import IN_TURNS, SIDE_BY_SIDE, TOGETHER, Workers, roles
+from weft.kernels.specialised_roles import IN_TURNS, SIDE_BY_SIDE, TOGETHER, WARPS, Workers, roles
 from weft.plan.schedule import Candidates, Target
 from weft.spec import Contraction, Role
 
@@ -91,7 +91,7 @@ def candidates(contraction: Contraction, target: Target, exchanged: bool = False
                 excluded[f"boxes of {tile_m}x{tile_n}x{depth // size} leave no room for others on their way"] = None
                 continue
             group = 1 if workers.abreast > 1 else GROUP  # those that are taken at once are of the same rows
-            whole = SpecialisedSchedule(a, b, k, tile, 4, stages, group=group, exchanged=exchanged, workers=workers)
+            whole = SpecialisedSchedule(a, b, k, tile, WARPS, stages, group=group, exchanged=exchanged, workers=workers)
             if result_groups(contraction, a, b) is not None:
                 found[whole] = None
             else:
@@ -105,7 +105,8 @@ def _not_abreast(b: Reading, tile_n: int, workers: Workers) -> str | None:
     if workers.abreast == 1:
         return None
     if extent(b.outer) > tile_n:
-        return f"tiles of {tile_n} along n divide what lies together: wider ones do, rather than two at once"
+        there = extent(b.outer)
+        return f"two tiles of {tile_n} are taken at once only where each holds all of the {there} that lie together"
     if side_blocks(b, tile_n) % workers.abreast:
         return "blocks along n are odd in number: workers cannot take two at once"
     return None

@@ -33,7 +33,7 @@ _MATRIX_TYPES = {
     "int32": torch.int32,
     "int64": torch.int64,
 }
-_FORMAT = 2  # of what is kept on disk
+_FORMAT = 3  # of what is kept on disk, and of how it is measured
 _known: dict[str, Ceilings] = {}
 
 Progress = Callable[[str], None]

@@ -32,6 +32,9 @@ ROOM = "winners"  # of the store
 _CODE = {
     "triton": (
         *("kernels/*_kernel.py", "kernels/device.py", "kernels/geometry.py", "kernels/launch.py"),
+        *("kernels/specialised_functions.py", "kernels/specialised_roles.py", "kernels/specialised_cut.py"),
+        *("kernels/specialised_results.py", "kernels/combining.py", "kernels/algebra_steps.py"),
+        "kernels/pairs_elements.py",
         *("kernels/following.py", "kernels/in_turn.py", "plan/staged_operands.py"),
         *("fn/device_*.py", "fn/exponentials.py", "fn/lowering.py", "fn/emit.py"),
     ),

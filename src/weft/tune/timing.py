@@ -31,14 +31,14 @@ from weft.tune.clocks import Clocks, read_clocks
 from weft.tune.inputs import Inputs, InputSet, Mode, cache_bytes, memory_bytes, rotation
 
 RRS_BOUND = 0.02
-BUDGET = 1.0  # seconds of sampling
+BUDGET = 1.0  # seconds of calls that are sampled
 ENOUGH_SAMPLES = 10  # fewer are never called converged
 FEWEST_SAMPLES = 3  # taken even when one exceeds the budget
 MOST_CALLS = 4096  # in one batch: a graph of more nodes takes longer to make than it saves
 BATCH_SECONDS = {"cuda": 5e-3, "cpu": 2e-3}  # large beside the resolution of events and of the clock
 WARM_SECONDS = 1.0  # a cold GPU reads up to 30 % low for about this long
 IDLE_SECONDS = 3.0  # after which a GPU counts as cold again
-REST = 2.0  # times that a GPU was at work: then the power it draws on average is what it may draw at full clocks
+REST = 2.0  # times that a GPU was at work: then its power stays under the cap on average
 
 Call = Callable[..., Any]
 Clock = Callable[[], float]
@@ -92,7 +92,7 @@ def measure(
     `inputs` is a function that makes one set of arguments, or a sequence of sets; put an output into the set
     (``out=`` bound by a lambda) unless allocating it belongs to what is timed. `mode` "cold" rotates over sets that
     exceed the last cache several times, "hot" reuses one. Sampling ends when the relative robust spread falls under
-    `rrs`, or after `budget` seconds, rests included; making inputs, warming up and capturing come on top.
+    `rrs`, or after `budget` seconds of calls; rests, making inputs, warming up and capturing come on top.
     `capture=False` keeps the calls out of a CUDA graph, which then includes what the host spends on each launch.
     `threads` pins torch's CPU threads for the duration (default: as many as are set). `quick` is for telling candidates
     apart: batches of a third of the usual length, and the clocks are not read. `clock` is the CPU's clock.
@@ -197,11 +197,8 @@ def _measure_gpu(
         work()
         _warm(work)
         with _no_garbage_collection():
-            samples, ended = sample(lambda: _rested(work) / calls, rrs=rrs, budget=budget)
-        for _ in range(0 if quick else 4):  # not timed: keeps the GPU busy while its clocks are read
-            work()
-        clocks = None if quick else read_clocks(device)
-        torch.cuda.synchronize()
+            samples, ended = sample(lambda: _rested(work) / calls, rrs=rrs, budget=budget * (1 + REST))
+        clocks = None if quick else _clocks_at(work, device)
         _last_busy[torch.cuda.current_device()] = time.perf_counter()
     return Timing(
         samples=samples,
@@ -258,6 +255,17 @@ def _captured(work: Callable[[], None], notes: list[str]) -> torch.cuda.CUDAGrap
         notes.append(f"not captured in a CUDA graph, host time included: {type(error).__name__}: {reason}")
         return None
     return graph
+
+
+def _clocks_at(work: Callable[[], None], device: torch.device) -> Clocks | None:
+    """The clocks while the GPU is at `work`, which is not timed; then it rests."""
+    start = time.perf_counter()
+    for _ in range(4):
+        work()
+    clocks = read_clocks(device)
+    torch.cuda.synchronize()
+    time.sleep(REST * (time.perf_counter() - start))
+    return clocks
 
 
 def _rested(work: Callable[[], None]) -> float:
