@@ -37,7 +37,7 @@ def test_every_kernel_waits_before_anything_else(path: Path) -> None:
         calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
         waits = [call.lineno for call in calls if ast.unparse(call) in ("follow()", "come_after()")]
         assert len(waits) == 1, function.name
-        roles = [call.lineno for call in calls if ast.unparse(call.func) == "gl.warp_specialize"]
+        roles = [call.lineno for call in calls if ast.unparse(call.func) in ("gl.warp_specialize", "begin")]
         first = next(
             each for each in function.body if ast.get_docstring(function) is None or each is not function.body[0]
         )
