@@ -20,11 +20,12 @@ def combine_launch(contraction: Contraction, cut: Any, shares: Layout, target: T
     from weft.kernels.matrix_kernel import combine_kernel
 
     rows = strip_rows(cut.m.tile, cut.n.tile, cut.blocks, target)
-    strips = cut.blocks * (cut.m.tile // rows) * (cut.n.tile // strip_columns(cut.n.tile))
+    columns = strip_columns(cut.n.tile)
+    strips = cut.blocks * (cut.m.tile // rows) * (cut.n.tile // columns)
     shared = contraction_constants(contraction, cut)
     shared["REDUCE"] = contraction.algebra and contraction.algebra.reduce.jit
     names = ("C_FN", "EPILOGUE", "REDUCE", "RESULT", "BESIDE")
-    constants = {"CUT": cut, "ROWS": rows} | {name: shared[name] for name in names}
+    constants = {"CUT": cut, "ROWS": rows, "COLUMNS": columns} | {name: shared[name] for name in names}
     real = contraction.arithmetic.accumulate.is_floating_point
     tensors = (shares, contraction.c, contraction.d)
     return KernelLaunch(

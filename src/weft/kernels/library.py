@@ -59,7 +59,7 @@ COMPLEX_FORM = 1.025  # what complex64 takes longer by where not both operands l
 # Flops per second of large products on an H200, measured through torch. With them the numbers above were fitted to 930
 # calls of 13 shapes from 16 to 5184 indices along a side, in every layout: predictions were off by 13 % on average. The
 # rates of half types and of complex64 are later ones, at full clocks, as in `weft.tune.timing`: under a load that does
-# not end it is 15 % less.
+# not end they are less.
 _RATE = {
     torch.float16: 7.6e14,
     torch.bfloat16: 7.6e14,

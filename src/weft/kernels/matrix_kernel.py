@@ -316,18 +316,18 @@ def combine_kernel(
     pointers,
     CUT: tl.constexpr,
     ROWS: tl.constexpr,  # of a block that one program takes: there are few blocks, and programs should be many
+    COLUMNS: tl.constexpr,  # the same
     C_FN: tl.constexpr,
     EPILOGUE: tl.constexpr,
     REDUCE: tl.constexpr,  # of an algebra, None where parts are added
     RESULT: tl.constexpr,
     BESIDE: tl.constexpr,
 ):
-    """Add the parts of some rows of a block of D, first to last, and finish them. Blocks that are no power of two wide
-    are taken in columns that are. What lies past the end of D is not read."""
+    """Add the parts of some rows and columns of a block of D, first to last, and finish them. What lies past the end of
+    D is not read."""
     follow()
     M: tl.constexpr = CUT.m
     N: tl.constexpr = CUT.n
-    COLUMNS: tl.constexpr = N.tile & -N.tile
     ACROSS: tl.constexpr = N.tile // COLUMNS
     STRIPS: tl.constexpr = M.tile // ROWS * ACROSS
     block = tl.program_id(0) // STRIPS
@@ -336,7 +336,8 @@ def combine_kernel(
     rows = tl.program_id(0) % STRIPS // ACROSS * ROWS + tl.arange(0, ROWS)
     columns = tl.program_id(0) % ACROSS * COLUMNS + tl.arange(0, COLUMNS)
     batch_block, m_block, n_block = locate(block, M.blocks, N.blocks, CUT.group)
-    inside = side_mask(m_block, rows, M)[:, None] & side_mask(n_block, columns, N)[None, :]
+    place = (batch_block, m_block, n_block, rows, columns)
+    inside = strip_mask(place, CUT, 3)
     here = parts + block.to(tl.int64) * (M.tile * N.tile) + rows[:, None] * N.tile + columns[None, :]
     acc = tl.load(here, mask=inside)
     for _ in tl.range(1, CUT.splits, loop_unroll_factor=4):
@@ -345,7 +346,6 @@ def combine_kernel(
             acc += tl.load(here, mask=inside)
         else:
             acc = REDUCE(acc, tl.load(here, mask=inside)).to(acc.dtype)
-    place = (batch_block, m_block, n_block, rows, columns)
     finish(
         acc, c, d, pointers, alpha, beta, place, CUT, strip_offsets, strip_mask, C_FN, EPILOGUE, REDUCE, RESULT, BESIDE
     )  # fmt: skip

@@ -7,8 +7,8 @@ is under a bound, or a time budget ends.
 GPU: after a long rest the device is warmed by the calls themselves; the sets rotate so that together they exceed the
 L2 several times (mode "cold") or one set is used throughout (mode "hot"); the calls of a batch are captured in one CUDA
 graph where they allow it; events stand around each replay. After each batch the device rests twice as long as it was at
-work: calls that draw more power than it may would slow it down after 50 to 100 milliseconds, by 15 % or more, and with
-them what is timed next (4096^3 matrix products on an H200). Under a load that does not end all of them are slower.
+work: calls that draw more power than it may would slow it down within a tenth of a second, and with them what is timed
+next (4096^3 matrix products on an H200). Under a load that does not end all of them are slower.
 CPU: wall clock with a pinned thread count; sets rotate alike.
 """
 
