@@ -11,10 +11,10 @@ from weft.spec.permutation import Permutation, canonical_modes
 H200 = Target("cuda", 0, "NVIDIA H200", 90, 132, 232448)
 
 
-def described(equation: str, shape: tuple[int, ...], dtype: torch.dtype) -> Permutation:
-    """One of a contiguous tensor, with a contiguous result."""
+def described(equation: str, shape: tuple[int, ...], dtype: torch.dtype, out: torch.dtype | None = None) -> Permutation:
+    """One of a contiguous tensor, with a contiguous result, of the same type by default."""
     notation = parse(equation)
     extents = dict(zip(notation.inputs[0], shape, strict=True))
     x = Layout.contiguous(shape, dtype)
-    d = Layout.contiguous([extents[label] for label in notation.output], dtype)
-    return Permutation(canonical_modes(notation, x, None, d, extents), x, None, d, dtype, text=equation)
+    d = Layout.contiguous([extents[label] for label in notation.output], out or dtype)
+    return Permutation(canonical_modes(notation, x, None, d, extents), x, None, d, d.dtype, text=equation)

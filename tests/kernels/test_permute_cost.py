@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -60,3 +62,10 @@ def test_blocks_follow_d_unless_the_source_shares_more_lines(shape: tuple[int, .
     tensor, layout_axes = (D, cut.w.axes) if fastest == "D" else (A, cut.r.axes)
     (first,) = (axis for axis in layout_axes if axis.pitch == 1 and axis.blocks > 1)
     assert first.strides[tensor][0] == 1, schedule
+
+
+def test_lanes_read_whole_accesses_of_small_elements() -> None:
+    """16 bytes of float8 are 16 elements: blocks of 512 would leave each of 128 lanes a quarter of an access."""
+    cast = described("ab->ab", (4096, 4096), torch.float8_e4m3fn, out=torch.float16)
+    schedule, _ = permute.best(cast, H200)
+    assert math.prod(cut.tile for cut in schedule.cuts) >= 16 * 32 * schedule.warps

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from weft.fn.padding import masked_operands
 from weft.kernels.combining import combine_launch
-from weft.kernels.cost import Work, combine_seconds, direct_seconds, function_seconds, tile_access
+from weft.kernels.cost import Work, cast_seconds, combine_seconds, direct_seconds, function_seconds, tile_access
 from weft.kernels.geometry import (
     TENSORS,
     A,
@@ -200,6 +200,7 @@ def predict(contraction: Contraction, schedule: MatrixSchedule, target: Target) 
     cut = matrix_cut(contraction, schedule, target)
     blocks, steps = cut.blocks * cut.splits, cut.steps
     tile_m, tile_n, tile_k = schedule.tile
+    casting = cast_seconds(contraction, blocks * steps, tile_n, tile_k, target) if tile_m >= GROUP_ROWS else 0.0
     work = Work(
         accesses=(
             tile_access(contraction.a, A, blocks * steps, (*cut.m.axes, *cut.k_of_a.axes), repeated=True),
@@ -219,7 +220,8 @@ def predict(contraction: Contraction, schedule: MatrixSchedule, target: Target) 
             blocks * steps * tile_m * tile_k,
             blocks * steps * tile_n * tile_k,
             cut.blocks * tile_m * tile_n,
-        ),
+        )
+        + casting,
     )
     return direct_seconds(contraction, target, work) + combine_seconds(schedule.workspace_bytes, cut.splits)
 

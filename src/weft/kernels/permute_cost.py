@@ -94,9 +94,8 @@ def _moved(elements: Permutation, tensor: int, layout: Layout, cut: PermuteCut, 
         again = READ_AGAIN * SECTOR * runs if not ragged and _start(tensor, cut) * size % LINE else 0.0
     again += SHORT * distinct * max(0.0, 4 * LINE / access.together - 1)
     issued = DIGIT_SECONDS * count * threads * digits(elements, tensor, cut, threads)
-    return _Moved(
-        access, distinct + again, issued + (READ_SECONDS * access.bytes / access.width if tensor != D else 0.0)
-    )
+    width = min(access.width, max(1, math.prod(cut.tile) // threads) * size)  # no more than a lane has to read
+    return _Moved(access, distinct + again, issued + (READ_SECONDS * access.bytes / width if tensor != D else 0.0))
 
 
 def line_share(layout: Layout, tensor: int, cut: PermuteCut) -> int:
