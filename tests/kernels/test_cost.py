@@ -121,7 +121,7 @@ def test_operands_of_another_type_than_the_products_are_converted_first_where_th
     assert best(product(4096)).schedule.family == "staged"
     assert best(product(256)).schedule.family == "matrix"
     found = matrix.schedules(product(4096), H200).schedules
-    timed = {"128x256x64 .*warps=8": 322, "128x128x64 .*warps=4 stages=3": 312, "128x128x32 .*warps=4": 417}
+    timed = {"128x256x64 .*warps=8": 322, "128x128x64 .*warps=4 stages=3": 312, "128x128x64 .*warps=8": 340}
     for part, microseconds in timed.items():
         schedule = next(schedule for schedule in found if re.search(part, str(schedule)))
         assert matrix.predict(product(4096), schedule, H200) == pytest.approx(microseconds * 1e-6, rel=0.1)

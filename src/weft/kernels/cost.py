@@ -47,9 +47,8 @@ HOT_BYTES = 20e3  # more spread over as many more slices of L2
 # cost that was seen. B returns to shared memory where instructions of warp groups take it from there.
 TURN_RATE = 4.4e11  # elements of B per second that are read, turned and written back, between barriers
 # Instructions of warp groups take B from shared memory in the type of products. Where it is stored in another, it
-# returns there converted: fitted to five schedules of 4096^3 products in float16 of float8, off by 6 % at most.
-CAST_RATE = 1.5e13  # elements of B per second that are converted
-CAST_SECONDS = 1.6e-9  # that a step of a block waits for each column besides
+# returns there converted: from float8 to float16, in products of 4096^3 with 64 indices of k a step.
+CAST_RATE = 5.3e12  # elements of B per second that are converted, once for each block that reads them
 AGAINST = 0.14  # of the rate of three products of TF32 where an operand lies against k
 RAGGED = 0.2  # of the bytes of short runs that move again, for each run that two lines hold besides the first
 SECTOR, LINE, WIDEST = 32, 128, 16  # bytes
@@ -237,13 +236,9 @@ def function_seconds(contraction: Contraction, a: int, b: int, d: int) -> float:
     return slots / FUNCTION_RATE
 
 
-def cast_seconds(contraction: Contraction, steps: int, tile_n: int, tile_k: int, target: Target) -> float:
-    """Seconds that so many steps of blocks, were all processors equally busy, take to convert B to the product's type
-    on its way to instructions of warp groups."""
-    if contraction.b.dtype == contraction.arithmetic.product:
-        return 0.0
-    processors = target.processors if target.processors > 1 else PROCESSORS
-    return steps * tile_n * (tile_k / CAST_RATE + CAST_SECONDS / processors)
+def cast_seconds(contraction: Contraction, b: int) -> float:
+    """Seconds that converting so many elements of B to the product's type takes, were all processors equally busy."""
+    return b / CAST_RATE if contraction.b.dtype != contraction.arithmetic.product else 0.0
 
 
 def _right_seconds(contraction: Contraction, work: Work) -> float:

@@ -200,7 +200,6 @@ def predict(contraction: Contraction, schedule: MatrixSchedule, target: Target) 
     cut = matrix_cut(contraction, schedule, target)
     blocks, steps = cut.blocks * cut.splits, cut.steps
     tile_m, tile_n, tile_k = schedule.tile
-    casting = cast_seconds(contraction, blocks * steps, tile_n, tile_k, target) if tile_m >= GROUP_ROWS else 0.0
     work = Work(
         accesses=(
             tile_access(contraction.a, A, blocks * steps, (*cut.m.axes, *cut.k_of_a.axes), repeated=True),
@@ -221,7 +220,7 @@ def predict(contraction: Contraction, schedule: MatrixSchedule, target: Target) 
             blocks * steps * tile_n * tile_k,
             cut.blocks * tile_m * tile_n,
         )
-        + casting,
+        + cast_seconds(contraction, blocks * steps * tile_n * tile_k),
     )
     return direct_seconds(contraction, target, work) + combine_seconds(schedule.workspace_bytes, cut.splits)
 
