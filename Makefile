@@ -1,7 +1,8 @@
-# Five verbs. Each prepares a virtual environment first; a second call finds it ready and does no work.
+# Each verb prepares a virtual environment first; a second call finds it ready and does no work.
 #
 #   make demo     run the main job          make lint     ruff and mypy
 #   make test     run the tests             make bench    measure the benchmark suite
+#   make tuned    tune on a GPU, and        make figures  measure what README quotes, half an hour
 #
 # `make test PY=python` uses an environment that is there already (a GPU machine with its own torch,
 # say) and installs nothing into it. ARGS adds arguments: `make test ARGS="-m gpu -k tccg"`.
@@ -18,10 +19,32 @@ PY    := $(VENV)/bin/python
 READY := $(VENV)/.installed
 endif
 
-.PHONY: help demo test lint bench browser clean
+# What `make figures` measures: a folder of RESULTS each, and what `weft bench` is told for it. FIGURES="call dense"
+# measures those two again; the summary is of all that lie there.
+RESULTS ?= out/figures
+FIGURES ?= tccg tccg-bf16 tccg-tf32 tccg-fp64 tccg-fusion beyond dense epilogue algebra numbers permute transpose call
+TUNED   ?= tccg tccg-fusion
+
+RUN_tccg        := tccg --peers cutensor,torch,weft-model --quick --budget 0.03
+RUN_tccg-bf16   := tccg --dtypes bf16_fp32 --peers cutensor --quick --budget 0.02
+RUN_tccg-tf32   := tccg --dtypes tf32 --peers cutensor --quick --budget 0.02
+RUN_tccg-fp64   := tccg --dtypes fp64 --peers cutensor --quick --budget 0.02
+RUN_tccg-fusion := tccg-fusion --peers cutensor,torch --quick --budget 0.02
+RUN_beyond      := beyond --peers cutensor,torch --quick --budget 0.02
+RUN_dense       := dense --quick --budget 0.03
+RUN_epilogue    := epilogue --budget 0.3
+RUN_algebra     := algebra --budget 0.05
+RUN_numbers     := numbers --quick --budget 0.03
+RUN_permute     := permute --quick --budget 0.02
+RUN_transpose   := transpose --quick --budget 0.05
+RUN_call        := call --quick --budget 0.1
+TUNE_tccg        := tccg --pairs fp16_fp32,fp16_fp16 --leaders 5
+TUNE_tccg-fusion := tccg-fusion --leaders 6
+
+.PHONY: help demo test lint bench tuned figures browser clean $(FIGURES:%=figure-%) $(TUNED:%=tuned-%)
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 6
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 5
 
 demo: $(READY)
 	$(PY) -m weft demo $(ARGS)
@@ -45,6 +68,18 @@ lint: $(READY)
 
 bench: $(READY)
 	$(PY) -m weft bench tccg $(ARGS)
+
+tuned: $(TUNED:%=tuned-%)
+
+$(TUNED:%=tuned-%): tuned-%: $(READY)
+	$(PY) -m weft tune --suite $(TUNE_$*) --samples 0 --budget 2 --again --out $(RESULTS)/tune-$*.json
+
+figures: $(FIGURES:%=figure-%)
+	$(PY) -m weft report --summary $$(dirname $(RESULTS)/*/run.json) --out $(RESULTS)/summary.json
+
+$(FIGURES:%=figure-%): figure-%: $(READY)
+	rm -rf $(RESULTS)/$*
+	$(PY) -m weft bench $(RUN_$*) --out $(RESULTS)/$*
 
 clean:
 	rm -rf $(VENV)

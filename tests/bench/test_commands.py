@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -236,3 +238,28 @@ def test_the_summary(tmp_path: Path) -> None:
     assert entry.keys() == {"value", "low", "high", "unit", "commit", "date", "command"}
     assert entry["low"] <= entry["value"] <= entry["high"]
     assert entry["unit"].startswith("ratio (scaled cases")
+
+
+def runs_of_figures() -> dict[str, list[str]]:
+    """What `make figures` measures, by folder: the arguments of `weft bench`."""
+    text = (Path(__file__).parents[2] / "Makefile").read_text()
+    return {name: arguments.split() for name, arguments in re.findall(r"^RUN_(\S+)\s*:= (.+)$", text, re.MULTILINE)}
+
+
+@pytest.mark.parametrize("name", runs_of_figures())
+def test_every_figure_is_measured_by_a_command_that_there_is(name: str) -> None:
+    listed = CliRunner().invoke(app, ["bench", *runs_of_figures()[name], "--list"])
+    assert listed.exit_code == 0, listed.output
+
+
+def test_the_figures_that_are_quoted_are_those_that_are_measured() -> None:
+    """Each folder of results has the command that `make figures` gives it, but for where it goes."""
+    results = Path(__file__).parents[2] / "results" / "h200"
+    runs = {
+        folder.parent.name: load(folder.parent).environment["artifacts"]["command"]
+        for folder in results.glob("*/run.json")
+    }
+    wanted = {
+        name: shlex.join(["python", "-m", "weft", "bench", *arguments]) for name, arguments in runs_of_figures().items()
+    }
+    assert {name: command.partition(" --out")[0] for name, command in runs.items()} == wanted
