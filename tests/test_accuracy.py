@@ -265,3 +265,57 @@ def test_on_the_gpu(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None
     spoil(monkeypatch, lambda d: d[299, 255].add_(16))
     with pytest.raises(weft.AccuracyError, match="m=299, n=255"):
         weft.contract("mk,nk->mn", a, b, validate=True)
+
+
+class TestWhatTheOracleCannotKnow:
+    """Right results that `validate` must leave alone."""
+
+    def test_c_broadcasts_below_what_its_function_takes(self) -> None:
+        a, b, c = torch.ones(2, 3), torch.ones(3, 4), torch.ones(1, 1)
+        bound = weft.error_bound(
+            "mk,kn->mn", a, b, c=c, c_fn=lambda v, x: v + x, operands={"x": ("n", torch.arange(4.0))}
+        )
+        assert bound.shape == (2, 4)
+        assert weft.error_bound("mk,kn->mn", a, b, c=c, c_fn=lambda v, i: v + i, indices={"i": "m"}).shape == (2, 4)
+
+    @pytest.mark.parametrize("backend", RUNNING)
+    def test_functions_of_c_see_the_type_of_the_sums(self, backend: str) -> None:
+        a, b, c = torch.ones(2, 3), torch.ones(3, 2), torch.ones(2, 2, dtype=torch.int8)
+        found = weft.contract(
+            "mk,kn->mn", a, b, c=c, c_fn=lambda v: (v * 0.5).to(v.dtype), backend=backend, validate=True
+        )
+        assert torch.equal(found, torch.full((2, 2), 3.5))
+
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+    def test_tails_that_float64_loses(self, dtype: torch.dtype) -> None:
+        """As 1 + erf(x) GELU is 0 below -8.3, even in float64. Its tail is near exp(-x^2 / 2) / sqrt(2 pi)."""
+        x, one = torch.tensor([[-4.5, -9.0, 30.0]], dtype=dtype), torch.ones(1, 1, dtype=dtype)
+        for gelu in (torch.nn.functional.gelu, functions.gelu()):
+            value, bound = weft.testing.expectation("mk,kn->mn", one, x, epilogue=gelu)
+            tail = -(x.double()[:, :2].square() / -2).exp() / math.sqrt(2 * math.pi)
+            assert torch.allclose(value[:, :2], tail, rtol=0.05, atol=0.0)
+            assert value[0, 2] == 30
+            assert_close(gelu(x), value, bound)
+            assert float(bound.max()) < 1
+
+    @pytest.mark.parametrize("backend", RUNNING)
+    def test_infinities_of_complex_products(self, backend: str) -> None:
+        infinite, one = torch.full((1, 1), complex(math.inf, 1)), torch.full((1, 1), 1 + 1j)
+        weft.contract("mk,kn->mn", infinite, one, backend=backend, validate=True)
+        weft.contract("mk,kn->mn", infinite, torch.ones(1, 1), backend=backend, validate=True)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+    def test_sums_beyond_the_accumulators_range(self, dtype: torch.dtype) -> None:
+        """The oracle's lie within its own range, and an epilogue may bring them back into D's."""
+        large, two = torch.full((1, 1), 3e38, dtype=dtype), torch.full((1, 1), 2, dtype=dtype)
+        weft.contract("mk,kn->mn", large, two, validate=True)
+        weft.contract("mk,kn->mn", large, two, epilogue=lambda v: v * 1e-30, validate=True)
+
+    def test_an_infinite_result_of_finite_sums_is_still_wrong(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for dtype in (torch.float32, torch.complex64):
+            with monkeypatch.context() as patch:
+                spoil(patch, lambda result: result.fill_(math.inf))
+                with pytest.raises(weft.AccuracyError):
+                    weft.contract(
+                        "mk,kn->mn", torch.ones(2, 3, dtype=dtype), torch.ones(3, 2, dtype=dtype), validate=True
+                    )

@@ -285,3 +285,11 @@ def test_check_algebra_of_plus_times_and_its_types() -> None:
         check_algebra("plus_times", dtype)
     with pytest.raises(weft.DTypeError):
         check_algebra("log", torch.int32)
+
+
+def test_a_combine_may_yield_a_number(on: dict[str, Any]) -> None:
+    counting = weft.Algebra(lambda p, q: 1.0, torch.add, 0, "counting")
+    assert torch.equal(
+        weft.contract("mk,kn->mn", torch.ones(2, 3), torch.ones(3, 2), algebra=counting, **on).cpu(),
+        torch.full((2, 2), 3.0),
+    )

@@ -355,3 +355,22 @@ def test_one_operand_that_is_only_rearranged_arrives_bit_for_bit(dtype: torch.dt
     assert torch.equal(moved, x.T)
     if dtype is torch.float32:
         assert torch.equal(torch.signbit(moved), torch.signbit(x.T))
+
+
+@pytest.mark.parametrize("precision", ["tf32", "tf32x3"])
+@pytest.mark.parametrize(("stored", "total"), [(torch.float32, torch.float64), (torch.complex64, torch.complex128)])
+def test_sums_in_double_precision_are_of_ieee_products(
+    backend: Backend, precision: str, stored: torch.dtype, total: torch.dtype
+) -> None:
+    a, b = (random_operand(shape, stored, seed, device=backend.device) for seed, shape in enumerate(((4, 20), (20, 3))))
+    d = weft.contract("mk,kn->mn", a, b, precision=precision, accumulate=total, out_dtype=total, backend=backend.name)
+    assert torch.allclose(d, a.to(total) @ b.to(total), rtol=1e-12)
+
+
+@pytest.mark.parametrize(("stored", "product"), [(torch.float32, torch.complex64), (torch.float64, torch.complex128)])
+def test_real_operands_may_have_complex_products(backend: Backend, stored: torch.dtype, product: torch.dtype) -> None:
+    a, b = (random_operand(shape, stored, seed, device=backend.device) for seed, shape in enumerate(((4, 20), (20, 3))))
+    d = weft.contract("mk,kn->mn", a, b, precision=product, out_dtype=product, backend=backend.name)
+    assert torch.allclose(d, (a.double() @ b.double()).to(product), atol=1e-4)
+    real = weft.contract("mk,kn->mn", a, b, precision=product, epilogue=lambda v: v.real, backend=backend.name)
+    assert torch.equal(real, d.real)

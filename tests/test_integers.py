@@ -115,3 +115,26 @@ def test_long_sums_wrap_on_the_gpu(side: int) -> None:
     a = torch.full((side, k), -128, dtype=torch.int8, device="cuda")
     d = weft.contract("mk,nk->mn", a, a, out_dtype=torch.int32)
     assert bool((d == k * 2**14 - 2**32).all())
+
+
+def test_functions_wrap_around_in_the_types_that_they_see(backend: Backend) -> None:
+    """A's function in the product's type, the epilogue in the accumulator's; the oracle, and `validate`, alike."""
+    byte = torch.tensor([[100]], dtype=torch.uint8, device=backend.device)
+    one = torch.ones_like(byte)
+    found = weft.contract(
+        "mk,kn->mn", byte, one, a_fn=lambda v: v - 128, out_dtype=torch.int32, backend=backend.name, validate=True
+    )
+    assert found.item() == 228
+    large = torch.tensor([[2**30]], dtype=torch.int32, device=backend.device)
+    found = weft.contract(
+        "mk,kn->mn", large, torch.ones_like(large), epilogue=lambda v: torch.where(v + v > 0, 1, 0).to(v.dtype),
+        backend=backend.name, validate=True,
+    )  # fmt: skip
+    assert found.item() == 0
+
+
+@pytest.mark.parametrize("beta", [2**31, -(2**31) - 1, 2**32 + 3])
+def test_factors_wrap_around(backend: Backend, beta: int) -> None:
+    one = torch.ones(1, 1, dtype=torch.int32, device=backend.device)
+    found = weft.contract("mk,kn->mn", one, one, c=one, beta=beta, backend=backend.name)
+    assert found.item() == (1 + beta + 2**31) % 2**32 - 2**31

@@ -26,7 +26,7 @@ from weft.errors import call_context
 from weft.fn.binding import bind
 from weft.interop import as_tensor
 from weft.plan.checks import describe_call
-from weft.reference import Equation, Function, Names, contract, label_extents, read_equation, wide
+from weft.reference import Careful, Equation, Function, Names, contract, label_extents, read_equation, wide
 from weft.reference_sums import Source, source, sum_of_products
 from weft.spec import Arithmetic
 from weft.spec.arithmetic import FP8, resolve, storage_type, value_type
@@ -237,6 +237,7 @@ class _Reading:
         off = torch.zeros((), dtype=torch.float64, device=c.device).expand(values.shape)
         function = self.hooks["c_fn"]
         if function is not None:
+            values, off = values.expand(self.shape), off.expand(self.shape)  # what it takes besides may be longer
             beside = self.names.along("c_fn", self.terms[2])
             [(values, off, _)] = through(function, values, off, total, beside, self._stored(beside))
         return _Addend(values.abs().double(), off)
@@ -285,7 +286,9 @@ def _sum_bound(
     bound += moved - magnitude + reading.count * smallest(total)
     if arithmetic.product in FP8:
         bound += FP8_LOSS * moved
-    return abs(alpha) * (bound + 3 * epsilon(total) * moved)
+    bound = abs(alpha) * (bound + 3 * epsilon(total) * moved)
+    # What may leave the accumulator's range may be anything; infinite operands lead to infinities, and only to those.
+    return torch.where(moved.isfinite() & (max(1.0, abs(alpha)) * moved > torch.finfo(total).max), math.inf, bound)
 
 
 def through(
@@ -305,7 +308,9 @@ def through(
     inexact = dtype.is_floating_point or dtype.is_complex
 
     def wide_results(at: torch.Tensor) -> list[torch.Tensor]:
-        return [wide(one) for one in _several(function(at, **beside), values)]
+        at = at if inexact else at.to(dtype)  # whole numbers wrap around as those of the type do
+        with Careful():
+            return [wide(one) for one in _several(function(at, **beside), values)]
 
     results = wide_results(values)
     moved = [torch.zeros_like(one.real, dtype=torch.float64) for one in results]
@@ -352,6 +357,9 @@ def error_over_bound(actual: torch.Tensor, reference: torch.Tensor, bound: torch
         largest = torch.finfo(actual.dtype).max
         overflow = have.isinf() & (want.abs() + bound > largest) & (have.sign() == want.sign())
         error = torch.where(overflow, 0.0, error)
+    elif actual.dtype.is_complex:
+        # Which part of a product with an infinity is infinite, and which NaN, is not agreed upon.
+        error = torch.where(~have.isfinite() & ~want.isfinite(), 0.0, error)
     # A bound is NaN where the operands are; there only the same NaN will do.
     ratio = error / bound.nan_to_num(nan=0.0, posinf=math.inf)
     return torch.where((error == 0) | bound.isinf(), 0.0, ratio)

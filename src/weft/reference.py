@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
+from torch.overrides import TorchFunctionMode
 
 from weft.algebra import Algebra, find
 from weft.errors import ShapeError
@@ -64,7 +65,8 @@ def contract(
     Arguments mean what they mean for `weft.contract`. The result is float64, complex128 or int64, or `out_dtype`
     where that is given: one rounding at the end. A dtype as `precision` rounds the values of A and B to it before
     their functions see them; "tf32" and "tf32x3" change nothing here. `accumulate` matters for integers alone: sums
-    wrap around as that type does (int64 where int64 is stored, else int32). `beta=0` does not read `c`. Of an epilogue
+    wrap around as that type does (int64 where int64 is stored, else int32). Functions of whole numbers see them in
+    their own types, and wrap around as well. `beta=0` does not read `c`. Of an epilogue
     that yields several values the result is a tuple. In an algebra other than plus-times integers and bool are held in
     the accumulator's own type (bool where bool is stored), all else in wide ones.
 
@@ -80,32 +82,31 @@ def contract(
     hooks = {"a_fn": a_fn, "b_fn": b_fn, "c_fn": c_fn, "epilogue": epilogue}
     names = Names(hooks, operands or {}, indices or {}, extents, a.device)
     terms = notation.inputs
-    x = source(terms[0], a, reader(precision, a_fn, keep=other is not None), names.of("a_fn"), extents)
-    y = source(terms[1], b, reader(precision, b_fn, keep=other is not None), names.of("b_fn"), extents)
+    x = source(terms[0], a, factor(precision, a_fn, keep=other is not None), names.of("a_fn"), extents)
+    y = source(terms[1], b, factor(precision, b_fn, keep=other is not None), names.of("b_fn"), extents)
     output = tuple(label for label, extent in zip(notation.output, shape, strict=True) if extent != 1)
-    addend = _single(c_fn, wide(torch.as_tensor(c)), names.along("c_fn", notation.output)) if _adds(c, beta) else None
     accumulate = accumulate or _default_accumulator(a, b, precision)
+    inexact = accumulate.is_floating_point or accumulate.is_complex
+    held = _WIDE[accumulate.is_complex] if inexact else accumulate
+    addend = None
+    if c is not None and beta != 0:
+        addend = _single(c_fn, torch.as_tensor(c).to(held), names.along("c_fn", notation.output))
     if other is not None:
-        inexact = accumulate.is_floating_point or accumulate.is_complex
-        held = _WIDE[accumulate.is_complex] if inexact else accumulate
         value = reduced(x, y, output, other, held).reshape(shape)
         value = value if addend is None else other.reduce(value, addend.to(held).expand(shape)).to(held)
         value = value if held is torch.bool else wide(value)
     else:
         value = _times(alpha, sum_of_products(x, y, output).reshape(shape))
-        value = value if addend is None else value + _times(beta, addend)
+        value = value if addend is None else value + _times(beta, wide(addend))
         if not (value.is_floating_point() or value.is_complex()):
             value = value.to(accumulate).to(torch.int64)
-    results = _results(epilogue, value, names.along("epilogue", notation.output))
+    seen = value if inexact else value.to(accumulate)
+    results = _results(epilogue, seen, names.along("epilogue", notation.output)) if epilogue is not None else value
     if isinstance(results, tuple):
         targets = out if isinstance(out, tuple) else (None,) * len(results)
         dtypes = out_dtype if isinstance(out_dtype, tuple) else (out_dtype, *(None for _ in results[1:]))
         return tuple(_stored(*each) for each in zip(results, dtypes, targets, strict=True))
     return _stored(results, out_dtype, out)
-
-
-def _adds(c: Any, beta: Scalar) -> bool:
-    return c is not None and beta != 0
 
 
 def _stored(value: torch.Tensor, dtype: Any, out: Any) -> torch.Tensor:
@@ -273,23 +274,47 @@ def reader(precision: str | torch.dtype | None, function: Function | None, keep:
     return read
 
 
+def factor(precision: str | torch.dtype | None, function: Function | None, keep: bool) -> Read:
+    """The same of a factor: its function sees whole numbers in their own type, and what it yields is of that type."""
+    plain = reader(precision, None, keep)
+
+    def read(values: torch.Tensor, beside: Beside) -> torch.Tensor:
+        wanted = precision if isinstance(precision, torch.dtype) else values.dtype
+        if function is None or wanted.is_floating_point or wanted.is_complex:
+            return reader(precision, function, keep)(values, beside)
+        found = _single(function, values.to(wanted), beside)
+        return plain(found.to(wanted), {})
+
+    return read
+
+
+class Careful(TorchFunctionMode):
+    """Functions of torch that lose digits in float64, made otherwise: GELU as 1 + erf(x) is 0 below -8.3."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.nn.functional.gelu and kwargs.get("approximate", "none") == "none":
+            [x] = args or (kwargs["input"],)
+            if x.dtype == torch.float64:
+                return 0.5 * x * torch.erfc(x * -math.sqrt(0.5))
+        return func(*args, **kwargs)
+
+
 def _single(function: Function | None, values: torch.Tensor, beside: Beside) -> torch.Tensor:
     """A function that yields one value, of wide ones; a truth value stays one."""
     if function is None:
         return values
-    result = torch.as_tensor(function(values, **beside), device=values.device)
+    with Careful():
+        result = torch.as_tensor(function(values, **beside), device=values.device)
     # NumPy's, because the first use of torch.broadcast_shapes imports SymPy.
     shape = np.broadcast_shapes(values.shape, *(x.shape for x in beside.values()))
     return (result if result.dtype is torch.bool else wide(result)).expand(shape)
 
 
-def _results(
-    function: Function | None, values: torch.Tensor, beside: Beside
-) -> torch.Tensor | tuple[torch.Tensor, ...]:
+def _results(function: Function, values: torch.Tensor, beside: Beside) -> torch.Tensor | tuple[torch.Tensor, ...]:
     """The epilogue of all of D: one result or a tuple of them."""
-    if function is None:
-        return values
-    results = function(values, **beside)
+    with Careful():
+        results = function(values, **beside)
     several = isinstance(results, (tuple, list))
     parts = tuple(
         wide(torch.as_tensor(one, device=values.device)).expand(values.shape)

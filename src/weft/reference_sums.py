@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
@@ -111,20 +111,26 @@ def reduced(x: Source, y: Source, output: tuple[Label, ...], algebra: Algebra, h
     if math.prod(extents.values()) > _PRODUCTS:
         label, halves = _halved(x, y, extents)
         parts = [reduced(*half, output, algebra, held) for half in halves]
-        return torch.cat(parts, output.index(label)) if label in output else algebra.reduce(*parts).to(held)
+        return torch.cat(parts, output.index(label)) if label in output else _applied(algebra.reduce, parts, held)
     summed = tuple(label for label in extents if label not in output)
     labels = (*output, *summed)
     factors = [aligned(source.term, source.values, labels).to(held) for source in (x, y)]
     shape = [extents[label] for label in output]
-    pairs = algebra.combine(*torch.broadcast_tensors(*factors)).to(held)
+    pairs = _applied(algebra.combine, torch.broadcast_tensors(*factors), held)
     pairs = pairs.reshape(*shape, math.prod(extents[label] for label in summed))
     while pairs.shape[-1] > 1:
         middle = pairs.shape[-1] // 2
-        folded = algebra.reduce(pairs[..., :middle], pairs[..., middle : 2 * middle]).to(held)
+        folded = _applied(algebra.reduce, (pairs[..., :middle], pairs[..., middle : 2 * middle]), held)
         pairs = torch.cat([folded, pairs[..., 2 * middle :]], -1)
     if pairs.shape[-1] == 0:
         return pairs.new_full(shape, algebra.identity_in(held))
     return pairs[..., 0]
+
+
+def _applied(function: Any, values: Sequence[torch.Tensor], held: torch.dtype) -> torch.Tensor:
+    """A function of two values, which may yield a number."""
+    x, y = values
+    return torch.as_tensor(function(x, y), device=x.device).to(held).expand(x.shape)
 
 
 def _halved(x: Source, y: Source, extents: Mapping[Label, int]) -> tuple[Label, list[tuple[Source, Source]]]:

@@ -185,13 +185,14 @@ def _operand(contraction: Contraction, name: str, free: Group, alone: Group) -> 
     first = name == "A"
     storage = (contraction.a if first else contraction.b).dtype
     arithmetic = contraction.arithmetic
-    real = not storage.is_complex  # a real operand of a complex product stays real
+    real = not storage.is_complex  # a real operand of a complex product stays real, beside a complex one
+    apart = real and contraction.a.dtype.is_complex != contraction.b.dtype.is_complex and contraction.algebra is None
     return Operand(
         name=name,
         strides=tuple(mode.strides.a if first else mode.strides.b for mode in contraction.modes),
         storage=storage,
         value=real_of(arithmetic.product) if real else arithmetic.product,
-        compute=real_of(arithmetic.accumulate) if real and contraction.algebra is None else arithmetic.accumulate,
+        compute=real_of(arithmetic.accumulate) if apart else arithmetic.accumulate,
         function=contraction.a_fn if first else contraction.b_fn,
         args=contraction.a_args if first else contraction.b_args,
         conjugate=(contraction.conjugate_a if first else contraction.conjugate_b) and not real,

@@ -159,7 +159,8 @@ class BlockWriter:
         """Values of one block and beta * c_fn(C); or what the algebra reduces values and c_fn(C) to."""
         addend, algebra = self._addend(c, stage, extras), self.anatomy.contraction.algebra
         if algebra is None:
-            return lambda values, spans: values.add_(addend(spans), alpha=beta)
+            factor = wrapped(beta, self.anatomy.accumulate)
+            return lambda values, spans: values.add_(addend(spans), alpha=factor)
         reduce = operations(algebra, self.anatomy.accumulate).reduce
         return lambda values, spans: reduce(values, addend(spans), values)
 
@@ -179,3 +180,11 @@ class BlockWriter:
             return values if apply is None else apply(values, shape, spans).to(accumulate)
 
         return block
+
+
+def wrapped(factor: Scalar, dtype: torch.dtype) -> Scalar:
+    """A factor of values of that type: whole numbers as they wrap around there."""
+    if dtype.is_floating_point or dtype.is_complex:
+        return factor
+    lowest = torch.iinfo(dtype).min
+    return (int(factor.real) - lowest) % (1 << torch.iinfo(dtype).bits) + lowest

@@ -84,11 +84,12 @@ def resolve(
 
     `precision` None or "ieee": products in the storage type, a complex one of four real ones. "3m" (complex operands
     only): it may be made of three. "tf32" and "tf32x3" (float32 and complex64 only): the tensor cores' shortened
-    float32, or three products of them that recover most of its digits. A dtype: values are rounded to it before they
-    are multiplied. fp8 values are multiplied as float16, which holds both fp8 types exactly and can
-    be computed with; their own type as `precision` gives fp8 products, whose sums keep fewer digits on some tensor
-    cores, and is for two operands of that type. `accumulate` None: float32 for fp8, half and single precision,
-    float64 for double, int32 up to 32-bit integers (wrapping), int64 for int64; a wider type may be asked for.
+    float32, or three products of them that recover most of its digits; sums in float64 are of IEEE products. A dtype:
+    values are rounded to it before they are multiplied. fp8 values are multiplied as float16, which holds both fp8
+    types exactly and can be computed with; their own type as `precision` gives fp8 products, whose sums keep fewer
+    digits on some tensor cores, and is for two operands of that type. `accumulate` None: float32 for fp8, half and
+    single precision, float64 for double, int32 up to 32-bit integers (wrapping), int64 for int64; a wider type may be
+    asked for.
     `algebra` is the name of another algebra than plus-times: products in shortened float32 are not for it, bool is,
     and stays bool.
 
@@ -122,6 +123,8 @@ def resolve(
             f"{dtype_name(product)} products accumulate in {' or '.join(map(dtype_name, allowed))}, "
             f"not in {_type_text(accumulate)}"
         )
+    if accumulate in (torch.float64, torch.complex128):
+        mode = "ieee"  # no tensor core adds shortened products up in double precision
     return Arithmetic(product, accumulate or allowed[0], mode, three)
 
 
