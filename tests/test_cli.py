@@ -128,3 +128,10 @@ def test_info_measures_anew_when_asked(empty_cache: Path) -> None:
     before = kept.read_text()
     assert run("info", "--device", "cpu", "--refresh").exit_code == 0
     assert kept.read_text() != before
+
+
+@pytest.mark.parametrize("extents", ["i=\u00b2,j=64,k=64", "i=4611686018427387904,j=64,k=64", f"i={'9' * 20},j=1,k=1"])
+def test_extents_that_cannot_be_are_refused_in_a_line(extents: str) -> None:
+    done = run("explain", "ij,jk->ik", "--extents", extents)
+    assert done.exit_code == 2, done.output
+    assert done.exception is None or isinstance(done.exception, SystemExit)

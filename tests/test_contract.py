@@ -374,3 +374,24 @@ def test_real_operands_may_have_complex_products(backend: Backend, stored: torch
     assert torch.allclose(d, (a.double() @ b.double()).to(product), atol=1e-4)
     real = weft.contract("mk,kn->mn", a, b, precision=product, epilogue=lambda v: v.real, backend=backend.name)
     assert torch.equal(real, d.real)
+
+
+def test_lone_modes_and_batches_are_cut_together() -> None:
+    """Blocks of many matrices reach less far along a mode that is summed where they are packed."""
+    a, b = torch.ones(31, 512, 1024, dtype=torch.int8), torch.ones(512, 31, dtype=torch.int8)
+    d, positive = weft.contract(
+        "abc,ba->b", a, b, a_fn=torch.relu, epilogue=lambda v: (v, v > 0), out_dtype=torch.int32, backend="cpu"
+    )
+    assert bool((d == 31 * 1024).all())
+    assert bool(positive.all())
+
+
+def test_einsum_of_several_operands_that_need_out_dtype_says_why() -> None:
+    byte = torch.ones(2, 2, dtype=torch.int8)
+    with pytest.raises(weft.DTypeError, match="intermediate results do not fit their type"):
+        weft.einsum("ij,jk,kl->il", byte, byte, byte, out_dtype=torch.int32)
+
+
+def test_limits_below_zero_are_refused() -> None:
+    with pytest.raises(weft.UnsupportedError, match="0 or more, not -1"):
+        weft.contract("ij,jk->ik", torch.ones(2, 2), torch.ones(2, 2), workspace_limit=-1)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import weft
 from weft import cases
 from weft.api import plan
 from weft.errors import NotationError, ShapeError, UnsupportedError, WorkspaceError
@@ -217,3 +218,12 @@ def test_duration(value: float, text: str) -> None:
 def test_share() -> None:
     assert share(0.892) == "89%"
     assert share(math.inf) == "-"
+
+
+def test_a_plan_explains_itself_whatever_was_planned_before() -> None:
+    a, b, c = torch.ones(50, 61), torch.ones(61, 90), torch.ones(50, 90)
+    weft.contract("ij,jk->ik", a, b)
+    added, plain = weft.plan("ij,jk->ik", a, b, c=c), weft.plan("ij,jk->ik", a, b)
+    assert "beta * C" in added.explain()
+    assert "beta * C" not in plain.explain()
+    assert torch.equal(added(a, b, c=c), plain(a, b) + c)

@@ -14,7 +14,7 @@ import torch
 
 from weft.algebra import find
 from weft.cache import BoundedCache
-from weft.errors import NotationError, call_context
+from weft.errors import DTypeError, NotationError, call_context
 from weft.fn import fingerprint
 from weft.interop import as_result, as_results, as_tensor, like, like_each
 from weft.layout import permute
@@ -26,6 +26,7 @@ from weft.plan.planner import check_tune
 from weft.plan.schedule import Scalar
 from weft.plan.winners import generation
 from weft.spec import Label, Notation, parse
+from weft.spec.arithmetic import NEEDS_OUT_DTYPE, dtype_name
 from weft.spec.contraction import mode_extents
 from weft.spec.notation import expand, from_sequences, implicit_from_sequences
 
@@ -183,8 +184,7 @@ def plan(
             operands, indices, algebra, deterministic, workspace_limit, backend, tune,
         )  # fmt: skip
         found = _find_plan(equation, x, y, options)
-        found.prepare(x, y, addend, target, options.tensors)
-        return found
+        return found.prepare(x, y, addend, target, options.tensors)
 
 
 def einsum(
@@ -224,6 +224,11 @@ def einsum(
         if len(tensors) == 1:
             terms.append(())
             tensors.append(_one(tensors[0].dtype, tensors[0].device))
+        if len(tensors) > 2 and tensors[0].dtype in NEEDS_OUT_DTYPE:
+            raise DTypeError(
+                f"einsum of {len(tensors)} {dtype_name(tensors[0].dtype)} operands: intermediate results do not fit "
+                "their type; convert the operands, or contract two at a time"
+            )
         while len(tensors) > 2:
             kept = {label for term in (*terms[2:], notation.output) for label in term}
             middle = tuple(dict.fromkeys(label for term in terms[:2] for label in term if label in kept))

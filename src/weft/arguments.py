@@ -16,7 +16,7 @@ def read_extents(text: str) -> dict[str, int]:
     found: dict[str, int] = {}
     for part in text.split(","):
         label, _, extent = (piece.strip() for piece in part.partition("="))
-        if not label or not extent.isdigit():
+        if not label or not extent.isdecimal():
             raise NotationError(f"'{part.strip()}' in --extents is not of the form a=16")
         found[label] = int(extent)
     return found
@@ -60,6 +60,8 @@ def split_cases(text: str | None) -> tuple[str, ...]:
     for part in split(text):
         first, dash, last = part.partition("-")
         if dash and first.isdecimal() and last.isdecimal():
+            if int(first) > int(last):
+                raise NotationError(f"'{part}' in --cases ends before it begins")
             found += [str(number) for number in range(int(first), int(last) + 1)]
         else:
             found.append(part)

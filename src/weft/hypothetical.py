@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -55,6 +56,8 @@ def hypothetical(
     notation = _read(equation)
     _check_labels(notation, extents)
     shapes = [[extents[str(label)] for label in term] for term in notation.inputs]
+    if any(math.prod(shape) * dtype.itemsize >= 2**63 for shape in shapes):
+        raise ShapeError(f"extents {dict(extents)}: no tensor has so many elements")
     a, b = (torch.empty(shape, dtype=dtype, device="meta") for shape in shapes)
     chosen, device, planned_for = _placed(backend, target)
     beside = {

@@ -59,6 +59,8 @@ def errors_in_a_line() -> Iterator[None]:
         yield
     except WeftError as error:
         end(" ".join(str(error).split()), MISUSED)
+    except OSError as error:  # a file that cannot be read or written
+        end(str(error), MISUSED)
     except KeyboardInterrupt:
         end("interrupted", INTERRUPTED)
 

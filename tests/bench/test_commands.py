@@ -263,3 +263,17 @@ def test_the_figures_that_are_quoted_are_those_that_are_measured() -> None:
         name: shlex.join(["python", "-m", "weft", "bench", *arguments]) for name, arguments in runs_of_figures().items()
     }
     assert {name: command.partition(" --out")[0] for name, command in runs.items()} == wanted
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--tune", "xx"], "tune='xx' is none of"),
+        (["--cases", "5-1"], "'5-1' in --cases ends before it begins"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(arguments: list[str], words: str, tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["bench", "tccg", *QUICK, *arguments, "--out", str(tmp_path / "run")])
+    assert done.exit_code == 2, done.output
+    assert words in done.output
+    assert not (tmp_path / "run").exists()

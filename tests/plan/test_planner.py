@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 import torch
 
 import weft
+from weft.hypothetical import choice_for, hypothetical
 from weft.kernels.coefficients import coefficients, using
 from weft.plan.planner import choose
 from weft.plan.schedule import Target
@@ -31,3 +33,13 @@ def test_a_device_that_was_calibrated_since_is_heard() -> None:
     with using(replace(coefficients(H200), families={"permute": 2.0, "pairs": 2.0})):
         assert choose(described, "triton", H200).best.seconds == 2 * before
     assert choose(described, "triton", H200).best.seconds == before
+
+
+@pytest.mark.parametrize("precision", ["tf32", "tf32x3"])
+@pytest.mark.parametrize("equation", ["ab,ab->a", "ab,bac->bc", "abc,ac->ab"])
+def test_products_of_vectors_in_a_batch_need_no_matrix_instruction(equation: str, precision: str) -> None:
+    extents = {label: extent for label, extent in {"a": 127, "b": 7, "c": 3}.items() if label in equation}
+    found = hypothetical(equation, extents, dtype=torch.float32, precision=precision, target="sm_90")
+    _, choice = choice_for(found)
+    assert choice is not None
+    assert choice.best.seconds > 0

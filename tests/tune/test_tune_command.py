@@ -161,3 +161,31 @@ def test_other_files_are_not_imported(content: str, tmp_path: Path, empty_cache:
     (tmp_path / "file.json").write_text(content)
     assert run("cache", "import", str(tmp_path / "file.json")).exit_code == 2
     assert list(entries()) == []
+
+
+def test_other_extents_and_types_are_not_those_of_the_record(tmp_path: Path) -> None:
+    file = tmp_path / "record.json"
+    for more in ("i=8,j=8,k=8 float32", "i=9,j=8,k=8 float32", "i=9,j=8,k=8 float64", "i=9,j=8,k=8 float64"):
+        extents, dtype = more.split()
+        done = run("tune", "ij,jk->ik", "--extents", extents, "--dtype", dtype, *SMALL, "--out", str(file))
+        assert done.exit_code == 0, done.output
+    cases = json.loads(file.read_text())["cases"]
+    assert [(case["extents"]["i"], case["types"].split()[0]) for case in cases] == [
+        (8, "float32"), (9, "float32"), (9, "float64"),
+    ]  # fmt: skip
+
+
+def test_what_is_imported_is_taken_whole_or_not_at_all(tmp_path: Path) -> None:
+    assert run("tune", *EQUATION).exit_code == 0
+    file = tmp_path / "exported.json"
+    assert run("cache", "export", str(file)).exit_code == 0
+    document = json.loads(file.read_text())
+    [entry] = [each for each in document["entries"] if each["room"] == "winners"]
+    assert run("cache", "clear", "--yes").exit_code == 0
+    for bad in (entry | {"room": "../x"}, entry | {"value": float("inf")}):
+        file.write_text(json.dumps(document | {"entries": [entry, bad]}))
+        assert run("cache", "import", str(file)).exit_code == 2
+        assert not list(entries())
+    file.write_text("[" * 100000)
+    assert run("cache", "import", str(file)).exit_code == 2
+    assert run("cache", "export", str(tmp_path / "nowhere" / "x.json")).exit_code == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -278,3 +279,13 @@ def test_a_limit_on_workspace_has_a_winner_of_its_own(machine: Machine) -> None:
     assert str(recalled.best.schedule) == "other"
     assert str(winners.recalled(choice(small, large), None).best.schedule) == "large"
     assert Origin("model").date == ""
+
+
+def test_a_candidate_that_another_process_runs_at_present_is_not_left_out(machine: Machine) -> None:
+    given = choice(Made("model", 30e-6), Made("best", 20e-6))
+    trials = candidates(given.ranked, Effort())
+    journal = Journal(given, None)
+    journal.begin(trials, trials[1])
+    entry = journal._store.load(journal._key)
+    journal._store.save(journal._key, entry | {"process": os.getppid()})
+    assert str(tune(given).winner.schedule) == "best"

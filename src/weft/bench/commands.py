@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weft.arguments import split, split_cases
 from weft.errors import UnsupportedError, WeftError
 from weft.terminal import INTERRUPTED, WRONG, console, device_ceilings, end, errors_in_a_line, progress
 
@@ -74,7 +75,7 @@ def bench(
     """Measure a suite: weft beside its peers, checked, timed, written to a folder with plots and a page."""
     with errors_in_a_line():
         if listed:
-            _list(suite, _split(pairs), _split_cases(cases))
+            _list(suite, split(pairs), split_cases(cases))
             return
         if suite is None:
             raise UnsupportedError("which suite? weft bench --list shows them")
@@ -84,13 +85,16 @@ def bench(
         from weft.bench.suites import entries
         from weft.bench.suites import suite as find
         from weft.demo import settings_for
+        from weft.plan.planner import check_tune
+
+        check_tune(tune)
 
         place = settings_for(device).device
         on_cpu = place.type == "cpu"
         work = work or (CPU_WORK if on_cpu else None)
         found = find(suite)
-        chosen = entries(suite, _split(pairs), _split_cases(cases), work)
-        names = _split(peers) or found.peers or contenders.default_peers(place, found.kind)
+        chosen = entries(suite, split(pairs), split_cases(cases), work)
+        names = split(peers) or found.peers or contenders.default_peers(place, found.kind)
         sides = [
             contenders.contender(name, found.kind, tune=tune, quick=quick) for name in dict.fromkeys(("weft", *names))
         ]
@@ -133,7 +137,7 @@ def report(
         if groups is not None:
             if len(runs) != 1 or out is None:
                 raise UnsupportedError("--groups takes one folder and --out, the folder of the new run")
-            runs, folders = [_part(runs[0], _split(groups))], [out]
+            runs, folders = [_part(runs[0], split(groups))], [out]
         if len(runs) == 1:
             reports.write(runs[0], folders[0])
             _print_figures(runs[0])
@@ -302,22 +306,6 @@ def _print_table(content: Any, title: str) -> None:
     for row in content.rows:
         table.add_row(*(Text(cell.text, style=tones[cell.tone]) for cell in row))
     console().print(table)
-
-
-def _split(text: str | None) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip()) if text else ()
-
-
-def _split_cases(text: str | None) -> tuple[str, ...]:
-    """Numbers, ranges of numbers spelled out, and names."""
-    found: list[str] = []
-    for part in _split(text):
-        first, dash, last = part.partition("-")
-        if dash and first.isdecimal() and last.isdecimal():
-            found += [str(number) for number in range(int(first), int(last) + 1)]
-        else:
-            found.append(part)
-    return tuple(found)
 
 
 def _given(**options: Any) -> dict[str, Any]:

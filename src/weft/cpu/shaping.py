@@ -23,8 +23,9 @@ def block_extents(
     m, n, k = (math.prod(tile[at] for at in group) for group in (anatomy.m, anatomy.n, anatomy.k))
     block_bytes = (m * k + n * k + m * n) * anatomy.accumulate.itemsize
     tile |= part(anatomy.batch, max(room // block_bytes, 1), a, b, d)
+    matrices = math.prod(tile.get(at, extents[at]) for at in anatomy.batch)
     for operand in (anatomy.a, anatomy.b):
-        block = m * k if operand is anatomy.a else n * k
+        block = matrices * (m * k if operand is anatomy.a else n * k)
         if not operand.sums_where_it_lies:
             tile |= part(operand.alone, max(room // (block * operand.compute.itemsize), 1), operand.strides)
     return tuple(tile.get(at, extent) for at, extent in enumerate(extents))

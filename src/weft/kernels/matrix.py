@@ -164,9 +164,14 @@ def supports(contraction: Contraction, target: Target) -> str | None:
     narrowest = min((contraction.a.dtype, contraction.b.dtype, product), key=lambda dtype: dtype.itemsize)
     if narrowest.itemsize < 4 and contraction.arithmetic.accumulate is torch.float64:
         return f"no matrix instruction adds products of {dtype_name(narrowest)} in float64"
-    if min(contraction.m, contraction.n) < 2 and contraction.batch > 1:
+    if is_product_of_vectors(contraction):
         return "m or n is 1 in a batch: nothing for a matrix instruction to share"
     return None
+
+
+def is_product_of_vectors(contraction: Contraction) -> bool:
+    """Whether there is nothing for a matrix instruction to share: then no product is shortened, though it may be."""
+    return min(contraction.m, contraction.n) < 2 and contraction.batch > 1
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:

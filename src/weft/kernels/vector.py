@@ -45,6 +45,7 @@ from weft.kernels.launch import (
     wide,
     wide_index,
 )
+from weft.kernels.matrix import is_product_of_vectors
 from weft.plan.schedule import Candidates, Target
 from weft.spec import Contraction, Layout, Mode, Role
 
@@ -87,7 +88,7 @@ def supports(contraction: Contraction, target: Target) -> str | None:
     reason = common_reasons(contraction, target)
     if reason is not None:
         return reason
-    if contraction.arithmetic.precision != "ieee":
+    if contraction.arithmetic.precision != "ieee" and not is_product_of_vectors(contraction):
         return f"'{contraction.arithmetic.precision}' products are made by matrix instructions only"
     return None
 

@@ -224,3 +224,5 @@ def _results(
 def check_limit(workspace_limit: object) -> None:
     if workspace_limit is not None and not isinstance(workspace_limit, int):
         raise UnsupportedError(f"workspace_limit is a number of bytes, not {workspace_limit!r}")
+    if workspace_limit is not None and workspace_limit < 0:
+        raise UnsupportedError(f"workspace_limit is a number of bytes, 0 or more, not {workspace_limit}")

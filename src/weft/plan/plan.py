@@ -6,6 +6,7 @@ layouts is one `_Variant`, planned and built when it first appears.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -140,6 +141,7 @@ class Plan:
         self.dtype = request.d_dtype
         self.dtypes = (self.dtype, *(request.outputs or ()))  # of all results
         self._variants: dict[tuple[Layout | None, tuple[Layout, ...]], _Variant] = {}
+        self._described: _Variant | None = None
         self._default = tuple(Layout.contiguous(self.shape, dtype) for dtype in self.dtypes)
         self.repeats = Repeats(self.shape, self.dtype, request.device)
 
@@ -253,11 +255,16 @@ class Plan:
         c: torch.Tensor | None = None,
         out: Results | None = None,
         operands: Mapping[str, torch.Tensor] | None = None,
-    ) -> None:
-        """Plan and build what a call on these tensors will launch, checked as that call will; runs nothing."""
+    ) -> Plan:
+        """Plan and build what a call on these tensors will launch, checked as that call will; runs nothing.
+
+        Returns the same plan, which describes itself as that call's.
+        """
         if c is not None:
             check_addend(c, self.shape, self._request.arithmetic.accumulate, self._request.device)
-        self._fitting(a, b, c, out, operands or {})
+        found = copy.copy(self)  # what it knows is shared: only which call it stands for is its own
+        found._described = self._fitting(a, b, c, out, operands or {})
+        return found
 
     def explain(self) -> str:
         """Modes, schedule, bytes, flops, the roofline floor, and why this schedule and not another."""
@@ -290,8 +297,9 @@ class Plan:
         return self._variant(Layout.of(c) if c is not None else None, layouts)
 
     def _first(self) -> _Variant:
-        """The variant that was made first, which stands for the plan where it describes itself."""
-        return next(iter(self._variants.values()), None) or self._variant(None, self._default)
+        """The variant that stands for the plan where it describes itself: the one it was asked for, or made first."""
+        made = self._described or next(iter(self._variants.values()), None)
+        return made or self._variant(None, self._default)
 
     def _variant(self, c: Layout | None, results: tuple[Layout, ...]) -> _Variant:
         key = (c, results)

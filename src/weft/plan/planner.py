@@ -160,7 +160,8 @@ def _chosen(
         excluded.extend(f"{family.NAME}: {sentence}" for sentence in candidates.excluded)
         for schedule in candidates.schedules:
             if workspace_limit is not None and schedule.workspace_bytes > workspace_limit:
-                least_workspace = min(least_workspace or schedule.workspace_bytes, schedule.workspace_bytes)
+                least = schedule.workspace_bytes
+                least_workspace = least if least_workspace is None else min(least_workspace, least)
                 continue
             ranked.append(Ranked(schedule, factor * family.predict(description, schedule, target)))
     if not ranked:

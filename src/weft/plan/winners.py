@@ -8,6 +8,7 @@ longer among the legal schedules counts as absent, and nothing that lies in the 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -169,9 +170,11 @@ def _applied(choice: Choice, value: Any) -> Choice | None:
             return None
         model = _match(choice.ranked, choice.description, value["model"]["spelled"], value["model"]["schedule"])
         seconds, model_seconds = float(value["seconds"]), float(value["model"]["seconds"])
+        if not (0 < seconds < math.inf and 0 < model_seconds < math.inf):
+            return None
         winner = Winner(schedule, seconds, model or schedule, model_seconds if model else seconds, int(value["tried"]))
         return first(choice, winner, Origin("store", str(value["date"])))
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return None
 
 

@@ -40,7 +40,7 @@ MATRIX_SUMS = {
 # Truth values have no sum of products; other algebras keep them or count in integers.
 _ACCUMULATORS_OF_BOOL = (torch.bool, torch.int32, torch.int64)
 # What holds the sums of types that do not.
-_NEEDS_OUT_DTYPE = {
+NEEDS_OUT_DTYPE = {
     torch.int8: "torch.int32 holds them",
     torch.uint8: "torch.int32 holds them",
     torch.float8_e4m3fn: "torch.float16, torch.bfloat16 or torch.float32",
@@ -143,10 +143,10 @@ def rounds(storage: torch.dtype, value: torch.dtype) -> bool:
 def result_type(storage: torch.dtype, out_dtype: torch.dtype | None, value: torch.dtype) -> torch.dtype:
     """D's type: `out_dtype`, else the operands'. `value` is the type that reaches the store (after the epilogue)."""
     if out_dtype is None:
-        if storage in _NEEDS_OUT_DTYPE:
+        if storage in NEEDS_OUT_DTYPE:
             raise DTypeError(
                 f"{dtype_name(storage)} operands need out_dtype: their sums do not fit "
-                f"{dtype_name(storage)} (out_dtype={_NEEDS_OUT_DTYPE[storage]})"
+                f"{dtype_name(storage)} (out_dtype={NEEDS_OUT_DTYPE[storage]})"
             )
         out_dtype = storage if not (storage.is_complex and not value.is_complex) else REAL_OF[storage]
     if not isinstance(out_dtype, torch.dtype):

@@ -91,11 +91,13 @@ def imported(document: Any) -> int:
         if document["what"] != "weft cache" or document["format"] != FORMAT:
             raise ValueError
         found = [(str(entry["room"]), dict(entry["key"]), entry["value"]) for entry in document["entries"]]
+        json.dumps(found, allow_nan=False)
     except (TypeError, KeyError, ValueError):
         raise WeftError("this is no cache that weft has exported") from None
-    for room, key, value in found:
+    for room, _, _ in found:
         if not _ROOM.fullmatch(room):
             raise WeftError(f"'{room}' is no room of the cache")
+    for room, key, value in found:
         Store(room).save(key, value)
     return len(found)
 

@@ -81,7 +81,7 @@ def take(file: Annotated[Path, typer.Argument(help="An exported file.", exists=T
 
         try:
             document: Any = json.loads(file.read_text())
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             raise UnsupportedError(f"{file} is no JSON file") from None
         typer.echo(f"took over {imported(document)} entries")
 

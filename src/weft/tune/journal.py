@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,8 +38,11 @@ class Journal:
         entry = self._store.load(self._key) if self._key is not None else None
         if not isinstance(entry, dict):
             return
+        known, running = entry.get("trials"), entry.get("running")
+        if _is_alive(entry.get("process")):
+            running = None  # another tuning is at it
         for trial in trials:
-            self._fill(trial, entry.get("trials", {}).get(self._digest(trial)), entry.get("running"))
+            self._fill(trial, known.get(self._digest(trial)) if isinstance(known, dict) else None, running)
 
     def begin(self, trials: Sequence[Trial], trial: Trial) -> None:
         """Note all that is known, and that this candidate is about to be run for the first time."""
@@ -69,7 +73,7 @@ class Journal:
             for trial in trials
             if trial.verdict in _KEPT and (digest := self._digest(trial)) is not None
         }  # fmt: skip
-        self._store.save(self._key, {"trials": known, "running": running})
+        self._store.save(self._key, {"trials": known, "running": running, "process": os.getpid()})
 
     def _digest(self, trial: Trial) -> str | None:
         try:
@@ -77,3 +81,16 @@ class Journal:
         except Unspellable:
             return None
         return hashlib.sha256(json.dumps(spelled, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _is_alive(process: Any) -> bool:
+    """Whether another process of that number runs on this machine."""
+    if not isinstance(process, int) or process <= 0 or process == os.getpid():
+        return False
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True
+    return True

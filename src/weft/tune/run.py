@@ -2,8 +2,9 @@
 
 The record is JSON: `device`, `command`, `commit`, `date`, `effort`, `ended` ("finished", "interrupted", or that the
 device was lost), `skipped` (why cases have no part in it), and `cases`. A case has `group`, `name`, `equation`,
-`extents`, and either `failed`, or what `weft.tune.trials.Outcome.document` says: `model` and `winner` (each with
-`schedule`, `predicted`, `seconds` and the `samples` of the last round), `ratio` (the winner's time over the model's),
+`extents`, `types` (of numbers, and marks of functions), and either `failed`, or what
+`weft.tune.trials.Outcome.document` says: `model` and `winner` (each with `schedule`, `predicted`, `seconds` and the
+`samples` of the last round), `ratio` (the winner's time over the model's),
 `legal`, `tried`, `spent`, `excluded` (sentences), and `trials` with every candidate's verdict. A case whose winner was
 there already has `stored` true and no samples. Seconds throughout.
 """
@@ -67,7 +68,11 @@ class TuningRun:
         }
 
     def find(self, job: Job) -> dict[str, Any] | None:
-        return next((case for case in self.cases if (case["group"], case["name"]) == (job.group, job.name)), None)
+        def is_it(case: dict[str, Any]) -> bool:
+            same = (case["group"], case["name"], case["extents"]) == (job.group, job.name, dict(job.extents))
+            return same and case.get("types", job.types) == job.types
+
+        return next(filter(is_it, self.cases), None)
 
 
 def go(
@@ -132,7 +137,7 @@ def _tuned(
 ) -> dict[str, Any]:
     """One job's entry in the record."""
     entry: dict[str, Any] = {"group": job.group, "name": job.name, "equation": job.equation}
-    entry["extents"] = dict(job.extents)
+    entry |= {"extents": dict(job.extents), "types": job.types}
     try:
         choice = ranked()
         stored = None if again else winners.recalled(choice, job.workspace_limit)
