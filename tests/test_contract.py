@@ -395,3 +395,13 @@ def test_einsum_of_several_operands_that_need_out_dtype_says_why() -> None:
 def test_limits_below_zero_are_refused() -> None:
     with pytest.raises(weft.UnsupportedError, match="0 or more, not -1"):
         weft.contract("ij,jk->ik", torch.ones(2, 2), torch.ones(2, 2), workspace_limit=-1)
+
+
+@pytest.mark.parametrize("precision", ["tf32", "tf32x3"])
+def test_products_of_vectors_in_a_batch_are_not_shortened(backend: Backend, precision: str) -> None:
+    a, b = (
+        random_operand(shape, torch.float32, seed, device=backend.device)
+        for seed, shape in enumerate(((9, 7), (7, 9, 3)))
+    )
+    d = weft.contract("ab,bac->bc", a, b, precision=precision, backend=backend.name)
+    assert torch.allclose(d, torch.einsum("ab,bac->bc", a, b), atol=1e-5)
