@@ -10,8 +10,8 @@ import torch
 import weft
 from weft.hypothetical import choice_for, hypothetical
 from weft.kernels.coefficients import coefficients, using
-from weft.plan.planner import choose
-from weft.plan.schedule import Target
+from weft.plan.planner import Choice, choose
+from weft.plan.schedule import ResourceError, Target
 
 H200 = Target("cuda", 0, "NVIDIA H200", 90, 132, 232448)
 
@@ -43,3 +43,28 @@ def test_products_of_vectors_in_a_batch_need_no_matrix_instruction(equation: str
     _, choice = choice_for(found)
     assert choice is not None
     assert choice.best.seconds > 0
+
+
+def test_a_step_falls_back_to_none_that_takes_more_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A schedule of several steps has counted on what each of them takes, and so has its limit."""
+    found = hypothetical("ab,bcd->acd", {"a": 256, "b": 2048, "c": 32, "d": 32}, dtype=torch.float16, target="sm_90")
+    _, choice = choice_for(found)
+    assert choice is not None
+    ranked = sorted(choice.ranked, key=lambda rank: rank.schedule.workspace_bytes)
+    least, most = ranked[0], ranked[-1]
+    assert least.schedule.workspace_bytes < most.schedule.workspace_bytes
+
+    def fails(self: Choice) -> str:
+        if self.best is failing:
+            raise ResourceError("too much of something")
+        return "built"
+
+    monkeypatch.setattr(Choice, "build", fails)
+    failing = least
+    others = replace(choice, best=least, ranked=(least, most))
+    assert others.built() == (replace(others, best=most, ranked=(most,), excluded=others.built()[0].excluded), "built")
+    with pytest.raises(ResourceError, match="too much of something"):
+        others.built_as_a_step()
+    failing = most
+    others = replace(choice, best=most, ranked=(most, least))
+    assert others.built_as_a_step()[0].best is least

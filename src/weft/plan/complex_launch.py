@@ -10,14 +10,13 @@ from torch import Tensor
 
 from weft.plan.complex_pairs import FINISH, OTHERS, ComplexSchedule
 from weft.plan.complex_views import A, B
-from weft.plan.schedule import Extras, ResourceError, Scalar, Target
+from weft.plan.schedule import Extras, Scalar, Target
 
 
 class ComplexLaunch:
     """Stage and expand operands, multiply, finish D."""
 
     def __init__(self, schedule: ComplexSchedule, target: Target) -> None:
-        from weft.errors import UnsupportedError
         from weft.kernels import pairs
 
         self._schedule = schedule
@@ -25,10 +24,7 @@ class ComplexLaunch:
         self._steps = [
             pairs.built(step.task, step.schedule, target) if step is not None else None for step in schedule.steps
         ]
-        try:
-            self._product = schedule.product.built()[1]
-        except UnsupportedError as error:  # of the schedules that were kept; other ways may have others
-            raise ResourceError(str(error)) from None
+        self._product = schedule.product.built_as_a_step()[1]
         if (finish := schedule.steps[FINISH]) is not None:
             self._result = finish.task.permutation.x
         self.kernels = (

@@ -133,9 +133,9 @@ class LogLaunch:
     """Largest values, exponentials, their product, and blocks that are computed again."""
 
     def __init__(self, contraction: Contraction, schedule: LogSchedule, direct: Any) -> None:
-        self._largest = [step.built() for step in schedule.largest]
-        self._factors = [step.built() for step in schedule.factors]
-        self._product = schedule.product.built()[1]
+        self._largest = [step.built_as_a_step() for step in schedule.largest]
+        self._factors = [step.built_as_a_step() for step in schedule.factors]
+        self._product = schedule.product.built_as_a_step()[1]
         self._direct = direct
         self._marks = _stored(contraction, torch.bool)
         self._named = sum(extra.kind != "output" for extra in contraction.extras)

@@ -73,6 +73,18 @@ class Choice:
                     raise UnsupportedError(f"no schedule fits the device: {reason}") from None
                 choice = replace(choice, best=rest[0], ranked=rest, excluded=(*choice.excluded, reason))
 
+    def built_as_a_step(self) -> tuple[Choice, Any]:
+        """The same of a step of another schedule, which counts on its workspace: none that takes more is built.
+
+        `ResourceError` when the device can hold none: then the whole schedule is not for it.
+        """
+        counted = self.best.schedule.workspace_bytes
+        fitting = tuple(rank for rank in self.ranked if rank.schedule.workspace_bytes <= counted)
+        try:
+            return replace(self, ranked=fitting).built()
+        except UnsupportedError as error:
+            raise ResourceError(str(error)) from None
+
 
 def families(description: Description, backend: str) -> list[ModuleType]:
     rooms = PERMUTATION_FAMILIES if isinstance(description, Permutation) else FAMILIES

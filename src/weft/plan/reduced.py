@@ -107,8 +107,8 @@ class ReducedLaunch:
     """Sum each operand that has lone modes, then multiply."""
 
     def __init__(self, schedule: ReducedSchedule) -> None:
-        self._steps = [step.built() if step is not None else None for step in schedule.steps]
-        self._product = schedule.product.built()[1]
+        self._steps = [step.built_as_a_step() if step is not None else None for step in schedule.steps]
+        self._product = schedule.product.built_as_a_step()[1]
 
     def __call__(self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar) -> None:
         operands = []

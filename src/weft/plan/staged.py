@@ -153,9 +153,9 @@ class StagedLaunch:
         self._workspaces = [step.description.d if step is not None else None for step in schedule.steps]
         self._both = _built_together(schedule, target)
         alone = schedule.steps if self._both is None else ()
-        self._steps = [step.built()[1] if step is not None else None for step in alone]
-        self._product = schedule.product.built()[1]
-        self._finish = schedule.finish.built()[1] if schedule.finish is not None else None
+        self._steps = [step.built_as_a_step()[1] if step is not None else None for step in alone]
+        self._product = schedule.product.built_as_a_step()[1]
+        self._finish = schedule.finish.built_as_a_step()[1] if schedule.finish is not None else None
         launches = [getattr(step, "launch", None) for step in (self._both, *self._steps, self._finish)]
         self.kernels = (*getattr(self._product, "kernels", ()), *(launch for launch in launches if launch is not None))
 

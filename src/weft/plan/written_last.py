@@ -106,8 +106,8 @@ class LastLaunch:
     """Multiply into a workspace, then write D."""
 
     def __init__(self, schedule: LastSchedule) -> None:
-        chosen, self._product = schedule.product.built()
-        finish, self._finish = schedule.finish.built()
+        chosen, self._product = schedule.product.built_as_a_step()
+        finish, self._finish = schedule.finish.built_as_a_step()
         self._size = _bytes(chosen) // chosen.description.d.dtype.itemsize
         self._dtype = chosen.description.d.dtype
         self._moves = isinstance(finish.description, Permutation)
