@@ -141,7 +141,8 @@ class Plan:
         self.dtype = request.d_dtype
         self.dtypes = (self.dtype, *(request.outputs or ()))  # of all results
         self._variants: dict[tuple[Layout | None, tuple[Layout, ...]], _Variant] = {}
-        self._described: _Variant | None = None
+        self._described: _Variant | None = None  # the variant that this stands for; None: the first
+        self._others: dict[int, Plan] = {}  # the same plan, each standing for another variant
         self._default = tuple(Layout.contiguous(self.shape, dtype) for dtype in self.dtypes)
         self.repeats = Repeats(self.shape, self.dtype, request.device)
 
@@ -262,8 +263,13 @@ class Plan:
         """
         if c is not None:
             check_addend(c, self.shape, self._request.arithmetic.accumulate, self._request.device)
-        found = copy.copy(self)  # what it knows is shared: only which call it stands for is its own
-        found._described = self._fitting(a, b, c, out, operands or {})
+        variant = self._fitting(a, b, c, out, operands or {})
+        if variant is self._first():
+            return self
+        found = self._others.get(id(variant))
+        if found is None:  # what it knows is shared: only which call it stands for is its own
+            found = self._others[id(variant)] = copy.copy(self)
+            found._described = variant
         return found
 
     def explain(self) -> str:
