@@ -41,6 +41,7 @@ RUN_call        := call --quick --budget 0.1
 TUNE_tccg        := tccg --pairs fp16_fp32,fp16_fp16 --leaders 5
 TUNE_tccg-fusion := tccg-fusion --leaders 6
 
+.NOTPARALLEL:
 .PHONY: help demo test lint bench tuned figures browser clean $(FIGURES:%=figure-%) $(TUNED:%=tuned-%)
 
 help:

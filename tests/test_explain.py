@@ -220,6 +220,14 @@ def test_share() -> None:
     assert share(math.inf) == "-"
 
 
+def test_a_permutation_explains_itself_whatever_was_planned_before() -> None:
+    x = torch.ones(50, 63)
+    weft.permute(x, "ab->ba")
+    scaled, plain = weft.plan_permute(x, "ab->ba", alpha=2.0), weft.plan_permute(x, "ab->ba")
+    assert (scaled.permutation.scaled, plain.permutation.scaled) == (True, False)
+    assert torch.equal(scaled(x, alpha=2.0), 2 * plain(x))
+
+
 def test_a_plan_explains_itself_whatever_was_planned_before() -> None:
     a, b, c = torch.ones(50, 61), torch.ones(61, 90), torch.ones(50, 90)
     weft.contract("ij,jk->ik", a, b)

@@ -116,8 +116,7 @@ def plan_permute(
         source = as_tensor("x", x).resolve_neg()
         target = as_result(out) if out is not None else None
         found = _find_plan(equation, source, target, fn, out_dtype, extents, workspace_limit, backend, tune)
-        found.prepare(source, target, alpha, beta)
-        return found
+        return found.prepare(source, target, alpha, beta)
 
 
 def transpose_(x: Any, dims: Sequence[int] = (-2, -1), *, alpha: Scalar = 1.0, backend: str = "auto") -> Any:

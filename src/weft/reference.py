@@ -276,14 +276,13 @@ def reader(precision: str | torch.dtype | None, function: Function | None, keep:
 
 def factor(precision: str | torch.dtype | None, function: Function | None, keep: bool) -> Read:
     """The same of a factor: its function sees whole numbers in their own type, and what it yields is of that type."""
-    plain = reader(precision, None, keep)
+    plain, applied = (reader(precision, each, keep) for each in (None, function))
 
     def read(values: torch.Tensor, beside: Beside) -> torch.Tensor:
         wanted = precision if isinstance(precision, torch.dtype) else values.dtype
         if function is None or wanted.is_floating_point or wanted.is_complex:
-            return reader(precision, function, keep)(values, beside)
-        found = _single(function, values.to(wanted), beside)
-        return plain(found.to(wanted), {})
+            return applied(values, beside)
+        return plain(_single(function, values.to(wanted), beside).to(wanted), {})
 
     return read
 

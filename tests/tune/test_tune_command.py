@@ -170,9 +170,8 @@ def test_other_extents_and_types_are_not_those_of_the_record(tmp_path: Path) -> 
         done = run("tune", "ij,jk->ik", "--extents", extents, "--dtype", dtype, *SMALL, "--out", str(file))
         assert done.exit_code == 0, done.output
     cases = json.loads(file.read_text())["cases"]
-    assert [(case["extents"]["i"], case["types"].split()[0]) for case in cases] == [
-        (8, "float32"), (9, "float32"), (9, "float64"),
-    ]  # fmt: skip
+    assert [case["extents"]["i"] for case in cases] == [8, 9, 9]
+    assert len({case["mark"] for case in cases}) == 3
 
 
 def test_what_is_imported_is_taken_whole_or_not_at_all(tmp_path: Path) -> None:

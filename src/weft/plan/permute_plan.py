@@ -18,6 +18,7 @@ from weft.interop import as_result, as_tensor, like
 from weft.plan.checks import check_operand, check_out, checked_scalar, describe_call
 from weft.plan.planner import Choice, select
 from weft.plan.schedule import PermutationLaunch, Scalar, Target
+from weft.plan.variants import Varied
 from weft.spec import Label, Layout, Notation
 from weft.spec.arithmetic import dtype_name
 from weft.spec.permutation import Permutation, canonical_modes, scaling_type
@@ -78,7 +79,7 @@ class _Variant:
     launch: PermutationLaunch
 
 
-class PermutePlan:
+class PermutePlan(Varied):
     """A permutation, planned once; calling it runs it on new tensors of the same shape, strides and type.
 
     Made by `weft.plan_permute`. `plan(x, *, out=None, alpha=1.0, beta=0.0)` returns the result, which is `out` when
@@ -131,9 +132,12 @@ class PermutePlan:
 
     def prepare(
         self, x: torch.Tensor, out: torch.Tensor | None = None, alpha: Scalar = 1.0, beta: Scalar = 0.0
-    ) -> None:
-        """Plan and build what such a call will launch, checked as that call will; runs nothing."""
-        self._fitting(x, out, *self._scalars(alpha, beta, out))
+    ) -> PermutePlan:
+        """Plan and build what such a call will launch, checked as that call will; runs nothing.
+
+        Returns the same plan, which describes itself as that call's.
+        """
+        return self._standing_for(self._fitting(x, out, *self._scalars(alpha, beta, out)))
 
     def explain(self) -> str:
         """Modes, schedule, bytes, the roofline floor, and why this schedule and not another."""
@@ -162,9 +166,8 @@ class PermutePlan:
         added = beta != 0
         return self._variant(Layout.of(out) if out is not None else self._default, alpha != 1 or added, added)
 
-    def _first(self) -> _Variant:
-        """The variant that was made first, which stands for the plan where it describes itself."""
-        return next(iter(self._variants.values()), None) or self._variant(self._default, False, False)
+    def _usual(self) -> _Variant:
+        return self._variant(self._default, False, False)
 
     def _variant(self, d: Layout, scaled: bool, added: bool) -> _Variant:
         key = (d, scaled, added)

@@ -6,7 +6,6 @@ layouts is one `_Variant`, planned and built when it first appears.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -33,6 +32,7 @@ from weft.plan.checks import (
 )
 from weft.plan.planner import Choice, select
 from weft.plan.schedule import Extras, Scalar, Target
+from weft.plan.variants import Varied
 from weft.spec import Arithmetic, Contraction, Extra, Layout, Notation, canonical
 from weft.spec.contraction import class_modes, mode_extents, mode_strides, output_shape
 from weft.spec.extras import Named
@@ -128,7 +128,7 @@ class _Variant:
     launch: Callable[..., None]  # a `Launch`, or an `ExtendedLaunch` where the contraction has extras
 
 
-class Plan:
+class Plan(Varied):
     """A contraction, planned once; calling it runs it on new tensors of the same shapes, strides and types.
 
     Made by `weft.plan`. `plan(a, b, *, c=None, alpha=1.0, beta=1.0, out=None, operands=None, validate=False)` returns
@@ -141,8 +141,6 @@ class Plan:
         self.dtype = request.d_dtype
         self.dtypes = (self.dtype, *(request.outputs or ()))  # of all results
         self._variants: dict[tuple[Layout | None, tuple[Layout, ...]], _Variant] = {}
-        self._described: _Variant | None = None  # the variant that this stands for; None: the first
-        self._others: dict[int, Plan] = {}  # the same plan, each standing for another variant
         self._default = tuple(Layout.contiguous(self.shape, dtype) for dtype in self.dtypes)
         self.repeats = Repeats(self.shape, self.dtype, request.device)
 
@@ -263,14 +261,7 @@ class Plan:
         """
         if c is not None:
             check_addend(c, self.shape, self._request.arithmetic.accumulate, self._request.device)
-        variant = self._fitting(a, b, c, out, operands or {})
-        if variant is self._first():
-            return self
-        found = self._others.get(id(variant))
-        if found is None:  # what it knows is shared: only which call it stands for is its own
-            found = self._others[id(variant)] = copy.copy(self)
-            found._described = variant
-        return found
+        return self._standing_for(self._fitting(a, b, c, out, operands or {}))
 
     def explain(self) -> str:
         """Modes, schedule, bytes, flops, the roofline floor, and why this schedule and not another."""
@@ -302,10 +293,8 @@ class Plan:
             layouts = tuple(map(Layout.of, out)) if isinstance(out, tuple) else (Layout.of(out),)
         return self._variant(Layout.of(c) if c is not None else None, layouts)
 
-    def _first(self) -> _Variant:
-        """The variant that stands for the plan where it describes itself: the one it was asked for, or made first."""
-        made = self._described or next(iter(self._variants.values()), None)
-        return made or self._variant(None, self._default)
+    def _usual(self) -> _Variant:
+        return self._variant(None, self._default)
 
     def _variant(self, c: Layout | None, results: tuple[Layout, ...]) -> _Variant:
         key = (c, results)

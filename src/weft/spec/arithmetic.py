@@ -89,9 +89,8 @@ def resolve(
     types exactly and can be computed with; their own type as `precision` gives fp8 products, whose sums keep fewer
     digits on some tensor cores, and is for two operands of that type. `accumulate` None: float32 for fp8, half and
     single precision, float64 for double, int32 up to 32-bit integers (wrapping), int64 for int64; a wider type may be
-    asked for.
-    `algebra` is the name of another algebra than plus-times: products in shortened float32 are not for it, bool is,
-    and stays bool.
+    asked for. `algebra` is the name of another algebra than plus-times: products in shortened float32 are not for it,
+    bool is, and stays bool.
 
     Raises `DTypeError` or `UnsupportedError`.
     """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from typing import Any
 
 import torch
@@ -18,10 +17,9 @@ from weft.plan.planner import Choice, choose
 from weft.plan.schedule import Description, Target
 from weft.plan.target import resolve_backend, target_of
 from weft.spec import Layout
-from weft.spec.arithmetic import dtype_name
 from weft.spec.contraction import output_shape
-from weft.spec.permutation import Permutation
 from weft.testing import layout_strides
+from weft.tune.spelling import Unspellable, digest, spell_description
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +40,12 @@ class Job:
         return f"{self.group} {self.name}".strip()
 
     @property
-    def types(self) -> str:
-        """Number types by name, and marks that tell functions apart."""
-        described = self.description
-        if isinstance(described, Permutation):
-            functions: tuple[Any, ...] = (described.fn,)
-            layouts: tuple[Layout, ...] = (described.x, described.d)
-        else:
-            functions = (described.a_fn, described.b_fn, described.c_fn, described.epilogue)
-            layouts = (described.a, described.b, described.d)
-        marks = [sha256(function.identity.encode()).hexdigest()[:8] if function else "-" for function in functions]
-        return " ".join([*(dtype_name(layout.dtype) for layout in layouts), *marks])
+    def mark(self) -> str | None:
+        """What tells its description from others, functions and types included; None where that cannot be said."""
+        try:
+            return digest(spell_description(self.description))
+        except Unspellable:
+            return None
 
     def choice(self) -> Choice:
         """The cost model's ranking, whatever is stored."""

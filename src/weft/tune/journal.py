@@ -6,15 +6,13 @@ access takes the device along), the next tuning leaves the candidate out.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Sequence
 from typing import Any
 
 from weft.plan import winners
 from weft.plan.planner import Choice
-from weft.tune.spelling import Unspellable, spell_schedule
+from weft.tune.spelling import Unspellable, digest, spell_schedule
 from weft.tune.store import Store
 from weft.tune.trials import Trial
 
@@ -77,10 +75,9 @@ class Journal:
 
     def _digest(self, trial: Trial) -> str | None:
         try:
-            spelled = spell_schedule(trial.schedule, self._description)
+            return digest(spell_schedule(trial.schedule, self._description))
         except Unspellable:
             return None
-        return hashlib.sha256(json.dumps(spelled, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _is_alive(process: Any) -> bool:
@@ -89,8 +86,8 @@ def _is_alive(process: Any) -> bool:
         return False
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except (OSError, OverflowError):
+    except PermissionError:
         return True
+    except (OSError, OverflowError):
+        return False
     return True

@@ -2,7 +2,7 @@
 
 The record is JSON: `device`, `command`, `commit`, `date`, `effort`, `ended` ("finished", "interrupted", or that the
 device was lost), `skipped` (why cases have no part in it), and `cases`. A case has `group`, `name`, `equation`,
-`extents`, `types` (of numbers, and marks of functions), and either `failed`, or what
+`extents`, `mark` (of its description), and either `failed`, or what
 `weft.tune.trials.Outcome.document` says: `model` and `winner` (each with `schedule`, `predicted`, `seconds` and the
 `samples` of the last round), `ratio` (the winner's time over the model's),
 `legal`, `tried`, `spent`, `excluded` (sentences), and `trials` with every candidate's verdict. A case whose winner was
@@ -68,11 +68,8 @@ class TuningRun:
         }
 
     def find(self, job: Job) -> dict[str, Any] | None:
-        def is_it(case: dict[str, Any]) -> bool:
-            same = (case["group"], case["name"], case["extents"]) == (job.group, job.name, dict(job.extents))
-            return same and case.get("types", job.types) == job.types
-
-        return next(filter(is_it, self.cases), None)
+        wanted = job.group, job.name, job.mark
+        return next((case for case in self.cases if (case["group"], case["name"], case.get("mark")) == wanted), None)
 
 
 def go(
@@ -137,7 +134,7 @@ def _tuned(
 ) -> dict[str, Any]:
     """One job's entry in the record."""
     entry: dict[str, Any] = {"group": job.group, "name": job.name, "equation": job.equation}
-    entry |= {"extents": dict(job.extents), "types": job.types}
+    entry |= {"extents": dict(job.extents), "mark": job.mark}
     try:
         choice = ranked()
         stored = None if again else winners.recalled(choice, job.workspace_limit)

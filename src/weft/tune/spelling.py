@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any
@@ -35,6 +36,11 @@ def spell_description(description: Description) -> Any:
 def spell_schedule(schedule: Schedule, description: Description) -> Any:
     """A schedule of a description."""
     return _spell(schedule, _positions(description))
+
+
+def digest(spelled: Any) -> str:
+    """A mark of what is spelled, short enough for a file."""
+    return hashlib.sha256(json.dumps(spelled, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _positions(description: Description) -> Names:
