@@ -55,6 +55,7 @@ NOTATION = [
     Bad("None for an equation", N, ("NoneType",), None),
     Bad("set of labels", N, ("sequence", "set"), ({"m", "k"}, ("k", "n"), ("m", "n"))),
     Bad("label that cannot be hashed", N, ("hashable",), ((["m"], "k"), ("k", "n"), ("n",))),
+    Bad("tensors as labels", N, ("tensor is no label",), ([*torch.arange(2)], [1, 2], [0, 2])),
     Bad("two sequences", N, ("three sequences", "2 are given"), (("m", "k"), ("k", "n"))),
     Bad("ellipsis twice in a sequence", N, ("more than once",), ((..., ..., "m"), ("k", "n"), ("m", "n"))),
 ]
@@ -104,6 +105,10 @@ TYPES = [
     Bad("beta text", D, ("beta", "str"), options={"beta": "1"}),
     Bad("alpha no integer", D, ("alpha", "0.5", "int32"), a=ones(2, 3, dtype=I32), b=ones(3, 4, dtype=I32),
         options={"alpha": 0.5}),
+    Bad("alpha beyond 64 bits", D, ("alpha", str(2**63), "64"), a=ones(2, 3, dtype=I32), b=ones(3, 4, dtype=I32),
+        options={"alpha": 2**63}),
+    Bad("beta beyond 64 bits", D, ("beta", "1e+30", "64"), a=ones(2, 3, dtype=I32), b=ones(3, 4, dtype=I32),
+        options={"beta": 1e30}),
     Bad("c complex", D, ("c is complex64", "float32"), options={"c": ones(2, 4, dtype=C64)}),
     Bad("foreign byte order", D, ("a has dtype >f8",), a=np.ones((2, 3), ">f8"), b=np.ones((3, 4))),
     Bad("a list", D, ("a is list",), a=[[1.0]]),
@@ -194,6 +199,41 @@ def test_plan_says_the_same(bad: Bad) -> None:
         for word in bad.words:
             assert word in str(caught.value)
         assert str(caught.value).count("plan(") == 1
+
+
+def test_a_repeated_call_takes_no_larger_numbers() -> None:
+    """What was checked before is not checked again, but numbers are."""
+    a, b, out = ones(2, 3, dtype=I32), ones(3, 4, dtype=I32), torch.zeros(2, 4, dtype=I32)
+    for _ in range(2):
+        weft.contract("mk,kn->mn", a, b, out=out, alpha=2)
+    with pytest.raises(weft.DTypeError, match="64 bits"):
+        weft.contract("mk,kn->mn", a, b, out=out, alpha=2**64)
+    assert (out == 6).all()
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_einsum_names_its_operands_and_none_is_overwritten(at: int) -> None:
+    operands = [torch.rand(4, 4) for _ in range(3)]
+    before = [x.clone() for x in operands]
+    with pytest.raises(weft.ShapeError, match=f"out overlaps operand {at} "):
+        weft.einsum("ab,bc,cd->ad", *operands, out=operands[at])
+    assert all(map(torch.equal, operands, before))
+    operands[at].requires_grad_()
+    with pytest.raises(weft.UnsupportedError, match=f"operand {at} requires a gradient"):
+        weft.einsum("ab,bc,cd->ad", *operands)
+
+
+def test_einsum_reads_labels_in_tensors() -> None:
+    x, y = torch.rand(2, 3), torch.rand(3, 4)
+    labels = torch.tensor([[0, 1], [1, 2]])
+    for first, second in (labels, labels.numpy()):
+        assert torch.allclose(weft.einsum(x, first, y, second), x @ y)
+
+
+def test_results_that_share_memory_are_named() -> None:
+    out = torch.empty(2, 4)
+    with pytest.raises(weft.ShapeError, match=r"out\[1\] overlaps out\[0\] .*overwrite the other"):
+        weft.contract("mk,kn->mn", ones(2, 3), ones(3, 4), epilogue=lambda x: (x, x + 1), out=(out, out))
 
 
 class TestOverlap:

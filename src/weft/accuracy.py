@@ -26,7 +26,7 @@ from weft.errors import call_context
 from weft.fn.binding import bind
 from weft.interop import as_tensor
 from weft.plan.checks import describe_call
-from weft.reference import Careful, Equation, Function, Names, contract, label_extents, read_equation, wide
+from weft.reference import Careful, Equation, Function, Names, contract, label_extents, read_equation, tensor_of, wide
 from weft.reference_sums import Source, source, sum_of_products
 from weft.spec import Arithmetic
 from weft.spec.arithmetic import FP8, resolve, storage_type, value_type
@@ -202,7 +202,7 @@ class _Reading:
     ) -> _Reading:
         notation = read_equation(equation, (a.ndim, b.ndim))
         extents = label_extents(notation, (a.shape, b.shape))
-        narrow = {name: torch.as_tensor(tensor).dtype for name, (_, tensor) in operands.items()}
+        narrow = {name: tensor_of(tensor).dtype for name, (_, tensor) in operands.items()}
         names = Names(hooks, operands, indices, extents, a.device)
         return cls((*notation.inputs, notation.output), extents, hooks, names, narrow)
 

@@ -14,20 +14,21 @@ import torch
 
 from weft.algebra import find
 from weft.cache import BoundedCache
-from weft.errors import DTypeError, NotationError, call_context
+from weft.errors import DTypeError, NotationError, ShapeError, call_context
 from weft.fn import fingerprint
 from weft.interop import as_result, as_results, as_tensor, like, like_each
 from weft.layout import permute
 from weft.plan.again import sight
-from weft.plan.checks import Results, describe_call
+from weft.plan.checks import Results, describe_call, reject_gradient
 from weft.plan.options import Options, OutDtype, check_limit, read_indices, read_operands, resolved, signature
 from weft.plan.plan import Plan
 from weft.plan.planner import check_tune
 from weft.plan.schedule import Scalar
 from weft.plan.winners import generation
 from weft.spec import Label, Notation, parse
-from weft.spec.arithmetic import NEEDS_OUT_DTYPE, dtype_name
+from weft.spec.arithmetic import NEEDS_OUT_DTYPE, dtype_name, storage_type
 from weft.spec.contraction import mode_extents
+from weft.spec.memory import share_memory
 from weft.spec.notation import expand, from_sequences, implicit_from_sequences
 
 Equation = str | Sequence[Sequence[Label]]
@@ -214,6 +215,10 @@ def einsum(
         notation = expand(notation, [tensor.dim() for tensor in tensors])
         mode_extents(notation, [tensor.shape for tensor in tensors])
         target = as_result(out) if out is not None else None
+        for at, tensor in enumerate(tensors):
+            reject_gradient(f"operand {at}", tensor)
+            if target is not None and share_memory(target, tensor):  # the last step sees but one of them
+                raise ShapeError(f"out overlaps operand {at} in memory: the result would overwrite what is to be read")
         terms = list(notation.inputs)
         step = partial(contract, precision=precision, accumulate=accumulate, backend=backend, tune=tune)
         if len(tensors) == 1 and set(terms[0]) == set(notation.output) and not (epilogue or precision or accumulate):
@@ -222,6 +227,7 @@ def einsum(
             moved = permute(tensors[0], equation, out=target, out_dtype=out_dtype, backend=backend, tune=tune)
             return out if out is not None else like(operands[0], moved)
         if len(tensors) == 1:
+            storage_type(tensors[0].dtype, tensors[0].dtype)  # raises for types that have no one
             terms.append(())
             tensors.append(_one(tensors[0].dtype, tensors[0].device))
         if len(tensors) > 2 and tensors[0].dtype in NEEDS_OUT_DTYPE:
@@ -329,7 +335,7 @@ def _read_einsum(arguments: tuple[Any, ...]) -> tuple[Notation, tuple[Any, ...]]
 
 def _describe_einsum(arguments: tuple[Any, ...]) -> str:
     text = [argument for argument in arguments[:1] if isinstance(argument, str)]
-    arrays = [argument for argument in arguments if hasattr(argument, "shape")]
+    arrays = [x for x in arguments if isinstance(x, torch.Tensor) or hasattr(x, "shape")]
     return describe_call("einsum", *text or ["interleaved"], **{f"operand {i}": x for i, x in enumerate(arrays)})
 
 

@@ -18,7 +18,8 @@ def read_extents(text: str) -> dict[str, int]:
         label, _, extent = (piece.strip() for piece in part.partition("="))
         if not label or not extent.isdecimal():
             raise NotationError(f"'{part.strip()}' in --extents is not of the form a=16")
-        found[label] = int(extent)
+        if found.setdefault(label, int(extent)) != int(extent):
+            raise NotationError(f"--extents gives '{label}' twice: {found[label]} and {int(extent)}")
     return found
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
 from weft.errors import DTypeError, UnsupportedError
+
+#: Whether a tensor stands for another one inside vmap, grad, jvp or functionalize; torch has no public name for it.
+is_transformed: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
 
 
 def as_tensor(name: str, value: Any) -> torch.Tensor:
@@ -16,6 +20,12 @@ def as_tensor(name: str, value: Any) -> torch.Tensor:
         if value.layout is not torch.strided or value.is_nested:
             kind = "nested" if value.is_nested else value.layout
             raise UnsupportedError(f"{name} is {kind}: only strided tensors can be contracted")
+        if value.is_quantized:
+            raise UnsupportedError(f"{name} is quantized ({str(value.dtype).removeprefix('torch.')}): dequantize it")
+        if is_transformed(value):
+            raise UnsupportedError(
+                f"{name} is inside a transform of torch.func (vmap, grad, jvp), and weft has no rule for any"
+            )
         return value
     if isinstance(value, np.ndarray):
         return _from_numpy(name, value)

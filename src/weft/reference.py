@@ -74,7 +74,7 @@ def contract(
     >>> contract("ij,j->i", torch.tensor([[1, 2], [3, 4]]), torch.tensor([10, 1]))
     tensor([12, 34])
     """
-    a, b = torch.as_tensor(a), torch.as_tensor(b)
+    a, b = tensor_of(a), tensor_of(b)
     notation = read_equation(equation, (a.ndim, b.ndim))
     extents = label_extents(notation, (a.shape, b.shape))
     shape = tuple(extents[label] for label in notation.output)
@@ -90,7 +90,7 @@ def contract(
     held = _WIDE[accumulate.is_complex] if inexact else accumulate
     addend = None
     if c is not None and beta != 0:
-        addend = _single(c_fn, torch.as_tensor(c).to(held), names.along("c_fn", notation.output))
+        addend = _single(c_fn, tensor_of(c).to(held), names.along("c_fn", notation.output))
     if other is not None:
         value = reduced(x, y, output, other, held).reshape(shape)
         value = value if addend is None else other.reduce(value, addend.to(held).expand(shape)).to(held)
@@ -177,7 +177,7 @@ def permute(
     tensor([[0, 6],
             [1, 7]])
     """
-    x = torch.as_tensor(x)
+    x = tensor_of(x)
     if isinstance(equation, str):
         equation = parse(equation, new_labels=True)
     elif not isinstance(equation, Notation):
@@ -227,6 +227,11 @@ def rectangular_(matrices: torch.Tensor, alpha: Scalar = 1) -> None:
     values = _times(alpha, wide(values)) if alpha != 1 else values.clone()
     strides = (matrices.stride(0), rows * step, step)
     matrices.as_strided((batch, columns, rows), strides, matrices.storage_offset()).copy_(values)
+
+
+def tensor_of(value: Any) -> torch.Tensor:
+    """A tensor as it is, wherever torch makes new ones by default; anything else as torch reads it."""
+    return value if isinstance(value, torch.Tensor) else torch.as_tensor(value)
 
 
 def wide(values: torch.Tensor) -> torch.Tensor:
@@ -336,7 +341,7 @@ class Names:
         self._taken = bind(functions, [*operands, *indices])
         self._placed: dict[str, tuple[Sequence[Label], torch.Tensor]] = {}
         for name, (modes, value) in operands.items():
-            tensor = torch.as_tensor(value)
+            tensor = tensor_of(value)
             tensor = wide(tensor) if tensor.is_floating_point() or tensor.is_complex() else tensor
             self._placed[name] = (read_modes(name, modes, tensor.ndim), tensor)
         for name, label in indices.items():

@@ -127,18 +127,20 @@ def _chosen(extents: Sequence[int], count: int) -> torch.Tensor:
     for extent in extents:
         total *= extent
     if total <= count:
-        numbers = torch.arange(total)
+        numbers = torch.arange(total, device="cpu")
         columns = []
         for extent in reversed(extents):
             columns.append(numbers % max(extent, 1))
             numbers = numbers // max(extent, 1)
-        return torch.stack(columns[::-1], 1) if columns else torch.zeros(total, 0, dtype=torch.int64)
+        return torch.stack(columns[::-1], 1) if columns else torch.zeros(total, 0, dtype=torch.int64, device="cpu")
     ends = [sorted({0, extent - 1}) for extent in extents]
     corners = list(itertools.islice(itertools.product(*ends), CORNERS - 1))
     corners.append(tuple(extent - 1 for extent in extents))
-    generator = torch.Generator().manual_seed(SEED)
-    drawn = [torch.randint(0, extent, (max(count - len(corners), 0),), generator=generator) for extent in extents]
-    return torch.cat([torch.tensor(corners, dtype=torch.int64), torch.stack(drawn, 1)]).unique(dim=0)
+    generator = torch.Generator("cpu").manual_seed(SEED)
+    size = (max(count - len(corners), 0),)
+    drawn = [torch.randint(0, extent, size, generator=generator, device="cpu") for extent in extents]
+    fixed = torch.tensor(corners, dtype=torch.int64, device="cpu")
+    return torch.cat([fixed, torch.stack(drawn, 1)]).unique(dim=0)
 
 
 @dataclass(frozen=True, slots=True)

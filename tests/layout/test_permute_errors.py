@@ -56,6 +56,8 @@ BAD = [
     Bad("extent clashes", S, ("label 'b'", "3 in x", "5"), options={"extents": {"b": 5}}),
     Bad("negative extent", S, ("label 'c'", "-1"), "ab->bac", options={"extents": {"c": -1}}),
     Bad("extent that is no integer", S, ("label 'c'", "integer", "2.5"), "ab->bac", options={"extents": {"c": 2.5}}),
+    Bad("too many elements", S, (str(6 * 2**70), "elements"), "ab->bac", options={"extents": {"c": 2**70}}),
+    Bad("alpha beyond 64 bits", D, ("alpha", "64 bits"), x=ones(2, 3, dtype=torch.int64), options={"alpha": 2**63}),
     Bad("too few labels", S, ("'a'", "1 label", "2 dim"), "a->a"),
     Bad("diagonal clashes", S, ("'a'", "twice", "2 and 3"), "aa->a"),
     Bad("diagonal does not broadcast", S, ("'a'", "twice", "1 and 3"), "aa->a", ones(1, 3)),

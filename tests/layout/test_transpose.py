@@ -170,6 +170,8 @@ BAD: list[tuple[str, Any, dict[str, Any], type[weft.WeftError], tuple[str, ...]]
     ("same dimension", ONES, {"dims": (1, -1)}, weft.ShapeError, ("1 and -1", "same")),
     ("one dimension", ONES, {"dims": (1,)}, weft.ShapeError, ("two dimensions", "(1,)")),
     ("dims a number", ONES, {"dims": 1}, weft.ShapeError, ("two dimensions",)),
+    ("dims that are no integers", torch.ones(2, 2), {"dims": (0.7, 1.9)}, weft.ShapeError, ("two dimensions", "0.7")),
+    ("dims as text", torch.ones(2, 2), {"dims": "01"}, weft.ShapeError, ("two dimensions", "'01'")),
     ("no such dimension", ONES, {"dims": (0, 2)}, weft.ShapeError, ("dimension 2", "2 dim")),
     ("padded", torch.ones(4, 8)[:, :6], {}, weft.ShapeError, ("4 x 6", "(8, 1)", "not dense")),
     ("expanded", torch.ones(4, 1).expand(4, 4), {}, weft.ShapeError, ("overlaps itself",)),
@@ -181,6 +183,7 @@ BAD: list[tuple[str, Any, dict[str, Any], type[weft.WeftError], tuple[str, ...]]
     ("list", [[1.0]], {}, weft.DTypeError, ("x is list",)),
     ("half an integer", torch.ones(3, 3, dtype=torch.int32), {"alpha": 0.5}, weft.DTypeError, ("alpha=0.5",)),
     ("complex alpha", ONES, {"alpha": 1j}, weft.DTypeError, ("alpha", "complex")),
+    ("alpha beyond 64 bits", torch.ones(3, 3, dtype=torch.int64), {"alpha": 2**63}, weft.DTypeError, ("64 bits",)),
     ("bool scaled", torch.ones(3, 3, dtype=torch.bool), {"alpha": 2}, weft.DTypeError, ("bool",)),
     ("backend unheard of", ONES, {"backend": "gpu"}, weft.UnsupportedError, ("'gpu'",)),
 ]

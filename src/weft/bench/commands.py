@@ -58,7 +58,7 @@ def bench(
     pairs: Annotated[
         str | None, typer.Option("--dtypes", help="fp16_fp32,bf16_fp32,tf32,fp64,...; of what moves: fp16,fp32,...")
     ] = None,
-    cases: Annotated[str | None, typer.Option(help="Some of the cases: 1,20-30 or names with *.")] = None,
+    cases: Annotated[str | None, typer.Option(help="Some of the cases: 1,20-30 (TCCG) or names with *.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...; a GPU where there is one.")] = None,
     mode: Annotated[str | None, typer.Option(help="Operands cold (on a GPU) or hot (on a CPU).")] = None,
     work: Annotated[

@@ -74,8 +74,8 @@ class BlockedLaunch:
 
         def work(parts: Iterator[_Part]) -> None:
             size = self._blocks.size(self._read)
-            buffer = torch.empty(size, dtype=self._first)
-            results = torch.empty(size, dtype=self._stored) if self._first != self._stored else buffer
+            buffer = torch.empty(size, dtype=self._first, device="cpu")
+            results = buffer if self._first == self._stored else torch.empty(size, dtype=self._stored, device="cpu")
             for part in parts:
                 values = self._values(source, part, buffer, results)
                 if self._shuffle:
@@ -126,7 +126,7 @@ class BlockedLaunch:
         if self._permutation.scaled:
             values.mul_(alpha)
             if beta != 0:
-                values.add_(block, alpha=beta)
+                values.add_(block.to(values.dtype), alpha=beta)
         block.copy_(values)
 
 

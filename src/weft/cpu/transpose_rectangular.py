@@ -101,8 +101,8 @@ class _Step:
         index = self.index.narrow(1 - self.dim, 0, size)
         width = index.shape[1]
         if self.dim == 1:
-            return (index + torch.arange(size)[:, None] * width).view(-1)
-        return (index * width + torch.arange(width)).view(-1)
+            return (index + torch.arange(size, device="cpu")[:, None] * width).view(-1)
+        return (index * width + torch.arange(width, device="cpu")).view(-1)
 
     def _gathered(self, buffer: torch.Tensor, linear: torch.Tensor | None) -> torch.Tensor:
         if linear is None or linear.numel() != buffer.numel():  # the last block is smaller
@@ -112,7 +112,7 @@ class _Step:
 
     def _read(self, block: torch.Tensor, by: int) -> torch.Tensor:
         """buffer[t] = block[(t + by) mod extent], in a buffer of its own."""
-        buffer = torch.empty(block.shape, dtype=block.dtype)
+        buffer = torch.empty(block.shape, dtype=block.dtype, device="cpu")
         rest = block.shape[self.dim] - by
         buffer.narrow(self.dim, 0, rest).copy_(block.narrow(self.dim, by, rest))
         buffer.narrow(self.dim, rest, by).copy_(block.narrow(self.dim, 0, by))
@@ -131,7 +131,7 @@ class _Step:
         if self.groups == 1 or stop <= m - self.groups + 1:
             return buffer
         groups = buffer.view(buffer.shape[0], self.groups, -1)
-        gone = torch.arange(self.groups) >= m - torch.arange(start, stop)[:, None]
+        gone = torch.arange(self.groups, device="cpu") >= m - torch.arange(start, stop, device="cpu")[:, None]
         return torch.where(gone[:, :, None], groups.roll(places, 2), groups).view(buffer.shape)
 
 
@@ -139,7 +139,7 @@ def _steps(seen: torch.Tensor, *, forward: bool) -> list[_Step]:
     """The steps in order: those of the paper forward, their inverses backward."""
     m, n = seen.shape
     c = math.gcd(m, n)
-    i, j = torch.arange(m), torch.arange(n)
+    i, j = torch.arange(m, device="cpu"), torch.arange(n, device="cpu")
     q = (i * n - i // (m // c)) % m
     p = (j // (n // c) + j % (n // c) * m) % n  # d_i(j) = (i + p(j)) mod n but for groups that have gone round
     height, width = min(max(BLOCK // n, 1), m), min(max(BLOCK // m, LINE // seen.itemsize), n)
@@ -162,8 +162,8 @@ def _rotation(seen: torch.Tensor, group: int, width: int, *, forward: bool) -> _
         spans = [(u + start, u + stop) for u in range(0, n, group) for start, stop in _spans(group, width)]
         return _Step(seen, 0, spans, None, group, written=not forward)
     width -= width % group
-    turn = torch.arange(width) // group
-    index = (torch.arange(m)[:, None] + (turn if forward else -turn)) % m
+    turn = torch.arange(width, device="cpu") // group
+    index = (torch.arange(m, device="cpu")[:, None] + (turn if forward else -turn)) % m
     return _Step(seen, 0, _spans(n, width), index, group, written=not forward)
 
 
@@ -172,4 +172,4 @@ def _spans(extent: int, size: int) -> list[tuple[int, int]]:
 
 
 def _inverse(permutation: torch.Tensor) -> torch.Tensor:
-    return torch.empty_like(permutation).scatter_(0, permutation, torch.arange(permutation.numel()))
+    return torch.empty_like(permutation).scatter_(0, permutation, torch.arange(permutation.numel(), device="cpu"))

@@ -37,7 +37,7 @@ def squares_(matrix: torch.Tensor, alpha: Scalar, dtype: torch.dtype) -> None:
         strip = matrix.as_strided((b, c, c), (c * step, columns * step, step), base + at * c * columns * step)
         square_(strip.view(dtype), alpha)
     count = a * b * c
-    order = torch.arange(count).view(a, c, b).permute(2, 1, 0).reshape(-1)
+    order = torch.arange(count, device="cpu").view(a, c, b).permute(2, 1, 0).reshape(-1)
     vectors = matrix.as_strided((count, c), (c * step, step), base)
     width = min(max(BLOCK // count, LINE // matrix.itemsize, 1), c)
 

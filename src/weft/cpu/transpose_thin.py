@@ -49,7 +49,7 @@ def _turn_panels(
         for first in firsts:
             h = min(height, long - first)
             panel = memory[first * short : (first + h) * short]
-            buffer = torch.empty(panel.shape, dtype=panel.dtype).copy_(panel)
+            buffer = torch.empty(panel.shape, dtype=panel.dtype, device="cpu").copy_(panel)
             scale_(buffer, alpha, dtype)
             panel.copy_(exchanged(buffer, h, short) if tall else exchanged(buffer, short, h))
 
@@ -93,7 +93,7 @@ def _extract(memory: torch.Tensor, short: int, body: int, tail: int) -> None:
     if not tail:
         return
     stretch_size = PANEL // memory.itemsize
-    tails = torch.empty((short, tail), dtype=memory.dtype)
+    tails = torch.empty((short, tail), dtype=memory.dtype, device="cpu")
     for s in range(short):
         start = s * (body + tail)
         tails[s].copy_(memory[start + body : start + body + tail])

@@ -10,6 +10,10 @@ from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 import torch
+from torch.autograd import forward_ad
+
+from weft.interop import is_transformed
+from weft.plan.checks import fits
 
 MOST = 256  # remembered combinations; past that they are forgotten and checked again
 
@@ -21,6 +25,8 @@ def sight(tensor: Any) -> tuple[Any, ...] | None:
     if type(tensor) is not torch.Tensor or tensor.requires_grad or tensor.is_nested:
         return None
     if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
+        return None
+    if forward_ad._current_level >= 0 or is_transformed(tensor):
         return None
     return tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.data_ptr() & 15
 
@@ -44,6 +50,8 @@ class Repeats:
         """The result, or None where the call must be checked in full."""
         ready = self._known.get(sights)
         if ready is None or type(alpha) is not ready.number or type(beta) is not ready.number:
+            return None
+        if ready.number is int and not (fits(alpha) and fits(beta)):
             return None
         if out is None:
             shape, dtype, device = self._new

@@ -7,6 +7,7 @@ from numbers import Number
 from typing import Any, TypeAlias
 
 import torch
+from torch.autograd import forward_ad
 
 from weft.errors import DTypeError, FunctionError, ShapeError, UnsupportedError
 from weft.interop import as_tensor
@@ -34,7 +35,7 @@ def check_operand(name: str, tensor: torch.Tensor, planned: Layout, conjugate: b
     if tensor.data_ptr() % planned.alignment:
         raise ShapeError(f"{name} is not aligned to {planned.alignment} bytes as planned: plan with such a tensor")
     if tensor.is_conj() != conjugate or tensor.is_neg():
-        raise DTypeError(f"{name} has other conjugate or negative bits than planned: resolve them first")
+        raise DTypeError(f"{name} has another conjugate bit than planned, or a negative one: resolve it first")
     reject_gradient(name, tensor)
 
 
@@ -92,7 +93,9 @@ def check_outputs(
         count = f"{len(dtypes)} values" if several else "no tuple"
         raise ShapeError(f"out has {len(out)} tensors, the epilogue returns {count}")
     for at, (tensor, dtype) in enumerate(zip(out, dtypes, strict=True)):
-        taken = {**inputs, **{f"out[{before}]": out[before] for before in range(at)}}
+        if (other := next((before for before in range(at) if share_memory(tensor, out[before])), None)) is not None:
+            raise ShapeError(f"out[{at}] overlaps out[{other}] in memory: one result would overwrite the other")
+        taken = dict(inputs)
         if at and c is not None:
             taken["c"] = c
         check_out(tensor, shape, dtype, device, taken, c, name=f"out[{at}]")
@@ -137,7 +140,7 @@ def check_unscaled(algebra: str, alpha: Scalar, beta: Scalar) -> None:
 def checked_scalar(name: str, value: Scalar, accumulate: torch.dtype) -> Scalar:
     """`value` as the plain Python number that fits the accumulator; `DTypeError` when it does not."""
     wanted: type = complex if accumulate.is_complex else float if accumulate.is_floating_point else int
-    if type(value) is wanted:
+    if type(value) is wanted and fits(value):
         return value
     if not isinstance(value, Number):
         raise DTypeError(f"{name} is a Python number, not {type(value).__name__}")
@@ -149,13 +152,25 @@ def checked_scalar(name: str, value: Scalar, accumulate: torch.dtype) -> Scalar:
         raise DTypeError(f"{name}={value!r} is complex, the sum is {dtype_name(accumulate)}")
     if wanted is int and not number.real.is_integer():
         raise DTypeError(f"{name}={value!r} is no integer, the sum is {dtype_name(accumulate)}")
-    return wanted(value) if wanted is not float else number.real
+    plain: Scalar = wanted(value) if wanted is not float else number.real
+    if not fits(plain):
+        raise DTypeError(f"{name}={value!r} is beyond the integers of 64 bits that sums of integers are scaled in")
+    return plain
+
+
+def fits(number: object) -> bool:
+    """Whether a launch can take a number: an integer has 64 bits."""
+    return type(number) is not int or -(2**63) <= number < 2**63
 
 
 def reject_gradient(name: str, tensor: torch.Tensor) -> None:
     if tensor.requires_grad and torch.is_grad_enabled():
         raise UnsupportedError(
             f"{name} requires a gradient, which weft does not compute yet: detach it or use torch.no_grad()"
+        )
+    if forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None:
+        raise UnsupportedError(
+            f"{name} has a tangent, and weft does not compute derivatives yet: pass the primal of unpack_dual"
         )
 
 
@@ -166,8 +181,9 @@ def describe_call(call: str, equation: object, **arrays: Any) -> str:
 
 
 def _describe(value: Any) -> str:
-    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
-    if shape is None:
+    try:
+        shape, dtype = value.shape, value.dtype
+    except (AttributeError, RuntimeError):  # the latter for nested tensors
         return type(value).__name__
     text = f"{'x'.join(map(str, shape)) or '0-d'} {str(dtype).removeprefix('torch.')}"
     if isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.is_contiguous():

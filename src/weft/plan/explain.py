@@ -203,7 +203,9 @@ def _roof(contraction: Contraction, known: Ceilings, floor: Floor) -> list[str]:
     arithmetic = contraction.arithmetic
     name = rate_name(arithmetic.product, arithmetic.accumulate, arithmetic.precision)
     peak = known.rate(name)
-    rates = f"read {si(known.best_read, 'B/s')}, write {si(known.best_write, 'B/s')}, "
+    read, write = (si(rate, "B/s") for rate in (known.best_read, known.best_write))
+    of_copy = " (a copy's)" if known.best_write > known.write else ""
+    rates = f"read {read}, write {write}{of_copy}, "
     rates += f"{name} products {si(peak, 'FLOP/s')}" if peak else f"no rate known for {name} products"
     source = f"measured {known.date[:10]}" if known.source == "measured" else "from the datasheet, not measured"
     launch = duration(floor.launch) if floor.launch else "unknown"

@@ -186,7 +186,7 @@ class Plan(Varied):
             if again is not None:
                 return again
         with call_context(lambda: describe_call("plan", self._request.text, a=a, b=b, c=c, out=out)):
-            tensors = [as_tensor(name, value) for name, value in (("a", a), ("b", b))]
+            tensors = [as_tensor(name, value).resolve_neg() for name, value in (("a", a), ("b", b))]
             addend = as_tensor("c", c) if c is not None else None
             given = named_tensors(operands) if operands else None
             run = self.run_validated if validate else self.run

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -28,7 +29,7 @@ class InPlace:
     def of(cls, tensor: torch.Tensor, dims: Sequence[int]) -> InPlace:
         """Raises `ShapeError` for dims that are no two dimensions of `tensor` and for matrices that cannot stay."""
         try:
-            first, second = (int(dim) for dim in dims)
+            first, second = (operator.index(dim) for dim in dims)
         except (TypeError, ValueError):
             raise ShapeError(f"dims are two dimensions, not {dims!r}") from None
         rank = tensor.dim()

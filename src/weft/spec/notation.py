@@ -13,6 +13,8 @@ from functools import lru_cache
 from types import EllipsisType
 from typing import TypeAlias
 
+import torch
+
 from weft.errors import NotationError, ShapeError
 
 Label: TypeAlias = Hashable
@@ -83,8 +85,11 @@ def from_sequences(*terms: Sequence[Label], new_labels: bool = False) -> Notatio
     for term in terms:
         if isinstance(term, (set, frozenset, dict)) or not hasattr(term, "__iter__"):
             raise NotationError(f"labels come as a sequence, not {type(term).__name__}")
-        labels = tuple(term)
+        # Elements of a torch tensor are tensors, which are equal to nothing but themselves as labels.
+        labels = tuple(term.tolist() if hasattr(term, "tolist") else term)
         for label in labels:
+            if isinstance(label, torch.Tensor):
+                raise NotationError("a tensor is no label: two of one value are different labels; pass numbers")
             try:
                 hash(label)
             except TypeError:

@@ -23,6 +23,8 @@ from weft.spec.canonical import merged
 from weft.spec.contraction import Layout, Mode, Role, Strides, mode_extents, mode_strides
 from weft.spec.notation import Label, Notation, label_text, term_text
 
+MOST_ELEMENTS = 2**59  # of 16 bytes, which 63 bits count
+
 Kind = Literal["copy", "transpose", "general"]
 
 
@@ -111,7 +113,8 @@ def permutation_extents(
     """
     (term,), output = notation.inputs, notation.output
     if summed := [label for label in dict.fromkeys(term) if label not in output]:
-        raise NotationError(f"{_listed(summed)} of x are not in the output: permute sums over nothing, einsum does")
+        verb = "are" if len(summed) > 1 else "is"
+        raise NotationError(f"{_listed(summed)} of x {verb} not in the output: permute sums over nothing, einsum does")
     if strangers := [label for label in given if label not in output]:
         raise NotationError(f"extents are given for {_listed(strangers)}, which the output '{term_text(output)}' lacks")
     extents = mode_extents(notation, (shape,))
@@ -126,6 +129,8 @@ def permutation_extents(
         if have not in (None, 1, want) and label in given:
             raise ShapeError(f"label '{label_text(label)}' has extent {have} in x, {want} is given")
         extents[label] = want if have in (None, 1) else have
+    if (count := math.prod(extents[label] for label in output)) >= MOST_ELEMENTS:
+        raise ShapeError(f"the result has {count} elements, and no tensor has so many")
     return extents
 
 

@@ -50,7 +50,7 @@ def tune(
     epilogue: FunctionName = None,
     workspace_limit: Annotated[int | None, typer.Option(min=0, help="Most bytes besides the result.")] = None,
     suite: Annotated[str | None, typer.Option(help="Tune the cases of a suite: weft bench --list shows them.")] = None,
-    cases: Annotated[str | None, typer.Option(help="Some of the suite's cases: 1,20-30 or names with *.")] = None,
+    cases: Annotated[str | None, typer.Option(help="Some of its cases: 1,20-30 (TCCG) or names with *.")] = None,
     pairs: Annotated[str | None, typer.Option(help="Of the suite: fp16_fp32,bf16_fp32,tf32,fp64,...")] = None,
     work: Annotated[int | None, typer.Option(min=1, help="Most multiply-adds a case; larger ones are scaled.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...; a GPU where there is one.")] = None,

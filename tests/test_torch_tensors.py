@@ -1,0 +1,97 @@
+"""Tensors that torch treats specially: quantized, nested, negative, dual and transformed ones, and other defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.autograd import forward_ad
+
+import weft
+from weft.testing import expectation
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # torch says that some of these are new
+
+X, Y = torch.rand(3, 4) + 1, torch.rand(4, 5) + 1
+
+CALLS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "contract": lambda x: weft.contract("ab,bc->ac", x, Y),
+    "einsum of one": lambda x: weft.einsum("ab->a", x),
+    "einsum of two": lambda x: weft.einsum("ab,bc->ac", x, Y),
+    "einsum that moves": lambda x: weft.einsum("ab->ba", x),
+    "matmul": lambda x: weft.matmul(x, Y),
+    "permute": lambda x: weft.permute(x, "ab->ba"),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_what_has_no_plain_memory_is_refused(call: Callable[[torch.Tensor], Any]) -> None:
+    quantized = torch.quantize_per_tensor(X, 0.1, 0, torch.qint8)
+    with pytest.raises(weft.UnsupportedError, match=r"is quantized \(qint8\)"):
+        call(quantized)
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    with pytest.raises(weft.UnsupportedError, match="is nested"):
+        call(nested)
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_derivatives_and_transforms_are_refused_and_none_is_lost(call: Callable[[torch.Tensor], Any]) -> None:
+    expected = call(X)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(X, torch.ones_like(X))
+        with pytest.raises(weft.UnsupportedError, match="has a tangent"):
+            call(dual)
+        assert torch.equal(call(X), expected)
+    for transform in (torch.func.grad(lambda x: call(x).sum()), torch.vmap(lambda x: call(x[None].expand(3, 4)))):
+        with pytest.raises(weft.UnsupportedError, match=r"inside a transform of torch\.func"):
+            transform(X)
+    with pytest.raises(weft.UnsupportedError, match=r"has a tangent|inside a transform"):
+        torch.func.jvp(call, (X,), (torch.ones_like(X),))
+
+
+def test_a_plan_of_a_negative_view_runs_on_it() -> None:
+    negative = torch._neg_view(X)
+    assert torch.equal(weft.plan("ab,bc->ac", negative, Y)(negative, Y), weft.contract("ab,bc->ac", -X, Y))
+    imaginary = torch.complex(X, X).conj().imag  # negative, and with gaps
+    assert torch.equal(weft.plan("ab,bc->ac", imaginary, Y)(imaginary, Y), weft.contract("ab,bc->ac", -X, Y))
+
+
+def test_where_torch_makes_new_tensors_by_default_is_of_no_matter() -> None:
+    """A default that holds no values stands for a GPU that this machine lacks."""
+    product, bound = weft.contract("ab,bc->ac", X, Y), weft.error_bound("ab,bc->ac", X, Y)
+    square = torch.arange(81.0).reshape(9, 9)
+    with torch.device("meta"):
+        assert torch.equal(weft.contract("ab,bc->ac", X, Y, validate=True), product)
+        assert torch.equal(weft.error_bound("ab,bc->ac", X, Y), bound)
+        oracle = weft.contract("ab,bc->ac", X, Y, backend="reference")
+        assert torch.allclose(oracle, product)
+        for backend in ("cpu", "reference"):
+            moved = weft.permute(X, "ab->ba", fn=torch.tanh, alpha=2.0, backend=backend)
+            assert torch.allclose(moved, 2 * torch.tanh(X).T)
+        assert torch.equal(weft.transpose_(square.clone()), square.T)
+        assert torch.equal(weft.transpose_(square.clone()[:4]), square[:4].T)
+        assert expectation("ab,bc->ac", X, Y)[0].device.type == "cpu"
+
+
+@pytest.mark.parametrize("name", ["uint4", "bits8", "float4_e2m1fn_x2"])
+def test_types_without_numbers_are_refused_before_anything_is_made_of_them(name: str) -> None:
+    with pytest.raises(weft.UnsupportedError, match=f"operands of type {name} are not supported"):
+        weft.einsum("ab->a", torch.empty(3, 4, dtype=getattr(torch, name)))
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64])
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_unsigned_integers_are_scaled_and_added_to(dtype: torch.dtype, backend: str) -> None:
+    for x in (torch.tensor([5, 6], dtype=dtype), torch.tensor([5, 6], dtype=torch.int32)):
+        out = torch.full((2,), 3, dtype=dtype)
+        weft.permute(x, "a->a", out=out, alpha=3, beta=2, backend=backend)
+        assert out.tolist() == [21, 24]
+
+
+def test_unsigned_integers_that_triton_is_not_taught_are_refused() -> None:
+    x, out = torch.tensor([5, 6], dtype=torch.uint16), torch.full((2,), 3, dtype=torch.uint16)
+    with pytest.raises(weft.UnsupportedError, match="uint16 has no Triton type here"):
+        weft.permute(x, "a->a", out=out, alpha=3, beta=2, backend="triton")
+    assert weft.permute(x, "a->ba", extents={"b": 2}, backend="triton").tolist() == [[5, 6], [5, 6]]
