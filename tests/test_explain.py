@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,13 @@ def sections(text: str) -> dict[str, list[str]]:
             found[name] = []
         found[list(found)[-1]].append(rest)
     return found
+
+
+def test_says_where_a_copy_has_shown_the_rate_of_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = replace(ROUND, write=5e9, copy=8e9)
+    monkeypatch.setattr(sys.modules["weft.plan.explain"], "ceilings", lambda *_, **__: known)
+    roof = sections(plan("mk,kn->mn", torch.ones(4, 4), torch.ones(4, 4)).explain())["roof"]
+    assert "read 10.0 GB/s, write 8 GB/s (a copy's), " in roof[2]
 
 
 @pytest.mark.usefixtures("round_ceilings")

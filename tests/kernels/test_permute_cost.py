@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -69,3 +70,13 @@ def test_lanes_read_whole_accesses_of_small_elements() -> None:
     cast = described("ab->ab", (4096, 4096), torch.float8_e4m3fn, out=torch.float16)
     schedule, _ = permute.best(cast, H200)
     assert math.prod(cut.tile for cut in schedule.cuts) >= 16 * 32 * schedule.warps
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+def test_only_types_that_triton_lacks_are_refused(capability: int) -> None:
+    """What a device cannot convert is the compiler's to say: it converts e5m2 on Ampere as well."""
+    target = replace(H200, capability=capability)
+    assert permute.supports(described("ab->ba", (8, 8), torch.float8_e5m2, out=torch.float16), target) is None
+    assert permute.supports(described("ab->ba", (8, 8), torch.uint16), target) is None
+    cast = described("ab->ba", (8, 8), torch.uint16, out=torch.int32)
+    assert permute.supports(cast, target) == "uint16 has no Triton type here"

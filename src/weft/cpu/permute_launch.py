@@ -20,6 +20,8 @@ from weft.cpu.workers import share
 from weft.plan.schedule import Scalar
 from weft.spec.permutation import Permutation
 
+_UNPROMOTED = (torch.uint16, torch.uint32, torch.uint64)  # torch adds nothing of another type to these, nor them to it
+
 Extents = tuple[int, ...]
 
 
@@ -126,7 +128,7 @@ class BlockedLaunch:
         if self._permutation.scaled:
             values.mul_(alpha)
             if beta != 0:
-                values.add_(block.to(values.dtype), alpha=beta)
+                values.add_(block.to(values.dtype) if block.dtype in _UNPROMOTED else block, alpha=beta)
         block.copy_(values)
 
 

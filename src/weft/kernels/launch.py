@@ -61,10 +61,15 @@ def common_reasons(contraction: Contraction, target: Target) -> str | None:
     return None
 
 
+def missing_type(dtype: torch.dtype) -> str | None:
+    """Why no kernel can take elements of that type, or their parts, whatever the device."""
+    return None if REAL_OF.get(dtype, dtype) in TRITON_TYPES else f"{dtype_name(dtype)} has no Triton type here"
+
+
 def type_reason(dtype: torch.dtype, target: Target) -> str | None:
-    """Why no kernel can take elements of that type, or of its parts."""
-    if REAL_OF.get(dtype, dtype) not in TRITON_TYPES:
-        return f"{dtype_name(dtype)} has no Triton type here"
+    """Why no kernel can compute with elements of that type, or with their parts."""
+    if (reason := missing_type(dtype)) is not None:
+        return reason
     if dtype in FP8 and not (target.kind == "interpreter" or (target.kind == "cuda" and target.capability >= 89)):
         return f"{dtype_name(dtype)} needs a CUDA device of compute capability 8.9 or more"
     return None

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from weft.kernels.geometry import TENSORS, A, C, Cut, D, Side, cuts_text, rest, side
-from weft.kernels.launch import MOST_PROGRAMS, TRITON_TYPES, KernelLaunch, type_reason, wide, wide_index
+from weft.kernels.launch import MOST_PROGRAMS, TRITON_TYPES, KernelLaunch, missing_type, wide, wide_index
 from weft.kernels.permute_blocks import blocks, joined
 from weft.kernels.permute_cost import CARVEOUT, access_of, is_shared, line_share, seconds
 from weft.plan.schedule import Candidates, Scalar, Target
@@ -65,10 +65,9 @@ def supports(permutation: Permutation, target: Target) -> str | None:
         return f"{dtype_name(permutation.x.dtype)} to {dtype_name(permutation.d.dtype)} is for the family pairs"
     if permutation.fn is not None and permutation.fn.is_complex:
         return "functions with complex values in them are for the family pairs"
-    if not permutation.is_move:
-        types = (layout.dtype for layout in _layouts(permutation))
-        return next((reason for dtype in types if (reason := type_reason(dtype, target)) is not None), None)
-    return None
+    if permutation.is_move:
+        return None
+    return next(filter(None, (missing_type(layout.dtype) for layout in _layouts(permutation))), None)
 
 
 def schedules(permutation: Permutation, target: Target) -> Candidates:

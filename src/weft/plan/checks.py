@@ -93,12 +93,11 @@ def check_outputs(
         count = f"{len(dtypes)} values" if several else "no tuple"
         raise ShapeError(f"out has {len(out)} tensors, the epilogue returns {count}")
     for at, (tensor, dtype) in enumerate(zip(out, dtypes, strict=True)):
-        if (other := next((before for before in range(at) if share_memory(tensor, out[before])), None)) is not None:
-            raise ShapeError(f"out[{at}] overlaps out[{other}] in memory: one result would overwrite the other")
-        taken = dict(inputs)
-        if at and c is not None:
-            taken["c"] = c
+        taken = {**inputs, "c": c} if at and c is not None else inputs
         check_out(tensor, shape, dtype, device, taken, c, name=f"out[{at}]")
+        for before in range(at):
+            if share_memory(tensor, out[before]):
+                raise ShapeError(f"out[{at}] overlaps out[{before}] in memory: one result would overwrite the other")
 
 
 def check_out(
