@@ -20,7 +20,7 @@ HALF, SINGLE = torch.float16, torch.float32
     (F.leaky_relu, 3, 2),  # conversion, product, half a conversion back, half a maximum
     (lambda x: x * 2 + 1, 3.5, 2),
     (lambda x: torch.relu(x * 2), 3.5, 2),
-    (F.elu, 6, 9),  # as counted in machine code
+    (F.elu, 5, 9),  # as counted in machine code
     (F.selu, 9.5, 11),  # 8.6 and 11.1
     (lambda x: F.elu(x) + 1, 8.5, 10),
     (torch.sigmoid, 5.5, 13),

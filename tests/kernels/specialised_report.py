@@ -75,6 +75,8 @@ def main() -> None:
         "appliers": report(long_sum_twice, "128x160x64.*together.*splits="),
         "appliers in turns": report(one_of_both, "128x80x64.*in turns.*splits="),
         "appliers side by side": report(abreast, "128x80x64.*side by side.*splits="),
+        "in place": report(long_sum_twice, "128x320x64.*in place.*splits="),
+        "in place, one part": report(long_sum_twice, "128x256x64.*in place.*splits="),
         "split": report(long_sum, "128x256x64.*splits="),
     }
     json.dump(results, sys.stdout)

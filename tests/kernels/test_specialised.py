@@ -17,12 +17,14 @@ import torch
 from weft.fn import trace
 from weft.kernels import specialised
 from weft.kernels.boxes_exchange import exchanged, multiplied
+from weft.kernels.boxes_readings import extent
+from weft.kernels.boxes_schedule import parts
 from weft.kernels.geometry import D, nearest
 from weft.kernels.specialised_cut import specialised_cut
 from weft.kernels.specialised_kept import KeptSchedule, kept_cut
 from weft.kernels.specialised_kernel import task_of
 from weft.kernels.specialised_results import block_count, staging_bytes
-from weft.kernels.specialised_roles import IN_TURNS, SIDE_BY_SIDE, TOGETHER, roles
+from weft.kernels.specialised_roles import IN_PLACE, IN_TURNS, SIDE_BY_SIDE, TOGETHER, WORKERS, roles
 from weft.kernels.specialised_schedule import SpecialisedSchedule
 from weft.plan.schedule import Schedule, Target
 from weft.spec import Contraction, Layout, canonical
@@ -165,6 +167,33 @@ def test_appliers_are_as_many_as_have_registers_for_whole_boxes() -> None:
     assert roles(columns, (128, 80, 64), SIDE_BY_SIDE).appliers == 4
     assert roles(columns, (128, 160, 64), TOGETHER).appliers == 2
     assert roles(both, (128, 320, 64), TOGETHER) is None
+    assert roles(both, (128, 320, 64), IN_PLACE).appliers == 3
+
+
+@pytest.mark.parametrize("equation", ["ad,bd->ab", "ad,db->ab", "da,db->ba", "af,bf->ab"])
+def test_where_boxes_lie_every_line_is_one_roles_and_each_program_has_one_task(equation: str) -> None:
+    relu = trace(torch.relu, (torch.float16,))
+    contraction = replace(described(equation), a_fn=relu, b_fn=relu)
+    found = [schedule for schedule in shared(contraction) if schedule.workers == IN_PLACE]
+    assert found
+    assert not [schedule for schedule in shared(described(equation)) if schedule.workers == IN_PLACE]
+    for schedule in found:
+        cut = specialised_cut(multiplied(contraction, schedule), schedule, H200)
+        assert cut.tasks * cut.boxes.splits == cut.boxes.programs, str(schedule)
+        runs = [run for portion in cut.portions for run in portion]
+        assert all(run.first % run.lines == 0 and run.lines.bit_count() == 1 for run in runs), str(schedule)
+        lines = [(run.part, line) for run in runs for line in range(run.first, run.first + run.lines)]
+        assert len(lines) == len(set(lines)), str(schedule)
+        wide, *narrow = parts(schedule.tile[1])
+        counts = [sum(part == at for part, _ in lines) for at in range(2)]
+        if not schedule.b.along_k:
+            assert counts == [schedule.tile[2], schedule.tile[2] if narrow else 0], str(schedule)
+        elif narrow:  # columns past the last one need no function
+            there = min(narrow[0], extent(schedule.b.outer) - wide)
+            assert counts[0] == wide, str(schedule)
+            assert there <= counts[1] <= narrow[0], str(schedule)
+        else:
+            assert counts == [wide, 0], str(schedule)
 
 
 @pytest.mark.parametrize("equation", ["ad,bd->ab", "bd,ad->ba", "db,ce->dbce", "be,dce->bdc"])
@@ -298,7 +327,12 @@ def test_rings_fit_in_shared_memory(equation: str, operands: str) -> None:
         workers = schedule.workers
         assert schedule.stages >= 2, str(schedule)
         slots = workers.rings * schedule.stages * (tile_m + workers.abreast * tile_n) * tile_k * 2
-        assert slots + staging_bytes(schedule.rows, workers.buffers) < H200.shared_memory, str(schedule)
+        staging = staging_bytes(schedule.rows, workers.buffers)
+        if workers == IN_PLACE:
+            assert slots < H200.shared_memory, str(schedule)
+            assert staging <= WORKERS * tile_m * tile_k * 2, str(schedule)  # a slot of each worker has room for it
+        else:
+            assert slots + staging < H200.shared_memory, str(schedule)
 
 
 def test_runs_that_d_does_not_have_are_not_offered() -> None:
@@ -316,6 +350,8 @@ ROLES = {
     "appliers": (20, 144),
     "appliers in turns": (20, 168),
     "appliers side by side": (28, 128),
+    "in place": (20, 192),
+    "in place, one part": (20, 192),
 }
 
 
@@ -347,8 +383,9 @@ def test_nothing_spills(report: dict[str, dict[str, object]]) -> None:
 def test_registers_go_to_the_warps_that_multiply(report: dict[str, dict[str, object]]) -> None:
     for name, found in report.items():
         warps, registers = ROLES.get(name, (12, 240))
+        loading = 32 if "in place" in name else 24
         assert found["warps"] == warps, name
-        assert {24, registers} <= set(found["register roles"]), name  # type: ignore[call-overload]
+        assert {loading, registers} <= set(found["register roles"]), name  # type: ignore[call-overload]
         assert found["shared"] <= H200.shared_memory, name  # type: ignore[operator]
 
 

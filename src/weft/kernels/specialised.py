@@ -26,7 +26,7 @@ from weft.kernels.specialised_kept import KeptSchedule, kept_cut
 from weft.kernels.specialised_kept import candidates as kept_candidates
 from weft.kernels.specialised_kept_cost import predict_kept
 from weft.kernels.specialised_results import results
-from weft.kernels.specialised_roles import WARPS
+from weft.kernels.specialised_roles import IN_PLACE, WARPS
 from weft.kernels.specialised_schedule import NAME, SpecialisedSchedule, candidates
 from weft.plan.schedule import Candidates, Launch, Scalar, Target
 from weft.spec import Contraction, Layout
@@ -100,8 +100,6 @@ def predict(contraction: Contraction, schedule: SpecialisedSchedule | KeptSchedu
 
 
 def build(contraction: Contraction, schedule: SpecialisedSchedule | KeptSchedule, target: Target) -> Launch:
-    from weft.kernels.specialised_kernel import specialised_kernel
-
     if isinstance(schedule, KeptSchedule):
         return _build_kept(contraction, schedule, target)
     contraction = multiplied(contraction, schedule)
@@ -113,7 +111,7 @@ def build(contraction: Contraction, schedule: SpecialisedSchedule | KeptSchedule
     box_d = LaidBox(*results(contraction, schedule, schedule.rows, blocks).box)
     real = contraction.arithmetic.accumulate.is_floating_point
     multiply = KernelLaunch(
-        specialised_kernel, (*operands, box_d), constants, real, target, cut.boxes.programs, WARPS, 1,
+        _kernel(schedule), (*operands, box_d), constants, real, target, cut.boxes.programs, WARPS, 1,
         follows=splits == 1 and is_short(contraction),
     )  # fmt: skip
     if splits == 1:
@@ -121,6 +119,13 @@ def build(contraction: Contraction, schedule: SpecialisedSchedule | KeptSchedule
     shares = Layout.contiguous((blocks * splits, tile_m, tile_n), contraction.arithmetic.accumulate)
     combine = combine_launch(contraction, cut.boxes, shares, target)
     return SpecialisedLaunch(operands, box_d, schedule.exchanged, multiply, combine, shares)
+
+
+def _kernel(schedule: SpecialisedSchedule) -> Any:
+    from weft.kernels.specialised_kernel import specialised_kernel
+    from weft.kernels.specialised_place_kernel import place_kernel
+
+    return place_kernel if schedule.workers == IN_PLACE else specialised_kernel
 
 
 def _operands(contraction: Contraction, schedule: BoxesSchedule) -> tuple[LaidBox, LaidBox, LaidBox | None]:

@@ -6,11 +6,12 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from weft.kernels.boxes_cut import BoxesCut, Dimension, boxes_cut
+from weft.kernels.boxes_readings import extent
 from weft.kernels.boxes_schedule import parts, side_cuts
 from weft.kernels.cost import PROCESSORS
 from weft.kernels.geometry import TENSORS, Cut, Side, side
 from weft.kernels.specialised_results import piece_width, results
-from weft.kernels.specialised_roles import WORKERS, Roles, Workers, roles
+from weft.kernels.specialised_roles import IN_PLACE, THREADS, WORKERS, Roles, Workers, roles
 from weft.kernels.specialised_schedule import SpecialisedSchedule, task_count
 from weft.plan.schedule import Target
 from weft.spec import Contraction
@@ -38,6 +39,14 @@ class Share(NamedTuple):
     halvings: int  # that lead to them
 
 
+class Run(NamedTuple):
+    """Lines of a box of B that a role applies the function to at once."""
+
+    part: int  # of B
+    first: int
+    lines: int
+
+
 class SpecialisedCut(NamedTuple):
     """All that the kernel takes of a schedule beside what the boxes say."""
 
@@ -57,6 +66,7 @@ class SpecialisedCut(NamedTuple):
     d_along_n: bool
     d_shape: tuple[int, int]  # of a piece as it lies in D
     d_layout: NVMMASharedLayout
+    portions: tuple[tuple[Run, ...], ...]  # in place: [applier] what it applies B's function to
 
 
 def specialised_cut(contraction: Contraction, schedule: SpecialisedSchedule, target: Target) -> SpecialisedCut:
@@ -87,7 +97,41 @@ def specialised_cut(contraction: Contraction, schedule: SpecialisedSchedule, tar
         d_along_n=stored.along_n,
         d_shape=line,
         d_layout=matrix_layout(line, True, stored.box.layout.dtype.itemsize),
+        portions=_portions(schedule, sharing) if schedule.workers == IN_PLACE else (),
     )
+
+
+def _portions(schedule: SpecialisedSchedule, roles: Roles) -> tuple[tuple[Run, ...], ...]:
+    """What three appliers have of a step's boxes of B: about a third of all elements each, and the last of them those
+    of the second part."""
+    _, tile_n, tile_k = schedule.tile
+    widths = (tile_k,) * 2 if schedule.b.along_k else parts(tile_n)
+    wide, rest = parts(tile_n)[0] if schedule.b.along_k else tile_k, _rest(schedule)
+    least = wide // 8  # a multiple of what is computed at once
+    third = round((wide + rest * widths[-1] / widths[0]) / (3 * least)) * least
+    at_once = [roles.at_once * THREADS // width for width in widths]
+    first, second = _runs(0, 0, third, at_once[0]), _runs(0, third, 2 * third, at_once[0])
+    return first, second, _runs(0, 2 * third, wide, at_once[0]) + _runs(1, 0, rest, at_once[-1])
+
+
+def _runs(part: int, first: int, end: int, most: int) -> tuple[Run, ...]:
+    """Lines in runs that may be sliced out of a box: powers of two, which start at multiples of themselves."""
+    found = []
+    while first < end:
+        lines = min(most, first & -first or most, 1 << (end - first).bit_length() - 1)
+        found.append(Run(part, first, lines))
+        first += lines
+    return tuple(found)
+
+
+def _rest(schedule: SpecialisedSchedule) -> int:
+    """Lines of boxes of B's second part. Lines past the last column, of the only block along n, need no function."""
+    _, tile_n, tile_k = schedule.tile
+    wide, *narrow = parts(tile_n)
+    if not narrow or not schedule.b.along_k:
+        return tile_k if narrow else 0
+    there = extent(schedule.b.outer) - wide
+    return min(narrow[0], -(-there // 8) * 8) if there > 0 else narrow[0]
 
 
 def rounds(stages: int, appliers: int) -> int:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from weft.kernels.device import side_mask
 
-WIDEST_ACCESS = tl.constexpr(8)  # elements of 16 bits that a lane reads and writes at once
+WIDEST_ACCESS = 8  # elements of 16 bits that a lane reads and writes at once
 
 
 @gluon.constexpr_function
 def power_of_two_in(count):
     """The greatest that is no more."""
     return 1 << (count.bit_length() - 1)
+
+
+@gluon.constexpr_function
+def registers_for(height, width, warps):
+    """The layout of so many lines in registers: a lane has neighbours of one line."""
+    access = min(WIDEST_ACCESS, height * width // (32 * warps))
+    lanes = width // access
+    return gl.BlockedLayout([1, access], [32 // lanes, lanes], [warps, 1], [1, 0])
 
 
 @gluon.jit
@@ -54,12 +61,17 @@ def apply_in_turn(box, k_block, K: gl.constexpr, ALONG_K: gl.constexpr, MASKED: 
 def applied(lines, first, k_block, K: gl.constexpr, ALONG_K: gl.constexpr, MASKED: gl.constexpr, WARPS: gl.constexpr,
             FN: gl.constexpr, PRODUCT: gl.constexpr):  # fmt: skip
     """Lines of a box, from the `first` one on, the function applied."""
-    HEIGHT: gl.constexpr = lines.shape[0]
-    WIDTH: gl.constexpr = lines.shape[1]
-    ACCESS: gl.constexpr = min(WIDEST_ACCESS, HEIGHT * WIDTH // (32 * WARPS))
-    LANES: gl.constexpr = WIDTH // ACCESS
-    LAYOUT: gl.constexpr = gl.BlockedLayout([1, ACCESS], [32 // LANES, LANES], [WARPS, 1], [1, 0])
-    value = FN(lines.load(LAYOUT)).to(PRODUCT)
+    LAYOUT: gl.constexpr = registers_for(lines.shape[0], lines.shape[1], WARPS)
+    return applied_to(lines.load(LAYOUT), first, k_block, K, ALONG_K, MASKED, LAYOUT, FN, PRODUCT)
+
+
+@gluon.jit
+def applied_to(value, first, k_block, K: gl.constexpr, ALONG_K: gl.constexpr, MASKED: gl.constexpr,
+               LAYOUT: gl.constexpr, FN: gl.constexpr, PRODUCT: gl.constexpr):  # fmt: skip
+    """The same of lines that are in registers."""
+    HEIGHT: gl.constexpr = value.shape[0]
+    WIDTH: gl.constexpr = value.shape[1]
+    value = FN(value).to(PRODUCT)
     if MASKED:
         if ALONG_K:
             inside = side_mask(k_block, gl.arange(0, WIDTH, layout=gl.SliceLayout(0, LAYOUT)), K)[None, :]

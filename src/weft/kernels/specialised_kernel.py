@@ -364,10 +364,36 @@ def begin(
 
     workers = [role(worker, number, number % cut.workers.rings) for number in range(WORKERS)]
     appliers = [role(applier, number, number % cut.workers.rings) for number in range(cut.roles.appliers)]
-    loaders = [role(loader, number, number) for number in range(cut.workers.rings)]
+    loading = len(cut.roles.warps) + 1 - WORKERS - cut.roles.appliers
+    loaders = [role(loader, number, number) for number in range(loading)]
     _semantic.warp_specialize(
         [*workers, *appliers, *loaders], list(cut.roles.warps), list(cut.roles.registers), _generator
     )
+
+
+@gluon.jit
+def rings(b, b_rest, CUT: gl.constexpr, PRODUCT: gl.constexpr):
+    """Shared memory for boxes: of A, and of both parts of B; and the second part of B. Where there is but one, it
+    stands for the other, which is not read: a role takes no None."""
+    BOXES: gl.constexpr = CUT.boxes
+    M: gl.constexpr = BOXES.m.tile
+    K: gl.constexpr = BOXES.k.tile
+    SLOTS: gl.constexpr = CUT.workers.rings * CUT.stages
+    COLUMN_SLOTS: gl.constexpr = CUT.workers.abreast * SLOTS
+    FIRST: gl.constexpr = BOXES.parts[0].n.tile
+    SECOND: gl.constexpr = BOXES.parts[-1].n.tile
+    X_SHAPE: gl.constexpr = [SLOTS, M, K] if BOXES.a_along_k else [SLOTS, K, M]
+    Y_SHAPE: gl.constexpr = [COLUMN_SLOTS, FIRST, K] if BOXES.b_along_k else [COLUMN_SLOTS, K, FIRST]
+    Z_SHAPE: gl.constexpr = [COLUMN_SLOTS, SECOND, K] if BOXES.b_along_k else [COLUMN_SLOTS, K, SECOND]
+    X_LAYOUT: gl.constexpr = CUT.x_layout
+    Y_LAYOUT: gl.constexpr = CUT.y_layouts[0]
+    Z_LAYOUT: gl.constexpr = CUT.y_layouts[-1]
+    x_ring = gl.allocate_shared_memory(PRODUCT, X_SHAPE, X_LAYOUT)
+    y_ring = gl.allocate_shared_memory(PRODUCT, Y_SHAPE, Y_LAYOUT)
+    if len(BOXES.parts) == 2:
+        return x_ring, y_ring, gl.allocate_shared_memory(PRODUCT, Z_SHAPE, Z_LAYOUT), b_rest
+    else:
+        return x_ring, y_ring, y_ring, b
 
 
 @gluon.jit(do_not_specialize=["alpha", "beta"])
@@ -391,27 +417,10 @@ def specialised_kernel(
     BESIDE: gl.constexpr,  # beside.Beside
 ):
     BOXES: gl.constexpr = CUT.boxes
-    K: gl.constexpr = BOXES.k
     RINGS: gl.constexpr = CUT.workers.rings
     SLOTS: gl.constexpr = RINGS * CUT.stages
     COLUMN_SLOTS: gl.constexpr = CUT.workers.abreast * SLOTS
-    FIRST: gl.constexpr = BOXES.parts[0].n.tile
-    SECOND: gl.constexpr = BOXES.parts[-1].n.tile
-    TWO: gl.constexpr = len(BOXES.parts) == 2
-    X_SHAPE: gl.constexpr = [SLOTS, BOXES.m.tile, K.tile] if BOXES.a_along_k else [SLOTS, K.tile, BOXES.m.tile]
-    Y_SHAPE: gl.constexpr = [COLUMN_SLOTS, FIRST, K.tile] if BOXES.b_along_k else [COLUMN_SLOTS, K.tile, FIRST]
-    Z_SHAPE: gl.constexpr = [COLUMN_SLOTS, SECOND, K.tile] if BOXES.b_along_k else [COLUMN_SLOTS, K.tile, SECOND]
-    X_LAYOUT: gl.constexpr = CUT.x_layout
-    Y_LAYOUT: gl.constexpr = CUT.y_layouts[0]
-    Z_LAYOUT: gl.constexpr = CUT.y_layouts[-1]
-    x_ring = gl.allocate_shared_memory(PRODUCT, X_SHAPE, X_LAYOUT)
-    y_ring = gl.allocate_shared_memory(PRODUCT, Y_SHAPE, Y_LAYOUT)
-    if TWO:
-        z_ring = gl.allocate_shared_memory(PRODUCT, Z_SHAPE, Z_LAYOUT)
-        z = b_rest
-    else:  # not read, but a role takes no None
-        z_ring = y_ring
-        z = b
+    x_ring, y_ring, z_ring, z = rings(b, b_rest, CUT, PRODUCT)
     D_SHAPE: gl.constexpr = CUT.d_shape
     D_LAYOUT: gl.constexpr = CUT.d_layout
     staging = gl.allocate_shared_memory(d.dtype, [2 * CUT.workers.buffers, D_SHAPE[0], D_SHAPE[1]], D_LAYOUT)

@@ -13,6 +13,9 @@ WORKERS = 2
 MOST_WORKING = 240  # registers of a thread of a worker
 OTHER_WORKING = 24  # besides accumulators, and rows on their way through a function
 LOADING = 24
+BESIDE_PLACES = 32  # of a worker besides accumulators, where functions are applied to rows where they lie
+APPLYING_PLACES = 32  # of a thread of an applier there
+AT_ONCE_IN_PLACES = 8  # elements that it then computes, while it waits for as many more
 APPLYING = {80: 80, 56: 40}  # of a thread of an applier, and elements that it then computes at once
 WIDEST_COLUMNS, NARROWER_COLUMNS, NARROWEST_COLUMNS = 256, 128, 64  # columns of a matrix instruction
 NARROWER_LEAST = 96  # registers that one of the narrower needs
@@ -35,6 +38,7 @@ class Workers(NamedTuple):
 TOGETHER = Workers("together", shares=2, rings=1, abreast=1, buffers=2)  # half of the rows of each block
 IN_TURNS = Workers("in turns", shares=1, rings=2, abreast=1, buffers=2)  # blocks of their own, one after the other
 SIDE_BY_SIDE = Workers("side by side", shares=1, rings=1, abreast=2, buffers=1)  # blocks of the same rows
+IN_PLACE = Workers("in place", shares=2, rings=1, abreast=1, buffers=2)  # as together, functions applied to boxes
 
 
 class Roles(NamedTuple):
@@ -57,8 +61,8 @@ def _roles(
 
 
 def roles(contraction: Contraction, tile: tuple[int, int, int], workers: Workers) -> Roles | None:
-    """Workers have A's function in registers, appliers have B's: four of them where registers suffice for each to
-    compute whole boxes at once, else two. None where there are no registers for them.
+    """Workers have A's function in registers, or where rows lie, and appliers have B's: four of them where registers
+    suffice for each to compute whole boxes at once, else two. None where there are no registers for them.
 
     All threads begin with the same number of registers, a multiple of 8, and then share those. The assembler (ptxas
     12.8) has any one instruction make do with the number that threads begin with.
@@ -67,6 +71,8 @@ def roles(contraction: Contraction, tile: tuple[int, int, int], workers: Workers
         return _roles(workers, MOST_WORKING)
     tile_m, tile_n, tile_k = tile
     rows = tile_m // workers.shares
+    if workers == IN_PLACE:
+        return _in_place(rows * tile_n // THREADS)
     twice = tile_k if contraction.a_fn is not None else 0  # two elements to a register
     least = rows * (tile_n + twice) // THREADS + OTHER_WORKING
     for appliers, elements in (4, tile_n * tile_k), (2, 0):
@@ -81,3 +87,15 @@ def roles(contraction: Contraction, tile: tuple[int, int, int], workers: Workers
             if working >= least and at_once * THREADS >= elements:
                 return _roles(workers, working, appliers, applying, at_once, widest)
     return None
+
+
+def _in_place(accumulators: int) -> Roles | None:
+    """Workers, of which one brings boxes, and three appliers."""
+    appliers = 3
+    threads = THREADS * (WORKERS + appliers)
+    first = REGISTERS // threads // 8 * 8
+    working = (first * threads - appliers * THREADS * APPLYING_PLACES) // (WORKERS * THREADS) // 8 * 8
+    if working < accumulators + BESIDE_PLACES:
+        return None
+    registers = (working, *[APPLYING_PLACES] * appliers)
+    return Roles(appliers, (WARPS,) * (1 + appliers), registers, AT_ONCE_IN_PLACES, NARROWER_COLUMNS)

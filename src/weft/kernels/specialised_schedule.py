@@ -8,10 +8,10 @@ from itertools import product
 
 from weft.kernels.boxes_readings import Reading, extent, readings
 from weft.kernels.boxes_schedule import GROUP, BoxesSchedule, misfit, parts, side_blocks, splittings
-from weft.kernels.cost import SHARED_MEMORY
+from weft.kernels.cost import PROCESSORS, SHARED_MEMORY
 from weft.kernels.geometry import A, B
 from weft.kernels.specialised_results import block_count, result_groups, staging_bytes
-from weft.kernels.specialised_roles import IN_TURNS, SIDE_BY_SIDE, TOGETHER, WARPS, Workers, roles
+from weft.kernels.specialised_roles import IN_PLACE, IN_TURNS, SIDE_BY_SIDE, TOGETHER, WARPS, Workers, roles
 from weft.plan.schedule import Candidates, Target
 from weft.spec import Contraction, Role
 
@@ -64,6 +64,7 @@ _TILES = (
     (128, 80, 128, SIDE_BY_SIDE),
     (128, 64, 128, SIDE_BY_SIDE),
 )
+_TILES_IN_PLACE = ((128, 320, 128, IN_PLACE), (128, 256, 128, IN_PLACE))  # for functions of both operands
 
 
 def candidates(contraction: Contraction, target: Target, exchanged: bool = False) -> Candidates:
@@ -71,12 +72,14 @@ def candidates(contraction: Contraction, target: Target, exchanged: bool = False
     found: dict[SpecialisedSchedule, None] = {}
     excluded: dict[str, None] = {}
     size = contraction.arithmetic.product.itemsize
+    both = contraction.a_fn is not None and contraction.b_fn is not None
+    tiles = (*_TILES, *_TILES_IN_PLACE) if both else _TILES
     for k in contraction.of_role(Role.K):
         readings_a, readings_b = (list(readings(contraction, operand, k)) for operand in (A, B))
         for name, ways in (("A", readings_a), ("B", readings_b)):
             if not ways:
                 excluded[f"{name} does not lie in boxes along {k.name}"] = None
-        for a, b, (tile_m, tile_n, depth, workers) in product(readings_a, readings_b, _TILES):
+        for a, b, (tile_m, tile_n, depth, workers) in product(readings_a, readings_b, tiles):
             tile = (tile_m, tile_n, depth // size)
             reason = misfit(a, b, tile) or _not_abreast(b, tile_n, workers)
             if reason is not None:
@@ -92,11 +95,14 @@ def candidates(contraction: Contraction, target: Target, exchanged: bool = False
                 continue
             group = 1 if workers.abreast > 1 else GROUP  # those that are taken at once are of the same rows
             whole = SpecialisedSchedule(a, b, k, tile, WARPS, stages, group=group, exchanged=exchanged, workers=workers)
+            offered = [*_split(contraction, whole, target)]
             if result_groups(contraction, a, b) is not None:
-                found[whole] = None
+                offered.insert(0, whole)
             else:
                 excluded["D does not lie in boxes of the rows and columns of its blocks"] = None
-            found.update(dict.fromkeys(_split(contraction, whole, target)))
+            if workers == IN_PLACE:
+                offered = [each for each in offered if _has_one_task(contraction, each, target)]
+            found.update(dict.fromkeys(offered))
     return Candidates(tuple(found), tuple(excluded))
 
 
@@ -129,9 +135,17 @@ def task_count(contraction: Contraction, schedule: SpecialisedSchedule) -> int:
     return block_count(contraction, schedule) // schedule.workers.abreast
 
 
+def _has_one_task(contraction: Contraction, schedule: SpecialisedSchedule, target: Target) -> bool:
+    """Whether each program has but one: then pieces of D may leave through slots that boxes came in."""
+    processors = target.processors if target.processors > 1 else PROCESSORS
+    return task_count(contraction, schedule) * schedule.splits <= processors
+
+
 def _stages(contraction: Contraction, tile: tuple[int, int, int], workers: Workers, target: Target) -> int:
     """Slots of each ring that the device has shared memory for."""
     tile_m, tile_n, tile_k = tile
     slot = workers.rings * (tile_m + workers.abreast * tile_n) * tile_k * contraction.arithmetic.product.itemsize
-    room = (target.shared_memory or SHARED_MEMORY) - BARRIERS - staging_bytes(tile_m // workers.shares, workers.buffers)
+    room = (target.shared_memory or SHARED_MEMORY) - BARRIERS
+    if workers != IN_PLACE:
+        room -= staging_bytes(tile_m // workers.shares, workers.buffers)
     return min(MOST_STAGES, room // slot)
