@@ -102,28 +102,8 @@ def test_a_half_result_is_off_by_three_quarters_of_a_unit_at_most(name: str, dty
     if dtype == torch.bfloat16 and device == "cpu":
         pytest.skip("the interpreter truncates to bfloat16")
     out, truth = both(name, dtype, -6.0, 6.0, device)
-    assert ((out - truth).abs() <= 0.75 * units(truth, dtype)).all(), ((out - truth).abs() / units(truth, dtype)).max()
-
-
-def units(truth: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Of the last place of each value."""
-    return torch.finfo(dtype).eps * 2 ** truth.abs().clamp(min=torch.finfo(dtype).tiny).log2().floor()
-
-
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy remarks on what overflows in the interpreter
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("dtype", HALF, ids=["float16", "bfloat16"])
-def test_an_elu_of_every_half_value(dtype: torch.dtype, device: str) -> None:
-    """Off by 0.9 of a unit at most, where x and exp(x) - 1 meet: 0.89 was measured."""
-    if dtype == torch.bfloat16 and device == "cpu":
-        pytest.skip("the interpreter truncates to bfloat16")
-    x = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32).to(torch.int16).view(dtype)
-    out, truth = launched(trace(F.elu, (dtype,)), x, device).cpu(), F.elu(x.double())
-    finite = x.isfinite()
-    off = (out.double() - truth).abs()[finite] / units(truth, dtype)[finite]
-    assert (off <= 0.9).all(), (off.max(), x[finite][off.argmax()])
-    assert torch.equal(out[~finite].double().nan_to_num(7.0), truth[~finite].nan_to_num(7.0))
-    assert torch.equal(out.sign()[~x.isnan()], x.sign()[~x.isnan()])
+    unit = torch.finfo(dtype).eps * 2 ** truth.abs().clamp(min=torch.finfo(dtype).tiny).log2().floor()
+    assert ((out - truth).abs() <= 0.75 * unit).all(), ((out - truth).abs() / unit).max()
 
 
 def test_an_elu_knows_that_its_exponential_sees_nothing_positive() -> None:
@@ -139,7 +119,8 @@ def test_an_elu_knows_that_its_exponential_sees_nothing_positive() -> None:
 @pytest.mark.parametrize("dtype", HALF, ids=["float16", "bfloat16"])
 @pytest.mark.parametrize("name", ["elu", "selu", "sigmoid", "silu", "leaky_relu"])
 def test_every_half_value(name: str, dtype: torch.dtype, device: str) -> None:
-    """Subnormals, infinities and NaN included."""
+    """Subnormals, infinities and NaN included. An ELU is off by more than 0.75 units in 44 values of float16, next to
+    where x and exp(x) - 1 meet."""
     if dtype == torch.bfloat16 and device == "cpu":
         pytest.skip("the interpreter truncates to bfloat16")
     x = torch.arange(-(2**15), 2**15).to(torch.int16).view(dtype)
@@ -152,7 +133,8 @@ def test_every_half_value(name: str, dtype: torch.dtype, device: str) -> None:
     error = (out - truth)[finite].abs()
     # What float32 has only as a subnormal may be zero, and so is what a factor x brings back from there.
     lost = torch.finfo(torch.float32).tiny * x.double()[finite].abs().clamp(1, 2**7)
-    assert ((error <= 0.75 * unit) | (error <= lost)).all(), (error / unit).max()
+    most = 0.9 if name == "elu" else 0.75
+    assert ((error <= most * unit) | (error <= lost)).all(), (error / unit).max()
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy remarks on what overflows in the interpreter
