@@ -19,6 +19,8 @@ from weft.spec import Contraction
 if TYPE_CHECKING:
     from triton.experimental.gluon.language import NVMMASharedLayout
 
+SWIZZLED = 8  # lines of shared memory after which a swizzle repeats: fewer cannot be sliced out of a box
+
 
 class Piece(NamedTuple):
     """Rows and columns of a block of D that a worker stores at once."""
@@ -107,9 +109,9 @@ def _portions(schedule: SpecialisedSchedule, roles: Roles) -> tuple[tuple[Run, .
     _, tile_n, tile_k = schedule.tile
     widths = (tile_k,) * 2 if schedule.b.along_k else parts(tile_n)
     wide, rest = parts(tile_n)[0] if schedule.b.along_k else tile_k, _rest(schedule)
-    least = wide // 8  # a multiple of what is computed at once
+    least = wide // 8
     third = round((wide + rest * widths[-1] / widths[0]) / (3 * least)) * least
-    at_once = [roles.at_once * THREADS // width for width in widths]
+    at_once = [max(SWIZZLED, roles.at_once * THREADS // width) for width in widths]
     first, second = _runs(0, 0, third, at_once[0]), _runs(0, third, 2 * third, at_once[0])
     return first, second, _runs(0, 2 * third, wide, at_once[0]) + _runs(1, 0, rest, at_once[-1])
 
