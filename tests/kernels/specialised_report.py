@@ -58,6 +58,7 @@ def main() -> None:
     of_one = {name: functions[name] for name in ("a_fn", "epilogue")}
     abreast = contraction("ceda,bed->cba", dict.fromkeys("abcde", 72), half, single, **of_one)
     long_sum_twice = contraction("dca,cbd->ba", EXTENTS, half, single, **functions)
+    across = contraction("dca,cdb->ba", EXTENTS, half, single, **functions)
     results = {
         "together": report(plain, "128x256x64.*together"),
         "in turns": report(plain, "64x256x64.*in turns"),
@@ -77,6 +78,7 @@ def main() -> None:
         "appliers side by side": report(abreast, "128x80x64.*side by side.*splits="),
         "in place": report(long_sum_twice, "128x320x64.*in place.*splits="),
         "in place, one part": report(long_sum_twice, "128x256x64.*in place.*splits="),
+        "in place, across k": report(across, "128x320x64.*in place.*splits="),
         "split": report(long_sum, "128x256x64.*splits="),
     }
     json.dump(results, sys.stdout)

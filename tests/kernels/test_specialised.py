@@ -176,7 +176,9 @@ def test_where_boxes_lie_every_line_is_one_roles_and_each_program_has_one_task(e
     contraction = replace(described(equation), a_fn=relu, b_fn=relu)
     found = [schedule for schedule in shared(contraction) if schedule.workers == IN_PLACE]
     assert found
-    assert not [schedule for schedule in shared(described(equation)) if schedule.workers == IN_PLACE]
+    long = trace(torch.nn.functional.gelu, (torch.float16,))
+    for other in (described(equation), replace(contraction, b_fn=None), replace(contraction, a_fn=long)):
+        assert not [schedule for schedule in shared(other) if schedule.workers == IN_PLACE]
     for schedule in found:
         cut = specialised_cut(multiplied(contraction, schedule), schedule, H200)
         assert cut.tasks * cut.boxes.splits == cut.boxes.programs, str(schedule)
@@ -352,6 +354,7 @@ ROLES = {
     "appliers side by side": (28, 128),
     "in place": (20, 192),
     "in place, one part": (20, 192),
+    "in place, across k": (20, 192),
 }
 
 

@@ -65,6 +65,7 @@ _TILES = (
     (128, 64, 128, SIDE_BY_SIDE),
 )
 _TILES_IN_PLACE = ((128, 320, 128, IN_PLACE), (128, 256, 128, IN_PLACE))  # for functions of both operands
+MOST_SLOTS_IN_PLACE = 6.0  # of such functions: longer ones need registers that workers do not have
 
 
 def candidates(contraction: Contraction, target: Target, exchanged: bool = False) -> Candidates:
@@ -72,8 +73,9 @@ def candidates(contraction: Contraction, target: Target, exchanged: bool = False
     found: dict[SpecialisedSchedule, None] = {}
     excluded: dict[str, None] = {}
     size = contraction.arithmetic.product.itemsize
-    both = contraction.a_fn is not None and contraction.b_fn is not None
-    tiles = (*_TILES, *_TILES_IN_PLACE) if both else _TILES
+    functions = (contraction.a_fn, contraction.b_fn)
+    in_place = all(function is not None and function.slots <= MOST_SLOTS_IN_PLACE for function in functions)
+    tiles = (*_TILES, *_TILES_IN_PLACE) if in_place else _TILES
     for k in contraction.of_role(Role.K):
         readings_a, readings_b = (list(readings(contraction, operand, k)) for operand in (A, B))
         for name, ways in (("A", readings_a), ("B", readings_b)):
