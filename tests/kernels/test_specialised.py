@@ -198,6 +198,16 @@ def test_where_boxes_lie_every_line_is_one_roles_and_each_program_has_one_task(e
             assert counts == [wide, 0], str(schedule)
 
 
+@pytest.mark.parametrize("kilobytes", [112, 128, 160, 224])
+def test_where_boxes_lie_there_are_three_slots_or_more(kilobytes: int) -> None:
+    relu = trace(torch.relu, (torch.float16,))
+    contraction = replace(described("ad,bd->ab"), a_fn=relu, b_fn=relu)
+    found = specialised.schedules(contraction, replace(H200, shared_memory=kilobytes << 10)).schedules
+    stages = [s.stages for s in found if isinstance(s, SpecialisedSchedule) and s.workers == IN_PLACE]
+    assert all(count >= 3 for count in stages)
+    assert bool(stages) == (kilobytes >= 160)
+
+
 @pytest.mark.parametrize("equation", ["ad,bd->ab", "bd,ad->ba", "db,ce->dbce", "be,dce->bdc"])
 def test_pieces_of_blocks_beside_a_kept_operand_hold_every_column_once(equation: str) -> None:
     contraction = described(equation)

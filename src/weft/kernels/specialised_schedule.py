@@ -17,6 +17,7 @@ from weft.spec import Contraction, Role
 
 NAME = "specialised"
 LEAST_STAGES, MOST_STAGES = 2, 8
+LEAST_STAGES_IN_PLACE = 3  # a worker reads rows of the next step before it asks for the one after that
 BARRIERS = 2048  # bytes of shared memory: barriers, and what the compiler keeps of the roles
 
 
@@ -92,7 +93,7 @@ def candidates(contraction: Contraction, target: Target, exchanged: bool = False
                 excluded[f"{named} leave no registers for warps that apply B's function"] = None
                 continue
             stages = _stages(contraction, tile, workers, target)
-            if stages < LEAST_STAGES:
+            if stages < (LEAST_STAGES_IN_PLACE if workers == IN_PLACE else LEAST_STAGES):
                 excluded[f"boxes of {tile_m}x{tile_n}x{depth // size} leave no room for others on their way"] = None
                 continue
             group = 1 if workers.abreast > 1 else GROUP  # those that are taken at once are of the same rows
