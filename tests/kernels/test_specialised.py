@@ -490,6 +490,19 @@ def test_every_schedule_computes_the_product(
     check(described(equation), operands, function, some(len(equation)))
 
 
+def those_in_place(found: Sequence[Schedule]) -> Sequence[Schedule]:
+    """One of each kind."""
+    chosen = [s for s in found if isinstance(s, SpecialisedSchedule) and s.workers == IN_PLACE]
+    return list({(s.tile, s.exchanged, s.splits > 1): s for s in chosen}.values())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("equation", ["ad,bd->ab", "da,db->ba", "dca,cbd->ba"])
+def test_a_worker_without_rows_lets_boxes_pass(equation: str) -> None:
+    """The last block of rows ends before those of its second worker begin."""
+    check(described(equation, extents={**EXTENTS, "a": 304, "b": 312}), "ab", plus_one, those_in_place)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("equation", ["ad,bd->ab", "da,db->ba"])
