@@ -1,0 +1,76 @@
+"""Functions that are applied where boxes lie: who has which lines, and when that is offered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+
+from kernels.specialised_cases import H200, described, shared
+from weft.fn import trace
+from weft.kernels import specialised
+from weft.kernels.boxes_exchange import multiplied
+from weft.kernels.boxes_readings import extent
+from weft.kernels.boxes_schedule import parts
+from weft.kernels.specialised_cut import specialised_cut
+from weft.kernels.specialised_roles import IN_PLACE, TOGETHER, Workers
+from weft.kernels.specialised_schedule import SpecialisedSchedule
+
+
+@pytest.mark.parametrize("equation", ["ad,bd->ab", "ad,db->ab", "da,db->ba", "af,bf->ab"])
+def test_where_boxes_lie_every_line_is_one_roles_and_each_program_has_one_task(equation: str) -> None:
+    relu = trace(torch.relu, (torch.float16,))
+    contraction = replace(described(equation), a_fn=relu, b_fn=relu)
+    found = [schedule for schedule in shared(contraction) if schedule.workers == IN_PLACE]
+    assert found
+    long = trace(torch.nn.functional.gelu, (torch.float16,))
+    for other in (described(equation), replace(contraction, b_fn=None), replace(contraction, a_fn=long)):
+        assert not [schedule for schedule in shared(other) if schedule.workers == IN_PLACE]
+    for schedule in found:
+        cut = specialised_cut(multiplied(contraction, schedule), schedule, H200)
+        assert cut.tasks * cut.boxes.splits == cut.boxes.programs, str(schedule)
+        runs = [run for portion in cut.portions for run in portion]
+        assert all(run.first % run.lines == 0 and run.lines.bit_count() == 1 for run in runs), str(schedule)
+        lines = [(run.part, line) for run in runs for line in range(run.first, run.first + run.lines)]
+        assert len(lines) == len(set(lines)), str(schedule)
+        wide, *narrow = parts(schedule.tile[1])
+        counts = [sum(part == at for part, _ in lines) for at in range(2)]
+        if not schedule.b.along_k:
+            assert counts == [schedule.tile[2], schedule.tile[2] if narrow else 0], str(schedule)
+        elif narrow:  # columns past the last one need no function
+            there = min(narrow[0], extent(schedule.b.outer) - wide)
+            assert counts[0] == wide, str(schedule)
+            assert there <= counts[1] <= narrow[0], str(schedule)
+        else:
+            assert counts == [wide, 0], str(schedule)
+
+
+@pytest.mark.parametrize(
+    ("function", "workers"),
+    [
+        (torch.relu, TOGETHER),
+        (torch.nn.functional.leaky_relu, TOGETHER),
+        (torch.nn.functional.elu, IN_PLACE),
+    ],
+)
+def test_functions_of_long_sums_are_applied_in_place_where_that_was_timed_to_be_faster(
+    function: Callable[..., torch.Tensor], workers: Workers
+) -> None:
+    """TCCG 13: 57.1, 59.8 and 66.1 us on an H200, the other way 59.8, 61.1 and more than 79."""
+    contraction = described("dca,cbd->ba", extents={"a": 312, "b": 296, "c": 296, "d": 312})
+    of_half, of_single = trace(function, (torch.float16,)), trace(function, (torch.float32,))
+    contraction = replace(contraction, a_fn=of_half, b_fn=of_half, epilogue=of_single)
+    best = min(shared(contraction), key=lambda schedule: specialised.predict(contraction, schedule, H200))
+    assert best.workers == workers, str(best)
+
+
+@pytest.mark.parametrize("kilobytes", [112, 128, 160, 224])
+def test_where_boxes_lie_there_are_three_slots_or_more(kilobytes: int) -> None:
+    relu = trace(torch.relu, (torch.float16,))
+    contraction = replace(described("ad,bd->ab"), a_fn=relu, b_fn=relu)
+    found = specialised.schedules(contraction, replace(H200, shared_memory=kilobytes << 10)).schedules
+    stages = [s.stages for s in found if isinstance(s, SpecialisedSchedule) and s.workers == IN_PLACE]
+    assert all(count >= 3 for count in stages)
+    assert bool(stages) == (kilobytes >= 160)
