@@ -290,7 +290,8 @@ def place_kernel(
     program = gl.program_id(0)
     brought = (a, b, z, x_ring, y_ring, z_ring, full, empty)
     taken = (brought, ready, d, alpha)
+    # There is no loader: what stands in its place, last, is not used.
     begin(
         CUT, program, program, (work, (taken, A_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
-        (apply_ahead, (brought, ready, B_FN, PRODUCT)), (apply_ahead, ()),
+        (apply_ahead, (brought, ready, B_FN, PRODUCT)), (let_pass, ()),
     )  # fmt: skip
