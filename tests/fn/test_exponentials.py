@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +16,8 @@ from weft.fn import Pointwise, trace
 
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
+
+from weft.fn import device_elu  # noqa: E402  (needs Triton)
 
 N = 1 << 15
 DEVICES = [pytest.param("cpu", id="interpreter"), pytest.param("cuda", id="gpu", marks=pytest.mark.gpu)]
@@ -96,7 +100,7 @@ def test_far_in_the_negative_tail_a_gelu_is_next_to_nothing(device: str) -> None
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", HALF, ids=["float16", "bfloat16"])
-@pytest.mark.parametrize("name", ["expm1", "sigmoid", "gelu", "gelu tanh"])
+@pytest.mark.parametrize("name", ["elu", "expm1", "sigmoid", "gelu", "gelu tanh"])
 def test_a_half_result_is_off_by_three_quarters_of_a_unit_at_most(name: str, dtype: torch.dtype, device: str) -> None:
     """Half a unit for rounding, a quarter for the value that is rounded."""
     if dtype == torch.bfloat16 and device == "cpu":
@@ -119,8 +123,7 @@ def test_an_elu_knows_that_its_exponential_sees_nothing_positive() -> None:
 @pytest.mark.parametrize("dtype", HALF, ids=["float16", "bfloat16"])
 @pytest.mark.parametrize("name", ["elu", "selu", "sigmoid", "silu", "leaky_relu"])
 def test_every_half_value(name: str, dtype: torch.dtype, device: str) -> None:
-    """Subnormals, infinities and NaN included. An ELU is off by more than 0.75 units in 44 values of float16, next to
-    where x and exp(x) - 1 meet."""
+    """Subnormals, infinities and NaN included."""
     if dtype == torch.bfloat16 and device == "cpu":
         pytest.skip("the interpreter truncates to bfloat16")
     x = torch.arange(-(2**15), 2**15).to(torch.int16).view(dtype)
@@ -133,8 +136,7 @@ def test_every_half_value(name: str, dtype: torch.dtype, device: str) -> None:
     error = (out - truth)[finite].abs()
     # What float32 has only as a subnormal may be zero, and so is what a factor x brings back from there.
     lost = torch.finfo(torch.float32).tiny * x.double()[finite].abs().clamp(1, 2**7)
-    most = 0.9 if name == "elu" else 0.75
-    assert ((error <= most * unit) | (error <= lost)).all(), (error / unit).max()
+    assert ((error <= 0.75 * unit) | (error <= lost)).all(), (error / unit).max()
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy remarks on what overflows in the interpreter
@@ -155,6 +157,31 @@ def test_an_elu_of_half_values_takes_them_two_at_a_time() -> None:
         # Factors and further steps are computed in single precision, and so is what has been computed there.
         for fn in (F.selu, lambda x: F.elu(x) * 2, lambda x: F.elu(x + 1)):
             assert "device_math.elu" not in trace(fn, (dtype,)).source
+
+
+@pytest.mark.parametrize("dtype", HALF, ids=["float16", "bfloat16"])
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_an_elu_of_every_half_value_bears_an_exponential_that_is_off(dtype: torch.dtype, sign: int) -> None:
+    """Its instructions in float64, with the constants that stand there: exponentials are off by 8.3e-8 near 1, the most
+    that was seen on an H200, and by 2^-22 of their value elsewhere, always to one side."""
+    x = torch.arange(-(2**15), 2**15).to(torch.int16).view(dtype).double()
+    x = x[x.isfinite()]
+    factor, bound = (_constant(f"{name}.f32 x, (?:x, )?0f(\\w+)") for name in ("mul.rn", "sub.rn.sat"))
+    exact, grain = torch.exp2((x * factor).float().double()), 2.0**-24
+    off = torch.where(x.abs() < 2**-8, 8.3e-8, 2**-22 * exact)
+    near = torch.ceil((exact - off) / grain) if sign < 0 else torch.floor((exact + off) / grain)
+    exponential = torch.where(exact < 1, (near * grain).clamp(max=1), exact)
+    below = (bound - exponential).float().clamp(0, 1).to(dtype).double()
+    info, truth = torch.finfo(dtype), F.elu(x)
+    unit = info.eps * 2 ** truth.abs().clamp(min=info.tiny).log2().floor()
+    error = (torch.maximum(x, -below) - truth).abs() / unit
+    assert (error <= 0.75).all(), (error.max(), x[error.argmax()])
+
+
+def _constant(pattern: str) -> float:
+    """A number of the ELU's instructions."""
+    (bits,) = re.findall(pattern, device_elu._TWO)
+    return struct.unpack(">f", bytes.fromhex(bits))[0]
 
 
 def test_what_picks_among_half_values_computes_in_half() -> None:

@@ -1,8 +1,9 @@
 """An ELU of half precision on the device, of two elements at once where they lie in one register.
 
 It is the greater of x and exp(x) - 1, which never is less than x: above zero, where it would be greater, it is bounded
-by 0. Near zero the difference has lost its bits, and x is as good; so 2^-23 is taken off, as much as the exponential
-may be wrong, and the difference is not the greater one there.
+by 0. Near zero the difference has lost its bits, and x is as good; so 2^-23 is taken off, more than the exponential is
+wrong there (1.4 2^-24 on an H200), and the difference is not the greater one. Where it comes to be, next to 2^-10, the
+exponential is of (1 - 1800 2^-24) x, which gives that back.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ _TWO = """{
     .reg .b32 below;
     .reg .f32 x, y;
     WIDEN
-    mul.rn.f32 x, x, 0f3FB8AA3B;
-    mul.rn.f32 y, y, 0f3FB8AA3B;
+    mul.rn.f32 x, x, 0f3FB8A529;
+    mul.rn.f32 y, y, 0f3FB8A529;
     ex2.approx.ftz.f32 x, x;
     ex2.approx.ftz.f32 y, y;
     sub.rn.sat.f32 x, 0f3F800001, x;
@@ -41,7 +42,7 @@ _TWO_BFLOAT16 = tl.constexpr(
 
 @triton.jit
 def elu(x):  # type: ignore[no-untyped-def]
-    """The ELU of float16 or bfloat16 values, within 0.9 units in the last place.
+    """The ELU of float16 or bfloat16 values, within 0.75 units in the last place.
 
     Two of them take 10 instructions on NVIDIA GPUs, 2 of which are exponentials.
     """

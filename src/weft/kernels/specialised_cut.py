@@ -133,7 +133,7 @@ def _rest(schedule: SpecialisedSchedule) -> int:
     if not narrow or not schedule.b.along_k:
         return tile_k if narrow else 0
     there = extent(schedule.b.outer) - wide
-    return min(narrow[0], -(-there // 8) * 8) if there > 0 else narrow[0]
+    return min(narrow[0], -(-there // SWIZZLED) * SWIZZLED) if there > 0 else narrow[0]
 
 
 def rounds(stages: int, appliers: int) -> int:

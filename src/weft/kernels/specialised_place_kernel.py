@@ -191,6 +191,7 @@ def work_on_rows(
     share, place, to, CUT: gl.constexpr, WORKER: gl.constexpr, taken, A_FN: gl.constexpr, EPILOGUE: gl.constexpr,
     PRODUCT: gl.constexpr, ACCUMULATE: gl.constexpr,
 ):  # fmt: skip
+    """What a worker does that has rows."""
     brought, ready, d, alpha = taken
     _a, _b, _z, x_ring, y_ring, z_ring, full, empty = brought
     batch_block, m_block, n_block = place
