@@ -68,7 +68,7 @@ def those_that_keep(found: Sequence[Schedule]) -> Sequence[Schedule]:
 def those_in_place(found: Sequence[Schedule]) -> Sequence[Schedule]:
     """One of each kind."""
     chosen = [s for s in found if isinstance(s, SpecialisedSchedule) and s.workers == IN_PLACE]
-    return list({(s.tile, s.exchanged, s.splits > 1): s for s in chosen}.values())
+    return list({(s.tile, s.exchanged, s.splits > 1, s.fewer > 0): s for s in chosen}.values())
 
 
 @pytest.mark.gpu
@@ -94,6 +94,18 @@ def test_every_schedule_computes_the_product(
 def test_a_worker_without_rows_lets_boxes_pass(equation: str) -> None:
     """The last block of rows ends before those of its second worker begin."""
     check(described(equation, extents={**EXTENTS, "a": 304, "b": 312}), "ab", plus_one, those_in_place)
+
+
+def those_with_fewer_shares(found: Sequence[Schedule]) -> Sequence[Schedule]:
+    """All of them."""
+    return [s for s in found if isinstance(s, SpecialisedSchedule) and s.fewer > 0]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("equation", "c"), [("dca,cbd->ba", 200), ("cad,cbd->ba", 296), ("dca,cdb->ab", 296)])
+def test_the_last_rows_have_fewer_shares_of_a_long_sum(equation: str, c: int) -> None:
+    extents = {"a": 312, "b": 296, "c": c, "d": 136}
+    check(described(equation, extents=extents), "ab", plus_one, those_with_fewer_shares)
 
 
 @pytest.mark.gpu

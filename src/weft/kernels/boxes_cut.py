@@ -72,7 +72,8 @@ class BoxesCut(NamedTuple):
     wide_index: bool
 
 
-def boxes_cut(contraction: Contraction, schedule: BoxesSchedule, target: Target) -> BoxesCut:
+def boxes_cut(contraction: Contraction, schedule: BoxesSchedule, target: Target, room: int = 0) -> BoxesCut:
+    """`room` is for so many steps along k, where some shares of split sums are longer than others."""
     tile_m, tile_n, tile_k = schedule.tile
     batch = [Cut((mode,), 1) for mode in contraction.of_role(Role.BATCH)]
     k = [*rest(contraction.of_role(Role.K), [Cut((schedule.k,), tile_k)]), Cut((schedule.k,), tile_k)]
@@ -82,7 +83,7 @@ def boxes_cut(contraction: Contraction, schedule: BoxesSchedule, target: Target)
     batch_side, m_side = side(batch, 0, tensors), side(m, 0, tensors)
     n_side, k_side = side(n, 1, tensors), side(k, 0, tensors)
     steps = -(-k_side.blocks // schedule.splits)
-    k_side = _padded(k_side, steps * schedule.splits)
+    k_side = _padded(k_side, max(steps * schedule.splits, room))
     blocks = contraction.batch * m_side.blocks * n_side.blocks
     processors = target.processors if target.processors > 1 else PROCESSORS
     tasks = blocks * schedule.splits

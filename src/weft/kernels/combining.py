@@ -15,8 +15,9 @@ LEAST_ELEMENTS = 128  # one for each lane
 RESIDENT = 8  # programs that each processor should have: most of their time they wait for memory
 
 
-def combine_launch(contraction: Contraction, cut: Any, shares: Layout, target: Target) -> KernelLaunch:
-    """The launch for the blocks of a `cut`; `shares` holds one tile of each block for each share of the sum."""
+def combine_launch(contraction: Contraction, cut: Any, shares: Layout, target: Target, fewer: int = 0) -> KernelLaunch:
+    """The launch for the blocks of a `cut`; `shares` holds one tile of each block for each share of the sum. The last
+    block has `fewer` of them, if that is not 0."""
     from weft.kernels.matrix_kernel import combine_kernel
 
     rows = strip_rows(cut.m.tile, cut.n.tile, cut.blocks, target)
@@ -25,7 +26,7 @@ def combine_launch(contraction: Contraction, cut: Any, shares: Layout, target: T
     shared = contraction_constants(contraction, cut)
     shared["REDUCE"] = contraction.algebra and contraction.algebra.reduce.jit
     names = ("C_FN", "EPILOGUE", "REDUCE", "RESULT", "BESIDE")
-    constants = {"CUT": cut, "ROWS": rows, "COLUMNS": columns} | {name: shared[name] for name in names}
+    constants = {"CUT": cut, "ROWS": rows, "COLUMNS": columns, "FEWER": fewer} | {name: shared[name] for name in names}
     real = contraction.arithmetic.accumulate.is_floating_point
     tensors = (shares, contraction.c, contraction.d)
     return KernelLaunch(

@@ -317,6 +317,7 @@ def combine_kernel(
     CUT: tl.constexpr,
     ROWS: tl.constexpr,  # of a block that one program takes: there are few blocks, and programs should be many
     COLUMNS: tl.constexpr,  # the same
+    FEWER: tl.constexpr,  # parts of the last block; 0 where it has as many as others
     C_FN: tl.constexpr,
     EPILOGUE: tl.constexpr,
     REDUCE: tl.constexpr,  # of an algebra, None where parts are added
@@ -340,7 +341,10 @@ def combine_kernel(
     inside = strip_mask(place, CUT, 3)
     here = parts + block.to(tl.int64) * (M.tile * N.tile) + rows[:, None] * N.tile + columns[None, :]
     acc = tl.load(here, mask=inside)
-    for _ in tl.range(1, CUT.splits, loop_unroll_factor=4):
+    count = CUT.splits
+    if FEWER > 0:
+        count = tl.where(block == CUT.blocks - 1, FEWER, CUT.splits)
+    for _ in tl.range(1, count, loop_unroll_factor=4):
         here += CUT.blocks * M.tile * N.tile
         if REDUCE is None:
             acc += tl.load(here, mask=inside)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 from weft.kernels.boxes_exchange import multiplied
 from weft.kernels.boxes_readings import Reading
 from weft.kernels.boxes_schedule import parts
 from weft.kernels.cost import LINE, PROCESSORS, combine_seconds, compulsory_bytes, function_seconds, launched
 from weft.kernels.geometry import A, B
 from weft.kernels.specialised_roles import IN_PLACE, IN_TURNS, roles
-from weft.kernels.specialised_schedule import SpecialisedSchedule, task_count
+from weft.kernels.specialised_schedule import SHORT_STEP, SpecialisedSchedule, share_count, share_steps
 from weft.plan.schedule import Target
 from weft.spec import Contraction
 
@@ -41,11 +43,12 @@ def predict(contraction: Contraction, schedule: SpecialisedSchedule, target: Tar
     tile_m, tile_n, tile_k = schedule.tile
     workers = schedule.workers
     size = contraction.arithmetic.product.itemsize
-    tasks = task_count(contraction, schedule) * schedule.splits
+    tasks = share_count(contraction, schedule)
     at_once = processors * workers.rings
     turns = -(-tasks // at_once) * workers.rings  # tasks of the busiest processor
-    steps = -(-schedule.k.extent // tile_k) * (contraction.k // schedule.k.extent)
-    steps = -(-steps // schedule.splits)
+    steps = share_steps(contraction, schedule, schedule.splits)
+    if schedule.fewer:
+        steps = max(steps, math.ceil(SHORT_STEP * share_steps(contraction, schedule, schedule.fewer)))
     here = processors * turns  # of all processors, were they as busy
     depth = steps * tile_k
     across = tile_n * workers.abreast

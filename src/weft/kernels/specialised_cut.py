@@ -12,7 +12,7 @@ from weft.kernels.cost import PROCESSORS
 from weft.kernels.geometry import TENSORS, Cut, Side, side
 from weft.kernels.specialised_results import piece_width, results
 from weft.kernels.specialised_roles import IN_PLACE, THREADS, WORKERS, Roles, Workers, roles
-from weft.kernels.specialised_schedule import SpecialisedSchedule, task_count
+from weft.kernels.specialised_schedule import SpecialisedSchedule, share_count, share_steps, task_count
 from weft.plan.schedule import Target
 from weft.spec import Contraction
 
@@ -49,6 +49,13 @@ class Run(NamedTuple):
     lines: int
 
 
+class Fewer(NamedTuple):
+    """In place: shares of the sum of the last block of rows, where those are fewer than of others; 0 where not."""
+
+    shares: int
+    steps: int  # in each of them
+
+
 class SpecialisedCut(NamedTuple):
     """All that the kernel takes of a schedule beside what the boxes say."""
 
@@ -69,11 +76,14 @@ class SpecialisedCut(NamedTuple):
     d_shape: tuple[int, int]  # of a piece as it lies in D
     d_layout: NVMMASharedLayout
     portions: tuple[tuple[Run, ...], ...]  # in place: [applier] what it applies B's function to
+    fewer: Fewer
 
 
 def specialised_cut(contraction: Contraction, schedule: SpecialisedSchedule, target: Target) -> SpecialisedCut:
-    boxes = boxes_cut(contraction, schedule, target)
+    fewer = Fewer(schedule.fewer, share_steps(contraction, schedule, schedule.fewer) if schedule.fewer else 0)
+    boxes = boxes_cut(contraction, schedule, target, fewer.shares * fewer.steps)
     processors = target.processors if target.processors > 1 else PROCESSORS
+    programs = min(processors, -(-share_count(contraction, schedule) // schedule.workers.rings))
     tasks = task_count(contraction, schedule)
     tile_m, tile_n, tile_k = schedule.tile
     size = contraction.arithmetic.product.itemsize
@@ -83,7 +93,7 @@ def specialised_cut(contraction: Contraction, schedule: SpecialisedSchedule, tar
     assert sharing is not None, "schedules are offered only where there are registers"
     line = (stored.box.block[-2], stored.box.block[-1])
     return SpecialisedCut(
-        boxes=boxes._replace(programs=min(processors, -(-tasks * boxes.splits // schedule.workers.rings))),
+        boxes=boxes._replace(programs=programs),
         shares=_shares(contraction, schedule, boxes),
         workers=schedule.workers,
         tasks=tasks,
@@ -100,6 +110,7 @@ def specialised_cut(contraction: Contraction, schedule: SpecialisedSchedule, tar
         d_shape=line,
         d_layout=matrix_layout(line, True, stored.box.layout.dtype.itemsize),
         portions=_portions(schedule, sharing) if schedule.workers == IN_PLACE else (),
+        fewer=fewer,
     )
 
 

@@ -40,6 +40,24 @@ from weft.kernels.specialised_kernel import (
 
 
 @gluon.jit
+def part_of(program, CUT: gl.constexpr):
+    """A program's part: which share of its sum, of which block of D; the first of its steps, and how many they are. The
+    last block may have fewer shares, of more steps: then the last programs have none of it."""
+    STEPS: gl.constexpr = CUT.boxes.steps
+    if CUT.fewer.shares == 0:
+        share, block = task_of(program, CUT, 0)
+        return share, block, share * STEPS, STEPS
+    else:
+        OTHERS: gl.constexpr = CUT.tasks - 1
+        share, block = task_of(program, CUT, 0)
+        over = program - CUT.fewer.shares * CUT.tasks
+        share = gl.where(over < 0, share, CUT.fewer.shares + over // OTHERS)
+        block = gl.where(over < 0, block, over % OTHERS)
+        steps = gl.where(block == OTHERS, CUT.fewer.steps, STEPS)
+        return share, block, share * steps, steps
+
+
+@gluon.jit
 def bring_step(step, first_step, place, CUT: gl.constexpr, brought):
     """Ask for the boxes of a step as soon as its slot is empty."""
     a, b, z, x_ring, y_ring, z_ring, full, empty = brought
@@ -107,25 +125,24 @@ def store_applied(
 
 @gluon.jit
 def apply_ahead(
-    task, CUT: gl.constexpr, APPLIER: gl.constexpr, brought, ready, B_FN: gl.constexpr, PRODUCT: gl.constexpr
+    program, CUT: gl.constexpr, APPLIER: gl.constexpr, brought, ready, B_FN: gl.constexpr, PRODUCT: gl.constexpr
 ):  # fmt: skip
     """The role that applies B's function to its lines of every box. Lines are read before the function is applied to
     those before them, also from one step to the next: shared memory is busy, and answers late."""
     _a, _b, _z, _x_ring, y_ring, z_ring, full, _empty = brought
-    STEPS: gl.constexpr = CUT.boxes.steps
     COUNT: gl.constexpr = len(CUT.portions[APPLIER])
-    share, _ = task_of(task, CUT, 0)
+    _share, _block, first_step, steps = part_of(program, CUT)
     mbarrier.wait(full.index(0), 0)
     value = read_lines(y_ring, z_ring, 0, CUT, APPLIER, 0)
-    for step in range(STEPS):
+    for step in range(steps):
         slot = step % CUT.stages
         after = (step + 1) % CUT.stages
-        k_block = share * STEPS + step
+        k_block = first_step + step
         for i in gl.static_range(COUNT):
             if i + 1 < COUNT:
                 coming = read_lines(y_ring, z_ring, slot, CUT, APPLIER, i + 1)
             else:
-                if step + 1 < STEPS:  # past the last, what is read is of no use
+                if step + 1 < steps:  # past the last, what is read is of no use
                     mbarrier.wait(full.index(after), (step + 1) // CUT.stages & 1)
                 coming = read_lines(y_ring, z_ring, after, CUT, APPLIER, 0)
             finish_lines(value, y_ring, z_ring, slot, k_block, CUT, APPLIER, i, B_FN, PRODUCT)
@@ -144,19 +161,19 @@ def rows_where_they_lie(x_ring, slot, CUT: gl.constexpr, SHARE: gl.constexpr):
 
 
 @gluon.jit
-def slot_for_pieces(x_ring, empty, d, CUT: gl.constexpr, WORKER: gl.constexpr):
+def slot_for_pieces(x_ring, empty, d, steps, CUT: gl.constexpr, WORKER: gl.constexpr):
     """A worker's memory for pieces of D: a slot that boxes of A came in. No others come, and both workers have done
     with these."""
-    ROUNDS: gl.constexpr = (CUT.boxes.steps - WORKER + CUT.stages - 1) // CUT.stages  # in which the slot had boxes
     SHAPE: gl.constexpr = [CUT.workers.buffers, CUT.d_shape[0], CUT.d_shape[1]]
-    if ROUNDS > 0:
-        mbarrier.wait(empty.index(WORKER), (ROUNDS - 1) & 1)
+    if steps > WORKER:
+        rounds = (steps - WORKER + CUT.stages - 1) // CUT.stages  # in which the slot had boxes
+        mbarrier.wait(empty.index(WORKER), (rounds - 1) & 1)
     return x_ring.index(WORKER)._reinterpret(d.dtype, SHAPE, CUT.d_layout)
 
 
 @gluon.jit
 def work(
-    task, CUT: gl.constexpr, WORKER: gl.constexpr, taken, A_FN: gl.constexpr, EPILOGUE: gl.constexpr,
+    program, CUT: gl.constexpr, WORKER: gl.constexpr, taken, A_FN: gl.constexpr, EPILOGUE: gl.constexpr,
     PRODUCT: gl.constexpr, ACCUMULATE: gl.constexpr,
 ):  # fmt: skip
     """The role that applies A's function, multiplies and stores; the first worker brings boxes too. Where a block ends
@@ -165,22 +182,23 @@ def work(
     M: gl.constexpr = CUT.boxes.m
     N: gl.constexpr = CUT.boxes.n
     ROWS: gl.constexpr = CUT.shares[WORKER][0].m
-    share, block = task_of(task, CUT, 0)
+    share, block, first_step, steps = part_of(program, CUT)
+    span = (first_step, steps)
     place = locate(block, M.blocks, N.blocks, CUT.boxes.group)
     to = share * CUT.boxes.blocks + block
     if WORKER == 0 or M.exact:  # noqa: SIM114  (known when this is compiled, the other is not)
-        work_on_rows(share, place, to, CUT, WORKER, taken, A_FN, EPILOGUE, PRODUCT, ACCUMULATE)
+        work_on_rows(span, place, to, CUT, WORKER, taken, A_FN, EPILOGUE, PRODUCT, ACCUMULATE)
     elif side_mask(place[1], gl.to_tensor(0), ROWS):
-        work_on_rows(share, place, to, CUT, WORKER, taken, A_FN, EPILOGUE, PRODUCT, ACCUMULATE)
+        work_on_rows(span, place, to, CUT, WORKER, taken, A_FN, EPILOGUE, PRODUCT, ACCUMULATE)
     else:
-        let_pass(CUT, brought)
+        let_pass(steps, CUT, brought)
 
 
 @gluon.jit
-def let_pass(CUT: gl.constexpr, brought):
+def let_pass(steps, CUT: gl.constexpr, brought):
     """Give up all boxes as they come."""
     _a, _b, _z, _x_ring, _y_ring, _z_ring, full, empty = brought
-    for step in range(CUT.boxes.steps):
+    for step in range(steps):
         slot = step % CUT.stages
         mbarrier.wait(full.index(slot), step // CUT.stages & 1)
         mbarrier.arrive(empty.index(slot))
@@ -188,15 +206,15 @@ def let_pass(CUT: gl.constexpr, brought):
 
 @gluon.jit
 def work_on_rows(
-    share, place, to, CUT: gl.constexpr, WORKER: gl.constexpr, taken, A_FN: gl.constexpr, EPILOGUE: gl.constexpr,
+    span, place, to, CUT: gl.constexpr, WORKER: gl.constexpr, taken, A_FN: gl.constexpr, EPILOGUE: gl.constexpr,
     PRODUCT: gl.constexpr, ACCUMULATE: gl.constexpr,
 ):  # fmt: skip
     """What a worker does that has rows."""
     brought, ready, d, alpha = taken
     _a, _b, _z, x_ring, y_ring, z_ring, full, empty = brought
     batch_block, m_block, n_block = place
+    first_step, steps = span
     BOXES: gl.constexpr = CUT.boxes
-    STEPS: gl.constexpr = BOXES.steps
     AHEAD: gl.constexpr = CUT.stages - 1
     SHARE: gl.constexpr = CUT.shares[WORKER][0]
     REST: gl.constexpr = CUT.shares[WORKER][-1]
@@ -205,9 +223,8 @@ def work_on_rows(
     WIDTH: gl.constexpr = min(SHARE.n.tile, CUT.roles.widest)
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WORKER_WARPS, 1], [16, WIDTH, DEPTH])
     LAYOUT_REST: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WORKER_WARPS, 1], [16, REST.n.tile, DEPTH])
-    first_step = share * STEPS
     if WORKER == 0:
-        for step in gl.static_range(min(AHEAD, STEPS)):
+        for step in gl.static_range(min(AHEAD, BOXES.steps)):
             bring_step(gl.to_tensor(step), first_step, place, CUT, brought)
 
     # (1) Apply A's function to the rows of one step, and to those of the next while the columns that appliers have made
@@ -224,7 +241,7 @@ def work_on_rows(
     store_applied(rows.load(LINES), rows, 0, first_step, CUT, BOXES.a_along_k, A_FN, PRODUCT)
     fence_async_shared()
     gl.thread_barrier()
-    for step in range(1, STEPS):
+    for step in range(1, steps):
         before = slot
         before_phase = phase
         slot, phase = following(slot, phase, CUT.stages)
@@ -235,7 +252,7 @@ def work_on_rows(
         x = rows_of(x_ring, before, CUT, SHARE)
         acc = warpgroup_mma(x, columns_of(y_ring, before, CUT), acc, is_async=True)
         if WORKER == 0:  # noqa: SIM102  (into the slot of the step before: now that there is something to multiply)
-            if step + AHEAD - 1 < STEPS:
+            if step + AHEAD - 1 < steps:
                 bring_step(step + AHEAD - 1, first_step, place, CUT, brought)
         store_applied(value, rows, 0, first_step + step, CUT, BOXES.a_along_k, A_FN, PRODUCT)
         if TWO:
@@ -251,7 +268,7 @@ def work_on_rows(
     mbarrier.arrive(empty.index(slot))
 
     # (2) Leave the share, or finish the block.
-    pieces = slot_for_pieces(x_ring, empty, d, CUT, WORKER)
+    pieces = slot_for_pieces(x_ring, empty, d, steps, CUT, WORKER)
     leave(acc, d, pieces, 0, alpha, to, batch_block, m_block, n_block, CUT, SHARE, EPILOGUE)
     if TWO:
         leave(acc_rest, d, pieces, 0, alpha, to, batch_block, m_block, n_block, CUT, REST, EPILOGUE)

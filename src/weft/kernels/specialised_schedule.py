@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from weft.kernels.boxes_readings import Reading, extent, readings
-from weft.kernels.boxes_schedule import GROUP, BoxesSchedule, misfit, parts, side_blocks, splittings
+from weft.kernels.boxes_schedule import GROUP, LEAST_STEPS, BoxesSchedule, misfit, parts, side_blocks, splittings
 from weft.kernels.cost import PROCESSORS, SHARED_MEMORY
 from weft.kernels.geometry import A, B
 from weft.kernels.specialised_results import block_count, result_groups, staging_bytes
@@ -18,6 +18,7 @@ from weft.spec import Contraction, Role
 NAME = "specialised"
 LEAST_STAGES, MOST_STAGES = 2, 8
 LEAST_STAGES_IN_PLACE = 3  # a worker reads rows of the next step before it asks for the one after that
+SHORT_STEP = 0.73  # of a step's time that one takes whose second worker has no rows
 BARRIERS = 2048  # bytes of shared memory: barriers, and what the compiler keeps of the roles
 
 
@@ -26,6 +27,7 @@ class SpecialisedSchedule(BoxesSchedule):
     """The boxes, and how two workers share blocks of D."""
 
     workers: Workers = TOGETHER
+    fewer: int = 0  # shares of the sum of the last block of rows, where those are not `splits` too
     family: str = NAME
 
     def __str__(self) -> str:
@@ -33,6 +35,7 @@ class SpecialisedSchedule(BoxesSchedule):
         names_m, names_n = ("·".join(mode.name for mode in reading.outer) for reading in (self.a, self.b))
         across = "+".join(map(str, parts(n)))
         split = f" splits={self.splits}" if self.splits > 1 else ""
+        split += f"/{self.fewer}" if self.fewer else ""
         return (
             f"specialised {m}x{n}x{k} m[{names_m}:{m}] n[{names_n}:{across}] k[{self.k.name}:{k}]"
             f" {self.workers.name} stages={self.stages}{split}"
@@ -105,6 +108,7 @@ def candidates(contraction: Contraction, target: Target, exchanged: bool = False
                 excluded["D does not lie in boxes of the rows and columns of its blocks"] = None
             if workers == IN_PLACE:
                 offered = [each for each in offered if _has_one_task(contraction, each, target)]
+                offered += _with_fewer(contraction, whole, target)
             found.update(dict.fromkeys(offered))
     return Candidates(tuple(found), tuple(excluded))
 
@@ -123,14 +127,52 @@ def _not_abreast(b: Reading, tile_n: int, workers: Workers) -> str | None:
 
 def _split(contraction: Contraction, whole: SpecialisedSchedule, target: Target) -> Iterator[SpecialisedSchedule]:
     """The same with split sums, where D alone cannot fill the device."""
-    tile_m, tile_n, tile_k = whole.tile
-    steps = -(-whole.k.extent // tile_k) * (contraction.k // whole.k.extent)
     workers = target.processors * whole.workers.rings
-    tasks, blocks = task_count(contraction, whole), block_count(contraction, whole)
+    tasks = task_count(contraction, whole)
     if tasks < workers:
-        share_bytes = tile_m * tile_n * contraction.arithmetic.accumulate.itemsize
-        for splits in splittings(steps, tasks, workers):
-            yield replace(whole, splits=splits, workspace_bytes=splits * blocks * share_bytes)
+        for splits in splittings(share_steps(contraction, whole, 1), tasks, workers):
+            yield _shared_out(contraction, whole, splits)
+
+
+def _shared_out(
+    contraction: Contraction, whole: SpecialisedSchedule, splits: int, fewer: int = 0
+) -> SpecialisedSchedule:
+    tile_m, tile_n, _ = whole.tile
+    share_bytes = tile_m * tile_n * contraction.arithmetic.accumulate.itemsize
+    workspace = splits * block_count(contraction, whole) * share_bytes
+    return replace(whole, splits=splits, fewer=fewer, workspace_bytes=workspace)
+
+
+def _with_fewer(contraction: Contraction, whole: SpecialisedSchedule, target: Target) -> Iterator[SpecialisedSchedule]:
+    """The same with fewer and longer shares of the last block of rows, and shorter ones of others, as its second worker
+    has no rows."""
+    processors = target.processors if target.processors > 1 else PROCESSORS
+    blocks = block_count(contraction, whole)
+    full = blocks - 1
+    there = extent(whole.a.outer) - full * whole.tile[0]  # rows of the last block, if all others are of this run too
+    if not 0 < there <= whole.rows or not 0 < full < processors:
+        return
+    steps = share_steps(contraction, whole, processors // blocks) - 1
+    while steps >= LEAST_STEPS:
+        splits = -(-share_steps(contraction, whole, 1) // steps)
+        fewer = processors - full * splits
+        longer = share_steps(contraction, whole, fewer) if fewer > 0 else 0
+        if not 0 < longer * SHORT_STEP <= steps:
+            return
+        yield _shared_out(contraction, whole, splits, -(-share_steps(contraction, whole, 1) // longer))
+        steps -= 1
+
+
+def share_steps(contraction: Contraction, schedule: SpecialisedSchedule, shares: int) -> int:
+    """Steps along k of the longest of so many shares."""
+    steps = -(-schedule.k.extent // schedule.tile[2]) * (contraction.k // schedule.k.extent)
+    return -(-steps // shares)
+
+
+def share_count(contraction: Contraction, schedule: SpecialisedSchedule) -> int:
+    """Of all blocks of D."""
+    missing = schedule.splits - schedule.fewer if schedule.fewer else 0
+    return task_count(contraction, schedule) * schedule.splits - missing
 
 
 def task_count(contraction: Contraction, schedule: SpecialisedSchedule) -> int:
@@ -141,7 +183,7 @@ def task_count(contraction: Contraction, schedule: SpecialisedSchedule) -> int:
 def _has_one_task(contraction: Contraction, schedule: SpecialisedSchedule, target: Target) -> bool:
     """Whether each program has but one: then pieces of D may leave through slots that boxes came in."""
     processors = target.processors if target.processors > 1 else PROCESSORS
-    return task_count(contraction, schedule) * schedule.splits <= processors
+    return share_count(contraction, schedule) <= processors
 
 
 def _stages(contraction: Contraction, tile: tuple[int, int, int], workers: Workers, target: Target) -> int:
