@@ -41,24 +41,33 @@ from weft.kernels.specialised_kernel import (
 
 @gluon.jit
 def part_of(program, CUT: gl.constexpr):
-    """A program's part: which share of its sum, of which block of D; the first of its steps, and how many they are. The
-    last block may have fewer shares, of more steps: then the last programs have none of it."""
+    """A program's part of the work: a block of D, and a share of its sum as `(number, of how many, steps)`. The last
+    block may have fewer shares, of more steps: then the last programs have none of it."""
     STEPS: gl.constexpr = CUT.boxes.steps
+    SPLITS: gl.constexpr = CUT.boxes.splits
     if CUT.fewer.shares == 0:
         share, block = task_of(program, CUT, 0)
-        return share, block, share * STEPS, STEPS
+        return block, (share, SPLITS, STEPS)
     else:
         OTHERS: gl.constexpr = CUT.tasks - 1
         share, block = task_of(program, CUT, 0)
         over = program - CUT.fewer.shares * CUT.tasks
         share = gl.where(over < 0, share, CUT.fewer.shares + over // OTHERS)
         block = gl.where(over < 0, block, over % OTHERS)
-        steps = gl.where(block == OTHERS, CUT.fewer.steps, STEPS)
-        return share, block, share * steps, steps
+        last = block == OTHERS
+        return block, (share, gl.where(last, CUT.fewer.shares, SPLITS), gl.where(last, CUT.fewer.steps, STEPS))
 
 
 @gluon.jit
-def bring_step(step, first_step, place, CUT: gl.constexpr, brought):
+def along_k(step, share):
+    """Where a step is along k. Shares take turns: so all programs go through the operands together, however many steps
+    each takes in a while, and find boxes in L2 that others have brought."""
+    number, of, _steps = share
+    return step * of + number
+
+
+@gluon.jit
+def bring_step(step, share, place, CUT: gl.constexpr, brought):
     """Ask for the boxes of a step as soon as its slot is empty."""
     a, b, z, x_ring, y_ring, z_ring, full, empty = brought
     batch_block, m_block, n_block = place
@@ -74,7 +83,7 @@ def bring_step(step, first_step, place, CUT: gl.constexpr, brought):
     BYTES: gl.constexpr = (M.tile + N.tile) * K.tile * (a.dtype.primitive_bitwidth // 8)
     slot = step % CUT.stages
     bar = full.index(slot)
-    k_block = first_step + step
+    k_block = along_k(step, share)
     mbarrier.wait(empty.index(slot), (step // CUT.stages & 1) ^ 1)
     mbarrier.expect(bar, BYTES)
     bring(a, x_ring, slot, bar, batch_block, m_block, k_block, BATCH, M, K, A_BOX)
@@ -131,13 +140,14 @@ def apply_ahead(
     those before them, also from one step to the next: shared memory is busy, and answers late."""
     _a, _b, _z, _x_ring, y_ring, z_ring, full, _empty = brought
     COUNT: gl.constexpr = len(CUT.portions[APPLIER])
-    _share, _block, first_step, steps = part_of(program, CUT)
+    _block, share = part_of(program, CUT)
+    _number, _of, steps = share
     mbarrier.wait(full.index(0), 0)
     value = read_lines(y_ring, z_ring, 0, CUT, APPLIER, 0)
     for step in range(steps):
         slot = step % CUT.stages
         after = (step + 1) % CUT.stages
-        k_block = first_step + step
+        k_block = along_k(step, share)
         for i in gl.static_range(COUNT):
             if i + 1 < COUNT:
                 coming = read_lines(y_ring, z_ring, slot, CUT, APPLIER, i + 1)
@@ -182,14 +192,14 @@ def work(
     M: gl.constexpr = CUT.boxes.m
     N: gl.constexpr = CUT.boxes.n
     ROWS: gl.constexpr = CUT.shares[WORKER][0].m
-    share, block, first_step, steps = part_of(program, CUT)
-    span = (first_step, steps)
+    block, share = part_of(program, CUT)
+    number, _of, steps = share
     place = locate(block, M.blocks, N.blocks, CUT.boxes.group)
-    to = share * CUT.boxes.blocks + block
+    to = number * CUT.boxes.blocks + block
     if WORKER == 0 or M.exact:  # noqa: SIM114  (known when this is compiled, the other is not)
-        work_on_rows(span, place, to, CUT, WORKER, taken, A_FN, EPILOGUE, PRODUCT, ACCUMULATE)
+        work_on_rows(share, place, to, CUT, WORKER, taken, A_FN, EPILOGUE, PRODUCT, ACCUMULATE)
     elif side_mask(place[1], gl.to_tensor(0), ROWS):
-        work_on_rows(span, place, to, CUT, WORKER, taken, A_FN, EPILOGUE, PRODUCT, ACCUMULATE)
+        work_on_rows(share, place, to, CUT, WORKER, taken, A_FN, EPILOGUE, PRODUCT, ACCUMULATE)
     else:
         let_pass(steps, CUT, brought)
 
@@ -206,14 +216,14 @@ def let_pass(steps, CUT: gl.constexpr, brought):
 
 @gluon.jit
 def work_on_rows(
-    span, place, to, CUT: gl.constexpr, WORKER: gl.constexpr, taken, A_FN: gl.constexpr, EPILOGUE: gl.constexpr,
+    share, place, to, CUT: gl.constexpr, WORKER: gl.constexpr, taken, A_FN: gl.constexpr, EPILOGUE: gl.constexpr,
     PRODUCT: gl.constexpr, ACCUMULATE: gl.constexpr,
 ):  # fmt: skip
     """What a worker does that has rows."""
     brought, ready, d, alpha = taken
     _a, _b, _z, x_ring, y_ring, z_ring, full, empty = brought
     batch_block, m_block, n_block = place
-    first_step, steps = span
+    _number, _of, steps = share
     BOXES: gl.constexpr = CUT.boxes
     AHEAD: gl.constexpr = CUT.stages - 1
     SHARE: gl.constexpr = CUT.shares[WORKER][0]
@@ -225,7 +235,7 @@ def work_on_rows(
     LAYOUT_REST: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WORKER_WARPS, 1], [16, REST.n.tile, DEPTH])
     if WORKER == 0:
         for step in gl.static_range(min(AHEAD, BOXES.steps)):
-            bring_step(gl.to_tensor(step), first_step, place, CUT, brought)
+            bring_step(gl.to_tensor(step), share, place, CUT, brought)
 
     # (1) Apply A's function to the rows of one step, and to those of the next while the columns that appliers have made
     # ready are multiplied. The narrower part of those comes last: meanwhile the wider has been begun.
@@ -238,7 +248,7 @@ def work_on_rows(
     rows = rows_where_they_lie(x_ring, slot, CUT, SHARE)
     LINES: gl.constexpr = registers_for(rows.shape[0], rows.shape[1], WORKER_WARPS)
     mbarrier.wait(full.index(slot), phase)
-    store_applied(rows.load(LINES), rows, 0, first_step, CUT, BOXES.a_along_k, A_FN, PRODUCT)
+    store_applied(rows.load(LINES), rows, 0, along_k(0, share), CUT, BOXES.a_along_k, A_FN, PRODUCT)
     fence_async_shared()
     gl.thread_barrier()
     for step in range(1, steps):
@@ -253,8 +263,8 @@ def work_on_rows(
         acc = warpgroup_mma(x, columns_of(y_ring, before, CUT), acc, is_async=True)
         if WORKER == 0:  # noqa: SIM102  (into the slot of the step before: now that there is something to multiply)
             if step + AHEAD - 1 < steps:
-                bring_step(step + AHEAD - 1, first_step, place, CUT, brought)
-        store_applied(value, rows, 0, first_step + step, CUT, BOXES.a_along_k, A_FN, PRODUCT)
+                bring_step(step + AHEAD - 1, share, place, CUT, brought)
+        store_applied(value, rows, 0, along_k(step, share), CUT, BOXES.a_along_k, A_FN, PRODUCT)
         if TWO:
             acc_rest = warpgroup_mma(x, columns_of(z_ring, before, CUT), acc_rest, is_async=True)
         fence_async_shared()
