@@ -77,6 +77,7 @@ def main() -> None:
         "appliers in turns": report(one_of_both, "128x80x64.*in turns.*splits="),
         "appliers side by side": report(abreast, "128x80x64.*side by side.*splits="),
         "in place": report(long_sum_twice, "128x320x64.*in place.*splits="),
+        "in place, fewer shares": report(long_sum_twice, "128x320x64.*in place.*splits=[0-9]+/"),
         "in place, one part": report(long_sum_twice, "128x256x64.*in place.*splits="),
         "in place, across k": report(across, "128x320x64.*in place.*splits="),
         "split": report(long_sum, "128x256x64.*splits="),

@@ -185,6 +185,7 @@ ROLES = {
     "appliers in turns": (20, 168),
     "appliers side by side": (28, 128),
     "in place": (20, 192),
+    "in place, fewer shares": (20, 192),
     "in place, one part": (20, 192),
     "in place, across k": (20, 192),
 }
