@@ -6,6 +6,7 @@ from typing import Any
 
 from weft.kernels.cost import PROCESSORS
 from weft.kernels.launch import KernelLaunch, contraction_constants, pointer_layouts
+from weft.kernels.stream import Stream
 from weft.plan.schedule import Target
 from weft.spec import Contraction, Layout
 
@@ -15,9 +16,11 @@ LEAST_ELEMENTS = 128  # one for each lane
 RESIDENT = 8  # programs that each processor should have: most of their time they wait for memory
 
 
-def combine_launch(contraction: Contraction, cut: Any, shares: Layout, target: Target, fewer: int = 0) -> KernelLaunch:
+def combine_launch(
+    contraction: Contraction, cut: Any, shares: Layout, target: Target, fewer: int = 0, stream: Stream | None = None
+) -> KernelLaunch:
     """The launch for the blocks of a `cut`; `shares` holds one tile of each block for each share of the sum. The last
-    block has `fewer` of them, if that is not 0."""
+    block has `fewer` of them, if that is not 0; with a `stream` each has as many as that says."""
     from weft.kernels.matrix_kernel import combine_kernel
 
     rows = strip_rows(cut.m.tile, cut.n.tile, cut.blocks, target)
@@ -26,7 +29,9 @@ def combine_launch(contraction: Contraction, cut: Any, shares: Layout, target: T
     shared = contraction_constants(contraction, cut)
     shared["REDUCE"] = contraction.algebra and contraction.algebra.reduce.jit
     names = ("C_FN", "EPILOGUE", "REDUCE", "RESULT", "BESIDE")
-    constants = {"CUT": cut, "ROWS": rows, "COLUMNS": columns, "FEWER": fewer} | {name: shared[name] for name in names}
+    constants = {"CUT": cut, "ROWS": rows, "COLUMNS": columns, "FEWER": fewer, "STREAM": stream} | {
+        name: shared[name] for name in names
+    }
     real = contraction.arithmetic.accumulate.is_floating_point
     tensors = (shares, contraction.c, contraction.d)
     return KernelLaunch(

@@ -24,6 +24,7 @@ from weft.kernels.device import (
 )
 from weft.kernels.following import follow
 from weft.kernels.in_turn import in_registers, meet
+from weft.kernels.stream import shares_of
 
 
 @triton.jit
@@ -318,6 +319,7 @@ def combine_kernel(
     ROWS: tl.constexpr,  # of a block that one program takes: there are few blocks, and programs should be many
     COLUMNS: tl.constexpr,  # the same
     FEWER: tl.constexpr,  # parts of the last block; 0 where it has as many as others
+    STREAM: tl.constexpr,  # stream.Stream, which tells how many parts each block has; None where all have as many
     C_FN: tl.constexpr,
     EPILOGUE: tl.constexpr,
     REDUCE: tl.constexpr,  # of an algebra, None where parts are added
@@ -344,6 +346,8 @@ def combine_kernel(
     count = CUT.splits
     if FEWER > 0:
         count = tl.where(block == CUT.blocks - 1, FEWER, CUT.splits)
+    elif STREAM is not None:
+        count = shares_of(block, STREAM)
     for _ in tl.range(1, count, loop_unroll_factor=4):
         here += CUT.blocks * M.tile * N.tile
         if REDUCE is None:

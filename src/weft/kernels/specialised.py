@@ -117,7 +117,7 @@ def build(contraction: Contraction, schedule: SpecialisedSchedule | KeptSchedule
     if splits == 1:
         return SpecialisedLaunch(operands, box_d, schedule.exchanged, multiply)
     shares = Layout.contiguous((blocks * splits, tile_m, tile_n), contraction.arithmetic.accumulate)
-    combine = combine_launch(contraction, cut.boxes, shares, target, schedule.fewer)
+    combine = combine_launch(contraction, cut.boxes, shares, target, schedule.fewer, cut.stream)
     return SpecialisedLaunch(operands, box_d, schedule.exchanged, multiply, combine, shares)
 
 

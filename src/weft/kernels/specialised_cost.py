@@ -10,7 +10,14 @@ from weft.kernels.boxes_schedule import parts
 from weft.kernels.cost import LINE, PROCESSORS, combine_seconds, compulsory_bytes, function_seconds, launched
 from weft.kernels.geometry import A, B
 from weft.kernels.specialised_roles import IN_PLACE, IN_TURNS, roles
-from weft.kernels.specialised_schedule import SHORT_STEP, SpecialisedSchedule, share_count, share_steps
+from weft.kernels.specialised_schedule import (
+    SHORT_STEP,
+    SpecialisedSchedule,
+    portions,
+    share_count,
+    share_steps,
+    task_count,
+)
 from weft.plan.schedule import Target
 from weft.spec import Contraction
 
@@ -43,12 +50,14 @@ def predict(contraction: Contraction, schedule: SpecialisedSchedule, target: Tar
     tile_m, tile_n, tile_k = schedule.tile
     workers = schedule.workers
     size = contraction.arithmetic.product.itemsize
-    tasks = share_count(contraction, schedule)
     at_once = processors * workers.rings
+    tasks = share_count(contraction, schedule) if not schedule.streamed else at_once
     turns = -(-tasks // at_once) * workers.rings  # tasks of the busiest processor
     steps = share_steps(contraction, schedule, schedule.splits)
     if schedule.fewer:
         steps = max(steps, math.ceil(SHORT_STEP * share_steps(contraction, schedule, schedule.fewer)))
+    if schedule.streamed:
+        steps = portions(contraction, schedule, target).base + 1
     here = processors * turns  # of all processors, were they as busy
     depth = steps * tile_k
     across = tile_n * workers.abreast
@@ -65,6 +74,9 @@ def predict(contraction: Contraction, schedule: SpecialisedSchedule, target: Tar
     leaving = tile_m * across * result_size * here / RESULT_RATE
     leaving += 0.0 if split else function_seconds(contraction, 0, 0, here * tile_m * across)
     waiting = turns * TASK_SECONDS
+    if schedule.streamed:  # so many tasks does a portion meet
+        met = 1 + task_count(contraction, schedule) / at_once
+        leaving, waiting = met * leaving, met * waiting
     memory = compulsory_bytes(contraction) / MEMORY_RATE
     sharing = roles(contraction, schedule.tile, workers)
     norm = APPLIERS_OVERLAP if sharing is not None and sharing.appliers else OVERLAP

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from weft.kernels.boxes_cut import BoxesCut, Dimension, boxes_cut
@@ -12,7 +13,8 @@ from weft.kernels.cost import PROCESSORS
 from weft.kernels.geometry import TENSORS, Cut, Side, side
 from weft.kernels.specialised_results import piece_width, results
 from weft.kernels.specialised_roles import IN_PLACE, THREADS, WORKERS, Roles, Workers, roles
-from weft.kernels.specialised_schedule import SpecialisedSchedule, share_count, share_steps, task_count
+from weft.kernels.specialised_schedule import SpecialisedSchedule, portions, share_count, share_steps, task_count
+from weft.kernels.stream import Stream
 from weft.plan.schedule import Target
 from weft.spec import Contraction
 
@@ -77,11 +79,13 @@ class SpecialisedCut(NamedTuple):
     d_layout: NVMMASharedLayout
     portions: tuple[tuple[Run, ...], ...]  # in place: [applier] what it applies B's function to
     fewer: Fewer
+    stream: Stream | None  # portions of all sums; None where each sum has the same shares
 
 
 def specialised_cut(contraction: Contraction, schedule: SpecialisedSchedule, target: Target) -> SpecialisedCut:
     fewer = Fewer(schedule.fewer, share_steps(contraction, schedule, schedule.fewer) if schedule.fewer else 0)
-    boxes = boxes_cut(contraction, schedule, target, fewer.shares * fewer.steps)
+    whole = replace(schedule, splits=1) if schedule.streamed else schedule
+    boxes = boxes_cut(contraction, whole, target, fewer.shares * fewer.steps)
     processors = target.processors if target.processors > 1 else PROCESSORS
     programs = min(processors, -(-share_count(contraction, schedule) // schedule.workers.rings))
     tasks = task_count(contraction, schedule)
@@ -93,7 +97,7 @@ def specialised_cut(contraction: Contraction, schedule: SpecialisedSchedule, tar
     assert sharing is not None, "schedules are offered only where there are registers"
     line = (stored.box.block[-2], stored.box.block[-1])
     return SpecialisedCut(
-        boxes=boxes._replace(programs=programs),
+        boxes=boxes._replace(splits=schedule.splits, programs=programs),
         shares=_shares(contraction, schedule, boxes),
         workers=schedule.workers,
         tasks=tasks,
@@ -111,6 +115,7 @@ def specialised_cut(contraction: Contraction, schedule: SpecialisedSchedule, tar
         d_layout=matrix_layout(line, True, stored.box.layout.dtype.itemsize),
         portions=_portions(schedule, sharing) if schedule.workers == IN_PLACE else (),
         fewer=fewer,
+        stream=portions(contraction, schedule, target) if schedule.streamed else None,
     )
 
 

@@ -31,6 +31,7 @@ from weft.kernels.following import come_after
 from weft.kernels.matrix_kernel import locate
 from weft.kernels.specialised_functions import apply
 from weft.kernels.specialised_roles import WARPS, WORKERS
+from weft.kernels.stream import part_of_task, portion_start
 
 WORKER_WARPS = tl.constexpr(WARPS)
 
@@ -55,7 +56,32 @@ def task_of(number, CUT: gl.constexpr, AT: gl.constexpr):
 
 
 @gluon.jit
-def load(first_task, CUT: gl.constexpr, LOADER: gl.constexpr, brought):
+def tasks_of(number, CUT: gl.constexpr):
+    """The tasks of a program, or of a worker with a ring of its own, as a range: every so many, or those that its
+    portion of all sums meets."""
+    STREAM: gl.constexpr = CUT.stream
+    if STREAM is None:
+        return number, CUT.tasks * CUT.boxes.splits, CUT.workers.rings * CUT.boxes.programs
+    else:
+        end = portion_start(number + 1, STREAM)
+        return portion_start(number, STREAM) // STREAM.steps, (end - 1) // STREAM.steps + 1, 1
+
+
+@gluon.jit
+def share_of(task, number, CUT: gl.constexpr, AT: gl.constexpr):
+    """Of a task: the share of its sum, of which block of D, the share's first step, and how many they are."""
+    STEPS: gl.constexpr = CUT.boxes.steps
+    STREAM: gl.constexpr = CUT.stream
+    share, block = task_of(task, CUT, AT)
+    if STREAM is None:
+        return share, block, share * STEPS, STEPS
+    else:
+        share, first_step, steps = part_of_task(task, number, STREAM)
+        return share, block, first_step, steps
+
+
+@gluon.jit
+def load(number, CUT: gl.constexpr, LOADER: gl.constexpr, brought):
     """The role that fills a ring: boxes of A and B, step by step, task after task."""
     a, b, z, x_ring, y_ring, z_ring, full, empty = brought
     BOXES: gl.constexpr = CUT.boxes
@@ -69,17 +95,17 @@ def load(first_task, CUT: gl.constexpr, LOADER: gl.constexpr, brought):
     SECOND: gl.constexpr = BOXES.parts[-1].n
     TWO: gl.constexpr = len(BOXES.parts) == 2
     ABREAST: gl.constexpr = CUT.workers.abreast
-    STRIDE: gl.constexpr = CUT.workers.rings * BOXES.programs
     BYTES: gl.constexpr = (M.tile + ABREAST * N.tile) * K.tile * (a.dtype.primitive_bitwidth // 8)
     BARS: gl.constexpr = CUT.rounds * CUT.stages
     position = gl.to_tensor(0)
     slot = gl.to_tensor(0)
     phase = gl.to_tensor(1)
-    for task in range(first_task, CUT.tasks * BOXES.splits, STRIDE):
-        share, block = task_of(task, CUT, 0)
+    first_task, end_task, STRIDE = tasks_of(number, CUT)
+    for task in range(first_task, end_task, STRIDE):
+        _share, block, first_step, steps = share_of(task, number, CUT, 0)
         batch_block, m_block, n_block = locate(block, M.blocks, N.blocks, BOXES.group)
-        for step in range(BOXES.steps):
-            k_block = share * BOXES.steps + step
+        for step in range(steps):
+            k_block = first_step + step
             at = LOADER * CUT.stages + slot
             bar = full.index(LOADER * BARS + position % BARS)
             mbarrier.wait(empty.index(at), phase)
@@ -96,7 +122,7 @@ def load(first_task, CUT: gl.constexpr, LOADER: gl.constexpr, brought):
 
 @gluon.jit
 def apply_ahead(
-    first_task, CUT: gl.constexpr, APPLIER: gl.constexpr, brought, ready, B_FN: gl.constexpr, PRODUCT: gl.constexpr
+    number, CUT: gl.constexpr, APPLIER: gl.constexpr, brought, ready, B_FN: gl.constexpr, PRODUCT: gl.constexpr
 ):  # fmt: skip
     """The role that applies B's function to boxes of a ring, to those of every so many steps: appliers take turns.
 
@@ -109,16 +135,24 @@ def apply_ahead(
     ALONG_K: gl.constexpr = BOXES.b_along_k
     MASKED: gl.constexpr = BOXES.masked
     AT_ONCE: gl.constexpr = CUT.roles.at_once
+    STREAM: gl.constexpr = CUT.stream
     STRIDE: gl.constexpr = CUT.workers.rings * BOXES.programs
     RINGS: gl.constexpr = CUT.workers.rings_of_columns
     RING: gl.constexpr = APPLIER % RINGS
     FIRST: gl.constexpr = APPLIER // RINGS
     EVERY: gl.constexpr = CUT.roles.appliers // RINGS
     BARS: gl.constexpr = CUT.rounds * CUT.stages
-    count = (CUT.tasks * BOXES.splits - first_task + STRIDE - 1) // STRIDE * BOXES.steps
+    if STREAM is None:
+        count = (CUT.tasks * BOXES.splits - number + STRIDE - 1) // STRIDE * BOXES.steps
+    else:
+        start = portion_start(number, STREAM)
+        count = portion_start(number + 1, STREAM) - start
     for position in range(FIRST, count, EVERY):
-        share, _ = task_of(first_task + position // BOXES.steps * STRIDE, CUT, 0)
-        k_block = share * BOXES.steps + position % BOXES.steps
+        if STREAM is None:
+            share, _ = task_of(number + position // BOXES.steps * STRIDE, CUT, 0)
+            k_block = share * BOXES.steps + position % BOXES.steps
+        else:
+            k_block = (start + position) % STREAM.steps
         slot = CUT.own_columns[RING] + position % CUT.stages
         mbarrier.wait(full.index(CUT.own_rows[RING] * CUT.rounds + position % BARS), position // BARS & 1)
         if len(BOXES.parts) == 2:
@@ -267,7 +301,7 @@ def leave(
 
 @gluon.jit
 def work(
-    first_task, CUT: gl.constexpr, WORKER: gl.constexpr, taken, A_FN: gl.constexpr, EPILOGUE: gl.constexpr,
+    number, CUT: gl.constexpr, WORKER: gl.constexpr, taken, A_FN: gl.constexpr, EPILOGUE: gl.constexpr,
     PRODUCT: gl.constexpr, ACCUMULATE: gl.constexpr,
 ):  # fmt: skip
     """The role that multiplies and stores."""
@@ -286,14 +320,13 @@ def work(
     ROWS_AT: gl.constexpr = CUT.own_rows[WORKER]
     COLUMNS_AT: gl.constexpr = CUT.own_columns[WORKER]
     READY_AT: gl.constexpr = COLUMNS_AT if CUT.roles.appliers > 0 else ROWS_AT
-    STRIDE: gl.constexpr = CUT.workers.rings * BOXES.programs
     slot = gl.to_tensor(0)
     phase = gl.to_tensor(0)
-    for task in range(first_task, CUT.tasks * BOXES.splits, STRIDE):
+    first_task, end_task, STRIDE = tasks_of(number, CUT)
+    for task in range(first_task, end_task, STRIDE):
         # (1) Find the block of D, and the share of its sum.
-        share, block = task_of(task, CUT, WORKER)
+        share, block, first_step, steps = share_of(task, number, CUT, WORKER)
         batch_block, m_block, n_block = locate(block, M.blocks, N.blocks, BOXES.group)
-        first_step = share * BOXES.steps
 
         # (2) Multiply box by box.
         acc = warpgroup_mma_init(gl.full([SHARE.m.tile, SHARE.n.tile], 0, ACCUMULATE, LAYOUT))
@@ -304,7 +337,7 @@ def work(
         if A_FN is None:
             x = rows_of(x_ring, ROWS_AT + slot, CUT, SHARE)
             acc, acc_rest = multiply(x, y_ring, z_ring, COLUMNS_AT + slot, acc, acc_rest, CUT)
-            for _ in range(1, BOXES.steps):
+            for _ in range(1, steps):
                 before = slot
                 slot, phase = following(slot, phase, CUT.stages)
                 mbarrier.wait(ready.index(READY_AT + slot), phase)
@@ -315,7 +348,7 @@ def work(
         else:
             # (3) Functions are applied to the rows of the next step while those of this one are multiplied.
             x = prologue(x_ring, ROWS_AT + slot, first_step, CUT, SHARE, A_FN, PRODUCT, X_LAYOUT)
-            for step in range(1, BOXES.steps):
+            for step in range(1, steps):
                 acc, acc_rest = multiply(x, y_ring, z_ring, COLUMNS_AT + slot, acc, acc_rest, CUT)
                 before = slot
                 slot, phase = following(slot, phase, CUT.stages)

@@ -12,6 +12,7 @@ from weft.kernels.cost import PROCESSORS, SHARED_MEMORY
 from weft.kernels.geometry import A, B
 from weft.kernels.specialised_results import block_count, result_groups, staging_bytes
 from weft.kernels.specialised_roles import IN_PLACE, IN_TURNS, SIDE_BY_SIDE, TOGETHER, WARPS, Workers, roles
+from weft.kernels.stream import Stream, most_shares, stream
 from weft.plan.schedule import Candidates, Target
 from weft.spec import Contraction, Role
 
@@ -29,6 +30,7 @@ class SpecialisedSchedule(BoxesSchedule):
 
     workers: Workers = TOGETHER
     fewer: int = 0  # shares of the sum of the last block of rows, where those are not `splits` too
+    streamed: bool = False  # all sums are cut end to end, see `stream`: `splits` is the most shares that one has
     family: str = NAME
 
     def __str__(self) -> str:
@@ -37,6 +39,7 @@ class SpecialisedSchedule(BoxesSchedule):
         across = "+".join(map(str, parts(n)))
         split = f" splits={self.splits}" if self.splits > 1 else ""
         split += f"/{self.fewer}" if self.fewer else ""
+        split += " streamed" if self.streamed else ""
         return (
             f"specialised {m}x{n}x{k} m[{names_m}:{m}] n[{names_n}:{across}] k[{self.k.name}:{k}]"
             f" {self.workers.name} stages={self.stages}{split}"
@@ -131,17 +134,31 @@ def _split(contraction: Contraction, whole: SpecialisedSchedule, target: Target)
     workers = target.processors * whole.workers.rings
     tasks = task_count(contraction, whole)
     if tasks < workers:
-        for splits in splittings(share_steps(contraction, whole, 1), tasks, workers):
+        steps = share_steps(contraction, whole, 1)
+        counts = splittings(steps, tasks, workers)
+        for splits in counts:
             yield _shared_out(contraction, whole, splits)
+        least = min(-(-tasks * splits // workers) * -(-steps // splits) for splits in (1, *counts))
+        cut = portions(contraction, whole, target)
+        if whole.workers != IN_PLACE and cut.base >= LEAST_STEPS and cut.base + 1 < least:
+            yield _shared_out(contraction, whole, most_shares(tasks, cut), streamed=True)
+
+
+def portions(contraction: Contraction, schedule: SpecialisedSchedule, target: Target) -> Stream:
+    """All sums cut end to end: a portion for each program, or worker with a ring of its own."""
+    processors = target.processors if target.processors > 1 else PROCESSORS
+    workers = schedule.workers
+    steps = share_steps(contraction, schedule, 1)
+    return stream(task_count(contraction, schedule), steps, processors * workers.rings, workers.abreast)
 
 
 def _shared_out(
-    contraction: Contraction, whole: SpecialisedSchedule, splits: int, fewer: int = 0
+    contraction: Contraction, whole: SpecialisedSchedule, splits: int, fewer: int = 0, streamed: bool = False
 ) -> SpecialisedSchedule:
     tile_m, tile_n, _ = whole.tile
     share_bytes = tile_m * tile_n * contraction.arithmetic.accumulate.itemsize
     workspace = splits * block_count(contraction, whole) * share_bytes
-    return replace(whole, splits=splits, fewer=fewer, workspace_bytes=workspace)
+    return replace(whole, splits=splits, fewer=fewer, streamed=streamed, workspace_bytes=workspace)
 
 
 def _with_fewer(contraction: Contraction, whole: SpecialisedSchedule, target: Target) -> Iterator[SpecialisedSchedule]:
@@ -171,7 +188,7 @@ def share_steps(contraction: Contraction, schedule: SpecialisedSchedule, shares:
 
 
 def share_count(contraction: Contraction, schedule: SpecialisedSchedule) -> int:
-    """Of all blocks of D."""
+    """Of all blocks of D; where sums are streamed, more than there are workers."""
     missing = schedule.splits - schedule.fewer if schedule.fewer else 0
     return task_count(contraction, schedule) * schedule.splits - missing
 

@@ -36,7 +36,7 @@ _CODE = {
         *("kernels/specialised_functions.py", "kernels/specialised_roles.py", "kernels/specialised_cut.py"),
         *("kernels/specialised_results.py", "kernels/combining.py", "kernels/algebra_steps.py"),
         "kernels/pairs_elements.py",
-        *("kernels/following.py", "kernels/in_turn.py", "plan/staged_operands.py"),
+        *("kernels/following.py", "kernels/in_turn.py", "kernels/stream.py", "plan/staged_operands.py"),
         *("fn/device_*.py", "fn/exponentials.py", "fn/lowering.py", "fn/emit.py"),
     ),
     "cpu": ("cpu/*.py",),

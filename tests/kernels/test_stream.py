@@ -1,0 +1,64 @@
+"""Sums laid end to end: every step of every task is in one share of one portion."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from weft.kernels.stream import Stream, most_shares, part_of_task, portion_start, shares_of, stream
+from weft.plan.target import interpreting
+
+
+@triton.jit
+def shares_of_portion(found, STREAM: tl.constexpr, MOST: tl.constexpr):
+    """Of each task that a portion meets: `(task, share, first step, steps)`, and how many shares there are."""
+    number = tl.program_id(0)
+    start = portion_start(number, STREAM)
+    end = portion_start(number + 1, STREAM)
+    row = found + number * MOST * 5
+    for task in range(start // STREAM.steps, (end - 1) // STREAM.steps + 1):
+        share, first, steps = part_of_task(task, number, STREAM)
+        tl.store(row, task)
+        tl.store(row + 1, share)
+        tl.store(row + 2, first)
+        tl.store(row + 3, steps)
+        tl.store(row + 4, shares_of(task * STREAM.abreast, STREAM))
+        row += 5
+
+
+@pytest.mark.skipif(not interpreting(), reason="a kernel of the test's own runs in the interpreter")
+@pytest.mark.parametrize(
+    ("tasks", "steps", "portions", "abreast"),
+    [(36, 81, 132, 2), (72, 81, 132, 1), (72, 81, 264, 1), (1, 528, 132, 1), (5, 7, 4, 2), (131, 9, 132, 1)],
+)
+def test_every_step_is_in_one_share(tasks: int, steps: int, portions: int, abreast: int) -> None:
+    cut = stream(tasks, steps, portions, abreast)
+    most = tasks + 1
+    found = torch.full((portions, most, 5), -1, dtype=torch.int32)
+    shares_of_portion[(portions,)](found, cut, most)
+    counts: dict[int, int] = {}
+    covered: dict[int, list[tuple[int, int, int]]] = {}
+    for portion in found.tolist():
+        lengths = [length for task, share, first, length, count in portion if task >= 0]
+        assert sum(lengths) in (cut.base, cut.base + 1)
+        for task, share, first, length, count in portion:
+            if task >= 0:
+                covered.setdefault(task, []).append((share, first, length))
+                assert counts.setdefault(task, count) == count
+    assert sorted(covered) == list(range(tasks))
+    for task, shares in covered.items():
+        assert [share for share, _, _ in shares] == list(range(counts[task]))
+        at = 0
+        for _, first, length in shares:
+            assert first == at
+            assert length > 0
+            at += length
+        assert at == steps
+    assert most_shares(tasks, cut) == max(counts.values())
+
+
+def test_portions_differ_by_no_more_than_a_step() -> None:
+    assert stream(36, 81, 132, 2) == Stream(steps=81, base=22, longer=12, abreast=2)
+    assert stream(3, 44, 132, 1) == Stream(steps=44, base=1, longer=0, abreast=1)
