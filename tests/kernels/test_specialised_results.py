@@ -108,6 +108,27 @@ def test_the_last_rows_have_fewer_shares_of_a_long_sum(equation: str, c: int) ->
     check(described(equation, extents=extents), "ab", plus_one, those_with_fewer_shares)
 
 
+def those_streamed(found: Sequence[Schedule]) -> Sequence[Schedule]:
+    """One of each kind."""
+    chosen = [s for s in found if isinstance(s, SpecialisedSchedule) and s.streamed]
+    return list({(s.workers, s.exchanged): s for s in chosen}.values())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("equation", "extents"),
+    [
+        ("ceda,bed->cba", dict.fromkeys("abcde", 72)),  # blocks are larger than what there is, and taken in pairs
+        ("da,bd->ab", {"a": 1000, "b": 328, "d": 5000}),  # the last rows and columns are not all there
+    ],
+)
+@pytest.mark.parametrize(("operands", "function"), [("", None), ("a", plus_one), ("b", plus_one)])
+def test_sums_are_cut_end_to_end(
+    equation: str, extents: dict[str, int], operands: str, function: Callable[[torch.Tensor], torch.Tensor] | None
+) -> None:
+    check(described(equation, extents=extents), operands, function, those_streamed)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("equation", ["ad,bd->ab", "da,db->ba"])

@@ -19,8 +19,9 @@ RESIDENT = 8  # programs that each processor should have: most of their time the
 def combine_launch(
     contraction: Contraction, cut: Any, shares: Layout, target: Target, fewer: int = 0, stream: Stream | None = None
 ) -> KernelLaunch:
-    """The launch for the blocks of a `cut`; `shares` holds one tile of each block for each share of the sum. The last
-    block has `fewer` of them, if that is not 0; with a `stream` each has as many as that says."""
+    """The launch for the blocks of a `cut`; `shares` holds a tile of each block for each share of the sum, or the rows
+    and columns of it that there are. The last block has `fewer` of them, if that is not 0; with a `stream` each has as
+    many as that says."""
     from weft.kernels.matrix_kernel import combine_kernel
 
     rows = strip_rows(cut.m.tile, cut.n.tile, cut.blocks, target)
@@ -29,9 +30,8 @@ def combine_launch(
     shared = contraction_constants(contraction, cut)
     shared["REDUCE"] = contraction.algebra and contraction.algebra.reduce.jit
     names = ("C_FN", "EPILOGUE", "REDUCE", "RESULT", "BESIDE")
-    constants = {"CUT": cut, "ROWS": rows, "COLUMNS": columns, "FEWER": fewer, "STREAM": stream} | {
-        name: shared[name] for name in names
-    }
+    lying = {"STORED": tuple(shares.shape[1:]), "FEWER": fewer, "STREAM": stream}
+    constants = {"CUT": cut, "ROWS": rows, "COLUMNS": columns} | lying | {name: shared[name] for name in names}
     real = contraction.arithmetic.accumulate.is_floating_point
     tensors = (shares, contraction.c, contraction.d)
     return KernelLaunch(

@@ -318,6 +318,7 @@ def combine_kernel(
     CUT: tl.constexpr,
     ROWS: tl.constexpr,  # of a block that one program takes: there are few blocks, and programs should be many
     COLUMNS: tl.constexpr,  # the same
+    STORED: tl.constexpr,  # rows and columns of a part, which may be fewer than those of a block
     FEWER: tl.constexpr,  # parts of the last block; 0 where it has as many as others
     STREAM: tl.constexpr,  # stream.Stream, which tells how many parts each block has; None where all have as many
     C_FN: tl.constexpr,
@@ -341,7 +342,9 @@ def combine_kernel(
     batch_block, m_block, n_block = locate(block, M.blocks, N.blocks, CUT.group)
     place = (batch_block, m_block, n_block, rows, columns)
     inside = strip_mask(place, CUT, 3)
-    here = parts + block.to(tl.int64) * (M.tile * N.tile) + rows[:, None] * N.tile + columns[None, :]
+    HEIGHT: tl.constexpr = STORED[0]
+    WIDTH: tl.constexpr = STORED[1]
+    here = parts + block.to(tl.int64) * (HEIGHT * WIDTH) + rows[:, None] * WIDTH + columns[None, :]
     acc = tl.load(here, mask=inside)
     count = CUT.splits
     if FEWER > 0:
@@ -349,7 +352,7 @@ def combine_kernel(
     elif STREAM is not None:
         count = shares_of(block, STREAM)
     for _ in tl.range(1, count, loop_unroll_factor=4):
-        here += CUT.blocks * M.tile * N.tile
+        here += CUT.blocks * HEIGHT * WIDTH
         if REDUCE is None:
             acc += tl.load(here, mask=inside)
         else:

@@ -25,7 +25,7 @@ from weft.kernels.specialised_cut import matrix_layout, specialised_cut
 from weft.kernels.specialised_kept import KeptSchedule, kept_cut
 from weft.kernels.specialised_kept import candidates as kept_candidates
 from weft.kernels.specialised_kept_cost import predict_kept
-from weft.kernels.specialised_results import results
+from weft.kernels.specialised_results import results, share_layout
 from weft.kernels.specialised_roles import IN_PLACE, WARPS
 from weft.kernels.specialised_schedule import NAME, SpecialisedSchedule, candidates
 from weft.plan.schedule import Candidates, Launch, Scalar, Target
@@ -105,7 +105,6 @@ def build(contraction: Contraction, schedule: SpecialisedSchedule | KeptSchedule
     contraction = multiplied(contraction, schedule)
     cut = specialised_cut(contraction, schedule, target)
     constants = contraction_constants(contraction, cut)
-    tile_m, tile_n, _ = schedule.tile
     operands = _operands(contraction, schedule)
     blocks, splits = cut.boxes.blocks, cut.boxes.splits
     box_d = LaidBox(*results(contraction, schedule, schedule.rows, blocks).box)
@@ -116,7 +115,7 @@ def build(contraction: Contraction, schedule: SpecialisedSchedule | KeptSchedule
     )  # fmt: skip
     if splits == 1:
         return SpecialisedLaunch(operands, box_d, schedule.exchanged, multiply)
-    shares = Layout.contiguous((blocks * splits, tile_m, tile_n), contraction.arithmetic.accumulate)
+    shares = share_layout(contraction, schedule, blocks)
     combine = combine_launch(contraction, cut.boxes, shares, target, schedule.fewer, cut.stream)
     return SpecialisedLaunch(operands, box_d, schedule.exchanged, multiply, combine, shares)
 

@@ -260,8 +260,7 @@ def leave_piece(
     value = gl.convert_layout(acc, LAYOUT, assert_trivial=True)
     start = ()
     if CUT.boxes.splits > 1:
-        TILE_M: gl.constexpr = CUT.boxes.m.tile
-        start += (to * TILE_M + PIECE.row, gl.to_tensor(PIECE.column))
+        start += (to, gl.to_tensor(PIECE.row), gl.to_tensor(PIECE.column))
     else:
         value = value * scalar(alpha, acc.dtype)
         if EPILOGUE is not None:

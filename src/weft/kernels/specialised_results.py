@@ -34,6 +34,18 @@ def piece_width(contraction: Contraction, schedule: BoxesSchedule) -> int:
     return min(PIECE_BYTES // size, parts(schedule.tile[1])[-1])
 
 
+def share_layout(contraction: Contraction, schedule: BoxesSchedule, blocks: int) -> Layout:
+    """Where shares of split sums lie: a tile for each share of each block, without the rows and columns that no block
+    has. The accelerator leaves those away."""
+    accumulate = contraction.arithmetic.accumulate
+    at_once = BOX_ALIGNMENT // accumulate.itemsize
+    rows, columns = (
+        min(tile, -(-extent(reading.outer) // at_once) * at_once)
+        for reading, tile in zip((schedule.a, schedule.b), schedule.tile, strict=False)
+    )
+    return Layout.contiguous((blocks * schedule.splits, rows, columns), accumulate)
+
+
 def result_groups(contraction: Contraction, a: Reading, b: Reading) -> tuple[tuple[Mode, ...], ...] | None:
     """The dimensions of D, those that pieces span runs of last and the contiguous one at the end; None where D does
     not lie so."""
@@ -58,8 +70,8 @@ def results(contraction: Contraction, schedule: BoxesSchedule, rows: int, blocks
     tile_m, tile_n, _ = schedule.tile
     width = piece_width(contraction, schedule)
     if schedule.splits > 1:
-        layout = Layout.contiguous((blocks * schedule.splits * tile_m, tile_n), contraction.arithmetic.accumulate)
-        return Results(Box(layout, (rows, width)), True, ())
+        layout = share_layout(contraction, schedule, blocks)
+        return Results(Box(layout, (1, rows, width)), True, ())
     groups = result_groups(contraction, schedule.a, schedule.b)
     assert groups is not None, "schedules are offered only where D lies in boxes"
     d, spans = contraction.d, {schedule.a.outer: rows, schedule.b.outer: width}

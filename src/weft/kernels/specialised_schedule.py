@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
@@ -10,7 +11,7 @@ from weft.kernels.boxes_readings import Reading, extent, readings
 from weft.kernels.boxes_schedule import GROUP, LEAST_STEPS, BoxesSchedule, misfit, parts, side_blocks, splittings
 from weft.kernels.cost import PROCESSORS, SHARED_MEMORY
 from weft.kernels.geometry import A, B
-from weft.kernels.specialised_results import block_count, result_groups, staging_bytes
+from weft.kernels.specialised_results import block_count, result_groups, share_layout, staging_bytes
 from weft.kernels.specialised_roles import IN_PLACE, IN_TURNS, SIDE_BY_SIDE, TOGETHER, WARPS, Workers, roles
 from weft.kernels.stream import Stream, most_shares, stream
 from weft.plan.schedule import Candidates, Target
@@ -140,7 +141,8 @@ def _split(contraction: Contraction, whole: SpecialisedSchedule, target: Target)
             yield _shared_out(contraction, whole, splits)
         least = min(-(-tasks * splits // workers) * -(-steps // splits) for splits in (1, *counts))
         cut = portions(contraction, whole, target)
-        if whole.workers != IN_PLACE and cut.base >= LEAST_STEPS and cut.base + 1 < least:
+        countable = tasks * steps < 1 << 31  # as kernels do
+        if whole.workers != IN_PLACE and countable and LEAST_STEPS <= cut.base < least - 1:
             yield _shared_out(contraction, whole, most_shares(tasks, cut), streamed=True)
 
 
@@ -155,10 +157,9 @@ def portions(contraction: Contraction, schedule: SpecialisedSchedule, target: Ta
 def _shared_out(
     contraction: Contraction, whole: SpecialisedSchedule, splits: int, fewer: int = 0, streamed: bool = False
 ) -> SpecialisedSchedule:
-    tile_m, tile_n, _ = whole.tile
-    share_bytes = tile_m * tile_n * contraction.arithmetic.accumulate.itemsize
-    workspace = splits * block_count(contraction, whole) * share_bytes
-    return replace(whole, splits=splits, fewer=fewer, streamed=streamed, workspace_bytes=workspace)
+    shared = replace(whole, splits=splits, fewer=fewer, streamed=streamed)
+    layout = share_layout(contraction, shared, block_count(contraction, whole))
+    return replace(shared, workspace_bytes=math.prod(layout.shape) * layout.dtype.itemsize)
 
 
 def _with_fewer(contraction: Contraction, whole: SpecialisedSchedule, target: Target) -> Iterator[SpecialisedSchedule]:
