@@ -36,7 +36,7 @@ RESULT_RATE = 2.4e13  # bytes per second of pieces that go to shared memory on t
 TASK_SECONDS = 1.45e-6  # for each task of a processor, before products are made of its first boxes and after the last
 OVERLAP = 2.2  # the norm that joins what goes on at once
 APPLIERS_OVERLAP = 4.0  # the norm that joins functions with products where appliers apply them
-IN_PLACE_LONGER = 1.18  # times that steps take whose boxes of both operands are written and read once more
+IN_PLACE_LONGER = 1.2  # times that steps take whose boxes of both operands are written and read once more
 
 
 def predict(contraction: Contraction, schedule: SpecialisedSchedule, target: Target) -> float:
