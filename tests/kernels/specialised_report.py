@@ -80,6 +80,9 @@ def main() -> None:
         "in place, fewer shares": report(long_sum_twice, "128x320x64.*in place.*splits=[0-9]+/"),
         "in place, one part": report(long_sum_twice, "128x256x64.*in place.*splits="),
         "in place, across k": report(across, "128x320x64.*in place.*splits="),
+        "streamed": report(abreast, "128x80x64.*together.*streamed exchanged"),
+        "streamed in turns": report(abreast, "128x80x64.*in turns.*streamed"),
+        "streamed side by side": report(abreast, "128x80x64.*side by side.*streamed"),
         "split": report(long_sum, "128x256x64.*splits="),
     }
     json.dump(results, sys.stdout)

@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
 from dataclasses import replace
 
 import pytest
+import torch
 
-from weft.kernels.combining import LEAST_ELEMENTS, MOST_ELEMENTS, RESIDENT, strip_columns, strip_rows
+from kernels.specialised_cases import described
+from weft.fn import trace
+from weft.kernels import specialised
+from weft.kernels.boxes_exchange import multiplied
+from weft.kernels.combining import (
+    LEAST_ELEMENTS,
+    MOST_ELEMENTS,
+    RESIDENT,
+    combine_launch,
+    strip_columns,
+    strip_rows,
+)
+from weft.kernels.specialised_cut import SpecialisedCut, specialised_cut
+from weft.kernels.specialised_results import share_layout
+from weft.kernels.specialised_schedule import SpecialisedSchedule
 from weft.plan.schedule import Target
+from weft.plan.target import interpreting
+from weft.spec import Layout
 
 H200 = Target("cuda", 0, "NVIDIA H200", 90, 132, 232448)
+INTERPRETER = Target("interpreter", 0, "Triton interpreter", 90, 1, 232448)
 
 
 @pytest.mark.parametrize("tile", [(16, 16), (64, 32), (128, 80), (128, 160), (128, 256), (256, 320), (8, 1024)])
@@ -30,4 +50,54 @@ def test_few_blocks_give_small_strips_and_small_devices_large_ones() -> None:
 
 
 def test_the_interpreter_takes_whole_blocks() -> None:
-    assert strip_rows(64, 64, 1, Target("interpreter", 0, "Triton interpreter", 90, 1, 232448)) == 64
+    assert strip_rows(64, 64, 1, INTERPRETER) == 64
+
+
+@pytest.mark.skipif(not interpreting(), reason="the interpreter adds what no kernel here has left")
+@pytest.mark.parametrize(
+    ("equation", "extents", "operands", "kind"),
+    [
+        ("dca,cbd->ba", {"a": 312, "b": 296, "c": 9, "d": 136}, "ab", "fewer"),
+        ("zad,zdb->zab", {"z": 3, "a": 88, "b": 200, "d": 1000}, "a", "splits"),
+        ("ceda,bed->cba", {"a": 72, "b": 72, "c": 4, "d": 72, "e": 36}, "", "streamed"),  # some in pairs
+    ],
+)
+def test_shares_are_added_as_many_as_there_are_and_without_what_no_block_has(
+    equation: str, extents: dict[str, int], operands: str, kind: str
+) -> None:
+    relu = trace(torch.relu, (torch.float16,))
+    contraction = replace(described(equation, extents=extents), **{f"{operand}_fn": relu for operand in operands})
+    small = replace(H200, processors=17)
+    found = specialised.schedules(contraction, small).schedules
+    split = [schedule for schedule in found if isinstance(schedule, SpecialisedSchedule) and schedule.splits > 1]
+    kinds = {(s.workers, s.exchanged, s.streamed, s.fewer > 0): s for s in split}
+    assert any(getattr(schedule, kind) for schedule in split)
+    for schedule in kinds.values():
+        turned = multiplied(contraction, schedule)
+        cut = specialised_cut(turned, schedule, small)
+        layout = share_layout(turned, schedule, cut.boxes.blocks)
+        assert schedule.workspace_bytes == math.prod(layout.shape) * layout.dtype.itemsize, str(schedule)
+        whole = Layout.contiguous((layout.shape[0], *schedule.tile[:2]), layout.dtype)
+        shares, tiles = torch.full(layout.shape, float("nan")), torch.zeros(whole.shape)
+        _, rows, columns = layout.shape
+        for number in _left(cut, schedule.fewer):
+            shares[number] = torch.randint(-3, 4, (rows, columns)).float()
+            tiles[number, :rows, :columns] = shares[number]
+        d, expected = (torch.full(turned.d.shape, float("nan")) for _ in range(2))
+        combine_launch(turned, cut.boxes, layout, INTERPRETER, schedule.fewer, cut.stream)(shares, None, d, 1.0, 0.0)
+        combine_launch(turned, cut.boxes, whole, INTERPRETER)(tiles, None, expected, 1.0, 0.0)
+        assert torch.equal(d, expected), str(schedule)
+
+
+def _left(cut: SpecialisedCut, fewer: int) -> list[int]:
+    """Numbers of the tiles that programs leave: all but those of shares that a block does not have."""
+    blocks, splits = cut.boxes.blocks, cut.boxes.splits
+    if cut.stream is None:
+        counts = [fewer if fewer and block == blocks - 1 else splits for block in range(blocks)]
+    else:
+        portions = [n * cut.stream.base + min(n, cut.stream.longer) for n in range(splits * blocks)]
+        tasks = [block // cut.stream.abreast * cut.stream.steps for block in range(blocks)]
+        counts = [
+            bisect_right(portions, first + cut.stream.steps - 1) - bisect_right(portions, first) + 1 for first in tasks
+        ]
+    return [share * blocks + block for block in range(blocks) for share in range(counts[block])]

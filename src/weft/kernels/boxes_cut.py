@@ -61,8 +61,8 @@ class BoxesCut(NamedTuple):
     b_along_k: bool
     parts: tuple[PartCut, ...]  # one, or two, of each block along n
     blocks: int  # of D
-    splits: int  # tasks that share the sum of each block
-    steps: int  # along k, in each of them
+    splits: int  # tasks that share the sum of each block, or the most that do
+    steps: int  # along k, in each of them; of whole sums where these are cut end to end
     programs: int
     group: int
     flatten: bool  # loads run ahead from task to task; with two parts the assembler then runs one product at a time

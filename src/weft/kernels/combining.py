@@ -6,7 +6,7 @@ from typing import Any
 
 from weft.kernels.cost import PROCESSORS
 from weft.kernels.launch import KernelLaunch, contraction_constants, pointer_layouts
-from weft.kernels.stream import Stream
+from weft.kernels.shares import Stream
 from weft.plan.schedule import Target
 from weft.spec import Contraction, Layout
 

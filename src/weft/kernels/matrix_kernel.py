@@ -24,7 +24,7 @@ from weft.kernels.device import (
 )
 from weft.kernels.following import follow
 from weft.kernels.in_turn import in_registers, meet
-from weft.kernels.stream import shares_of
+from weft.kernels.shares import shares_of
 
 
 @triton.jit

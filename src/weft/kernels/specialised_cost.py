@@ -6,18 +6,20 @@ import math
 
 from weft.kernels.boxes_exchange import multiplied
 from weft.kernels.boxes_readings import Reading
-from weft.kernels.boxes_schedule import parts
-from weft.kernels.cost import LINE, PROCESSORS, combine_seconds, compulsory_bytes, function_seconds, launched
+from weft.kernels.boxes_schedule import parts, side_blocks
+from weft.kernels.cost import (
+    KEPT_BYTES,
+    LINE,
+    PROCESSORS,
+    combine_seconds,
+    compulsory_bytes,
+    function_seconds,
+    launched,
+    own_bytes,
+)
 from weft.kernels.geometry import A, B
 from weft.kernels.specialised_roles import IN_PLACE, IN_TURNS, roles
-from weft.kernels.specialised_schedule import (
-    SHORT_STEP,
-    SpecialisedSchedule,
-    portions,
-    share_count,
-    share_steps,
-    task_count,
-)
+from weft.kernels.specialised_schedule import SHORT_STEP, SpecialisedSchedule, portions, share_count, share_steps
 from weft.plan.schedule import Target
 from weft.spec import Contraction
 
@@ -74,10 +76,9 @@ def predict(contraction: Contraction, schedule: SpecialisedSchedule, target: Tar
     leaving = tile_m * across * result_size * here / RESULT_RATE
     leaving += 0.0 if split else function_seconds(contraction, 0, 0, here * tile_m * across)
     waiting = turns * TASK_SECONDS
-    if schedule.streamed:  # so many tasks does a portion meet
-        met = 1 + task_count(contraction, schedule) / at_once
-        leaving, waiting = met * leaving, met * waiting
-    memory = compulsory_bytes(contraction) / MEMORY_RATE
+    if schedule.streamed:  # portions are shorter than tasks, and most meet two
+        leaving, waiting = 2 * leaving, 2 * waiting
+    memory = (compulsory_bytes(contraction) + _read_again(contraction, schedule)) / MEMORY_RATE
     sharing = roles(contraction, schedule.tile, workers)
     norm = APPLIERS_OVERLAP if sharing is not None and sharing.appliers else OVERLAP
     multiplying = _joined(_joined(products, boxes, OVERLAP), functions, norm)
@@ -87,6 +88,19 @@ def predict(contraction: Contraction, schedule: SpecialisedSchedule, target: Tar
     else:
         busy = multiplying + leaving + waiting
     return launched(_joined(busy, memory, OVERLAP), LAUNCH) + combine_seconds(schedule.workspace_bytes, schedule.splits)
+
+
+def _read_again(contraction: Contraction, schedule: SpecialisedSchedule) -> int:
+    """Bytes of operands that come from memory more than once. Where sums are streamed, blocks that share boxes are at
+    different places along k at any time: an operand that L2 does not keep comes once for each block across."""
+    if not schedule.streamed:
+        return 0
+    tile_m, tile_n, _ = schedule.tile
+    rows, columns, *_ = own_bytes(contraction)
+    across = side_blocks(schedule.b, tile_n) // schedule.workers.abreast
+    down = side_blocks(schedule.a, tile_m)
+    kept = KEPT_BYTES / 2  # of each
+    return sum((times - 1) * size for times, size in ((across, rows), (down, columns)) if size > kept)
 
 
 def _joined(one: float, other: float, norm: float) -> float:

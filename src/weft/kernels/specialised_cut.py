@@ -11,10 +11,10 @@ from weft.kernels.boxes_readings import extent
 from weft.kernels.boxes_schedule import parts, side_cuts
 from weft.kernels.cost import PROCESSORS
 from weft.kernels.geometry import TENSORS, Cut, Side, side
+from weft.kernels.shares import Fewer, Stream
 from weft.kernels.specialised_results import piece_width, results
 from weft.kernels.specialised_roles import IN_PLACE, THREADS, WORKERS, Roles, Workers, roles
 from weft.kernels.specialised_schedule import SpecialisedSchedule, portions, share_count, share_steps, task_count
-from weft.kernels.stream import Stream
 from weft.plan.schedule import Target
 from weft.spec import Contraction
 
@@ -51,13 +51,6 @@ class Run(NamedTuple):
     lines: int
 
 
-class Fewer(NamedTuple):
-    """In place: shares of the sum of the last block of rows, where those are fewer than of others; 0 where not."""
-
-    shares: int
-    steps: int  # in each of them
-
-
 class SpecialisedCut(NamedTuple):
     """All that the kernel takes of a schedule beside what the boxes say."""
 
@@ -78,7 +71,7 @@ class SpecialisedCut(NamedTuple):
     d_shape: tuple[int, int]  # of a piece as it lies in D
     d_layout: NVMMASharedLayout
     portions: tuple[tuple[Run, ...], ...]  # in place: [applier] what it applies B's function to
-    fewer: Fewer
+    fewer: Fewer  # in place
     stream: Stream | None  # portions of all sums; None where each sum has the same shares
 
 

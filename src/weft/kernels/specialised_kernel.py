@@ -29,9 +29,9 @@ from weft.kernels.boxes_kernel import box_start
 from weft.kernels.device import scalar, side_mask
 from weft.kernels.following import come_after
 from weft.kernels.matrix_kernel import locate
+from weft.kernels.shares import part_of_task, portion_start
 from weft.kernels.specialised_functions import apply
 from weft.kernels.specialised_roles import WARPS, WORKERS
-from weft.kernels.stream import part_of_task, portion_start
 
 WORKER_WARPS = tl.constexpr(WARPS)
 
@@ -381,8 +381,8 @@ def begin(
     _generator: Any = None,
 ) -> None:  # fmt: skip
     """Give warps their roles, as many of each as `CUT` says. Each of `worker`, `applier` and `loader` is a function and
-    what it takes after its first task, `CUT` and its number; tasks of the first ring start at `program`, those of a
-    second at `other`.
+    what it takes after the number of its part of the work, `CUT` and its own number; that of the first ring is
+    `program`, of a second `other`.
 
     The compiler takes lists of roles only as they are spelled, hence this is no kernel's code. Nor does Triton's cache
     see it: who changes the order of roles has to clear that.

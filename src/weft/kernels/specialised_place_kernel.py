@@ -23,6 +23,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from weft.kernels.device import side_mask
 from weft.kernels.following import come_after
 from weft.kernels.matrix_kernel import locate
+from weft.kernels.shares import part_with_fewer
 from weft.kernels.specialised_functions import applied_to, registers_for
 from weft.kernels.specialised_kernel import (
     WORKER_WARPS,
@@ -41,21 +42,17 @@ from weft.kernels.specialised_kernel import (
 
 @gluon.jit
 def part_of(program, CUT: gl.constexpr):
-    """A program's part of the work: a block of D, and a share of its sum as `(number, of how many, steps)`. The last
-    block may have fewer shares, of more steps: then the last programs have none of it."""
+    """A program's part of the work: a block of D, and a share of its sum as `(number, of how many, steps)`."""
     STEPS: gl.constexpr = CUT.boxes.steps
     SPLITS: gl.constexpr = CUT.boxes.splits
     if CUT.fewer.shares == 0:
         share, block = task_of(program, CUT, 0)
         return block, (share, SPLITS, STEPS)
     else:
-        OTHERS: gl.constexpr = CUT.tasks - 1
-        share, block = task_of(program, CUT, 0)
-        over = program - CUT.fewer.shares * CUT.tasks
-        share = gl.where(over < 0, share, CUT.fewer.shares + over // OTHERS)
-        block = gl.where(over < 0, block, over % OTHERS)
-        last = block == OTHERS
-        return block, (share, gl.where(last, CUT.fewer.shares, SPLITS), gl.where(last, CUT.fewer.steps, STEPS))
+        BLOCKS: gl.constexpr = CUT.tasks
+        FEWER: gl.constexpr = CUT.fewer
+        block, share, of, steps = part_with_fewer(program, BLOCKS, SPLITS, STEPS, FEWER)
+        return block, (share, of, steps)
 
 
 @gluon.jit

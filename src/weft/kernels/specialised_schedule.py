@@ -11,9 +11,9 @@ from weft.kernels.boxes_readings import Reading, extent, readings
 from weft.kernels.boxes_schedule import GROUP, LEAST_STEPS, BoxesSchedule, misfit, parts, side_blocks, splittings
 from weft.kernels.cost import PROCESSORS, SHARED_MEMORY
 from weft.kernels.geometry import A, B
+from weft.kernels.shares import Stream, most_shares, stream
 from weft.kernels.specialised_results import block_count, result_groups, share_layout, staging_bytes
 from weft.kernels.specialised_roles import IN_PLACE, IN_TURNS, SIDE_BY_SIDE, TOGETHER, WARPS, Workers, roles
-from weft.kernels.stream import Stream, most_shares, stream
 from weft.plan.schedule import Candidates, Target
 from weft.spec import Contraction, Role
 
@@ -31,7 +31,7 @@ class SpecialisedSchedule(BoxesSchedule):
 
     workers: Workers = TOGETHER
     fewer: int = 0  # shares of the sum of the last block of rows, where those are not `splits` too
-    streamed: bool = False  # all sums are cut end to end, see `stream`: `splits` is the most shares that one has
+    streamed: bool = False  # all sums are cut end to end, see `shares`: `splits` is the most shares that one has
     family: str = NAME
 
     def __str__(self) -> str:
@@ -171,15 +171,16 @@ def _with_fewer(contraction: Contraction, whole: SpecialisedSchedule, target: Ta
     there = extent(whole.a.outer) - full * whole.tile[0]  # rows of the last block, if all others are of this run too
     if not 0 < there <= whole.rows or not 0 < full < processors:
         return
-    steps = share_steps(contraction, whole, processors // blocks) - 1
-    while steps >= LEAST_STEPS:
-        splits = -(-share_steps(contraction, whole, 1) // steps)
-        fewer = processors - full * splits
-        longer = share_steps(contraction, whole, fewer) if fewer > 0 else 0
-        if not 0 < longer * SHORT_STEP <= steps:
+    before = share_steps(contraction, whole, processors // blocks)
+    least = max(LEAST_STEPS, whole.stages)  # boxes of as many are asked for before the first is looked at
+    for splits in range(processors // blocks + 1, (processors - 1) // full + 1):
+        steps, fewer = share_steps(contraction, whole, splits), processors - full * splits
+        longer = share_steps(contraction, whole, fewer)
+        if steps < least or longer * SHORT_STEP > steps:
             return
-        yield _shared_out(contraction, whole, splits, -(-share_steps(contraction, whole, 1) // longer))
-        steps -= 1
+        if steps < before:
+            yield _shared_out(contraction, whole, splits, -(-share_steps(contraction, whole, 1) // longer))
+        before = steps
 
 
 def share_steps(contraction: Contraction, schedule: SpecialisedSchedule, shares: int) -> int:
@@ -189,7 +190,7 @@ def share_steps(contraction: Contraction, schedule: SpecialisedSchedule, shares:
 
 
 def share_count(contraction: Contraction, schedule: SpecialisedSchedule) -> int:
-    """Of all blocks of D; where sums are streamed, more than there are workers."""
+    """Of all blocks of D; where sums are streamed, no fewer than there are workers."""
     missing = schedule.splits - schedule.fewer if schedule.fewer else 0
     return task_count(contraction, schedule) * schedule.splits - missing
 

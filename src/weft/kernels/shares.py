@@ -1,9 +1,12 @@
-"""Long sums laid end to end and cut into equal portions, one for each worker, wherever that cuts a sum.
+"""Shares of split sums that are not alike: fewer of the last block, or all sums cut end to end.
+
+Where the last block of rows takes less time, it may have *fewer* and longer shares than others.
 
 Where blocks of D are few and do not go into the number of processors, shares of whole sums leave some of these without
-work. A portion instead ends in the middle of one sum and the next one begins there, so that all have as many steps
-(M. Osama, D. Merrill, C. Cecka, M. Garland and J. D. Owens, "Stream-K: Work-Centric Parallel Decomposition for Dense
-Matrix-Matrix Multiplication on the GPU", PPoPP 2023). A sum then has a share for each portion that it meets.
+work. In a *stream* all sums lie end to end and are cut into equal portions, one for each program, or for each worker
+that has a ring of its own: a portion ends in the middle of one sum, and the next one begins there (Stream-K: M. Osama
+and others, "Stream-K: Work-Centric Parallel Decomposition for Dense Matrix-Matrix Multiplication on the GPU", PPoPP
+2023). A sum then has a share for each portion that it meets.
 """
 
 from __future__ import annotations
@@ -12,6 +15,13 @@ from typing import NamedTuple
 
 import triton
 import triton.language as tl
+
+
+class Fewer(NamedTuple):
+    """Shares of the sum of the last block, where those are fewer than of others; 0 where not."""
+
+    shares: int
+    steps: int  # in each of them
 
 
 class Stream(NamedTuple):
@@ -35,6 +45,18 @@ def most_shares(tasks: int, cut: Stream) -> int:
         return step // (cut.base + 1) if short < 0 else cut.longer + short // cut.base
 
     return max(portion((task + 1) * cut.steps - 1) - portion(task * cut.steps) + 1 for task in range(tasks))
+
+
+@triton.jit
+def part_with_fewer(program, BLOCKS: tl.constexpr, SPLITS: tl.constexpr, STEPS: tl.constexpr, FEWER: tl.constexpr):
+    """A program's block of D, the number of its share, of how many, and its steps. The last programs have none of the
+    last block."""
+    OTHERS: tl.constexpr = BLOCKS - 1
+    over = program - FEWER.shares * BLOCKS
+    share = tl.where(over < 0, program // BLOCKS, FEWER.shares + over // OTHERS)
+    block = tl.where(over < 0, program % BLOCKS, over % OTHERS)
+    last = block == OTHERS
+    return block, share, tl.where(last, FEWER.shares, SPLITS), tl.where(last, FEWER.steps, STEPS)
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""Sums laid end to end: every step of every task is in one share of one portion."""
+"""Uneven shares: every step of every sum is in one share of one program."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ import torch
 import triton
 import triton.language as tl
 
-from weft.kernels.stream import Stream, most_shares, part_of_task, portion_start, shares_of, stream
+from weft.kernels.shares import (
+    Fewer,
+    Stream,
+    most_shares,
+    part_of_task,
+    part_with_fewer,
+    portion_start,
+    shares_of,
+    stream,
+)
 from weft.plan.target import interpreting
 
 
@@ -57,6 +66,28 @@ def test_every_step_is_in_one_share(tasks: int, steps: int, portions: int, abrea
             at += length
         assert at == steps
     assert most_shares(tasks, cut) == max(counts.values())
+
+
+@triton.jit
+def parts(found, BLOCKS: tl.constexpr, SPLITS: tl.constexpr, STEPS: tl.constexpr, FEWER: tl.constexpr):
+    program = tl.program_id(0)
+    block, share, of, steps = part_with_fewer(program, BLOCKS, SPLITS, STEPS, FEWER)
+    tl.store(found + 4 * program, block)
+    tl.store(found + 4 * program + 1, share)
+    tl.store(found + 4 * program + 2, of)
+    tl.store(found + 4 * program + 3, steps)
+
+
+@pytest.mark.skipif(not interpreting(), reason="a kernel of the test's own runs in the interpreter")
+@pytest.mark.parametrize(("blocks", "splits", "steps", "fewer"), [(3, 47, 32, (38, 39)), (2, 90, 9, (42, 18))])
+def test_the_last_block_has_fewer_shares(blocks: int, splits: int, steps: int, fewer: tuple[int, int]) -> None:
+    shares, longer = fewer
+    programs = (blocks - 1) * splits + shares
+    found = torch.full((programs, 4), -1, dtype=torch.int32)
+    parts[(programs,)](found, blocks, splits, steps, Fewer(shares, longer))
+    others = [(block, share, splits, steps) for block in range(blocks - 1) for share in range(splits)]
+    last = [(blocks - 1, share, shares, longer) for share in range(shares)]
+    assert sorted(map(tuple, found.tolist())) == others + last
 
 
 def test_portions_differ_by_no_more_than_a_step() -> None:
