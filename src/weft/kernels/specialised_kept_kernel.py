@@ -26,7 +26,8 @@ from weft.kernels.device import scalar, side_mask, side_offsets
 from weft.kernels.following import come_after
 from weft.kernels.matrix_kernel import locate
 from weft.kernels.specialised_functions import apply
-from weft.kernels.specialised_kernel import bring, finished, halved, moved
+from weft.kernels.specialised_kernel import bring, finished, moved
+from weft.kernels.specialised_leave import halved
 from weft.kernels.specialised_roles import LOADING
 
 WORKERS = tl.constexpr(2)

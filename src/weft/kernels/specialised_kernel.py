@@ -26,11 +26,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from weft.kernels.boxes_kernel import box_start
-from weft.kernels.device import scalar, side_mask
+from weft.kernels.device import side_mask
 from weft.kernels.following import come_after
 from weft.kernels.matrix_kernel import locate
 from weft.kernels.shares import part_of_task, portion_start
 from weft.kernels.specialised_functions import apply
+from weft.kernels.specialised_leave import leave
 from weft.kernels.specialised_roles import WARPS, WORKERS
 
 WORKER_WARPS = tl.constexpr(WARPS)
@@ -231,71 +232,6 @@ def finished(acc, acc_rest, PENDING: gl.constexpr, CUT: gl.constexpr):
         return warpgroup_mma_init(acc), warpgroup_mma_init(acc_rest)
     else:
         return warpgroup_mma_init(warpgroup_mma_wait(PENDING, deps=(acc,))), acc_rest
-
-
-@gluon.jit
-def halved(pieces):
-    """The left and the right half of each of some matrices."""
-    ROWS: gl.constexpr = pieces[0].shape[0]
-    COLUMNS: gl.constexpr = pieces[0].shape[1] // 2
-    found = ()
-    for i in gl.static_range(len(pieces)):
-        found += gl.split(gl.permute(gl.reshape(pieces[i], (ROWS, 2, COLUMNS)), (0, 2, 1)))
-    return found
-
-
-@gluon.jit
-def leave_piece(
-    acc, d, staging, first_slot, alpha, to, batch_block, m_block, n_block, CUT: gl.constexpr, SHARE: gl.constexpr,
-    AT: gl.constexpr, EPILOGUE: gl.constexpr,
-):  # fmt: skip
-    """Leave some columns of an accumulator as a share of a split sum, or finish them; on their way to memory they are
-    nobody's concern."""
-    PIECE: gl.constexpr = SHARE.pieces[AT]
-    BATCH: gl.constexpr = CUT.boxes.batch
-    M: gl.constexpr = PIECE.m
-    N: gl.constexpr = PIECE.n
-    D_BOX: gl.constexpr = CUT.d_box
-    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WORKER_WARPS, 1], [16, N.tile, 256 // CUT.product_bits])
-    value = gl.convert_layout(acc, LAYOUT, assert_trivial=True)
-    start = ()
-    if CUT.boxes.splits > 1:
-        start += (to, gl.to_tensor(PIECE.row), gl.to_tensor(PIECE.column))
-    else:
-        value = value * scalar(alpha, acc.dtype)
-        if EPILOGUE is not None:
-            value = EPILOGUE(value)
-        for i in gl.static_range(len(D_BOX)):
-            start += (box_start(batch_block, m_block, n_block, BATCH, M, N, D_BOX, i),)
-    if CUT.workers.buffers <= AT:  # those before wait for nothing: `leave` did
-        tma.store_wait(CUT.workers.buffers - 1)
-        gl.thread_barrier()
-    slot = staging.index(first_slot + AT % CUT.workers.buffers)
-    if CUT.d_along_n:
-        slot.store(value.to(d.dtype))
-    else:
-        slot.permute((1, 0)).store(value.to(d.dtype))
-    fence_async_shared()
-    gl.thread_barrier()
-    tma.async_copy_shared_to_global(d, start, slot._reinterpret(d.dtype, d.block_shape, d.layout))
-
-
-@gluon.jit
-def leave(
-    acc, d, staging, first_slot, alpha, to, batch_block, m_block, n_block, CUT: gl.constexpr, SHARE: gl.constexpr,
-    EPILOGUE: gl.constexpr,
-):  # fmt: skip
-    """The same of all columns, piece by piece."""
-    pieces = (warpgroup_mma_wait(0, deps=(acc,)),)
-    HALVINGS: gl.constexpr = SHARE.halvings
-    for _ in gl.static_range(HALVINGS):
-        pieces = halved(pieces)
-    tma.store_wait(0)
-    gl.thread_barrier()
-    for i in gl.static_range(len(pieces)):
-        leave_piece(
-            pieces[i], d, staging, first_slot, alpha, to, batch_block, m_block, n_block, CUT, SHARE, i, EPILOGUE
-        )  # fmt: skip
 
 
 @gluon.jit

@@ -32,12 +32,12 @@ from weft.kernels.specialised_kernel import (
     columns_of,
     finished,
     following,
-    leave,
     multiply,
     rings,
     rows_of,
     task_of,
 )
+from weft.kernels.specialised_leave import leave
 
 
 @gluon.jit

@@ -33,9 +33,9 @@ ROOM = "winners"  # of the store
 _CODE = {
     "triton": (
         *("kernels/*_kernel.py", "kernels/device.py", "kernels/geometry.py", "kernels/launch.py"),
-        *("kernels/specialised_functions.py", "kernels/specialised_roles.py", "kernels/specialised_cut.py"),
-        *("kernels/specialised_results.py", "kernels/combining.py", "kernels/algebra_steps.py"),
-        *("kernels/specialised_schedule.py", "kernels/boxes_cut.py", "kernels/pairs_elements.py"),
+        *("kernels/specialised_functions.py", "kernels/specialised_leave.py", "kernels/specialised_roles.py"),
+        *("kernels/specialised_cut.py", "kernels/specialised_results.py", "kernels/specialised_schedule.py"),
+        *("kernels/combining.py", "kernels/algebra_steps.py", "kernels/boxes_cut.py", "kernels/pairs_elements.py"),
         *("kernels/following.py", "kernels/in_turn.py", "kernels/shares.py", "plan/staged_operands.py"),
         *("fn/device_*.py", "fn/exponentials.py", "fn/lowering.py", "fn/emit.py"),
     ),
