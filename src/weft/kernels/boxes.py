@@ -86,7 +86,7 @@ def build(contraction: Contraction, schedule: BoxesSchedule, target: Target) -> 
     shares = Layout.contiguous((cut.blocks * cut.splits, *schedule.tile[:2]), contraction.arithmetic.accumulate)
     multiply = KernelLaunch(
         boxes_kernel, (*boxes, None, None, shares), constants, real, target, cut.programs, schedule.warps,
-        schedule.stages, pointers, follows=False,
+        schedule.stages, pointers, follows=is_short(contraction),
     )  # fmt: skip
     combine = combine_launch(contraction, cut, shares, target)
     return BoxesLaunch(boxes, schedule.exchanged, multiply, combine, shares)

@@ -42,7 +42,7 @@ def can_follow(target: Target) -> bool:
 
 
 def is_short(contraction: Contraction) -> bool:
-    """Whether a kernel that stays on the device should follow the launch before it, where sums are not split."""
+    """Whether a kernel that stays on the device should follow the launch before it."""
     return 2.0 * contraction.batch * contraction.m * contraction.n * contraction.k < LONG
 
 

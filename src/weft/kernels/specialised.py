@@ -111,7 +111,7 @@ def build(contraction: Contraction, schedule: SpecialisedSchedule | KeptSchedule
     real = contraction.arithmetic.accumulate.is_floating_point
     multiply = KernelLaunch(
         _kernel(schedule), (*operands, box_d), constants, real, target, cut.boxes.programs, WARPS, 1,
-        follows=splits == 1 and is_short(contraction),
+        follows=is_short(contraction),
     )  # fmt: skip
     if splits == 1:
         return SpecialisedLaunch(operands, box_d, schedule.exchanged, multiply)
