@@ -183,6 +183,24 @@ def test_tf32_on_a_device(equation: str) -> None:
     assert bool((same == 96).all())
 
 
+@pytest.mark.parametrize(
+    ("m", "n", "k", "microseconds"),
+    [
+        (1024, 1024, 8192, 26.7),
+        (1280, 1280, 5120, 28.9),
+        (1536, 1536, 4096, 28.4),
+        (768, 3072, 4096, 29.6),
+        (2304, 2304, 2304, 35.8),
+        (2560, 2560, 4096, 77.3),
+    ],
+)
+def test_the_library_chooses_tiles_that_fill_the_device(m: int, n: int, k: int, microseconds: float) -> None:
+    """Timed on an H200. With square tiles alone the third, the fourth and the fifth would take two or three rounds."""
+    contraction = described("mk,kn->mn", torch.empty(m, k, dtype=torch.half), torch.empty(k, n, dtype=torch.half))
+    (schedule,) = library.schedules(contraction, H200).schedules
+    assert library.predict(contraction, schedule, H200) == pytest.approx(microseconds * 1e-6, rel=0.15)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=str)
 def test_no_call_is_as_quick_as_a_few_elements_are(dtype: torch.dtype) -> None:
     """cuBLAS takes 2 to 4 us for one element of 100 products and 6 for a short side and a long sum; kernels of weft's

@@ -29,8 +29,11 @@ from weft.kernels.geometry import A, Axis, B
 from weft.plan.schedule import Target
 from weft.spec import Contraction, Layout, Role
 
-COMBINE_RATE = 6.3e12  # bytes per second that the parts of a split sum are written and read at, mostly in L2
-COMBINE_SECONDS = 5e-6  # the second kernel of a split sum, fitted before its programs were as many as the device has
+# Bytes per second that the parts of a split sum are written and read at, mostly in L2, and seconds of the kernel that
+# adds them: fitted with the numbers of `specialised_cost`.
+COMBINE_RATE, COMBINE_SECONDS = 7.2e12, 2.6e-6
+GROUP_ROWS = 64  # of an instruction of a group of four warps
+TALL = 1.07  # times that products take whose groups of warps have more rows: each instruction reads the columns anew
 PROCESSORS = 132  # of the device that the constants were fitted on
 REGISTERS, SHARED_MEMORY, WARPS = 65536, 227 * 1024, 64  # of one processor
 ISSUE_RATE = 2.6e13  # lanes of instructions per second

@@ -8,9 +8,11 @@ from weft.kernels.boxes_exchange import multiplied
 from weft.kernels.boxes_readings import Reading
 from weft.kernels.boxes_schedule import parts, side_blocks
 from weft.kernels.cost import (
+    GROUP_ROWS,
     KEPT_BYTES,
     LINE,
     PROCESSORS,
+    TALL,
     combine_seconds,
     compulsory_bytes,
     function_seconds,
@@ -18,27 +20,27 @@ from weft.kernels.cost import (
     own_bytes,
 )
 from weft.kernels.geometry import A, B
-from weft.kernels.specialised_roles import IN_PLACE, IN_TURNS, roles
+from weft.kernels.specialised_roles import IN_TURNS
 from weft.kernels.specialised_schedule import SHORT_STEP, SpecialisedSchedule, portions, share_count, share_steps
 from weft.plan.schedule import Target
 from weft.spec import Contraction
 
-# The rate is that of 16-bit elements in `boxes_cost`. The other numbers were fitted on an H200 to 51 timed schedules
-# without functions, of TCCG cases and of matrix products from 1024 to 8192, beside a rate 8 % less, with which
-# predictions were off by 8 % on average. The norm of appliers, and that short lines of boxes cost whole ones, were
-# chosen so that 24 schedules of TCCG case 13 with functions on both operands, and 10 of case 19, are ranked about as
-# they were timed: the former are predicted too slow. So that these three are, steps in place take longer.
+# These numbers were fitted on an H200 to 469 timings: of matrix products of 512 to 3072 rows, and of trials of TCCG, as
+# it lies and staged, with functions and without. Predictions are off by 7 % (root mean square).
 LAUNCH = 1e-6  # seconds
-RATE = 10.7e14  # flops per second
-MEMORY_RATE = 3.9e12  # bytes per second
-BOX_RATE = 1.2e13  # bytes of boxes per second, from L2
+RATE = 8.9e14  # flops per second
+MEMORY_RATE = 4.0e12  # bytes per second
+BOX_RATE = 1.7e13  # bytes of boxes per second, from L2, were they on their way at all times
+BOX_WAIT = 1.3  # times that boxes wait besides in a ring of one slot, and less the more there are
 CROSSING = 1.6  # times that boxes take whose lines lie across those of memory: L2 looks up two for each
-LATE = 1.2  # times that they take where a ring has but two slots: one box is on its way while the other is read
-RESULT_RATE = 2.4e13  # bytes per second of pieces that go to shared memory on their way to D
-TASK_SECONDS = 1.45e-6  # for each task of a processor, before products are made of its first boxes and after the last
-OVERLAP = 2.2  # the norm that joins what goes on at once
-APPLIERS_OVERLAP = 4.0  # the norm that joins functions with products where appliers apply them
-IN_PLACE_LONGER = 1.2  # times that steps take whose boxes of both operands are written and read once more
+RESULT_RATE = 2.3e13  # bytes per second of pieces that go to shared memory on their way to D
+TASK_SECONDS = 1.1e-6  # for each task of a processor, before products are made of its first boxes and after the last
+OVERLAP = 5.4  # the norm that joins products and boxes on their way
+FUNCTIONS_OVERLAP = 3.0  # the norm that joins functions with both
+MEMORY_OVERLAP = 2.3  # the norm that joins memory with all that, and results that leave with what goes on meanwhile
+# Where sums are cut end to end, portions mostly meet two tasks; and boxes that blocks share are asked for at different
+# times: so many times longer.
+PORTION_TASKS, APART = 2, 1.2
 
 
 def predict(contraction: Contraction, schedule: SpecialisedSchedule, target: Target) -> float:
@@ -63,36 +65,34 @@ def predict(contraction: Contraction, schedule: SpecialisedSchedule, target: Tar
     here = processors * turns  # of all processors, were they as busy
     depth = steps * tile_k
     across = tile_n * workers.abreast
-    products = 2.0 * tile_m * across * depth * here / RATE
+    products = 2.0 * tile_m * across * depth * here / RATE * (TALL if schedule.rows > GROUP_ROWS else 1.0)
     rows, columns = (_crossing(reading, operand, size) for reading, operand in ((schedule.a, A), (schedule.b, B)))
     busy_share = min(1.0, tasks / at_once)  # L2 has time for pieces of lines where few processors ask
     wide = tile_n if schedule.b.along_k else sum(max(part, LINE // size) for part in parts(tile_n))
     wide *= workers.abreast
     boxes = max(tile_m + wide, (tile_m * rows + wide * columns) * busy_share) * depth * size * here / BOX_RATE
-    boxes *= LATE if schedule.stages < 3 else 1.0
+    boxes *= 1 + BOX_WAIT / schedule.stages
     functions = function_seconds(contraction, here * depth * tile_m * workers.abreast, here * depth * across, 0)
     split = schedule.splits > 1
     result_size = (contraction.arithmetic.accumulate if split else contraction.d.dtype).itemsize
     leaving = tile_m * across * result_size * here / RESULT_RATE
     leaving += 0.0 if split else function_seconds(contraction, 0, 0, here * tile_m * across)
     waiting = turns * TASK_SECONDS
-    if schedule.streamed:  # portions are shorter than tasks, and most meet two
-        leaving, waiting = 2 * leaving, 2 * waiting
+    if schedule.streamed:
+        boxes, leaving, waiting = APART * boxes, PORTION_TASKS * leaving, PORTION_TASKS * waiting
     memory = (compulsory_bytes(contraction) + _read_again(contraction, schedule)) / MEMORY_RATE
-    sharing = roles(contraction, schedule.tile, workers)
-    norm = APPLIERS_OVERLAP if sharing is not None and sharing.appliers else OVERLAP
-    multiplying = _joined(_joined(products, boxes, OVERLAP), functions, norm)
-    multiplying *= IN_PLACE_LONGER if workers == IN_PLACE else 1.0
+    multiplying = _joined(_joined(products, boxes, OVERLAP), functions, FUNCTIONS_OVERLAP)
     if workers == IN_TURNS:
-        busy = _joined(multiplying, leaving, OVERLAP) + waiting
+        busy = _joined(multiplying, leaving, MEMORY_OVERLAP) + waiting
     else:
         busy = multiplying + leaving + waiting
-    return launched(_joined(busy, memory, OVERLAP), LAUNCH) + combine_seconds(schedule.workspace_bytes, schedule.splits)
+    seconds = launched(_joined(busy, memory, MEMORY_OVERLAP), LAUNCH)
+    return seconds + combine_seconds(schedule.workspace_bytes, schedule.splits)
 
 
 def _read_again(contraction: Contraction, schedule: SpecialisedSchedule) -> int:
     """Bytes of operands that come from memory more than once. Where sums are streamed, blocks that share boxes are at
-    different places along k at any time: an operand that L2 does not keep comes once for each block across."""
+    different places along k at any time: what L2 does not keep of an operand comes once for each block across."""
     if not schedule.streamed:
         return 0
     tile_m, tile_n, _ = schedule.tile
@@ -100,7 +100,7 @@ def _read_again(contraction: Contraction, schedule: SpecialisedSchedule) -> int:
     across = side_blocks(schedule.b, tile_n) // schedule.workers.abreast
     down = side_blocks(schedule.a, tile_m)
     kept = KEPT_BYTES / 2  # of each
-    return sum((times - 1) * size for times, size in ((across, rows), (down, columns)) if size > kept)
+    return int(sum((times - 1) * max(0.0, size - kept) for times, size in ((across, rows), (down, columns))))
 
 
 def _joined(one: float, other: float, norm: float) -> float:

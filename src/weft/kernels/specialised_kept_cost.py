@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from weft.kernels.boxes_exchange import multiplied
 from weft.kernels.cost import PROCESSORS, compulsory_bytes, function_seconds, launched
-from weft.kernels.specialised_cost import RATE
 from weft.kernels.specialised_kept import KeptSchedule, steps, tail
 from weft.kernels.specialised_results import block_count
 from weft.plan.schedule import Target
@@ -14,6 +13,7 @@ from weft.spec import Contraction
 # fitted on an H200 to 48 timed schedules of TCCG cases 2, 5, 9 and 10 with functions and without: predictions are off
 # by 3 % on average.
 LAUNCH = 1e-6  # seconds
+RATE = 10.7e14  # flops per second
 MEMORY_RATE = 3.26e12  # bytes per second
 KEEPING_RATE = 6e12  # bytes per second of all processors' copies of B, from L2
 BOX_SECONDS = 1.0e-6  # that a box of A is on its way
