@@ -36,7 +36,7 @@ SECOND_ROUND = 6  # candidates at most
 LAST_BUDGET = 0.06  # seconds of sampling for each turn of the last round
 LONG = 0.1  # seconds of a call that is measured well enough at once
 TURNS = 2  # of the last round, in which the candidates follow one another
-GLANCE_SECONDS = 2e-5  # by which a glance may be off: what the host spends on a launch
+GLANCE_SECONDS = 5e-4  # by which a glance may be off: what the host spends on launches while compilers keep it busy
 NOISE = 0.005  # a winner is this much faster than the model's choice, or the choice stands
 
 Report = Callable[[str, int, int], None]  # what is being done, how many candidates are done, of how many
