@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-import weft
 from tune_problems import CPU, choice_of, described
 from weft.errors import UnsupportedError, WorkspaceError
+from weft.hypothetical import TARGETS
 from weft.plan import winners
 from weft.plan.planner import Choice
 from weft.plan.schedule import Origin, Ranked, ResourceError
@@ -128,7 +128,7 @@ def test_what_is_wrong_fails_or_does_not_fit_never_wins(machine: Machine) -> Non
             Made("large", 1e-6, "large"),
             Made("broken", 1e-6, "broken"),
             Made("raises", 1e-6, "raises"),
-            Made("far too slow", 300e-6),
+            Made("far too slow", 3e-3),
         )
     )
     assert str(outcome.winner.schedule) == "model"
@@ -140,6 +140,16 @@ def test_what_is_wrong_fails_or_does_not_fit_never_wins(machine: Machine) -> Non
     assert said["far too slow"][0] == "slow"
     assert ("far too slow", True) not in machine.timed
     assert any("large: it needs 300000" in sentence for sentence in outcome.choice.excluded)
+
+
+def test_a_glance_at_a_busy_host_excludes_nothing(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products of 26 us seemed to take 340 while compilers kept the host from launching their second kernel."""
+    glance = machine.glance
+    late = {"best": 340e-6}
+    monkeypatch.setattr(
+        tuner.timing, "glance", lambda call, *rest: late.get(machine._schedule(call).name) or glance(call, *rest)
+    )
+    assert str(tune(choice(Made("model", 30e-6), Made("best", 26e-6))).winner.schedule) == "best"
 
 
 def test_a_wrong_first_choice_of_the_model_is_passed_over(machine: Machine) -> None:
@@ -251,7 +261,7 @@ def test_nothing_is_measured_while_a_graph_is_captured(monkeypatch: pytest.Monke
     """Guards against tuning during graph capture: triton#10596, #10712."""
     given = choice(Made("model", 30e-6), Made("best", 10e-6))
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    on_gpu = Choice(given.description, "triton", weft.hypothetical.TARGETS["sm_90"], given.best, given.ranked)
+    on_gpu = Choice(given.description, "triton", TARGETS["sm_90"], given.best, given.ranked)
     with pytest.raises(UnsupportedError, match="captured"):
         tune(on_gpu)
     assert machine.ran == []
