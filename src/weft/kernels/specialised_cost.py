@@ -26,7 +26,8 @@ from weft.plan.schedule import Target
 from weft.spec import Contraction
 
 # These numbers were fitted on an H200 to 469 timings: of matrix products of 512 to 3072 rows, and of trials of TCCG, as
-# it lies and staged, with functions and without. Predictions are off by 7 % (root mean square).
+# it lies and staged, with functions and without. Predictions are off by 7 % (root mean square), and so they are of 54
+# others (`results/h200/products.json`).
 LAUNCH = 1e-6  # seconds
 RATE = 8.9e14  # flops per second
 MEMORY_RATE = 4.0e12  # bytes per second
