@@ -58,20 +58,11 @@ def predict(contraction: Contraction, schedule: SpecialisedSchedule, target: Tar
     at_once = processors * workers.rings
     tasks = share_count(contraction, schedule) if not schedule.streamed else at_once
     turns = -(-tasks // at_once) * workers.rings  # tasks of the busiest processor
-    steps = share_steps(contraction, schedule, schedule.splits)
-    if schedule.fewer:
-        steps = max(steps, math.ceil(SHORT_STEP * share_steps(contraction, schedule, schedule.fewer)))
-    if schedule.streamed:
-        steps = portions(contraction, schedule, target).base + 1
     here = processors * turns  # of all processors, were they as busy
-    depth = steps * tile_k
+    depth = _steps(contraction, schedule, target) * tile_k
     across = tile_n * workers.abreast
     products = 2.0 * tile_m * across * depth * here / RATE * (TALL if schedule.rows > GROUP_ROWS else 1.0)
-    rows, columns = (_crossing(reading, operand, size) for reading, operand in ((schedule.a, A), (schedule.b, B)))
-    busy_share = min(1.0, tasks / at_once)  # L2 has time for pieces of lines where few processors ask
-    wide = tile_n if schedule.b.along_k else sum(max(part, LINE // size) for part in parts(tile_n))
-    wide *= workers.abreast
-    boxes = max(tile_m + wide, (tile_m * rows + wide * columns) * busy_share) * depth * size * here / BOX_RATE
+    boxes = _box_bytes(schedule, size, min(1.0, tasks / at_once)) * depth * here / BOX_RATE
     boxes *= 1 + BOX_WAIT / schedule.stages
     functions = function_seconds(contraction, here * depth * tile_m * workers.abreast, here * depth * across, 0)
     split = schedule.splits > 1
@@ -89,6 +80,26 @@ def predict(contraction: Contraction, schedule: SpecialisedSchedule, target: Tar
         busy = multiplying + leaving + waiting
     seconds = launched(_joined(busy, memory, MEMORY_OVERLAP), LAUNCH)
     return seconds + combine_seconds(schedule.workspace_bytes, schedule.splits)
+
+
+def _steps(contraction: Contraction, schedule: SpecialisedSchedule, target: Target) -> int:
+    """Along k, of the longest task or portion; of a task whose second worker has no rows, as many as take its time."""
+    if schedule.streamed:
+        return portions(contraction, schedule, target).base + 1
+    steps = share_steps(contraction, schedule, schedule.splits)
+    if schedule.fewer:
+        steps = max(steps, math.ceil(SHORT_STEP * share_steps(contraction, schedule, schedule.fewer)))
+    return steps
+
+
+def _box_bytes(schedule: SpecialisedSchedule, size: int, busy: float) -> float:
+    """Of one index of k of a task, as they keep L2 at work, which has time for pieces of lines where no more than this
+    share of the processors asks."""
+    tile_m, tile_n, _ = schedule.tile
+    rows, columns = (_crossing(reading, operand, size) for reading, operand in ((schedule.a, A), (schedule.b, B)))
+    wide = tile_n if schedule.b.along_k else sum(max(part, LINE // size) for part in parts(tile_n))
+    wide *= schedule.workers.abreast
+    return max(tile_m + wide, (tile_m * rows + wide * columns) * busy) * size
 
 
 def _read_again(contraction: Contraction, schedule: SpecialisedSchedule) -> int:
