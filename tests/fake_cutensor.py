@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.bench.cutensor_library import SIGNATURES, Library
+from weft.bench.peers.cutensor_library import SIGNATURES, Library
 
 SUCCESS, INVALID_VALUE, INTERNAL_ERROR, NOT_SUPPORTED = 0, 7, 14, 15
 TYPES = {

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 import weft
-from weft import cases, functions, validation
+from weft import cases, functions
 from weft.cases import Case
-from weft.plan.plan import Plan
+from weft.oracle import validate as validation
+from weft.plans.contraction import Plan
 from weft.testing import assert_close, random_operand
 
 SMALL = [case for case in cases.general() if case.work <= 1 << 14]

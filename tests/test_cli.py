@@ -12,9 +12,9 @@ import torch
 from typer.testing import CliRunner, Result
 
 import weft
-from weft import cli
-from weft.perf import device
-from weft.perf.device import Probe
+from weft.cli import main as cli
+from weft.machine import ceilings as device
+from weft.machine.ceilings import Probe
 
 EXAMPLE = ["explain", "ecbfa,fd->abcde", "--extents", "a=16,b=16,c=16,d=64,e=16,f=64"]
 
@@ -46,7 +46,7 @@ def test_help(arguments: list[str]) -> None:
 
 
 def test_importing_the_command_brings_neither_triton_nor_matplotlib() -> None:
-    done = python("-c", "import sys, weft.cli; print([m for m in ('triton', 'matplotlib') if m in sys.modules])")
+    done = python("-c", "import sys, weft.cli.main; print([m for m in ('triton', 'matplotlib') if m in sys.modules])")
     assert done.stdout.strip() == "[]", done.stderr
 
 

@@ -11,11 +11,14 @@ import pytest
 import torch
 from typer.testing import CliRunner, Result
 
-from weft import api, cases, cli, demo
-from weft.bench.statistics import geometric_mean
+from weft import cases
+from weft.api import contract as api
+from weft.cli import demo
+from weft.cli import main as cli
 from weft.errors import NotationError, UnsupportedError
-from weft.perf import device
-from weft.perf.device import Probe
+from weft.machine import ceilings as device
+from weft.machine.ceilings import Probe
+from weft.machine.statistics import geometric_mean
 from weft.testing import assert_close, expectation
 
 SMALL = ["--work", "2000", "--budget", "0", "--hot"]

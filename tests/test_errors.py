@@ -14,7 +14,7 @@ import torch
 
 import weft
 from support import Backend
-from weft.cache import BoundedCache
+from weft.base.bounded_cache import BoundedCache
 from weft.testing import poisoned
 
 
@@ -155,7 +155,7 @@ FUNCTIONS = [
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """No plan is known yet: a remembered one would answer for calls that must fail while planning."""
-    monkeypatch.setattr("weft.api._PLANS", BoundedCache(64))
+    monkeypatch.setattr("weft.api.contract._PLANS", BoundedCache(64))
 
 
 def fails(bad: Bad, call: Callable[..., Any], **options: Any) -> str:

@@ -7,7 +7,7 @@ import torch
 
 import weft
 from support import Backend
-from weft.plan.schedule import Target
+from weft.planner.schedule import Target
 
 INTEGERS = [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64]
 EQUATIONS = [
@@ -98,7 +98,7 @@ def test_matrix_units_are_exact_at_size(equation: str) -> None:
 
 def test_sums_that_could_leave_int32_keep_off_instructions_that_do_not_wrap() -> None:
     """`mma.sync` of int8 saturates; wgmma, which alone reads boxes, wraps around."""
-    matrix = pytest.importorskip("weft.kernels.matrix")
+    matrix = pytest.importorskip("weft.gpu.gett.family")
     hopper = Target("cuda", 0, "NVIDIA H200", 90, 132, 232448)
     for k, able in ((131071, True), (131072, False)):
         a, b = (torch.empty(64, k, dtype=torch.int8, device="meta") for _ in range(2))

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import weft
-from weft.plan.planner import families
-from weft.plan.schedule import Target
-from weft.spec.arithmetic import PRECISIONS
+from weft.planner.planner import families
+from weft.planner.schedule import Target
+from weft.spec.dtypes import PRECISIONS
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "numbers.md").read_text()
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -76,7 +76,7 @@ class TestTable:
 
 
 def test_every_type_has_a_row() -> None:
-    from weft.spec.arithmetic import _ACCUMULATORS
+    from weft.spec.dtypes import _ACCUMULATORS
 
     have = {named(name) for row in table() for name in row["operands"].split(", ")}
     assert have == set(_ACCUMULATORS)

@@ -184,7 +184,7 @@ class TestIndices:
         long = torch.empty(1, dtype=torch.int8).expand(2**31 + 1)
         scalar = torch.ones((), dtype=torch.int8)
         options = {"out_dtype": torch.int64, "epilogue": lambda x, i: x + i, "indices": {"i": "i"}}
-        from weft.plan.options import Options, resolved
+        from weft.api.options import Options, resolved
         from weft.spec import parse
 
         asked = Options(torch.int64, functions=(None, None, None, options["epilogue"]), indices={"i": "i"}, **on)
@@ -384,7 +384,7 @@ def test_out_may_not_be_an_operand(on: dict[str, Any]) -> None:
 
 def test_large_problems_are_cut_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oracle cuts the widest label: what stands beside A and B is cut with them."""
-    from weft import reference_sums
+    from weft.oracle import sums as reference_sums
 
     a, b, scale = whole((1, 9, 7), 1), whole((4, 7, 5), 2), whole((7, 1), 3)
     options = {

@@ -28,7 +28,7 @@ def test_package_is_marked_as_typed() -> None:
 
 def test_command_points_into_the_package() -> None:
     (script,) = metadata.entry_points(group="console_scripts", name="weft")
-    assert script.value == "weft.cli:main"
+    assert script.value == "weft.cli.main:main"
 
 
 def test_every_direct_dependency_is_pinned() -> None:

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from weft import cases, reference, reference_sums
+from weft import cases, reference
 from weft.cases import Case
 from weft.errors import ShapeError
+from weft.oracle import sums as reference_sums
+from weft.oracle.reference import wide
 
 LINEAR = [
     case
@@ -21,7 +23,7 @@ LINEAR = [
 
 
 def plain(x: torch.Tensor) -> np.ndarray:
-    return reference.wide(x).resolve_conj().numpy()
+    return wide(x).resolve_conj().numpy()
 
 
 def by_loops(case: Case, a: np.ndarray, b: np.ndarray) -> np.ndarray:

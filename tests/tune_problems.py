@@ -8,9 +8,9 @@ import torch
 
 import weft
 from weft.cases import Case, operands
-from weft.plan import winners
-from weft.plan.planner import Choice, choose
-from weft.plan.target import target_of
+from weft.planner import tuned as winners
+from weft.planner.planner import Choice, choose
+from weft.planner.target import target_of
 from weft.spec import Contraction
 from weft.testing import poisoned
 from weft.tune.problem import Problem

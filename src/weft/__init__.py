@@ -1,9 +1,10 @@
 """weft: tensor contractions on GPUs, with your own functions woven into the kernel."""
 
-from weft.accuracy import error_bound
 from weft.algebra import Algebra
-from weft.api import contract, einsum, plan
-from weft.dense import matmul
+from weft.api.contract import contract, einsum, plan
+from weft.api.matmul import matmul
+from weft.api.permute import permute, plan_permute, transpose_
+from weft.base.version import __version__
 from weft.errors import (
     AccuracyError,
     DTypeError,
@@ -14,11 +15,9 @@ from weft.errors import (
     WeftError,
     WorkspaceError,
 )
-from weft.layout import permute, plan_permute, transpose_
-from weft.plan.permute_plan import PermutePlan
-from weft.plan.plan import Plan
-
-__version__ = "0.1.0"
+from weft.oracle.bounds import error_bound
+from weft.plans.contraction import Plan
+from weft.plans.permutation import PermutePlan
 
 __all__ = [
     "AccuracyError",

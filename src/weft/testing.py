@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from weft.accuracy import distance, epsilon, error_over_bound, expectation
 from weft.algebra import Algebra, find, plus_times
-from weft.reference import Equation, wide
+from weft.oracle.bounds import distance, epsilon, error_over_bound, expectation
+from weft.oracle.reference import Equation, wide
 
 LAYOUTS = ("contiguous", "permuted", "padded", "strided", "offset", "expanded", "overlapping")
 _TRIPLES_OF = 24  # samples of which `check_algebra` tries every triple

@@ -9,8 +9,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from weft.bench.accuracy import PRECISIONS, Row, measured, page
-from weft.cli import app
+from weft.cli.accuracy import PRECISIONS, Row, measured, page
+from weft.cli.main import app
 
 CPU = torch.device("cpu")
 

@@ -10,13 +10,13 @@ import torch
 
 import weft
 import weft.cases
+from weft.api.describe import TARGETS
 from weft.bench import ahead
 from weft.bench.ahead import compiling_ahead, tasks
 from weft.bench.problems import Contracting, Permuting
 from weft.bench.suites import Entry, entries
 from weft.cases import FUNCTIONS, from_letters
-from weft.hypothetical import TARGETS
-from weft.plan.planner import choose
+from weft.planner.planner import choose
 
 CPU = torch.device("cpu")
 H200 = TARGETS["sm_90"]

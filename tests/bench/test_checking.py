@@ -8,7 +8,7 @@ import torch
 from weft import cases
 from weft.bench import checking
 from weft.bench.checking import poison, truths
-from weft.bench.peers import Tensors
+from weft.bench.peers.registry import Tensors
 from weft.cases import Case, from_letters
 from weft.reference import contract
 from weft.testing import poisoned

@@ -17,15 +17,15 @@ from typer.testing import CliRunner
 from weft.bench.checking import Truth
 from weft.bench.environment import missing
 from weft.bench.records import load, save
-from weft.cli import app
-from weft.perf import device
-from weft.perf.device import Ceilings
+from weft.cli.main import app
+from weft.machine import ceilings as device
+from weft.machine.ceilings import Ceilings
 
 WITHOUT_CEILINGS = """
-import weft.cli, weft.perf.device
+import weft.cli.main, weft.machine.ceilings
 def measure_ceilings(*place, **how):
-    raise weft.perf.device.UnsupportedError("no ceilings here")
-weft.perf.device.measure_ceilings = measure_ceilings
+    raise weft.machine.ceilings.UnsupportedError("no ceilings here")
+weft.machine.ceilings.measure_ceilings = measure_ceilings
 weft.cli.main()
 """
 QUICK = ("--work", "1024", "--budget", "0", "--rrs", "1000", "--device", "cpu")

@@ -8,10 +8,10 @@ import torch
 
 from fake_cutensor import FakeCutensor
 from weft import cases
-from weft.bench import cutensor_library
 from weft.bench.checking import poison, truths
-from weft.bench.cutensor import Cutensor
-from weft.bench.peers import Prepared, Tensors
+from weft.bench.peers import cutensor_library
+from weft.bench.peers.cutensor import Cutensor
+from weft.bench.peers.registry import Prepared, Tensors
 from weft.cases import Case, from_letters
 from weft.errors import UnsupportedError
 from weft.testing import poisoned

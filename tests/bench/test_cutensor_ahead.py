@@ -9,9 +9,9 @@ import torch
 
 from fake_cutensor import FakeCutensor
 from weft import cases
-from weft.bench.cutensor import Cutensor
-from weft.bench.cutensor_ahead import compile_into, compile_kernels, meta_tensors
-from weft.bench.peers import Prepared, Tensors
+from weft.bench.peers.cutensor import Cutensor
+from weft.bench.peers.cutensor_ahead import compile_into, compile_kernels, meta_tensors
+from weft.bench.peers.registry import Prepared, Tensors
 from weft.cases import Case, from_letters
 from weft.testing import poisoned
 
@@ -26,7 +26,7 @@ def tensors_of(case: Case) -> Tensors:
 @pytest.fixture
 def _as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory of the CPU is aligned as memory of the GPU is, as far as the stand-in looks."""
-    monkeypatch.setattr("weft.bench.cutensor._SURE_ALIGNMENT", {"cpu": 16, "meta": 16})
+    monkeypatch.setattr("weft.bench.peers.cutensor._SURE_ALIGNMENT", {"cpu": 16, "meta": 16})
 
 
 @pytest.mark.usefixtures("_as_on_a_gpu")
@@ -77,7 +77,7 @@ def test_tensors_without_memory_lie_as_the_real_ones() -> None:
 
 
 def test_without_a_gpu_nothing_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.bench.cutensor_library.load", pytest.fail)
+    monkeypatch.setattr("weft.bench.peers.cutensor_library.load", pytest.fail)
     compile_kernels([Cutensor()], [PLAIN] * 8, CPU, jobs=4)
 
 
@@ -94,8 +94,8 @@ def test_all_shares_arrive_and_one_that_fails_is_warned_of(monkeypatch: pytest.M
         elsewhere.append(FakeCutensor())
         compile_into(elsewhere[-1].library, given, file, quick)
 
-    monkeypatch.setattr("weft.bench.cutensor_ahead._processes", ThreadPoolExecutor)
-    monkeypatch.setattr("weft.bench.cutensor_ahead._compile_share", share)
+    monkeypatch.setattr("weft.bench.peers.cutensor_ahead._processes", ThreadPoolExecutor)
+    monkeypatch.setattr("weft.bench.peers.cutensor_ahead._compile_share", share)
     peer = Cutensor(here.library)
     with pytest.warns(UserWarning, match="not all compiled ahead: RuntimeError: no room on the GPU"):
         compile_kernels([object(), peer], [*wide, replace(wide[0], a_fn="relu")], torch.device("cuda"), jobs=3)

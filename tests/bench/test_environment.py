@@ -13,8 +13,8 @@ import torch
 import weft
 from weft.bench import environment
 from weft.bench.environment import ITEMS, command, commit, disclose, missing
-from weft.perf.device import from_datasheet
-from weft.tune.timing import REST
+from weft.machine.ceilings import from_datasheet
+from weft.machine.timing import REST
 
 WORKLOADS = {"suite": "tccg", "dtypes": ["float16"], "inputs": "normal, seed 0"}
 CORRECTNESS = {"reference": "weft.reference in float64", "tolerance": "stated with each case"}

@@ -3,9 +3,9 @@
 import pytest
 
 from runs import MICRO, case, run
-from weft.bench.figures import figures, group_figures, scopes, unit
-from weft.bench.ratios import over_floor, relative, value
 from weft.bench.records import CaseRecord, Result
+from weft.bench.report.figures import figures, group_figures, scopes, unit
+from weft.bench.report.ratios import over_floor, relative, value
 from weft.bench.suites import MOVED
 
 

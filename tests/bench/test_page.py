@@ -8,10 +8,10 @@ import pytest
 
 from browser import Browser, chromium
 from runs import case, run
-from weft.bench.page import Cell, Table, case_table, run_page
-from weft.bench.plots import draw
 from weft.bench.records import Result, Run
-from weft.bench.report import compare, comparison_page
+from weft.bench.report.page import Cell, Table, case_table, run_page
+from weft.bench.report.plots import draw
+from weft.bench.report.summary import compare, comparison_page
 
 TIMES = {"tccg-01": (9.5, 100.0), "tccg-02": (120.0, 60.0), "tccg-10": (33.0, 33.0)}
 HOSTILE = '<img src=http://127.0.0.1:9/x onerror=alert(1)> & "quotes"'

@@ -9,11 +9,11 @@ import torch
 from fake_cutensor import FakeCutensor
 from weft import cases
 from weft.bench.checking import ContractionCheck, poison, truths
-from weft.bench.cutensor_permute import CutensorPermute
-from weft.bench.peers import PEERS, Prepared, Tensors, Weft, contender, default_peers, first_line
+from weft.bench.peers.cutensor_permute import CutensorPermute
+from weft.bench.peers.pytorch import CompiledEinsum, exact_products
+from weft.bench.peers.registry import PEERS, Prepared, Tensors, Weft, contender, default_peers, first_line
+from weft.bench.peers.views import einsum_text, view
 from weft.bench.problems import Permuting, Transposing, again
-from weft.bench.torch_peers import CompiledEinsum, exact_products
-from weft.bench.views import einsum_text, view
 from weft.cases import Case, from_letters
 from weft.cases.layout import PermuteCase
 from weft.errors import ShapeError, UnsupportedError, WeftError
@@ -261,8 +261,8 @@ def test_what_is_not_there_yet_is_a_sentence(monkeypatch: pytest.MonkeyPatch) ->
     def refuse(*arguments: object, **options: object) -> None:
         raise UnsupportedError("not on the GPU yet")
 
-    monkeypatch.setattr("weft.layout.transpose_", refuse)
-    monkeypatch.setattr("weft.layout.plan_permute", refuse)
+    monkeypatch.setattr("weft.api.permute.transpose_", refuse)
+    monkeypatch.setattr("weft.api.permute.plan_permute", refuse)
     case = MOVES[0]
     assert contender("weft", "permutation").prepare(case, Permuting(case).inputs(torch.device("cpu"))) == (
         "not on the GPU yet"

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from runs import case, run
-from weft.bench.plots import beeswarm, cumulative, draw, fusion, roofline, swarm, throughput
 from weft.bench.records import Result
+from weft.bench.report.plots import beeswarm, cumulative, draw, fusion, roofline, swarm, throughput
 
 RELU = {"a_fn": "relu"}
 TCCG = run(

@@ -8,7 +8,7 @@ import pytest
 
 from runs import case, result, run
 from weft.bench.records import Result, load, save
-from weft.bench.report import (
+from weft.bench.report.summary import (
     SAME,
     Line,
     compare,
@@ -18,8 +18,8 @@ from weft.bench.report import (
     write,
     write_summary,
 )
-from weft.bench.statistics import Interval
 from weft.errors import WeftError
+from weft.machine.statistics import Interval
 
 
 def line(*values: tuple[float, float, float] | None) -> Line:
@@ -147,7 +147,7 @@ def test_everything_of_a_run_is_written(tmp_path: Path) -> None:
 def test_without_matplotlib_everything_but_the_plots_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "weft.bench.plots", None)
+    monkeypatch.setitem(sys.modules, "weft.bench.report.plots", None)
     with pytest.warns(RuntimeWarning, match="no plots"):
         write(run(case("tccg-01", weft=10, torch=20)), tmp_path)
     assert {file.name for file in tmp_path.iterdir()} == {"run.json", "run.csv", "index.html"}

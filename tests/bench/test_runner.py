@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from weft.bench import runner as module
-from weft.bench.peers import Call, Prepared, Tensors, Way
+from weft.bench.peers.registry import Call, Prepared, Tensors, Way
 from weft.bench.problems import Contracting, Permuting, Transposing, again
 from weft.bench.records import Run, load, save
 from weft.bench.runner import DeviceLost, Runner, Sampling
@@ -18,7 +18,7 @@ from weft.bench.suites import Entry, entries
 from weft.cases import Case, from_letters
 from weft.cases.layout import PermuteCase
 from weft.errors import UnsupportedError
-from weft.perf.device import Ceilings
+from weft.machine.ceilings import Ceilings
 
 CPU = torch.device("cpu")
 QUICK = Sampling(mode="hot", budget=0.0, rrs=1e9)
@@ -310,7 +310,7 @@ def test_each_way_in_place_begins_with_the_same_matrix() -> None:
 
 @pytest.mark.gpu
 def test_on_a_gpu_weft_and_torch_are_checked_and_timed() -> None:
-    from weft.bench.peers import contender
+    from weft.bench.peers.registry import contender
 
     sides = [contender("weft"), contender("torch"), contender("cutensor", quick=True)]
     run = Run("tccg", "a GPU", [side.name for side in sides], {})
@@ -331,7 +331,7 @@ def test_on_a_gpu_weft_and_torch_are_checked_and_timed() -> None:
     ],
 )
 def test_on_a_gpu_other_kinds_are_checked_and_timed(suite: str, only: list[str], peers: tuple[str, ...]) -> None:
-    from weft.bench.peers import contender
+    from weft.bench.peers.registry import contender
     from weft.bench.suites import SUITES
 
     kind = SUITES[suite].kind

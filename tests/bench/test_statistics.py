@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.bench.statistics import (
+from weft.machine.statistics import (
     Interval,
     bootstrap_medians,
     geometric_mean,

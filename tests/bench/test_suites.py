@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from weft import cases
-from weft.bench.peers import PEERS
+from weft.bench.peers.registry import PEERS
 from weft.bench.problems import PROBLEMS
 from weft.bench.suites import MOVED, PAIRS, SUITES, entries
 from weft.errors import WeftError

@@ -11,11 +11,11 @@ import torch
 
 import weft
 from cpu.problems import TARGET, all_schedules
-from weft import cpu
 from weft.algebra import find
+from weft.api.options import HOOKS, Options, read_indices, read_operands, resolved
+from weft.cpu import family as cpu
 from weft.cpu.schedule import CpuSchedule
-from weft.plan.options import HOOKS, Options, read_indices, read_operands, resolved
-from weft.plan.plan import Request
+from weft.plans.contraction import Request
 from weft.spec import Contraction, Layout, parse
 from weft.testing import poisoned
 

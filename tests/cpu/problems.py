@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from weft import cpu
-from weft.cpu.anatomy import dissect
+from weft.cpu import family as cpu
 from weft.cpu.assembly import assemble
 from weft.cpu.blocking import Targets
 from weft.cpu.candidates import _orientations, _ways_to_read
+from weft.cpu.index_groups import dissect
 from weft.cpu.schedule import CpuSchedule
 from weft.cpu.shaping import block_extents, mode_limits, mode_order
 from weft.fn import Pointwise, trace
-from weft.plan.schedule import Scalar, Target
+from weft.planner.schedule import Scalar, Target
 from weft.spec import Arithmetic, Contraction, Layout, canonical, parse
-from weft.spec.arithmetic import resolve, value_type
 from weft.spec.contraction import class_modes, mode_extents, output_shape
+from weft.spec.dtypes import resolve, value_type
 from weft.spec.notation import expand
 from weft.testing import poisoned, random_operand
 

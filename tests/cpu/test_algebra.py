@@ -11,13 +11,13 @@ import torch
 
 import weft
 from cpu.extended import Extended, check_close, check_exact, check_poisoned_workspace
-from weft import cpu
 from weft.algebra import NAMED, find, plus_times_mod
+from weft.cpu import family as cpu
 from weft.cpu import pairs
 from weft.cpu.algebra import halved, operations
 from weft.cpu.algebra_forms import matrix_form
 from weft.cpu.blocking import SMALL_WORKSPACE, WORKSPACE_CAP
-from weft.plan.schedule import Target
+from weft.planner.schedule import Target
 from weft.testing import random_operand
 
 EXTENTS = {"b": 3, "m": 9, "p": 2, "n": 7, "k": 11, "l": 3, "o": 2}

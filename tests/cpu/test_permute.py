@@ -10,9 +10,9 @@ import torch
 import weft
 from layout.moving import DTYPES, any_bits, bits, same_bits
 from weft.cpu import permute as room
-from weft.cpu.exchange import exchanged
 from weft.cpu.permute_blocks import cut, units
-from weft.plan.schedule import Target
+from weft.cpu.shuffle import exchanged
+from weft.planner.schedule import Target
 from weft.spec.permutation import Permutation
 from weft.testing import poisoned, random_operand
 

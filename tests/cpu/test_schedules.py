@@ -11,12 +11,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cpu.problems import TARGET, Problem, all_schedules, operands
-from weft import cpu
-from weft.cpu.anatomy import dissect
+from weft.cpu import family as cpu
 from weft.cpu.blocking import SMALL_WORKSPACE, WORKSPACE_CAP, block_counts
+from weft.cpu.index_groups import dissect
 from weft.cpu.schedule import CpuSchedule, table_bytes
 from weft.fn.pointwise import TritonFunction
-from weft.plan.schedule import Target
+from weft.planner.schedule import Target
 from weft.spec import Arithmetic, Contraction, Role
 
 EXTENTS = {"a": 4, "b": 5, "c": 3, "d": 6, "e": 7, "f": 2, "m": 8, "n": 9, "k": 10}

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from cpu.problems import TARGET, Problem, check, operands
-from weft import cpu
+from weft.cpu import family as cpu
+from weft.cpu.gather_tables import tables
 from weft.cpu.schedule import CpuSchedule
-from weft.cpu.tables import tables
 
 DTYPES = [torch.bool, torch.uint8, torch.float8_e4m3fn, torch.float16, torch.bfloat16, torch.float32, torch.float64]
 DTYPES += [torch.int16, torch.int64, torch.complex64, torch.complex128]

@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from cpu.problems import TARGET, Problem, operands
-from weft import cpu
-from weft.cpu.anatomy import dissect
+from weft.cpu import family as cpu
 from weft.cpu.assembly import assemble
 from weft.cpu.blocking import Targets
+from weft.cpu.index_groups import dissect
 from weft.cpu.schedule import CpuSchedule
 from weft.cpu.shaping import block_extents, mode_order
 from weft.cpu.workers import MAX_WORKERS, share, split
-from weft.plan.schedule import Launch
+from weft.planner.schedule import Launch
 from weft.spec import Role
 
 EXTENTS = {"a": 24, "b": 40, "c": 30, "k": 20, "l": 6}

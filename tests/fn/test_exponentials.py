@@ -17,7 +17,7 @@ from weft.fn import Pointwise, trace
 triton = pytest.importorskip("triton")
 tl = pytest.importorskip("triton.language")
 
-from weft.fn import device_elu  # noqa: E402  (needs Triton)
+from weft.fn.triton import device_elu  # noqa: E402  (needs Triton)
 
 N = 1 << 15
 DEVICES = [pytest.param("cpu", id="interpreter"), pytest.param("cuda", id="gpu", marks=pytest.mark.gpu)]

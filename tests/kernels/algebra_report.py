@@ -14,11 +14,14 @@ from typing import Any
 import torch
 
 from weft.algebra import Algebra
-from weft.hypothetical import hypothetical
-from weft.kernels import algebra, boxes, matrix, vector
-from weft.kernels.inspect import compiled, instructions
-from weft.plan import logarithms
-from weft.plan.schedule import Target
+from weft.api.describe import hypothetical
+from weft.gpu.common.inspect import compiled, instructions
+from weft.gpu.composite import logsumexp as logarithms
+from weft.gpu.gett import family as matrix
+from weft.gpu.semiring import family as algebra
+from weft.gpu.simt import family as vector
+from weft.gpu.tma import family as boxes
+from weft.planner.schedule import Target
 from weft.spec import Contraction, Layout
 
 TARGETS = {

@@ -17,13 +17,13 @@ from triton import knobs
 
 from weft.cases import tccg
 from weft.fn import trace
-from weft.kernels import boxes
-from weft.kernels.inspect import compiled, instructions
-from weft.plan.planner import choose
-from weft.plan.schedule import Target
+from weft.gpu.common.inspect import compiled, instructions
+from weft.gpu.tma import family as boxes
+from weft.planner.planner import choose
+from weft.planner.schedule import Target
 from weft.spec import Contraction, Layout, canonical, parse
-from weft.spec.arithmetic import resolve
 from weft.spec.contraction import class_modes
+from weft.spec.dtypes import resolve
 
 H200 = Target("cuda", 0, "NVIDIA H200", 90, 132, 232448)
 A100 = Target("cuda", 0, "NVIDIA A100", 80, 108, 166912)

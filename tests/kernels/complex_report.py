@@ -13,12 +13,13 @@ from typing import Any
 import torch
 from compile_report import TARGETS, contraction
 
+from weft.api.describe import hypothetical
 from weft.cases import tccg
 from weft.fn import trace
-from weft.hypothetical import hypothetical
-from weft.kernels import complex_direct, pairs
-from weft.kernels.inspect import compiled, instructions
-from weft.plan import complex_pairs
+from weft.gpu.common.inspect import compiled, instructions
+from weft.gpu.complex import direct as complex_direct
+from weft.gpu.complex import pairs
+from weft.gpu.complex import real_forms as complex_pairs
 from weft.spec import Layout
 
 CASE = tccg()[23]  # D is no matrix as it lies

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from weft.plan.schedule import Target
+from weft.planner.schedule import Target
 from weft.spec import Layout, parse
 from weft.spec.permutation import Permutation, canonical_modes
 

@@ -13,10 +13,10 @@ import torch
 from moves import H200, described
 
 from weft.fn import trace
-from weft.kernels import permute
-from weft.kernels.inspect import compiled, instructions
-from weft.kernels.launch import KernelLaunch
-from weft.kernels.permute_two import Move, PermuteTwoLaunch
+from weft.gpu.common.inspect import compiled, instructions
+from weft.gpu.common.launch import KernelLaunch
+from weft.gpu.permute import family as permute
+from weft.gpu.permute.pair import Move, PermuteTwoLaunch
 
 HALF = torch.float16
 CASES = {

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from weft.kernels import specialised
-from weft.kernels.specialised_kept import KeptSchedule
-from weft.kernels.specialised_schedule import SpecialisedSchedule
-from weft.plan.schedule import Target
+from weft.gpu.warp_specialized import family as specialised
+from weft.gpu.warp_specialized.schedule import SpecialisedSchedule
+from weft.gpu.warp_specialized.stationary import KeptSchedule
+from weft.planner.schedule import Target
 from weft.spec import Contraction, Layout, canonical
-from weft.spec.arithmetic import resolve
 from weft.spec.contraction import class_modes
+from weft.spec.dtypes import resolve
 from weft.spec.notation import parse
 
 H200 = Target("cuda", 0, "NVIDIA H200", 90, 132, 232448)

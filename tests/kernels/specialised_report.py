@@ -16,8 +16,8 @@ from compile_report import H200, contraction
 from triton import knobs
 
 from weft.fn import trace
-from weft.kernels import specialised
-from weft.kernels.inspect import compiled, instructions
+from weft.gpu.common.inspect import compiled, instructions
+from weft.gpu.warp_specialized import family as specialised
 from weft.spec import Contraction
 
 EXTENTS = {"a": 312, "b": 296, "c": 296, "d": 312}  # of TCCG 15

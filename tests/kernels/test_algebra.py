@@ -13,9 +13,12 @@ import weft
 from support import Backend
 from weft import reference
 from weft.algebra import plus_times_mod
-from weft.kernels import algebra, boxes, matrix, vector
-from weft.plan import logarithms
-from weft.plan.schedule import Target
+from weft.gpu.composite import logsumexp as logarithms
+from weft.gpu.gett import family as matrix
+from weft.gpu.semiring import family as algebra
+from weft.gpu.simt import family as vector
+from weft.gpu.tma import family as boxes
+from weft.planner.schedule import Target
 from weft.spec import Contraction
 from weft.testing import poisoned, random_operand
 

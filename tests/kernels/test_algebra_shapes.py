@@ -13,12 +13,12 @@ import weft
 from support import Backend
 from weft import reference
 from weft.algebra import Algebra
-from weft.hypothetical import hypothetical
-from weft.kernels import algebra
-from weft.kernels.algebra_constants import sums_exponentials
-from weft.kernels.algebra_shapes import MOST_HELD, fitting, power_of_two, share
-from weft.kernels.geometry import Cut
-from weft.plan.schedule import Target
+from weft.api.describe import hypothetical
+from weft.gpu.common.tiling import Cut
+from weft.gpu.semiring import family as algebra
+from weft.gpu.semiring.params import sums_exponentials
+from weft.gpu.semiring.schedule import MOST_HELD, fitting, power_of_two, share
+from weft.planner.schedule import Target
 from weft.spec import Contraction, Layout, Role
 from weft.testing import poisoned, random_operand
 

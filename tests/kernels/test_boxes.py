@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from weft.kernels import boxes
-from weft.kernels.boxes_cut import boxes_cut
-from weft.kernels.boxes_exchange import multiplied
-from weft.kernels.boxes_schedule import splittings
-from weft.plan.schedule import Target
+from weft.gpu.common.swap_ab import multiplied
+from weft.gpu.tma import family as boxes
+from weft.gpu.tma.params import boxes_cut
+from weft.gpu.tma.schedule import splittings
+from weft.planner.schedule import Target
 from weft.spec import Contraction, Layout, canonical
-from weft.spec.arithmetic import resolve
 from weft.spec.contraction import class_modes
+from weft.spec.dtypes import resolve
 from weft.spec.notation import parse
 
 H200 = Target("cuda", 0, "NVIDIA H200", 90, 132, 232448)

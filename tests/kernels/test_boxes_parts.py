@@ -11,12 +11,12 @@ import torch
 import weft
 from support import Backend
 from weft import reference
-from weft.kernels import boxes
-from weft.kernels.boxes_schedule import BoxesSchedule, parts
-from weft.plan.schedule import Target
+from weft.gpu.tma import family as boxes
+from weft.gpu.tma.schedule import BoxesSchedule, parts
+from weft.planner.schedule import Target
 from weft.spec import Contraction, Layout, canonical, parse
-from weft.spec.arithmetic import resolve
 from weft.spec.contraction import class_modes
+from weft.spec.dtypes import resolve
 from weft.testing import random_operand
 
 H200 = Target("cuda", 0, "NVIDIA H200", 90, 132, 232448)

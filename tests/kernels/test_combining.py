@@ -11,9 +11,7 @@ import torch
 
 from kernels.specialised_cases import described
 from weft.fn import trace
-from weft.kernels import specialised
-from weft.kernels.boxes_exchange import multiplied
-from weft.kernels.combining import (
+from weft.gpu.common.reduce_splits import (
     LEAST_ELEMENTS,
     MOST_ELEMENTS,
     RESIDENT,
@@ -21,11 +19,13 @@ from weft.kernels.combining import (
     strip_columns,
     strip_rows,
 )
-from weft.kernels.specialised_cut import SpecialisedCut, specialised_cut
-from weft.kernels.specialised_results import share_layout
-from weft.kernels.specialised_schedule import SpecialisedSchedule
-from weft.plan.schedule import Target
-from weft.plan.target import interpreting
+from weft.gpu.common.swap_ab import multiplied
+from weft.gpu.warp_specialized import family as specialised
+from weft.gpu.warp_specialized.params import SpecialisedCut, specialised_cut
+from weft.gpu.warp_specialized.results import share_layout
+from weft.gpu.warp_specialized.schedule import SpecialisedSchedule
+from weft.planner.schedule import Target
+from weft.planner.target import interpreting
 from weft.spec import Layout
 
 H200 = Target("cuda", 0, "NVIDIA H200", 90, 132, 232448)

@@ -10,9 +10,10 @@ import torch
 import weft
 from support import Backend, integers
 from weft import reference
-from weft.kernels import library, pairs
-from weft.plan import complex_pairs
-from weft.plan.schedule import Target
+from weft.gpu.blas import family as library
+from weft.gpu.complex import pairs
+from weft.gpu.complex import real_forms as complex_pairs
+from weft.planner.schedule import Target
 from weft.testing import assert_close, expectation, poisoned, random_operand
 
 SINGLE, DOUBLE = torch.complex64, torch.complex128

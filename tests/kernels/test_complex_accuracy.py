@@ -10,11 +10,11 @@ import torch
 
 import weft
 from support import Backend
-from weft.accuracy import epsilon, error_over_bound
-from weft.kernels import library
-from weft.plan import complex_pairs
-from weft.plan.planner import choose
-from weft.plan.schedule import Target
+from weft.gpu.blas import family as library
+from weft.gpu.complex import real_forms as complex_pairs
+from weft.oracle.bounds import epsilon, error_over_bound
+from weft.planner.planner import choose
+from weft.planner.schedule import Target
 from weft.testing import expectation
 
 H200 = Target("cuda", 0, "NVIDIA H200", 90, 132, 232448)

@@ -11,10 +11,10 @@ import torch
 import weft
 from support import Backend, integers
 from weft import reference
-from weft.kernels import library
-from weft.plan import complex_pairs
-from weft.plan.plan import _in_order
-from weft.plan.schedule import Target
+from weft.gpu.blas import family as library
+from weft.gpu.complex import real_forms as complex_pairs
+from weft.planner.schedule import Target
+from weft.plans.contraction import _in_order
 from weft.spec import Layout
 from weft.testing import assert_close, expectation, poisoned, random_operand
 

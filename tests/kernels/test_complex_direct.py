@@ -10,9 +10,9 @@ import torch
 import weft
 from support import Backend, integers
 from weft import reference
-from weft.hypothetical import TARGETS, choice_for, hypothetical
-from weft.kernels import complex_direct
-from weft.plan.plan import _in_order
+from weft.api.describe import TARGETS, choice_for, hypothetical
+from weft.gpu.complex import direct as complex_direct
+from weft.plans.contraction import _in_order
 from weft.testing import assert_close, expectation, poisoned, random_operand
 
 SINGLE, DOUBLE = torch.complex64, torch.complex128

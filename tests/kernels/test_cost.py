@@ -8,10 +8,11 @@ import pytest
 import torch
 
 import weft
-from weft.kernels import matrix, vector
-from weft.kernels.cost import launched
-from weft.plan.planner import choose
-from weft.plan.schedule import Ranked, Target
+from weft.gpu.common.cost import launched
+from weft.gpu.gett import family as matrix
+from weft.gpu.simt import family as vector
+from weft.planner.planner import choose
+from weft.planner.schedule import Ranked, Target
 from weft.spec import Contraction
 
 H200 = Target("cuda", 0, "NVIDIA H200", 90, 132, 232448)

@@ -9,16 +9,17 @@ import pytest
 import torch
 
 import weft
-from weft.kernels import boxes, following
-from weft.kernels.following import OPTION, can_follow, is_short
-from weft.plan.schedule import Target
+from weft.gpu.common import pdl as following
+from weft.gpu.common.pdl import OPTION, can_follow, is_short
+from weft.gpu.tma import family as boxes
+from weft.planner.schedule import Target
 from weft.spec import Contraction, Layout, canonical, parse
-from weft.spec.arithmetic import resolve
 from weft.spec.contraction import class_modes
+from weft.spec.dtypes import resolve
 
 H200 = Target("cuda", 0, "NVIDIA H200", 90, 132, 232448)
 A100 = Target("cuda", 0, "NVIDIA A100", 80, 108, 166912)
-KERNELS = sorted(Path(weft.__file__).parent.glob("kernels/*_kernel.py"))
+KERNELS = sorted(Path(weft.__file__).parent.glob("gpu/*/*kernel.py"))
 
 
 def square(n: int) -> Contraction:

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 import weft
-from weft.kernels import matrix
-from weft.kernels.geometry import Cut, Run, side
-from weft.plan import planner
-from weft.plan.planner import Choice
-from weft.plan.schedule import Ranked, ResourceError, Target
+from weft.gpu.common.tiling import Cut, Run, side
+from weft.gpu.gett import family as matrix
+from weft.planner import planner
+from weft.planner.planner import Choice
+from weft.planner.schedule import Ranked, ResourceError, Target
 from weft.spec import Mode, Role, Strides
 
 H200 = Target("cuda", 0, "NVIDIA H200", 90, 132, 232448)

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 import weft
-from weft.kernels import cublas, library
-from weft.plan.planner import choose
-from weft.plan.schedule import ResourceError, Target
+from weft.gpu.blas import cublas
+from weft.gpu.blas import family as library
+from weft.planner.planner import choose
+from weft.planner.schedule import ResourceError, Target
 from weft.spec import Contraction, Strides
 
 H200 = Target("cuda", 0, "NVIDIA H200", 90, 132, 232448)

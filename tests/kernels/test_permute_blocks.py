@@ -10,9 +10,9 @@ import torch
 import weft
 from kernels.moves import H200, described
 from support import Backend
-from weft.kernels import permute
-from weft.kernels.geometry import A, Axis, D
-from weft.kernels.permute_blocks import joined
+from weft.gpu.common.tiling import A, Axis, D
+from weft.gpu.permute import family as permute
+from weft.gpu.permute.schedule import joined
 from weft.spec import Mode
 
 # One run on both sides, two runs, modes that both sides begin with, extents that no tile divides, ones that end within

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import weft
-from weft.kernels import carveout, permute
+from weft.gpu.common import carveout
+from weft.gpu.permute import family as permute
 
 
 class Driver:

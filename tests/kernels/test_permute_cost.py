@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from kernels.moves import H200, described
-from weft.kernels import permute
-from weft.kernels.geometry import A, Cut, D
-from weft.kernels.permute_cost import access_of, digits
+from weft.gpu.common.tiling import A, Cut, D
+from weft.gpu.permute import family as permute
+from weft.gpu.permute.cost import access_of, digits
 
 
 @pytest.mark.parametrize(("tile", "expected"), [(4, 4), (8, 8), (16, 12), (32, 16), (64, 19)])

@@ -16,9 +16,9 @@ import weft
 from kernels.moves import H200, described
 from support import Backend
 from weft.fn import trace
-from weft.kernels import permute
-from weft.kernels.permute_two import Move, PermuteTwoLaunch, supports
-from weft.plan.schedule import Target
+from weft.gpu.permute import family as permute
+from weft.gpu.permute.pair import Move, PermuteTwoLaunch, supports
+from weft.planner.schedule import Target
 from weft.spec.permutation import Permutation
 
 HALF = torch.float16

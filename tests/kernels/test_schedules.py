@@ -11,8 +11,9 @@ import torch
 import weft
 from support import Backend
 from weft import reference
-from weft.kernels import matrix, vector
-from weft.plan.schedule import Schedule
+from weft.gpu.gett import family as matrix
+from weft.gpu.simt import family as vector
+from weft.planner.schedule import Schedule
 
 # Equations that need each part of the kernels: flattened axes, two axes on a side, k in two orders, overhanging tiles,
 # batches, modes that only one operand has, nothing to sum, nothing at all.

@@ -7,7 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
-from weft.kernels.shares import (
+from weft.gpu.common.split_k import (
     Fewer,
     Stream,
     most_shares,
@@ -17,7 +17,7 @@ from weft.kernels.shares import (
     shares_of,
     stream,
 )
-from weft.plan.target import interpreting
+from weft.planner.target import interpreting
 
 
 @triton.jit

@@ -15,15 +15,15 @@ import torch
 
 from kernels.specialised_cases import EXTENTS, H200, described, shared
 from weft.fn import trace
-from weft.kernels import specialised
-from weft.kernels.boxes_exchange import exchanged, multiplied
-from weft.kernels.specialised_cut import specialised_cut
-from weft.kernels.specialised_kept import KeptSchedule
-from weft.kernels.specialised_kernel import task_of
-from weft.kernels.specialised_results import staging_bytes
-from weft.kernels.specialised_roles import IN_PLACE, IN_TURNS, SIDE_BY_SIDE, TOGETHER, WORKERS, roles
-from weft.kernels.specialised_schedule import SpecialisedSchedule
-from weft.plan.schedule import Target
+from weft.gpu.common.swap_ab import exchanged, multiplied
+from weft.gpu.warp_specialized import family as specialised
+from weft.gpu.warp_specialized.kernel import task_of
+from weft.gpu.warp_specialized.params import specialised_cut
+from weft.gpu.warp_specialized.results import staging_bytes
+from weft.gpu.warp_specialized.roles import IN_PLACE, IN_TURNS, SIDE_BY_SIDE, TOGETHER, WORKERS, roles
+from weft.gpu.warp_specialized.schedule import SpecialisedSchedule
+from weft.gpu.warp_specialized.stationary import KeptSchedule
+from weft.planner.schedule import Target
 from weft.spec import Contraction
 
 

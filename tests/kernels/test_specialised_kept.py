@@ -9,11 +9,11 @@ import torch
 
 from kernels.specialised_cases import H200, LARGE_AND_SMALL, described, kept
 from weft.fn import trace
-from weft.kernels import specialised
-from weft.kernels.boxes_exchange import multiplied
-from weft.kernels.geometry import D, nearest
-from weft.kernels.specialised_kept import KeptSchedule, kept_cut
-from weft.kernels.specialised_results import block_count
+from weft.gpu.common.swap_ab import multiplied
+from weft.gpu.common.tiling import D, nearest
+from weft.gpu.warp_specialized import family as specialised
+from weft.gpu.warp_specialized.results import block_count
+from weft.gpu.warp_specialized.stationary import KeptSchedule, kept_cut
 
 
 @pytest.mark.parametrize("equation", ["ad,bd->ab", "bd,ad->ba", "db,ce->dbce", "be,dce->bdc"])

@@ -10,13 +10,13 @@ import torch
 
 from kernels.specialised_cases import H200, described, shared
 from weft.fn import trace
-from weft.kernels import specialised
-from weft.kernels.boxes_exchange import multiplied
-from weft.kernels.boxes_readings import extent
-from weft.kernels.boxes_schedule import parts
-from weft.kernels.specialised_cut import specialised_cut
-from weft.kernels.specialised_roles import IN_PLACE
-from weft.kernels.specialised_schedule import SpecialisedSchedule
+from weft.gpu.common.swap_ab import multiplied
+from weft.gpu.tma.schedule import parts
+from weft.gpu.tma.views import extent
+from weft.gpu.warp_specialized import family as specialised
+from weft.gpu.warp_specialized.params import specialised_cut
+from weft.gpu.warp_specialized.roles import IN_PLACE
+from weft.gpu.warp_specialized.schedule import SpecialisedSchedule
 
 
 @pytest.mark.parametrize("equation", ["ad,bd->ab", "ad,db->ab", "da,db->ba", "af,bf->ab"])

@@ -10,11 +10,11 @@ import torch
 
 from kernels.specialised_cases import EXTENTS, H200, LARGE_AND_SMALL, described, plus_one
 from weft.fn import trace
-from weft.kernels import specialised
-from weft.kernels.specialised_kept import KeptSchedule
-from weft.kernels.specialised_roles import IN_PLACE
-from weft.kernels.specialised_schedule import SpecialisedSchedule
-from weft.plan.schedule import Schedule
+from weft.gpu.warp_specialized import family as specialised
+from weft.gpu.warp_specialized.roles import IN_PLACE
+from weft.gpu.warp_specialized.schedule import SpecialisedSchedule
+from weft.gpu.warp_specialized.stationary import KeptSchedule
+from weft.planner.schedule import Schedule
 from weft.spec import Contraction
 
 

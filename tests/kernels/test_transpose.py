@@ -12,10 +12,14 @@ import torch
 import weft
 from layout.moving import any_bits, bits, same_bits
 from support import Backend
-from weft.kernels import transpose, transpose_buffer, transpose_chunks, transpose_slide, transpose_way
-from weft.kernels.transpose_cycles import by_cycles, moves
-from weft.kernels.transpose_way import Way, choose, workspace_bytes
-from weft.plan.schedule import Target
+from weft.gpu.transpose import buffer as transpose_buffer
+from weft.gpu.transpose import chunks as transpose_chunks
+from weft.gpu.transpose import family as transpose
+from weft.gpu.transpose import slide as transpose_slide
+from weft.gpu.transpose import way as transpose_way
+from weft.gpu.transpose.cycles import by_cycles, moves
+from weft.gpu.transpose.way import Way, choose, workspace_bytes
+from weft.planner.schedule import Target
 from weft.spec import Layout
 from weft.testing import poisoned
 

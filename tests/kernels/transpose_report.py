@@ -11,10 +11,13 @@ import sys
 
 import torch
 
-from weft.kernels import permute, transpose, transpose_chunks, transpose_slide
-from weft.kernels.inspect import compiled
-from weft.kernels.launch import KernelLaunch
-from weft.plan.schedule import Target
+from weft.gpu.common.inspect import compiled
+from weft.gpu.common.launch import KernelLaunch
+from weft.gpu.permute import family as permute
+from weft.gpu.transpose import chunks as transpose_chunks
+from weft.gpu.transpose import family as transpose
+from weft.gpu.transpose import slide as transpose_slide
+from weft.planner.schedule import Target
 from weft.spec import Layout, parse
 from weft.spec.permutation import Permutation, canonical_modes
 

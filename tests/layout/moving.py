@@ -22,7 +22,7 @@ OUT_LAYOUTS = ("contiguous", "permuted", "padded", "strided", "offset")
 def ready(backend: Backend) -> None:
     """Skip where the kernels of a backend are not there."""
     if backend.name == "triton":
-        pytest.importorskip("weft.kernels.permute")
+        pytest.importorskip("weft.gpu.permute.family")
 
 
 def any_bits(

@@ -11,12 +11,12 @@ import weft
 from weft import cases
 from weft.cases.suite import tccg
 from weft.fn import trace
-from weft.perf.counts import Work, contraction_work, permutation_work
-from weft.perf.device import Ceilings, from_datasheet
-from weft.perf.floor import contraction_floor, work_floor
+from weft.machine.ceilings import Ceilings, from_datasheet
+from weft.machine.counts import Work, contraction_work, permutation_work
+from weft.machine.floor import contraction_floor, work_floor
 from weft.spec import Contraction, Layout, canonical
-from weft.spec.arithmetic import resolve
 from weft.spec.contraction import class_modes, mode_extents, output_shape
+from weft.spec.dtypes import resolve
 from weft.spec.notation import expand, parse
 
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from weft.errors import UnsupportedError
-from weft.perf import device as module
-from weft.perf.device import Ceilings, Probe, ceilings, from_datasheet, measure_ceilings, rate_name
-from weft.perf.stamp import cpu_name, device_stamp, package_version
+from weft.machine import ceilings as module
+from weft.machine.ceilings import Ceilings, Probe, ceilings, from_datasheet, measure_ceilings, rate_name
+from weft.machine.stamp import cpu_name, device_stamp, package_version
 
 SMALL = Probe(array_bytes=1 << 20, matrix_extents=(64, 128), budget=0.01)
 

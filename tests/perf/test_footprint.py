@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.perf import footprint
-from weft.perf.footprint import distinct_elements
+from weft.machine import footprint
+from weft.machine.footprint import distinct_elements
 
 STEPS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 12)), max_size=4)
 

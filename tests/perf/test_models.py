@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from weft.perf import models
+from weft.bench import models
 
 
 def test_table_3_1_contraction_order() -> None:

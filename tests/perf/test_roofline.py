@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weft.perf.datasheets import A100_40GB, A100_80GB, H100, H200, Datasheet, datasheet
-from weft.perf.roofline import Floor, attainable, floor_time, ridge_point, roofline_efficiency
+from weft.machine.datasheets import A100_40GB, A100_80GB, H100, H200, Datasheet, datasheet
+from weft.machine.roofline import Floor, attainable, floor_time, ridge_point, roofline_efficiency
 
 POSITIVE = st.floats(1e-3, 1e15)
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import weft
-from weft.hypothetical import choice_for, hypothetical
-from weft.kernels.coefficients import coefficients, using
-from weft.plan.planner import Choice, choose
-from weft.plan.schedule import ResourceError, Target
+from weft.api.describe import choice_for, hypothetical
+from weft.planner.coefficients import coefficients, using
+from weft.planner.planner import Choice, choose
+from weft.planner.schedule import ResourceError, Target
 
 H200 = Target("cuda", 0, "NVIDIA H200", 90, 132, 232448)
 

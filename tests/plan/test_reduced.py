@@ -11,8 +11,8 @@ import torch
 import weft
 from support import Backend, integers
 from weft import reference
-from weft.plan import reduced
-from weft.plan.schedule import Target
+from weft.planner import pre_reduce as reduced
+from weft.planner.schedule import Target
 
 H200 = Target("cuda", 0, "NVIDIA H200", 90, 132, 232448)
 

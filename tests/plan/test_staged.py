@@ -10,16 +10,16 @@ import torch.nn.functional as F
 
 import weft
 from weft.fn import trace
-from weft.kernels import permute_two
-from weft.kernels.geometry import by_stride
-from weft.kernels.permute_cost import LAUNCH
-from weft.plan import staged
-from weft.plan.planner import choose
-from weft.plan.schedule import ResourceError, Target
-from weft.plan.staged_operands import applied, matrix
+from weft.gpu.common.tiling import by_stride
+from weft.gpu.composite import ttgt as staged
+from weft.gpu.composite.packing import applied, matrix
+from weft.gpu.permute import pair as permute_two
+from weft.gpu.permute.cost import LAUNCH
+from weft.planner.planner import choose
+from weft.planner.schedule import ResourceError, Target
 from weft.spec import Contraction, Layout, Role, canonical
-from weft.spec.arithmetic import resolve
 from weft.spec.contraction import class_modes
+from weft.spec.dtypes import resolve
 from weft.spec.notation import parse
 
 H200 = Target("cuda", 0, "NVIDIA H200", 90, 132, 232448)

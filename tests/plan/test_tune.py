@@ -14,11 +14,11 @@ import pytest
 import torch
 
 import weft
+from weft.api.describe import choice_for, hypothetical
 from weft.errors import UnsupportedError
-from weft.hypothetical import choice_for, hypothetical
-from weft.plan import winners
+from weft.machine.store import Store
+from weft.planner import tuned as winners
 from weft.tune import tuner
-from weft.tune.store import Store
 
 A, B = torch.randn(40, 30, 20), torch.randn(20, 50)
 EQUATION = "abk,kc->bca"

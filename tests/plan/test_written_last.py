@@ -9,12 +9,12 @@ import torch
 
 import weft
 from support import Backend, integers
-from weft.plan import written_last
-from weft.plan.planner import choose
-from weft.plan.schedule import Target
+from weft.gpu.composite import scatter as written_last
+from weft.planner.planner import choose
+from weft.planner.schedule import Target
 from weft.spec import Contraction, Layout, canonical
-from weft.spec.arithmetic import resolve
 from weft.spec.contraction import class_modes
+from weft.spec.dtypes import resolve
 from weft.spec.notation import parse
 from weft.testing import assert_close, expectation, poisoned
 

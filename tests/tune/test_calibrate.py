@@ -9,16 +9,16 @@ import pytest
 import torch
 
 from tune_problems import choice_of, described
+from weft.api.describe import TARGETS, choice_for, hypothetical
+from weft.bench.tuning.calibrate import ENOUGH, calibrated, observed, quality, report, shipped
+from weft.bench.tuning.jobs import Job
+from weft.bench.tuning.study import Sample
 from weft.errors import UnsupportedError
-from weft.hypothetical import TARGETS, choice_for, hypothetical
-from weft.kernels import coefficients as room
-from weft.kernels.coefficients import Coefficients, coefficients, using
-from weft.plan.planner import choose
-from weft.tune.calibrate import ENOUGH, calibrated, observed, quality, report, shipped
-from weft.tune.jobs import Job
-from weft.tune.store import Store
-from weft.tune.study import Sample
-from weft.tune.trials import Trial
+from weft.machine.store import Store
+from weft.planner import coefficients as room
+from weft.planner.coefficients import Coefficients, coefficients, using
+from weft.planner.planner import choose
+from weft.tune.candidates import Trial
 
 H200 = TARGETS["sm_90"]
 TRUE = replace(Coefficients(), memory_rate=2e12, step_seconds=0.4e-6, launch=4e-6)

@@ -12,19 +12,19 @@ import pytest
 import torch
 
 from tune_problems import choice_of, described
-from weft.hypothetical import TARGETS
-from weft.plan.planner import choose
-from weft.plan.schedule import Target
-from weft.tune import worker
-from weft.tune.compiling import Compiler, TravellingFunction, _pickled, default_jobs
-from weft.tune.worker import LENGTH, Task
+from weft.api.describe import TARGETS
+from weft.planner.planner import choose
+from weft.planner.schedule import Target
+from weft.tune import compile_worker as worker
+from weft.tune.compile_pool import Compiler, TravellingFunction, _pickled, default_jobs
+from weft.tune.compile_worker import LENGTH, Task
 
 # Run where Triton compiles: pytest's own process may have Triton interpret.
 _PROGRAM = """
 import json, os, sys, torch, weft
-from weft.hypothetical import TARGETS
-from weft.plan.planner import choose
-from weft.tune.compiling import Compiler
+from weft.api.describe import TARGETS
+from weft.planner.planner import choose
+from weft.tune.compile_pool import Compiler
 
 target = TARGETS["sm_90"]
 a, b = torch.empty(64, 64, dtype=torch.half, device="meta"), torch.empty(64, 64, dtype=torch.half, device="meta")
@@ -36,7 +36,7 @@ with Compiler(target, "triton", jobs=2) as compiler:
 there = sorted(os.listdir(os.environ["TRITON_CACHE_DIR"]))
 
 from triton.runtime import driver
-from weft.tune.worker import AbsentDriver, Task, compile_schedule
+from weft.tune.compile_worker import AbsentDriver, Task, compile_schedule
 
 driver.set_active(AbsentDriver(90))
 for schedule in schedules:
@@ -73,7 +73,7 @@ def test_where_nothing_is_compiled_ahead_the_answer_is_there_at_once(target: Tar
 
 
 def test_compilers_that_die_leave_everything_to_be_compiled_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.tune.compiling.sys.executable", "/bin/false")
+    monkeypatch.setattr("weft.tune.compile_pool.sys.executable", "/bin/false")
     contraction = described("ik,jk->ij", (64, 64), (64, 64), dtype=torch.float16)
     schedule = choose(contraction, "triton", TARGETS["sm_90"]).best.schedule
     with Compiler(TARGETS["sm_90"], "triton", jobs=1) as compiler:

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from weft.tune import inputs
-from weft.tune.inputs import MOST_SETS, cache_bytes, memory_bytes, rotation, touched_bytes
+from weft.machine import rotation as inputs
+from weft.machine.rotation import MOST_SETS, cache_bytes, memory_bytes, rotation, touched_bytes
 
 KIB = 1 << 10
 

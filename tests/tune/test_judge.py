@@ -10,8 +10,8 @@ import torch
 
 import weft
 from tune_problems import choice_of, described, problem_of
-from weft.plan.planner import families
-from weft.tune.judge import Judge
+from weft.planner.planner import families
+from weft.tune.checker import Judge
 from weft.tune.problem import Problem, flat
 
 EQUATION, SHAPES = "ecb,bd->dce", ((30, 20, 7), (7, 25))

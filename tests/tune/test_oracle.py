@@ -13,10 +13,10 @@ from weft import cases
 from weft.cases import Case
 from weft.errors import UnsupportedError
 from weft.fn import Pointwise
-from weft.plan import winners
+from weft.oracle.elements import applied, every_index, expected, offsets, result_modes
+from weft.planner import tuned as winners
 from weft.spec import Layout
 from weft.spec.permutation import Permutation
-from weft.tune.oracle import applied, every_index, expected, offsets, result_modes
 from weft.tune.problem import Problem, flat, is_empty
 
 GENERAL = [case for case in cases.general() if case.work <= 1 << 16]
@@ -60,7 +60,7 @@ def test_long_sums_are_taken_in_pieces_that_agree(monkeypatch: pytest.MonkeyPatc
     problem = problem_of(contraction)
     operands = problem.operands(1)
     (whole,) = expected(problem, operands, all_coordinates(problem))
-    monkeypatch.setattr("weft.tune.oracle._GATHERED", {"cpu": 64})
+    monkeypatch.setattr("weft.oracle.elements._GATHERED", {"cpu": 64})
     (pieces,) = expected(problem, operands, all_coordinates(problem))
     assert torch.allclose(whole.value, pieces.value, rtol=1e-14)
     assert torch.allclose(whole.bound, pieces.bound, rtol=1e-10)

@@ -12,15 +12,15 @@ import torch
 from tune_problems import CPU, choice_of, contraction_of
 from weft import cases
 from weft.bench.suites import entries
+from weft.bench.tuning import run as running
+from weft.bench.tuning import study
+from weft.bench.tuning.figures import figures
+from weft.bench.tuning.jobs import Job, described, of_equation, of_suite
+from weft.bench.tuning.run import TuningRun, go, load, save
+from weft.bench.tuning.study import Sample, expected_draws
 from weft.errors import UnsupportedError, WeftError
-from weft.plan import winners
-from weft.tune import run as running
-from weft.tune import study
-from weft.tune.figures import figures
-from weft.tune.jobs import Job, described, of_equation, of_suite
-from weft.tune.run import TuningRun, go, load, save
-from weft.tune.study import Sample, expected_draws
-from weft.tune.trials import Effort, Trial
+from weft.planner import tuned as winners
+from weft.tune.candidates import Effort, Trial
 
 QUICK = Effort(leaders=2, samples=0)
 

@@ -10,8 +10,8 @@ import torch
 
 import weft
 from tune_problems import choice_of, described
+from weft.planner.serialization import Unspellable, spell_description, spell_schedule
 from weft.spec import Layout
-from weft.tune.spelling import Unspellable, spell_description, spell_schedule
 
 BASE = {"equation": "ecb,bd->dce", "shapes": ((30, 20, 7), (7, 25))}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from weft.tune.store import SCHEMA, Store, cache_directory
+from weft.machine.store import SCHEMA, Store, cache_directory
 
 KEY = {"device": "a card", "processors": 132}
 VALUE = {"read": 4.3e12, "names": ["x", "y"], "none": None}

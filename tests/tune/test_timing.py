@@ -7,8 +7,16 @@ import pytest
 import torch
 
 from weft.errors import UnsupportedError
-from weft.tune import timing
-from weft.tune.timing import BATCH_SECONDS, ENOUGH_SAMPLES, FEWEST_SAMPLES, MOST_CALLS, measure, passes_in_batch, sample
+from weft.machine import timing
+from weft.machine.timing import (
+    BATCH_SECONDS,
+    ENOUGH_SAMPLES,
+    FEWEST_SAMPLES,
+    MOST_CALLS,
+    measure,
+    passes_in_batch,
+    sample,
+)
 
 
 class FakeClock:

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from weft.errors import UnsupportedError
-from weft.tune import timing
-from weft.tune.timing import BATCH_SECONDS, measure
+from weft.machine import timing
+from weft.machine.timing import BATCH_SECONDS, measure
 
 
 class FakeGpu:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from weft import cli
-from weft.tune import commands
+from weft.cli import main as cli
+from weft.cli import tune as commands
+from weft.machine.store import Store
 from weft.tune.cache import entries
-from weft.tune.store import Store
 
 SMALL = ["--leaders", "2", "--samples", "1", "--device", "cpu"]
 SUITE = ["--suite", "tccg", "--cases", "1,4", "--pairs", "fp32", "--work", "20000", *SMALL]
@@ -98,7 +98,7 @@ def test_an_interrupted_run_says_that_it_can_go_on(monkeypatch: pytest.MonkeyPat
     def interrupted(run, jobs, **options) -> None:
         run.ended = "interrupted"
 
-    monkeypatch.setattr("weft.tune.run.go", interrupted)
+    monkeypatch.setattr("weft.bench.tuning.run.go", interrupted)
     done = run("tune", *SUITE)
     assert done.exit_code == 130
     assert "goes on" in done.output

@@ -14,16 +14,16 @@ import pytest
 import torch
 
 from tune_problems import CPU, choice_of, described
+from weft.api.describe import TARGETS
 from weft.errors import UnsupportedError, WorkspaceError
-from weft.hypothetical import TARGETS
-from weft.plan import winners
-from weft.plan.planner import Choice
-from weft.plan.schedule import Origin, Ranked, ResourceError
-from weft.plan.target import target_of
+from weft.machine.store import Store
+from weft.planner import tuned as winners
+from weft.planner.planner import Choice
+from weft.planner.schedule import Origin, Ranked, ResourceError
+from weft.planner.target import target_of
 from weft.tune import tuner
+from weft.tune.candidates import Effort, candidates
 from weft.tune.journal import Journal
-from weft.tune.store import Store
-from weft.tune.trials import Effort, candidates
 from weft.tune.tuner import tune
 
 

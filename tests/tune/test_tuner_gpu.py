@@ -10,14 +10,14 @@ import torch
 
 import weft
 from weft import cases
+from weft.bench.tuning.jobs import of_suite
+from weft.bench.tuning.run import TuningRun, go
 from weft.errors import UnsupportedError
-from weft.plan import winners
-from weft.plan.planner import choose
-from weft.plan.target import target_of
-from weft.tune.compiling import Compiler
-from weft.tune.jobs import of_suite
-from weft.tune.run import TuningRun, go
-from weft.tune.trials import Effort
+from weft.planner import tuned as winners
+from weft.planner.planner import choose
+from weft.planner.target import target_of
+from weft.tune.candidates import Effort
+from weft.tune.compile_pool import Compiler
 from weft.tune.tuner import tune
 
 pytestmark = pytest.mark.gpu
@@ -55,7 +55,7 @@ def test_what_the_workers_compile_is_found_by_this_process(
     there = _kernels(tmp_path / "triton")
     from triton import knobs
 
-    from weft.kernels import matrix
+    from weft.gpu.gett import family as matrix
 
     found: list[bool] = []
     monkeypatch.setattr(knobs.compilation, "listener", lambda cache_hit, **_: found.append(cache_hit))

@@ -16,11 +16,11 @@ from weft.bench.suites import Entry
 from weft.cases import FUNCTIONS
 from weft.cases.layout import PermuteCase
 from weft.errors import WeftError
-from weft.plan.planner import select
-from weft.plan.schedule import Description, Schedule, Target
-from weft.plan.target import target_of
+from weft.planner.planner import select
+from weft.planner.schedule import Description, Schedule, Target
+from weft.planner.target import target_of
 from weft.testing import layout_strides
-from weft.tune.compiling import Compiler
+from weft.tune.compile_pool import Compiler
 
 
 @contextmanager
@@ -53,8 +53,8 @@ def tasks(entries: Sequence[Entry], target: Target, tune: str | None = None) -> 
 
 def _described(case: Any) -> Description | None:
     """The contraction or permutation that a plan for the case is made of; None for what is not planned."""
-    from weft.api import plan
-    from weft.layout import plan_permute
+    from weft.api.contract import plan
+    from weft.api.permute import plan_permute
 
     if isinstance(case, PermuteCase):
         if "in place" in case.tags:

@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
-from weft.bench.peers import Tensors
+from weft.bench.peers.registry import Tensors
 from weft.cases import Case
 from weft.errors import UnsupportedError
-from weft.reference import contract, wide
+from weft.oracle.reference import contract, wide
 from weft.spec.notation import Label
 from weft.testing import assert_close, expectation, max_error_over_bound
 

@@ -21,12 +21,12 @@ from typing import Any
 
 import torch
 
-import weft
-from weft.bench import statistics
-from weft.perf.device import Ceilings
-from weft.perf.stamp import cpu_name, device_stamp, driver_version, package_version
-from weft.tune import inputs, timing
-from weft.tune.clocks import nvml_handle, read_clocks
+from weft.base.version import __version__
+from weft.machine import rotation as inputs
+from weft.machine import statistics, timing
+from weft.machine.ceilings import Ceilings
+from weft.machine.clocks import nvml_handle, read_clocks
+from weft.machine.stamp import cpu_name, device_stamp, driver_version, package_version
 
 ITEMS = (
     "platform",
@@ -89,7 +89,7 @@ def disclose(
             ),
         },
         "correctness": correctness,
-        "artifacts": {"command": command(), "commit": commit(), "weft": weft.__version__},
+        "artifacts": {"command": command(), "commit": commit(), "weft": __version__},
     }
 
 
@@ -99,7 +99,7 @@ def missing(environment: Mapping[str, Any]) -> list[str]:
 
 
 def protocol(device: torch.device, *, rrs: float, budget: float) -> dict[str, Any]:
-    """How `weft.tune.timing` takes its samples on this kind of device."""
+    """How `weft.machine.timing` takes its samples on this kind of device."""
     common = {
         "warm-up": "every input set once",
         "sample": "time of a batch of calls over their number",
@@ -137,7 +137,7 @@ def commit() -> str | None:
     """
     if named := os.environ.get("WEFT_COMMIT"):
         return named
-    here = Path(weft.__file__).resolve().parent
+    here = Path(__file__).resolve().parent
     head = _output("git", "-C", str(here), "rev-parse", "HEAD")
     # A package installed into someone's environment may lie inside a repository that is not weft's.
     if head is None or _output("git", "-C", str(here), "ls-files", "__init__.py") != "__init__.py":

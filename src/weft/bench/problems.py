@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 
-from weft.api import plan
+from weft.api.contract import plan
 from weft.bench.checking import ContractionCheck, MovedCheck, TransposedCheck, truths
-from weft.bench.peers import Tensors
+from weft.bench.peers.registry import Tensors
 from weft.bench.records import CaseRecord
 from weft.cases import FUNCTIONS, Case, operands
 from weft.cases.layout import PermuteCase
 from weft.errors import WeftError
-from weft.perf.counts import Work, contraction_work, permutation_work
-from weft.perf.device import Ceilings
-from weft.perf.floor import contraction_floor, work_floor
-from weft.perf.roofline import Floor
+from weft.machine.ceilings import Ceilings
+from weft.machine.counts import Work, contraction_work, permutation_work
+from weft.machine.floor import contraction_floor, work_floor
+from weft.machine.roofline import Floor
 from weft.spec import Layout
 from weft.testing import poisoned
 

@@ -17,8 +17,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weft.bench.statistics import Interval, Summary, summarise
 from weft.errors import WeftError
+from weft.machine.statistics import Interval, Summary, summarise
 
 if TYPE_CHECKING:
     from weft.bench.suites import Entry
@@ -45,7 +45,7 @@ class Result:
     wrong: str = ""  # its result was wrong, or it broke
     way: str = ""  # which of its ways counts
     error_over_bound: float | None = None  # of the way that counts; at most 1
-    timing: dict[str, Any] = field(default_factory=dict)  # how the samples were taken: see weft.tune.timing.Timing
+    timing: dict[str, Any] = field(default_factory=dict)  # how the samples were taken: see weft.machine.timing.Timing
     about: dict[str, Any] = field(default_factory=dict)  # schedule, workspace, separate kernels
     ways: dict[str, float | str] = field(default_factory=dict)  # all that were tried: seconds, or why not
     note: str = ""

@@ -12,22 +12,22 @@ from typing import Any
 
 import torch
 
-from weft.bench.peers import Contender, Prepared, Way, first_line
+from weft.bench.peers.registry import Contender, Prepared, Way, first_line
 from weft.bench.problems import PROBLEMS, Check, Problem, again
 from weft.bench.records import Result, Run
 from weft.bench.suites import Entry
 from weft.errors import UnsupportedError
-from weft.perf.device import Ceilings
-from weft.tune import timing
-from weft.tune.inputs import MOST_SETS, Mode, Rotation, cache_bytes, memory_bytes, rotation, touched_bytes
-from weft.tune.timing import Timing, measure
+from weft.machine import timing
+from weft.machine.ceilings import Ceilings
+from weft.machine.rotation import MOST_SETS, Mode, Rotation, cache_bytes, memory_bytes, rotation, touched_bytes
+from weft.machine.timing import Timing, measure
 
 NEAR = 1.2  # ways within this factor of the fastest first try are timed in full
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a run times: see `weft.tune.timing.measure`."""
+    """How a run times: see `weft.machine.timing.measure`."""
 
     mode: Mode = "cold"
     rrs: float = timing.RRS_BOUND

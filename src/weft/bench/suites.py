@@ -50,7 +50,7 @@ class Suite:
     kind: str = "contraction"  # see weft.bench.problems
     types: Mapping[str, Any] = field(default_factory=dict)  # number types that may be asked for; none: no choice
     usual: tuple[str, ...] = ()  # those of them that are measured where none are asked for
-    peers: tuple[str, ...] = ()  # where nobody is named; none: see weft.bench.peers.default_peers
+    peers: tuple[str, ...] = ()  # where nobody is named; none: see weft.bench.peers.registry.default_peers
     sampling: Mapping[str, Any] = field(default_factory=dict)  # what differs from weft.bench.runner.Sampling
 
 

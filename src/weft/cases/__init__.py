@@ -10,9 +10,9 @@
 `scaled` makes a small case of a large one, `operands` makes its tensors.
 """
 
-from weft.cases.beside import algebras, epilogues, numbers
 from weft.cases.beyond import beyond
 from weft.cases.case import ALGEBRAS, FUNCTIONS, Case, Operands, from_letters, operands, scaled
+from weft.cases.fused import algebras, epilogues, numbers
 from weft.cases.general import general
 from weft.cases.suite import tccg, tiny
 

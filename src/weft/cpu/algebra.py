@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias
 
 import torch
 
-from weft.cpu.beside import evaluated
+from weft.cpu.aux_operands import evaluated
 from weft.cpu.logarithms import logsumexp
 from weft.errors import WeftError
 from weft.fn import Pointwise, trace

@@ -9,9 +9,9 @@ from typing import Literal
 
 from weft.cpu.algebra import operations
 from weft.cpu.algebra_forms import matrix_form
-from weft.cpu.anatomy import Anatomy, Group, Operand
 from weft.cpu.blocking import block_counts, collapsed_stride
 from weft.cpu.copy_model import compact, crawls
+from weft.cpu.index_groups import Anatomy, Group, Operand
 from weft.cpu.pairs import SHORT
 from weft.cpu.schedule import CpuSchedule, Reading, buffer_bytes, buffers, table_bytes
 from weft.cpu.shaping import innermost

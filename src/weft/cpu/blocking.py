@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import add
 from typing import NamedTuple
 
-from weft.cpu.anatomy import Anatomy, Group
+from weft.cpu.index_groups import Anatomy, Group
 from weft.spec import Mode, Strides
 
 # Knobs. Sizes of blocks are chosen among these targets, in elements along a group of modes.

@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from weft.cpu.anatomy import Anatomy, Group, Operand, dissect
 from weft.cpu.assembly import assemble, one_by_one
 from weft.cpu.blocking import BATCH_BYTES, SMALL_WORKSPACE, WORKSPACE_CAP, target_grid
+from weft.cpu.index_groups import Anatomy, Group, Operand, dissect
 from weft.cpu.model import price, rough_pricer
 from weft.cpu.schedule import CpuSchedule
 from weft.cpu.shaping import block_extents, largest_block, mode_limits, mode_order
 from weft.cpu.workers import split
-from weft.plan.schedule import Candidates, Target
+from weft.planner.schedule import Candidates, Target
 from weft.spec import Contraction, Role
 
 KEPT = 2  # schedules offered under each workspace cap

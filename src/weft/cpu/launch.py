@@ -8,15 +8,15 @@ from typing import NamedTuple, TypeAlias
 
 import torch
 
-from weft.cpu.anatomy import Anatomy, dissect
 from weft.cpu.blocking import Span, group_spans
 from weft.cpu.exactness import exact_products, shortened
+from weft.cpu.index_groups import Anatomy, dissect
 from weft.cpu.products import multiplier
 from weft.cpu.reading import BlockReader, Scratch
 from weft.cpu.schedule import CpuSchedule, allocate, buffers
 from weft.cpu.workers import share
 from weft.cpu.writing import BlockWriter
-from weft.plan.schedule import ExtendedLaunch, Extras, Scalar, Target
+from weft.planner.schedule import ExtendedLaunch, Extras, Scalar, Target
 from weft.spec import Contraction, Role
 
 # Blocks that one worker computes in a row: (batch part, part of the outer role, parts of the inner role).

@@ -14,7 +14,7 @@ unit roundoff, S the spread: every finite value is at least its row's largest le
 
 so the result L is off by no more than u (K + 6 S + 2 |L| + 2 log K + 6). The direct form, which reduces K values one
 after the other with a few units lost of |L| + 1 each time, may be off by 8 u K (|L| + 1): see
-`weft.accuracy_algebra`. With S <= K the former is less for all K from 16. S is bounded as well so that no product
+`weft.oracle.bounds_algebra`. With S <= K the former is less for all K from 16. S is bounded as well so that no product
 underflows: then a zero stands for exp(-inf) alone.
 """
 

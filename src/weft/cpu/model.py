@@ -17,7 +17,6 @@ import torch
 
 from weft.cpu.algebra import operations
 from weft.cpu.algebra_forms import matrix_form
-from weft.cpu.anatomy import Anatomy, Group, Operand, dissect
 from weft.cpu.blocking import BATCH_BYTES, Targets, block_counts
 from weft.cpu.copy_model import (
     BANDWIDTH,
@@ -31,10 +30,11 @@ from weft.cpu.copy_model import (
     search_seconds,
     table_seconds,
 )
+from weft.cpu.index_groups import Anatomy, Group, Operand, dissect
 from weft.cpu.pairs import room_beside
 from weft.cpu.schedule import CpuSchedule, detour_bytes, stages_addend
 from weft.cpu.workers import split
-from weft.plan.schedule import Target
+from weft.planner.schedule import Target
 from weft.spec import Contraction, Role
 
 # Products: flops a second of one core, for large matrices.

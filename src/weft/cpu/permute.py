@@ -1,4 +1,4 @@
-"""Permutations on the CPU: a family with the four doors of `weft.plan.schedule`.
+"""Permutations on the CPU: a family with the four doors of `weft.planner.schedule`.
 
 Three ways, and which pays depends on how far apart neighbours of D lie in X:
 
@@ -20,7 +20,7 @@ from weft.cpu.permute_launch import BlockedLaunch, StraightLaunch
 from weft.cpu.permute_model import block_count, blocked_seconds, exchanges, straight_seconds
 from weft.cpu.workers import split
 from weft.fn.pointwise import TritonFunction
-from weft.plan.schedule import Candidates, PermutationLaunch, Target
+from weft.planner.schedule import Candidates, PermutationLaunch, Target
 from weft.spec.permutation import Permutation
 
 NAME = "cpu"

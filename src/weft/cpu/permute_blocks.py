@@ -21,7 +21,7 @@ from typing import NamedTuple
 import torch
 
 from weft.cpu.blocking import even_part
-from weft.cpu.exchange import WORDS
+from weft.cpu.shuffle import WORDS
 from weft.spec import Mode, Strides
 from weft.spec.permutation import Permutation
 

@@ -14,10 +14,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from weft.cpu.exchange import exchanged
 from weft.cpu.permute_blocks import Blocks, Units, read_type, stored_type
+from weft.cpu.shuffle import exchanged
 from weft.cpu.workers import share
-from weft.plan.schedule import Scalar
+from weft.planner.schedule import Scalar
 from weft.spec.permutation import Permutation
 
 _UNPROMOTED = (torch.uint16, torch.uint32, torch.uint64)  # torch adds nothing of another type to these, nor them to it

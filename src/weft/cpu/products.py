@@ -12,7 +12,7 @@ import torch
 
 from weft.cpu.algebra import Combine, Operation, operations
 from weft.cpu.algebra_forms import MatrixForm, matrix_form
-from weft.cpu.anatomy import Anatomy
+from weft.cpu.index_groups import Anatomy
 from weft.cpu.logarithms import LogProduct
 from weft.cpu.pairs import PairProduct
 from weft.cpu.schedule import CpuSchedule

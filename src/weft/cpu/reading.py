@@ -11,12 +11,12 @@ from typing import NamedTuple, TypeAlias
 
 import torch
 
-from weft.cpu.anatomy import Anatomy, Operand
-from weft.cpu.beside import Beside, applied
+from weft.cpu.aux_operands import Beside, applied
 from weft.cpu.blocking import Span, collapsed_stride, group_spans
+from weft.cpu.gather_tables import Table, tables
+from weft.cpu.index_groups import Anatomy, Operand
 from weft.cpu.schedule import CpuSchedule
-from weft.cpu.tables import Table, tables
-from weft.plan.schedule import Extras
+from weft.planner.schedule import Extras
 from weft.spec import Role
 
 Extents: TypeAlias = tuple[int, ...]

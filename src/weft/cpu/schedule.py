@@ -11,9 +11,9 @@ import torch
 
 from weft.cpu.algebra import operations
 from weft.cpu.algebra_forms import matrix_form
-from weft.cpu.anatomy import Anatomy, Group, Operand
+from weft.cpu.gather_tables import table_elements
+from weft.cpu.index_groups import Anatomy, Group, Operand
 from weft.cpu.pairs import Part, part_of
-from weft.cpu.tables import table_elements
 from weft.spec import Role
 
 

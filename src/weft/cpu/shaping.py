@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from weft.cpu.anatomy import Anatomy, Group
 from weft.cpu.blocking import BATCH_BYTES, Targets, chain, fill, order_group
+from weft.cpu.index_groups import Anatomy, Group
 
 
 def block_extents(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from weft.fn.pointwise import TritonFunction
-from weft.plan.schedule import Target
+from weft.planner.schedule import Target
 from weft.spec import Contraction
 
 ACCUMULATORS = (

@@ -1,4 +1,4 @@
-"""Matrices transposed in place on the CPU: the two doors, as `weft.kernels.transpose` has them for the GPU.
+"""Matrices transposed in place on the CPU: the two doors, as `weft.gpu.transpose.family` has them for the GPU.
 
     square_         tiles and their mirror images change places
     rectangular_    whole where it fits into a buffer; by squares where large ones can be cut; by rows and columns; or,

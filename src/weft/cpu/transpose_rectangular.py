@@ -22,11 +22,11 @@ from dataclasses import dataclass
 
 import torch
 
-from weft.cpu.exchange import WORDS
+from weft.cpu.shuffle import WORDS
 from weft.cpu.transpose_square import BLOCK, BUFFER_BYTES, LINE, in_workers, scale_, whole_
 from weft.cpu.transpose_squares import cuts_into_squares, squares_
 from weft.cpu.transpose_thin import thin_
-from weft.plan.schedule import Scalar
+from weft.planner.schedule import Scalar
 
 LONGEST_ROW = 1 << 20  # bytes: longer matrices are cut across, if that makes panels
 THICKEST = 1 << 16  # bytes: of 16 rows at least

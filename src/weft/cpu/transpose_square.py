@@ -8,9 +8,9 @@ from typing import TypeVar
 
 import torch
 
-from weft.cpu.exchange import WORDS, exchanged
+from weft.cpu.shuffle import WORDS, exchanged
 from weft.cpu.workers import share, split
-from weft.plan.schedule import Scalar
+from weft.planner.schedule import Scalar
 from weft.spec.permutation import scaling_type
 
 BUFFER_BYTES = 1 << 18  # of a tile on its way; a worker has four such buffers at most

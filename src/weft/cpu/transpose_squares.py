@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import torch
 
 from weft.cpu.transpose_square import BLOCK, LINE, in_workers, square_
-from weft.plan.schedule import Scalar
+from weft.planner.schedule import Scalar
 
 LEAST_SQUARE = 64  # elements along its side: below, the vectors are short
 MOST_VECTORS = 1 << 15

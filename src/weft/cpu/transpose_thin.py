@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import torch
 
-from weft.cpu.exchange import exchanged
+from weft.cpu.shuffle import exchanged
 from weft.cpu.transpose_square import in_workers, scale_
-from weft.plan.schedule import Scalar
+from weft.planner.schedule import Scalar
 
 PANEL = 1 << 20  # bytes
 

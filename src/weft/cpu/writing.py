@@ -8,13 +8,13 @@ from typing import NamedTuple, TypeAlias
 import torch
 
 from weft.cpu.algebra import operations
-from weft.cpu.anatomy import Anatomy
-from weft.cpu.beside import FIRST, Beside, applied
+from weft.cpu.aux_operands import FIRST, Beside, applied
 from weft.cpu.blocking import Span, collapsed_stride
+from weft.cpu.gather_tables import Table, tables
+from weft.cpu.index_groups import Anatomy
 from weft.cpu.reading import Extents
 from weft.cpu.schedule import CpuSchedule, stages_addend
-from weft.cpu.tables import Table, tables
-from weft.plan.schedule import Extras, Scalar
+from weft.planner.schedule import Extras, Scalar
 from weft.spec import Role
 
 

@@ -14,16 +14,16 @@ import torch
 from torch import fx
 
 from weft.errors import DTypeError, UnsupportedError
-from weft.fn.activations import DECOMPOSITIONS
-from weft.fn.device_code import jit_function
-from weft.fn.emit import emit
-from weft.fn.exponentials import HALF_TYPES
+from weft.fn.complex_parts import on_parts
 from weft.fn.identity import canonical
-from weft.fn.lowering import ELEMENTARY
-from weft.fn.parts import on_parts
 from weft.fn.record import record
-from weft.fn.selection import LOWERINGS
-from weft.fn.slots import issue_slots
+from weft.fn.triton.activations import DECOMPOSITIONS
+from weft.fn.triton.device_code import jit_function
+from weft.fn.triton.emit import emit
+from weft.fn.triton.issue_cost import issue_slots
+from weft.fn.triton.lowering import ELEMENTARY
+from weft.fn.triton.lowering_exp import HALF_TYPES
+from weft.fn.triton.lowering_select import LOWERINGS
 
 #: Operations of a graph that move or make values and compute nothing.
 _FREE = frozenset({"_to_copy", "copy", "full_like", "scalar_tensor", "conj_physical", "real", "imag"})
@@ -104,7 +104,7 @@ class RecordedFunction(Pointwise):
     """A torch function, recorded as a graph.
 
     Called on tensors it runs torch's own kernels, each step rounded to its own dtype. As Triton code it computes half
-    precision in float32 and rounds at explicit casts and at the end; see `weft.fn.emit`.
+    precision in float32 and rounds at explicit casts and at the end; see `weft.fn.triton.emit`.
     """
 
     def __init__(self, graph: fx.Graph, inputs: Sequence[str]) -> None:

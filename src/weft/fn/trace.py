@@ -11,12 +11,12 @@ from typing import Any
 import torch
 
 from weft.errors import FunctionError
-from weft.fn.activations import DECOMPOSITIONS
 from weft.fn.fingerprint import fingerprint
 from weft.fn.identity import canonical
 from weft.fn.pointwise import Pointwise, RecordedFunction
 from weft.fn.record import record
-from weft.fn.selection import LOWERINGS
+from weft.fn.triton.activations import DECOMPOSITIONS
+from weft.fn.triton.lowering_select import LOWERINGS
 from weft.fn.triton_function import is_triton_function, triton_function
 
 #: Operations on complex values that real ones do not need; the CPU runs them.

@@ -1,4 +1,4 @@
-"""What lies in weft's cache: listed, verified, carried elsewhere, removed. See `weft.tune.store` for its files."""
+"""What lies in weft's cache: listed, verified, carried elsewhere, removed. See `weft.machine.store` for its files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.errors import WeftError
-from weft.tune.store import SCHEMA, Store, cache_directory
+from weft.machine.store import SCHEMA, Store, cache_directory
 
 FORMAT = 1  # of exported files
 ABOUT = {

@@ -10,11 +10,11 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from weft.plan import winners
-from weft.plan.planner import Choice
-from weft.tune.spelling import Unspellable, digest, spell_schedule
-from weft.tune.store import Store
-from weft.tune.trials import Trial
+from weft.machine.store import Store
+from weft.planner import tuned as winners
+from weft.planner.planner import Choice
+from weft.planner.serialization import Unspellable, digest, spell_schedule
+from weft.tune.candidates import Trial
 
 ROOM = "tuning"  # of the store
 _KEPT = ("measured", "slow", "wrong", "refused")

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from weft.plan.schedule import Description, Scalar
+from weft.planner.schedule import Description, Scalar
 from weft.spec import Contraction, Extra, Layout
-from weft.spec.arithmetic import value_type
+from weft.spec.dtypes import value_type
 from weft.spec.permutation import Permutation
 
 GUARD = 256  # bytes before and after a tensor

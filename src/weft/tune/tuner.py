@@ -3,7 +3,7 @@
 The method is that of "Flexible Performant Tensor Contractions on GPUs", section III-D: a random subset of the legal
 kernels is compiled and measured, the fastest is kept. Here the model's favourites come first, and measurements are
 halved in number as they get longer: all candidates quickly, those near the front again, the last few in full and in
-turn. The winner is stored (`weft.plan.winners`) unless it is told from the model's choice by less than the noise.
+turn. The winner is stored (`weft.planner.tuned`) unless it is told from the model's choice by less than the noise.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from typing import Any
 import torch
 
 from weft.errors import UnsupportedError, WeftError, WorkspaceError
-from weft.plan import winners
-from weft.plan.planner import Choice, families
-from weft.plan.schedule import Origin, ResourceError, Target
-from weft.tune import timing
-from weft.tune.compiling import Compiler
-from weft.tune.inputs import Rotation, cache_bytes, memory_bytes, rotation
+from weft.machine import timing
+from weft.machine.rotation import Rotation, cache_bytes, memory_bytes, rotation
+from weft.planner import tuned as winners
+from weft.planner.planner import Choice, families
+from weft.planner.schedule import Origin, ResourceError, Target
+from weft.tune.candidates import Effort, Outcome, Trial, candidates
+from weft.tune.checker import Judge
+from weft.tune.compile_pool import Compiler
 from weft.tune.journal import Journal
-from weft.tune.judge import Judge
 from weft.tune.problem import Operands, Problem, described_bytes, is_empty
 from weft.tune.progress import quiet, shown
-from weft.tune.trials import Effort, Outcome, Trial, candidates
 
 NEAR = (1.5, 1.1)  # how far from the fastest a candidate may be to come into the second and the last round
 SECOND_ROUND = 6  # candidates at most

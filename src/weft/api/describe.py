@@ -1,0 +1,130 @@
+"""Requests without tensors: what a call on contiguous operands would ask, of this machine or of another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from weft.algebra import Algebra, find
+from weft.api.options import Options, resolved
+from weft.errors import NotationError, ShapeError, UnsupportedError
+from weft.planner.planner import Choice, select
+from weft.planner.schedule import Target
+from weft.planner.target import BACKENDS, target_of
+from weft.plans.contraction import Request
+from weft.spec import Contraction, Layout, Notation, parse
+from weft.spec.contraction import output_shape
+
+Function = Callable[..., Any]
+
+# GPUs that plans can be made for from anywhere: makers' figures for one product of each architecture.
+TARGETS = {
+    "sm_80": Target("cuda", name="NVIDIA A100-SXM4-80GB", capability=80, processors=108, shared_memory=166912),
+    "sm_90": Target("cuda", name="NVIDIA H200", capability=90, processors=132, shared_memory=232448),
+}
+
+
+def hypothetical(
+    equation: str,
+    extents: Mapping[str, int],
+    *,
+    dtype: torch.dtype = torch.float32,
+    out_dtype: torch.dtype | None = None,
+    precision: str | torch.dtype | None = None,
+    accumulate: torch.dtype | None = None,
+    a_fn: Function | None = None,
+    b_fn: Function | None = None,
+    epilogue: Function | None = None,
+    operands: Mapping[str, tuple[str, torch.dtype]] | None = None,
+    indices: Mapping[str, str] | None = None,
+    algebra: str | Algebra = "plus_times",
+    workspace_limit: int | None = None,
+    backend: str = "auto",
+    target: str | None = None,
+) -> Request:
+    """The request that `weft.contract` makes of two contiguous operands of `dtype` whose labels have these extents.
+
+    Options as for `weft.contract`; `operands` has a dtype in the place of each tensor. `target`, one of
+    `TARGETS`, asks for a plan of the Triton backend for that GPU, wherever this runs; without it `backend` "auto" is
+    Triton's where there is a GPU, else the CPU's. Raises the errors of `weft.contract`. Nothing is allocated: the
+    operands are meta tensors.
+    """
+    notation = _read(equation)
+    _check_labels(notation, extents)
+    shapes = [[extents[str(label)] for label in term] for term in notation.inputs]
+    if any(math.prod(shape) * dtype.itemsize >= 2**63 for shape in shapes):
+        raise ShapeError(f"extents {dict(extents)}: no tensor has so many elements")
+    a, b = (torch.empty(shape, dtype=dtype, device="meta") for shape in shapes)
+    chosen, device, planned_for = _placed(backend, target)
+    beside = {
+        name: (modes, torch.empty([extents.get(label, 1) for label in modes], dtype=kind, device="meta"))
+        for name, (modes, kind) in (operands or {}).items()
+    }
+    # The oracle takes tensors on any device, so its request can be made of meta tensors; then it is sent elsewhere.
+    options = Options(
+        out_dtype, precision, accumulate, (a_fn, b_fn, None, epilogue), beside, indices or {}, find(algebra),
+        workspace_limit=workspace_limit, backend="reference",
+    )  # fmt: skip
+    request = resolved(notation, equation, a, b, options)
+    return replace(request, backend=chosen, device=device, target=planned_for)
+
+
+def choice_for(request: Request) -> tuple[Contraction, Choice | None]:
+    """What the planner makes of a request with a contiguous result and no C; nothing is built or compiled.
+
+    For this machine that is a stored winner, where there is one.
+
+    The choice is None for the reference backend, which chooses nothing.
+    """
+    result = Layout.contiguous(output_shape(request.notation, request.extents()), request.d_dtype)
+    contraction = request.contraction(None, result)
+    if request.backend == "reference":
+        return contraction, None
+    return contraction, select(contraction, request.backend, request.target, request.workspace_limit, request.tune)
+
+
+def _read(equation: str) -> Notation:
+    notation = parse(equation)
+    if len(notation.inputs) != 2:
+        raise NotationError(f"a contraction has two operands, '{notation}' names {len(notation.inputs)}")
+    if any(Ellipsis in term for term in notation.inputs):
+        raise NotationError("'...' has no extents without tensors: spell its labels out")
+    return notation
+
+
+def _check_labels(notation: Notation, extents: Mapping[str, int]) -> None:
+    """Every label has an extent, and every extent a label."""
+    labels = list(dict.fromkeys(str(label) for term in notation.inputs for label in term))
+    if missing := [label for label in labels if label not in extents]:
+        raise ShapeError(f"no extent is given for {_listed(missing)}")
+    if strangers := [label for label in extents if label not in labels]:
+        raise NotationError(f"extents are given for {_listed(strangers)}, which '{notation}' does not have")
+    for label, extent in extents.items():
+        if extent < 0:
+            raise ShapeError(f"label '{label}' has extent {extent}")
+
+
+def _listed(labels: Sequence[str]) -> str:
+    return ", ".join(f"'{label}'" for label in labels)
+
+
+def _placed(backend: str, target: str | None) -> tuple[str, torch.device, Target]:
+    """Backend, device of the operands, and what the plan is for."""
+    if backend not in BACKENDS:
+        raise UnsupportedError(f"backend {backend!r} is none of {', '.join(BACKENDS)}")
+    if target is not None:
+        if target not in TARGETS:
+            raise UnsupportedError(f"target {target!r} is none of {', '.join(TARGETS)}")
+        if backend not in ("auto", "triton"):
+            raise UnsupportedError(f"the {backend} backend plans for this machine, not for {target}")
+        return "triton", torch.device("cuda"), TARGETS[target]
+    if backend == "auto":
+        backend = "triton" if torch.cuda.is_available() else "cpu"
+    if backend == "triton" and not torch.cuda.is_available():
+        raise UnsupportedError(f"there is no GPU here to plan for: name a target ({', '.join(TARGETS)})")
+    device = torch.device("cuda", torch.cuda.current_device()) if backend == "triton" else torch.device("cpu")
+    return backend, device, target_of(backend, device)

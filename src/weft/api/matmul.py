@@ -1,0 +1,107 @@
+"""`matmul`: dense matrices by the contraction engine, in the words of linear algebra."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from weft.api.contract import contract
+from weft.base.arrays import as_result, as_tensor, like
+from weft.errors import ShapeError, call_context
+from weft.planner.schedule import Scalar
+from weft.plans.checks import describe_call
+
+
+def matmul(
+    a: Any,
+    b: Any,
+    *,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    alpha: Scalar = 1.0,
+    beta: Scalar = 0.0,
+    c: Any = None,
+    out: Any = None,
+    out_dtype: torch.dtype | None = None,
+    precision: str | torch.dtype | None = None,
+    accumulate: torch.dtype | None = None,
+    a_fn: Callable[..., Any] | None = None,
+    b_fn: Callable[..., Any] | None = None,
+    epilogue: Callable[..., Any] | None = None,
+    backend: str = "auto",
+    tune: str | None = None,
+) -> Any:
+    """Multiply matrices: ``D = epilogue(alpha * op(a_fn(A)) @ op(b_fn(B)) + beta * C)``.
+
+    `a` is (..., m, k) and `b` (..., k, n), or with `transpose_a` and `transpose_b` (..., k, m) and (..., n, k); the
+    result is (..., m, n). As with `torch.matmul` dimensions before the last two are batches and broadcast, and a vector
+    (k,) is a row on the left, a column on the right, and its dimension is not in the result. Row- and column-major
+    matrices, and any other strides, mix freely.
+
+    `c`: what is added, of the result's rank, its extents those of the result or 1; not read where ``beta == 0``, the
+    default. To accumulate, as BLAS does, pass one tensor as `c` and `out`. All other options, types and errors are
+    those of `weft.contract`; a `ShapeError` names the shapes of both operands.
+
+    >>> import torch, weft
+    >>> x, y = torch.tensor([[1., 2.], [3., 4.], [5., 6.]]), torch.tensor([[1., 0.], [0., 1.], [1., 1.]])
+    >>> weft.matmul(x, y, transpose_a=True)
+    tensor([[ 6.,  8.],
+            [ 8., 10.]])
+    """
+    with call_context(lambda: describe_call("matmul", _states(transpose_a, transpose_b), a=a, b=b, c=c, out=out)):
+        left, right = as_tensor("a", a), as_tensor("b", b)
+        _check(left, right, transpose_a, transpose_b)
+        if c is None and beta != 0:
+            raise ShapeError(f"beta={beta!r} has no c to multiply: pass c, or c=out to add to out")
+        result = contract(
+            _equation(left.dim(), right.dim(), transpose_a, transpose_b),
+            left,
+            right,
+            c=c,
+            alpha=alpha,
+            beta=beta,
+            out=as_result(out) if out is not None else None,
+            out_dtype=out_dtype,
+            precision=precision,
+            accumulate=accumulate,
+            a_fn=a_fn,
+            b_fn=b_fn,
+            epilogue=epilogue,
+            backend=backend,
+            tune=tune,
+        )
+    return out if out is not None else like(a, result)
+
+
+def _states(transpose_a: bool, transpose_b: bool) -> str:
+    return f"{'a^T' if transpose_a else 'a'} @ {'b^T' if transpose_b else 'b'}"
+
+
+def _equation(rank_a: int, rank_b: int, transpose_a: bool, transpose_b: bool) -> str:
+    """Labels of the product: m and n are left out with the dimensions that vectors lack."""
+    term_a = "k" if rank_a == 1 else "...km" if transpose_a else "...mk"
+    term_b = "k" if rank_b == 1 else "...nk" if transpose_b else "...kn"
+    batches = "..." if max(rank_a, rank_b) > 1 else ""
+    return f"{term_a},{term_b}->{batches}{'m' if rank_a > 1 else ''}{'n' if rank_b > 1 else ''}"
+
+
+def _check(a: torch.Tensor, b: torch.Tensor, transpose_a: bool, transpose_b: bool) -> None:
+    """Raise `ShapeError` where the shapes do not multiply; here extents of 1 broadcast in batches only."""
+    shapes = f"a of shape {tuple(a.shape)} and b of shape {tuple(b.shape)}"
+    for name, tensor, turned in (("a", a, transpose_a), ("b", b, transpose_b)):
+        if tensor.dim() == 0:
+            raise ShapeError(f"{shapes}: {name} is a scalar, not a matrix")
+        if tensor.dim() == 1 and turned:
+            raise ShapeError(f"{shapes}: {name} is a vector and has no transpose")
+    columns = a.shape[-2 if transpose_a else -1]
+    rows = b.shape[0 if b.dim() == 1 else -1 if transpose_b else -2]
+    if columns != rows:
+        states = [f"{name} transposed" for name, turned in (("a", transpose_a), ("b", transpose_b)) if turned]
+        how = f" ({' and '.join(states)})" if states else ""
+        raise ShapeError(f"{shapes}{how}: the left one's columns are {columns}, the right one's rows {rows}")
+    try:
+        torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    except RuntimeError:
+        raise ShapeError(f"{shapes}: their batches do not broadcast") from None

@@ -1,0 +1,189 @@
+"""Who is measured: weft and its peers, each an adapter with the same two doors.
+
+`prepare` looks at one case and one set of tensors and answers with the ways to compute it, or with a sentence that
+says why it cannot. A way's `run` computes it on any set of tensors that lie like those. Several ways (cuTENSOR's
+algorithms) are all checked and tried; the fastest counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from weft.bench.records import CONTRACT, MODEL
+from weft.cases import Case
+from weft.errors import UnsupportedError, WeftError
+
+Call = Callable[..., torch.Tensor]  # on the tensors of one set, in their order
+
+
+class Tensors(NamedTuple):
+    """What one call of a contraction works on; `d` is where the result may be written."""
+
+    a: torch.Tensor
+    b: torch.Tensor
+    c: torch.Tensor | None
+    d: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to compute a case.
+
+    `run` takes the tensors of a set, in a contraction ``run(a, b, c, d)``, and returns the result: `d` itself, or a
+    tensor of its own.
+    """
+
+    label: str
+    run: Call
+    about: Mapping[str, Any] = field(default_factory=dict)  # JSON values worth recording: schedule, workspace
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The ways a contender found for one case."""
+
+    ways: Sequence[Way]
+    refused: Mapping[str, str] = field(default_factory=dict)  # ways that cannot do it, with the reason
+    stored: torch.dtype | None = None  # the sum is rounded to this type before more is done with it; None: it is not
+    note: str = ""
+
+
+class Contender(Protocol):
+    """One side of a comparison."""
+
+    name: str
+
+    def prepare(self, case: Any, tensors: Any) -> Prepared | str:
+        """Ways to compute `case` on tensors that lie as these do, or a sentence that says why there is none."""
+
+    def settings(self, case: Any) -> AbstractContextManager[Any]:
+        """What must be switched while `case` is prepared, checked and timed."""
+
+
+class Weft:
+    """weft itself, planned once for each case. `tune` goes to `weft.plan`."""
+
+    name = "weft"
+
+    def __init__(self, tune: str | None = None, backend: str = "auto") -> None:
+        self._tune, self._backend = tune, backend
+
+    def prepare(self, case: Case, tensors: Tensors) -> Prepared | str:
+        from weft.api.contract import plan
+
+        options = case.options()
+        alpha, beta = options.pop("alpha"), options.pop("beta")
+        a, b, c, d = tensors
+        name = case.c_as
+        if name:
+            options["operands"] = {name: (case.notation.output, c)}
+            options["epilogue"] = _added(name, options["epilogue"])
+        try:
+            planned = plan(
+                case.equation, a, b, c=None if name else c, out=d, backend=self._backend, tune=self._tune, **options
+            )
+        except UnsupportedError as error:
+            return first_line(error)
+
+        def run(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = planned(a, b, c=c, alpha=alpha, beta=beta, out=d)
+            return result
+
+        def run_with_operand(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = planned(a, b, alpha=alpha, out=d, operands={name: c})
+            return result
+
+        about = {"schedule": str(planned.schedule), "workspace bytes": planned.workspace_bytes}
+        return Prepared([Way("", run_with_operand if name else run, about)])
+
+    def settings(self, case: Case) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+
+def _added(name: str, function: Callable[..., Any] | None) -> Callable[..., Any]:
+    """An epilogue that adds the operand called `name` before `function`."""
+
+    def epilogue(value: Any, bias: Any) -> Any:
+        return function(value + bias) if function else value + bias
+
+    if name != "bias":
+        raise UnsupportedError(f"the epilogue's operand is called 'bias', not '{name}'")
+    return epilogue
+
+
+class WeftModel(Weft):
+    """weft with the plans that its cost model alone chooses, whatever tuning has found."""
+
+    name = MODEL
+
+    def __init__(self) -> None:
+        super().__init__(tune="model")
+
+
+def contender(name: str, kind: str = "contraction", *, tune: str | None = None, quick: bool = False) -> Contender:
+    """The contender called `name` for a suite's `kind`: "weft" or another of ``PEERS[kind]``.
+
+    `tune` goes to `weft.plan`; `quick` lets cuTENSOR try fewer modes. `WeftError` for another name.
+    """
+    known = PEERS[kind]
+    if name not in known:
+        raise WeftError(f"no peer is called '{name}': there are {', '.join(each for each in known if each != 'weft')}")
+    module, made = known[name]
+    options: dict[str, Any] = {}
+    if name == "cutensor":
+        options["quick"] = quick
+    elif name == "weft" and tune is not None:
+        if kind != "contraction":
+            raise WeftError(f"tune='{tune}': only plans of contractions are tuned")
+        options["tune"] = tune
+    found: Contender = getattr(import_module(f"weft.bench.peers.{module}"), made)(**options)
+    return found
+
+
+def default_peers(device: torch.device, kind: str = "contraction") -> tuple[str, ...]:
+    """Who stands beside weft when nobody is named."""
+    wanted = ("cutensor", "torch") if device.type == "cuda" else ("torch", "ttgt", "numpy", "opt_einsum")
+    return tuple(name for name in wanted if name in PEERS[kind])
+
+
+def first_line(error: BaseException) -> str:
+    """An error as one sentence."""
+    text = str(error).strip().partition("\n")[0]
+    return text if isinstance(error, WeftError) and text else f"{type(error).__name__}: {text}"
+
+
+#: By the kind of a suite and by name: the module of this package and the class.
+PEERS: dict[str, dict[str, tuple[str, str]]] = {
+    "contraction": {
+        "weft": ("registry", "Weft"),
+        "cutensor": ("cutensor", "Cutensor"),
+        "torch": ("pytorch", "Einsum"),
+        "cublas": ("pytorch", "MatrixProduct"),
+        "compile": ("pytorch", "CompiledEinsum"),
+        "ttgt": ("pytorch", "Ttgt"),
+        "numpy": ("arrays", "NumpyEinsum"),
+        "opt_einsum": ("arrays", "OptEinsum"),
+        MODEL: ("registry", "WeftModel"),
+    },
+    "permutation": {
+        "weft": ("moving", "WeftPermute"),
+        "cutensor": ("cutensor_permute", "CutensorPermute"),
+        "torch": ("moving", "TorchPermute"),
+        "numpy": ("moving", "NumpyPermute"),
+    },
+    "call": {
+        "weft": ("calls", "PlanCall"),
+        CONTRACT: ("calls", "ContractCall"),
+        "torch": ("calls", "EinsumCall"),
+    },
+    "in place": {
+        "weft": ("moving", "WeftTranspose"),
+        "torch": ("moving", "TorchTranspose"),
+    },
+}

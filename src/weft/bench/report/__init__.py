@@ -1,0 +1,1 @@
+"""What a benchmark run comes down to: figures, plots, pages, summaries."""

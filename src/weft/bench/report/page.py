@@ -1,0 +1,199 @@
+"""One self-contained HTML page for a run, or for several side by side: sortable tables and plots, nothing fetched."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from string import Template
+from typing import Any
+
+from weft.bench.records import CaseRecord, Run
+from weft.bench.report.figures import figures, group_figures, scopes
+from weft.machine.statistics import Interval
+
+_CAPTIONS = {
+    "swarm": "Time of each peer over weft's, one point a case: above 1 weft is faster. Black GM1, red GM2.",
+    "roofline": "Every case under the device's ceilings; filled points are weft.",
+    "cumulative": "Share of cases whose ratio is at or below x.",
+    "throughput": "Bytes read and written in a second, case by case; the line is the measured rate of a copy.",
+    "fusion": "With each function, relative to the peer without functions; higher is faster.",
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A table's cell: what it shows, what it sorts by if not its text, and whether it is good or bad news."""
+
+    text: str
+    key: float | None = None
+    tone: str = ""  # "better", "worse" or nothing
+
+
+@dataclass(frozen=True)
+class Table:
+    """Heads and rows; a column of cells with keys is one of numbers."""
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+
+    def html(self) -> str:
+        numeric = [any(row[column].key is not None for row in self.rows) for column in range(len(self.heads))]
+        heads = "".join(_head(head, number) for head, number in zip(self.heads, numeric, strict=True))
+        rows = "\n".join(
+            "<tr>" + "".join(_cell(cell, number) for cell, number in zip(row, numeric, strict=True)) + "</tr>"
+            for row in self.rows
+        )
+        return (
+            f'<div class="scroll"><table class="sortable"><thead><tr>{heads}</tr></thead>\n'
+            f"<tbody>\n{rows}\n</tbody></table></div>"
+        )
+
+
+def run_page(run: Run, plots: Mapping[str, bytes]) -> str:
+    """The page of one run; `plots` holds PNG images by name."""
+    lead = f"{run.device}, {run.date}, commit {run.commit or 'unknown'}, {len(run.cases)} cases, {run.ended}"
+    if run.caveat:
+        lead += f" ({run.caveat})"
+    parts = [
+        section("Figures", figure_table(run, groups=True).html(), "In brackets the 95 % bootstrap interval."),
+        section("Plots", "\n".join(_figure(name, png) for name, png in plots.items())) if plots else "",
+        section("Cases", case_table(run).html(), "Microseconds a call. A click on a column's head sorts by it."),
+        section("What could not be done", _remarks(run).html()) if _remarks(run).rows else "",
+        section("How it was measured", _disclosure(run.environment)),
+    ]
+    return page(f"weft bench {run.suite}", lead, parts)
+
+
+def page(title: str, lead: str, sections: Sequence[str]) -> str:
+    """A whole page around sections of HTML."""
+    return Template(_file("page.html")).substitute(
+        title=html.escape(title),
+        lead=html.escape(lead),
+        style=_file("page.css"),
+        script=_file("page.js"),
+        body="\n".join(part for part in sections if part),
+    )
+
+
+def section(title: str, content: str, note: str = "") -> str:
+    said = f'<p class="note">{html.escape(note)}</p>\n' if note else ""
+    return f"<section>\n<h2>{html.escape(title)}</h2>\n{said}{content}\n</section>"
+
+
+def figure_table(run: Run, *, groups: bool = False) -> Table:
+    """The figures that a summary has of the run; with `groups` those of small groups besides."""
+    found = dict(figures(run))
+    if groups and scopes(run) == [None]:
+        for group in run.groups:
+            found |= {f"{run.suite}.{group}.{name}": value for name, value in group_figures(run, group).items()}
+    return Table(
+        ("figure", "value", "interval"),
+        [(Cell(name), Cell(f"{value.value:.3g}", value.value), Cell(interval_text(value)))
+         for name, value in found.items()],
+    )  # fmt: skip
+
+
+def case_table(run: Run) -> Table:
+    """One row a case: each contender's time and how it stands to weft's, the floor, and what the case is."""
+    heads = ["case", "group", "equation"]
+    heads += [f"{name} us" for name in run.contenders]
+    heads += [f"{peer} / weft" for peer in run.peers]
+    heads += ["weft / floor", "floor us", "binds", "weft Tflop/s", "weft TB/s"]
+    heads += ["extents", "types", "functions", "weft's schedule"]
+    return Table(heads, [_case_row(run, case) for case in run.cases])
+
+
+def interval_text(value: Interval) -> str:
+    return f"[{value.low:.3g}, {value.high:.3g}]"
+
+
+def microseconds(value: Interval) -> Cell:
+    return Cell(f"{1e6 * value.value:.4g}", 1e6 * value.value)
+
+
+def _case_row(run: Run, case: CaseRecord) -> list[Cell]:
+    mine = case.measured(run.ours)
+    row = [Cell(case.name), Cell(case.group), Cell(case.equation)]
+    for name in run.contenders:
+        result = case.measured(name)
+        row.append(microseconds(result.seconds) if result is not None else Cell(""))
+    for peer in run.peers:
+        theirs = case.measured(peer)
+        row.append(_ratio(theirs.seconds.value / mine.seconds.value) if theirs and mine else Cell(""))
+    floor = case.floor.get("seconds")
+    rate, moved = (
+        case.work[what] / mine.seconds.value / 1e12 if mine and case.work.get(what) else None
+        for what in ("flops", "bytes")
+    )
+    return [
+        *row,
+        _number(mine.seconds.value / floor if mine and floor else None, ".3g"),
+        _number(1e6 * floor if floor else None, ".4g"),
+        Cell(str(case.floor.get("binds", ""))),
+        _number(rate, ".4g"),
+        _number(moved, ".4g"),
+        Cell(" ".join(f"{label}={extent}" for label, extent in case.extents)),
+        Cell(" ".join((*case.dtypes, case.precision)).strip()),
+        Cell(" ".join(f"{hook}={name}" for hook, name in case.functions.items())),
+        Cell(str(mine.about.get("schedule", "")) if mine else ""),
+    ]
+
+
+def _remarks(run: Run) -> Table:
+    rows = [
+        (Cell(f"{case.group} {case.name}"), Cell(name), Cell("wrong" if result.wrong else "cannot"),
+         Cell(result.wrong or result.cannot))
+        for case in run.cases
+        for name, result in case.results.items()
+        if result.wrong or result.cannot
+    ]  # fmt: skip
+    rows += [(Cell(name), Cell(""), Cell("skipped"), Cell(reason)) for name, reason in run.skipped.items()]
+    return Table(("case", "contender", "what", "why"), rows)
+
+
+def _number(value: float | None, how: str) -> Cell:
+    return Cell("") if value is None else Cell(format(value, how), value)
+
+
+def _ratio(value: float) -> Cell:
+    return Cell(f"{value:.3g}", value, "better" if value > 1 else "worse" if value < 1 else "")
+
+
+def _head(text: str, number: bool) -> str:
+    return f'<th scope="col"{_class(number)}><button type="button">{html.escape(text)}</button></th>'
+
+
+def _cell(cell: Cell, number: bool) -> str:
+    key = "" if cell.key is None else f' data-key="{cell.key!r}"'
+    return f"<td{_class(number, cell.tone)}{key}>{html.escape(cell.text)}</td>"
+
+
+def _class(number: bool, tone: str = "") -> str:
+    names = " ".join(filter(None, ("number" if number else "", tone)))
+    return f' class="{names}"' if names else ""
+
+
+def _figure(name: str, png: bytes) -> str:
+    caption = html.escape(_CAPTIONS.get(name, name))
+    source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
+    return f'<figure><img src="{source}" alt="{caption}"><figcaption>{caption}</figcaption></figure>'
+
+
+def _disclosure(environment: Mapping[str, Any]) -> str:
+    """Each item of the environment, to unfold."""
+    return "\n".join(
+        f"<details><summary>{html.escape(item)}</summary><pre>"
+        f"{html.escape(content if isinstance(content, str) else json.dumps(content, indent=1, ensure_ascii=False))}"
+        "</pre></details>"
+        for item, content in environment.items()
+    )
+
+
+@cache
+def _file(name: str) -> str:
+    return resources.files("weft.bench.report").joinpath("templates", name).read_text(encoding="utf-8")

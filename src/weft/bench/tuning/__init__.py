@@ -1,0 +1,1 @@
+"""Tuning many problems at once: jobs, records, studies, calibration."""

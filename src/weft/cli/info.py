@@ -1,0 +1,89 @@
+"""What weft runs on: device, ceilings, versions, and the place where measured figures are kept."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+import torch
+
+from weft.base.figures import duration, si
+from weft.base.version import __version__
+from weft.machine.ceilings import Ceilings
+from weft.machine.stamp import cpu_name, driver_version, package_version
+from weft.machine.store import cache_directory
+
+_INDENT = 12
+
+
+def describe(device: torch.device, known: Ceilings | None) -> str:
+    """The text of `weft info`; `known` is None where no ceilings are to be had."""
+    sections = {
+        "device": _device(device),
+        "backends": _backends(),
+        "ceilings": _ceilings(known),
+        "versions": _versions(device),
+        "cache": _cache(cache_directory()),
+    }
+    return "\n".join(
+        f"{name if at == 0 else '':<{_INDENT}}{line}"
+        for name, lines in sections.items()
+        for at, line in enumerate(lines)
+    )
+
+
+def _device(device: torch.device) -> list[str]:
+    host = f"{cpu_name()}, {os.cpu_count()} logical CPUs, {torch.get_num_threads()} threads of torch"
+    if device.type != "cuda":
+        return [host]
+    properties = torch.cuda.get_device_properties(device)
+    gpu = (
+        f"{properties.name}, compute capability {properties.major}.{properties.minor}, "
+        f"{properties.multi_processor_count} multiprocessors, {properties.total_memory / 2**30:.0f} GiB"
+    )
+    return [gpu, f"on {host}"]
+
+
+def _backends() -> list[str]:
+    """Which backends can run here, and what the others lack."""
+    if package_version("triton") is None:
+        triton = "triton: no, Triton is not installed"
+    elif not torch.cuda.is_available():
+        triton = "triton: plans only, there is no GPU"
+    else:
+        triton = "triton: yes"
+    return [f"{triton}; cpu: yes; reference: yes"]
+
+
+def _ceilings(known: Ceilings | None) -> list[str]:
+    if known is None:
+        return ["not known: measure them with `weft info`"]
+    source = f"measured {known.date}" if known.source == "measured" else "from the datasheet, not measured"
+    width = max(map(len, known.matrix), default=0)
+    graph = f", {duration(known.launch_graph)} within a CUDA graph" if known.launch_graph else ""
+    launch = f"{duration(known.launch_eager)} from Python{graph}" if known.launch_eager else "unknown"
+    return [
+        f"{source}",
+        f"memory: read {si(known.read, 'B/s')}, write {si(known.write, 'B/s')}, copy {si(known.copy, 'B/s')}",
+        f"launch: {launch}",
+        "matrix products:",
+        *(f"  {name:<{width}}  {si(rate, 'FLOP/s')}" for name, rate in known.matrix.items()),
+    ]
+
+
+def _versions(device: torch.device) -> list[str]:
+    found = {
+        "weft": __version__,
+        "Python": platform.python_version(),
+        **{name: package_version(name) for name in ("torch", "triton", "numpy")},
+        "CUDA": torch.version.cuda,
+        "HIP": torch.version.hip,
+        "driver": driver_version(device),
+    }
+    return [", ".join(f"{name} {version}" for name, version in found.items() if version)]
+
+
+def _cache(directory: Path) -> list[str]:
+    sizes = [file.stat().st_size for file in directory.rglob("*") if file.is_file()] if directory.is_dir() else []
+    return [f"{directory}: {len(sizes)} files, {si(sum(sizes), 'B')} (WEFT_CACHE_DIR moves it)"]

@@ -1,0 +1,151 @@
+"""The `weft` command. What it does stands in the modules that its commands import."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from weft.base.terminal import WRONG, console, device_ceilings, errors_in_a_line, progress
+from weft.base.version import __version__
+from weft.cli import accuracy as accuracy_command
+from weft.cli import bench as bench_commands
+from weft.cli import cache as cache_commands
+from weft.cli import tune as tune_commands
+from weft.cli.arguments import read_dtype, read_extents, read_function, read_precision
+from weft.errors import UnsupportedError
+
+app = typer.Typer(
+    help="Tensor contractions with your own functions fused in.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Backend = Annotated[str, typer.Option(help="auto, triton, cpu or reference.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...; a GPU where there is one.")]
+FunctionName = Annotated[str | None, typer.Option(help="A function of torch or torch.nn.functional, by name.")]
+
+
+def main() -> None:
+    """Entry point of the `weft` command."""
+    app()
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it and end.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def demo(
+    cases: Annotated[str | None, typer.Option(help="Which, by number or name: 1,4,20-30 or example. All.")] = None,
+    backend: Backend = "auto",
+    device: Device = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers there.", dir_okay=False)] = None,
+    work: Annotated[int | None, typer.Option(min=1, help="Most multiply-adds a case; larger ones are scaled.")] = None,
+    budget: Annotated[float, typer.Option(min=0, help="Seconds of samples for each timing.")] = 0.15,
+    hot: Annotated[bool, typer.Option("--hot", help="Leave operands in the cache from run to run.")] = False,
+) -> None:
+    """Run the main job: the paper's fused example and the TCCG suite, verified and timed beside torch.einsum."""
+    with errors_in_a_line():
+        from weft.cli import demo as job
+        from weft.cli import demo_report as report
+
+        if json_file is not None and not json_file.parent.is_dir():
+            raise UnsupportedError(f"{json_file.parent} is no directory")
+        chosen = job.select(cases)
+        settings = job.settings_for(device, backend, work, budget, "hot" if hot else "cold")
+        screen = console()
+        interpreted = settings.backend == "triton" and settings.device.type != "cuda"
+        known = None if interpreted else device_ceilings(settings.device)
+        outcomes: list[job.Outcome] = []
+        try:
+            with progress("contractions", len(chosen)) as step:
+                for outcome in job.run(chosen, settings, known, before=lambda case: step(case.name)):
+                    outcomes.append(outcome)
+                    if outcome.case.name == job.EXAMPLE.name:
+                        screen.print(outcome.plan.explain(), markup=False, highlight=False, soft_wrap=True)
+                        screen.print(f"measured    {report.sentence(outcome)}\n", markup=False, soft_wrap=True)
+        finally:
+            rows = report.suite(outcomes)
+            if rows:
+                screen.print(report.table(rows, settings, screen.width))
+            if json_file is not None:
+                complete = len(outcomes) == len(chosen)
+                document = report.as_json(outcomes, settings, known, complete=complete)
+                json_file.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
+        wrong = [f"{outcome.case.name} ({outcome.failure})" for outcome in outcomes if outcome.failure]
+        if wrong:
+            typer.echo(f"weft: wrong results: {', '.join(wrong)}", err=True)
+            raise typer.Exit(WRONG)
+
+
+@app.command()
+def explain(
+    equation: Annotated[str, typer.Argument(help='Two operands, e.g. "ecbfa,fd->abcde".')],
+    extents: Annotated[str, typer.Option(help="Of every label: a=16,b=16,...")],
+    dtype: Annotated[str, typer.Option(help="Of both operands.")] = "float32",
+    out_dtype: Annotated[str | None, typer.Option(help="Of the result; the operands' by default.")] = None,
+    precision: Annotated[str | None, typer.Option(help="ieee, tf32, tf32x3, or the type of products.")] = None,
+    accumulate: Annotated[str | None, typer.Option(help="Type of the sums.")] = None,
+    a_fn: FunctionName = None,
+    b_fn: FunctionName = None,
+    epilogue: FunctionName = None,
+    workspace_limit: Annotated[int | None, typer.Option(min=0, help="Most bytes besides the result.")] = None,
+    backend: Backend = "auto",
+    target: Annotated[str | None, typer.Option(help="Plan for another machine's GPU: sm_80 or sm_90.")] = None,
+) -> None:
+    """Say what would be planned for contiguous operands and how fast it could be, without running anything."""
+    with errors_in_a_line():
+        from weft.api.describe import choice_for, hypothetical
+        from weft.plans.explain import explain as text_of
+
+        request = hypothetical(
+            equation,
+            read_extents(extents),
+            dtype=read_dtype(dtype),
+            out_dtype=read_dtype(out_dtype) if out_dtype is not None else None,
+            precision=read_precision(precision),
+            accumulate=read_dtype(accumulate) if accumulate is not None else None,
+            a_fn=read_function(a_fn),
+            b_fn=read_function(b_fn),
+            epilogue=read_function(epilogue),
+            workspace_limit=workspace_limit,
+            backend=backend,
+            target=target,
+        )
+        typer.echo(text_of(request, *choice_for(request)))
+
+
+@app.command()
+def info(
+    device: Device = None,
+    measure: Annotated[bool, typer.Option(help="Measure ceilings that are not known yet: some seconds, once.")] = True,
+    refresh: Annotated[bool, typer.Option(help="Measure them anew.")] = False,
+) -> None:
+    """Show the device, its ceilings, versions, and the place and size of the cache."""
+    with errors_in_a_line():
+        from weft.cli.demo import settings_for
+        from weft.cli.info import describe
+
+        place = settings_for(device).device
+        typer.echo(describe(place, device_ceilings(place, may_measure=measure, refresh=refresh)))
+
+
+bench_commands.register(app)
+accuracy_command.register(app)
+tune_commands.register(app)
+cache_commands.register(app)

@@ -1,0 +1,1 @@
+"""Triton source for users' functions: what emits it, and the device code it calls."""

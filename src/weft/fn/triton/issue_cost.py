@@ -1,0 +1,69 @@
+"""What a recorded function costs on a GPU: instructions that it issues for each element.
+
+Counted in machine code for sm_90, compiled by Triton 3.6 with subnormals kept: a kernel with the operation alone less
+one without. Operations that are not named take one instruction, or as many as an elementary function of `libdevice`
+does on average.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from weft.fn.triton.emit import computing, narrow_nodes
+from weft.fn.triton.lowering import ELEMENTARY
+from weft.fn.triton.lowering_exp import HALF_TYPES
+
+_ELEMENTARY = 20.0
+_SINGLE = {"exp": 8.0, "exp2": 4.0, "div": 9.0, "reciprocal": 8.0, "sqrt": 8.0, "rsqrt": 3.0}
+_BY_PRECISION = {  # rounded to half precision at once, and not
+    "elu": (6.0, 9.0),
+    "expm1": (6.0, 15.0),
+    "gelu": (10.5, 14.0),
+    "sigmoid": (4.0, 13.0),
+}
+_FREE = frozenset({"full_like", "scalar_tensor", "copy", "alias"})
+_TO_SINGLE, _FROM_SINGLE = 1.0, 0.5  # conversions of half precision; two elements are rounded at a time
+_PICKED, _ELU_OF_HALF = 0.5, 5.0  # of half precision as it lies, two elements to a register
+_SCALED = 2.0  # more than an ELU takes without factors
+
+
+def issue_slots(graph: fx.Graph) -> float:
+    """Issue slots for each element of a graph of primitive operations, conversions included."""
+    narrow = narrow_nodes(graph)
+    total = 0.0
+    for node in graph.nodes:
+        if node.op == "placeholder" and computing(node.meta["dtype"]) != node.meta["dtype"]:
+            total += _TO_SINGLE if any(user.op != "output" and user not in narrow for user in node.users) else 0.0
+        elif node.op == "call_function":
+            total += _of_narrow(node, narrow) if node in narrow else _of(node)
+    (result,) = next(node for node in graph.nodes if node.op == "output").args
+    results = result if isinstance(result, tuple) else (result,)
+    held = [node for node in results if node.op != "placeholder" and node not in narrow]
+    return total + sum(_FROM_SINGLE for node in held if node.meta["dtype"] in HALF_TYPES)
+
+
+def _of_narrow(node: fx.Node, narrow: set[fx.Node]) -> float:
+    """Of an operation on half precision as it lies; what is not is rounded first."""
+    if _name(node) == "elu":
+        return _ELU_OF_HALF
+    computed = [each for each in node.all_input_nodes if each.op != "placeholder" and each not in narrow]
+    return _PICKED + _FROM_SINGLE * len(computed)
+
+
+def _of(node: fx.Node) -> float:
+    name = _name(node)
+    if name in _FREE:
+        return 0.0
+    if computing(node.meta["dtype"]) is torch.float32:
+        half = node.meta["dtype"] in HALF_TYPES
+        if name == "gelu" and node.kwargs.get("approximate") == "tanh":
+            return 7.0
+        if name in _BY_PRECISION:
+            scaled = name == "elu" and any(factor != 1 for factor in node.args[1:])
+            return _BY_PRECISION[name][0 if half else 1] + (_SCALED if scaled else 0.0)
+    return _SINGLE.get(name, _ELEMENTARY if name in ELEMENTARY else 1.0)
+
+
+def _name(node: fx.Node) -> str:
+    return node.target._schema.name.removeprefix("aten::")  # type: ignore[union-attr]

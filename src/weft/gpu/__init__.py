@@ -1,0 +1,1 @@
+"""The GPU backend: a room for each family of kernels, and `common` for what they share."""

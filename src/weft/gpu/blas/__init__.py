@@ -1,0 +1,1 @@
+"""Contractions that are a matrix product as they lie, by the BLAS that torch brings."""

@@ -1,0 +1,175 @@
+"""What a call of the vendor's library takes."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+
+from weft.gpu.blas.form import Form, LibrarySchedule, along_k, extent
+from weft.gpu.common.cost import PROCESSORS, SECTOR, launched, own_bytes
+from weft.planner.schedule import Target
+from weft.spec import Contraction, Mode
+
+LAUNCH = 5e-6  # seconds
+MEMORY_RATE = 4.1e12  # bytes per second
+SHORT_TILE, TILE = 128, 64  # rows and columns of the library's tiles, of half types and TF32 and of others
+# Of single products of half types whose rows start at whole words it is taken to choose the fastest of these tiles, and
+# to reach these flops per second with small and with larger ones where all processors have work. Chosen by 16 products
+# of 512 to 3072 rows: times are off by 8 % (root mean square), and were by 37 % as if all tiles were small. Batches are
+# not seen to gain so.
+HALF_TILES = ((128, 128), (128, 192), (192, 128), (128, 256), (256, 128))
+SMALL_RATE, LARGER_RATE = 8.1e14, 9.5e14
+LEAST_TILE, WIDEST_TILE = 32, 256  # of short sides, and of long ones beside short ones
+TILE_SECONDS = 0.45e-6  # that a processor takes for each tile besides its arithmetic
+# Bytes per second of an operand of so many bytes that all matrices of a batch share, where its rows do not start at
+# whole sectors: all tiles read the same lines. The rate grows with the square of the bytes.
+HOT_RATE, HOT_BYTES = 0.7e12, 20e3
+ACROSS = 60  # steps along k that half types take longer where the left operand of the call is contiguous across k
+ALIGNMENT = 16  # bytes: of addresses and of every stride but the innermost, for the fast kernels of half types
+# Of the rate of half types, and of TF32, where addresses, rows or their lengths are multiples of two elements but of no
+# such word, and where they are odd. That of half types was chosen by 18 products of the suite `dense`, whose rates are
+# from 66 to 213 Tflop/s, the less the smaller they are.
+EVEN, ODD = 0.24, 0.14
+TF32_EVEN, TF32_ODD = 0.4, 0.16
+TF32_RATE = 4.3e14
+OVERLAP = 2.6  # the norm that joins arithmetic and memory
+SPLIT_FROM, SPLITS = 256, 16  # steps along k from which sums are split, and the parts of a sum at most
+# Seconds that no call takes less than, and none whose sum is split: the parts are added by another kernel. Measured
+# between 1.9 and 3.6, and between 6 and 12 microseconds, on the small and thin products of the suite `dense`.
+LEAST, LEAST_SPLIT = 2.7e-6, 6.5e-6
+CHAIN = 1e-8  # seconds that a step along k of double precision takes at least: a block's steps follow one another
+TF32_SPLITS, TF32_OVERLAP = 4, 1.55  # of TF32: parts of a sum at most, and that norm
+TF32_ACROSS, SHORTEST = 200, 256  # steps along k that TF32 takes longer in the form (True, False) below; least sum so
+# What products take longer by in the forms (left operand along k, right operand along k), measured from 2048 to 4096.
+_FORMS = {
+    "ieee": {(True, False): 1.02, (True, True): 1.05, (False, False): 1.0, (False, True): 1.07},
+    "tf32": {(True, False): 1.03, (True, True): 1.0, (False, False): 1.65, (False, True): 1.04},
+}
+COMPLEX_FORM = 1.025  # what complex64 takes longer by where not both operands lie along k: TCCG 20 and 24 against 30
+
+# Flops per second of large products on an H200, measured through torch. With them the numbers above were fitted to 930
+# calls of 13 shapes from 16 to 5184 indices along a side, in every layout: predictions were off by 13 % on average. The
+# rates of half types and of complex64 are later ones, at full clocks, as in `weft.machine.timing`: under a load that
+# does not end they are less.
+RATES = {
+    torch.float16: 7.6e14,
+    torch.bfloat16: 7.6e14,
+    torch.float32: 5.1e13,
+    torch.float64: 5.8e13,
+}
+# The same of complex ones, in real flops: a complex multiply-add is eight.
+RATES |= {torch.complex64: 5.6e13, torch.complex128: 5.6e13}
+_DOUBLE = (torch.float64, torch.complex128)
+
+
+def predict(contraction: Contraction, schedule: LibrarySchedule, target: Target) -> float:
+    """Seconds by the roof of large products, whole tiles and whole waves, and by how the matrices lie."""
+    batch, m, n, _ = schedule.form
+    product = contraction.arithmetic.product
+    processors = target.processors if target.processors > 1 else PROCESSORS
+    tiling = _fastest(contraction, schedule, _rate(contraction, schedule), processors)
+    arithmetic = tiling.seconds + tiling.blocks * TILE_SECONDS / processors
+    own = own_bytes(contraction)
+    hot = sum(
+        extent(batch) * -(-extent(other) // WIDEST_TILE) * size / (HOT_RATE * max(1.0, size / HOT_BYTES) ** 2)
+        for operand, (other, size) in enumerate(zip((n, m), own, strict=False))
+        if _hot(contraction, batch, operand)
+    )
+    norm = TF32_OVERLAP if contraction.arithmetic.precision == "tf32" else OVERLAP
+    pipes = (arithmetic, sum(own) / MEMORY_RATE, hot)
+    seconds = launched(sum(pipe**norm for pipe in pipes) ** (1 / norm), LAUNCH)
+    chain = contraction.k / tiling.share * CHAIN if product in _DOUBLE else 0.0
+    return max(seconds, LEAST_SPLIT if tiling.share > 1 else LEAST + chain)
+
+
+def _rate(contraction: Contraction, schedule: LibrarySchedule) -> float:
+    """Flops per second of large products whose matrices lie so."""
+    product, precision = contraction.arithmetic.product, contraction.arithmetic.precision
+    rate = TF32_RATE if precision == "tf32" else RATES[product]
+    if product.itemsize == 2 or precision == "tf32":
+        rate *= _word_share(contraction, schedule.form)
+    if product.itemsize == 2 and not along_k(schedule)[0]:
+        rate /= 1 + ACROSS / contraction.k
+    if product is torch.float32:
+        rate /= _FORMS[precision][along_k(schedule)]
+    if product is torch.complex64 and along_k(schedule) != (True, True):
+        rate /= COMPLEX_FORM
+    if precision == "tf32" and along_k(schedule) == (True, False):
+        rate /= 1 + TF32_ACROSS / max(contraction.k, SHORTEST)
+    return rate
+
+
+class _Tiling(NamedTuple):
+    """Seconds of whole tiles in whole waves, how many tiles there are, and the parts of each sum."""
+
+    seconds: float
+    blocks: int
+    share: float
+
+
+def _fastest(contraction: Contraction, schedule: LibrarySchedule, rate: float, processors: int) -> _Tiling:
+    """The tiles that the library is taken to choose."""
+    batch, m, n, _ = schedule.form
+    product, precision = contraction.arithmetic.product, contraction.arithmetic.precision
+    if product.itemsize == 2 and batch is None and _word_share(contraction, schedule.form) == 1:
+        found = []
+        for sides in HALF_TILES:
+            tile = _tile(m, sides[0]), _tile(n, sides[1])
+            most = LARGER_RATE if math.prod(tile) > SHORT_TILE**2 else SMALL_RATE
+            found.append(_tiled(contraction, schedule, tile, most * rate / RATES[product], processors))
+        fastest = min(found)
+        least = 2.0 * extent(m) * extent(n) * contraction.k / rate  # power bounds large products
+        return fastest._replace(seconds=max(fastest.seconds, least))
+    side = SHORT_TILE if product.itemsize == 2 or precision == "tf32" else TILE
+    tiling = _tiled(contraction, schedule, (_tile(m, side), _tile(n, side)), rate, processors)
+    if product in _DOUBLE and contraction.k <= SPLIT_FROM and 4 * tiling.blocks < processors:
+        return _tiled(contraction, schedule, (LEAST_TILE, LEAST_TILE), rate, processors)  # to fill more of these
+    return tiling
+
+
+def _tiled(
+    contraction: Contraction, schedule: LibrarySchedule, tile: tuple[int, int], rate: float, processors: int
+) -> _Tiling:
+    batch, m, n, _ = schedule.form
+    blocks = extent(batch) * -(-extent(m) // tile[0]) * -(-extent(n) // tile[1])
+    share = _share(contraction, schedule, blocks, processors)
+    at_once = math.ceil(blocks * share / processors) * processors / share  # tiles' worth of processors' time
+    flops = (8.0 if contraction.arithmetic.product.is_complex else 2.0) * at_once * math.prod(tile) * contraction.k
+    return _Tiling(flops / rate, blocks, share)
+
+
+def _share(contraction: Contraction, schedule: LibrarySchedule, blocks: int, processors: int) -> float:
+    """Parts of each sum."""
+    if contraction.arithmetic.product in _DOUBLE and _word_share(contraction, schedule.form) < 1:
+        return 1.0  # where rows do not start at whole words
+    share = min(max(1.0, processors / blocks), max(1.0, contraction.k / SPLIT_FROM), SPLITS)
+    return min(math.floor(share), TF32_SPLITS) if contraction.arithmetic.precision == "tf32" else share
+
+
+def _hot(contraction: Contraction, batch: Mode | None, operand: int) -> bool:
+    """Whether all matrices of a batch share an operand whose rows start within sectors."""
+    size = contraction.arithmetic.product.itemsize
+    strides = [mode.strides[operand] for mode in contraction.modes]
+    return batch is not None and not batch.strides[operand] and any(s > 1 and s * size % SECTOR for s in strides)
+
+
+def _tile(side: Mode | None, most: int) -> int:
+    """Indices that a tile of the library takes of a side."""
+    return min(most, max(LEAST_TILE, 1 << (extent(side) - 1).bit_length()))
+
+
+def _word_share(contraction: Contraction, form: Form) -> float:
+    """The share of the full rate that is had where some tensor's rows do not start and end at whole words."""
+    share = 1.0
+    even, odd = (EVEN, ODD) if contraction.arithmetic.product.itemsize == 2 else (TF32_EVEN, TF32_ODD)
+    for tensor, layout in enumerate((contraction.a, contraction.b, contraction.c, contraction.d)):
+        if layout is None:
+            continue
+        modes = [mode for mode in form if mode is not None and mode.strides[tensor]]
+        steps = [mode.strides[tensor] if mode.strides[tensor] > 1 else mode.extent for mode in modes]
+        common = math.gcd(max(1, layout.alignment // layout.dtype.itemsize), *steps)
+        if common * layout.dtype.itemsize % ALIGNMENT:
+            share = min(share, even if common > 1 else odd)
+    return share

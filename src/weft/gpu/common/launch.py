@@ -1,0 +1,240 @@
+"""From a schedule to a running kernel: constants, argument types, device; and what no direct kernel can do."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from triton.runtime.errors import OutOfResources
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from weft.gpu.common.aux_operands import beside
+from weft.gpu.common.carveout import prefer_carveout
+from weft.gpu.common.pdl import OPTION, can_follow
+from weft.gpu.common.tiling import TENSORS, Cut
+from weft.planner.schedule import ResourceError, Scalar, Target
+from weft.spec import Contraction, Layout, Mode
+from weft.spec.dtypes import FP8, REAL_OF, dtype_name
+
+TRITON_TYPES = {
+    torch.float8_e4m3fn: tl.float8e4nv,
+    torch.float8_e5m2: tl.float8e5,
+    torch.float16: tl.float16,
+    torch.bfloat16: tl.bfloat16,
+    torch.float32: tl.float32,
+    torch.float64: tl.float64,
+    torch.int8: tl.int8,
+    torch.uint8: tl.uint8,
+    torch.int16: tl.int16,
+    torch.int32: tl.int32,
+    torch.int64: tl.int64,
+    torch.bool: tl.int1,
+}
+
+
+_collected: ContextVar[list[KernelLaunch] | None] = ContextVar("launches made for compiling ahead", default=None)
+
+LONGEST_TILE = 4096  # no tile is longer along one axis
+MOST_PROGRAMS = 2**31 - 1  # grid x; y and z are not used, they stop at 65535
+
+
+def common_reasons(contraction: Contraction, target: Target) -> str | None:
+    """Why no Triton kernel of weft can compute this, in one sentence; None where nothing stands against it."""
+    arithmetic = contraction.arithmetic
+    layouts = [layout for layout in (contraction.a, contraction.b, contraction.c, contraction.d) if layout]
+    stored = (*(layout.dtype for layout in layouts), *(extra.dtype for extra in contraction.extras))
+    for dtype in (*stored, arithmetic.product, arithmetic.accumulate):
+        if dtype.is_complex:
+            return f"Triton has no {dtype_name(dtype)}: it is computed with as pairs of reals, by the family complex"
+        if (reason := type_reason(dtype, target)) is not None:
+            return reason
+    functions = (contraction.a_fn, contraction.b_fn, contraction.c_fn, contraction.epilogue)
+    if any(function is not None and function.is_complex for function in functions):
+        return "functions with complex values in them are for the family complex"
+    return None
+
+
+def missing_type(dtype: torch.dtype) -> str | None:
+    """Why no kernel can take elements of that type, or their parts, whatever the device."""
+    return None if REAL_OF.get(dtype, dtype) in TRITON_TYPES else f"{dtype_name(dtype)} has no Triton type here"
+
+
+def type_reason(dtype: torch.dtype, target: Target) -> str | None:
+    """Why no kernel can compute with elements of that type, or with their parts."""
+    if (reason := missing_type(dtype)) is not None:
+        return reason
+    if dtype in FP8 and not (target.kind == "interpreter" or (target.kind == "cuda" and target.capability >= 89)):
+        return f"{dtype_name(dtype)} needs a CUDA device of compute capability 8.9 or more"
+    return None
+
+
+def wide(modes: Sequence[Mode], tensors: int = TENSORS) -> tuple[bool, ...]:
+    """Which of A, B, C, D and the extras have offsets that need 64 bits.
+
+    Lanes of a tile may overhang the extents and are computed before they are masked, so each mode has room for one
+    more tile.
+    """
+    reaches = (sum(mode.strides[tensor] * (mode.extent + LONGEST_TILE) for mode in modes) for tensor in range(tensors))
+    return tuple(reach >= 2**31 for reach in reaches)
+
+
+def wide_index(cuts: Iterable[Cut]) -> bool:
+    """Whether an index along some axis needs 64 bits."""
+    return any(cut.extent + LONGEST_TILE >= 2**31 for cut in cuts)
+
+
+class Box(NamedTuple):
+    """A matrix that a kernel reads in boxes through the tensor memory accelerator."""
+
+    layout: Layout
+    block: tuple[int, ...]
+
+    def descriptor(self, tensor: Any) -> TensorDescriptor:
+        """What the kernel takes for `tensor`, which lies as the layout says."""
+        return TensorDescriptor(tensor, list(self.layout.shape), list(self.layout.strides), list(self.block))
+
+    @property
+    def spelled_place(self) -> str:
+        """How a signature says where a box stands in shared memory: not at all, the compiler chooses."""
+        return ""
+
+
+class _Pointer:
+    """Stands for a tensor where Triton only asks for type and alignment."""
+
+    def __init__(self, dtype: torch.dtype, alignment: int) -> None:
+        self.dtype = dtype
+        self._alignment = alignment
+
+    def data_ptr(self) -> int:
+        return self._alignment
+
+
+def _stand_in(layout: Layout | Box | None) -> Any:
+    if isinstance(layout, Box):
+        return layout.descriptor(_stand_in(layout.layout))
+    return _Pointer(layout.dtype, layout.alignment) if layout is not None else None
+
+
+class KernelLaunch:
+    """A kernel bound to one schedule: call it with tensors, alpha and beta, and extras where it knows of `pointers`.
+
+    For a GPU that is there, and a grid that is not empty, the kernel is compiled and loaded when this is made, so that
+    a call, perhaps within a graph capture, only launches. In the interpreter it runs as Python. For any other target it
+    only carries what `inspect.compiled` needs, or `compile` in a process of its own.
+    """
+
+    def __init__(
+        self,
+        kernel: triton.JITFunction,
+        layouts: Sequence[Layout | Box | None],  # of the tensor parameters; None where one is left out
+        constants: dict[str, Any],  # in the order of the kernel's parameters
+        real: bool,  # alpha and beta are real numbers, else integers
+        target: Target,
+        programs: int,
+        warps: int,
+        stages: int,
+        pointers: Sequence[Layout] | None = None,  # of what stands beside the tensor parameters; None: no extras
+        carveout: int | None = None,  # per cent, see `prefer_carveout`; None: as the driver likes
+        follows: bool = True,  # its programs may come while the last ones of the launch before still run
+    ) -> None:
+        self.kernel = kernel
+        self._carveout = carveout if target.kind == "cuda" else None
+        self.layouts = tuple(layouts)
+        self.pointers = tuple(pointers or ())
+        self._extended = pointers is not None
+        self.constants = constants
+        self.options: dict[str, Any] = {"num_warps": warps, "num_stages": stages}
+        if target.kind == "cuda":
+            self.options["enable_reflect_ftz"] = False  # functions keep subnormal numbers, as torch does
+            self.options[OPTION] = follows and can_follow(target)
+        self._real = real
+        self._device = target.device if target.kind in ("cuda", "hip") else None
+        self._alone: dict[str, Any] = {"pointers": None} if "pointers" in kernel.arg_names and not pointers else {}
+        self._run: Callable[..., Any] = partial(kernel[(programs,)], **self._alone, **constants, **self.options)
+        self._trailing: tuple[Any, ...] = ()
+        if programs and self._device is not None and torch.cuda.is_available():
+            with torch.cuda.device(self._device):
+                self._run = self._loaded()[(programs, 1, 1)]
+            self._trailing = (*self._alone.values(), *constants.values())
+        made = _collected.get()
+        if made is not None and programs:
+            made.append(self)
+
+    def __call__(self, *arguments: Any) -> None:
+        beside: tuple[Any, ...] = ()
+        if self._extended:
+            *arguments, extras = arguments  # type: ignore[assignment]
+            beside = (tuple(x for x in extras if x is not None),) if self.pointers else ()
+        *tensors, alpha, beta = arguments
+        full = (*tensors, self._bits(alpha), self._bits(beta), *beside, *self._trailing)
+        if self._device is None or self._device.index == torch.cuda.current_device():
+            self._run(*full)
+        else:
+            with torch.cuda.device(self._device):
+                self._run(*full)
+
+    def compile(self) -> Any:
+        """The kernel as Triton's driver wants it compiled; from Triton's own cache where it was compiled before."""
+        arguments = [_stand_in(layout) for layout in self.layouts]
+        beside = (tuple(_stand_in(layout) for layout in self.pointers),) if self.pointers else ()
+        return self.kernel.warmup(*arguments, 0, 0, *beside, grid=(1,), **self._alone, **self.constants, **self.options)
+
+    def _loaded(self) -> Any:
+        """The same on the current GPU."""
+        compiled = self.compile()
+        try:
+            compiled._init_handles()
+        except OutOfResources as error:
+            raise ResourceError(f"it needs {error.required} of {error.name}, the device has {error.limit}") from None
+        if self._carveout is not None:
+            prefer_carveout(compiled.function, self._carveout)
+        return compiled
+
+    def _bits(self, value: Scalar) -> int:
+        """A scalar as the 64 bits it travels in: Triton would pass a Python float in single precision."""
+        if self._real:
+            return int.from_bytes(struct.pack("<d", value), "little", signed=True)
+        return int(value)  # type: ignore[arg-type]
+
+
+@contextmanager
+def collected() -> Iterator[list[KernelLaunch]]:
+    """A list of the launches that are made within, for compiling them ahead of their use."""
+    made: list[KernelLaunch] = []
+    token = _collected.set(made)
+    try:
+        yield made
+    finally:
+        _collected.reset(token)
+
+
+def contraction_constants(contraction: Contraction, cut: Any) -> dict[str, Any]:
+    """The compile-time parameters that kernels of whole contractions share."""
+    arithmetic = contraction.arithmetic
+    return {
+        "CUT": cut,
+        "A_FN": contraction.a_fn and contraction.a_fn.jit,
+        "B_FN": contraction.b_fn and contraction.b_fn.jit,
+        "C_FN": contraction.c_fn and contraction.c_fn.jit,
+        "EPILOGUE": contraction.epilogue and contraction.epilogue.jit,
+        "PRODUCT": TRITON_TYPES[arithmetic.product],
+        "ACCUMULATE": TRITON_TYPES[arithmetic.accumulate],
+        "RESULT": TRITON_TYPES[contraction.d.dtype],
+        "PRECISION": arithmetic.precision,
+        "BESIDE": beside(contraction),
+    }
+
+
+def pointer_layouts(contraction: Contraction) -> tuple[Layout, ...] | None:
+    """How operands of functions and further results lie, in the order of the extras; None without extras."""
+    if not contraction.extras:
+        return None
+    return tuple(extra.layout for extra in contraction.extras if extra.layout is not None)

@@ -1,0 +1,58 @@
+"""The second kernel of split sums, which adds the shares of every block of D and finishes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.gpu.common.cost import PROCESSORS
+from weft.gpu.common.launch import KernelLaunch, contraction_constants, pointer_layouts
+from weft.gpu.common.split_k import Stream
+from weft.planner.schedule import Target
+from weft.spec import Contraction, Layout
+
+WARPS = 4
+MOST_ELEMENTS = 4096  # of a strip: 32 for each lane
+LEAST_ELEMENTS = 128  # one for each lane
+RESIDENT = 8  # programs that each processor should have: most of their time they wait for memory
+
+
+def combine_launch(
+    contraction: Contraction, cut: Any, shares: Layout, target: Target, fewer: int = 0, stream: Stream | None = None
+) -> KernelLaunch:
+    """The launch for the blocks of a `cut`; `shares` holds a tile of each block for each share of the sum, or the rows
+    and columns of it that there are. The last block has `fewer` of them, if that is not 0; with a `stream` each has as
+    many as that says."""
+    from weft.gpu.gett.kernel import combine_kernel
+
+    rows = strip_rows(cut.m.tile, cut.n.tile, cut.blocks, target)
+    columns = strip_columns(cut.n.tile)
+    strips = cut.blocks * (cut.m.tile // rows) * (cut.n.tile // columns)
+    shared = contraction_constants(contraction, cut)
+    shared["REDUCE"] = contraction.algebra and contraction.algebra.reduce.jit
+    names = ("C_FN", "EPILOGUE", "REDUCE", "RESULT", "BESIDE")
+    lying = {"STORED": tuple(shares.shape[1:]), "FEWER": fewer, "STREAM": stream}
+    constants = {"CUT": cut, "ROWS": rows, "COLUMNS": columns} | lying | {name: shared[name] for name in names}
+    real = contraction.arithmetic.accumulate.is_floating_point
+    tensors = (shares, contraction.c, contraction.d)
+    return KernelLaunch(
+        combine_kernel, tensors, constants, real, target, strips, WARPS, 1, pointer_layouts(contraction)
+    )  # fmt: skip
+
+
+def strip_columns(tile_n: int) -> int:
+    """Columns of a block that one program takes: all of them, or a power of two that divides them."""
+    return tile_n & -tile_n
+
+
+def strip_rows(tile_m: int, tile_n: int, blocks: int, target: Target) -> int:
+    """Rows of a block that one program takes: as many as leave enough programs for the device; in the interpreter,
+    which runs one after the other, as many as may be."""
+    columns = strip_columns(tile_n)
+    across = tile_n // columns
+    rows = min(tile_m, max(1, MOST_ELEMENTS // columns))
+    if target.kind == "interpreter":
+        return rows
+    processors = target.processors if target.processors > 1 else PROCESSORS
+    while rows > 1 and rows * columns > LEAST_ELEMENTS and blocks * (tile_m // rows) * across < RESIDENT * processors:
+        rows //= 2
+    return rows

@@ -1,0 +1,39 @@
+"""The same contraction with its operands exchanged: D is the same, and what stood along m stands along n.
+
+Blocks of D are made of two parts along n alone. Where it is m that no power of two covers well, B gives the rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from weft.gpu.tma.schedule import BoxesSchedule
+from weft.spec import Contraction, Mode, Role, Strides
+
+_OTHER = {Role.M: Role.N, Role.N: Role.M}
+
+
+def multiplied(contraction: Contraction, schedule: BoxesSchedule) -> Contraction:
+    """The contraction as a schedule's kernel sees it."""
+    return exchanged(contraction) if schedule.exchanged else contraction
+
+
+def exchanged(contraction: Contraction) -> Contraction:
+    """A in the place of B and B in that of A, with their functions. Products of real numbers do not mind."""
+    return replace(
+        contraction,
+        modes=tuple(map(_exchanged_mode, contraction.modes)),
+        a=contraction.b,
+        b=contraction.a,
+        a_fn=contraction.b_fn,
+        b_fn=contraction.a_fn,
+        a_args=contraction.b_args,
+        b_args=contraction.a_args,
+        conjugate_a=contraction.conjugate_b,
+        conjugate_b=contraction.conjugate_a,
+    )
+
+
+def _exchanged_mode(mode: Mode) -> Mode:
+    a, b, *others = mode.strides
+    return replace(mode, role=_OTHER.get(mode.role, mode.role), strides=Strides(b, a, *others))

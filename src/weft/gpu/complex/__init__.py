@@ -1,0 +1,1 @@
+"""Complex numbers: as products of reals, as pairs where they lie."""

@@ -1,0 +1,227 @@
+"""The direct family of complex numbers: operands gathered where they lie, nothing written but D.
+
+C's function and the epilogue are applied to D's blocks, with what they take beside the value.
+
+It is for products that memory bounds: a small operand meets a large one, or k is short. Then what counts is that each
+operand is read once and D written once; larger products go faster as real ones, see `complex_pairs`. Tiles are those
+of the family `matrix`, over elements of 8 or 16 bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from weft.gpu.common.aux_operands import beside, beside_bytes
+from weft.gpu.common.complex_elements import as_elements, kind_of, real, seen_as
+from weft.gpu.common.cost import Work, busy_seconds, compulsory_bytes, matrix_rate, tile_access
+from weft.gpu.common.launch import MOST_PROGRAMS, TRITON_TYPES, wide
+from weft.gpu.common.tiling import TENSORS, A, B, C, Cut, D, cuts_text
+from weft.gpu.complex.pairs import ComplexKernelLaunch, function_reason, parts_of, yields_complex
+from weft.gpu.complex.views import real_arithmetic
+from weft.gpu.gett.family import MatrixCut, MatrixSchedule, TileShape, _cuts, _depth_cuts, matrix_cut
+from weft.planner.schedule import Candidates, ExtendedLaunch, Extras, Launch, Scalar, Target
+from weft.spec import Contraction, Role, Strides
+
+NAME = "direct"
+
+# Measured on an H200 with seven contractions.
+LAUNCH = 2.0e-6  # seconds
+MEMORY_RATE = 4.3e12  # bytes per second
+OVERLAP = 8  # the norm that joins that of all tensors with what the general model predicts
+# Flops per second of its four products, whichever way the operands lie: they come from registers.
+RATE = {(torch.float32, "tf32"): 8.5e13, (torch.float64, "ieee"): 2.1e13}
+LEAST_SIDE = 16  # of a tile: shorter sides of D leave lanes idle
+LONGEST = 64  # k that goes one by one
+UNROLLED = 16  # steps along k that are written out
+MOST_LANES = 32  # elements of D in a thread, of two accumulators, beside operands that are in registers too
+
+# One by one along k: a short side of D beside a long one, or both short.
+_LANES = tuple(
+    TileShape(m, n, 1, 4, 1)
+    for m, n in (
+        (1, 256), (1, 512), (2, 256), (4, 128), (4, 256), (8, 32), (8, 64), (8, 128), (16, 32), (16, 64),
+        (16, 16), (32, 32), (32, 16), (64, 16), (128, 8), (64, 8), (32, 8), (256, 4), (128, 4), (256, 2), (512, 1),
+        (256, 1),
+    )
+)  # fmt: skip
+# By matrix instructions, by bytes of a real number.
+_MATRIX = {
+    4: (
+        TileShape(128, 32, 32, 4, 2), TileShape(128, 32, 16, 4, 3), TileShape(64, 32, 32, 4, 3),
+        TileShape(128, 64, 16, 8, 3), TileShape(64, 64, 32, 4, 2), TileShape(128, 16, 32, 4, 2),
+        TileShape(64, 16, 32, 4, 3), TileShape(32, 64, 32, 4, 3), TileShape(64, 128, 16, 8, 3),
+        TileShape(32, 128, 32, 4, 2), TileShape(16, 128, 32, 4, 2), TileShape(16, 64, 32, 4, 3),
+        TileShape(128, 128, 16, 8, 3), TileShape(32, 32, 32, 4, 3), TileShape(16, 16, 32, 4, 3),
+    ),
+    8: (
+        TileShape(64, 32, 16, 4, 2), TileShape(32, 32, 16, 4, 3), TileShape(64, 16, 16, 4, 3),
+        TileShape(32, 64, 16, 4, 2), TileShape(16, 64, 16, 4, 3), TileShape(16, 16, 16, 4, 3),
+        TileShape(64, 64, 16, 8, 2), TileShape(16, 32, 16, 4, 3), TileShape(32, 16, 16, 4, 3),
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class DirectSchedule:
+    """Tiles as the family `matrix` has them."""
+
+    tiles: MatrixSchedule
+    family: str = NAME
+    workspace_bytes: int = 0
+
+    def __str__(self) -> str:
+        m, n, k = self.tiles.tile
+        sides = f"m[{cuts_text(self.tiles.m)}] n[{cuts_text(self.tiles.n)}] k[{cuts_text(self.tiles.k)}]"
+        return f"direct {m}x{n}x{k} {sides} warps={self.tiles.warps} stages={self.tiles.stages}"
+
+
+def supports(contraction: Contraction, target: Target) -> str | None:
+    arithmetic = contraction.arithmetic
+    if not arithmetic.product.is_complex or not contraction.a.dtype.is_complex or not contraction.b.dtype.is_complex:
+        return "it is for two complex operands"
+    if contraction.algebra is not None:
+        return f"it does not compute in the algebra {contraction.algebra.name}"
+    if contraction.a_fn is not None or contraction.b_fn is not None:
+        return "functions of complex operands are applied by the family complex"
+    if 0 in (mode.extent for mode in contraction.modes):
+        return "a mode is empty"
+    layouts = (contraction.c, contraction.d, *(extra.layout for extra in contraction.extras))
+    return function_reason((contraction.c_fn, contraction.epilogue), layouts, target)
+
+
+def schedules(contraction: Contraction, target: Target) -> Candidates:
+    found: dict[DirectSchedule, None] = {}
+    excluded: dict[str, None] = {}
+    for shape in _shapes(contraction):
+        reason = _misfit(contraction, shape)
+        if reason is not None:
+            excluded[reason] = None
+            continue
+        for tiles in _tilings(contraction, shape):
+            if matrix_cut(contraction, tiles, target).blocks > MOST_PROGRAMS:
+                excluded["a grid holds at most 2^31 - 1 blocks"] = None
+            else:
+                found[DirectSchedule(tiles)] = None
+    return Candidates(tuple(found), tuple(excluded))
+
+
+def predict(contraction: Contraction, schedule: DirectSchedule, target: Target) -> float:
+    """Seconds by `cost.busy_seconds`, of four real products and two accumulators."""
+    cut = direct_cut(contraction, schedule, target)
+    tile_m, tile_n, tile_k = schedule.tiles.tile
+    steps, matrix = cut.k.blocks, tile_k > 1
+    element = real(contraction.arithmetic.accumulate).itemsize * 2
+    work = Work(
+        accesses=(
+            tile_access(contraction.a, A, cut.blocks * steps, (*cut.m.axes, *cut.k_of_a.axes)),
+            tile_access(contraction.b, B, cut.blocks * steps, (*cut.n.axes, *cut.k.axes)),
+            tile_access(contraction.c, C, cut.blocks, (*cut.m.axes, *cut.n.axes)),
+            tile_access(contraction.d, D, cut.blocks, (*cut.m.axes, *cut.n.axes)),
+        ),
+        blocks=cut.blocks,
+        steps=steps if matrix else max(1, steps // UNROLLED),
+        tile=(2 * tile_m, tile_n, 2 * tile_k if matrix else 2 * min(steps, UNROLLED)),
+        warps=schedule.tiles.warps,
+        stage_bytes=element * schedule.tiles.stages * (tile_m + tile_n) * tile_k if matrix else 0,
+        matrix=matrix,
+    )
+    of_parts = replace(contraction, arithmetic=real_arithmetic(contraction.arithmetic))
+    rate = RATE.get((of_parts.arithmetic.accumulate, of_parts.arithmetic.precision))
+    if matrix and rate is not None:
+        work = replace(work, function_seconds=work.flops / rate - work.flops / matrix_rate(of_parts, work, target))
+    seconds = busy_seconds(of_parts, target, work)
+    least = (compulsory_bytes(contraction) + beside_bytes(contraction.extras, contraction.modes)) / MEMORY_RATE
+    return LAUNCH + (seconds**OVERLAP + least**OVERLAP) ** (1 / OVERLAP)
+
+
+def build(contraction: Contraction, schedule: DirectSchedule, target: Target) -> Launch | ExtendedLaunch:
+    from weft.gpu.complex.direct_kernel import complex_direct_kernel
+
+    layouts = (contraction.a, contraction.b, contraction.c, contraction.d)
+    cut = direct_cut(contraction, schedule, target)
+    arithmetic = real_arithmetic(contraction.arithmetic)
+    constants = {
+        "CUT": cut,
+        "KINDS": tuple(kind_of(layout) for layout in layouts),
+        "CONJUGATE": (contraction.conjugate_a, contraction.conjugate_b),
+        "PRODUCT": TRITON_TYPES[arithmetic.accumulate],
+        "RESULT": TRITON_TYPES[real(contraction.d.dtype)],
+        "PRECISION": arithmetic.precision,
+        "UNROLLED": schedule.tiles.tile[2] == 1 and cut.k.blocks <= UNROLLED,
+        "C_FN": contraction.c_fn and contraction.c_fn.parts.jit,
+        "C_COMPLEX": yields_complex(contraction.c_fn),
+        "EPILOGUE": contraction.epilogue and contraction.epilogue.parts.jit,
+        "PARTS": parts_of(contraction.epilogue),
+        "BESIDE": beside(contraction),
+    }
+    pointers = [as_elements(extra.layout) for extra in contraction.extras if extra.layout is not None]
+    launch = ComplexKernelLaunch(
+        complex_direct_kernel, [layout and as_elements(layout) for layout in layouts],
+        constants, True, target, cut.blocks, schedule.tiles.warps, schedule.tiles.stages, pointers,
+    )  # fmt: skip
+    return DirectLaunch(launch, constants["KINDS"], [kind_of(extra.layout) for extra in contraction.extras])
+
+
+class DirectLaunch:
+    """A built product: call it with complex tensors, factors, and extras where the contraction has some."""
+
+    def __init__(self, launch: ComplexKernelLaunch, kinds: Sequence[str], beside: Sequence[str]) -> None:
+        self.kernels = (launch,)
+        self._kinds = kinds
+        self._beside = beside
+
+    def __call__(
+        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, extras: Extras = ()
+    ) -> None:
+        tensors = [
+            None if tensor is None else seen_as(tensor, kind)
+            for tensor, kind in zip((a, b, c, d), self._kinds, strict=True)
+        ]
+        pointers = tuple(
+            seen_as(tensor, kind) for tensor, kind in zip(extras, self._beside, strict=True) if tensor is not None
+        )
+        self.kernels[0](*tensors, alpha, beta, pointers)
+
+
+def direct_cut(contraction: Contraction, schedule: DirectSchedule, target: Target) -> MatrixCut:
+    """The cut of the tiles; offsets have room for both parts of an element."""
+    doubled = [replace(mode, strides=Strides(*(2 * stride for stride in mode.strides))) for mode in contraction.modes]
+    far = wide(doubled, TENSORS + len(contraction.extras))
+    return matrix_cut(contraction, schedule.tiles, target)._replace(wide=far, turned=(False, False))
+
+
+def _shapes(contraction: Contraction) -> Iterator[TileShape]:
+    arithmetic = real_arithmetic(contraction.arithmetic)
+    if contraction.k <= LONGEST and arithmetic.precision == "ieee":
+        yield from _LANES
+    for shape in _MATRIX[arithmetic.accumulate.itemsize]:
+        if arithmetic.accumulate is not torch.float32 or arithmetic.precision != "ieee":
+            yield shape
+        elif shape.m * shape.n <= MOST_LANES * 32 * shape.warps:
+            yield shape._replace(k=min(shape.k, LEAST_SIDE))  # no matrix unit: tiles of operands stay in registers
+
+
+def _misfit(contraction: Contraction, shape: TileShape) -> str | None:
+    """Why a tile should not be used here, in one sentence."""
+    for name, tile, extent in (("m", shape.m, contraction.m), ("n", shape.n, contraction.n)):
+        if tile > LEAST_SIDE and tile >= 2 * extent:
+            return f"a tile of {tile} along {name} is at least twice its extent {extent}"
+    return None
+
+
+def _tilings(contraction: Contraction, shape: TileShape) -> Iterator[MatrixSchedule]:
+    m_modes, n_modes, k_modes = (contraction.of_role(role) for role in (Role.M, Role.N, Role.K))
+    depth = min(shape.k, max(LEAST_SIDE, 1 << (contraction.k - 1).bit_length()))
+    for m in _cuts(m_modes, A, shape.m):
+        for n in _cuts(n_modes, B, shape.n):
+            for k in _depth_cuts(k_modes, depth):
+                yield MatrixSchedule(m, n, _single(k), shape.warps, shape.stages, group=8)
+
+
+def _single(k: tuple[Cut, ...]) -> tuple[Cut, ...]:
+    """k as one axis: both operands take its indices in one order."""
+    return k if len(k) == 1 else (Cut(tuple(mode for cut in k[::-1] for mode in cut.modes), k[0].tile * k[1].tile),)

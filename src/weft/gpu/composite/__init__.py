@@ -1,0 +1,1 @@
+"""Families made of others: operands packed first (TTGT), D scattered last, logsumexp by products."""

@@ -1,0 +1,238 @@
+"""The family that writes D last: the product goes to a workspace as a plain matrix, and one more pass writes D from it.
+
+It pays where D lies so that products write it badly: a batch mode innermost, gaps between neighbours, rows that start
+between words, or modes of A and of B in turn, where the vendor's library cannot write at all. The last pass moves D's
+elements as they are, or, where C is added or an epilogue applied, computes D from sums in the accumulator's type. It
+has no kernels of its own: the product and the last pass are planned by the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from weft.gpu.common.tiling import by_stride
+from weft.planner.pre_reduce import number, the_one
+from weft.planner.schedule import Candidates, Extras, Launch, Scalar, Target
+from weft.spec import Arithmetic, Contraction, Layout, Mode, Role, Strides, canonical
+from weft.spec.canonical import merged
+from weft.spec.dtypes import dtype_name
+from weft.spec.permutation import Permutation
+
+if TYPE_CHECKING:
+    from weft.planner.planner import Choice
+
+NAME = "last"
+
+A, B, C, D = range(4)
+ALIGNMENT = 16  # bytes: rows of the workspace start at multiples
+KEPT = 2  # schedules of the product that are proposed for each workspace
+LEAST_FLOPS = 2**27  # of a product that is worth another launch
+_OTHERS = (NAME, "reduced", "vector")  # families that the product is not planned with
+
+
+class Way(NamedTuple):
+    """The product into one workspace, and what writes D from there."""
+
+    product: Contraction
+    finish: Permutation | Contraction  # a contraction with the number one, where more is done than to move elements
+
+
+@dataclass(frozen=True, slots=True)
+class LastSchedule:
+    """A plan for the product and one for the pass that writes D."""
+
+    product: Choice
+    finish: Choice
+    family: str = NAME
+
+    @property
+    def workspace_bytes(self) -> int:
+        return _bytes(self.product) + max(step.best.schedule.workspace_bytes for step in (self.product, self.finish))
+
+    def __str__(self) -> str:
+        return f"D written last; {self.product.best.schedule}"
+
+
+def supports(contraction: Contraction, target: Target) -> str | None:
+    if contraction.algebra is not None:
+        return f"the algebra {contraction.algebra.name} multiplies nothing that another layout of D would speed up"
+    if contraction.arithmetic.product.is_complex:
+        return f"D of {dtype_name(contraction.arithmetic.product)} is written last by the family complex"
+    if contraction.a_args or contraction.b_args:
+        return "its product passes on no operands or coordinates of a_fn and b_fn"
+    if 0 in (mode.extent for mode in contraction.modes):
+        return "a mode is empty"
+    if 2 * contraction.m * contraction.n * contraction.k * contraction.batch < LEAST_FLOPS:
+        return "the product is too small to be worth another launch"
+    if _is_matrix(contraction):
+        return "D lies as a matrix already"
+    return None
+
+
+def schedules(contraction: Contraction, target: Target) -> Candidates:
+    from weft.errors import UnsupportedError
+    from weft.planner.planner import choose
+
+    found: list[LastSchedule] = []
+    excluded: dict[str, None] = {}
+    for way in dict.fromkeys(ways(contraction)):
+        try:
+            product = choose(way.product, "triton", target, without=_OTHERS)
+            finish = choose(way.finish, "triton", target, without=(NAME, "reduced", "staged"))
+        except UnsupportedError as error:
+            excluded[str(error)] = None
+            continue
+        for at, ranked in enumerate(product.ranked[:KEPT]):
+            rest = (ranked, *product.ranked[at + 1 : KEPT])
+            found.append(LastSchedule(replace(product, best=ranked, ranked=rest), finish))
+    return Candidates(tuple(found), tuple(excluded))
+
+
+def predict(contraction: Contraction, schedule: LastSchedule, target: Target) -> float:
+    """Seconds of both steps."""
+    return schedule.product.best.seconds + schedule.finish.best.seconds
+
+
+def build(contraction: Contraction, schedule: LastSchedule, target: Target) -> Launch:
+    return LastLaunch(schedule)
+
+
+class LastLaunch:
+    """Multiply into a workspace, then write D."""
+
+    def __init__(self, schedule: LastSchedule) -> None:
+        chosen, self._product = schedule.product.built_as_a_step()
+        finish, self._finish = schedule.finish.built_as_a_step()
+        self._size = _bytes(chosen) // chosen.description.d.dtype.itemsize
+        self._dtype = chosen.description.d.dtype
+        self._moves = isinstance(finish.description, Permutation)
+        last = self._finish.launch if self._moves else self._finish
+        self.kernels = (*getattr(self._product, "kernels", ()), *getattr(last, "kernels", (last,)))
+
+    def __call__(
+        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, *extras: Extras
+    ) -> None:
+        workspace = torch.empty(self._size, dtype=self._dtype, device=d.device)
+        if self._moves:
+            self._product(a, b, None, workspace, alpha, beta)
+            self._finish(workspace, None, d, 1, 0)
+        else:
+            self._product(a, b, None, workspace, number(1, self._dtype), number(0, self._dtype))
+            self._finish(workspace, the_one(self._dtype, d.device), c, d, alpha, beta, *extras)
+
+
+def ways(contraction: Contraction) -> Iterator[Way]:
+    """Workspaces as matrices, the side of D's innermost mode innermost; modes in the order of an operand or of D."""
+    inner = min(_of_d(contraction), key=lambda mode: mode.strides[D]).role
+    batch = by_stride(contraction.of_role(Role.BATCH), A)
+    for rows in _orders(contraction, Role.M, A):
+        for columns in _orders(contraction, Role.N, B):
+            row, others = (rows, columns) if inner is Role.M else (columns, rows)
+            steps = _steps(contraction, row, (*others, *batch))
+            if contraction.d.alignment < ALIGNMENT or any(mode.strides[D] != step for mode, step in steps.items()):
+                yield Way(_product(contraction, steps), _finish(contraction, steps))
+
+
+def _is_matrix(contraction: Contraction) -> bool:
+    """Whether D is written well by any product: one mode of m and of n, one of them contiguous, rows at whole words."""
+    modes = _of_d(contraction)
+    if not modes:
+        return True
+    inner = min(modes, key=lambda mode: mode.strides[D])
+    if inner.strides[D] != 1 or inner.role is Role.BATCH:
+        return False
+    if max(len(merged(_alone(contraction, role))) for role in (Role.M, Role.N)) > 1:
+        return False
+    if contraction.arithmetic.product.itemsize > 2 and contraction.arithmetic.precision == "ieee":
+        return True  # the fast kernels of wider types ask for no whole words
+    size = contraction.d.dtype.itemsize
+    words = all(mode.strides[D] * size % ALIGNMENT == 0 for mode in modes if mode is not inner)
+    return words and contraction.d.alignment >= ALIGNMENT
+
+
+def _alone(contraction: Contraction, role: Role) -> list[Mode]:
+    """The modes of a role as D alone has them, outermost first."""
+    modes = sorted(contraction.of_role(role), key=lambda mode: -mode.strides[D])
+    return [replace(mode, strides=Strides(0, 0, 0, mode.strides[D])) for mode in modes]
+
+
+def _of_d(contraction: Contraction) -> tuple[Mode, ...]:
+    return contraction.of_role(Role.BATCH, Role.M, Role.N)
+
+
+def _orders(contraction: Contraction, role: Role, operand: int) -> list[tuple[Mode, ...]]:
+    """The modes of one side as an operand has them and as D has them, innermost first."""
+    modes = contraction.of_role(role)
+    return list(dict.fromkeys((by_stride(modes, operand), by_stride(modes, D))))
+
+
+def _steps(contraction: Contraction, row: Sequence[Mode], others: Sequence[Mode]) -> dict[Mode, int]:
+    """Strides of a workspace with its row contiguous and padded to whole words; both groups stand innermost first."""
+    words = max(1, ALIGNMENT // _workspace_type(contraction).itemsize)
+    steps: dict[Mode, int] = {}
+    step = 1
+    for group, unit in ((row, words if others else 1), (others, 1)):
+        for mode in group:
+            steps[mode] = step
+            step *= mode.extent
+        step = -(-step // unit) * unit
+    return steps
+
+
+def _moves(contraction: Contraction) -> bool:
+    """Whether nothing is left for the last pass to compute."""
+    return contraction.c is None and contraction.epilogue is None and not contraction.extras
+
+
+def _workspace_type(contraction: Contraction) -> torch.dtype:
+    return contraction.d.dtype if _moves(contraction) else contraction.arithmetic.accumulate
+
+
+def _workspace(contraction: Contraction, steps: dict[Mode, int]) -> Layout:
+    modes = sorted(steps, key=lambda mode: -steps[mode])
+    shape, strides = tuple(mode.extent for mode in modes), tuple(steps[mode] for mode in modes)
+    return Layout(shape, strides, _workspace_type(contraction))
+
+
+def _product(contraction: Contraction, steps: dict[Mode, int]) -> Contraction:
+    """The product into the workspace; nothing is added or applied there."""
+    modes = [
+        replace(mode, strides=Strides(mode.strides.a, mode.strides.b, 0, steps.get(mode, 0)))
+        for mode in contraction.modes
+    ]
+    return canonical(
+        replace(
+            contraction, modes=tuple(modes), c=None, d=_workspace(contraction, steps), c_fn=None, epilogue=None,
+            extras=(), c_args=(), epilogue_args=(),
+        )
+    )  # fmt: skip
+
+
+def _finish(contraction: Contraction, steps: dict[Mode, int]) -> Permutation | Contraction:
+    """What writes D from the workspace."""
+    workspace = _workspace(contraction, steps)
+    modes = [
+        Mode(mode.labels, mode.extent, Role.M, Strides(step, 0, *mode.strides[2:])) for mode, step in steps.items()
+    ]
+    if _moves(contraction):
+        modes.sort(key=lambda mode: -mode.strides.d)
+        return Permutation(
+            modes=tuple(merged(modes)), x=workspace, c=None, d=contraction.d, compute=contraction.d.dtype, text="D",
+        )  # fmt: skip
+    accumulate = contraction.arithmetic.accumulate
+    return canonical(
+        replace(
+            contraction, modes=tuple(modes), a=workspace, b=Layout((), (), accumulate),
+            arithmetic=Arithmetic(accumulate, accumulate), a_fn=None, b_fn=None, conjugate_a=False, conjugate_b=False,
+        )
+    )  # fmt: skip
+
+
+def _bytes(product: Choice) -> int:
+    layout = product.description.d
+    return layout.shape[0] * layout.strides[0] * layout.dtype.itemsize

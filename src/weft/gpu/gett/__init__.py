@@ -1,0 +1,1 @@
+"""GETT: operands gathered where they lie, tiles along several modes at once."""

@@ -1,0 +1,397 @@
+"""The direct family on matrix instructions: which tiles are legal for a contraction, and what they should cost.
+
+Operands are gathered where they lie, nothing is copied first and nothing is padded. The choice is of tiles: which
+modes the block of D runs along, so that A, B and D are all touched in runs as long as the tile allows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from weft.fn.triton.padding import masked_operands
+from weft.gpu.common.cost import Work, cast_seconds, combine_seconds, direct_seconds, function_seconds, tile_access
+from weft.gpu.common.launch import (
+    MOST_PROGRAMS,
+    KernelLaunch,
+    common_reasons,
+    contraction_constants,
+    pointer_layouts,
+    wide,
+    wide_index,
+)
+from weft.gpu.common.reduce_splits import combine_launch
+from weft.gpu.common.tiling import (
+    TENSORS,
+    A,
+    B,
+    C,
+    Cut,
+    D,
+    Side,
+    by_stride,
+    cuts_text,
+    nearest,
+    rest,
+    run_orders,
+    side,
+)
+from weft.planner.schedule import Candidates, ExtendedLaunch, Extras, Launch, Scalar, Target
+from weft.spec import Contraction, Layout, Mode, Role
+from weft.spec.dtypes import dtype_name
+
+NAME = "matrix"
+
+GROUP_ROWS = 64  # of the tiles that instructions of a warp group make, which take B from shared memory
+LEAST_SIDE = 16  # tl.dot takes no smaller tile
+LEAST_DEPTH = 32  # bytes of k
+LONGEST_INT8 = 2**31 // 128**2 - 1  # products: sums of more may leave int32, where `mma.sync` stops at its ends
+LEAST_STEPS = 4  # of a split sum: fewer are not worth a second kernel
+
+
+class MatrixCut(NamedTuple):
+    """All that the kernel takes of a schedule, as compile-time constants."""
+
+    batch: Side
+    m: Side
+    n: Side
+    k: Side
+    k_of_a: Side  # the same axes of k in A's order
+    swap_k: bool
+    stored: tuple[int, ...]  # extents of the stored tile: every axis longer than one index
+    group: int
+    blocks: int  # of D
+    splits: int  # programs that share the sum of each block
+    steps: int  # along k, in each of them
+    widen: bool  # products are made in the accumulator's type
+    masked: tuple[bool, bool]  # what the functions of A and B make of the zeros past the end of k is masked
+    apart: bool  # the product of each step is added by a rounded sum
+    turned: tuple[bool, bool]  # A and B are turned in registers, see `_turned`
+    wide: tuple[bool, ...]  # offsets need 64 bits, per tensor
+    wide_index: bool  # indices along an axis do
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixSchedule:
+    """Tiles along the modes of m, n and k; the cuts of a side are ordered, the last one fastest within the tile."""
+
+    m: tuple[Cut, ...]
+    n: tuple[Cut, ...]
+    k: tuple[Cut, ...]
+    warps: int
+    stages: int
+    group: int
+    splits: int = 1
+    apart: bool = False  # the product of each step is added by a rounded sum, not within the matrix unit
+    workspace_bytes: int = 0
+    family: str = NAME
+
+    @property
+    def tile(self) -> tuple[int, int, int]:  # (M, N, K)
+        return tuple(math.prod(cut.tile for cut in cuts) for cuts in (self.m, self.n, self.k))  # type: ignore[return-value]
+
+    def __str__(self) -> str:
+        m, n, k = self.tile
+        sides = f"m[{cuts_text(self.m)}] n[{cuts_text(self.n)}] k[{cuts_text(self.k)}]"
+        split = f" splits={self.splits}" if self.splits > 1 else ""
+        split += " apart" if self.apart else ""
+        return f"matrix {m}x{n}x{k} {sides} warps={self.warps} stages={self.stages} group={self.group}{split}"
+
+
+class TileShape(NamedTuple):
+    m: int
+    n: int
+    k: int
+    warps: int
+    stages: int
+
+
+# Tiles by bytes of a product element. Wide tiles reuse more, narrow ones waste fewer lanes on a short side.
+_HALF = (
+    TileShape(128, 256, 64, 8, 3), TileShape(256, 128, 64, 8, 3), TileShape(128, 128, 64, 8, 3),
+    TileShape(128, 128, 64, 4, 3), TileShape(128, 128, 32, 4, 4), TileShape(256, 64, 64, 8, 3),
+    TileShape(64, 256, 64, 8, 3), TileShape(128, 64, 64, 4, 4), TileShape(64, 128, 64, 4, 4),
+    TileShape(64, 64, 64, 4, 4), TileShape(256, 32, 64, 8, 3), TileShape(32, 256, 64, 8, 3),
+    TileShape(128, 32, 64, 4, 4), TileShape(32, 128, 64, 4, 4), TileShape(64, 32, 64, 4, 4),
+    TileShape(32, 64, 64, 4, 4), TileShape(32, 32, 64, 4, 4), TileShape(128, 16, 64, 4, 4),
+    TileShape(16, 128, 64, 4, 4), TileShape(16, 16, 128, 4, 4), TileShape(64, 16, 64, 4, 4),
+    TileShape(16, 64, 64, 4, 4), TileShape(512, 32, 32, 8, 4), TileShape(32, 512, 32, 8, 4),
+    TileShape(256, 32, 32, 8, 4), TileShape(32, 256, 32, 8, 4), TileShape(256, 32, 16, 8, 5),
+    TileShape(32, 256, 16, 8, 5), TileShape(256, 64, 32, 8, 4), TileShape(64, 256, 32, 8, 4),
+    TileShape(128, 128, 16, 4, 4), TileShape(128, 64, 32, 4, 4), TileShape(64, 128, 32, 4, 4),
+    TileShape(64, 64, 32, 4, 4),
+)  # fmt: skip
+_SINGLE = (
+    TileShape(128, 128, 32, 8, 3), TileShape(128, 64, 32, 4, 3), TileShape(64, 128, 32, 4, 3),
+    TileShape(64, 64, 32, 4, 3), TileShape(128, 32, 32, 4, 3), TileShape(32, 128, 32, 4, 3),
+    TileShape(64, 32, 32, 4, 3), TileShape(32, 64, 32, 4, 3), TileShape(32, 32, 32, 4, 3),
+    TileShape(128, 16, 32, 4, 3), TileShape(16, 128, 32, 4, 3), TileShape(16, 16, 64, 4, 3),
+    TileShape(256, 32, 32, 8, 3), TileShape(32, 256, 32, 8, 3), TileShape(256, 32, 16, 8, 4),
+    TileShape(32, 256, 16, 8, 4), TileShape(256, 32, 16, 4, 4), TileShape(128, 128, 16, 4, 4),
+    TileShape(128, 32, 16, 4, 4), TileShape(256, 64, 32, 8, 3), TileShape(64, 256, 32, 8, 3),
+)  # fmt: skip
+_DOUBLE = (
+    TileShape(64, 128, 16, 8, 3), TileShape(128, 64, 16, 8, 3), TileShape(64, 64, 16, 4, 3),
+    TileShape(128, 32, 16, 4, 3), TileShape(32, 128, 16, 4, 3), TileShape(64, 32, 16, 4, 3),
+    TileShape(32, 64, 16, 4, 3), TileShape(32, 32, 16, 4, 3), TileShape(16, 128, 16, 4, 3),
+    TileShape(128, 16, 16, 4, 3), TileShape(16, 16, 32, 4, 3), TileShape(256, 32, 16, 8, 3),
+    TileShape(32, 256, 16, 8, 3),
+)  # fmt: skip
+# As many bytes of k as with two; an instruction takes 32 of them.
+_BYTE = tuple(dict.fromkeys(shape._replace(k=min(2 * shape.k, 128)) for shape in _HALF))
+_SHAPES = {1: _BYTE, 2: _HALF, 4: _SINGLE, 8: _DOUBLE}
+_SPLITS = (16, 8, 32, 4)  # lengths of A's (or B's) own run where a side needs two
+
+
+def supports(contraction: Contraction, target: Target) -> str | None:
+    reason = common_reasons(contraction, target)
+    if reason is not None:
+        return reason
+    if contraction.algebra is not None:
+        return f"no matrix instruction computes in the algebra {contraction.algebra.name}"
+    product = contraction.arithmetic.product
+    if not product.is_floating_point and (product, contraction.arithmetic.accumulate) != (torch.int8, torch.int32):
+        return f"{dtype_name(product)} products have no matrix instruction here"
+    if product is torch.int8 and contraction.k > LONGEST_INT8:
+        return (
+            f"sums of more than {LONGEST_INT8} products could leave int32, where some matrix instructions do not wrap"
+        )
+    narrowest = min((contraction.a.dtype, contraction.b.dtype, product), key=lambda dtype: dtype.itemsize)
+    if narrowest.itemsize < 4 and contraction.arithmetic.accumulate is torch.float64:
+        return f"no matrix instruction adds products of {dtype_name(narrowest)} in float64"
+    if is_product_of_vectors(contraction):
+        return "m or n is 1 in a batch: nothing for a matrix instruction to share"
+    return None
+
+
+def is_product_of_vectors(contraction: Contraction) -> bool:
+    """Whether there is nothing for a matrix instruction to share: then no product is shortened, though it may be."""
+    return min(contraction.m, contraction.n) < 2 and contraction.batch > 1
+
+
+def schedules(contraction: Contraction, target: Target) -> Candidates:
+    found: list[MatrixSchedule] = []
+    excluded: dict[str, None] = {}
+    m_modes, n_modes, k_modes = (contraction.of_role(role) for role in (Role.M, Role.N, Role.K))
+    size = _product_bytes(contraction)
+    shared = target.shared_memory or 64 * 1024
+    for shape in _SHAPES[size]:
+        reason = _misfit(contraction, shape, size, shared)
+        if reason is not None:
+            excluded[reason] = None
+            continue
+        depth = min(shape.k, max(LEAST_SIDE, LEAST_DEPTH // size, _power_of_two(contraction.k)))
+        stages = min(shape.stages, max(2, -(-contraction.k // depth)))  # no more than there are steps
+        for m in _cuts(m_modes, A, shape.m):
+            for n in _cuts(n_modes, B, shape.n):
+                for k in _depth_cuts(k_modes, depth):
+                    schedule = MatrixSchedule(m, n, k, shape.warps, stages, group=8)
+                    blocks = _blocks(contraction, schedule)
+                    if blocks > MOST_PROGRAMS:
+                        excluded["a grid holds at most 2^31 - 1 blocks"] = None
+                    else:
+                        found.append(schedule)
+                        found.extend(_split(contraction, schedule, blocks, target))
+    return Candidates(tuple(dict.fromkeys(found)), tuple(excluded))
+
+
+def predict(contraction: Contraction, schedule: MatrixSchedule, target: Target) -> float:
+    """Seconds that the roof and the access pattern allow this schedule; see `cost.direct_seconds`."""
+    cut = matrix_cut(contraction, schedule, target)
+    blocks, steps = cut.blocks * cut.splits, cut.steps
+    tile_m, tile_n, tile_k = schedule.tile
+    work = Work(
+        accesses=(
+            tile_access(contraction.a, A, blocks * steps, (*cut.m.axes, *cut.k_of_a.axes), repeated=True),
+            tile_access(contraction.b, B, blocks * steps, (*cut.n.axes, *cut.k.axes), repeated=True),
+            tile_access(contraction.c, C, cut.blocks, (*cut.m.axes, *cut.n.axes)),
+            tile_access(contraction.d, D, cut.blocks, (*cut.m.axes, *cut.n.axes)),
+        ),
+        blocks=blocks,
+        steps=steps,
+        tile=schedule.tile,
+        warps=schedule.warps,
+        stage_bytes=_product_bytes(contraction) * schedule.stages * (tile_m + tile_n) * tile_k,
+        rearranged=cut.swap_k,
+        turned=blocks * steps * tile_n * tile_k if cut.turned[B] and tile_m >= GROUP_ROWS else 0,
+        function_seconds=function_seconds(
+            contraction,
+            blocks * steps * tile_m * tile_k,
+            blocks * steps * tile_n * tile_k,
+            cut.blocks * tile_m * tile_n,
+        )
+        + cast_seconds(contraction, blocks * steps * tile_n * tile_k),
+    )
+    return direct_seconds(contraction, target, work) + combine_seconds(schedule.workspace_bytes, cut.splits)
+
+
+def build(contraction: Contraction, schedule: MatrixSchedule, target: Target) -> Launch | ExtendedLaunch:
+    from weft.gpu.gett.kernel import matrix_kernel
+
+    cut = matrix_cut(contraction, schedule, target)
+    constants = contraction_constants(contraction, cut)
+    a, b, c, d = contraction.a, contraction.b, contraction.c, contraction.d
+    real = contraction.arithmetic.accumulate.is_floating_point
+    programs, warps, stages = cut.blocks * cut.splits, schedule.warps, schedule.stages
+    pointers = pointer_layouts(contraction)
+    if cut.splits == 1:
+        whole = KernelLaunch(
+            matrix_kernel, (a, b, c, d, None), constants, real, target, programs, warps, stages, pointers
+        )
+        return WholeLaunch(whole)
+    parts = Layout.contiguous((programs, cut.m.tile, cut.n.tile), contraction.arithmetic.accumulate)
+    return SplitLaunch(
+        KernelLaunch(
+            matrix_kernel, (a, b, None, None, parts), constants, real, target, programs, warps, stages, pointers
+        ),
+        combine_launch(contraction, cut, parts, target),
+        parts,
+    )
+
+
+class WholeLaunch:
+    """The matrix kernel where each program finishes its block."""
+
+    def __init__(self, kernel: KernelLaunch) -> None:
+        self.kernels = (kernel,)
+
+    def __call__(
+        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, *extras: Extras
+    ) -> None:
+        self.kernels[0](a, b, c, d, None, alpha, beta, *extras)
+
+
+class SplitLaunch:
+    """The matrix kernel for the parts of every sum, then the kernel that adds them."""
+
+    def __init__(self, multiply: KernelLaunch, combine: KernelLaunch, parts: Layout) -> None:
+        self.kernels = (multiply, combine)
+        self._parts = parts
+
+    def __call__(
+        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, *extras: Extras
+    ) -> None:
+        parts = torch.empty(self._parts.shape, dtype=self._parts.dtype, device=d.device)
+        self.kernels[0](a, b, None, None, parts, alpha, beta, *extras)
+        self.kernels[1](parts, c, d, alpha, beta, *extras)
+
+
+def matrix_cut(contraction: Contraction, schedule: MatrixSchedule, target: Target) -> MatrixCut:
+    def whole(role: Role, cuts: Sequence[Cut]) -> list[Cut]:
+        return [*rest(contraction.of_role(role), cuts), *cuts]
+
+    tensors = TENSORS + len(contraction.extras)
+    m = side(whole(Role.M, schedule.m), tensors=tensors)
+    places = sum(axis.place >= 0 for axis in m.axes)
+    n = side(whole(Role.N, schedule.n), first_place=places, tensors=tensors)
+    k, k_of_a = side(schedule.k, tensors=tensors), side(schedule.k[::-1], tensors=tensors)
+    return MatrixCut(
+        batch=side(rest(contraction.of_role(Role.BATCH), ()), tensors=tensors),
+        m=m,
+        n=n,
+        k=k,
+        k_of_a=k_of_a,
+        swap_k=len(schedule.k) > 1,
+        stored=tuple(axis.tile for axis in (*m.axes, *n.axes) if axis.place >= 0),
+        group=schedule.group,
+        blocks=contraction.batch * m.blocks * n.blocks,
+        splits=schedule.splits,
+        steps=-(-k.blocks // schedule.splits),
+        widen=widened(contraction, target),
+        masked=(False, False) if k.exact else masked_operands(contraction.a_fn, contraction.b_fn),
+        apart=schedule.apart,
+        turned=_turned(contraction),
+        wide=wide(contraction.modes, tensors),
+        wide_index=wide_index((*schedule.m, *schedule.n, *schedule.k)),
+    )
+
+
+def _cuts(modes: Sequence[Mode], operand: int, tile: int) -> Iterator[tuple[Cut, ...]]:
+    """Ways to lay a tile over the modes of m or n: in D's order, in the operand's, or along both runs."""
+    by_d = by_stride(modes, D)
+    for order in dict.fromkeys((by_d, by_stride(modes, operand))):
+        yield (Cut(order, tile),)
+    near_operand = nearest(modes, operand)
+    if near_operand is not None and near_operand is not by_d[0]:
+        others = tuple(mode for mode in by_d if mode is not near_operand)
+        for run in _SPLITS:
+            if tile // run >= 2 and run < 2 * near_operand.extent:
+                yield (Cut(others, tile // run), Cut((near_operand,), run))
+
+
+def _depth_cuts(modes: Sequence[Mode], tile: int) -> Iterator[tuple[Cut, ...]]:
+    """Ways to lay a tile over the modes of k: flattened in an operand's order, or along both operands' runs."""
+    near_a, near_b = nearest(modes, A), nearest(modes, B)
+    for order in run_orders(modes, A, B):
+        yield (Cut(order, tile),)
+    if near_a is not None and near_b is not None and near_a is not near_b and tile >= 64:
+        yield (Cut(tuple(mode for mode in by_stride(modes, A) if mode is not near_b), tile // 8), Cut((near_b,), 8))
+
+
+def _misfit(contraction: Contraction, shape: TileShape, size: int, shared: int) -> str | None:
+    """Why a tile shape cannot or should not be used here, in one sentence."""
+    if size * shape.stages * (shape.m + shape.n) * shape.k > shared:
+        return f"the stages of a {shape.m}x{shape.n}x{shape.k} tile exceed {shared} bytes of shared memory"
+    for name, tile, extent in (("m", shape.m, contraction.m), ("n", shape.n, contraction.n)):
+        if tile > LEAST_SIDE and tile >= 2 * _power_of_two(extent):
+            return f"a tile of {tile} along {name} is at least twice its extent {extent}"
+    return None
+
+
+def _split(contraction: Contraction, schedule: MatrixSchedule, blocks: int, target: Target) -> Iterator[MatrixSchedule]:
+    """The same tiles with the sum of each block split over programs, where D alone cannot fill the device."""
+    processors = max(target.processors, 8)
+    if blocks >= processors:
+        return
+    steps = math.prod(cut.blocks for cut in schedule.k)
+    tile_m, tile_n, _ = schedule.tile
+    for wanted in dict.fromkeys(-(-fill * processors // max(blocks, 1)) for fill in (1, 2, 4)):
+        share = -(-steps // wanted)
+        splits = -(-steps // share) if share >= LEAST_STEPS else 1  # none of them empty
+        if splits > 1:
+            size = splits * blocks * tile_m * tile_n * contraction.arithmetic.accumulate.itemsize
+            yield replace(schedule, splits=splits, workspace_bytes=size)
+
+
+def _blocks(contraction: Contraction, schedule: MatrixSchedule) -> int:
+    blocks = contraction.batch
+    for role, cuts in ((Role.M, schedule.m), (Role.N, schedule.n)):
+        blocks *= math.prod(cut.blocks for cut in cuts)
+        blocks *= math.prod(cut.extent for cut in rest(contraction.of_role(role), cuts))
+    return blocks
+
+
+def widened(contraction: Contraction, target: Target) -> bool:
+    """Whether products are made in the accumulator's type: no matrix instruction accumulates single in double, and
+    Triton's interpreter takes bfloat16 for integers."""
+    product, accumulate = contraction.arithmetic.product, contraction.arithmetic.accumulate
+    if accumulate is torch.float64:
+        return product is not torch.float64
+    return product is torch.bfloat16 and target.kind == "interpreter"
+
+
+def _turned(contraction: Contraction) -> tuple[bool, bool]:
+    """Which operands lie against the sum: along m or n, where a TF32 instruction reads shared memory along k.
+
+    Left alone, the compiler turns such an operand while it copies, four bytes at a time. Turned in registers it is
+    copied in runs, and A need not even return to shared memory.
+    """
+    if contraction.arithmetic.precision != "tf32":
+        return False, False
+    m_modes, n_modes = contraction.of_role(Role.M), contraction.of_role(Role.N)
+    return nearest(m_modes, A) is not None, nearest(n_modes, B) is not None
+
+
+def _product_bytes(contraction: Contraction) -> int:
+    arithmetic = contraction.arithmetic
+    return 8 if arithmetic.accumulate is torch.float64 else arithmetic.product.itemsize
+
+
+def _power_of_two(extent: int) -> int:
+    """The least power of two that is not under `extent`."""
+    return 1 << max(extent - 1, 0).bit_length()

@@ -1,0 +1,1 @@
+"""Permutations at the speed of memory."""

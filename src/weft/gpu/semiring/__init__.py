@@ -1,0 +1,1 @@
+"""Contractions in algebras other than plus-times."""

@@ -1,0 +1,205 @@
+"""The register-blocked kernel: any algebra, lane by lane, each thread with a small tile of D in its registers.
+
+The block of D is one tensor (RM, RN, PM, PN), or several where a side is no power of two, whose two last dimensions are
+the threads and the two first the registers of each: Triton gives threads to the last dimensions first. Tiles of A and B
+pass through shared memory, and every thread reads the rows and columns that it needs of a few steps of k at once, from
+where its neighbours read theirs; products of one step are then free of anything but arithmetic. What lies past the end
+of k is the identity, in one last step of its own.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from weft.gpu.common.device import ANY, batch_offset, gathered, gathered_step, load_tile, side_mask, side_offsets
+from weft.gpu.common.pdl import follow
+from weft.gpu.gett.kernel import (
+    a_mask,
+    a_offsets,
+    block_mask,
+    block_offsets,
+    locate,
+    part_offsets,
+    store_block,
+    tile_mask,
+    tile_offsets,
+)
+from weft.gpu.semiring.steps import block_of, step_of, value_of
+
+
+@triton.jit
+def n_offsets(place, CUT: tl.constexpr, TENSOR: tl.constexpr):
+    """Offsets in a tensor of a tile of B, (batch, n, k), rows along n."""
+    N: tl.constexpr = CUT.n
+    K: tl.constexpr = CUT.k
+    BATCH: tl.constexpr = CUT.batch
+    WIDE: tl.constexpr = CUT.wide[TENSOR]
+    return tile_offsets(place, N, K, BATCH, TENSOR, WIDE)
+
+
+@triton.jit
+def n_mask(place, CUT: tl.constexpr, TENSOR: tl.constexpr):
+    """Which of them exist."""
+    N: tl.constexpr = CUT.n
+    K: tl.constexpr = CUT.k
+    return tile_mask(place, N, K, TENSOR)
+
+
+@triton.jit
+def load_step(
+    a, b, pointers, beside_a, beside_b, place, row_mask, column_mask, CUT: tl.constexpr, A_FN: tl.constexpr,
+    B_FN: tl.constexpr, PRODUCT: tl.constexpr, ACCUMULATE: tl.constexpr, BESIDE: tl.constexpr, WHOLE: tl.constexpr,
+):  # fmt: skip
+    """Tiles of A and B at (batch, m, n, k), functions applied in the product type, in the accumulator's type.
+
+    `WHOLE`: the tile ends within k.
+    """
+    batch_block, m_block, n_block, k_block = place
+    M: tl.constexpr = CUT.m
+    N: tl.constexpr = CUT.n
+    K: tl.constexpr = CUT.k
+    BESIDE_A: tl.constexpr = BESIDE.a
+    BESIDE_B: tl.constexpr = BESIDE.b
+    depth = tl.arange(0, K.tile)
+    inside = side_mask(k_block, depth, K)
+    at = a + side_offsets(k_block, depth, K, 0, CUT.wide[0])[None, :]
+    bt = b + side_offsets(k_block, depth, K, 1, CUT.wide[1])[None, :]
+    x = load_tile(at, row_mask, inside, M.exact, WHOLE).to(PRODUCT)
+    y = load_tile(bt, column_mask, inside, N.exact, WHOLE).to(PRODUCT)
+    if A_FN is not None:
+        here = (batch_block, m_block, k_block)
+        x = A_FN(x, *gathered_step(beside_a, pointers, here, BESIDE_A, K, CUT, a_offsets, a_mask)).to(PRODUCT)
+    if B_FN is not None:
+        here = (batch_block, n_block, k_block)
+        y = B_FN(y, *gathered_step(beside_b, pointers, here, BESIDE_B, K, CUT, n_offsets, n_mask)).to(PRODUCT)
+    x = tl.broadcast_to(x, (M.tile, K.tile))
+    y = tl.broadcast_to(y, (N.tile, K.tile))
+    return x.to(ACCUMULATE), y.to(ACCUMULATE), inside
+
+
+@triton.jit
+def reduce_block(
+    a, b, c, d, parts, alpha, beta, pointers, program, batch_block, m_block, n_block, CUT: tl.constexpr,
+    A_FN: tl.constexpr, B_FN: tl.constexpr, C_FN: tl.constexpr, EPILOGUE: tl.constexpr, PRODUCT: tl.constexpr,
+    ACCUMULATE: tl.constexpr, RESULT: tl.constexpr, BESIDE: tl.constexpr, COMBINE: tl.constexpr, REDUCE: tl.constexpr,
+    IDENTITY: tl.constexpr, EXP: tl.constexpr, LOG: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """One program's block of D, or its part of one."""
+    M: tl.constexpr = CUT.m
+    N: tl.constexpr = CUT.n
+    K: tl.constexpr = CUT.k
+    BATCH: tl.constexpr = CUT.batch
+    BESIDE_A: tl.constexpr = BESIDE.a
+    BESIDE_B: tl.constexpr = BESIDE.b
+    rows = tl.arange(0, M.tile)
+    columns_of_d = tl.arange(0, N.tile)
+
+    first_step = 0
+    last_step = CUT.whole_steps
+    if CUT.splits > 1:
+        first_step = program // CUT.blocks * CUT.steps
+        last_step = tl.minimum(first_step + CUT.steps, CUT.whole_steps)
+
+    # (1) Fix the rows of A and the columns of B that it needs.
+    a_rows = a + batch_offset(batch_block, BATCH, 0, CUT.wide[0])
+    a_rows = (a_rows + side_offsets(m_block, rows, M, 0, CUT.wide[0]))[:, None]
+    b_rows = b + batch_offset(batch_block, BATCH, 1, CUT.wide[1])
+    b_rows = (b_rows + side_offsets(n_block, columns_of_d, N, 1, CUT.wide[1]))[:, None]
+    row_mask = side_mask(m_block, rows, M)
+    column_mask = side_mask(n_block, columns_of_d, N)
+    beside_a = gathered(pointers, (batch_block, m_block, 0), BESIDE_A, CUT, a_offsets, a_mask)
+    beside_b = gathered(pointers, (batch_block, n_block, 0), BESIDE_B, CUT, n_offsets, n_mask)
+
+    # (2) Whole steps along k, then the one that overhangs its end.
+    SHARE_M: tl.constexpr = CUT.share_m
+    SHARE_N: tl.constexpr = CUT.share_n
+    HELD: tl.constexpr = (SHARE_M.held, SHARE_N.held, SHARE_M.threads, SHARE_N.threads)
+    accs = ()
+    for _ in tl.static_range(SHARE_M.pieces * SHARE_N.pieces):
+        accs += (tl.full(HELD, IDENTITY, dtype=ACCUMULATE),)
+    if EXP is not None:
+        for _ in tl.static_range(SHARE_M.pieces * SHARE_N.pieces):
+            accs += (tl.zeros(HELD, dtype=ACCUMULATE),)
+    for step in tl.range(first_step, last_step, num_stages=STAGES):
+        k_block = step.to(tl.int64) if CUT.wide_index else step
+        x, y, inside = load_step(
+            a_rows, b_rows, pointers, beside_a, beside_b, (batch_block, m_block, n_block, k_block), row_mask,
+            column_mask, CUT, A_FN, B_FN, PRODUCT, ACCUMULATE, BESIDE, True,
+        )  # fmt: skip
+        accs = step_of(accs, x, y, inside, CUT, COMBINE, REDUCE, IDENTITY, EXP, False, ACCUMULATE)
+    if CUT.whole_steps < K.blocks:
+        for step in tl.range(CUT.whole_steps, tl.minimum(first_step + CUT.steps, K.blocks), num_stages=1):
+            k_block = step.to(tl.int64) if CUT.wide_index else step
+            x, y, inside = load_step(
+                a_rows, b_rows, pointers, beside_a, beside_b, (batch_block, m_block, n_block, k_block), row_mask,
+                column_mask, CUT, A_FN, B_FN, PRODUCT, ACCUMULATE, BESIDE, False,
+            )  # fmt: skip
+            accs = step_of(accs, x, y, inside.to(tl.int32), CUT, COMBINE, REDUCE, IDENTITY, EXP, True, ACCUMULATE)
+
+    # (3) Leave the parts, or finish the block, piece by piece.
+    PIECES: tl.constexpr = CUT.pieces
+    for piece in tl.static_range(SHARE_M.pieces * SHARE_N.pieces):
+        block = block_of(value_of(accs, piece, LOG), SHARE_M, SHARE_N)
+        m_piece = m_block * SHARE_M.slots + piece // SHARE_N.pieces
+        n_piece = n_block * SHARE_N.slots + piece % SHARE_N.pieces
+        if CUT.splits > 1:
+            part = (batch_block * PIECES.m.blocks + m_piece) * PIECES.n.blocks + n_piece
+            part += program // CUT.blocks * PIECES.blocks
+            tl.store(parts + part_offsets(part, PIECES, 0, PIECES.n.tile), block)
+        else:
+            store_block(
+                block, c, d, pointers, alpha, beta, batch_block, m_piece, n_piece, PIECES,
+                C_FN, EPILOGUE, REDUCE, RESULT, BESIDE,
+            )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["alpha", "beta"])
+def algebra_kernel(
+    a,
+    b,
+    c,  # None where nothing is added, or the sum is split
+    d,  # None where the sum is split
+    parts,  # None where it is not
+    alpha: tl.int64,  # bits, see `scalar`
+    beta: tl.int64,
+    pointers,  # of operands of functions and of further results; None where there are none
+    CUT: tl.constexpr,  # algebra.AlgebraCut
+    A_FN: tl.constexpr,
+    B_FN: tl.constexpr,
+    C_FN: tl.constexpr,
+    EPILOGUE: tl.constexpr,
+    PRODUCT: tl.constexpr,
+    ACCUMULATE: tl.constexpr,
+    RESULT: tl.constexpr,
+    PRECISION: tl.constexpr,
+    BESIDE: tl.constexpr,  # beside.Beside
+    COMBINE: tl.constexpr,  # None for products
+    REDUCE: tl.constexpr,  # None for sums
+    IDENTITY: tl.constexpr,
+    EXP: tl.constexpr,  # and LOG: where log(exp(p) + exp(q)) reduces and is computed by a sum of exponentials
+    LOG: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """D = reduce over k of combine(A, B); where D is guarded, only the blocks with a mark."""
+    follow()
+    M: tl.constexpr = CUT.m
+    N: tl.constexpr = CUT.n
+    program = tl.program_id(0)
+    if CUT.wide_index:
+        program = program.to(tl.int64)
+    batch_block, m_block, n_block = locate(program % CUT.blocks, M.blocks, N.blocks, CUT.group)
+    if CUT.guard[0] > 0:
+        place = (batch_block, m_block, n_block)
+        at = pointers[CUT.guard[1]] + tl.broadcast_to(block_offsets(place, CUT, CUT.guard[0]), CUT.stored)
+        marks = tl.load(at, mask=tl.broadcast_to(block_mask(place, CUT, ANY), CUT.stored), other=0)
+        if tl.max(tl.reshape(marks.to(tl.int32), (M.tile * N.tile,)), axis=0) != 0:
+            reduce_block(
+                a, b, c, d, parts, alpha, beta, pointers, program, batch_block, m_block, n_block, CUT, A_FN, B_FN, C_FN,
+                EPILOGUE, PRODUCT, ACCUMULATE, RESULT, BESIDE, COMBINE, REDUCE, IDENTITY, EXP, LOG, STAGES,
+            )  # fmt: skip
+    else:
+        reduce_block(
+            a, b, c, d, parts, alpha, beta, pointers, program, batch_block, m_block, n_block, CUT, A_FN, B_FN, C_FN,
+            EPILOGUE, PRODUCT, ACCUMULATE, RESULT, BESIDE, COMBINE, REDUCE, IDENTITY, EXP, LOG, STAGES,
+        )  # fmt: skip

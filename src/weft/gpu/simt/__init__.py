@@ -1,0 +1,1 @@
+"""Contractions without matrix units: reductions, matrix-vector products, integers."""

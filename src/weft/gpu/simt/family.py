@@ -1,0 +1,258 @@
+"""The direct family off the matrix units: which tiles are legal, and what they should cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from weft.gpu.common.cost import (
+    ISSUE_RATE,
+    LINE,
+    SECTOR,
+    WIDEST,
+    Access,
+    Work,
+    direct_seconds,
+    function_seconds,
+    pieces,
+    run_of,
+    tile_access,
+)
+from weft.gpu.common.launch import (
+    MOST_PROGRAMS,
+    KernelLaunch,
+    common_reasons,
+    contraction_constants,
+    pointer_layouts,
+    wide,
+    wide_index,
+)
+from weft.gpu.common.tiling import (
+    TENSORS,
+    A,
+    B,
+    C,
+    Cut,
+    D,
+    Side,
+    by_stride,
+    cuts_text,
+    nearest,
+    rest,
+    run_orders,
+    side,
+)
+from weft.gpu.gett.family import is_product_of_vectors
+from weft.gpu.semiring.params import algebra_constants, over_axis, product_slots
+from weft.planner.schedule import Candidates, Target
+from weft.spec import Contraction, Layout, Mode, Role
+
+NAME = "vector"
+
+
+class VectorCut(NamedTuple):
+    """All that the kernel takes of a schedule, as compile-time constants."""
+
+    r: Side  # every mode of D
+    k: Side
+    tile: tuple[int, ...]  # extents of the tile: axes of D, then axes of k
+    k_rank: int  # how many of them are of k
+    wide: tuple[bool, ...]
+    wide_index: bool
+
+
+@dataclass(frozen=True, slots=True)
+class VectorSchedule:
+    """Tiles along the modes of D, whatever their role, and of k."""
+
+    r: tuple[Cut, ...]
+    k: tuple[Cut, ...]
+    warps: int
+    family: str = NAME
+    workspace_bytes: int = 0
+
+    def __str__(self) -> str:
+        return f"vector d[{cuts_text(self.r)}] k[{cuts_text(self.k)}] warps={self.warps}"
+
+
+FIRST_CACHE = 24 * 1024  # bytes of it that one of several programs on a processor has
+ADDRESS_SLOTS, EXCHANGE_SLOTS = 5, 20  # issue slots of an address, and of a value that goes to another lane
+_TILES = (
+    (1024, 1), (512, 4), (256, 8), (64, 32), (64, 64), (16, 128), (4, 512), (1, 2048), (1, 256), (256, 1), (128, 1),
+)  # fmt: skip
+
+
+def supports(contraction: Contraction, target: Target) -> str | None:
+    reason = common_reasons(contraction, target)
+    if reason is not None:
+        return reason
+    if contraction.arithmetic.precision != "ieee" and not is_product_of_vectors(contraction):
+        return f"'{contraction.arithmetic.precision}' products are made by matrix instructions only"
+    return None
+
+
+def schedules(contraction: Contraction, target: Target) -> Candidates:
+    found: list[VectorSchedule] = []
+    excluded: dict[str, None] = {}
+    d_modes = contraction.of_role(Role.BATCH, Role.M, Role.N)
+    k_modes = contraction.of_role(Role.K)
+    size = math.prod(mode.extent for mode in d_modes)
+    for r_tile, k_tile in _TILES:
+        reason = _misfit(r_tile, k_tile, size, contraction.k)
+        if reason is not None:
+            excluded[reason] = None
+            continue
+        for r in _cuts(d_modes, r_tile):
+            for k in _depth_cuts(k_modes, k_tile):
+                schedule = VectorSchedule(r, k, warps=4)
+                if _programs(contraction, schedule) > MOST_PROGRAMS:
+                    excluded["a grid holds at most 2^31 - 1 blocks"] = None
+                else:
+                    found.append(schedule)
+    return Candidates(tuple(found), tuple(excluded))
+
+
+def predict(contraction: Contraction, schedule: VectorSchedule, target: Target) -> float:
+    """Seconds by `cost.direct_seconds`; every lane of a tile reads both operands, through the caches."""
+    cut = vector_cut(contraction, schedule)
+    blocks, steps = _programs(contraction, schedule), cut.k.blocks
+    a, b = (_read(layout, tensor, blocks, cut) for tensor, layout in ((A, contraction.a), (B, contraction.b)))
+    lanes = blocks * steps * cut.r.tile * cut.k.tile
+    work = Work(
+        accesses=(
+            a,
+            b,
+            tile_access(contraction.c, C, blocks, cut.r.axes),
+            tile_access(contraction.d, D, blocks, cut.r.axes),
+        ),
+        blocks=blocks,
+        steps=steps,
+        tile=(cut.r.tile, 1, cut.k.tile),
+        warps=schedule.warps,
+        stage_bytes=0,
+        matrix=False,
+        function_seconds=function_seconds(
+            contraction,
+            _lanes(cut, A, blocks),
+            _lanes(cut, B, blocks),
+            blocks * cut.r.tile,
+        )
+        + _algebra_seconds(contraction, lanes)
+        + _issue_seconds(contraction, cut, (a, b), blocks),
+    )
+    return direct_seconds(contraction, target, work)
+
+
+def _lanes(cut: VectorCut, tensor: int, blocks: int) -> int:
+    """Lanes that load a tensor, over all programs and steps."""
+    tile = math.prod(axis.tile for axis in (*cut.r.axes, *cut.k.axes) if axis.present[tensor])
+    return blocks * cut.k.blocks * tile
+
+
+def _read(layout: Layout, tensor: int, blocks: int, cut: VectorCut) -> Access:
+    """What is read of an operand: lanes of one element count once, and what a program reads again at its next step
+    comes from the first cache where all that it reads fits there."""
+    size = layout.dtype.itemsize
+    access = tile_access(layout, tensor, 1, (*cut.r.axes, *cut.k.axes))
+    of_d, of_k = pieces(cut.r.axes, tensor), pieces(cut.k.axes, tensor)
+    step = math.prod(piece.covered for piece in (*of_d, *of_k))
+    whole = [*of_d, *(piece._replace(covered=piece.extent) for piece in of_k)]
+    run = max(run_of(whole), 1)  # also where a mode is empty
+    sectors = max(math.prod(piece.covered for piece in whole) * size * max(1.0, SECTOR / (run * size)), 1.0)
+    each = step * size * max(1.0, SECTOR / access.together)
+    again = max(1.0, cut.k.blocks * each / sectors) if sectors <= FIRST_CACHE else 1.0
+    apart = min((piece.stride for piece in (*of_d, *of_k) if piece.covered > 1), default=LINE) * size
+    in_line = min(step, max(1, LINE // apart)) * size  # what neighbours take from one line, gaps between them or not
+    return access._replace(bytes=blocks * cut.k.blocks * step * size, stretch=max(access.stretch, in_line), again=again)
+
+
+def _issue_seconds(contraction: Contraction, cut: VectorCut, reads: tuple[Access, Access], blocks: int) -> float:
+    """What addresses take, and values that change lanes, were all processors equally busy.
+
+    A tile along k of two operands that both move along D finds them in lanes of different orders.
+    """
+    slots = 0.0
+    for tensor, read in enumerate(reads):
+        elements = max(1, min(WIDEST, read.width) // (contraction.a, contraction.b)[tensor].dtype.itemsize)
+        slots += ADDRESS_SLOTS * _lanes(cut, tensor, blocks) / elements
+    if cut.k.tile > 1 and cut.r.tile > 1 and cut.r.present[A] and cut.r.present[B]:
+        slots += EXCHANGE_SLOTS * blocks * cut.k.blocks * cut.r.tile * cut.k.tile
+    return slots / ISSUE_RATE
+
+
+def _algebra_seconds(contraction: Contraction, products: int) -> float:
+    """What products in another algebra take beyond a multiplication and a sum, were all processors equally busy."""
+    return 0.0 if contraction.algebra is None else products * product_slots(contraction) / ISSUE_RATE
+
+
+def build(contraction: Contraction, schedule: VectorSchedule, target: Target) -> KernelLaunch:
+    from weft.gpu.simt.kernel import vector_kernel
+
+    return KernelLaunch(
+        vector_kernel,
+        (contraction.a, contraction.b, contraction.c, contraction.d),
+        _constants(contraction, schedule),
+        real=contraction.arithmetic.accumulate.is_floating_point,
+        target=target,
+        programs=_programs(contraction, schedule),
+        warps=schedule.warps,
+        stages=3,
+        pointers=pointer_layouts(contraction),
+    )
+
+
+def _constants(contraction: Contraction, schedule: VectorSchedule) -> dict[str, Any]:
+    algebra = contraction.algebra
+    constants = contraction_constants(contraction, vector_cut(contraction, schedule)) | algebra_constants(contraction)
+    return constants | {"OVER_AXIS": over_axis(algebra.reduce) if algebra is not None else None}
+
+
+def vector_cut(contraction: Contraction, schedule: VectorSchedule) -> VectorCut:
+    d_modes = contraction.of_role(Role.BATCH, Role.M, Role.N)
+    cuts = [*rest(d_modes, schedule.r), *schedule.r]
+    if all(cut.tile == 1 for cut in cuts):
+        cuts.append(Cut((), 1, placed=True))  # a kernel stores blocks, not scalars
+    tensors = TENSORS + len(contraction.extras)
+    r = side(cuts, tensors=tensors)
+    places = sum(axis.place >= 0 for axis in r.axes)
+    k = side(schedule.k, first_place=places, tensors=tensors)
+    return VectorCut(
+        r=r,
+        k=k,
+        tile=tuple(axis.tile for axis in (*r.axes, *k.axes) if axis.place >= 0),
+        k_rank=sum(axis.place >= 0 for axis in k.axes),
+        wide=wide(contraction.modes, tensors),
+        wide_index=wide_index((*schedule.r, *schedule.k)),
+    )
+
+
+def _cuts(modes: Sequence[Mode], tile: int) -> Iterator[tuple[Cut, ...]]:
+    """Along D's run, flattened; and with a second axis along another run of A's or B's."""
+    by_d = by_stride(modes, D)
+    yield (Cut(by_d, tile),)
+    if tile < 64:
+        return
+    for near in {nearest(modes, A): None, nearest(modes, B): None}:
+        if near is not None and near is not by_d[0]:
+            run = min(32, tile // 4)
+            yield (Cut((near,), run), Cut(tuple(mode for mode in by_d if mode is not near), tile // run))
+
+
+def _depth_cuts(modes: Sequence[Mode], tile: int) -> Iterator[tuple[Cut, ...]]:
+    for order in run_orders(modes, A, B):
+        yield (Cut(order, tile),)
+
+
+def _misfit(r_tile: int, k_tile: int, size: int, k: int) -> str | None:
+    for name, tile, extent in (("D", r_tile, size), ("k", k_tile, k)):
+        if tile > 128 and tile >= 4 * max(extent, 1):
+            return f"a tile of {tile} along {name} is at least four times its extent {extent}"
+    return None
+
+
+def _programs(contraction: Contraction, schedule: VectorSchedule) -> int:
+    d_modes = contraction.of_role(Role.BATCH, Role.M, Role.N)
+    blocks = math.prod(cut.blocks for cut in schedule.r)
+    return blocks * math.prod(cut.extent for cut in rest(d_modes, schedule.r))

@@ -1,0 +1,125 @@
+"""The direct kernel off the matrix units: multiply and sum lane by lane, for any real number type.
+
+It serves what has nothing to share in a matrix instruction: matrix-vector, dot, outer and elementwise products,
+reductions of one operand, many tiny products in a batch; and integers.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from weft.gpu.common.device import ANY, finish, gathered, gathered_step, load_or_zero, spread_mask, spread_offsets
+from weft.gpu.common.pdl import follow
+
+
+@triton.jit
+def tile_offsets(place, CUT: tl.constexpr, TENSOR: tl.constexpr):
+    """Offsets in a tensor of a tile of D and k, (D's block, k's block): 1 long along axes that the tensor has not."""
+    R: tl.constexpr = CUT.r
+    K: tl.constexpr = CUT.k
+    RANK: tl.constexpr = len(CUT.tile)
+    WIDE: tl.constexpr = CUT.wide[TENSOR]
+    return spread_offsets(place[0], R, TENSOR, RANK, WIDE) + spread_offsets(place[1], K, TENSOR, RANK, WIDE)
+
+
+@triton.jit
+def tile_mask(place, CUT: tl.constexpr, TENSOR: tl.constexpr):
+    """Which of them exist."""
+    R: tl.constexpr = CUT.r
+    K: tl.constexpr = CUT.k
+    RANK: tl.constexpr = len(CUT.tile)
+    return spread_mask(place[0], R, TENSOR, RANK) & spread_mask(place[1], K, TENSOR, RANK)
+
+
+@triton.jit
+def stored_offsets(place, CUT: tl.constexpr, TENSOR: tl.constexpr):
+    """The same of D's block alone."""
+    R: tl.constexpr = CUT.r
+    RANK: tl.constexpr = len(CUT.tile) - CUT.k_rank
+    WIDE: tl.constexpr = CUT.wide[TENSOR]
+    return spread_offsets(place[0], R, TENSOR, RANK, WIDE)
+
+
+@triton.jit
+def stored_mask(place, CUT: tl.constexpr, TENSOR: tl.constexpr):
+    """Which of them exist."""
+    R: tl.constexpr = CUT.r
+    RANK: tl.constexpr = len(CUT.tile) - CUT.k_rank
+    return spread_mask(place[0], R, TENSOR, RANK)
+
+
+@triton.jit(do_not_specialize=["alpha", "beta"])
+def vector_kernel(
+    a,
+    b,
+    c,  # None where nothing is added
+    d,
+    alpha: tl.int64,  # bits, see `scalar`
+    beta: tl.int64,
+    pointers,  # of operands of functions and of further results; None where there are none
+    CUT: tl.constexpr,  # vector.VectorCut
+    A_FN: tl.constexpr,
+    B_FN: tl.constexpr,
+    C_FN: tl.constexpr,
+    EPILOGUE: tl.constexpr,
+    PRODUCT: tl.constexpr,
+    ACCUMULATE: tl.constexpr,
+    RESULT: tl.constexpr,
+    PRECISION: tl.constexpr,
+    BESIDE: tl.constexpr,  # beside.Beside
+    COMBINE: tl.constexpr,  # of an algebra; None for products
+    REDUCE: tl.constexpr,  # and for sums
+    IDENTITY: tl.constexpr,  # of sums
+    OVER_AXIS: tl.constexpr,  # `algebra.over_axis` of REDUCE
+):
+    """D = reduce over k of combine(A, B), lane by lane."""
+    follow()
+    K: tl.constexpr = CUT.k
+    BESIDE_A: tl.constexpr = BESIDE.a
+    BESIDE_B: tl.constexpr = BESIDE.b
+    RANK: tl.constexpr = len(CUT.tile)
+
+    # (1) Find this program's block of D. Every axis of the tile, of D and of k, is a dimension of its own.
+    block = tl.program_id(0)
+    if CUT.wide_index:
+        block = block.to(tl.int64)
+
+    TILE: tl.constexpr = CUT.tile
+    acc = tl.full(TILE, IDENTITY, dtype=ACCUMULATE)
+    beside_a = gathered(pointers, (block, 0), BESIDE_A, CUT, tile_offsets, tile_mask)
+    beside_b = gathered(pointers, (block, 0), BESIDE_B, CUT, tile_offsets, tile_mask)
+    for step in range(0, K.blocks):
+        k_block = step.to(tl.int64) if CUT.wide_index else step
+        # (2.1) Load both operands, each along the axes it has, and apply the functions in the product type.
+        at = (block, k_block)
+        x = load_or_zero(a + tile_offsets(at, CUT, 0), tile_mask(at, CUT, 0)).to(PRODUCT)
+        y = load_or_zero(b + tile_offsets(at, CUT, 1), tile_mask(at, CUT, 1)).to(PRODUCT)
+        if A_FN is not None:
+            x = A_FN(x, *gathered_step(beside_a, pointers, at, BESIDE_A, K, CUT, tile_offsets, tile_mask)).to(PRODUCT)
+        if B_FN is not None:
+            y = B_FN(y, *gathered_step(beside_b, pointers, at, BESIDE_B, K, CUT, tile_offsets, tile_mask)).to(PRODUCT)
+
+        # (2.2) Multiply in the accumulator's type; what lies past the end of k counts nothing.
+        if COMBINE is None:
+            product = x.to(ACCUMULATE) * y.to(ACCUMULATE)
+        else:
+            product = COMBINE(x.to(ACCUMULATE), y.to(ACCUMULATE)).to(ACCUMULATE)
+        if not K.exact:
+            product = tl.where(spread_mask(k_block, K, ANY, RANK), product, tl.full((), IDENTITY, ACCUMULATE))
+        if REDUCE is None:
+            acc += product
+        else:
+            acc = REDUCE(acc, product).to(ACCUMULATE)
+
+    # (3) Sum over the axes of k, apply C and the epilogue, store.
+    K_RANK: tl.constexpr = CUT.k_rank
+    for axis in tl.static_range(K_RANK):
+        if REDUCE is None:
+            acc = tl.sum(acc, axis=RANK - 1 - axis)
+        else:
+            acc = OVER_AXIS(acc, RANK - 1 - axis)
+    finish(
+        acc, c, d, pointers, alpha, beta, (block,), CUT, stored_offsets, stored_mask, C_FN, EPILOGUE, REDUCE, RESULT,
+        BESIDE,
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Tiles loaded by Hopper's tensor memory accelerator."""

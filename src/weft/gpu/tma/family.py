@@ -1,0 +1,124 @@
+"""The family that reads its operands in boxes: whole lines of memory through the tensor memory accelerator.
+
+A box spans a run along one side of the product and a run of k, and single indices of everything else; one of the two
+runs must be contiguous, and every other stride a multiple of 16 bytes. Operands that do not lie so are brought there
+by the family `staged`. D is stored in its own order.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from weft.gpu.common.launch import (
+    Box,
+    KernelLaunch,
+    common_reasons,
+    contraction_constants,
+    pointer_layouts,
+)
+from weft.gpu.common.pdl import is_short
+from weft.gpu.common.reduce_splits import combine_launch
+from weft.gpu.common.swap_ab import exchanged, multiplied
+from weft.gpu.common.tiling import A, B
+from weft.gpu.tma.cost import predict
+from weft.gpu.tma.params import boxes_cut
+from weft.gpu.tma.schedule import LEAST_SIDE, NAME, BoxesSchedule, candidates, parts
+from weft.gpu.tma.views import BOX_ALIGNMENT, box
+from weft.planner.schedule import Candidates, ExtendedLaunch, Extras, Launch, Scalar, Target
+from weft.spec import Contraction, Layout
+from weft.spec.dtypes import MATRIX_SUMS, dtype_name
+
+__all__ = ["NAME", "BoxesLaunch", "BoxesSchedule", "build", "predict", "schedules", "supports"]
+
+
+def supports(contraction: Contraction, target: Target) -> str | None:
+    reason = common_reasons(contraction, target)
+    if reason is not None:
+        return reason
+    if contraction.algebra is not None:
+        return f"no matrix instruction computes in the algebra {contraction.algebra.name}"
+    arithmetic = contraction.arithmetic
+    product = arithmetic.product
+    if target.kind not in ("cuda", "interpreter") or target.capability < 90:
+        return "the device has no tensor memory accelerator"
+    if {contraction.a.dtype, contraction.b.dtype} != {product}:
+        return f"A and B are not stored as {dtype_name(product)}, which they are multiplied in"
+    if product not in MATRIX_SUMS and arithmetic.precision != "tf32":
+        return f"{arithmetic.precision} products of {dtype_name(product)} have no matrix instruction that takes boxes"
+    if arithmetic.accumulate is not MATRIX_SUMS.get(product, torch.float32):
+        return f"products of {dtype_name(product)} are not added in {dtype_name(arithmetic.accumulate)} there"
+    if min(contraction.m, contraction.n, contraction.k) < LEAST_SIDE:
+        return f"m={contraction.m}, n={contraction.n} or k={contraction.k} is shorter than a matrix instruction"
+    if contraction.a.alignment < BOX_ALIGNMENT or contraction.b.alignment < BOX_ALIGNMENT:
+        return f"A or B does not start at a multiple of {BOX_ALIGNMENT} bytes"
+    if 0 in (mode.extent for mode in contraction.modes):
+        return "a mode is empty"
+    return None
+
+
+def schedules(contraction: Contraction, target: Target) -> Candidates:
+    straight = candidates(contraction, target)
+    other = candidates(exchanged(contraction), target, exchanged=True)
+    return Candidates((*straight.schedules, *other.schedules), straight.excluded)
+
+
+def build(contraction: Contraction, schedule: BoxesSchedule, target: Target) -> Launch | ExtendedLaunch:
+    from weft.gpu.tma.kernel import boxes_kernel
+
+    contraction = multiplied(contraction, schedule)
+    cut = boxes_cut(contraction, schedule, target)
+    constants = contraction_constants(contraction, cut)
+    tile_m, tile_n, tile_k = schedule.tile
+    box_a = box(contraction.a, A, schedule.a, schedule.a.spans(tile_m, schedule.k, tile_k))
+    boxes_b = [
+        box(contraction.b, B, schedule.b, schedule.b.spans(width, schedule.k, tile_k)) for width in parts(tile_n)
+    ]
+    boxes = (box_a, boxes_b[0], boxes_b[1] if len(boxes_b) > 1 else None)
+    c, d, pointers = contraction.c, contraction.d, pointer_layouts(contraction)
+    real = contraction.arithmetic.accumulate.is_floating_point
+    if cut.splits == 1:
+        multiply = KernelLaunch(
+            boxes_kernel, (*boxes, c, d, None), constants, real, target, cut.programs, schedule.warps, schedule.stages,
+            pointers, follows=is_short(contraction),
+        )  # fmt: skip
+        return BoxesLaunch(boxes, schedule.exchanged, multiply)
+    shares = Layout.contiguous((cut.blocks * cut.splits, *schedule.tile[:2]), contraction.arithmetic.accumulate)
+    multiply = KernelLaunch(
+        boxes_kernel, (*boxes, None, None, shares), constants, real, target, cut.programs, schedule.warps,
+        schedule.stages, pointers, follows=is_short(contraction),
+    )  # fmt: skip
+    combine = combine_launch(contraction, cut, shares, target)
+    return BoxesLaunch(boxes, schedule.exchanged, multiply, combine, shares)
+
+
+class BoxesLaunch:
+    """The kernel that multiplies, and the one that adds the shares of split sums."""
+
+    def __init__(
+        self,
+        boxes: tuple[Box, Box, Box | None],  # of rows, of columns, and of a second part of those
+        exchanged: bool,  # rows are B's and columns A's
+        multiply: KernelLaunch,
+        combine: KernelLaunch | None = None,
+        shares: Layout | None = None,
+    ) -> None:
+        self.kernels: tuple[KernelLaunch, ...] = (multiply, combine) if combine is not None else (multiply,)
+        self._boxes = boxes
+        self._exchanged = exchanged
+        self._shares = shares
+
+    def __call__(
+        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, *extras: Extras
+    ) -> None:
+        box_a, box_b, box_rest = self._boxes
+        if self._exchanged:
+            a, b = b, a
+        x, y = box_a.descriptor(a), box_b.descriptor(b)
+        z = box_rest.descriptor(b) if box_rest is not None else None
+        if self._shares is None:
+            self.kernels[0](x, y, z, c, d, None, alpha, beta, *extras)
+            return
+        shares = torch.empty(self._shares.shape, dtype=self._shares.dtype, device=d.device)
+        self.kernels[0](x, y, z, None, None, shares, alpha, beta, *extras)
+        self.kernels[1](shares, c, d, alpha, beta, *extras)

@@ -1,0 +1,122 @@
+"""How an operand lies in boxes: one or two runs along its own side, a run of k, and single indices of all else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from weft.gpu.common.launch import Box
+from weft.gpu.common.tiling import A, D, by_stride
+from weft.spec import Contraction, Layout, Mode, Role
+
+BOX_ALIGNMENT = 16  # bytes: of addresses and of every stride but the innermost
+MOST_DIMENSIONS = 5
+_ACROSS = 2  # bytes of an element that matrix instructions also read across k from shared memory
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How one operand is read: its dimensions, each of modes that lie together (innermost first).
+
+    Those that a box spans runs of come last, the contiguous one at the end: two, or three where there is a `second`
+    one. Those of single indices stand before them, wherever they lie in memory: then a box is a matrix as it is, whose
+    rows are the second run's indices and, the faster, the outer's. With one in between it would be brought to registers
+    to become one, and matrix instructions would not read it where it is.
+    """
+
+    dimensions: tuple[tuple[Mode, ...], ...]
+    outer: tuple[Mode, ...]  # the dimension that a box spans a run of on the operand's own side
+    along_k: bool  # the innermost dimension is k
+    second: tuple[Mode, ...] = ()  # another one that it spans a run of, right before the two
+    count: int = 1  # indices of it
+
+    @property
+    def own(self) -> tuple[tuple[Mode, ...], ...]:
+        """The dimensions of the operand's own side."""
+        return tuple(group for group in self.dimensions if group[0].role is self.outer[0].role)
+
+    def lengths(self, tile: int) -> dict[tuple[Mode, ...], int]:
+        """Indices of each of those that a box of so many takes, the runs last."""
+        runs = {self.second: self.count} if self.second else {}
+        runs[self.outer] = tile // self.count
+        return dict.fromkeys((group for group in self.own if group not in runs), 1) | runs
+
+    def spans(self, tile: int, k: Mode, depth: int) -> dict[tuple[Mode, ...], int]:
+        """Indices of each dimension that a box takes."""
+        return self.lengths(tile) | {(k,): depth}
+
+
+def readings(contraction: Contraction, operand: int, k: Mode) -> Iterator[Reading]:
+    """Ways to read A or B in boxes that run along `k`."""
+    own = contraction.of_role(Role.M if operand == A else Role.N)
+    sums, batch = contraction.of_role(Role.K), contraction.of_role(Role.BATCH)
+    size = contraction.arithmetic.product.itemsize
+    for outer in _outer_runs(own, operand):
+        others = [mode for mode in own if mode not in outer]
+        groups = [outer, *_chains(others, operand), *((mode,) for mode in (*sums, *batch))]
+        groups.sort(key=lambda group: (group in (outer, (k,)), -group[0].strides[operand]))
+        inner = groups[-1]
+        steps = [group[0].strides[operand] for group in groups]
+        if inner not in (outer, (k,)) or steps[-1] != 1 or len(groups) > MOST_DIMENSIONS:
+            continue
+        if any(step <= 0 or step * size % BOX_ALIGNMENT for step in steps[:-1]):
+            continue
+        if size != _ACROSS and inner == outer:
+            continue  # other matrix instructions read both operands along k from shared memory only
+        yield Reading(tuple(groups), outer, along_k=inner == (k,))
+
+
+def with_second_run(reading: Reading, tile: int, least: int) -> Reading:
+    """The same in boxes that span runs of two dimensions, if blocks then cover fewer indices past the ends.
+
+    A run of the first is no shorter than `least`. Only boxes along k have two: in others the lines of memory run along
+    the first, and would be as short as its run.
+    """
+    if not reading.along_k:
+        return reading
+    ways = [reading]
+    for second in reversed([group for group in reading.own if group != reading.outer]):
+        others = [group for group in reading.dimensions[:-2] if group != second]
+        dimensions = (*others, second, *reading.dimensions[-2:])
+        counts = [1 << bit for bit in range(1, (tile // least).bit_length())]
+        ways += [Reading(dimensions, reading.outer, True, second, count) for count in counts]
+
+    def taken(way: Reading) -> int:
+        return math.prod(covered(extent(group), length) for group, length in way.lengths(tile).items())
+
+    return min(ways, key=taken)
+
+
+def covered(length: int, tile: int) -> int:
+    """Indices that tiles take in where so many exist."""
+    return -(-length // tile) * tile
+
+
+def _outer_runs(own: Sequence[Mode], operand: int) -> list[tuple[Mode, ...]]:
+    """What a box may span on an operand's own side: modes that lie together, or D's innermost alone."""
+    runs = _chains(own, operand)
+    return list(dict.fromkeys([*runs, by_stride(own, D)[:1]]))
+
+
+def _chains(modes: Sequence[Mode], tensor: int) -> list[tuple[Mode, ...]]:
+    """Modes grouped as they lie together in a tensor, innermost first."""
+    found: list[list[Mode]] = []
+    for mode in by_stride(modes, tensor):
+        if found and mode.strides[tensor] == found[-1][-1].strides[tensor] * found[-1][-1].extent:
+            found[-1].append(mode)
+        else:
+            found.append([mode])
+    return [tuple(group) for group in found]
+
+
+def box(layout: Layout, operand: int, reading: Reading, runs: dict[tuple[Mode, ...], int]) -> Box:
+    """The operand as the box unit sees it."""
+    shape = tuple(extent(group) for group in reading.dimensions)
+    strides = tuple(group[0].strides[operand] for group in reading.dimensions)
+    block = tuple(runs.get(group, 1) for group in reading.dimensions)
+    return Box(Layout(shape, strides, layout.dtype, layout.alignment), block)
+
+
+def extent(group: Sequence[Mode]) -> int:
+    return math.prod(mode.extent for mode in group)

@@ -1,0 +1,1 @@
+"""Matrices transposed in place."""

@@ -1,0 +1,1 @@
+"""TMA tiles, producer and consumer warps, in Gluon."""

@@ -1,0 +1,126 @@
+"""What a schedule of the family with specialised warps takes."""
+
+from __future__ import annotations
+
+import math
+
+from weft.gpu.common.cost import (
+    GROUP_ROWS,
+    KEPT_BYTES,
+    LINE,
+    PROCESSORS,
+    TALL,
+    combine_seconds,
+    compulsory_bytes,
+    function_seconds,
+    launched,
+    own_bytes,
+)
+from weft.gpu.common.swap_ab import multiplied
+from weft.gpu.common.tiling import A, B
+from weft.gpu.tma.schedule import parts, side_blocks
+from weft.gpu.tma.views import Reading
+from weft.gpu.warp_specialized.roles import IN_TURNS
+from weft.gpu.warp_specialized.schedule import SHORT_STEP, SpecialisedSchedule, portions, share_count, share_steps
+from weft.planner.schedule import Target
+from weft.spec import Contraction
+
+# These numbers were fitted on an H200 to 469 timings: of matrix products of 512 to 3072 rows, and of trials of TCCG, as
+# it lies and staged, with functions and without. Predictions are off by 7 % (root mean square), and so they are of 54
+# others (`results/h200/products.json`).
+LAUNCH = 1e-6  # seconds
+RATE = 8.9e14  # flops per second
+MEMORY_RATE = 4.0e12  # bytes per second
+BOX_RATE = 1.7e13  # bytes of boxes per second, from L2, were they on their way at all times
+BOX_WAIT = 1.3  # times that boxes wait besides in a ring of one slot, and less the more there are
+CROSSING = 1.6  # times that boxes take whose lines lie across those of memory: L2 looks up two for each
+RESULT_RATE = 2.3e13  # bytes per second of pieces that go to shared memory on their way to D
+TASK_SECONDS = 1.1e-6  # for each task of a processor, before products are made of its first boxes and after the last
+OVERLAP = 5.4  # the norm that joins products and boxes on their way
+FUNCTIONS_OVERLAP = 3.0  # the norm that joins functions with both
+MEMORY_OVERLAP = 2.3  # the norm that joins memory with all that, and results that leave with what goes on meanwhile
+# Where sums are cut end to end, portions mostly meet two tasks; and boxes that blocks share are asked for at different
+# times: so many times longer.
+PORTION_TASKS, APART = 2, 1.2
+
+
+def predict(contraction: Contraction, schedule: SpecialisedSchedule, target: Target) -> float:
+    """Seconds: block after block on the busiest processor, or all bytes at the rate of memory.
+
+    Products, boxes on their way and functions go on at once; a block leaves before the next is begun, but where workers
+    take turns. A line of a box that is shorter than one of memory is on its way as long.
+    """
+    contraction = multiplied(contraction, schedule)
+    processors = target.processors if target.processors > 1 else PROCESSORS
+    tile_m, tile_n, tile_k = schedule.tile
+    workers = schedule.workers
+    size = contraction.arithmetic.product.itemsize
+    at_once = processors * workers.rings
+    tasks = share_count(contraction, schedule) if not schedule.streamed else at_once
+    turns = -(-tasks // at_once) * workers.rings  # tasks of the busiest processor
+    here = processors * turns  # of all processors, were they as busy
+    depth = _steps(contraction, schedule, target) * tile_k
+    across = tile_n * workers.abreast
+    products = 2.0 * tile_m * across * depth * here / RATE * (TALL if schedule.rows > GROUP_ROWS else 1.0)
+    boxes = _box_bytes(schedule, size, min(1.0, tasks / at_once)) * depth * here / BOX_RATE
+    boxes *= 1 + BOX_WAIT / schedule.stages
+    functions = function_seconds(contraction, here * depth * tile_m * workers.abreast, here * depth * across, 0)
+    split = schedule.splits > 1
+    result_size = (contraction.arithmetic.accumulate if split else contraction.d.dtype).itemsize
+    leaving = tile_m * across * result_size * here / RESULT_RATE
+    leaving += 0.0 if split else function_seconds(contraction, 0, 0, here * tile_m * across)
+    waiting = turns * TASK_SECONDS
+    if schedule.streamed:
+        boxes, leaving, waiting = APART * boxes, PORTION_TASKS * leaving, PORTION_TASKS * waiting
+    memory = (compulsory_bytes(contraction) + _read_again(contraction, schedule)) / MEMORY_RATE
+    multiplying = _joined(_joined(products, boxes, OVERLAP), functions, FUNCTIONS_OVERLAP)
+    if workers == IN_TURNS:
+        busy = _joined(multiplying, leaving, MEMORY_OVERLAP) + waiting
+    else:
+        busy = multiplying + leaving + waiting
+    seconds = launched(_joined(busy, memory, MEMORY_OVERLAP), LAUNCH)
+    return seconds + combine_seconds(schedule.workspace_bytes, schedule.splits)
+
+
+def _steps(contraction: Contraction, schedule: SpecialisedSchedule, target: Target) -> int:
+    """Along k, of the longest task or portion; of a task whose second worker has no rows, as many as take its time."""
+    if schedule.streamed:
+        return portions(contraction, schedule, target).base + 1
+    steps = share_steps(contraction, schedule, schedule.splits)
+    if schedule.fewer:
+        steps = max(steps, math.ceil(SHORT_STEP * share_steps(contraction, schedule, schedule.fewer)))
+    return steps
+
+
+def _box_bytes(schedule: SpecialisedSchedule, size: int, busy: float) -> float:
+    """Of one index of k of a task, as they keep L2 at work, which has time for pieces of lines where no more than this
+    share of the processors asks."""
+    tile_m, tile_n, _ = schedule.tile
+    rows, columns = (_crossing(reading, operand, size) for reading, operand in ((schedule.a, A), (schedule.b, B)))
+    wide = tile_n if schedule.b.along_k else sum(max(part, LINE // size) for part in parts(tile_n))
+    wide *= schedule.workers.abreast
+    return max(tile_m + wide, (tile_m * rows + wide * columns) * busy) * size
+
+
+def _read_again(contraction: Contraction, schedule: SpecialisedSchedule) -> int:
+    """Bytes of operands that come from memory more than once. Where sums are streamed, blocks that share boxes are at
+    different places along k at any time: what L2 does not keep of an operand comes once for each block across."""
+    if not schedule.streamed:
+        return 0
+    tile_m, tile_n, _ = schedule.tile
+    rows, columns, *_ = own_bytes(contraction)
+    across = side_blocks(schedule.b, tile_n) // schedule.workers.abreast
+    down = side_blocks(schedule.a, tile_m)
+    kept = KEPT_BYTES / 2  # of each
+    return int(sum((times - 1) * max(0.0, size - kept) for times, size in ((across, rows), (down, columns))))
+
+
+def _joined(one: float, other: float, norm: float) -> float:
+    """Seconds of what goes on at once."""
+    return (one**norm + other**norm) ** (1 / norm)
+
+
+def _crossing(reading: Reading, operand: int, size: int) -> float:
+    """How much longer boxes of an operand are on their way where its rows do not start with lines of memory."""
+    steps = [group[0].strides[operand] * size for group in reading.dimensions[:-1]]
+    return CROSSING if any(step % LINE for step in steps) else 1.0

@@ -1,0 +1,322 @@
+"""The kernel that applies the functions of both operands to boxes where they lie.
+
+A block whose accumulators leave workers no registers for rows on their way through a function is multiplied so. As in
+`specialised_kernel` roles meet at barriers in shared memory; but each has a part in the functions, and about as much to
+do as any other: two workers have A's function for their rows, three appliers have B's for a third of the columns each,
+and one of the workers brings boxes. One slot more holds those that are on their way: each program has one task, and
+pieces of D leave through slots that boxes came in.
+"""
+
+from __future__ import annotations
+
+import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_init,
+)
+
+from weft.gpu.common.device import side_mask
+from weft.gpu.common.pdl import come_after
+from weft.gpu.common.split_k import part_with_fewer
+from weft.gpu.gett.kernel import locate
+from weft.gpu.warp_specialized.kernel import (
+    WORKER_WARPS,
+    begin,
+    bring,
+    columns_of,
+    finished,
+    following,
+    multiply,
+    rings,
+    rows_of,
+    task_of,
+)
+from weft.gpu.warp_specialized.prologue import applied_to, registers_for
+from weft.gpu.warp_specialized.store_tile import leave
+
+
+@gluon.jit
+def part_of(program, CUT: gl.constexpr):
+    """A program's part of the work: a block of D, and a share of its sum as `(number, of how many, steps)`."""
+    STEPS: gl.constexpr = CUT.boxes.steps
+    SPLITS: gl.constexpr = CUT.boxes.splits
+    if CUT.fewer.shares == 0:
+        share, block = task_of(program, CUT, 0)
+        return block, (share, SPLITS, STEPS)
+    else:
+        BLOCKS: gl.constexpr = CUT.tasks
+        FEWER: gl.constexpr = CUT.fewer
+        block, share, of, steps = part_with_fewer(program, BLOCKS, SPLITS, STEPS, FEWER)
+        return block, (share, of, steps)
+
+
+@gluon.jit
+def along_k(step, share):
+    """Where a step is along k. Shares take turns: so all programs go through the operands together, however many steps
+    each takes in a while, and find boxes in L2 that others have brought."""
+    number, of, _steps = share
+    return step * of + number
+
+
+@gluon.jit
+def bring_step(step, share, place, CUT: gl.constexpr, brought):
+    """Ask for the boxes of a step as soon as its slot is empty."""
+    a, b, z, x_ring, y_ring, z_ring, full, empty = brought
+    batch_block, m_block, n_block = place
+    BOXES: gl.constexpr = CUT.boxes
+    BATCH: gl.constexpr = BOXES.batch
+    M: gl.constexpr = BOXES.m
+    N: gl.constexpr = BOXES.n
+    K: gl.constexpr = BOXES.k
+    A_BOX: gl.constexpr = BOXES.a_box
+    B_BOX: gl.constexpr = BOXES.b_box
+    FIRST: gl.constexpr = BOXES.parts[0].n
+    SECOND: gl.constexpr = BOXES.parts[-1].n
+    BYTES: gl.constexpr = (M.tile + N.tile) * K.tile * (a.dtype.primitive_bitwidth // 8)
+    slot = step % CUT.stages
+    bar = full.index(slot)
+    k_block = along_k(step, share)
+    mbarrier.wait(empty.index(slot), (step // CUT.stages & 1) ^ 1)
+    mbarrier.expect(bar, BYTES)
+    bring(a, x_ring, slot, bar, batch_block, m_block, k_block, BATCH, M, K, A_BOX)
+    bring(b, y_ring, slot, bar, batch_block, n_block, k_block, BATCH, FIRST, K, B_BOX)
+    if len(BOXES.parts) == 2:
+        bring(z, z_ring, slot, bar, batch_block, n_block, k_block, BATCH, SECOND, K, B_BOX)
+
+
+@gluon.jit
+def lines_of(y_ring, z_ring, slot, CUT: gl.constexpr, APPLIER: gl.constexpr, AT: gl.constexpr):
+    """Some of an applier's lines, where they lie."""
+    RUN: gl.constexpr = CUT.portions[APPLIER][AT]
+    if RUN.part == 0:
+        return y_ring.index(slot).slice(RUN.first, RUN.lines, 0)
+    else:
+        return z_ring.index(slot).slice(RUN.first, RUN.lines, 0)
+
+
+@gluon.jit
+def read_lines(y_ring, z_ring, slot, CUT: gl.constexpr, APPLIER: gl.constexpr, AT: gl.constexpr):
+    """The same in registers."""
+    lines = lines_of(y_ring, z_ring, slot, CUT, APPLIER, AT)
+    return lines.load(registers_for(lines.shape[0], lines.shape[1], WORKER_WARPS))
+
+
+@gluon.jit
+def finish_lines(
+    value, y_ring, z_ring, slot, k_block, CUT: gl.constexpr, APPLIER: gl.constexpr, AT: gl.constexpr,
+    B_FN: gl.constexpr, PRODUCT: gl.constexpr,
+):  # fmt: skip
+    """Apply B's function to lines in registers, and store them where they lay."""
+    FIRST: gl.constexpr = CUT.portions[APPLIER][AT].first
+    store_applied(
+        value, lines_of(y_ring, z_ring, slot, CUT, APPLIER, AT), FIRST, k_block, CUT, CUT.boxes.b_along_k, B_FN, PRODUCT
+    )  # fmt: skip
+
+
+@gluon.jit
+def store_applied(
+    value, lines, first, k_block, CUT: gl.constexpr, ALONG_K: gl.constexpr, FN: gl.constexpr, PRODUCT: gl.constexpr
+):  # fmt: skip
+    """Apply a function to lines in registers, and store them where they lay."""
+    K: gl.constexpr = CUT.boxes.k
+    MASKED: gl.constexpr = CUT.boxes.masked
+    LAYOUT: gl.constexpr = registers_for(lines.shape[0], lines.shape[1], WORKER_WARPS)
+    lines.store(applied_to(value, first, k_block, K, ALONG_K, MASKED, LAYOUT, FN, PRODUCT))
+
+
+@gluon.jit
+def apply_ahead(
+    program, CUT: gl.constexpr, APPLIER: gl.constexpr, brought, ready, B_FN: gl.constexpr, PRODUCT: gl.constexpr
+):  # fmt: skip
+    """The role that applies B's function to its lines of every box. Lines are read before the function is applied to
+    those before them, also from one step to the next: shared memory is busy, and answers late."""
+    _a, _b, _z, _x_ring, y_ring, z_ring, full, _empty = brought
+    COUNT: gl.constexpr = len(CUT.portions[APPLIER])
+    _block, share = part_of(program, CUT)
+    _number, _of, steps = share
+    mbarrier.wait(full.index(0), 0)
+    value = read_lines(y_ring, z_ring, 0, CUT, APPLIER, 0)
+    for step in range(steps):
+        slot = step % CUT.stages
+        after = (step + 1) % CUT.stages
+        k_block = along_k(step, share)
+        for i in gl.static_range(COUNT):
+            if i + 1 < COUNT:
+                coming = read_lines(y_ring, z_ring, slot, CUT, APPLIER, i + 1)
+            else:
+                if step + 1 < steps:  # past the last, what is read is of no use
+                    mbarrier.wait(full.index(after), (step + 1) // CUT.stages & 1)
+                coming = read_lines(y_ring, z_ring, after, CUT, APPLIER, 0)
+            finish_lines(value, y_ring, z_ring, slot, k_block, CUT, APPLIER, i, B_FN, PRODUCT)
+            value = coming
+        fence_async_shared()
+        gl.thread_barrier()
+        mbarrier.arrive(ready.index(slot))
+
+
+@gluon.jit
+def rows_where_they_lie(x_ring, slot, CUT: gl.constexpr, SHARE: gl.constexpr):
+    """A worker's rows of a box of A, as they lie."""
+    HEIGHT: gl.constexpr = SHARE.m.tile
+    ACROSS: gl.constexpr = 0 if CUT.boxes.a_along_k else 1
+    return x_ring.index(slot).slice(SHARE.row, HEIGHT, ACROSS)
+
+
+@gluon.jit
+def slot_for_pieces(x_ring, empty, d, steps, CUT: gl.constexpr, WORKER: gl.constexpr):
+    """A worker's memory for pieces of D: a slot that boxes of A came in. No others come, and both workers have done
+    with these."""
+    SHAPE: gl.constexpr = [CUT.workers.buffers, CUT.d_shape[0], CUT.d_shape[1]]
+    if steps > WORKER:
+        rounds = (steps - WORKER + CUT.stages - 1) // CUT.stages  # in which the slot had boxes
+        mbarrier.wait(empty.index(WORKER), (rounds - 1) & 1)
+    return x_ring.index(WORKER)._reinterpret(d.dtype, SHAPE, CUT.d_layout)
+
+
+@gluon.jit
+def work(
+    program, CUT: gl.constexpr, WORKER: gl.constexpr, taken, A_FN: gl.constexpr, EPILOGUE: gl.constexpr,
+    PRODUCT: gl.constexpr, ACCUMULATE: gl.constexpr,
+):  # fmt: skip
+    """The role that applies A's function, multiplies and stores; the first worker brings boxes too. Where a block ends
+    before the second one's rows begin, that has nothing to do."""
+    brought, _ready, _d, _alpha = taken
+    M: gl.constexpr = CUT.boxes.m
+    N: gl.constexpr = CUT.boxes.n
+    ROWS: gl.constexpr = CUT.shares[WORKER][0].m
+    block, share = part_of(program, CUT)
+    number, _of, steps = share
+    place = locate(block, M.blocks, N.blocks, CUT.boxes.group)
+    to = number * CUT.boxes.blocks + block
+    if WORKER == 0 or M.exact:  # noqa: SIM114  (known when this is compiled, the other is not)
+        work_on_rows(share, place, to, CUT, WORKER, taken, A_FN, EPILOGUE, PRODUCT, ACCUMULATE)
+    elif side_mask(place[1], gl.to_tensor(0), ROWS):
+        work_on_rows(share, place, to, CUT, WORKER, taken, A_FN, EPILOGUE, PRODUCT, ACCUMULATE)
+    else:
+        let_pass(steps, CUT, brought)
+
+
+@gluon.jit
+def let_pass(steps, CUT: gl.constexpr, brought):
+    """Give up all boxes as they come."""
+    _a, _b, _z, _x_ring, _y_ring, _z_ring, full, empty = brought
+    for step in range(steps):
+        slot = step % CUT.stages
+        mbarrier.wait(full.index(slot), step // CUT.stages & 1)
+        mbarrier.arrive(empty.index(slot))
+
+
+@gluon.jit
+def work_on_rows(
+    share, place, to, CUT: gl.constexpr, WORKER: gl.constexpr, taken, A_FN: gl.constexpr, EPILOGUE: gl.constexpr,
+    PRODUCT: gl.constexpr, ACCUMULATE: gl.constexpr,
+):  # fmt: skip
+    """What a worker does that has rows."""
+    brought, ready, d, alpha = taken
+    _a, _b, _z, x_ring, y_ring, z_ring, full, empty = brought
+    batch_block, m_block, n_block = place
+    _number, _of, steps = share
+    BOXES: gl.constexpr = CUT.boxes
+    AHEAD: gl.constexpr = CUT.stages - 1
+    SHARE: gl.constexpr = CUT.shares[WORKER][0]
+    REST: gl.constexpr = CUT.shares[WORKER][-1]
+    TWO: gl.constexpr = len(BOXES.parts) == 2
+    DEPTH: gl.constexpr = 256 // CUT.product_bits
+    WIDTH: gl.constexpr = min(SHARE.n.tile, CUT.roles.widest)
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WORKER_WARPS, 1], [16, WIDTH, DEPTH])
+    LAYOUT_REST: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WORKER_WARPS, 1], [16, REST.n.tile, DEPTH])
+    if WORKER == 0:
+        for step in gl.static_range(min(AHEAD, BOXES.steps)):
+            bring_step(gl.to_tensor(step), share, place, CUT, brought)
+
+    # (1) Apply A's function to the rows of one step, and to those of the next while the columns that appliers have made
+    # ready are multiplied. The narrower part of those comes last: meanwhile the wider has been begun.
+    acc = warpgroup_mma_init(gl.full([SHARE.m.tile, SHARE.n.tile], 0, ACCUMULATE, LAYOUT))
+    acc_rest = gl.to_tensor(0)  # a role takes no None
+    if TWO:
+        acc_rest = warpgroup_mma_init(gl.full([REST.m.tile, REST.n.tile], 0, ACCUMULATE, LAYOUT_REST))
+    slot = gl.to_tensor(0)
+    phase = gl.to_tensor(0)
+    rows = rows_where_they_lie(x_ring, slot, CUT, SHARE)
+    LINES: gl.constexpr = registers_for(rows.shape[0], rows.shape[1], WORKER_WARPS)
+    mbarrier.wait(full.index(slot), phase)
+    store_applied(rows.load(LINES), rows, 0, along_k(0, share), CUT, BOXES.a_along_k, A_FN, PRODUCT)
+    fence_async_shared()
+    gl.thread_barrier()
+    for step in range(1, steps):
+        before = slot
+        before_phase = phase
+        slot, phase = following(slot, phase, CUT.stages)
+        rows = rows_where_they_lie(x_ring, slot, CUT, SHARE)
+        mbarrier.wait(full.index(slot), phase)
+        value = rows.load(LINES)
+        mbarrier.wait(ready.index(before), before_phase)
+        x = rows_of(x_ring, before, CUT, SHARE)
+        acc = warpgroup_mma(x, columns_of(y_ring, before, CUT), acc, is_async=True)
+        if WORKER == 0:  # noqa: SIM102  (into the slot of the step before: now that there is something to multiply)
+            if step + AHEAD - 1 < steps:
+                bring_step(step + AHEAD - 1, share, place, CUT, brought)
+        store_applied(value, rows, 0, along_k(step, share), CUT, BOXES.a_along_k, A_FN, PRODUCT)
+        if TWO:
+            acc_rest = warpgroup_mma(x, columns_of(z_ring, before, CUT), acc_rest, is_async=True)
+        fence_async_shared()
+        gl.thread_barrier()
+        acc, acc_rest = finished(acc, acc_rest, 0, CUT)
+        mbarrier.arrive(empty.index(before))
+    mbarrier.wait(ready.index(slot), phase)
+    x = rows_of(x_ring, slot, CUT, SHARE)
+    acc, acc_rest = multiply(x, y_ring, z_ring, slot, acc, acc_rest, CUT)
+    acc, acc_rest = finished(acc, acc_rest, 0, CUT)
+    mbarrier.arrive(empty.index(slot))
+
+    # (2) Leave the share, or finish the block.
+    pieces = slot_for_pieces(x_ring, empty, d, steps, CUT, WORKER)
+    leave(acc, d, pieces, 0, alpha, to, batch_block, m_block, n_block, CUT, SHARE, EPILOGUE)
+    if TWO:
+        leave(acc_rest, d, pieces, 0, alpha, to, batch_block, m_block, n_block, CUT, REST, EPILOGUE)
+    tma.store_wait(0)
+
+
+@gluon.jit(do_not_specialize=["alpha", "beta"])
+def place_kernel(
+    a,  # boxes of (M, K), or of (K, M)
+    b,  # boxes of (N, K), or of (K, N), for the first part of N
+    b_rest,  # the same for the second; None where there is but one
+    d,  # boxes of D, or of the shares of a split sum
+    alpha: tl.int64,  # bits, see `scalar`
+    beta: tl.int64,  # of no use: C is not read
+    pointers,  # None: functions have no operands
+    CUT: gl.constexpr,  # specialised_cut.SpecialisedCut
+    A_FN: gl.constexpr,
+    B_FN: gl.constexpr,
+    C_FN: gl.constexpr,
+    EPILOGUE: gl.constexpr,
+    PRODUCT: gl.constexpr,
+    ACCUMULATE: gl.constexpr,
+    RESULT: gl.constexpr,
+    PRECISION: gl.constexpr,
+    BESIDE: gl.constexpr,  # beside.Beside
+):
+    x_ring, y_ring, z_ring, z = rings(b, b_rest, CUT, PRODUCT)
+    STAGES: gl.constexpr = CUT.stages
+    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(STAGES):
+        mbarrier.init(full.index(i), count=1)
+        mbarrier.init(ready.index(i), count=CUT.roles.appliers)
+        mbarrier.init(empty.index(i), count=CUT.workers.shares)
+    come_after()
+    program = gl.program_id(0)
+    brought = (a, b, z, x_ring, y_ring, z_ring, full, empty)
+    taken = (brought, ready, d, alpha)
+    # There is no loader: what stands in its place, last, is not used.
+    begin(
+        CUT, program, program, (work, (taken, A_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
+        (apply_ahead, (brought, ready, B_FN, PRODUCT)), (let_pass, ()),
+    )  # fmt: skip

@@ -1,0 +1,78 @@
+"""How accumulators leave: piece by piece through shared memory, finished or as shares of split sums."""
+
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma, warpgroup_mma_wait
+
+from weft.gpu.common.device import scalar
+from weft.gpu.tma.kernel import box_start
+from weft.gpu.warp_specialized.roles import WARPS
+
+WORKER_WARPS = gl.constexpr(WARPS)
+
+
+@gluon.jit
+def halved(pieces):
+    """The left and the right half of each of some matrices."""
+    ROWS: gl.constexpr = pieces[0].shape[0]
+    COLUMNS: gl.constexpr = pieces[0].shape[1] // 2
+    found = ()
+    for i in gl.static_range(len(pieces)):
+        found += gl.split(gl.permute(gl.reshape(pieces[i], (ROWS, 2, COLUMNS)), (0, 2, 1)))
+    return found
+
+
+@gluon.jit
+def leave_piece(
+    acc, d, staging, first_slot, alpha, to, batch_block, m_block, n_block, CUT: gl.constexpr, SHARE: gl.constexpr,
+    AT: gl.constexpr, EPILOGUE: gl.constexpr,
+):  # fmt: skip
+    """Leave some columns of an accumulator as a share of a split sum, or finish them; on their way to memory they are
+    nobody's concern."""
+    PIECE: gl.constexpr = SHARE.pieces[AT]
+    BATCH: gl.constexpr = CUT.boxes.batch
+    M: gl.constexpr = PIECE.m
+    N: gl.constexpr = PIECE.n
+    D_BOX: gl.constexpr = CUT.d_box
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WORKER_WARPS, 1], [16, N.tile, 256 // CUT.product_bits])
+    value = gl.convert_layout(acc, LAYOUT, assert_trivial=True)
+    start = ()
+    if CUT.boxes.splits > 1:
+        start += (to, gl.to_tensor(PIECE.row), gl.to_tensor(PIECE.column))
+    else:
+        value = value * scalar(alpha, acc.dtype)
+        if EPILOGUE is not None:
+            value = EPILOGUE(value)
+        for i in gl.static_range(len(D_BOX)):
+            start += (box_start(batch_block, m_block, n_block, BATCH, M, N, D_BOX, i),)
+    if CUT.workers.buffers <= AT:  # those before wait for nothing: `leave` did
+        tma.store_wait(CUT.workers.buffers - 1)
+        gl.thread_barrier()
+    slot = staging.index(first_slot + AT % CUT.workers.buffers)
+    if CUT.d_along_n:
+        slot.store(value.to(d.dtype))
+    else:
+        slot.permute((1, 0)).store(value.to(d.dtype))
+    fence_async_shared()
+    gl.thread_barrier()
+    tma.async_copy_shared_to_global(d, start, slot._reinterpret(d.dtype, d.block_shape, d.layout))
+
+
+@gluon.jit
+def leave(
+    acc, d, staging, first_slot, alpha, to, batch_block, m_block, n_block, CUT: gl.constexpr, SHARE: gl.constexpr,
+    EPILOGUE: gl.constexpr,
+):  # fmt: skip
+    """The same of all columns, piece by piece."""
+    pieces = (warpgroup_mma_wait(0, deps=(acc,)),)
+    HALVINGS: gl.constexpr = SHARE.halvings
+    for _ in gl.static_range(HALVINGS):
+        pieces = halved(pieces)
+    tma.store_wait(0)
+    gl.thread_barrier()
+    for i in gl.static_range(len(pieces)):
+        leave_piece(
+            pieces[i], d, staging, first_slot, alpha, to, batch_block, m_block, n_block, CUT, SHARE, i, EPILOGUE
+        )  # fmt: skip

@@ -1,1 +1,0 @@
-"""The Triton kernels. Importing this package's families imports Triton; `geometry` and `tiling` do not."""

@@ -1,0 +1,147 @@
+"""Work and compulsory traffic of a contraction or permutation, from its description alone.
+
+Flops are those of multiply-adds, two each, as the literature counts 2 M N K; a complex multiply-add counts as its
+four real ones (three where the arithmetic lets them be), real by complex as two; in another algebra than plus-times
+each pair counts as one combination and one reduction. A mode reduced in one operand alone is summed there first, one
+flop an element: no algorithm needs more. Scaling by alpha and beta is left out, and functions are counted apart, once
+for each element they must be applied to.
+
+Bytes are compulsory: every distinct element that is needed is read once, D is written once, C is read only where
+beta is not zero; operands of functions and further results of an epilogue count like A and D. Real kernels move more;
+nothing moves less.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from weft.fn import Pointwise
+from weft.machine.footprint import distinct_elements
+from weft.spec import Contraction, Layout, Mode, Role
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a computation asks of a device."""
+
+    flops: int  # of products and sums
+    function_flops: int  # of a_fn, b_fn, c_fn and epilogue, or of a permutation's function
+    read_a: int  # bytes
+    read_b: int
+    read_c: int
+    write_d: int
+    read_beside: int = 0  # operands of functions
+    write_beside: int = 0  # what an epilogue yields after D
+
+    @property
+    def reads(self) -> int:
+        return self.read_a + self.read_b + self.read_c + self.read_beside
+
+    @property
+    def writes(self) -> int:
+        return self.write_d + self.write_beside
+
+    @property
+    def traffic(self) -> int:
+        """All bytes, read and written."""
+        return self.reads + self.writes
+
+    @property
+    def intensity(self) -> float:
+        """Flops of products and sums over bytes; infinite without traffic, 0 without either."""
+        if self.traffic:
+            return self.flops / self.traffic
+        return math.inf if self.flops else 0.0
+
+
+_NONE = Work(0, 0, 0, 0, 0, 0)
+
+
+def contraction_work(contraction: Contraction, *, beta: complex = 1) -> Work:
+    """Count a contraction in any form, canonical or not. `beta` matters only for being zero."""
+    outputs = contraction.extent_of(Role.BATCH, Role.M, Role.N)
+    if outputs == 0:
+        return _NONE
+    empty_sum = contraction.k == 0
+    a = 0 if empty_sum else _elements(contraction.modes, 0)
+    b = 0 if empty_sum else _elements(contraction.modes, 1)
+    c = 0 if contraction.c is None or beta == 0 else _elements(contraction.modes, 2)
+    return Work(
+        flops=0 if empty_sum else _product_flops(contraction, outputs),
+        function_flops=(
+            a * _flops(contraction.a_fn)
+            + b * _flops(contraction.b_fn)
+            + c * _flops(contraction.c_fn)
+            + outputs * _flops(contraction.epilogue)
+        ),
+        read_a=a * contraction.a.dtype.itemsize,
+        read_b=b * contraction.b.dtype.itemsize,
+        read_c=c * contraction.c.dtype.itemsize if contraction.c is not None else 0,
+        write_d=outputs * contraction.d.dtype.itemsize,
+        read_beside=_operand_bytes(contraction, [] if empty_sum else [*contraction.a_args, *contraction.b_args], c > 0),
+        write_beside=sum(outputs * contraction.extras[at].dtype.itemsize for at in contraction.outputs),
+    )
+
+
+def permutation_work(x: Layout, d: Layout, fn: Pointwise | None = None) -> Work:
+    """Count a permutation of `x` into `d`, which holds each element of the result once, `fn` applied on the way.
+
+    Elements that `x` repeats (stride 0, overlaps) are read, and `fn` applied to them, once.
+    """
+    written = math.prod(d.shape)
+    if written == 0:
+        return _NONE
+    read = distinct_elements(x.shape, x.strides)
+    return Work(0, read * _flops(fn), read * x.dtype.itemsize, 0, 0, written * d.dtype.itemsize)
+
+
+def _elements(modes: tuple[Mode, ...], operand: int) -> int:
+    """Distinct elements of A (0), B (1), C (2) or an extra (4 and on)."""
+    present = [mode for mode in modes if mode.strides[operand]]
+    return distinct_elements([mode.extent for mode in present], [mode.strides[operand] for mode in present])
+
+
+def _operand_bytes(contraction: Contraction, prologues: Sequence[int], added: bool) -> int:
+    """Distinct elements of the operands that functions take; `added` says whether C is read. Coordinates are free."""
+    taken = {*prologues, *contraction.epilogue_args, *(contraction.c_args if added else ())}
+    return sum(
+        _elements(contraction.modes, 4 + at) * extra.dtype.itemsize
+        for at, extra in enumerate(contraction.extras)
+        if extra.kind == "operand" and at in taken
+    )
+
+
+def _product_flops(contraction: Contraction, outputs: int) -> int:
+    if contraction.algebra is not None:  # nothing says that lone modes may be reduced first
+        return 2 * outputs * contraction.k
+    shared, flops = 1, 0
+    alone = {0: False, 1: False}
+    for mode in contraction.of_role(Role.K):
+        if mode.strides.a and mode.strides.b:
+            shared *= mode.extent
+        elif mode.extent > 1:
+            alone[0] |= mode.strides.a != 0
+            alone[1] |= mode.strides.b != 0
+    complex_a = _is_complex(contraction.a, contraction.a_fn)
+    complex_b = _is_complex(contraction.b, contraction.b_fn)
+    for operand, is_complex in ((0, complex_a), (1, complex_b)):
+        if alone[operand]:
+            flops += _elements(contraction.modes, operand) * (2 if is_complex else 1)
+    products = (2 if complex_a else 1) * (2 if complex_b else 1)
+    if products == 4 and contraction.arithmetic.three:
+        products = 3
+    return flops + 2 * products * outputs * shared
+
+
+def _is_complex(operand: Layout, fn: Pointwise | None) -> bool:
+    """Whether the factors from this operand are complex, its function (abs, say) applied."""
+    result = operand.dtype if fn is None else fn.result
+    return isinstance(result, torch.dtype) and result.is_complex
+
+
+def _flops(fn: Pointwise | None) -> int:
+    return 0 if fn is None else fn.flops

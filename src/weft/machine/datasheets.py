@@ -1,0 +1,53 @@
+"""Peak figures of GPUs as their makers print them: a labelled stand-in where nothing was measured.
+
+Dense rates, without structured sparsity. Sources: *NVIDIA A100 Tensor Core GPU Architecture* (2020) and the A100
+product specifications; *NVIDIA H100 Tensor Core GPU Architecture* (2022), SXM5; the H200 product specifications, SXM,
+whose compute figures are the H100's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Datasheet:
+    """Printed peaks of one product."""
+
+    name: str
+    bandwidth: float  # bytes/s
+    matrix: Mapping[str, float]  # FLOP/s by rate name (see `weft.machine.ceilings.rate_name`): the fastest unit for it
+    vector: Mapping[str, float]  # FLOP/s outside the tensor cores
+
+
+_A100 = {
+    "float64": 19.5e12,
+    "float32": 19.5e12,
+    "tf32": 156e12,
+    "float16": 312e12,
+    "bfloat16": 312e12,
+    "int8": 624e12,
+}
+_A100_VECTOR = {"float64": 9.7e12, "float32": 19.5e12, "float16": 78e12, "bfloat16": 39e12}
+_H100 = {
+    "float64": 66.9e12,
+    "float32": 66.9e12,
+    "tf32": 494.7e12,
+    "float16": 989.4e12,
+    "bfloat16": 989.4e12,
+    "int8": 1978.9e12,
+}
+_H100_VECTOR = {"float64": 33.5e12, "float32": 66.9e12, "float16": 133.8e12, "bfloat16": 133.8e12}
+
+A100_40GB = Datasheet("NVIDIA A100-SXM4-40GB", 1.555e12, _A100, _A100_VECTOR)
+A100_80GB = Datasheet("NVIDIA A100-SXM4-80GB", 2.039e12, _A100, _A100_VECTOR)
+H100 = Datasheet("NVIDIA H100 80GB HBM3", 3.35e12, _H100, _H100_VECTOR)
+H200 = Datasheet("NVIDIA H200", 4.8e12, _H100, _H100_VECTOR)
+
+DATASHEETS = {sheet.name: sheet for sheet in (A100_40GB, A100_80GB, H100, H200)}
+
+
+def datasheet(name: str) -> Datasheet | None:
+    """The sheet of the product that torch calls `name`, or None."""
+    return DATASHEETS.get(name)

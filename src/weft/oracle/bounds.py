@@ -1,0 +1,408 @@
+"""How far a result may lie from the exact one: for each element a bound, from the magnitudes that went into it.
+
+    |D - exact| <= n eps sum |a_k| |b_k| + ...        n = K + 2, eps = 2 u
+
+u is the unit roundoff of the accumulator. In the standard model fl(x op y) = (x op y)(1 + d), |d| <= u, a sum of n
+products is off by at most gamma_n sum |a_k b_k|, gamma_n = n u / (1 - n u), in any order of summation (Higham, Accuracy
+and Stability of Numerical Algorithms, 2nd edition, section 3.1); n u does as well, without restriction on n (Jeannerod
+and Rump, 2013). The bound takes a whole machine epsilon for u, which covers gamma_n while n u <= 1/2, and tensor cores,
+which cut off where the model rounds.
+
+What a function does to an error is found by evaluating it: see `through`. Other algebras: `weft.oracle.bounds_algebra`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import torch
+
+from weft.algebra import Algebra, find
+from weft.base.arrays import as_tensor
+from weft.errors import call_context
+from weft.fn.binding import bind
+from weft.oracle.bounds_algebra import addend_bound, reduction_bound
+from weft.oracle.reference import (
+    Careful,
+    Equation,
+    Function,
+    Names,
+    contract,
+    label_extents,
+    read_equation,
+    tensor_of,
+    wide,
+)
+from weft.oracle.sums import Source, source, sum_of_products
+from weft.plans.checks import describe_call
+from weft.spec import Arithmetic
+from weft.spec.dtypes import FP8, resolve, storage_type, value_type
+from weft.spec.notation import Label
+
+Bounds: TypeAlias = torch.Tensor | tuple[torch.Tensor, ...]
+
+# Largest relative change of a factor when products run on tensor cores in a shortened type. TF32 keeps 10 explicit
+# bits of the fraction: rounding to nearest would change a value by 2^-11 of itself, but the hardware may simply drop
+# the other 13 bits. Three TF32 products hold a factor in two rounded pieces (2^-22) and leave out the product of the
+# two small ones (2^-22).
+SHORTENED = {"tf32": 2.0**-10, "tf32x3": 2.0**-21}
+
+# Products of fp8 factors are exact, but the tensor cores of sm_90 align 32 of them and the sum so far to the largest
+# and keep some 13 bits behind its leading one (DeepSeek-V3 technical report, 2024, section 3.3.2). The kernels have at
+# most four instructions add up so, and add those sums in float32: 4 * 33 losses of 2^-13 of the largest, at worst.
+FP8_LOSS = 4 * 33 * 2.0**-13
+
+# How many times worse than eager PyTorch in the same type a fused function may be, and units in the last place
+# that it may lose beside.
+_EAGER_FACTOR = 4.0
+_FUNCTION_ULPS = 4.0
+
+
+def error_bound(
+    equation: Equation,
+    a: Any,
+    b: Any,
+    *,
+    c: Any = None,
+    alpha: float | complex = 1.0,
+    beta: float | complex = 1.0,
+    out_dtype: Any = None,
+    precision: str | torch.dtype | None = None,
+    accumulate: torch.dtype | None = None,
+    a_fn: Function | None = None,
+    b_fn: Function | None = None,
+    c_fn: Function | None = None,
+    epilogue: Function | None = None,
+    operands: Mapping[str, tuple[Any, Any]] | None = None,
+    indices: Mapping[str, Label] | None = None,
+    algebra: str | Algebra = "plus_times",
+) -> Bounds:
+    """The most by which each element of `weft.contract` with these arguments may differ from the exact one.
+
+    A float64 tensor in D's shape; a tuple of such for an epilogue that yields several values. The bound of an element:
+
+        alpha * ((K + 2) eps S + (S' - S) + K t) + 3 alpha eps S + beta * (off_c + 3 eps |c|)
+
+    carried through the epilogue and rounded to D's type: `+ eps_D / 2 * (|D| + bound) + t_D`. S is the sum of |a_k b_k|
+    and S' the same with each factor as far off as its function and a shortened product type ("tf32", "tf32x3") leave
+    it; eps is the accumulator's machine epsilon, eps_D and t_D the epsilon and the smallest positive value of D's type.
+    A complex product counts as four. Products in fp8 on tensor cores add `FP8_LOSS S`. Source of
+    the sum's part: Higham, section 3.1. It is a worst case, and grows with K as the error's worst case does; typical
+    errors grow with the square root of K.
+
+    A function's own error is taken as four times that of the same function in eager PyTorch, at the worst of seven
+    near arguments, plus four units in the last place. What it does to an error that it is given is found by evaluating
+    it at the value plus and minus half and whole that error: exact for functions that rise or fall throughout, an
+    estimate for others, infinite where the function leaves its domain. Results of integers and truth values are exact,
+    and so is their bound.
+
+    Memory and time are those of the contraction in float64 several times over; `weft.contract(..., validate=True)`
+    does it for a sample. Raises `UnsupportedError` for an algebra of your own on floating types, for which no bound is
+    known, and the errors of `weft.contract` for arguments that do not fit.
+
+    >>> import torch, weft
+    >>> a, b = torch.full((1, 1000), 0.1), torch.full((1000, 1), 0.1)
+    >>> bound = weft.error_bound("ik,kj->ij", a, b)
+    >>> bool((a @ b - 10.0).abs() <= bound + 1e-6) and float(bound) < 0.01
+    True
+    """
+    with call_context(lambda: describe_call("error_bound", equation, a=a, b=b, c=c)):
+        x, y = as_tensor("a", a), as_tensor("b", b)
+        addend = as_tensor("c", c) if c is not None else None
+        return expectation(
+            equation, x, y, c=addend, alpha=alpha, beta=beta, out_dtype=out_dtype, precision=precision,
+            accumulate=accumulate, a_fn=a_fn, b_fn=b_fn, c_fn=c_fn, epilogue=epilogue, operands=operands,
+            indices=indices, algebra=algebra,
+        )[1]  # fmt: skip
+
+
+def expectation(
+    equation: Equation,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    c: torch.Tensor | None = None,
+    alpha: float | complex = 1.0,
+    beta: float | complex = 1.0,
+    out_dtype: Any = None,
+    precision: str | torch.dtype | None = None,
+    accumulate: torch.dtype | None = None,
+    a_fn: Function | None = None,
+    b_fn: Function | None = None,
+    c_fn: Function | None = None,
+    epilogue: Function | None = None,
+    operands: Mapping[str, tuple[Any, Any]] | None = None,
+    indices: Mapping[str, Label] | None = None,
+    algebra: str | Algebra = "plus_times",
+) -> tuple[Any, Any]:
+    """The oracle's D, and for each of its elements the most by which a correct result may differ: see `error_bound`.
+
+    Both are tuples where the epilogue yields several values. The oracle's own rounding, in float64, is in the bound.
+    """
+    other = None if algebra == "plus_times" else find(algebra)
+    arithmetic = resolve(a.dtype, b.dtype, precision, accumulate, other.name if other else None)
+    stored, total = storage_type(a.dtype, b.dtype, other is not None), arithmetic.accumulate
+    hooks = {"a_fn": a_fn, "b_fn": b_fn, "c_fn": c_fn, "epilogue": epilogue}
+    operands, indices = operands or {}, indices or {}
+    inner = _without_epilogue(hooks, operands, indices)
+    value = contract(
+        equation, a, b, c=c, alpha=alpha, beta=beta, precision=precision, accumulate=accumulate,
+        a_fn=a_fn, b_fn=b_fn, c_fn=c_fn, algebra=algebra,
+        operands={name: operands[name] for name in operands if name in inner},
+        indices={name: indices[name] for name in indices if name in inner},
+    )  # fmt: skip
+    reading = _Reading.of(equation, a, b, hooks, operands, indices)
+    if not (total.is_floating_point or total.is_complex):
+        bound = torch.zeros(value.shape, dtype=torch.float64, device=a.device)
+    else:
+        x, y = (reading.factor(at, x, arithmetic) for at, x in enumerate((a, b)))
+        addend = reading.addend(c, total) if c is not None and beta != 0 else None
+        if other is None:
+            bound = _sum_bound(reading, x, y, arithmetic, stored, alpha)
+            if addend is not None:
+                bound = bound + abs(beta) * (addend.off + 3 * epsilon(total) * addend.size)
+        else:
+            bound = reduction_bound(other, x, y, reading.output, reading.count, epsilon(total), value, reading.shape)
+            if addend is not None:
+                bound = addend_bound(other, bound, addend.off, epsilon(total), value)
+        bound = bound.expand(value.shape)
+    return reading.finished(value, bound, total, stored, out_dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """An operand's values as they are multiplied, and how far each may be off; both real or complex, aligned alike."""
+
+    value: Source
+    off: Source
+    exact: bool  # nothing is off
+
+    @property
+    def size(self) -> Source:
+        return replace(self.value, stored=self.value.stored.abs().double())
+
+    @property
+    def furthest(self) -> Source:
+        """The largest that each magnitude may be."""
+        return replace(self.value, stored=self.value.stored.abs().double() + self.off.stored)
+
+
+@dataclass(frozen=True, slots=True)
+class _Addend:
+    size: torch.Tensor
+    off: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """A contraction read: its labels, and what each function takes beside the value."""
+
+    terms: tuple[tuple[Label, ...], ...]  # of A, B and D
+    extents: Mapping[Label, int]
+    hooks: Mapping[str, Function | None]
+    names: Names
+    narrow: Mapping[str, torch.dtype]  # in which an operand is stored
+
+    @classmethod
+    def of(
+        cls, equation: Equation, a: torch.Tensor, b: torch.Tensor, hooks: Any, operands: Any, indices: Any
+    ) -> _Reading:
+        notation = read_equation(equation, (a.ndim, b.ndim))
+        extents = label_extents(notation, (a.shape, b.shape))
+        narrow = {name: tensor_of(tensor).dtype for name, (_, tensor) in operands.items()}
+        names = Names(hooks, operands, indices, extents, a.device)
+        return cls((*notation.inputs, notation.output), extents, hooks, names, narrow)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.extents[label] for label in self.terms[2])
+
+    @property
+    def output(self) -> tuple[Label, ...]:
+        return tuple(label for label in self.terms[2] if self.extents[label] != 1)
+
+    @property
+    def count(self) -> int:
+        """Products in one sum."""
+        return math.prod(extent for label, extent in self.extents.items() if label not in self.terms[2])
+
+    def factor(self, at: int, stored: torch.Tensor, arithmetic: Arithmetic) -> Factor:
+        hook = ("a_fn", "b_fn")[at]
+        dtype = value_type(stored.dtype, arithmetic.product)
+        there = source(self.terms[at], stored, _as_it_is, self.names.of(hook), self.extents)
+        values = wide(there.stored.to(dtype))
+        off = torch.zeros((), dtype=torch.float64, device=stored.device).expand(values.shape)
+        function = self.hooks[hook]
+        if function is not None:
+            [(values, off, _)] = through(function, values, off, dtype, there.beside, self._stored(there.beside))
+        off = (off + SHORTENED.get(arithmetic.precision, 0.0) * values.abs().double()).expand(values.shape)
+        exact = function is None and arithmetic.precision not in SHORTENED
+        return Factor(replace(there, stored=values, beside={}), replace(there, stored=off, beside={}), exact)
+
+    def addend(self, c: torch.Tensor, total: torch.dtype) -> _Addend:
+        values = wide(c.to(total))
+        off = torch.zeros((), dtype=torch.float64, device=c.device).expand(values.shape)
+        function = self.hooks["c_fn"]
+        if function is not None:
+            values, off = values.expand(self.shape), off.expand(self.shape)  # what it takes besides may be longer
+            beside = self.names.along("c_fn", self.terms[2])
+            [(values, off, _)] = through(function, values, off, total, beside, self._stored(beside))
+        return _Addend(values.abs().double(), off)
+
+    def finished(
+        self, value: torch.Tensor, bound: torch.Tensor, total: torch.dtype, stored: torch.dtype, out_dtype: Any
+    ) -> tuple[Any, Any]:
+        """Through the epilogue, and rounded to the results' types."""
+        function = self.hooks["epilogue"]
+        if function is None:
+            return value, _rounded(value, bound, out_dtype or _default_result(stored, value))
+        beside = self.names.along("epilogue", self.terms[2])
+        found = through(function, value, bound, total, beside, self._stored(beside))
+        asked = out_dtype if isinstance(out_dtype, tuple) else (out_dtype, *(None for _ in found[1:]))
+        first = _default_result(stored, found[0][0])
+        defaults = (first, *(dtype for _, _, dtype in found[1:]))
+        bounds = tuple(
+            _rounded(result, off, wanted or default)
+            for (result, off, _), wanted, default in zip(found, asked, defaults, strict=True)
+        )
+        results = tuple(result for result, _, _ in found)
+        return (results, bounds) if len(found) > 1 else (results[0], bounds[0])
+
+    def _stored(self, beside: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Operands in the types that they are stored in, which the oracle has widened."""
+        return {name: x.to(self.narrow.get(name, x.dtype)) for name, x in beside.items()}
+
+
+def _without_epilogue(hooks: Mapping[str, Function | None], operands: Any, indices: Any) -> set[str]:
+    """Names that functions other than the epilogue take."""
+    taken = bind(hooks, [*operands, *indices])
+    return {name for hook in ("a_fn", "b_fn", "c_fn") for name in taken[hook]}
+
+
+def _sum_bound(
+    reading: _Reading, x: Factor, y: Factor, arithmetic: Arithmetic, stored: torch.dtype, alpha: float | complex
+) -> torch.Tensor:
+    """The bound of alpha times the sum of products."""
+    total = arithmetic.accumulate
+    magnitude = sum_of_products(x.size, y.size, reading.output).reshape(reading.shape)
+    moved = magnitude
+    if not (x.exact and y.exact):
+        moved = sum_of_products(x.furthest, y.furthest, reading.output).reshape(reading.shape)
+    parts = 4.0 if stored.is_complex else 1.0  # a complex product is four real ones
+    bound = parts * (reading.count + 2) * (epsilon(total) + epsilon(torch.float64)) * moved
+    bound += moved - magnitude + reading.count * smallest(total)
+    if arithmetic.product in FP8:
+        bound += FP8_LOSS * moved
+    bound = abs(alpha) * (bound + 3 * epsilon(total) * moved)
+    # What may leave the accumulator's range may be anything; infinite operands lead to infinities, and only to those.
+    return torch.where(moved.isfinite() & (max(1.0, abs(alpha)) * moved > torch.finfo(total).max), math.inf, bound)
+
+
+def through(
+    function: Function,
+    values: torch.Tensor,
+    off: torch.Tensor,
+    dtype: torch.dtype,
+    beside: Mapping[str, torch.Tensor] | None = None,
+    stored: Mapping[str, torch.Tensor] | None = None,
+) -> list[tuple[torch.Tensor, torch.Tensor, torch.dtype]]:
+    """`function` of wide values that may each be `off` by so much, and how far its results may be off in `dtype`.
+
+    One entry for each value that it yields: results, bounds, and the type in which it yields them. `beside` is what it
+    takes after the value in wide types, `stored` the same as it is stored.
+    """
+    beside, stored = beside or {}, stored or {}
+    inexact = dtype.is_floating_point or dtype.is_complex
+
+    def wide_results(at: torch.Tensor) -> list[torch.Tensor]:
+        at = at if inexact else at.to(dtype)  # whole numbers wrap around as those of the type do
+        with Careful():
+            return [wide(one) for one in _several(function(at, **beside), values)]
+
+    results = wide_results(values)
+    moved = [torch.zeros_like(one.real, dtype=torch.float64) for one in results]
+    directions = (-1, -0.5, 0.5, 1, -1j, 1j) if values.is_complex() else (-1, -0.5, 0.5, 1)
+    for direction in directions if inexact else ():
+        for at, one in enumerate(wide_results(values + direction * off)):
+            moved[at] = torch.maximum(moved[at], distance(one, results[at]))
+    # Eager PyTorch is inexact by luck at any one value; its worst over near neighbours is its measure.
+    eager = [torch.zeros_like(one) for one in moved]
+    dtypes = [one.dtype for one in _several(function(values.to(dtype), **stored), values)]
+    for nudge in range(-3, 4) if inexact else ():
+        near = (values * (1 + nudge * epsilon(dtype))).to(dtype)
+        exact = wide_results(wide(near))
+        for at, one in enumerate(_several(function(near, **stored), values)):
+            eager[at] = torch.maximum(eager[at], distance(wide(one), exact[at]))
+    work = dtype if inexact else torch.float32  # a function of whole numbers may yield others
+    found = []
+    for result, own, by_eager, kind in zip(results, moved, eager, dtypes, strict=True):
+        if kind.is_floating_point or kind.is_complex:
+            own = own + _EAGER_FACTOR * by_eager + _FUNCTION_ULPS * epsilon(work) * _size(result) + smallest(work)
+        found.append((result, own, kind))
+    return found
+
+
+def _several(results: Any, values: torch.Tensor) -> list[torch.Tensor]:
+    """What a function yields, one or several, in the shape of its values."""
+    parts = results if isinstance(results, (tuple, list)) else (results,)
+    return [torch.as_tensor(one, device=values.device).expand(values.shape) for one in parts]
+
+
+def distance(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """|x - y|, where equal infinities and two NaN are no distance and one NaN is an infinite one."""
+    found = (x - y).abs().double()
+    found = torch.where((x == y) | (x.isnan() & y.isnan()), 0.0, found)
+    return found.nan_to_num(nan=math.inf, posinf=math.inf)
+
+
+def error_over_bound(actual: torch.Tensor, reference: torch.Tensor, bound: torch.Tensor) -> torch.Tensor:
+    """The error of each element in units of its bound: at most 1 for a correct result."""
+    have, want = wide(actual), wide(reference)
+    error = distance(have, want)
+    if actual.dtype.is_floating_point:
+        # Overflow is right where rounding to the type, or the bound, leads past its largest value.
+        largest = torch.finfo(actual.dtype).max
+        overflow = have.isinf() & (want.abs() + bound > largest) & (have.sign() == want.sign())
+        error = torch.where(overflow, 0.0, error)
+    elif actual.dtype.is_complex:
+        # Which part of a product with an infinity is infinite, and which NaN, is not agreed upon.
+        error = torch.where(~have.isfinite() & ~want.isfinite(), 0.0, error)
+    # A bound is NaN where the operands are; there only the same NaN will do.
+    ratio = error / bound.nan_to_num(nan=0.0, posinf=math.inf)
+    return torch.where((error == 0) | bound.isinf(), 0.0, ratio)
+
+
+def epsilon(dtype: torch.dtype) -> float:
+    """Distance from 1 to the next value; 0 for integers, which do not round."""
+    return torch.finfo(dtype).eps if dtype.is_floating_point or dtype.is_complex else 0.0
+
+
+def smallest(dtype: torch.dtype) -> float:
+    """Smallest positive value, a subnormal."""
+    if not (dtype.is_floating_point or dtype.is_complex):
+        return 0.0
+    return torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
+
+
+def _rounded(value: torch.Tensor, bound: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The bound once the value is rounded to a result's type."""
+    return bound + epsilon(dtype) / 2 * (_size(value) + bound) + smallest(dtype)
+
+
+def _size(values: torch.Tensor) -> torch.Tensor:
+    """Magnitudes that rounding is relative to: an infinity is exact."""
+    return wide(values).abs().double().nan_to_num(nan=math.nan, posinf=0.0)
+
+
+def _default_result(stored: torch.dtype, result: torch.Tensor) -> torch.dtype:
+    """D's type where none is asked for: the operands', its real part where an epilogue made complex real."""
+    if stored.is_complex and not result.is_complex():
+        return torch.float32 if stored is torch.complex64 else torch.float64
+    return stored
+
+
+def _as_it_is(values: torch.Tensor, beside: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    return values

@@ -1,0 +1,374 @@
+"""The oracle: what a contraction means, computed the plain way in wide types.
+
+    D = epilogue(alpha * sum over k of a_fn(A) * b_fn(B) + beta * c_fn(C))
+    D = epilogue(reduce(reduce over k of combine(a_fn(A), b_fn(B)), c_fn(C)))
+
+Every value becomes float64, complex128 or int64 first, functions are evaluated as they are given, and every label is
+one dimension: see `weft.oracle.sums`. Nothing is shared with the backends but the reading of the equation and of
+functions' signatures. Operands of functions become float64 or complex128 where they are not whole numbers;
+coordinates, and integers and truth values, keep their type.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
+
+from weft.algebra import Algebra, find
+from weft.errors import ShapeError
+from weft.fn.binding import bind
+from weft.oracle.sums import Beside, Read, aligned, reduced, simplified, source, sum_of_products
+from weft.spec.aux_operands import read_modes
+from weft.spec.notation import Label, Notation, expand, from_sequences, label_text, parse
+from weft.spec.permutation import permutation_extents
+
+if TYPE_CHECKING:
+    from weft.planner.schedule import Extras, PermutationLaunch, Scalar
+    from weft.plans.contraction import Request
+    from weft.plans.permutation import PermuteRequest
+    from weft.spec import Contraction
+
+Function: TypeAlias = Callable[..., Any]
+Equation: TypeAlias = str | Sequence[Sequence[Label]] | Notation
+
+_REAL_OF = {torch.complex64: torch.float32, torch.complex128: torch.float64}
+_WIDE = (torch.float64, torch.complex128)  # of real and complex values
+
+
+def contract(
+    equation: Equation,
+    a: Any,
+    b: Any,
+    *,
+    c: Any = None,
+    alpha: Scalar = 1.0,
+    beta: Scalar = 1.0,
+    out: torch.Tensor | tuple[torch.Tensor, ...] | None = None,
+    out_dtype: torch.dtype | tuple[torch.dtype | None, ...] | None = None,
+    precision: str | torch.dtype | None = None,
+    accumulate: torch.dtype | None = None,
+    a_fn: Function | None = None,
+    b_fn: Function | None = None,
+    c_fn: Function | None = None,
+    epilogue: Function | None = None,
+    operands: Mapping[str, tuple[Any, Any]] | None = None,
+    indices: Mapping[str, Label] | None = None,
+    algebra: str | Algebra = "plus_times",
+) -> Any:
+    """The contraction of `a` and `b`, as exact as float64 makes it.
+
+    Arguments mean what they mean for `weft.contract`. The result is float64, complex128 or int64, or `out_dtype`
+    where that is given: one rounding at the end. A dtype as `precision` rounds the values of A and B to it before
+    their functions see them; "tf32" and "tf32x3" change nothing here. `accumulate` matters for integers alone: sums
+    wrap around as that type does (int64 where int64 is stored, else int32). Functions of whole numbers see them in
+    their own types, and wrap around as well. `beta=0` does not read `c`. Of an epilogue
+    that yields several values the result is a tuple. In an algebra other than plus-times integers and bool are held in
+    the accumulator's own type (bool where bool is stored), all else in wide ones.
+
+    >>> import torch
+    >>> contract("ij,j->i", torch.tensor([[1, 2], [3, 4]]), torch.tensor([10, 1]))
+    tensor([12, 34])
+    """
+    a, b = tensor_of(a), tensor_of(b)
+    notation = read_equation(equation, (a.ndim, b.ndim))
+    extents = label_extents(notation, (a.shape, b.shape))
+    shape = tuple(extents[label] for label in notation.output)
+    other = None if algebra == "plus_times" else find(algebra)
+    hooks = {"a_fn": a_fn, "b_fn": b_fn, "c_fn": c_fn, "epilogue": epilogue}
+    names = Names(hooks, operands or {}, indices or {}, extents, a.device)
+    terms = notation.inputs
+    x = source(terms[0], a, factor(precision, a_fn, keep=other is not None), names.of("a_fn"), extents)
+    y = source(terms[1], b, factor(precision, b_fn, keep=other is not None), names.of("b_fn"), extents)
+    output = tuple(label for label, extent in zip(notation.output, shape, strict=True) if extent != 1)
+    accumulate = accumulate or _default_accumulator(a, b, precision)
+    inexact = accumulate.is_floating_point or accumulate.is_complex
+    held = _WIDE[accumulate.is_complex] if inexact else accumulate
+    addend = None
+    if c is not None and beta != 0:
+        addend = _single(c_fn, tensor_of(c).to(held), names.along("c_fn", notation.output))
+    if other is not None:
+        value = reduced(x, y, output, other, held).reshape(shape)
+        value = value if addend is None else other.reduce(value, addend.to(held).expand(shape)).to(held)
+        value = value if held is torch.bool else wide(value)
+    else:
+        value = _times(alpha, sum_of_products(x, y, output).reshape(shape))
+        value = value if addend is None else value + _times(beta, wide(addend))
+        if not (value.is_floating_point() or value.is_complex()):
+            value = value.to(accumulate).to(torch.int64)
+    seen = value if inexact else value.to(accumulate)
+    results = _results(epilogue, seen, names.along("epilogue", notation.output)) if epilogue is not None else value
+    if isinstance(results, tuple):
+        targets = out if isinstance(out, tuple) else (None,) * len(results)
+        dtypes = out_dtype if isinstance(out_dtype, tuple) else (out_dtype, *(None for _ in results[1:]))
+        return tuple(_stored(*each) for each in zip(results, dtypes, targets, strict=True))
+    return _stored(results, out_dtype, out)
+
+
+def _stored(value: torch.Tensor, dtype: Any, out: Any) -> torch.Tensor:
+    value = value.to(dtype) if dtype is not None else value
+    return value if out is None else out.copy_(value)
+
+
+def launcher(request: Request, contraction: Contraction) -> Callable[..., None]:
+    """The oracle as a backend: the launch of a plan that chooses nothing."""
+    a_fn, b_fn, c_fn, epilogue = request.functions.raw
+    arithmetic = request.arithmetic
+    terms = {named.name: named.term for named in request.named}
+    named = [extra for extra in contraction.extras if extra.kind != "output"]
+    indices = {extra.name: terms[extra.name][0] for extra in named if extra.kind == "index"}
+
+    def launch(
+        a: torch.Tensor,
+        b: torch.Tensor,
+        c: torch.Tensor | None,
+        d: torch.Tensor,
+        alpha: Scalar,
+        beta: Scalar,
+        extras: Extras = (),
+    ) -> None:
+        beside = zip(named, extras, strict=False)
+        outputs = extras[len(named) :]
+        # A launch is given memory as it lies; that it stands for its conjugate is in the request.
+        contract(
+            request.notation,
+            a.conj() if request.conjugate[0] else a,
+            b.conj() if request.conjugate[1] else b,
+            c=c,
+            alpha=alpha,
+            beta=beta,
+            out=(d, *(x for x in outputs if x is not None)) if outputs else d,
+            precision=arithmetic.product,
+            accumulate=arithmetic.accumulate,
+            a_fn=a_fn,
+            b_fn=b_fn,
+            c_fn=c_fn if contraction.c is not None else None,
+            epilogue=epilogue,
+            operands={extra.name: (terms[extra.name], x) for extra, x in beside if x is not None},
+            indices=indices,
+            algebra=request.raw_algebra or "plus_times",
+        )
+
+    return launch
+
+
+def permute(
+    equation: Equation,
+    x: Any,
+    *,
+    extents: Mapping[Label, int] | None = None,
+    fn: Function | None = None,
+    alpha: Scalar = 1.0,
+    beta: Scalar = 0.0,
+    out: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """The permutation of `x` in plain torch; arguments mean what they mean for `weft.permute`.
+
+    Where something is computed it is computed in float64, complex128 or int64, and so is the result unless `out_dtype`
+    or `out` says otherwise; what is only moved keeps its type.
+
+    >>> import torch
+    >>> permute("aab->ba", torch.arange(8).reshape(2, 2, 2))
+    tensor([[0, 6],
+            [1, 7]])
+    """
+    x = tensor_of(x)
+    if isinstance(equation, str):
+        equation = parse(equation, new_labels=True)
+    elif not isinstance(equation, Notation):
+        equation = from_sequences(*equation, new_labels=True)
+    notation = expand(equation, [x.ndim])
+    found = permutation_extents(notation, x.shape, extents or {}, None if out is None else out.shape)
+    computed = fn is not None or alpha != 1 or beta != 0
+    # The labels of extent 1 that this drops come back where the values are expanded.
+    operand = source(notation.inputs[0], x, reader(None, fn, keep=False), {}, found)
+    values = operand.values if computed else operand.stored
+    kept = [label for label in notation.output if label in operand.term]
+    values = values.permute([operand.term.index(label) for label in kept])
+    values = values[tuple(slice(None) if label in kept else None for label in notation.output)]
+    values = values.expand([found[label] for label in notation.output])
+    if computed:
+        values = _times(alpha, values)
+    if beta != 0:
+        assert out is not None, "beta adds to out"
+        values = values + _times(beta, wide(out))
+    if out is not None:
+        return out.copy_(values)
+    return values.to(out_dtype or values.dtype, copy=True).resolve_conj().contiguous()
+
+
+def permute_launcher(request: PermuteRequest) -> PermutationLaunch:
+    """The oracle as a backend for permutations."""
+    extents = dict(request.extents)
+
+    def launch(x: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar) -> None:
+        x = x.conj() if request.conjugate else x
+        permute(request.notation, x, extents=extents, fn=request.raw, alpha=alpha, beta=beta, out=d)
+
+    return launch
+
+
+def square_(matrices: torch.Tensor, alpha: Scalar = 1) -> None:
+    """Square matrices (batch, n, n) transposed in place and scaled, by way of a copy."""
+    values = matrices.transpose(1, 2)
+    matrices.copy_(_times(alpha, wide(values)) if alpha != 1 else values.clone())
+
+
+def rectangular_(matrices: torch.Tensor, alpha: Scalar = 1) -> None:
+    """The same for dense row-major matrices (batch, rows, columns), which leave (batch, columns, rows) behind."""
+    batch, rows, columns = matrices.shape
+    step = matrices.stride(2)
+    values = matrices.transpose(1, 2)
+    values = _times(alpha, wide(values)) if alpha != 1 else values.clone()
+    strides = (matrices.stride(0), rows * step, step)
+    matrices.as_strided((batch, columns, rows), strides, matrices.storage_offset()).copy_(values)
+
+
+def tensor_of(value: Any) -> torch.Tensor:
+    """A tensor as it is, wherever torch makes new ones by default; anything else as torch reads it."""
+    return value if isinstance(value, torch.Tensor) else torch.as_tensor(value)
+
+
+def wide(values: torch.Tensor) -> torch.Tensor:
+    """The same values as float64, complex128 or int64."""
+    if values.is_complex():
+        return values.to(torch.complex128)
+    return values.to(torch.float64 if values.is_floating_point() else torch.int64)
+
+
+def reduced_extent(equation: Equation, a: torch.Tensor, b: torch.Tensor) -> int:
+    """How many products are summed for each element of D: K, modes in one operand alone included."""
+    notation = read_equation(equation, (a.ndim, b.ndim))
+    extents = label_extents(notation, (a.shape, b.shape))
+    return math.prod(extent for label, extent in extents.items() if label not in notation.output)
+
+
+def read_equation(equation: Equation, ranks: Sequence[int]) -> Notation:
+    if isinstance(equation, str):
+        equation = parse(equation)
+    elif not isinstance(equation, Notation):
+        equation = from_sequences(*equation)
+    return expand(equation, ranks)
+
+
+def label_extents(notation: Notation, shapes: Sequence[Sequence[int]]) -> dict[Label, int]:
+    """The extent of each label: the one that is not 1, where there is one."""
+    extents: dict[Label, int] = {}
+    for term, shape in zip(notation.inputs, shapes, strict=True):
+        for label, extent in zip(term, shape, strict=True):
+            known = extents.get(label, 1)
+            if extent != known and 1 not in (extent, known):
+                raise ShapeError(f"label '{label_text(label)}' has extents {known} and {extent}")
+            extents[label] = extent if known == 1 else known
+    return extents
+
+
+def reader(precision: str | torch.dtype | None, function: Function | None, keep: bool) -> Read:
+    """How stored values become what is multiplied."""
+
+    def read(values: torch.Tensor, beside: Beside) -> torch.Tensor:
+        if isinstance(precision, torch.dtype):
+            values = values.to(precision if values.is_complex() else _REAL_OF.get(precision, precision))
+        return _single(function, values if keep and values.dtype is torch.bool else wide(values), beside)
+
+    return read
+
+
+def factor(precision: str | torch.dtype | None, function: Function | None, keep: bool) -> Read:
+    """The same of a factor: its function sees whole numbers in their own type, and what it yields is of that type."""
+    plain, applied = (reader(precision, each, keep) for each in (None, function))
+
+    def read(values: torch.Tensor, beside: Beside) -> torch.Tensor:
+        wanted = precision if isinstance(precision, torch.dtype) else values.dtype
+        if function is None or wanted.is_floating_point or wanted.is_complex:
+            return applied(values, beside)
+        return plain(_single(function, values.to(wanted), beside).to(wanted), {})
+
+    return read
+
+
+class Careful(TorchFunctionMode):
+    """Functions of torch that lose digits in float64, made otherwise: GELU as 1 + erf(x) is 0 below -8.3."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.nn.functional.gelu and kwargs.get("approximate", "none") == "none":
+            [x] = args or (kwargs["input"],)
+            if x.dtype == torch.float64:
+                return 0.5 * x * torch.erfc(x * -math.sqrt(0.5))
+        return func(*args, **kwargs)
+
+
+def _single(function: Function | None, values: torch.Tensor, beside: Beside) -> torch.Tensor:
+    """A function that yields one value, of wide ones; a truth value stays one."""
+    if function is None:
+        return values
+    with Careful():
+        result = torch.as_tensor(function(values, **beside), device=values.device)
+    # NumPy's, because the first use of torch.broadcast_shapes imports SymPy.
+    shape = np.broadcast_shapes(values.shape, *(x.shape for x in beside.values()))
+    return (result if result.dtype is torch.bool else wide(result)).expand(shape)
+
+
+def _results(function: Function, values: torch.Tensor, beside: Beside) -> torch.Tensor | tuple[torch.Tensor, ...]:
+    """The epilogue of all of D: one result or a tuple of them."""
+    with Careful():
+        results = function(values, **beside)
+    several = isinstance(results, (tuple, list))
+    parts = tuple(
+        wide(torch.as_tensor(one, device=values.device)).expand(values.shape)
+        for one in (results if several else (results,))
+    )
+    return parts if several else parts[0]
+
+
+class Names:
+    """Operands and coordinates, and which function takes which."""
+
+    def __init__(
+        self,
+        functions: Mapping[str, Function | None],
+        operands: Mapping[str, tuple[Any, Any]],
+        indices: Mapping[str, Label],
+        extents: Mapping[Label, int],
+        device: torch.device,
+    ) -> None:
+        self._taken = bind(functions, [*operands, *indices])
+        self._placed: dict[str, tuple[Sequence[Label], torch.Tensor]] = {}
+        for name, (modes, value) in operands.items():
+            tensor = tensor_of(value)
+            tensor = wide(tensor) if tensor.is_floating_point() or tensor.is_complex() else tensor
+            self._placed[name] = (read_modes(name, modes, tensor.ndim), tensor)
+        for name, label in indices.items():
+            extent = extents[label]
+            dtype = torch.int32 if extent <= 2**31 else torch.int64
+            self._placed[name] = ((label,), torch.arange(extent, dtype=dtype, device=device))
+
+    def of(self, hook: str) -> dict[str, tuple[Sequence[Label], torch.Tensor]]:
+        return {name: self._placed[name] for name in self._taken[hook]}
+
+    def along(self, hook: str, labels: Sequence[Label]) -> dict[str, torch.Tensor]:
+        """The same with one dimension for each of D's labels."""
+        return {name: aligned(*simplified(*placed), labels) for name, placed in self.of(hook).items()}
+
+
+def _times(factor: Scalar, values: torch.Tensor) -> torch.Tensor:
+    """Integers stay integers under an integral factor."""
+    if not (values.is_floating_point() or values.is_complex()) and factor == int(factor.real):
+        factor = int(factor.real)
+    return values * factor
+
+
+def _default_accumulator(a: torch.Tensor, b: torch.Tensor, precision: str | torch.dtype | None) -> torch.dtype:
+    """A type of the kind in which sums are held; for integers the type itself, in which they wrap around."""
+    types = {precision} if isinstance(precision, torch.dtype) else {a.dtype, b.dtype}
+    if any(dtype.is_complex or dtype.is_floating_point for dtype in types):
+        return _WIDE[any(dtype.is_complex for dtype in types)]
+    if types == {torch.bool}:
+        return torch.bool
+    return torch.int64 if torch.int64 in types else torch.int32

@@ -1,0 +1,240 @@
+"""`validate=True`: some elements of a result computed again, in wide types, and held against their error bound.
+
+The sampled elements are a contraction of their own. What A, B, C and the operands of functions hold for each of them is
+gathered along a new label that takes the place of all of D's:
+
+    D[s] = epilogue(alpha * sum over k of a_fn(A[s, k]) * b_fn(B[s, k]) + beta * c_fn(C[s]))
+
+The oracle computes that, and `weft.oracle.bounds` bounds it. Only slices that sampled elements need are read, some
+elements at a time, so memory does not grow with A, B or D.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from weft.errors import AccuracyError, UnsupportedError
+from weft.fn.triton_function import is_triton_function
+from weft.oracle.bounds import distance, error_over_bound, expectation
+from weft.oracle.bounds_algebra import check_known
+from weft.oracle.reference import wide
+from weft.spec.notation import Label, label_text
+
+if TYPE_CHECKING:
+    from weft.planner.schedule import Scalar
+    from weft.plans.checks import Results
+    from weft.plans.contraction import Request
+
+SAMPLED = 256  # elements of D
+FEWEST = 16  # of them, however long the sums are
+CORNERS = 64
+PRODUCTS = 1 << 26  # in all sampled sums together
+GATHERED = 1 << 20  # products at once, where one sum allows
+SEED = 0
+
+
+def validated(
+    request: Request,
+    run: Callable[[], Results],
+    a: torch.Tensor,
+    b: torch.Tensor,
+    c: torch.Tensor | None,
+    alpha: Scalar,
+    beta: Scalar,
+    operands: Mapping[str, torch.Tensor],
+) -> Results:
+    """The results of `run`, checked. C is sampled before, as it may be overwritten.
+
+    Raises `AccuracyError` for the worst element past its bound, and `UnsupportedError` before anything runs where no
+    bound is known.
+    """
+    _check_supported(request)
+    sample = Sample.of(request, a, b)
+    problems = [
+        _Problem.gathered(request, part, a, b, c if beta != 0 else None, alpha, beta, operands)
+        for part in sample.parts()
+    ]
+    results = run()
+    _compare(request, sample, problems, results if isinstance(results, tuple) else (results,))
+    return results
+
+
+def _check_supported(request: Request) -> None:
+    for function in request.functions.raw:
+        if function is not None and is_triton_function(function):
+            raise UnsupportedError("validate=True evaluates functions with torch: it cannot run one written in Triton")
+    total = request.arithmetic.accumulate
+    if request.raw_algebra is not None and (total.is_floating_point or total.is_complex):
+        check_known(request.raw_algebra)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Some elements of D: its corners, and others drawn at random, the same for the same shape."""
+
+    labels: tuple[Label, ...]  # of D
+    extents: tuple[int, ...]
+    coordinates: torch.Tensor  # int64, (elements, labels)
+    depth: int  # products in the sum of each
+
+    @classmethod
+    def of(cls, request: Request, a: torch.Tensor, b: torch.Tensor) -> Sample:
+        known = request.extents()
+        labels = tuple(request.notation.output)
+        extents = tuple(known[label] for label in labels)
+        depth = 1
+        for label, extent in known.items():
+            depth *= 1 if label in labels else extent
+        count = max(FEWEST, min(SAMPLED, PRODUCTS // max(depth, 1)))
+        return cls(labels, extents, _chosen(extents, count), depth)
+
+    def parts(self) -> tuple[Sample, ...]:
+        """So few elements at a time that what is gathered stays small."""
+        if not len(self.coordinates):
+            return ()
+        step = max(1, GATHERED // max(self.depth, 1))
+        return tuple(Sample(self.labels, self.extents, part, self.depth) for part in self.coordinates.split(step))
+
+    def along(self, label: Label) -> torch.Tensor:
+        return self.coordinates[:, self.labels.index(label)]
+
+    def gather(
+        self, tensor: torch.Tensor, term: Sequence[Label], mark: Label
+    ) -> tuple[torch.Tensor, tuple[Label, ...]]:
+        """What a tensor holds for each sampled element, on the CPU, and its labels: `mark` for all of D's."""
+        own = [at for at, label in enumerate(term) if label in self.labels]
+        others = [at for at, label in enumerate(term) if label not in self.labels]
+        left = tuple(term[at] for at in others)
+        if not own:
+            return tensor.cpu(), left
+        index = tuple(
+            (self.along(term[at]) if tensor.shape[at] != 1 else torch.zeros_like(self.along(term[at]))).to(
+                tensor.device
+            )
+            for at in own
+        )
+        return tensor.permute(*own, *others)[index].cpu(), (mark, *left)
+
+
+def _chosen(extents: Sequence[int], count: int) -> torch.Tensor:
+    """Coordinates of about `count` elements, none twice: all of a small D, else corners and random ones."""
+    total = 1
+    for extent in extents:
+        total *= extent
+    if total <= count:
+        numbers = torch.arange(total, device="cpu")
+        columns = []
+        for extent in reversed(extents):
+            columns.append(numbers % max(extent, 1))
+            numbers = numbers // max(extent, 1)
+        return torch.stack(columns[::-1], 1) if columns else torch.zeros(total, 0, dtype=torch.int64, device="cpu")
+    ends = [sorted({0, extent - 1}) for extent in extents]
+    corners = list(itertools.islice(itertools.product(*ends), CORNERS - 1))
+    corners.append(tuple(extent - 1 for extent in extents))
+    generator = torch.Generator("cpu").manual_seed(SEED)
+    size = (max(count - len(corners), 0),)
+    drawn = [torch.randint(0, extent, size, generator=generator, device="cpu") for extent in extents]
+    fixed = torch.tensor(corners, dtype=torch.int64, device="cpu")
+    return torch.cat([fixed, torch.stack(drawn, 1)]).unique(dim=0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """Sampled elements as a contraction, in the words of `weft.oracle.bounds.expectation`."""
+
+    sample: Sample
+    equation: tuple[tuple[Label, ...], ...]
+    a: torch.Tensor
+    b: torch.Tensor
+    options: dict[str, Any]
+
+    @classmethod
+    def gathered(
+        cls,
+        request: Request,
+        sample: Sample,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        c: torch.Tensor | None,
+        alpha: Scalar,
+        beta: Scalar,
+        operands: Mapping[str, torch.Tensor],
+    ) -> _Problem:
+        mark = object()
+        x, term_a = sample.gather(a, request.notation.inputs[0], mark)
+        y, term_b = sample.gather(b, request.notation.inputs[1], mark)
+        beside: dict[str, tuple[tuple[Label, ...], torch.Tensor]] = {}
+        indices: dict[str, Label] = {}
+        for named in request.named:
+            if named.layout is not None:
+                values, term = sample.gather(operands[named.name], named.term, mark)
+                beside[named.name] = (term, values)
+            elif named.term[0] in sample.labels:
+                beside[named.name] = ((mark,), sample.along(named.term[0]).to(named.dtype))
+            else:
+                indices[named.name] = named.term[0]
+        arithmetic = request.arithmetic
+        a_fn, b_fn, c_fn, epilogue = request.functions.raw
+        options: dict[str, Any] = {
+            "c": sample.gather(c, sample.labels, mark)[0] if c is not None else None,
+            "alpha": alpha, "beta": beta, "accumulate": arithmetic.accumulate,
+            "out_dtype": (request.d_dtype, *request.outputs) if request.outputs else request.d_dtype,
+            "precision": _precision(request),
+            "a_fn": a_fn, "b_fn": b_fn, "c_fn": c_fn, "epilogue": epilogue,
+            "operands": beside, "indices": indices, "algebra": request.raw_algebra or "plus_times",
+        }  # fmt: skip
+        return cls(sample, (term_a, term_b, (mark,) if sample.labels else ()), x, y, options)
+
+    def expected(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """For each result the elements and their bounds."""
+        found, bounds = expectation(self.equation, self.a, self.b, **self.options)
+        if not isinstance(found, tuple):
+            found, bounds = (found,), (bounds,)
+        return [(one.reshape(-1), bound.reshape(-1)) for one, bound in zip(found, bounds, strict=True)]
+
+
+def _precision(request: Request) -> str | torch.dtype | None:
+    """What a caller would ask for to get the request's products."""
+    arithmetic = request.arithmetic
+    if arithmetic.precision != "ieee":
+        return arithmetic.precision
+    return None if arithmetic.product is torch.bool else arithmetic.product
+
+
+def _compare(request: Request, sample: Sample, problems: Sequence[_Problem], results: Sequence[torch.Tensor]) -> None:
+    parts = [(problem, problem.expected()) for problem in problems]
+    for at, result in enumerate(results):
+        worst, wrong, text = 1.0, 0, ""
+        for problem, expected in parts:
+            value, bound = expected[at]
+            have = problem.sample.gather(result, sample.labels, None)[0].reshape(-1)
+            ratio = _ratio(have, value, bound)
+            wrong += int((ratio > 1).sum())
+            if float(ratio.max()) > worst:
+                worst, first = float(ratio.max()), int(ratio.argmax())
+                place = ", ".join(
+                    f"{label_text(label)}={int(index)}"
+                    for label, index in zip(sample.labels, problem.sample.coordinates[first], strict=True)
+                )
+                text = (
+                    f"[{place}] is {have[first].item()}, expected {value[first].item()} "
+                    f"within {bound[first].item():.3g}"
+                )
+        if wrong:
+            name = "D" if len(results) == 1 else f"result {at}, D"
+            raise AccuracyError(f"{name}{text}: {wrong} of {len(sample.coordinates)} sampled elements are off")
+
+
+def _ratio(have: torch.Tensor, value: torch.Tensor, bound: torch.Tensor) -> torch.Tensor:
+    """Errors over bounds. Whole numbers compare as the result's type holds them."""
+    if have.dtype.is_floating_point or have.dtype.is_complex:
+        return error_over_bound(have, value, bound)
+    if not (value.is_floating_point() or value.is_complex()):
+        value = value.to(have.dtype)
+    error = distance(wide(have), wide(value))
+    return torch.where(error == 0, 0.0, error / bound)

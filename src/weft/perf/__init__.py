@@ -1,1 +1,0 @@
-"""What a device can do, what a contraction asks of it, and the floor that follows."""

@@ -1,1 +1,0 @@
-"""From a contraction to the way it is computed: schedules, candidates, planner."""

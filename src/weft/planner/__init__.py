@@ -1,0 +1,1 @@
+"""How a contraction is to be computed: schedules, the choice among them, what tuning remembered."""

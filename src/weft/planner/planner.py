@@ -1,0 +1,186 @@
+"""From a description to the schedule that computes it: collect candidates, rank them, take the best.
+
+`choose` goes by the cost model alone; `select` lets what was measured decide where it is known or asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from weft.errors import UnsupportedError, WorkspaceError
+from weft.planner.coefficients import coefficients
+from weft.planner.schedule import Description, Origin, Ranked, ResourceError, Target
+from weft.spec.permutation import Permutation
+
+# The rooms of each backend, imported when first asked: the Triton ones must not be imported with weft.
+FAMILIES = {
+    "triton": (
+        "weft.gpu.blas.family",
+        "weft.gpu.tma.family",
+        "weft.gpu.warp_specialized.family",
+        "weft.gpu.gett.family",
+        "weft.gpu.semiring.family",
+        "weft.gpu.simt.family",
+        "weft.planner.pre_reduce",
+        "weft.gpu.composite.ttgt",
+        "weft.gpu.composite.scatter",
+        "weft.gpu.composite.logsumexp",
+        "weft.gpu.complex.direct",
+        "weft.gpu.complex.real_forms",
+    ),
+    "cpu": ("weft.cpu.family", "weft.planner.pre_reduce"),
+}
+PERMUTATION_FAMILIES = {
+    "triton": ("weft.gpu.permute.family", "weft.gpu.complex.pairs"),
+    "cpu": ("weft.cpu.permute",),
+}
+
+TUNE = (None, "model", "measure")  # what `tune=` may be
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The chosen schedule, what else could have been chosen (best first), and why the rest could not."""
+
+    description: Description
+    backend: str
+    target: Target
+    best: Ranked
+    ranked: tuple[Ranked, ...]
+    excluded: tuple[str, ...] = field(default=())
+    origin: Origin = field(default=Origin("model"), compare=False)
+
+    def build(self) -> Any:
+        """Build the best schedule: a launch. `ResourceError` when the device cannot hold it."""
+        rooms = {room.NAME: room for room in families(self.description, self.backend)}
+        return rooms[self.best.schedule.family].build(self.description, self.best.schedule, self.target)
+
+    def built(self) -> tuple[Choice, Any]:
+        """The best schedule that the device can hold, built, and the choice without those that it cannot."""
+        choice = self
+        while True:
+            try:
+                return choice, choice.build()
+            except ResourceError as error:
+                reason = f"{choice.best.schedule}: {error}"
+                rest = choice.ranked[1:]
+                if not rest:
+                    raise UnsupportedError(f"no schedule fits the device: {reason}") from None
+                choice = replace(choice, best=rest[0], ranked=rest, excluded=(*choice.excluded, reason))
+
+    def built_as_a_step(self) -> tuple[Choice, Any]:
+        """The same of a step of another schedule, which counts on its workspace: none that takes more is built.
+
+        `ResourceError` when the device can hold none: then the whole schedule is not for it.
+        """
+        counted = self.best.schedule.workspace_bytes
+        fitting = tuple(rank for rank in self.ranked if rank.schedule.workspace_bytes <= counted)
+        try:
+            return replace(self, ranked=fitting).built()
+        except UnsupportedError as error:
+            raise ResourceError(str(error)) from None
+
+
+def families(description: Description, backend: str) -> list[ModuleType]:
+    rooms = PERMUTATION_FAMILIES if isinstance(description, Permutation) else FAMILIES
+    return [import_module(name) for name in rooms[backend]]
+
+
+def select(
+    description: Description, backend: str, target: Target, workspace_limit: int | None = None, tune: str | None = None
+) -> Choice:
+    """The choice that a plan is made of.
+
+    `tune` None: the stored winner where an earlier tuning left one, else the cost model's; nothing is measured.
+    "model": the cost model's, whatever is stored. "measure": the stored winner, else one found now by measuring.
+    Raises what `choose` raises.
+    """
+    choice = choose(description, backend, target, workspace_limit)
+    if tune == "model" or len(choice.ranked) == 1:
+        return choice
+    from weft.planner.tuned import recalled
+
+    found = recalled(choice, workspace_limit)
+    if found is not None:
+        return found
+    if tune == "measure":
+        from weft.tune.tuner import tuned
+
+        return tuned(choice, workspace_limit)
+    return choice
+
+
+def check_tune(tune: object) -> None:
+    """`UnsupportedError` unless `tune` is one of `TUNE`."""
+    if tune not in TUNE:
+        raise UnsupportedError(f"tune={tune!r} is none of {', '.join(map(repr, TUNE))}")
+
+
+def choose(
+    description: Description,
+    backend: str,
+    target: Target,
+    workspace_limit: int | None = None,
+    without: Collection[str] = (),
+) -> Choice:
+    """Rank every legal schedule by predicted time; the families named in `without` are not asked.
+
+    Raises `UnsupportedError` when no family can do it and `WorkspaceError` when only schedules over
+    `workspace_limit` bytes could; both say each family's reason.
+    """
+    if isinstance(description, Permutation):
+        # Ways to stage operands share most of their permutations. Their texts may differ, which are for messages.
+        factors = tuple(sorted(coefficients(target).families.items()))
+        found = _permutation(description, backend, target, workspace_limit, tuple(without), factors)
+        return replace(found, description=description)
+    return _chosen(description, backend, target, workspace_limit, without)
+
+
+@lru_cache(maxsize=1024)
+def _permutation(
+    description: Permutation,
+    backend: str,
+    target: Target,
+    workspace_limit: int | None,
+    without: tuple[str, ...],
+    factors: tuple[tuple[str, float], ...],
+) -> Choice:
+    """`choose` for a permutation; `factors` are the device's, which the order depends on."""
+    return _chosen(description, backend, target, workspace_limit, without)
+
+
+def _chosen(
+    description: Description, backend: str, target: Target, workspace_limit: int | None, without: Collection[str]
+) -> Choice:
+    ranked: list[Ranked] = []
+    excluded: list[str] = []
+    least_workspace: int | None = None
+    for family in families(description, backend):
+        if family.NAME in without:
+            continue
+        reason = family.supports(description, target)
+        if reason is not None:
+            excluded.append(f"{family.NAME}: {reason}")
+            continue
+        candidates = family.schedules(description, target)
+        factor = coefficients(target).families.get(family.NAME, 1.0)
+        excluded.extend(f"{family.NAME}: {sentence}" for sentence in candidates.excluded)
+        for schedule in candidates.schedules:
+            if workspace_limit is not None and schedule.workspace_bytes > workspace_limit:
+                least = schedule.workspace_bytes
+                least_workspace = least if least_workspace is None else min(least_workspace, least)
+                continue
+            ranked.append(Ranked(schedule, factor * family.predict(description, schedule, target)))
+    if not ranked:
+        if least_workspace is not None:
+            raise WorkspaceError(
+                f"the plan that needs least takes {least_workspace} bytes of workspace, the limit is {workspace_limit}"
+            )
+        raise UnsupportedError(f"the {backend} backend cannot do this: {'; '.join(excluded)}")
+    ranked.sort(key=lambda candidate: candidate.seconds)
+    return Choice(description, backend, target, ranked[0], tuple(ranked), tuple(excluded))

@@ -1,0 +1,211 @@
+"""The family that sums lone modes first: those that are reduced and stand in one operand alone.
+
+    sum over i, j, k of a[m, k, i] * b[n, k, j] = sum over k of (sum over i of a[m, k, i]) * (sum over j of b[n, k, j])
+
+Summed where the products are made they would cost the product of their extents. It has no kernels of its own: each
+step is a contraction that the other families plan. Sums are kept in the accumulator's type, and the last product is
+made in it, so nothing is rounded on the way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from weft.planner.schedule import Candidates, Launch, Scalar, Target
+from weft.spec import Arithmetic, Contraction, Layout, Mode, Role, Strides, canonical
+
+if TYPE_CHECKING:
+    from weft.planner.planner import Choice
+
+NAME = "reduced"
+
+A, B = range(2)
+
+
+class Sums(NamedTuple):
+    """What an operand still has once its lone modes are summed, outermost first, and how that lies."""
+
+    modes: tuple[Mode, ...]
+    layout: Layout
+
+
+@dataclass(frozen=True, slots=True)
+class ReducedSchedule:
+    """A plan for each step; None for an operand that is used as it is."""
+
+    steps: tuple[Choice | None, Choice | None]  # for A and B
+    product: Choice
+    family: str = NAME
+
+    @property
+    def workspace_bytes(self) -> int:
+        plans = [step for step in self.steps if step is not None]
+        sums = sum(math.prod(step.description.d.shape) * step.description.d.dtype.itemsize for step in plans)
+        return sums + max(plan.best.schedule.workspace_bytes for plan in (*plans, self.product))
+
+    def __str__(self) -> str:
+        steps = [
+            f"{name}: {step.best.schedule}" for name, step in zip("AB", self.steps, strict=True) if step is not None
+        ]
+        return f"reduced, {'; '.join(steps)}; then {self.product.best.schedule}"
+
+
+def supports(contraction: Contraction, target: Target) -> str | None:
+    if contraction.extras:
+        return "its steps pass on no operands, coordinates or further results of functions"
+    if contraction.algebra is not None:
+        return "products of sums are sums of products in plus-times only"
+    if not any(_lone(contraction, operand) for operand in (A, B)):
+        return "no mode is summed in one operand alone"
+    if 0 in (mode.extent for mode in contraction.modes):
+        return "a mode is empty"
+    return None
+
+
+def schedules(contraction: Contraction, target: Target) -> Candidates:
+    from weft.errors import UnsupportedError
+    from weft.planner.planner import choose
+
+    backend = "cpu" if target.kind == "cpu" else "triton"
+    summed = [_lone(contraction, operand) for operand in (A, B)]
+    arithmetic = contraction.arithmetic
+    if arithmetic.product != arithmetic.accumulate:
+        # The last product is made in the accumulator's type: a function must have seen the product's before.
+        functions = (contraction.a_fn, contraction.b_fn)
+        summed = [lone or function is not None for lone, function in zip(summed, functions, strict=True)]
+    found: dict[tuple[Contraction | None, ...], ReducedSchedule] = {}
+    try:
+        for by_role in (False, True):
+            sums = [_sums(contraction, operand, by_role) if wanted else None for operand, wanted in enumerate(summed)]
+            steps = [_step(contraction, operand, total) for operand, total in enumerate(sums)]
+            if tuple(steps) not in found:
+                chosen = [choose(step, backend, target) if step is not None else None for step in steps]
+                product = choose(_product(contraction, sums), backend, target)
+                found[tuple(steps)] = ReducedSchedule((chosen[A], chosen[B]), product)
+    except UnsupportedError as error:
+        return Candidates((), (str(error),))
+    return Candidates(tuple(found.values()))
+
+
+def predict(contraction: Contraction, schedule: ReducedSchedule, target: Target) -> float:
+    """Seconds of all steps."""
+    return sum(choice.best.seconds for choice in (*schedule.steps, schedule.product) if choice is not None)
+
+
+def build(contraction: Contraction, schedule: ReducedSchedule, target: Target) -> Launch:
+    return ReducedLaunch(schedule)
+
+
+class ReducedLaunch:
+    """Sum each operand that has lone modes, then multiply."""
+
+    def __init__(self, schedule: ReducedSchedule) -> None:
+        self._steps = [step.built_as_a_step() if step is not None else None for step in schedule.steps]
+        self._product = schedule.product.built_as_a_step()[1]
+
+    def __call__(self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar) -> None:
+        operands = []
+        for operand, step in zip((a, b), self._steps, strict=True):
+            if step is not None:
+                choice, launch = step
+                layout = choice.description.d
+                total = torch.empty(layout.shape, dtype=layout.dtype, device=operand.device)
+                one = the_one(operand.dtype, operand.device)
+                launch(operand, one, None, total, number(1, layout.dtype), number(0, layout.dtype))
+                operand = total
+            operands.append(operand)
+        self._product(*operands, c, d, alpha, beta)
+
+
+def _lone(contraction: Contraction, operand: int) -> bool:
+    """Whether an operand has lone modes and they meet another operand that has modes at all."""
+    other = 1 - operand
+    if not any(mode.strides[other] for mode in contraction.modes):
+        return False
+    return any(mode.strides[operand] and not mode.strides[other] for mode in contraction.of_role(Role.K))
+
+
+def _sums(contraction: Contraction, operand: int, by_role: bool) -> Sums:
+    """Where an operand's sums go: in its own order, so that they are written as they are read, or by their roles, k
+    innermost."""
+    other = 1 - operand
+    kept = [
+        mode for mode in contraction.modes if mode.strides[operand] and (mode.role is not Role.K or mode.strides[other])
+    ]
+    if not by_role:
+        kept.sort(key=lambda mode: -mode.strides[operand])
+    return Sums(tuple(kept), Layout.contiguous([mode.extent for mode in kept], contraction.arithmetic.accumulate))
+
+
+def _step(contraction: Contraction, operand: int, sums: Sums | None) -> Contraction | None:
+    """The sum of one operand over its lone modes, as a contraction with a 0-d one; None where it has none."""
+    if sums is None:
+        return None
+    layout = (contraction.a, contraction.b)[operand]
+    function = (contraction.a_fn, contraction.b_fn)[operand]
+    kept, total = sums
+    modes = [
+        Mode(mode.labels, mode.extent, Role.M, Strides(mode.strides[operand], 0, 0, stride))
+        for mode, stride in zip(kept, total.strides, strict=True)
+    ]
+    modes += [
+        Mode(mode.labels, mode.extent, Role.K, Strides(mode.strides[operand], 0, 0, 0))
+        for mode in contraction.of_role(Role.K)
+        if mode.strides[operand] and mode not in kept
+    ]
+    return canonical(
+        replace(
+            contraction, modes=tuple(modes), a=layout, b=Layout((), (), layout.dtype), c=None, d=total,
+            a_fn=function, b_fn=None, c_fn=None, epilogue=None,
+            conjugate_a=(contraction.conjugate_a, contraction.conjugate_b)[operand], conjugate_b=False,
+        )
+    )  # fmt: skip
+
+
+def _product(contraction: Contraction, sums: Sequence[Sums | None]) -> Contraction:
+    """What is left to be done with the sums in the operands' places."""
+    strides: list[dict[tuple[object, ...], int]] = []
+    for operand, total in enumerate(sums):
+        if total is not None:
+            strides.append(
+                {mode.labels: stride for mode, stride in zip(total.modes, total.layout.strides, strict=True)}
+            )
+        else:
+            strides.append({mode.labels: mode.strides[operand] for mode in contraction.modes if mode.strides[operand]})
+    modes = []
+    for mode in contraction.modes:
+        a, b = (lies.get(mode.labels, 0) for lies in strides)
+        if mode.role is Role.K and not a and not b and (mode.strides.a or mode.strides.b):
+            continue  # a lone mode, summed by now
+        modes.append(replace(mode, strides=Strides(a, b, *mode.strides[2:])))
+    a_sums, b_sums = sums
+    accumulate, precision = contraction.arithmetic.accumulate, contraction.arithmetic.precision
+    return canonical(
+        replace(
+            contraction, modes=tuple(modes), arithmetic=Arithmetic(accumulate, accumulate, precision),
+            a=a_sums.layout if a_sums is not None else contraction.a,
+            b=b_sums.layout if b_sums is not None else contraction.b,
+            a_fn=contraction.a_fn if a_sums is None else None,
+            b_fn=contraction.b_fn if b_sums is None else None,
+            conjugate_a=contraction.conjugate_a and a_sums is None,
+            conjugate_b=contraction.conjugate_b and b_sums is None,
+        )
+    )  # fmt: skip
+
+
+def number(value: int, dtype: torch.dtype) -> Scalar:
+    """A factor as the launch of a contraction with sums of this type takes it."""
+    return complex(value) if dtype.is_complex else float(value) if dtype.is_floating_point else value
+
+
+@lru_cache
+def the_one(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The 0-d tensor that leaves what it multiplies as it is."""
+    return torch.ones((), dtype=dtype, device=device)

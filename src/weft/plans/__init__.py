@@ -1,0 +1,1 @@
+"""A plan bound to tensors: built launches, checks of a call, `explain`."""

@@ -1,0 +1,190 @@
+"""What a call may pass: checks of tensors and scalars against a plan. They raise short; nothing has run yet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from numbers import Number
+from typing import Any, TypeAlias
+
+import torch
+from torch.autograd import forward_ad
+
+from weft.base.arrays import as_tensor
+from weft.errors import DTypeError, FunctionError, ShapeError, UnsupportedError
+from weft.planner.schedule import Scalar
+from weft.spec import Layout
+from weft.spec.aux_operands import Named
+from weft.spec.dtypes import dtype_name
+from weft.spec.memory import overlaps_itself, same_memory, share_memory
+
+#: What a call writes: D, or D and what the epilogue yields after it.
+Results: TypeAlias = torch.Tensor | tuple[torch.Tensor, ...]
+
+
+def check_operand(name: str, tensor: torch.Tensor, planned: Layout, conjugate: bool, device: torch.device) -> None:
+    """A or B lies exactly as planned; a better alignment than planned is fine."""
+    if tensor.dtype != planned.dtype:
+        raise DTypeError(f"{name} is {dtype_name(tensor.dtype)}, planned was {dtype_name(planned.dtype)}")
+    if tensor.shape != planned.shape or tensor.stride() != planned.strides:
+        raise ShapeError(
+            f"{name} has shape {tuple(tensor.shape)} and strides {tensor.stride()}, planned were "
+            f"{planned.shape} and {planned.strides}"
+        )
+    if tensor.device != device:
+        raise ShapeError(f"{name} is on {tensor.device}, planned was {device}")
+    if tensor.data_ptr() % planned.alignment:
+        raise ShapeError(f"{name} is not aligned to {planned.alignment} bytes as planned: plan with such a tensor")
+    if tensor.is_conj() != conjugate or tensor.is_neg():
+        raise DTypeError(f"{name} has another conjugate bit than planned, or a negative one: resolve it first")
+    reject_gradient(name, tensor)
+
+
+def check_addend(c: torch.Tensor, shape: tuple[int, ...], accumulate: torch.dtype, device: torch.device) -> None:
+    """C has D's modes in D's order; an extent of 1 broadcasts."""
+    if c.device != device:
+        raise ShapeError(f"c is on {c.device}, a and b are on {device}")
+    if not torch.can_cast(c.dtype, accumulate):
+        raise DTypeError(f"c is {dtype_name(c.dtype)} and cannot be added in {dtype_name(accumulate)}")
+    if c.dim() != len(shape) or any(have not in (want, 1) for have, want in zip(c.shape, shape, strict=True)):
+        raise ShapeError(
+            f"c has shape {tuple(c.shape)}, the result has {shape}: they must agree but for extents of 1 in c"
+        )
+    reject_gradient("c", c)
+
+
+def named_tensors(operands: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """The operands of functions as tensors that a kernel sees as they are: conjugate and negative views resolved."""
+    if not isinstance(operands, Mapping):
+        raise FunctionError(f"operands come as a mapping from names to tensors, not {type(operands).__name__}")
+    return {
+        name: as_tensor(f"operand '{name}'", value).resolve_conj().resolve_neg() for name, value in operands.items()
+    }
+
+
+def check_named(operands: Mapping[str, torch.Tensor], planned: Sequence[Named], device: torch.device) -> None:
+    """Every operand of the plan is there, lies as planned, and there is no other."""
+    wanted = {named.name: named.layout for named in planned if named.layout is not None}
+    for name in operands:
+        if name not in wanted:
+            names = ", ".join(wanted) or "none"
+            raise FunctionError(f"the plan has no operand '{name}': its operands are {names}")
+    for name, layout in wanted.items():
+        if name not in operands:
+            raise FunctionError(f"operand '{name}' is missing: pass operands={{{name!r}: tensor}}")
+        check_operand(f"operand '{name}'", operands[name], layout, False, device)
+
+
+def check_outputs(
+    out: Results,
+    shape: tuple[int, ...],
+    dtypes: Sequence[torch.dtype],
+    several: bool,
+    device: torch.device,
+    inputs: Mapping[str, torch.Tensor],
+    c: torch.Tensor | None,
+) -> None:
+    """`out` can take all results; it is a tuple where `several` says that the epilogue yields one."""
+    if not isinstance(out, tuple):
+        if several:
+            raise ShapeError(f"the epilogue returns {len(dtypes)} values: out is a tuple of as many tensors")
+        check_out(out, shape, dtypes[0], device, inputs, c)
+        return
+    if len(out) != len(dtypes) or not several:
+        count = f"{len(dtypes)} values" if several else "no tuple"
+        raise ShapeError(f"out has {len(out)} tensors, the epilogue returns {count}")
+    for at, (tensor, dtype) in enumerate(zip(out, dtypes, strict=True)):
+        taken = {**inputs, "c": c} if at and c is not None else inputs
+        check_out(tensor, shape, dtype, device, taken, c, name=f"out[{at}]")
+        for before in range(at):
+            if share_memory(tensor, out[before]):
+                raise ShapeError(f"out[{at}] overlaps out[{before}] in memory: one result would overwrite the other")
+
+
+def check_out(
+    out: torch.Tensor,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    device: torch.device,
+    inputs: Mapping[str, torch.Tensor],
+    c: torch.Tensor | None,
+    *,
+    name: str = "out",
+) -> None:
+    """`out` can take a result: it fits, no element of it is written twice, and it is no input but C exactly."""
+    if out.shape != shape:
+        raise ShapeError(f"{name} has shape {tuple(out.shape)}, the result has {shape}")
+    if out.dtype != dtype:
+        raise DTypeError(f"{name} is {dtype_name(out.dtype)}, the result is {dtype_name(dtype)}")
+    if out.device != device:
+        raise ShapeError(f"{name} is on {out.device}, the operands are on {device}")
+    if out.is_conj() or out.is_neg():
+        raise UnsupportedError(f"{name} is a conjugate or negative view: pass the tensor it is a view of")
+    if overlaps_itself(out):
+        raise ShapeError(f"{name} with strides {out.stride()} overlaps itself: its elements would be written twice")
+    for other, tensor in inputs.items():
+        if share_memory(out, tensor):
+            raise ShapeError(f"{name} overlaps {other} in memory: the result would overwrite what is still to be read")
+    if c is not None and not same_memory(out, c) and share_memory(out, c):
+        raise ShapeError(f"{name} overlaps c in memory but is not exactly c")
+    reject_gradient(name, out)
+
+
+def check_unscaled(algebra: str, alpha: Scalar, beta: Scalar) -> None:
+    """Other algebras than plus-times have no factors."""
+    for name, value in (("alpha", alpha), ("beta", beta)):
+        if value != 1:
+            raise DTypeError(f"{name}={value!r} scales sums of products: the algebra {algebra} has no such factor")
+
+
+def checked_scalar(name: str, value: Scalar, accumulate: torch.dtype) -> Scalar:
+    """`value` as the plain Python number that fits the accumulator; `DTypeError` when it does not."""
+    wanted: type = complex if accumulate.is_complex else float if accumulate.is_floating_point else int
+    if type(value) is wanted and fits(value):
+        return value
+    if not isinstance(value, Number):
+        raise DTypeError(f"{name} is a Python number, not {type(value).__name__}")
+    try:
+        number = complex(value)
+    except OverflowError:
+        raise DTypeError(f"{name} is larger than any {dtype_name(accumulate)}") from None
+    if wanted is not complex and number.imag:
+        raise DTypeError(f"{name}={value!r} is complex, the sum is {dtype_name(accumulate)}")
+    if wanted is int and not number.real.is_integer():
+        raise DTypeError(f"{name}={value!r} is no integer, the sum is {dtype_name(accumulate)}")
+    plain: Scalar = wanted(value) if wanted is not float else number.real
+    if not fits(plain):
+        raise DTypeError(f"{name}={value!r} is beyond the integers of 64 bits that sums of integers are scaled in")
+    return plain
+
+
+def fits(number: object) -> bool:
+    """Whether a launch can take a number: an integer has 64 bits."""
+    return type(number) is not int or -(2**63) <= number < 2**63
+
+
+def reject_gradient(name: str, tensor: torch.Tensor) -> None:
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise UnsupportedError(
+            f"{name} requires a gradient, which weft does not compute yet: detach it or use torch.no_grad()"
+        )
+    if forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None:
+        raise UnsupportedError(
+            f"{name} has a tangent, and weft does not compute derivatives yet: pass the primal of unpack_dual"
+        )
+
+
+def describe_call(call: str, equation: object, **arrays: Any) -> str:
+    """One line for error messages: the call, its equation, and shape, strides and dtype of each array."""
+    texts = [f"{name}: {_describe(value)}" for name, value in arrays.items() if value is not None]
+    return f"{call}({equation!r}; {', '.join(texts)})"
+
+
+def _describe(value: Any) -> str:
+    try:
+        shape, dtype = value.shape, value.dtype
+    except (AttributeError, RuntimeError):  # the latter for nested tensors
+        return type(value).__name__
+    text = f"{'x'.join(map(str, shape)) or '0-d'} {str(dtype).removeprefix('torch.')}"
+    if isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.is_contiguous():
+        text += f" strides {value.stride()}"
+    return text

@@ -1,0 +1,188 @@
+"""A `PermutePlan`: a permutation bound to the way it is carried out, to run again and again on new pointers.
+
+A plan is made for the layout of X. The result may lie otherwise from call to call, be scaled or be added to; each
+combination is one `_Variant`, planned and built when it first appears.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from weft.base.arrays import as_result, as_tensor, like
+from weft.errors import DTypeError, ShapeError, call_context
+from weft.fn import Pointwise
+from weft.planner.planner import Choice, select
+from weft.planner.schedule import PermutationLaunch, Scalar, Target
+from weft.plans.checks import check_operand, check_out, checked_scalar, describe_call
+from weft.plans.variants import Varied
+from weft.spec import Label, Layout, Notation
+from weft.spec.dtypes import dtype_name
+from weft.spec.permutation import Permutation, canonical_modes, scaling_type
+
+
+@dataclass(frozen=True, slots=True)
+class PermuteRequest:
+    """All that a plan depends on besides the result: what was asked, checked and resolved."""
+
+    notation: Notation  # one input, no ellipsis left
+    text: str  # the equation as the caller wrote it
+    x: Layout
+    extents: tuple[tuple[Label, int], ...]  # of the output's labels
+    conjugate: bool
+    d_dtype: torch.dtype
+    fn: Pointwise | None
+    backend: str
+    device: torch.device
+    target: Target
+    workspace_limit: int | None = None
+    tune: str | None = None
+    raw: Callable[..., Any] | None = field(default=None, compare=False)  # the function as the user passed it
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        extents = dict(self.extents)
+        return tuple(extents[label] for label in self.notation.output)
+
+    @property
+    def value(self) -> torch.dtype:
+        """The type of values behind fn."""
+        result = self.fn.result if self.fn is not None else self.x.dtype
+        assert isinstance(result, torch.dtype), "a function of several results is refused before"
+        return result
+
+    def permutation(self, d: Layout, *, scaled: bool, added: bool) -> Permutation:
+        """The canonical permutation into one layout of D."""
+        c = d if added else None
+        return Permutation(
+            modes=canonical_modes(self.notation, self.x, c, d, dict(self.extents)),
+            x=self.x,
+            c=c,
+            d=d,
+            compute=self.x.dtype,
+            fn=self.fn,
+            conjugate=self.conjugate,
+            scaled=scaled,
+            text=self.text,
+        )
+
+
+@dataclass(slots=True)
+class _Variant:
+    """One built launch: into one layout, scaled and added to or not."""
+
+    permutation: Permutation
+    choice: Choice | None  # None for the reference backend, which chooses nothing
+    launch: PermutationLaunch
+
+
+class PermutePlan(Varied):
+    """A permutation, planned once; calling it runs it on new tensors of the same shape, strides and type.
+
+    Made by `weft.plan_permute`. `plan(x, *, out=None, alpha=1.0, beta=0.0)` returns the result, which is `out` when
+    that is given. `explain()` says what was chosen and why.
+    """
+
+    def __init__(self, request: PermuteRequest) -> None:
+        self._request = request
+        self.shape = request.shape
+        self.dtype = request.d_dtype
+        self._variants: dict[tuple[Layout, bool, bool], _Variant] = {}
+        self._default = Layout.contiguous(self.shape, self.dtype)
+
+    @property
+    def permutation(self) -> Permutation:
+        """The canonical permutation this plan was made for."""
+        return self._first().permutation
+
+    @property
+    def schedule(self) -> Any:
+        """The chosen schedule; None for the reference backend."""
+        choice = self._first().choice
+        return choice.best.schedule if choice else None
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes allocated during a call besides the result."""
+        return self.schedule.workspace_bytes if self.schedule is not None else 0
+
+    def __call__(self, x: Any, *, out: Any = None, alpha: Scalar = 1.0, beta: Scalar = 0.0) -> Any:
+        """Run on `x`, which lies as the planned one did; returns the result in the kind of array that `x` is.
+
+        Raises `ShapeError` or `DTypeError` when a tensor does not fit the plan; then nothing is written.
+        """
+        with call_context(lambda: describe_call("plan", self._request.text, x=x, out=out)):
+            target = as_result(out) if out is not None else None
+            result = self.run(as_tensor("x", x).resolve_neg(), target, alpha, beta)
+        return out if out is not None else like(x, result)
+
+    def run(self, x: torch.Tensor, out: torch.Tensor | None, alpha: Scalar, beta: Scalar) -> torch.Tensor:
+        """The call on torch tensors: check what can differ, find the variant, launch."""
+        alpha, beta = self._scalars(alpha, beta, out)
+        variant = self._fitting(x, out, alpha, beta)
+        if out is None:
+            out = torch.empty(self.shape, dtype=self.dtype, device=self._request.device)
+        if out.numel():
+            # A launch sees memory as it lies: conjugation is in the description, not in the tensor's bit.
+            variant.launch(x.conj() if x.is_conj() else x, out if beta != 0 else None, out, alpha, beta)
+        return out
+
+    def prepare(
+        self, x: torch.Tensor, out: torch.Tensor | None = None, alpha: Scalar = 1.0, beta: Scalar = 0.0
+    ) -> PermutePlan:
+        """Plan and build what such a call will launch, checked as that call will; runs nothing.
+
+        Returns the same plan, which describes itself as that call's.
+        """
+        return self._standing_for(self._fitting(x, out, *self._scalars(alpha, beta, out)))
+
+    def explain(self) -> str:
+        """Modes, schedule, bytes, the roofline floor, and why this schedule and not another."""
+        from weft.plans.explain_permute import explain_permute
+
+        return explain_permute(self._request, self._first().permutation, self._first().choice)
+
+    def __repr__(self) -> str:
+        return f"PermutePlan({self._request.text!r}, {self.schedule or self._request.backend})"
+
+    def _scalars(self, alpha: Scalar, beta: Scalar, out: torch.Tensor | None) -> tuple[Scalar, Scalar]:
+        scale = scaling_type(self._request.value, self.dtype)
+        alpha, beta = checked_scalar("alpha", alpha, scale), checked_scalar("beta", beta, scale)
+        if beta != 0 and out is None:
+            raise ShapeError(f"beta={beta!r} adds to out, but no out is given")
+        if (alpha != 1 or beta != 0) and torch.bool in (self._request.value, self.dtype):
+            raise DTypeError(f"{dtype_name(self._request.value)} is not scaled or added into {dtype_name(self.dtype)}")
+        return alpha, beta
+
+    def _fitting(self, x: torch.Tensor, out: torch.Tensor | None, alpha: Scalar, beta: Scalar) -> _Variant:
+        """The variant for this call; it is checked first, so that no plan is made for what cannot run."""
+        request = self._request
+        check_operand("x", x, request.x, request.conjugate, request.device)
+        if out is not None:
+            check_out(out, self.shape, self.dtype, request.device, {"x": x}, None)
+        added = beta != 0
+        return self._variant(Layout.of(out) if out is not None else self._default, alpha != 1 or added, added)
+
+    def _usual(self) -> _Variant:
+        return self._variant(self._default, False, False)
+
+    def _variant(self, d: Layout, scaled: bool, added: bool) -> _Variant:
+        key = (d, scaled, added)
+        known = self._variants.get(key)
+        if known is None:
+            known = self._variants[key] = self._build(d, scaled, added)
+        return known
+
+    def _build(self, d: Layout, scaled: bool, added: bool) -> _Variant:
+        request = self._request
+        permutation = request.permutation(d, scaled=scaled, added=added)
+        if request.backend == "reference":
+            from weft.oracle.reference import permute_launcher
+
+            return _Variant(permutation, None, permute_launcher(request))
+        choice = select(permutation, request.backend, request.target, request.workspace_limit, request.tune)
+        choice, launch = choice.built()
+        return _Variant(permutation, choice, launch)

@@ -1,0 +1,106 @@
+"""What a tuning tries and what came of it: plain values that print and become JSON."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, Literal
+
+from weft.planner.planner import Choice
+from weft.planner.schedule import Ranked, Schedule
+
+Verdict = Literal["waiting", "measured", "slow", "wrong", "refused"]
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much a tuning tries.
+
+    `leaders` of the cost model's best and `samples` of the rest, drawn at random by `seed`. `budget`: seconds from the
+    first compiled candidate on, after which no further one is begun. `jobs`: compilers at once, by default one for each
+    core but one. `finals`: candidates that are measured in full beside the model's choice. `slow`: a candidate whose
+    first run takes so many times as long as the best one's is not measured.
+    """
+
+    leaders: int = 12
+    samples: int = 12
+    seed: int = 0
+    budget: float = 30.0
+    jobs: int | None = None
+    finals: int = 3
+    slow: float = 3.0
+
+
+@dataclass(slots=True)
+class Trial:
+    """One candidate. `seconds` is the median of a quick measurement, `samples` are those of the last round."""
+
+    schedule: Schedule
+    predicted: float
+    verdict: Verdict = "waiting"
+    reason: str = ""
+    seconds: float | None = None
+    samples: list[float] = field(default_factory=list)
+
+    @property
+    def best_known(self) -> float:
+        """Seconds as well as they are known; infinite where nothing is."""
+        if self.samples:
+            return median(self.samples)
+        return self.seconds if self.seconds is not None else float("inf")
+
+    def document(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "schedule": str(self.schedule),
+            "family": self.schedule.family,
+            "workspace_bytes": self.schedule.workspace_bytes,
+            "predicted": self.predicted,
+            "verdict": self.verdict,
+            "reason": self.reason,
+            "seconds": self.best_known if self.best_known != float("inf") else None,
+            "samples": [float(f"{sample:.6g}") for sample in self.samples],
+        }
+
+
+@dataclass(slots=True)
+class Outcome:
+    """A tuning that has ended. The first of `trials` is the model's choice."""
+
+    choice: Choice  # with the winner first
+    trials: list[Trial]
+    winner: Trial
+    seconds: float  # spent on it
+    legal: int  # candidates there were to choose from
+
+    @property
+    def model(self) -> Trial:
+        return next(trial for trial in self.trials if trial.verdict == "measured")
+
+    @property
+    def ratio(self) -> float:
+        """The winner's time over that of the model's choice: 1 where the model was right."""
+        return self.winner.best_known / self.model.best_known
+
+    def document(self) -> dict[str, Any]:
+        """As JSON values: the model's choice, the winner, why rules excluded others, and every trial."""
+        return {
+            "model": self.model.document(),
+            "winner": self.winner.document(),
+            "ratio": self.ratio,
+            "legal": self.legal,
+            "tried": sum(trial.verdict in ("measured", "slow") for trial in self.trials),
+            "spent": self.seconds,
+            "excluded": list(self.choice.excluded),
+            "trials": [trial.document() for trial in self.trials],
+        }
+
+
+def candidates(ranked: Sequence[Ranked], effort: Effort) -> list[Trial]:
+    """The model's best, in its order, then a sample of the rest: the same for the same seed."""
+    leaders = list(ranked[: max(1, effort.leaders)])
+    rest = list(ranked[len(leaders) :])
+    drawn = random.Random(effort.seed).sample(rest, min(effort.samples, len(rest)))
+    return [Trial(rank.schedule, rank.seconds) for rank in (*leaders, *drawn)]

@@ -1,0 +1,190 @@
+"""A process that compiles kernels ahead, so that the one that measures finds them in Triton's cache.
+
+Started by `weft.tune.compile_pool` as ``python -m weft.tune.compile_worker``. It imports torch and Triton once, never
+touches a GPU, and forks a child for each schedule. Standard input brings a header and then frames, each a length of
+eight bytes and so many bytes; standard output takes a line of JSON for each frame: its number, and null or what went
+wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import pickle
+import select
+import struct
+import sys
+import time
+from collections import deque
+from typing import Any, NamedTuple, NoReturn
+
+LENGTH = struct.Struct("<Q")
+SECONDS = 60.0  # that compiling one schedule may take
+_LONGEST_ANSWER = 2000  # bytes: lines up to 4096 are written whole
+_LONGEST_WAIT = 0.01  # seconds between looks at the children
+
+
+class Task(NamedTuple):
+    """One schedule to be compiled. Pickled by `weft.tune.compile_pool`."""
+
+    number: int
+    description: Any
+    schedule: Any
+
+
+class _Child(NamedTuple):
+    number: int
+    deadline: float
+
+
+def main() -> None:
+    answers = os.dup(1)
+    os.dup2(2, 1)  # what libraries print is no answer
+    header = pickle.loads(_exactly(LENGTH.unpack(_exactly(LENGTH.size))[0]))
+    _prepare(header["target"], header["backend"])
+    _serve(header["target"], header["backend"], header["jobs"], answers)
+
+
+def _serve(target: Any, backend: str, jobs: int, answers: int) -> None:
+    """Read tasks, keep `jobs` children busy, and end when input has ended and all is done."""
+    waiting: deque[bytes] = deque()
+    children: dict[int, _Child] = {}
+    buffer, open_ = bytearray(), True
+    while open_ or waiting or children:
+        busy = bool(children)
+        if open_:
+            readable, _, _ = select.select(
+                [0], [], [], 0.0 if waiting and len(children) < jobs else _LONGEST_WAIT if busy else None
+            )
+            if readable:
+                piece = os.read(0, 1 << 20)
+                open_ = bool(piece)
+                buffer += piece
+                waiting.extend(_frames(buffer))
+        elif busy:
+            time.sleep(_LONGEST_WAIT)
+        if not open_:
+            waiting.clear()  # nobody listens any more
+        while waiting and len(children) < jobs:
+            frame = waiting.popleft()
+            (number,) = LENGTH.unpack_from(frame)
+            child = os.fork()
+            if child == 0:
+                _compile_and_leave(number, frame[LENGTH.size :], target, backend, answers)
+            children[child] = _Child(number, time.monotonic() + SECONDS)
+        _reap(children, answers)
+
+
+def _frames(buffer: bytearray) -> list[bytes]:
+    """Whole frames, taken off the front of what was read."""
+    found = []
+    while len(buffer) >= LENGTH.size:
+        (size,) = LENGTH.unpack_from(buffer)
+        if len(buffer) < LENGTH.size + size:
+            break
+        found.append(bytes(buffer[LENGTH.size : LENGTH.size + size]))
+        del buffer[: LENGTH.size + size]
+    return found
+
+
+def _reap(children: dict[int, _Child], answers: int) -> None:
+    """Take leave of children that have ended, and of those whose time is up."""
+    for process, child in list(children.items()):
+        ended, status = os.waitpid(process, os.WNOHANG)
+        if not ended and time.monotonic() > child.deadline:
+            os.kill(process, 9)
+            os.waitpid(process, 0)
+            _answer(answers, child.number, f"compiling takes more than {SECONDS:.0f} s")
+        elif ended and status != 0:
+            _answer(answers, child.number, f"the compiler died of signal {os.waitstatus_to_exitcode(status)}")
+        elif not ended:
+            continue
+        del children[process]
+
+
+def _compile_and_leave(number: int, frame: bytes, target: Any, backend: str, answers: int) -> NoReturn:
+    """What a child does: compile all kernels of one schedule, answer, end without cleaning up after its parent.
+
+    A task that does not arrive whole is not the schedule's fault: it is compiled where it is built.
+    """
+    try:
+        task = pickle.loads(frame)
+    except BaseException:
+        _answer(answers, number, None)
+        os._exit(0)
+    try:
+        reason = compile_schedule(task, target, backend)
+    except BaseException as error:
+        reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    _answer(answers, number, reason)
+    os._exit(0)
+
+
+def compile_schedule(task: Task, target: Any, backend: str) -> str | None:
+    """Compile one schedule into Triton's cache; None, or why the device could not run it."""
+    from weft.gpu.common.launch import collected
+    from weft.planner.planner import families
+
+    rooms = {room.NAME: room for room in families(task.description, backend)}
+    with collected() as launches:
+        rooms[task.schedule.family].build(task.description, task.schedule, target)
+    for launch in launches:
+        compiled = launch.compile()
+        needed = compiled.metadata.shared
+        if target.shared_memory and needed > target.shared_memory:
+            return f"it needs {needed} of shared memory, the device has {target.shared_memory}"
+    return None
+
+
+def _prepare(target: Any, backend: str) -> None:
+    """Import what every child needs, and put a driver in Triton's place of one that would ask a GPU."""
+    import torch
+    from triton.runtime import driver
+
+    from weft.gpu.gett import kernel  # noqa: F401  the largest of them, with all that it imports
+    from weft.planner.planner import FAMILIES, PERMUTATION_FAMILIES
+
+    for name in (*FAMILIES[backend], *PERMUTATION_FAMILIES[backend]):
+        __import__(name)
+    torch.set_num_threads(1)
+    driver.set_active(AbsentDriver(target.capability))
+
+
+class AbsentDriver:
+    """Triton's driver of a GPU that is not there: it says for what to compile, and can load nothing."""
+
+    def __init__(self, capability: int) -> None:
+        self._capability = capability
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_current_target(self) -> Any:
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("cuda", self._capability, 32)
+
+
+def _answer(answers: int, number: int, reason: str | None) -> None:
+    text = reason if reason is None else reason[:_LONGEST_ANSWER]
+    with contextlib.suppress(BrokenPipeError):  # whoever asked is gone
+        os.write(answers, json.dumps([number, text]).encode()[:4095] + b"\n")
+
+
+def _exactly(size: int) -> bytes:
+    taken = io.BytesIO()
+    while taken.tell() < size:
+        piece = os.read(0, size - taken.tell())
+        if not piece:
+            sys.exit(0)
+        taken.write(piece)
+    return taken.getvalue()
+
+
+if __name__ == "__main__":
+    main()
