@@ -8,12 +8,12 @@ import torch
 
 import weft
 from weft.cases import Case, operands
+from weft.oracle.problem import Problem
 from weft.planner import tuned as winners
 from weft.planner.planner import Choice, choose
 from weft.planner.target import target_of
 from weft.spec import Contraction
 from weft.testing import poisoned
-from weft.tune.problem import Problem
 
 CPU = torch.device("cpu")
 

@@ -13,8 +13,9 @@ import weft.cases
 from weft.api.describe import TARGETS
 from weft.bench import ahead
 from weft.bench.ahead import compiling_ahead, tasks
+from weft.bench.entry import Entry
 from weft.bench.problems import Contracting, Permuting
-from weft.bench.suites import Entry, entries
+from weft.bench.suites import entries
 from weft.cases import FUNCTIONS, from_letters
 from weft.planner.planner import choose
 

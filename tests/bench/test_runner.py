@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from weft.bench import runner as module
+from weft.bench.entry import Entry
 from weft.bench.peers.registry import Call, Prepared, Tensors, Way
 from weft.bench.problems import Contracting, Permuting, Transposing, again
 from weft.bench.records import Run, load, save
 from weft.bench.runner import DeviceLost, Runner, Sampling
-from weft.bench.suites import Entry, entries
+from weft.bench.suites import entries
 from weft.cases import Case, from_letters
 from weft.cases.layout import PermuteCase
 from weft.errors import UnsupportedError

@@ -15,7 +15,7 @@ from weft.algebra import find
 from weft.api.options import HOOKS, Options, read_indices, read_operands, resolved
 from weft.cpu import family as cpu
 from weft.cpu.schedule import CpuSchedule
-from weft.plans.contraction import Request
+from weft.planner.request import Request
 from weft.spec import Contraction, Layout, parse
 from weft.testing import poisoned
 

@@ -10,9 +10,9 @@ import torch
 
 import weft
 from tune_problems import choice_of, described, problem_of
+from weft.oracle.problem import Problem, flat
 from weft.planner.planner import families
 from weft.tune.checker import Judge
-from weft.tune.problem import Problem, flat
 
 EQUATION, SHAPES = "ecb,bd->dce", ((30, 20, 7), (7, 25))
 

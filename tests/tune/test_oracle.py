@@ -14,10 +14,10 @@ from weft.cases import Case
 from weft.errors import UnsupportedError
 from weft.fn import Pointwise
 from weft.oracle.elements import applied, every_index, expected, offsets, result_modes
+from weft.oracle.problem import Problem, flat, is_empty
 from weft.planner import tuned as winners
 from weft.spec import Layout
 from weft.spec.permutation import Permutation
-from weft.tune.problem import Problem, flat, is_empty
 
 GENERAL = [case for case in cases.general() if case.work <= 1 << 16]
 

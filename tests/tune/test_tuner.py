@@ -238,7 +238,7 @@ def test_too_little_memory_is_said_in_bytes(monkeypatch: pytest.MonkeyPatch, mac
     def exhausted(self: Any, seed: int) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr("weft.tune.problem.Problem.operands", exhausted)
+    monkeypatch.setattr("weft.oracle.problem.Problem.operands", exhausted)
     with pytest.raises(WorkspaceError, match=f"tensors of {4 * (30 + 35 + 42)} bytes"):
         tune(choice(Made("model", 30e-6), Made("best", 10e-6)))
 

@@ -17,13 +17,15 @@ from weft.api.options import Options, OutDtype, check_limit, read_indices, read_
 from weft.api.permute import permute
 from weft.base.arrays import as_result, as_results, as_tensor, like, like_each
 from weft.base.bounded_cache import BoundedCache
+from weft.base.describe import describe_call
 from weft.errors import DTypeError, NotationError, ShapeError, call_context
 from weft.fn import fingerprint
 from weft.planner.planner import check_tune
+from weft.planner.request import Results
 from weft.planner.schedule import Scalar
 from weft.planner.tuned import generation
 from weft.plans.call_cache import sight
-from weft.plans.checks import Results, describe_call, reject_gradient
+from weft.plans.checks import reject_gradient
 from weft.plans.contraction import Plan
 from weft.spec import Label, Notation, parse
 from weft.spec.contraction import mode_extents

@@ -12,10 +12,11 @@ import torch
 from weft.algebra import Algebra, find
 from weft.api.options import Options, resolved
 from weft.errors import NotationError, ShapeError, UnsupportedError
-from weft.planner.planner import Choice, select
+from weft.planner.planner import Choice
+from weft.planner.request import Request
 from weft.planner.schedule import Target
 from weft.planner.target import BACKENDS, target_of
-from weft.plans.contraction import Request
+from weft.plans.select import select
 from weft.spec import Contraction, Layout, Notation, parse
 from weft.spec.contraction import output_shape
 

@@ -9,9 +9,9 @@ import torch
 
 from weft.api.contract import contract
 from weft.base.arrays import as_result, as_tensor, like
+from weft.base.describe import describe_call
 from weft.errors import ShapeError, call_context
 from weft.planner.schedule import Scalar
-from weft.plans.checks import describe_call
 
 
 def matmul(

@@ -13,9 +13,9 @@ from weft.base.arrays import as_tensor
 from weft.errors import DTypeError, FunctionError, NotationError, ShapeError, UnsupportedError
 from weft.fn import Pointwise, fingerprint, trace
 from weft.fn.binding import bind
+from weft.planner.request import Functions, Request
 from weft.planner.target import resolve_backend, target_of
 from weft.plans.checks import reject_gradient
-from weft.plans.contraction import Functions, Request
 from weft.spec import Label, Layout, Notation
 from weft.spec import aux_operands as beside
 from weft.spec.aux_operands import Named

@@ -11,14 +11,16 @@ import torch
 
 from weft.base.arrays import as_result, as_tensor, like
 from weft.base.bounded_cache import BoundedCache
+from weft.base.describe import describe_call
 from weft.errors import DTypeError, NotationError, ShapeError, UnsupportedError, call_context
 from weft.fn import Pointwise, fingerprint, trace
 from weft.planner.planner import check_tune
+from weft.planner.request import PermuteRequest
 from weft.planner.schedule import Scalar
 from weft.planner.target import resolve_backend, target_of
 from weft.planner.tuned import generation
-from weft.plans.checks import checked_scalar, describe_call, reject_gradient
-from weft.plans.permutation import PermutePlan, PermuteRequest
+from weft.plans.checks import checked_scalar, reject_gradient
+from weft.plans.permutation import PermutePlan
 from weft.spec import Label, Layout, Notation, parse
 from weft.spec.dtypes import dtype_name
 from weft.spec.memory import overlaps_itself

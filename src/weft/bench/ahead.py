@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
-from weft.bench.suites import Entry
+from weft.bench.entry import Entry
 from weft.cases import FUNCTIONS
 from weft.cases.layout import PermuteCase
 from weft.errors import WeftError
-from weft.planner.planner import select
 from weft.planner.schedule import Description, Schedule, Target
 from weft.planner.target import target_of
+from weft.plans.select import select
 from weft.testing import layout_strides
 from weft.tune.compile_pool import Compiler
 

@@ -31,7 +31,7 @@ from weft.spec import Layout
 from weft.testing import poisoned
 
 if TYPE_CHECKING:
-    from weft.bench.suites import Entry
+    from weft.bench.entry import Entry
 
 _CONTRACTION_BYTES = 24  # for each element of A, B and D: two input sets, random numbers and guards as they are made
 _MOVED_COPIES = 6  # of a tensor that is moved: two input sets, guards, the expected result

@@ -15,13 +15,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from weft.bench.entry import Entry
 from weft.errors import WeftError
 from weft.machine.statistics import Interval, Summary, summarise
-
-if TYPE_CHECKING:
-    from weft.bench.suites import Entry
 
 FORMAT = 1
 MODEL = "weft-model"  # weft itself with plans that its cost model alone has chosen

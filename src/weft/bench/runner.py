@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
+from weft.bench.entry import Entry
 from weft.bench.peers.registry import Contender, Prepared, Way, first_line
 from weft.bench.problems import PROBLEMS, Check, Problem, again
 from weft.bench.records import Result, Run
-from weft.bench.suites import Entry
 from weft.errors import UnsupportedError
 from weft.machine import timing
 from weft.machine.ceilings import Ceilings

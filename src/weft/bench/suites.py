@@ -25,20 +25,11 @@ from typing import Any
 import torch
 
 from weft import cases
+from weft.bench.entry import Entry
 from weft.bench.records import CONTRACT
 from weft.cases import Case, layout
 from weft.cases.layout import PermuteCase
 from weft.errors import WeftError
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A case within a suite. `group` is averaged apart; cases with one `base` differ in functions alone."""
-
-    case: Any  # Case, or PermuteCase where the suite's kind is "permutation" or "in place"
-    group: str
-    base: str
-    scaled: bool = False
 
 
 @dataclass(frozen=True)

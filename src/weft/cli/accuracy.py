@@ -86,15 +86,16 @@ def _rows(device: torch.device, depths: Sequence[int], side: int, step: Callable
 
 
 def _row(precision: Precision, values: str, a: torch.Tensor, b: torch.Tensor, exact: torch.Tensor) -> Row:
-    import weft
+    from weft.api.contract import contract
+    from weft.errors import UnsupportedError
     from weft.testing import expectation, max_error_over_bound
 
     k = a.shape[1]
     x, y = a.to(precision.stored), b.to(precision.stored)
     options: dict[str, Any] = {"precision": precision.precision, "out_dtype": precision.result}
     try:
-        d = weft.contract("mk,nk->mn", x, y, **options)
-    except weft.UnsupportedError as error:
+        d = contract("mk,nk->mn", x, y, **options)
+    except UnsupportedError as error:
         return Row(precision.name, values, k, None, None, None, str(error).splitlines()[0])
     reference, bound = expectation("mk,nk->mn", x, y, **options)
     return Row(
@@ -174,8 +175,8 @@ def accuracy(
     side: Annotated[int, typer.Option(min=16, help="Rows of both matrices.")] = SIDE,
 ) -> None:
     """Measure each precision's error against float64 for growing sums, and write a table."""
-    from weft.base.terminal import WRONG, end, errors_in_a_line, progress
     from weft.cli.demo import settings_for
+    from weft.cli.terminal import WRONG, end, errors_in_a_line, progress
 
     with errors_in_a_line():
         place = settings_for(device).device

@@ -26,16 +26,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.base.terminal import INTERRUPTED, WRONG, console, device_ceilings, end, errors_in_a_line, progress
 from weft.cli.arguments import split, split_cases
+from weft.cli.terminal import INTERRUPTED, WRONG, console, device_ceilings, end, errors_in_a_line, progress
 from weft.errors import UnsupportedError, WeftError
 
 if TYPE_CHECKING:
     import torch
 
+    from weft.bench.entry import Entry
     from weft.bench.peers.registry import Contender
     from weft.bench.records import CaseRecord, Run
-    from weft.bench.suites import Entry
 
 CPU_WORK = 1 << 22  # multiply-adds of a case on a CPU
 QUICK_SETS = 1024  # of inputs with --quick: still twice an H200's L2 for products of 100 x 100

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from weft.base.figures import si
-from weft.base.terminal import WRONG, console, end, errors_in_a_line
 from weft.cli.arguments import split
+from weft.cli.terminal import WRONG, console, end, errors_in_a_line
 from weft.errors import UnsupportedError
 
 Rooms = Annotated[str | None, typer.Option(help="Some rooms: winners,tuning,ceilings,coefficients.")]

@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from weft.base.terminal import WRONG, console, device_ceilings, errors_in_a_line, progress
 from weft.base.version import __version__
 from weft.cli import accuracy as accuracy_command
 from weft.cli import bench as bench_commands
 from weft.cli import cache as cache_commands
 from weft.cli import tune as tune_commands
 from weft.cli.arguments import read_dtype, read_extents, read_function, read_precision
+from weft.cli.terminal import WRONG, console, device_ceilings, errors_in_a_line, progress
 from weft.errors import UnsupportedError
 
 app = typer.Typer(

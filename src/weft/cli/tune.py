@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.base.figures import duration
-from weft.base.terminal import INTERRUPTED, WRONG, console, end, errors_in_a_line, progress
 from weft.cli.arguments import read_dtype, read_extents, read_function, read_precision, split, split_cases
+from weft.cli.terminal import INTERRUPTED, WRONG, console, end, errors_in_a_line, progress
 from weft.errors import UnsupportedError
 
 if TYPE_CHECKING:

@@ -22,6 +22,7 @@ import torch
 
 from weft.algebra import Algebra, find
 from weft.base.arrays import as_tensor
+from weft.base.describe import describe_call
 from weft.errors import call_context
 from weft.fn.binding import bind
 from weft.oracle.bounds_algebra import addend_bound, reduction_bound
@@ -36,8 +37,7 @@ from weft.oracle.reference import (
     tensor_of,
     wide,
 )
-from weft.oracle.sums import Source, source, sum_of_products
-from weft.plans.checks import describe_call
+from weft.oracle.sums import Factor, source, sum_of_products
 from weft.spec import Arithmetic
 from weft.spec.dtypes import FP8, resolve, storage_type, value_type
 from weft.spec.notation import Label
@@ -170,24 +170,6 @@ def expectation(
                 bound = addend_bound(other, bound, addend.off, epsilon(total), value)
         bound = bound.expand(value.shape)
     return reading.finished(value, bound, total, stored, out_dtype)
-
-
-@dataclass(frozen=True, slots=True)
-class Factor:
-    """An operand's values as they are multiplied, and how far each may be off; both real or complex, aligned alike."""
-
-    value: Source
-    off: Source
-    exact: bool  # nothing is off
-
-    @property
-    def size(self) -> Source:
-        return replace(self.value, stored=self.value.stored.abs().double())
-
-    @property
-    def furthest(self) -> Source:
-        """The largest that each magnitude may be."""
-        return replace(self.value, stored=self.value.stored.abs().double() + self.off.stored)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,9 @@ import torch
 from weft import algebra as ready
 from weft.algebra import Algebra
 from weft.errors import UnsupportedError
-from weft.oracle.sums import reduced
+from weft.oracle.sums import Factor, reduced
 
 if TYPE_CHECKING:
-    from weft.oracle.bounds import Factor
     from weft.spec.notation import Label
 
 _PICKING = (ready.max_plus, ready.min_plus, ready.max_times, ready.min_max, ready.or_and)

@@ -18,10 +18,10 @@ import torch
 
 from weft.errors import UnsupportedError
 from weft.fn import Pointwise
+from weft.oracle.problem import Operands, Problem, factor_type, flat, poisoned
 from weft.oracle.reference import wide
 from weft.spec import Contraction, Layout, Mode, Role
 from weft.spec.permutation import Permutation
-from weft.tune.problem import Operands, Problem, factor_type, flat, poisoned
 
 _GATHERED = {"cuda": 1 << 23, "cpu": 1 << 18}  # elements of A and of B held at once
 _SHORTENED = {"tf32": 2.0**-10, "tf32x3": 2.0**-21}  # largest relative change of a factor

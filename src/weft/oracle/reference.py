@@ -28,9 +28,8 @@ from weft.spec.notation import Label, Notation, expand, from_sequences, label_te
 from weft.spec.permutation import permutation_extents
 
 if TYPE_CHECKING:
+    from weft.planner.request import PermuteRequest, Request
     from weft.planner.schedule import Extras, PermutationLaunch, Scalar
-    from weft.plans.contraction import Request
-    from weft.plans.permutation import PermuteRequest
     from weft.spec import Contraction
 
 Function: TypeAlias = Callable[..., Any]

@@ -175,3 +175,21 @@ def _as_matrices(source: Source, *groups: list[Label]) -> torch.Tensor:
     values = values.permute([left.index(label) for label in kept])
     extents = source.extents
     return values.reshape([math.prod(extents[label] for label in group) for group in groups])
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """An operand's values as they are multiplied, and how far each may be off; both real or complex, aligned alike."""
+
+    value: Source
+    off: Source
+    exact: bool  # nothing is off
+
+    @property
+    def size(self) -> Source:
+        return replace(self.value, stored=self.value.stored.abs().double())
+
+    @property
+    def furthest(self) -> Source:
+        """The largest that each magnitude may be."""
+        return replace(self.value, stored=self.value.stored.abs().double() + self.off.stored)

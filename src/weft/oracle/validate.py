@@ -26,9 +26,8 @@ from weft.oracle.reference import wide
 from weft.spec.notation import Label, label_text
 
 if TYPE_CHECKING:
+    from weft.planner.request import Request, Results
     from weft.planner.schedule import Scalar
-    from weft.plans.checks import Results
-    from weft.plans.contraction import Request
 
 SAMPLED = 256  # elements of D
 FEWEST = 16  # of them, however long the sums are

@@ -91,30 +91,6 @@ def families(description: Description, backend: str) -> list[ModuleType]:
     return [import_module(name) for name in rooms[backend]]
 
 
-def select(
-    description: Description, backend: str, target: Target, workspace_limit: int | None = None, tune: str | None = None
-) -> Choice:
-    """The choice that a plan is made of.
-
-    `tune` None: the stored winner where an earlier tuning left one, else the cost model's; nothing is measured.
-    "model": the cost model's, whatever is stored. "measure": the stored winner, else one found now by measuring.
-    Raises what `choose` raises.
-    """
-    choice = choose(description, backend, target, workspace_limit)
-    if tune == "model" or len(choice.ranked) == 1:
-        return choice
-    from weft.planner.tuned import recalled
-
-    found = recalled(choice, workspace_limit)
-    if found is not None:
-        return found
-    if tune == "measure":
-        from weft.tune.tuner import tuned
-
-        return tuned(choice, workspace_limit)
-    return choice
-
-
 def check_tune(tune: object) -> None:
     """`UnsupportedError` unless `tune` is one of `TUNE`."""
     if tune not in TUNE:

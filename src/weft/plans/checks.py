@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from numbers import Number
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 
 from weft.base.arrays import as_tensor
 from weft.errors import DTypeError, FunctionError, ShapeError, UnsupportedError
+from weft.planner.request import Results
 from weft.planner.schedule import Scalar
 from weft.spec import Layout
 from weft.spec.aux_operands import Named
 from weft.spec.dtypes import dtype_name
 from weft.spec.memory import overlaps_itself, same_memory, share_memory
-
-#: What a call writes: D, or D and what the epilogue yields after it.
-Results: TypeAlias = torch.Tensor | tuple[torch.Tensor, ...]
 
 
 def check_operand(name: str, tensor: torch.Tensor, planned: Layout, conjugate: bool, device: torch.device) -> None:
@@ -171,20 +169,3 @@ def reject_gradient(name: str, tensor: torch.Tensor) -> None:
         raise UnsupportedError(
             f"{name} has a tangent, and weft does not compute derivatives yet: pass the primal of unpack_dual"
         )
-
-
-def describe_call(call: str, equation: object, **arrays: Any) -> str:
-    """One line for error messages: the call, its equation, and shape, strides and dtype of each array."""
-    texts = [f"{name}: {_describe(value)}" for name, value in arrays.items() if value is not None]
-    return f"{call}({equation!r}; {', '.join(texts)})"
-
-
-def _describe(value: Any) -> str:
-    try:
-        shape, dtype = value.shape, value.dtype
-    except (AttributeError, RuntimeError):  # the latter for nested tensors
-        return type(value).__name__
-    text = f"{'x'.join(map(str, shape)) or '0-d'} {str(dtype).removeprefix('torch.')}"
-    if isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.is_contiguous():
-        text += f" strides {value.stride()}"
-    return text

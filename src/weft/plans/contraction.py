@@ -7,116 +7,32 @@ layouts is one `_Variant`, planned and built when it first appears.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 
-from weft.algebra import Algebra
 from weft.base.arrays import as_results, as_tensor, like_each
+from weft.base.describe import describe_call
 from weft.errors import call_context
-from weft.fn import Pointwise
-from weft.fn.algebra import TracedAlgebra
-from weft.planner.planner import Choice, select
-from weft.planner.schedule import Extras, Scalar, Target
+from weft.planner.planner import Choice
+from weft.planner.request import Request, Results
+from weft.planner.schedule import Extras, Scalar
 from weft.plans.call_cache import Repeats, sight
 from weft.plans.checks import (
-    Results,
     check_addend,
     check_named,
     check_operand,
     check_outputs,
     check_unscaled,
     checked_scalar,
-    describe_call,
     named_tensors,
 )
+from weft.plans.select import select
 from weft.plans.variants import Varied
-from weft.spec import Arithmetic, Contraction, Extra, Layout, Notation, canonical
-from weft.spec.aux_operands import Named
-from weft.spec.contraction import class_modes, mode_extents, mode_strides, output_shape
-
-C_FN = 2  # place of `c_fn` among the hooks
-
-
-@dataclass(frozen=True, slots=True)
-class Functions:
-    """The four hooks as traced graphs; None where there is none. `raw` keeps what the user passed.
-
-    `names` holds for each hook what its function takes after the value.
-    """
-
-    a: Pointwise | None = None
-    b: Pointwise | None = None
-    c: Pointwise | None = None
-    epilogue: Pointwise | None = None
-    names: tuple[tuple[str, ...], ...] = ((), (), (), ())
-    raw: tuple[Callable[..., Any] | None, ...] = field(default=(None, None, None, None), compare=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """All that a plan depends on besides C and the result: what was asked, checked and resolved."""
-
-    notation: Notation  # two inputs, no ellipsis left
-    text: str  # the equation as the caller wrote it
-    a: Layout
-    b: Layout
-    conjugate: tuple[bool, bool]
-    arithmetic: Arithmetic
-    d_dtype: torch.dtype
-    functions: Functions
-    backend: str
-    device: torch.device
-    target: Target
-    workspace_limit: int | None = None
-    tune: str | None = None
-    named: tuple[Named, ...] = ()  # operands and coordinates of the functions
-    outputs: tuple[torch.dtype, ...] | None = None  # of what the epilogue yields after D; None where it is no tuple
-    algebra: TracedAlgebra | None = None
-    raw_algebra: Algebra | None = field(default=None, compare=False)
-
-    def extents(self) -> dict[Any, int]:
-        return mode_extents(self.notation, (self.a.shape, self.b.shape))
-
-    def contraction(self, c: Layout | None, d: Layout, outputs: tuple[Layout, ...] | None = None) -> Contraction:
-        """The canonical contraction for one set of layouts of C, D and further outputs (contiguous by default)."""
-        extents = self.extents()
-        functions = self.functions
-        if outputs is None:
-            outputs = tuple(Layout.contiguous(d.shape, dtype) for dtype in self.outputs or ())
-        taken = [names if hook != C_FN or c is not None else () for hook, names in enumerate(functions.names)]
-        named = [found for found in self.named if any(found.name in names for names in taken)]
-        places = {found.name: at for at, found in enumerate(named)}
-        a_args, b_args, c_args, epilogue_args = (tuple(places[name] for name in names) for names in taken)
-        steps = [found.strides(extents) for found in named]
-        steps += [mode_strides(self.notation.output, layout, extents) for layout in outputs]
-        extras = [found.extra for found in named]
-        extras += [Extra(f"output {at}", "output", layout, layout.dtype) for at, layout in enumerate(outputs, 1)]
-        return canonical(
-            Contraction(
-                modes=class_modes(self.notation, self.a, self.b, c, d, extents, steps),
-                a=self.a,
-                b=self.b,
-                c=c,
-                d=d,
-                arithmetic=self.arithmetic,
-                a_fn=functions.a,
-                b_fn=functions.b,
-                c_fn=functions.c if c is not None else None,
-                epilogue=functions.epilogue,
-                conjugate_a=self.conjugate[0],
-                conjugate_b=self.conjugate[1],
-                extras=tuple(extras),
-                a_args=a_args,
-                b_args=b_args,
-                c_args=c_args,
-                epilogue_args=epilogue_args,
-                algebra=self.algebra,
-                text=self.text,
-            )
-        )
+from weft.spec import Contraction, Extra, Layout
+from weft.spec.contraction import output_shape
 
 
 @dataclass(slots=True)

@@ -15,8 +15,8 @@ from weft.machine.counts import Work, contraction_work
 from weft.machine.floor import contraction_floor
 from weft.machine.roofline import Floor
 from weft.planner.planner import Choice
+from weft.planner.request import Request
 from weft.planner.schedule import Target
-from weft.plans.contraction import Request
 from weft.spec import Contraction, Layout, Mode, Role
 from weft.spec.dtypes import dtype_name
 from weft.spec.notation import term_text

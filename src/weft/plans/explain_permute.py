@@ -10,6 +10,7 @@ from weft.machine.counts import Work, permutation_work
 from weft.machine.floor import work_floor
 from weft.machine.roofline import Floor
 from weft.planner.planner import Choice
+from weft.planner.request import PermuteRequest
 from weft.plans.explain import (
     MODES_SHOWN,
     aligned,
@@ -20,7 +21,6 @@ from weft.plans.explain import (
     known_ceilings,
     section,
 )
-from weft.plans.permutation import PermuteRequest
 from weft.spec import Layout, Mode
 from weft.spec.dtypes import dtype_name
 from weft.spec.notation import term_text

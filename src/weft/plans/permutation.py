@@ -6,68 +6,23 @@ combination is one `_Variant`, planned and built when it first appears.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from weft.base.arrays import as_result, as_tensor, like
+from weft.base.describe import describe_call
 from weft.errors import DTypeError, ShapeError, call_context
-from weft.fn import Pointwise
-from weft.planner.planner import Choice, select
-from weft.planner.schedule import PermutationLaunch, Scalar, Target
-from weft.plans.checks import check_operand, check_out, checked_scalar, describe_call
+from weft.planner.planner import Choice
+from weft.planner.request import PermuteRequest
+from weft.planner.schedule import PermutationLaunch, Scalar
+from weft.plans.checks import check_operand, check_out, checked_scalar
+from weft.plans.select import select
 from weft.plans.variants import Varied
-from weft.spec import Label, Layout, Notation
+from weft.spec import Layout
 from weft.spec.dtypes import dtype_name
-from weft.spec.permutation import Permutation, canonical_modes, scaling_type
-
-
-@dataclass(frozen=True, slots=True)
-class PermuteRequest:
-    """All that a plan depends on besides the result: what was asked, checked and resolved."""
-
-    notation: Notation  # one input, no ellipsis left
-    text: str  # the equation as the caller wrote it
-    x: Layout
-    extents: tuple[tuple[Label, int], ...]  # of the output's labels
-    conjugate: bool
-    d_dtype: torch.dtype
-    fn: Pointwise | None
-    backend: str
-    device: torch.device
-    target: Target
-    workspace_limit: int | None = None
-    tune: str | None = None
-    raw: Callable[..., Any] | None = field(default=None, compare=False)  # the function as the user passed it
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        extents = dict(self.extents)
-        return tuple(extents[label] for label in self.notation.output)
-
-    @property
-    def value(self) -> torch.dtype:
-        """The type of values behind fn."""
-        result = self.fn.result if self.fn is not None else self.x.dtype
-        assert isinstance(result, torch.dtype), "a function of several results is refused before"
-        return result
-
-    def permutation(self, d: Layout, *, scaled: bool, added: bool) -> Permutation:
-        """The canonical permutation into one layout of D."""
-        c = d if added else None
-        return Permutation(
-            modes=canonical_modes(self.notation, self.x, c, d, dict(self.extents)),
-            x=self.x,
-            c=c,
-            d=d,
-            compute=self.x.dtype,
-            fn=self.fn,
-            conjugate=self.conjugate,
-            scaled=scaled,
-            text=self.text,
-        )
+from weft.spec.permutation import Permutation, scaling_type
 
 
 @dataclass(slots=True)

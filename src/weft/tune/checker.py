@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from weft.oracle.elements import expected, offsets, result_modes
-from weft.tune.problem import Operands, Problem, flat, memory_of, poison
+from weft.oracle.problem import Operands, Problem, flat, memory_of, poison
 
 SAMPLED = {"cuda": 512, "cpu": 128}  # elements of D
 _PRODUCTS = {"cuda": 1 << 26, "cpu": 1 << 21}  # of A and B that all of them take

@@ -21,6 +21,7 @@ import torch
 from weft.errors import UnsupportedError, WeftError, WorkspaceError
 from weft.machine import timing
 from weft.machine.rotation import Rotation, cache_bytes, memory_bytes, rotation
+from weft.oracle.problem import Operands, Problem, described_bytes, is_empty
 from weft.planner import tuned as winners
 from weft.planner.planner import Choice, families
 from weft.planner.schedule import Origin, ResourceError, Target
@@ -28,7 +29,6 @@ from weft.tune.candidates import Effort, Outcome, Trial, candidates
 from weft.tune.checker import Judge
 from weft.tune.compile_pool import Compiler
 from weft.tune.journal import Journal
-from weft.tune.problem import Operands, Problem, described_bytes, is_empty
 from weft.tune.progress import quiet, shown
 
 NEAR = (1.5, 1.1)  # how far from the fastest a candidate may be to come into the second and the last round

@@ -13,10 +13,10 @@ from weft.cases import FUNCTIONS, Case
 from weft.cases.layout import PermuteCase
 from weft.errors import UnsupportedError, WeftError
 from weft.planner.planner import Choice, choose
+from weft.planner.request import Request
 from weft.planner.schedule import Description, Target
 from weft.planner.serialization import Unspellable, digest, spell_description
 from weft.planner.target import resolve_backend, target_of
-from weft.plans.contraction import Request
 from weft.spec import Layout
 from weft.spec.contraction import output_shape
 from weft.testing import layout_strides

@@ -10,9 +10,9 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from weft.fn.triton.emit import computing, narrow_nodes
+from weft.fn.triton.emit import narrow_nodes
 from weft.fn.triton.lowering import ELEMENTARY
-from weft.fn.triton.lowering_exp import HALF_TYPES
+from weft.fn.triton.writer import HALF_TYPES, computing
 
 _ELEMENTARY = 20.0
 _SINGLE = {"exp": 8.0, "exp2": 4.0, "div": 9.0, "reciprocal": 8.0, "sqrt": 8.0, "rsqrt": 3.0}

@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from weft.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from weft.fn.triton.emit import Writer
+from weft.fn.triton.writer import Writer
 
 #: (writer, dtype in which the operation computes, arguments of the aten operation) -> expression.
 Lowering = Callable[..., str]

@@ -13,17 +13,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from weft.fn.triton.lowering import ELEMENTARY, lowers
-
-if TYPE_CHECKING:
-    from weft.fn.triton.emit import Writer
+from weft.fn.triton.writer import HALF_TYPES, Writer
 
 LOG2_E = 1 / math.log(2)
-HALF_TYPES = (torch.float16, torch.bfloat16)
 
 # Polynomials, highest power first, fitted for the least greatest relative error of the whole function.
 _EXPM1 = (0.001394113409332931, 0.008363191969692707, 0.04166637361049652, 0.16666576266288757, 0.5)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from weft.fn.triton import lowering_exp  # noqa: F401  (registers its lowerings)
 from weft.fn.triton.lowering import LOWERINGS, Lowering, lowers, quotient_of, template
-
-if TYPE_CHECKING:
-    from weft.fn.triton.emit import Writer
+from weft.fn.triton.writer import Writer
 
 # -- order -----------------------------------------------------------------------------------------------------------
 

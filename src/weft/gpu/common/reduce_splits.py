@@ -22,7 +22,7 @@ def combine_launch(
     """The launch for the blocks of a `cut`; `shares` holds a tile of each block for each share of the sum, or the rows
     and columns of it that there are. The last block has `fewer` of them, if that is not 0; with a `stream` each has as
     many as that says."""
-    from weft.gpu.gett.kernel import combine_kernel
+    from weft.gpu.common.reduce_splits_kernel import combine_kernel
 
     rows = strip_rows(cut.m.tile, cut.n.tile, cut.blocks, target)
     columns = strip_columns(cut.n.tile)

@@ -6,14 +6,21 @@ Blocks of D are made of two parts along n alone. Where it is m that no power of 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Protocol
 
-from weft.gpu.tma.schedule import BoxesSchedule
 from weft.spec import Contraction, Mode, Role, Strides
 
 _OTHER = {Role.M: Role.N, Role.N: Role.M}
 
 
-def multiplied(contraction: Contraction, schedule: BoxesSchedule) -> Contraction:
+class Swappable(Protocol):
+    """A schedule that says whether B gives the rows of its tiles."""
+
+    @property
+    def exchanged(self) -> bool: ...
+
+
+def multiplied(contraction: Contraction, schedule: Swappable) -> Contraction:
     """The contraction as a schedule's kernel sees it."""
     return exchanged(contraction) if schedule.exchanged else contraction
 

@@ -10,9 +10,11 @@ import triton
 import triton.language as tl
 
 from weft.gpu.common.device import ANY, scalar
+from weft.gpu.common.operand_tile import a_mask, a_offsets, b_mask, b_offsets
+from weft.gpu.common.output_tile import block_mask, block_offsets
 from weft.gpu.common.pdl import follow
+from weft.gpu.common.rasterization import locate
 from weft.gpu.complex.pairs_kernel import applied, beside_parts, ended, read_pair, store_pair, times
-from weft.gpu.gett.kernel import a_mask, a_offsets, b_mask, b_offsets, block_mask, block_offsets, locate
 
 
 @triton.jit

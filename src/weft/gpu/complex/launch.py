@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from weft.gpu.complex.real_forms import FINISH, OTHERS, ComplexSchedule
+from weft.gpu.complex.schedule import FINISH, OTHERS, ComplexSchedule
 from weft.gpu.complex.views import A, B
 from weft.planner.schedule import Extras, Scalar, Target
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from weft.fn.triton.padding import masked_operands
+from weft.gpu.common.constraints import is_product_of_vectors, widened
+from weft.gpu.common.contraction_launch import SplitLaunch, WholeLaunch
 from weft.gpu.common.cost import Work, cast_seconds, combine_seconds, direct_seconds, function_seconds, tile_access
 from weft.gpu.common.launch import (
     MOST_PROGRAMS,
@@ -41,7 +42,7 @@ from weft.gpu.common.tiling import (
     run_orders,
     side,
 )
-from weft.planner.schedule import Candidates, ExtendedLaunch, Extras, Launch, Scalar, Target
+from weft.planner.schedule import Candidates, ExtendedLaunch, Launch, Target
 from weft.spec import Contraction, Layout, Mode, Role
 from weft.spec.dtypes import dtype_name
 
@@ -169,11 +170,6 @@ def supports(contraction: Contraction, target: Target) -> str | None:
     return None
 
 
-def is_product_of_vectors(contraction: Contraction) -> bool:
-    """Whether there is nothing for a matrix instruction to share: then no product is shortened, though it may be."""
-    return min(contraction.m, contraction.n) < 2 and contraction.batch > 1
-
-
 def schedules(contraction: Contraction, target: Target) -> Candidates:
     found: list[MatrixSchedule] = []
     excluded: dict[str, None] = {}
@@ -252,33 +248,6 @@ def build(contraction: Contraction, schedule: MatrixSchedule, target: Target) ->
         combine_launch(contraction, cut, parts, target),
         parts,
     )
-
-
-class WholeLaunch:
-    """The matrix kernel where each program finishes its block."""
-
-    def __init__(self, kernel: KernelLaunch) -> None:
-        self.kernels = (kernel,)
-
-    def __call__(
-        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, *extras: Extras
-    ) -> None:
-        self.kernels[0](a, b, c, d, None, alpha, beta, *extras)
-
-
-class SplitLaunch:
-    """The matrix kernel for the parts of every sum, then the kernel that adds them."""
-
-    def __init__(self, multiply: KernelLaunch, combine: KernelLaunch, parts: Layout) -> None:
-        self.kernels = (multiply, combine)
-        self._parts = parts
-
-    def __call__(
-        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, *extras: Extras
-    ) -> None:
-        parts = torch.empty(self._parts.shape, dtype=self._parts.dtype, device=d.device)
-        self.kernels[0](a, b, None, None, parts, alpha, beta, *extras)
-        self.kernels[1](parts, c, d, alpha, beta, *extras)
 
 
 def matrix_cut(contraction: Contraction, schedule: MatrixSchedule, target: Target) -> MatrixCut:
@@ -364,15 +333,6 @@ def _blocks(contraction: Contraction, schedule: MatrixSchedule) -> int:
         blocks *= math.prod(cut.blocks for cut in cuts)
         blocks *= math.prod(cut.extent for cut in rest(contraction.of_role(role), cuts))
     return blocks
-
-
-def widened(contraction: Contraction, target: Target) -> bool:
-    """Whether products are made in the accumulator's type: no matrix instruction accumulates single in double, and
-    Triton's interpreter takes bfloat16 for integers."""
-    product, accumulate = contraction.arithmetic.product, contraction.arithmetic.accumulate
-    if accumulate is torch.float64:
-        return product is not torch.float64
-    return product is torch.bfloat16 and target.kind == "interpreter"
 
 
 def _turned(contraction: Contraction) -> tuple[bool, bool]:

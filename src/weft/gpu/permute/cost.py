@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from weft.gpu.common.cost import (
     LINE,
@@ -24,12 +24,10 @@ from weft.gpu.common.cost import (
     tile_access,
 )
 from weft.gpu.common.tiling import A, Axis, C, D
+from weft.gpu.permute.params import PermuteCut
 from weft.planner.schedule import Target
 from weft.spec import Layout
 from weft.spec.permutation import Permutation
-
-if TYPE_CHECKING:
-    from weft.gpu.permute.family import PermuteCut
 
 # Per cent of what can be shared memory. Blocks that fill all of it leave little of the first cache to what is being
 # read: on an H200 they took up to a quarter longer, and none took longer with this much.

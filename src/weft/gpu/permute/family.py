@@ -17,6 +17,7 @@ import torch
 from weft.gpu.common.launch import MOST_PROGRAMS, TRITON_TYPES, KernelLaunch, missing_type, wide, wide_index
 from weft.gpu.common.tiling import TENSORS, A, C, Cut, D, Side, cuts_text, rest, side
 from weft.gpu.permute.cost import CARVEOUT, access_of, is_shared, line_share, seconds
+from weft.gpu.permute.params import PermuteCut
 from weft.gpu.permute.schedule import blocks, joined
 from weft.planner.schedule import Candidates, Scalar, Target
 from weft.spec import Layout, Mode, Role, Strides
@@ -29,17 +30,6 @@ _ADDRESSES = 96  # of accesses that a thread should make at most
 
 _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _PAIRS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
-
-
-class PermuteCut(NamedTuple):
-    """All that the kernel takes of a schedule, as compile-time constants."""
-
-    r: Side  # in the order of the source, its fastest axis first
-    w: Side  # the same axes in the order of D
-    tile: tuple[int, ...]  # of `w`
-    turn: tuple[int, ...]  # dimensions of the tile of `r` in the order of `w`
-    wide: tuple[bool, ...]
-    wide_index: bool
 
 
 @dataclass(frozen=True, slots=True)

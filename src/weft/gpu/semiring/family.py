@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from weft.gpu.common.contraction_launch import SplitLaunch, WholeLaunch
 from weft.gpu.common.cost import (
     LINE,
     PROCESSORS,
@@ -33,7 +34,6 @@ from weft.gpu.common.launch import (
 )
 from weft.gpu.common.reduce_splits import combine_launch
 from weft.gpu.common.tiling import TENSORS, A, B, C, Cut, D, Side, cuts_text, nearest, rest, run_orders, side
-from weft.gpu.gett.family import SplitLaunch, WholeLaunch
 from weft.gpu.semiring.params import algebra_constants, exponential_constants, product_slots, sums_exponentials
 from weft.gpu.semiring.schedule import USUAL_DEPTH, WIDEST, Shape, Share, power_of_two, shapes, share, tile_cuts
 from weft.planner.schedule import Candidates, ExtendedLaunch, Launch, Target

@@ -13,18 +13,10 @@ import triton
 import triton.language as tl
 
 from weft.gpu.common.device import ANY, batch_offset, gathered, gathered_step, load_tile, side_mask, side_offsets
+from weft.gpu.common.operand_tile import a_mask, a_offsets, tile_mask, tile_offsets
+from weft.gpu.common.output_tile import block_mask, block_offsets, part_offsets, store_block
 from weft.gpu.common.pdl import follow
-from weft.gpu.gett.kernel import (
-    a_mask,
-    a_offsets,
-    block_mask,
-    block_offsets,
-    locate,
-    part_offsets,
-    store_block,
-    tile_mask,
-    tile_offsets,
-)
+from weft.gpu.common.rasterization import locate
 from weft.gpu.semiring.steps import block_of, step_of, value_of
 
 

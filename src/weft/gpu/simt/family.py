@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from weft.gpu.common.constraints import is_product_of_vectors
 from weft.gpu.common.cost import (
     ISSUE_RATE,
     LINE,
@@ -44,7 +45,6 @@ from weft.gpu.common.tiling import (
     run_orders,
     side,
 )
-from weft.gpu.gett.family import is_product_of_vectors
 from weft.gpu.semiring.params import algebra_constants, over_axis, product_slots
 from weft.planner.schedule import Candidates, Target
 from weft.spec import Contraction, Layout, Mode, Role

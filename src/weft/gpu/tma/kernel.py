@@ -10,8 +10,10 @@ import triton
 import triton.language as tl
 
 from weft.gpu.common.device import axis_start, gathered, gathered_step, side_mask
+from weft.gpu.common.operand_tile import a_mask, a_offsets, b_mask, b_offsets
+from weft.gpu.common.output_tile import part_offsets, store_block
 from weft.gpu.common.pdl import come_after
-from weft.gpu.gett.kernel import a_mask, a_offsets, b_mask, b_offsets, locate, part_offsets, store_block
+from weft.gpu.common.rasterization import locate
 
 
 @triton.jit

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from weft.fn.triton.padding import padding_adds_nothing
+from weft.gpu.common.constraints import widened
 from weft.gpu.common.cost import PROCESSORS, REGISTERS, SHARED_MEMORY
 from weft.gpu.common.launch import wide, wide_index
 from weft.gpu.common.tiling import TENSORS, Cut, Side, rest, side
-from weft.gpu.gett.family import widened
 from weft.gpu.tma.schedule import BoxesSchedule, parts, pieces_of, rows_staged, shared_bytes, side_cuts
 from weft.gpu.tma.views import Reading
 from weft.planner.schedule import Target

@@ -27,8 +27,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from weft.gpu.common.device import side_mask
 from weft.gpu.common.pdl import come_after
+from weft.gpu.common.rasterization import locate
 from weft.gpu.common.split_k import part_of_task, portion_start
-from weft.gpu.gett.kernel import locate
 from weft.gpu.tma.kernel import box_start
 from weft.gpu.warp_specialized.prologue import apply
 from weft.gpu.warp_specialized.roles import WARPS, WORKERS

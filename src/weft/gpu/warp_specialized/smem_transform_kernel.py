@@ -22,8 +22,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from weft.gpu.common.device import side_mask
 from weft.gpu.common.pdl import come_after
+from weft.gpu.common.rasterization import locate
 from weft.gpu.common.split_k import part_with_fewer
-from weft.gpu.gett.kernel import locate
 from weft.gpu.warp_specialized.kernel import (
     WORKER_WARPS,
     begin,

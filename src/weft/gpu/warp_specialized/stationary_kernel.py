@@ -24,7 +24,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from weft.gpu.common.device import scalar, side_mask, side_offsets
 from weft.gpu.common.pdl import come_after
-from weft.gpu.gett.kernel import locate
+from weft.gpu.common.rasterization import locate
 from weft.gpu.warp_specialized.kernel import bring, finished, moved
 from weft.gpu.warp_specialized.prologue import apply
 from weft.gpu.warp_specialized.roles import LOADING

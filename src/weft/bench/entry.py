@@ -1,0 +1,16 @@
+"""One case of a suite, and the group that it is averaged in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A case within a suite. `group` is averaged apart; cases with one `base` differ in functions alone."""
+
+    case: Any  # Case, or PermuteCase where the suite's kind is "permutation" or "in place"
+    group: str
+    base: str
+    scaled: bool = False

@@ -1,0 +1,22 @@
+"""What several families must hold to, each stated once."""
+
+from __future__ import annotations
+
+import torch
+
+from weft.planner.schedule import Target
+from weft.spec import Contraction
+
+
+def is_product_of_vectors(contraction: Contraction) -> bool:
+    """Whether there is nothing for a matrix instruction to share: then no product is shortened, though it may be."""
+    return min(contraction.m, contraction.n) < 2 and contraction.batch > 1
+
+
+def widened(contraction: Contraction, target: Target) -> bool:
+    """Whether products are made in the accumulator's type: no matrix instruction accumulates single in double, and
+    Triton's interpreter takes bfloat16 for integers."""
+    product, accumulate = contraction.arithmetic.product, contraction.arithmetic.accumulate
+    if accumulate is torch.float64:
+        return product is not torch.float64
+    return product is torch.bfloat16 and target.kind == "interpreter"

@@ -1,0 +1,37 @@
+"""Launches of a contraction: one kernel, or a second one that adds the partial sums of the first."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from weft.gpu.common.launch import KernelLaunch
+from weft.planner.schedule import Extras, Scalar
+from weft.spec import Layout
+
+
+class WholeLaunch:
+    """One kernel, each of whose programs finishes its tile of D."""
+
+    def __init__(self, kernel: KernelLaunch) -> None:
+        self.kernels = (kernel,)
+
+    def __call__(
+        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, *extras: Extras
+    ) -> None:
+        self.kernels[0](a, b, c, d, None, alpha, beta, *extras)
+
+
+class SplitLaunch:
+    """A kernel for the parts of every sum, then the kernel that adds them."""
+
+    def __init__(self, multiply: KernelLaunch, combine: KernelLaunch, parts: Layout) -> None:
+        self.kernels = (multiply, combine)
+        self._parts = parts
+
+    def __call__(
+        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, *extras: Extras
+    ) -> None:
+        parts = torch.empty(self._parts.shape, dtype=self._parts.dtype, device=d.device)
+        self.kernels[0](a, b, None, None, parts, alpha, beta, *extras)
+        self.kernels[1](parts, c, d, alpha, beta, *extras)

@@ -1,0 +1,97 @@
+"""The second kernel of split sums: it adds the partial sums of every tile of D in a fixed order and finishes it."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from weft.gpu.common.device import batch_offset, finish, lane_offsets, side_mask
+from weft.gpu.common.pdl import follow
+from weft.gpu.common.rasterization import locate
+from weft.gpu.common.split_k import shares_of
+
+
+@triton.jit
+def strip_offsets(place, CUT: tl.constexpr, TENSOR: tl.constexpr):
+    """Offsets in a tensor of some rows of a block: (batch block, m block, n block, rows, columns)."""
+    batch_block, m_block, n_block, rows, columns = place
+    M: tl.constexpr = CUT.m
+    N: tl.constexpr = CUT.n
+    BATCH: tl.constexpr = CUT.batch
+    WIDE: tl.constexpr = CUT.wide[TENSOR]
+    offsets = batch_offset(batch_block, BATCH, TENSOR, WIDE)
+    if M.present[TENSOR]:
+        offsets = offsets + lane_offsets(m_block, rows, M, TENSOR, WIDE)[:, None]
+    if N.present[TENSOR]:
+        offsets = offsets + lane_offsets(n_block, columns, N, TENSOR, WIDE)[None, :]
+    return offsets
+
+
+@triton.jit
+def strip_mask(place, CUT: tl.constexpr, TENSOR: tl.constexpr):
+    """Which of them exist."""
+    M: tl.constexpr = CUT.m
+    N: tl.constexpr = CUT.n
+    if M.present[TENSOR] and N.present[TENSOR]:
+        return side_mask(place[1], place[3], M)[:, None] & side_mask(place[2], place[4], N)[None, :]
+    elif M.present[TENSOR]:
+        return side_mask(place[1], place[3], M)[:, None]
+    elif N.present[TENSOR]:
+        return side_mask(place[2], place[4], N)[None, :]
+    else:
+        return place[0] >= 0
+
+
+@triton.jit(do_not_specialize=["alpha", "beta"])
+def combine_kernel(
+    parts,
+    c,  # None where nothing is added
+    d,
+    alpha: tl.int64,
+    beta: tl.int64,
+    pointers,
+    CUT: tl.constexpr,
+    ROWS: tl.constexpr,  # of a block that one program takes: there are few blocks, and programs should be many
+    COLUMNS: tl.constexpr,  # the same
+    STORED: tl.constexpr,  # rows and columns of a part, which may be fewer than those of a block
+    FEWER: tl.constexpr,  # parts of the last block; 0 where it has as many as others
+    STREAM: tl.constexpr,  # stream.Stream, which tells how many parts each block has; None where all have as many
+    C_FN: tl.constexpr,
+    EPILOGUE: tl.constexpr,
+    REDUCE: tl.constexpr,  # of an algebra, None where parts are added
+    RESULT: tl.constexpr,
+    BESIDE: tl.constexpr,
+):
+    """Add the parts of some rows and columns of a block of D, first to last, and finish them. What lies past the end of
+    D is not read."""
+    follow()
+    M: tl.constexpr = CUT.m
+    N: tl.constexpr = CUT.n
+    ACROSS: tl.constexpr = N.tile // COLUMNS
+    STRIPS: tl.constexpr = M.tile // ROWS * ACROSS
+    block = tl.program_id(0) // STRIPS
+    if CUT.wide_index:
+        block = block.to(tl.int64)
+    rows = tl.program_id(0) % STRIPS // ACROSS * ROWS + tl.arange(0, ROWS)
+    columns = tl.program_id(0) % ACROSS * COLUMNS + tl.arange(0, COLUMNS)
+    batch_block, m_block, n_block = locate(block, M.blocks, N.blocks, CUT.group)
+    place = (batch_block, m_block, n_block, rows, columns)
+    inside = strip_mask(place, CUT, 3)
+    HEIGHT: tl.constexpr = STORED[0]
+    WIDTH: tl.constexpr = STORED[1]
+    here = parts + block.to(tl.int64) * (HEIGHT * WIDTH) + rows[:, None] * WIDTH + columns[None, :]
+    acc = tl.load(here, mask=inside)
+    count = CUT.splits
+    if FEWER > 0:
+        count = tl.where(block == CUT.blocks - 1, FEWER, CUT.splits)
+    elif STREAM is not None:
+        count = shares_of(block, STREAM)
+    for _ in tl.range(1, count, loop_unroll_factor=4):
+        here += CUT.blocks * HEIGHT * WIDTH
+        if REDUCE is None:
+            acc += tl.load(here, mask=inside)
+        else:
+            acc = REDUCE(acc, tl.load(here, mask=inside)).to(acc.dtype)
+    finish(
+        acc, c, d, pointers, alpha, beta, place, CUT, strip_offsets, strip_mask, C_FN, EPILOGUE, REDUCE, RESULT, BESIDE
+    )  # fmt: skip

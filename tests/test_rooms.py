@@ -1,0 +1,123 @@
+"""The plan of the house: which room may import which, read from the imports themselves.
+
+Every import counts, also those inside functions and those for types only: a cycle that runs only through them still
+means that two files cannot be understood one after the other.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import weft
+
+PACKAGE = Path(weft.__file__).parent
+
+# From the ground up: a room may import only those before it. `weft/__init__` and `__main__` may import all.
+ROOMS = (
+    *("errors", "base", "fn", "algebra", "spec", "machine", "planner"),
+    *("gpu.common", "gpu.gett", "gpu.tma", "gpu.warp_specialized", "gpu.blas", "gpu.semiring", "gpu.simt"),
+    *("gpu.permute", "gpu.complex", "gpu.transpose", "gpu.composite", "cpu"),
+    *("oracle", "tune", "plans", "api", "reference", "functions", "testing", "cases", "bench", "cli"),
+)
+
+# Families meet in `gpu.common` alone, but for these.
+FAMILIES_MEET = {
+    ("gpu.warp_specialized", "gpu.tma"),
+    ("gpu.simt", "gpu.semiring"),
+    ("gpu.complex", "gpu.gett"),
+    ("gpu.complex", "gpu.permute"),
+    ("gpu.transpose", "gpu.permute"),
+    ("gpu.composite", "gpu.permute"),
+    ("gpu.composite", "gpu.semiring"),
+}
+
+
+def module_of(file: Path) -> str:
+    parts = file.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+FILES = {module_of(file): file for file in sorted(PACKAGE.rglob("*.py"))}
+
+
+def imported(file: Path) -> Iterator[str]:
+    """The modules of weft that a file names in any import."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level == 0 and (node.module or "").split(".")[0] == "weft":
+            for name in node.names:
+                full = f"{node.module}.{name.name}"
+                yield full if full in FILES else str(node.module)
+        elif isinstance(node, ast.ImportFrom) and node.level:
+            raise AssertionError(f"{file} imports relative to itself, which hides the room")
+        elif isinstance(node, ast.Import):
+            yield from (name.name for name in node.names if name.name.split(".")[0] == "weft")
+
+
+IMPORTS = {module: sorted(set(imported(file)) - {module}) for module, file in FILES.items()}
+
+
+def room_of(module: str) -> str:
+    """The room of a module: the first folder below weft, below `gpu` the second."""
+    parts = module.split(".")[1:]
+    return ".".join(parts[:2]) if parts[:1] == ["gpu"] else parts[0] if parts else ""
+
+
+INSIDE = [module for module in FILES if room_of(module) not in ("", "__main__", "gpu")]
+
+
+@pytest.mark.parametrize("module", INSIDE)
+def test_a_file_imports_only_rooms_below_its_own(module: str) -> None:
+    mine = room_of(module)
+    for other in IMPORTS[module]:
+        theirs = room_of(other)
+        assert theirs in ROOMS, f"{module} imports {other}, which is in no room of the plan"
+        assert ROOMS.index(theirs) <= ROOMS.index(mine), f"{module} imports {other}: {theirs} lies above {mine}"
+        if theirs != mine and theirs.startswith("gpu.") and mine.startswith("gpu.") and theirs != "gpu.common":
+            assert (mine, theirs) in FAMILIES_MEET, f"{module} imports {other}: families meet in gpu.common"
+
+
+def test_no_file_imports_itself_by_way_of_others() -> None:
+    """Tarjan's strongly connected components: each is one file."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    cycles: list[list[str]] = []
+
+    def visit(module: str) -> None:
+        index[module] = low[module] = len(index)
+        stack.append(module)
+        for other in IMPORTS.get(module, ()):
+            if other not in index:
+                visit(other)
+                low[module] = min(low[module], low[other])
+            elif other in stack:
+                low[module] = min(low[module], index[other])
+        if low[module] == index[module]:
+            at = stack.index(module)
+            if len(stack) - at > 1:
+                cycles.append(sorted(stack[at:]))
+            del stack[at:]
+
+    for module in FILES:
+        if module not in index:
+            visit(module)
+    assert not cycles
+
+
+def test_rooms_have_files_and_no_other_room_is_there() -> None:
+    there = defaultdict(list)
+    for module in INSIDE:
+        there[room_of(module)].append(module)
+    assert set(there) - {"data"} == set(ROOMS)
+
+
+def test_no_package_hides_a_public_function() -> None:
+    """`weft.plan` is the function, `weft.permute` too: no folder or file of that name lies beside them."""
+    functions = [name for name in weft.__all__ if callable(getattr(weft, name)) and name.islower()]
+    assert {"plan", "permute", "contract"} <= set(functions)
+    assert not [name for name in functions if f"weft.{name}" in FILES]
