@@ -1,5 +1,6 @@
 """weft: tensor contractions on GPUs, with your own functions woven into the kernel."""
 
+from weft import reference
 from weft.algebra import Algebra
 from weft.api.contract import contract, einsum, plan
 from weft.api.matmul import matmul
@@ -39,5 +40,6 @@ __all__ = [
     "permute",
     "plan",
     "plan_permute",
+    "reference",
     "transpose_",
 ]
