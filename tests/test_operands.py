@@ -91,7 +91,7 @@ class TestOperands:
     def test_of_c_alone_is_not_needed_without_c(self, on: dict[str, Any]) -> None:
         gate = whole((4,), 18, torch.float64)
         plan = weft.plan("mk,kn->mn", A, B, c_fn=lambda x, gate: x * gate, operands={"gate": ("m", gate)}, **on)
-        assert plan.contraction.extras == ()
+        assert plan.contraction.aux == ()
         assert torch.equal(plan(A, B, operands={"gate": gate}), A @ B)
 
     def test_serves_several_functions(self, on: dict[str, Any]) -> None:
@@ -247,9 +247,9 @@ class TestSeveralResults:
     def test_extras_come_in_order(self, on: dict[str, Any]) -> None:
         plan = weft.plan("mk,kn->mn", A, B, epilogue=lambda x, bias: (x, bias), operands={"bias": ("n", BIAS)}, **on)
         contraction = plan.contraction
-        assert [extra.kind for extra in contraction.extras] == ["operand", "output"]
+        assert [each.kind for each in contraction.aux] == ["operand", "output"]
         assert (contraction.epilogue_args, contraction.outputs) == ((0,), (1,))
-        assert [mode.strides.extra for mode in contraction.of_role(Role.M, Role.N)] == [(0, 6), (1, 1)]
+        assert [mode.strides.aux for mode in contraction.of_role(Role.M, Role.N)] == [(0, 6), (1, 1)]
 
 
 class TestPlan:

@@ -34,9 +34,9 @@ def chain(*functions: Function) -> Function:
     """
     steps = tuple((function, parameters(function) or ()) for function in functions)
 
-    def chained(value: torch.Tensor, **beside: Any) -> torch.Tensor:
+    def chained(value: torch.Tensor, **aux_args: Any) -> torch.Tensor:
         for function, names in steps:
-            value = function(value, **{name: beside[name] for name in names if name in beside})
+            value = function(value, **{name: aux_args[name] for name in names if name in aux_args})
         return value
 
     kind = inspect.Parameter.KEYWORD_ONLY

@@ -62,15 +62,15 @@ class Extended:
             guards = [poisoned(shape, dtype, layout=self.out_layout) for dtype in dtypes]
             d, *others = (guard.tensor for guard in guards)
             launch = cpu.build(contraction, schedule, TARGET)
-            launch(self.a, self.b, self.c, d, 1, 1, self.extras(contraction, others))
+            launch(self.a, self.b, self.c, d, 1, 1, self.aux(contraction, others))
             for guard in guards:
                 guard.check_guards()
             yield schedule, [d, *others]
 
-    def extras(self, contraction: Contraction, outputs: list[torch.Tensor]) -> tuple[torch.Tensor | None, ...]:
+    def aux(self, contraction: Contraction, outputs: list[torch.Tensor]) -> tuple[torch.Tensor | None, ...]:
         operands: Mapping[str, Any] = self.options.get("operands", {})
-        beside = (extra.name for extra in contraction.extras if extra.kind != "output")
-        return (*(operands[name][1] if name in operands else None for name in beside), *outputs)
+        aux_args = (each.name for each in contraction.aux if each.kind != "output")
+        return (*(operands[name][1] if name in operands else None for name in aux_args), *outputs)
 
     def expected(self) -> list[torch.Tensor]:
         found = weft.reference.contract(self.equation, self.a, self.b, c=self.c, **self.options)

@@ -77,4 +77,4 @@ def test_triton_functions() -> None:
     contraction = plan.contraction
     assert contraction.epilogue is not None
     assert contraction.epilogue.inputs == ("x", "i", "bias")
-    assert [contraction.extras[at].name for at in contraction.epilogue_args] == ["i", "bias"]
+    assert [contraction.aux[at].name for at in contraction.epilogue_args] == ["i", "bias"]

@@ -53,7 +53,7 @@ def main() -> None:
             text = built.asm["amdgcn" if architecture.startswith("gfx") else "ptx"]
             results[f"{name} {architecture} {kind}"] = instructions(text)
     results |= dict(direct())
-    results |= dict(beside())
+    results |= dict(aux_args())
     results |= dict(fused())
     json.dump(results, sys.stdout)
 
@@ -96,7 +96,7 @@ def fused() -> Iterator[tuple[str, object]]:
             yield f"fused {name} {architecture}", instructions(text)
 
 
-def beside() -> Iterator[tuple[str, object]]:
+def aux_args() -> Iterator[tuple[str, object]]:
     """Steps whose functions take operands and coordinates, the last of which yields three results."""
 
     def gated(x: torch.Tensor, gate: torch.Tensor, place: torch.Tensor) -> torch.Tensor:

@@ -46,8 +46,8 @@ def launched(room: Any, schedule: Any, plan: weft.Plan, a: torch.Tensor, b: torc
     contraction, target = plan.contraction, plan._request.target
     guarded = [poisoned(plan.shape, dtype, device=a.device) for dtype in plan.dtypes]
     results = [each.tensor for each in guarded]
-    extras = ((*named, *results[1:]),) if contraction.extras else ()
-    room.build(contraction, schedule, target)(a, b, None, results[0], 1.0, 1.0, *extras)
+    aux = ((*named, *results[1:]),) if contraction.aux else ()
+    room.build(contraction, schedule, target)(a, b, None, results[0], 1.0, 1.0, *aux)
     for each in guarded:
         each.check_guards()
     return results
@@ -120,7 +120,7 @@ def test_functions_take_operands_and_coordinates_and_yield_several_results(room:
     expected = reference.contract("mk,kn->mn", a, b, **options)
     plan = weft.plan("mk,kn->mn", a, b, backend="triton", **options)
     contraction = plan.contraction
-    named = [options["operands"].get(extra.name, (None, None))[1] for extra in contraction.extras][:-2]
+    named = [options["operands"].get(each.name, (None, None))[1] for each in contraction.aux][:-2]
     target = plan._request.target
     target = target if device == "cuda" else replace(target, capability=90)
     if device == "cuda" and room is boxes and target.capability < 90:
@@ -207,6 +207,6 @@ def test_log_with_functions_and_several_results(monkeypatch: pytest.MonkeyPatch,
     plan, contraction, target = described("bmk,bnk->nbm", a, b, **options)
     expected = reference.contract("bmk,bnk->nbm", a, b, **options)
     for schedule in logarithms.schedules(contraction, target).schedules:
-        named = [gate if extra.kind == "operand" else None for extra in contraction.extras if extra.kind != "output"]
+        named = [gate if each.kind == "operand" else None for each in contraction.aux if each.kind != "output"]
         for got, want in zip(launched(logarithms, schedule, plan, a, b, *named), expected, strict=True):
             assert torch.allclose(got, want, rtol=1e-6, atol=3e-6)

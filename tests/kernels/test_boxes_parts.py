@@ -123,7 +123,7 @@ def test_functions_see_the_elements_of_both_parts(exchanged: bool, splits: int, 
     schedule = replace(schedule, splits=splits)
     more = torch.ones_like(expected[1], dtype=torch.bool)
     results = [torch.full((72, 72), float("nan"), dtype=half, device=device), more]
-    named = [options["operands"].get(extra.name, (None, None))[1] for extra in contraction.extras][:-1]
+    named = [options["operands"].get(each.name, (None, None))[1] for each in contraction.aux][:-1]
     boxes.build(contraction, schedule, target)(a, b, c, results[0], 1.0, beta, (*named, results[1]))
     assert torch.equal(results[0].double(), expected[0].double())
     assert torch.equal(results[1], expected[1].bool())

@@ -99,7 +99,7 @@ def test_every_way_applies_them_alike(name: str, dtype: torch.dtype) -> None:
     contraction = plan._request.contraction(Layout.of(c) if added else None, layouts[0], tuple(layouts[1:]))
     contraction = weft.spec.canonical(contraction)
     outputs = [result.tensor for result in results[1:]]
-    extras = _in_order(contraction.extras, tensors, outputs)
+    aux = _in_order(contraction.aux, tensors, outputs)
     ways: dict[Any, Any] = {}
     for schedule in complex_pairs.schedules(contraction, plan._request.target).schedules:
         steps = (step and (step.task.form, step.task.fold > 0, step.task.thirds > 0) for step in schedule.steps)
@@ -110,7 +110,7 @@ def test_every_way_applies_them_alike(name: str, dtype: torch.dtype) -> None:
             result.tensor.fill_(1 if result.tensor.dtype is torch.bool else 77)
         launch = complex_pairs.build(contraction, schedule, plan._request.target)
         factors = (complex(scaled.get("alpha", 1)), complex(scaled.get("beta", 0)))
-        launch(a, b, c, results[0].tensor, *factors, extras)
+        launch(a, b, c, results[0].tensor, *factors, aux)
         for result, wanted in zip(results, expected, strict=True):
             result.check_guards()
             assert torch.equal(result.tensor.to(wanted.dtype), wanted), str(schedule)

@@ -95,7 +95,7 @@ def test_functions_of_c_and_d(name: str, dtype: torch.dtype) -> None:
     contraction = plan._request.contraction(weft.spec.Layout.of(c), layouts[0], tuple(layouts[1:]))
     target = plan._request.target
     assert complex_direct.supports(contraction, target) is None
-    extras = _in_order(contraction.extras, tensors, [result.tensor for result in results[1:]])
+    aux = _in_order(contraction.aux, tensors, [result.tensor for result in results[1:]])
     kinds = {}
     for schedule in complex_direct.schedules(contraction, target).schedules:
         m, n, k = schedule.tiles.tile
@@ -104,7 +104,7 @@ def test_functions_of_c_and_d(name: str, dtype: torch.dtype) -> None:
         for result in results:
             result.tensor.fill_(1)
         launch = complex_direct.build(contraction, schedule, target)
-        launch(a, b, c, results[0].tensor, 1j, 2 - 1j, extras)
+        launch(a, b, c, results[0].tensor, 1j, 2 - 1j, aux)
         for result, wanted in zip(results, found if isinstance(found, tuple) else (found,), strict=True):
             result.check_guards()
             assert torch.equal(result.tensor.to(wanted.dtype), wanted), str(schedule)

@@ -238,7 +238,7 @@ def test_operands_and_further_results_are_traffic() -> None:
         backend="reference",
     )  # fmt: skip
     work = contraction_work(plan.contraction)
-    assert (work.read_beside, work.write_beside) == (2 * 5 + 8 * 7, 21)
+    assert (work.read_aux, work.write_aux) == (2 * 5 + 8 * 7, 21)
     assert work.reads == 4 * (15 + 35) + 66
     assert work.traffic == work.reads + 4 * 21 + 21
 

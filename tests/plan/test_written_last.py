@@ -126,8 +126,8 @@ def test_an_epilogue_takes_operands_and_coordinates_and_leaves_two_results(
     schedule = written_last.schedules(contraction, target).schedules[0]
     d, other = (torch.full(plan.shape, float("nan"), device=device) for _ in range(2))
     kinds = {"operand": bias, "index": None, "output": other}
-    extras = tuple(kinds[extra.kind] for extra in contraction.extras)
-    written_last.build(contraction, schedule, target)(a, b, None, d, 1.0, 0.0, extras)
+    aux = tuple(kinds[each.kind] for each in contraction.aux)
+    written_last.build(contraction, schedule, target)(a, b, None, d, 1.0, 0.0, aux)
     acc = torch.einsum("xmyk,ykxn->mxny", a, b)
     assert torch.equal(d, acc + bias[:, None])
     later = torch.arange(4, device=device)[:, None, None, None] >= 2

@@ -61,13 +61,13 @@ def hypothetical(
         raise ShapeError(f"extents {dict(extents)}: no tensor has so many elements")
     a, b = (torch.empty(shape, dtype=dtype, device="meta") for shape in shapes)
     chosen, device, planned_for = _placed(backend, target)
-    beside = {
+    aux_args = {
         name: (modes, torch.empty([extents.get(label, 1) for label in modes], dtype=kind, device="meta"))
         for name, (modes, kind) in (operands or {}).items()
     }
     # The oracle takes tensors on any device, so its request can be made of meta tensors; then it is sent elsewhere.
     options = Options(
-        out_dtype, precision, accumulate, (a_fn, b_fn, None, epilogue), beside, indices or {}, find(algebra),
+        out_dtype, precision, accumulate, (a_fn, b_fn, None, epilogue), aux_args, indices or {}, find(algebra),
         workspace_limit=workspace_limit, backend="reference",
     )  # fmt: skip
     request = resolved(notation, equation, a, b, options)

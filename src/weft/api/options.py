@@ -16,9 +16,8 @@ from weft.fn.binding import bind
 from weft.planner.request import Functions, Request
 from weft.planner.target import resolve_backend, target_of
 from weft.plans.checks import reject_gradient
-from weft.spec import Label, Layout, Notation
-from weft.spec import aux_operands as beside
-from weft.spec.aux_operands import Named
+from weft.spec import Label, Layout, Notation, aux_operands
+from weft.spec.aux_operands import AuxInput
 from weft.spec.contraction import Arithmetic, mode_extents
 from weft.spec.dtypes import FP8, dtype_name, resolve, result_type, storage_type, value_type
 from weft.spec.notation import expand
@@ -145,24 +144,24 @@ def resolved(notation: Notation, text: str, a: torch.Tensor, b: torch.Tensor, op
 
 def _named(
     notation: Notation, extents: dict[Label, int], device: torch.device, options: Options
-) -> tuple[tuple[Named, ...], dict[str, tuple[str, ...]]]:
+) -> tuple[tuple[AuxInput, ...], dict[str, tuple[str, ...]]]:
     """Operands and coordinates in the order in which functions take them, and the names that each hook takes."""
     for name in options.operands:
         if name in options.indices:
             raise FunctionError(f"'{name}' is given both as an operand and as an index")
     functions = dict(zip(HOOKS, options.functions, strict=True))
     bound = bind(functions, [*options.operands, *options.indices])
-    known = {name: beside.coordinate(name, label, extents) for name, label in options.indices.items()}
+    known = {name: aux_operands.coordinate(name, label, extents) for name, label in options.indices.items()}
     for name, (modes, tensor) in options.operands.items():
         if tensor.device != device:
             raise ShapeError(f"operand '{name}' is on {tensor.device}, a and b are on {device}")
         reject_gradient(f"operand '{name}'", tensor)
-        term = beside.read_modes(name, modes, tensor.dim())
-        known[name] = beside.operand(name, term, Layout.of(tensor), extents)
+        term = aux_operands.read_modes(name, modes, tensor.dim())
+        known[name] = aux_operands.operand(name, term, Layout.of(tensor), extents)
     reach = dict(zip(HOOKS, (*notation.inputs, notation.output, notation.output), strict=True))
     for hook, taken in bound.items():
         for name in taken:
-            beside.check_reach(known[name], hook, _TENSORS[hook], tuple(dict.fromkeys(reach[hook])))
+            aux_operands.check_reach(known[name], hook, _TENSORS[hook], tuple(dict.fromkeys(reach[hook])))
     order = dict.fromkeys(name for taken in bound.values() for name in taken)
     return tuple(known[name] for name in order), bound
 
@@ -170,7 +169,7 @@ def _named(
 def _traced(
     functions: tuple[Callable[..., Any] | None, ...],
     names: Mapping[str, tuple[str, ...]],
-    named: tuple[Named, ...],
+    named: tuple[AuxInput, ...],
     stored: tuple[torch.dtype, torch.dtype],
     arithmetic: Arithmetic,
 ) -> Functions:

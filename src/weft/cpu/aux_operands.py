@@ -10,7 +10,7 @@ import torch
 from weft.cpu.blocking import Span
 from weft.cpu.index_groups import Group
 from weft.fn import Pointwise
-from weft.planner.schedule import Extras
+from weft.planner.schedule import AuxTensors
 from weft.spec import Contraction
 
 # (shape of a block, the spans it is made of) -> what stands beside its values, each of that shape.
@@ -18,21 +18,21 @@ Views: TypeAlias = Callable[[tuple[int, ...], Sequence[Span]], list[torch.Tensor
 # (values of a block, flat; its shape; its spans) -> the function of them, flat or of that shape.
 Apply: TypeAlias = Callable[[torch.Tensor, tuple[int, ...], Sequence[Span]], torch.Tensor]
 
-FIRST = 4  # place of the first extra among a mode's strides
+FIRST = 4  # place of the first auxiliary operand among a mode's strides
 
 
-class Beside:
-    """The extras of one function along blocks whose dimensions are the modes of `order`, outermost first."""
+class AuxViews:
+    """Auxiliary operands of one function along blocks whose dimensions are the modes of `order`, outermost first."""
 
     def __init__(self, contraction: Contraction, args: Sequence[int], order: Group) -> None:
         self._places = [
-            (arg, tuple(contraction.modes[at].strides[FIRST + arg] for at in order), contraction.extras[arg].dtype)
+            (arg, tuple(contraction.modes[at].strides[FIRST + arg] for at in order), contraction.aux[arg].dtype)
             for arg in args
         ]
 
-    def bind(self, extras: Extras) -> Views:
+    def bind(self, aux: AuxTensors) -> Views:
         """For the tensors of one call."""
-        places = [(arg, strides, dtype, extras[arg]) for arg, strides, dtype in self._places]
+        places = [(arg, strides, dtype, aux[arg]) for arg, strides, dtype in self._places]
 
         def views(shape: tuple[int, ...], spans: Sequence[Span]) -> list[torch.Tensor]:
             found = []
@@ -52,16 +52,16 @@ class Beside:
         return bool(self._places)
 
 
-def evaluated(function: Pointwise, values: torch.Tensor, *beside: torch.Tensor) -> torch.Tensor:
+def evaluated(function: Pointwise, values: torch.Tensor, *aux_args: torch.Tensor) -> torch.Tensor:
     """A user's function of a block, of one result; what it returns may be `values` itself, or a view."""
-    result = function(values, *beside)
+    result = function(values, *aux_args)
     assert isinstance(result, torch.Tensor), "this function has one result"
     return result
 
 
-def applied(function: Pointwise, beside: Beside, extras: Extras) -> Apply:
+def applied(function: Pointwise, aux_args: AuxViews, aux: AuxTensors) -> Apply:
     """The function of a block with what it takes beside the value."""
-    if not beside:
+    if not aux_args:
         return lambda flat, shape, spans: evaluated(function, flat)
-    views = beside.bind(extras)
+    views = aux_args.bind(aux)
     return lambda flat, shape, spans: evaluated(function, flat.view(shape), *views(shape, spans))

@@ -122,7 +122,7 @@ def collapsed_stride(group: Group, tile: Mapping[int, int], strides: Sequence[in
 
 def group_spans(anatomy: Anatomy, group: Group, tile: Mapping[int, int]) -> list[Span]:
     """Every block's part of a group, the innermost mode's blocks fastest."""
-    spans = [Span((), 1, Strides(0, 0, 0, 0, *(0 for _ in anatomy.contraction.extras)))]
+    spans = [Span((), 1, Strides(0, 0, 0, 0, *(0 for _ in anatomy.contraction.aux)))]
     for at in group:
         parts = _mode_spans(anatomy.contraction.modes[at], tile[at])
         spans = [_joined(span, part) for span in spans for part in parts]

@@ -8,8 +8,8 @@ k         x x .   summed by the matrix product
 alone     x . .   summed while the operand's block is packed (likewise . x .)
 repeated  . . .   broadcast in both and summed: the sum is multiplied by their extent
 
-A mode that only an extra of `a_fn` moves along counts as one of A. In another algebra than plus-times all that is
-reduced is k: nothing says that reductions may be made before products, or once for many equal ones.
+A mode that only an auxiliary operand of `a_fn` moves along counts as one of A. In another algebra than plus-times
+all that is reduced is k: nothing says that reductions may be made before products, or once for many equal ones.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Operand:
     value: torch.dtype  # what its function sees: the product type, real for a real operand
     compute: torch.dtype  # what the matrix product reads: as wide as the accumulator
     function: Pointwise | None
-    args: tuple[int, ...]  # positions in `contraction.extras` of what the function takes beside the value
+    args: tuple[int, ...]  # positions in `contraction.aux` of what the function takes beside the value
     conjugate: bool
     free: Group  # the modes that it has and the other operand lacks: m or n
     alone: Group

@@ -16,7 +16,7 @@ from weft.cpu.reading import BlockReader, Scratch
 from weft.cpu.schedule import CpuSchedule, allocate, buffers
 from weft.cpu.workers import share
 from weft.cpu.writing import BlockWriter
-from weft.planner.schedule import ExtendedLaunch, Extras, Scalar, Target
+from weft.planner.schedule import AuxTensors, ExtendedLaunch, Scalar, Target
 from weft.spec import Contraction, Role
 
 # Blocks that one worker computes in a row: (batch part, part of the outer role, parts of the inner role).
@@ -51,9 +51,9 @@ def build(contraction: Contraction, schedule: CpuSchedule, target: Target) -> Ex
         d: torch.Tensor,
         alpha: Scalar,
         beta: Scalar,
-        extras: Extras = (),
+        aux: AuxTensors = (),
     ) -> None:
-        call = Call(a, b, c if beta != 0 else None, d, alpha, beta, extras)
+        call = Call(a, b, c if beta != 0 else None, d, alpha, beta, aux)
         if might_shorten and shortened():
             with exact_products():
                 run(call)
@@ -87,7 +87,7 @@ class Call(NamedTuple):
     d: torch.Tensor
     alpha: Scalar
     beta: Scalar
-    extras: Extras
+    aux: AuxTensors
 
 
 class _Worker:
@@ -107,15 +107,15 @@ class _Worker:
         self.sums = group_spans(anatomy, schedule.ordered(anatomy.k), dict(enumerate(schedule.tile)))
 
     def run(self, tasks: Iterable[Task], call: Call) -> None:
-        a, b, c, d, alpha, beta, extras = call
+        a, b, c, d, alpha, beta, aux = call
         sizes, anatomy, rows_inside = self.sizes, self.anatomy, self.rows_inside
         shared = [allocate(size, torch.uint8) for size in (sizes.raw, sizes.stage, sizes.wide, sizes.part)]
-        read_a = self.reader_a.bind(a, Scratch(allocate(sizes.a, anatomy.a.compute), *shared), extras)
-        read_b = self.reader_b.bind(b, Scratch(allocate(sizes.b, anatomy.b.compute), *shared), extras)
+        read_a = self.reader_a.bind(a, Scratch(allocate(sizes.a, anatomy.a.compute), *shared), aux)
+        read_b = self.reader_b.bind(b, Scratch(allocate(sizes.b, anatomy.b.compute), *shared), aux)
         read_left, read_right = (read_a, read_b) if self.left_is_a else (read_b, read_a)
         accumulator = self.writer.accumulator(d, allocate(sizes.accumulator, anatomy.accumulate))
         multiply = self.multiplier(*(allocate(size, anatomy.accumulate) for size in (sizes.table, sizes.partial)))
-        finish = self.writer.finisher(c, d, shared[0], shared[1], alpha, beta, extras)
+        finish = self.writer.finisher(c, d, shared[0], shared[1], alpha, beta, aux)
         parts = () if anatomy.empty_sum else self.sums
 
         for batch, outer, inners in tasks:

@@ -31,7 +31,7 @@ from weft.cpu.copy_model import (
     table_seconds,
 )
 from weft.cpu.index_groups import Anatomy, Group, Operand, dissect
-from weft.cpu.pairs import room_beside
+from weft.cpu.pairs import room_for_aux
 from weft.cpu.schedule import CpuSchedule, detour_bytes, stages_addend
 from weft.cpu.workers import split
 from weft.planner.schedule import Target
@@ -141,7 +141,7 @@ def rough_pricer(anatomy: Anatomy, packed: tuple[bool, bool], cores: int) -> Cal
         work = (products + moved * COPY_STRIDED) / (threads if at_once > 1 else cores) + spilled
         workspace = (block_a * copies_a + block_b * copies_b + i * j) * width
         if pairs:
-            workspace += room_beside(workspace)
+            workspace += room_for_aux(workspace)
         workspace += detour_bytes(anatomy, i * l, j * l, i * j)
         return Rough(_shared_out(calls, work, blocks, at_once), workspace)
 

@@ -42,14 +42,14 @@ class Part(NamedTuple):
         return self.batch * self.rows * self.columns
 
 
-def room_beside(block_bytes: int) -> int:
+def room_for_aux(block_bytes: int) -> int:
     """Bytes for a part of the table beside blocks of so many."""
     return max(min(block_bytes // 2, TABLE_BYTES), LEAST_BYTES)
 
 
 def part_of(batch: int, rows: int, sums: int, columns: int, itemsize: int) -> Part:
     """The part of such a table that is made at once."""
-    room = room_beside(batch * (rows * sums + sums * columns + rows * columns) * itemsize) // itemsize
+    room = room_for_aux(batch * (rows * sums + sums * columns + rows * columns) * itemsize) // itemsize
     along_k = min(sums, max(LEAST_SUMS, room // (rows * columns)))
     along_rows = min(rows, max(1, room // (along_k * columns)))
     return Part(min(batch, max(1, room // (along_k * along_rows * columns))), along_rows, along_k, columns)

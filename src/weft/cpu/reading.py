@@ -11,12 +11,12 @@ from typing import NamedTuple, TypeAlias
 
 import torch
 
-from weft.cpu.aux_operands import Beside, applied
+from weft.cpu.aux_operands import AuxViews, applied
 from weft.cpu.blocking import Span, collapsed_stride, group_spans
 from weft.cpu.gather_tables import Table, tables
 from weft.cpu.index_groups import Anatomy, Operand
 from weft.cpu.schedule import CpuSchedule
-from weft.planner.schedule import Extras
+from weft.planner.schedule import AuxTensors
 from weft.spec import Role
 
 Extents: TypeAlias = tuple[int, ...]
@@ -70,16 +70,16 @@ class BlockReader:
             order = self._block_order(*groups)
             self.tables = tables(order, schedule.tile, anatomy.extents, operand.strides)
         alone, block = schedule.ordered(operand.alone), self._block_order(*groups)
-        self.beside = Beside(
+        self.aux_args = AuxViews(
             anatomy.contraction, operand.args, (*block, *alone) if self.reading.alone_inner else (*alone, *block)
         )
         self.alone_strides = tuple(operand.strides[at] for at in alone)
         self.alone_spans = group_spans(anatomy, alone, tile) if alone else []
 
-    def bind(self, tensor: torch.Tensor, scratch: Scratch, extras: Extras = ()) -> Read:
+    def bind(self, tensor: torch.Tensor, scratch: Scratch, aux: AuxTensors = ()) -> Read:
         if not self.reading.packed:
             return self._elements_of(tensor) if self.elementwise else self._matrices_of(tensor)
-        return self._packing(tensor, scratch, extras)
+        return self._packing(tensor, scratch, aux)
 
     def _elements_of(self, tensor: torch.Tensor) -> Read:
         """The block where it lies, with one dimension for each mode of D: of extent 1 where the operand lacks it."""
@@ -110,10 +110,10 @@ class BlockReader:
 
         return read
 
-    def _packing(self, tensor: torch.Tensor, scratch: Scratch, extras: Extras) -> Read:
+    def _packing(self, tensor: torch.Tensor, scratch: Scratch, aux: AuxTensors) -> Read:
         packed: dict[tuple[Extents, Extents, Extents], _Packed] = {}
         base, at = int(tensor.storage_offset()), self.at
-        evaluate = self._evaluating(scratch, extras)
+        evaluate = self._evaluating(scratch, aux)
         if self.alone_spans:
             pack = self._summing(tensor, scratch, evaluate)
         elif self.tables and not (tensor.is_conj() or tensor.is_neg()):
@@ -206,11 +206,11 @@ class BlockReader:
 
         return pack
 
-    def _evaluating(self, scratch: Scratch, extras: Extras) -> Evaluate:
+    def _evaluating(self, scratch: Scratch, aux: AuxTensors) -> Evaluate:
         """From a view of the operand to its values in the compute type."""
         operand = self.operand
         value, conjugate = operand.value, operand.conjugate
-        function = None if operand.function is None else applied(operand.function, self.beside, extras)
+        function = None if operand.function is None else applied(operand.function, self.aux_args, aux)
         stage = scratch.stage.view(value) if operand.staged else None
 
         def evaluate(source: torch.Tensor, modes: torch.Tensor, flat: torch.Tensor, spans: Spans) -> None:

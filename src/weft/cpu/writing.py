@@ -8,13 +8,13 @@ from typing import NamedTuple, TypeAlias
 import torch
 
 from weft.cpu.algebra import operations
-from weft.cpu.aux_operands import FIRST, Beside, applied
+from weft.cpu.aux_operands import FIRST, AuxViews, applied
 from weft.cpu.blocking import Span, collapsed_stride
 from weft.cpu.gather_tables import Table, tables
 from weft.cpu.index_groups import Anatomy
 from weft.cpu.reading import Extents
 from weft.cpu.schedule import CpuSchedule, stages_addend
-from weft.planner.schedule import Extras, Scalar
+from weft.planner.schedule import AuxTensors, Scalar
 from weft.spec import Role
 
 
@@ -45,11 +45,11 @@ class BlockWriter:
         self.strides_d = tuple(anatomy.strides_d[at] for at in order)
         self.strides_c = tuple(anatomy.strides_c[at] for at in order)
         contraction = anatomy.contraction
-        self.beside_c = Beside(contraction, contraction.c_args, order)
-        self.beside_d = Beside(contraction, contraction.epilogue_args, order)
+        self.aux_c = AuxViews(contraction, contraction.c_args, order)
+        self.aux_d = AuxViews(contraction, contraction.epilogue_args, order)
         modes = contraction.modes
         self.outputs = [
-            (extra, tuple(modes[at].strides[FIRST + extra] for at in order)) for extra in contraction.outputs
+            (place, tuple(modes[at].strides[FIRST + place] for at in order)) for place in contraction.outputs
         ]
         self.steps_d = [collapsed_stride(group, tile, anatomy.strides_d) or 0 for group in groups]
         self.batched = schedule.block_size(anatomy.batch) > 1
@@ -99,15 +99,15 @@ class BlockWriter:
         stage: torch.Tensor,
         alpha: Scalar,
         beta: Scalar,
-        extras: Extras = (),
+        aux: AuxTensors = (),
     ) -> Finish:
         """alpha * sums + beta * c_fn(C), the epilogue, and the copy to D: in that order, on one block."""
         anatomy, in_place = self.anatomy, self.schedule.in_place
         repeat, base = anatomy.repeat, int(d.storage_offset())
         strides, by_table = self.strides_d, self.tables
         converted = raw.view(d.dtype) if d.dtype != anatomy.accumulate else None
-        add = self._adding(c, stage, beta, extras) if c is not None else None
-        epilogue = self._epilogue(extras)
+        add = self._adding(c, stage, beta, aux) if c is not None else None
+        epilogue = self._epilogue(aux)
 
         def finish(b: Span, r: Span, k: Span, block: Block) -> None:
             values = block.modes
@@ -133,16 +133,16 @@ class BlockWriter:
 
         return finish
 
-    def _epilogue(self, extras: Extras) -> Step | None:
+    def _epilogue(self, aux: AuxTensors) -> Step | None:
         """The epilogue of one block: what becomes D is returned, what it yields after that is written at once."""
         function = self.anatomy.contraction.epilogue
         if function is None:
             return None
         if not self.outputs:
-            apply = applied(function, self.beside_d, extras)
+            apply = applied(function, self.aux_d, aux)
             return lambda values, spans: apply(values, values.shape, spans)
-        views = self.beside_d.bind(extras)
-        targets = [(FIRST + extra, extras[extra], strides) for extra, strides in self.outputs]
+        views = self.aux_d.bind(aux)
+        targets = [(FIRST + place, aux[place], strides) for place, strides in self.outputs]
 
         def several(values: torch.Tensor, spans: Sequence[Span]) -> torch.Tensor:
             # D comes last: the others may be views of the sums, which may lie in D.
@@ -155,21 +155,23 @@ class BlockWriter:
 
         return several
 
-    def _adding(self, c: torch.Tensor, stage: torch.Tensor, beta: Scalar, extras: Extras) -> Step:
+    def _adding(self, c: torch.Tensor, stage: torch.Tensor, beta: Scalar, aux: AuxTensors) -> Step:
         """Values of one block and beta * c_fn(C); or what the algebra reduces values and c_fn(C) to."""
-        addend, algebra = self._addend(c, stage, extras), self.anatomy.contraction.algebra
+        addend, algebra = self._addend(c, stage, aux), self.anatomy.contraction.algebra
         if algebra is None:
             factor = wrapped(beta, self.anatomy.accumulate)
             return lambda values, spans: values.add_(addend(spans), alpha=factor)
         reduce = operations(algebra, self.anatomy.accumulate).reduce
         return lambda values, spans: reduce(values, addend(spans), values)
 
-    def _addend(self, c: torch.Tensor, stage: torch.Tensor, extras: Extras) -> Callable[[Sequence[Span]], torch.Tensor]:
+    def _addend(
+        self, c: torch.Tensor, stage: torch.Tensor, aux: AuxTensors
+    ) -> Callable[[Sequence[Span]], torch.Tensor]:
         """c_fn(C) of one block in the accumulator's type, read from C only now."""
         accumulate, function = self.anatomy.accumulate, self.anatomy.contraction.c_fn
         base, strides = int(c.storage_offset()), self.strides_c
         copies = stage.view(accumulate) if stages_addend(self.anatomy) else None
-        apply = None if function is None else applied(function, self.beside_c, extras)
+        apply = None if function is None else applied(function, self.aux_c, aux)
 
         def block(spans: Sequence[Span]) -> torch.Tensor:
             shape = tuple(extent for span in spans for extent in span.extents)

@@ -34,16 +34,16 @@ class Work:
     read_b: int
     read_c: int
     write_d: int
-    read_beside: int = 0  # operands of functions
-    write_beside: int = 0  # what an epilogue yields after D
+    read_aux: int = 0  # operands of functions
+    write_aux: int = 0  # what an epilogue yields after D
 
     @property
     def reads(self) -> int:
-        return self.read_a + self.read_b + self.read_c + self.read_beside
+        return self.read_a + self.read_b + self.read_c + self.read_aux
 
     @property
     def writes(self) -> int:
-        return self.write_d + self.write_beside
+        return self.write_d + self.write_aux
 
     @property
     def traffic(self) -> int:
@@ -82,8 +82,8 @@ def contraction_work(contraction: Contraction, *, beta: complex = 1) -> Work:
         read_b=b * contraction.b.dtype.itemsize,
         read_c=c * contraction.c.dtype.itemsize if contraction.c is not None else 0,
         write_d=outputs * contraction.d.dtype.itemsize,
-        read_beside=_operand_bytes(contraction, [] if empty_sum else [*contraction.a_args, *contraction.b_args], c > 0),
-        write_beside=sum(outputs * contraction.extras[at].dtype.itemsize for at in contraction.outputs),
+        read_aux=_operand_bytes(contraction, [] if empty_sum else [*contraction.a_args, *contraction.b_args], c > 0),
+        write_aux=sum(outputs * contraction.aux[at].dtype.itemsize for at in contraction.outputs),
     )
 
 
@@ -100,7 +100,7 @@ def permutation_work(x: Layout, d: Layout, fn: Pointwise | None = None) -> Work:
 
 
 def _elements(modes: tuple[Mode, ...], operand: int) -> int:
-    """Distinct elements of A (0), B (1), C (2) or an extra (4 and on)."""
+    """Distinct elements of A (0), B (1), C (2) or an auxiliary operand (4 and on)."""
     present = [mode for mode in modes if mode.strides[operand]]
     return distinct_elements([mode.extent for mode in present], [mode.strides[operand] for mode in present])
 
@@ -109,9 +109,9 @@ def _operand_bytes(contraction: Contraction, prologues: Sequence[int], added: bo
     """Distinct elements of the operands that functions take; `added` says whether C is read. Coordinates are free."""
     taken = {*prologues, *contraction.epilogue_args, *(contraction.c_args if added else ())}
     return sum(
-        _elements(contraction.modes, 4 + at) * extra.dtype.itemsize
-        for at, extra in enumerate(contraction.extras)
-        if extra.kind == "operand" and at in taken
+        _elements(contraction.modes, 4 + at) * each.dtype.itemsize
+        for at, each in enumerate(contraction.aux)
+        if each.kind == "operand" and at in taken
     )
 
 

@@ -219,10 +219,10 @@ class _Reading:
         off = torch.zeros((), dtype=torch.float64, device=stored.device).expand(values.shape)
         function = self.hooks[hook]
         if function is not None:
-            [(values, off, _)] = through(function, values, off, dtype, there.beside, self._stored(there.beside))
+            [(values, off, _)] = through(function, values, off, dtype, there.aux_args, self._stored(there.aux_args))
         off = (off + SHORTENED.get(arithmetic.precision, 0.0) * values.abs().double()).expand(values.shape)
         exact = function is None and arithmetic.precision not in SHORTENED
-        return Factor(replace(there, stored=values, beside={}), replace(there, stored=off, beside={}), exact)
+        return Factor(replace(there, stored=values, aux_args={}), replace(there, stored=off, aux_args={}), exact)
 
     def addend(self, c: torch.Tensor, total: torch.dtype) -> _Addend:
         values = wide(c.to(total))
@@ -230,8 +230,8 @@ class _Reading:
         function = self.hooks["c_fn"]
         if function is not None:
             values, off = values.expand(self.shape), off.expand(self.shape)  # what it takes besides may be longer
-            beside = self.names.along("c_fn", self.terms[2])
-            [(values, off, _)] = through(function, values, off, total, beside, self._stored(beside))
+            aux_args = self.names.along("c_fn", self.terms[2])
+            [(values, off, _)] = through(function, values, off, total, aux_args, self._stored(aux_args))
         return _Addend(values.abs().double(), off)
 
     def finished(
@@ -241,8 +241,8 @@ class _Reading:
         function = self.hooks["epilogue"]
         if function is None:
             return value, _rounded(value, bound, out_dtype or _default_result(stored, value))
-        beside = self.names.along("epilogue", self.terms[2])
-        found = through(function, value, bound, total, beside, self._stored(beside))
+        aux_args = self.names.along("epilogue", self.terms[2])
+        found = through(function, value, bound, total, aux_args, self._stored(aux_args))
         asked = out_dtype if isinstance(out_dtype, tuple) else (out_dtype, *(None for _ in found[1:]))
         first = _default_result(stored, found[0][0])
         defaults = (first, *(dtype for _, _, dtype in found[1:]))
@@ -253,9 +253,9 @@ class _Reading:
         results = tuple(result for result, _, _ in found)
         return (results, bounds) if len(found) > 1 else (results[0], bounds[0])
 
-    def _stored(self, beside: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def _stored(self, aux_args: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Operands in the types that they are stored in, which the oracle has widened."""
-        return {name: x.to(self.narrow.get(name, x.dtype)) for name, x in beside.items()}
+        return {name: x.to(self.narrow.get(name, x.dtype)) for name, x in aux_args.items()}
 
 
 def _without_epilogue(hooks: Mapping[str, Function | None], operands: Any, indices: Any) -> set[str]:
@@ -288,7 +288,7 @@ def through(
     values: torch.Tensor,
     off: torch.Tensor,
     dtype: torch.dtype,
-    beside: Mapping[str, torch.Tensor] | None = None,
+    aux_args: Mapping[str, torch.Tensor] | None = None,
     stored: Mapping[str, torch.Tensor] | None = None,
 ) -> list[tuple[torch.Tensor, torch.Tensor, torch.dtype]]:
     """`function` of wide values that may each be `off` by so much, and how far its results may be off in `dtype`.
@@ -296,13 +296,13 @@ def through(
     One entry for each value that it yields: results, bounds, and the type in which it yields them. `beside` is what it
     takes after the value in wide types, `stored` the same as it is stored.
     """
-    beside, stored = beside or {}, stored or {}
+    aux_args, stored = aux_args or {}, stored or {}
     inexact = dtype.is_floating_point or dtype.is_complex
 
     def wide_results(at: torch.Tensor) -> list[torch.Tensor]:
         at = at if inexact else at.to(dtype)  # whole numbers wrap around as those of the type do
         with Careful():
-            return [wide(one) for one in _several(function(at, **beside), values)]
+            return [wide(one) for one in _several(function(at, **aux_args), values)]
 
     results = wide_results(values)
     moved = [torch.zeros_like(one.real, dtype=torch.float64) for one in results]
@@ -386,5 +386,5 @@ def _default_result(stored: torch.dtype, result: torch.Tensor) -> torch.dtype:
     return stored
 
 
-def _as_it_is(values: torch.Tensor, beside: Mapping[str, torch.Tensor]) -> torch.Tensor:
+def _as_it_is(values: torch.Tensor, aux_args: Mapping[str, torch.Tensor]) -> torch.Tensor:
     return values

@@ -86,8 +86,8 @@ def _contracted(
     value = value * alpha if contraction.algebra is None else value
     if contraction.c is not None and operands.c is not None:
         stored = flat(operands.c)[offsets(modes, coordinates, 2)].to(total)
-        beside = _beside(contraction, contraction.c_args, operands, lambda at: offsets(modes, coordinates, at))
-        addend, unsure = _evaluated(contraction.c_fn, stored, beside)
+        aux_args = _aux(contraction, contraction.c_args, operands, lambda at: offsets(modes, coordinates, at))
+        addend, unsure = _evaluated(contraction.c_fn, stored, aux_args)
         bound = bound + abs(beta) * (unsure + 3 * step * addend.abs().double())
         if contraction.algebra is None:
             value = value + beta * addend
@@ -97,22 +97,22 @@ def _contracted(
         value = value.to(total).to(torch.int64)  # sums wrap around as the accumulator does
     if contraction.epilogue is None:
         return [_stored(value, bound, contraction.d.dtype)]
-    beside = _beside(contraction, contraction.epilogue_args, operands, lambda at: offsets(modes, coordinates, at))
-    dtypes = (contraction.d.dtype, *(contraction.extras[at].dtype for at in contraction.outputs))
+    aux_args = _aux(contraction, contraction.epilogue_args, operands, lambda at: offsets(modes, coordinates, at))
+    dtypes = (contraction.d.dtype, *(contraction.aux[at].dtype for at in contraction.outputs))
     return [
-        _stored(*_through(contraction.epilogue, value, bound, total, beside, result), dtype)
+        _stored(*_through(contraction.epilogue, value, bound, total, aux_args, result), dtype)
         for result, dtype in enumerate(dtypes)
     ]
 
 
-def _beside(
+def _aux(
     contraction: Contraction, places: Sequence[int], operands: Operands, offset: Callable[[int], torch.Tensor]
 ) -> list[torch.Tensor]:
     """What a function takes after the value: elements of operands, and coordinates, which are offsets themselves."""
     found = []
     for place in places:
-        at, tensor = offset(4 + place), operands.extras[place]
-        found.append(flat(tensor)[at] if tensor is not None else at.to(contraction.extras[place].dtype))
+        at, tensor = offset(4 + place), operands.aux[place]
+        found.append(flat(tensor)[at] if tensor is not None else at.to(contraction.aux[place].dtype))
     return found
 
 
@@ -210,23 +210,23 @@ def _factor(
     function = (contraction.a_fn, contraction.b_fn)[at]
     conjugate = (contraction.conjugate_a, contraction.conjugate_b)[at]
     stored = flat(tensor)[offset(at)].to(factor_type(contraction, tensor.dtype))
-    beside = _beside(contraction, (contraction.a_args, contraction.b_args)[at], operands, offset)
-    value, off = _evaluated(function, stored.conj().resolve_conj() if conjugate else stored, beside)
+    aux_args = _aux(contraction, (contraction.a_args, contraction.b_args)[at], operands, offset)
+    value, off = _evaluated(function, stored.conj().resolve_conj() if conjugate else stored, aux_args)
     return value, off + _SHORTENED.get(contraction.arithmetic.precision, 0.0) * value.abs().double()
 
 
 def _evaluated(
-    function: Pointwise | None, values: torch.Tensor, beside: Sequence[torch.Tensor] = (), result_at: int = 0
+    function: Pointwise | None, values: torch.Tensor, aux_args: Sequence[torch.Tensor] = (), result_at: int = 0
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Results in a wide type, and how far those of a fused function may be off."""
     if function is None:
         return wide(values), torch.zeros((), dtype=torch.float64, device=values.device).expand(values.shape)
-    result = wide(applied(function, values, *beside, result=result_at))
+    result = wide(applied(function, values, *aux_args, result=result_at))
     off = torch.zeros(values.shape, dtype=torch.float64, device=values.device)
     if values.dtype.is_floating_point or values.dtype.is_complex:
         for nudge in _NUDGES:
             nudged = (wide(values) * (1 + nudge * _epsilon(values.dtype))).to(values.dtype)
-            near = wide(applied(function, nudged, *beside, result=result_at))
+            near = wide(applied(function, nudged, *aux_args, result=result_at))
             off = torch.maximum(off, (near - result).abs().double().nan_to_num(nan=0.0, posinf=0.0))
         # What cancels within a function is lost relative to its argument, not to its result.
         size = torch.maximum(result.abs().double(), wide(values).abs().double()).nan_to_num(nan=0.0, posinf=0.0)
@@ -239,27 +239,27 @@ def _through(
     value: torch.Tensor,
     bound: torch.Tensor,
     total: torch.dtype,
-    beside: Sequence[torch.Tensor],
+    aux_args: Sequence[torch.Tensor],
     result_at: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One result of the epilogue of values that may each be off by their bound."""
-    result, off = _evaluated(epilogue, value.to(total), beside, result_at)
+    result, off = _evaluated(epilogue, value.to(total), aux_args, result_at)
     if value.is_floating_point() or value.is_complex():
         for part in (-1.0, -0.5, 0.5, 1.0):
-            moved = wide(applied(epilogue, (value + part * bound).to(total), *beside, result=result_at))
+            moved = wide(applied(epilogue, (value + part * bound).to(total), *aux_args, result=result_at))
             off = torch.maximum(off, (moved - result).abs().double().nan_to_num(nan=math.inf))
     return result, off
 
 
-def applied(function: Pointwise, values: torch.Tensor, *beside: torch.Tensor, result: int = 0) -> torch.Tensor:
+def applied(function: Pointwise, values: torch.Tensor, *aux_args: torch.Tensor, result: int = 0) -> torch.Tensor:
     """One result of a function on vectors: by torch, or where it is Triton's own by the simplest of the kernels.
 
     `UnsupportedError` for a function of Triton's own that takes more than the value.
     """
     try:
-        found = function(values, *(tensor.expand(values.shape) for tensor in beside))
+        found = function(values, *(tensor.expand(values.shape) for tensor in aux_args))
     except UnsupportedError:
-        if beside:
+        if aux_args:
             raise UnsupportedError(
                 "a Triton function that takes more than the value cannot be checked, so nothing is tuned with it"
             ) from None

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from weft.planner.schedule import Description, Scalar
-from weft.spec import Contraction, Extra, Layout
+from weft.spec import Aux, Contraction, Layout
 from weft.spec.dtypes import value_type
 from weft.spec.permutation import Permutation
 
@@ -25,14 +25,14 @@ _POISON = {True: 0xFF, False: 0x5A}  # by whether the type has NaN
 class Operands(NamedTuple):
     """The tensors of one call. A permutation has its source in `a` and no `b`; where it adds, `c` is `d`.
 
-    `extras` has a tensor for each extra of a contraction, None for a coordinate.
+    `aux` has a tensor for each auxiliary operand of a contraction, None for a coordinate.
     """
 
     a: torch.Tensor
     b: torch.Tensor | None
     c: torch.Tensor | None
     d: torch.Tensor
-    extras: tuple[torch.Tensor | None, ...] = ()
+    aux: tuple[torch.Tensor | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,31 +71,31 @@ class Problem:
             return Operands(source, None, place if self.added else None, place)
         a, b = (filled(layout, self.device, 3 * seed + at) for at, layout in enumerate((description.a, description.b)))
         c = filled(description.c, self.device, 3 * seed + 2) if description.c is not None else None
-        extras = tuple(self._extra(extra, 1000 * seed + at) for at, extra in enumerate(description.extras))
-        return Operands(a, b, c, poisoned(description.d, self.device), extras)
+        aux = tuple(self._aux_operand(each, 1000 * seed + at) for at, each in enumerate(description.aux))
+        return Operands(a, b, c, poisoned(description.d, self.device), aux)
 
     def call(self, launch: Any) -> Callable[..., None]:
         """A launch as a function of `Operands`."""
         alpha, beta = self.scalars
         if isinstance(self.description, Permutation):
-            return lambda a, b, c, d, extras: launch(a, c, d, alpha, beta)
-        if self.description.extras:
-            return lambda a, b, c, d, extras: launch(a, b, c, d, alpha, beta, extras)
-        return lambda a, b, c, d, extras: launch(a, b, c, d, alpha, beta)
+            return lambda a, b, c, d, aux: launch(a, c, d, alpha, beta)
+        if self.description.aux:
+            return lambda a, b, c, d, aux: launch(a, b, c, d, alpha, beta, aux)
+        return lambda a, b, c, d, aux: launch(a, b, c, d, alpha, beta)
 
     def results(self, operands: Operands) -> list[tuple[int, torch.Tensor]]:
         """What a call writes: D and further outputs, each with its place in a mode's strides."""
         if isinstance(self.description, Permutation):
             return [(3, operands.d)]
-        others = [(4 + at, operands.extras[at]) for at in self.description.outputs]
+        others = [(4 + at, operands.aux[at]) for at in self.description.outputs]
         return [(3, operands.d), *((at, tensor) for at, tensor in others if tensor is not None)]
 
-    def _extra(self, extra: Extra, seed: int) -> torch.Tensor | None:
-        if extra.layout is None:
+    def _aux_operand(self, each: Aux, seed: int) -> torch.Tensor | None:
+        if each.layout is None:
             return None
-        if extra.kind == "output":
-            return poisoned(extra.layout, self.device)
-        return filled(extra.layout, self.device, seed)
+        if each.kind == "output":
+            return poisoned(each.layout, self.device)
+        return filled(each.layout, self.device, seed)
 
 
 def filled(layout: Layout, device: torch.device, seed: int) -> torch.Tensor:
@@ -159,7 +159,7 @@ def described_bytes(description: Description) -> int:
     if isinstance(description, Permutation):
         layouts.append(description.x)
     else:
-        layouts += [description.a, description.b, *(extra.layout for extra in description.extras)]
+        layouts += [description.a, description.b, *(each.layout for each in description.aux)]
     return sum(span(layout) * layout.dtype.itemsize for layout in layouts if layout is not None)
 
 

@@ -22,14 +22,14 @@ from torch.overrides import TorchFunctionMode
 from weft.algebra import Algebra, find
 from weft.errors import ShapeError
 from weft.fn.binding import bind
-from weft.oracle.sums import Beside, Read, aligned, reduced, simplified, source, sum_of_products
+from weft.oracle.sums import AuxValues, Read, aligned, reduced, simplified, source, sum_of_products
 from weft.spec.aux_operands import read_modes
 from weft.spec.notation import Label, Notation, expand, from_sequences, label_text, parse
 from weft.spec.permutation import permutation_extents
 
 if TYPE_CHECKING:
     from weft.planner.request import PermuteRequest, Request
-    from weft.planner.schedule import Extras, PermutationLaunch, Scalar
+    from weft.planner.schedule import AuxTensors, PermutationLaunch, Scalar
     from weft.spec import Contraction
 
 Function: TypeAlias = Callable[..., Any]
@@ -118,8 +118,8 @@ def launcher(request: Request, contraction: Contraction) -> Callable[..., None]:
     a_fn, b_fn, c_fn, epilogue = request.functions.raw
     arithmetic = request.arithmetic
     terms = {named.name: named.term for named in request.named}
-    named = [extra for extra in contraction.extras if extra.kind != "output"]
-    indices = {extra.name: terms[extra.name][0] for extra in named if extra.kind == "index"}
+    named = [each for each in contraction.aux if each.kind != "output"]
+    indices = {each.name: terms[each.name][0] for each in named if each.kind == "index"}
 
     def launch(
         a: torch.Tensor,
@@ -128,10 +128,10 @@ def launcher(request: Request, contraction: Contraction) -> Callable[..., None]:
         d: torch.Tensor,
         alpha: Scalar,
         beta: Scalar,
-        extras: Extras = (),
+        aux: AuxTensors = (),
     ) -> None:
-        beside = zip(named, extras, strict=False)
-        outputs = extras[len(named) :]
+        aux_args = zip(named, aux, strict=False)
+        outputs = aux[len(named) :]
         # A launch is given memory as it lies; that it stands for its conjugate is in the request.
         contract(
             request.notation,
@@ -147,7 +147,7 @@ def launcher(request: Request, contraction: Contraction) -> Callable[..., None]:
             b_fn=b_fn,
             c_fn=c_fn if contraction.c is not None else None,
             epilogue=epilogue,
-            operands={extra.name: (terms[extra.name], x) for extra, x in beside if x is not None},
+            operands={each.name: (terms[each.name], x) for each, x in aux_args if x is not None},
             indices=indices,
             algebra=request.raw_algebra or "plus_times",
         )
@@ -270,10 +270,10 @@ def label_extents(notation: Notation, shapes: Sequence[Sequence[int]]) -> dict[L
 def reader(precision: str | torch.dtype | None, function: Function | None, keep: bool) -> Read:
     """How stored values become what is multiplied."""
 
-    def read(values: torch.Tensor, beside: Beside) -> torch.Tensor:
+    def read(values: torch.Tensor, aux_args: AuxValues) -> torch.Tensor:
         if isinstance(precision, torch.dtype):
             values = values.to(precision if values.is_complex() else _REAL_OF.get(precision, precision))
-        return _single(function, values if keep and values.dtype is torch.bool else wide(values), beside)
+        return _single(function, values if keep and values.dtype is torch.bool else wide(values), aux_args)
 
     return read
 
@@ -282,11 +282,11 @@ def factor(precision: str | torch.dtype | None, function: Function | None, keep:
     """The same of a factor: its function sees whole numbers in their own type, and what it yields is of that type."""
     plain, applied = (reader(precision, each, keep) for each in (None, function))
 
-    def read(values: torch.Tensor, beside: Beside) -> torch.Tensor:
+    def read(values: torch.Tensor, aux_args: AuxValues) -> torch.Tensor:
         wanted = precision if isinstance(precision, torch.dtype) else values.dtype
         if function is None or wanted.is_floating_point or wanted.is_complex:
-            return applied(values, beside)
-        return plain(_single(function, values.to(wanted), beside).to(wanted), {})
+            return applied(values, aux_args)
+        return plain(_single(function, values.to(wanted), aux_args).to(wanted), {})
 
     return read
 
@@ -303,21 +303,21 @@ class Careful(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def _single(function: Function | None, values: torch.Tensor, beside: Beside) -> torch.Tensor:
+def _single(function: Function | None, values: torch.Tensor, aux_args: AuxValues) -> torch.Tensor:
     """A function that yields one value, of wide ones; a truth value stays one."""
     if function is None:
         return values
     with Careful():
-        result = torch.as_tensor(function(values, **beside), device=values.device)
+        result = torch.as_tensor(function(values, **aux_args), device=values.device)
     # NumPy's, because the first use of torch.broadcast_shapes imports SymPy.
-    shape = np.broadcast_shapes(values.shape, *(x.shape for x in beside.values()))
+    shape = np.broadcast_shapes(values.shape, *(x.shape for x in aux_args.values()))
     return (result if result.dtype is torch.bool else wide(result)).expand(shape)
 
 
-def _results(function: Function, values: torch.Tensor, beside: Beside) -> torch.Tensor | tuple[torch.Tensor, ...]:
+def _results(function: Function, values: torch.Tensor, aux_args: AuxValues) -> torch.Tensor | tuple[torch.Tensor, ...]:
     """The epilogue of all of D: one result or a tuple of them."""
     with Careful():
-        results = function(values, **beside)
+        results = function(values, **aux_args)
     several = isinstance(results, (tuple, list))
     parts = tuple(
         wide(torch.as_tensor(one, device=values.device)).expand(values.shape)

@@ -22,8 +22,8 @@ _PRODUCTS = 1 << 22
 _ELEMENTS = 1 << 28
 _MATRICES = 1 << 15
 
-Beside: TypeAlias = Mapping[str, torch.Tensor]
-Read: TypeAlias = Callable[[torch.Tensor, Beside], torch.Tensor]
+AuxValues: TypeAlias = Mapping[str, torch.Tensor]
+Read: TypeAlias = Callable[[torch.Tensor, AuxValues], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Source:
     term: tuple[Label, ...]  # no label twice, no extent of 1: a broadcast label is a label that is not there
     stored: torch.Tensor
     read: Read
-    beside: Beside = field(default_factory=dict)  # as many dimensions as `stored`, of extent 1 where one lacks them
+    aux_args: AuxValues = field(default_factory=dict)  # dimensions as `stored`, of extent 1 where one lacks them
 
     @property
     def extents(self) -> dict[Label, int]:
@@ -41,26 +41,26 @@ class Source:
 
     @property
     def values(self) -> torch.Tensor:
-        return self.read(self.stored, self.beside)
+        return self.read(self.stored, self.aux_args)
 
     def part(self, label: Label, start: int, length: int) -> Source:
         if label not in self.term:
             return self
         at = self.term.index(label)
-        beside = {name: x.narrow(at, start, length) if x.shape[at] != 1 else x for name, x in self.beside.items()}
-        return replace(self, stored=self.stored.narrow(at, start, length), beside=beside)
+        aux_args = {name: x.narrow(at, start, length) if x.shape[at] != 1 else x for name, x in self.aux_args.items()}
+        return replace(self, stored=self.stored.narrow(at, start, length), aux_args=aux_args)
 
 
 def source(
     term: Sequence[Label],
     stored: torch.Tensor,
     read: Read,
-    beside: Mapping[str, tuple[Sequence[Label], torch.Tensor]],
+    aux_args: Mapping[str, tuple[Sequence[Label], torch.Tensor]],
     extents: Mapping[Label, int],
 ) -> Source:
     """Take diagonals, drop extents of 1, and expand along labels that only what stands beside it moves along."""
     labels, stored = simplified(term, stored)
-    others = {name: simplified(*placed) for name, placed in beside.items()}
+    others = {name: simplified(*placed) for name, placed in aux_args.items()}
     missing = tuple(dict.fromkeys(label for found, _ in others.values() for label in found if label not in labels))
     labels = (*labels, *missing)
     shape = (*stored.shape, *(extents[label] for label in missing))

@@ -167,14 +167,14 @@ class _Problem:
         mark = object()
         x, term_a = sample.gather(a, request.notation.inputs[0], mark)
         y, term_b = sample.gather(b, request.notation.inputs[1], mark)
-        beside: dict[str, tuple[tuple[Label, ...], torch.Tensor]] = {}
+        aux_args: dict[str, tuple[tuple[Label, ...], torch.Tensor]] = {}
         indices: dict[str, Label] = {}
         for named in request.named:
             if named.layout is not None:
                 values, term = sample.gather(operands[named.name], named.term, mark)
-                beside[named.name] = (term, values)
+                aux_args[named.name] = (term, values)
             elif named.term[0] in sample.labels:
-                beside[named.name] = ((mark,), sample.along(named.term[0]).to(named.dtype))
+                aux_args[named.name] = ((mark,), sample.along(named.term[0]).to(named.dtype))
             else:
                 indices[named.name] = named.term[0]
         arithmetic = request.arithmetic
@@ -185,7 +185,7 @@ class _Problem:
             "out_dtype": (request.d_dtype, *request.outputs) if request.outputs else request.d_dtype,
             "precision": _precision(request),
             "a_fn": a_fn, "b_fn": b_fn, "c_fn": c_fn, "epilogue": epilogue,
-            "operands": beside, "indices": indices, "algebra": request.raw_algebra or "plus_times",
+            "operands": aux_args, "indices": indices, "algebra": request.raw_algebra or "plus_times",
         }  # fmt: skip
         return cls(sample, (term_a, term_b, (mark,) if sample.labels else ()), x, y, options)
 

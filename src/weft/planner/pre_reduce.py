@@ -58,7 +58,7 @@ class ReducedSchedule:
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:
-    if contraction.extras:
+    if contraction.aux:
         return "its steps pass on no operands, coordinates or further results of functions"
     if contraction.algebra is not None:
         return "products of sums are sums of products in plus-times only"

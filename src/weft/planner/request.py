@@ -12,8 +12,8 @@ from weft.algebra import Algebra
 from weft.fn import Pointwise
 from weft.fn.algebra import TracedAlgebra
 from weft.planner.schedule import Target
-from weft.spec import Arithmetic, Contraction, Extra, Label, Layout, Notation, canonical
-from weft.spec.aux_operands import Named
+from weft.spec import Arithmetic, Aux, Contraction, Label, Layout, Notation, canonical
+from weft.spec.aux_operands import AuxInput
 from weft.spec.contraction import class_modes, mode_extents, mode_strides
 from weft.spec.permutation import Permutation, canonical_modes
 
@@ -55,7 +55,7 @@ class Request:
     target: Target
     workspace_limit: int | None = None
     tune: str | None = None
-    named: tuple[Named, ...] = ()  # operands and coordinates of the functions
+    named: tuple[AuxInput, ...] = ()  # operands and coordinates of the functions
     outputs: tuple[torch.dtype, ...] | None = None  # of what the epilogue yields after D; None where it is no tuple
     algebra: TracedAlgebra | None = None
     raw_algebra: Algebra | None = field(default=None, compare=False)
@@ -75,8 +75,8 @@ class Request:
         a_args, b_args, c_args, epilogue_args = (tuple(places[name] for name in names) for names in taken)
         steps = [found.strides(extents) for found in named]
         steps += [mode_strides(self.notation.output, layout, extents) for layout in outputs]
-        extras = [found.extra for found in named]
-        extras += [Extra(f"output {at}", "output", layout, layout.dtype) for at, layout in enumerate(outputs, 1)]
+        aux = [found.aux for found in named]
+        aux += [Aux(f"output {at}", "output", layout, layout.dtype) for at, layout in enumerate(outputs, 1)]
         return canonical(
             Contraction(
                 modes=class_modes(self.notation, self.a, self.b, c, d, extents, steps),
@@ -91,7 +91,7 @@ class Request:
                 epilogue=functions.epilogue,
                 conjugate_a=self.conjugate[0],
                 conjugate_b=self.conjugate[1],
-                extras=tuple(extras),
+                aux=tuple(aux),
                 a_args=a_args,
                 b_args=b_args,
                 c_args=c_args,

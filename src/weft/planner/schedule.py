@@ -21,7 +21,7 @@ from weft.spec import Contraction
 from weft.spec.permutation import Permutation
 
 Scalar = int | float | complex
-Extras: TypeAlias = tuple[torch.Tensor | None, ...]
+AuxTensors: TypeAlias = tuple[torch.Tensor | None, ...]
 Description: TypeAlias = Contraction | Permutation
 
 
@@ -72,7 +72,7 @@ class Launch(Protocol):
 
 
 class ExtendedLaunch(Protocol):
-    """The launch of a contraction with extras: for each of them its tensor, or None for an index."""
+    """The launch of a contraction with auxiliary operands: for each of them its tensor, or None for an index."""
 
     def __call__(
         self,
@@ -82,7 +82,7 @@ class ExtendedLaunch(Protocol):
         d: torch.Tensor,
         alpha: Scalar,
         beta: Scalar,
-        extras: Extras,
+        aux: AuxTensors,
     ) -> None: ...
 
 

@@ -14,7 +14,7 @@ from weft.errors import DTypeError, FunctionError, ShapeError, UnsupportedError
 from weft.planner.request import Results
 from weft.planner.schedule import Scalar
 from weft.spec import Layout
-from weft.spec.aux_operands import Named
+from weft.spec.aux_operands import AuxInput
 from weft.spec.dtypes import dtype_name
 from weft.spec.memory import overlaps_itself, same_memory, share_memory
 
@@ -50,7 +50,7 @@ def check_addend(c: torch.Tensor, shape: tuple[int, ...], accumulate: torch.dtyp
     reject_gradient("c", c)
 
 
-def named_tensors(operands: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+def aux_tensors(operands: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """The operands of functions as tensors that a kernel sees as they are: conjugate and negative views resolved."""
     if not isinstance(operands, Mapping):
         raise FunctionError(f"operands come as a mapping from names to tensors, not {type(operands).__name__}")
@@ -59,7 +59,7 @@ def named_tensors(operands: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     }
 
 
-def check_named(operands: Mapping[str, torch.Tensor], planned: Sequence[Named], device: torch.device) -> None:
+def check_aux(operands: Mapping[str, torch.Tensor], planned: Sequence[AuxInput], device: torch.device) -> None:
     """Every operand of the plan is there, lies as planned, and there is no other."""
     wanted = {named.name: named.layout for named in planned if named.layout is not None}
     for name in operands:

@@ -18,20 +18,20 @@ from weft.base.describe import describe_call
 from weft.errors import call_context
 from weft.planner.planner import Choice
 from weft.planner.request import Request, Results
-from weft.planner.schedule import Extras, Scalar
+from weft.planner.schedule import AuxTensors, Scalar
 from weft.plans.call_cache import Repeats, sight
 from weft.plans.checks import (
+    aux_tensors,
     check_addend,
-    check_named,
+    check_aux,
     check_operand,
     check_outputs,
     check_unscaled,
     checked_scalar,
-    named_tensors,
 )
 from weft.plans.select import select
 from weft.plans.variants import Varied
-from weft.spec import Contraction, Extra, Layout
+from weft.spec import Aux, Contraction, Layout
 from weft.spec.contraction import output_shape
 
 
@@ -41,7 +41,7 @@ class _Variant:
 
     contraction: Contraction
     choice: Choice | None  # None for the reference backend, which chooses nothing
-    launch: Callable[..., None]  # a `Launch`, or an `ExtendedLaunch` where the contraction has extras
+    launch: Callable[..., None]  # a `Launch`, or an `ExtendedLaunch` where the contraction has auxiliary operands
 
 
 class Plan(Varied):
@@ -104,7 +104,7 @@ class Plan(Varied):
         with call_context(lambda: describe_call("plan", self._request.text, a=a, b=b, c=c, out=out)):
             tensors = [as_tensor(name, value).resolve_neg() for name, value in (("a", a), ("b", b))]
             addend = as_tensor("c", c) if c is not None else None
-            given = named_tensors(operands) if operands else None
+            given = aux_tensors(operands) if operands else None
             run = self.run_validated if validate else self.run
             result = run(tensors[0], tensors[1], addend, alpha, beta, as_results(out), given)
         return out if out is not None else like_each(a, result)
@@ -137,9 +137,9 @@ class Plan(Varied):
         if d.numel():
             # A launch sees memory as it lies: conjugation is in the contraction, not in the tensor's bit.
             a, b = (x.conj() if x.is_conj() else x for x in (a, b))
-            if variant.contraction.extras:
-                extras = _in_order(variant.contraction.extras, operands or {}, others)
-                variant.launch(a, b, c, d, alpha, beta, extras)
+            if variant.contraction.aux:
+                aux = _in_order(variant.contraction.aux, operands or {}, others)
+                variant.launch(a, b, c, d, alpha, beta, aux)
             else:
                 variant.launch(a, b, c, d, alpha, beta)
                 if c is None and type(alpha) is type(beta):
@@ -201,7 +201,7 @@ class Plan(Varied):
         check_operand("a", a, request.a, request.conjugate[0], request.device)
         check_operand("b", b, request.b, request.conjugate[1], request.device)
         if request.named or operands:
-            check_named(operands, request.named, request.device)
+            check_aux(operands, request.named, request.device)
         layouts = self._default
         if out is not None:
             inputs = {"a": a, "b": b, **{f"operand '{name}'": tensor for name, tensor in operands.items()}}
@@ -231,7 +231,7 @@ class Plan(Varied):
         return _Variant(contraction, choice, launch)
 
 
-def _in_order(extras: Sequence[Extra], operands: Mapping[str, torch.Tensor], outputs: Sequence[torch.Tensor]) -> Extras:
-    """The tensors of a contraction's extras: the call's operands by name, none for an index, then further outputs."""
-    beside = [operands.get(extra.name) for extra in extras if extra.kind != "output"]
-    return (*beside, *outputs)
+def _in_order(aux: Sequence[Aux], operands: Mapping[str, torch.Tensor], outputs: Sequence[torch.Tensor]) -> AuxTensors:
+    """Auxiliary tensors in the contraction's order: operands by name, None for an index, then further outputs."""
+    aux_args = [operands.get(each.name) for each in aux if each.kind != "output"]
+    return (*aux_args, *outputs)

@@ -53,7 +53,7 @@ def explain(request: Request, contraction: Contraction, choice: Choice | None) -
         _operation(request, contraction),
         section("modes", _modes(contraction)),
         section("types", _types(contraction)),
-        section("fused", [*_fused(hooks), *_beside(contraction)]),
+        section("fused", [*_fused(hooks), *_aux(contraction)]),
         section("work", _work(work)),
         section("roof", _roof(contraction, known, floor) if known is not None and floor is not None else [unknown]),
         section("plan", chosen(request.workspace_limit, choice, floor)),
@@ -88,8 +88,8 @@ def _formula(request: Request, contraction: Contraction) -> str:
     """The operation as it is written down, with the functions and modes it has."""
 
     def applied(hook: str, function: object, args: Sequence[int], text: str) -> str:
-        beside = "".join(f", {contraction.extras[at].name}" for at in args)
-        return f"{hook}({text}{beside})" if function is not None else text
+        aux_args = "".join(f", {contraction.aux[at].name}" for at in args)
+        return f"{hook}({text}{aux_args})" if function is not None else text
 
     def factor(
         name: str, labels: Sequence[object], hook: str, function: object, args: Sequence[int], conjugate: bool = False
@@ -109,7 +109,7 @@ def _formula(request: Request, contraction: Contraction) -> str:
         total = f"{f'reduce[{term_text(summed)}] ' if summed else ''}combine({a}, {b})"
         total = f"reduce({total}, {c})" if c else total
     total = applied("epilogue", contraction.epilogue, contraction.epilogue_args, total)
-    results = "".join(f", {contraction.extras[at].name}" for at in contraction.outputs)
+    results = "".join(f", {contraction.aux[at].name}" for at in contraction.outputs)
     algebra = f"  in the algebra {contraction.algebra.name}" if contraction.algebra is not None else ""
     return f"D[{term_text(output)}]{results} = {total}{algebra}"
 
@@ -170,15 +170,15 @@ def _fused(hooks: Sequence[_Hook]) -> list[str]:
     return lines
 
 
-def _beside(contraction: Contraction) -> list[str]:
+def _aux(contraction: Contraction) -> list[str]:
     """One line for each operand, coordinate and further result."""
     lines = []
-    for at, extra in enumerate(contraction.extras):
-        along = [mode.name for mode in contraction.modes if mode.strides.extra[at]]
+    for at, each in enumerate(contraction.aux):
+        along = [mode.name for mode in contraction.modes if mode.strides.aux[at]]
         where = f"along {', '.join(along)}" if along else "the same everywhere"
-        kind = "coordinate" if extra.kind == "index" else "operand"
-        text = f"{extra.name}, a further result" if extra.kind == "output" else f"{extra.name}, {kind} {where}"
-        lines.append(f"{text}, {dtype_name(extra.dtype)}")
+        kind = "coordinate" if each.kind == "index" else "operand"
+        text = f"{each.name}, a further result" if each.kind == "output" else f"{each.name}, {kind} {where}"
+        lines.append(f"{text}, {dtype_name(each.dtype)}")
     return lines
 
 
@@ -188,9 +188,9 @@ def function_name(raw: object) -> str:
 
 
 def _work(work: Work) -> list[str]:
-    reads = [("A", work.read_a), ("B", work.read_b), ("C", work.read_c), ("operands", work.read_beside)]
+    reads = [("A", work.read_a), ("B", work.read_b), ("C", work.read_c), ("operands", work.read_aux)]
     read = " + ".join(f"{name} {si(size, 'B')}" for name, size in reads if size or name in "AB")
-    further = f" and further results {si(work.write_beside, 'B')}" if work.write_beside else ""
+    further = f" and further results {si(work.write_aux, 'B')}" if work.write_aux else ""
     functions = f", and {si(work.function_flops, 'FLOP')} in functions" if work.function_flops else ""
     return [
         f"{si(work.flops, 'FLOP')} of products and sums{functions}",

@@ -1,13 +1,13 @@
 """What is to be computed, and nothing of how: notation, contraction, canonical form."""
 
 from weft.spec.canonical import canonical
-from weft.spec.contraction import Arithmetic, Contraction, Extra, Layout, Mode, Role, Strides
+from weft.spec.contraction import Arithmetic, Aux, Contraction, Layout, Mode, Role, Strides
 from weft.spec.notation import Label, Notation, parse
 
 __all__ = [
     "Arithmetic",
+    "Aux",
     "Contraction",
-    "Extra",
     "Label",
     "Layout",
     "Mode",

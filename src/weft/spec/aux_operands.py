@@ -9,14 +9,14 @@ from typing import Any
 import torch
 
 from weft.errors import NotationError, ShapeError
-from weft.spec.contraction import Extra, Layout, mode_strides
+from weft.spec.contraction import Aux, Layout, mode_strides
 from weft.spec.notation import Label, Notation, expand, from_sequences, label_text, parse, term_text
 
 _LARGEST_INT32 = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class AuxInput:
     """An operand or a coordinate that functions ask for by the name of a parameter."""
 
     name: str
@@ -25,8 +25,8 @@ class Named:
     dtype: torch.dtype
 
     @property
-    def extra(self) -> Extra:
-        return Extra(self.name, "index" if self.layout is None else "operand", self.layout, self.dtype)
+    def aux(self) -> Aux:
+        return Aux(self.name, "index" if self.layout is None else "operand", self.layout, self.dtype)
 
     def strides(self, extents: dict[Label, int]) -> dict[Label, int]:
         """Along each label it has: 1 for a coordinate, whose offset is its value."""
@@ -45,7 +45,7 @@ def read_modes(name: str, modes: Any, rank: int) -> tuple[Label, ...]:
         raise ShapeError(f"operand '{name}': {error}") from None
 
 
-def operand(name: str, term: tuple[Label, ...], layout: Layout, extents: Mapping[Label, int]) -> Named:
+def operand(name: str, term: tuple[Label, ...], layout: Layout, extents: Mapping[Label, int]) -> AuxInput:
     """An operand with those modes, its extents checked: each is the mode's, or 1 and broadcasts."""
     seen: dict[Label, int] = {}
     for label, extent in zip(term, layout.shape, strict=True):
@@ -58,19 +58,19 @@ def operand(name: str, term: tuple[Label, ...], layout: Layout, extents: Mapping
             raise ShapeError(
                 f"label '{label_text(label)}' has extent {extent} in operand '{name}' and {wanted} in the contraction"
             )
-    return Named(name, term, layout, layout.dtype)
+    return AuxInput(name, term, layout, layout.dtype)
 
 
-def coordinate(name: str, label: Label, extents: Mapping[Label, int]) -> Named:
+def coordinate(name: str, label: Label, extents: Mapping[Label, int]) -> AuxInput:
     """The coordinate along one mode: int32 where that holds every one of them, else int64."""
     try:
         extent = extents.get(label, 1)
     except TypeError:
         raise NotationError(f"index '{name}' is one label, not {type(label).__name__}") from None
-    return Named(name, (label,), None, torch.int32 if extent - 1 <= _LARGEST_INT32 else torch.int64)
+    return AuxInput(name, (label,), None, torch.int32 if extent - 1 <= _LARGEST_INT32 else torch.int64)
 
 
-def check_reach(named: Named, hook: str, tensor: str, labels: Collection[Label]) -> None:
+def check_reach(named: AuxInput, hook: str, tensor: str, labels: Collection[Label]) -> None:
     """A function sees one element of its tensor: what it takes beside it lies along that tensor's modes alone."""
     for label in named.term:
         if label not in labels:

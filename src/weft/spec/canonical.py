@@ -26,8 +26,8 @@ def _classed_by_strides(mode: Mode, contraction: Contraction) -> Mode:
     if mode.role is Role.K:
         return mode
     strides = mode.strides
-    in_a = strides.a or any(strides.extra[at] for at in contraction.a_args)
-    in_b = strides.b or any(strides.extra[at] for at in contraction.b_args)
+    in_a = strides.a or any(strides.aux[at] for at in contraction.a_args)
+    in_b = strides.b or any(strides.aux[at] for at in contraction.b_args)
     if in_a and in_b:
         role = Role.BATCH
     else:

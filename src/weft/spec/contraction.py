@@ -4,7 +4,7 @@
     D = epilogue(alpha * acc + beta * c_fn(C, ...), ...)
 
 and the same of an algebra, with its `combine` for the product, its `reduce` for the sum and neither alpha nor beta. The
-dots stand for extras: operands and coordinates that functions take beside the value.
+dots stand for auxiliary operands: operands and coordinates that functions take beside the value.
 
 Modes are classed by where they stand (x: there, .: not):
 
@@ -15,7 +15,7 @@ Modes are classed by where they stand (x: there, .: not):
     K       x x .   reduced; also x . . and . x ., with stride 0 in the operand that lacks it
 
 All strides count elements. A mode that an operand lacks, or along which it broadcasts, has stride 0 there. A mode of
-role BATCH or N may have stride 0 in A where `a_fn` takes an extra that moves along it, and likewise for B.
+role BATCH or N may have stride 0 in A where `a_fn` takes an auxiliary operand that moves along it, and likewise for B.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ class Role(Enum):
 
 
 class Strides(tuple[int, ...]):
-    """Strides of one mode, in elements: in A, B, C and D, then in each extra of the contraction.
+    """Strides of one mode, in elements: in A, B, C and D, then in each auxiliary operand of the contraction.
 
-    `strides[4 + i]` is `strides.extra[i]`.
+    `strides[4 + i]` is `strides.aux[i]`.
     """
 
     __slots__ = ()
 
-    def __new__(cls, a: int, b: int, c: int, d: int, *extra: int) -> Strides:
-        return super().__new__(cls, (a, b, c, d, *extra))
+    def __new__(cls, a: int, b: int, c: int, d: int, *aux: int) -> Strides:
+        return super().__new__(cls, (a, b, c, d, *aux))
 
     def __getnewargs__(self) -> tuple[int, ...]:
         return tuple(self)
@@ -72,7 +72,7 @@ class Strides(tuple[int, ...]):
         return self[3]
 
     @property
-    def extra(self) -> tuple[int, ...]:
+    def aux(self) -> tuple[int, ...]:
         return tuple(self[4:])
 
 
@@ -115,7 +115,7 @@ class Layout(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Extra:
+class Aux:
     """Something that stands beside A, B, C and D and lies along the contraction's modes.
 
     operand: a tensor whose elements a function takes beside the value.
@@ -123,7 +123,7 @@ class Extra:
         that its offset is the coordinate; `dtype` is int32 where that holds every coordinate, else int64.
     output: a further result of D's modes, the next value of an epilogue that yields several.
 
-    `Mode.strides.extra` has its strides.
+    `Mode.strides.aux` has its strides.
     """
 
     name: str = field(compare=False)
@@ -151,10 +151,11 @@ class Arithmetic:
 class Contraction:
     """A contraction of two tensors, ready to be planned. `a`, `b`, `c`, `d` are the tensors' layouts.
 
-    `c` is None where nothing is added. `a_args`, `b_args`, `c_args` and `epilogue_args` are positions in `extras`: what
-    each function takes after the value, in the order of its parameters. One extra may serve several functions. Extras
-    of kind "output" come last, in the order in which the epilogue yields them after D. `algebra` None is plus-times.
-    Equal contractions have equal results and equal plans: functions compare by the identity of what they compute.
+    `c` is None where nothing is added. `a_args`, `b_args`, `c_args` and `epilogue_args` are positions in `aux`: what
+    each function takes after the value, in the order of its parameters. One auxiliary operand may serve several
+    functions. Those of kind "output" come last, in the order in which the epilogue yields them after D. `algebra` None
+    is plus-times. Equal contractions have equal results and equal plans: functions compare by the identity of what
+    they compute.
     """
 
     modes: tuple[Mode, ...]
@@ -169,7 +170,7 @@ class Contraction:
     epilogue: Pointwise | None = None
     conjugate_a: bool = False
     conjugate_b: bool = False
-    extras: tuple[Extra, ...] = ()
+    aux: tuple[Aux, ...] = ()
     a_args: tuple[int, ...] = ()
     b_args: tuple[int, ...] = ()
     c_args: tuple[int, ...] = ()
@@ -179,8 +180,8 @@ class Contraction:
 
     @property
     def outputs(self) -> tuple[int, ...]:
-        """Positions in `extras` of what the epilogue yields after D."""
-        return tuple(at for at, extra in enumerate(self.extras) if extra.kind == "output")
+        """Positions in `aux` of what the epilogue yields after D."""
+        return tuple(at for at, each in enumerate(self.aux) if each.kind == "output")
 
     def of_role(self, *roles: Role) -> tuple[Mode, ...]:
         return tuple(mode for mode in self.modes if mode.role in roles)
@@ -256,11 +257,11 @@ def class_modes(
     c: Layout | None,
     d: Layout,
     extents: dict[Label, int],
-    extras: Sequence[dict[Label, int]] = (),
+    aux: Sequence[dict[Label, int]] = (),
 ) -> tuple[Mode, ...]:
     """Every label of the equation as a `Mode`, in order of first appearance: D's labels, then A's, then B's.
 
-    `extras` holds the strides of each extra by label.
+    `aux` holds the strides of each auxiliary operand by label.
     """
     term_a, term_b = notation.inputs
     in_a = mode_strides(term_a, a, extents)
@@ -275,6 +276,6 @@ def class_modes(
             role = Role.BATCH if label in in_b else Role.M
         else:
             role = Role.N
-        strides = Strides(*(steps.get(label, 0) for steps in (in_a, in_b, in_c, in_d, *extras)))
+        strides = Strides(*(steps.get(label, 0) for steps in (in_a, in_b, in_c, in_d, *aux)))
         modes.append(Mode((label,), extents[label], role, strides))
     return tuple(modes)

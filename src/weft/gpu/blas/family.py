@@ -37,7 +37,7 @@ def supports(contraction: Contraction, target: Target) -> str | None:
     arithmetic = contraction.arithmetic
     if target.kind not in ("cuda", "hip"):
         return "only a GPU's library is called"
-    if contraction.extras or contraction.algebra is not None:
+    if contraction.aux or contraction.algebra is not None:
         return "the library takes neither operands of functions nor an algebra"
     if any((contraction.a_fn, contraction.b_fn, contraction.c_fn, contraction.epilogue)):
         return "a function is fused, which the library cannot do"

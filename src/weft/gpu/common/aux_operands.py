@@ -11,11 +11,11 @@ import torch
 from weft.gpu.common.complex_elements import KINDS, kind_of
 from weft.gpu.common.tiling import TENSORS
 from weft.spec import Contraction, Mode
-from weft.spec.contraction import Extra
+from weft.spec.contraction import Aux
 
 
 class Entry(NamedTuple):
-    """One extra of a contraction."""
+    """One auxiliary operand of a contraction."""
 
     tensor: int  # its position in `Mode.strides`
     pointer: int  # its position among the pointers that the kernel is given, -1 for a coordinate
@@ -23,8 +23,8 @@ class Entry(NamedTuple):
     kind: int = 0  # how its elements are accessed: position in `pairs_elements.KINDS`; kernels take no text here
 
 
-class Beside(NamedTuple):
-    """The extras that each function takes, in the order of its parameters, and further results."""
+class AuxParams(NamedTuple):
+    """The auxiliary operands that each function takes, in the order of its parameters, and further results."""
 
     a: tuple[Entry, ...]
     b: tuple[Entry, ...]
@@ -33,7 +33,7 @@ class Beside(NamedTuple):
     outputs: tuple[Entry, ...]
 
 
-def beside(contraction: Contraction) -> Beside:
+def aux_params(contraction: Contraction) -> AuxParams:
     arguments = (
         contraction.a_args,
         contraction.b_args,
@@ -41,25 +41,25 @@ def beside(contraction: Contraction) -> Beside:
         contraction.epilogue_args,
         contraction.outputs,
     )
-    every = entries(contraction.extras)
-    return Beside(*(tuple(every[at] for at in each) for each in arguments))
+    every = entries(contraction.aux)
+    return AuxParams(*(tuple(every[at] for at in each) for each in arguments))
 
 
-def beside_bytes(extras: Sequence[Extra], modes: Sequence[Mode]) -> int:
+def aux_bytes(aux: Sequence[Aux], modes: Sequence[Mode]) -> int:
     """Bytes of all that is read beside operands and written beside D, each element once."""
     return sum(
-        extra.dtype.itemsize * math.prod(mode.extent for mode in modes if mode.strides.extra[at])
-        for at, extra in enumerate(extras)
-        if extra.layout is not None
+        each.dtype.itemsize * math.prod(mode.extent for mode in modes if mode.strides.aux[at])
+        for at, each in enumerate(aux)
+        if each.layout is not None
     )
 
 
-def entries(extras: Sequence[Extra]) -> list[Entry]:
+def entries(aux: Sequence[Aux]) -> list[Entry]:
     """Each of them, in order."""
     found, pointers = [], 0
-    for at, extra in enumerate(extras):
-        index = extra.layout is None
-        long = index and extra.dtype is torch.int64
-        found.append(Entry(TENSORS + at, -1 if index else pointers, long, KINDS.index(kind_of(extra.layout))))
+    for at, each in enumerate(aux):
+        index = each.layout is None
+        long = index and each.dtype is torch.int64
+        found.append(Entry(TENSORS + at, -1 if index else pointers, long, KINDS.index(kind_of(each.layout))))
         pointers += not index
     return found

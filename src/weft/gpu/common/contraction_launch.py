@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from weft.gpu.common.launch import KernelLaunch
-from weft.planner.schedule import Extras, Scalar
+from weft.planner.schedule import AuxTensors, Scalar
 from weft.spec import Layout
 
 
@@ -17,9 +17,9 @@ class WholeLaunch:
         self.kernels = (kernel,)
 
     def __call__(
-        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, *extras: Extras
+        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, *aux: AuxTensors
     ) -> None:
-        self.kernels[0](a, b, c, d, None, alpha, beta, *extras)
+        self.kernels[0](a, b, c, d, None, alpha, beta, *aux)
 
 
 class SplitLaunch:
@@ -30,8 +30,8 @@ class SplitLaunch:
         self._parts = parts
 
     def __call__(
-        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, *extras: Extras
+        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, *aux: AuxTensors
     ) -> None:
         parts = torch.empty(self._parts.shape, dtype=self._parts.dtype, device=d.device)
-        self.kernels[0](a, b, None, None, parts, alpha, beta, *extras)
-        self.kernels[1](parts, c, d, alpha, beta, *extras)
+        self.kernels[0](a, b, None, None, parts, alpha, beta, *aux)
+        self.kernels[1](parts, c, d, alpha, beta, *aux)

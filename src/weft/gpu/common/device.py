@@ -237,15 +237,15 @@ def gathered_step(
 @triton.jit
 def finish(
     acc, c, d, pointers, alpha, beta, place, CUT: tl.constexpr, OFFSETS: tl.constexpr, MASK: tl.constexpr,
-    C_FN: tl.constexpr, EPILOGUE: tl.constexpr, REDUCE: tl.constexpr, RESULT: tl.constexpr, BESIDE: tl.constexpr,
+    C_FN: tl.constexpr, EPILOGUE: tl.constexpr, REDUCE: tl.constexpr, RESULT: tl.constexpr, AUX: tl.constexpr,
 ):  # fmt: skip
     """Store `epilogue(alpha * acc + beta * c_fn(C))`, or `epilogue(reduce(acc, c_fn(C)))`, of one tile.
 
     Computed in the accumulator's type and rounded to D's. `OFFSETS` and `MASK` are as for `gathered`. An epilogue that
     yields several values has the others stored through the pointers of further results.
     """
-    BESIDE_C: tl.constexpr = BESIDE.c
-    BESIDE_D: tl.constexpr = BESIDE.epilogue
+    AUX_C: tl.constexpr = AUX.c
+    AUX_D: tl.constexpr = AUX.epilogue
     mask = tl.broadcast_to(MASK(place, CUT, ANY), acc.shape)
     value = acc
     if REDUCE is None:
@@ -254,19 +254,19 @@ def finish(
         offsets_c = tl.broadcast_to(OFFSETS(place, CUT, 2), acc.shape)
         addend = load_or_zero(c + offsets_c, mask).to(acc.dtype)
         if C_FN is not None:
-            addend = C_FN(addend, *gathered(pointers, place, BESIDE_C, CUT, OFFSETS, MASK)).to(acc.dtype)
+            addend = C_FN(addend, *gathered(pointers, place, AUX_C, CUT, OFFSETS, MASK)).to(acc.dtype)
         if REDUCE is None:
             value += addend * scalar(beta, acc.dtype)
         else:
             value = REDUCE(value, addend).to(acc.dtype)
     if EPILOGUE is not None:
-        value = EPILOGUE(value, *gathered(pointers, place, BESIDE_D, CUT, OFFSETS, MASK))
+        value = EPILOGUE(value, *gathered(pointers, place, AUX_D, CUT, OFFSETS, MASK))
     offsets_d = tl.broadcast_to(OFFSETS(place, CUT, 3), acc.shape)
-    if len(BESIDE.outputs) == 0:
+    if len(AUX.outputs) == 0:
         tl.store(d + offsets_d, value.to(RESULT), mask=mask)
     else:
         tl.store(d + offsets_d, tl.broadcast_to(value[0], acc.shape).to(RESULT), mask=mask)
-        for i in tl.static_range(len(BESIDE.outputs)):
-            other = pointers[BESIDE.outputs[i][1]]
-            offsets = tl.broadcast_to(OFFSETS(place, CUT, BESIDE.outputs[i][0]), acc.shape)
+        for i in tl.static_range(len(AUX.outputs)):
+            other = pointers[AUX.outputs[i][1]]
+            offsets = tl.broadcast_to(OFFSETS(place, CUT, AUX.outputs[i][0]), acc.shape)
             tl.store(other + offsets, tl.broadcast_to(value[i + 1], acc.shape).to(other.dtype.element_ty), mask=mask)

@@ -33,8 +33,8 @@ def compiled(launch: KernelLaunch, architecture: str) -> Any:
     names = launch.kernel.arg_names[: len(launch.layouts)]
     signature: dict[str, Any] = {name: pointer_type(layout) for name, layout in zip(names, launch.layouts, strict=True)}
     signature |= dict.fromkeys((name for name in launch.kernel.arg_names if name in SCALARS), "i64")
-    beside = "pointers" in launch.kernel.arg_names
-    if beside:
+    aux_args = "pointers" in launch.kernel.arg_names
+    if aux_args:
         signature["pointers"] = tuple(map(pointer_type, launch.pointers)) or "constexpr"
     signature |= dict.fromkeys(launch.constants, "constexpr")
     aligned: dict[tuple[int, ...], Any] = {
@@ -42,12 +42,12 @@ def compiled(launch: KernelLaunch, architecture: str) -> Any:
         for at, layout in enumerate(launch.layouts)
         if isinstance(layout, Layout) and layout.alignment == 16
     }
-    place = launch.kernel.arg_names.index("pointers") if beside else -1
+    place = launch.kernel.arg_names.index("pointers") if aux_args else -1
     aligned |= {
         (place, at): [["tt.divisibility", 16]] for at, layout in enumerate(launch.pointers) if layout.alignment == 16
     }
     missing = {name: None for name, layout in zip(names, launch.layouts, strict=True) if layout is None}
-    if beside and not launch.pointers:
+    if aux_args and not launch.pointers:
         missing["pointers"] = None
     constants = missing | launch.constants
     source = _source_type(launch.kernel)(launch.kernel, signature, constants, aligned)

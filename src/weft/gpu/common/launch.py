@@ -15,7 +15,7 @@ import triton.language as tl
 from triton.runtime.errors import OutOfResources
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from weft.gpu.common.aux_operands import beside
+from weft.gpu.common.aux_operands import aux_params
 from weft.gpu.common.carveout import prefer_carveout
 from weft.gpu.common.pdl import OPTION, can_follow
 from weft.gpu.common.tiling import TENSORS, Cut
@@ -49,7 +49,7 @@ def common_reasons(contraction: Contraction, target: Target) -> str | None:
     """Why no Triton kernel of weft can compute this, in one sentence; None where nothing stands against it."""
     arithmetic = contraction.arithmetic
     layouts = [layout for layout in (contraction.a, contraction.b, contraction.c, contraction.d) if layout]
-    stored = (*(layout.dtype for layout in layouts), *(extra.dtype for extra in contraction.extras))
+    stored = (*(layout.dtype for layout in layouts), *(each.dtype for each in contraction.aux))
     for dtype in (*stored, arithmetic.product, arithmetic.accumulate):
         if dtype.is_complex:
             return f"Triton has no {dtype_name(dtype)}: it is computed with as pairs of reals, by the family complex"
@@ -76,7 +76,7 @@ def type_reason(dtype: torch.dtype, target: Target) -> str | None:
 
 
 def wide(modes: Sequence[Mode], tensors: int = TENSORS) -> tuple[bool, ...]:
-    """Which of A, B, C, D and the extras have offsets that need 64 bits.
+    """Which of A, B, C, D and the auxiliary operands have offsets that need 64 bits.
 
     Lanes of a tile may overhang the extents and are computed before they are masked, so each mode has room for one
     more tile.
@@ -124,7 +124,8 @@ def _stand_in(layout: Layout | Box | None) -> Any:
 
 
 class KernelLaunch:
-    """A kernel bound to one schedule: call it with tensors, alpha and beta, and extras where it knows of `pointers`.
+    """A kernel bound to one schedule: call it with tensors, alpha and beta, and
+    auxiliary operands where it knows of `pointers`.
 
     For a GPU that is there, and a grid that is not empty, the kernel is compiled and loaded when this is made, so that
     a call, perhaps within a graph capture, only launches. In the interpreter it runs as Python. For any other target it
@@ -141,7 +142,7 @@ class KernelLaunch:
         programs: int,
         warps: int,
         stages: int,
-        pointers: Sequence[Layout] | None = None,  # of what stands beside the tensor parameters; None: no extras
+        pointers: Sequence[Layout] | None = None,  # of auxiliary operands; None where there are none
         carveout: int | None = None,  # per cent, see `prefer_carveout`; None: as the driver likes
         follows: bool = True,  # its programs may come while the last ones of the launch before still run
     ) -> None:
@@ -169,12 +170,12 @@ class KernelLaunch:
             made.append(self)
 
     def __call__(self, *arguments: Any) -> None:
-        beside: tuple[Any, ...] = ()
+        aux_args: tuple[Any, ...] = ()
         if self._extended:
-            *arguments, extras = arguments  # type: ignore[assignment]
-            beside = (tuple(x for x in extras if x is not None),) if self.pointers else ()
+            *arguments, aux = arguments  # type: ignore[assignment]
+            aux_args = (tuple(x for x in aux if x is not None),) if self.pointers else ()
         *tensors, alpha, beta = arguments
-        full = (*tensors, self._bits(alpha), self._bits(beta), *beside, *self._trailing)
+        full = (*tensors, self._bits(alpha), self._bits(beta), *aux_args, *self._trailing)
         if self._device is None or self._device.index == torch.cuda.current_device():
             self._run(*full)
         else:
@@ -184,8 +185,9 @@ class KernelLaunch:
     def compile(self) -> Any:
         """The kernel as Triton's driver wants it compiled; from Triton's own cache where it was compiled before."""
         arguments = [_stand_in(layout) for layout in self.layouts]
-        beside = (tuple(_stand_in(layout) for layout in self.pointers),) if self.pointers else ()
-        return self.kernel.warmup(*arguments, 0, 0, *beside, grid=(1,), **self._alone, **self.constants, **self.options)
+        aux_args = (tuple(_stand_in(layout) for layout in self.pointers),) if self.pointers else ()
+        given = {**self._alone, **self.constants, **self.options}
+        return self.kernel.warmup(*arguments, 0, 0, *aux_args, grid=(1,), **given)
 
     def _loaded(self) -> Any:
         """The same on the current GPU."""
@@ -229,12 +231,12 @@ def contraction_constants(contraction: Contraction, cut: Any) -> dict[str, Any]:
         "ACCUMULATE": TRITON_TYPES[arithmetic.accumulate],
         "RESULT": TRITON_TYPES[contraction.d.dtype],
         "PRECISION": arithmetic.precision,
-        "BESIDE": beside(contraction),
+        "AUX": aux_params(contraction),
     }
 
 
 def pointer_layouts(contraction: Contraction) -> tuple[Layout, ...] | None:
-    """How operands of functions and further results lie, in the order of the extras; None without extras."""
-    if not contraction.extras:
+    """How auxiliary operands and further results lie, in their order; None where there are none."""
+    if not contraction.aux:
         return None
-    return tuple(extra.layout for extra in contraction.extras if extra.layout is not None)
+    return tuple(each.layout for each in contraction.aux if each.layout is not None)

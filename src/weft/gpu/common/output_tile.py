@@ -33,13 +33,13 @@ def block_mask(place, CUT: tl.constexpr, TENSOR: tl.constexpr):
 @triton.jit
 def store_block(
     acc, c, d, pointers, alpha, beta, batch_block, m_block, n_block, CUT: tl.constexpr,
-    C_FN: tl.constexpr, EPILOGUE: tl.constexpr, REDUCE: tl.constexpr, RESULT: tl.constexpr, BESIDE: tl.constexpr,
+    C_FN: tl.constexpr, EPILOGUE: tl.constexpr, REDUCE: tl.constexpr, RESULT: tl.constexpr, AUX: tl.constexpr,
 ):  # fmt: skip
     """See the block with every axis as a dimension of its own, apply C and the epilogue, store it in D's order."""
     STORED: tl.constexpr = CUT.stored
     finish(
         tl.reshape(acc, STORED), c, d, pointers, alpha, beta, (batch_block, m_block, n_block), CUT, block_offsets,
-        block_mask, C_FN, EPILOGUE, REDUCE, RESULT, BESIDE,
+        block_mask, C_FN, EPILOGUE, REDUCE, RESULT, AUX,
     )  # fmt: skip
 
 

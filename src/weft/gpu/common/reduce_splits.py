@@ -29,7 +29,7 @@ def combine_launch(
     strips = cut.blocks * (cut.m.tile // rows) * (cut.n.tile // columns)
     shared = contraction_constants(contraction, cut)
     shared["REDUCE"] = contraction.algebra and contraction.algebra.reduce.jit
-    names = ("C_FN", "EPILOGUE", "REDUCE", "RESULT", "BESIDE")
+    names = ("C_FN", "EPILOGUE", "REDUCE", "RESULT", "AUX")
     lying = {"STORED": tuple(shares.shape[1:]), "FEWER": fewer, "STREAM": stream}
     constants = {"CUT": cut, "ROWS": rows, "COLUMNS": columns} | lying | {name: shared[name] for name in names}
     real = contraction.arithmetic.accumulate.is_floating_point

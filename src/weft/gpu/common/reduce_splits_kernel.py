@@ -60,7 +60,7 @@ def combine_kernel(
     EPILOGUE: tl.constexpr,
     REDUCE: tl.constexpr,  # of an algebra, None where parts are added
     RESULT: tl.constexpr,
-    BESIDE: tl.constexpr,
+    AUX: tl.constexpr,
 ):
     """Add the parts of some rows and columns of a block of D, first to last, and finish them. What lies past the end of
     D is not read."""
@@ -93,5 +93,5 @@ def combine_kernel(
         else:
             acc = REDUCE(acc, tl.load(here, mask=inside)).to(acc.dtype)
     finish(
-        acc, c, d, pointers, alpha, beta, place, CUT, strip_offsets, strip_mask, C_FN, EPILOGUE, REDUCE, RESULT, BESIDE
+        acc, c, d, pointers, alpha, beta, place, CUT, strip_offsets, strip_mask, C_FN, EPILOGUE, REDUCE, RESULT, AUX
     )  # fmt: skip

@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 from weft.spec import Mode
 
-A, B, C, D = range(4)  # positions in `Mode.strides` and `Axis.strides`; extras of the contraction follow
-TENSORS = 4  # of a description without extras
+A, B, C, D = range(4)  # positions in `Mode.strides` and `Axis.strides`; auxiliary operands of the contraction follow
+TENSORS = 4  # of a description without auxiliary operands
 
 MAX_DIVISOR = 16  # elements: beyond 16 bytes no access gets wider
 
@@ -49,10 +49,10 @@ class Axis(NamedTuple):
     exact: bool  # the tiles end where the axis ends: nothing to mask
     extent: int
     extents: tuple[int, ...]
-    strides: tuple[tuple[int, ...], ...]  # [A, B, C, D, *extras][mode]
-    present: tuple[bool, ...]  # [A, B, C, D, *extras, any]: whether the tensor moves along this axis
-    runs: tuple[Run, ...]  # [A, B, C, D, *extras]: of this axis alone
-    stretches: tuple[int, ...]  # [A, B, C, D, *extras]: elements of a tile that lie together, aligned or not
+    strides: tuple[tuple[int, ...], ...]  # [A, B, C, D, *aux][mode]
+    present: tuple[bool, ...]  # [A, B, C, D, *aux, any]: whether the tensor moves along this axis
+    runs: tuple[Run, ...]  # [A, B, C, D, *aux]: of this axis alone
+    stretches: tuple[int, ...]  # [A, B, C, D, *aux]: elements of a tile that lie together, aligned or not
     step: int  # indices from one block to the next: the tile, or more where this is a part of the block
     first: int  # index within the block that the tile starts at: 0, or where this part begins
 
@@ -64,8 +64,8 @@ class Side(NamedTuple):
     tile: int
     blocks: int
     exact: bool
-    runs: tuple[Run, ...]  # [A, B, C, D, *extras]
-    present: tuple[bool, ...]  # [A, B, C, D, *extras, any]: whether the tensor moves along this side
+    runs: tuple[Run, ...]  # [A, B, C, D, *aux]
+    present: tuple[bool, ...]  # [A, B, C, D, *aux, any]: whether the tensor moves along this side
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Cut:
 
 
 def side(cuts: Sequence[Cut], first_place: int = 0, tensors: int = TENSORS) -> Side:
-    """The side that `cuts` describe, the fastest axis of the tile last; `tensors` with the contraction's extras.
+    """The side that `cuts` describe, the fastest axis of the tile last; `tensors` counts auxiliary operands.
 
     Blocks are numbered so that neighbours in time are neighbours in memory, see `_pitches`. Remembered: a plan looks at
     hundreds of schedules, and they share their sides.

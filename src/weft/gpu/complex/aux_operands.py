@@ -1,6 +1,7 @@
-"""What functions take beside the value, for each step of a complex contraction: see `complex_pairs`.
+"""What functions take beside the value, for each step of a complex contraction: see `real_forms`.
 
-A step knows only those extras that it takes. The others have no strides in its modes, so that they keep no modes apart.
+A step knows only those auxiliary operands that it takes. The others have no strides in its modes, so that they keep no
+modes apart.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from weft.fn import Pointwise
 from weft.spec import Contraction, Mode
 
 if TYPE_CHECKING:
-    from weft.gpu.complex.pairs import TaskExtras
+    from weft.gpu.complex.pairs import TaskAux
 
-Positions: TypeAlias = tuple[int, ...]  # in the extras of a contraction
+Positions: TypeAlias = tuple[int, ...]  # in the auxiliary operands of a contraction
 
 
 class Applied(NamedTuple):
@@ -24,14 +25,14 @@ class Applied(NamedTuple):
     fields: dict[str, Any]  # of the `Contraction` that the product is
 
 
-def of_operand(contraction: Contraction, operand: int) -> TaskExtras:
+def of_operand(contraction: Contraction, operand: int) -> TaskAux:
     """Those of the step that writes an operand, its function applied."""
-    return _task_extras(contraction, fn=_arguments(contraction, operand))
+    return _task_aux(contraction, fn=_arguments(contraction, operand))
 
 
-def of_result(contraction: Contraction) -> TaskExtras:
+def of_result(contraction: Contraction) -> TaskAux:
     """Those of the step that writes D, and results after D."""
-    return _task_extras(
+    return _task_aux(
         contraction, c_fn=contraction.c_args, epilogue=contraction.epilogue_args, outputs=contraction.outputs
     )
 
@@ -44,15 +45,15 @@ def of_product(contraction: Contraction, functions: Sequence[Pointwise | None]) 
     a_args, b_args = (_within(places, each) for each in arguments)
     fields = {
         "a_fn": a_fn, "b_fn": b_fn, "c_fn": None, "epilogue": None,
-        "extras": tuple(contraction.extras[at] for at in places),
+        "aux": tuple(contraction.aux[at] for at in places),
         "a_args": a_args, "b_args": b_args, "c_args": (), "epilogue_args": (),
     }  # fmt: skip
     return Applied(places, fields)
 
 
 def steps(mode: Mode, places: Positions) -> tuple[int, ...]:
-    """Strides of a mode in some of the extras."""
-    return tuple(mode.strides.extra[at] for at in places)
+    """Strides of a mode in some of the auxiliary operands."""
+    return tuple(mode.strides.aux[at] for at in places)
 
 
 def moves(contraction: Contraction, operand: int, mode: Mode) -> bool:
@@ -72,16 +73,16 @@ def _within(places: Positions, arguments: Positions) -> tuple[int, ...]:
     return tuple(places.index(at) for at in arguments)
 
 
-def _task_extras(
+def _task_aux(
     contraction: Contraction,
     fn: Positions = (),
     c_fn: Positions = (),
     epilogue: Positions = (),
     outputs: Positions = (),
-) -> TaskExtras:
-    from weft.gpu.complex.pairs import TaskExtras
+) -> TaskAux:
+    from weft.gpu.complex.pairs import TaskAux
 
     arguments = (fn, c_fn, epilogue, outputs)
     places = _places(*arguments)
-    extras = tuple(contraction.extras[at] for at in places)
-    return TaskExtras(extras, places, *(_within(places, each) for each in arguments))
+    aux = tuple(contraction.aux[at] for at in places)
+    return TaskAux(aux, places, *(_within(places, each) for each in arguments))

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from weft.gpu.common.aux_operands import beside, beside_bytes
+from weft.gpu.common.aux_operands import aux_bytes, aux_params
 from weft.gpu.common.complex_elements import as_elements, kind_of, real, seen_as
 from weft.gpu.common.cost import Work, busy_seconds, compulsory_bytes, matrix_rate, tile_access
 from weft.gpu.common.launch import MOST_PROGRAMS, TRITON_TYPES, wide
@@ -23,7 +23,7 @@ from weft.gpu.common.tiling import TENSORS, A, B, C, Cut, D, cuts_text
 from weft.gpu.complex.pairs import ComplexKernelLaunch, function_reason, parts_of, yields_complex
 from weft.gpu.complex.views import real_arithmetic
 from weft.gpu.gett.family import MatrixCut, MatrixSchedule, TileShape, _cuts, _depth_cuts, matrix_cut
-from weft.planner.schedule import Candidates, ExtendedLaunch, Extras, Launch, Scalar, Target
+from weft.planner.schedule import AuxTensors, Candidates, ExtendedLaunch, Launch, Scalar, Target
 from weft.spec import Contraction, Role, Strides
 
 NAME = "direct"
@@ -89,7 +89,7 @@ def supports(contraction: Contraction, target: Target) -> str | None:
         return "functions of complex operands are applied by the family complex"
     if 0 in (mode.extent for mode in contraction.modes):
         return "a mode is empty"
-    layouts = (contraction.c, contraction.d, *(extra.layout for extra in contraction.extras))
+    layouts = (contraction.c, contraction.d, *(each.layout for each in contraction.aux))
     return function_reason((contraction.c_fn, contraction.epilogue), layouts, target)
 
 
@@ -134,7 +134,7 @@ def predict(contraction: Contraction, schedule: DirectSchedule, target: Target) 
     if matrix and rate is not None:
         work = replace(work, function_seconds=work.flops / rate - work.flops / matrix_rate(of_parts, work, target))
     seconds = busy_seconds(of_parts, target, work)
-    least = (compulsory_bytes(contraction) + beside_bytes(contraction.extras, contraction.modes)) / MEMORY_RATE
+    least = (compulsory_bytes(contraction) + aux_bytes(contraction.aux, contraction.modes)) / MEMORY_RATE
     return LAUNCH + (seconds**OVERLAP + least**OVERLAP) ** (1 / OVERLAP)
 
 
@@ -156,33 +156,33 @@ def build(contraction: Contraction, schedule: DirectSchedule, target: Target) ->
         "C_COMPLEX": yields_complex(contraction.c_fn),
         "EPILOGUE": contraction.epilogue and contraction.epilogue.parts.jit,
         "PARTS": parts_of(contraction.epilogue),
-        "BESIDE": beside(contraction),
+        "AUX": aux_params(contraction),
     }
-    pointers = [as_elements(extra.layout) for extra in contraction.extras if extra.layout is not None]
+    pointers = [as_elements(each.layout) for each in contraction.aux if each.layout is not None]
     launch = ComplexKernelLaunch(
         complex_direct_kernel, [layout and as_elements(layout) for layout in layouts],
         constants, True, target, cut.blocks, schedule.tiles.warps, schedule.tiles.stages, pointers,
     )  # fmt: skip
-    return DirectLaunch(launch, constants["KINDS"], [kind_of(extra.layout) for extra in contraction.extras])
+    return DirectLaunch(launch, constants["KINDS"], [kind_of(each.layout) for each in contraction.aux])
 
 
 class DirectLaunch:
-    """A built product: call it with complex tensors, factors, and extras where the contraction has some."""
+    """A built product: call it with complex tensors, factors, and auxiliary operands where the contraction has some."""
 
-    def __init__(self, launch: ComplexKernelLaunch, kinds: Sequence[str], beside: Sequence[str]) -> None:
+    def __init__(self, launch: ComplexKernelLaunch, kinds: Sequence[str], aux_args: Sequence[str]) -> None:
         self.kernels = (launch,)
         self._kinds = kinds
-        self._beside = beside
+        self._aux = aux_args
 
     def __call__(
-        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, extras: Extras = ()
+        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
     ) -> None:
         tensors = [
             None if tensor is None else seen_as(tensor, kind)
             for tensor, kind in zip((a, b, c, d), self._kinds, strict=True)
         ]
         pointers = tuple(
-            seen_as(tensor, kind) for tensor, kind in zip(extras, self._beside, strict=True) if tensor is not None
+            seen_as(tensor, kind) for tensor, kind in zip(aux, self._aux, strict=True) if tensor is not None
         )
         self.kernels[0](*tensors, alpha, beta, pointers)
 
@@ -190,7 +190,7 @@ class DirectLaunch:
 def direct_cut(contraction: Contraction, schedule: DirectSchedule, target: Target) -> MatrixCut:
     """The cut of the tiles; offsets have room for both parts of an element."""
     doubled = [replace(mode, strides=Strides(*(2 * stride for stride in mode.strides))) for mode in contraction.modes]
-    far = wide(doubled, TENSORS + len(contraction.extras))
+    far = wide(doubled, TENSORS + len(contraction.aux))
     return matrix_cut(contraction, schedule.tiles, target)._replace(wide=far, turned=(False, False))
 
 

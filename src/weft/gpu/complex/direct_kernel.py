@@ -14,7 +14,7 @@ from weft.gpu.common.operand_tile import a_mask, a_offsets, b_mask, b_offsets
 from weft.gpu.common.output_tile import block_mask, block_offsets
 from weft.gpu.common.pdl import follow
 from weft.gpu.common.rasterization import locate
-from weft.gpu.complex.pairs_kernel import applied, beside_parts, ended, read_pair, store_pair, times
+from weft.gpu.complex.pairs_kernel import applied, aux_parts, ended, read_pair, store_pair, times
 
 
 @triton.jit
@@ -57,7 +57,7 @@ def added(
 @triton.jit
 def finish_pair(
     re, im, c, d, pointers, alpha, alpha_im, beta, beta_im, place, CUT: tl.constexpr, KINDS: tl.constexpr,
-    C_FN: tl.constexpr, C_COMPLEX: tl.constexpr, EPILOGUE: tl.constexpr, PARTS: tl.constexpr, BESIDE: tl.constexpr,
+    C_FN: tl.constexpr, C_COMPLEX: tl.constexpr, EPILOGUE: tl.constexpr, PARTS: tl.constexpr, AUX: tl.constexpr,
     PRODUCT: tl.constexpr, RESULT: tl.constexpr,
 ):  # fmt: skip
     """Scale a block of D, add C, apply the epilogue and store, every axis of the block as a dimension of its own."""
@@ -75,16 +75,16 @@ def finish_pair(
         c_re = c_re.to(PRODUCT)
         c_im = c_im.to(PRODUCT)
         if C_FN is not None:
-            BESIDE_C: tl.constexpr = BESIDE.c
-            beside_c = beside_parts(pointers, place, BESIDE_C, CUT, RANK, block_offsets, block_mask)
-            c_re, c_im = applied(C_FN, C_COMPLEX, False, c_re, c_im, beside_c)
+            AUX_C: tl.constexpr = AUX.c
+            aux_c = aux_parts(pointers, place, AUX_C, CUT, RANK, block_offsets, block_mask)
+            c_re, c_im = applied(C_FN, C_COMPLEX, False, c_re, c_im, aux_c)
             c_re = c_re.to(PRODUCT)
             c_im = c_im.to(PRODUCT)
         c_re, c_im = times(c_re, c_im, scalar(beta, PRODUCT), scalar(beta_im, PRODUCT))
         re += c_re
         im += c_im
     if EPILOGUE is not None:
-        re, im = ended(re, im, pointers, place, EPILOGUE, False, PARTS, BESIDE, CUT, STORED, block_offsets, block_mask)
+        re, im = ended(re, im, pointers, place, EPILOGUE, False, PARTS, AUX, CUT, STORED, block_offsets, block_mask)
     offsets_d = tl.broadcast_to(block_offsets(place, CUT, 3), STORED)
     store_pair(d, re, im, offsets_d, mask, RESULT, KIND_OF_D, RANK)
 
@@ -111,7 +111,7 @@ def complex_direct_kernel(
     C_COMPLEX: tl.constexpr,  # whether that yields complex values
     EPILOGUE: tl.constexpr,
     PARTS: tl.constexpr,  # of its results, see `pairs.parts_of`
-    BESIDE: tl.constexpr,  # beside.Beside
+    AUX: tl.constexpr,  # beside.Beside
 ):
     follow()
     TILE: tl.constexpr = (CUT.m.tile, CUT.n.tile)
@@ -138,5 +138,5 @@ def complex_direct_kernel(
     # (3) Scale, add C, apply the epilogue and store.
     finish_pair(
         re, im, c, d, pointers, alpha, alpha_im, beta, beta_im, place, CUT, KINDS, C_FN, C_COMPLEX, EPILOGUE, PARTS,
-        BESIDE, PRODUCT, RESULT,
+        AUX, PRODUCT, RESULT,
     )  # fmt: skip

@@ -21,15 +21,15 @@ from torch import Tensor
 
 from weft.errors import FunctionError, UnsupportedError
 from weft.fn import Pointwise
-from weft.gpu.common.aux_operands import Beside, beside_bytes, entries
+from weft.gpu.common.aux_operands import AuxParams, aux_bytes, entries
 from weft.gpu.common.complex_elements import as_elements, kind_of, real, seen_as
 from weft.gpu.common.launch import MOST_PROGRAMS, TRITON_TYPES, KernelLaunch, _stand_in, type_reason, wide, wide_index
 from weft.gpu.common.tiling import TENSORS, Side
 from weft.gpu.permute.cost import COPY_RATE
 from weft.gpu.permute.family import PermuteSchedule, block_seconds, blocks, programs, turn_of
-from weft.planner.schedule import Candidates, Extras, Scalar, Target
+from weft.planner.schedule import AuxTensors, Candidates, Scalar, Target
 from weft.spec import Layout, Strides
-from weft.spec.contraction import Extra
+from weft.spec.contraction import Aux
 from weft.spec.permutation import Permutation
 
 NAME = "pairs"
@@ -41,18 +41,18 @@ NAME = "pairs"
 Form = Literal["plain", "along", "across", "halves", "thirds"]
 
 
-class TaskExtras(NamedTuple):
+class TaskAux(NamedTuple):
     """What the functions of a task take beside the value, and results after D."""
 
-    extras: tuple[Extra, ...] = ()  # those that the task uses; `Mode.strides.extra` has their strides
+    aux: tuple[Aux, ...] = ()  # those that the task uses; `Mode.strides.aux` has their strides
     places: tuple[int, ...] = ()  # where they stand among those of the contraction
-    fn: tuple[int, ...] = ()  # positions in `extras`: what each function takes, in the order of its parameters
+    fn: tuple[int, ...] = ()  # positions in `aux`: what each function takes, in the order of its parameters
     c_fn: tuple[int, ...] = ()
     epilogue: tuple[int, ...] = ()
     outputs: tuple[int, ...] = ()
 
 
-_ALONE = TaskExtras()
+_ALONE = TaskAux()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Task:
     c_fn: Pointwise | None = None
     epilogue: Pointwise | None = None
     size: int = 0  # elements of a workspace D, gaps included
-    beside: TaskExtras = _ALONE
+    aux_args: TaskAux = _ALONE
 
     @property
     def workspace_bytes(self) -> int:
@@ -131,7 +131,7 @@ def build(permutation: Permutation, schedule: PermuteSchedule, target: Target) -
 def reason_against(task: Task, target: Target) -> str | None:
     """Why the kernel cannot do a task, in one sentence."""
     permutation = task.permutation
-    layouts = (permutation.x, permutation.c, permutation.d, *(extra.layout for extra in task.beside.extras))
+    layouts = (permutation.x, permutation.c, permutation.d, *(each.layout for each in task.aux_args.aux))
     return function_reason((permutation.fn, task.c_fn, task.epilogue), layouts, target)
 
 
@@ -161,7 +161,7 @@ def seconds(task: Task, schedule: PermuteSchedule, target: Target) -> float:
     written = {"plain": 1, "thirds": 3}.get(task.form, 2)
     return (
         block_seconds(task.permutation, schedule, target, read, written)
-        + beside_bytes(task.beside.extras, task.permutation.modes) / COPY_RATE
+        + aux_bytes(task.aux_args.aux, task.permutation.modes) / COPY_RATE
     )
 
 
@@ -172,8 +172,8 @@ def built(task: Task, schedule: PermuteSchedule, target: Target) -> PairsLaunch:
     cut = pairs_cut(task, schedule)
     scaled = permutation.scaled or permutation.c is not None
     scale = permutation.scale if task.epilogue is None else task.epilogue.dtypes[0]
-    every = entries(task.beside.extras)
-    own = task.beside
+    every = entries(task.aux_args.aux)
+    own = task.aux_args
     taken = (own.fn, (), own.c_fn, own.epilogue, own.outputs)
     constants = {
         "CUT": cut,
@@ -183,10 +183,10 @@ def built(task: Task, schedule: PermuteSchedule, target: Target) -> PairsLaunch:
         "COMPUTE": TRITON_TYPES[real(permutation.compute)],
         "SCALE": TRITON_TYPES[real(scale)] if scaled else None,
         "RESULT": TRITON_TYPES[real(permutation.d.dtype)],
-        "BESIDE": Beside(*(tuple(every[at] for at in each) for each in taken)),
+        "AUX": AuxParams(*(tuple(every[at] for at in each) for each in taken)),
     }
     layouts = [layout and as_elements(layout) for layout in (permutation.x, permutation.c, permutation.d)]
-    pointers = [as_elements(extra.layout) for extra in own.extras if extra.layout is not None]
+    pointers = [as_elements(each.layout) for each in own.aux if each.layout is not None]
     launch = ComplexKernelLaunch(
         pairs_kernel, layouts, constants, True, target, programs(permutation, schedule), schedule.warps, stages=1,
         pointers=pointers,
@@ -195,25 +195,25 @@ def built(task: Task, schedule: PermuteSchedule, target: Target) -> PairsLaunch:
 
 
 class PairsLaunch:
-    """A built task: call it with X, C, D, complex factors, and the extras of the contraction where it takes some."""
+    """A built task: call it with X, C, D, complex factors, and auxiliary operands where it takes some."""
 
-    def __init__(self, launch: KernelLaunch, kinds: tuple[str, str, str], beside: TaskExtras) -> None:
+    def __init__(self, launch: KernelLaunch, kinds: tuple[str, str, str], aux_args: TaskAux) -> None:
         self.launch = launch
         self._kinds = kinds
-        self._beside = [
-            (place, kind_of(extra.layout))
-            for place, extra in zip(beside.places, beside.extras, strict=True)
-            if extra.layout is not None
+        self._aux = [
+            (place, kind_of(each.layout))
+            for place, each in zip(aux_args.places, aux_args.aux, strict=True)
+            if each.layout is not None
         ]
 
     def __call__(
-        self, x: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, extras: Extras = ()
+        self, x: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
     ) -> None:
         tensors = [
             None if tensor is None else seen_as(tensor, kind)
             for tensor, kind in zip((x, c, d), self._kinds, strict=True)
         ]
-        pointers = tuple(seen_as(extras[place], kind) for place, kind in self._beside)  # type: ignore[arg-type]
+        pointers = tuple(seen_as(aux[place], kind) for place, kind in self._aux)  # type: ignore[arg-type]
         self.launch(*tensors, alpha, beta, pointers)
 
 
@@ -221,13 +221,13 @@ class ComplexKernelLaunch(KernelLaunch):
     """A kernel that takes complex factors, each in two parts; call it with its pointers last where it knows of them."""
 
     def __call__(self, *arguments: Any) -> None:
-        beside: tuple[Any, ...] = ()
+        aux_args: tuple[Any, ...] = ()
         if self._extended:
             *arguments, pointers = arguments  # type: ignore[assignment]
-            beside = (pointers,) if pointers else ()
+            aux_args = (pointers,) if pointers else ()
         *tensors, alpha, beta = arguments
         parts = (alpha.real, alpha.imag, beta.real, beta.imag)
-        full = (*tensors, *(self._bits(float(part)) for part in parts), *beside, *self._trailing)
+        full = (*tensors, *(self._bits(float(part)) for part in parts), *aux_args, *self._trailing)
         if self._device is None or self._device.index == torch.cuda.current_device():
             self._run(*full)
         else:
@@ -236,15 +236,15 @@ class ComplexKernelLaunch(KernelLaunch):
 
     def compile(self) -> Any:
         stand_ins = [_stand_in(layout) for layout in self.layouts]
-        beside = (tuple(_stand_in(layout) for layout in self.pointers),) if self.pointers else ()
+        aux_args = (tuple(_stand_in(layout) for layout in self.pointers),) if self.pointers else ()
         return self.kernel.warmup(
-            *stand_ins, 0, 0, 0, 0, *beside, grid=(1,), **self._alone, **self.constants, **self.options
+            *stand_ins, 0, 0, 0, 0, *aux_args, grid=(1,), **self._alone, **self.constants, **self.options
         )
 
 
 def pairs_cut(task: Task, schedule: PermuteSchedule) -> PairsCut:
     permutation = task.permutation
-    tensors = TENSORS + len(task.beside.extras)
+    tensors = TENSORS + len(task.aux_args.aux)
     source, result, turn = turn_of(permutation, schedule, tensors)
     doubled = [replace(mode, strides=Strides(*(2 * stride for stride in mode.strides))) for mode in permutation.modes]
     wider = wide(doubled, tensors)

@@ -87,18 +87,18 @@ def times(re, im, by_re, by_im):
 
 
 @triton.jit
-def called(FN: tl.constexpr, OF_REALS: tl.constexpr, re, im, beside):
+def called(FN: tl.constexpr, OF_REALS: tl.constexpr, re, im, aux_args):
     """All that a function yields, of the parts of a complex value or of a real one."""
     if OF_REALS:
-        return FN(re, *beside)
+        return FN(re, *aux_args)
     else:
-        return FN(re, im, *beside)
+        return FN(re, im, *aux_args)
 
 
 @triton.jit
-def applied(FN: tl.constexpr, COMPLEX: tl.constexpr, OF_REALS: tl.constexpr, re, im, beside):
+def applied(FN: tl.constexpr, COMPLEX: tl.constexpr, OF_REALS: tl.constexpr, re, im, aux_args):
     """A function of complex values, or of real ones, which yields complex or real ones."""
-    value = called(FN, OF_REALS, re, im, beside)
+    value = called(FN, OF_REALS, re, im, aux_args)
     if COMPLEX:
         return value
     else:
@@ -106,7 +106,7 @@ def applied(FN: tl.constexpr, COMPLEX: tl.constexpr, OF_REALS: tl.constexpr, re,
 
 
 @triton.jit
-def beside_parts(
+def aux_parts(
     pointers, place, ENTRIES: tl.constexpr, CUT: tl.constexpr, RANK: tl.constexpr, OFFSETS: tl.constexpr,
     MASK: tl.constexpr,
 ):  # fmt: skip
@@ -117,12 +117,12 @@ def beside_parts(
     """
     values = ()
     for i in tl.static_range(len(ENTRIES)):
-        values += one_beside(pointers, place, ENTRIES, i, CUT, RANK, OFFSETS, MASK)
+        values += one_aux(pointers, place, ENTRIES, i, CUT, RANK, OFFSETS, MASK)
     return values
 
 
 @triton.jit
-def one_beside(
+def one_aux(
     pointers, place, ENTRIES: tl.constexpr, I: tl.constexpr, CUT: tl.constexpr, RANK: tl.constexpr,
     OFFSETS: tl.constexpr, MASK: tl.constexpr,
 ):  # fmt: skip
@@ -147,17 +147,17 @@ def one_beside(
 
 @triton.jit
 def ended(
-    re, im, pointers, place, EPILOGUE: tl.constexpr, OF_REALS: tl.constexpr, PARTS: tl.constexpr, BESIDE: tl.constexpr,
+    re, im, pointers, place, EPILOGUE: tl.constexpr, OF_REALS: tl.constexpr, PARTS: tl.constexpr, AUX: tl.constexpr,
     CUT: tl.constexpr, TILE: tl.constexpr, OFFSETS: tl.constexpr, MASK: tl.constexpr,
 ):  # fmt: skip
     """The epilogue's first result; the others are stored."""
-    ENTRIES: tl.constexpr = BESIDE.epilogue
-    OUTPUTS: tl.constexpr = BESIDE.outputs
-    beside = beside_parts(pointers, place, ENTRIES, CUT, len(TILE), OFFSETS, MASK)
+    ENTRIES: tl.constexpr = AUX.epilogue
+    OUTPUTS: tl.constexpr = AUX.outputs
+    aux_args = aux_parts(pointers, place, ENTRIES, CUT, len(TILE), OFFSETS, MASK)
     if len(OUTPUTS) == 0:
-        return applied(EPILOGUE, PARTS[0][1] > 0, OF_REALS, re, im, beside)
+        return applied(EPILOGUE, PARTS[0][1] > 0, OF_REALS, re, im, aux_args)
     else:
-        values = called(EPILOGUE, OF_REALS, re, im, beside)
+        values = called(EPILOGUE, OF_REALS, re, im, aux_args)
         for i in tl.static_range(len(OUTPUTS)):
             store_other(pointers, values, place, OUTPUTS, PARTS, i, CUT, TILE, OFFSETS, MASK)
         return parts_at(values, PARTS, 0)
@@ -227,7 +227,7 @@ def pairs_kernel(
     COMPUTE: tl.constexpr,  # real type of what the function sees
     SCALE: tl.constexpr,  # and of what alpha and beta are applied in, None where they are not
     RESULT: tl.constexpr,
-    BESIDE: tl.constexpr,  # beside.Beside, of X in the place of A
+    AUX: tl.constexpr,  # beside.Beside, of X in the place of A
 ):
     follow()
     R: tl.constexpr = CUT.r
@@ -267,12 +267,12 @@ def pairs_kernel(
     im = turned(im, TURN).to(COMPUTE)
 
     # (2) Apply the function, the scaling, what is added, and the epilogue.
-    BESIDE_X: tl.constexpr = BESIDE.a
-    BESIDE_C: tl.constexpr = BESIDE.c
+    AUX_X: tl.constexpr = AUX.a
+    AUX_C: tl.constexpr = AUX.c
     PARTS: tl.constexpr = CUT.parts
     if FN is not None:
-        beside = beside_parts(pointers, block, BESIDE_X, CUT, RANK, block_offsets, block_mask)
-        re, im = applied(FN, CUT.fn_complex, CUT.of_reals[0], re, im, beside)
+        aux_args = aux_parts(pointers, block, AUX_X, CUT, RANK, block_offsets, block_mask)
+        re, im = applied(FN, CUT.fn_complex, CUT.of_reals[0], re, im, aux_args)
     if SCALE is not None:
         re, im = times(re.to(SCALE), im.to(SCALE), scalar(alpha, SCALE), scalar(alpha_im, SCALE))
         if c is not None:
@@ -280,14 +280,14 @@ def pairs_kernel(
             c_re = c_re.to(SCALE)
             c_im = c_im.to(SCALE)
             if C_FN is not None:
-                beside_c = beside_parts(pointers, block, BESIDE_C, CUT, RANK, block_offsets, block_mask)
-                c_re, c_im = applied(C_FN, CUT.c_fn_complex, CUT.of_reals[1], c_re, c_im, beside_c)
+                aux_c = aux_parts(pointers, block, AUX_C, CUT, RANK, block_offsets, block_mask)
+                c_re, c_im = applied(C_FN, CUT.c_fn_complex, CUT.of_reals[1], c_re, c_im, aux_c)
             c_re, c_im = times(c_re.to(SCALE), c_im.to(SCALE), scalar(beta, SCALE), scalar(beta_im, SCALE))
             re += c_re
             im += c_im
     if EPILOGUE is not None:
         re, im = ended(
-            re, im, pointers, block, EPILOGUE, CUT.of_reals[2], PARTS, BESIDE, CUT, TILE, block_offsets, block_mask
+            re, im, pointers, block, EPILOGUE, CUT.of_reals[2], PARTS, AUX, CUT, TILE, block_offsets, block_mask
         )
 
     # (3) Write it in D's order: once, as two or three real numbers, or as the two rows of the matrix that multiplies a

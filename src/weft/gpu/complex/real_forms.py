@@ -43,6 +43,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from weft.gpu.common.tiling import by_stride
 from weft.gpu.complex.aux_operands import of_product
 from weft.gpu.complex.launch import ComplexLaunch
+from weft.gpu.complex.schedule import NAME as NAME
 from weft.gpu.complex.schedule import OTHERS, ComplexSchedule, Step
 from weft.gpu.complex.views import (
     A,
@@ -82,7 +83,7 @@ def supports(contraction: Contraction, target: Target) -> str | None:
 
 def _complex_enters(contraction: Contraction) -> bool:
     """Whether a complex value is multiplied, written, or part of a function."""
-    dtypes = (contraction.arithmetic.product, contraction.d.dtype, *(extra.dtype for extra in contraction.extras))
+    dtypes = (contraction.arithmetic.product, contraction.d.dtype, *(each.dtype for each in contraction.aux))
     functions = (contraction.a_fn, contraction.b_fn, contraction.c_fn, contraction.epilogue)
     found = (function is not None and function.is_complex for function in functions)
     return any(dtype.is_complex for dtype in dtypes) or any(found)
@@ -106,7 +107,7 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
         for at, ranked in enumerate(product.ranked[:KEPT]):
             rest = (ranked, *product.ranked[at + 1 : KEPT])
             chosen = replace(product, best=ranked, ranked=rest)
-            found.append(ComplexSchedule((steps[0], steps[1], steps[2]), chosen, way.real, way.beside))
+            found.append(ComplexSchedule((steps[0], steps[1], steps[2]), chosen, way.real, way.aux_args))
     return Candidates(tuple(found), tuple(excluded))
 
 
@@ -126,7 +127,7 @@ class Way(NamedTuple):
     product: Contraction
     real: bool
     without: tuple[str, ...]  # families that the product is not planned with
-    beside: tuple[int, ...]  # positions of the extras that the product takes
+    aux_args: tuple[int, ...]  # positions of the auxiliary operands that the product takes
 
 
 def ways(contraction: Contraction) -> Iterator[Way]:

@@ -34,7 +34,7 @@ class ComplexSchedule:
     steps: tuple[Step | None, Step | None, Step | None]  # for A, B and D
     product: Choice
     real: bool  # the product is one of real numbers
-    beside: tuple[int, ...] = ()  # positions of the extras that the product takes
+    aux_args: tuple[int, ...] = ()  # positions of the auxiliary operands that the product takes
     family: str = NAME
 
     @property

@@ -11,7 +11,7 @@ import torch
 
 from weft.fn import Pointwise
 from weft.gpu.common.tiling import by_stride
-from weft.gpu.complex import aux_operands as extras
+from weft.gpu.complex import aux_operands as aux
 from weft.spec import Arithmetic, Contraction, Layout, Mode, Role, Strides, canonical
 from weft.spec.canonical import merged
 from weft.spec.dtypes import REAL_OF, value_type
@@ -155,13 +155,13 @@ def result_matrix(contraction: Contraction, pair: Sequence[Seen], folded: bool =
     order[1] += by_stride(contraction.of_role(Role.BATCH), D)
     steps, length, size = _placed(order[0], order[1], total, rows=2 if folded else 1, padded=False)
     c = contraction.c
-    beside = extras.of_result(contraction)
+    aux_args = aux.of_result(contraction)
     modes = [
         Mode(
             mode.labels,
             mode.extent,
             Role.M,
-            Strides(step, 0, int(c is not None) * mode.strides.c, mode.strides.d, *extras.steps(mode, beside.places)),
+            Strides(step, 0, int(c is not None) * mode.strides.c, mode.strides.d, *aux.steps(mode, aux_args.places)),
         )
         for mode, step in steps.items()
     ]
@@ -172,7 +172,7 @@ def result_matrix(contraction: Contraction, pair: Sequence[Seen], folded: bool =
     permutation = Permutation(
         modes=tuple(merged(modes)), x=layout, c=c, d=contraction.d, compute=compute, scaled=True, text="D"
     )
-    task = Task(permutation, thirds=thirds, c_fn=contraction.c_fn, epilogue=contraction.epilogue, beside=beside)
+    task = Task(permutation, thirds=thirds, c_fn=contraction.c_fn, epilogue=contraction.epilogue, aux_args=aux_args)
     pairs = (0, 0)
     if folded:
         permutation = replace(permutation, conjugate=pair[inner].conjugate)
@@ -184,9 +184,9 @@ def result_matrix(contraction: Contraction, pair: Sequence[Seen], folded: bool =
 def product_of(contraction: Contraction, pair: Sequence[Seen], result: Seen | None) -> Contraction:
     """What is left of a contraction with these operands, into `result` or into D itself."""
     a, b = pair
-    left = extras.of_product(contraction, (a.fn, b.fn))
+    left = aux.of_product(contraction, (a.fn, b.fn))
     modes = [
-        replace(mode, strides=Strides(x, y, 0 if result else mode.strides.c, to, *extras.steps(mode, left.places)))
+        replace(mode, strides=Strides(x, y, 0 if result else mode.strides.c, to, *aux.steps(mode, left.places)))
         for mode, x, y, to in zip(contraction.modes, a.strides, b.strides, _d_strides(contraction, result), strict=True)
     ]
     arithmetic = contraction.arithmetic
@@ -206,13 +206,13 @@ def real_product(contraction: Contraction, pair: Sequence[Seen], result: Seen | 
     c = contraction.c if result is None else None
     d = result.layout if result else contraction.d
     wide_c, wide_d = (2 if layout is not None and layout.dtype.is_complex else 1 for layout in (c, d))
-    left = extras.of_product(contraction, (a.fn, b.fn))
+    left = aux.of_product(contraction, (a.fn, b.fn))
     modes = [
         replace(
             mode,
             strides=Strides(
                 a.factor * x, b.factor * y, wide_c * mode.strides.c if c else 0, wide_d * to,
-                *extras.steps(mode, left.places),
+                *aux.steps(mode, left.places),
             ),
         )
         for mode, x, y, to in zip(contraction.modes, a.strides, b.strides, _d_strides(contraction, result), strict=True)
@@ -267,7 +267,7 @@ def _row_and_others(
     outer = by_stride(contraction.of_role(Role.M if operand == A else Role.N), D)
     batch = tuple(reversed(contraction.of_role(Role.BATCH)))
     row, others = (sums, outer) if along_k else (outer, sums)
-    own = [[mode for mode in group if extras.moves(contraction, operand, mode)] for group in (row, (*others, *batch))]
+    own = [[mode for mode in group if aux.moves(contraction, operand, mode)] for group in (row, (*others, *batch))]
     return own[0], own[1]
 
 
@@ -297,11 +297,11 @@ def _operand_task(
 
     layout, function = _source(contraction, operand)
     seen = value_type(layout.dtype, contraction.arithmetic.product)
-    beside = extras.of_operand(contraction, operand)
+    aux_args = aux.of_operand(contraction, operand)
     modes = [
         Mode(
             mode.labels, mode.extent, Role.M,
-            Strides(mode.strides[operand], 0, 0, step, *extras.steps(mode, beside.places)),
+            Strides(mode.strides[operand], 0, 0, step, *aux.steps(mode, aux_args.places)),
         )
         for mode, step in steps.items()
     ]  # fmt: skip
@@ -312,7 +312,7 @@ def _operand_task(
         conjugate=(contraction.conjugate_a, contraction.conjugate_b)[operand],
         text="·".join(mode.name for mode in modes),
     )  # fmt: skip
-    return Task(permutation, size=size, beside=beside)
+    return Task(permutation, size=size, aux_args=aux_args)
 
 
 def _as_real(layout: Layout) -> Layout:

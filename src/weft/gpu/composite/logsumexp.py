@@ -26,8 +26,8 @@ from weft import algebra as algebras
 from weft.errors import UnsupportedError
 from weft.fn import Pointwise, trace
 from weft.fn.pointwise import RecordedFunction
-from weft.planner.schedule import Candidates, ExtendedLaunch, Extras, Launch, Scalar, Target
-from weft.spec import Arithmetic, Contraction, Extra, Layout, Mode, Role, Strides, canonical
+from weft.planner.schedule import AuxTensors, Candidates, ExtendedLaunch, Launch, Scalar, Target
+from weft.spec import Arithmetic, Aux, Contraction, Layout, Mode, Role, Strides, canonical
 
 if TYPE_CHECKING:
     from weft.planner.planner import Choice
@@ -124,7 +124,7 @@ def build(contraction: Contraction, schedule: LogSchedule, target: Target) -> La
         for value in (0, 1):
             for dtype in {contraction.a.dtype, contraction.b.dtype}:
                 _scalars(value, dtype, target.device)
-    guard = next(at for at, extra in enumerate(again.extras) if extra.name == _MARKS)
+    guard = next(at for at, each in enumerate(again.aux) if each.name == _MARKS)
     direct = room.build(again, schedule.direct, target, guard=guard)  # type: ignore[arg-type]
     return LogLaunch(contraction, schedule, direct)
 
@@ -138,12 +138,12 @@ class LogLaunch:
         self._product = schedule.product.built_as_a_step()[1]
         self._direct = direct
         self._marks = _stored(contraction, torch.bool)
-        self._named = sum(extra.kind != "output" for extra in contraction.extras)
+        self._named = sum(each.kind != "output" for each in contraction.aux)
         launches = [*(launch for _, launch in (*self._largest, *self._factors)), self._product, direct]
         self.kernels = tuple(kernel for launch in launches for kernel in getattr(launch, "kernels", (launch,)))
 
     def __call__(
-        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, extras: Extras = ()
+        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
     ) -> None:
         tops, factors = [], []
         for x, (plan, largest), (staged, factor) in zip((a, b), self._largest, self._factors, strict=True):
@@ -153,7 +153,7 @@ class LogLaunch:
             tops.append(top)
             factors.append(scaled)
         marks = _empty(self._marks, d.device)
-        named, outputs = extras[: self._named], extras[self._named :]
+        named, outputs = aux[: self._named], aux[self._named :]
         self._product(*factors, None, d, 1.0, 1.0, (*named, *tops, *outputs, marks))
         self._direct(a, b, None, d, 1.0, 1.0, (*named, marks, *outputs))
 
@@ -223,7 +223,7 @@ def _factors(contraction: Contraction, operand: int) -> Contraction:
         ],
         layout._replace(dtype=accumulate), algebra=None,
         epilogue=trace(_factor(_SCALE[accumulate]), (accumulate, accumulate), names=("top",), hook="factor"),
-        epilogue_args=(0,), extras=(Extra("top", "operand", top._replace(dtype=accumulate), accumulate),),
+        epilogue_args=(0,), aux=(Aux("top", "operand", top._replace(dtype=accumulate), accumulate),),
         a_fn=fn, arithmetic=Arithmetic(product, accumulate),
     )  # fmt: skip
 
@@ -233,7 +233,7 @@ def _alone(contraction: Contraction, operand: int, modes: Sequence[Mode], d: Lay
     layout = (contraction.a, contraction.b)[operand]
     plain: dict[str, Any] = {
         "modes": tuple(modes), "a": layout, "b": Layout((), (), layout.dtype), "c": None, "d": d, "b_fn": None,
-        "c_fn": None, "epilogue": None, "extras": (), "a_args": (), "b_args": (), "c_args": (), "epilogue_args": (),
+        "c_fn": None, "epilogue": None, "aux": (), "a_args": (), "b_args": (), "c_args": (), "epilogue_args": (),
     }  # fmt: skip
     return canonical(replace(contraction, **plain | others))
 
@@ -246,23 +246,23 @@ def _product(contraction: Contraction, precision: str) -> Contraction:
     tops = [_steps([mode for mode in modes if mode.role is not Role.K]) for modes in own]
     marks = _stored(contraction, torch.bool)
     marked = _mark_strides(contraction)
-    named = sum(extra.kind != "output" for extra in contraction.extras)
+    named = sum(each.kind != "output" for each in contraction.aux)
     modes = [
         replace(mode, strides=Strides(
-            *(steps.get(mode.labels, 0) for _, steps in stored), 0, mode.strides.d, *mode.strides.extra[:named],
-            *(steps.get(mode.labels, 0) for _, steps in tops), *mode.strides.extra[named:], marked.get(mode.labels, 0),
+            *(steps.get(mode.labels, 0) for _, steps in stored), 0, mode.strides.d, *mode.strides.aux[:named],
+            *(steps.get(mode.labels, 0) for _, steps in tops), *mode.strides.aux[named:], marked.get(mode.labels, 0),
         ))
         for mode in contraction.modes
     ]  # fmt: skip
-    extras = (
-        *contraction.extras[:named],
-        *(Extra(f"top {n}", "operand", top._replace(dtype=accumulate), accumulate) for n, (top, _) in enumerate(tops)),
-        *contraction.extras[named:],
-        Extra(_MARKS, "output", marks, torch.bool),
+    aux = (
+        *contraction.aux[:named],
+        *(Aux(f"top {n}", "operand", top._replace(dtype=accumulate), accumulate) for n, (top, _) in enumerate(tops)),
+        *contraction.aux[named:],
+        Aux(_MARKS, "output", marks, torch.bool),
     )
     return canonical(
         replace(
-            contraction, modes=tuple(modes), extras=extras, algebra=None,
+            contraction, modes=tuple(modes), aux=aux, algebra=None,
             a=stored[A][0]._replace(dtype=accumulate), b=stored[B][0]._replace(dtype=accumulate),
             arithmetic=Arithmetic(accumulate, accumulate, precision), a_fn=None, b_fn=None,
             epilogue=_epilogue(contraction), epilogue_args=(named, named + 1, *contraction.epilogue_args),
@@ -272,17 +272,17 @@ def _product(contraction: Contraction, precision: str) -> Contraction:
 
 def _direct(contraction: Contraction) -> Contraction:
     """The contraction itself, with the marks beside it."""
-    named = sum(extra.kind != "output" for extra in contraction.extras)
+    named = sum(each.kind != "output" for each in contraction.aux)
     marked = _mark_strides(contraction)
     modes = [
         replace(mode, strides=Strides(
-            *mode.strides[:4], *mode.strides.extra[:named], marked.get(mode.labels, 0), *mode.strides.extra[named:]
+            *mode.strides[:4], *mode.strides.aux[:named], marked.get(mode.labels, 0), *mode.strides.aux[named:]
         ))
         for mode in contraction.modes
     ]  # fmt: skip
-    marks = Extra(_MARKS, "operand", _stored(contraction, torch.bool), torch.bool)
-    extras = (*contraction.extras[:named], marks, *contraction.extras[named:])
-    return replace(contraction, modes=tuple(modes), extras=extras)
+    marks = Aux(_MARKS, "operand", _stored(contraction, torch.bool), torch.bool)
+    aux = (*contraction.aux[:named], marks, *contraction.aux[named:])
+    return replace(contraction, modes=tuple(modes), aux=aux)
 
 
 def _result(contraction: Contraction) -> list[Mode]:
@@ -334,16 +334,16 @@ def _epilogue(contraction: Contraction) -> Pointwise:
     own = contraction.epilogue
     names = [f"beside{at}" for at in range(len(contraction.epilogue_args))]
 
-    def epilogue(total: Tensor, p: Tensor, q: Tensor, **beside: Tensor) -> tuple[Tensor, ...]:
+    def epilogue(total: Tensor, p: Tensor, q: Tensor, **aux_args: Tensor) -> tuple[Tensor, ...]:
         empty = ((p == -math.inf) & (q < math.inf)) | ((q == -math.inf) & (p < math.inf))
         value = (p.double() + q.double()) + torch.log(total.double() * down)
         value = torch.where(empty, -math.inf, value).to(accumulate)
         mark = ~((total >= bound) & (total < math.inf)) & ~empty
-        results = value if own is None else own._module.forward(value, *beside.values())  # type: ignore[attr-defined]
+        results = value if own is None else own._module.forward(value, *aux_args.values())  # type: ignore[attr-defined]
         return (*results, mark) if isinstance(results, tuple) else (results, mark)
 
-    beside = own.dtypes[1:] if own is not None else ()
-    return trace(epilogue, (accumulate, accumulate, accumulate, *beside), names=("p", "q", *names), hook="epilogue")
+    aux_args = own.dtypes[1:] if own is not None else ()
+    return trace(epilogue, (accumulate, accumulate, accumulate, *aux_args), names=("p", "q", *names), hook="epilogue")
 
 
 @lru_cache

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from weft.gpu.common.tiling import by_stride
 from weft.planner.pre_reduce import number, the_one
-from weft.planner.schedule import Candidates, Extras, Launch, Scalar, Target
+from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
 from weft.spec import Arithmetic, Contraction, Layout, Mode, Role, Strides, canonical
 from weft.spec.canonical import merged
 from weft.spec.dtypes import dtype_name
@@ -115,7 +115,7 @@ class LastLaunch:
         self.kernels = (*getattr(self._product, "kernels", ()), *getattr(last, "kernels", (last,)))
 
     def __call__(
-        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, *extras: Extras
+        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, *aux: AuxTensors
     ) -> None:
         workspace = torch.empty(self._size, dtype=self._dtype, device=d.device)
         if self._moves:
@@ -123,7 +123,7 @@ class LastLaunch:
             self._finish(workspace, None, d, 1, 0)
         else:
             self._product(a, b, None, workspace, number(1, self._dtype), number(0, self._dtype))
-            self._finish(workspace, the_one(self._dtype, d.device), c, d, alpha, beta, *extras)
+            self._finish(workspace, the_one(self._dtype, d.device), c, d, alpha, beta, *aux)
 
 
 def ways(contraction: Contraction) -> Iterator[Way]:
@@ -186,7 +186,7 @@ def _steps(contraction: Contraction, row: Sequence[Mode], others: Sequence[Mode]
 
 def _moves(contraction: Contraction) -> bool:
     """Whether nothing is left for the last pass to compute."""
-    return contraction.c is None and contraction.epilogue is None and not contraction.extras
+    return contraction.c is None and contraction.epilogue is None and not contraction.aux
 
 
 def _workspace_type(contraction: Contraction) -> torch.dtype:
@@ -208,7 +208,7 @@ def _product(contraction: Contraction, steps: dict[Mode, int]) -> Contraction:
     return canonical(
         replace(
             contraction, modes=tuple(modes), c=None, d=_workspace(contraction, steps), c_fn=None, epilogue=None,
-            extras=(), c_args=(), epilogue_args=(),
+            aux=(), c_args=(), epilogue_args=(),
         )
     )  # fmt: skip
 

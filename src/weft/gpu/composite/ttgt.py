@@ -22,7 +22,7 @@ from weft.gpu.common.cost import FUNCTION_RATE, READING_SLOTS
 from weft.gpu.common.tiling import by_stride
 from weft.gpu.composite.packing import Stage, applied, for_boxes, matrix, padded
 from weft.gpu.permute.cost import LAUNCH
-from weft.planner.schedule import Candidates, Extras, Launch, Ranked, ResourceError, Scalar, Target
+from weft.planner.schedule import AuxTensors, Candidates, Launch, Ranked, ResourceError, Scalar, Target
 from weft.spec import Contraction, Mode, Role, Strides, canonical
 from weft.spec.canonical import merged
 from weft.spec.dtypes import MATRIX_SUMS, dtype_name
@@ -160,7 +160,7 @@ class StagedLaunch:
         self.kernels = (*getattr(self._product, "kernels", ()), *(launch for launch in launches if launch is not None))
 
     def __call__(
-        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, *extras: Extras
+        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, *aux: AuxTensors
     ) -> None:
         operands = [
             torch.empty(layout.shape[0] * layout.strides[0], dtype=layout.dtype, device=operand.device)
@@ -173,7 +173,7 @@ class StagedLaunch:
         for step, operand, workspace in zip(self._steps, (a, b), operands, strict=False):
             if step is not None:
                 step(operand, None, workspace, 1, 0)
-        self._product(*operands, c, d, alpha, beta, *extras)
+        self._product(*operands, c, d, alpha, beta, *aux)
         if self._finish is not None:
             self._finish(d, None, d, 1, 0)
 
@@ -270,7 +270,7 @@ def _in_boxes(contraction: Contraction, target: Target) -> bool:
 def _finish(contraction: Contraction) -> Permutation | None:
     """The epilogue on D where it lies; None where D does not hold what it sees, or where more than that is fused."""
     epilogue, d = contraction.epilogue, contraction.d
-    if epilogue is None or contraction.extras or contraction.c_fn is not None:
+    if epilogue is None or contraction.aux or contraction.c_fn is not None:
         return None
     if d.dtype is not contraction.arithmetic.accumulate or epilogue.result is not d.dtype:
         return None

@@ -254,7 +254,7 @@ def matrix_cut(contraction: Contraction, schedule: MatrixSchedule, target: Targe
     def whole(role: Role, cuts: Sequence[Cut]) -> list[Cut]:
         return [*rest(contraction.of_role(role), cuts), *cuts]
 
-    tensors = TENSORS + len(contraction.extras)
+    tensors = TENSORS + len(contraction.aux)
     m = side(whole(Role.M, schedule.m), tensors=tensors)
     places = sum(axis.place >= 0 for axis in m.axes)
     n = side(whole(Role.N, schedule.n), first_place=places, tensors=tensors)

@@ -44,14 +44,14 @@ def matrix_kernel(
     ACCUMULATE: tl.constexpr,
     RESULT: tl.constexpr,
     PRECISION: tl.constexpr,
-    BESIDE: tl.constexpr,  # beside.Beside
+    AUX: tl.constexpr,  # beside.Beside
 ):
     follow()
     M: tl.constexpr = CUT.m
     N: tl.constexpr = CUT.n
     K: tl.constexpr = CUT.k
-    BESIDE_A: tl.constexpr = BESIDE.a
-    BESIDE_B: tl.constexpr = BESIDE.b
+    AUX_A: tl.constexpr = AUX.a
+    AUX_B: tl.constexpr = AUX.b
     K_OF_A: tl.constexpr = CUT.k_of_a
     BATCH: tl.constexpr = CUT.batch
     rows = tl.arange(0, M.tile)
@@ -85,8 +85,8 @@ def matrix_kernel(
     IN_TURN: tl.constexpr = HELD or (B_COMPUTED and (CUT.masked[0] or CUT.swap_k))
     TILE: tl.constexpr = (M.tile, N.tile)
     acc = tl.zeros(TILE, dtype=ACCUMULATE)
-    beside_a = gathered(pointers, (batch_block, m_block, 0), BESIDE_A, CUT, a_offsets, a_mask)
-    beside_b = gathered(pointers, (batch_block, n_block, 0), BESIDE_B, CUT, b_offsets, b_mask)
+    aux_a = gathered(pointers, (batch_block, m_block, 0), AUX_A, CUT, a_offsets, a_mask)
+    aux_b = gathered(pointers, (batch_block, n_block, 0), AUX_B, CUT, b_offsets, b_mask)
     for step in range(first_step, last_step):
         k_block = step.to(tl.int64) if CUT.wide_index else step
         # (3.1) Load a TILE_M x TILE_K tile of A and a TILE_K x TILE_N tile of B, each along its own contiguous mode.
@@ -101,7 +101,7 @@ def matrix_kernel(
         x = x.to(PRODUCT)
         if A_FN is not None:
             place_a = (batch_block, m_block, k_block)
-            x = A_FN(x, *gathered_step(beside_a, pointers, place_a, BESIDE_A, K, CUT, a_offsets, a_mask)).to(PRODUCT)
+            x = A_FN(x, *gathered_step(aux_a, pointers, place_a, AUX_A, K, CUT, a_offsets, a_mask)).to(PRODUCT)
             if CUT.masked[0]:
                 x = tl.where(a_inside[None, :], x, 0)
         if CUT.turned[0]:
@@ -121,7 +121,7 @@ def matrix_kernel(
         y = y.to(PRODUCT)
         if B_FN is not None:
             place_b = (batch_block, n_block, k_block)
-            y = B_FN(y, *gathered_step(beside_b, pointers, place_b, BESIDE_B, K, CUT, b_offsets, b_mask)).to(PRODUCT)
+            y = B_FN(y, *gathered_step(aux_b, pointers, place_b, AUX_B, K, CUT, b_offsets, b_mask)).to(PRODUCT)
             if CUT.masked[1]:
                 y = tl.where(b_inside[:, None], y, 0)
         if CUT.turned[1]:
@@ -144,7 +144,7 @@ def matrix_kernel(
         tl.store(parts + part_offsets(program, CUT, 0, N.tile), acc)
     else:
         store_block(
-            acc, c, d, pointers, alpha, beta, batch_block, m_block, n_block, CUT, C_FN, EPILOGUE, None, RESULT, BESIDE
+            acc, c, d, pointers, alpha, beta, batch_block, m_block, n_block, CUT, C_FN, EPILOGUE, None, RESULT, AUX
         )  # fmt: skip
 
 

@@ -249,13 +249,13 @@ def _shared_reads(share: Share, depth: int, size: int, distinct: int) -> tuple[f
 def build(
     contraction: Contraction, schedule: AlgebraSchedule, target: Target, guard: int | None = None
 ) -> Launch | ExtendedLaunch:
-    """`guard`: an operand among the extras, bool along D's modes. Only blocks of D where any of it is true are written,
-    whole; the rest is left as it is."""
+    """`guard`: an auxiliary operand, bool along D's modes. Only blocks of D where any of it is true are written, whole;
+    the rest is left as it is."""
     from weft.gpu.semiring.kernel import algebra_kernel
 
     cut = algebra_cut(contraction, schedule)
     if guard is not None:
-        before = sum(extra.layout is not None for extra in contraction.extras[:guard])
+        before = sum(each.layout is not None for each in contraction.aux[:guard])
         cut = cut._replace(guard=(TENSORS + guard, before))
     algebra = algebra_constants(contraction) | exponential_constants(contraction)
     constants = contraction_constants(contraction, cut) | algebra | {"STAGES": schedule.stages}
@@ -277,7 +277,7 @@ def build(
 
 
 def algebra_cut(contraction: Contraction, schedule: AlgebraSchedule) -> AlgebraCut:
-    tensors = TENSORS + len(contraction.extras)
+    tensors = TENSORS + len(contraction.aux)
 
     def whole(role: Role, cuts: Sequence[Cut]) -> list[Cut]:
         return [*rest(contraction.of_role(role), cuts), *cuts]

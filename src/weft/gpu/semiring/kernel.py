@@ -40,8 +40,8 @@ def n_mask(place, CUT: tl.constexpr, TENSOR: tl.constexpr):
 
 @triton.jit
 def load_step(
-    a, b, pointers, beside_a, beside_b, place, row_mask, column_mask, CUT: tl.constexpr, A_FN: tl.constexpr,
-    B_FN: tl.constexpr, PRODUCT: tl.constexpr, ACCUMULATE: tl.constexpr, BESIDE: tl.constexpr, WHOLE: tl.constexpr,
+    a, b, pointers, aux_a, aux_b, place, row_mask, column_mask, CUT: tl.constexpr, A_FN: tl.constexpr,
+    B_FN: tl.constexpr, PRODUCT: tl.constexpr, ACCUMULATE: tl.constexpr, AUX: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """Tiles of A and B at (batch, m, n, k), functions applied in the product type, in the accumulator's type.
 
@@ -51,8 +51,8 @@ def load_step(
     M: tl.constexpr = CUT.m
     N: tl.constexpr = CUT.n
     K: tl.constexpr = CUT.k
-    BESIDE_A: tl.constexpr = BESIDE.a
-    BESIDE_B: tl.constexpr = BESIDE.b
+    AUX_A: tl.constexpr = AUX.a
+    AUX_B: tl.constexpr = AUX.b
     depth = tl.arange(0, K.tile)
     inside = side_mask(k_block, depth, K)
     at = a + side_offsets(k_block, depth, K, 0, CUT.wide[0])[None, :]
@@ -61,10 +61,10 @@ def load_step(
     y = load_tile(bt, column_mask, inside, N.exact, WHOLE).to(PRODUCT)
     if A_FN is not None:
         here = (batch_block, m_block, k_block)
-        x = A_FN(x, *gathered_step(beside_a, pointers, here, BESIDE_A, K, CUT, a_offsets, a_mask)).to(PRODUCT)
+        x = A_FN(x, *gathered_step(aux_a, pointers, here, AUX_A, K, CUT, a_offsets, a_mask)).to(PRODUCT)
     if B_FN is not None:
         here = (batch_block, n_block, k_block)
-        y = B_FN(y, *gathered_step(beside_b, pointers, here, BESIDE_B, K, CUT, n_offsets, n_mask)).to(PRODUCT)
+        y = B_FN(y, *gathered_step(aux_b, pointers, here, AUX_B, K, CUT, n_offsets, n_mask)).to(PRODUCT)
     x = tl.broadcast_to(x, (M.tile, K.tile))
     y = tl.broadcast_to(y, (N.tile, K.tile))
     return x.to(ACCUMULATE), y.to(ACCUMULATE), inside
@@ -74,7 +74,7 @@ def load_step(
 def reduce_block(
     a, b, c, d, parts, alpha, beta, pointers, program, batch_block, m_block, n_block, CUT: tl.constexpr,
     A_FN: tl.constexpr, B_FN: tl.constexpr, C_FN: tl.constexpr, EPILOGUE: tl.constexpr, PRODUCT: tl.constexpr,
-    ACCUMULATE: tl.constexpr, RESULT: tl.constexpr, BESIDE: tl.constexpr, COMBINE: tl.constexpr, REDUCE: tl.constexpr,
+    ACCUMULATE: tl.constexpr, RESULT: tl.constexpr, AUX: tl.constexpr, COMBINE: tl.constexpr, REDUCE: tl.constexpr,
     IDENTITY: tl.constexpr, EXP: tl.constexpr, LOG: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """One program's block of D, or its part of one."""
@@ -82,8 +82,8 @@ def reduce_block(
     N: tl.constexpr = CUT.n
     K: tl.constexpr = CUT.k
     BATCH: tl.constexpr = CUT.batch
-    BESIDE_A: tl.constexpr = BESIDE.a
-    BESIDE_B: tl.constexpr = BESIDE.b
+    AUX_A: tl.constexpr = AUX.a
+    AUX_B: tl.constexpr = AUX.b
     rows = tl.arange(0, M.tile)
     columns_of_d = tl.arange(0, N.tile)
 
@@ -100,8 +100,8 @@ def reduce_block(
     b_rows = (b_rows + side_offsets(n_block, columns_of_d, N, 1, CUT.wide[1]))[:, None]
     row_mask = side_mask(m_block, rows, M)
     column_mask = side_mask(n_block, columns_of_d, N)
-    beside_a = gathered(pointers, (batch_block, m_block, 0), BESIDE_A, CUT, a_offsets, a_mask)
-    beside_b = gathered(pointers, (batch_block, n_block, 0), BESIDE_B, CUT, n_offsets, n_mask)
+    aux_a = gathered(pointers, (batch_block, m_block, 0), AUX_A, CUT, a_offsets, a_mask)
+    aux_b = gathered(pointers, (batch_block, n_block, 0), AUX_B, CUT, n_offsets, n_mask)
 
     # (2) Whole steps along k, then the one that overhangs its end.
     SHARE_M: tl.constexpr = CUT.share_m
@@ -116,16 +116,16 @@ def reduce_block(
     for step in tl.range(first_step, last_step, num_stages=STAGES):
         k_block = step.to(tl.int64) if CUT.wide_index else step
         x, y, inside = load_step(
-            a_rows, b_rows, pointers, beside_a, beside_b, (batch_block, m_block, n_block, k_block), row_mask,
-            column_mask, CUT, A_FN, B_FN, PRODUCT, ACCUMULATE, BESIDE, True,
+            a_rows, b_rows, pointers, aux_a, aux_b, (batch_block, m_block, n_block, k_block), row_mask,
+            column_mask, CUT, A_FN, B_FN, PRODUCT, ACCUMULATE, AUX, True,
         )  # fmt: skip
         accs = step_of(accs, x, y, inside, CUT, COMBINE, REDUCE, IDENTITY, EXP, False, ACCUMULATE)
     if CUT.whole_steps < K.blocks:
         for step in tl.range(CUT.whole_steps, tl.minimum(first_step + CUT.steps, K.blocks), num_stages=1):
             k_block = step.to(tl.int64) if CUT.wide_index else step
             x, y, inside = load_step(
-                a_rows, b_rows, pointers, beside_a, beside_b, (batch_block, m_block, n_block, k_block), row_mask,
-                column_mask, CUT, A_FN, B_FN, PRODUCT, ACCUMULATE, BESIDE, False,
+                a_rows, b_rows, pointers, aux_a, aux_b, (batch_block, m_block, n_block, k_block), row_mask,
+                column_mask, CUT, A_FN, B_FN, PRODUCT, ACCUMULATE, AUX, False,
             )  # fmt: skip
             accs = step_of(accs, x, y, inside.to(tl.int32), CUT, COMBINE, REDUCE, IDENTITY, EXP, True, ACCUMULATE)
 
@@ -142,7 +142,7 @@ def reduce_block(
         else:
             store_block(
                 block, c, d, pointers, alpha, beta, batch_block, m_piece, n_piece, PIECES,
-                C_FN, EPILOGUE, REDUCE, RESULT, BESIDE,
+                C_FN, EPILOGUE, REDUCE, RESULT, AUX,
             )  # fmt: skip
 
 
@@ -165,7 +165,7 @@ def algebra_kernel(
     ACCUMULATE: tl.constexpr,
     RESULT: tl.constexpr,
     PRECISION: tl.constexpr,
-    BESIDE: tl.constexpr,  # beside.Beside
+    AUX: tl.constexpr,  # beside.Beside
     COMBINE: tl.constexpr,  # None for products
     REDUCE: tl.constexpr,  # None for sums
     IDENTITY: tl.constexpr,
@@ -188,10 +188,10 @@ def algebra_kernel(
         if tl.max(tl.reshape(marks.to(tl.int32), (M.tile * N.tile,)), axis=0) != 0:
             reduce_block(
                 a, b, c, d, parts, alpha, beta, pointers, program, batch_block, m_block, n_block, CUT, A_FN, B_FN, C_FN,
-                EPILOGUE, PRODUCT, ACCUMULATE, RESULT, BESIDE, COMBINE, REDUCE, IDENTITY, EXP, LOG, STAGES,
+                EPILOGUE, PRODUCT, ACCUMULATE, RESULT, AUX, COMBINE, REDUCE, IDENTITY, EXP, LOG, STAGES,
             )  # fmt: skip
     else:
         reduce_block(
             a, b, c, d, parts, alpha, beta, pointers, program, batch_block, m_block, n_block, CUT, A_FN, B_FN, C_FN,
-            EPILOGUE, PRODUCT, ACCUMULATE, RESULT, BESIDE, COMBINE, REDUCE, IDENTITY, EXP, LOG, STAGES,
+            EPILOGUE, PRODUCT, ACCUMULATE, RESULT, AUX, COMBINE, REDUCE, IDENTITY, EXP, LOG, STAGES,
         )  # fmt: skip

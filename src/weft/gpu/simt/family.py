@@ -214,7 +214,7 @@ def vector_cut(contraction: Contraction, schedule: VectorSchedule) -> VectorCut:
     cuts = [*rest(d_modes, schedule.r), *schedule.r]
     if all(cut.tile == 1 for cut in cuts):
         cuts.append(Cut((), 1, placed=True))  # a kernel stores blocks, not scalars
-    tensors = TENSORS + len(contraction.extras)
+    tensors = TENSORS + len(contraction.aux)
     r = side(cuts, tensors=tensors)
     places = sum(axis.place >= 0 for axis in r.axes)
     k = side(schedule.k, first_place=places, tensors=tensors)

@@ -67,7 +67,7 @@ def vector_kernel(
     ACCUMULATE: tl.constexpr,
     RESULT: tl.constexpr,
     PRECISION: tl.constexpr,
-    BESIDE: tl.constexpr,  # beside.Beside
+    AUX: tl.constexpr,  # beside.Beside
     COMBINE: tl.constexpr,  # of an algebra; None for products
     REDUCE: tl.constexpr,  # and for sums
     IDENTITY: tl.constexpr,  # of sums
@@ -76,8 +76,8 @@ def vector_kernel(
     """D = reduce over k of combine(A, B), lane by lane."""
     follow()
     K: tl.constexpr = CUT.k
-    BESIDE_A: tl.constexpr = BESIDE.a
-    BESIDE_B: tl.constexpr = BESIDE.b
+    AUX_A: tl.constexpr = AUX.a
+    AUX_B: tl.constexpr = AUX.b
     RANK: tl.constexpr = len(CUT.tile)
 
     # (1) Find this program's block of D. Every axis of the tile, of D and of k, is a dimension of its own.
@@ -87,8 +87,8 @@ def vector_kernel(
 
     TILE: tl.constexpr = CUT.tile
     acc = tl.full(TILE, IDENTITY, dtype=ACCUMULATE)
-    beside_a = gathered(pointers, (block, 0), BESIDE_A, CUT, tile_offsets, tile_mask)
-    beside_b = gathered(pointers, (block, 0), BESIDE_B, CUT, tile_offsets, tile_mask)
+    aux_a = gathered(pointers, (block, 0), AUX_A, CUT, tile_offsets, tile_mask)
+    aux_b = gathered(pointers, (block, 0), AUX_B, CUT, tile_offsets, tile_mask)
     for step in range(0, K.blocks):
         k_block = step.to(tl.int64) if CUT.wide_index else step
         # (2.1) Load both operands, each along the axes it has, and apply the functions in the product type.
@@ -96,9 +96,9 @@ def vector_kernel(
         x = load_or_zero(a + tile_offsets(at, CUT, 0), tile_mask(at, CUT, 0)).to(PRODUCT)
         y = load_or_zero(b + tile_offsets(at, CUT, 1), tile_mask(at, CUT, 1)).to(PRODUCT)
         if A_FN is not None:
-            x = A_FN(x, *gathered_step(beside_a, pointers, at, BESIDE_A, K, CUT, tile_offsets, tile_mask)).to(PRODUCT)
+            x = A_FN(x, *gathered_step(aux_a, pointers, at, AUX_A, K, CUT, tile_offsets, tile_mask)).to(PRODUCT)
         if B_FN is not None:
-            y = B_FN(y, *gathered_step(beside_b, pointers, at, BESIDE_B, K, CUT, tile_offsets, tile_mask)).to(PRODUCT)
+            y = B_FN(y, *gathered_step(aux_b, pointers, at, AUX_B, K, CUT, tile_offsets, tile_mask)).to(PRODUCT)
 
         # (2.2) Multiply in the accumulator's type; what lies past the end of k counts nothing.
         if COMBINE is None:
@@ -121,5 +121,5 @@ def vector_kernel(
             acc = OVER_AXIS(acc, RANK - 1 - axis)
     finish(
         acc, c, d, pointers, alpha, beta, (block,), CUT, stored_offsets, stored_mask, C_FN, EPILOGUE, REDUCE, RESULT,
-        BESIDE,
+        AUX,
     )  # fmt: skip

@@ -71,9 +71,9 @@ def load_operand(
 
 @triton.jit
 def multiply_part(
-    acc, x, b, pointers, beside_b, batch_block, n_block, k_block, CUT: tl.constexpr, PART: tl.constexpr,
+    acc, x, b, pointers, aux_b, batch_block, n_block, k_block, CUT: tl.constexpr, PART: tl.constexpr,
     B_FN: tl.constexpr, PRODUCT: tl.constexpr, ACCUMULATE: tl.constexpr, PRECISION: tl.constexpr,
-    BESIDE_B: tl.constexpr,
+    AUX_B: tl.constexpr,
 ):  # fmt: skip
     """Add the product of a box of A, in the type it is multiplied in, and the box of B for one part of the block."""
     BATCH: tl.constexpr = CUT.batch
@@ -83,7 +83,7 @@ def multiply_part(
     y = load_operand(b, batch_block, n_block, k_block, BATCH, N, K, B_BOX, CUT.b_along_k).T
     if B_FN is not None:
         at = (batch_block, n_block, k_block)
-        y = B_FN(y, *gathered_step(beside_b, pointers, at, BESIDE_B, K, PART, b_offsets, b_mask)).to(PRODUCT)
+        y = B_FN(y, *gathered_step(aux_b, pointers, at, AUX_B, K, PART, b_offsets, b_mask)).to(PRODUCT)
         if CUT.masked:
             y = tl.where(side_mask(k_block, tl.arange(0, K.tile), K)[:, None], y, 0)
     if CUT.widen:
@@ -103,14 +103,14 @@ def halves(acc):
 @triton.jit
 def leave_piece(
     acc, c, d, parts, pointers, alpha, beta, task, batch_block, m_block, n_block, CUT: tl.constexpr,
-    PIECE: tl.constexpr, C_FN: tl.constexpr, EPILOGUE: tl.constexpr, RESULT: tl.constexpr, BESIDE: tl.constexpr,
+    PIECE: tl.constexpr, C_FN: tl.constexpr, EPILOGUE: tl.constexpr, RESULT: tl.constexpr, AUX: tl.constexpr,
 ):  # fmt: skip
     """Leave some columns as a share of a split sum, or finish them."""
     if CUT.splits > 1:
         tl.store(parts + part_offsets(task, CUT, PIECE.first, PIECE.n.tile), acc)
     else:
         store_block(
-            acc, c, d, pointers, alpha, beta, batch_block, m_block, n_block, PIECE, C_FN, EPILOGUE, None, RESULT, BESIDE
+            acc, c, d, pointers, alpha, beta, batch_block, m_block, n_block, PIECE, C_FN, EPILOGUE, None, RESULT, AUX
         )  # fmt: skip
 
 
@@ -118,7 +118,7 @@ def leave_piece(
 def leave_two(
     acc, c, d, parts, pointers, alpha, beta, task, batch_block, m_block, n_block, CUT: tl.constexpr,
     PART: tl.constexpr, AT: tl.constexpr, C_FN: tl.constexpr, EPILOGUE: tl.constexpr, RESULT: tl.constexpr,
-    BESIDE: tl.constexpr,
+    AUX: tl.constexpr,
 ):  # fmt: skip
     """The same of columns that two pieces hold, the first of them number `AT`."""
     LEFT: tl.constexpr = PART.pieces[AT]
@@ -126,40 +126,40 @@ def leave_two(
     left, right = halves(acc)
     leave_piece(
         left, c, d, parts, pointers, alpha, beta, task, batch_block, m_block, n_block, CUT, LEFT,
-        C_FN, EPILOGUE, RESULT, BESIDE,
+        C_FN, EPILOGUE, RESULT, AUX,
     )  # fmt: skip
     leave_piece(
         right, c, d, parts, pointers, alpha, beta, task, batch_block, m_block, n_block, CUT, RIGHT,
-        C_FN, EPILOGUE, RESULT, BESIDE,
+        C_FN, EPILOGUE, RESULT, AUX,
     )  # fmt: skip
 
 
 @triton.jit
 def leave_part(
     acc, c, d, parts, pointers, alpha, beta, task, batch_block, m_block, n_block, CUT: tl.constexpr,
-    PART: tl.constexpr, C_FN: tl.constexpr, EPILOGUE: tl.constexpr, RESULT: tl.constexpr, BESIDE: tl.constexpr,
+    PART: tl.constexpr, C_FN: tl.constexpr, EPILOGUE: tl.constexpr, RESULT: tl.constexpr, AUX: tl.constexpr,
 ):  # fmt: skip
     """The same of an accumulator, piece by piece: what a piece is staged in fits beside the boxes."""
     if len(PART.pieces) == 1:
         WHOLE: tl.constexpr = PART.pieces[0]
         leave_piece(
             acc, c, d, parts, pointers, alpha, beta, task, batch_block, m_block, n_block, CUT, WHOLE,
-            C_FN, EPILOGUE, RESULT, BESIDE,
+            C_FN, EPILOGUE, RESULT, AUX,
         )  # fmt: skip
     elif len(PART.pieces) == 2:
         leave_two(
             acc, c, d, parts, pointers, alpha, beta, task, batch_block, m_block, n_block, CUT, PART, 0,
-            C_FN, EPILOGUE, RESULT, BESIDE,
+            C_FN, EPILOGUE, RESULT, AUX,
         )  # fmt: skip
     else:
         left, right = halves(acc)
         leave_two(
             left, c, d, parts, pointers, alpha, beta, task, batch_block, m_block, n_block, CUT, PART, 0,
-            C_FN, EPILOGUE, RESULT, BESIDE,
+            C_FN, EPILOGUE, RESULT, AUX,
         )  # fmt: skip
         leave_two(
             right, c, d, parts, pointers, alpha, beta, task, batch_block, m_block, n_block, CUT, PART, 2,
-            C_FN, EPILOGUE, RESULT, BESIDE,
+            C_FN, EPILOGUE, RESULT, AUX,
         )  # fmt: skip
 
 
@@ -183,7 +183,7 @@ def boxes_kernel(
     ACCUMULATE: tl.constexpr,
     RESULT: tl.constexpr,
     PRECISION: tl.constexpr,
-    BESIDE: tl.constexpr,  # beside.Beside
+    AUX: tl.constexpr,  # beside.Beside
 ):
     come_after()
     BATCH: tl.constexpr = CUT.batch
@@ -191,8 +191,8 @@ def boxes_kernel(
     N: tl.constexpr = CUT.n
     K: tl.constexpr = CUT.k
     A_BOX: tl.constexpr = CUT.a_box
-    BESIDE_A: tl.constexpr = BESIDE.a
-    BESIDE_B: tl.constexpr = BESIDE.b
+    AUX_A: tl.constexpr = AUX.a
+    AUX_B: tl.constexpr = AUX.b
     FIRST: tl.constexpr = CUT.parts[0]
     SECOND: tl.constexpr = CUT.parts[-1]
     TWO: tl.constexpr = len(CUT.parts) == 2
@@ -205,11 +205,11 @@ def boxes_kernel(
 
         # (2) Multiply box by box; what a box reads past the end of a mode is zero.
         acc = tl.zeros(TILE, dtype=ACCUMULATE)
-        beside_a = gathered(pointers, (batch_block, m_block, 0), BESIDE_A, CUT, a_offsets, a_mask)
-        beside_b = gathered(pointers, (batch_block, n_block, 0), BESIDE_B, FIRST, b_offsets, b_mask)
+        aux_a = gathered(pointers, (batch_block, m_block, 0), AUX_A, CUT, a_offsets, a_mask)
+        aux_b = gathered(pointers, (batch_block, n_block, 0), AUX_B, FIRST, b_offsets, b_mask)
         if TWO:
             acc_rest = tl.zeros(TILE_REST, dtype=ACCUMULATE)
-            beside_rest = gathered(pointers, (batch_block, n_block, 0), BESIDE_B, SECOND, b_offsets, b_mask)
+            aux_rest = gathered(pointers, (batch_block, n_block, 0), AUX_B, SECOND, b_offsets, b_mask)
         for step in range(CUT.steps):
             k_block = first_step + step
             x = load_operand(a, batch_block, m_block, k_block, BATCH, M, K, A_BOX, CUT.a_along_k)
@@ -217,32 +217,32 @@ def boxes_kernel(
             # (3) Apply the functions in the product type. What lies past the end of k must stay zero.
             if A_FN is not None:
                 at = (batch_block, m_block, k_block)
-                x = A_FN(x, *gathered_step(beside_a, pointers, at, BESIDE_A, K, CUT, a_offsets, a_mask)).to(PRODUCT)
+                x = A_FN(x, *gathered_step(aux_a, pointers, at, AUX_A, K, CUT, a_offsets, a_mask)).to(PRODUCT)
                 if CUT.masked:
                     x = tl.where(side_mask(k_block, tl.arange(0, K.tile), K)[None, :], x, 0)
             if CUT.widen:
                 x = x.to(ACCUMULATE)
-            if A_FN is not None and B_FN is not None and (TWO or (CUT.masked and len(BESIDE_A) > 0)):
+            if A_FN is not None and B_FN is not None and (TWO or (CUT.masked and len(AUX_A) > 0)):
                 # x goes to the matrix units through shared memory. Without this barrier the one that x needs stands
                 # between the stores of y and their fence for these units, which then may read what is not there.
                 tl.debug_barrier()
             acc = multiply_part(
-                acc, x, b, pointers, beside_b, batch_block, n_block, k_block, CUT, FIRST,
-                B_FN, PRODUCT, ACCUMULATE, PRECISION, BESIDE_B,
+                acc, x, b, pointers, aux_b, batch_block, n_block, k_block, CUT, FIRST,
+                B_FN, PRODUCT, ACCUMULATE, PRECISION, AUX_B,
             )  # fmt: skip
             if TWO:
                 acc_rest = multiply_part(
-                    acc_rest, x, b_rest, pointers, beside_rest, batch_block, n_block, k_block, CUT, SECOND,
-                    B_FN, PRODUCT, ACCUMULATE, PRECISION, BESIDE_B,
+                    acc_rest, x, b_rest, pointers, aux_rest, batch_block, n_block, k_block, CUT, SECOND,
+                    B_FN, PRODUCT, ACCUMULATE, PRECISION, AUX_B,
                 )  # fmt: skip
 
         # (4) Leave the share, or finish the block.
         leave_part(
             acc, c, d, parts, pointers, alpha, beta, task, batch_block, m_block, n_block, CUT, FIRST,
-            C_FN, EPILOGUE, RESULT, BESIDE,
+            C_FN, EPILOGUE, RESULT, AUX,
         )  # fmt: skip
         if TWO:
             leave_part(
                 acc_rest, c, d, parts, pointers, alpha, beta, task, batch_block, m_block, n_block, CUT, SECOND,
-                C_FN, EPILOGUE, RESULT, BESIDE,
+                C_FN, EPILOGUE, RESULT, AUX,
             )  # fmt: skip

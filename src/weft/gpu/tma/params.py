@@ -78,7 +78,7 @@ def boxes_cut(contraction: Contraction, schedule: BoxesSchedule, target: Target,
     batch = [Cut((mode,), 1) for mode in contraction.of_role(Role.BATCH)]
     k = [*rest(contraction.of_role(Role.K), [Cut((schedule.k,), tile_k)]), Cut((schedule.k,), tile_k)]
     m, n = side_cuts(schedule.a, tile_m), side_cuts(schedule.b, tile_n)
-    tensors = TENSORS + len(contraction.extras)
+    tensors = TENSORS + len(contraction.aux)
     offsets, size = wide(contraction.modes, tensors), contraction.arithmetic.product.itemsize
     batch_side, m_side = side(batch, 0, tensors), side(m, 0, tensors)
     n_side, k_side = side(n, 1, tensors), side(k, 0, tensors)

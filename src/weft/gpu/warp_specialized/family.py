@@ -74,7 +74,7 @@ def supports(contraction: Contraction, target: Target) -> str | None:
         return f"products of {dtype_name(product)} are not made here"
     if contraction.d.dtype not in RESULTS:
         return f"results of {dtype_name(contraction.d.dtype)} are not stored here"
-    if contraction.c is not None or contraction.extras:
+    if contraction.c is not None or contraction.aux:
         return "C and operands of functions are not read here"
     return None
 

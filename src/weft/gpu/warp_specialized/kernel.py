@@ -382,7 +382,7 @@ def specialised_kernel(
     ACCUMULATE: gl.constexpr,
     RESULT: gl.constexpr,
     PRECISION: gl.constexpr,
-    BESIDE: gl.constexpr,  # beside.Beside
+    AUX: gl.constexpr,  # beside.Beside
 ):
     BOXES: gl.constexpr = CUT.boxes
     RINGS: gl.constexpr = CUT.workers.rings

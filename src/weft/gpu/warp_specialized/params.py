@@ -163,7 +163,7 @@ def matrix_layout(shape: tuple[int, int], along_k: bool, size: int, rank: int = 
 def _shares(contraction: Contraction, schedule: SpecialisedSchedule, boxes: BoxesCut) -> tuple[tuple[Share, ...], ...]:
     """What each worker holds: half of the rows of a block, or all of them; and all columns, part by part."""
     tile_m, tile_n, _ = schedule.tile
-    tensors = TENSORS + len(contraction.extras)
+    tensors = TENSORS + len(contraction.aux)
     *others_m, rows = side_cuts(schedule.a, tile_m)
     *others_n, columns = side_cuts(schedule.b, tile_n)
     height = schedule.rows

@@ -13,7 +13,7 @@ WORKERS = 2
 MOST_WORKING = 240  # registers of a thread of a worker
 OTHER_WORKING = 24  # besides accumulators, and rows on their way through a function
 LOADING = 24
-BESIDE_PLACES = 32  # of a worker besides accumulators, where functions are applied to rows where they lie
+AUX_PLACES = 32  # of a worker besides accumulators, where functions are applied to rows where they lie
 APPLYING_PLACES = 32  # of a thread of an applier there
 AT_ONCE_IN_PLACES = 8  # elements that it then computes, while it waits for as many more
 APPLYING = {80: 80, 56: 40}  # of a thread of an applier, and elements that it then computes at once
@@ -95,7 +95,7 @@ def _in_place(accumulators: int) -> Roles | None:
     threads = THREADS * (WORKERS + appliers)
     first = REGISTERS // threads // 8 * 8
     working = (first * threads - appliers * THREADS * APPLYING_PLACES) // (WORKERS * THREADS) // 8 * 8
-    if working < accumulators + BESIDE_PLACES:
+    if working < accumulators + AUX_PLACES:
         return None
     registers = (working, *[APPLYING_PLACES] * appliers)
     return Roles(appliers, (WARPS,) * (1 + appliers), registers, AT_ONCE_IN_PLACES, NARROWER_COLUMNS)

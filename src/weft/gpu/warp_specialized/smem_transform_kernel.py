@@ -300,7 +300,7 @@ def place_kernel(
     ACCUMULATE: gl.constexpr,
     RESULT: gl.constexpr,
     PRECISION: gl.constexpr,
-    BESIDE: gl.constexpr,  # beside.Beside
+    AUX: gl.constexpr,  # beside.Beside
 ):
     x_ring, y_ring, z_ring, z = rings(b, b_rest, CUT, PRODUCT)
     STAGES: gl.constexpr = CUT.stages

@@ -335,7 +335,7 @@ def kept_kernel(
     ACCUMULATE: gl.constexpr,
     RESULT: gl.constexpr,
     PRECISION: gl.constexpr,
-    BESIDE: gl.constexpr,  # beside.Beside
+    AUX: gl.constexpr,  # beside.Beside
 ):
     BOXES: gl.constexpr = CUT.boxes
     K: gl.constexpr = BOXES.k
