@@ -16,7 +16,7 @@ from weft.cpu.reading import BlockReader, Scratch
 from weft.cpu.schedule import CpuSchedule, allocate, buffers
 from weft.cpu.workers import share
 from weft.cpu.writing import BlockWriter
-from weft.planner.schedule import AuxTensors, ExtendedLaunch, Scalar, Target
+from weft.planner.schedule import AuxTensors, Launch, Scalar, Target
 from weft.spec import Contraction, Role
 
 # Blocks that one worker computes in a row: (batch part, part of the outer role, parts of the inner role).
@@ -25,7 +25,7 @@ Task: TypeAlias = tuple[Span, Span, Sequence[Span]]
 TASKS_FOR_EACH_WORKER = 4  # at least so many where there are enough blocks, so that all end at about the same time
 
 
-def build(contraction: Contraction, schedule: CpuSchedule, target: Target) -> ExtendedLaunch:
+def build(contraction: Contraction, schedule: CpuSchedule, target: Target) -> Launch:
     """The function that runs `schedule` on tensors lying as `contraction` says.
 
     It allocates `schedule.workspace_bytes` a call besides what the user's functions allocate for a block at a time,

@@ -79,9 +79,7 @@ class Problem:
         alpha, beta = self.scalars
         if isinstance(self.description, Permutation):
             return lambda a, b, c, d, aux: launch(a, c, d, alpha, beta)
-        if self.description.aux:
-            return lambda a, b, c, d, aux: launch(a, b, c, d, alpha, beta, aux)
-        return lambda a, b, c, d, aux: launch(a, b, c, d, alpha, beta)
+        return lambda a, b, c, d, aux: launch(a, b, c, d, alpha, beta, aux)
 
     def results(self, operands: Operands) -> list[tuple[int, torch.Tensor]]:
         """What a call writes: D and further outputs, each with its place in a mode's strides."""

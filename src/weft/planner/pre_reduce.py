@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from weft.planner.schedule import Candidates, Launch, Scalar, Target
+from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
 from weft.spec import Arithmetic, Contraction, Layout, Mode, Role, Strides, canonical
 
 if TYPE_CHECKING:
@@ -110,7 +110,9 @@ class ReducedLaunch:
         self._steps = [step.built_as_a_step() if step is not None else None for step in schedule.steps]
         self._product = schedule.product.built_as_a_step()[1]
 
-    def __call__(self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar) -> None:
+    def __call__(
+        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
+    ) -> None:
         operands = []
         for operand, step in zip((a, b), self._steps, strict=True):
             if step is not None:

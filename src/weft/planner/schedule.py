@@ -58,7 +58,10 @@ class Schedule(Protocol):
 
 
 class Launch(Protocol):
-    """A built schedule: runs on new pointers. `c` is None where nothing is added."""
+    """A built schedule: runs on new pointers. `c` is None where nothing is added.
+
+    `aux` has a tensor for each auxiliary operand of the contraction, None for a coordinate.
+    """
 
     def __call__(
         self,
@@ -68,21 +71,7 @@ class Launch(Protocol):
         d: torch.Tensor,
         alpha: Scalar,
         beta: Scalar,
-    ) -> None: ...
-
-
-class ExtendedLaunch(Protocol):
-    """The launch of a contraction with auxiliary operands: for each of them its tensor, or None for an index."""
-
-    def __call__(
-        self,
-        a: torch.Tensor,
-        b: torch.Tensor,
-        c: torch.Tensor | None,
-        d: torch.Tensor,
-        alpha: Scalar,
-        beta: Scalar,
-        aux: AuxTensors,
+        aux: AuxTensors = (),
     ) -> None: ...
 
 
@@ -130,6 +119,4 @@ class Family(Protocol):
 
     def predict(self, description: Any, schedule: Schedule, target: Target) -> float: ...
 
-    def build(
-        self, description: Any, schedule: Schedule, target: Target
-    ) -> Launch | ExtendedLaunch | PermutationLaunch: ...
+    def build(self, description: Any, schedule: Schedule, target: Target) -> Launch | PermutationLaunch: ...

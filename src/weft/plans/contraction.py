@@ -41,7 +41,7 @@ class _Variant:
 
     contraction: Contraction
     choice: Choice | None  # None for the reference backend, which chooses nothing
-    launch: Callable[..., None]  # a `Launch`, or an `ExtendedLaunch` where the contraction has auxiliary operands
+    launch: Callable[..., None]  # a `Launch`, or an `Launch` where the contraction has auxiliary operands
 
 
 class Plan(Varied):

@@ -19,7 +19,7 @@ from torch import Tensor
 from weft.gpu.blas import cublas
 from weft.gpu.blas.cost import RATES, predict
 from weft.gpu.blas.form import NAME, LibrarySchedule, forms, is_flipped, misfit
-from weft.planner.schedule import Candidates, Launch, ResourceError, Scalar, Target
+from weft.planner.schedule import AuxTensors, Candidates, Launch, ResourceError, Scalar, Target
 from weft.spec import Contraction, Mode
 from weft.spec.dtypes import dtype_name
 
@@ -101,7 +101,9 @@ class LibraryLaunch:
         self._addend = _view((*batch, rows, columns), 2)
         self._result = _view((*batch, rows, columns), 3)
 
-    def __call__(self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar) -> None:
+    def __call__(
+        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
+    ) -> None:
         a, b = (x.conj() if flag else x for x, flag in zip((a, b), self._conjugate, strict=True))
         left, right = (b, a) if self.is_flipped else (a, b)
         left, right, result = _seen(left, self._left), _seen(right, self._right), _seen(d, self._result)
@@ -126,7 +128,9 @@ class ShortLaunch:
         self._right = _view((outer, depth, columns), right)
         self._addend, self._result = (_view((outer, rows, columns), tensor) for tensor in (2, 3))
 
-    def __call__(self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar) -> None:
+    def __call__(
+        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
+    ) -> None:
         left, right = (b, a) if self.is_flipped else (a, b)
         result = _seen(d, self._result)
         if c is not None and c.data_ptr() != d.data_ptr():

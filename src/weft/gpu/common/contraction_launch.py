@@ -15,11 +15,12 @@ class WholeLaunch:
 
     def __init__(self, kernel: KernelLaunch) -> None:
         self.kernels = (kernel,)
+        self._absent = (None,) * (len(kernel.layouts) - 4)  # a workspace that the kernel could take, and does not here
 
     def __call__(
-        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, *aux: AuxTensors
+        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
     ) -> None:
-        self.kernels[0](a, b, c, d, None, alpha, beta, *aux)
+        self.kernels[0]((a, b, c, d, *self._absent), alpha, beta, aux)
 
 
 class SplitLaunch:
@@ -30,8 +31,8 @@ class SplitLaunch:
         self._parts = parts
 
     def __call__(
-        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, *aux: AuxTensors
+        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
     ) -> None:
         parts = torch.empty(self._parts.shape, dtype=self._parts.dtype, device=d.device)
-        self.kernels[0](a, b, None, None, parts, alpha, beta, *aux)
-        self.kernels[1](parts, c, d, alpha, beta, *aux)
+        self.kernels[0]((a, b, None, None, parts), alpha, beta, aux)
+        self.kernels[1]((parts, c, d), alpha, beta, aux)

@@ -19,7 +19,7 @@ from weft.gpu.common.aux_operands import aux_params
 from weft.gpu.common.carveout import prefer_carveout
 from weft.gpu.common.pdl import OPTION, can_follow
 from weft.gpu.common.tiling import TENSORS, Cut
-from weft.planner.schedule import ResourceError, Scalar, Target
+from weft.planner.schedule import AuxTensors, ResourceError, Scalar, Target
 from weft.spec import Contraction, Layout, Mode
 from weft.spec.dtypes import FP8, REAL_OF, dtype_name
 
@@ -150,7 +150,6 @@ class KernelLaunch:
         self._carveout = carveout if target.kind == "cuda" else None
         self.layouts = tuple(layouts)
         self.pointers = tuple(pointers or ())
-        self._extended = pointers is not None
         self.constants = constants
         self.options: dict[str, Any] = {"num_warps": warps, "num_stages": stages}
         if target.kind == "cuda":
@@ -169,13 +168,10 @@ class KernelLaunch:
         if made is not None and programs:
             made.append(self)
 
-    def __call__(self, *arguments: Any) -> None:
-        aux_args: tuple[Any, ...] = ()
-        if self._extended:
-            *arguments, aux = arguments  # type: ignore[assignment]
-            aux_args = (tuple(x for x in aux if x is not None),) if self.pointers else ()
-        *tensors, alpha, beta = arguments
-        full = (*tensors, self._bits(alpha), self._bits(beta), *aux_args, *self._trailing)
+    def __call__(self, tensors: Sequence[Any], alpha: Scalar, beta: Scalar, aux: AuxTensors = ()) -> None:
+        """Launch on `tensors`, the kernel's tensor parameters in order; `aux` may hold None for coordinates."""
+        pointers = (tuple(x for x in aux if x is not None),) if self.pointers else ()
+        full = (*tensors, *self._factors(alpha, beta), *pointers, *self._trailing)
         if self._device is None or self._device.index == torch.cuda.current_device():
             self._run(*full)
         else:
@@ -199,6 +195,9 @@ class KernelLaunch:
         if self._carveout is not None:
             prefer_carveout(compiled.function, self._carveout)
         return compiled
+
+    def _factors(self, alpha: Scalar, beta: Scalar) -> tuple[int, ...]:
+        return self._bits(alpha), self._bits(beta)
 
     def _bits(self, value: Scalar) -> int:
         """A scalar as the 64 bits it travels in: Triton would pass a Python float in single precision."""

@@ -23,7 +23,7 @@ from weft.gpu.common.tiling import TENSORS, A, B, C, Cut, D, cuts_text
 from weft.gpu.complex.pairs import ComplexKernelLaunch, function_reason, parts_of, yields_complex
 from weft.gpu.complex.views import real_arithmetic
 from weft.gpu.gett.family import MatrixCut, MatrixSchedule, TileShape, _cuts, _depth_cuts, matrix_cut
-from weft.planner.schedule import AuxTensors, Candidates, ExtendedLaunch, Launch, Scalar, Target
+from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
 from weft.spec import Contraction, Role, Strides
 
 NAME = "direct"
@@ -138,7 +138,7 @@ def predict(contraction: Contraction, schedule: DirectSchedule, target: Target) 
     return LAUNCH + (seconds**OVERLAP + least**OVERLAP) ** (1 / OVERLAP)
 
 
-def build(contraction: Contraction, schedule: DirectSchedule, target: Target) -> Launch | ExtendedLaunch:
+def build(contraction: Contraction, schedule: DirectSchedule, target: Target) -> Launch:
     from weft.gpu.complex.direct_kernel import complex_direct_kernel
 
     layouts = (contraction.a, contraction.b, contraction.c, contraction.d)
@@ -184,7 +184,7 @@ class DirectLaunch:
         pointers = tuple(
             seen_as(tensor, kind) for tensor, kind in zip(aux, self._aux, strict=True) if tensor is not None
         )
-        self.kernels[0](*tensors, alpha, beta, pointers)
+        self.kernels[0](tensors, alpha, beta, pointers)
 
 
 def direct_cut(contraction: Contraction, schedule: DirectSchedule, target: Target) -> MatrixCut:

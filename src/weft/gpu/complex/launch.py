@@ -82,7 +82,7 @@ class ComplexLaunch:
             operands = [_parts(operand) for operand in operands]
             c, d = _parts(c) if c is not None else None, _parts(d)
         taken = tuple(aux[place] for place in self._schedule.aux_args)
-        self._product(operands[A], operands[B], c, d, alpha, beta, *((taken,) if taken else ()))
+        self._product(operands[A], operands[B], c, d, alpha, beta, taken)
 
     @cached_property
     def _without_c(self) -> ComplexLaunch:

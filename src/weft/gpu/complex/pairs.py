@@ -214,25 +214,14 @@ class PairsLaunch:
             for tensor, kind in zip((x, c, d), self._kinds, strict=True)
         ]
         pointers = tuple(seen_as(aux[place], kind) for place, kind in self._aux)  # type: ignore[arg-type]
-        self.launch(*tensors, alpha, beta, pointers)
+        self.launch(tensors, alpha, beta, pointers)
 
 
 class ComplexKernelLaunch(KernelLaunch):
-    """A kernel that takes complex factors, each in two parts; call it with its pointers last where it knows of them."""
+    """A kernel that takes complex factors, each in two parts."""
 
-    def __call__(self, *arguments: Any) -> None:
-        aux_args: tuple[Any, ...] = ()
-        if self._extended:
-            *arguments, pointers = arguments  # type: ignore[assignment]
-            aux_args = (pointers,) if pointers else ()
-        *tensors, alpha, beta = arguments
-        parts = (alpha.real, alpha.imag, beta.real, beta.imag)
-        full = (*tensors, *(self._bits(float(part)) for part in parts), *aux_args, *self._trailing)
-        if self._device is None or self._device.index == torch.cuda.current_device():
-            self._run(*full)
-        else:
-            with torch.cuda.device(self._device):
-                self._run(*full)
+    def _factors(self, alpha: Scalar, beta: Scalar) -> tuple[int, ...]:
+        return tuple(self._bits(float(part)) for part in (alpha.real, alpha.imag, beta.real, beta.imag))
 
     def compile(self) -> Any:
         stand_ins = [_stand_in(layout) for layout in self.layouts]

@@ -26,7 +26,7 @@ from weft import algebra as algebras
 from weft.errors import UnsupportedError
 from weft.fn import Pointwise, trace
 from weft.fn.pointwise import RecordedFunction
-from weft.planner.schedule import AuxTensors, Candidates, ExtendedLaunch, Launch, Scalar, Target
+from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
 from weft.spec import Arithmetic, Aux, Contraction, Layout, Mode, Role, Strides, canonical
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def predict(contraction: Contraction, schedule: LogSchedule, target: Target) -> 
     return sum(step.best.seconds for step in steps) + 1e-5
 
 
-def build(contraction: Contraction, schedule: LogSchedule, target: Target) -> Launch | ExtendedLaunch:
+def build(contraction: Contraction, schedule: LogSchedule, target: Target) -> Launch:
     from weft.gpu.semiring import family as room
 
     again = _direct(contraction)

@@ -115,7 +115,7 @@ class LastLaunch:
         self.kernels = (*getattr(self._product, "kernels", ()), *getattr(last, "kernels", (last,)))
 
     def __call__(
-        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, *aux: AuxTensors
+        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
     ) -> None:
         workspace = torch.empty(self._size, dtype=self._dtype, device=d.device)
         if self._moves:
@@ -123,7 +123,7 @@ class LastLaunch:
             self._finish(workspace, None, d, 1, 0)
         else:
             self._product(a, b, None, workspace, number(1, self._dtype), number(0, self._dtype))
-            self._finish(workspace, the_one(self._dtype, d.device), c, d, alpha, beta, *aux)
+            self._finish(workspace, the_one(self._dtype, d.device), c, d, alpha, beta, aux)
 
 
 def ways(contraction: Contraction) -> Iterator[Way]:

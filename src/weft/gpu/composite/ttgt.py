@@ -160,7 +160,7 @@ class StagedLaunch:
         self.kernels = (*getattr(self._product, "kernels", ()), *(launch for launch in launches if launch is not None))
 
     def __call__(
-        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, *aux: AuxTensors
+        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
     ) -> None:
         operands = [
             torch.empty(layout.shape[0] * layout.strides[0], dtype=layout.dtype, device=operand.device)
@@ -173,7 +173,7 @@ class StagedLaunch:
         for step, operand, workspace in zip(self._steps, (a, b), operands, strict=False):
             if step is not None:
                 step(operand, None, workspace, 1, 0)
-        self._product(*operands, c, d, alpha, beta, *aux)
+        self._product(*operands, c, d, alpha, beta, aux)
         if self._finish is not None:
             self._finish(d, None, d, 1, 0)
 

@@ -42,7 +42,7 @@ from weft.gpu.common.tiling import (
     run_orders,
     side,
 )
-from weft.planner.schedule import Candidates, ExtendedLaunch, Launch, Target
+from weft.planner.schedule import Candidates, Launch, Target
 from weft.spec import Contraction, Layout, Mode, Role
 from weft.spec.dtypes import dtype_name
 
@@ -226,7 +226,7 @@ def predict(contraction: Contraction, schedule: MatrixSchedule, target: Target) 
     return direct_seconds(contraction, target, work) + combine_seconds(schedule.workspace_bytes, cut.splits)
 
 
-def build(contraction: Contraction, schedule: MatrixSchedule, target: Target) -> Launch | ExtendedLaunch:
+def build(contraction: Contraction, schedule: MatrixSchedule, target: Target) -> Launch:
     from weft.gpu.gett.kernel import matrix_kernel
 
     cut = matrix_cut(contraction, schedule, target)

@@ -147,7 +147,7 @@ class PermuteLaunch:
 
     def __call__(self, x: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar) -> None:
         tensors = [seen_as(tensor, dtype) for tensor, dtype in zip((x, c, d), self._types, strict=True)]
-        self.launch(*tensors, _real(alpha), _real(beta))
+        self.launch(tensors, _real(alpha), _real(beta))
 
 
 def cuts_of(permutation: Permutation, schedule: PermuteSchedule) -> list[Cut]:

@@ -77,4 +77,4 @@ class PermuteTwoLaunch:
 
     def __call__(self, x: Tensor, d: Tensor, y: Tensor, e: Tensor) -> None:
         tensors = [seen_as(tensor, dtype) for tensor, dtype in zip((x, d, y, e), self._types, strict=True)]
-        self.launch(*tensors, 1.0, 0.0)
+        self.launch(tensors, 1.0, 0.0)

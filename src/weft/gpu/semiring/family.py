@@ -36,7 +36,7 @@ from weft.gpu.common.reduce_splits import combine_launch
 from weft.gpu.common.tiling import TENSORS, A, B, C, Cut, D, Side, cuts_text, nearest, rest, run_orders, side
 from weft.gpu.semiring.params import algebra_constants, exponential_constants, product_slots, sums_exponentials
 from weft.gpu.semiring.schedule import USUAL_DEPTH, WIDEST, Shape, Share, power_of_two, shapes, share, tile_cuts
-from weft.planner.schedule import Candidates, ExtendedLaunch, Launch, Target
+from weft.planner.schedule import Candidates, Launch, Target
 from weft.spec import Contraction, Layout, Role
 from weft.spec.dtypes import dtype_name
 
@@ -248,7 +248,7 @@ def _shared_reads(share: Share, depth: int, size: int, distinct: int) -> tuple[f
 
 def build(
     contraction: Contraction, schedule: AlgebraSchedule, target: Target, guard: int | None = None
-) -> Launch | ExtendedLaunch:
+) -> Launch:
     """`guard`: an auxiliary operand, bool along D's modes. Only blocks of D where any of it is true are written, whole;
     the rest is left as it is."""
     from weft.gpu.semiring.kernel import algebra_kernel

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from weft.gpu.common.constraints import is_product_of_vectors
+from weft.gpu.common.contraction_launch import WholeLaunch
 from weft.gpu.common.cost import (
     ISSUE_RATE,
     LINE,
@@ -46,7 +47,7 @@ from weft.gpu.common.tiling import (
     side,
 )
 from weft.gpu.semiring.params import algebra_constants, over_axis, product_slots
-from weft.planner.schedule import Candidates, Target
+from weft.planner.schedule import Candidates, Launch, Target
 from weft.spec import Contraction, Layout, Mode, Role
 
 NAME = "vector"
@@ -187,10 +188,10 @@ def _algebra_seconds(contraction: Contraction, products: int) -> float:
     return 0.0 if contraction.algebra is None else products * product_slots(contraction) / ISSUE_RATE
 
 
-def build(contraction: Contraction, schedule: VectorSchedule, target: Target) -> KernelLaunch:
+def build(contraction: Contraction, schedule: VectorSchedule, target: Target) -> Launch:
     from weft.gpu.simt.kernel import vector_kernel
 
-    return KernelLaunch(
+    kernel = KernelLaunch(
         vector_kernel,
         (contraction.a, contraction.b, contraction.c, contraction.d),
         _constants(contraction, schedule),
@@ -201,6 +202,7 @@ def build(contraction: Contraction, schedule: VectorSchedule, target: Target) ->
         stages=3,
         pointers=pointer_layouts(contraction),
     )
+    return WholeLaunch(kernel)
 
 
 def _constants(contraction: Contraction, schedule: VectorSchedule) -> dict[str, Any]:

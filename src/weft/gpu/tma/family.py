@@ -25,7 +25,7 @@ from weft.gpu.tma.cost import predict
 from weft.gpu.tma.params import boxes_cut
 from weft.gpu.tma.schedule import LEAST_SIDE, NAME, BoxesSchedule, candidates, parts
 from weft.gpu.tma.views import BOX_ALIGNMENT, box
-from weft.planner.schedule import AuxTensors, Candidates, ExtendedLaunch, Launch, Scalar, Target
+from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
 from weft.spec import Contraction, Layout
 from weft.spec.dtypes import MATRIX_SUMS, dtype_name
 
@@ -63,7 +63,7 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
     return Candidates((*straight.schedules, *other.schedules), straight.excluded)
 
 
-def build(contraction: Contraction, schedule: BoxesSchedule, target: Target) -> Launch | ExtendedLaunch:
+def build(contraction: Contraction, schedule: BoxesSchedule, target: Target) -> Launch:
     from weft.gpu.tma.kernel import boxes_kernel
 
     contraction = multiplied(contraction, schedule)
@@ -109,7 +109,7 @@ class BoxesLaunch:
         self._shares = shares
 
     def __call__(
-        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, *aux: AuxTensors
+        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
     ) -> None:
         box_a, box_b, box_rest = self._boxes
         if self._exchanged:
@@ -117,8 +117,8 @@ class BoxesLaunch:
         x, y = box_a.descriptor(a), box_b.descriptor(b)
         z = box_rest.descriptor(b) if box_rest is not None else None
         if self._shares is None:
-            self.kernels[0](x, y, z, c, d, None, alpha, beta, *aux)
+            self.kernels[0]((x, y, z, c, d, None), alpha, beta, aux)
             return
         shares = torch.empty(self._shares.shape, dtype=self._shares.dtype, device=d.device)
-        self.kernels[0](x, y, z, None, None, shares, alpha, beta, *aux)
-        self.kernels[1](shares, c, d, alpha, beta, *aux)
+        self.kernels[0]((x, y, z, None, None, shares), alpha, beta, aux)
+        self.kernels[1]((shares, c, d), alpha, beta, aux)

@@ -72,8 +72,8 @@ def exchange_(chunks: torch.Tensor, order: tuple[int, int, int], workspace: int)
         part = chunks[:, start : start + slice_width]
         keep, move = _launches(Layout.of(part), group, width, kept, tables.targets.numel(), target)
         if kept:
-            keep(part, tables.kept, buffer, 0, 0)
-        move(part, tables.targets, tables.sources, buffer, 0, 0)
+            keep((part, tables.kept, buffer), 0, 0)
+        move((part, tables.targets, tables.sources, buffer), 0, 0)
 
 
 @lru_cache(maxsize=8)

@@ -122,7 +122,7 @@ def _squares(matrices: torch.Tensor, alpha: Scalar) -> None:
         matrices = torch.view_as_real(matrices)  # five dimensions: an element is two words
     seen = matrices if alpha != 1 else matrices.view(WORDS[matrices.itemsize])
     target = target_of("triton", matrices.device)
-    _square_launch(Layout.of(seen), alpha != 1, target)(seen, alpha, 0)
+    _square_launch(Layout.of(seen), alpha != 1, target)((seen,), alpha, 0)
 
 
 @lru_cache(maxsize=512)

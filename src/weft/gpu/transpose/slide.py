@@ -71,8 +71,8 @@ def slide_(words: torch.Tensor, cut: SlideCut) -> None:
     """Move the rows that begin with the first word of `words` as `cut` says."""
     kept = torch.empty(cut.kept, dtype=words.dtype, device=words.device)
     keep, move = _launches(Layout.of(words).alignment, words.dtype, cut, target_of("triton", words.device))
-    keep(words, kept, 0, 0)
-    move(words, kept, 0, 0)
+    keep((words, kept), 0, 0)
+    move((words, kept), 0, 0)
 
 
 @lru_cache(maxsize=256)

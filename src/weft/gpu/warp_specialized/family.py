@@ -28,7 +28,7 @@ from weft.gpu.warp_specialized.schedule import NAME, SpecialisedSchedule, candid
 from weft.gpu.warp_specialized.stationary import KeptSchedule, kept_cut
 from weft.gpu.warp_specialized.stationary import candidates as kept_candidates
 from weft.gpu.warp_specialized.stationary_cost import predict_kept
-from weft.planner.schedule import Candidates, Launch, Scalar, Target
+from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
 from weft.spec import Contraction, Layout
 from weft.spec.dtypes import dtype_name
 
@@ -171,18 +171,20 @@ class SpecialisedLaunch:
         self._exchanged = exchanged
         self._shares = shares
 
-    def __call__(self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar) -> None:
+    def __call__(
+        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
+    ) -> None:
         rows, columns, rest = self._operands
         if self._exchanged:
             a, b = b, a
         x, y = rows.descriptor(a), columns.descriptor(b)
         z = rest.descriptor(b) if rest is not None else None
         if self._result is None:
-            self.kernels[0](x, y, z, d, alpha, beta)
+            self.kernels[0]((x, y, z, d), alpha, beta)
             return
         if self._shares is None:
-            self.kernels[0](x, y, z, self._result.descriptor(d), alpha, beta)
+            self.kernels[0]((x, y, z, self._result.descriptor(d)), alpha, beta)
             return
         shares = torch.empty(self._shares.shape, dtype=self._shares.dtype, device=d.device)
-        self.kernels[0](x, y, z, self._result.descriptor(shares), alpha, beta)
-        self.kernels[1](shares, None, d, alpha, beta)
+        self.kernels[0]((x, y, z, self._result.descriptor(shares)), alpha, beta)
+        self.kernels[1]((shares, None, d), alpha, beta)
