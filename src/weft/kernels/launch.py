@@ -19,6 +19,7 @@ from weft.kernels.beside import beside
 from weft.kernels.carveout import prefer_carveout
 from weft.kernels.following import OPTION, can_follow
 from weft.kernels.geometry import TENSORS, Cut
+from weft.kernels.triton_versions import FUSION, whole
 from weft.plan.schedule import ResourceError, Scalar, Target
 from weft.spec import Contraction, Layout, Mode
 from weft.spec.arithmetic import FP8, REAL_OF, dtype_name
@@ -152,6 +153,9 @@ class KernelLaunch:
         self._extended = pointers is not None
         self.constants = constants
         self.options: dict[str, Any] = {"num_warps": warps, "num_stages": stages}
+        if target.kind in ("cuda", "hip"):
+            self.constants = constants = {name: whole(value) for name, value in constants.items()}
+            self.options |= FUSION
         if target.kind == "cuda":
             self.options["enable_reflect_ftz"] = False  # functions keep subnormal numbers, as torch does
             self.options[OPTION] = follows and can_follow(target)

@@ -29,6 +29,9 @@ from weft.kernels.specialised_functions import apply
 from weft.kernels.specialised_kernel import bring, finished, moved
 from weft.kernels.specialised_leave import halved
 from weft.kernels.specialised_roles import LOADING
+from weft.kernels.triton_versions import gluon_names
+
+meet_threads, _, _, _ = gluon_names()
 
 WORKERS = tl.constexpr(2)
 LOADER_REGISTERS = tl.constexpr(LOADING)
@@ -123,7 +126,7 @@ def prologue(
     K: gl.constexpr = CUT.boxes.k
     x = rows_of(x_ring, slot, CUT, DEPTH).load(LAYOUT)
     fence_async_shared()  # a barrier does not wait for loads that are on their way, and the next box would not either
-    gl.thread_barrier()
+    meet_threads()
     mbarrier.arrive(empty.index(slot))
     if LAST and CUT.rings == 1:
         mbarrier.arrive(turn)
@@ -159,7 +162,7 @@ def apply_all(y_kept, z_kept, kept, applied, CUT: gl.constexpr, WORKER: gl.const
             boxes = (y_kept.index(step),)
         apply(boxes, step, K, ALONG_K, MASKED, WARPS, AT_ONCE, B_FN, PRODUCT)
     fence_async_shared()
-    gl.thread_barrier()
+    meet_threads()
     mbarrier.arrive(applied)
     mbarrier.wait(applied, 0)
 
@@ -217,7 +220,7 @@ def add_products(taken, position, turn, acc, acc_rest, CUT: gl.constexpr, WORKER
     mbarrier.wait(kept.index(LAST), 0)
     mbarrier.wait(full.index(slot), phase)
     if CUT.rings == 1:
-        gl.thread_barrier()  # all warps have taken this turn before the other worker may give the next
+        meet_threads()  # all warps have taken this turn before the other worker may give the next
         mbarrier.arrive(turn)
     x = rows_of(x_ring, slot, CUT, CUT.tail)
     acc, acc_rest = multiply(x, y_kept, z_kept, LAST, acc, acc_rest, CUT, CUT.tail)
