@@ -13,7 +13,7 @@ import tempfile
 from dataclasses import replace
 
 import torch
-from triton import knobs
+from triton.backends.nvidia.compiler import get_ptxas
 
 from weft.cases import tccg
 from weft.fn import trace
@@ -74,7 +74,7 @@ def parts_report(described: Contraction, part: str, **changed: object) -> dict[s
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
         file.write(text)
         file.flush()
-        command = [knobs.nvidia.ptxas.path, "-v", "-arch=sm_90a", file.name, "-o", "/dev/null"]
+        command = [get_ptxas(90).path, "-v", "-arch=sm_90a", file.name, "-o", "/dev/null"]
         spilled = subprocess.run(command, capture_output=True, text=True, check=True).stderr
     return {
         "schedule": str(schedule),

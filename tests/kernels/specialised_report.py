@@ -13,7 +13,7 @@ import tempfile
 
 import torch
 from compile_report import H200, contraction
-from triton import knobs
+from triton.backends.nvidia.compiler import get_ptxas
 
 from weft.fn import trace
 from weft.gpu.common.inspect import compiled, instructions
@@ -32,7 +32,7 @@ def report(described: Contraction, part: str) -> dict[str, object]:
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
         file.write(text)
         file.flush()
-        command = [knobs.nvidia.ptxas.path, "-v", "-arch=sm_90a", file.name, "-o", "/dev/null"]
+        command = [get_ptxas(90).path, "-v", "-arch=sm_90a", file.name, "-o", "/dev/null"]
         said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
     return {
         "schedule": str(schedule),

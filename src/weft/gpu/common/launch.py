@@ -19,6 +19,7 @@ from weft.gpu.common.aux_operands import aux_params
 from weft.gpu.common.carveout import prefer_carveout
 from weft.gpu.common.pdl import OPTION, can_follow
 from weft.gpu.common.tiling import TENSORS, Cut
+from weft.gpu.common.triton_versions import FUSION, whole
 from weft.planner.schedule import AuxTensors, ResourceError, Scalar, Target
 from weft.spec import Contraction, Layout, Mode
 from weft.spec.dtypes import FP8, REAL_OF, dtype_name
@@ -152,6 +153,9 @@ class KernelLaunch:
         self.pointers = tuple(pointers or ())
         self.constants = constants
         self.options: dict[str, Any] = {"num_warps": warps, "num_stages": stages}
+        if target.kind in ("cuda", "hip"):
+            self.constants = constants = {name: whole(value) for name, value in constants.items()}
+            self.options |= FUSION
         if target.kind == "cuda":
             self.options["enable_reflect_ftz"] = False  # functions keep subnormal numbers, as torch does
             self.options[OPTION] = follows and can_follow(target)

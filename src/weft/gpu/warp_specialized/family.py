@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-import triton
 from torch import Tensor
 
 from weft.gpu.common.launch import (
@@ -21,6 +20,7 @@ from weft.gpu.tma import family as boxes
 from weft.gpu.tma.schedule import BoxesSchedule, parts
 from weft.gpu.tma.views import box
 from weft.gpu.warp_specialized.cost import predict as predict_shared
+from weft.gpu.warp_specialized.gluon_probe import refusal
 from weft.gpu.warp_specialized.params import matrix_layout, specialised_cut
 from weft.gpu.warp_specialized.results import results, share_layout
 from weft.gpu.warp_specialized.roles import IN_PLACE, WARPS
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 RESULTS = (torch.float16, torch.bfloat16, torch.float32)
-GLUON = "3.6."  # versions of Triton whose Gluon, which is experimental, this was written for
 
 __all__ = ["NAME", "SpecialisedSchedule", "build", "predict", "schedules", "supports"]
 
@@ -67,8 +66,6 @@ def supports(contraction: Contraction, target: Target) -> str | None:
         return reason
     if target.kind != "cuda" or target.capability != 90:
         return "only devices of compute capability 9.0 have these matrix instructions"
-    if not triton.__version__.startswith(GLUON):
-        return f"Gluon changes from version to version: this is for Triton {GLUON}x, here is {triton.__version__}"
     product = contraction.arithmetic.product
     if product.itemsize != 2:
         return f"products of {dtype_name(product)} are not made here"
@@ -76,7 +73,7 @@ def supports(contraction: Contraction, target: Target) -> str | None:
         return f"results of {dtype_name(contraction.d.dtype)} are not stored here"
     if contraction.c is not None or contraction.aux:
         return "C and operands of functions are not read here"
-    return None
+    return refusal(target)
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:

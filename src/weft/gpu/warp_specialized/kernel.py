@@ -29,12 +29,14 @@ from weft.gpu.common.device import side_mask
 from weft.gpu.common.pdl import come_after
 from weft.gpu.common.rasterization import locate
 from weft.gpu.common.split_k import part_of_task, portion_start
+from weft.gpu.common.triton_versions import gluon_names
 from weft.gpu.tma.kernel import box_start
 from weft.gpu.warp_specialized.prologue import apply
 from weft.gpu.warp_specialized.roles import WARPS, WORKERS
 from weft.gpu.warp_specialized.store_tile import leave
 
 WORKER_WARPS = tl.constexpr(WARPS)
+meet_threads, tma_load, _, reinterpret = gluon_names()
 
 
 @gluon.jit
@@ -46,8 +48,8 @@ def bring(
     start = ()
     for i in gl.static_range(len(DIMENSIONS)):
         start += (box_start(batch_block, outer_block, k_block, BATCH, OUTER, K, DIMENSIONS, i),)
-    to = ring.index(slot)._reinterpret(boxes.dtype, boxes.block_shape, boxes.layout)
-    tma.async_copy_global_to_shared(boxes, start, bar, to)
+    to = reinterpret(ring.index(slot), boxes.dtype, boxes.block_shape, boxes.layout)
+    tma_load(boxes, start, bar, to)
 
 
 @gluon.jit
@@ -162,7 +164,7 @@ def apply_ahead(
             boxes = (y_ring.index(slot),)
         apply(boxes, k_block, K, ALONG_K, MASKED, WORKER_WARPS, AT_ONCE, B_FN, PRODUCT)
         fence_async_shared()
-        gl.thread_barrier()
+        meet_threads()
         mbarrier.arrive(ready.index(slot))
 
 
@@ -334,9 +336,10 @@ def begin(
     appliers = [role(applier, number, number % cut.workers.rings) for number in range(cut.roles.appliers)]
     loading = len(cut.roles.warps) + 1 - WORKERS - cut.roles.appliers
     loaders = [role(loader, number, number) for number in range(loading)]
-    _semantic.warp_specialize(
-        [*workers, *appliers, *loaders], list(cut.roles.warps), list(cut.roles.registers), _generator
-    )
+    gl.warp_specialize(
+        [*workers, *appliers, *loaders], list(cut.roles.warps), list(cut.roles.registers), _semantic=_semantic,
+        _generator=_generator,
+    )  # fmt: skip
 
 
 @gluon.jit

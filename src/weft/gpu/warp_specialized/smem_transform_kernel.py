@@ -24,6 +24,7 @@ from weft.gpu.common.device import side_mask
 from weft.gpu.common.pdl import come_after
 from weft.gpu.common.rasterization import locate
 from weft.gpu.common.split_k import part_with_fewer
+from weft.gpu.common.triton_versions import gluon_names
 from weft.gpu.warp_specialized.kernel import (
     WORKER_WARPS,
     begin,
@@ -38,6 +39,8 @@ from weft.gpu.warp_specialized.kernel import (
 )
 from weft.gpu.warp_specialized.prologue import applied_to, registers_for
 from weft.gpu.warp_specialized.store_tile import leave
+
+meet_threads, _, _, reinterpret = gluon_names()
 
 
 @gluon.jit
@@ -155,7 +158,7 @@ def apply_ahead(
             finish_lines(value, y_ring, z_ring, slot, k_block, CUT, APPLIER, i, B_FN, PRODUCT)
             value = coming
         fence_async_shared()
-        gl.thread_barrier()
+        meet_threads()
         mbarrier.arrive(ready.index(slot))
 
 
@@ -175,7 +178,7 @@ def slot_for_pieces(x_ring, empty, d, steps, CUT: gl.constexpr, WORKER: gl.const
     if steps > WORKER:
         rounds = (steps - WORKER + CUT.stages - 1) // CUT.stages  # in which the slot had boxes
         mbarrier.wait(empty.index(WORKER), (rounds - 1) & 1)
-    return x_ring.index(WORKER)._reinterpret(d.dtype, SHAPE, CUT.d_layout)
+    return reinterpret(x_ring.index(WORKER), d.dtype, SHAPE, CUT.d_layout)
 
 
 @gluon.jit
@@ -247,7 +250,7 @@ def work_on_rows(
     mbarrier.wait(full.index(slot), phase)
     store_applied(rows.load(LINES), rows, 0, along_k(0, share), CUT, BOXES.a_along_k, A_FN, PRODUCT)
     fence_async_shared()
-    gl.thread_barrier()
+    meet_threads()
     for step in range(1, steps):
         before = slot
         before_phase = phase
@@ -265,7 +268,7 @@ def work_on_rows(
         if TWO:
             acc_rest = warpgroup_mma(x, columns_of(z_ring, before, CUT), acc_rest, is_async=True)
         fence_async_shared()
-        gl.thread_barrier()
+        meet_threads()
         acc, acc_rest = finished(acc, acc_rest, 0, CUT)
         mbarrier.arrive(empty.index(before))
     mbarrier.wait(ready.index(slot), phase)

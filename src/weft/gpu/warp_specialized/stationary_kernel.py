@@ -25,10 +25,13 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from weft.gpu.common.device import scalar, side_mask, side_offsets
 from weft.gpu.common.pdl import come_after
 from weft.gpu.common.rasterization import locate
+from weft.gpu.common.triton_versions import gluon_names
 from weft.gpu.warp_specialized.kernel import bring, finished, moved
 from weft.gpu.warp_specialized.prologue import apply
 from weft.gpu.warp_specialized.roles import LOADING
 from weft.gpu.warp_specialized.store_tile import halved
+
+meet_threads, _, _, _ = gluon_names()
 
 WORKERS = tl.constexpr(2)
 LOADER_REGISTERS = tl.constexpr(LOADING)
@@ -123,7 +126,7 @@ def prologue(
     K: gl.constexpr = CUT.boxes.k
     x = rows_of(x_ring, slot, CUT, DEPTH).load(LAYOUT)
     fence_async_shared()  # a barrier does not wait for loads that are on their way, and the next box would not either
-    gl.thread_barrier()
+    meet_threads()
     mbarrier.arrive(empty.index(slot))
     if LAST and CUT.rings == 1:
         mbarrier.arrive(turn)
@@ -159,7 +162,7 @@ def apply_all(y_kept, z_kept, kept, applied, CUT: gl.constexpr, WORKER: gl.const
             boxes = (y_kept.index(step),)
         apply(boxes, step, K, ALONG_K, MASKED, WARPS, AT_ONCE, B_FN, PRODUCT)
     fence_async_shared()
-    gl.thread_barrier()
+    meet_threads()
     mbarrier.arrive(applied)
     mbarrier.wait(applied, 0)
 
@@ -217,7 +220,7 @@ def add_products(taken, position, turn, acc, acc_rest, CUT: gl.constexpr, WORKER
     mbarrier.wait(kept.index(LAST), 0)
     mbarrier.wait(full.index(slot), phase)
     if CUT.rings == 1:
-        gl.thread_barrier()  # all warps have taken this turn before the other worker may give the next
+        meet_threads()  # all warps have taken this turn before the other worker may give the next
         mbarrier.arrive(turn)
     x = rows_of(x_ring, slot, CUT, CUT.tail)
     acc, acc_rest = multiply(x, y_kept, z_kept, LAST, acc, acc_rest, CUT, CUT.tail)

@@ -7,10 +7,12 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma, warpgroup_mma_wait
 
 from weft.gpu.common.device import scalar
+from weft.gpu.common.triton_versions import gluon_names
 from weft.gpu.tma.kernel import box_start
 from weft.gpu.warp_specialized.roles import WARPS
 
 WORKER_WARPS = gl.constexpr(WARPS)
+meet_threads, _, tma_store, reinterpret = gluon_names()
 
 
 @gluon.jit
@@ -49,15 +51,15 @@ def leave_piece(
             start += (box_start(batch_block, m_block, n_block, BATCH, M, N, D_BOX, i),)
     if CUT.workers.buffers <= AT:  # those before wait for nothing: `leave` did
         tma.store_wait(CUT.workers.buffers - 1)
-        gl.thread_barrier()
+        meet_threads()
     slot = staging.index(first_slot + AT % CUT.workers.buffers)
     if CUT.d_along_n:
         slot.store(value.to(d.dtype))
     else:
         slot.permute((1, 0)).store(value.to(d.dtype))
     fence_async_shared()
-    gl.thread_barrier()
-    tma.async_copy_shared_to_global(d, start, slot._reinterpret(d.dtype, d.block_shape, d.layout))
+    meet_threads()
+    tma_store(d, start, reinterpret(slot, d.dtype, d.block_shape, d.layout))
 
 
 @gluon.jit
@@ -71,7 +73,7 @@ def leave(
     for _ in gl.static_range(HALVINGS):
         pieces = halved(pieces)
     tma.store_wait(0)
-    gl.thread_barrier()
+    meet_threads()
     for i in gl.static_range(len(pieces)):
         leave_piece(
             pieces[i], d, staging, first_slot, alpha, to, batch_block, m_block, n_block, CUT, SHARE, i, EPILOGUE

@@ -1,0 +1,92 @@
+"""What differs between versions of Triton. No other module of weft knows, and this one asks what a version offers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import triton
+
+TESTED = ("3.6", "3.7", "3.8", "3.9")
+"""Versions whose Gluon compiles weft's kernels, and runs them right; any other is tried, see `gluon_probe`."""
+
+FUSION = {"enable_fp_fusion": True}
+"""Options of every kernel for a GPU: products and sums become fused multiply-adds. This has always been the default;
+3.9 warns of a later version that changes it, unless it is said."""
+
+
+def is_tested() -> bool:
+    """Whether the project has run its kernels in Gluon with the Triton that is here."""
+    return ".".join(triton.__version__.split(".")[:2]) in TESTED
+
+
+class Names(NamedTuple):
+    """What kernels call, of which the name has changed."""
+
+    meet_threads: Callable[..., Any]  # all threads of a role: `thread_barrier` in 3.6
+    tma_load: Callable[..., Any]  # from 3.8 on `async_load` and `async_store`; the longer names end with 3.8
+    tma_store: Callable[..., Any]
+    reinterpret: Callable[..., Any]  # shared memory as another shape and layout: public since 3.9
+
+
+def gluon_names() -> Names:
+    """The names of the Triton that is here. `ImportError` or `AttributeError` where it has none that is known."""
+    from triton.experimental.gluon import language as gl
+    from triton.experimental.gluon.language.nvidia.hopper import tma
+
+    return Names(
+        _first(gl, "barrier", "thread_barrier"),
+        _first(tma, "async_load", "async_copy_global_to_shared"),
+        _first(tma, "async_store", "async_copy_shared_to_global"),
+        _first(gl.shared_memory_descriptor, "reinterpret", "_reinterpret"),
+    )
+
+
+def _first(owner: Any, *names: str) -> Any:
+    """The attribute of the first of some names that there is."""
+    return getattr(owner, next((name for name in names if hasattr(owner, name)), names[0]))
+
+
+class Whole:
+    """A named tuple among a kernel's constants that the compiler hands on in one piece.
+
+    Since 3.8 it takes tuples apart, at every call within a kernel: a schedule has some thousand values, and a kernel
+    then takes five times as long to compile. A kernel reads fields as ever.
+    """
+
+    __slots__ = ("_fields_of",)
+
+    def __init__(self, fields: tuple[Any, ...]) -> None:
+        self._fields_of = fields
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return whole(getattr(self._fields_of, name))
+
+    def __getitem__(self, place: int) -> Any:
+        return whole(self._fields_of[place])
+
+    def __len__(self) -> int:
+        return len(self._fields_of)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Whole) and self._fields_of == other._fields_of
+
+    def __hash__(self) -> int:
+        return hash(self._fields_of)
+
+    def __repr__(self) -> str:
+        return repr(self._fields_of)
+
+    def mangle(self) -> str:
+        """Its part of the names of functions."""
+        return hashlib.sha256(repr(self).encode()).hexdigest()[:16]
+
+
+def whole(value: Any) -> Any:
+    """A constant, and named tuples in it in one piece."""
+    if isinstance(value, tuple):
+        return Whole(value) if hasattr(value, "_fields") else tuple(map(whole, value))
+    return value
