@@ -3,6 +3,7 @@
 #   make demo     run the main job          make lint     ruff and mypy
 #   make test     run the tests             make bench    measure the benchmark suite
 #   make tuned    tune on a GPU, and        make figures  measure what README quotes, half an hour
+#   make test-tritons  cross-compile with each Triton that is supported, some minutes each
 #
 # `make test PY=python` uses an environment that is there already (a GPU machine with its own torch,
 # say) and installs nothing into it. ARGS adds arguments: `make test ARGS="-m gpu -k tccg"`.
@@ -41,11 +42,15 @@ RUN_call        := call --quick --budget 0.1
 TUNE_tccg        := tccg --pairs fp16_fp32,fp16_fp16 --leaders 5
 TUNE_tccg-fusion := tccg-fusion --leaders 6
 
+# Tritons that `make test-tritons` compiles with, each unpacked into a folder of its own.
+TRITONS ?= 3.6.0 3.7.1 3.8.0 3.9.0
+
 .NOTPARALLEL:
-.PHONY: help demo test lint bench tuned figures browser clean $(FIGURES:%=figure-%) $(TUNED:%=tuned-%)
+.PHONY: help demo test test-tritons lint bench tuned figures browser clean \
+  $(FIGURES:%=figure-%) $(TUNED:%=tuned-%) $(TRITONS:%=test-triton-%)
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 5
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 6
 
 demo: $(READY)
 	$(PY) -m weft demo $(ARGS)
@@ -53,6 +58,18 @@ demo: $(READY)
 # A process for each core; the tests of one file stay together, as they share what they have made.
 test: $(READY) $(if $(READY),browser)
 	$(PY) -m pytest -n auto --dist loadfile $(ARGS)
+
+# No GPU is needed: kernels are compiled for all of `docs/devices.md`.
+test-tritons: $(TRITONS:%=test-triton-%)
+
+$(TRITONS:%=test-triton-%): test-triton-%: $(READY) $(VENV)/tritons/%
+	TRITON_CACHE_DIR=$(abspath $(VENV)/tritons/cache-$*) \
+	PYTHONPATH=$(abspath $(VENV)/tritons/$*)$(if $(PYTHONPATH),:$(PYTHONPATH)) \
+	  $(PY) -m pytest $(wildcard tests/kernels/test_*compile.py) tests/kernels/test_specialised.py $(ARGS)
+
+$(VENV)/tritons/%: | $(READY)
+	$(PY) -m pip install --quiet --no-deps --target $@.part triton==$*
+	mv $@.part $@
 
 # The page of results is looked at in Chromium. Where it is absent and may be installed it is; else that test is skipped.
 browser:

@@ -75,9 +75,8 @@ def main() -> None:
     logarithms_sum = Algebra(lambda x, y: y + x, torch.logaddexp, "lowest")
     results["exponentials sm_90"] = report(algebra, described("mk,nk->mn", square, algebra=logarithms_sum), "sm_90")
     for name in ("max_plus", "log", "or_and"):
-        for architecture in ("sm_90", "gfx942"):
-            contraction = described("mk,k->m", {"m": 4096, "k": 4096}, algebra=name)
-            results[f"vector {name} {architecture}"] = report(vector, contraction, architecture)
+        contraction = described("mk,k->m", {"m": 4096, "k": 4096}, algebra=name)
+        results[f"vector {name} sm_90"] = report(vector, contraction, "sm_90")
     results["log sm_90"] = report(logarithms, described("mk,nk->mn", square, algebra="log"), "sm_90")
     fused: dict[str, Any] = {
         "dtype": half, "epilogue": lambda x, bias, m, n: (torch.where(m >= n, x + bias, 0.0), x > 0),

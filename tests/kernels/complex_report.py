@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from compile_report import TARGETS, contraction
+from compile_report import H200, TARGETS, contraction
 
 from weft.api.describe import hypothetical
 from weft.cases import tccg
@@ -69,13 +69,10 @@ def direct() -> Iterator[tuple[str, object]]:
         ("thin complex128", thin, torch.complex128, None),
     ):
         described = contraction(equation, extents, dtype, dtype, precision=precision)
-        for architecture in ("sm_90", "gfx942"):
-            target = TARGETS[architecture]
-            ranked = complex_direct.schedules(described, target).schedules
-            best = min(ranked, key=lambda schedule: complex_direct.predict(described, schedule, target))
-            built = compiled(complex_direct.build(described, best, target).kernels[0], architecture)
-            text = built.asm["amdgcn" if architecture.startswith("gfx") else "ptx"]
-            yield f"direct {name} {architecture}", instructions(text)
+        ranked = complex_direct.schedules(described, H200).schedules
+        best = min(ranked, key=lambda schedule: complex_direct.predict(described, schedule, H200))
+        built = compiled(complex_direct.build(described, best, H200).kernels[0], "sm_90")
+        yield f"direct {name} sm_90", instructions(built.asm["ptx"])
 
 
 def fused() -> Iterator[tuple[str, object]]:
@@ -87,13 +84,10 @@ def fused() -> Iterator[tuple[str, object]]:
             epilogue=lambda x, full: (x * full, torch.abs(x)),
         )  # fmt: skip
         described = request.contraction(None, Layout.contiguous((64, 2, 64, 2, 256), dtype))
-        for architecture in ("sm_90", "gfx942"):
-            target = TARGETS[architecture]
-            ranked = complex_direct.schedules(described, target).schedules
-            best = min(ranked, key=lambda schedule: complex_direct.predict(described, schedule, target))
-            built = compiled(complex_direct.build(described, best, target).kernels[0], architecture)
-            text = built.asm["amdgcn" if architecture.startswith("gfx") else "ptx"]
-            yield f"fused {name} {architecture}", instructions(text)
+        ranked = complex_direct.schedules(described, H200).schedules
+        best = min(ranked, key=lambda schedule: complex_direct.predict(described, schedule, H200))
+        built = compiled(complex_direct.build(described, best, H200).kernels[0], "sm_90")
+        yield f"fused {name} sm_90", instructions(built.asm["ptx"])
 
 
 def aux_args() -> Iterator[tuple[str, object]]:
@@ -114,17 +108,14 @@ def aux_args() -> Iterator[tuple[str, object]]:
             indices={"place": "l"},
         )  # fmt: skip
         described = request.contraction(None, Layout.contiguous((64, 64, 64), dtype))
-        for architecture in ("sm_90", "gfx942"):
-            target = TARGETS[architecture]
-            found: dict[str, complex_pairs.Step] = {}
-            for schedule in complex_pairs.schedules(described, target).schedules:
-                for step, place in zip(schedule.steps, "ABD", strict=True):
-                    if step is not None:
-                        found.setdefault(place if place != "A" else f"A {step.task.form}", step)
-            for kind, step in found.items():
-                built = compiled(pairs.built(step.task, step.schedule, target).launch, architecture)
-                text = built.asm["amdgcn" if architecture.startswith("gfx") else "ptx"]
-                yield f"beside {name} {architecture} {kind}", instructions(text)
+        found: dict[str, complex_pairs.Step] = {}
+        for schedule in complex_pairs.schedules(described, H200).schedules:
+            for step, place in zip(schedule.steps, "ABD", strict=True):
+                if step is not None:
+                    found.setdefault(place if place != "A" else f"A {step.task.form}", step)
+        for kind, step in found.items():
+            built = compiled(pairs.built(step.task, step.schedule, H200).launch, "sm_90")
+            yield f"beside {name} sm_90 {kind}", instructions(built.asm["ptx"])
 
 
 if __name__ == "__main__":

@@ -42,19 +42,16 @@ def test_products_where_operands_lie(name: str, report: dict[str, dict[str, int]
     assert not found["local"]
     if name == "thin tf32":
         assert found["wgmma"] + found["mma"] > 0
-    assert f"direct {name} gfx942" in report
 
 
 @pytest.mark.parametrize("name", ["complex64", "complex128"])
 def test_operands_of_functions(name: str, report: dict[str, dict[str, int]]) -> None:
     """Full operands and further results move in whole 16-byte accesses too, of whatever type."""
     for kind in ("A along", "A across", "A plain", "B", "D"):
-        assert f"beside {name} gfx942 {kind}" in report
         assert not report[f"beside {name} sm_90 {kind}"]["local"]
     finished = report[f"beside {name} sm_90 D"]
     assert finished["st.global"] == finished["st.global.16"] > 0
     fused = report[f"fused {name} sm_90"]
-    assert f"fused {name} gfx942" in report
     assert fused["st.global"] == fused["st.global.16"] > 0
     assert not fused["local"]
     staged = report[f"beside {name} sm_90 A across"]

@@ -124,17 +124,16 @@ def _compile_and_leave(number: int, frame: bytes, target: Any, backend: str, ans
 
 def compile_schedule(task: Task, target: Any, backend: str) -> str | None:
     """Compile one schedule into Triton's cache; None, or why the device could not run it."""
-    from weft.gpu.common.launch import collected
+    from weft.gpu.common.launch import collected, excess
     from weft.planner.planner import families
 
     rooms = {room.NAME: room for room in families(task.description, backend)}
     with collected() as launches:
         rooms[task.schedule.family].build(task.description, task.schedule, target)
     for launch in launches:
-        compiled = launch.compile()
-        needed = compiled.metadata.shared
-        if target.shared_memory and needed > target.shared_memory:
-            return f"it needs {needed} of shared memory, the device has {target.shared_memory}"
+        reason = excess(launch.compile(), target)
+        if reason is not None:
+            return reason
     return None
 
 

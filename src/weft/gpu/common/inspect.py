@@ -83,6 +83,7 @@ def instructions(text: str) -> dict[str, int]:
     """How often the instructions that decide a kernel's speed stand in its PTX."""
     wanted = {
         "wgmma": r"wgmma\.mma_async",
+        "tcgen05": r"tcgen05\.mma",
         "mma": r"mma\.sync",
         "mfma": r"v_mfma",
         "cp.async": r"cp\.async\.c[ag]",

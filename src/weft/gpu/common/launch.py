@@ -22,6 +22,7 @@ from weft.gpu.common.tiling import TENSORS, Cut
 from weft.gpu.common.triton_versions import FUSION, whole
 from weft.planner.schedule import AuxTensors, ResourceError, Scalar, Target
 from weft.spec import Contraction, Layout, Mode
+from weft.spec.contraction import Arithmetic
 from weft.spec.dtypes import FP8, REAL_OF, dtype_name
 
 TRITON_TYPES = {
@@ -42,6 +43,7 @@ TRITON_TYPES = {
 
 _collected: ContextVar[list[KernelLaunch] | None] = ContextVar("launches made for compiling ahead", default=None)
 
+TENSOR_MEMORY = 512  # columns of tensor memory that a processor of Blackwell has
 LONGEST_TILE = 4096  # no tile is longer along one axis
 MOST_PROGRAMS = 2**31 - 1  # grid x; y and z are not used, they stop at 65535
 
@@ -74,6 +76,16 @@ def type_reason(dtype: torch.dtype, target: Target) -> str | None:
     if dtype in FP8 and not (target.kind == "interpreter" or (target.kind == "cuda" and target.capability >= 89)):
         return f"{dtype_name(dtype)} needs a CUDA device of compute capability 8.9 or more"
     return None
+
+
+def precision_reason(arithmetic: Arithmetic, target: Target) -> str | None:
+    """Why the device's matrix instructions do not make such products. Triton's AMD backend splits no float32 in three
+    parts, and knows of TF32 on gfx942 alone."""
+    if target.kind != "hip" or arithmetic.precision == "ieee":
+        return None
+    if arithmetic.precision == "tf32" and target.capability == 94:
+        return None
+    return f"{arithmetic.precision} products have no matrix instruction on {target.name}"
 
 
 def wide(modes: Sequence[Mode], tensors: int = TENSORS) -> tuple[bool, ...]:
@@ -208,6 +220,17 @@ class KernelLaunch:
         if self._real:
             return int.from_bytes(struct.pack("<d", value), "little", signed=True)
         return int(value)  # type: ignore[arg-type]
+
+
+def excess(compiled: Any, target: Target) -> str | None:
+    """What a compiled kernel takes more of than the device has, in one sentence."""
+    shared = compiled.metadata.shared
+    if target.shared_memory and shared > target.shared_memory:
+        return f"it needs {shared} of shared memory, the device has {target.shared_memory}"
+    columns = getattr(compiled.metadata, "tmem_size", None) or 0
+    if columns > TENSOR_MEMORY:
+        return f"it needs {columns} columns of tensor memory, the device has {TENSOR_MEMORY}"
+    return None
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from torch import Tensor
 from weft.gpu.common.aux_operands import aux_bytes, aux_params
 from weft.gpu.common.complex_elements import as_elements, kind_of, real, seen_as
 from weft.gpu.common.cost import Work, busy_seconds, compulsory_bytes, matrix_rate, tile_access
-from weft.gpu.common.launch import MOST_PROGRAMS, TRITON_TYPES, wide
+from weft.gpu.common.launch import MOST_PROGRAMS, TRITON_TYPES, precision_reason, wide
 from weft.gpu.common.tiling import TENSORS, A, B, C, Cut, D, cuts_text
 from weft.gpu.complex.pairs import ComplexKernelLaunch, function_reason, parts_of, yields_complex
 from weft.gpu.complex.views import real_arithmetic
@@ -89,6 +89,9 @@ def supports(contraction: Contraction, target: Target) -> str | None:
         return "functions of complex operands are applied by the family complex"
     if 0 in (mode.extent for mode in contraction.modes):
         return "a mode is empty"
+    reason = precision_reason(arithmetic, target)
+    if reason is not None:
+        return reason
     layouts = (contraction.c, contraction.d, *(each.layout for each in contraction.aux))
     return function_reason((contraction.c_fn, contraction.epilogue), layouts, target)
 

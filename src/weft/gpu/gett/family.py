@@ -23,6 +23,7 @@ from weft.gpu.common.launch import (
     common_reasons,
     contraction_constants,
     pointer_layouts,
+    precision_reason,
     wide,
     wide_index,
 )
@@ -150,7 +151,7 @@ _SPLITS = (16, 8, 32, 4)  # lengths of A's (or B's) own run where a side needs t
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:
-    reason = common_reasons(contraction, target)
+    reason = common_reasons(contraction, target) or precision_reason(contraction.arithmetic, target)
     if reason is not None:
         return reason
     if contraction.algebra is not None:

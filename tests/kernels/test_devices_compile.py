@@ -1,0 +1,76 @@
+"""Every family's kernels compile for every device that it serves, and use that device's own instructions.
+
+The report is made by the Triton that is installed. `make test-tritons` puts others in its place.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton")
+
+from kernels.devices import DEVICES, TASKS, page
+
+EVERYWHERE = {
+    "matrix_kernel", "permute_two_kernel", "permute_kernel", "algebra_kernel", "combine_kernel", "vector_kernel",
+    "complex_direct_kernel", "pairs_kernel", "square_kernel",
+}  # fmt: skip
+MATRIX_INSTRUCTIONS = {"sm_80": "mma", "sm_90": "wgmma", "sm_100": "tcgen05", "gfx942": "mfma"}
+
+
+@pytest.fixture(scope="module")
+def report() -> dict[str, dict[str, Any]]:
+    root = Path(__file__).parents[2]
+    paths = os.pathsep.join(filter(None, (str(root / "src"), str(root / "tests"), os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": paths}
+    command = [sys.executable, "-m", "kernels.devices_report"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=500)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
+
+
+def test_the_page_of_devices_says_what_the_families_say() -> None:
+    """Made anew by ``PYTHONPATH=src:tests python -m kernels.devices > docs/devices.md``."""
+    written = Path(__file__).parents[2] / "docs" / "devices.md"
+    assert written.read_text() == page()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_all_kernels_compile(device: str, report: dict[str, dict[str, Any]]) -> None:
+    found = report[device]
+    assert {name: each["error"] for name, each in found.items() if "error" in each} == {}
+    assert found.keys() >= EVERYWHERE
+    families = {each["family"] for each in found.values()}
+    for name in ("boxes", "specialised"):
+        served = TASKS[name].room.supports(TASKS[name].describe(), DEVICES[device]) is None
+        assert (name in families) == served
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_products_run_on_the_matrix_units_of_the_device(device: str, report: dict[str, dict[str, Any]]) -> None:
+    own = MATRIX_INSTRUCTIONS[device]
+    for name in {"matrix_kernel", "boxes_kernel"} & report[device].keys():
+        kernel = report[device][name]
+        assert kernel[own], name
+        assert not any(kernel[other] for other in MATRIX_INSTRUCTIONS.values() if other != own), name
+
+
+def test_the_tensor_memory_accelerator_loads_where_there_is_one(report: dict[str, dict[str, Any]]) -> None:
+    for device in ("sm_90", "sm_100"):
+        assert report[device]["boxes_kernel"]["cp.async.bulk"], device
+        assert not report[device]["boxes_kernel"]["ld.global"], device
+
+
+def test_nothing_spills_and_nothing_comes_too_early(report: dict[str, dict[str, Any]]) -> None:
+    """Only programs of a device that can let them follow one another wait for the launch before, and then first."""
+    for device, kernels in report.items():
+        for name, found in kernels.items():
+            assert found["local"] == found["unawaited"] == found["unfenced"] == 0, (device, name)
+            assert found["waits"] == (device in ("sm_90", "sm_100")), (device, name)
