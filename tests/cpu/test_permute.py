@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import weft
-from layout.moving import DTYPES, any_bits, bits, same_bits
+from permuting import DTYPES, any_bits, bits, same_bits
 from weft.cpu import permute as room
 from weft.cpu.permute_blocks import cut, units
 from weft.cpu.shuffle import exchanged

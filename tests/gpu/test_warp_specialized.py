@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels.specialised_cases import EXTENTS, H200, described, shared
+from gpu.warp_specialized_cases import EXTENTS, H200, described, shared
 from weft.fn import trace
 from weft.gpu.common.swap_ab import exchanged, multiplied
 from weft.gpu.warp_specialized import family as specialised
@@ -92,7 +92,7 @@ def test_every_share_of_every_block_is_one_workers_task(equation: str) -> None:
     seen = set()
     for schedule in shared(contraction):
         if schedule.streamed or schedule.fewer:
-            continue  # `test_shares` looks at those
+            continue  # `test_split_k` looks at those
         cut = specialised_cut(multiplied(contraction, schedule), schedule, H200)
         tasks = range(cut.tasks * cut.boxes.splits)
         taken = [task_of.fn(task, cut, worker) for task in tasks for worker in range(schedule.workers.abreast)]
@@ -197,7 +197,7 @@ ROLES = {
 
 @pytest.fixture(scope="module")
 def report() -> dict[str, dict[str, object]]:
-    script = Path(__file__).with_name("specialised_report.py")
+    script = Path(__file__).with_name("warp_specialized_report.py")
     environment = {**os.environ, "TRITON_INTERPRET": "0"}
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernels.specialised_cases import H200, LARGE_AND_SMALL, described, kept
+from gpu.warp_specialized_cases import H200, LARGE_AND_SMALL, described, kept
 from weft.fn import trace
 from weft.gpu.common.swap_ab import multiplied
 from weft.gpu.common.tiling import D, nearest

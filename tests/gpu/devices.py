@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from kernels.moves import described as permutation
+from gpu.permutations import described as permutation
 from weft.api.describe import hypothetical
 from weft.cases import tccg
 from weft.gpu.blas import family as blas

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import weft
-from layout.moving import permuted, ready, same_bits
+from permuting import permuted, ready, same_bits
 from support import Backend
 from weft import reference
 from weft.cases import FUNCTIONS

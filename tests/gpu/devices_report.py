@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from kernels.devices import DEVICES, TASKS, Task
+from gpu.devices import DEVICES, TASKS, Task
 from weft.gpu.common.inspect import compiled, instructions
 from weft.gpu.common.launch import KernelLaunch, collected, excess
 from weft.gpu.transpose import family as transpose

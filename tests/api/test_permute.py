@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import weft
-from layout.moving import DTYPES, OUT_LAYOUTS, any_bits, permuted, ready, same_bits
+from permuting import DTYPES, OUT_LAYOUTS, any_bits, permuted, ready, same_bits
 from support import Backend
 from weft import reference
 from weft.testing import LAYOUTS

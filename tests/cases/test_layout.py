@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import weft
-from layout.moving import same_bits
+from permuting import same_bits
 from weft.cases import layout as cases
 from weft.cases import operands, scaled
 from weft.testing import assert_close, expectation

@@ -1,6 +1,6 @@
 """Cross-compile kernels with specialised warps for Hopper and print what they hold, as JSON.
 
-Run by `test_specialised.py` in a process of its own: Triton compiles only where it was not told to interpret.
+Run by `test_warp_specialized.py` in a process of its own: Triton compiles only where it was not told to interpret.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernels.specialised_cases import described
+from gpu.warp_specialized_cases import described
 from weft.fn import trace
 from weft.gpu.common.reduce_splits import (
     LEAST_ELEMENTS,

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernels.moves import H200, described
+from gpu.permutations import H200, described
 from weft.gpu.common.tiling import A, Cut, D
 from weft.gpu.permute import family as permute
 from weft.gpu.permute.cost import access_of, digits

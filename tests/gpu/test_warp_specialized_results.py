@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernels.specialised_cases import EXTENTS, H200, LARGE_AND_SMALL, described, plus_one
+from gpu.warp_specialized_cases import EXTENTS, H200, LARGE_AND_SMALL, described, plus_one
 from weft.fn import trace
 from weft.gpu.warp_specialized import family as specialised
 from weft.gpu.warp_specialized.roles import IN_PLACE

@@ -13,7 +13,7 @@ import pytest
 import torch
 import triton
 
-from kernels.specialised_cases import H200, described
+from gpu.warp_specialized_cases import H200, described
 from weft.api.describe import choice_for, hypothetical
 from weft.gpu.common.triton_versions import TESTED, whole
 from weft.gpu.warp_specialized import family as specialised

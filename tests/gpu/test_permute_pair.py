@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import weft
-from kernels.moves import H200, described
+from gpu.permutations import H200, described
 from support import Backend
 from weft.fn import trace
 from weft.gpu.permute import family as permute
@@ -97,7 +97,7 @@ def test_what_is_scaled_or_conjugated_goes_alone() -> None:
 
 def test_the_kernel_holds_what_the_two_would() -> None:
     """As many and as wide accesses as both alone, the shared memory of the larger, nothing spilled."""
-    script = Path(__file__).with_name("permute_two_report.py")
+    script = Path(__file__).with_name("permute_pair_report.py")
     environment = {**os.environ, "TRITON_INTERPRET": "0"}
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]

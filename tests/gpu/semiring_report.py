@@ -1,6 +1,6 @@
 """Cross-compile kernels of algebras and of functions with operands, and print what their code holds, as JSON.
 
-Run by `test_algebra_compile.py`, in a process of its own: Triton compiles only where it was not told to interpret.
+Run by `test_semiring_compile.py`, in a process of its own: Triton compiles only where it was not told to interpret.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Cross-compile permutations alone and two in one launch, and print what each kernel holds, as JSON.
 
-Run by `test_permute_two.py` in a process of its own: Triton compiles only where it was not told to interpret.
+Run by `test_permute_pair.py` in a process of its own: Triton compiles only where it was not told to interpret.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 from dataclasses import replace
 
 import torch
-from moves import H200, described
+from permutations import H200, described
 
 from weft.fn import trace
 from weft.gpu.common.inspect import compiled, instructions

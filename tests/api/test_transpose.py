@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import weft
-from layout.moving import DTYPES, any_bits, bits, same_bits
+from permuting import DTYPES, any_bits, bits, same_bits
 from support import Backend
 from weft.cpu import transpose_rectangular, transpose_square, transpose_squares, transpose_thin
 from weft.testing import poisoned, random_operand

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import weft
-from layout.moving import any_bits, ready, same_bits
+from permuting import any_bits, ready, same_bits
 from support import Backend
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernels.specialised_cases import H200, described, shared
+from gpu.warp_specialized_cases import H200, described, shared
 from weft.fn import trace
 from weft.gpu.common.swap_ab import multiplied
 from weft.gpu.tma.schedule import parts

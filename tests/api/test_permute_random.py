@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from layout.moving import DTYPES, OUT_LAYOUTS, any_bits, permuted, ready, same_bits
+from permuting import DTYPES, OUT_LAYOUTS, any_bits, permuted, ready, same_bits
 from support import Backend
 from weft import reference
 from weft.testing import LAYOUTS

@@ -19,7 +19,7 @@ ADD, MAX = r"add\.f32", r"max\.NaN\.f32"
 
 @pytest.fixture(scope="module")
 def report() -> dict[str, list[dict[str, Any]]]:
-    script = Path(__file__).with_name("algebra_report.py")
+    script = Path(__file__).with_name("semiring_report.py")
     environment = {**os.environ, "TRITON_INTERPRET": "0"}
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, timeout=500)
     assert done.returncode == 0, done.stderr[-3000:]

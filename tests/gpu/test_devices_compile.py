@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("triton")
 
-from kernels.devices import DEVICES, TASKS, page
+from gpu.devices import DEVICES, TASKS, page
 
 EVERYWHERE = {
     "matrix_kernel", "permute_two_kernel", "permute_kernel", "algebra_kernel", "combine_kernel", "vector_kernel",

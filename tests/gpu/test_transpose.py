@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import weft
-from layout.moving import any_bits, bits, same_bits
+from permuting import any_bits, bits, same_bits
 from support import Backend
 from weft.gpu.transpose import buffer as transpose_buffer
 from weft.gpu.transpose import chunks as transpose_chunks

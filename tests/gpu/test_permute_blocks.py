@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import weft
-from kernels.moves import H200, described
+from gpu.permutations import H200, described
 from support import Backend
 from weft.gpu.common.tiling import A, Axis, D
 from weft.gpu.permute import family as permute
