@@ -65,7 +65,7 @@ test-tritons: $(TRITONS:%=test-triton-%)
 $(TRITONS:%=test-triton-%): test-triton-%: $(READY) $(VENV)/tritons/%
 	TRITON_CACHE_DIR=$(abspath $(VENV)/tritons/cache-$*) \
 	PYTHONPATH=$(abspath $(VENV)/tritons/$*)$(if $(PYTHONPATH),:$(PYTHONPATH)) \
-	  $(PY) -m pytest $(wildcard tests/gpu/test_*compile.py) tests/gpu/test_specialised.py $(ARGS)
+	  $(PY) -m pytest $(wildcard tests/gpu/test_*compile.py) tests/gpu/test_warp_specialized.py $(ARGS)
 
 $(VENV)/tritons/%: | $(READY)
 	$(PY) -m pip install --quiet --no-deps --target $@.part triton==$*

@@ -38,6 +38,13 @@ def test_runs_end_where_memory_jumps() -> None:
     assert flat.axes[0].stretches[0] == 64
 
 
+def test_an_odd_run_holds_no_aligned_groups() -> None:
+    """0 1 2 | 90 91 92 | ...: 2 and 90 are a group of two, and not consecutive."""
+    odd = side([Cut((mode("i", 3, 1), mode("j", 17, 90)), 64)])
+    assert odd.runs[0] == Run(1, 1)
+    assert odd.axes[0].stretches[0] == 3
+
+
 def test_a_run_from_end_to_end_is_as_long_as_the_tile() -> None:
     assert side([Cut((mode("i", 13, 1),), 32)]).runs[0].length == 32
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from weft.gpu.common.triton_versions import ODD_RUNS_STATED
+
 ANY = tl.constexpr(-1)  # in the place of a tensor's number: the axes of all of them
 
 
@@ -66,7 +68,10 @@ def run_offset(index, SIDE: tl.constexpr, I: tl.constexpr, TENSOR: tl.constexpr,
         rest = index.to(tl.int64) if WIDE else index
         outer = axis_offset(rest // AXIS.extents[0], SIDE, I, TENSOR, WIDE, 1)
         offset = rest % AXIS.extents[0] * AXIS.strides[TENSOR][0] + outer
-        return tl.max_contiguous(tl.multiple_of(offset, DIVISOR), LENGTH)
+        if ODD_RUNS_STATED and LENGTH == 1 and AXIS.stretches[TENSOR] > 1:  # tells the axis of neighbours, no more
+            return tl.max_contiguous(tl.multiple_of(offset, DIVISOR), 2)
+        else:
+            return tl.max_contiguous(tl.multiple_of(offset, DIVISOR), LENGTH)
 
 
 @triton.jit

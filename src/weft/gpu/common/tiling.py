@@ -28,11 +28,7 @@ MAX_DIVISOR = 16  # elements: beyond 16 bytes no access gets wider
 
 class Run(NamedTuple):
     """What the compiler is told of a vector of offsets: aligned groups of `length` are consecutive, and each group
-    starts at a multiple of `divisor` (both powers of two, in elements).
-
-    A stretch of memory that no power of two divides is stated with the divisor 1: then no access gets wider by it,
-    and the compiler still sees along which axis neighbours lie.
-    """
+    starts at a multiple of `divisor` (both powers of two, in elements)."""
 
     length: int
     divisor: int
@@ -206,8 +202,6 @@ def _side_run(cuts: Sequence[Cut], tensor: int) -> Run:
             within = cut is last and stride == lies and length > 1
             lies *= mode.extent if within else 1
             divisor = math.gcd(divisor, math.gcd(length, aligned) if within else stride)
-    if length == 1 and stretch > 1:
-        return Run(1 << (min(last.tile, stretch).bit_length() - 1), 1)
     return Run(length, divisor)
 
 

@@ -1,4 +1,5 @@
-"""What differs between versions of Triton. No other module of weft knows, and this one asks what a version offers."""
+"""What differs between versions of Triton. No other module of weft knows, and this one asks what a version
+offers, where that can be asked."""
 
 from __future__ import annotations
 
@@ -7,6 +8,16 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import triton
+import triton.language as tl
+
+VERSION = tuple(int(part) for part in triton.__version__.split(".")[:2])
+
+# Whether a run that holds no aligned groups, such as 0 1 2 | 90 91 92 | ..., is stated as groups of two. That is not
+# true of every two (2 and 90), but it tells the compiler along which axis neighbours lie. Up to 3.8 it tells nothing
+# else: an access is no wider than what its address is known to be a multiple of, here a single element. From 3.9 on a
+# thread that reads or writes elements of a group one by one, each under its mask, takes the address of the first for
+# all of them (pull request 11317 of triton-lang/triton): wrong values, and no error.
+ODD_RUNS_STATED = tl.constexpr(VERSION < (3, 9))
 
 TESTED = ("3.6", "3.7", "3.8", "3.9")
 """Versions whose Gluon compiles weft's kernels, and runs them right; any other is tried, see `gluon_probe`."""

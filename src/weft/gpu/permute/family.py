@@ -16,6 +16,7 @@ import torch
 
 from weft.gpu.common.launch import MOST_PROGRAMS, TRITON_TYPES, KernelLaunch, missing_type, wide, wide_index
 from weft.gpu.common.tiling import TENSORS, A, C, Cut, D, Side, cuts_text, rest, side
+from weft.gpu.common.triton_versions import ODD_RUNS_STATED
 from weft.gpu.permute.cost import CARVEOUT, access_of, is_shared, line_share, seconds
 from weft.gpu.permute.params import PermuteCut
 from weft.gpu.permute.schedule import blocks, joined
@@ -176,9 +177,7 @@ def turn_of(
     """How a block lies on either side; stored with its dimensions the other way round where `backwards`, and numbered
     as D lies where `along_d`."""
     cuts = cuts_of(permutation, schedule)
-    loaded, stored = _ordered(cuts, A), _ordered(cuts, D)
-    if backwards:
-        stored.reverse()
+    loaded, stored = _dimensions(cuts, backwards)
     source, result = side(loaded, tensors=tensors), side(stored, tensors=tensors)
     if along_d:
         pitches = _pitches_along(_ordered(cuts, D))
@@ -233,6 +232,32 @@ def _pitches_along(cuts: Sequence[Cut]) -> dict[int, int]:
 def _numbered(side: Side, cuts: Sequence[Cut], pitches: dict[int, int]) -> Side:
     axes = (axis._replace(pitch=pitches[id(cut)]) for axis, cut in zip(side.axes, cuts, strict=True))
     return side._replace(axes=tuple(axes))
+
+
+def _dimensions(cuts: Sequence[Cut], backwards: bool) -> tuple[list[Cut], list[Cut]]:
+    """The cuts as dimensions of the loaded and of the stored block, the fastest first; last in the stored one where
+    `backwards`.
+
+    The compiler finds the fastest by the run that is stated of it, and takes the last where none is. Where one side
+    needs that, the fastest goes to the end on both, so that they still differ just where they should.
+    """
+    loaded, stored = _ordered(cuts, A), _ordered(cuts, D)
+    last_loaded, last_stored = _unstated(loaded[0], A), _unstated(stored[0], D)
+    if last_loaded or last_stored:
+        loaded.append(loaded.pop(0))
+        if backwards and not last_stored:  # threads that store single elements hold no neighbours to be spread apart
+            stored[1:] = reversed(stored[1:])
+        else:
+            stored.append(stored.pop(0))
+    elif backwards:
+        stored.reverse()
+    return loaded, stored
+
+
+def _unstated(cut: Cut, tensor: int) -> bool:
+    """Whether a tensor's neighbours lie along a cut without the compiler being told so, see `ODD_RUNS_STATED`."""
+    (axis,) = side([cut]).axes
+    return not ODD_RUNS_STATED and axis.runs[tensor].length == 1 < axis.stretches[tensor]
 
 
 def _ordered(cuts: Sequence[Cut], tensor: int) -> list[Cut]:
