@@ -10,6 +10,7 @@ import ast
 import re
 import tomllib
 from collections import defaultdict
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -17,13 +18,6 @@ PACKAGE = HERE.parent / "src" / "weft"
 PAGE = HERE / "architecture.md"
 WIDTH = 96  # characters of a picture
 
-# From the ground up: a room may import only rooms named before it.
-ORDER = (
-    "errors", "base", "fn", "algebra", "spec", "machine", "planner", "gpu/common",
-    "gpu/gett", "gpu/tma", "gpu/warp_specialized", "gpu/blas", "gpu/semiring", "gpu/simt",
-    "gpu/permute", "gpu/transpose", "gpu/complex", "gpu/composite", "cpu",
-    "oracle", "tune", "plans", "api", "functions", "reference", "testing", "weft", "cases", "bench", "cli",
-)  # fmt: skip
 Imports = dict[str, set[str]]
 
 
@@ -63,33 +57,21 @@ def imported(path: Path, known: dict[str, Path]) -> set[str]:
 
 def room_imports() -> Imports:
     """For each room the other rooms that its files import."""
-    known, rooms = modules(), defaultdict(set)
+    known = modules()
+    rooms: Imports = defaultdict(set)
     for name, path in known.items():
         here = room_of(name)
         if here != "gpu":  # the folder of families holds no code of its own
             rooms[here] |= {room_of(other) for other in imported(path, known)} - {here, "gpu"}
-    unknown = rooms.keys() - set(ORDER)
-    if unknown:
-        raise SystemExit(f"docs/pictures.py: these rooms have no place in ORDER: {', '.join(sorted(unknown))}")
-    return {room: rooms[room] for room in ORDER if room in rooms}
-
-
-def upward(imports: Imports) -> list[tuple[str, str]]:
-    """Imports against the order: (room, the room above it that it imports)."""
-    pairs = ((room, other) for room in imports for other in sorted(imports[room], key=ORDER.index))
-    return [(room, other) for room, other in pairs if _above(other, room)]
+    return dict(rooms)
 
 
 def layers(imports: Imports) -> list[list[str]]:
-    """Rooms by their height over the ground, lowest first: each one above all that it imports."""
+    """Rooms by their height over the ground, lowest first; `graphlib.CycleError` where there is no such order."""
     height: dict[str, int] = {}
-    for room in imports:
-        height[room] = max((height[other] + 1 for other in imports[room] if not _above(other, room)), default=0)
-    return [[room for room in imports if height[room] == at] for at in range(max(height.values()) + 1)]
-
-
-def _above(other: str, room: str) -> bool:
-    return ORDER.index(other) > ORDER.index(room)
+    for room in TopologicalSorter(imports).static_order():
+        height[room] = max((height[other] + 1 for other in imports[room]), default=0)
+    return [sorted(room for room in height if height[room] == at) for at in range(max(height.values()) + 1)]
 
 
 def draw_rooms(imports: Imports) -> str:
@@ -99,20 +81,19 @@ def draw_rooms(imports: Imports) -> str:
     for at, row in enumerate(rows):
         below = rows[at + 1][0] if at + 1 < len(rows) else ""
         lines += [*row, _rule(row[-1], below)]
-    against = upward(imports)
-    if against:
-        lines += ["", "against the order: " + "; ".join(f"{room} imports {other}" for room, other in against)]
     return "\n".join(lines)
 
 
 def _cells(rooms: list[str]) -> list[str]:
-    """The lines of one layer, its boxes equally wide."""
+    """The lines of one layer. Boxes are as wide as their names, with the rest of the width shared out."""
     inner = WIDTH - len(rooms) - 1
-    widths = [inner // len(rooms) + (at < inner % len(rooms)) for at in range(len(rooms))]
-    names = [room.split("/") if len(room) > min(widths) - 2 else [room] for room in rooms]
-    depth = max(map(len, names))
+    fits = sum(len(room) + 2 for room in rooms) <= inner
+    names = [[room] if fits else room.split("/") for room in rooms]
+    needs = [max(map(len, name)) + 2 for name in names]
+    rest, over = divmod(inner - sum(needs), len(rooms))
+    widths = [need + rest + (at < over) for at, need in enumerate(needs)]
     lines = []
-    for at in range(depth):
+    for at in range(max(map(len, names))):
         texts = [name[at] if at < len(name) else "" for name in names]
         lines.append("│" + "│".join(text.center(width) for text, width in zip(texts, widths, strict=True)) + "│")
     return lines
@@ -128,8 +109,8 @@ def _rule(above: str, below: str) -> str:
 
 
 def draw_matrix(imports: Imports) -> str:
-    """Who imports whom: a row imports the columns that are marked. All marks left of the diagonal: no cycles."""
-    rooms = list(imports)
+    """Who imports whom: a row imports the columns that are marked, all of them to its left."""
+    rooms = [room for layer in layers(imports) for room in layer]
     margin = max(map(len, rooms)) + 4
     lines = [" " * margin + "".join(f"{at:3d}" for at in range(1, len(rooms) + 1))]
     for at, room in reversed(list(enumerate(rooms, 1))):
