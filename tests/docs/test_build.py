@@ -23,6 +23,6 @@ def test_pages_build_without_warnings(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     interface = "".join(page.read_text() for page in (tmp_path / "api").glob("*.html"))
     for name in set(weft.__all__) - {"__version__"}:
-        assert f'id="weft.{name}"' in interface, name
+        assert f'id="weft.{name}"' in interface or f'id="module-weft.{name}"' in interface, name
     assert "--workspace-limit" in (tmp_path / "commands" / "explain.html").read_text()
     assert (tmp_path / "changelog.html").exists()
