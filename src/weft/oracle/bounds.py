@@ -82,14 +82,14 @@ def error_bound(
 ) -> Bounds:
     """The most by which each element of `weft.contract` with these arguments may differ from the exact one.
 
-    A float64 tensor in D's shape; a tuple of such for an epilogue that yields several values. The bound of an element:
+    A float64 tensor in D's shape; a tuple of such for an epilogue that yields several values. The bound of an element::
 
         alpha * ((K + 2) eps S + (S' - S) + K t) + 3 alpha eps S + beta * (off_c + 3 eps |c|)
 
-    carried through the epilogue and rounded to D's type: `+ eps_D / 2 * (|D| + bound) + t_D`. S is the sum of |a_k b_k|
-    and S' the same with each factor as far off as its function and a shortened product type ("tf32", "tf32x3") leave
-    it; eps is the accumulator's machine epsilon, eps_D and t_D the epsilon and the smallest positive value of D's type.
-    A complex product counts as four. Products in fp8 on tensor cores add `FP8_LOSS S`. Source of
+    carried through the epilogue and rounded to D's type: ``+ eps_D / 2 * (|D| + bound) + t_D``. S is the sum of
+    ``|a_k b_k|`` and S' the same with each factor as far off as its function and a shortened product type ("tf32",
+    "tf32x3") leave it; eps is the accumulator's machine epsilon, eps_D and t_D the epsilon and the smallest positive
+    value of D's type. A complex product counts as four. Products in fp8 on tensor cores add ``FP8_LOSS S``. Source of
     the sum's part: Higham, section 3.1. It is a worst case, and grows with K as the error's worst case does; typical
     errors grow with the square root of K.
 

@@ -1,0 +1,34 @@
+"""How Sphinx renders these pages: MyST's Markdown, API pages from the docstrings, the theme of NumPy and SciPy."""
+
+import sys
+from pathlib import Path
+
+import weft
+
+sys.path.insert(0, str(Path(__file__).parent))  # for the directive of commands
+
+project = "weft"
+author = "the weft maintainers"
+project_copyright = author
+version = release = weft.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "command_options"]
+myst_heading_anchors = 3  # headings down to ### can be linked to
+myst_enable_extensions = ["tasklist"]
+exclude_patterns = ["_build"]
+
+smartquotes = False  # an option is spelled with two hyphens
+default_role = "py:obj"  # `contract` in a docstring links to what it names, where that is on a page
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+python_maximum_signature_line_length = 88
+
+html_theme = "pydata_sphinx_theme"
+html_title = f"weft {release}"
+html_theme_options = {
+    "show_toc_level": 2,
+    "navigation_with_keys": False,
+    "header_links_before_dropdown": 6,
+    "footer_end": [],
+}
+html_show_sourcelink = False

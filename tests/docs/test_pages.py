@@ -1,0 +1,95 @@
+"""What pages say of the repository is so: links, files, names, commands, variables, figures."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+import weft
+from pages import DOCS, PAGES, ROOT, name_of, prose
+from weft.cli.main import app
+
+# Every number with decimals on these pages was measured; of README's this section.
+OF_MEASUREMENTS = ("README.md", "docs/figures.md", "docs/functions.md", "docs/plans.md", "docs/limits.md")
+SECTION = "## Figures"
+
+
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_and_files_exist(page: Path) -> None:
+    """Links within the repository, and files that a page names in backticks."""
+    text = prose(page)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if not re.match(r"https?:", target):
+            path = target.partition("#")[0]
+            assert not path or (page.parent / path).exists(), target
+    for file in re.findall(r"`((?:src|tests|docs|results)/[^`<>*\s]+)`", text):
+        assert (ROOT / file).exists(), file
+
+
+@pytest.mark.parametrize("name", sorted(set(weft.__all__) - {"__version__"}))
+def test_public_names_have_an_entry(name: str) -> None:
+    text = "".join(page.read_text() for page in (DOCS / "api").glob("*.md"))
+    assert re.search(rf"^\.\. auto\w+:: weft\.{name}\b", text, re.MULTILINE)
+
+
+def commands() -> list[str]:
+    """Every command, its words in a row."""
+    found: list[str] = []
+    todo: list[tuple[str, Any]] = [("weft", typer.main.get_command(app))]
+    while todo:
+        words, command = todo.pop()
+        inner = getattr(command, "commands", {})
+        todo += [(f"{words} {name}", each) for name, each in inner.items()]
+        found += [] if inner else [words]
+    return sorted(found)
+
+
+@pytest.mark.parametrize("words", commands())
+def test_commands_have_a_page(words: str) -> None:
+    """Its options come from the command itself, by the directive."""
+    page = DOCS / "commands" / f"{words.split()[1]}.md"
+    assert f"```{{command}} {words}\n" in page.read_text()
+    assert f"({page.name})" in (DOCS / "commands" / "index.md").read_text()
+
+
+def test_environment_variables_have_a_row() -> None:
+    source = "".join(path.read_text() for path in (ROOT / "src" / "weft").rglob("*.py"))
+    read = set(re.findall(r"environ(?:\.get\(|\[)\"(\w+)\"", source))
+    rows = set(re.findall(r"^\| `(\w+)` \|", (DOCS / "environment.md").read_text(), re.MULTILINE))
+    assert read
+    assert read == rows
+
+
+def test_errors_have_a_row() -> None:
+    page = (DOCS / "errors.md").read_text()
+    for name in weft.__all__:
+        if name.endswith("Error") and name != "WeftError":
+            (built_in,) = [base.__name__ for base in getattr(weft, name).__bases__ if base is not weft.WeftError]
+            assert re.search(rf"^\| `{name}` \|.*\| `{built_in}` \|$", page, re.MULTILINE), name
+
+
+def test_algebras_have_a_row() -> None:
+    rows = re.findall(r"^\| `\"(\w+)\"` \|", (DOCS / "algebras.md").read_text(), re.MULTILINE)
+    assert rows == list(weft.algebra.NAMED)
+
+
+@pytest.mark.parametrize("name", OF_MEASUREMENTS)
+def test_figures_stand_in_the_summary(name: str) -> None:
+    """Each is one of `results/h200/summary.json`, rounded to two decimals."""
+    text = prose(ROOT / name)
+    if name == "README.md":
+        text = text.partition(SECTION)[2].partition("\n## ")[0]
+    quoted = re.findall(r"(?<![\w.])\d+\.\d+(?![\w.]*\d)", text)
+    summary = json.loads((ROOT / "results" / "h200" / "summary.json").read_text())
+    known = {f"{figure['value']:.2f}" for figure in summary.values()}
+    assert quoted
+    assert set(quoted) <= known
