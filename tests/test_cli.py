@@ -12,8 +12,8 @@ import torch
 from typer.testing import CliRunner, Result
 
 import weft
-from weft.cli import main as cli
-from weft.machine import ceilings as device
+from weft.cli import main
+from weft.machine import ceilings
 from weft.machine.ceilings import Probe
 
 EXAMPLE = ["explain", "ecbfa,fd->abcde", "--extents", "a=16,b=16,c=16,d=64,e=16,f=64"]
@@ -22,13 +22,13 @@ EXAMPLE = ["explain", "ecbfa,fd->abcde", "--extents", "a=16,b=16,c=16,d=64,e=16,
 @pytest.fixture(autouse=True)
 def empty_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(device, "_known", {})
+    monkeypatch.setattr(ceilings, "_known", {})
     monkeypatch.setattr(Probe, "of", classmethod(lambda cls, _: cls(1 << 16, (32,), 0.0)))
     return tmp_path
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner().invoke(cli.app, arguments)
+    return CliRunner().invoke(main.app, arguments)
 
 
 def python(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -17,13 +17,13 @@ from weft.api.contract import plan
 from weft.api.describe import TARGETS, choice_for, hypothetical
 from weft.base.figures import duration, share, si
 from weft.errors import NotationError, ShapeError, UnsupportedError, WorkspaceError
-from weft.machine import ceilings as device
+from weft.machine import ceilings
 from weft.machine.ceilings import Ceilings
 from weft.planner.schedule import Target
 from weft.plans.explain import explain, known_ceilings
 
 ROUND = Ceilings(
-    device="a round machine",
+    ceilings="a round machine",
     source="measured",
     read=1e10,
     write=1e10,
@@ -45,7 +45,7 @@ def round_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def no_ceilings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(device, "_known", {})
+    monkeypatch.setattr(ceilings, "_known", {})
 
 
 def sections(text: str) -> dict[str, list[str]]:

@@ -18,8 +18,8 @@ H200 = Target("cuda", 0, "NVIDIA H200", 90, 132, 232448)
 CPU = Target("cpu")
 # Families that are still called otherwise in the code.
 WORDS = {
-    "library": "blas", "boxes": "tma", "specialised": "warp_specialized", "matrix": "gett", "vector": "simt",
-    "algebra": "semiring", "staged": "ttgt",
+    "library": "blas", "tma": "tma", "warp_specialized": "warp_specialized", "matrix": "gett", "vector": "simt",
+    "algebra": "semiring", "ttgt": "ttgt",
 }  # fmt: skip
 COLUMNS = ("operands", "option", "products", "sums", "d", "families", "cpu")
 

@@ -12,7 +12,7 @@ import torch
 from weft import cases, reference
 from weft.cases import Case
 from weft.errors import ShapeError
-from weft.oracle import sums as reference_sums
+from weft.oracle import sums
 from weft.oracle.reference import wide
 
 LINEAR = [
@@ -72,9 +72,9 @@ def test_its_ways_agree(
     small = cases.scaled(case, 256)
     given = cases.operands(small, integers=True)
     expected = reference.contract(small.equation, given.a, given.b)
-    monkeypatch.setattr(reference_sums, "_PRODUCTS", products)
-    monkeypatch.setattr(reference_sums, "_ELEMENTS", elements)
-    monkeypatch.setattr(reference_sums, "_MATRICES", matrices)
+    monkeypatch.setattr(sums, "_PRODUCTS", products)
+    monkeypatch.setattr(sums, "_ELEMENTS", elements)
+    monkeypatch.setattr(sums, "_MATRICES", matrices)
     assert torch.equal(reference.contract(small.equation, given.a, given.b), expected)
 
 

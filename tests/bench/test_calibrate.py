@@ -49,7 +49,7 @@ def samples() -> list[Sample]:
         trials = [
             Trial(rank.schedule, rank.seconds, "measured", seconds=true[rank.schedule])
             for rank in choice.ranked[:: max(1, len(choice.ranked) // 40)]
-            if rank.schedule.family not in ("staged", "last")  # their steps were predicted when they were chosen
+            if rank.schedule.family not in ("ttgt", "scatter")  # their steps were predicted when they were chosen
         ]
         job = Job("", equation, equation, extents, contraction, "triton", H200)
         found.append(Sample(job, choice, trials))
@@ -98,7 +98,7 @@ def test_a_cpu_has_no_such_numbers() -> None:
         lambda value: value.pop("launch"),
         lambda value: value.update(clock=-1.0),
         lambda value: value.update(l2_rate="fast"),
-        lambda value: value.update(families={"boxes": float("inf")}),
+        lambda value: value.update(families={"tma": float("inf")}),
         lambda value: value.update(families=[1]),
     ],
 )
@@ -129,9 +129,9 @@ def test_kept_numbers_go_before_shipped_ones(monkeypatch: pytest.MonkeyPatch, tm
 def test_a_factor_for_a_family_changes_its_predictions() -> None:
     contraction = described("ik,jk->ij", (512, 512), (512, 512), dtype=torch.float16)
     plain = {rank.schedule: rank.seconds for rank in choose(contraction, "triton", H200).ranked}
-    with using(replace(Coefficients(), families={"matrix": 2.0})):
+    with using(replace(Coefficients(), families={"gett": 2.0})):
         ranked = choose(contraction, "triton", H200).ranked
     for rank in ranked:
-        factor = 2.0 if rank.schedule.family == "matrix" else 1.0
-        if rank.schedule.family in ("matrix", "vector", "boxes"):
+        factor = 2.0 if rank.schedule.family == "gett" else 1.0
+        if rank.schedule.family in ("gett", "simt", "tma"):
             assert rank.seconds == pytest.approx(factor * plain[rank.schedule])

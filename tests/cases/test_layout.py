@@ -9,15 +9,14 @@ import torch
 
 import weft
 from permuting import same_bits
-from weft.cases import layout as cases
-from weft.cases import operands, scaled
+from weft.cases import layout, operands, scaled
 from weft.testing import assert_close, expectation
 
 TYPES = (torch.float16, torch.float32, torch.float64, torch.complex128)
 
 
 def test_permutations() -> None:
-    suite = cases.permutations()
+    suite = layout.permutations()
     assert len(suite) == 31
     assert len({case.name for case in suite}) == 31
     ranks = [len(case.shape) for case in suite]
@@ -31,25 +30,25 @@ def test_permutations() -> None:
 
 
 def test_thesis_shapes() -> None:
-    names = {case.name for case in cases.dense()}
+    names = {case.name for case in layout.dense()}
     for name in ("square-100x100x100", "square-10000x10000x10000", "wide-1300x650x1300", "tall-2500x5000x2500"):
         assert f"dense-{name}" in names
     for name in ("growth-260x1040x780", "thin-inside-12x1200x12", "thin-outside-5000x50x5000", "thin-inside-1x100x1"):
         assert f"dense-{name}" in names
-    assert {case.equation for case in cases.dense_states()} == {"mk,kn->mn", "km,kn->mn", "mk,nk->mn", "km,nk->mn"}
-    shapes = {case.shape for case in cases.transpositions()}
+    assert {case.equation for case in layout.dense_states()} == {"mk,kn->mn", "km,kn->mn", "mk,nk->mn", "km,nk->mn"}
+    shapes = {case.shape for case in layout.transpositions()}
     assert {(100, 100), (10000, 10000), (2500, 5000), (10000, 5000), (5000, 50), (10000, 100), (100, 1)} <= shapes
-    in_place = {case.shape for case in cases.in_place()}
+    in_place = {case.shape for case in layout.in_place()}
     assert in_place == {*((n, n) for n in (4096, 5000, 8192, 10000, 16384)), (1000, 9000), (10000, 300), (4096, 12288)}
 
 
 def test_fused_cases() -> None:
-    found = cases.fused()
+    found = layout.fused()
     ranks = {len(case.shape) for _, case in found}
     assert ranks == {*range(2, 9), 25}
     assert {name for name, _ in found} == {"relu", "cast"}
     for name, case in found:
-        plain = next(each for each in cases.permutations() if each.name == case.name)
+        plain = next(each for each in layout.permutations() if each.name == case.name)
         assert (case.equation, case.shape) == (plain.equation, plain.shape)
         assert (case.fn, case.d_dtype) == (("relu", torch.float32) if name == "relu" else (None, torch.float16))
         assert case.bytes == case.elements * (8 if name == "relu" else 6)
@@ -59,30 +58,30 @@ def test_fused_cases() -> None:
 @pytest.mark.parametrize("index", range(31))
 def test_permutation_on_the_cpu(index: int, dtype: torch.dtype) -> None:
     """Each case of the suite, shrunk to a size at which blocks are cut already."""
-    case = cases.shrunk(cases.permutations(dtype)[index], 60_000)
+    case = layout.shrunk(layout.permutations(dtype)[index], 60_000)
     assert 1000 < case.elements <= 60_000
     x, d = case.operand(), case.result()
     assert weft.permute(x, case.equation, out=d) is d
     assert same_bits(d, x.permute(case.dims))
 
 
-@pytest.mark.parametrize("case", cases.transpositions(torch.float64)[::3], ids=str)
-def test_transposition_on_the_cpu(case: cases.PermuteCase) -> None:
-    case = cases.shrunk(case, 40_000)
+@pytest.mark.parametrize("case", layout.transpositions(torch.float64)[::3], ids=str)
+def test_transposition_on_the_cpu(case: layout.PermuteCase) -> None:
+    case = layout.shrunk(case, 40_000)
     x = case.operand()
     assert same_bits(weft.permute(x, case.equation), x.T)
 
 
-@pytest.mark.parametrize("case", cases.in_place(), ids=str)
-def test_in_place_on_the_cpu(case: cases.PermuteCase) -> None:
-    case = cases.shrunk(case, 200_000)
+@pytest.mark.parametrize("case", layout.in_place(), ids=str)
+def test_in_place_on_the_cpu(case: layout.PermuteCase) -> None:
+    case = layout.shrunk(case, 200_000)
     assert math.prod(case.d_shape) == case.elements
     x = case.operand()
     expected = x.T.clone()
     assert same_bits(weft.transpose_(x), expected)
 
 
-@pytest.mark.parametrize("case", [*cases.dense()[::3], *cases.dense_states(extent=130)], ids=str)
+@pytest.mark.parametrize("case", [*layout.dense()[::3], *layout.dense_states(extent=130)], ids=str)
 def test_dense_on_the_cpu(case: weft.cases.Case) -> None:
     """By `weft.matmul`, which takes the equation's transposition state as flags."""
     case = scaled(case, 1 << 17)

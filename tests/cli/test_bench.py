@@ -18,7 +18,7 @@ from weft.bench.checking import Truth
 from weft.bench.environment import missing
 from weft.bench.records import load, save
 from weft.cli.main import app
-from weft.machine import ceilings as device
+from weft.machine import ceilings
 from weft.machine.ceilings import Ceilings
 
 WITHOUT_CEILINGS = """
@@ -35,9 +35,9 @@ QUICK = ("--work", "1024", "--budget", "0", "--rrs", "1000", "--device", "cpu")
 def quick_ceilings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Ceilings that stand ready: measuring takes seconds and is tested elsewhere."""
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(device, "_known", {})
+    monkeypatch.setattr(ceilings, "_known", {})
     measured = Ceilings("a CPU", "measured", 1e10, 1e10, 1e10, {"float16": 1e11, "float32": 1e11}, 1e-6, None, "", {})
-    monkeypatch.setattr(device, "measure_ceilings", lambda *place, **how: measured)
+    monkeypatch.setattr(ceilings, "measure_ceilings", lambda *place, **how: measured)
 
 
 def weft(*arguments: str | Path) -> tuple[int, str]:

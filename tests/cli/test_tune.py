@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from weft.cli import main as cli
-from weft.cli import tune as commands
+from weft.cli import main, tune
 from weft.machine.store import Store
 from weft.tune.cache import entries
 
@@ -25,7 +24,7 @@ def empty_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def run(*arguments: str, given: str | None = None) -> Result:
-    return CliRunner().invoke(cli.app, arguments, input=given)
+    return CliRunner().invoke(main.app, arguments, input=given)
 
 
 def test_an_equation_is_tuned_and_stored() -> None:
@@ -102,7 +101,7 @@ def test_an_interrupted_run_says_that_it_can_go_on(monkeypatch: pytest.MonkeyPat
     done = run("tune", *SUITE)
     assert done.exit_code == 130
     assert "goes on" in done.output
-    assert commands.CPU_WORK > 0
+    assert tune.CPU_WORK > 0
 
 
 def test_the_cache_is_listed_verified_carried_and_cleared(tmp_path: Path, empty_cache: Path) -> None:

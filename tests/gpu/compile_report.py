@@ -18,7 +18,7 @@ from triton.backends.nvidia.compiler import get_ptxas
 from weft.cases import tccg
 from weft.fn import trace
 from weft.gpu.common.inspect import compiled, instructions
-from weft.gpu.tma import family as boxes
+from weft.gpu.tma import family as tma
 from weft.planner.planner import choose
 from weft.planner.schedule import Target
 from weft.spec import Contraction, Layout, canonical, parse
@@ -47,7 +47,7 @@ def report(
 ) -> dict[str, object]:
     """Of the first choice for a contraction among some families, or of the first with a tile."""
     choice = choose(described, "triton", TARGETS[architecture])
-    ranked = [each for each in choice.ranked if each.schedule.family in (rooms or ("matrix", "vector"))]
+    ranked = [each for each in choice.ranked if each.schedule.family in (rooms or ("gett", "simt"))]
     best = next(each for each in ranked if tile in (None, getattr(each.schedule, "tile", None)))
     launch = replace(choice, best=best).build()
     built = compiled(getattr(launch, "kernels", (launch,))[0], architecture)
@@ -65,11 +65,11 @@ def late(text: str) -> int:
 
 
 def parts_report(described: Contraction, part: str, **changed: object) -> dict[str, object]:
-    """Of the first choice among blocks in boxes with that text in it, and how many bytes the assembler spills."""
+    """Of the first choice among blocks by tma with that text in it, and how many bytes the assembler spills."""
     ranked = choose(described, "triton", H200).ranked
-    schedule = next(r.schedule for r in ranked if r.schedule.family == "boxes" and part in str(r.schedule))
+    schedule = next(r.schedule for r in ranked if r.schedule.family == "tma" and part in str(r.schedule))
     schedule = replace(schedule, **changed)  # type: ignore[arg-type]
-    built = compiled(boxes.build(described, schedule, H200).kernels[0], "sm_90")  # type: ignore[union-attr]
+    built = compiled(tma.build(described, schedule, H200).kernels[0], "sm_90")  # type: ignore[union-attr]
     text = built.asm["ptx"]
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
         file.write(text)
@@ -108,29 +108,29 @@ def main() -> None:
         "tf32": contraction("ik,jk->ij", square, single, single, precision="tf32"),
         "ieee": contraction("ik,jk->ij", square, single, single),
         "double": contraction("ik,jk->ij", square, double, double),
-        "vector": contraction("ij,j->i", {"i": 4096, "j": 4096}, single, single),
+        "simt": contraction("ij,j->i", {"i": 4096, "j": 4096}, single, single),
     }
     for name, described in others.items():
         results[f"{name} sm_90"] = report(described, "sm_90")
     for name in ("tccg-01", "tccg-11"):  # A against the sum, B against it
         against = contraction(equations[name], extents[name], single, single, precision="tf32")
-        results[f"tf32 {name} sm_90"] = report(against, "sm_90", "matrix")
+        results[f"tf32 {name} sm_90"] = report(against, "sm_90", "gett")
     bytes_wide = {
         "int8": contraction("ik,jk->ij", square, torch.int8, torch.int32),
         "e4m3": contraction("ik,jk->ij", square, torch.float8_e4m3fn, half, precision=torch.float8_e4m3fn),
         "e5m2": contraction("ik,jk->ij", square, torch.float8_e5m2, half, precision=torch.float8_e5m2),
     }
     for name, described in bytes_wide.items():
-        for room in ("boxes", "matrix"):
+        for room in ("tma", "gett"):
             results[f"{name} in {room} sm_90"] = report(described, "sm_90", room)
     fp8 = contraction("ik,kj->ij", square, torch.float8_e4m3fn, half)
-    results["e4m3 as half sm_90"] = report(fp8, "sm_90", "matrix")
+    results["e4m3 as half sm_90"] = report(fp8, "sm_90", "gett")
     for name in ("tccg-15", "tccg-13"):  # whole sums, split sums
-        results[f"boxes {name} sm_90"] = report(
-            contraction(equations[name], extents[name], half, single), "sm_90", "boxes"
+        results[f"tma {name} sm_90"] = report(
+            contraction(equations[name], extents[name], half, single), "sm_90", "tma"
         )
-    results["boxes fused sm_90"] = report(
-        contraction(equations["tccg-15"], extents["tccg-15"], half, single, a_fn=elu), "sm_90", "boxes"
+    results["tma fused sm_90"] = report(
+        contraction(equations["tccg-15"], extents["tccg-15"], half, single, a_fn=elu), "sm_90", "tma"
     )
     both = contraction(equations["tccg-15"], extents["tccg-15"], half, single)
     results |= {
@@ -138,7 +138,7 @@ def main() -> None:
         "parts of split sums sm_90": parts_report(
             contraction(equations["tccg-13"], extents["tccg-13"], half, single), "128x320x64"
         ),
-        "parts exchanged sm_90": parts_report(
+        "parts swap_ab sm_90": parts_report(
             contraction(equations["tccg-09"], extents["tccg-09"], half, single), "128x80x64"
         ),
         "parts fused sm_90": parts_report(replace(both, a_fn=elu, epilogue=tanh), "128x320x64"),
@@ -148,10 +148,10 @@ def main() -> None:
     odd = contraction("ik,jk->ij", dict.fromkeys("ijk", 72), half, half, **both)
     for k in (24, 72):  # a single step, more steps
         described = contraction("ik,jk->ij", {"i": 4096, "j": 512, "k": k}, half, single, **both)
-        results[f"masked {k} sm_90"] = report(described, "sm_90", "matrix")
+        results[f"masked {k} sm_90"] = report(described, "sm_90", "gett")
     step = {"i": 4096, "j": 512, "k": 24}
-    results["step sm_90"] = report(contraction("ik,jk->ij", step, half, single, a_fn=elu), "sm_90", "matrix")
-    results["boxes in parts fused sm_90"] = report(odd, "sm_90", "boxes", tile=(128, 80, 64))
+    results["step sm_90"] = report(contraction("ik,jk->ij", step, half, single, a_fn=elu), "sm_90", "gett")
+    results["tma in parts fused sm_90"] = report(odd, "sm_90", "tma", tile=(128, 80, 64))
     results["fused gfx942"] = report(others["fused"], "gfx942")
     json.dump(results, sys.stdout)
 

@@ -12,7 +12,7 @@ import torch
 
 import weft
 from weft.gpu.blas import cublas
-from weft.gpu.blas import family as library
+from weft.gpu.blas import family as blas
 from weft.planner.planner import choose
 from weft.planner.schedule import ResourceError, Target
 from weft.spec import Contraction, Strides
@@ -41,10 +41,10 @@ def test_products_as_they_lie_are_one_call(equation: str, a_shape: tuple[int, ..
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randint(-4, 5, shape, generator=generator).double() for shape in (a_shape, b_shape))
     contraction = described(equation, a, b)
-    assert library.supports(contraction, H200) is None
-    (schedule,) = library.schedules(contraction, H200).schedules
+    assert blas.supports(contraction, H200) is None
+    (schedule,) = blas.schedules(contraction, H200).schedules
     d = torch.full_like(torch.einsum(equation, a, b), float("nan")).contiguous()
-    library.build(contraction, schedule, H200)(a, b, None, d, 2.0, 0.0)  # type: ignore[arg-type]
+    blas.build(contraction, schedule, H200)(a, b, None, d, 2.0, 0.0)  # type: ignore[arg-type]
     assert torch.equal(d, 2 * torch.einsum(equation, a, b))
 
 
@@ -63,35 +63,35 @@ def test_what_the_library_is_not_asked_for(
     equation: str, a_shape: tuple[int, ...], b_shape: tuple[int, ...], options: dict[str, Any], reason: str
 ) -> None:
     contraction = described(equation, torch.ones(a_shape), torch.ones(b_shape), **options)
-    assert reason in str(library.supports(contraction, H200))
+    assert reason in str(blas.supports(contraction, H200))
 
 
 def test_strides_past_32_bits_are_kept_from_the_library() -> None:
     """FIELD-BUGS 1: 32-bit offsets; BLAS takes leading dimensions as 32-bit integers."""
     contraction = described("ik,kj->ij", torch.ones(2, 4), torch.ones(4, 3))
     far = [replace(mode, strides=Strides(2**31 * mode.strides.a, *mode.strides[1:])) for mode in contraction.modes]
-    assert "32-bit" in str(library.supports(replace(contraction, modes=tuple(far)), H200))
+    assert "32-bit" in str(blas.supports(replace(contraction, modes=tuple(far)), H200))
 
 
 @pytest.mark.parametrize("tensor", ["a", "b", "d"])
 def test_half_products_are_slow_where_a_tensor_lies_between_words(tensor: str) -> None:
     a, b = (torch.empty(4096, 4096, dtype=torch.float16, device="meta") for _ in range(2))
     contraction = described("ik,kj->ij", a, b)
-    (schedule,) = library.schedules(contraction, H200).schedules
+    (schedule,) = blas.schedules(contraction, H200).schedules
     moved = replace(contraction, **{tensor: getattr(contraction, tensor)._replace(alignment=2)})
-    aligned, between = (library.predict(each, schedule, H200) for each in (contraction, moved))
+    aligned, between = (blas.predict(each, schedule, H200) for each in (contraction, moved))
     assert between > 3 * aligned
     rows = described("ik,kj->ij", *(torch.empty(4095, 4095, dtype=torch.float16, device="meta") for _ in range(2)))
-    assert library.predict(rows, library.schedules(rows, H200).schedules[0], H200) > 3 * aligned  # type: ignore[arg-type]
+    assert blas.predict(rows, blas.schedules(rows, H200).schedules[0], H200) > 3 * aligned  # type: ignore[arg-type]
     single = described("ik,kj->ij", a.float(), b.float())
     offset = replace(single, a=single.a._replace(alignment=4))
-    assert library.predict(single, schedule, H200) == library.predict(offset, schedule, H200)
+    assert blas.predict(single, schedule, H200) == blas.predict(offset, schedule, H200)
 
 
 def test_half_products_with_single_results_are_as_slow_between_words() -> None:
     a, b = (torch.empty(4098, 4098, dtype=torch.float16, device="meta") for _ in range(2))
     half, single = (described("ik,kj->ij", a, b, out_dtype=dtype) for dtype in (torch.float16, torch.float32))
-    times = [library.predict(each, library.schedules(each, H200).schedules[0], H200) for each in (half, single)]
+    times = [blas.predict(each, blas.schedules(each, H200).schedules[0], H200) for each in (half, single)]
     assert times[1] == pytest.approx(times[0], rel=0.1)
 
 
@@ -138,10 +138,10 @@ def test_tf32_is_asked_for_call_by_call(
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randint(-4, 5, shape, generator=generator).float() for shape in (a_shape, b_shape))
     contraction = described(equation, a, b, precision="tf32")
-    (schedule,) = library.schedules(contraction, H200).schedules
+    (schedule,) = blas.schedules(contraction, H200).schedules
     expected = torch.einsum(equation, a, b)
     d = torch.full_like(expected, float("nan")).contiguous()
-    launch = library.build(contraction, schedule, H200)
+    launch = blas.build(contraction, schedule, H200)
     launch(a, b, None, d, 2.0, 0.0)
     assert torch.equal(d, 2 * expected)
     launch(a, b, d, d, 1.0, -1.0)
@@ -151,9 +151,9 @@ def test_tf32_is_asked_for_call_by_call(
 def test_without_a_library_another_schedule_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cublas, "multiply", lambda: None)
     contraction = described("ik,kj->ij", torch.ones(4, 5), torch.ones(5, 6), precision="tf32")
-    (schedule,) = library.schedules(contraction, H200).schedules
+    (schedule,) = blas.schedules(contraction, H200).schedules
     with pytest.raises(ResourceError, match="cuBLAS"):
-        library.build(contraction, schedule, H200)
+        blas.build(contraction, schedule, H200)
 
 
 @pytest.mark.gpu
@@ -165,10 +165,10 @@ def test_tf32_on_a_device(equation: str) -> None:
     a, b = (torch.randint(-4, 5, [extents[i] for i in t], generator=generator, device="cuda").float() for t in terms)
     assert cublas.multiply() is not None
     plan = weft.plan(equation, a, b, precision="tf32", backend="triton")
-    (schedule,) = library.schedules(plan.contraction, plan._request.target).schedules
+    (schedule,) = blas.schedules(plan.contraction, plan._request.target).schedules
     expected = torch.einsum(equation, a.double(), b.double()).float()
     d = torch.full_like(expected, float("nan")).contiguous()
-    launch = library.build(plan.contraction, schedule, plan._request.target)
+    launch = blas.build(plan.contraction, schedule, plan._request.target)
     launch(a, b, None, d, 1.0, 0.0)
     assert torch.equal(d, expected)  # whole numbers up to 4 are the same in TF32
     graph = torch.cuda.CUDAGraph()
@@ -179,8 +179,8 @@ def test_tf32_on_a_device(equation: str) -> None:
     fine = torch.full((72, 96), 1 + 2**-20, device="cuda")  # what TF32 has no digits for
     same = torch.empty(72, 72, device="cuda")
     plain = weft.plan("mk,nk->mn", fine, fine, precision="tf32", backend="triton")
-    (schedule,) = library.schedules(plain.contraction, plain._request.target).schedules
-    library.build(plain.contraction, schedule, plain._request.target)(fine, fine, None, same, 1.0, 0.0)
+    (schedule,) = blas.schedules(plain.contraction, plain._request.target).schedules
+    blas.build(plain.contraction, schedule, plain._request.target)(fine, fine, None, same, 1.0, 0.0)
     assert bool((same == 96).all())
 
 
@@ -198,8 +198,8 @@ def test_tf32_on_a_device(equation: str) -> None:
 def test_the_library_chooses_tiles_that_fill_the_device(m: int, n: int, k: int, microseconds: float) -> None:
     """Timed on an H200. With square tiles alone the third, the fourth and the fifth would take two or three rounds."""
     contraction = described("mk,kn->mn", torch.empty(m, k, dtype=torch.half), torch.empty(k, n, dtype=torch.half))
-    (schedule,) = library.schedules(contraction, H200).schedules
-    assert library.predict(contraction, schedule, H200) == pytest.approx(microseconds * 1e-6, rel=0.15)
+    (schedule,) = blas.schedules(contraction, H200).schedules
+    assert blas.predict(contraction, schedule, H200) == pytest.approx(microseconds * 1e-6, rel=0.15)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=str)
@@ -208,14 +208,14 @@ def test_no_call_is_as_quick_as_a_few_elements_are(dtype: torch.dtype) -> None:
     own take 1.2 and 3 to 5."""
     for m, k in ((1, 100), (12, 1200)):
         contraction = described("mk,kn->mn", torch.empty(m, k, dtype=dtype), torch.empty(k, m, dtype=dtype))
-        assert choose(contraction, "triton", H200).best.schedule.family != "library"
+        assert choose(contraction, "triton", H200).best.schedule.family != "blas"
 
 
 def test_sums_of_double_precision_are_not_split_where_rows_start_within_words() -> None:
     """25 x 2500 x 25 took cuBLAS 33 us, 36 x 3600 x 36 took it 8."""
     seconds = []
-    for side in (25, 24):
-        a, b = torch.empty(side, 2500, dtype=torch.float64), torch.empty(2500, side, dtype=torch.float64)
-        (schedule,) = library.schedules(described("mk,kn->mn", a, b), H200).schedules
-        seconds.append(library.predict(described("mk,kn->mn", a, b), schedule, H200))
+    for tiled_dim in (25, 24):
+        a, b = torch.empty(tiled_dim, 2500, dtype=torch.float64), torch.empty(2500, tiled_dim, dtype=torch.float64)
+        (schedule,) = blas.schedules(described("mk,kn->mn", a, b), H200).schedules
+        seconds.append(blas.predict(described("mk,kn->mn", a, b), schedule, H200))
     assert seconds[0] > 1.5 * seconds[1]

@@ -66,7 +66,7 @@ def test_long_sums_are_loaded_asynchronously(report: dict[str, dict[str, object]
 
 def test_results_leave_by_accesses_of_16_bytes(report: dict[str, dict[str, object]]) -> None:
     for name, found in report.items():
-        if not name.endswith("gfx942") and not name.startswith("vector"):
+        if not name.endswith("gfx942") and not name.startswith("simt"):
             assert found["st.global"] == found["st.global.16"], name
 
 
@@ -78,7 +78,7 @@ def test_nothing_spills(report: dict[str, dict[str, object]]) -> None:
 def test_matrix_units_read_what_threads_stored_only_after_their_fences(report: dict[str, dict[str, object]]) -> None:
     for name, found in report.items():
         assert found["unfenced"] == 0, name
-    assert report["boxes in parts fused sm_90"]["wgmma"]
+    assert report["tma in parts fused sm_90"]["wgmma"]
 
 
 def test_a_single_step_asks_for_both_operands_before_the_threads_meet(report: dict[str, dict[str, object]]) -> None:
@@ -95,7 +95,7 @@ def test_nothing_is_read_before_the_launches_before_have_ended(report: dict[str,
     for name, found in report.items():
         if not name.endswith("sm_90"):
             assert found["waits"] == 0, name  # their launches do not follow so
-        elif "boxes" not in str(found["schedule"]):
+        elif "tma" not in str(found["schedule"]):
             assert found["waits"] == 1, name
         assert found["unawaited"] == 0, name
 
@@ -118,7 +118,7 @@ def test_single_precision_is_never_shortened_silently(report: dict[str, dict[str
     assert report["double sm_90"]["mma"]
 
 
-@pytest.mark.parametrize("name", ["boxes tccg-15 sm_90", "boxes tccg-13 sm_90", "boxes fused sm_90"])
+@pytest.mark.parametrize("name", ["tma tccg-15 sm_90", "tma tccg-13 sm_90", "tma fused sm_90"])
 def test_boxes_come_by_the_tensor_memory_accelerator(report: dict[str, dict[str, object]], name: str) -> None:
     found = report[name]
     assert found["cp.async.bulk"]
@@ -127,7 +127,7 @@ def test_boxes_come_by_the_tensor_memory_accelerator(report: dict[str, dict[str,
     assert not found["ld.global"]
 
 
-@pytest.mark.parametrize("kind", ["", " of split sums", " exchanged", " fused", " tf32"])
+@pytest.mark.parametrize("kind", ["", " of split sums", " swap_ab", " fused", " tf32"])
 def test_blocks_of_two_parts_keep_both_accumulators_in_registers(
     report: dict[str, dict[str, object]], kind: str
 ) -> None:
@@ -149,11 +149,11 @@ def test_blocks_of_two_parts_keep_both_accumulators_in_registers(
     ("name", "types"), [("int8", "s32.s8.s8"), ("e4m3", "f32.e4m3.e4m3"), ("e5m2", "f32.e5m2.e5m2")]
 )
 def test_products_of_bytes_run_on_the_tensor_cores(report: dict[str, dict[str, object]], name: str, types: str) -> None:
-    for room in ("boxes", "matrix"):
+    for room in ("tma", "gett"):
         found = report[f"{name} in {room} sm_90"]
         assert found["types"] == [types], room
         assert not found["local"], room
-    assert report[f"{name} in boxes sm_90"]["cp.async.bulk"]
+    assert report[f"{name} by tma sm_90"]["cp.async.bulk"]
 
 
 def test_fp8_is_multiplied_as_half_unless_asked_otherwise(report: dict[str, dict[str, object]]) -> None:

@@ -10,9 +10,8 @@ import torch
 import weft
 from support import Backend, integers
 from weft import reference
-from weft.gpu.blas import family as library
-from weft.gpu.complex import pairs
-from weft.gpu.complex import real_forms as complex_pairs
+from weft.gpu.blas import family as blas
+from weft.gpu.complex import pairs, real_forms
 from weft.planner.schedule import Target
 from weft.testing import assert_close, expectation, poisoned, random_operand
 
@@ -57,8 +56,8 @@ def operands(case: tuple[Any, ...], types: tuple[torch.dtype, torch.dtype], flag
 @pytest.fixture
 def with_library(monkeypatch: pytest.MonkeyPatch) -> None:
     """The library's calls run through torch on any device: here they are planned as for a GPU."""
-    supports = library.supports
-    monkeypatch.setattr(library, "supports", lambda contraction, target: supports(contraction, H200))
+    supports = blas.supports
+    monkeypatch.setattr(blas, "supports", lambda contraction, target: supports(contraction, H200))
 
 
 @pytest.mark.usefixtures("with_library")
@@ -80,7 +79,7 @@ def test_every_way_gives_the_same_whole_numbers(case: tuple[Any, ...], at: int) 
     )
     contraction = weft.spec.canonical(contraction)
     found: dict[Any, Any] = {}
-    for schedule in complex_pairs.schedules(contraction, plan._request.target).schedules:
+    for schedule in real_forms.schedules(contraction, plan._request.target).schedules:
         found.setdefault(
             (schedule.real, *(step and (step.task.form, step.task.fold > 0) for step in schedule.steps)), schedule
         )
@@ -91,7 +90,7 @@ def test_every_way_gives_the_same_whole_numbers(case: tuple[Any, ...], at: int) 
         if call.get("within"):
             guarded.tensor.copy_(c)  # type: ignore[arg-type]
             addend = guarded.tensor
-        launch = complex_pairs.build(contraction, schedule, plan._request.target)
+        launch = real_forms.build(contraction, schedule, plan._request.target)
         launch(*(x.conj() if x.is_conj() else x for x in (a, b)), addend, guarded.tensor, complex(alpha), complex(beta))
         guarded.check_guards()
         assert torch.equal(guarded.tensor.to(DOUBLE), expected), str(schedule)

@@ -10,8 +10,8 @@ import torch
 
 import weft
 from support import Backend
-from weft.gpu.blas import family as library
-from weft.gpu.complex import real_forms as complex_pairs
+from weft.gpu.blas import family as blas
+from weft.gpu.complex import real_forms
 from weft.oracle.bounds import epsilon, error_over_bound
 from weft.planner.planner import choose
 from weft.planner.schedule import Target
@@ -24,8 +24,8 @@ M, N, K = 3, 2, 24
 @pytest.fixture
 def with_library(monkeypatch: pytest.MonkeyPatch) -> None:
     """The library's calls run through torch on any device: here they are planned as for a GPU."""
-    supports = library.supports
-    monkeypatch.setattr(library, "supports", lambda contraction, target: supports(contraction, H200))
+    supports = blas.supports
+    monkeypatch.setattr(blas, "supports", lambda contraction, target: supports(contraction, H200))
 
 
 def operand(shape: tuple[int, ...], dtype: torch.dtype, small: float, seed: int) -> torch.Tensor:
@@ -45,7 +45,7 @@ def every_kind(a: torch.Tensor, b: torch.Tensor, precision: str, wanted: Any = N
     for ranked in choice.ranked:
         schedule = ranked.schedule
         kind: Any = schedule.family
-        if isinstance(schedule, complex_pairs.ComplexSchedule):
+        if isinstance(schedule, real_forms.ComplexSchedule):
             kind = (schedule.real, *(step and step.task.form for step in schedule.steps))
         if kind not in found and (wanted is None or wanted(kind)):
             found[kind] = torch.full(plan.shape, torch.nan, dtype=a.dtype)

@@ -11,8 +11,8 @@ import torch
 import weft
 from support import Backend, integers
 from weft import reference
-from weft.gpu.blas import family as library
-from weft.gpu.complex import real_forms as complex_pairs
+from weft.gpu.blas import family as blas
+from weft.gpu.complex import real_forms
 from weft.planner.schedule import Target
 from weft.plans.contraction import _in_order
 from weft.spec import Layout
@@ -71,8 +71,8 @@ WAYS: dict[str, tuple[Any, ...]] = {
 @pytest.fixture
 def with_library(monkeypatch: pytest.MonkeyPatch) -> None:
     """The library's calls run through torch on any device: here they are planned as for a GPU."""
-    supports = library.supports
-    monkeypatch.setattr(library, "supports", lambda contraction, target: supports(contraction, H200))
+    supports = blas.supports
+    monkeypatch.setattr(blas, "supports", lambda contraction, target: supports(contraction, H200))
 
 
 @pytest.mark.usefixtures("with_library")
@@ -101,14 +101,14 @@ def test_every_way_applies_them_alike(name: str, dtype: torch.dtype) -> None:
     outputs = [result.tensor for result in results[1:]]
     aux = _in_order(contraction.aux, tensors, outputs)
     ways: dict[Any, Any] = {}
-    for schedule in complex_pairs.schedules(contraction, plan._request.target).schedules:
+    for schedule in real_forms.schedules(contraction, plan._request.target).schedules:
         steps = (step and (step.task.form, step.task.fold > 0, step.task.thirds > 0) for step in schedule.steps)
         ways.setdefault((schedule.real, *steps), schedule)
     assert len(ways) > 3
     for schedule in ways.values():
         for result in results:
             result.tensor.fill_(1 if result.tensor.dtype is torch.bool else 77)
-        launch = complex_pairs.build(contraction, schedule, plan._request.target)
+        launch = real_forms.build(contraction, schedule, plan._request.target)
         factors = (complex(scaled.get("alpha", 1)), complex(scaled.get("beta", 0)))
         launch(a, b, c, results[0].tensor, *factors, aux)
         for result, wanted in zip(results, expected, strict=True):

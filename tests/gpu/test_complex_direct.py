@@ -11,7 +11,7 @@ import weft
 from support import Backend, integers
 from weft import reference
 from weft.api.describe import TARGETS, choice_for, hypothetical
-from weft.gpu.complex import direct as complex_direct
+from weft.gpu.complex import direct
 from weft.plans.contraction import _in_order
 from weft.testing import assert_close, expectation, poisoned, random_operand
 
@@ -48,15 +48,15 @@ def test_every_kind_of_tile_gives_the_same_whole_numbers(case: tuple[Any, ...], 
     alpha, beta = (2 - 1j, 1 + 3j) if at % 2 else (1, 2)
     expected = reference.contract(case[0], *seen, c=c, alpha=alpha, beta=beta)
     contraction, target = described(case, *seen, c)
-    assert complex_direct.supports(contraction, target) is None
-    found: dict[Any, complex_direct.DirectSchedule] = {}
-    for schedule in complex_direct.schedules(contraction, target).schedules:
+    assert direct.supports(contraction, target) is None
+    found: dict[Any, direct.DirectSchedule] = {}
+    for schedule in direct.schedules(contraction, target).schedules:
         m, n, k = schedule.tiles.tile
         found.setdefault((m > n, k > 1, len(schedule.tiles.m), len(schedule.tiles.n)), schedule)
     assert len(found) > 1
     for schedule in found.values():
         guarded = poisoned(shape, dtype)
-        launch = complex_direct.build(contraction, schedule, target)
+        launch = direct.build(contraction, schedule, target)
         launch(a, b, c, guarded.tensor, complex(alpha), complex(beta))
         guarded.check_guards()
         assert torch.equal(guarded.tensor.to(DOUBLE), expected), str(schedule)
@@ -94,16 +94,16 @@ def test_functions_of_c_and_d(name: str, dtype: torch.dtype) -> None:
     layouts = [weft.spec.Layout.of(result.tensor) for result in results]
     contraction = plan._request.contraction(weft.spec.Layout.of(c), layouts[0], tuple(layouts[1:]))
     target = plan._request.target
-    assert complex_direct.supports(contraction, target) is None
+    assert direct.supports(contraction, target) is None
     aux = _in_order(contraction.aux, tensors, [result.tensor for result in results[1:]])
     kinds = {}
-    for schedule in complex_direct.schedules(contraction, target).schedules:
+    for schedule in direct.schedules(contraction, target).schedules:
         m, n, k = schedule.tiles.tile
         kinds.setdefault((m > n, k > 1), schedule)
     for schedule in kinds.values():
         for result in results:
             result.tensor.fill_(1)
-        launch = complex_direct.build(contraction, schedule, target)
+        launch = direct.build(contraction, schedule, target)
         launch(a, b, c, results[0].tensor, 1j, 2 - 1j, aux)
         for result, wanted in zip(results, found if isinstance(found, tuple) else (found,), strict=True):
             result.check_guards()
@@ -118,7 +118,7 @@ def test_a_small_gate_with_an_epilogue_stays_where_it_lies() -> None:
     )  # fmt: skip
     _, choice = choice_for(request)
     assert choice is not None
-    assert choice.best.schedule.family == "direct"
+    assert choice.best.schedule.family == "complex_direct"
     plain = hypothetical("pqab,xaybz->xpyqz", extents, dtype=SINGLE, target="sm_90")
     assert choice.best.seconds > 1.3 * choice_for(plain)[1].best.seconds  # type: ignore[union-attr]
 
@@ -134,7 +134,7 @@ def test_a_gate_with_functions(dtype: torch.dtype, triton_backend: Backend) -> N
         epilogue=lambda x, phase, row, y: (x * phase + y, (x * row).imag),
         operands={"phase": ("xpyqz", phase), "row": ("z", row)},
     )  # fmt: skip
-    assert triton_backend.interpreted or plan.schedule.family == "direct"
+    assert triton_backend.interpreted or plan.schedule.family == "complex_direct"
     found = plan(gate, state, operands={"phase": phase, "row": row})
     x = torch.einsum("pqab,xaybz->xpyqz", gate, state)
     y = torch.arange(shape[2], device=triton_backend.device)[:, None, None]
@@ -160,7 +160,7 @@ def test_a_small_gate_on_a_large_state_is_applied_where_it_lies() -> None:
     for dtype in (SINGLE, DOUBLE):
         _, choice = choice_for(hypothetical("pqab,xaybz->xpyqz", extents, dtype=dtype, target="sm_90"))
         assert choice is not None
-        assert choice.best.schedule.family == "direct"
+        assert choice.best.schedule.family == "complex_direct"
         assert choice.best.schedule.workspace_bytes == 0
 
 
@@ -180,5 +180,5 @@ def test_large_products_are_left_to_others() -> None:
     for dtype in (SINGLE, DOUBLE):
         contraction, choice = choice_for(hypothetical("mk,kn->mn", extents, dtype=dtype, target="sm_90"))
         assert choice is not None
-        assert choice.best.schedule.family != "direct"
-        assert complex_direct.supports(contraction, TARGETS["sm_90"]) is None
+        assert choice.best.schedule.family != "complex_direct"
+        assert direct.supports(contraction, TARGETS["sm_90"]) is None

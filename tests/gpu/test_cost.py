@@ -9,8 +9,8 @@ import torch
 
 import weft
 from weft.gpu.common.cost import launched
-from weft.gpu.gett import family as matrix
-from weft.gpu.simt import family as vector
+from weft.gpu.gett import family as gett
+from weft.gpu.simt import family as simt
 from weft.planner.planner import choose
 from weft.planner.schedule import Ranked, Target
 from weft.spec import Contraction
@@ -21,8 +21,8 @@ H200 = Target("cuda", 0, "NVIDIA H200", 90, 132, 232448)
 def seconds(m: int, k: int, n: int, dtype: torch.dtype = torch.float16) -> float:
     a, b = torch.empty(m, k, dtype=dtype, device="meta"), torch.empty(k, n, dtype=dtype, device="meta")
     contraction = weft.plan("mk,kn->mn", a, b, backend="reference").contraction
-    found = matrix.schedules(contraction, H200).schedules
-    return min(matrix.predict(contraction, schedule, H200) for schedule in found)
+    found = gett.schedules(contraction, H200).schedules
+    return min(gett.predict(contraction, schedule, H200) for schedule in found)
 
 
 def test_copies_of_less_than_four_bytes_are_slow() -> None:
@@ -46,8 +46,8 @@ def test_small_products_in_a_batch_are_summed_step_by_step() -> None:
     """
     a, b = torch.empty(70001, 8, 8, device="meta"), torch.empty(70001, 8, 8, device="meta")
     contraction = weft.plan("bmk,bkn->bmn", a, b, backend="reference").contraction
-    found = vector.schedules(contraction, H200).schedules
-    best = min(found, key=lambda schedule: vector.predict(contraction, schedule, H200))  # type: ignore[arg-type]
+    found = simt.schedules(contraction, H200).schedules
+    best = min(found, key=lambda schedule: simt.predict(contraction, schedule, H200))  # type: ignore[arg-type]
     assert [cut.tile for cut in best.k] == [1]  # type: ignore[attr-defined]
 
 
@@ -69,8 +69,8 @@ def test_rows_that_start_within_sectors_are_slow_where_all_blocks_read_them() ->
     found = []
     for right in (near, apart):
         contraction = described("acd,db->cba", empty(312, 296, 312), right)
-        tiles = [each for each in matrix.schedules(contraction, H200).schedules if each.tile == (64, 32, 64)]
-        found.append(min(matrix.predict(contraction, each, H200) for each in tiles))
+        tiles = [each for each in gett.schedules(contraction, H200).schedules if each.tile == (64, 32, 64)]
+        found.append(min(gett.predict(contraction, each, H200) for each in tiles))
     assert found[0] > 1.2 * found[1]
 
 
@@ -78,15 +78,15 @@ def test_fewer_blocks_than_processors_overlap_nothing() -> None:
     """One block for each processor takes 235 microseconds on an H200, three that share its sum take 142."""
     a, b = (empty(*[72] * rank, dtype=torch.float64) for rank in (4, 3))
     schedule = best(described("ceda,dbe->cba", a, b)).schedule
-    assert schedule.family == "matrix"
+    assert schedule.family == "gett"
     assert getattr(schedule, "splits", 1) > 1
 
 
 def test_large_operands_are_read_in_whole_lines() -> None:
     """Tiles of 32 indices of j take 117 microseconds on an H200 and those of 64 take 77: a line holds 64."""
     contraction = described("bhij,bhjd->bhid", empty(8, 16, 1024, 1024), empty(8, 16, 1024, 64))
-    found = matrix.schedules(contraction, H200).schedules
-    tile = min(found, key=lambda each: matrix.predict(contraction, each, H200)).tile  # type: ignore[arg-type, attr-defined]
+    found = gett.schedules(contraction, H200).schedules
+    tile = min(found, key=lambda each: gett.predict(contraction, each, H200)).tile  # type: ignore[arg-type, attr-defined]
     assert tile[2] == 64
 
 
@@ -94,9 +94,9 @@ def test_the_library_is_slow_at_many_small_matrices_and_at_tf32_across_short_sum
     """On an H200 it takes 84 microseconds where gathered tiles take 56, and 183 to 226 where they take 108."""
     ranked = choose(described("be,dcea->dcba", empty(72, 72), empty(72, 72, 72, 72)), "triton", H200).ranked
     families = [each.schedule.family for each in ranked]
-    assert families.index("matrix") < families.index("library")
+    assert families.index("gett") < families.index("blas")
     a, b = empty(312, 296, 312, dtype=torch.float32), empty(296, 312, dtype=torch.float32)
-    assert best(described("dca,bd->cba", a, b, precision="tf32")).schedule.family == "matrix"
+    assert best(described("dca,bd->cba", a, b, precision="tf32")).schedule.family == "gett"
 
 
 def test_few_processors_bring_boxes_across_lines_as_fast_as_others() -> None:
@@ -107,7 +107,7 @@ def test_few_processors_bring_boxes_across_lines_as_fast_as_others() -> None:
     fused = weft.plan(
         "ceda,dbe->cba", a, b, a_fn=leaky, b_fn=leaky, epilogue=leaky, out_dtype=torch.float32, backend="reference"
     )
-    assert "specialised" in str(best(fused.contraction).schedule)
+    assert "warp_specialized" in str(best(fused.contraction).schedule)
 
 
 def test_operands_of_another_type_than_the_products_are_converted_first_where_they_are_used_often() -> None:
@@ -118,11 +118,11 @@ def test_operands_of_another_type_than_the_products_are_converted_first_where_th
         a, b = empty(size, size, dtype=float8), empty(size, size, dtype=float8)
         return weft.plan("mk,nk->mn", a, b, out_dtype=torch.float16, backend="reference").contraction
 
-    assert best(product(4096)).schedule.family == "staged"
-    assert best(product(256)).schedule.family == "matrix"
-    found = matrix.schedules(product(4096), H200).schedules
+    assert best(product(4096)).schedule.family == "ttgt"
+    assert best(product(256)).schedule.family == "gett"
+    found = gett.schedules(product(4096), H200).schedules
     # Microseconds on an H200, by the tuner.
     timed = {"128x256x64 .*warps=8": 322, "128x128x64 .*warps=4 stages=3": 312, "128x128x64 .*warps=8": 340}
     for part, microseconds in timed.items():
         schedule = next(schedule for schedule in found if re.search(part, str(schedule)))
-        assert matrix.predict(product(4096), schedule, H200) == pytest.approx(microseconds * 1e-6, rel=0.1)
+        assert gett.predict(product(4096), schedule, H200) == pytest.approx(microseconds * 1e-6, rel=0.1)

@@ -48,7 +48,7 @@ def test_all_kernels_compile(device: str, report: dict[str, dict[str, Any]]) -> 
     assert {name: each["error"] for name, each in found.items() if "error" in each} == {}
     assert found.keys() >= EVERYWHERE
     families = {each["family"] for each in found.values()}
-    for name in ("boxes", "specialised"):
+    for name in ("tma", "warp_specialized"):
         served = TASKS[name].room.supports(TASKS[name].describe(), DEVICES[device]) is None
         assert (name in families) == served
 

@@ -10,7 +10,7 @@ import torch
 
 import weft
 from weft.gpu.common import pdl as following
-from weft.gpu.common.pdl import OPTION, can_follow, is_short
+from weft.gpu.common.pdl import OPTION, can_pdl, is_short
 from weft.gpu.tma import family as boxes
 from weft.planner.schedule import Target
 from weft.spec import Contraction, Layout, canonical, parse
@@ -46,17 +46,17 @@ def test_every_kernel_waits_before_anything_else(path: Path) -> None:
 
 
 def test_only_devices_that_can_let_launches_follow() -> None:
-    assert can_follow(H200)
-    assert not can_follow(A100)
-    assert not can_follow(Target("hip", 0, "AMD MI300X", 94, 304, 65536))
+    assert can_pdl(H200)
+    assert not can_pdl(A100)
+    assert not can_pdl(Target("hip", 0, "AMD MI300X", 94, 304, 65536))
 
 
 @pytest.mark.parametrize(("version", "follows"), [(12020, False), (12030, True), (None, True)])
 def test_only_drivers_whose_graphs_can_hold_such_launches(
-    monkeypatch: pytest.MonkeyPatch, version: int | None, follows: bool
+    monkeypatch: pytest.MonkeyPatch, version: int | None, pdl: bool
 ) -> None:
     monkeypatch.setattr(following, "driver_version", lambda: version)
-    assert can_follow(H200) is follows
+    assert can_pdl(H200) is pdl
 
 
 def test_long_products_in_boxes_do_not_follow() -> None:

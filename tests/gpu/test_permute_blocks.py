@@ -59,19 +59,19 @@ def test_tiles_take_16_bytes_on_both_sides_where_a_run_of_some_modes_can() -> No
     """81 elements of 2 bytes end within an access, 648 do not."""
     permutation = described("abcdefgh->hgfedcba", (9, 8, 9, 8, 9, 9, 9, 9), torch.float16)
     schedule, _ = permute.best(permutation, H200)
-    cut = permute.permute_cut(permutation, schedule)
-    for side, tensor in ((cut.r, A), (cut.w, D)):
-        assert max(min(axis.runs[tensor]) for axis in side.axes) >= 8, schedule
+    params = permute.permute_params(permutation, schedule)
+    for tiled_dim, tensor in ((params.r, A), (params.w, D)):
+        assert max(min(axis.runs[tensor]) for axis in tiled_dim.axes) >= 8, schedule
 
 
 def test_loads_run_along_the_source_and_stores_along_the_result() -> None:
     permutation = described("abcd->dcba", (76, 76, 76, 76), torch.float32)
     for schedule in permute.schedules(permutation, H200).schedules:
-        cut = permute.permute_cut(permutation, schedule)
-        assert cut.r.axes[0].strides[A][0] == 1
-        assert cut.w.axes[0].strides[D][0] == 1
-        placed = [axis for axis in cut.r.axes if axis.place >= 0]
-        assert cut.tile == tuple(placed[at].tile for at in cut.turn)
+        params = permute.permute_params(permutation, schedule)
+        assert params.r.axes[0].strides[A][0] == 1
+        assert params.w.axes[0].strides[D][0] == 1
+        placed = [axis for axis in params.r.axes if axis.place >= 0]
+        assert params.tile == tuple(placed[at].tile for at in params.turn)
 
 
 def test_a_run_goes_on_where_a_tile_would_overhang_its_mode() -> None:
@@ -92,9 +92,9 @@ def test_modes_that_lie_together_are_one_digit() -> None:
     permutation = described("abcdefgh->hgfedcba", (3, 2, 3, 2, 3, 2, 3, 2), torch.float16)
     for schedule in permute.schedules(permutation, H200).schedules:
         source, result, _ = permute.turn_of(permutation, schedule)
-        for side, tensor in ((source, A), (result, D)):
-            fewer = joined(side, tensor)
-            for axis, short in zip(side.axes, fewer.axes, strict=True):
+        for tiled_dim, tensor in ((source, A), (result, D)):
+            fewer = joined(tiled_dim, tensor)
+            for axis, short in zip(tiled_dim.axes, fewer.axes, strict=True):
                 assert offsets(axis, tensor) == offsets(short, tensor), schedule
     run = max(joined(source, A).axes, key=lambda axis: axis.extent)
     assert len(run.extents) == 1, "the source's own run needs no digits"
@@ -112,6 +112,6 @@ def test_reads_of_single_words_do_not_take_the_width_of_writes() -> None:
     """Rows of 301 words are read word by word, columns are written four at a time."""
     permutation = described("abcd->dabc", (48, 48, 48, 301), torch.float32)
     cuts = [schedule.cuts for schedule in permute.schedules(permutation, H200).schedules]
-    (square,) = [each for each in cuts if [cut.tile for cut in each] == [64, 64]]
-    cut = permute.permute_cut(permutation, permute.PermuteSchedule(square, 4))
-    assert cut.turn == (0, 1), "the writes' fastest dimension is the last, that of the reads the first"
+    (square,) = [each for each in cuts if [params.tile for params in each] == [64, 64]]
+    params = permute.permute_params(permutation, permute.PermuteSchedule(square, 4))
+    assert params.turn == (0, 1), "the writes' fastest dimension is the last, that of the reads the first"

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gpu.permutations import H200, described
-from weft.gpu.common.tiling import A, Cut, D
+from weft.gpu.common.tiling import A, D, TiledAxis
 from weft.gpu.permute import family as permute
 from weft.gpu.permute.cost import access_of, digits
 
@@ -19,11 +19,11 @@ def test_runs_end_where_blocks_and_modes_do(tile: int, expected: int) -> None:
     """Blocks of `tile` indices of c and b, 24 and 10 of them: the source has c together, and b far apart."""
     permutation = described("bac->cab", (10, 8, 24), torch.float32)
     by_name = {mode.name: mode for mode in permutation.modes}
-    cuts = (Cut((by_name["c"], by_name["b"]), tile),)
-    cut = permute.permute_cut(permutation, permute.PermuteSchedule(cuts, 4))
+    cuts = (TiledAxis((by_name["c"], by_name["b"]), tile),)
+    params = permute.permute_params(permutation, permute.PermuteSchedule(cuts, 4))
     starts = range(0, 240, tile)
     pieces = sum((min(start + tile, 240) - 1) // 24 - start // 24 + 1 for start in starts)
-    together = access_of(permutation.x, A, cut, 1).together // 4
+    together = access_of(permutation.x, A, params, 1).together // 4
     assert together == expected
     assert together == pytest.approx(240 / pieces, rel=0.25), "as counted, block by block"
 
@@ -32,11 +32,11 @@ def test_a_run_of_the_source_needs_no_digits() -> None:
     permutation = described("abcd->dcba", (9, 9, 9, 9), torch.float16)
     modes = {mode.name: mode for mode in permutation.modes}
     along_x, along_d = tuple(modes[name] for name in "dc"), tuple(modes[name] for name in "ab")
-    one = permute.PermuteSchedule((Cut(along_x, 64), Cut((modes["a"],), 8)), 4)
-    two = permute.PermuteSchedule((Cut(along_x, 64), Cut(along_d, 64)), 4)
-    assert digits(permutation, A, permute.permute_cut(permutation, one), 128) == 0
-    assert digits(permutation, A, permute.permute_cut(permutation, two), 128) > 0
-    assert digits(permutation, D, permute.permute_cut(permutation, two), 128) > 0
+    one = permute.PermuteSchedule((TiledAxis(along_x, 64), TiledAxis((modes["a"],), 8)), 4)
+    two = permute.PermuteSchedule((TiledAxis(along_x, 64), TiledAxis(along_d, 64)), 4)
+    assert digits(permutation, A, permute.permute_params(permutation, one), 128) == 0
+    assert digits(permutation, A, permute.permute_params(permutation, two), 128) > 0
+    assert digits(permutation, D, permute.permute_params(permutation, two), 128) > 0
 
 
 def test_reversed_short_modes_take_longer_than_one_long_mode() -> None:
@@ -59,8 +59,8 @@ def test_blocks_follow_d_unless_the_source_shares_more_lines(shape: tuple[int, .
     """Rows of 301 words start anywhere in a line, columns of D at its beginning."""
     permutation = described("abc->cab", shape, torch.float32)
     schedule, _ = permute.best(permutation, H200)
-    cut = permute.permute_cut(permutation, schedule)
-    tensor, layout_axes = (D, cut.w.axes) if fastest == "D" else (A, cut.r.axes)
+    params = permute.permute_params(permutation, schedule)
+    tensor, layout_axes = (D, params.w.axes) if fastest == "D" else (A, params.r.axes)
     (first,) = (axis for axis in layout_axes if axis.pitch == 1 and axis.blocks > 1)
     assert first.strides[tensor][0] == 1, schedule
 

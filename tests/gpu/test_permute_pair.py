@@ -17,7 +17,7 @@ from gpu.permutations import H200, described
 from support import Backend
 from weft.fn import trace
 from weft.gpu.permute import family as permute
-from weft.gpu.permute.pair import Move, PermuteTwoLaunch, supports
+from weft.gpu.permute.pair import Move, PermutePairLaunch, supports
 from weft.planner.schedule import Target
 from weft.spec.permutation import Permutation
 
@@ -58,7 +58,7 @@ def test_both_are_moved(first: tuple, second: tuple, triton_backend: Backend) ->
         sources = [elements(move.permutation, triton_backend) for move in moves]
         expected = [moved(move.permutation, x) for move, x in zip(moves, sources, strict=True)]
         results = [torch.full_like(each, 77) for each in expected]  # poison: no element is as large
-        PermuteTwoLaunch(*moves, target)(sources[0], results[0], sources[1], results[1])
+        PermutePairLaunch(*moves, target)(sources[0], results[0], sources[1], results[1])
         for result, wanted in zip(results, expected, strict=True):
             assert torch.equal(result, wanted), pair
 
@@ -72,7 +72,7 @@ def test_each_has_a_function_of_its_own(triton_backend: Backend) -> None:
     x, y = (elements(each, triton_backend) for each in (relu, rounding))
     y = y / 3
     d, e = torch.zeros(72, 40, device=x.device, dtype=HALF), torch.zeros(16, 24, 6, device=x.device, dtype=HALF)
-    PermuteTwoLaunch(planned(relu, target), planned(rounding, target), target)(x, d, y, e)
+    PermutePairLaunch(planned(relu, target), planned(rounding, target), target)(x, d, y, e)
     assert torch.equal(d, moved(relu, x).relu())
     assert torch.equal(e, moved(rounding, y).half())
 

@@ -15,15 +15,15 @@ from weft.gpu.common.reduce_splits import (
     LEAST_ELEMENTS,
     MOST_ELEMENTS,
     RESIDENT,
-    combine_launch,
+    reduce_launch,
     strip_columns,
     strip_rows,
 )
-from weft.gpu.common.swap_ab import multiplied
-from weft.gpu.warp_specialized import family as specialised
-from weft.gpu.warp_specialized.params import SpecialisedCut, specialised_cut
+from weft.gpu.common.swap_ab import in_kernel_order
+from weft.gpu.warp_specialized import family as warp_specialized
+from weft.gpu.warp_specialized.params import WsParams, ws_params
 from weft.gpu.warp_specialized.results import share_layout
-from weft.gpu.warp_specialized.schedule import SpecialisedSchedule
+from weft.gpu.warp_specialized.schedule import WsSchedule
 from weft.planner.schedule import Target
 from weft.planner.target import interpreting
 from weft.spec import Layout
@@ -59,7 +59,7 @@ def test_the_interpreter_takes_whole_blocks() -> None:
     [
         ("dca,cbd->ba", {"a": 312, "b": 296, "c": 9, "d": 136}, "ab", "fewer"),
         ("zad,zdb->zab", {"z": 3, "a": 88, "b": 200, "d": 1000}, "a", "splits"),
-        ("ceda,bed->cba", {"a": 72, "b": 72, "c": 4, "d": 72, "e": 36}, "", "streamed"),  # some in pairs
+        ("ceda,bed->cba", {"a": 72, "b": 72, "c": 4, "d": 72, "e": 36}, "", "stream_k"),  # some in pairs
     ],
 )
 def test_shares_are_added_as_many_as_there_are_and_without_what_no_block_has(
@@ -68,36 +68,36 @@ def test_shares_are_added_as_many_as_there_are_and_without_what_no_block_has(
     relu = trace(torch.relu, (torch.float16,))
     contraction = replace(described(equation, extents=extents), **{f"{operand}_fn": relu for operand in operands})
     small = replace(H200, processors=17)
-    found = specialised.schedules(contraction, small).schedules
-    split = [schedule for schedule in found if isinstance(schedule, SpecialisedSchedule) and schedule.splits > 1]
-    kinds = {(s.workers, s.exchanged, s.streamed, s.fewer > 0): s for s in split}
+    found = warp_specialized.schedules(contraction, small).schedules
+    split = [schedule for schedule in found if isinstance(schedule, WsSchedule) and schedule.splits > 1]
+    kinds = {(s.workers, s.swap_ab, s.streamed, s.fewer > 0): s for s in split}
     assert any(getattr(schedule, kind) for schedule in split)
     for schedule in kinds.values():
-        turned = multiplied(contraction, schedule)
-        cut = specialised_cut(turned, schedule, small)
-        layout = share_layout(turned, schedule, cut.boxes.blocks)
+        turned = in_kernel_order(contraction, schedule)
+        params = ws_params(turned, schedule, small)
+        layout = share_layout(turned, schedule, params.boxes.blocks)
         assert schedule.workspace_bytes == math.prod(layout.shape) * layout.dtype.itemsize, str(schedule)
         whole = Layout.contiguous((layout.shape[0], *schedule.tile[:2]), layout.dtype)
         shares, tiles = torch.full(layout.shape, float("nan")), torch.zeros(whole.shape)
         _, rows, columns = layout.shape
-        for number in _left(cut, schedule.fewer):
+        for number in _left(params, schedule.fewer):
             shares[number] = torch.randint(-3, 4, (rows, columns)).float()
             tiles[number, :rows, :columns] = shares[number]
         d, expected = (torch.full(turned.d.shape, float("nan")) for _ in range(2))
-        combine_launch(turned, cut.boxes, layout, INTERPRETER, schedule.fewer, cut.stream)(shares, None, d, 1.0, 0.0)
-        combine_launch(turned, cut.boxes, whole, INTERPRETER)(tiles, None, expected, 1.0, 0.0)
+        reduce_launch(turned, params.boxes, layout, INTERPRETER, schedule.fewer, params.stream)(shares, None, d, 1.0, 0.0)
+        reduce_launch(turned, params.boxes, whole, INTERPRETER)(tiles, None, expected, 1.0, 0.0)
         assert torch.equal(d, expected), str(schedule)
 
 
-def _left(cut: SpecialisedCut, fewer: int) -> list[int]:
+def _left(params: WsParams, fewer: int) -> list[int]:
     """Numbers of the tiles that programs leave: all but those of shares that a block does not have."""
-    blocks, splits = cut.boxes.blocks, cut.boxes.splits
-    if cut.stream is None:
+    blocks, splits = params.boxes.blocks, params.boxes.splits
+    if params.stream is None:
         counts = [fewer if fewer and block == blocks - 1 else splits for block in range(blocks)]
     else:
-        portions = [n * cut.stream.base + min(n, cut.stream.longer) for n in range(splits * blocks)]
-        tasks = [block // cut.stream.abreast * cut.stream.steps for block in range(blocks)]
+        portions = [n * params.stream.base + min(n, params.stream.longer) for n in range(splits * blocks)]
+        tasks = [block // params.stream.abreast * params.stream.steps for block in range(blocks)]
         counts = [
-            bisect_right(portions, first + cut.stream.steps - 1) - bisect_right(portions, first) + 1 for first in tasks
+            bisect_right(portions, first + params.stream.steps - 1) - bisect_right(portions, first) + 1 for first in tasks
         ]
     return [share * blocks + block for block in range(blocks) for share in range(counts[block])]

@@ -1,4 +1,4 @@
-"""D written last from a workspace: where it is proposed, what it costs, and that it computes the same."""
+"""D scattered last from a workspace: where it is proposed, what it costs, and that it computes the same."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 import weft
 from support import Backend, integers
-from weft.gpu.composite import scatter as written_last
+from weft.gpu.composite import scatter
 from weft.planner.planner import choose
 from weft.planner.schedule import Target
 from weft.spec import Contraction, Layout, canonical
@@ -45,7 +45,7 @@ def test_a_result_with_a_batch_mode_innermost_is_written_last() -> None:
     extents = {"x": 32, "y": 32, "m": 64, "k": 64, "n": 64}
     choice = choose(described("xmyk,ykxn->mxny", extents, torch.float16), "triton", H200)
     best = choice.best.schedule
-    assert best.family == "last"
+    assert best.family == "scatter"
     assert best.workspace_bytes >= 32 * 32 * 64 * 64 * 2
     limited = choose(choice.description, "triton", H200, workspace_limit=best.workspace_bytes - 1)  # type: ignore[arg-type]
     assert all(ranked.schedule.workspace_bytes < best.workspace_bytes for ranked in limited.ranked)
@@ -56,17 +56,17 @@ def test_the_library_multiplies_what_it_could_not_have_written() -> None:
     extents = dict.fromkeys("mkn", 4096)
     strided = described("mk,kn->mn", extents, torch.float32, (8192, 2))
     chosen = str(choose(strided, "triton", H200).best.schedule)
-    assert chosen.startswith("D written last; ")
-    assert chosen.endswith("library mm")
+    assert chosen.startswith("D scattered last; ")
+    assert chosen.endswith("blas mm")
 
 
 def test_a_result_that_lies_as_a_matrix_is_written_by_the_product() -> None:
     extents = dict.fromkeys("mkn", 4096)
     for dtype in (torch.float16, torch.float32):
-        reason = written_last.supports(described("mk,kn->mn", extents, dtype), H200)
+        reason = scatter.supports(described("mk,kn->mn", extents, dtype), H200)
         assert reason == "D lies as a matrix already"
     rows = described("mk,kn->mn", extents, torch.float16, (4097, 1))  # between words
-    assert written_last.supports(rows, H200) is None
+    assert scatter.supports(rows, H200) is None
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_every_workspace_gives_the_product(
     triton_backend: Backend,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(written_last, "LEAST_FLOPS", 1)
+    monkeypatch.setattr(scatter, "LEAST_FLOPS", 1)
     options = dict(options)
     dtype, alpha, beta = options.pop("dtype"), options.pop("alpha", 1.0), options.pop("beta", 1.0)
     add = options.pop("add", False)
@@ -100,12 +100,12 @@ def test_every_workspace_gives_the_product(
     c = integers(plan.shape, triton_backend, 3, plan.dtype) if add else None
     contraction = plan._request.contraction(Layout.of(c) if c is not None else None, Layout.of(guarded.tensor))
     target = plan._request.target
-    found = written_last.schedules(contraction, target).schedules
+    found = scatter.schedules(contraction, target).schedules
     assert found
     expected, bound = expectation(equation, a, b, c=c, alpha=alpha, beta=beta, **options)
     for schedule in list({str(each.product.description): each for each in found}.values())[:2]:
         guarded.tensor.fill_(float("nan"))
-        written_last.build(contraction, schedule, target)(a, b, c, guarded.tensor, alpha, beta if add else 0.0)
+        scatter.build(contraction, schedule, target)(a, b, c, guarded.tensor, alpha, beta if add else 0.0)
         guarded.check_guards()
         assert_close(guarded.tensor, expected, bound)
 
@@ -113,7 +113,7 @@ def test_every_workspace_gives_the_product(
 def test_an_epilogue_takes_operands_and_coordinates_and_leaves_two_results(
     triton_backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(written_last, "LEAST_FLOPS", 1)
+    monkeypatch.setattr(scatter, "LEAST_FLOPS", 1)
     device = triton_backend.device
     a, b = integers((3, 4, 5, 7), triton_backend, 1), integers((5, 7, 3, 6), triton_backend, 2)
     bias = integers((6,), triton_backend, 3)
@@ -123,11 +123,11 @@ def test_an_epilogue_takes_operands_and_coordinates_and_leaves_two_results(
         operands={"bias": ("n", bias)}, indices={"m": "m"},
     )  # fmt: skip
     contraction, target = plan.contraction, plan._request.target
-    schedule = written_last.schedules(contraction, target).schedules[0]
+    schedule = scatter.schedules(contraction, target).schedules[0]
     d, other = (torch.full(plan.shape, float("nan"), device=device) for _ in range(2))
     kinds = {"operand": bias, "index": None, "output": other}
     aux = tuple(kinds[each.kind] for each in contraction.aux)
-    written_last.build(contraction, schedule, target)(a, b, None, d, 1.0, 0.0, aux)
+    scatter.build(contraction, schedule, target)(a, b, None, d, 1.0, 0.0, aux)
     acc = torch.einsum("xmyk,ykxn->mxny", a, b)
     assert torch.equal(d, acc + bias[:, None])
     later = torch.arange(4, device=device)[:, None, None, None] >= 2
@@ -135,16 +135,16 @@ def test_an_epilogue_takes_operands_and_coordinates_and_leaves_two_results(
 
 
 def test_whole_numbers_are_written_last_too(triton_backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(written_last, "LEAST_FLOPS", 1)
+    monkeypatch.setattr(scatter, "LEAST_FLOPS", 1)
     a, b = (integers(shape, triton_backend, at, torch.int8) for at, shape in enumerate(((3, 5, 7), (4, 7, 6))))
     c = integers((3, 4, 6, 5), triton_backend, 3, torch.int32)
     plan = weft.plan("amk,bkn->abnm", a, b, backend="triton", out_dtype=torch.int32)
     contraction, target = plan._request.contraction(Layout.of(c), Layout.of(c)), plan._request.target
-    schedule = written_last.schedules(contraction, target).schedules[0]
+    schedule = scatter.schedules(contraction, target).schedules[0]
     # Multiplied on the CPU: torch has no whole-number product on a GPU.
     expected = 2 * torch.einsum("amk,bkn->abnm", a.cpu().int(), b.cpu().int()).to(c.device) - c
     d = torch.full_like(c, -77)
-    written_last.build(contraction, schedule, target)(a, b, c, d, 2, -1)
+    scatter.build(contraction, schedule, target)(a, b, c, d, 2, -1)
     assert torch.equal(d, expected)
-    written_last.build(contraction, schedule, target)(a, b, c, c, 2, -1)  # C is D
+    scatter.build(contraction, schedule, target)(a, b, c, c, 2, -1)  # C is D
     assert torch.equal(c, expected)

@@ -11,8 +11,8 @@ import torch
 import weft
 from support import Backend
 from weft import reference
-from weft.gpu.gett import family as matrix
-from weft.gpu.simt import family as vector
+from weft.gpu.gett import family as gett
+from weft.gpu.simt import family as simt
 from weft.planner.schedule import Schedule
 
 # Equations that need each part of the kernels: flattened axes, two axes on a side, k in two orders, overhanging tiles,
@@ -47,7 +47,7 @@ def small(schedule: Schedule) -> bool:
     return tile[0] * tile[1] <= 64 * 64
 
 
-@pytest.mark.parametrize("family", [matrix, vector], ids=["matrix", "vector"])
+@pytest.mark.parametrize("family", [gett, simt], ids=["gett", "simt"])
 @pytest.mark.parametrize(("equation", "a_shape", "b_shape"), CASES)
 def test_every_sampled_schedule_gives_the_same_integers(
     family: object, equation: str, a_shape: tuple[int, ...], b_shape: tuple[int, ...], triton_backend: Backend
@@ -82,12 +82,12 @@ def test_split_sums_apply_the_epilogue_once_and_add_c_once(dtype: torch.dtype, t
     plan.prepare(a, b, c)
     contraction = plan._request.contraction(*_layouts(c, plan))
     target = replace(plan._request.target, processors=8)  # few enough that this sum is worth splitting
-    split = [s for s in matrix.schedules(contraction, target).schedules if s.splits > 1 and small(s)]
+    split = [s for s in gett.schedules(contraction, target).schedules if s.splits > 1 and small(s)]
     assert split
     expected = (2 * (a.double() @ b.double()) - c.double()).abs()
     for schedule in split[:2]:
         out = torch.full((18, 17), float("nan"), dtype=dtype, device=device)
-        matrix.build(contraction, schedule, target)(a, b, c, out, 2.0, -1.0)
+        gett.build(contraction, schedule, target)(a, b, c, out, 2.0, -1.0)
         assert torch.equal(out.double(), expected), str(schedule)
         assert schedule.workspace_bytes > 0
 

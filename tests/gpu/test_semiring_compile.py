@@ -88,10 +88,10 @@ def test_log_runs_on_matrix_units_and_repairs_by_the_direct_form(report: dict[st
 
 
 def test_functions_with_operands_keep_the_fast_path(report: dict[str, list[dict[str, Any]]]) -> None:
-    for name in ("matrix", "boxes"):
+    for name in ("gett", "tma"):
         (kernel,) = report[f"fused {name} sm_90"]
         assert kernel["wgmma"], name
         assert kernel["cp.async"] == kernel["cp.async.16"], name
         assert kernel["st.global"] == kernel["st.global.16"], name
-    assert report["fused boxes sm_90"][0]["cp.async.bulk"]
+    assert report["fused tma sm_90"][0]["cp.async.bulk"]
     assert report["fused matrix gfx942"][0]["mfma"]

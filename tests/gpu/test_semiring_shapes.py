@@ -14,8 +14,8 @@ from support import Backend
 from weft import reference
 from weft.algebra import Algebra
 from weft.api.describe import hypothetical
-from weft.gpu.common.tiling import Cut
-from weft.gpu.semiring import family as algebra
+from weft.gpu.common.tiling import TiledAxis
+from weft.gpu.semiring import family as semiring
 from weft.gpu.semiring.params import sums_exponentials
 from weft.gpu.semiring.schedule import MOST_HELD, fitting, power_of_two, share
 from weft.planner.schedule import Target
@@ -24,7 +24,7 @@ from weft.testing import poisoned, random_operand
 
 
 def candidates(contraction: Contraction, target: Any) -> list[Any]:
-    return list(algebra.schedules(contraction, target).schedules)
+    return list(semiring.schedules(contraction, target).schedules)
 
 
 def described(equation: str, a: torch.Tensor, b: torch.Tensor, **options: Any) -> tuple[Contraction, Any, weft.Plan]:
@@ -36,7 +36,7 @@ def run(schedule: Any, contraction: Contraction, target: Any, plan: weft.Plan, *
     """D over poison; `given` are A, B and, where something is added, C."""
     guarded = poisoned(plan.shape, plan.dtype, device=given[0].device)
     a, b, c = (*given, None)[:3]
-    launch: Any = algebra.build(contraction, schedule, target)
+    launch: Any = semiring.build(contraction, schedule, target)
     launch(a, b, c, guarded.tensor, 1.0, 1.0)
     guarded.check_guards()
     return guarded.tensor
@@ -69,8 +69,8 @@ def test_sides_that_fit_a_power_of_two_or_are_long_have_no_pieces() -> None:
 def test_threads_side_by_side_read_side_by_side() -> None:
     """Neighbours in shared memory belong to one thread only as far as one load takes them."""
     x = torch.ones(64, 64)
-    contraction, _, _ = described("mk,kn->mn", x, x, algebra="max_plus")
-    depth, row, column = (Cut(contraction.of_role(role), 8) for role in (Role.K, Role.M, Role.N))
+    contraction, _, _ = described("mk,kn->mn", x, x, semiring="max_plus")
+    depth, row, column = (TiledAxis(contraction.of_role(role), 8) for role in (Role.K, Role.M, Role.N))
     of_a, of_b = (replace(row, tile=128),), (replace(column, tile=128),)
     assert share(of_a, 8, 1, 4, depth, 0).run == 1  # A lies along k
     assert share(of_b, 8, 1, 4, depth, 1).run == 4  # B along n
@@ -93,8 +93,8 @@ def test_pieces_are_exact(equation: str, shapes: Any, triton_backend: Backend) -
         random_operand(each, torch.float32, seed, integers=True, device=triton_backend.device)
         for seed, each in enumerate(shapes)
     )
-    expected = reference.contract(equation, a, b, algebra="max_plus")
-    contraction, target, plan = described(equation, a, b, algebra="max_plus")
+    expected = reference.contract(equation, a, b, semiring="max_plus")
+    contraction, target, plan = described(equation, a, b, semiring="max_plus")
     pieced = [s for s in candidates(contraction, target) if max(s.pieces) > 1]
     assert pieced
     for schedule in quickest(pieced, 3):
@@ -107,7 +107,7 @@ def test_pieces_of_split_reductions_with_c_and_epilogue(triton_backend: Backend)
         random_operand(shape, torch.float32, seed, device=triton_backend.device)
         for seed, shape in enumerate(((130, 530), (11, 530), (11, 130)))
     )
-    plan = weft.plan("mk,nk->nm", a, b, c=c, algebra="min_plus", epilogue=torch.neg, backend="triton")
+    plan = weft.plan("mk,nk->nm", a, b, c=c, semiring="min_plus", epilogue=torch.neg, backend="triton")
     plan.prepare(a, b, c)
     (variant,) = (each for each in plan._variants.values() if each.contraction.c is not None)
     target = replace(plan._request.target, processors=8)
@@ -122,7 +122,7 @@ def test_tiles_hold_a_run_of_the_operand_and_one_of_d(triton_backend: Backend) -
         random_operand(shape, torch.float32, seed, device=triton_backend.device)
         for seed, shape in enumerate(((17, 9, 19), (8, 9)))
     )
-    contraction, target, plan = described("adb,cd->cba", a, b, algebra="max_plus")
+    contraction, target, plan = described("adb,cd->cba", a, b, semiring="max_plus")
     found = [s for s in candidates(contraction, target) if len(s.m) == 2]
     assert {(s.m[0].modes[0].name, s.m[1].modes[0].name) for s in found} == {("a", "b")}
     (schedule,) = quickest(found, 1)
@@ -134,7 +134,7 @@ def test_tiles_hold_a_run_of_the_operand_and_one_of_d(triton_backend: Backend) -
 class TestSumsOfExponentials:
     def check(self, a: torch.Tensor, b: torch.Tensor, combine: Any = lambda x, y: y + x) -> None:
         own = Algebra(combine, torch.logaddexp, "lowest", "own")
-        contraction, target, plan = described("mk,nk->mn", a, b, algebra=own)
+        contraction, target, plan = described("mk,nk->mn", a, b, semiring=own)
         assert sums_exponentials(contraction)
         target = replace(target, processors=8)
         found = candidates(contraction, target)
@@ -172,7 +172,7 @@ class TestSumsOfExponentials:
     def test_only_where_the_identity_is_minus_infinity(self, dtype: torch.dtype, triton_backend: Backend) -> None:
         x = torch.ones(9, 9, dtype=dtype, device=triton_backend.device)
         for reduce, identity in ((torch.logaddexp, -100.0), (torch.maximum, "lowest"), (torch.logaddexp2, "lowest")):
-            contraction, _, _ = described("mk,nk->mn", x, x, algebra=Algebra(torch.add, reduce, identity))
+            contraction, _, _ = described("mk,nk->mn", x, x, semiring=Algebra(torch.add, reduce, identity))
             assert not sums_exponentials(contraction)
 
 
@@ -181,16 +181,16 @@ H200 = Target("cuda", 0, "NVIDIA H200", 90, 132, 232448)
 
 def chosen(equation: str, extents: dict[str, int], dtype: torch.dtype = torch.float32) -> Any:
     """The model's choice for an H200, which nothing here runs."""
-    request = hypothetical(equation, extents, dtype=dtype, algebra="max_plus", backend="triton", target="sm_90")
+    request = hypothetical(equation, extents, dtype=dtype, semiring="max_plus", backend="triton", target="sm_90")
     layout = Layout.contiguous([extents[label] for label in request.notation.output], request.d_dtype)
     contraction = request.contraction(None, layout, [])
-    return min(candidates(contraction, H200), key=lambda each: algebra.predict(contraction, each, H200))
+    return min(candidates(contraction, H200), key=lambda each: semiring.predict(contraction, each, H200))
 
 
 def test_the_model_prefers_what_an_h200_ran_fastest() -> None:
     """Orders that were measured: 256x24 with both runs over 128x32, 72 in pieces of 8, many splits, small blocks."""
-    side = {"a": 312, "b": 312, "c": 24, "d": 312}
-    first = chosen("adb,cd->cba", side)
+    tiled_dim = {"a": 312, "b": 312, "c": 24, "d": 312}
+    first = chosen("adb,cd->cba", tiled_dim)
     assert first.computed[1] == 24
     assert [cut.modes[0].name for cut in first.m] == ["a", "b"]
     ninth = chosen("ae,dcbe->dcba", dict.fromkeys("abcde", 72))
@@ -212,7 +212,7 @@ def test_nan_of_either_operand_stays_in_double(name: str, triton_backend: Backen
     """Doubles are compared, as no instruction takes the larger of two; no comparison may hide NaN."""
     a, b = (random_operand((9, 20), torch.float64, seed, device=triton_backend.device) for seed in (1, 2))
     a[2, 3], a[4, 19], b[5, 0] = math.nan, math.nan, math.nan
-    result = weft.contract("mk,nk->mn", a, b, algebra=name, backend="triton")
+    result = weft.contract("mk,nk->mn", a, b, semiring=name, backend="triton")
     pairs = a[:, None] + b[None]
     expected = pairs.amax(-1) if name == "max_plus" else pairs.amin(-1)
     assert torch.equal(result.isnan(), expected.isnan())

@@ -8,32 +8,32 @@ import triton
 import triton.language as tl
 
 from weft.gpu.common.split_k import (
-    Fewer,
-    Stream,
-    most_shares,
-    part_of_task,
-    part_with_fewer,
-    portion_start,
-    shares_of,
+    StreamK,
+    TailSplits,
+    most_splits,
+    range_start,
+    split_of_tile,
+    split_with_tail,
+    splits_of,
     stream,
 )
 from weft.planner.target import interpreting
 
 
 @triton.jit
-def shares_of_portion(found, STREAM: tl.constexpr, MOST: tl.constexpr):
+def shares_of_portion(found, STREAM_K: tl.constexpr, MOST: tl.constexpr):
     """Of each task that a portion meets: `(task, share, first step, steps)`, and how many shares there are."""
     number = tl.program_id(0)
-    start = portion_start(number, STREAM)
-    end = portion_start(number + 1, STREAM)
+    start = range_start(number, STREAM_K)
+    end = range_start(number + 1, STREAM_K)
     row = found + number * MOST * 5
-    for task in range(start // STREAM.steps, (end - 1) // STREAM.steps + 1):
-        share, first, steps = part_of_task(task, number, STREAM)
+    for task in range(start // STREAM_K.steps, (end - 1) // STREAM_K.steps + 1):
+        share, first, steps = split_of_tile(task, number, STREAM_K)
         tl.store(row, task)
         tl.store(row + 1, share)
         tl.store(row + 2, first)
         tl.store(row + 3, steps)
-        tl.store(row + 4, shares_of(task * STREAM.abreast, STREAM))
+        tl.store(row + 4, splits_of(task * STREAM_K.abreast, STREAM_K))
         row += 5
 
 
@@ -65,13 +65,13 @@ def test_every_step_is_in_one_share(tasks: int, steps: int, portions: int, abrea
             assert length > 0
             at += length
         assert at == steps
-    assert most_shares(tasks, cut) == max(counts.values())
+    assert most_splits(tasks, cut) == max(counts.values())
 
 
 @triton.jit
-def parts(found, BLOCKS: tl.constexpr, SPLITS: tl.constexpr, STEPS: tl.constexpr, FEWER: tl.constexpr):
+def parts(found, BLOCKS: tl.constexpr, SPLITS: tl.constexpr, STEPS: tl.constexpr, TAIL_SPLITS: tl.constexpr):
     program = tl.program_id(0)
-    block, share, of, steps = part_with_fewer(program, BLOCKS, SPLITS, STEPS, FEWER)
+    block, share, of, steps = split_with_tail(program, BLOCKS, SPLITS, STEPS, TAIL_SPLITS)
     tl.store(found + 4 * program, block)
     tl.store(found + 4 * program + 1, share)
     tl.store(found + 4 * program + 2, of)
@@ -84,12 +84,12 @@ def test_the_last_block_has_fewer_shares(blocks: int, splits: int, steps: int, f
     shares, longer = fewer
     programs = (blocks - 1) * splits + shares
     found = torch.full((programs, 4), -1, dtype=torch.int32)
-    parts[(programs,)](found, blocks, splits, steps, Fewer(shares, longer))
+    parts[(programs,)](found, blocks, splits, steps, TailSplits(shares, longer))
     others = [(block, share, splits, steps) for block in range(blocks - 1) for share in range(splits)]
     last = [(blocks - 1, share, shares, longer) for share in range(shares)]
     assert sorted(map(tuple, found.tolist())) == others + last
 
 
 def test_portions_differ_by_no_more_than_a_step() -> None:
-    assert stream(36, 81, 132, 2) == Stream(steps=81, base=22, longer=12, abreast=2)
-    assert stream(3, 44, 132, 1) == Stream(steps=44, base=1, longer=0, abreast=1)
+    assert stream(36, 81, 132, 2) == StreamK(steps=81, base=22, longer=12, abreast=2)
+    assert stream(3, 44, 132, 1) == StreamK(steps=44, base=1, longer=0, abreast=1)

@@ -21,7 +21,7 @@ from weft.gpu.common import device
 from weft.gpu.common.tiling import A, D
 from weft.gpu.permute import family as permute
 from weft.gpu.permute.cost import access_of
-from weft.gpu.permute.params import PermuteCut
+from weft.gpu.permute.params import PermuteParams
 from weft.planner.target import target_of
 
 # Runs of odd modes that end before the tile does: of the source, of the result, of both.
@@ -71,7 +71,7 @@ def test_of_blocks_that_are_moved(
     expected = x.permute([term.index(label) for label in output]).contiguous()
     permutation, here = described(equation, shape, dtype), target_of("triton", x.device)
     found = permute.schedules(permutation, here).schedules
-    cuts = {schedule: permute.permute_cut(permutation, schedule) for schedule in found}
+    cuts = {schedule: permute.permute_params(permutation, schedule) for schedule in found}
     odd = [schedule for schedule, cut in cuts.items() if unstated(cut, A) or unstated(cut, D)]
     assert odd
     for schedule in random.Random(0).sample(odd, min(len(odd), 4)):
@@ -97,7 +97,7 @@ def test_lanes_go_along_runs_that_are_not_stated(
     """Where nothing tells the compiler which dimension is the fastest, it takes the last for it."""
     monkeypatch.setattr(permute, "ODD_RUNS_STATED", tl.constexpr(False))
     permutation = described(equation, shape, dtype)
-    cuts = [permute.permute_cut(permutation, each) for each in permute.schedules(permutation, H200).schedules]
+    cuts = [permute.permute_params(permutation, each) for each in permute.schedules(permutation, H200).schedules]
     found = {place == len(cut.tile) - 1 for cut in cuts for tensor in (A, D) for place in unstated(cut, tensor)}
     assert found == {True}
 
@@ -108,20 +108,20 @@ def test_reads_of_odd_runs_do_not_take_the_width_of_writes(monkeypatch: pytest.M
     permutation = described("abcd->dbac", (16, 16, 6, 5), torch.float32)
     narrower = 0
     for schedule in permute.schedules(permutation, H200).schedules:
-        cut = permute.permute_cut(permutation, schedule)
-        if unstated(cut, A) and access_of(permutation.d, D, cut, 1).width > 4:
-            loaded = tuple(axis.tile for axis in cut.r.axes if axis.place >= 0)
-            assert loaded != cut.tile or fastest(cut, A) != fastest(cut, D), schedule
+        params = permute.permute_params(permutation, schedule)
+        if unstated(params, A) and access_of(permutation.d, D, params, 1).width > 4:
+            loaded = tuple(axis.tile for axis in params.r.axes if axis.place >= 0)
+            assert loaded != params.tile or fastest(params, A) != fastest(params, D), schedule
             narrower += 1
     assert narrower
 
 
-def unstated(cut: PermuteCut, tensor: int) -> list[int]:
+def unstated(params: PermuteParams, tensor: int) -> list[int]:
     """The dimension along which a tensor's neighbours lie, where no run of it can be stated."""
-    side = cut.r if tensor == A else cut.w
-    return [axis.place for axis in side.axes if axis.runs[tensor].length == 1 < axis.stretches[tensor]]
+    tiled_dim = params.r if tensor == A else params.w
+    return [axis.place for axis in tiled_dim.axes if axis.runs[tensor].length == 1 < axis.stretches[tensor]]
 
 
-def fastest(cut: PermuteCut, tensor: int) -> int:
-    side = cut.r if tensor == A else cut.w
-    return next(axis.place for axis in side.axes if axis.strides[tensor][0] == 1)
+def fastest(params: PermuteParams, tensor: int) -> int:
+    tiled_dim = params.r if tensor == A else params.w
+    return next(axis.place for axis in tiled_dim.axes if axis.strides[tensor][0] == 1)

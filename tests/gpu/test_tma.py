@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from weft.gpu.common.swap_ab import multiplied
-from weft.gpu.tma import family as boxes
-from weft.gpu.tma.params import boxes_cut
+from weft.gpu.common.swap_ab import in_kernel_order
+from weft.gpu.tma import family as tma
+from weft.gpu.tma.params import tma_params
 from weft.gpu.tma.schedule import splittings
 from weft.planner.schedule import Target
 from weft.spec import Contraction, Layout, canonical
@@ -50,8 +50,8 @@ READABLE = [
 @pytest.mark.parametrize("equation", READABLE)
 def test_every_schedule_computes_the_product(equation: str) -> None:
     contraction = described(equation)
-    assert boxes.supports(contraction, INTERPRETER) is None
-    found = boxes.schedules(contraction, INTERPRETER).schedules
+    assert tma.supports(contraction, INTERPRETER) is None
+    found = tma.schedules(contraction, INTERPRETER).schedules
     assert found
     one_of_each = {(s.tile, s.splits > 1, s.a.outer): s for s in found}.values()
     terms = equation.split("->")[0].split(",")
@@ -60,21 +60,21 @@ def test_every_schedule_computes_the_product(equation: str) -> None:
     expected = torch.einsum(equation, a.double(), b.double())
     for schedule in list(one_of_each)[::3]:
         d = torch.full(expected.shape, float("nan"))
-        boxes.build(contraction, schedule, INTERPRETER)(a, b, None, d, 2.0, 0.0)
+        tma.build(contraction, schedule, INTERPRETER)(a, b, None, d, 2.0, 0.0)
         assert torch.equal(d.double(), 2 * expected), str(schedule)
 
 
 def test_sums_are_split_where_d_alone_is_too_small() -> None:
     contraction = described("dca,cbd->ba", extents={"a": 312, "b": 296, "c": 296, "d": 312})
-    split = [s for s in boxes.schedules(contraction, H200).schedules if s.splits > 1]
+    split = [s for s in tma.schedules(contraction, H200).schedules if s.splits > 1]
     assert split
     for schedule in split:
-        cut = boxes_cut(multiplied(contraction, schedule), schedule, H200)
-        steps = cut.k.blocks
-        assert cut.steps * schedule.splits >= steps
-        assert cut.steps * (schedule.splits - 1) < steps, "a task without work"
+        params = tma_params(in_kernel_order(contraction, schedule), schedule, H200)
+        steps = params.k.blocks
+        assert params.steps * schedule.splits >= steps
+        assert params.steps * (schedule.splits - 1) < steps, "a task without work"
         tile_m, tile_n, _ = schedule.tile
-        assert schedule.workspace_bytes == cut.blocks * schedule.splits * tile_m * tile_n * 4
+        assert schedule.workspace_bytes == params.blocks * schedule.splits * tile_m * tile_n * 4
 
 
 def test_sums_have_as_many_shares_as_the_device_holds_at_once() -> None:
@@ -88,11 +88,11 @@ def test_sums_have_as_many_shares_as_the_device_holds_at_once() -> None:
 def test_uneven_shares_read_zeros_past_the_end() -> None:
     """The last share is shorter: its boxes lie past the end, and must not start over."""
     contraction = described("ad,bd->ab", extents={"a": 40, "b": 56, "d": 13 * 64})
-    whole = boxes.schedules(contraction, INTERPRETER).schedules[0]
+    whole = tma.schedules(contraction, INTERPRETER).schedules[0]
     schedule = replace(whole, tile=(64, 64, 64), splits=3)
     a, b = torch.ones(40, 13 * 64).half(), torch.ones(56, 13 * 64).half()
     d = torch.full((40, 56), float("nan"))
-    boxes.build(contraction, schedule, INTERPRETER)(a, b, None, d, 1.0, 0.0)
+    tma.build(contraction, schedule, INTERPRETER)(a, b, None, d, 1.0, 0.0)
     assert torch.equal(d, torch.full((40, 56), 13.0 * 64))
 
 
@@ -104,7 +104,7 @@ def test_uneven_shares_read_zeros_past_the_end() -> None:
     ],
 )
 def test_what_does_not_lie_in_boxes(equation: str, extents: dict[str, int], reason: str) -> None:
-    found = boxes.schedules(described(equation, extents=extents), H200)
+    found = tma.schedules(described(equation, extents=extents), H200)
     assert not found.schedules
     assert any(reason in sentence for sentence in found.excluded)
 
@@ -117,10 +117,10 @@ def test_what_does_not_lie_in_boxes(equation: str, extents: dict[str, int], reas
     ],
 )
 def test_what_is_not_read_in_boxes(equation: str, dtype: torch.dtype, precision: str | None, reason: str) -> None:
-    assert reason in str(boxes.supports(described(equation, dtype, precision), H200))
+    assert reason in str(tma.supports(described(equation, dtype, precision), H200))
 
 
 def test_shortened_single_precision_is_read_along_k_only() -> None:
     """TF32 matrix instructions take both operands along k from shared memory."""
-    assert boxes.schedules(described("ad,bd->ab", torch.float32, "tf32"), H200).schedules
-    assert not boxes.schedules(described("da,db->ab", torch.float32, "tf32"), H200).schedules
+    assert tma.schedules(described("ad,bd->ab", torch.float32, "tf32"), H200).schedules
+    assert not tma.schedules(described("da,db->ab", torch.float32, "tf32"), H200).schedules

@@ -11,8 +11,8 @@ import torch
 import weft
 from support import Backend
 from weft import reference
-from weft.gpu.tma import family as boxes
-from weft.gpu.tma.schedule import BoxesSchedule, parts
+from weft.gpu.tma import family as tma
+from weft.gpu.tma.schedule import TmaSchedule, parts
 from weft.planner.schedule import Target
 from weft.spec import Contraction, Layout, canonical, parse
 from weft.spec.contraction import class_modes
@@ -38,9 +38,9 @@ def described(
     return canonical(Contraction(modes, a, b, None, d, resolve(dtype, dtype, precision), text=equation, **given))  # type: ignore[arg-type]
 
 
-def composite(contraction: Contraction, columns: int, depth: int = 32, splits: int = 1) -> BoxesSchedule:
+def composite(contraction: Contraction, columns: int, depth: int = 32, splits: int = 1) -> TmaSchedule:
     """A schedule with blocks that many columns wide."""
-    whole = boxes.schedules(contraction, INTERPRETER).schedules[0]
+    whole = tma.schedules(contraction, INTERPRETER).schedules[0]
     return replace(whole, tile=(64, columns, depth), splits=splits)
 
 
@@ -71,7 +71,7 @@ def test_both_parts_are_stored_where_they_are(equation: str, columns: int, split
     a, b = (integers(*(extents[label] for label in term)) for term in terms)
     expected = torch.einsum(equation, a.double(), b.double())
     d = torch.full(expected.shape, float("nan"))
-    boxes.build(contraction, schedule, INTERPRETER)(a, b, None, d, 2.0, 0.0)
+    tma.build(contraction, schedule, INTERPRETER)(a, b, None, d, 2.0, 0.0)
     assert torch.equal(d.double(), 2 * expected)
 
 
@@ -80,14 +80,14 @@ def test_operands_may_be_exchanged(equation: str) -> None:
     """Where m is what no power of two covers, A gives the columns of blocks."""
     extents = {"z": 2, "a": 72, "b": 136, "c": 2, "d": 72}
     contraction = described(equation, extents)
-    found = [s for s in boxes.schedules(contraction, INTERPRETER).schedules if s.exchanged]
+    found = [s for s in tma.schedules(contraction, INTERPRETER).schedules if s.swap_ab]
     assert found
     assert all(len(parts(schedule.tile[1])) == 2 for schedule in found)
     a, b = (integers(*(extents[label] for label in term)) for term in equation.split("->")[0].split(","))
     expected = torch.einsum(equation, a.double(), b.double())
     for schedule in found[::5]:
         d = torch.full(expected.shape, float("nan"))
-        boxes.build(contraction, schedule, INTERPRETER)(a, b, None, d, 1.0, 0.0)
+        tma.build(contraction, schedule, INTERPRETER)(a, b, None, d, 1.0, 0.0)
         assert torch.equal(d.double(), expected), str(schedule)
 
 
@@ -101,7 +101,7 @@ def two_results(value: Any, bias: Any, gate: Any, m: Any) -> Any:
 
 @pytest.mark.parametrize("splits", [1, 2])
 @pytest.mark.parametrize("exchanged", [False, True])
-def test_functions_see_the_elements_of_both_parts(exchanged: bool, splits: int, triton_backend: Backend) -> None:
+def test_functions_see_the_elements_of_both_parts(swap_ab: bool, splits: int, triton_backend: Backend) -> None:
     """Operands and coordinates of every kind, a result in half precision, C added, a further result."""
     device, half = triton_backend.device, torch.float16
     a, b, c, bias = (random_operand((72, 72), half, seed, integers=True, device=device) for seed in range(4))
@@ -118,12 +118,12 @@ def test_functions_see_the_elements_of_both_parts(exchanged: bool, splits: int, 
     target = target if device == "cuda" else replace(target, capability=90)
     if target.capability < 90:
         pytest.skip("boxes need compute capability 9.0")
-    found = boxes.schedules(contraction, target).schedules
-    schedule = next(s for s in found if s.exchanged == exchanged and len(parts(s.tile[1])) == 2 and s.tile[2] <= 64)
+    found = tma.schedules(contraction, target).schedules
+    schedule = next(s for s in found if s.swap_ab == swap_ab and len(parts(s.tile[1])) == 2 and s.tile[2] <= 64)
     schedule = replace(schedule, splits=splits)
     more = torch.ones_like(expected[1], dtype=torch.bool)
     results = [torch.full((72, 72), float("nan"), dtype=half, device=device), more]
     named = [options["operands"].get(each.name, (None, None))[1] for each in contraction.aux][:-1]
-    boxes.build(contraction, schedule, target)(a, b, c, results[0], 1.0, beta, (*named, results[1]))
+    tma.build(contraction, schedule, target)(a, b, c, results[0], 1.0, beta, (*named, results[1]))
     assert torch.equal(results[0].double(), expected[0].double())
     assert torch.equal(results[1], expected[1].bool())

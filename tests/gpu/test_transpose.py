@@ -186,9 +186,9 @@ class TestSlide:
     def test_rows(self, apart: bool, dtype: torch.dtype, step: int, triton_backend: Backend) -> None:
         several = 0
         for rows, columns, gap in ((2, 90, 1), (40, 13, 1), (7, 60, 9), (60, 3, 2), (3, 90, 20)):
-            cut = transpose_slide.slide_cut(rows, columns, gap, step, dtype.itemsize, 1 << 16, apart=apart)
-            assert cut is not None
-            several += cut.programs > 2
+            params = transpose_slide.slide_params(rows, columns, gap, step, dtype.itemsize, 1 << 16, apart=apart)
+            assert params is not None
+            several += params.programs > 2
             guarded = poisoned((rows * (columns + gap),), dtype, strides=(step,), device=triton_backend.device)
             memory = guarded.tensor
             memory.copy_(any_bits(memory.shape, dtype, 9))
@@ -197,13 +197,13 @@ class TestSlide:
                 for pitch in (columns, columns + gap)
             )
             expected = (narrow if apart else spread).clone()
-            transpose_slide.slide_(memory, cut)
+            transpose_slide.slide_(memory, params)
             guarded.check_guards()
             assert torch.equal(spread if apart else narrow, expected), (rows, columns, gap)
         assert several
 
     def test_wide_gaps_are_left_to_a_buffer(self) -> None:
-        assert transpose_slide.slide_cut(100, 100, 90, 1, 4, 4000, apart=False) is None
+        assert transpose_slide.slide_params(100, 100, 90, 1, 4, 4000, apart=False) is None
 
     @pytest.mark.parametrize("shape", [(23, 31), (40, 17), (14, 25)], ids=str)
     @pytest.mark.parametrize("dtype", [torch.float32, torch.complex128], ids=str)
@@ -219,9 +219,9 @@ class TestSlide:
         slid: list[bool] = []
         slide = transpose_slide.slide_
 
-        def counted(words: torch.Tensor, cut: transpose_slide.SlideCut) -> None:
-            slid.append(cut.apart)
-            slide(words, cut)
+        def counted(words: torch.Tensor, params: transpose_slide.SlideParams) -> None:
+            slid.append(params.apart)
+            slide(words, params)
 
         monkeypatch.setattr(transpose_buffer, "slide_", counted)
         way = next(way for given, way in WAYS if given == shape)
@@ -243,20 +243,20 @@ class TestChoice:
         kept = (rows * columns - way.rows * way.columns) * itemsize
         assert 0 < way.rows <= rows
         assert 0 < way.columns <= columns
-        assert way.kind == "column panels" or way.rows % way.side == 0
-        assert way.kind == "row panels" or way.columns % way.side == 0
+        assert way.kind == "column panels" or way.rows % way.tiled_dim == 0
+        assert way.kind == "row panels" or way.columns % way.tiled_dim == 0
         assert way.kind != "row panels" or (
-            way.columns == columns and way.side * columns * itemsize <= workspace - kept
+            way.columns == columns and way.tiled_dim * columns * itemsize <= workspace - kept
         )
-        assert way.kind != "column panels" or (way.rows == rows and way.side * rows * itemsize <= workspace - kept)
+        assert way.kind != "column panels" or (way.rows == rows and way.tiled_dim * rows * itemsize <= workspace - kept)
         assert kept <= workspace // 4
 
     @pytest.mark.parametrize(
         ("shape", "side"), [((1000, 9000), 1000), ((10000, 300), 100), ((300, 10000), 100), ((4096, 12288), 4096)]
     )
-    def test_a_large_common_divisor_makes_squares(self, shape: tuple[int, int], side: int) -> None:
+    def test_a_large_common_divisor_makes_squares(self, shape: tuple[int, int], tiled_dim: int) -> None:
         way = choose(*shape, 4, workspace_bytes(shape[0] * shape[1] * 4))
-        assert (way.kind, way.rows, way.columns, way.side) == ("squares", *shape, side)
+        assert (way.kind, way.rows, way.columns, way.tiled_dim) == ("squares", *shape, tiled_dim)
 
     def test_workspace_is_a_small_part_and_bounded(self) -> None:
         assert workspace_bytes(1) == 8 << 20

@@ -16,7 +16,7 @@ import triton
 from gpu.warp_specialized_cases import H200, described
 from weft.api.describe import choice_for, hypothetical
 from weft.gpu.common.triton_versions import TESTED, whole
-from weft.gpu.warp_specialized import family as specialised
+from weft.gpu.warp_specialized import family as warp_specialized
 from weft.gpu.warp_specialized import gluon_probe
 from weft.machine.store import Store
 from weft.plans.explain import explain
@@ -62,7 +62,7 @@ def test_of_tested_versions_nothing_is_asked(
 ) -> None:
     version(name)
     seen = answering(monkeypatch, error="no")
-    assert specialised.supports(CONTRACTION, H200) is None
+    assert warp_specialized.supports(CONTRACTION, H200) is None
     assert not seen
     assert not list(cache.iterdir())
 
@@ -76,12 +76,12 @@ def test_others_are_asked_for_once_on_a_machine(
     seen = answering(monkeypatch, error=error)
     for _ in range(3):
         forget()  # as in a new process
-        reason = specialised.supports(CONTRACTION, H200)
+        reason = warp_specialized.supports(CONTRACTION, H200)
         assert (reason is None) == (error is None)
         assert reason is None or (name in reason and str(error) in reason)
     assert seen == [90]
     version(name + ".1")
-    specialised.supports(CONTRACTION, H200)
+    warp_specialized.supports(CONTRACTION, H200)
     assert seen == [90, 90]
 
 
@@ -90,8 +90,8 @@ def test_contractions_and_devices_that_the_family_refuses_ask_nothing(
 ) -> None:
     version(UNKNOWN)
     seen = answering(monkeypatch, error=None)
-    assert specialised.supports(described("ad,bd->ab", torch.float32, "tf32"), H200)
-    assert specialised.supports(CONTRACTION, replace(H200, capability=80))
+    assert warp_specialized.supports(described("ad,bd->ab", torch.float32, "tf32"), H200)
+    assert warp_specialized.supports(CONTRACTION, replace(H200, capability=80))
     assert not seen
 
 
@@ -101,12 +101,12 @@ def test_a_damaged_record_is_made_anew(
 ) -> None:
     version(UNKNOWN)
     seen = answering(monkeypatch, error="it does not")
-    first = specialised.supports(CONTRACTION, H200)
+    first = warp_specialized.supports(CONTRACTION, H200)
     (record,) = (cache / gluon_probe.ROOM).glob("*.json")
     record.write_bytes(damage)
     for _ in range(2):
         forget()
-        assert specialised.supports(CONTRACTION, H200) == first
+        assert warp_specialized.supports(CONTRACTION, H200) == first
     assert seen == [90, 90]
 
 
@@ -117,7 +117,7 @@ def test_a_record_that_says_something_else_is_made_anew(
     version(UNKNOWN)
     seen = answering(monkeypatch, error=None)
     monkeypatch.setattr(Store, "load", lambda store, key: value)
-    assert specialised.supports(CONTRACTION, H200) is None
+    assert warp_specialized.supports(CONTRACTION, H200) is None
     assert seen == [90]
 
 
@@ -132,7 +132,7 @@ def test_a_compiler_that_crashes_is_an_answer_and_one_that_is_killed_is_none(
     python.write_text(f"#!/bin/sh\n{f'kill -{sent} $$' if sent else 'echo nonsense'}\n")
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
-    reason = specialised.supports(CONTRACTION, H200)
+    reason = warp_specialized.supports(CONTRACTION, H200)
     assert reason is not None
     assert UNKNOWN in reason
     assert bool(list(cache.glob(f"{gluon_probe.ROOM}/*.json"))) is kept
@@ -143,7 +143,7 @@ def test_a_compiler_that_takes_too_long_is_asked_again_by_the_next_process(
 ) -> None:
     version(UNKNOWN)
     monkeypatch.setattr(gluon_probe, "SECONDS", 0.01)
-    assert "0 s" in str(specialised.supports(CONTRACTION, H200))
+    assert "0 s" in str(warp_specialized.supports(CONTRACTION, H200))
     assert not list(cache.glob(f"{gluon_probe.ROOM}/*.json"))
 
 
@@ -152,7 +152,7 @@ def test_a_version_that_nobody_knows_compiles_the_kernels_and_is_used(
 ) -> None:
     """The real compiler, in a process of its own, for a GPU that is not here."""
     version(UNKNOWN)
-    assert specialised.supports(CONTRACTION, H200) is None
+    assert warp_specialized.supports(CONTRACTION, H200) is None
     assert list(cache.glob(f"{gluon_probe.ROOM}/*.json"))
     assert list(cache.glob("triton/*/*.cubin"))
 
@@ -171,11 +171,11 @@ def test_where_gluon_is_broken_one_sentence_says_so_and_the_rest_works(
     contraction, choice = choice_for(request)
     assert choice is not None
     (sentence,) = (line for line in explain(request, contraction, choice).splitlines() if UNKNOWN in line)
-    assert "specialised" in sentence
+    assert "warp_specialized" in sentence
     assert "AttributeError" in sentence
     assert "warp_specialize" in sentence
-    assert "specialised" not in {rank.schedule.family for rank in choice.ranked}
-    assert {"boxes", "matrix"} <= {rank.schedule.family for rank in choice.ranked}
+    assert "warp_specialized" not in {rank.schedule.family for rank in choice.ranked}
+    assert {"tma", "gett"} <= {rank.schedule.family for rank in choice.ranked}
 
 
 class _Inner(NamedTuple):

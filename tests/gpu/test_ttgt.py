@@ -11,9 +11,9 @@ import torch.nn.functional as F
 import weft
 from weft.fn import trace
 from weft.gpu.common.tiling import by_stride
-from weft.gpu.composite import ttgt as staged
+from weft.gpu.composite import ttgt
 from weft.gpu.composite.packing import applied, matrix
-from weft.gpu.permute import pair as permute_two
+from weft.gpu.permute import pair
 from weft.gpu.permute.cost import LAUNCH
 from weft.planner.planner import choose
 from weft.planner.schedule import ResourceError, Target
@@ -40,7 +40,7 @@ def test_what_gathering_would_repeat_is_staged() -> None:
     """TCCG 24: neither operand lies in boxes, and each element is used 5184 times."""
     choice = choose(described("fdea,ecfb->dcba", LARGE), "triton", H200)
     best = choice.best.schedule
-    assert best.family == "staged"
+    assert best.family == "ttgt"
     # Both operands as matrices of 5184 x 5184 in half precision.
     assert best.workspace_bytes >= 2 * 5184 * 5184 * 2
     assert "staged A as" in str(best)
@@ -49,7 +49,7 @@ def test_what_gathering_would_repeat_is_staged() -> None:
 def test_what_each_block_reads_once_is_not() -> None:
     """TCCG 4: one pass over A costs as much as the whole product."""
     extents = {"a": 72, "b": 24, "c": 72, "d": 72, "e": 72}
-    assert choose(described("aced,eb->dcba", extents), "triton", H200).best.schedule.family != "staged"
+    assert choose(described("aced,eb->dcba", extents), "triton", H200).best.schedule.family != "ttgt"
 
 
 def test_a_limit_on_workspace_is_kept() -> None:
@@ -60,12 +60,12 @@ def test_a_limit_on_workspace_is_kept() -> None:
 @pytest.mark.parametrize("equation", ["fdea,ecfb->dcba", "dac,bcd->ba", "fbea,ecfd->dcba"])
 @pytest.mark.parametrize("function", [None, "a_fn", "b_fn"])
 def test_every_way_computes_the_product(equation: str, function: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staged, "LEAST_FLOPS", 1)
+    monkeypatch.setattr(ttgt, "LEAST_FLOPS", 1)
     contraction = described(equation, SMALL)
     if function is not None:
         contraction = replace(contraction, **{function: trace(torch.relu, (torch.float16,))})
-    assert staged.supports(contraction, INTERPRETER) is None
-    found = staged.schedules(contraction, INTERPRETER).schedules
+    assert ttgt.supports(contraction, INTERPRETER) is None
+    found = ttgt.schedules(contraction, INTERPRETER).schedules
     ways = {tuple(step and step.description.text for step in s.steps): s for s in found}
     assert len(ways) > 2
     generator = torch.Generator().manual_seed(0)
@@ -75,25 +75,25 @@ def test_every_way_computes_the_product(equation: str, function: str | None, mon
     expected = torch.einsum(equation, x.double(), y.double())
     for schedule in list(ways.values())[:4]:
         d = torch.full(expected.shape, float("nan"))
-        staged.build(contraction, schedule, INTERPRETER)(a, b, None, d, 1.0, 0.0)
+        ttgt.build(contraction, schedule, INTERPRETER)(a, b, None, d, 1.0, 0.0)
         assert torch.equal(d.double(), expected), str(schedule)
 
 
 def test_an_expanded_operand_is_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every row of A is the same one in memory; a product that reads rows needs them there."""
-    monkeypatch.setattr(staged, "LEAST_FLOPS", 1)
+    monkeypatch.setattr(ttgt, "LEAST_FLOPS", 1)
     row, b = torch.randint(-4, 5, (1, 24)).half(), torch.randint(-4, 5, (24, 40)).half()
     a = row.expand(40, 24)
     notation, extents = parse("mk,kn->mn"), {"m": 40, "k": 24, "n": 40}
     layouts = Layout.of(a), Layout.of(b), Layout.contiguous((40, 40), torch.float32)
     modes = class_modes(notation, layouts[0], layouts[1], None, layouts[2], extents)
     contraction = canonical(Contraction(modes, layouts[0], layouts[1], None, layouts[2], resolve(a.dtype, b.dtype)))
-    found = [s for s in staged.schedules(contraction, INTERPRETER).schedules if s.steps[0] is not None]
+    found = [s for s in ttgt.schedules(contraction, INTERPRETER).schedules if s.steps[0] is not None]
     assert found
     for schedule in found[:3]:
         assert schedule.workspace_bytes >= 40 * 24 * 2
         d = torch.full((40, 40), float("nan"))
-        staged.build(contraction, schedule, INTERPRETER)(a, b, None, d, 1.0, 0.0)
+        ttgt.build(contraction, schedule, INTERPRETER)(a, b, None, d, 1.0, 0.0)
         assert torch.equal(d, a.float() @ b.float()), str(schedule)
 
 
@@ -107,7 +107,7 @@ def test_an_operand_between_words_is_brought_to_one() -> None:
 
 def staged_alone(equation: str, extents: dict[str, int]) -> list[str]:
     """What is staged for its rows alone."""
-    ways = staged._ways(described(equation, extents), in_boxes=True)
+    ways = ttgt._ways(described(equation, extents), by_tma=True)
     found = {name: stage for way in ways for name, stage in zip("AB", way, strict=True) if stage is not None}
     return [name for name, stage in found.items() if stage.permutation.text == "it lies, in lines"]
 
@@ -161,64 +161,64 @@ def test_a_small_operand_may_be_staged_for_its_rows_alone() -> None:
     assert "B" not in staged_alone("cda,bd->cba", extents | {"d": 72})
     assert not staged_alone("cda,bd->cba", extents | {"c": 2})
     ranked = choose(described("cda,bd->cba", extents), "triton", H200).ranked
-    rings = [each for each in ranked if "kept" not in str(each.schedule)]  # which bring all of B for every block
-    lines = next(each for each in rings if "in lines; specialised" in str(each.schedule))
-    plain = next(each for each in rings if each.schedule.family == "specialised")
+    pipelines = [each for each in ranked if "ws.stationary" not in str(each.schedule)]  # which bring all of B for every block
+    lines = next(each for each in pipelines if "in lines; ws." in str(each.schedule))
+    plain = next(each for each in pipelines if each.schedule.family == "warp_specialized")
     assert lines.seconds < plain.seconds
     assert lines.schedule.workspace_bytes == 2 * 296 * 320
 
 
 def test_rows_at_lines_compute_the_product(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staged, "LEAST_FLOPS", 1)
+    monkeypatch.setattr(ttgt, "LEAST_FLOPS", 1)
     contraction = described("cda,bd->cba", {"a": 72, "b": 40, "c": 10, "d": 176})
-    found = [s for s in staged.schedules(contraction, INTERPRETER).schedules if "it lies, in lines" in str(s)]
+    found = [s for s in ttgt.schedules(contraction, INTERPRETER).schedules if "it lies, in lines" in str(s)]
     assert found
     a, b = integers(contraction)
     expected = torch.einsum("cda,bd->cba", a.float(), b.float())
     for schedule in found[:2]:
         assert schedule.workspace_bytes >= 40 * 192 * 2
         d = torch.full(expected.shape, torch.nan)
-        staged.build(contraction, schedule, INTERPRETER)(a, b, None, d, 1.0, 0.0)
+        ttgt.build(contraction, schedule, INTERPRETER)(a, b, None, d, 1.0, 0.0)
         assert torch.equal(d, expected), str(schedule)
 
 
 def test_both_operands_are_staged_by_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which is one kernel less, and one launch less in the prediction."""
-    monkeypatch.setattr(staged, "LEAST_FLOPS", 1)
+    monkeypatch.setattr(ttgt, "LEAST_FLOPS", 1)
     contraction = described("fdea,ecfb->dcba", SMALL)
     relu, doubled = (trace(fn, (torch.float16,)) for fn in (torch.relu, lambda x: x + x))
     contraction = replace(contraction, a_fn=relu, b_fn=doubled)
-    schedules = staged.schedules(contraction, INTERPRETER).schedules
+    schedules = ttgt.schedules(contraction, INTERPRETER).schedules
     both = next(schedule for schedule in schedules if None not in schedule.steps)
     assert " in one launch; " in str(both)
-    launch = staged.build(contraction, both, INTERPRETER)
+    launch = ttgt.build(contraction, both, INTERPRETER)
     a, b = integers(contraction)
     expected = torch.einsum("fdea,ecfb->dcba", a.float().relu(), 2 * b.float())
     d = torch.full(expected.shape, torch.nan)
     launch(a, b, None, d, 1.0, 0.0)
     assert torch.equal(d, expected)
-    monkeypatch.setattr(staged, "moved_together", lambda schedule: None)
+    monkeypatch.setattr(ttgt, "moved_together", lambda schedule: None)
     assert " in one launch" not in str(both)
-    apart = staged.build(contraction, both, INTERPRETER)
+    apart = ttgt.build(contraction, both, INTERPRETER)
     assert len(apart.kernels) == len(launch.kernels) + 1
-    separate = staged.predict(contraction, both, INTERPRETER)
+    separate = ttgt.predict(contraction, both, INTERPRETER)
     monkeypatch.undo()
-    assert staged.predict(contraction, both, INTERPRETER) == pytest.approx(separate - LAUNCH)
+    assert ttgt.predict(contraction, both, INTERPRETER) == pytest.approx(separate - LAUNCH)
 
 
 def test_what_one_launch_cannot_hold_takes_two(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staged, "LEAST_FLOPS", 1)
+    monkeypatch.setattr(ttgt, "LEAST_FLOPS", 1)
     contraction = fused(described("fdea,ecfb->dcba", SMALL), torch.relu)
-    both = next(s for s in staged.schedules(contraction, INTERPRETER).schedules if None not in s.steps)
+    both = next(s for s in ttgt.schedules(contraction, INTERPRETER).schedules if None not in s.steps)
 
     def refused(*_: object) -> None:
         raise ResourceError("it needs more than there is")
 
-    monkeypatch.setattr(permute_two, "PermuteTwoLaunch", refused)
+    monkeypatch.setattr(pair, "PermuteTwoLaunch", refused)
     a, b = integers(contraction)
     expected = torch.einsum("fdea,ecfb->dcba", a.float().relu(), b.float().relu()).relu()
     d = torch.full(expected.shape, torch.nan)
-    staged.build(contraction, both, INTERPRETER)(a, b, None, d, 1.0, 0.0)
+    ttgt.build(contraction, both, INTERPRETER)(a, b, None, d, 1.0, 0.0)
     assert torch.equal(d, expected)
 
 
@@ -238,12 +238,12 @@ def test_dear_functions_of_small_operands_are_applied_once() -> None:
     """TCCG 32: each element of A and of B is used 6144 times, D is 128 times as large as both."""
     extents = {"a": 24, "b": 16, "c": 16, "d": 24, "e": 16, "f": 16, "g": 24}
     best = choose(fused(described("bged,cafg->fedcba", extents), F.elu), "triton", H200).best.schedule
-    assert isinstance(best, staged.StagedSchedule)
+    assert isinstance(best, ttgt.TtgtSchedule)
     assert all(step is not None and step.description.fn is not None for step in best.steps)
     assert best.product.description.a_fn is None
     assert best.product.description.b_fn is None
     assert best.product.description.epilogue is not None
-    assert best.product.best.schedule.family == "matrix"
+    assert best.product.best.schedule.family == "gett"
 
 
 def test_a_small_operand_is_brought_into_the_order_that_a_large_result_needs() -> None:
@@ -254,16 +254,16 @@ def test_a_small_operand_is_brought_into_the_order_that_a_large_result_needs() -
         fused(described("agfd,cbeg->fedcba", extents), F.relu),
     ):
         best = choose(contraction, "triton", H200).best.schedule
-        assert isinstance(best, staged.StagedSchedule)
+        assert isinstance(best, ttgt.TtgtSchedule)
         assert best.steps[0] is not None
-        assert best.product.best.schedule.family == "matrix"
+        assert best.product.best.schedule.family == "gett"
 
 
 def test_large_operands_are_not_staged_to_be_gathered() -> None:
     """TCCG 13: both operands are 300 times as large as D, and a pass over them is dear."""
     contraction = fused(described("dca,cbd->ba", {"a": 312, "b": 296, "c": 296, "d": 312}), torch.relu)
     found = [
-        each for each in staged.schedules(contraction, H200).schedules if each.product.best.schedule.family == "matrix"
+        each for each in ttgt.schedules(contraction, H200).schedules if each.product.best.schedule.family == "gett"
     ]
     assert not found
 
@@ -274,41 +274,41 @@ def test_an_epilogue_of_a_small_result_may_follow_the_library() -> None:
     for equation, worth in (("dca,cbd->ba", True), ("dca,bd->cba", False)):
         contraction = fused(described(equation, extents), F.elu)
         ranked = choose(contraction, "triton", H200).ranked
-        whole = [each for each in ranked if isinstance(each.schedule, staged.StagedSchedule)]
+        whole = [each for each in ranked if isinstance(each.schedule, ttgt.TtgtSchedule)]
         after = [each for each in whole if each.schedule.finish is not None]
         assert after, equation
         for each in after:
-            assert each.schedule.product.best.schedule.family == "library"
+            assert each.schedule.product.best.schedule.family == "blas"
             assert str(each.schedule).endswith("; epilogue on D")
-        plain = next(each for each in ranked if "specialised" not in str(each.schedule))  # as on other devices
+        plain = next(each for each in ranked if "warp_specialized" not in str(each.schedule))  # as on other devices
         assert (after[0].seconds < 1.2 * plain.seconds) is worth, equation
 
 
 def test_the_epilogue_on_d_computes_what_a_fused_one_does() -> None:
     contraction = fused(described("dac,bcd->ba", SMALL), torch.relu)
-    last = staged._finish(contraction)
+    last = ttgt._finish(contraction)
     assert last is not None
     a_step, b_step = (applied(contraction, operand) for operand in (0, 1))
     assert a_step is not None
     assert b_step is not None
-    rest = replace(staged._product(contraction, (a_step, b_step)), epilogue=None)
-    schedule = staged.StagedSchedule(
+    rest = replace(ttgt._product(contraction, (a_step, b_step)), epilogue=None)
+    schedule = ttgt.TtgtSchedule(
         (choose(a_step.permutation, "triton", INTERPRETER), choose(b_step.permutation, "triton", INTERPRETER)),
-        choose(rest, "triton", INTERPRETER, without=("staged", "last")),
+        choose(rest, "triton", INTERPRETER, without=("ttgt", "scatter")),
         choose(last, "triton", INTERPRETER),
     )
     a, b = integers(contraction)
     d = torch.full((SMALL["b"], SMALL["a"]), torch.nan)
-    staged.build(contraction, schedule, INTERPRETER)(a, b, None, d, -2.0, 0.0)
+    ttgt.build(contraction, schedule, INTERPRETER)(a, b, None, d, -2.0, 0.0)
     assert torch.equal(d, (torch.einsum("dac,bcd->ba", a.float().relu(), b.float().relu()) * -2).relu())
 
 
 def test_an_epilogue_is_not_left_for_later_where_d_rounds_or_more_is_fused() -> None:
     contraction = fused(described("dac,bcd->ba", SMALL), torch.relu)
     half = Layout.contiguous(contraction.d.shape, torch.float16)
-    assert staged._finish(replace(contraction, d=half)) is None
-    assert staged._finish(replace(contraction, c=contraction.d, c_fn=contraction.epilogue)) is None
-    assert staged._finish(replace(contraction, epilogue=None)) is None
+    assert ttgt._finish(replace(contraction, d=half)) is None
+    assert ttgt._finish(replace(contraction, c=contraction.d, c_fn=contraction.epilogue)) is None
+    assert ttgt._finish(replace(contraction, epilogue=None)) is None
 
 
 @pytest.mark.gpu
@@ -317,22 +317,22 @@ def test_what_functions_are_staged_for_on_a_gpu(kind: str, monkeypatch: pytest.M
     """The library's product with the epilogue on D behind it, and staged operands in the kernel that gathers."""
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
-    monkeypatch.setattr(staged, "LEAST_FLOPS", 1)
+    monkeypatch.setattr(ttgt, "LEAST_FLOPS", 1)
     extents = {"a": 40, "b": 24, "c": 56, "d": 8}
     equation = "dac,bcd->ba" if kind != "gathered" else "da,bd->ba"
     contraction = fused(described(equation, extents), torch.relu)
     device = torch.device("cuda", torch.cuda.current_device())
     target = weft.plan("ij,jk->ik", *[torch.ones(2, 2, device=device)] * 2)._request.target
-    monkeypatch.setattr(staged, "MUCH_LARGER", 0)
+    monkeypatch.setattr(ttgt, "MUCH_LARGER", 0)
     chosen = [
         schedule
-        for schedule in staged.schedules(contraction, target).schedules
-        if (schedule.finish is not None if kind != "gathered" else schedule.product.best.schedule.family == "matrix")
+        for schedule in ttgt.schedules(contraction, target).schedules
+        if (schedule.finish is not None if kind != "gathered" else schedule.product.best.schedule.family == "gett")
     ]
     assert chosen
     a, b = (each.to(device) for each in integers(contraction))
     for schedule in chosen[:4]:
         d = torch.full((extents["b"], extents["a"]), torch.nan, device=device)
-        staged.build(contraction, schedule, target)(a, b, None, d, 2.0, 0.0)
+        ttgt.build(contraction, schedule, target)(a, b, None, d, 2.0, 0.0)
         expected = (2 * torch.einsum(equation, a.double().relu(), b.double().relu())).relu()
         assert torch.equal(d.double(), expected), str(schedule)

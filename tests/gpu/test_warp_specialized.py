@@ -15,26 +15,26 @@ import torch
 
 from gpu.warp_specialized_cases import EXTENTS, H200, described, shared
 from weft.fn import trace
-from weft.gpu.common.swap_ab import exchanged, multiplied
-from weft.gpu.warp_specialized import family as specialised
+from weft.gpu.common.swap_ab import in_kernel_order, swap_ab
+from weft.gpu.warp_specialized import family as warp_specialized
 from weft.gpu.warp_specialized.kernel import task_of
-from weft.gpu.warp_specialized.params import specialised_cut
+from weft.gpu.warp_specialized.params import ws_params
 from weft.gpu.warp_specialized.results import staging_bytes
-from weft.gpu.warp_specialized.roles import IN_PLACE, IN_TURNS, SIDE_BY_SIDE, TOGETHER, WORKERS, roles
-from weft.gpu.warp_specialized.schedule import SpecialisedSchedule
-from weft.gpu.warp_specialized.stationary import KeptSchedule
+from weft.gpu.warp_specialized.roles import CONSUMERS, COOPERATIVE, PAIRED_N, PINGPONG, SMEM_TRANSFORM, roles
+from weft.gpu.warp_specialized.schedule import WsSchedule
+from weft.gpu.warp_specialized.stationary import StationarySchedule
 from weft.planner.schedule import Target
 from weft.spec import Contraction
 
 
 def reason(contraction: Contraction, target: Target = H200) -> str:
-    found = specialised.supports(contraction, target)
+    found = warp_specialized.supports(contraction, target)
     assert found is not None
     return found
 
 
 def test_takes_what_lies_in_boxes_on_hopper() -> None:
-    assert specialised.supports(described("ad,bd->ab"), H200) is None
+    assert warp_specialized.supports(described("ad,bd->ab"), H200) is None
 
 
 @pytest.mark.parametrize(
@@ -62,27 +62,27 @@ def test_refuses_what_it_does_not_compute() -> None:
 def test_functions_on_both_operands_are_applied_in_rings_and_where_one_is_kept() -> None:
     relu = trace(torch.relu, (torch.float16,))
     small, large = (replace(described(text), a_fn=relu, b_fn=relu) for text in ("ad,bd->ab", "af,bf->ab"))
-    assert {type(schedule) for schedule in specialised.schedules(small, H200).schedules} == {
-        SpecialisedSchedule,
-        KeptSchedule,
+    assert {type(schedule) for schedule in warp_specialized.schedules(small, H200).schedules} == {
+        WsSchedule,
+        StationarySchedule,
     }
-    assert {type(schedule) for schedule in specialised.schedules(large, H200).schedules} == {SpecialisedSchedule}
+    assert {type(schedule) for schedule in warp_specialized.schedules(large, H200).schedules} == {WsSchedule}
 
 
 @pytest.mark.parametrize("equation", ["ad,bd->ab", "dca,bd->cba", "af,bf->ab", "cebf,af->bcea"])
 def test_workers_share_every_block_without_gap_or_overlap(equation: str) -> None:
     contraction = described(equation)
     for schedule in shared(contraction):
-        cut = specialised_cut(multiplied(contraction, schedule), schedule, H200)
+        params = ws_params(in_kernel_order(contraction, schedule), schedule, H200)
         tile_m, tile_n, _ = schedule.tile
         owners = torch.zeros(2, tile_m, tile_n, dtype=torch.int64)
-        for worker, shares in enumerate(cut.shares):
+        for consumer, shares in enumerate(params.shares):
             for share in shares:
                 for piece in share.pieces:
                     rows = slice(piece.row, piece.row + piece.m.tile)
                     columns = slice(piece.column, piece.column + piece.n.tile)
-                    owners[worker, rows, columns] += 1
-        taken = owners.sum(0) if schedule.workers.shares == 2 else owners
+                    owners[consumer, rows, columns] += 1
+        taken = owners.sum(0) if schedule.consumers.shares == 2 else owners
         assert (taken == 1).all(), str(schedule)
 
 
@@ -93,64 +93,64 @@ def test_every_share_of_every_block_is_one_workers_task(equation: str) -> None:
     for schedule in shared(contraction):
         if schedule.streamed or schedule.fewer:
             continue  # `test_split_k` looks at those
-        cut = specialised_cut(multiplied(contraction, schedule), schedule, H200)
-        tasks = range(cut.tasks * cut.boxes.splits)
-        taken = [task_of.fn(task, cut, worker) for task in tasks for worker in range(schedule.workers.abreast)]
-        every = product(range(cut.boxes.splits), range(cut.boxes.blocks))
+        params = ws_params(in_kernel_order(contraction, schedule), schedule, H200)
+        tasks = range(params.tasks * params.boxes.splits)
+        taken = [task_of.fn(task, params, consumer) for task in tasks for consumer in range(schedule.consumers.abreast)]
+        every = product(range(params.boxes.splits), range(params.boxes.blocks))
         assert sorted(taken) == list(every), str(schedule)
-        seen.add(schedule.workers)
-    assert {TOGETHER, IN_TURNS} <= seen
-    assert (SIDE_BY_SIDE in seen) == (equation == "cebf,af->bcea")
+        seen.add(schedule.consumers)
+    assert {COOPERATIVE, PINGPONG} <= seen
+    assert (PAIRED_N in seen) == (equation == "cebf,af->bcea")
 
 
 def test_blocks_that_are_taken_at_once_are_of_the_same_rows() -> None:
     """One row of blocks after the other, and an even number in each: two neighbours are never of different rows."""
     contraction = described("cebf,af->bcea")
     for schedule in shared(contraction):
-        if schedule.workers == SIDE_BY_SIDE:
-            boxes = specialised_cut(multiplied(contraction, schedule), schedule, H200).boxes
+        if schedule.consumers == PAIRED_N:
+            boxes = ws_params(in_kernel_order(contraction, schedule), schedule, H200).boxes
             assert (boxes.group, boxes.n.blocks % 2) == (1, 0), str(schedule)
 
 
 def test_few_pairs_of_blocks_share_sums_and_an_odd_number_is_not_taken_in_pairs() -> None:
-    split = {schedule.splits > 1 for schedule in shared(described("cegf,af->gcea")) if schedule.workers == SIDE_BY_SIDE}
+    split = {schedule.splits > 1 for schedule in shared(described("cegf,af->gcea")) if schedule.consumers == PAIRED_N}
     assert split == {False, True}
     odd = described("cegf,af->gcea", extents={**EXTENTS, "g": 7})
-    assert not [schedule for schedule in shared(odd) if schedule.workers == SIDE_BY_SIDE]
-    excluded = specialised.schedules(exchanged(odd), H200).excluded
+    assert not [schedule for schedule in shared(odd) if schedule.consumers == PAIRED_N]
+    excluded = warp_specialized.schedules(swap_ab(odd), H200).excluded
     assert "blocks along n are odd in number: workers cannot take two at once" in excluded
 
 
-def test_appliers_are_as_many_as_have_registers_for_whole_boxes() -> None:
+def test_transformers_are_as_many_as_have_registers_for_whole_boxes() -> None:
     relu = trace(torch.relu, (torch.float16,))
     columns, both = (
         replace(described("af,bf->ab"), **dict.fromkeys(names, relu)) for names in (["b_fn"], ["a_fn", "b_fn"])
     )
-    assert roles(described("af,bf->ab"), (128, 80, 64), TOGETHER).appliers == 0
-    assert roles(columns, (128, 80, 64), TOGETHER).appliers == 4
-    assert roles(columns, (128, 80, 64), SIDE_BY_SIDE).appliers == 4
-    assert roles(columns, (128, 160, 64), TOGETHER).appliers == 2
-    assert roles(both, (128, 320, 64), TOGETHER) is None
-    assert roles(both, (128, 320, 64), IN_PLACE).appliers == 3
+    assert roles(described("af,bf->ab"), (128, 80, 64), COOPERATIVE).transformers == 0
+    assert roles(columns, (128, 80, 64), COOPERATIVE).transformers == 4
+    assert roles(columns, (128, 80, 64), PAIRED_N).transformers == 4
+    assert roles(columns, (128, 160, 64), COOPERATIVE).transformers == 2
+    assert roles(both, (128, 320, 64), COOPERATIVE) is None
+    assert roles(both, (128, 320, 64), SMEM_TRANSFORM).transformers == 3
 
 
 @pytest.mark.parametrize(
     ("equation", "operand", "of_a_ring"),
     [("ad,bd->ab", "b", {0, 1, 2}), ("af,bf->ab", "b", {0, 1, 2}), ("cebf,af->bcea", "a", {0, 1, 2, 4})],
 )
-def test_appliers_of_a_ring_never_take_one_round_for_another(equation: str, operand: str, of_a_ring: set[int]) -> None:
+def test_transformers_of_a_ring_never_take_one_round_for_another(equation: str, operand: str, of_a_ring: set[int]) -> None:
     """A barrier tells a round of its slot from the next, but not from the one after that: each applier must meet it in
     every round of the barrier."""
     contraction = replace(described(equation), **{f"{operand}_fn": trace(torch.relu, (torch.float16,))})
     seen = set()
     for schedule in shared(contraction):
-        cut = specialised_cut(multiplied(contraction, schedule), schedule, H200)
-        appliers = cut.roles.appliers // schedule.workers.rings_of_columns  # of a ring
-        barriers = cut.rounds * cut.stages
-        for barrier in range(barriers if appliers else 0):
-            met_by = {position % appliers for position in range(barrier, 10 * barriers, barriers)}
+        params = ws_params(in_kernel_order(contraction, schedule), schedule, H200)
+        transformers = params.roles.transformers // schedule.consumers.pipelines_of_columns  # of a ring
+        barriers = params.rounds * params.stages
+        for barrier in range(barriers if transformers else 0):
+            met_by = {position % transformers for position in range(barrier, 10 * barriers, barriers)}
             assert len(met_by) == 1, str(schedule)
-        seen.add(appliers)
+        seen.add(transformers)
     assert seen == of_a_ring
 
 
@@ -160,13 +160,13 @@ def test_rings_fit_in_shared_memory(equation: str, operands: str) -> None:
     relu = trace(torch.relu, (torch.float16,))
     for schedule in shared(replace(described(equation), **{f"{operand}_fn": relu for operand in operands})):
         tile_m, tile_n, tile_k = schedule.tile
-        workers = schedule.workers
+        consumers = schedule.consumers
         assert schedule.stages >= 2, str(schedule)
-        slots = workers.rings * schedule.stages * (tile_m + workers.abreast * tile_n) * tile_k * 2
-        staging = staging_bytes(schedule.rows, workers.buffers)
-        if workers == IN_PLACE:
+        slots = consumers.pipelines * schedule.stages * (tile_m + consumers.abreast * tile_n) * tile_k * 2
+        staging = staging_bytes(schedule.rows, consumers.buffers)
+        if consumers == SMEM_TRANSFORM:
             assert slots < H200.shared_memory, str(schedule)
-            assert staging <= WORKERS * tile_m * tile_k * 2, str(schedule)  # a slot of each worker has room for it
+            assert staging <= CONSUMERS * tile_m * tile_k * 2, str(schedule)  # a slot of each worker has room for it
         else:
             assert slots + staging < H200.shared_memory, str(schedule)
 
@@ -174,24 +174,24 @@ def test_rings_fit_in_shared_memory(equation: str, operands: str) -> None:
 def test_runs_that_d_does_not_have_are_not_offered() -> None:
     """A has `c` next to `a`, and D has `b` between them: a box of D cannot span a run of both."""
     contraction = described("dca,bd->cba")
-    found = specialised.schedules(contraction, H200)
+    found = warp_specialized.schedules(contraction, H200)
     assert any("D does not lie in boxes" in sentence for sentence in found.excluded)
-    runs = {s.b.outer if s.exchanged else s.a.outer for s in shared(contraction) if s.splits == 1}
+    runs = {s.b.outer if s.swap_ab else s.a.outer for s in shared(contraction) if s.splits == 1}
     assert {len(run) for run in runs} == {1}
 
 
 # Warps of a program, those included that fill up a group of four, and registers of a thread that multiplies.
 ROLES = {
-    "kept by eight warps": (20, 112),
-    "appliers": (20, 144),
-    "appliers in turns": (20, 168),
-    "appliers side by side": (28, 128),
-    "in place": (20, 192),
-    "in place, fewer shares": (20, 192),
-    "streamed": (28, 80),
-    "streamed side by side": (28, 128),
-    "in place, one part": (20, 192),
-    "in place, across k": (20, 192),
+    "stationary by eight warps": (20, 112),
+    "transformers": (20, 144),
+    "transformers pingpong": (20, 168),
+    "transformers paired_n": (28, 128),
+    "smem_transform": (20, 192),
+    "smem_transform, tail splits": (20, 192),
+    "stream_k": (28, 80),
+    "stream_k paired_n": (28, 128),
+    "smem_transform, one n part": (20, 192),
+    "smem_transform, across k": (20, 192),
 }
 
 
@@ -223,7 +223,7 @@ def test_nothing_spills(report: dict[str, dict[str, object]]) -> None:
 def test_registers_go_to_the_warps_that_multiply(report: dict[str, dict[str, object]]) -> None:
     for name, found in report.items():
         warps, registers = ROLES.get(name, (12, 240))
-        loading = 32 if "in place" in name else 24
+        loading = 32 if "smem_transform" in name else 24
         assert found["warps"] == warps, name
         assert {loading, registers} <= set(found["register roles"]), name  # type: ignore[call-overload]
         assert found["shared"] <= H200.shared_memory, name  # type: ignore[operator]

@@ -10,10 +10,10 @@ import torch
 
 from gpu.warp_specialized_cases import EXTENTS, H200, LARGE_AND_SMALL, described, plus_one
 from weft.fn import trace
-from weft.gpu.warp_specialized import family as specialised
-from weft.gpu.warp_specialized.roles import IN_PLACE
-from weft.gpu.warp_specialized.schedule import SpecialisedSchedule
-from weft.gpu.warp_specialized.stationary import KeptSchedule
+from weft.gpu.warp_specialized import family as warp_specialized
+from weft.gpu.warp_specialized.roles import SMEM_TRANSFORM
+from weft.gpu.warp_specialized.schedule import WsSchedule
+from weft.gpu.warp_specialized.stationary import StationarySchedule
 from weft.planner.schedule import Schedule
 from weft.spec import Contraction
 
@@ -39,10 +39,10 @@ def check(
         contraction = replace(contraction, **functions)
         x, y = (function(value) if operand in operands else value for operand, value in (("a", x), ("b", y)))
     expected = (2 * torch.einsum(contraction.text, x, y)).to(contraction.d.dtype).contiguous()  # as D lies
-    chosen = choose(specialised.schedules(contraction, H200).schedules)
+    chosen = choose(warp_specialized.schedules(contraction, H200).schedules)
     assert chosen
     for schedule in chosen:
-        launch = specialised.build(contraction, schedule, H200)
+        launch = warp_specialized.build(contraction, schedule, H200)
         results = [torch.full_like(expected, float("nan")) for _ in range(2)]
         for d in results:
             launch(a, b, None, d, 2.0, 0.0)
@@ -54,21 +54,21 @@ def some(at: int) -> Callable[[Sequence[Schedule]], Sequence[Schedule]]:
     """A quarter of the kinds of schedules with rings, others with other numbers: compiling takes long."""
 
     def choose(found: Sequence[Schedule]) -> Sequence[Schedule]:
-        shared = [s for s in found if isinstance(s, SpecialisedSchedule)]
-        one_of_each = list({(s.tile, s.workers, s.exchanged, s.splits > 1): s for s in shared}.values())
+        shared = [s for s in found if isinstance(s, WsSchedule)]
+        one_of_each = list({(s.tile, s.consumers, s.swap_ab, s.splits > 1): s for s in shared}.values())
         return one_of_each[at % 4 :: 4]
 
     return choose
 
 
 def those_that_keep(found: Sequence[Schedule]) -> Sequence[Schedule]:
-    return [schedule for schedule in found if isinstance(schedule, KeptSchedule)]
+    return [schedule for schedule in found if isinstance(schedule, StationarySchedule)]
 
 
 def those_in_place(found: Sequence[Schedule]) -> Sequence[Schedule]:
     """One of each kind."""
-    chosen = [s for s in found if isinstance(s, SpecialisedSchedule) and s.workers == IN_PLACE]
-    return list({(s.tile, s.exchanged, s.splits > 1, s.fewer > 0): s for s in chosen}.values())
+    chosen = [s for s in found if isinstance(s, WsSchedule) and s.consumers == SMEM_TRANSFORM]
+    return list({(s.tile, s.swap_ab, s.splits > 1, s.fewer > 0): s for s in chosen}.values())
 
 
 @pytest.mark.gpu
@@ -98,7 +98,7 @@ def test_a_worker_without_rows_lets_boxes_pass(equation: str) -> None:
 
 def those_with_fewer_shares(found: Sequence[Schedule]) -> Sequence[Schedule]:
     """All of them."""
-    return [s for s in found if isinstance(s, SpecialisedSchedule) and s.fewer > 0]
+    return [s for s in found if isinstance(s, WsSchedule) and s.fewer > 0]
 
 
 @pytest.mark.gpu
@@ -110,8 +110,8 @@ def test_the_last_rows_have_fewer_shares_of_a_long_sum(equation: str, c: int) ->
 
 def those_streamed(found: Sequence[Schedule]) -> Sequence[Schedule]:
     """One of each kind."""
-    chosen = [s for s in found if isinstance(s, SpecialisedSchedule) and s.streamed]
-    return list({(s.workers, s.exchanged): s for s in chosen}.values())
+    chosen = [s for s in found if isinstance(s, WsSchedule) and s.streamed]
+    return list({(s.consumers, s.swap_ab): s for s in chosen}.values())
 
 
 @pytest.mark.gpu

@@ -10,28 +10,28 @@ import torch
 
 from gpu.warp_specialized_cases import H200, described, shared
 from weft.fn import trace
-from weft.gpu.common.swap_ab import multiplied
+from weft.gpu.common.swap_ab import in_kernel_order
 from weft.gpu.tma.schedule import parts
 from weft.gpu.tma.views import extent
-from weft.gpu.warp_specialized import family as specialised
-from weft.gpu.warp_specialized.params import specialised_cut
-from weft.gpu.warp_specialized.roles import IN_PLACE
-from weft.gpu.warp_specialized.schedule import SpecialisedSchedule
+from weft.gpu.warp_specialized import family as warp_specialized
+from weft.gpu.warp_specialized.params import ws_params
+from weft.gpu.warp_specialized.roles import SMEM_TRANSFORM
+from weft.gpu.warp_specialized.schedule import WsSchedule
 
 
 @pytest.mark.parametrize("equation", ["ad,bd->ab", "ad,db->ab", "da,db->ba", "af,bf->ab"])
 def test_where_boxes_lie_every_line_is_one_roles_and_each_program_has_one_task(equation: str) -> None:
     relu = trace(torch.relu, (torch.float16,))
     contraction = replace(described(equation), a_fn=relu, b_fn=relu)
-    found = [schedule for schedule in shared(contraction) if schedule.workers == IN_PLACE]
+    found = [schedule for schedule in shared(contraction) if schedule.consumers == SMEM_TRANSFORM]
     assert found
     long = trace(torch.nn.functional.gelu, (torch.float16,))
     for other in (described(equation), replace(contraction, b_fn=None), replace(contraction, a_fn=long)):
-        assert not [schedule for schedule in shared(other) if schedule.workers == IN_PLACE]
+        assert not [schedule for schedule in shared(other) if schedule.consumers == SMEM_TRANSFORM]
     for schedule in found:
-        cut = specialised_cut(multiplied(contraction, schedule), schedule, H200)
-        assert cut.tasks * cut.boxes.splits == cut.boxes.programs, str(schedule)
-        runs = [run for portion in cut.portions for run in portion]
+        params = ws_params(in_kernel_order(contraction, schedule), schedule, H200)
+        assert params.tasks * params.boxes.splits == params.boxes.programs, str(schedule)
+        runs = [run for portion in params.portions for run in portion]
         assert all(run.first % run.lines == 0 and run.lines.bit_count() == 1 for run in runs), str(schedule)
         lines = [(run.part, line) for run in runs for line in range(run.first, run.first + run.lines)]
         assert len(lines) == len(set(lines)), str(schedule)
@@ -55,8 +55,8 @@ def test_functions_of_long_sums_are_applied_in_place_as_that_was_timed_to_be_fas
     contraction = described("dca,cbd->ba", extents={"a": 312, "b": 296, "c": 296, "d": 312})
     of_half, of_single = trace(function, (torch.float16,)), trace(function, (torch.float32,))
     contraction = replace(contraction, a_fn=of_half, b_fn=of_half, epilogue=of_single)
-    best = min(shared(contraction), key=lambda schedule: specialised.predict(contraction, schedule, H200))
-    assert best.workers == IN_PLACE, str(best)
+    best = min(shared(contraction), key=lambda schedule: warp_specialized.predict(contraction, schedule, H200))
+    assert best.consumers == SMEM_TRANSFORM, str(best)
 
 
 @pytest.mark.parametrize("equation", ["dca,cbd->ba", "cad,cbd->ba", "dca,cdb->ab"])
@@ -65,23 +65,23 @@ def test_the_last_rows_may_have_fewer_shares_and_every_share_has_steps(equation:
     relu = trace(torch.relu, (torch.float16,))
     extents = {"a": 312, "b": 296, "c": c, "d": 312}
     contraction = replace(described(equation, extents=extents), a_fn=relu, b_fn=relu)
-    found = [schedule for schedule in shared(contraction) if schedule.workers == IN_PLACE]
+    found = [schedule for schedule in shared(contraction) if schedule.consumers == SMEM_TRANSFORM]
     uneven = [schedule for schedule in found if schedule.fewer]
     assert uneven
     for schedule in uneven:
-        cut = specialised_cut(multiplied(contraction, schedule), schedule, H200)
+        params = ws_params(in_kernel_order(contraction, schedule), schedule, H200)
         even = next(s for s in found if replace(s, splits=0, workspace_bytes=0) == replace(
             schedule, splits=0, fewer=0, workspace_bytes=0) and s.splits > 1)  # fmt: skip
-        steps = specialised_cut(multiplied(contraction, even), even, H200).boxes.steps
-        assert cut.boxes.steps < steps < cut.fewer.steps, str(schedule)
+        steps = ws_params(in_kernel_order(contraction, even), even, H200).boxes.steps
+        assert params.boxes.steps < steps < params.fewer.steps, str(schedule)
         total = -(-schedule.k.extent // 64) * (contraction.k // schedule.k.extent)
-        for shares, each in ((schedule.splits, cut.boxes.steps), (schedule.fewer, cut.fewer.steps)):
+        for shares, each in ((schedule.splits, params.boxes.steps), (schedule.fewer, params.fewer.steps)):
             assert shares * (each - 1) < total <= shares * each, str(schedule)  # none is empty: they take turns
-            blocks = max(axis.pitch * axis.blocks for axis in cut.boxes.k.axes)
+            blocks = max(axis.pitch * axis.blocks for axis in params.boxes.k.axes)
             assert blocks >= shares * each, str(schedule)  # past the end of k, where zeros are read
-        others = (cut.tasks - 1) * schedule.splits
-        assert cut.boxes.programs == others + schedule.fewer <= H200.processors, str(schedule)
-        assert str(schedule).count(f"splits={schedule.splits}/{schedule.fewer}") == 1
+        others = (params.tasks - 1) * schedule.splits
+        assert params.boxes.programs == others + schedule.fewer <= H200.processors, str(schedule)
+        assert str(schedule).count(f"split_k={schedule.splits}/{schedule.fewer}") == 1
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_the_last_rows_have_fewer_shares_only_where_half_a_block_has_none(
 ) -> None:
     relu = trace(torch.relu, (torch.float16,))
     contraction = replace(described("dca,cbd->ba", extents={"a": a, "b": b, "c": c, "d": 312}), a_fn=relu, b_fn=relu)
-    straight = [s for s in shared(contraction) if s.workers == IN_PLACE and not s.exchanged]
+    straight = [s for s in shared(contraction) if s.consumers == SMEM_TRANSFORM and not s.swap_ab]
     assert any(schedule.fewer for schedule in straight) == offered
 
 
@@ -107,7 +107,7 @@ def test_the_last_rows_have_fewer_shares_only_where_half_a_block_has_none(
 def test_where_boxes_lie_there_are_three_slots_or_more(kilobytes: int) -> None:
     relu = trace(torch.relu, (torch.float16,))
     contraction = replace(described("ad,bd->ab"), a_fn=relu, b_fn=relu)
-    found = specialised.schedules(contraction, replace(H200, shared_memory=kilobytes << 10)).schedules
-    stages = [s.stages for s in found if isinstance(s, SpecialisedSchedule) and s.workers == IN_PLACE]
+    found = warp_specialized.schedules(contraction, replace(H200, shared_memory=kilobytes << 10)).schedules
+    stages = [s.stages for s in found if isinstance(s, WsSchedule) and s.consumers == SMEM_TRANSFORM]
     assert all(count >= 3 for count in stages)
     assert bool(stages) == (kilobytes >= 160)

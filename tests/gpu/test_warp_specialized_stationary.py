@@ -9,32 +9,32 @@ import torch
 
 from gpu.warp_specialized_cases import H200, LARGE_AND_SMALL, described, kept
 from weft.fn import trace
-from weft.gpu.common.swap_ab import multiplied
+from weft.gpu.common.swap_ab import in_kernel_order
 from weft.gpu.common.tiling import D, nearest
-from weft.gpu.warp_specialized import family as specialised
+from weft.gpu.warp_specialized import family as warp_specialized
 from weft.gpu.warp_specialized.results import block_count
-from weft.gpu.warp_specialized.stationary import KeptSchedule, kept_cut
+from weft.gpu.warp_specialized.stationary import StationarySchedule, stationary_params
 
 
 @pytest.mark.parametrize("equation", ["ad,bd->ab", "bd,ad->ba", "db,ce->dbce", "be,dce->bdc"])
 def test_pieces_of_blocks_beside_a_kept_operand_hold_every_column_once(equation: str) -> None:
     contraction = described(equation)
     for schedule in kept(contraction):
-        cut = kept_cut(multiplied(contraction, schedule), schedule, H200)
+        params = stationary_params(in_kernel_order(contraction, schedule), schedule, H200)
         taken = [
             column
-            for pieces in cut.pieces
+            for pieces in params.pieces
             for piece in pieces
             for column in range(piece.axes[0].first, piece.axes[0].first + piece.tile)
         ]
-        columns = multiplied(contraction, schedule).n
+        columns = in_kernel_order(contraction, schedule).n
         assert taken[:columns] == list(range(columns)), str(schedule)
         assert len(taken) == len(set(taken)) < columns + 8, str(schedule)
 
 
 def test_an_operand_is_kept_where_shared_memory_has_room_for_it() -> None:
     """328 columns are more than accumulators hold; rows of 1000 are more than shared memory."""
-    assert {schedule.exchanged for schedule in kept(described("ad,bd->ab"))} == {True}
+    assert {schedule.swap_ab for schedule in kept(described("ad,bd->ab"))} == {True}
     assert not kept(described("af,bf->ab"))
     assert not kept(described("zad,zbd->zab"))
 
@@ -45,7 +45,7 @@ def test_kept_operands_leave_room_for_a_ring(equation: str) -> None:
         tile_m, tile_n, tile_k = schedule.tile
         steps = -(-schedule.k.extent // tile_k)
         assert schedule.stages >= 2, str(schedule)
-        slots = schedule.rings * schedule.stages
+        slots = schedule.pipelines * schedule.stages
         assert (slots * tile_m + steps * tile_n) * tile_k * 2 < H200.shared_memory, str(schedule)
 
 
@@ -59,8 +59,8 @@ def test_workers_beside_a_kept_operand_have_as_many_warps_as_there_are_registers
 
 def test_workers_have_a_ring_each_where_shared_memory_has_room() -> None:
     wide, narrow = (kept(described(text, extents=LARGE_AND_SMALL)) for text in ("ai,gi->ag", "ad,bd->ab"))
-    assert {schedule.rings for schedule in wide} == {1}
-    assert {schedule.rings for schedule in narrow} == {1, 2}
+    assert {schedule.pipelines for schedule in wide} == {1}
+    assert {schedule.pipelines for schedule in narrow} == {1, 2}
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_boxes_span_two_runs_where_one_leaves_blocks_empty(
 ) -> None:
     contraction = described(equation, extents=extents)
     found = [schedule for schedule in kept(contraction) if nearest(schedule.a.outer, D) is not None]
-    fullest: dict[int, KeptSchedule] = {}
+    fullest: dict[int, StationarySchedule] = {}
     for schedule in found:
         other = fullest.get(schedule.tile[0])
         if other is None or block_count(contraction, schedule) < block_count(contraction, other):
@@ -90,7 +90,7 @@ def test_rows_of_two_runs_are_every_row_once(equation: str) -> None:
     contraction = described(equation, extents=LARGE_AND_SMALL)
     seen = set()
     for schedule in kept(contraction):
-        rows = kept_cut(contraction, schedule, H200).boxes.m
+        rows = stationary_params(contraction, schedule, H200).boxes.m
         block, lane = torch.arange(rows.blocks)[:, None], torch.arange(rows.tile)[None, :]
         row, inside = torch.zeros(()), torch.ones((), dtype=torch.bool)
         for axis in rows.axes:
@@ -113,6 +113,6 @@ def test_functions_hide_behind_memory_where_an_operand_is_kept(equation: str, ex
     plain = described(equation, extents=extents)
     large = "b_fn" if plain.n > plain.m else "a_fn"
     fused = replace(plain, epilogue=trace(elu, (torch.float32,)), **{large: trace(elu, (torch.float16,))})
-    best = min(specialised.schedules(fused, H200).schedules, key=lambda s: specialised.predict(fused, s, H200))
-    assert isinstance(best, KeptSchedule)
-    assert specialised.predict(fused, best, H200) < 1.1 * specialised.predict(plain, best, H200)
+    best = min(warp_specialized.schedules(fused, H200).schedules, key=lambda s: warp_specialized.predict(fused, s, H200))
+    assert isinstance(best, StationarySchedule)
+    assert warp_specialized.predict(fused, best, H200) < 1.1 * warp_specialized.predict(plain, best, H200)

@@ -60,9 +60,9 @@ def slides(size: int) -> dict[str, KernelLaunch]:
     """Both launches, of rows that close up and that move apart."""
     found = {}
     for apart in (False, True):
-        cut = transpose_slide.slide_cut(3000, 7000, 1, 1, size, 8 << 20, apart=apart)
-        assert cut is not None
-        keep, move = transpose_slide._launches(16, WORDS[size], cut, H200)
+        params = transpose_slide.slide_params(3000, 7000, 1, 1, size, 8 << 20, apart=apart)
+        assert params is not None
+        keep, move = transpose_slide._launches(16, WORDS[size], params, H200)
         name = f"{'apart' if apart else 'closing'} of {size}"
         found |= {f"keep ends {name}": keep, f"slide {name}": move}
     return found

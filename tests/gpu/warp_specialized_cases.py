@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from weft.gpu.warp_specialized import family as specialised
-from weft.gpu.warp_specialized.schedule import SpecialisedSchedule
-from weft.gpu.warp_specialized.stationary import KeptSchedule
+from weft.gpu.warp_specialized import family as warp_specialized
+from weft.gpu.warp_specialized.schedule import WsSchedule
+from weft.gpu.warp_specialized.stationary import StationarySchedule
 from weft.planner.schedule import Target
 from weft.spec import Contraction, Layout, canonical
 from weft.spec.contraction import class_modes
@@ -35,16 +35,16 @@ def described(
     return canonical(Contraction(modes, a, b, None, d, resolve(dtype, dtype, precision), text=equation))
 
 
-def shared(contraction: Contraction) -> list[SpecialisedSchedule]:
+def shared(contraction: Contraction) -> list[WsSchedule]:
     """Schedules whose operands both come in rings."""
-    found = specialised.schedules(contraction, H200).schedules
-    return [schedule for schedule in found if isinstance(schedule, SpecialisedSchedule)]
+    found = warp_specialized.schedules(contraction, H200).schedules
+    return [schedule for schedule in found if isinstance(schedule, WsSchedule)]
 
 
-def kept(contraction: Contraction) -> list[KeptSchedule]:
+def kept(contraction: Contraction) -> list[StationarySchedule]:
     """Schedules that keep one operand in shared memory."""
-    found = specialised.schedules(contraction, H200).schedules
-    return [schedule for schedule in found if isinstance(schedule, KeptSchedule)]
+    found = warp_specialized.schedules(contraction, H200).schedules
+    return [schedule for schedule in found if isinstance(schedule, StationarySchedule)]
 
 
 def plus_one(x: torch.Tensor) -> torch.Tensor:

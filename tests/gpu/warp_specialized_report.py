@@ -17,7 +17,7 @@ from triton.backends.nvidia.compiler import get_ptxas
 
 from weft.fn import trace
 from weft.gpu.common.inspect import compiled, instructions
-from weft.gpu.warp_specialized import family as specialised
+from weft.gpu.warp_specialized import family as warp_specialized
 from weft.spec import Contraction
 
 EXTENTS = {"a": 312, "b": 296, "c": 296, "d": 312}  # of TCCG 15
@@ -25,9 +25,9 @@ EXTENTS = {"a": 312, "b": 296, "c": 296, "d": 312}  # of TCCG 15
 
 def report(described: Contraction, part: str) -> dict[str, object]:
     """Of the first schedule with that text in it; and what the assembler spills, or runs one by one."""
-    found = specialised.schedules(described, H200).schedules
+    found = warp_specialized.schedules(described, H200).schedules
     schedule = next(schedule for schedule in found if re.search(part, str(schedule)))
-    built = compiled(specialised.build(described, schedule, H200).kernels[0], "sm_90")  # type: ignore[union-attr]
+    built = compiled(warp_specialized.build(described, schedule, H200).kernels[0], "sm_90")  # type: ignore[union-attr]
     text = built.asm["ptx"]
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
         file.write(text)
@@ -60,30 +60,30 @@ def main() -> None:
     long_sum_twice = contraction("dca,cbd->ba", EXTENTS, half, single, **functions)
     across = contraction("dca,cdb->ba", EXTENTS, half, single, **functions)
     results = {
-        "together": report(plain, "128x256x64.*together"),
-        "in turns": report(plain, "64x256x64.*in turns"),
-        "parts": report(plain, "128x320x64.*together"),
-        "parts in turns": report(plain, "64x320x64.*in turns"),
-        "exchanged": report(plain, "128x320x64.*exchanged"),
-        "fused": report(fused, "128x256x64.*together"),
-        "fused in turns": report(fused, "64x256x64.*in turns"),
-        "fused parts": report(fused, "128x320x64.*together"),
-        "kept": report(plain, "64x320x64.*kept"),
-        "kept fused": report(fused, "64x320x64.*kept"),
-        "kept fused twice": report(twice, "64x320x64.*kept"),
-        "kept short": report(short, "64x80x64.*kept warps=4 in turns stages=8 exchanged"),
-        "kept by eight warps": report(short, "128x80x64.*kept warps=8 rings=2 stages=4 exchanged"),
-        "appliers": report(long_sum_twice, "128x160x64.*together.*splits="),
-        "appliers in turns": report(one_of_both, "128x80x64.*in turns.*splits="),
-        "appliers side by side": report(abreast, "128x80x64.*side by side.*splits="),
-        "in place": report(long_sum_twice, "128x320x64.*in place.*splits="),
-        "in place, fewer shares": report(long_sum_twice, "128x320x64.*in place.*splits=[0-9]+/"),
-        "in place, one part": report(long_sum_twice, "128x256x64.*in place.*splits="),
-        "in place, across k": report(across, "128x320x64.*in place.*splits="),
-        "streamed": report(abreast, "128x80x64.*together.*streamed exchanged"),
-        "streamed in turns": report(abreast, "128x80x64.*in turns.*streamed"),
-        "streamed side by side": report(abreast, "128x80x64.*side by side.*streamed"),
-        "split": report(long_sum, "128x256x64.*splits="),
+        "together": report(plain, "ws.cooperative 128x256x64"),
+        "pingpong": report(plain, "ws.pingpong 64x256x64"),
+        "parts": report(plain, "ws.cooperative 128x320x64"),
+        "split n pingpong": report(plain, "ws.pingpong 64x320x64"),
+        "swap_ab": report(plain, "128x320x64.*swap_ab"),
+        "fused": report(fused, "ws.cooperative 128x256x64"),
+        "fused pingpong": report(fused, "ws.pingpong 64x256x64"),
+        "fused parts": report(fused, "ws.cooperative 128x320x64"),
+        "stationary": report(plain, "ws.stationary 64x320x64"),
+        "stationary fused": report(fused, "ws.stationary 64x320x64"),
+        "stationary fused twice": report(twice, "ws.stationary 64x320x64"),
+        "stationary short": report(short, "ws.stationary 64x80x64.*warps=4 pingpong stages=8 swap_ab"),
+        "stationary by eight warps": report(short, "ws.stationary 128x80x64.*warps=8 pipelines=2 stages=4 swap_ab"),
+        "transformers": report(long_sum_twice, "ws.cooperative 128x160x64.*split_k="),
+        "transformers pingpong": report(one_of_both, "ws.pingpong 128x80x64.*split_k="),
+        "transformers paired_n": report(abreast, "ws.paired_n 128x80x64.*split_k="),
+        "smem_transform": report(long_sum_twice, "ws.smem_transform 128x320x64.*split_k="),
+        "smem_transform, tail splits": report(long_sum_twice, "ws.smem_transform 128x320x64.*split_k=[0-9]+/"),
+        "smem_transform, one n part": report(long_sum_twice, "ws.smem_transform 128x256x64.*split_k="),
+        "smem_transform, across k": report(across, "ws.smem_transform 128x320x64.*split_k="),
+        "stream_k": report(abreast, "ws.cooperative 128x80x64.*stream_k swap_ab"),
+        "stream_k pingpong": report(abreast, "ws.pingpong 128x80x64.*stream_k"),
+        "stream_k paired_n": report(abreast, "ws.paired_n 128x80x64.*stream_k"),
+        "split": report(long_sum, "128x256x64.*split_k="),
     }
     json.dump(results, sys.stdout)
 

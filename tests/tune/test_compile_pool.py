@@ -15,7 +15,7 @@ from tune_problems import choice_of, described
 from weft.api.describe import TARGETS
 from weft.planner.planner import choose
 from weft.planner.schedule import Target
-from weft.tune import compile_worker as worker
+from weft.tune import compile_worker
 from weft.tune.compile_pool import Compiler, TravellingFunction, _pickled, default_jobs
 from weft.tune.compile_worker import LENGTH, Task
 
@@ -114,9 +114,9 @@ def test_what_does_not_travel_is_left_to_this_process() -> None:
 def test_frames_are_taken_whole() -> None:
     first, second = LENGTH.pack(3) + b"abc", LENGTH.pack(2) + b"de"
     buffer = bytearray(first + second[:9])
-    assert worker._frames(buffer) == [b"abc"]
+    assert compile_worker._frames(buffer) == [b"abc"]
     buffer += second[9:]
-    assert worker._frames(buffer) == [b"de"]
+    assert compile_worker._frames(buffer) == [b"de"]
     assert not buffer
 
 

@@ -22,8 +22,7 @@ from typing import Any
 import torch
 
 from weft.base.version import __version__
-from weft.machine import rotation as inputs
-from weft.machine import statistics, timing
+from weft.machine import rotation, statistics, timing
 from weft.machine.ceilings import Ceilings
 from weft.machine.clocks import nvml_handle, read_clocks
 from weft.machine.stamp import cpu_name, device_stamp, driver_version, package_version
@@ -108,8 +107,8 @@ def protocol(device: torch.device, *, rrs: float, budget: float) -> dict[str, An
             f"at least {timing.FEWEST_SAMPLES}"
         ),
         "inputs": (
-            f"cold: sets in rotation that touch {inputs.CACHE_TURNOVERS} times the last cache "
-            f"({inputs.cache_bytes(device)} bytes); hot: one set"
+            f"cold: sets in rotation that touch {rotation.CACHE_TURNOVERS} times the last cache "
+            f"({rotation.cache_bytes(device)} bytes); hot: one set"
         ),
         "batch seconds": timing.BATCH_SECONDS[device.type],
     }

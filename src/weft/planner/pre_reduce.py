@@ -24,7 +24,7 @@ from weft.spec import Arithmetic, Contraction, Layout, Mode, Role, Strides, cano
 if TYPE_CHECKING:
     from weft.planner.planner import Choice
 
-NAME = "reduced"
+NAME = "pre_reduce"
 
 A, B = range(2)
 
@@ -37,7 +37,7 @@ class Sums(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ReducedSchedule:
+class PreReduceSchedule:
     """A plan for each step; None for an operand that is used as it is."""
 
     steps: tuple[Choice | None, Choice | None]  # for A and B
@@ -54,7 +54,7 @@ class ReducedSchedule:
         steps = [
             f"{name}: {step.best.schedule}" for name, step in zip("AB", self.steps, strict=True) if step is not None
         ]
-        return f"reduced, {'; '.join(steps)}; then {self.product.best.schedule}"
+        return f"pre_reduce, {'; '.join(steps)}; then {self.product.best.schedule}"
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:
@@ -80,7 +80,7 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
         # The last product is made in the accumulator's type: a function must have seen the product's before.
         functions = (contraction.a_fn, contraction.b_fn)
         summed = [lone or function is not None for lone, function in zip(summed, functions, strict=True)]
-    found: dict[tuple[Contraction | None, ...], ReducedSchedule] = {}
+    found: dict[tuple[Contraction | None, ...], PreReduceSchedule] = {}
     try:
         for by_role in (False, True):
             sums = [_sums(contraction, operand, by_role) if wanted else None for operand, wanted in enumerate(summed)]
@@ -88,25 +88,25 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
             if tuple(steps) not in found:
                 chosen = [choose(step, backend, target) if step is not None else None for step in steps]
                 product = choose(_product(contraction, sums), backend, target)
-                found[tuple(steps)] = ReducedSchedule((chosen[A], chosen[B]), product)
+                found[tuple(steps)] = PreReduceSchedule((chosen[A], chosen[B]), product)
     except UnsupportedError as error:
         return Candidates((), (str(error),))
     return Candidates(tuple(found.values()))
 
 
-def predict(contraction: Contraction, schedule: ReducedSchedule, target: Target) -> float:
+def predict(contraction: Contraction, schedule: PreReduceSchedule, target: Target) -> float:
     """Seconds of all steps."""
     return sum(choice.best.seconds for choice in (*schedule.steps, schedule.product) if choice is not None)
 
 
-def build(contraction: Contraction, schedule: ReducedSchedule, target: Target) -> Launch:
-    return ReducedLaunch(schedule)
+def build(contraction: Contraction, schedule: PreReduceSchedule, target: Target) -> Launch:
+    return PreReduceLaunch(schedule)
 
 
-class ReducedLaunch:
+class PreReduceLaunch:
     """Sum each operand that has lone modes, then multiply."""
 
-    def __init__(self, schedule: ReducedSchedule) -> None:
+    def __init__(self, schedule: PreReduceSchedule) -> None:
         self._steps = [step.built_as_a_step() if step is not None else None for step in schedule.steps]
         self._product = schedule.product.built_as_a_step()[1]
 

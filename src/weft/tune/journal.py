@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from weft.machine.store import Store
-from weft.planner import tuned as winners
+from weft.planner import tuned
 from weft.planner.planner import Choice
 from weft.planner.serialization import Unspellable, digest, spell_schedule
 from weft.tune.candidates import Trial
@@ -25,7 +25,7 @@ class Journal:
 
     def __init__(self, choice: Choice, workspace_limit: int | None, again: bool = False) -> None:
         self._description = choice.description
-        key = winners.key(choice.description, choice.backend, choice.target, workspace_limit)
+        key = tuned.key(choice.description, choice.backend, choice.target, workspace_limit)
         self._key = key | {"what": "tuning"} if key is not None else None
         self._store = Store(ROOM)
         if again:

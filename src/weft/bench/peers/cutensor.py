@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from weft.bench.peers import cutensor_library as api
+from weft.bench.peers import cutensor_library
 from weft.bench.peers.cutensor_library import CutensorError, Library
 from weft.bench.peers.registry import Call, Prepared, Tensors, Way, first_line
 from weft.bench.peers.views import view
@@ -100,7 +100,7 @@ class CutensorPeer:
     def _load(self) -> None:
         torch.cuda.init()  # the library finds the device through torch's context
         try:
-            self._library = api.load()
+            self._library = cutensor_library.load()
         except UnsupportedError as error:
             self._absent = str(error)
 
@@ -163,13 +163,13 @@ class Cutensor(CutensorPeer):
                     operation.plan(algorithm, jit, COMPILING_WORKSPACE)
 
     def _modes(self) -> Iterator[tuple[str, int, int]]:
-        for jit in (api.NO_JIT, api.JIT):
-            for name, algorithm in api.ALGORITHMS.items():
+        for jit in (cutensor_library.NO_JIT, cutensor_library.JIT):
+            for name, algorithm in cutensor_library.ALGORITHMS.items():
                 if not (self.quick and jit and name not in ("default", "gett")):
                     yield name, algorithm, jit
         if not self.quick:
             for kernel in range(MOST_KERNELS):
-                yield f"kernel-{kernel}", kernel, api.NO_JIT
+                yield f"kernel-{kernel}", kernel, cutensor_library.NO_JIT
 
 
 def compute_name(case: Case) -> str:
@@ -186,7 +186,7 @@ def compute_name(case: Case) -> str:
 
 def fusions(case: Case) -> list[frozenset[str]]:
     """Which functions to fuse as operators ("a_fn", "b_fn"): all that can be, and none."""
-    possible = frozenset(hook for hook in ("a_fn", "b_fn") if getattr(case, hook) in api.OPERATORS)
+    possible = frozenset(hook for hook in ("a_fn", "b_fn") if getattr(case, hook) in cutensor_library.OPERATORS)
     return [possible, frozenset()] if possible else [frozenset()]
 
 
@@ -199,7 +199,7 @@ def _refuse(case: Case, tensors: Tensors) -> None:
     a, b, d = case.dtypes
     if case.algebra != "plus_times":
         raise UnsupportedError(f"cuTENSOR has products and sums alone, not {case.algebra}")
-    if not {a, b, d} <= api.DATA_TYPES.keys():
+    if not {a, b, d} <= cutensor_library.DATA_TYPES.keys():
         raise UnsupportedError(f"cuTENSOR does not know {a}, {b}, {d}")
     if torch.promote_types(a, b).is_complex != d.is_complex:
         raise UnsupportedError(f"cuTENSOR does not write {d} for operands of {a} and {b}")
@@ -211,7 +211,7 @@ def _refuse(case: Case, tensors: Tensors) -> None:
 
 def _operation(
     case: Case, tensors: Tensors, library: Library, compute: str, fused: frozenset[str]
-) -> tuple[_Operand, _Operand, api.Contraction]:
+) -> tuple[_Operand, _Operand, cutensor_library.Contraction]:
     """What is done to A and B before the library sees them, and the contraction as it sees it."""
     a = _operand(case, 0, tensors.a, fused)
     b = _operand(case, 1, tensors.b, fused)
@@ -230,7 +230,7 @@ def _operand(case: Case, at: int, tensor: torch.Tensor, fused: frozenset[str]) -
     hook, name = ("a_fn", case.a_fn) if at == 0 else ("b_fn", case.b_fn)
     term, letter = case.notation.inputs[at], "AB"[at]
     steps: list[tuple[Step, str]] = []
-    operator = api.OPERATORS[name] if name and hook in fused else api.IDENTITY
+    operator = cutensor_library.OPERATORS[name] if name and hook in fused else cutensor_library.IDENTITY
     if any(stride == 0 for stride, extent in zip(tensor.stride(), tensor.shape, strict=True) if extent > 1):
         steps.append((lambda x: x.contiguous(), f"{letter} made contiguous"))
     if name and hook not in fused:
@@ -238,12 +238,12 @@ def _operand(case: Case, at: int, tensor: torch.Tensor, fused: frozenset[str]) -
     elif tensor.is_conj() and name:
         steps.append((torch.resolve_conj, f"{letter} conjugated"))
     elif tensor.is_conj():
-        operator = api.CONJUGATE
+        operator = cutensor_library.CONJUGATE
         steps.append((torch.conj, ""))  # drops the bit alone: the library conjugates as it reads
     steps.append((lambda x: view(term, x).of(x), ""))
     labels, alone = _modes_alone(case, at)
     if alone:
-        if operator not in (api.IDENTITY, api.CONJUGATE):
+        if operator not in (cutensor_library.IDENTITY, cutensor_library.CONJUGATE):
             raise UnsupportedError(f"{letter} must be summed first: its function cannot be an operator")
         steps.append((lambda x: x.sum(alone, dtype=x.dtype), f"{letter} summed along modes of its own"))
     sample = tensor
@@ -263,10 +263,10 @@ def _modes_alone(case: Case, at: int) -> tuple[tuple[Label, ...], list[int]]:
     return kept, [i for i, label in enumerate(labels) if label not in shared]
 
 
-def described(labels: Sequence[Label], seen: torch.Tensor, aligned: int, numbers: dict[Label, int]) -> api.Tensor:
+def described(labels: Sequence[Label], seen: torch.Tensor, aligned: int, numbers: dict[Label, int]) -> cutensor_library.Tensor:
     """A tensor for the library; `numbers` gives each label its number, the same in all tensors of one operation."""
     modes = [numbers.setdefault(label, ord("a") + len(numbers)) for label in labels]
-    return api.Tensor(modes, seen.shape, seen.stride(), seen.dtype, aligned)
+    return cutensor_library.Tensor(modes, seen.shape, seen.stride(), seen.dtype, aligned)
 
 
 def alignment(*tensors: torch.Tensor | None) -> int:
@@ -284,7 +284,7 @@ def _after(case: Case) -> list[str]:
     return [said for said in (c_fn, epilogue) if said]
 
 
-def _runner(case: Case, operation: api.Contraction, plan: api.Plan, a: _Operand, b: _Operand) -> Call:
+def _runner(case: Case, operation: cutensor_library.Contraction, plan: cutensor_library.Plan, a: _Operand, b: _Operand) -> Call:
     """One timed call: the kernels before, the contraction, the kernels after."""
     device = a.sample.device
     workspace = torch.empty(plan.workspace_bytes, dtype=torch.uint8, device=device)

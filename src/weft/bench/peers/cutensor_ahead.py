@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from weft.bench.ahead import meta
-from weft.bench.peers import cutensor_library as api
+from weft.bench.peers import cutensor_library
 from weft.bench.peers.cutensor import Cutensor
 from weft.bench.peers.cutensor_library import CutensorError, Library
 from weft.bench.peers.registry import Tensors, first_line
@@ -89,4 +89,4 @@ def _processes(jobs: int) -> Executor:
 def _compile_share(cases: Sequence[Case], file: Path, device: torch.device, quick: bool) -> None:
     with torch.cuda.device(device):
         torch.zeros(1, device=device)  # makes the context that the library asks for
-        compile_into(api.load(), cases, file, quick)
+        compile_into(cutensor_library.load(), cases, file, quick)

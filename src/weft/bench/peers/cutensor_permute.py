@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from weft.bench.peers import cutensor_library as api
+from weft.bench.peers import cutensor_library
 from weft.bench.peers.cutensor import CutensorPeer, alignment, current_stream, described
 from weft.bench.peers.cutensor_library import CutensorError, Library
 from weft.bench.peers.registry import Prepared, Way
@@ -27,15 +27,15 @@ class CutensorPermute(CutensorPeer):
     """Permutations: the default algorithm, and compiled just in time where the library does that (not with `quick`)."""
 
     def _ways(self, case: PermuteCase, tensors: Moved, library: Library) -> Prepared | str:
-        if not {case.dtype, case.d_dtype} <= api.DATA_TYPES.keys():
+        if not {case.dtype, case.d_dtype} <= cutensor_library.DATA_TYPES.keys():
             raise UnsupportedError(f"cuTENSOR does not know {case.dtype}, {case.d_dtype}")
-        separate = case.fn if case.fn and case.fn not in api.OPERATORS else None
+        separate = case.fn if case.fn and case.fn not in cutensor_library.OPERATORS else None
         operation = _operation(case, tensors, library, separate)
         ways: list[Way] = []
         refused: dict[str, str] = {}
-        for label, jit in (("default", api.NO_JIT), ("default+jit", api.JIT))[: 1 if self.quick else 2]:
+        for label, jit in (("default", cutensor_library.NO_JIT), ("default+jit", cutensor_library.JIT))[: 1 if self.quick else 2]:
             try:
-                plan = operation.plan(api.ALGORITHMS["default"], jit, 0)
+                plan = operation.plan(cutensor_library.ALGORITHMS["default"], jit, 0)
             except CutensorError as error:
                 refused[label] = str(error)
             else:
@@ -45,9 +45,9 @@ class CutensorPermute(CutensorPeer):
         return Prepared(ways, refused, note=f"cuTENSOR {library.version}")
 
 
-def _operation(case: PermuteCase, tensors: Moved, library: Library, separate: str | None) -> api.Permutation:
+def _operation(case: PermuteCase, tensors: Moved, library: Library, separate: str | None) -> cutensor_library.Permutation:
     term, _, output = case.equation.partition("->")
-    operator = api.OPERATORS[case.fn] if case.fn and not separate else api.IDENTITY
+    operator = cutensor_library.OPERATORS[case.fn] if case.fn and not separate else cutensor_library.IDENTITY
     numbers: dict[Any, int] = {}
     x, d = view(term, tensors.x), view(output, tensors.d)
     return library.permutation(
@@ -56,7 +56,7 @@ def _operation(case: PermuteCase, tensors: Moved, library: Library, separate: st
     )  # fmt: skip
 
 
-def _way(label: str, operation: api.Permutation, plan: api.Plan, separate: str | None) -> Way:
+def _way(label: str, operation: cutensor_library.Permutation, plan: cutensor_library.Plan, separate: str | None) -> Way:
     one = operation.scalar(1.0)
     function = FUNCTIONS[separate] if separate else None
 

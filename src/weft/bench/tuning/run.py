@@ -24,7 +24,7 @@ import torch
 from weft.bench.tuning.jobs import Job
 from weft.errors import WeftError
 from weft.machine.stamp import device_stamp
-from weft.planner import tuned as winners
+from weft.planner import tuned
 from weft.planner.planner import Choice
 from weft.tune.candidates import Effort
 from weft.tune.compile_pool import Compiler
@@ -51,7 +51,7 @@ class TuningRun:
     def on(cls, device: torch.device, effort: Effort, suite: str = "") -> TuningRun:
         from weft.bench.environment import command, commit
 
-        about = {"command": command(), "commit": commit(), "date": winners.now()}
+        about = {"command": command(), "commit": commit(), "date": tuned.now()}
         return cls(device_stamp(device), effort, suite, about)
 
     def document(self) -> dict[str, Any]:
@@ -120,7 +120,7 @@ class Ahead:
             job = self._jobs[at]
             with suppress(WeftError):  # said when its turn comes
                 choice = self._choices[at] = job.choice()
-                if self._again or winners.recalled(choice, job.workspace_limit) is None:
+                if self._again or tuned.recalled(choice, job.workspace_limit) is None:
                     begin_compiling(choice, self._effort, self._compiler)
         self._next = max(self._next, end)
 
@@ -137,7 +137,7 @@ def _tuned(
     entry |= {"extents": dict(job.extents), "mark": job.mark}
     try:
         choice = ranked()
-        stored = None if again else winners.recalled(choice, job.workspace_limit)
+        stored = None if again else tuned.recalled(choice, job.workspace_limit)
         if stored is not None:
             return entry | _stored(choice, stored)
         outcome = tune(choice, job.workspace_limit, effort, compiler=compiler, again=again, report=report)

@@ -41,9 +41,9 @@ def _build(source: str) -> Any:
 
 def _math_libraries(interpreted: bool) -> dict[str, Any]:
     if interpreted:
-        from weft.fn.triton import interpreter_math as host_math
+        from weft.fn.triton import interpreter_math
 
-        return {"libdevice": host_math.libdevice, "device_math": host_math.device_math}
+        return {"libdevice": interpreter_math.libdevice, "device_math": interpreter_math.device_math}
     from triton.language.extra import libdevice
 
     from weft.fn.triton import device_math

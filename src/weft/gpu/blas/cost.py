@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import torch
 
-from weft.gpu.blas.form import Form, LibrarySchedule, along_k, extent
-from weft.gpu.common.cost import PROCESSORS, SECTOR, launched, own_bytes
+from weft.gpu.blas.form import BlasSchedule, Form, along_k, extent
+from weft.gpu.common.cost import SECTOR, SM_COUNT, launched, own_bytes
 from weft.planner.schedule import Target
 from weft.spec import Contraction, Mode
 
@@ -64,11 +64,11 @@ RATES |= {torch.complex64: 5.6e13, torch.complex128: 5.6e13}
 _DOUBLE = (torch.float64, torch.complex128)
 
 
-def predict(contraction: Contraction, schedule: LibrarySchedule, target: Target) -> float:
+def predict(contraction: Contraction, schedule: BlasSchedule, target: Target) -> float:
     """Seconds by the roof of large products, whole tiles and whole waves, and by how the matrices lie."""
     batch, m, n, _ = schedule.form
     product = contraction.arithmetic.product
-    processors = target.processors if target.processors > 1 else PROCESSORS
+    processors = target.processors if target.processors > 1 else SM_COUNT
     tiling = _fastest(contraction, schedule, _rate(contraction, schedule), processors)
     arithmetic = tiling.seconds + tiling.blocks * TILE_SECONDS / processors
     own = own_bytes(contraction)
@@ -84,7 +84,7 @@ def predict(contraction: Contraction, schedule: LibrarySchedule, target: Target)
     return max(seconds, LEAST_SPLIT if tiling.share > 1 else LEAST + chain)
 
 
-def _rate(contraction: Contraction, schedule: LibrarySchedule) -> float:
+def _rate(contraction: Contraction, schedule: BlasSchedule) -> float:
     """Flops per second of large products whose matrices lie so."""
     product, precision = contraction.arithmetic.product, contraction.arithmetic.precision
     rate = TF32_RATE if precision == "tf32" else RATES[product]
@@ -109,28 +109,28 @@ class _Tiling(NamedTuple):
     share: float
 
 
-def _fastest(contraction: Contraction, schedule: LibrarySchedule, rate: float, processors: int) -> _Tiling:
+def _fastest(contraction: Contraction, schedule: BlasSchedule, rate: float, processors: int) -> _Tiling:
     """The tiles that the library is taken to choose."""
     batch, m, n, _ = schedule.form
     product, precision = contraction.arithmetic.product, contraction.arithmetic.precision
     if product.itemsize == 2 and batch is None and _word_share(contraction, schedule.form) == 1:
         found = []
-        for sides in HALF_TILES:
-            tile = _tile(m, sides[0]), _tile(n, sides[1])
+        for dims in HALF_TILES:
+            tile = _tile(m, dims[0]), _tile(n, dims[1])
             most = LARGER_RATE if math.prod(tile) > SHORT_TILE**2 else SMALL_RATE
             found.append(_tiled(contraction, schedule, tile, most * rate / RATES[product], processors))
         fastest = min(found)
         least = 2.0 * extent(m) * extent(n) * contraction.k / rate  # power bounds large products
         return fastest._replace(seconds=max(fastest.seconds, least))
-    side = SHORT_TILE if product.itemsize == 2 or precision == "tf32" else TILE
-    tiling = _tiled(contraction, schedule, (_tile(m, side), _tile(n, side)), rate, processors)
+    tiled_dim = SHORT_TILE if product.itemsize == 2 or precision == "tf32" else TILE
+    tiling = _tiled(contraction, schedule, (_tile(m, tiled_dim), _tile(n, tiled_dim)), rate, processors)
     if product in _DOUBLE and contraction.k <= SPLIT_FROM and 4 * tiling.blocks < processors:
         return _tiled(contraction, schedule, (LEAST_TILE, LEAST_TILE), rate, processors)  # to fill more of these
     return tiling
 
 
 def _tiled(
-    contraction: Contraction, schedule: LibrarySchedule, tile: tuple[int, int], rate: float, processors: int
+    contraction: Contraction, schedule: BlasSchedule, tile: tuple[int, int], rate: float, processors: int
 ) -> _Tiling:
     batch, m, n, _ = schedule.form
     blocks = extent(batch) * -(-extent(m) // tile[0]) * -(-extent(n) // tile[1])
@@ -140,7 +140,7 @@ def _tiled(
     return _Tiling(flops / rate, blocks, share)
 
 
-def _share(contraction: Contraction, schedule: LibrarySchedule, blocks: int, processors: int) -> float:
+def _share(contraction: Contraction, schedule: BlasSchedule, blocks: int, processors: int) -> float:
     """Parts of each sum."""
     if contraction.arithmetic.product in _DOUBLE and _word_share(contraction, schedule.form) < 1:
         return 1.0  # where rows do not start at whole words
@@ -155,9 +155,9 @@ def _hot(contraction: Contraction, batch: Mode | None, operand: int) -> bool:
     return batch is not None and not batch.strides[operand] and any(s > 1 and s * size % SECTOR for s in strides)
 
 
-def _tile(side: Mode | None, most: int) -> int:
+def _tile(tiled_dim: Mode | None, most: int) -> int:
     """Indices that a tile of the library takes of a side."""
-    return min(most, max(LEAST_TILE, 1 << (extent(side) - 1).bit_length()))
+    return min(most, max(LEAST_TILE, 1 << (extent(tiled_dim) - 1).bit_length()))
 
 
 def _word_share(contraction: Contraction, form: Form) -> float:

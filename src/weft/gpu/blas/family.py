@@ -18,7 +18,7 @@ from torch import Tensor
 
 from weft.gpu.blas import cublas
 from weft.gpu.blas.cost import RATES, predict
-from weft.gpu.blas.form import NAME, LibrarySchedule, forms, is_flipped, misfit
+from weft.gpu.blas.form import NAME, BlasSchedule, forms, is_flipped, misfit
 from weft.planner.schedule import AuxTensors, Candidates, Launch, ResourceError, Scalar, Target
 from weft.spec import Contraction, Mode
 from weft.spec.dtypes import dtype_name
@@ -67,21 +67,21 @@ def supports(contraction: Contraction, target: Target) -> str | None:
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:
     fitting = [form for form in forms(contraction) if misfit(contraction, form) is None]
-    return Candidates(tuple(LibrarySchedule(form, is_flipped(form)) for form in fitting))
+    return Candidates(tuple(BlasSchedule(form, is_flipped(form)) for form in fitting))
 
 
-def build(contraction: Contraction, schedule: LibrarySchedule, target: Target) -> Launch:
+def build(contraction: Contraction, schedule: BlasSchedule, target: Target) -> Launch:
     if contraction.arithmetic.precision == "ieee":
-        return LibraryLaunch(contraction, schedule)
+        return BlasLaunch(contraction, schedule)
     if cublas.multiply() is None:
         raise ResourceError("the cuBLAS of this torch is not found")
     return ShortLaunch(contraction, schedule)
 
 
-class LibraryLaunch:
+class BlasLaunch:
     """The call of the library, with every tensor as the matrix that it is."""
 
-    def __init__(self, contraction: Contraction, schedule: LibrarySchedule) -> None:
+    def __init__(self, contraction: Contraction, schedule: BlasSchedule) -> None:
         self._conjugate = contraction.conjugate_a, contraction.conjugate_b
         outer, rows, columns, depth = schedule.form
         batch = (outer,) if outer is not None else ()
@@ -118,7 +118,7 @@ class LibraryLaunch:
 class ShortLaunch:
     """The same in TF32, by the one call that says so itself."""
 
-    def __init__(self, contraction: Contraction, schedule: LibrarySchedule) -> None:
+    def __init__(self, contraction: Contraction, schedule: BlasSchedule) -> None:
         outer, rows, columns, depth = schedule.form
         left, right = (0, 1)
         if schedule.flipped:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from weft.spec import Contraction, Mode, Role
 
-NAME = "library"
+NAME = "blas"
 
 
 class Form(NamedTuple):
@@ -24,7 +24,7 @@ class Form(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class LibrarySchedule:
+class BlasSchedule:
     """One call of the library."""
 
     form: Form
@@ -34,7 +34,7 @@ class LibrarySchedule:
 
     def __str__(self) -> str:
         call = f"bmm over {self.form.batch.name}" if self.form.batch is not None else "mm"
-        return f"library {call}{' of the transposes' if self.flipped else ''}"
+        return f"blas {call}{' of the transposes' if self.flipped else ''}"
 
 
 def forms(contraction: Contraction) -> Iterator[Form]:
@@ -55,7 +55,7 @@ def forms(contraction: Contraction) -> Iterator[Form]:
         yield Form(n[1], next(iter(m), None), n[0], depth)
 
 
-def along_k(schedule: LibrarySchedule) -> tuple[bool, bool]:
+def along_k(schedule: BlasSchedule) -> tuple[bool, bool]:
     """Whether the left operand of the call is contiguous along k, and whether the right one is."""
     depth = schedule.form.k
     along = tuple(depth is not None and depth.strides[operand] == 1 for operand in (0, 1))
@@ -98,8 +98,8 @@ def _conjugates(form: Form, operand: int) -> bool:
 
 def _stride_reason(contraction: Contraction, form: Form) -> str | None:
     """Why BLAS could not read or write a tensor without copying it: no run of stride 1, or overlapping rows."""
-    sides = ((form.m, form.k), (form.k, form.n), (form.m, form.n), (form.m, form.n))
-    for tensor, pair in enumerate(sides):
+    dims = ((form.m, form.k), (form.k, form.n), (form.m, form.n), (form.m, form.n))
+    for tensor, pair in enumerate(dims):
         if tensor == 2 and contraction.c is None:
             continue
         steps = sorted((mode.strides[tensor], mode.extent) for mode in pair if mode is not None)

@@ -31,10 +31,10 @@ from weft.spec import Contraction, Layout, Role
 
 # Bytes per second that the parts of a split sum are written and read at, mostly in L2, and seconds of the kernel that
 # adds them: fitted with the numbers of `specialised_cost`.
-COMBINE_RATE, COMBINE_SECONDS = 7.2e12, 2.6e-6
+REDUCE_RATE, REDUCE_SECONDS = 7.2e12, 2.6e-6
 GROUP_ROWS = 64  # of an instruction of a group of four warps
 TALL = 1.07  # times that products take whose groups of warps have more rows: each instruction reads the columns anew
-PROCESSORS = 132  # of the device that the constants were fitted on
+SM_COUNT = 132  # of the device that the constants were fitted on
 REGISTERS, SHARED_MEMORY, WARPS = 65536, 227 * 1024, 64  # of one processor
 ISSUE_RATE = 2.6e13  # lanes of instructions per second
 FUNCTION_RATE = 1.9e13  # the same of functions, which wait for what else a kernel issues
@@ -193,7 +193,7 @@ def busy_seconds(contraction: Contraction, target: Target, work: Work, fitted: C
     if _recording is not None:
         _recording.append((contraction, target, work))
     by = fitted or coefficients(target)
-    processors = target.processors if target.processors > 1 else PROCESSORS
+    processors = target.processors if target.processors > 1 else SM_COUNT
     blocks = max(work.blocks, 1)
     uneven = math.ceil(blocks / processors) * processors / blocks  # the busiest processor over the average
     waves = math.ceil(blocks / (processors * work.resident))
@@ -279,9 +279,9 @@ def scattered_bytes(stored: Access) -> float:
     return merged + RAGGED * stored.bytes * max(0.0, 2 * LINE / stored.together - 1)
 
 
-def combine_seconds(workspace_bytes: int, splits: int) -> float:
+def reduce_seconds(workspace_bytes: int, splits: int) -> float:
     """What splitting sums adds: parts written and read, mostly in L2, and a second kernel."""
-    return 2 * workspace_bytes / COMBINE_RATE + COMBINE_SECONDS if splits > 1 else 0.0
+    return 2 * workspace_bytes / REDUCE_RATE + REDUCE_SECONDS if splits > 1 else 0.0
 
 
 def compulsory_bytes(contraction: Contraction) -> int:

@@ -11,35 +11,35 @@ ANY = tl.constexpr(-1)  # in the place of a tensor's number: the axes of all of 
 
 
 @triton.jit
-def axis_start(block, SIDE: tl.constexpr, I: tl.constexpr):
+def axis_start(block, DIM: tl.constexpr, I: tl.constexpr):
     """First index along axis `I` of the block that has number `block` on its side."""
-    AXIS: tl.constexpr = SIDE.axes[I]
+    AXIS: tl.constexpr = DIM.axes[I]
     return (block // AXIS.pitch) % AXIS.blocks * AXIS.step + AXIS.first
 
 
 @triton.jit
-def lane_index(block, lane, SIDE: tl.constexpr, I: tl.constexpr):
+def lane_index(block, lane, DIM: tl.constexpr, I: tl.constexpr):
     """Indices along axis `I` of the lanes of a flattened tile side."""
-    AXIS: tl.constexpr = SIDE.axes[I]
-    return axis_start(block, SIDE, I) + lane // AXIS.inner % AXIS.tile
+    AXIS: tl.constexpr = DIM.axes[I]
+    return axis_start(block, DIM, I) + lane // AXIS.inner % AXIS.tile
 
 
 @triton.jit
-def spread_index(block, SIDE: tl.constexpr, I: tl.constexpr):
+def spread_index(block, DIM: tl.constexpr, I: tl.constexpr):
     """Indices along axis `I` of a tile, as a vector."""
-    AXIS: tl.constexpr = SIDE.axes[I]
-    return axis_start(block, SIDE, I) + tl.arange(0, AXIS.tile)
+    AXIS: tl.constexpr = DIM.axes[I]
+    return axis_start(block, DIM, I) + tl.arange(0, AXIS.tile)
 
 
 @triton.jit
 def axis_offset(
-    index, SIDE: tl.constexpr, I: tl.constexpr, TENSOR: tl.constexpr, WIDE: tl.constexpr, FROM: tl.constexpr = 0
+    index, DIM: tl.constexpr, I: tl.constexpr, TENSOR: tl.constexpr, WIDE: tl.constexpr, FROM: tl.constexpr = 0
 ):
     """Offset of a flattened index along axis `I`: its mixed-radix digits, innermost first, times the strides.
 
     `index` counts from digit `FROM` on; those before are none of it.
     """
-    AXIS: tl.constexpr = SIDE.axes[I]
+    AXIS: tl.constexpr = DIM.axes[I]
     rest = index.to(tl.int64) if WIDE else index
     offset = rest * 0
     for i in tl.static_range(FROM, len(AXIS.extents)):
@@ -52,21 +52,21 @@ def axis_offset(
 
 
 @triton.jit
-def run_offset(index, SIDE: tl.constexpr, I: tl.constexpr, TENSOR: tl.constexpr, WIDE: tl.constexpr):
+def run_offset(index, DIM: tl.constexpr, I: tl.constexpr, TENSOR: tl.constexpr, WIDE: tl.constexpr):
     """The same of all indices of a tile, with a statement of what the division by extents hides from the compiler:
     see `geometry.Run`.
 
     The statement stands on the operation that makes the offset. On a value that a function is given, or gets from
     another, it would be lost when the function is inlined.
     """
-    AXIS: tl.constexpr = SIDE.axes[I]
+    AXIS: tl.constexpr = DIM.axes[I]
     LENGTH: tl.constexpr = AXIS.runs[TENSOR].length
     DIVISOR: tl.constexpr = AXIS.runs[TENSOR].divisor
     if len(AXIS.extents) < 2:
-        return axis_offset(index, SIDE, I, TENSOR, WIDE)
+        return axis_offset(index, DIM, I, TENSOR, WIDE)
     else:
         rest = index.to(tl.int64) if WIDE else index
-        outer = axis_offset(rest // AXIS.extents[0], SIDE, I, TENSOR, WIDE, 1)
+        outer = axis_offset(rest // AXIS.extents[0], DIM, I, TENSOR, WIDE, 1)
         offset = rest % AXIS.extents[0] * AXIS.strides[TENSOR][0] + outer
         if ODD_RUNS_STATED and LENGTH == 1 and AXIS.stretches[TENSOR] > 1:  # tells the axis of neighbours, no more
             return tl.max_contiguous(tl.multiple_of(offset, DIVISOR), 2)
@@ -76,40 +76,40 @@ def run_offset(index, SIDE: tl.constexpr, I: tl.constexpr, TENSOR: tl.constexpr,
 
 @triton.jit
 def lane_offsets(
-    block, lane, SIDE: tl.constexpr, TENSOR: tl.constexpr, WIDE: tl.constexpr, WHOLE: tl.constexpr = False
+    block, lane, DIM: tl.constexpr, TENSOR: tl.constexpr, WIDE: tl.constexpr, WHOLE: tl.constexpr = False
 ):
     """Offsets in one tensor of some lanes of a flattened tile side; of all of them where `WHOLE`."""
     offset = lane * 0
-    for i in tl.static_range(len(SIDE.axes)):
-        if WHOLE and SIDE.axes[i].inner == 1:
-            offset += run_offset(lane_index(block, lane, SIDE, i), SIDE, i, TENSOR, WIDE)
+    for i in tl.static_range(len(DIM.axes)):
+        if WHOLE and DIM.axes[i].inner == 1:
+            offset += run_offset(lane_index(block, lane, DIM, i), DIM, i, TENSOR, WIDE)
         else:
-            offset += axis_offset(lane_index(block, lane, SIDE, i), SIDE, i, TENSOR, WIDE)
+            offset += axis_offset(lane_index(block, lane, DIM, i), DIM, i, TENSOR, WIDE)
     return offset
 
 
 @triton.jit
-def side_offsets(block, lane, SIDE: tl.constexpr, TENSOR: tl.constexpr, WIDE: tl.constexpr):
+def dim_offsets(block, lane, DIM: tl.constexpr, TENSOR: tl.constexpr, WIDE: tl.constexpr):
     """Offsets in one tensor of all lanes of a flattened tile side."""
-    return lane_offsets(block, lane, SIDE, TENSOR, WIDE, True)
+    return lane_offsets(block, lane, DIM, TENSOR, WIDE, True)
 
 
 @triton.jit
-def batch_offset(block, SIDE: tl.constexpr, TENSOR: tl.constexpr, WIDE: tl.constexpr):
+def batch_offset(block, DIM: tl.constexpr, TENSOR: tl.constexpr, WIDE: tl.constexpr):
     """Offset in one tensor of a block of single indices: a scalar."""
     offset = block * 0
-    for i in tl.static_range(len(SIDE.axes)):
-        offset += axis_offset(axis_start(block, SIDE, i), SIDE, i, TENSOR, WIDE)
+    for i in tl.static_range(len(DIM.axes)):
+        offset += axis_offset(axis_start(block, DIM, i), DIM, i, TENSOR, WIDE)
     return offset
 
 
 @triton.jit
-def side_mask(block, lane, SIDE: tl.constexpr):
+def dim_mask(block, lane, DIM: tl.constexpr):
     """Which lanes of a flattened tile side lie inside every axis."""
     mask = lane >= 0
-    for i in tl.static_range(len(SIDE.axes)):
-        if not SIDE.axes[i].exact:
-            mask &= lane_index(block, lane, SIDE, i) < SIDE.axes[i].extent
+    for i in tl.static_range(len(DIM.axes)):
+        if not DIM.axes[i].exact:
+            mask &= lane_index(block, lane, DIM, i) < DIM.axes[i].extent
     return mask
 
 
@@ -124,39 +124,39 @@ def along(vector, PLACE: tl.constexpr, RANK: tl.constexpr):
 
 @triton.jit
 def spread_axis(
-    block, SIDE: tl.constexpr, I: tl.constexpr, TENSOR: tl.constexpr, RANK: tl.constexpr, WIDE: tl.constexpr
+    block, DIM: tl.constexpr, I: tl.constexpr, TENSOR: tl.constexpr, RANK: tl.constexpr, WIDE: tl.constexpr
 ):
     """Offsets along axis `I`, as its dimension of the tile."""
-    AXIS: tl.constexpr = SIDE.axes[I]
-    return along(run_offset(spread_index(block, SIDE, I), SIDE, I, TENSOR, WIDE), AXIS.place, RANK)
+    AXIS: tl.constexpr = DIM.axes[I]
+    return along(run_offset(spread_index(block, DIM, I), DIM, I, TENSOR, WIDE), AXIS.place, RANK)
 
 
 @triton.jit
-def spread_offsets(block, SIDE: tl.constexpr, TENSOR: tl.constexpr, RANK: tl.constexpr, WIDE: tl.constexpr):
+def spread_offsets(block, DIM: tl.constexpr, TENSOR: tl.constexpr, RANK: tl.constexpr, WIDE: tl.constexpr):
     """Like `side_offsets`, every axis of the tile as a dimension of its own: 1 long where the tensor has it not."""
     offset = block * 0
-    for i in tl.static_range(len(SIDE.axes)):
-        if SIDE.axes[i].place < 0:
-            offset = offset + axis_offset(axis_start(block, SIDE, i), SIDE, i, TENSOR, WIDE)
-        elif SIDE.axes[i].present[TENSOR]:
-            offset = offset + spread_axis(block, SIDE, i, TENSOR, RANK, WIDE)
+    for i in tl.static_range(len(DIM.axes)):
+        if DIM.axes[i].place < 0:
+            offset = offset + axis_offset(axis_start(block, DIM, i), DIM, i, TENSOR, WIDE)
+        elif DIM.axes[i].present[TENSOR]:
+            offset = offset + spread_axis(block, DIM, i, TENSOR, RANK, WIDE)
     return offset
 
 
 @triton.jit
-def inside(block, SIDE: tl.constexpr, I: tl.constexpr, RANK: tl.constexpr):
+def inside(block, DIM: tl.constexpr, I: tl.constexpr, RANK: tl.constexpr):
     """Which indices along axis `I` exist, as its dimension of the tile."""
-    AXIS: tl.constexpr = SIDE.axes[I]
-    return along(spread_index(block, SIDE, I) < AXIS.extent, AXIS.place, RANK)
+    AXIS: tl.constexpr = DIM.axes[I]
+    return along(spread_index(block, DIM, I) < AXIS.extent, AXIS.place, RANK)
 
 
 @triton.jit
-def spread_mask(block, SIDE: tl.constexpr, TENSOR: tl.constexpr, RANK: tl.constexpr):
+def spread_mask(block, DIM: tl.constexpr, TENSOR: tl.constexpr, RANK: tl.constexpr):
     """Like `side_mask`, every axis of the tile as a dimension of its own, for the axes that a tensor (or `ANY`) has."""
     mask = block >= 0
-    for i in tl.static_range(len(SIDE.axes)):
-        if SIDE.axes[i].place >= 0 and not SIDE.axes[i].exact and SIDE.axes[i].present[TENSOR]:
-            mask = mask & inside(block, SIDE, i, RANK)
+    for i in tl.static_range(len(DIM.axes)):
+        if DIM.axes[i].place >= 0 and not DIM.axes[i].exact and DIM.axes[i].present[TENSOR]:
+            mask = mask & inside(block, DIM, i, RANK)
     return mask
 
 
@@ -197,7 +197,7 @@ def scalar(bits, DTYPE: tl.constexpr):
 
 
 @triton.jit
-def gathered(pointers, place, ENTRIES: tl.constexpr, CUT: tl.constexpr, OFFSETS: tl.constexpr, MASK: tl.constexpr):
+def gathered(pointers, place, ENTRIES: tl.constexpr, PARAMS: tl.constexpr, OFFSETS: tl.constexpr, MASK: tl.constexpr):
     """What a function takes beside the value (`beside.Entry`), each 1 long along the axes it does not move along.
 
     `OFFSETS(place, CUT, TENSOR)` and `MASK(place, CUT, TENSOR)` say where a tensor's elements of this tile lie. A
@@ -205,35 +205,35 @@ def gathered(pointers, place, ENTRIES: tl.constexpr, CUT: tl.constexpr, OFFSETS:
     """
     values = ()
     for i in tl.static_range(len(ENTRIES)):
-        values += (gathered_one(pointers, place, ENTRIES, i, CUT, OFFSETS, MASK),)
+        values += (gathered_one(pointers, place, ENTRIES, i, PARAMS, OFFSETS, MASK),)
     return values
 
 
 @triton.jit
 def gathered_one(
-    pointers, place, ENTRIES: tl.constexpr, I: tl.constexpr, CUT: tl.constexpr, OFFSETS: tl.constexpr,
+    pointers, place, ENTRIES: tl.constexpr, I: tl.constexpr, PARAMS: tl.constexpr, OFFSETS: tl.constexpr,
     MASK: tl.constexpr,
 ):  # fmt: skip
     """One of them."""
     TENSOR: tl.constexpr = ENTRIES[I][0]  # fields by number: a tuple on its way through calls loses their names
     POINTER: tl.constexpr = ENTRIES[I][1]
-    offsets = OFFSETS(place, CUT, TENSOR)
+    offsets = OFFSETS(place, PARAMS, TENSOR)
     if POINTER < 0:
         return tl.cast(offsets, tl.int64 if ENTRIES[I][2] else tl.int32)
     else:
-        return load_or_zero(pointers[POINTER] + offsets, MASK(place, CUT, TENSOR))
+        return load_or_zero(pointers[POINTER] + offsets, MASK(place, PARAMS, TENSOR))
 
 
 @triton.jit
 def gathered_step(
-    known, pointers, place, ENTRIES: tl.constexpr, K: tl.constexpr, CUT: tl.constexpr, OFFSETS: tl.constexpr,
+    known, pointers, place, ENTRIES: tl.constexpr, K: tl.constexpr, PARAMS: tl.constexpr, OFFSETS: tl.constexpr,
     MASK: tl.constexpr,
 ):  # fmt: skip
     """The same in a step along k; what does not move along k is `known` from before the first."""
     values = ()
     for i in tl.static_range(len(ENTRIES)):
         if K.present[ENTRIES[i][0]]:
-            values += (gathered_one(pointers, place, ENTRIES, i, CUT, OFFSETS, MASK),)
+            values += (gathered_one(pointers, place, ENTRIES, i, PARAMS, OFFSETS, MASK),)
         else:
             values += (known[i],)
     return values
@@ -241,7 +241,7 @@ def gathered_step(
 
 @triton.jit
 def finish(
-    acc, c, d, pointers, alpha, beta, place, CUT: tl.constexpr, OFFSETS: tl.constexpr, MASK: tl.constexpr,
+    acc, c, d, pointers, alpha, beta, place, PARAMS: tl.constexpr, OFFSETS: tl.constexpr, MASK: tl.constexpr,
     C_FN: tl.constexpr, EPILOGUE: tl.constexpr, REDUCE: tl.constexpr, RESULT: tl.constexpr, AUX: tl.constexpr,
 ):  # fmt: skip
     """Store `epilogue(alpha * acc + beta * c_fn(C))`, or `epilogue(reduce(acc, c_fn(C)))`, of one tile.
@@ -251,27 +251,27 @@ def finish(
     """
     AUX_C: tl.constexpr = AUX.c
     AUX_D: tl.constexpr = AUX.epilogue
-    mask = tl.broadcast_to(MASK(place, CUT, ANY), acc.shape)
+    mask = tl.broadcast_to(MASK(place, PARAMS, ANY), acc.shape)
     value = acc
     if REDUCE is None:
         value = value * scalar(alpha, acc.dtype)
     if c is not None:
-        offsets_c = tl.broadcast_to(OFFSETS(place, CUT, 2), acc.shape)
+        offsets_c = tl.broadcast_to(OFFSETS(place, PARAMS, 2), acc.shape)
         addend = load_or_zero(c + offsets_c, mask).to(acc.dtype)
         if C_FN is not None:
-            addend = C_FN(addend, *gathered(pointers, place, AUX_C, CUT, OFFSETS, MASK)).to(acc.dtype)
+            addend = C_FN(addend, *gathered(pointers, place, AUX_C, PARAMS, OFFSETS, MASK)).to(acc.dtype)
         if REDUCE is None:
             value += addend * scalar(beta, acc.dtype)
         else:
             value = REDUCE(value, addend).to(acc.dtype)
     if EPILOGUE is not None:
-        value = EPILOGUE(value, *gathered(pointers, place, AUX_D, CUT, OFFSETS, MASK))
-    offsets_d = tl.broadcast_to(OFFSETS(place, CUT, 3), acc.shape)
+        value = EPILOGUE(value, *gathered(pointers, place, AUX_D, PARAMS, OFFSETS, MASK))
+    offsets_d = tl.broadcast_to(OFFSETS(place, PARAMS, 3), acc.shape)
     if len(AUX.outputs) == 0:
         tl.store(d + offsets_d, value.to(RESULT), mask=mask)
     else:
         tl.store(d + offsets_d, tl.broadcast_to(value[0], acc.shape).to(RESULT), mask=mask)
         for i in tl.static_range(len(AUX.outputs)):
             other = pointers[AUX.outputs[i][1]]
-            offsets = tl.broadcast_to(OFFSETS(place, CUT, AUX.outputs[i][0]), acc.shape)
+            offsets = tl.broadcast_to(OFFSETS(place, PARAMS, AUX.outputs[i][0]), acc.shape)
             tl.store(other + offsets, tl.broadcast_to(value[i + 1], acc.shape).to(other.dtype.element_ty), mask=mask)

@@ -11,7 +11,7 @@ from triton.compiler import ASTSource
 from triton.compiler import compile as triton_compile
 from triton.runtime.jit import JITFunction
 
-from weft.gpu.common.launch import TRITON_TYPES, Box, KernelLaunch
+from weft.gpu.common.launch import TRITON_TYPES, KernelLaunch, TensorMap
 from weft.gpu.common.pdl import OPTION
 from weft.spec import Layout
 
@@ -52,8 +52,8 @@ def compiled(launch: KernelLaunch, architecture: str) -> Any:
     constants = missing | launch.constants
     source = _source_type(launch.kernel)(launch.kernel, signature, constants, aligned)
     target = TARGETS[architecture]
-    follows = launch.options.get(OPTION, False) and target.backend == "cuda" and target.arch >= 90
-    return triton_compile(source, target=target, options=launch.options | {OPTION: follows})
+    pdl = launch.options.get(OPTION, False) and target.backend == "cuda" and target.arch >= 90
+    return triton_compile(source, target=target, options=launch.options | {OPTION: pdl})
 
 
 def _source_type(kernel: JITFunction[Any]) -> type[ASTSource]:
@@ -65,11 +65,11 @@ def _source_type(kernel: JITFunction[Any]) -> type[ASTSource]:
     return GluonASTSource
 
 
-def pointer_type(layout: Layout | Box | None) -> str:
+def pointer_type(layout: Layout | TensorMap | None) -> str:
     """A parameter's type as Triton spells it."""
     if layout is None:
         return "constexpr"
-    if isinstance(layout, Box):
+    if isinstance(layout, TensorMap):
         return f"tensordesc<{_spelled(layout.layout.dtype)}{list(layout.block)}{layout.spelled_place}>"
     return f"*{_spelled(layout.dtype)}"
 

@@ -17,8 +17,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from weft.gpu.common.aux_operands import aux_params
 from weft.gpu.common.carveout import prefer_carveout
-from weft.gpu.common.pdl import OPTION, can_follow
-from weft.gpu.common.tiling import TENSORS, Cut
+from weft.gpu.common.pdl import OPTION, can_pdl
+from weft.gpu.common.tiling import TENSORS, TiledAxis
 from weft.gpu.common.triton_versions import FUSION, whole
 from weft.planner.schedule import AuxTensors, ResourceError, Scalar, Target
 from weft.spec import Contraction, Layout, Mode
@@ -98,12 +98,12 @@ def wide(modes: Sequence[Mode], tensors: int = TENSORS) -> tuple[bool, ...]:
     return tuple(reach >= 2**31 for reach in reaches)
 
 
-def wide_index(cuts: Iterable[Cut]) -> bool:
+def wide_index(cuts: Iterable[TiledAxis]) -> bool:
     """Whether an index along some axis needs 64 bits."""
     return any(cut.extent + LONGEST_TILE >= 2**31 for cut in cuts)
 
 
-class Box(NamedTuple):
+class TensorMap(NamedTuple):
     """A matrix that a kernel reads in boxes through the tensor memory accelerator."""
 
     layout: Layout
@@ -130,8 +130,8 @@ class _Pointer:
         return self._alignment
 
 
-def _stand_in(layout: Layout | Box | None) -> Any:
-    if isinstance(layout, Box):
+def _stand_in(layout: Layout | TensorMap | None) -> Any:
+    if isinstance(layout, TensorMap):
         return layout.descriptor(_stand_in(layout.layout))
     return _Pointer(layout.dtype, layout.alignment) if layout is not None else None
 
@@ -148,7 +148,7 @@ class KernelLaunch:
     def __init__(
         self,
         kernel: triton.JITFunction,
-        layouts: Sequence[Layout | Box | None],  # of the tensor parameters; None where one is left out
+        layouts: Sequence[Layout | TensorMap | None],  # of the tensor parameters; None where one is left out
         constants: dict[str, Any],  # in the order of the kernel's parameters
         real: bool,  # alpha and beta are real numbers, else integers
         target: Target,
@@ -157,7 +157,7 @@ class KernelLaunch:
         stages: int,
         pointers: Sequence[Layout] | None = None,  # of auxiliary operands; None where there are none
         carveout: int | None = None,  # per cent, see `prefer_carveout`; None: as the driver likes
-        follows: bool = True,  # its programs may come while the last ones of the launch before still run
+        pdl: bool = True,  # its programs may come while the last ones of the launch before still run
     ) -> None:
         self.kernel = kernel
         self._carveout = carveout if target.kind == "cuda" else None
@@ -170,7 +170,7 @@ class KernelLaunch:
             self.options |= FUSION
         if target.kind == "cuda":
             self.options["enable_reflect_ftz"] = False  # functions keep subnormal numbers, as torch does
-            self.options[OPTION] = follows and can_follow(target)
+            self.options[OPTION] = pdl and can_pdl(target)
         self._real = real
         self._device = target.device if target.kind in ("cuda", "hip") else None
         self._alone: dict[str, Any] = {"pointers": None} if "pointers" in kernel.arg_names and not pointers else {}
@@ -244,11 +244,11 @@ def collected() -> Iterator[list[KernelLaunch]]:
         _collected.reset(token)
 
 
-def contraction_constants(contraction: Contraction, cut: Any) -> dict[str, Any]:
+def contraction_constants(contraction: Contraction, params: Any) -> dict[str, Any]:
     """The compile-time parameters that kernels of whole contractions share."""
     arithmetic = contraction.arithmetic
     return {
-        "CUT": cut,
+        "PARAMS": params,
         "A_FN": contraction.a_fn and contraction.a_fn.jit,
         "B_FN": contraction.b_fn and contraction.b_fn.jit,
         "C_FN": contraction.c_fn and contraction.c_fn.jit,

@@ -9,43 +9,43 @@ from weft.gpu.common.device import batch_offset, finish, spread_mask, spread_off
 
 
 @triton.jit
-def block_offsets(place, CUT: tl.constexpr, TENSOR: tl.constexpr):
+def block_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """Offsets in a tensor of a block of D, (batch, m, n), every axis as a dimension of its own."""
     batch_block, m_block, n_block = place
-    M: tl.constexpr = CUT.m
-    N: tl.constexpr = CUT.n
-    BATCH: tl.constexpr = CUT.batch
-    RANK: tl.constexpr = len(CUT.stored)
-    WIDE: tl.constexpr = CUT.wide[TENSOR]
+    M: tl.constexpr = PARAMS.m
+    N: tl.constexpr = PARAMS.n
+    BATCH: tl.constexpr = PARAMS.batch
+    RANK: tl.constexpr = len(PARAMS.stored)
+    WIDE: tl.constexpr = PARAMS.wide[TENSOR]
     offsets = spread_offsets(m_block, M, TENSOR, RANK, WIDE) + spread_offsets(n_block, N, TENSOR, RANK, WIDE)
     return offsets + batch_offset(batch_block, BATCH, TENSOR, WIDE)
 
 
 @triton.jit
-def block_mask(place, CUT: tl.constexpr, TENSOR: tl.constexpr):
+def block_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """Which of them exist."""
-    M: tl.constexpr = CUT.m
-    N: tl.constexpr = CUT.n
-    RANK: tl.constexpr = len(CUT.stored)
+    M: tl.constexpr = PARAMS.m
+    N: tl.constexpr = PARAMS.n
+    RANK: tl.constexpr = len(PARAMS.stored)
     return spread_mask(place[1], M, TENSOR, RANK) & spread_mask(place[2], N, TENSOR, RANK)
 
 
 @triton.jit
 def store_block(
-    acc, c, d, pointers, alpha, beta, batch_block, m_block, n_block, CUT: tl.constexpr,
+    acc, c, d, pointers, alpha, beta, batch_block, m_block, n_block, PARAMS: tl.constexpr,
     C_FN: tl.constexpr, EPILOGUE: tl.constexpr, REDUCE: tl.constexpr, RESULT: tl.constexpr, AUX: tl.constexpr,
 ):  # fmt: skip
     """See the block with every axis as a dimension of its own, apply C and the epilogue, store it in D's order."""
-    STORED: tl.constexpr = CUT.stored
+    STORED: tl.constexpr = PARAMS.stored
     finish(
-        tl.reshape(acc, STORED), c, d, pointers, alpha, beta, (batch_block, m_block, n_block), CUT, block_offsets,
+        tl.reshape(acc, STORED), c, d, pointers, alpha, beta, (batch_block, m_block, n_block), PARAMS, block_offsets,
         block_mask, C_FN, EPILOGUE, REDUCE, RESULT, AUX,
     )  # fmt: skip
 
 
 @triton.jit
-def part_offsets(program, CUT: tl.constexpr, FIRST: tl.constexpr, COLUMNS: tl.constexpr):
+def partial_offsets(program, PARAMS: tl.constexpr, FIRST: tl.constexpr, COLUMNS: tl.constexpr):
     """Where some columns of a program's part of a split sum lie in the workspace: tile after tile, row after row."""
-    rows = tl.arange(0, CUT.m.tile)[:, None]
+    rows = tl.arange(0, PARAMS.m.tile)[:, None]
     columns = FIRST + tl.arange(0, COLUMNS)[None, :]
-    return tl.cast(program, tl.int64) * (CUT.m.tile * CUT.n.tile) + rows * CUT.n.tile + columns
+    return tl.cast(program, tl.int64) * (PARAMS.m.tile * PARAMS.n.tile) + rows * PARAMS.n.tile + columns

@@ -35,7 +35,7 @@ LONG = 5e10  # flops, which take about 70 us of an H200's matrix units
 DRIVER = 12030  # the first version of CUDA whose graphs can hold such launches
 
 
-def can_follow(target: Target) -> bool:
+def can_pdl(target: Target) -> bool:
     """Whether launches on the device may be dependent by program; without a driver, whether the device could."""
     version = driver_version()
     return target.kind == "cuda" and target.capability >= 90 and (version is None or version >= DRIVER)
@@ -47,13 +47,13 @@ def is_short(contraction: Contraction) -> bool:
 
 
 @tl.core.builtin
-def _come_after(_semantic: Any = None) -> None:
+def _pdl_wait(_semantic: Any = None) -> None:
     if getattr(_semantic.builder.options, OPTION, False):
         gdc_wait(_semantic=_semantic)
 
 
 @tl.core.builtin
-def _follow(_semantic: Any = None) -> None:
+def _pdl_begin(_semantic: Any = None) -> None:
     if getattr(_semantic.builder.options, OPTION, False):
         gdc_wait(_semantic=_semantic)
         gdc_launch_dependents(_semantic=_semantic)
@@ -63,8 +63,8 @@ def _nothing() -> None:
     """In the interpreter each launch ends before the next begins."""
 
 
-come_after = _nothing if interpreting() else _come_after
+pdl_wait = _nothing if interpreting() else _pdl_wait
 """Wait for all launches before this one: the first statement of kernels that stay on the device."""
 
-follow = _nothing if interpreting() else _follow
+pdl_begin = _nothing if interpreting() else _pdl_begin
 """The same, and then let the next launch come: the first statement of all others."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.gpu.common.cost import PROCESSORS
+from weft.gpu.common.cost import SM_COUNT
 from weft.gpu.common.launch import KernelLaunch, contraction_constants, pointer_layouts
-from weft.gpu.common.split_k import Stream
+from weft.gpu.common.split_k import StreamK
 from weft.planner.schedule import Target
 from weft.spec import Contraction, Layout
 
@@ -16,26 +16,26 @@ LEAST_ELEMENTS = 128  # one for each lane
 RESIDENT = 8  # programs that each processor should have: most of their time they wait for memory
 
 
-def combine_launch(
-    contraction: Contraction, cut: Any, shares: Layout, target: Target, fewer: int = 0, stream: Stream | None = None
+def reduce_launch(
+    contraction: Contraction, params: Any, shares: Layout, target: Target, fewer: int = 0, stream: StreamK | None = None
 ) -> KernelLaunch:
     """The launch for the blocks of a `cut`; `shares` holds a tile of each block for each share of the sum, or the rows
     and columns of it that there are. The last block has `fewer` of them, if that is not 0; with a `stream` each has as
     many as that says."""
-    from weft.gpu.common.reduce_splits_kernel import combine_kernel
+    from weft.gpu.common.reduce_splits_kernel import reduce_splits_kernel
 
-    rows = strip_rows(cut.m.tile, cut.n.tile, cut.blocks, target)
-    columns = strip_columns(cut.n.tile)
-    strips = cut.blocks * (cut.m.tile // rows) * (cut.n.tile // columns)
-    shared = contraction_constants(contraction, cut)
+    rows = strip_rows(params.m.tile, params.n.tile, params.blocks, target)
+    columns = strip_columns(params.n.tile)
+    strips = params.blocks * (params.m.tile // rows) * (params.n.tile // columns)
+    shared = contraction_constants(contraction, params)
     shared["REDUCE"] = contraction.algebra and contraction.algebra.reduce.jit
     names = ("C_FN", "EPILOGUE", "REDUCE", "RESULT", "AUX")
-    lying = {"STORED": tuple(shares.shape[1:]), "FEWER": fewer, "STREAM": stream}
-    constants = {"CUT": cut, "ROWS": rows, "COLUMNS": columns} | lying | {name: shared[name] for name in names}
+    lying = {"STORED": tuple(shares.shape[1:]), "TAIL_SPLITS": fewer, "STREAM_K": stream}
+    constants = {"PARAMS": params, "ROWS": rows, "COLUMNS": columns} | lying | {name: shared[name] for name in names}
     real = contraction.arithmetic.accumulate.is_floating_point
     tensors = (shares, contraction.c, contraction.d)
     return KernelLaunch(
-        combine_kernel, tensors, constants, real, target, strips, WARPS, 1, pointer_layouts(contraction)
+        reduce_splits_kernel, tensors, constants, real, target, strips, WARPS, 1, pointer_layouts(contraction)
     )  # fmt: skip
 
 
@@ -52,7 +52,7 @@ def strip_rows(tile_m: int, tile_n: int, blocks: int, target: Target) -> int:
     rows = min(tile_m, max(1, MOST_ELEMENTS // columns))
     if target.kind == "interpreter":
         return rows
-    processors = target.processors if target.processors > 1 else PROCESSORS
+    processors = target.processors if target.processors > 1 else SM_COUNT
     while rows > 1 and rows * columns > LEAST_ELEMENTS and blocks * (tile_m // rows) * across < RESIDENT * processors:
         rows //= 2
     return rows

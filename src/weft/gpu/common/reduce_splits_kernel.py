@@ -5,20 +5,20 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from weft.gpu.common.device import batch_offset, finish, lane_offsets, side_mask
-from weft.gpu.common.pdl import follow
-from weft.gpu.common.rasterization import locate
-from weft.gpu.common.split_k import shares_of
+from weft.gpu.common.device import batch_offset, dim_mask, finish, lane_offsets
+from weft.gpu.common.pdl import pdl_begin
+from weft.gpu.common.rasterization import tile_coords
+from weft.gpu.common.split_k import splits_of
 
 
 @triton.jit
-def strip_offsets(place, CUT: tl.constexpr, TENSOR: tl.constexpr):
+def strip_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """Offsets in a tensor of some rows of a block: (batch block, m block, n block, rows, columns)."""
     batch_block, m_block, n_block, rows, columns = place
-    M: tl.constexpr = CUT.m
-    N: tl.constexpr = CUT.n
-    BATCH: tl.constexpr = CUT.batch
-    WIDE: tl.constexpr = CUT.wide[TENSOR]
+    M: tl.constexpr = PARAMS.m
+    N: tl.constexpr = PARAMS.n
+    BATCH: tl.constexpr = PARAMS.batch
+    WIDE: tl.constexpr = PARAMS.wide[TENSOR]
     offsets = batch_offset(batch_block, BATCH, TENSOR, WIDE)
     if M.present[TENSOR]:
         offsets = offsets + lane_offsets(m_block, rows, M, TENSOR, WIDE)[:, None]
@@ -28,34 +28,34 @@ def strip_offsets(place, CUT: tl.constexpr, TENSOR: tl.constexpr):
 
 
 @triton.jit
-def strip_mask(place, CUT: tl.constexpr, TENSOR: tl.constexpr):
+def strip_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """Which of them exist."""
-    M: tl.constexpr = CUT.m
-    N: tl.constexpr = CUT.n
+    M: tl.constexpr = PARAMS.m
+    N: tl.constexpr = PARAMS.n
     if M.present[TENSOR] and N.present[TENSOR]:
-        return side_mask(place[1], place[3], M)[:, None] & side_mask(place[2], place[4], N)[None, :]
+        return dim_mask(place[1], place[3], M)[:, None] & dim_mask(place[2], place[4], N)[None, :]
     elif M.present[TENSOR]:
-        return side_mask(place[1], place[3], M)[:, None]
+        return dim_mask(place[1], place[3], M)[:, None]
     elif N.present[TENSOR]:
-        return side_mask(place[2], place[4], N)[None, :]
+        return dim_mask(place[2], place[4], N)[None, :]
     else:
         return place[0] >= 0
 
 
 @triton.jit(do_not_specialize=["alpha", "beta"])
-def combine_kernel(
+def reduce_splits_kernel(
     parts,
     c,  # None where nothing is added
     d,
     alpha: tl.int64,
     beta: tl.int64,
     pointers,
-    CUT: tl.constexpr,
+    PARAMS: tl.constexpr,
     ROWS: tl.constexpr,  # of a block that one program takes: there are few blocks, and programs should be many
     COLUMNS: tl.constexpr,  # the same
     STORED: tl.constexpr,  # rows and columns of a part, which may be fewer than those of a block
-    FEWER: tl.constexpr,  # parts of the last block; 0 where it has as many as others
-    STREAM: tl.constexpr,  # stream.Stream, which tells how many parts each block has; None where all have as many
+    TAIL_SPLITS: tl.constexpr,  # parts of the last block; 0 where it has as many as others
+    STREAM_K: tl.constexpr,  # stream.Stream, which tells how many parts each block has; None where all have as many
     C_FN: tl.constexpr,
     EPILOGUE: tl.constexpr,
     REDUCE: tl.constexpr,  # of an algebra, None where parts are added
@@ -64,34 +64,34 @@ def combine_kernel(
 ):
     """Add the parts of some rows and columns of a block of D, first to last, and finish them. What lies past the end of
     D is not read."""
-    follow()
-    M: tl.constexpr = CUT.m
-    N: tl.constexpr = CUT.n
+    pdl_begin()
+    M: tl.constexpr = PARAMS.m
+    N: tl.constexpr = PARAMS.n
     ACROSS: tl.constexpr = N.tile // COLUMNS
     STRIPS: tl.constexpr = M.tile // ROWS * ACROSS
     block = tl.program_id(0) // STRIPS
-    if CUT.wide_index:
+    if PARAMS.wide_index:
         block = block.to(tl.int64)
     rows = tl.program_id(0) % STRIPS // ACROSS * ROWS + tl.arange(0, ROWS)
     columns = tl.program_id(0) % ACROSS * COLUMNS + tl.arange(0, COLUMNS)
-    batch_block, m_block, n_block = locate(block, M.blocks, N.blocks, CUT.group)
+    batch_block, m_block, n_block = tile_coords(block, M.blocks, N.blocks, PARAMS.group)
     place = (batch_block, m_block, n_block, rows, columns)
-    inside = strip_mask(place, CUT, 3)
+    inside = strip_mask(place, PARAMS, 3)
     HEIGHT: tl.constexpr = STORED[0]
     WIDTH: tl.constexpr = STORED[1]
     here = parts + block.to(tl.int64) * (HEIGHT * WIDTH) + rows[:, None] * WIDTH + columns[None, :]
     acc = tl.load(here, mask=inside)
-    count = CUT.splits
-    if FEWER > 0:
-        count = tl.where(block == CUT.blocks - 1, FEWER, CUT.splits)
-    elif STREAM is not None:
-        count = shares_of(block, STREAM)
+    count = PARAMS.splits
+    if TAIL_SPLITS > 0:
+        count = tl.where(block == PARAMS.blocks - 1, TAIL_SPLITS, PARAMS.splits)
+    elif STREAM_K is not None:
+        count = splits_of(block, STREAM_K)
     for _ in tl.range(1, count, loop_unroll_factor=4):
-        here += CUT.blocks * HEIGHT * WIDTH
+        here += PARAMS.blocks * HEIGHT * WIDTH
         if REDUCE is None:
             acc += tl.load(here, mask=inside)
         else:
             acc = REDUCE(acc, tl.load(here, mask=inside)).to(acc.dtype)
     finish(
-        acc, c, d, pointers, alpha, beta, place, CUT, strip_offsets, strip_mask, C_FN, EPILOGUE, REDUCE, RESULT, AUX
+        acc, c, d, pointers, alpha, beta, place, PARAMS, strip_offsets, strip_mask, C_FN, EPILOGUE, REDUCE, RESULT, AUX
     )  # fmt: skip

@@ -22,7 +22,7 @@ from weft.planner.target import interpreting
 
 
 @tl.core.builtin
-def _in_registers(tile: Any, _semantic: Any = None) -> Any:
+def _materialize(tile: Any, _semantic: Any = None) -> Any:
     bits = tile.dtype.primitive_bitwidth
     if bits > 32 or not _multiplies_by_groups(_semantic):
         return tile
@@ -32,7 +32,7 @@ def _in_registers(tile: Any, _semantic: Any = None) -> Any:
 
 
 @tl.core.builtin
-def _meet(_semantic: Any = None) -> None:
+def _sync_for_wgmma(_semantic: Any = None) -> None:
     if _multiplies_by_groups(_semantic):
         tl.debug_barrier(_semantic=_semantic)
 
@@ -43,8 +43,8 @@ def _multiplies_by_groups(semantic: Any) -> bool:
     return options.backend_name == "cuda" and int(options.arch.removeprefix("sm")) >= 90
 
 
-in_registers = (lambda tile: tile) if interpreting() else _in_registers
+materialize = (lambda tile: tile) if interpreting() else _materialize
 """A tile of an operand that is in registers where the program is now. No instruction, and nothing on other devices."""
 
-meet = (lambda: None) if interpreting() else _meet
+sync_for_wgmma = (lambda: None) if interpreting() else _sync_for_wgmma
 """All threads of the program meet. Nothing on other devices, whose matrix units read registers alone."""

@@ -17,14 +17,14 @@ import triton
 import triton.language as tl
 
 
-class Fewer(NamedTuple):
+class TailSplits(NamedTuple):
     """Shares of the sum of the last block, where those are fewer than of others; 0 where not."""
 
     shares: int
     steps: int  # in each of them
 
 
-class Stream(NamedTuple):
+class StreamK(NamedTuple):
     """Tasks of so many steps, and the portions that they are cut into."""
 
     steps: int  # of each task
@@ -33,11 +33,11 @@ class Stream(NamedTuple):
     abreast: int  # blocks of D that a task is of
 
 
-def stream(tasks: int, steps: int, portions: int, abreast: int) -> Stream:
-    return Stream(steps, *divmod(tasks * steps, portions), abreast)
+def stream(tasks: int, steps: int, portions: int, abreast: int) -> StreamK:
+    return StreamK(steps, *divmod(tasks * steps, portions), abreast)
 
 
-def most_shares(tasks: int, cut: Stream) -> int:
+def most_splits(tasks: int, cut: StreamK) -> int:
     """Portions that one task meets."""
 
     def portion(step: int) -> int:
@@ -48,42 +48,42 @@ def most_shares(tasks: int, cut: Stream) -> int:
 
 
 @triton.jit
-def part_with_fewer(program, BLOCKS: tl.constexpr, SPLITS: tl.constexpr, STEPS: tl.constexpr, FEWER: tl.constexpr):
+def split_with_tail(program, BLOCKS: tl.constexpr, SPLITS: tl.constexpr, STEPS: tl.constexpr, TAIL_SPLITS: tl.constexpr):
     """A program's block of D, the number of its share, of how many, and its steps. The last programs have none of the
     last block."""
     OTHERS: tl.constexpr = BLOCKS - 1
-    over = program - FEWER.shares * BLOCKS
-    share = tl.where(over < 0, program // BLOCKS, FEWER.shares + over // OTHERS)
+    over = program - TAIL_SPLITS.shares * BLOCKS
+    share = tl.where(over < 0, program // BLOCKS, TAIL_SPLITS.shares + over // OTHERS)
     block = tl.where(over < 0, program % BLOCKS, over % OTHERS)
     last = block == OTHERS
-    return block, share, tl.where(last, FEWER.shares, SPLITS), tl.where(last, FEWER.steps, STEPS)
+    return block, share, tl.where(last, TAIL_SPLITS.shares, SPLITS), tl.where(last, TAIL_SPLITS.steps, STEPS)
 
 
 @triton.jit
-def portion_start(number, STREAM: tl.constexpr):
+def range_start(number, STREAM_K: tl.constexpr):
     """The first step of a portion."""
-    return number * STREAM.base + tl.minimum(number, STREAM.longer)
+    return number * STREAM_K.base + tl.minimum(number, STREAM_K.longer)
 
 
 @triton.jit
-def portion_of(step, STREAM: tl.constexpr):
+def range_of(step, STREAM_K: tl.constexpr):
     """Which portion has a step."""
-    LONGER: tl.constexpr = STREAM.longer * (STREAM.base + 1)
-    short = STREAM.longer + (step - LONGER) // STREAM.base
-    return tl.where(step < LONGER, step // (STREAM.base + 1), short)
+    LONGER: tl.constexpr = STREAM_K.longer * (STREAM_K.base + 1)
+    short = STREAM_K.longer + (step - LONGER) // STREAM_K.base
+    return tl.where(step < LONGER, step // (STREAM_K.base + 1), short)
 
 
 @triton.jit
-def shares_of(block, STREAM: tl.constexpr):
+def splits_of(block, STREAM_K: tl.constexpr):
     """How many shares the sum of a block of D has."""
-    first = block // STREAM.abreast * STREAM.steps
-    return portion_of(first + STREAM.steps - 1, STREAM) - portion_of(first, STREAM) + 1
+    first = block // STREAM_K.abreast * STREAM_K.steps
+    return range_of(first + STREAM_K.steps - 1, STREAM_K) - range_of(first, STREAM_K) + 1
 
 
 @triton.jit
-def part_of_task(task, number, STREAM: tl.constexpr):
+def split_of_tile(task, number, STREAM_K: tl.constexpr):
     """What a portion has of a task: the number of the share, its first step, and how many they are."""
-    before = task * STREAM.steps
-    first = tl.maximum(portion_start(number, STREAM) - before, 0)
-    end = tl.minimum(portion_start(number + 1, STREAM) - before, STREAM.steps)
-    return number - portion_of(before, STREAM), first, end - first
+    before = task * STREAM_K.steps
+    first = tl.maximum(range_start(number, STREAM_K) - before, 0)
+    end = tl.minimum(range_start(number + 1, STREAM_K) - before, STREAM_K.steps)
+    return number - range_of(before, STREAM_K), first, end - first

@@ -17,19 +17,19 @@ class Swappable(Protocol):
     """A schedule that says whether B gives the rows of its tiles."""
 
     @property
-    def exchanged(self) -> bool: ...
+    def swap_ab(self) -> bool: ...
 
 
-def multiplied(contraction: Contraction, schedule: Swappable) -> Contraction:
+def in_kernel_order(contraction: Contraction, schedule: Swappable) -> Contraction:
     """The contraction as a schedule's kernel sees it."""
-    return exchanged(contraction) if schedule.exchanged else contraction
+    return swap_ab(contraction) if schedule.swap_ab else contraction
 
 
-def exchanged(contraction: Contraction) -> Contraction:
+def swap_ab(contraction: Contraction) -> Contraction:
     """A in the place of B and B in that of A, with their functions. Products of real numbers do not mind."""
     return replace(
         contraction,
-        modes=tuple(map(_exchanged_mode, contraction.modes)),
+        modes=tuple(map(_swapped_mode, contraction.modes)),
         a=contraction.b,
         b=contraction.a,
         a_fn=contraction.b_fn,
@@ -41,6 +41,6 @@ def exchanged(contraction: Contraction) -> Contraction:
     )
 
 
-def _exchanged_mode(mode: Mode) -> Mode:
+def _swapped_mode(mode: Mode) -> Mode:
     a, b, *others = mode.strides
     return replace(mode, role=_OTHER.get(mode.role, mode.role), strides=Strides(b, a, *others))

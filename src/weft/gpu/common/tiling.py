@@ -53,7 +53,7 @@ class Axis(NamedTuple):
     first: int  # index within the block that the tile starts at: 0, or where this part begins
 
 
-class Side(NamedTuple):
+class TiledDim(NamedTuple):
     """All axes of one role, and the whole side's offsets in each tensor."""
 
     axes: tuple[Axis, ...]
@@ -65,7 +65,7 @@ class Side(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class TiledAxis:
     """The choice behind one axis: which modes, innermost first, and how many indices of them a block takes.
 
     A block may consist of several parts; then each of them is a cut, with a tile, a first index and the block's step.
@@ -93,17 +93,17 @@ class Cut:
         return f"{'·'.join(mode.name for mode in self.modes)}:{self.tile}"
 
 
-def side(cuts: Sequence[Cut], first_place: int = 0, tensors: int = TENSORS) -> Side:
+def tiled_dim(cuts: Sequence[TiledAxis], first_place: int = 0, tensors: int = TENSORS) -> TiledDim:
     """The side that `cuts` describe, the fastest axis of the tile last; `tensors` counts auxiliary operands.
 
     Blocks are numbered so that neighbours in time are neighbours in memory, see `_pitches`. Remembered: a plan looks at
     hundreds of schedules, and they share their sides.
     """
-    return _side(tuple(cuts), first_place, tensors)
+    return _tiled_dim(tuple(cuts), first_place, tensors)
 
 
 @lru_cache(maxsize=8192)
-def _side(cuts: tuple[Cut, ...], first_place: int, tensors: int) -> Side:
+def _tiled_dim(cuts: tuple[TiledAxis, ...], first_place: int, tensors: int) -> TiledDim:
     tile = math.prod(cut.tile for cut in cuts)
     pitches = _pitches(cuts)
     axes, inner, place = [], tile, first_place
@@ -112,23 +112,23 @@ def _side(cuts: tuple[Cut, ...], first_place: int, tensors: int) -> Side:
         placed = cut.placed or cut.tile > 1
         axes.append(_axis(cut, inner, pitch, place if placed else -1, tensors))
         place += placed
-    return Side(
+    return TiledDim(
         axes=tuple(axes),
         tile=tile,
         blocks=math.prod(cut.blocks for cut in cuts),
         exact=all(axis.exact for axis in axes),
-        runs=tuple(_side_run(cuts, tensor) for tensor in range(tensors)),
+        runs=tuple(_dim_run(cuts, tensor) for tensor in range(tensors)),
         present=(*(any(axis.present[tensor] for axis in axes) for tensor in range(tensors)), True),
     )
 
 
-def rest(modes: Sequence[Mode], cuts: Sequence[Cut]) -> list[Cut]:
+def rest(modes: Sequence[Mode], cuts: Sequence[TiledAxis]) -> list[TiledAxis]:
     """The modes that no cut names, each as an axis of single indices."""
     named = {mode for cut in cuts for mode in cut.modes}
-    return [Cut((mode,), 1) for mode in modes if mode not in named]
+    return [TiledAxis((mode,), 1) for mode in modes if mode not in named]
 
 
-def cuts_text(cuts: Sequence[Cut]) -> str:
+def axes_text(cuts: Sequence[TiledAxis]) -> str:
     """The cuts that span more than one index, for messages."""
     return " ".join(str(cut) for cut in cuts if cut.tile > 1)
 
@@ -149,7 +149,7 @@ def run_orders(modes: Sequence[Mode], *tensors: int) -> list[tuple[Mode, ...]]:
     return list(dict.fromkeys(runs or [by_stride(modes, tensors[0])]))
 
 
-def _pitches(cuts: Sequence[Cut]) -> list[int]:
+def _pitches(cuts: Sequence[TiledAxis]) -> list[int]:
     """Blocks of the side per step along each cut.
 
     Cuts that divide a run come first, those of the fewest blocks before the others: memory lines that two blocks share
@@ -169,7 +169,7 @@ def _pitches(cuts: Sequence[Cut]) -> list[int]:
     return pitches
 
 
-def _axis(cut: Cut, inner: int, pitch: int, place: int, tensors: int) -> Axis:
+def _axis(cut: TiledAxis, inner: int, pitch: int, place: int, tensors: int) -> Axis:
     return Axis(
         tile=cut.tile,
         inner=inner,
@@ -181,16 +181,16 @@ def _axis(cut: Cut, inner: int, pitch: int, place: int, tensors: int) -> Axis:
         extents=tuple(mode.extent for mode in cut.modes),
         strides=tuple(tuple(mode.strides[tensor] for mode in cut.modes) for tensor in range(tensors)),
         present=(*(any(mode.strides[tensor] for mode in cut.modes) for tensor in range(tensors)), True),
-        runs=tuple(_side_run([cut], tensor) for tensor in range(tensors)),
+        runs=tuple(_dim_run([cut], tensor) for tensor in range(tensors)),
         stretches=tuple(max(1, min(cut.tile, _stretch(cut, tensor))) for tensor in range(tensors)),
         step=cut.step,
         first=cut.first,
     )
 
 
-def _side_run(cuts: Sequence[Cut], tensor: int) -> Run:
+def _dim_run(cuts: Sequence[TiledAxis], tensor: int) -> Run:
     """The longest aligned run that the offsets of these cuts surely have, and the divisor of its starts."""
-    last = cuts[-1] if cuts else Cut((), 1)
+    last = cuts[-1] if cuts else TiledAxis((), 1)
     stretch = _stretch(last, tensor)
     # Largest power of two that divides the tile, where it starts, and the stretch of memory before the first jump.
     aligned = math.gcd(last.tile, last.step, last.first)
@@ -205,7 +205,7 @@ def _side_run(cuts: Sequence[Cut], tensor: int) -> Run:
     return Run(length, divisor)
 
 
-def _stretch(cut: Cut, tensor: int) -> int:
+def _stretch(cut: TiledAxis, tensor: int) -> int:
     """Elements along a cut from one jump in memory to the next."""
     stretch = 1
     for mode in cut.modes:

@@ -19,14 +19,14 @@ from weft.gpu.common.aux_operands import aux_bytes, aux_params
 from weft.gpu.common.complex_elements import as_elements, kind_of, real, seen_as
 from weft.gpu.common.cost import Work, busy_seconds, compulsory_bytes, matrix_rate, tile_access
 from weft.gpu.common.launch import MOST_PROGRAMS, TRITON_TYPES, precision_reason, wide
-from weft.gpu.common.tiling import TENSORS, A, B, C, Cut, D, cuts_text
+from weft.gpu.common.tiling import TENSORS, A, B, C, D, TiledAxis, axes_text
 from weft.gpu.complex.pairs import ComplexKernelLaunch, function_reason, parts_of, yields_complex
 from weft.gpu.complex.views import real_arithmetic
-from weft.gpu.gett.family import MatrixCut, MatrixSchedule, TileShape, _cuts, _depth_cuts, matrix_cut
+from weft.gpu.gett.family import GettParams, GettSchedule, TileShape, _depth_axes, _side_axes, gett_params
 from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
 from weft.spec import Contraction, Role, Strides
 
-NAME = "direct"
+NAME = "complex_direct"
 
 # Measured on an H200 with seven contractions.
 LAUNCH = 2.0e-6  # seconds
@@ -69,14 +69,14 @@ _MATRIX = {
 class DirectSchedule:
     """Tiles as the family `matrix` has them."""
 
-    tiles: MatrixSchedule
+    tiles: GettSchedule
     family: str = NAME
     workspace_bytes: int = 0
 
     def __str__(self) -> str:
         m, n, k = self.tiles.tile
-        sides = f"m[{cuts_text(self.tiles.m)}] n[{cuts_text(self.tiles.n)}] k[{cuts_text(self.tiles.k)}]"
-        return f"direct {m}x{n}x{k} {sides} warps={self.tiles.warps} stages={self.tiles.stages}"
+        dims = f"m[{axes_text(self.tiles.m)}] n[{axes_text(self.tiles.n)}] k[{axes_text(self.tiles.k)}]"
+        return f"complex_direct {m}x{n}x{k} {dims} warps={self.tiles.warps} stages={self.tiles.stages}"
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:
@@ -105,7 +105,7 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
             excluded[reason] = None
             continue
         for tiles in _tilings(contraction, shape):
-            if matrix_cut(contraction, tiles, target).blocks > MOST_PROGRAMS:
+            if gett_params(contraction, tiles, target).blocks > MOST_PROGRAMS:
                 excluded["a grid holds at most 2^31 - 1 blocks"] = None
             else:
                 found[DirectSchedule(tiles)] = None
@@ -114,18 +114,18 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
 
 def predict(contraction: Contraction, schedule: DirectSchedule, target: Target) -> float:
     """Seconds by `cost.busy_seconds`, of four real products and two accumulators."""
-    cut = direct_cut(contraction, schedule, target)
+    params = direct_params(contraction, schedule, target)
     tile_m, tile_n, tile_k = schedule.tiles.tile
-    steps, matrix = cut.k.blocks, tile_k > 1
+    steps, matrix = params.k.blocks, tile_k > 1
     element = real(contraction.arithmetic.accumulate).itemsize * 2
     work = Work(
         accesses=(
-            tile_access(contraction.a, A, cut.blocks * steps, (*cut.m.axes, *cut.k_of_a.axes)),
-            tile_access(contraction.b, B, cut.blocks * steps, (*cut.n.axes, *cut.k.axes)),
-            tile_access(contraction.c, C, cut.blocks, (*cut.m.axes, *cut.n.axes)),
-            tile_access(contraction.d, D, cut.blocks, (*cut.m.axes, *cut.n.axes)),
+            tile_access(contraction.a, A, params.blocks * steps, (*params.m.axes, *params.k_of_a.axes)),
+            tile_access(contraction.b, B, params.blocks * steps, (*params.n.axes, *params.k.axes)),
+            tile_access(contraction.c, C, params.blocks, (*params.m.axes, *params.n.axes)),
+            tile_access(contraction.d, D, params.blocks, (*params.m.axes, *params.n.axes)),
         ),
-        blocks=cut.blocks,
+        blocks=params.blocks,
         steps=steps if matrix else max(1, steps // UNROLLED),
         tile=(2 * tile_m, tile_n, 2 * tile_k if matrix else 2 * min(steps, UNROLLED)),
         warps=schedule.tiles.warps,
@@ -145,16 +145,16 @@ def build(contraction: Contraction, schedule: DirectSchedule, target: Target) ->
     from weft.gpu.complex.direct_kernel import complex_direct_kernel
 
     layouts = (contraction.a, contraction.b, contraction.c, contraction.d)
-    cut = direct_cut(contraction, schedule, target)
+    params = direct_params(contraction, schedule, target)
     arithmetic = real_arithmetic(contraction.arithmetic)
     constants = {
-        "CUT": cut,
+        "PARAMS": params,
         "KINDS": tuple(kind_of(layout) for layout in layouts),
         "CONJUGATE": (contraction.conjugate_a, contraction.conjugate_b),
         "PRODUCT": TRITON_TYPES[arithmetic.accumulate],
         "RESULT": TRITON_TYPES[real(contraction.d.dtype)],
         "PRECISION": arithmetic.precision,
-        "UNROLLED": schedule.tiles.tile[2] == 1 and cut.k.blocks <= UNROLLED,
+        "UNROLLED": schedule.tiles.tile[2] == 1 and params.k.blocks <= UNROLLED,
         "C_FN": contraction.c_fn and contraction.c_fn.parts.jit,
         "C_COMPLEX": yields_complex(contraction.c_fn),
         "EPILOGUE": contraction.epilogue and contraction.epilogue.parts.jit,
@@ -164,7 +164,7 @@ def build(contraction: Contraction, schedule: DirectSchedule, target: Target) ->
     pointers = [as_elements(each.layout) for each in contraction.aux if each.layout is not None]
     launch = ComplexKernelLaunch(
         complex_direct_kernel, [layout and as_elements(layout) for layout in layouts],
-        constants, True, target, cut.blocks, schedule.tiles.warps, schedule.tiles.stages, pointers,
+        constants, True, target, params.blocks, schedule.tiles.warps, schedule.tiles.stages, pointers,
     )  # fmt: skip
     return DirectLaunch(launch, constants["KINDS"], [kind_of(each.layout) for each in contraction.aux])
 
@@ -190,11 +190,11 @@ class DirectLaunch:
         self.kernels[0](tensors, alpha, beta, pointers)
 
 
-def direct_cut(contraction: Contraction, schedule: DirectSchedule, target: Target) -> MatrixCut:
+def direct_params(contraction: Contraction, schedule: DirectSchedule, target: Target) -> GettParams:
     """The cut of the tiles; offsets have room for both parts of an element."""
     doubled = [replace(mode, strides=Strides(*(2 * stride for stride in mode.strides))) for mode in contraction.modes]
     far = wide(doubled, TENSORS + len(contraction.aux))
-    return matrix_cut(contraction, schedule.tiles, target)._replace(wide=far, turned=(False, False))
+    return gett_params(contraction, schedule.tiles, target)._replace(wide=far, turned=(False, False))
 
 
 def _shapes(contraction: Contraction) -> Iterator[TileShape]:
@@ -216,15 +216,15 @@ def _misfit(contraction: Contraction, shape: TileShape) -> str | None:
     return None
 
 
-def _tilings(contraction: Contraction, shape: TileShape) -> Iterator[MatrixSchedule]:
+def _tilings(contraction: Contraction, shape: TileShape) -> Iterator[GettSchedule]:
     m_modes, n_modes, k_modes = (contraction.of_role(role) for role in (Role.M, Role.N, Role.K))
     depth = min(shape.k, max(LEAST_SIDE, 1 << (contraction.k - 1).bit_length()))
-    for m in _cuts(m_modes, A, shape.m):
-        for n in _cuts(n_modes, B, shape.n):
-            for k in _depth_cuts(k_modes, depth):
-                yield MatrixSchedule(m, n, _single(k), shape.warps, shape.stages, group=8)
+    for m in _side_axes(m_modes, A, shape.m):
+        for n in _side_axes(n_modes, B, shape.n):
+            for k in _depth_axes(k_modes, depth):
+                yield GettSchedule(m, n, _single(k), shape.warps, shape.stages, group=8)
 
 
-def _single(k: tuple[Cut, ...]) -> tuple[Cut, ...]:
+def _single(k: tuple[TiledAxis, ...]) -> tuple[TiledAxis, ...]:
     """k as one axis: both operands take its indices in one order."""
-    return k if len(k) == 1 else (Cut(tuple(mode for cut in k[::-1] for mode in cut.modes), k[0].tile * k[1].tile),)
+    return k if len(k) == 1 else (TiledAxis(tuple(mode for cut in k[::-1] for mode in cut.modes), k[0].tile * k[1].tile),)

@@ -24,7 +24,7 @@ from weft.fn import Pointwise
 from weft.gpu.common.aux_operands import AuxParams, aux_bytes, entries
 from weft.gpu.common.complex_elements import as_elements, kind_of, real, seen_as
 from weft.gpu.common.launch import MOST_PROGRAMS, TRITON_TYPES, KernelLaunch, _stand_in, type_reason, wide, wide_index
-from weft.gpu.common.tiling import TENSORS, Side
+from weft.gpu.common.tiling import TENSORS, TiledDim
 from weft.gpu.permute.cost import COPY_RATE
 from weft.gpu.permute.family import PermuteSchedule, block_seconds, blocks, programs, turn_of
 from weft.planner.schedule import AuxTensors, Candidates, Scalar, Target
@@ -75,12 +75,12 @@ class Task:
         return self.size * self.permutation.d.dtype.itemsize
 
 
-class PairsCut(NamedTuple):
+class PairsParams(NamedTuple):
     """All that the kernel takes of a task and its schedule, as compile-time constants."""
 
-    r: Side  # D's run first
+    r: TiledDim  # D's run first
     tile: tuple[int, ...]
-    r_of_x: Side  # the same axes, the source's run first
+    r_of_x: TiledDim  # the same axes, the source's run first
     tile_of_x: tuple[int, ...]
     turn: tuple[int, ...]  # dimensions of the source's tile in the order of D's
     kinds: tuple[str, str, str]  # how X, C and D are accessed: "words", "pairs" or "reals"
@@ -169,14 +169,14 @@ def built(task: Task, schedule: PermuteSchedule, target: Target) -> PairsLaunch:
     from weft.gpu.complex.pairs_kernel import pairs_kernel
 
     permutation = task.permutation
-    cut = pairs_cut(task, schedule)
+    params = pairs_params(task, schedule)
     scaled = permutation.scaled or permutation.c is not None
     scale = permutation.scale if task.epilogue is None else task.epilogue.dtypes[0]
     every = entries(task.aux_args.aux)
     own = task.aux_args
     taken = (own.fn, (), own.c_fn, own.epilogue, own.outputs)
     constants = {
-        "CUT": cut,
+        "PARAMS": params,
         "FN": permutation.fn and permutation.fn.parts.jit,
         "C_FN": task.c_fn and task.c_fn.parts.jit,
         "EPILOGUE": task.epilogue and task.epilogue.parts.jit,
@@ -191,7 +191,7 @@ def built(task: Task, schedule: PermuteSchedule, target: Target) -> PairsLaunch:
         pairs_kernel, layouts, constants, True, target, programs(permutation, schedule), schedule.warps, stages=1,
         pointers=pointers,
     )  # fmt: skip
-    return PairsLaunch(launch, cut.kinds, own)
+    return PairsLaunch(launch, params.kinds, own)
 
 
 class PairsLaunch:
@@ -231,7 +231,7 @@ class ComplexKernelLaunch(KernelLaunch):
         )
 
 
-def pairs_cut(task: Task, schedule: PermuteSchedule) -> PairsCut:
+def pairs_params(task: Task, schedule: PermuteSchedule) -> PairsParams:
     permutation = task.permutation
     tensors = TENSORS + len(task.aux_args.aux)
     source, result, turn = turn_of(permutation, schedule, tensors)
@@ -240,7 +240,7 @@ def pairs_cut(task: Task, schedule: PermuteSchedule) -> PairsCut:
     # With the jump to the second row, or to the last third.
     far_x, far_d = (2 * jump >= 2**30 for jump in (max(task.fold, task.thirds), task.jump))
     functions = (permutation.fn, task.c_fn, task.epilogue)
-    return PairsCut(
+    return PairsParams(
         r=result,
         tile=tuple(axis.tile for axis in result.axes if axis.place >= 0),
         r_of_x=source,

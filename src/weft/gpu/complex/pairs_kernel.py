@@ -11,7 +11,7 @@ import triton.language as tl
 
 from weft.gpu.common.complex_elements import KINDS
 from weft.gpu.common.device import ANY, along, load_or_zero, scalar, spread_mask, spread_offsets
-from weft.gpu.common.pdl import follow
+from weft.gpu.common.pdl import pdl_begin
 from weft.gpu.permute.kernel import turned
 
 REALS = tl.constexpr(KINDS.index("reals"))
@@ -107,7 +107,7 @@ def applied(FN: tl.constexpr, COMPLEX: tl.constexpr, OF_REALS: tl.constexpr, re,
 
 @triton.jit
 def aux_parts(
-    pointers, place, ENTRIES: tl.constexpr, CUT: tl.constexpr, RANK: tl.constexpr, OFFSETS: tl.constexpr,
+    pointers, place, ENTRIES: tl.constexpr, PARAMS: tl.constexpr, RANK: tl.constexpr, OFFSETS: tl.constexpr,
     MASK: tl.constexpr,
 ):  # fmt: skip
     """What a function takes beside the value (`beside.Entry`), each 1 long along the axes it does not move along: one
@@ -117,21 +117,21 @@ def aux_parts(
     """
     values = ()
     for i in tl.static_range(len(ENTRIES)):
-        values += one_aux(pointers, place, ENTRIES, i, CUT, RANK, OFFSETS, MASK)
+        values += one_aux(pointers, place, ENTRIES, i, PARAMS, RANK, OFFSETS, MASK)
     return values
 
 
 @triton.jit
 def one_aux(
-    pointers, place, ENTRIES: tl.constexpr, I: tl.constexpr, CUT: tl.constexpr, RANK: tl.constexpr,
+    pointers, place, ENTRIES: tl.constexpr, I: tl.constexpr, PARAMS: tl.constexpr, RANK: tl.constexpr,
     OFFSETS: tl.constexpr, MASK: tl.constexpr,
 ):  # fmt: skip
     """One of them."""
     TENSOR: tl.constexpr = ENTRIES[I][0]  # fields by number: a tuple on its way through calls loses their names
     POINTER: tl.constexpr = ENTRIES[I][1]
     KIND: tl.constexpr = ENTRIES[I][3]
-    offsets = OFFSETS(place, CUT, TENSOR)
-    mask = MASK(place, CUT, TENSOR)
+    offsets = OFFSETS(place, PARAMS, TENSOR)
+    mask = MASK(place, PARAMS, TENSOR)
     if POINTER < 0:
         return (tl.cast(offsets, tl.int64 if ENTRIES[I][2] else tl.int32),)
     elif KIND == REALS:
@@ -148,18 +148,18 @@ def one_aux(
 @triton.jit
 def ended(
     re, im, pointers, place, EPILOGUE: tl.constexpr, OF_REALS: tl.constexpr, PARTS: tl.constexpr, AUX: tl.constexpr,
-    CUT: tl.constexpr, TILE: tl.constexpr, OFFSETS: tl.constexpr, MASK: tl.constexpr,
+    PARAMS: tl.constexpr, TILE: tl.constexpr, OFFSETS: tl.constexpr, MASK: tl.constexpr,
 ):  # fmt: skip
     """The epilogue's first result; the others are stored."""
     ENTRIES: tl.constexpr = AUX.epilogue
     OUTPUTS: tl.constexpr = AUX.outputs
-    aux_args = aux_parts(pointers, place, ENTRIES, CUT, len(TILE), OFFSETS, MASK)
+    aux_args = aux_parts(pointers, place, ENTRIES, PARAMS, len(TILE), OFFSETS, MASK)
     if len(OUTPUTS) == 0:
         return applied(EPILOGUE, PARTS[0][1] > 0, OF_REALS, re, im, aux_args)
     else:
         values = called(EPILOGUE, OF_REALS, re, im, aux_args)
         for i in tl.static_range(len(OUTPUTS)):
-            store_other(pointers, values, place, OUTPUTS, PARTS, i, CUT, TILE, OFFSETS, MASK)
+            store_other(pointers, values, place, OUTPUTS, PARTS, i, PARAMS, TILE, OFFSETS, MASK)
         return parts_at(values, PARTS, 0)
 
 
@@ -175,7 +175,7 @@ def parts_at(values, PARTS: tl.constexpr, I: tl.constexpr):
 
 @triton.jit
 def store_other(
-    pointers, values, place, OUTPUTS: tl.constexpr, PARTS: tl.constexpr, I: tl.constexpr, CUT: tl.constexpr,
+    pointers, values, place, OUTPUTS: tl.constexpr, PARTS: tl.constexpr, I: tl.constexpr, PARAMS: tl.constexpr,
     TILE: tl.constexpr, OFFSETS: tl.constexpr, MASK: tl.constexpr,
 ):  # fmt: skip
     """Store a result after the first through a pointer of its own."""
@@ -186,8 +186,8 @@ def store_other(
     re, im = parts_at(values, PARTS, I + 1)
     re = tl.broadcast_to(re, TILE)
     im = tl.broadcast_to(im, TILE)
-    offsets = tl.broadcast_to(OFFSETS(place, CUT, TENSOR), TILE)
-    mask = tl.broadcast_to(MASK(place, CUT, ANY), TILE)
+    offsets = tl.broadcast_to(OFFSETS(place, PARAMS, TENSOR), TILE)
+    mask = tl.broadcast_to(MASK(place, PARAMS, ANY), TILE)
     if KIND == REALS:
         store_pair(d, re, im, offsets, mask, d.dtype.element_ty, "reals", RANK)
     elif KIND == WORDS:
@@ -197,17 +197,17 @@ def store_other(
 
 
 @triton.jit
-def block_offsets(block, CUT: tl.constexpr, TENSOR: tl.constexpr):
+def block_offsets(block, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """Offsets in a tensor of a block as D has it."""
-    R: tl.constexpr = CUT.r
-    return spread_offsets(block, R, TENSOR, len(CUT.tile), CUT.wide[TENSOR])
+    R: tl.constexpr = PARAMS.r
+    return spread_offsets(block, R, TENSOR, len(PARAMS.tile), PARAMS.wide[TENSOR])
 
 
 @triton.jit
-def block_mask(block, CUT: tl.constexpr, TENSOR: tl.constexpr):
+def block_mask(block, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """Which of them exist."""
-    R: tl.constexpr = CUT.r
-    return spread_mask(block, R, TENSOR, len(CUT.tile))
+    R: tl.constexpr = PARAMS.r
+    return spread_mask(block, R, TENSOR, len(PARAMS.tile))
 
 
 @triton.jit(do_not_specialize=["alpha", "alpha_im", "beta", "beta_im"])
@@ -220,7 +220,7 @@ def pairs_kernel(
     beta: tl.int64,
     beta_im: tl.int64,
     pointers,  # of operands of functions and of further results; None where there are none
-    CUT: tl.constexpr,  # pairs.PairsCut
+    PARAMS: tl.constexpr,  # pairs.PairsCut
     FN: tl.constexpr,
     C_FN: tl.constexpr,
     EPILOGUE: tl.constexpr,
@@ -229,38 +229,38 @@ def pairs_kernel(
     RESULT: tl.constexpr,
     AUX: tl.constexpr,  # beside.Beside, of X in the place of A
 ):
-    follow()
-    R: tl.constexpr = CUT.r
-    TILE: tl.constexpr = CUT.tile
+    pdl_begin()
+    R: tl.constexpr = PARAMS.r
+    TILE: tl.constexpr = PARAMS.tile
     RANK: tl.constexpr = len(TILE)
     block = tl.program_id(0)
-    if CUT.wide_index:
+    if PARAMS.wide_index:
         block = block.to(tl.int64)
 
     # (1) Read the block along the source's run, each element once, and turn it to D's.
-    R_OF_X: tl.constexpr = CUT.r_of_x
-    TILE_OF_X: tl.constexpr = CUT.tile_of_x
-    TURN: tl.constexpr = CUT.turn
-    KIND_OF_X: tl.constexpr = CUT.kinds[0]
-    KIND_OF_C: tl.constexpr = CUT.kinds[1]
-    KIND: tl.constexpr = CUT.kinds[2]
+    R_OF_X: tl.constexpr = PARAMS.r_of_x
+    TILE_OF_X: tl.constexpr = PARAMS.tile_of_x
+    TURN: tl.constexpr = PARAMS.turn
+    KIND_OF_X: tl.constexpr = PARAMS.kinds[0]
+    KIND_OF_C: tl.constexpr = PARAMS.kinds[1]
+    KIND: tl.constexpr = PARAMS.kinds[2]
     UNIT: tl.constexpr = 2 if KIND_OF_X == "pairs" else 1  # elements of the pointer in one of X
-    re, im = load_pair(x, block, R_OF_X, 0, TILE_OF_X, CUT.wide[0], KIND_OF_X)
-    if CUT.conjugate:
+    re, im = load_pair(x, block, R_OF_X, 0, TILE_OF_X, PARAMS.wide[0], KIND_OF_X)
+    if PARAMS.conjugate:
         im = -im
-    if CUT.fold > 0:  # the products with the other factor's real part are followed by those with its imaginary part
-        by_im, im_by_im = load_pair(x + CUT.fold * UNIT, block, R_OF_X, 0, TILE_OF_X, CUT.wide[0], KIND_OF_X)
-        if CUT.conjugate:
+    if PARAMS.fold > 0:  # the products with the other factor's real part are followed by those with its imaginary part
+        by_im, im_by_im = load_pair(x + PARAMS.fold * UNIT, block, R_OF_X, 0, TILE_OF_X, PARAMS.wide[0], KIND_OF_X)
+        if PARAMS.conjugate:
             im_by_im = -im_by_im
-        if CUT.negate:
+        if PARAMS.negate:
             re += im_by_im
             im -= by_im
         else:
             re -= im_by_im
             im += by_im
-    if CUT.thirds > 0:  # re re, im im and (re + im) (re + im)
-        im_im, _ = load_pair(x + CUT.thirds, block, R_OF_X, 0, TILE_OF_X, CUT.wide[0], KIND_OF_X)
-        every, _ = load_pair(x + 2 * CUT.thirds, block, R_OF_X, 0, TILE_OF_X, CUT.wide[0], KIND_OF_X)
+    if PARAMS.thirds > 0:  # re re, im im and (re + im) (re + im)
+        im_im, _ = load_pair(x + PARAMS.thirds, block, R_OF_X, 0, TILE_OF_X, PARAMS.wide[0], KIND_OF_X)
+        every, _ = load_pair(x + 2 * PARAMS.thirds, block, R_OF_X, 0, TILE_OF_X, PARAMS.wide[0], KIND_OF_X)
         im = every - re - im_im
         re -= im_im
     re = turned(re, TURN).to(COMPUTE)
@@ -269,49 +269,49 @@ def pairs_kernel(
     # (2) Apply the function, the scaling, what is added, and the epilogue.
     AUX_X: tl.constexpr = AUX.a
     AUX_C: tl.constexpr = AUX.c
-    PARTS: tl.constexpr = CUT.parts
+    PARTS: tl.constexpr = PARAMS.parts
     if FN is not None:
-        aux_args = aux_parts(pointers, block, AUX_X, CUT, RANK, block_offsets, block_mask)
-        re, im = applied(FN, CUT.fn_complex, CUT.of_reals[0], re, im, aux_args)
+        aux_args = aux_parts(pointers, block, AUX_X, PARAMS, RANK, block_offsets, block_mask)
+        re, im = applied(FN, PARAMS.fn_complex, PARAMS.of_reals[0], re, im, aux_args)
     if SCALE is not None:
         re, im = times(re.to(SCALE), im.to(SCALE), scalar(alpha, SCALE), scalar(alpha_im, SCALE))
         if c is not None:
-            c_re, c_im = load_pair(c, block, R, 2, TILE, CUT.wide[2], KIND_OF_C)
+            c_re, c_im = load_pair(c, block, R, 2, TILE, PARAMS.wide[2], KIND_OF_C)
             c_re = c_re.to(SCALE)
             c_im = c_im.to(SCALE)
             if C_FN is not None:
-                aux_c = aux_parts(pointers, block, AUX_C, CUT, RANK, block_offsets, block_mask)
-                c_re, c_im = applied(C_FN, CUT.c_fn_complex, CUT.of_reals[1], c_re, c_im, aux_c)
+                aux_c = aux_parts(pointers, block, AUX_C, PARAMS, RANK, block_offsets, block_mask)
+                c_re, c_im = applied(C_FN, PARAMS.c_fn_complex, PARAMS.of_reals[1], c_re, c_im, aux_c)
             c_re, c_im = times(c_re.to(SCALE), c_im.to(SCALE), scalar(beta, SCALE), scalar(beta_im, SCALE))
             re += c_re
             im += c_im
     if EPILOGUE is not None:
         re, im = ended(
-            re, im, pointers, block, EPILOGUE, CUT.of_reals[2], PARTS, AUX, CUT, TILE, block_offsets, block_mask
+            re, im, pointers, block, EPILOGUE, PARAMS.of_reals[2], PARTS, AUX, PARAMS, TILE, block_offsets, block_mask
         )
 
     # (3) Write it in D's order: once, as two or three real numbers, or as the two rows of the matrix that multiplies a
     # pair (re, im) by it.
-    offsets = tl.broadcast_to(spread_offsets(block, R, 3, RANK, CUT.wide[3]), TILE)
+    offsets = tl.broadcast_to(spread_offsets(block, R, 3, RANK, PARAMS.wide[3]), TILE)
     mask = tl.broadcast_to(spread_mask(block, R, ANY, RANK), TILE)
-    if CUT.form == "plain":
+    if PARAMS.form == "plain":
         store_pair(d, re, im, offsets, mask, RESULT, KIND, RANK)
-    elif CUT.form == "halves" or CUT.form == "thirds":
+    elif PARAMS.form == "halves" or PARAMS.form == "thirds":
         tl.store(d + offsets, re.to(RESULT), mask=mask)
-        tl.store(d + offsets + CUT.jump, im.to(RESULT), mask=mask)
-        if CUT.form == "thirds":
-            tl.store(d + offsets + 2 * CUT.jump, (re + im).to(RESULT), mask=mask)
-    elif CUT.form == "along":
+        tl.store(d + offsets + PARAMS.jump, im.to(RESULT), mask=mask)
+        if PARAMS.form == "thirds":
+            tl.store(d + offsets + 2 * PARAMS.jump, (re + im).to(RESULT), mask=mask)
+    elif PARAMS.form == "along":
         factor_re = re
         factor_im = -im
-        if CUT.negate:
+        if PARAMS.negate:
             factor_re = -factor_re
             factor_im = -factor_im
         store_pair(d, re, factor_im, offsets, mask, RESULT, KIND, RANK)
-        store_pair(d, im, factor_re, offsets + CUT.jump, mask, RESULT, KIND, RANK)
+        store_pair(d, im, factor_re, offsets + PARAMS.jump, mask, RESULT, KIND, RANK)
     else:
         store_pair(d, re, im, offsets, mask, RESULT, KIND, RANK)
-        if CUT.negate:
-            store_pair(d, im, -re, offsets + CUT.jump, mask, RESULT, KIND, RANK)
+        if PARAMS.negate:
+            store_pair(d, im, -re, offsets + PARAMS.jump, mask, RESULT, KIND, RANK)
         else:
-            store_pair(d, -im, re, offsets + CUT.jump, mask, RESULT, KIND, RANK)
+            store_pair(d, -im, re, offsets + PARAMS.jump, mask, RESULT, KIND, RANK)

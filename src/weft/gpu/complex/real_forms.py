@@ -159,9 +159,9 @@ def _real_ways(contraction: Contraction, x: int, order: Sequence[Mode], finished
                 continue  # nothing of a real product conjugates
             pair = (view, other) if x == A else (other, view)
             result = result_matrix(contraction, pair) if finished else None
-            without = [name for name in OTHERS if both or name != "staged"]
+            without = [name for name in OTHERS if both or name != "ttgt"]
             if finished and not _must_finish(contraction):
-                without += ["matrix", "vector"]  # those write D itself as well as a workspace
+                without += ["gett", "simt"]  # those write D itself as well as a workspace
             yield _way(contraction, pair, real_product(contraction, pair, result), result, True, tuple(without))
 
 
@@ -198,7 +198,7 @@ def _three_ways(contraction: Contraction, order: Sequence[Mode]) -> Iterator[Way
             pair = in_thirds(contraction, A, order, a_along), in_thirds(contraction, B, order, b_along)
             result = result_matrix(contraction, pair)
             yield _way(
-                contraction, pair, real_product(contraction, pair, result), result, True, (*OTHERS, "boxes", "vector")
+                contraction, pair, real_product(contraction, pair, result), result, True, (*OTHERS, "tma", "simt")
             )
 
 
@@ -208,7 +208,7 @@ def _library_ways(contraction: Contraction, order: Sequence[Mode], finished: boo
             if not finished and a.task is None and b.task is None and contraction.arithmetic.precision == "ieee":
                 continue  # that is a plan of the library's own
             result = result_matrix(contraction, (a, b)) if finished else None
-            without = (*OTHERS, "boxes", "matrix", "vector")
+            without = (*OTHERS, "tma", "gett", "simt")
             yield _way(contraction, (a, b), product_of(contraction, (a, b), result), result, False, without)
 
 

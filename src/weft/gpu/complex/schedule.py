@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 NAME = "complex"
 FINISH = 2  # place of the step that writes D
 
-OTHERS = ("complex", "direct", "reduced", "staged", "last")  # they stage, sum or take parts apart on their own
+OTHERS = ("complex", "complex_direct", "pre_reduce", "ttgt", "scatter")  # they stage, sum or take parts apart on their own
 
 
 class Step(NamedTuple):

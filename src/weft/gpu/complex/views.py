@@ -11,7 +11,7 @@ import torch
 
 from weft.fn import Pointwise
 from weft.gpu.common.tiling import by_stride
-from weft.gpu.complex import aux_operands as aux
+from weft.gpu.complex import aux_operands
 from weft.spec import Arithmetic, Contraction, Layout, Mode, Role, Strides, canonical
 from weft.spec.canonical import merged
 from weft.spec.dtypes import REAL_OF, value_type
@@ -146,22 +146,22 @@ def result_matrix(contraction: Contraction, pair: Sequence[Seen], folded: bool =
         nearest = by_stride(contraction.of_role(*roles), D)[:1]
         inner = A if nearest and nearest[0].role is Role.M else B
     order: list[list[Mode]] = []
-    for side in (inner, 1 - inner):
-        own = contraction.of_role(roles[side])
-        lies = dict(zip(contraction.modes, pair[side].strides, strict=True))
+    for tiled_dim in (inner, 1 - inner):
+        own = contraction.of_role(roles[tiled_dim])
+        lies = dict(zip(contraction.modes, pair[tiled_dim].strides, strict=True))
         order.append(
-            list(by_stride(own, D) if pair[side].task else sorted(own, key=lambda mode: lies[mode] or math.inf))
+            list(by_stride(own, D) if pair[tiled_dim].task else sorted(own, key=lambda mode: lies[mode] or math.inf))
         )
     order[1] += by_stride(contraction.of_role(Role.BATCH), D)
     steps, length, size = _placed(order[0], order[1], total, rows=2 if folded else 1, padded=False)
     c = contraction.c
-    aux_args = aux.of_result(contraction)
+    aux_args = aux_operands.of_result(contraction)
     modes = [
         Mode(
             mode.labels,
             mode.extent,
             Role.M,
-            Strides(step, 0, int(c is not None) * mode.strides.c, mode.strides.d, *aux.steps(mode, aux_args.places)),
+            Strides(step, 0, int(c is not None) * mode.strides.c, mode.strides.d, *aux_operands.steps(mode, aux_args.places)),
         )
         for mode, step in steps.items()
     ]
@@ -184,9 +184,9 @@ def result_matrix(contraction: Contraction, pair: Sequence[Seen], folded: bool =
 def product_of(contraction: Contraction, pair: Sequence[Seen], result: Seen | None) -> Contraction:
     """What is left of a contraction with these operands, into `result` or into D itself."""
     a, b = pair
-    left = aux.of_product(contraction, (a.fn, b.fn))
+    left = aux_operands.of_product(contraction, (a.fn, b.fn))
     modes = [
-        replace(mode, strides=Strides(x, y, 0 if result else mode.strides.c, to, *aux.steps(mode, left.places)))
+        replace(mode, strides=Strides(x, y, 0 if result else mode.strides.c, to, *aux_operands.steps(mode, left.places)))
         for mode, x, y, to in zip(contraction.modes, a.strides, b.strides, _d_strides(contraction, result), strict=True)
     ]
     arithmetic = contraction.arithmetic
@@ -206,13 +206,13 @@ def real_product(contraction: Contraction, pair: Sequence[Seen], result: Seen | 
     c = contraction.c if result is None else None
     d = result.layout if result else contraction.d
     wide_c, wide_d = (2 if layout is not None and layout.dtype.is_complex else 1 for layout in (c, d))
-    left = aux.of_product(contraction, (a.fn, b.fn))
+    left = aux_operands.of_product(contraction, (a.fn, b.fn))
     modes = [
         replace(
             mode,
             strides=Strides(
                 a.factor * x, b.factor * y, wide_c * mode.strides.c if c else 0, wide_d * to,
-                *aux.steps(mode, left.places),
+                *aux_operands.steps(mode, left.places),
             ),
         )
         for mode, x, y, to in zip(contraction.modes, a.strides, b.strides, _d_strides(contraction, result), strict=True)
@@ -267,7 +267,7 @@ def _row_and_others(
     outer = by_stride(contraction.of_role(Role.M if operand == A else Role.N), D)
     batch = tuple(reversed(contraction.of_role(Role.BATCH)))
     row, others = (sums, outer) if along_k else (outer, sums)
-    own = [[mode for mode in group if aux.moves(contraction, operand, mode)] for group in (row, (*others, *batch))]
+    own = [[mode for mode in group if aux_operands.moves(contraction, operand, mode)] for group in (row, (*others, *batch))]
     return own[0], own[1]
 
 
@@ -297,11 +297,11 @@ def _operand_task(
 
     layout, function = _source(contraction, operand)
     seen = value_type(layout.dtype, contraction.arithmetic.product)
-    aux_args = aux.of_operand(contraction, operand)
+    aux_args = aux_operands.of_operand(contraction, operand)
     modes = [
         Mode(
             mode.labels, mode.extent, Role.M,
-            Strides(mode.strides[operand], 0, 0, step, *aux.steps(mode, aux_args.places)),
+            Strides(mode.strides[operand], 0, 0, step, *aux_operands.steps(mode, aux_args.places)),
         )
         for mode, step in steps.items()
     ]  # fmt: skip

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from weft.planner.planner import Choice
     from weft.planner.schedule import Schedule
 
-NAME = "log"
+NAME = "logsumexp"
 
 A, B = range(2)
 LEAST_FLOPS = 2**24  # of a product that is worth six launches
@@ -43,7 +43,7 @@ _SCALE = {torch.float32: 37.0, torch.float64: 332.0}
 
 
 @dataclass(frozen=True, slots=True)
-class LogSchedule:
+class LogSumExpSchedule:
     """A plan for each step: largest values, exponentials, their product, and what is computed again."""
 
     largest: tuple[Choice, Choice]  # of A and B
@@ -69,7 +69,7 @@ class LogSchedule:
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:
-    from weft.gpu.semiring import family as room
+    from weft.gpu.semiring import family as semiring
 
     accumulate = contraction.arithmetic.accumulate
     if contraction.algebra is None or accumulate not in _SCALE or contraction.algebra != _log(accumulate):
@@ -87,37 +87,37 @@ def supports(contraction: Contraction, target: Target) -> str | None:
         return f"sums of {contraction.k} scaled products could overflow"
     if 2 * contraction.m * contraction.n * contraction.k * contraction.batch < LEAST_FLOPS:
         return "the product is too small to be worth six launches"
-    return room.supports(contraction, target)
+    return semiring.supports(contraction, target)
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:
-    from weft.gpu.semiring import family as room
+    from weft.gpu.semiring import family as semiring
     from weft.planner.planner import choose
 
     again = _direct(contraction)
-    whole = [each for each in room.schedules(again, target).schedules if not each.workspace_bytes]
-    direct = min(whole, key=lambda each: room.predict(again, each, target))  # type: ignore[arg-type]
+    whole = [each for each in semiring.schedules(again, target).schedules if not each.workspace_bytes]
+    direct = min(whole, key=lambda each: semiring.predict(again, each, target))  # type: ignore[arg-type]
     found, excluded = [], []
     try:
         largest = tuple(choose(_largest(contraction, operand), "triton", target) for operand in (A, B))
         factors = tuple(choose(_factors(contraction, operand), "triton", target) for operand in (A, B))
         for precision in _precisions(contraction):
             described = _product(contraction, precision)
-            product = _rounded(choose(described, "triton", target, without=("staged", "last", "reduced", "boxes")))
-            found.append(LogSchedule(largest, factors, product, direct, precision))  # type: ignore[arg-type]
+            product = _rounded(choose(described, "triton", target, without=("ttgt", "scatter", "pre_reduce", "tma")))
+            found.append(LogSumExpSchedule(largest, factors, product, direct, precision))  # type: ignore[arg-type]
     except UnsupportedError as error:
         excluded.append(str(error))
     return Candidates(tuple(found), tuple(excluded))
 
 
-def predict(contraction: Contraction, schedule: LogSchedule, target: Target) -> float:
+def predict(contraction: Contraction, schedule: LogSumExpSchedule, target: Target) -> float:
     """Seconds of all steps, nothing of it out of range."""
     steps = (*schedule.largest, *schedule.factors, schedule.product)
     return sum(step.best.seconds for step in steps) + 1e-5
 
 
-def build(contraction: Contraction, schedule: LogSchedule, target: Target) -> Launch:
-    from weft.gpu.semiring import family as room
+def build(contraction: Contraction, schedule: LogSumExpSchedule, target: Target) -> Launch:
+    from weft.gpu.semiring import family as semiring
 
     again = _direct(contraction)
     if target.device.type == "cpu" or torch.cuda.is_available():  # now, as a call may stand within a graph capture
@@ -125,14 +125,14 @@ def build(contraction: Contraction, schedule: LogSchedule, target: Target) -> La
             for dtype in {contraction.a.dtype, contraction.b.dtype}:
                 _scalars(value, dtype, target.device)
     guard = next(at for at, each in enumerate(again.aux) if each.name == _MARKS)
-    direct = room.build(again, schedule.direct, target, guard=guard)  # type: ignore[arg-type]
-    return LogLaunch(contraction, schedule, direct)
+    direct = semiring.build(again, schedule.direct, target, guard=guard)  # type: ignore[arg-type]
+    return LogSumExpLaunch(contraction, schedule, direct)
 
 
-class LogLaunch:
+class LogSumExpLaunch:
     """Largest values, exponentials, their product, and blocks that are computed again."""
 
-    def __init__(self, contraction: Contraction, schedule: LogSchedule, direct: Any) -> None:
+    def __init__(self, contraction: Contraction, schedule: LogSumExpSchedule, direct: Any) -> None:
         self._largest = [step.built_as_a_step() for step in schedule.largest]
         self._factors = [step.built_as_a_step() for step in schedule.factors]
         self._product = schedule.product.built_as_a_step()[1]

@@ -59,7 +59,7 @@ def matrix(contraction: Contraction, operand: int, sums: Sequence[Mode], along_k
     return _stage(contraction, operand, row, (*rows, *batch), name)
 
 
-def for_boxes(stage: Stage | None, *others: Stage | None) -> Stage | None:
+def for_tma(stage: Stage | None, *others: Stage | None) -> Stage | None:
     """A stage of which gathering kernels make no more than of the others, where there are any; None if it is one."""
     known = [other for other in others if other is not None]
     if stage is None or any(stage.permutation == other.permutation for other in known):
@@ -118,9 +118,9 @@ def _stage(
     layout, function = _given(contraction, operand)
     arguments = contraction.a_args if operand == A else contraction.b_args
     product = contraction.arithmetic.product
-    side = Role.M if operand == A else Role.N
+    tiled_dim = Role.M if operand == A else Role.N
     # Where an operand is expanded along a mode of its own side its rows are written out: products need them in memory.
-    own = tuple([mode for mode in group if mode.strides[operand] or mode.role is side] for group in (row, others))
+    own = tuple([mode for mode in group if mode.strides[operand] or mode.role is tiled_dim] for group in (row, others))
     if arguments or not any(own):
         return None
     pitches = _pitches(_count(own[0]), _count(own[1]), product.itemsize)

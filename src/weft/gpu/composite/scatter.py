@@ -26,13 +26,13 @@ from weft.spec.permutation import Permutation
 if TYPE_CHECKING:
     from weft.planner.planner import Choice
 
-NAME = "last"
+NAME = "scatter"
 
 A, B, C, D = range(4)
 ALIGNMENT = 16  # bytes: rows of the workspace start at multiples
 KEPT = 2  # schedules of the product that are proposed for each workspace
 LEAST_FLOPS = 2**27  # of a product that is worth another launch
-_OTHERS = (NAME, "reduced", "vector")  # families that the product is not planned with
+_OTHERS = (NAME, "pre_reduce", "simt")  # families that the product is not planned with
 
 
 class Way(NamedTuple):
@@ -43,7 +43,7 @@ class Way(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class LastSchedule:
+class ScatterSchedule:
     """A plan for the product and one for the pass that writes D."""
 
     product: Choice
@@ -55,14 +55,14 @@ class LastSchedule:
         return _bytes(self.product) + max(step.best.schedule.workspace_bytes for step in (self.product, self.finish))
 
     def __str__(self) -> str:
-        return f"D written last; {self.product.best.schedule}"
+        return f"D scattered last; {self.product.best.schedule}"
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:
     if contraction.algebra is not None:
         return f"the algebra {contraction.algebra.name} multiplies nothing that another layout of D would speed up"
     if contraction.arithmetic.product.is_complex:
-        return f"D of {dtype_name(contraction.arithmetic.product)} is written last by the family complex"
+        return f"D of {dtype_name(contraction.arithmetic.product)} is scattered by the family complex"
     if contraction.a_args or contraction.b_args:
         return "its product passes on no operands or coordinates of a_fn and b_fn"
     if 0 in (mode.extent for mode in contraction.modes):
@@ -78,34 +78,34 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
     from weft.errors import UnsupportedError
     from weft.planner.planner import choose
 
-    found: list[LastSchedule] = []
+    found: list[ScatterSchedule] = []
     excluded: dict[str, None] = {}
     for way in dict.fromkeys(ways(contraction)):
         try:
             product = choose(way.product, "triton", target, without=_OTHERS)
-            finish = choose(way.finish, "triton", target, without=(NAME, "reduced", "staged"))
+            finish = choose(way.finish, "triton", target, without=(NAME, "pre_reduce", "ttgt"))
         except UnsupportedError as error:
             excluded[str(error)] = None
             continue
         for at, ranked in enumerate(product.ranked[:KEPT]):
             rest = (ranked, *product.ranked[at + 1 : KEPT])
-            found.append(LastSchedule(replace(product, best=ranked, ranked=rest), finish))
+            found.append(ScatterSchedule(replace(product, best=ranked, ranked=rest), finish))
     return Candidates(tuple(found), tuple(excluded))
 
 
-def predict(contraction: Contraction, schedule: LastSchedule, target: Target) -> float:
+def predict(contraction: Contraction, schedule: ScatterSchedule, target: Target) -> float:
     """Seconds of both steps."""
     return schedule.product.best.seconds + schedule.finish.best.seconds
 
 
-def build(contraction: Contraction, schedule: LastSchedule, target: Target) -> Launch:
-    return LastLaunch(schedule)
+def build(contraction: Contraction, schedule: ScatterSchedule, target: Target) -> Launch:
+    return ScatterLaunch(schedule)
 
 
-class LastLaunch:
+class ScatterLaunch:
     """Multiply into a workspace, then write D."""
 
-    def __init__(self, schedule: LastSchedule) -> None:
+    def __init__(self, schedule: ScatterSchedule) -> None:
         chosen, self._product = schedule.product.built_as_a_step()
         finish, self._finish = schedule.finish.built_as_a_step()
         self._size = _bytes(chosen) // chosen.description.d.dtype.itemsize

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from weft.gpu.common.cost import FUNCTION_RATE, READING_SLOTS
 from weft.gpu.common.tiling import by_stride
-from weft.gpu.composite.packing import Stage, applied, for_boxes, matrix, padded
+from weft.gpu.composite.packing import Stage, applied, for_tma, matrix, padded
 from weft.gpu.permute.cost import LAUNCH
 from weft.planner.schedule import AuxTensors, Candidates, Launch, Ranked, ResourceError, Scalar, Target
 from weft.spec import Contraction, Mode, Role, Strides, canonical
@@ -29,18 +29,18 @@ from weft.spec.dtypes import MATRIX_SUMS, dtype_name
 from weft.spec.permutation import Permutation
 
 if TYPE_CHECKING:
-    from weft.gpu.permute.pair import Move, PermuteTwoLaunch
+    from weft.gpu.permute.pair import Move, PermutePairLaunch
     from weft.planner.planner import Choice
 
-NAME = "staged"
+NAME = "ttgt"
 
 A, B, C, D = range(4)
 KEPT = 4  # schedules of the product that are proposed for each way to stage, besides the best of each family
 LEAST_BOX = 16  # elements of m, n and k: shorter ones do not go in boxes
 MUCH_LARGER = 8  # times the elements that are staged: the product that any family may make of them
 LEAST_FLOPS = 2**27  # of a product that is worth another launch
-_OTHERS = ("staged", "last", "reduced", "vector")  # families that need no staged operands
-_GATHERING = ("boxes", "specialised", "matrix")  # families that the library's product is planned without
+_OTHERS = ("ttgt", "scatter", "pre_reduce", "simt")  # families that need no staged operands
+_GATHERING = ("tma", "warp_specialized", "gett")  # families that the library's product is planned without
 
 Stages = tuple[Stage | None, Stage | None]
 
@@ -54,7 +54,7 @@ class Way(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class StagedSchedule:
+class TtgtSchedule:
     """A plan for each operand that is staged, None for one that is used as it lies, one for the product, and one for
     the epilogue where the product does not apply it."""
 
@@ -95,17 +95,17 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
     from weft.errors import UnsupportedError
     from weft.planner.planner import choose
 
-    found: list[StagedSchedule] = []
+    found: list[TtgtSchedule] = []
     excluded: dict[str, None] = {}
-    in_boxes = _in_boxes(contraction, target)
+    by_tma = _by_tma(contraction, target)
     finish = choose(last, "triton", target) if (last := _finish(contraction)) is not None else None
-    for staged in dict.fromkeys(_ways(contraction, in_boxes)):
+    for staged in dict.fromkeys(_ways(contraction, by_tma)):
         try:
             steps = [choose(stage.permutation, "triton", target) if stage is not None else None for stage in staged]
         except UnsupportedError as error:
             excluded[str(error)] = None
             continue
-        for way in _products(contraction, staged, in_boxes, finish):
+        for way in _products(contraction, staged, by_tma, finish):
             try:
                 product = choose(way.product, "triton", target, without=way.without)
             except UnsupportedError as error:
@@ -114,7 +114,7 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
             kept = _kept(product.ranked)
             for at, ranked in enumerate(kept):
                 chosen = replace(product, best=ranked, ranked=kept[at:])
-                found.append(StagedSchedule((steps[A], steps[B]), chosen, way.finish))
+                found.append(TtgtSchedule((steps[A], steps[B]), chosen, way.finish))
     return Candidates(tuple(found), tuple(excluded))
 
 
@@ -126,7 +126,7 @@ def _kept(ranked: Sequence[Ranked]) -> tuple[Ranked, ...]:
     return tuple(each for at, each in enumerate(ranked) if at < KEPT or each is best[each.schedule.family])
 
 
-def predict(contraction: Contraction, schedule: StagedSchedule, target: Target) -> float:
+def predict(contraction: Contraction, schedule: TtgtSchedule, target: Target) -> float:
     """Seconds of all steps; functions hide behind memory as far as they take no longer."""
     moves = [step for step in (*schedule.steps, schedule.finish) if step is not None]
     seconds = sum(math.hypot(step.best.seconds, _function_seconds(step)) for step in moves)
@@ -142,14 +142,14 @@ def _function_seconds(step: Choice) -> float:
     return elements * (READING_SLOTS + _slots(permutation)) / FUNCTION_RATE
 
 
-def build(contraction: Contraction, schedule: StagedSchedule, target: Target) -> Launch:
-    return StagedLaunch(schedule, target)
+def build(contraction: Contraction, schedule: TtgtSchedule, target: Target) -> Launch:
+    return TtgtLaunch(schedule, target)
 
 
-class StagedLaunch:
+class TtgtLaunch:
     """Stage the operands that need it, then multiply."""
 
-    def __init__(self, schedule: StagedSchedule, target: Target) -> None:
+    def __init__(self, schedule: TtgtSchedule, target: Target) -> None:
         self._workspaces = [step.description.d if step is not None else None for step in schedule.steps]
         self._both = _built_together(schedule, target)
         alone = schedule.steps if self._both is None else ()
@@ -178,7 +178,7 @@ class StagedLaunch:
             self._finish(d, None, d, 1, 0)
 
 
-def moved_together(schedule: StagedSchedule) -> tuple[Move, Move] | None:
+def moved_together(schedule: TtgtSchedule) -> tuple[Move, Move] | None:
     """What one launch stages of both operands, where it can."""
     from weft.gpu.permute.pair import Move, supports
 
@@ -189,20 +189,20 @@ def moved_together(schedule: StagedSchedule) -> tuple[Move, Move] | None:
     return moves if supports(*moves) else None
 
 
-def _built_together(schedule: StagedSchedule, target: Target) -> PermuteTwoLaunch | None:
+def _built_together(schedule: TtgtSchedule, target: Target) -> PermutePairLaunch | None:
     """The launch of both; None where there is none, or the device cannot hold it."""
-    from weft.gpu.permute.pair import PermuteTwoLaunch
+    from weft.gpu.permute.pair import PermutePairLaunch
 
     moves = moved_together(schedule)
     if moves is None:
         return None
     try:
-        return PermuteTwoLaunch(*moves, target)
+        return PermutePairLaunch(*moves, target)
     except ResourceError:
         return None
 
 
-def _ways(contraction: Contraction, in_boxes: bool) -> Iterator[Stages]:
+def _ways(contraction: Contraction, by_tma: bool) -> Iterator[Stages]:
     """What may be staged, and how; None for an operand that is used as it lies."""
     sums = contraction.of_role(Role.K)
     orders = [by_stride(sums, operand) for operand in (A, B)]
@@ -210,27 +210,27 @@ def _ways(contraction: Contraction, in_boxes: bool) -> Iterator[Stages]:
     for order in orders:
         rows = [matrix(contraction, operand, order, along_k=True) for operand in (A, B)]
         across = [matrix(contraction, operand, order, along_k=False) for operand in (A, B)]
-        rows = [for_boxes(*stages) for stages in zip(rows, across, own, strict=True)]
+        rows = [for_tma(*stages) for stages in zip(rows, across, own, strict=True)]
         for a in (rows[A], across[A], own[A]):
             for b in (rows[B], across[B], own[B]):
                 if a is not None and b is not None:
                     yield a, b
     for operand, order in ((A, orders[B]), (B, orders[A])):
         other = matrix(contraction, operand, order, along_k=False)
-        in_rows = for_boxes(matrix(contraction, operand, order, along_k=True), other, own[operand])
-        in_lines = padded(contraction, operand) if in_boxes and _is_small(contraction, operand) else None
+        in_rows = for_tma(matrix(contraction, operand, order, along_k=True), other, own[operand])
+        in_lines = padded(contraction, operand) if by_tma and _is_small(contraction, operand) else None
         for stage in (in_rows, other, own[operand], in_lines):
             if stage is not None:
                 yield (stage, None) if operand == A else (None, stage)
     yield None, None  # for the library, where an epilogue is all that is fused
 
 
-def _products(contraction: Contraction, staged: Stages, in_boxes: bool, finish: Choice | None) -> Iterator[Way]:
+def _products(contraction: Contraction, staged: Stages, by_tma: bool, finish: Choice | None) -> Iterator[Way]:
     """What is left with those operands staged, by the families that may be best at it."""
     rest = _product(contraction, staged)
     if any(staged):
-        gathered = not in_boxes or _worth_gathering(contraction, staged)
-        yield Way(rest, _OTHERS if gathered else (*_OTHERS, "matrix"))
+        gathered = not by_tma or _worth_gathering(contraction, staged)
+        yield Way(rest, _OTHERS if gathered else (*_OTHERS, "gett"))
     if finish is not None and rest.a_fn is None and rest.b_fn is None:
         yield Way(replace(rest, epilogue=None), (*_OTHERS, *_GATHERING), finish)
 
@@ -257,7 +257,7 @@ def _slots(permutation: Permutation) -> float:
     return permutation.fn.slots if permutation.fn is not None else 0.0
 
 
-def _in_boxes(contraction: Contraction, target: Target) -> bool:
+def _by_tma(contraction: Contraction, target: Target) -> bool:
     """Whether staged operands can be read in boxes, which is faster than gathering them."""
     arithmetic = contraction.arithmetic
     short = arithmetic.precision == "tf32" and arithmetic.accumulate is torch.float32

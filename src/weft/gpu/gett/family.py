@@ -16,7 +16,7 @@ import torch
 from weft.fn.triton.padding import masked_operands
 from weft.gpu.common.constraints import is_product_of_vectors, widened
 from weft.gpu.common.contraction_launch import SplitLaunch, WholeLaunch
-from weft.gpu.common.cost import Work, cast_seconds, combine_seconds, direct_seconds, function_seconds, tile_access
+from weft.gpu.common.cost import Work, cast_seconds, direct_seconds, function_seconds, reduce_seconds, tile_access
 from weft.gpu.common.launch import (
     MOST_PROGRAMS,
     KernelLaunch,
@@ -27,27 +27,27 @@ from weft.gpu.common.launch import (
     wide,
     wide_index,
 )
-from weft.gpu.common.reduce_splits import combine_launch
+from weft.gpu.common.reduce_splits import reduce_launch
 from weft.gpu.common.tiling import (
     TENSORS,
     A,
     B,
     C,
-    Cut,
     D,
-    Side,
+    TiledAxis,
+    TiledDim,
+    axes_text,
     by_stride,
-    cuts_text,
     nearest,
     rest,
     run_orders,
-    side,
+    tiled_dim,
 )
 from weft.planner.schedule import Candidates, Launch, Target
 from weft.spec import Contraction, Layout, Mode, Role
 from weft.spec.dtypes import dtype_name
 
-NAME = "matrix"
+NAME = "gett"
 
 GROUP_ROWS = 64  # of the tiles that instructions of a warp group make, which take B from shared memory
 LEAST_SIDE = 16  # tl.dot takes no smaller tile
@@ -56,14 +56,14 @@ LONGEST_INT8 = 2**31 // 128**2 - 1  # products: sums of more may leave int32, wh
 LEAST_STEPS = 4  # of a split sum: fewer are not worth a second kernel
 
 
-class MatrixCut(NamedTuple):
+class GettParams(NamedTuple):
     """All that the kernel takes of a schedule, as compile-time constants."""
 
-    batch: Side
-    m: Side
-    n: Side
-    k: Side
-    k_of_a: Side  # the same axes of k in A's order
+    batch: TiledDim
+    m: TiledDim
+    n: TiledDim
+    k: TiledDim
+    k_of_a: TiledDim  # the same axes of k in A's order
     swap_k: bool
     stored: tuple[int, ...]  # extents of the stored tile: every axis longer than one index
     group: int
@@ -79,12 +79,12 @@ class MatrixCut(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class MatrixSchedule:
+class GettSchedule:
     """Tiles along the modes of m, n and k; the cuts of a side are ordered, the last one fastest within the tile."""
 
-    m: tuple[Cut, ...]
-    n: tuple[Cut, ...]
-    k: tuple[Cut, ...]
+    m: tuple[TiledAxis, ...]
+    n: tuple[TiledAxis, ...]
+    k: tuple[TiledAxis, ...]
     warps: int
     stages: int
     group: int
@@ -99,10 +99,10 @@ class MatrixSchedule:
 
     def __str__(self) -> str:
         m, n, k = self.tile
-        sides = f"m[{cuts_text(self.m)}] n[{cuts_text(self.n)}] k[{cuts_text(self.k)}]"
-        split = f" splits={self.splits}" if self.splits > 1 else ""
+        dims = f"m[{axes_text(self.m)}] n[{axes_text(self.n)}] k[{axes_text(self.k)}]"
+        split = f" split_k={self.splits}" if self.splits > 1 else ""
         split += " apart" if self.apart else ""
-        return f"matrix {m}x{n}x{k} {sides} warps={self.warps} stages={self.stages} group={self.group}{split}"
+        return f"gett {m}x{n}x{k} {dims} warps={self.warps} stages={self.stages} group={self.group}{split}"
 
 
 class TileShape(NamedTuple):
@@ -172,7 +172,7 @@ def supports(contraction: Contraction, target: Target) -> str | None:
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:
-    found: list[MatrixSchedule] = []
+    found: list[GettSchedule] = []
     excluded: dict[str, None] = {}
     m_modes, n_modes, k_modes = (contraction.of_role(role) for role in (Role.M, Role.N, Role.K))
     size = _product_bytes(contraction)
@@ -184,10 +184,10 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
             continue
         depth = min(shape.k, max(LEAST_SIDE, LEAST_DEPTH // size, _power_of_two(contraction.k)))
         stages = min(shape.stages, max(2, -(-contraction.k // depth)))  # no more than there are steps
-        for m in _cuts(m_modes, A, shape.m):
-            for n in _cuts(n_modes, B, shape.n):
-                for k in _depth_cuts(k_modes, depth):
-                    schedule = MatrixSchedule(m, n, k, shape.warps, stages, group=8)
+        for m in _side_axes(m_modes, A, shape.m):
+            for n in _side_axes(n_modes, B, shape.n):
+                for k in _depth_axes(k_modes, depth):
+                    schedule = GettSchedule(m, n, k, shape.warps, stages, group=8)
                     blocks = _blocks(contraction, schedule)
                     if blocks > MOST_PROGRAMS:
                         excluded["a grid holds at most 2^31 - 1 blocks"] = None
@@ -197,71 +197,71 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
     return Candidates(tuple(dict.fromkeys(found)), tuple(excluded))
 
 
-def predict(contraction: Contraction, schedule: MatrixSchedule, target: Target) -> float:
+def predict(contraction: Contraction, schedule: GettSchedule, target: Target) -> float:
     """Seconds that the roof and the access pattern allow this schedule; see `cost.direct_seconds`."""
-    cut = matrix_cut(contraction, schedule, target)
-    blocks, steps = cut.blocks * cut.splits, cut.steps
+    params = gett_params(contraction, schedule, target)
+    blocks, steps = params.blocks * params.splits, params.steps
     tile_m, tile_n, tile_k = schedule.tile
     work = Work(
         accesses=(
-            tile_access(contraction.a, A, blocks * steps, (*cut.m.axes, *cut.k_of_a.axes), repeated=True),
-            tile_access(contraction.b, B, blocks * steps, (*cut.n.axes, *cut.k.axes), repeated=True),
-            tile_access(contraction.c, C, cut.blocks, (*cut.m.axes, *cut.n.axes)),
-            tile_access(contraction.d, D, cut.blocks, (*cut.m.axes, *cut.n.axes)),
+            tile_access(contraction.a, A, blocks * steps, (*params.m.axes, *params.k_of_a.axes), repeated=True),
+            tile_access(contraction.b, B, blocks * steps, (*params.n.axes, *params.k.axes), repeated=True),
+            tile_access(contraction.c, C, params.blocks, (*params.m.axes, *params.n.axes)),
+            tile_access(contraction.d, D, params.blocks, (*params.m.axes, *params.n.axes)),
         ),
         blocks=blocks,
         steps=steps,
         tile=schedule.tile,
         warps=schedule.warps,
         stage_bytes=_product_bytes(contraction) * schedule.stages * (tile_m + tile_n) * tile_k,
-        rearranged=cut.swap_k,
-        turned=blocks * steps * tile_n * tile_k if cut.turned[B] and tile_m >= GROUP_ROWS else 0,
+        rearranged=params.swap_k,
+        turned=blocks * steps * tile_n * tile_k if params.turned[B] and tile_m >= GROUP_ROWS else 0,
         function_seconds=function_seconds(
             contraction,
             blocks * steps * tile_m * tile_k,
             blocks * steps * tile_n * tile_k,
-            cut.blocks * tile_m * tile_n,
+            params.blocks * tile_m * tile_n,
         )
         + cast_seconds(contraction, blocks * steps * tile_n * tile_k),
     )
-    return direct_seconds(contraction, target, work) + combine_seconds(schedule.workspace_bytes, cut.splits)
+    return direct_seconds(contraction, target, work) + reduce_seconds(schedule.workspace_bytes, params.splits)
 
 
-def build(contraction: Contraction, schedule: MatrixSchedule, target: Target) -> Launch:
-    from weft.gpu.gett.kernel import matrix_kernel
+def build(contraction: Contraction, schedule: GettSchedule, target: Target) -> Launch:
+    from weft.gpu.gett.kernel import gett_kernel
 
-    cut = matrix_cut(contraction, schedule, target)
-    constants = contraction_constants(contraction, cut)
+    params = gett_params(contraction, schedule, target)
+    constants = contraction_constants(contraction, params)
     a, b, c, d = contraction.a, contraction.b, contraction.c, contraction.d
     real = contraction.arithmetic.accumulate.is_floating_point
-    programs, warps, stages = cut.blocks * cut.splits, schedule.warps, schedule.stages
+    programs, warps, stages = params.blocks * params.splits, schedule.warps, schedule.stages
     pointers = pointer_layouts(contraction)
-    if cut.splits == 1:
+    if params.splits == 1:
         whole = KernelLaunch(
-            matrix_kernel, (a, b, c, d, None), constants, real, target, programs, warps, stages, pointers
+            gett_kernel, (a, b, c, d, None), constants, real, target, programs, warps, stages, pointers
         )
         return WholeLaunch(whole)
-    parts = Layout.contiguous((programs, cut.m.tile, cut.n.tile), contraction.arithmetic.accumulate)
+    parts = Layout.contiguous((programs, params.m.tile, params.n.tile), contraction.arithmetic.accumulate)
     return SplitLaunch(
         KernelLaunch(
-            matrix_kernel, (a, b, None, None, parts), constants, real, target, programs, warps, stages, pointers
+            gett_kernel, (a, b, None, None, parts), constants, real, target, programs, warps, stages, pointers
         ),
-        combine_launch(contraction, cut, parts, target),
+        reduce_launch(contraction, params, parts, target),
         parts,
     )
 
 
-def matrix_cut(contraction: Contraction, schedule: MatrixSchedule, target: Target) -> MatrixCut:
-    def whole(role: Role, cuts: Sequence[Cut]) -> list[Cut]:
+def gett_params(contraction: Contraction, schedule: GettSchedule, target: Target) -> GettParams:
+    def whole(role: Role, cuts: Sequence[TiledAxis]) -> list[TiledAxis]:
         return [*rest(contraction.of_role(role), cuts), *cuts]
 
     tensors = TENSORS + len(contraction.aux)
-    m = side(whole(Role.M, schedule.m), tensors=tensors)
+    m = tiled_dim(whole(Role.M, schedule.m), tensors=tensors)
     places = sum(axis.place >= 0 for axis in m.axes)
-    n = side(whole(Role.N, schedule.n), first_place=places, tensors=tensors)
-    k, k_of_a = side(schedule.k, tensors=tensors), side(schedule.k[::-1], tensors=tensors)
-    return MatrixCut(
-        batch=side(rest(contraction.of_role(Role.BATCH), ()), tensors=tensors),
+    n = tiled_dim(whole(Role.N, schedule.n), first_place=places, tensors=tensors)
+    k, k_of_a = tiled_dim(schedule.k, tensors=tensors), tiled_dim(schedule.k[::-1], tensors=tensors)
+    return GettParams(
+        batch=tiled_dim(rest(contraction.of_role(Role.BATCH), ()), tensors=tensors),
         m=m,
         n=n,
         k=k,
@@ -281,26 +281,26 @@ def matrix_cut(contraction: Contraction, schedule: MatrixSchedule, target: Targe
     )
 
 
-def _cuts(modes: Sequence[Mode], operand: int, tile: int) -> Iterator[tuple[Cut, ...]]:
+def _side_axes(modes: Sequence[Mode], operand: int, tile: int) -> Iterator[tuple[TiledAxis, ...]]:
     """Ways to lay a tile over the modes of m or n: in D's order, in the operand's, or along both runs."""
     by_d = by_stride(modes, D)
     for order in dict.fromkeys((by_d, by_stride(modes, operand))):
-        yield (Cut(order, tile),)
+        yield (TiledAxis(order, tile),)
     near_operand = nearest(modes, operand)
     if near_operand is not None and near_operand is not by_d[0]:
         others = tuple(mode for mode in by_d if mode is not near_operand)
         for run in _SPLITS:
             if tile // run >= 2 and run < 2 * near_operand.extent:
-                yield (Cut(others, tile // run), Cut((near_operand,), run))
+                yield (TiledAxis(others, tile // run), TiledAxis((near_operand,), run))
 
 
-def _depth_cuts(modes: Sequence[Mode], tile: int) -> Iterator[tuple[Cut, ...]]:
+def _depth_axes(modes: Sequence[Mode], tile: int) -> Iterator[tuple[TiledAxis, ...]]:
     """Ways to lay a tile over the modes of k: flattened in an operand's order, or along both operands' runs."""
     near_a, near_b = nearest(modes, A), nearest(modes, B)
     for order in run_orders(modes, A, B):
-        yield (Cut(order, tile),)
+        yield (TiledAxis(order, tile),)
     if near_a is not None and near_b is not None and near_a is not near_b and tile >= 64:
-        yield (Cut(tuple(mode for mode in by_stride(modes, A) if mode is not near_b), tile // 8), Cut((near_b,), 8))
+        yield (TiledAxis(tuple(mode for mode in by_stride(modes, A) if mode is not near_b), tile // 8), TiledAxis((near_b,), 8))
 
 
 def _misfit(contraction: Contraction, shape: TileShape, size: int, shared: int) -> str | None:
@@ -313,7 +313,7 @@ def _misfit(contraction: Contraction, shape: TileShape, size: int, shared: int) 
     return None
 
 
-def _split(contraction: Contraction, schedule: MatrixSchedule, blocks: int, target: Target) -> Iterator[MatrixSchedule]:
+def _split(contraction: Contraction, schedule: GettSchedule, blocks: int, target: Target) -> Iterator[GettSchedule]:
     """The same tiles with the sum of each block split over programs, where D alone cannot fill the device."""
     processors = max(target.processors, 8)
     if blocks >= processors:
@@ -328,7 +328,7 @@ def _split(contraction: Contraction, schedule: MatrixSchedule, blocks: int, targ
             yield replace(schedule, splits=splits, workspace_bytes=size)
 
 
-def _blocks(contraction: Contraction, schedule: MatrixSchedule) -> int:
+def _blocks(contraction: Contraction, schedule: GettSchedule) -> int:
     blocks = contraction.batch
     for role, cuts in ((Role.M, schedule.m), (Role.N, schedule.n)):
         blocks *= math.prod(cut.blocks for cut in cuts)

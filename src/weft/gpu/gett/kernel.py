@@ -11,22 +11,22 @@ import triton.language as tl
 
 from weft.gpu.common.device import (
     batch_offset,
+    dim_mask,
+    dim_offsets,
     gathered,
     gathered_step,
     load_tile,
-    side_mask,
-    side_offsets,
     tf32_digits,
 )
 from weft.gpu.common.operand_tile import a_mask, a_offsets, b_mask, b_offsets
-from weft.gpu.common.output_tile import part_offsets, store_block
-from weft.gpu.common.pdl import follow
-from weft.gpu.common.rasterization import locate
-from weft.gpu.common.smem_order import in_registers, meet
+from weft.gpu.common.output_tile import partial_offsets, store_block
+from weft.gpu.common.pdl import pdl_begin
+from weft.gpu.common.rasterization import tile_coords
+from weft.gpu.common.smem_order import materialize, sync_for_wgmma
 
 
 @triton.jit(do_not_specialize=["alpha", "beta"])
-def matrix_kernel(
+def gett_kernel(
     a,
     b,
     c,  # None where nothing is added, or the sum is split
@@ -35,7 +35,7 @@ def matrix_kernel(
     alpha: tl.int64,  # bits, see `scalar`
     beta: tl.int64,
     pointers,  # of operands of functions and of further results; None where there are none
-    CUT: tl.constexpr,  # matrix.MatrixCut
+    PARAMS: tl.constexpr,  # matrix.MatrixCut
     A_FN: tl.constexpr,
     B_FN: tl.constexpr,
     C_FN: tl.constexpr,
@@ -46,54 +46,54 @@ def matrix_kernel(
     PRECISION: tl.constexpr,
     AUX: tl.constexpr,  # beside.Beside
 ):
-    follow()
-    M: tl.constexpr = CUT.m
-    N: tl.constexpr = CUT.n
-    K: tl.constexpr = CUT.k
+    pdl_begin()
+    M: tl.constexpr = PARAMS.m
+    N: tl.constexpr = PARAMS.n
+    K: tl.constexpr = PARAMS.k
     AUX_A: tl.constexpr = AUX.a
     AUX_B: tl.constexpr = AUX.b
-    K_OF_A: tl.constexpr = CUT.k_of_a
-    BATCH: tl.constexpr = CUT.batch
+    K_OF_A: tl.constexpr = PARAMS.k_of_a
+    BATCH: tl.constexpr = PARAMS.batch
     rows = tl.arange(0, M.tile)
     columns = tl.arange(0, N.tile)
     depth = tl.arange(0, K.tile)
 
     # (1) Find this program's block of D and its share of the sum.
     program = tl.program_id(0)
-    if CUT.wide_index:
+    if PARAMS.wide_index:
         program = program.to(tl.int64)
-    batch_block, m_block, n_block = locate(program % CUT.blocks, M.blocks, N.blocks, CUT.group)
+    batch_block, m_block, n_block = tile_coords(program % PARAMS.blocks, M.blocks, N.blocks, PARAMS.group)
     first_step = 0
     last_step = K.blocks
-    if CUT.splits > 1:
-        first_step = program // CUT.blocks * CUT.steps
-        last_step = tl.minimum(first_step + CUT.steps, K.blocks)
+    if PARAMS.splits > 1:
+        first_step = program // PARAMS.blocks * PARAMS.steps
+        last_step = tl.minimum(first_step + PARAMS.steps, K.blocks)
 
     # (2) Fix the rows of A and the columns of B that it needs.
-    a_rows = a + batch_offset(batch_block, BATCH, 0, CUT.wide[0])
-    a_rows += side_offsets(m_block, rows, M, 0, CUT.wide[0])
-    b_columns = b + batch_offset(batch_block, BATCH, 1, CUT.wide[1])
-    b_columns += side_offsets(n_block, columns, N, 1, CUT.wide[1])
-    row_mask = side_mask(m_block, rows, M)
-    column_mask = side_mask(n_block, columns, N)
+    a_rows = a + batch_offset(batch_block, BATCH, 0, PARAMS.wide[0])
+    a_rows += dim_offsets(m_block, rows, M, 0, PARAMS.wide[0])
+    b_columns = b + batch_offset(batch_block, BATCH, 1, PARAMS.wide[1])
+    b_columns += dim_offsets(n_block, columns, N, 1, PARAMS.wide[1])
+    row_mask = dim_mask(m_block, rows, M)
+    column_mask = dim_mask(n_block, columns, N)
 
     # Where something is computed of A, it is stored in shared memory before B, see `in_turn`. In more than one step
     # loads run ahead in shared memory, and a function of nothing but A is applied to what is read from there.
-    A_COMPUTED: tl.constexpr = A_FN is not None or CUT.turned[0] or CUT.swap_k
-    B_COMPUTED: tl.constexpr = B_FN is not None or CUT.turned[1]
+    A_COMPUTED: tl.constexpr = A_FN is not None or PARAMS.turned[0] or PARAMS.swap_k
+    B_COMPUTED: tl.constexpr = B_FN is not None or PARAMS.turned[1]
     HELD: tl.constexpr = A_COMPUTED and K.blocks == 1
-    IN_TURN: tl.constexpr = HELD or (B_COMPUTED and (CUT.masked[0] or CUT.swap_k))
+    IN_TURN: tl.constexpr = HELD or (B_COMPUTED and (PARAMS.masked[0] or PARAMS.swap_k))
     TILE: tl.constexpr = (M.tile, N.tile)
     acc = tl.zeros(TILE, dtype=ACCUMULATE)
-    aux_a = gathered(pointers, (batch_block, m_block, 0), AUX_A, CUT, a_offsets, a_mask)
-    aux_b = gathered(pointers, (batch_block, n_block, 0), AUX_B, CUT, b_offsets, b_mask)
+    aux_a = gathered(pointers, (batch_block, m_block, 0), AUX_A, PARAMS, a_offsets, a_mask)
+    aux_b = gathered(pointers, (batch_block, n_block, 0), AUX_B, PARAMS, b_offsets, b_mask)
     for step in range(first_step, last_step):
-        k_block = step.to(tl.int64) if CUT.wide_index else step
+        k_block = step.to(tl.int64) if PARAMS.wide_index else step
         # (3.1) Load a TILE_M x TILE_K tile of A and a TILE_K x TILE_N tile of B, each along its own contiguous mode.
-        a_depth = side_offsets(k_block, depth, K_OF_A, 0, CUT.wide[0])
-        b_depth = side_offsets(k_block, depth, K, 1, CUT.wide[1])
-        a_inside = side_mask(k_block, depth, K_OF_A)
-        b_inside = side_mask(k_block, depth, K)
+        a_depth = dim_offsets(k_block, depth, K_OF_A, 0, PARAMS.wide[0])
+        b_depth = dim_offsets(k_block, depth, K, 1, PARAMS.wide[1])
+        a_inside = dim_mask(k_block, depth, K_OF_A)
+        b_inside = dim_mask(k_block, depth, K)
         x = load_tile(a_rows[:, None] + a_depth[None, :], row_mask, a_inside, M.exact, K.exact)
         y = load_tile(b_columns[None, :] + b_depth[:, None], b_inside, column_mask, K.exact, N.exact)
 
@@ -101,50 +101,50 @@ def matrix_kernel(
         x = x.to(PRODUCT)
         if A_FN is not None:
             place_a = (batch_block, m_block, k_block)
-            x = A_FN(x, *gathered_step(aux_a, pointers, place_a, AUX_A, K, CUT, a_offsets, a_mask)).to(PRODUCT)
-            if CUT.masked[0]:
+            x = A_FN(x, *gathered_step(aux_a, pointers, place_a, AUX_A, K, PARAMS, a_offsets, a_mask)).to(PRODUCT)
+            if PARAMS.masked[0]:
                 x = tl.where(a_inside[None, :], x, 0)
-        if CUT.turned[0]:
+        if PARAMS.turned[0]:
             x = tf32_digits(x)
 
         # (3.3) Bring A's order of k to B's where they differ.
-        if CUT.swap_k:
+        if PARAMS.swap_k:
             OUTER: tl.constexpr = K_OF_A.axes[0].tile
             INNER: tl.constexpr = K_OF_A.axes[1].tile
             x = tl.reshape(tl.permute(tl.reshape(x, (M.tile, OUTER, INNER)), (0, 2, 1)), (M.tile, K.tile))
         if HELD:
-            x = in_registers(x)
+            x = materialize(x)
         if IN_TURN:
-            meet()
+            sync_for_wgmma()
 
         # (3.4) Apply B's function.
         y = y.to(PRODUCT)
         if B_FN is not None:
             place_b = (batch_block, n_block, k_block)
-            y = B_FN(y, *gathered_step(aux_b, pointers, place_b, AUX_B, K, CUT, b_offsets, b_mask)).to(PRODUCT)
-            if CUT.masked[1]:
+            y = B_FN(y, *gathered_step(aux_b, pointers, place_b, AUX_B, K, PARAMS, b_offsets, b_mask)).to(PRODUCT)
+            if PARAMS.masked[1]:
                 y = tl.where(b_inside[:, None], y, 0)
-        if CUT.turned[1]:
+        if PARAMS.turned[1]:
             y = tf32_digits(y)
         if HELD:
-            y = in_registers(y)
+            y = materialize(y)
 
         # (3.5) Multiply and accumulate.
-        if CUT.widen:
+        if PARAMS.widen:
             x = x.to(ACCUMULATE)
             y = y.to(ACCUMULATE)
         # fp8 products of one step may be added with fewer digits, those of different steps may not.
-        if CUT.apart:
+        if PARAMS.apart:
             acc += tl.dot(x, y, input_precision=PRECISION, out_dtype=ACCUMULATE)
         else:
             acc = tl.dot(x, y, acc, input_precision=PRECISION, max_num_imprecise_acc=K.tile, out_dtype=ACCUMULATE)
 
     # (4) Leave the part, or finish the block.
-    if CUT.splits > 1:
-        tl.store(parts + part_offsets(program, CUT, 0, N.tile), acc)
+    if PARAMS.splits > 1:
+        tl.store(parts + partial_offsets(program, PARAMS, 0, N.tile), acc)
     else:
         store_block(
-            acc, c, d, pointers, alpha, beta, batch_block, m_block, n_block, CUT, C_FN, EPILOGUE, None, RESULT, AUX
+            acc, c, d, pointers, alpha, beta, batch_block, m_block, n_block, PARAMS, C_FN, EPILOGUE, None, RESULT, AUX
         )  # fmt: skip
 
 

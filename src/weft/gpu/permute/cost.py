@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from weft.gpu.common.cost import (
     LINE,
-    PROCESSORS,
     REGISTERS,
     SECTOR,
     SHARED_MEMORY,
+    SM_COUNT,
     WARPS,
     Access,
     Piece,
@@ -24,7 +24,7 @@ from weft.gpu.common.cost import (
     tile_access,
 )
 from weft.gpu.common.tiling import A, Axis, C, D
-from weft.gpu.permute.params import PermuteCut
+from weft.gpu.permute.params import PermuteParams
 from weft.planner.schedule import Target
 from weft.spec import Layout
 from weft.spec.permutation import Permutation
@@ -48,14 +48,14 @@ _BLOCK_BYTES = 1024  # of shared memory that a block takes besides its own
 
 
 def seconds(
-    elements: Permutation, cut: PermuteCut, count: int, warps: int, target: Target, read: int = 1, written: int = 1
+    elements: Permutation, params: PermuteParams, count: int, warps: int, target: Target, read: int = 1, written: int = 1
 ) -> float:
     """The time of so many blocks whose source is read, and whose result is written, so many times."""
-    processors = target.processors if target.processors > 1 else PROCESSORS
-    lanes = math.prod(cut.tile)
+    processors = target.processors if target.processors > 1 else SM_COUNT
+    lanes = math.prod(params.tile)
     threads = 32 * warps
     tensors = [*[(A, elements.x)] * read, (C, elements.c), *[(D, elements.d)] * written]
-    moved = [_moved(elements, tensor, layout, cut, count, threads) for tensor, layout in tensors if layout is not None]
+    moved = [_moved(elements, tensor, layout, params, count, threads) for tensor, layout in tensors if layout is not None]
     tile_bytes = lanes * elements.d.dtype.itemsize
     registers = (OWN_REGISTERS + lanes / threads * LANE_REGISTERS) * threads
     room = SHARED_MEMORY * CARVEOUT // 100
@@ -80,46 +80,46 @@ class _Moved(NamedTuple):
     issue_seconds: float  # of all lanes, were there one processor
 
 
-def _moved(elements: Permutation, tensor: int, layout: Layout, cut: PermuteCut, count: int, threads: int) -> _Moved:
+def _moved(elements: Permutation, tensor: int, layout: Layout, params: PermuteParams, count: int, threads: int) -> _Moved:
     size = layout.dtype.itemsize
-    access = access_of(layout, tensor, cut, count)
+    access = access_of(layout, tensor, params, count)
     distinct = math.prod(mode.extent for mode in elements.modes if mode.strides[tensor]) * size
     runs = distinct / access.together
-    ragged = _divisor(tensor, cut) * size < SECTOR or access.together % SECTOR != 0
+    ragged = _divisor(tensor, params) * size < SECTOR or access.together % SECTOR != 0
     if tensor == D:  # a sector that is written in part is read and merged
         again = STORED_AGAIN * SECTOR * runs if ragged else 0.0
     else:  # a line that is read in part is mostly in a cache the second time; words read one by one cost more by that
-        again = READ_AGAIN * SECTOR * runs if not ragged and _start(tensor, cut) * size % LINE else 0.0
+        again = READ_AGAIN * SECTOR * runs if not ragged and _start(tensor, params) * size % LINE else 0.0
     again += SHORT * distinct * max(0.0, 4 * LINE / access.together - 1)
-    issued = DIGIT_SECONDS * count * threads * digits(elements, tensor, cut, threads)
-    width = min(access.width, max(1, math.prod(cut.tile) // threads) * size)  # no more than a lane has to read
+    issued = DIGIT_SECONDS * count * threads * digits(elements, tensor, params, threads)
+    width = min(access.width, max(1, math.prod(params.tile) // threads) * size)  # no more than a lane has to read
     return _Moved(access, distinct + again, issued + (READ_SECONDS * access.bytes / width if tensor != D else 0.0))
 
 
-def line_share(layout: Layout, tensor: int, cut: PermuteCut) -> int:
+def line_share(layout: Layout, tensor: int, params: PermuteParams) -> int:
     """Bytes of which all runs of a tensor start at a multiple, a whole line at most."""
-    return math.gcd(LINE, _start(tensor, cut) * layout.dtype.itemsize)
+    return math.gcd(LINE, _start(tensor, params) * layout.dtype.itemsize)
 
 
-def _start(tensor: int, cut: PermuteCut) -> int:
+def _start(tensor: int, params: PermuteParams) -> int:
     """Elements of which the offsets of all runs are a multiple."""
     start = 0
-    for axis in _axes(tensor, cut):
+    for axis in _axes(tensor, params):
         along = bool(axis.strides[tensor]) and axis.strides[tensor][0] == 1
         start = math.gcd(start, *axis.strides[tensor][along:], axis.tile if along and axis.tile < axis.extent else 0)
     return start
 
 
-def digits(elements: Permutation, tensor: int, cut: PermuteCut, threads: int) -> int:
+def digits(elements: Permutation, tensor: int, params: PermuteParams, threads: int) -> int:
     """Of indices, besides their last ones, that a thread computes for one tensor: a division each."""
-    axes = [axis for axis in _axes(tensor, cut) if axis.tile > 1]
+    axes = [axis for axis in _axes(tensor, params) if axis.tile > 1]
     if all(len(axis.extents) < 2 for axis in axes):
         return 0
     layout = elements.x if tensor == A else elements.d
-    width = max(access_of(layout, tensor, cut, 1).width // layout.dtype.itemsize, 1)
+    width = max(access_of(layout, tensor, params, 1).width // layout.dtype.itemsize, 1)
     neighbours = width  # elements of a run that a thread holds
-    if tensor == A and is_shared(cut):
-        neighbours = max(width, access_of(elements.d, D, cut, 1).width // elements.d.dtype.itemsize)
+    if tensor == A and is_shared(params):
+        neighbours = max(width, access_of(elements.d, D, params, 1).width // elements.d.dtype.itemsize)
     run = max(axes, key=lambda axis: axis.stretches[tensor])
     along = min(threads, max(1, run.tile // neighbours))
     left, found = threads // along, 0
@@ -134,18 +134,18 @@ def digits(elements: Permutation, tensor: int, cut: PermuteCut, threads: int) ->
     return found
 
 
-def is_shared(cut: PermuteCut) -> bool:
+def is_shared(params: PermuteParams) -> bool:
     """Whether reads are dealt out to threads as writes are, see `_spread_apart`."""
-    loaded = tuple(axis.tile for axis in cut.r.axes if axis.place >= 0)
-    return loaded == cut.tile and cut.turn != tuple(range(len(cut.turn)))
+    loaded = tuple(axis.tile for axis in params.r.axes if axis.place >= 0)
+    return loaded == params.tile and params.turn != tuple(range(len(params.turn)))
 
 
-def access_of(layout: Layout, tensor: int, cut: PermuteCut, count: int) -> Access:
+def access_of(layout: Layout, tensor: int, params: PermuteParams, count: int) -> Access:
     """Of so many blocks: as wide as every axis allows, along what lanes go along."""
-    axes = _axes(tensor, cut)
+    axes = _axes(tensor, params)
     access = tile_access(layout, tensor, count, axes)
     size = layout.dtype.itemsize
-    width = min(access.width, max(_divisor(tensor, cut), 1) * size)
+    width = min(access.width, max(_divisor(tensor, params), 1) * size)
     return access._replace(width=width, stretch=_in_a_row(axes, tensor) * size, together=_together(axes, tensor) * size)
 
 
@@ -166,13 +166,13 @@ def _together(axes: Sequence[Axis], tensor: int) -> int:
     return run_of(found)
 
 
-def _divisor(tensor: int, cut: PermuteCut) -> int:
+def _divisor(tensor: int, params: PermuteParams) -> int:
     """Elements of which every offset is a multiple, where a run begins."""
-    return min((axis.runs[tensor].divisor for axis in _axes(tensor, cut)), default=1)
+    return min((axis.runs[tensor].divisor for axis in _axes(tensor, params)), default=1)
 
 
-def _axes(tensor: int, cut: PermuteCut) -> tuple[Axis, ...]:
-    return (cut.r if tensor == A else cut.w).axes
+def _axes(tensor: int, params: PermuteParams) -> tuple[Axis, ...]:
+    return (params.r if tensor == A else params.w).axes
 
 
 def _in_a_row(axes: Sequence[Axis], tensor: int) -> int:

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import torch
 
 from weft.gpu.common.launch import MOST_PROGRAMS, TRITON_TYPES, KernelLaunch, missing_type, wide, wide_index
-from weft.gpu.common.tiling import TENSORS, A, C, Cut, D, Side, cuts_text, rest, side
+from weft.gpu.common.tiling import TENSORS, A, C, D, TiledAxis, TiledDim, axes_text, rest, tiled_dim
 from weft.gpu.common.triton_versions import ODD_RUNS_STATED
 from weft.gpu.permute.cost import CARVEOUT, access_of, is_shared, line_share, seconds
-from weft.gpu.permute.params import PermuteCut
+from weft.gpu.permute.params import PermuteParams
 from weft.gpu.permute.schedule import blocks, joined
 from weft.planner.schedule import Candidates, Scalar, Target
 from weft.spec import Layout, Mode, Role, Strides
@@ -37,13 +37,13 @@ _PAIRS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 class PermuteSchedule:
     """The axes of a block: along the source's run, along D's, and whatever fills it up."""
 
-    cuts: tuple[Cut, ...]
+    cuts: tuple[TiledAxis, ...]
     warps: int
     family: str = NAME
     workspace_bytes: int = 0
 
     def __str__(self) -> str:
-        return f"{self.family} [{cuts_text(self.cuts)}] warps={self.warps}"
+        return f"{self.family} [{axes_text(self.cuts)}] warps={self.warps}"
 
 
 def supports(permutation: Permutation, target: Target) -> str | None:
@@ -91,12 +91,12 @@ def _legal(permutation: Permutation) -> tuple[list[PermuteSchedule], tuple[str, 
 
 def _accesses(elements: Permutation, schedule: PermuteSchedule) -> float:
     """Of a thread, each with an address of its own; few where a thread holds few elements."""
-    held = math.prod(cut.tile for cut in schedule.cuts) / (32 * schedule.warps)
+    held = math.prod(params.tile for params in schedule.cuts) / (32 * schedule.warps)
     if 3 * held <= _ADDRESSES:
         return 0
-    cut = permute_cut(elements, schedule)
-    sides = ((A, elements.x), (D, elements.d))
-    return sum(held * layout.dtype.itemsize / access_of(layout, tensor, cut, 1).width for tensor, layout in sides)
+    params = permute_params(elements, schedule)
+    dims = ((A, elements.x), (D, elements.d))
+    return sum(held * layout.dtype.itemsize / access_of(layout, tensor, params, 1).width for tensor, layout in dims)
 
 
 def predict(permutation: Permutation, schedule: PermuteSchedule, target: Target) -> float:
@@ -108,8 +108,8 @@ def block_seconds(
     elements: Permutation, schedule: PermuteSchedule, target: Target, read: int = 1, written: int = 1
 ) -> float:
     """The same of elements that a kernel moves as they are, reads and writes so many times."""
-    cut = permute_cut(elements, schedule)
-    return seconds(elements, cut, programs(elements, schedule), schedule.warps, target, read, written)
+    params = permute_params(elements, schedule)
+    return seconds(elements, params, programs(elements, schedule), schedule.warps, target, read, written)
 
 
 def build(permutation: Permutation, schedule: PermuteSchedule, target: Target) -> PermuteLaunch:
@@ -118,7 +118,7 @@ def build(permutation: Permutation, schedule: PermuteSchedule, target: Target) -
     elements = elementwise(permutation)
     scale = _PAIRS.get(permutation.scale, permutation.scale)
     constants = {
-        "CUT": permute_cut(elements, schedule),
+        "PARAMS": permute_params(elements, schedule),
         "FN": elements.fn and elements.fn.jit,
         "COMPUTE": TRITON_TYPES[elements.compute],
         "SCALE": TRITON_TYPES[scale] if elements.scaled else None,
@@ -151,19 +151,19 @@ class PermuteLaunch:
         self.launch(tensors, _real(alpha), _real(beta))
 
 
-def cuts_of(permutation: Permutation, schedule: PermuteSchedule) -> list[Cut]:
+def cuts_of(permutation: Permutation, schedule: PermuteSchedule) -> list[TiledAxis]:
     """Every mode of a permutation in some axis of a block."""
     cuts = [*rest(permutation.modes, schedule.cuts), *schedule.cuts]
     if all(cut.tile == 1 for cut in cuts):
-        cuts.append(Cut((), 1, placed=True))  # a kernel stores blocks, not scalars
+        cuts.append(TiledAxis((), 1, placed=True))  # a kernel stores blocks, not scalars
     return cuts
 
 
 class Turn(NamedTuple):
     """A block as it is loaded and as it is stored."""
 
-    source: Side
-    result: Side
+    source: TiledDim
+    result: TiledDim
     turn: tuple[int, ...]  # of each dimension of the stored block, which one of the loaded block it is
 
 
@@ -178,7 +178,7 @@ def turn_of(
     as D lies where `along_d`."""
     cuts = cuts_of(permutation, schedule)
     loaded, stored = _dimensions(cuts, backwards)
-    source, result = side(loaded, tensors=tensors), side(stored, tensors=tensors)
+    source, result = tiled_dim(loaded, tensors=tensors), tiled_dim(stored, tensors=tensors)
     if along_d:
         pitches = _pitches_along(_ordered(cuts, D))
         source, result = _numbered(source, loaded, pitches), _numbered(result, stored, pitches)
@@ -187,21 +187,21 @@ def turn_of(
     return Turn(source, result, turn)
 
 
-def permute_cut(permutation: Permutation, schedule: PermuteSchedule) -> PermuteCut:
-    cut = _cut(permutation, schedule)
+def permute_params(permutation: Permutation, schedule: PermuteSchedule) -> PermuteParams:
+    params = _cut(permutation, schedule)
     # Blocks follow D, so that a line which two of them share is written at about the same time, unless it is the source
     # whose lines are shared the more.
-    along_d = line_share(permutation.d, D, cut) <= line_share(permutation.x, A, cut)
-    backwards = _spread_apart(permutation, cut)
-    return _cut(permutation, schedule, backwards, along_d) if backwards or along_d else cut
+    along_d = line_share(permutation.d, D, params) <= line_share(permutation.x, A, params)
+    backwards = _spread_apart(permutation, params)
+    return _cut(permutation, schedule, backwards, along_d) if backwards or along_d else params
 
 
 def _cut(
     permutation: Permutation, schedule: PermuteSchedule, backwards: bool = False, along_d: bool = False
-) -> PermuteCut:
+) -> PermuteParams:
     source, result, turn = turn_of(permutation, schedule, TENSORS, backwards, along_d)
     stored = (D,) if permutation.c is None else (C, D)
-    return PermuteCut(
+    return PermuteParams(
         r=joined(source, A),
         w=joined(result, *stored),
         tile=tuple(axis.tile for axis in result.axes if axis.place >= 0),
@@ -211,16 +211,16 @@ def _cut(
     )
 
 
-def _spread_apart(permutation: Permutation, cut: PermuteCut) -> bool:
+def _spread_apart(permutation: Permutation, params: PermuteParams) -> bool:
     """Whether reads would be dealt out badly: the compiler gives every thread as many neighbours of a block as its
     writes take at once, if both have one shape and one order, even where each of them is read alone. Words of two bytes
     gain by that: their reads fill no line anyway, and threads compute fewer addresses."""
-    if not is_shared(cut) or permutation.x.dtype.itemsize < 4:
+    if not is_shared(params) or permutation.x.dtype.itemsize < 4:
         return False
-    return access_of(permutation.x, A, cut, 1).width < access_of(permutation.d, D, cut, 1).width
+    return access_of(permutation.x, A, params, 1).width < access_of(permutation.d, D, params, 1).width
 
 
-def _pitches_along(cuts: Sequence[Cut]) -> dict[int, int]:
+def _pitches_along(cuts: Sequence[TiledAxis]) -> dict[int, int]:
     """Blocks per step along each cut, by its identity, where the first cuts are the fastest."""
     pitches, pitch = {}, 1
     for cut in cuts:
@@ -229,12 +229,12 @@ def _pitches_along(cuts: Sequence[Cut]) -> dict[int, int]:
     return pitches
 
 
-def _numbered(side: Side, cuts: Sequence[Cut], pitches: dict[int, int]) -> Side:
-    axes = (axis._replace(pitch=pitches[id(cut)]) for axis, cut in zip(side.axes, cuts, strict=True))
-    return side._replace(axes=tuple(axes))
+def _numbered(tiled_dim: TiledDim, cuts: Sequence[TiledAxis], pitches: dict[int, int]) -> TiledDim:
+    axes = (axis._replace(pitch=pitches[id(cut)]) for axis, cut in zip(tiled_dim.axes, cuts, strict=True))
+    return tiled_dim._replace(axes=tuple(axes))
 
 
-def _dimensions(cuts: Sequence[Cut], backwards: bool) -> tuple[list[Cut], list[Cut]]:
+def _dimensions(cuts: Sequence[TiledAxis], backwards: bool) -> tuple[list[TiledAxis], list[TiledAxis]]:
     """The cuts as dimensions of the loaded and of the stored block, the fastest first; last in the stored one where
     `backwards`.
 
@@ -254,17 +254,17 @@ def _dimensions(cuts: Sequence[Cut], backwards: bool) -> tuple[list[Cut], list[C
     return loaded, stored
 
 
-def _unstated(cut: Cut, tensor: int) -> bool:
+def _unstated(cut: TiledAxis, tensor: int) -> bool:
     """Whether a tensor's neighbours lie along a cut without the compiler being told so, see `ODD_RUNS_STATED`."""
-    (axis,) = side([cut]).axes
+    (axis,) = tiled_dim([cut]).axes
     return not ODD_RUNS_STATED and axis.runs[tensor].length == 1 < axis.stretches[tensor]
 
 
-def _ordered(cuts: Sequence[Cut], tensor: int) -> list[Cut]:
+def _ordered(cuts: Sequence[TiledAxis], tensor: int) -> list[TiledAxis]:
     """The cuts as one tensor lies, its fastest first: neighbouring lanes go along the dimension of the longest run, and
     among equals, as where only a pair of words lies together, along the first."""
 
-    def stride(cut: Cut) -> float:
+    def stride(cut: TiledAxis) -> float:
         return (cut.modes[0].strides[tensor] if cut.modes else 0) or math.inf
 
     return sorted(cuts, key=stride)

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from weft.gpu.common.device import load_or_zero, scalar, spread_mask, spread_offsets
-from weft.gpu.common.pdl import follow
+from weft.gpu.common.pdl import pdl_begin
 
 
 @triton.jit
@@ -33,7 +33,7 @@ def move_block(
     d,
     alpha,
     beta,
-    CUT: tl.constexpr,
+    PARAMS: tl.constexpr,
     FN: tl.constexpr,
     COMPUTE: tl.constexpr,
     SCALE: tl.constexpr,
@@ -41,29 +41,29 @@ def move_block(
     CONJUGATE: tl.constexpr,
 ):
     """One block of a permutation; parameters are those of `permute_kernel`."""
-    R: tl.constexpr = CUT.r
-    W: tl.constexpr = CUT.w
-    TILE: tl.constexpr = CUT.tile
-    TURN: tl.constexpr = CUT.turn
+    R: tl.constexpr = PARAMS.r
+    W: tl.constexpr = PARAMS.w
+    TILE: tl.constexpr = PARAMS.tile
+    TURN: tl.constexpr = PARAMS.turn
     RANK: tl.constexpr = len(TILE)
-    if CUT.wide_index:
+    if PARAMS.wide_index:
         block = block.to(tl.int64)
 
     # (1) Read the block, each element of the source once, and see it in D's order.
-    value = load_or_zero(x + spread_offsets(block, R, 0, RANK, CUT.wide[0]), spread_mask(block, R, 0, RANK))
+    value = load_or_zero(x + spread_offsets(block, R, 0, RANK, PARAMS.wide[0]), spread_mask(block, R, 0, RANK))
     value = turned(value, TURN)
 
     # (2) Apply the function, the scaling and what is added.
     if FN is not None:
         value = FN(value.to(COMPUTE))
     value = tl.broadcast_to(value, TILE)
-    offsets_d = tl.broadcast_to(spread_offsets(block, W, 3, RANK, CUT.wide[3]), TILE)
+    offsets_d = tl.broadcast_to(spread_offsets(block, W, 3, RANK, PARAMS.wide[3]), TILE)
     if CONJUGATE:
         value = tl.where(offsets_d % 2 == 1, -value, value)
     if SCALE is not None:
         value = value.to(SCALE) * scalar(alpha, SCALE)
         if c is not None:
-            offsets_c = spread_offsets(block, W, 2, RANK, CUT.wide[2])
+            offsets_c = spread_offsets(block, W, 2, RANK, PARAMS.wide[2])
             addend = load_or_zero(c + offsets_c, spread_mask(block, W, 2, RANK))
             value += addend.to(SCALE) * scalar(beta, SCALE)
 
@@ -79,19 +79,19 @@ def permute_kernel(
     d,
     alpha: tl.int64,  # bits, see `scalar`
     beta: tl.int64,
-    CUT: tl.constexpr,  # permute.PermuteCut
+    PARAMS: tl.constexpr,  # permute.PermuteCut
     FN: tl.constexpr,
     COMPUTE: tl.constexpr,  # what the function sees
     SCALE: tl.constexpr,  # what alpha and beta are applied in, None where they are not
     RESULT: tl.constexpr,
     CONJUGATE: tl.constexpr,  # values are pairs of reals along the innermost mode; the second is negated
 ):
-    follow()
-    move_block(tl.program_id(0), x, c, d, alpha, beta, CUT, FN, COMPUTE, SCALE, RESULT, CONJUGATE)
+    pdl_begin()
+    move_block(tl.program_id(0), x, c, d, alpha, beta, PARAMS, FN, COMPUTE, SCALE, RESULT, CONJUGATE)
 
 
 @triton.jit(do_not_specialize=["alpha", "beta"])
-def permute_two_kernel(
+def permute_pair_kernel(
     x,
     d,
     y,  # source and result of the second permutation
@@ -99,19 +99,19 @@ def permute_two_kernel(
     alpha: tl.int64,  # neither is applied
     beta: tl.int64,
     COUNT: tl.constexpr,  # blocks of the first
-    X_CUT: tl.constexpr,  # permute.PermuteCut
+    X_PARAMS: tl.constexpr,  # permute.PermuteCut
     X_FN: tl.constexpr,
     X_COMPUTE: tl.constexpr,
     X_RESULT: tl.constexpr,
-    Y_CUT: tl.constexpr,  # the same of the second
+    Y_PARAMS: tl.constexpr,  # the same of the second
     Y_FN: tl.constexpr,
     Y_COMPUTE: tl.constexpr,
     Y_RESULT: tl.constexpr,
 ):
     """Two permutations that know nothing of one another: the blocks of the first, then those of the second."""
-    follow()
+    pdl_begin()
     block = tl.program_id(0)
     if block < COUNT:
-        move_block(block, x, None, d, alpha, beta, X_CUT, X_FN, X_COMPUTE, None, X_RESULT, False)
+        move_block(block, x, None, d, alpha, beta, X_PARAMS, X_FN, X_COMPUTE, None, X_RESULT, False)
     else:
-        move_block(block - COUNT, y, None, e, alpha, beta, Y_CUT, Y_FN, Y_COMPUTE, None, Y_RESULT, False)
+        move_block(block - COUNT, y, None, e, alpha, beta, Y_PARAMS, Y_FN, Y_COMPUTE, None, Y_RESULT, False)

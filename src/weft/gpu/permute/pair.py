@@ -11,7 +11,7 @@ from torch import Tensor
 from weft.gpu.common.cost import WIDEST
 from weft.gpu.common.launch import MOST_PROGRAMS, TRITON_TYPES, KernelLaunch
 from weft.gpu.permute.cost import CARVEOUT
-from weft.gpu.permute.family import NAME, PermuteSchedule, elementwise, permute_cut, programs, seen_as
+from weft.gpu.permute.family import NAME, PermuteSchedule, elementwise, permute_params, programs, seen_as
 from weft.planner.schedule import Target
 from weft.spec.permutation import Permutation
 
@@ -37,7 +37,7 @@ class Move(NamedTuple):
         """What the kernel of two takes of it."""
         elements = elementwise(self.permutation)
         return {
-            f"{name}_CUT": permute_cut(elements, self.schedule),
+            f"{name}_CUT": permute_params(elements, self.schedule),
             f"{name}_FN": elements.fn and elements.fn.jit,
             f"{name}_COMPUTE": TRITON_TYPES[elements.compute],
             f"{name}_RESULT": TRITON_TYPES[elements.d.dtype],
@@ -54,17 +54,17 @@ def supports(first: Move, second: Move) -> bool:
     return all(move.fills(warps) for move in moves) and first.programs + second.programs <= MOST_PROGRAMS
 
 
-class PermuteTwoLaunch:
+class PermutePairLaunch:
     """Both, built: call it with the source and the result of each."""
 
     def __init__(self, first: Move, second: Move, target: Target) -> None:
-        from weft.gpu.permute.kernel import permute_two_kernel
+        from weft.gpu.permute.kernel import permute_pair_kernel
 
         x, y = elementwise(first.permutation), elementwise(second.permutation)
         layouts = (x.x, x.d, y.x, y.d)
         self._types = [layout.dtype for layout in layouts]
         self.launch = KernelLaunch(
-            permute_two_kernel,
+            permute_pair_kernel,
             layouts,
             {"COUNT": first.programs, **first.constants("X"), **second.constants("Y")},
             real=True,

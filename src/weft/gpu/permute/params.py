@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from weft.gpu.common.tiling import Side
+from weft.gpu.common.tiling import TiledDim
 
 
-class PermuteCut(NamedTuple):
+class PermuteParams(NamedTuple):
     """All that the kernel takes of a schedule, as compile-time constants."""
 
-    r: Side  # in the order of the source, its fastest axis first
-    w: Side  # the same axes in the order of D
+    r: TiledDim  # in the order of the source, its fastest axis first
+    w: TiledDim  # the same axes in the order of D
     tile: tuple[int, ...]  # of `w`
     turn: tuple[int, ...]  # dimensions of the tile of `r` in the order of `w`
     wide: tuple[bool, ...]

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from weft.gpu.common.cost import WIDEST
-from weft.gpu.common.tiling import A, Axis, Cut, D, Side, by_stride
+from weft.gpu.common.tiling import A, Axis, D, TiledAxis, TiledDim, by_stride
 from weft.spec import Mode
 from weft.spec.permutation import Permutation
 
@@ -19,7 +19,7 @@ _SHORT = 128  # bytes of the modes that both sides begin with, up to which they 
 _OVERHANG = 1.03  # times the elements of a run that its blocks may span
 
 
-def blocks(permutation: Permutation, most_axes: int = 3) -> Iterator[tuple[Cut, ...]]:
+def blocks(permutation: Permutation, most_axes: int = 3) -> Iterator[tuple[TiledAxis, ...]]:
     """Blocks whose runs reach whole lines of the source and of D."""
     sizes = (permutation.x.dtype.itemsize, permutation.d.dtype.itemsize)
     shared = _shared(permutation.modes)
@@ -47,10 +47,10 @@ def _shared(modes: Sequence[Mode]) -> tuple[Mode, ...]:
     return tuple(mode for mode, _ in same)
 
 
-def _block_within(modes: Sequence[Mode], shared: tuple[Mode, ...], x: _Want, d: _Want) -> tuple[Cut, ...]:
+def _block_within(modes: Sequence[Mode], shared: tuple[Mode, ...], x: _Want, d: _Want) -> tuple[TiledAxis, ...]:
     """A block of what is left of the modes when both sides begin with the same, and those as its last axis; none where
     nothing else is cut along both."""
-    own = Cut(shared, _tile(shared, _LONG))
+    own = TiledAxis(shared, _tile(shared, _LONG))
     others = [mode for mode in modes if mode not in shared]
     cuts = _block(others, x.of(own.tile), d.of(own.tile), own.tile)
     return (*cuts, own) if len(cuts) > 1 else ()
@@ -74,7 +74,7 @@ class _Want(NamedTuple):
         return -(-extent // self.length) * self.length > _OVERHANG * extent or extent % self.unit != 0
 
 
-def _block(modes: Sequence[Mode], x: _Want, d: _Want, deep: int = 1) -> tuple[Cut, ...]:
+def _block(modes: Sequence[Mode], x: _Want, d: _Want, deep: int = 1) -> tuple[TiledAxis, ...]:
     """An axis along D's run, one along the source's, and a third where both together are short.
 
     `deep` is the number of elements that each lane of the block stands for.
@@ -83,11 +83,11 @@ def _block(modes: Sequence[Mode], x: _Want, d: _Want, deep: int = 1) -> tuple[Cu
     along_d = _reach(by_d, d, by_x[:1] if by_d[:1] != by_x[:1] else ())
     along_x = _reach([mode for mode in by_x if mode.strides[A] or not x.even], x, (), but=along_d)
     want_d = d.length if along_x else max(d.length, _LONG * d.length // 256)
-    cuts = [Cut(group, _tile(group, want)) for group, want in ((along_x, x.length), (along_d, want_d)) if group]
+    cuts = [TiledAxis(group, _tile(group, want)) for group, want in ((along_x, x.length), (along_d, want_d)) if group]
     room = _FULL // deep // math.prod(cut.tile for cut in cuts)
     others = tuple(mode for mode in by_d if mode not in along_d and mode not in along_x)
     if others and room > 1:
-        cuts.insert(0, Cut(others, _tile(others, room)))
+        cuts.insert(0, TiledAxis(others, _tile(others, room)))
     return tuple(cuts)
 
 
@@ -108,10 +108,10 @@ def _tile(group: Sequence[Mode], want: int) -> int:
     return min(want, 1 << max(extent - 1, 0).bit_length())
 
 
-def joined(side: Side, *tensors: int) -> Side:
+def joined(tiled_dim: TiledDim, *tensors: int) -> TiledDim:
     """The same side for these tensors alone: modes of an axis that lie together in all of them are one, so that fewer
     digits of an index are computed. Where each lane has an address of its own, that is most of what a kernel does."""
-    return side._replace(axes=tuple(_joined(axis, tensors) for axis in side.axes))
+    return tiled_dim._replace(axes=tuple(_joined(axis, tensors) for axis in tiled_dim.axes))
 
 
 def _joined(axis: Axis, tensors: Sequence[int]) -> Axis:

@@ -14,13 +14,13 @@ from typing import NamedTuple
 from weft.gpu.common.contraction_launch import SplitLaunch, WholeLaunch
 from weft.gpu.common.cost import (
     LINE,
-    PROCESSORS,
     REGISTERS,
     SHARED_MEMORY,
+    SM_COUNT,
     Work,
-    combine_seconds,
     direct_seconds,
     function_seconds,
+    reduce_seconds,
     tile_access,
 )
 from weft.gpu.common.launch import (
@@ -32,15 +32,28 @@ from weft.gpu.common.launch import (
     wide,
     wide_index,
 )
-from weft.gpu.common.reduce_splits import combine_launch
-from weft.gpu.common.tiling import TENSORS, A, B, C, Cut, D, Side, cuts_text, nearest, rest, run_orders, side
-from weft.gpu.semiring.params import algebra_constants, exponential_constants, product_slots, sums_exponentials
-from weft.gpu.semiring.schedule import USUAL_DEPTH, WIDEST, Shape, Share, power_of_two, shapes, share, tile_cuts
+from weft.gpu.common.reduce_splits import reduce_launch
+from weft.gpu.common.tiling import (
+    TENSORS,
+    A,
+    B,
+    C,
+    D,
+    TiledAxis,
+    TiledDim,
+    axes_text,
+    nearest,
+    rest,
+    run_orders,
+    tiled_dim,
+)
+from weft.gpu.semiring.params import exponential_constants, product_slots, semiring_constants, sums_exponentials
+from weft.gpu.semiring.schedule import USUAL_DEPTH, WIDEST, Shape, Share, power_of_two, shapes, share, tile_axes
 from weft.planner.schedule import Candidates, Launch, Target
 from weft.spec import Contraction, Layout, Role
 from weft.spec.dtypes import dtype_name
 
-NAME = "algebra"
+NAME = "semiring"
 
 LEAST_SIDE = 8  # of m and n: less has nothing to share
 MOST_SUMS = 16  # in each thread, of exponentials
@@ -58,12 +71,12 @@ OTHER_REGISTERS = 36  # of a thread, besides accumulators and four steps of the 
 SHARED_RATE = 7.2e12  # lanes of reads of 128 bytes from shared memory per second
 
 
-class PieceCut(NamedTuple):
+class SubtileParams(NamedTuple):
     """What storing the pieces of blocks, or combining their parts, takes of a schedule."""
 
-    batch: Side
-    m: Side
-    n: Side
+    batch: TiledDim
+    m: TiledDim
+    n: TiledDim
     stored: tuple[int, ...]
     group: int
     blocks: int  # pieces of D
@@ -72,18 +85,18 @@ class PieceCut(NamedTuple):
     wide_index: bool
 
 
-class AlgebraCut(NamedTuple):
+class SemiringParams(NamedTuple):
     """All that the kernel takes of a schedule, as compile-time constants."""
 
-    batch: Side
-    m: Side
-    n: Side
-    k: Side
-    k_of_a: Side  # the same
+    batch: TiledDim
+    m: TiledDim
+    n: TiledDim
+    k: TiledDim
+    k_of_a: TiledDim  # the same
     stored: tuple[int, ...]  # extents of the tile as D lies: every axis longer than one index
     share_m: Share
     share_n: Share
-    pieces: PieceCut
+    pieces: SubtileParams
     log_depth: int  # of the tile along k
     group: int
     blocks: int  # of D
@@ -96,12 +109,12 @@ class AlgebraCut(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class AlgebraSchedule:
+class SemiringSchedule:
     """Tiles along the modes of m, n and k, and what a thread holds of the block."""
 
-    m: tuple[Cut, ...]
-    n: tuple[Cut, ...]
-    k: tuple[Cut, ...]
+    m: tuple[TiledAxis, ...]
+    n: tuple[TiledAxis, ...]
+    k: tuple[TiledAxis, ...]
     registers: tuple[int, int]  # of each piece
     warps: int
     stages: int
@@ -124,12 +137,12 @@ class AlgebraSchedule:
     def __str__(self) -> str:
         m, n = self.computed
         cuts = [_pieces(cuts, count) for cuts, count in ((self.m, self.pieces[0]), (self.n, self.pieces[1]))]
-        sides = f"m[{cuts_text(cuts[0])}] n[{cuts_text(cuts[1])}] k[{cuts_text(self.k)}]"
-        split = f" splits={self.splits}" if self.splits > 1 else ""
+        dims = f"m[{axes_text(cuts[0])}] n[{axes_text(cuts[1])}] k[{axes_text(self.k)}]"
+        split = f" split_k={self.splits}" if self.splits > 1 else ""
         held = "x".join(str(held * count) for held, count in zip(self.registers, self.pieces, strict=True))
         pieces = f" pieces={self.pieces[0]}x{self.pieces[1]}" if max(self.pieces) > 1 else ""
         threads = f"threads of {held}{pieces} warps={self.warps} stages={self.stages}"
-        return f"algebra {m}x{n}x{self.tile[2]} {sides} {threads}{split}"
+        return f"semiring {m}x{n}x{self.tile[2]} {dims} {threads}{split}"
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:
@@ -138,14 +151,14 @@ def supports(contraction: Contraction, target: Target) -> str | None:
         return reason
     product = contraction.arithmetic.product
     if contraction.algebra is None and product.is_floating_point:
-        return f"matrix instructions and the vector family make {dtype_name(product)} products"
+        return f"matrix instructions and the family simt make {dtype_name(product)} products"
     if min(contraction.m, contraction.n) < LEAST_SIDE:
         return f"m={contraction.m} or n={contraction.n} is under {LEAST_SIDE}: nothing to share"
     return None
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:
-    found: list[AlgebraSchedule] = []
+    found: list[SemiringSchedule] = []
     excluded: dict[str, None] = {}
     m_modes, n_modes, k_modes = (contraction.of_role(role) for role in (Role.M, Role.N, Role.K))
     for shape in shapes(contraction):
@@ -156,10 +169,10 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
         depth = min(shape.k, power_of_two(contraction.k))
         tile_m, tile_n = shape.m * power_of_two(shape.pieces[0]), shape.n * power_of_two(shape.pieces[1])
         held = (shape.rows, shape.columns)
-        for m in tile_cuts(m_modes, A, tile_m, shape.pieces[0]):
-            for n in tile_cuts(n_modes, B, tile_n, shape.pieces[1]):
+        for m in tile_axes(m_modes, A, tile_m, shape.pieces[0]):
+            for n in tile_axes(n_modes, B, tile_n, shape.pieces[1]):
                 for k in run_orders(k_modes, A, B):
-                    schedule = AlgebraSchedule(m, n, (Cut(k, depth),), held, shape.warps, shape.stages, shape.pieces)
+                    schedule = SemiringSchedule(m, n, (TiledAxis(k, depth),), held, shape.warps, shape.stages, shape.pieces)
                     if _blocks(contraction, schedule) > MOST_PROGRAMS:
                         excluded["a grid holds at most 2^31 - 1 blocks"] = None
                     else:
@@ -168,18 +181,18 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
     return Candidates(tuple(dict.fromkeys(found)), tuple(excluded))
 
 
-def predict(contraction: Contraction, schedule: AlgebraSchedule, target: Target) -> float:
+def predict(contraction: Contraction, schedule: SemiringSchedule, target: Target) -> float:
     """Seconds by the issue slots of all products, and by the pipes of `cost.direct_seconds`."""
-    cut = algebra_cut(contraction, schedule)
+    params = semiring_params(contraction, schedule)
     tile_m, tile_n, tile_k = schedule.tile
-    programs, steps = cut.blocks * cut.splits, cut.steps
-    d_axes = (*cut.m.axes, *cut.n.axes)
+    programs, steps = params.blocks * params.splits, params.steps
+    d_axes = (*params.m.axes, *params.n.axes)
     work = Work(
         accesses=(
-            tile_access(contraction.a, A, programs * steps, (*cut.m.axes, *cut.k.axes)),
-            tile_access(contraction.b, B, programs * steps, (*cut.n.axes, *cut.k.axes)),
-            tile_access(contraction.c, C, cut.blocks, d_axes),
-            tile_access(contraction.d, D, cut.blocks, d_axes),
+            tile_access(contraction.a, A, programs * steps, (*params.m.axes, *params.k.axes)),
+            tile_access(contraction.b, B, programs * steps, (*params.n.axes, *params.k.axes)),
+            tile_access(contraction.c, C, params.blocks, d_axes),
+            tile_access(contraction.d, D, params.blocks, d_axes),
         ),
         blocks=programs,
         steps=0,  # the next step is loaded while one computes
@@ -189,41 +202,41 @@ def predict(contraction: Contraction, schedule: AlgebraSchedule, target: Target)
             schedule.stages * (tile_m + tile_n) * tile_k * contraction.arithmetic.product.itemsize, tile_m * tile_n * 4
         ),
         matrix=False,
-        function_seconds=_arithmetic_seconds(contraction, schedule, cut, target)
+        function_seconds=_arithmetic_seconds(contraction, schedule, params, target)
         + function_seconds(
             contraction,
             programs * steps * tile_m * tile_k,
             programs * steps * tile_n * tile_k,
-            cut.blocks * tile_m * tile_n,
+            params.blocks * tile_m * tile_n,
         ),
     )
-    return direct_seconds(contraction, target, work) + combine_seconds(schedule.workspace_bytes, cut.splits)
+    return direct_seconds(contraction, target, work) + reduce_seconds(schedule.workspace_bytes, params.splits)
 
 
-def _arithmetic_seconds(contraction: Contraction, schedule: AlgebraSchedule, cut: AlgebraCut, target: Target) -> float:
+def _arithmetic_seconds(contraction: Contraction, schedule: SemiringSchedule, params: SemiringParams, target: Target) -> float:
     """Of all products, were all processors equally busy: issue slots, or reads of shared memory if they take longer.
 
     With few warps on a scheduler some slots stay empty, as each waits for its own results.
     """
     held = math.prod(schedule.registers) * math.prod(schedule.pieces)
-    depth, programs = cut.k.tile, cut.blocks * cut.splits
+    depth, programs = params.k.tile, params.blocks * params.splits
     sizes = (contraction.a.dtype.itemsize, contraction.b.dtype.itemsize)
-    across = min(cut.share_n.threads, 32)
+    across = min(params.share_n.threads, 32)
     reads = [
         _shared_reads(share, depth, size, distinct)
-        for share, size, distinct in zip((cut.share_m, cut.share_n), sizes, (32 // across, across), strict=True)
+        for share, size, distinct in zip((params.share_m, params.share_n), sizes, (32 // across, across), strict=True)
     ]
     slots = held * depth * product_slots(contraction) + sum(count for count, _ in reads) + STEP_SLOTS
-    cycles = cut.steps * sum(cycles for _, cycles in reads)
-    processors = target.processors if target.processors > 1 else PROCESSORS
+    cycles = params.steps * sum(cycles for _, cycles in reads)
+    processors = target.processors if target.processors > 1 else SM_COUNT
     resident = max(1, min(_resident(contraction, schedule), -(-programs // processors)))
     waiting = 1 + WAITING * SCHEDULERS / (resident * schedule.warps)
     outside = (BLOCK_SLOTS + STORE_SLOTS * held) * (1 + BLOCK_WAITING / resident)
-    seconds = max((cut.steps * slots * waiting + outside) / SLOT_RATE, cycles / SHARED_RATE)
+    seconds = max((params.steps * slots * waiting + outside) / SLOT_RATE, cycles / SHARED_RATE)
     return programs * 32 * schedule.warps * seconds
 
 
-def _resident(contraction: Contraction, schedule: AlgebraSchedule) -> int:
+def _resident(contraction: Contraction, schedule: SemiringSchedule) -> int:
     """Blocks that fit on a processor by registers and by shared memory."""
     rows, columns = (held * count for held, count in zip(schedule.registers, schedule.pieces, strict=True))
     words = max(contraction.arithmetic.accumulate.itemsize, 4) // 4
@@ -247,60 +260,60 @@ def _shared_reads(share: Share, depth: int, size: int, distinct: int) -> tuple[f
 
 
 def build(
-    contraction: Contraction, schedule: AlgebraSchedule, target: Target, guard: int | None = None
+    contraction: Contraction, schedule: SemiringSchedule, target: Target, guard: int | None = None
 ) -> Launch:
     """`guard`: an auxiliary operand, bool along D's modes. Only blocks of D where any of it is true are written, whole;
     the rest is left as it is."""
-    from weft.gpu.semiring.kernel import algebra_kernel
+    from weft.gpu.semiring.kernel import semiring_kernel
 
-    cut = algebra_cut(contraction, schedule)
+    params = semiring_params(contraction, schedule)
     if guard is not None:
         before = sum(each.layout is not None for each in contraction.aux[:guard])
-        cut = cut._replace(guard=(TENSORS + guard, before))
-    algebra = algebra_constants(contraction) | exponential_constants(contraction)
-    constants = contraction_constants(contraction, cut) | algebra | {"STAGES": schedule.stages}
+        params = params._replace(guard=(TENSORS + guard, before))
+    algebra = semiring_constants(contraction) | exponential_constants(contraction)
+    constants = contraction_constants(contraction, params) | algebra | {"STAGES": schedule.stages}
     a, b, c, d = contraction.a, contraction.b, contraction.c, contraction.d
     accumulate = contraction.arithmetic.accumulate
     real, pointers = accumulate.is_floating_point, pointer_layouts(contraction)
-    programs, warps = cut.blocks * cut.splits, schedule.warps
+    programs, warps = params.blocks * params.splits, schedule.warps
 
     def multiply(c: Layout | None, d: Layout | None, parts: Layout | None) -> KernelLaunch:
         return KernelLaunch(
-            algebra_kernel, (a, b, c, d, parts), constants, real, target, programs, warps, schedule.stages, pointers
+            semiring_kernel, (a, b, c, d, parts), constants, real, target, programs, warps, schedule.stages, pointers
         )
 
-    if cut.splits == 1:
+    if params.splits == 1:
         return WholeLaunch(multiply(c, d, None))
-    pieces = cut.pieces
+    pieces = params.pieces
     parts = Layout.contiguous((pieces.blocks * pieces.splits, pieces.m.tile, pieces.n.tile), accumulate)
-    return SplitLaunch(multiply(None, None, parts), combine_launch(contraction, pieces, parts, target), parts)
+    return SplitLaunch(multiply(None, None, parts), reduce_launch(contraction, pieces, parts, target), parts)
 
 
-def algebra_cut(contraction: Contraction, schedule: AlgebraSchedule) -> AlgebraCut:
+def semiring_params(contraction: Contraction, schedule: SemiringSchedule) -> SemiringParams:
     tensors = TENSORS + len(contraction.aux)
 
-    def whole(role: Role, cuts: Sequence[Cut]) -> list[Cut]:
+    def whole(role: Role, cuts: Sequence[TiledAxis]) -> list[TiledAxis]:
         return [*rest(contraction.of_role(role), cuts), *cuts]
 
-    def sides(m_cuts: Sequence[Cut], n_cuts: Sequence[Cut]) -> tuple[Side, Side, tuple[int, ...]]:
-        m = side(whole(Role.M, m_cuts), tensors=tensors)
-        n = side(whole(Role.N, n_cuts), sum(axis.place >= 0 for axis in m.axes), tensors)
+    def dims(m_cuts: Sequence[TiledAxis], n_cuts: Sequence[TiledAxis]) -> tuple[TiledDim, TiledDim, tuple[int, ...]]:
+        m = tiled_dim(whole(Role.M, m_cuts), tensors=tensors)
+        n = tiled_dim(whole(Role.N, n_cuts), sum(axis.place >= 0 for axis in m.axes), tensors)
         return m, n, tuple(axis.tile for axis in (*m.axes, *n.axes) if axis.place >= 0)
 
-    def shared(cuts: tuple[Cut, ...], operand: int) -> Share:
+    def shared(cuts: tuple[TiledAxis, ...], operand: int) -> Share:
         size = (contraction.a, contraction.b)[operand].dtype.itemsize
         return share(cuts, schedule.registers[operand], schedule.pieces[operand], size, schedule.k[0], operand)
 
-    m, n, stored = sides(schedule.m, schedule.n)
-    m_piece, n_piece, stored_piece = sides(
+    m, n, stored = dims(schedule.m, schedule.n)
+    m_piece, n_piece, stored_piece = dims(
         _pieces(schedule.m, schedule.pieces[0]), _pieces(schedule.n, schedule.pieces[1])
     )
-    batch = side(rest(contraction.of_role(Role.BATCH), ()), tensors=tensors)
-    k = side(schedule.k, tensors=tensors)
+    batch = tiled_dim(rest(contraction.of_role(Role.BATCH), ()), tensors=tensors)
+    k = tiled_dim(schedule.k, tensors=tensors)
     offsets_wide = wide(contraction.modes, tensors)
     index_wide = wide_index((*schedule.m, *schedule.n, *schedule.k))
     pieces = contraction.batch * m_piece.blocks * n_piece.blocks
-    return AlgebraCut(
+    return SemiringParams(
         batch=batch,
         m=m,
         n=n,
@@ -309,7 +322,7 @@ def algebra_cut(contraction: Contraction, schedule: AlgebraSchedule) -> AlgebraC
         stored=stored,
         share_m=shared(schedule.m, A),
         share_n=shared(schedule.n, B),
-        pieces=PieceCut(batch, m_piece, n_piece, stored_piece, 1, pieces, schedule.splits, offsets_wide, index_wide),
+        pieces=SubtileParams(batch, m_piece, n_piece, stored_piece, 1, pieces, schedule.splits, offsets_wide, index_wide),
         log_depth=k.tile.bit_length() - 1,
         group=schedule.group,
         blocks=_blocks(contraction, schedule),
@@ -321,7 +334,7 @@ def algebra_cut(contraction: Contraction, schedule: AlgebraSchedule) -> AlgebraC
     )
 
 
-def _pieces(cuts: tuple[Cut, ...], pieces: int) -> tuple[Cut, ...]:
+def _pieces(cuts: tuple[TiledAxis, ...], pieces: int) -> tuple[TiledAxis, ...]:
     """The cuts of one piece."""
     return cuts if pieces == 1 else (replace(cuts[0], tile=cuts[0].tile // power_of_two(pieces)),)
 
@@ -347,7 +360,7 @@ def _misfit(contraction: Contraction, shape: Shape) -> str | None:
     return None
 
 
-def _split(contraction: Contraction, schedule: AlgebraSchedule, target: Target) -> Iterator[AlgebraSchedule]:
+def _split(contraction: Contraction, schedule: SemiringSchedule, target: Target) -> Iterator[SemiringSchedule]:
     """The same tiles with each reduction split over programs, where D alone cannot fill the device."""
     processors = max(target.processors, 8)
     blocks, steps = _blocks(contraction, schedule), math.prod(cut.blocks for cut in schedule.k)
@@ -362,7 +375,7 @@ def _split(contraction: Contraction, schedule: AlgebraSchedule, target: Target) 
             yield replace(schedule, splits=splits, workspace_bytes=size)
 
 
-def _blocks(contraction: Contraction, schedule: AlgebraSchedule) -> int:
+def _blocks(contraction: Contraction, schedule: SemiringSchedule) -> int:
     blocks = contraction.batch
     for role, cuts in ((Role.M, schedule.m), (Role.N, schedule.n)):
         blocks *= math.prod(cut.blocks for cut in cuts)

@@ -12,35 +12,35 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from weft.gpu.common.device import ANY, batch_offset, gathered, gathered_step, load_tile, side_mask, side_offsets
+from weft.gpu.common.device import ANY, batch_offset, dim_mask, dim_offsets, gathered, gathered_step, load_tile
 from weft.gpu.common.operand_tile import a_mask, a_offsets, tile_mask, tile_offsets
-from weft.gpu.common.output_tile import block_mask, block_offsets, part_offsets, store_block
-from weft.gpu.common.pdl import follow
-from weft.gpu.common.rasterization import locate
+from weft.gpu.common.output_tile import block_mask, block_offsets, partial_offsets, store_block
+from weft.gpu.common.pdl import pdl_begin
+from weft.gpu.common.rasterization import tile_coords
 from weft.gpu.semiring.steps import block_of, step_of, value_of
 
 
 @triton.jit
-def n_offsets(place, CUT: tl.constexpr, TENSOR: tl.constexpr):
+def n_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """Offsets in a tensor of a tile of B, (batch, n, k), rows along n."""
-    N: tl.constexpr = CUT.n
-    K: tl.constexpr = CUT.k
-    BATCH: tl.constexpr = CUT.batch
-    WIDE: tl.constexpr = CUT.wide[TENSOR]
+    N: tl.constexpr = PARAMS.n
+    K: tl.constexpr = PARAMS.k
+    BATCH: tl.constexpr = PARAMS.batch
+    WIDE: tl.constexpr = PARAMS.wide[TENSOR]
     return tile_offsets(place, N, K, BATCH, TENSOR, WIDE)
 
 
 @triton.jit
-def n_mask(place, CUT: tl.constexpr, TENSOR: tl.constexpr):
+def n_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """Which of them exist."""
-    N: tl.constexpr = CUT.n
-    K: tl.constexpr = CUT.k
+    N: tl.constexpr = PARAMS.n
+    K: tl.constexpr = PARAMS.k
     return tile_mask(place, N, K, TENSOR)
 
 
 @triton.jit
 def load_step(
-    a, b, pointers, aux_a, aux_b, place, row_mask, column_mask, CUT: tl.constexpr, A_FN: tl.constexpr,
+    a, b, pointers, aux_a, aux_b, place, row_mask, column_mask, PARAMS: tl.constexpr, A_FN: tl.constexpr,
     B_FN: tl.constexpr, PRODUCT: tl.constexpr, ACCUMULATE: tl.constexpr, AUX: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """Tiles of A and B at (batch, m, n, k), functions applied in the product type, in the accumulator's type.
@@ -48,23 +48,23 @@ def load_step(
     `WHOLE`: the tile ends within k.
     """
     batch_block, m_block, n_block, k_block = place
-    M: tl.constexpr = CUT.m
-    N: tl.constexpr = CUT.n
-    K: tl.constexpr = CUT.k
+    M: tl.constexpr = PARAMS.m
+    N: tl.constexpr = PARAMS.n
+    K: tl.constexpr = PARAMS.k
     AUX_A: tl.constexpr = AUX.a
     AUX_B: tl.constexpr = AUX.b
     depth = tl.arange(0, K.tile)
-    inside = side_mask(k_block, depth, K)
-    at = a + side_offsets(k_block, depth, K, 0, CUT.wide[0])[None, :]
-    bt = b + side_offsets(k_block, depth, K, 1, CUT.wide[1])[None, :]
+    inside = dim_mask(k_block, depth, K)
+    at = a + dim_offsets(k_block, depth, K, 0, PARAMS.wide[0])[None, :]
+    bt = b + dim_offsets(k_block, depth, K, 1, PARAMS.wide[1])[None, :]
     x = load_tile(at, row_mask, inside, M.exact, WHOLE).to(PRODUCT)
     y = load_tile(bt, column_mask, inside, N.exact, WHOLE).to(PRODUCT)
     if A_FN is not None:
         here = (batch_block, m_block, k_block)
-        x = A_FN(x, *gathered_step(aux_a, pointers, here, AUX_A, K, CUT, a_offsets, a_mask)).to(PRODUCT)
+        x = A_FN(x, *gathered_step(aux_a, pointers, here, AUX_A, K, PARAMS, a_offsets, a_mask)).to(PRODUCT)
     if B_FN is not None:
         here = (batch_block, n_block, k_block)
-        y = B_FN(y, *gathered_step(aux_b, pointers, here, AUX_B, K, CUT, n_offsets, n_mask)).to(PRODUCT)
+        y = B_FN(y, *gathered_step(aux_b, pointers, here, AUX_B, K, PARAMS, n_offsets, n_mask)).to(PRODUCT)
     x = tl.broadcast_to(x, (M.tile, K.tile))
     y = tl.broadcast_to(y, (N.tile, K.tile))
     return x.to(ACCUMULATE), y.to(ACCUMULATE), inside
@@ -72,40 +72,40 @@ def load_step(
 
 @triton.jit
 def reduce_block(
-    a, b, c, d, parts, alpha, beta, pointers, program, batch_block, m_block, n_block, CUT: tl.constexpr,
+    a, b, c, d, parts, alpha, beta, pointers, program, batch_block, m_block, n_block, PARAMS: tl.constexpr,
     A_FN: tl.constexpr, B_FN: tl.constexpr, C_FN: tl.constexpr, EPILOGUE: tl.constexpr, PRODUCT: tl.constexpr,
     ACCUMULATE: tl.constexpr, RESULT: tl.constexpr, AUX: tl.constexpr, COMBINE: tl.constexpr, REDUCE: tl.constexpr,
     IDENTITY: tl.constexpr, EXP: tl.constexpr, LOG: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """One program's block of D, or its part of one."""
-    M: tl.constexpr = CUT.m
-    N: tl.constexpr = CUT.n
-    K: tl.constexpr = CUT.k
-    BATCH: tl.constexpr = CUT.batch
+    M: tl.constexpr = PARAMS.m
+    N: tl.constexpr = PARAMS.n
+    K: tl.constexpr = PARAMS.k
+    BATCH: tl.constexpr = PARAMS.batch
     AUX_A: tl.constexpr = AUX.a
     AUX_B: tl.constexpr = AUX.b
     rows = tl.arange(0, M.tile)
     columns_of_d = tl.arange(0, N.tile)
 
     first_step = 0
-    last_step = CUT.whole_steps
-    if CUT.splits > 1:
-        first_step = program // CUT.blocks * CUT.steps
-        last_step = tl.minimum(first_step + CUT.steps, CUT.whole_steps)
+    last_step = PARAMS.whole_steps
+    if PARAMS.splits > 1:
+        first_step = program // PARAMS.blocks * PARAMS.steps
+        last_step = tl.minimum(first_step + PARAMS.steps, PARAMS.whole_steps)
 
     # (1) Fix the rows of A and the columns of B that it needs.
-    a_rows = a + batch_offset(batch_block, BATCH, 0, CUT.wide[0])
-    a_rows = (a_rows + side_offsets(m_block, rows, M, 0, CUT.wide[0]))[:, None]
-    b_rows = b + batch_offset(batch_block, BATCH, 1, CUT.wide[1])
-    b_rows = (b_rows + side_offsets(n_block, columns_of_d, N, 1, CUT.wide[1]))[:, None]
-    row_mask = side_mask(m_block, rows, M)
-    column_mask = side_mask(n_block, columns_of_d, N)
-    aux_a = gathered(pointers, (batch_block, m_block, 0), AUX_A, CUT, a_offsets, a_mask)
-    aux_b = gathered(pointers, (batch_block, n_block, 0), AUX_B, CUT, n_offsets, n_mask)
+    a_rows = a + batch_offset(batch_block, BATCH, 0, PARAMS.wide[0])
+    a_rows = (a_rows + dim_offsets(m_block, rows, M, 0, PARAMS.wide[0]))[:, None]
+    b_rows = b + batch_offset(batch_block, BATCH, 1, PARAMS.wide[1])
+    b_rows = (b_rows + dim_offsets(n_block, columns_of_d, N, 1, PARAMS.wide[1]))[:, None]
+    row_mask = dim_mask(m_block, rows, M)
+    column_mask = dim_mask(n_block, columns_of_d, N)
+    aux_a = gathered(pointers, (batch_block, m_block, 0), AUX_A, PARAMS, a_offsets, a_mask)
+    aux_b = gathered(pointers, (batch_block, n_block, 0), AUX_B, PARAMS, n_offsets, n_mask)
 
     # (2) Whole steps along k, then the one that overhangs its end.
-    SHARE_M: tl.constexpr = CUT.share_m
-    SHARE_N: tl.constexpr = CUT.share_n
+    SHARE_M: tl.constexpr = PARAMS.share_m
+    SHARE_N: tl.constexpr = PARAMS.share_n
     HELD: tl.constexpr = (SHARE_M.held, SHARE_N.held, SHARE_M.threads, SHARE_N.threads)
     accs = ()
     for _ in tl.static_range(SHARE_M.pieces * SHARE_N.pieces):
@@ -114,31 +114,31 @@ def reduce_block(
         for _ in tl.static_range(SHARE_M.pieces * SHARE_N.pieces):
             accs += (tl.zeros(HELD, dtype=ACCUMULATE),)
     for step in tl.range(first_step, last_step, num_stages=STAGES):
-        k_block = step.to(tl.int64) if CUT.wide_index else step
+        k_block = step.to(tl.int64) if PARAMS.wide_index else step
         x, y, inside = load_step(
             a_rows, b_rows, pointers, aux_a, aux_b, (batch_block, m_block, n_block, k_block), row_mask,
-            column_mask, CUT, A_FN, B_FN, PRODUCT, ACCUMULATE, AUX, True,
+            column_mask, PARAMS, A_FN, B_FN, PRODUCT, ACCUMULATE, AUX, True,
         )  # fmt: skip
-        accs = step_of(accs, x, y, inside, CUT, COMBINE, REDUCE, IDENTITY, EXP, False, ACCUMULATE)
-    if CUT.whole_steps < K.blocks:
-        for step in tl.range(CUT.whole_steps, tl.minimum(first_step + CUT.steps, K.blocks), num_stages=1):
-            k_block = step.to(tl.int64) if CUT.wide_index else step
+        accs = step_of(accs, x, y, inside, PARAMS, COMBINE, REDUCE, IDENTITY, EXP, False, ACCUMULATE)
+    if PARAMS.whole_steps < K.blocks:
+        for step in tl.range(PARAMS.whole_steps, tl.minimum(first_step + PARAMS.steps, K.blocks), num_stages=1):
+            k_block = step.to(tl.int64) if PARAMS.wide_index else step
             x, y, inside = load_step(
                 a_rows, b_rows, pointers, aux_a, aux_b, (batch_block, m_block, n_block, k_block), row_mask,
-                column_mask, CUT, A_FN, B_FN, PRODUCT, ACCUMULATE, AUX, False,
+                column_mask, PARAMS, A_FN, B_FN, PRODUCT, ACCUMULATE, AUX, False,
             )  # fmt: skip
-            accs = step_of(accs, x, y, inside.to(tl.int32), CUT, COMBINE, REDUCE, IDENTITY, EXP, True, ACCUMULATE)
+            accs = step_of(accs, x, y, inside.to(tl.int32), PARAMS, COMBINE, REDUCE, IDENTITY, EXP, True, ACCUMULATE)
 
     # (3) Leave the parts, or finish the block, piece by piece.
-    PIECES: tl.constexpr = CUT.pieces
+    PIECES: tl.constexpr = PARAMS.pieces
     for piece in tl.static_range(SHARE_M.pieces * SHARE_N.pieces):
         block = block_of(value_of(accs, piece, LOG), SHARE_M, SHARE_N)
         m_piece = m_block * SHARE_M.slots + piece // SHARE_N.pieces
         n_piece = n_block * SHARE_N.slots + piece % SHARE_N.pieces
-        if CUT.splits > 1:
+        if PARAMS.splits > 1:
             part = (batch_block * PIECES.m.blocks + m_piece) * PIECES.n.blocks + n_piece
-            part += program // CUT.blocks * PIECES.blocks
-            tl.store(parts + part_offsets(part, PIECES, 0, PIECES.n.tile), block)
+            part += program // PARAMS.blocks * PIECES.blocks
+            tl.store(parts + partial_offsets(part, PIECES, 0, PIECES.n.tile), block)
         else:
             store_block(
                 block, c, d, pointers, alpha, beta, batch_block, m_piece, n_piece, PIECES,
@@ -147,7 +147,7 @@ def reduce_block(
 
 
 @triton.jit(do_not_specialize=["alpha", "beta"])
-def algebra_kernel(
+def semiring_kernel(
     a,
     b,
     c,  # None where nothing is added, or the sum is split
@@ -156,7 +156,7 @@ def algebra_kernel(
     alpha: tl.int64,  # bits, see `scalar`
     beta: tl.int64,
     pointers,  # of operands of functions and of further results; None where there are none
-    CUT: tl.constexpr,  # algebra.AlgebraCut
+    PARAMS: tl.constexpr,  # algebra.AlgebraCut
     A_FN: tl.constexpr,
     B_FN: tl.constexpr,
     C_FN: tl.constexpr,
@@ -174,24 +174,24 @@ def algebra_kernel(
     STAGES: tl.constexpr,
 ):
     """D = reduce over k of combine(A, B); where D is guarded, only the blocks with a mark."""
-    follow()
-    M: tl.constexpr = CUT.m
-    N: tl.constexpr = CUT.n
+    pdl_begin()
+    M: tl.constexpr = PARAMS.m
+    N: tl.constexpr = PARAMS.n
     program = tl.program_id(0)
-    if CUT.wide_index:
+    if PARAMS.wide_index:
         program = program.to(tl.int64)
-    batch_block, m_block, n_block = locate(program % CUT.blocks, M.blocks, N.blocks, CUT.group)
-    if CUT.guard[0] > 0:
+    batch_block, m_block, n_block = tile_coords(program % PARAMS.blocks, M.blocks, N.blocks, PARAMS.group)
+    if PARAMS.guard[0] > 0:
         place = (batch_block, m_block, n_block)
-        at = pointers[CUT.guard[1]] + tl.broadcast_to(block_offsets(place, CUT, CUT.guard[0]), CUT.stored)
-        marks = tl.load(at, mask=tl.broadcast_to(block_mask(place, CUT, ANY), CUT.stored), other=0)
+        at = pointers[PARAMS.guard[1]] + tl.broadcast_to(block_offsets(place, PARAMS, PARAMS.guard[0]), PARAMS.stored)
+        marks = tl.load(at, mask=tl.broadcast_to(block_mask(place, PARAMS, ANY), PARAMS.stored), other=0)
         if tl.max(tl.reshape(marks.to(tl.int32), (M.tile * N.tile,)), axis=0) != 0:
             reduce_block(
-                a, b, c, d, parts, alpha, beta, pointers, program, batch_block, m_block, n_block, CUT, A_FN, B_FN, C_FN,
+                a, b, c, d, parts, alpha, beta, pointers, program, batch_block, m_block, n_block, PARAMS, A_FN, B_FN, C_FN,
                 EPILOGUE, PRODUCT, ACCUMULATE, RESULT, AUX, COMBINE, REDUCE, IDENTITY, EXP, LOG, STAGES,
             )  # fmt: skip
     else:
         reduce_block(
-            a, b, c, d, parts, alpha, beta, pointers, program, batch_block, m_block, n_block, CUT, A_FN, B_FN, C_FN,
+            a, b, c, d, parts, alpha, beta, pointers, program, batch_block, m_block, n_block, PARAMS, A_FN, B_FN, C_FN,
             EPILOGUE, PRODUCT, ACCUMULATE, RESULT, AUX, COMBINE, REDUCE, IDENTITY, EXP, LOG, STAGES,
         )  # fmt: skip

@@ -43,7 +43,7 @@ def logarithm(x):
 """
 
 
-def algebra_constants(contraction: Contraction) -> dict[str, Any]:
+def semiring_constants(contraction: Contraction) -> dict[str, Any]:
     """The compile-time parameters COMBINE, REDUCE and IDENTITY; of plus-times None, None and 0."""
     algebra = contraction.algebra
     if algebra is None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from weft.gpu.common.tiling import Cut, D, by_stride, nearest
+from weft.gpu.common.tiling import D, TiledAxis, by_stride, nearest
 from weft.spec import Contraction, Mode
 
 WIDEST = 16  # bytes of one load from shared memory
@@ -108,20 +108,20 @@ def _turned(shape: Shape) -> Shape:
     )
 
 
-def tile_cuts(modes: Sequence[Mode], operand: int, tile: int, pieces: int) -> Iterator[tuple[Cut, ...]]:
+def tile_axes(modes: Sequence[Mode], operand: int, tile: int, pieces: int) -> Iterator[tuple[TiledAxis, ...]]:
     """Ways to lay a tile over the modes of m or n: in D's order, in the operand's, or along both runs."""
     by_d = by_stride(modes, D)
     for order in dict.fromkeys((by_d, by_stride(modes, operand))):
-        yield (Cut(order, tile),)
+        yield (TiledAxis(order, tile),)
     near = nearest(modes, operand)
     if pieces == 1 and near is not None and near is not by_d[0]:
         others = tuple(mode for mode in by_d if mode is not near)
         for run in _RUNS:
             if tile // run >= 8 and run < 2 * near.extent:
-                yield (Cut(others, tile // run), Cut((near,), run))
+                yield (TiledAxis(others, tile // run), TiledAxis((near,), run))
 
 
-def share(cuts: tuple[Cut, ...], held: int, pieces: int, itemsize: int, depth: Cut, operand: int) -> Share:
+def share(cuts: tuple[TiledAxis, ...], held: int, pieces: int, itemsize: int, depth: TiledAxis, operand: int) -> Share:
     """Of one side, whose operand's elements take `itemsize` bytes.
 
     The operand lies in shared memory along its own run: neighbours of this side lie together where that is its run, and
@@ -134,7 +134,7 @@ def share(cuts: tuple[Cut, ...], held: int, pieces: int, itemsize: int, depth: C
     return Share(pieces, slots, slots.bit_length() - 1, held, tile // slots // held, run)
 
 
-def _runs(cut: Cut, operand: int) -> bool:
+def _runs(cut: TiledAxis, operand: int) -> bool:
     """Whether neighbours along a cut are neighbours in an operand."""
     return bool(cut.modes) and cut.modes[0].strides[operand] == 1
 

@@ -50,12 +50,12 @@ def steps_of(tile, SHARE: tl.constexpr, LOG: tl.constexpr, ROWS: tl.constexpr):
 
 @triton.jit
 def product_of(
-    xs, ys, exist, PIECE: tl.constexpr, I: tl.constexpr, CUT: tl.constexpr, COMBINE: tl.constexpr,
+    xs, ys, exist, PIECE: tl.constexpr, I: tl.constexpr, PARAMS: tl.constexpr, COMBINE: tl.constexpr,
     IDENTITY: tl.constexpr, MASKED: tl.constexpr, ACCUMULATE: tl.constexpr,
 ):  # fmt: skip
     """The products of one piece in step `I`, the identity past the end of k."""
-    x = xs[PIECE // CUT.share_n.pieces * CUT.k.tile + I]
-    y = ys[PIECE % CUT.share_n.pieces * CUT.k.tile + I]
+    x = xs[PIECE // PARAMS.share_n.pieces * PARAMS.k.tile + I]
+    y = ys[PIECE % PARAMS.share_n.pieces * PARAMS.k.tile + I]
     if COMBINE is None:
         product = x * y
     else:
@@ -67,25 +67,25 @@ def product_of(
 
 @triton.jit
 def step_of(
-    accs, x, y, inside, CUT: tl.constexpr, COMBINE: tl.constexpr, REDUCE: tl.constexpr, IDENTITY: tl.constexpr,
+    accs, x, y, inside, PARAMS: tl.constexpr, COMBINE: tl.constexpr, REDUCE: tl.constexpr, IDENTITY: tl.constexpr,
     EXP: tl.constexpr, MASKED: tl.constexpr, ACCUMULATE: tl.constexpr,
 ):  # fmt: skip
     """The accumulators with the products of some steps along k, of tiles x (TILE_M, TILE_K) and y (TILE_N, TILE_K)."""
-    TILE_K: tl.constexpr = CUT.k.tile
-    SHARE_M: tl.constexpr = CUT.share_m
-    SHARE_N: tl.constexpr = CUT.share_n
-    xs = steps_of(x, SHARE_M, CUT.log_depth + SHARE_M.log_slots, True)
-    ys = steps_of(y, SHARE_N, CUT.log_depth + SHARE_N.log_slots, False)
+    TILE_K: tl.constexpr = PARAMS.k.tile
+    SHARE_M: tl.constexpr = PARAMS.share_m
+    SHARE_N: tl.constexpr = PARAMS.share_n
+    xs = steps_of(x, SHARE_M, PARAMS.log_depth + SHARE_M.log_slots, True)
+    ys = steps_of(y, SHARE_N, PARAMS.log_depth + SHARE_N.log_slots, False)
     exist = ()
     if MASKED:
-        exist = columns(tl.reshape(inside, (1, 1, 1, 1, TILE_K)), CUT.log_depth)
+        exist = columns(tl.reshape(inside, (1, 1, 1, 1, TILE_K)), PARAMS.log_depth)
     if EXP is not None:
-        return exponentials_of(accs, xs, ys, exist, CUT, COMBINE, IDENTITY, EXP, MASKED, ACCUMULATE)
+        return exponentials_of(accs, xs, ys, exist, PARAMS, COMBINE, IDENTITY, EXP, MASKED, ACCUMULATE)
     else:
         for i in tl.static_range(TILE_K):
             found = ()
             for piece in tl.static_range(len(accs)):
-                product = product_of(xs, ys, exist, piece, i, CUT, COMBINE, IDENTITY, MASKED, ACCUMULATE)
+                product = product_of(xs, ys, exist, piece, i, PARAMS, COMBINE, IDENTITY, MASKED, ACCUMULATE)
                 if REDUCE is None:
                     found += (accs[piece] + product,)
                 else:
@@ -96,24 +96,24 @@ def step_of(
 
 @triton.jit
 def exponentials_of(
-    accs, xs, ys, exist, CUT: tl.constexpr, COMBINE: tl.constexpr, IDENTITY: tl.constexpr, EXP: tl.constexpr,
+    accs, xs, ys, exist, PARAMS: tl.constexpr, COMBINE: tl.constexpr, IDENTITY: tl.constexpr, EXP: tl.constexpr,
     MASKED: tl.constexpr, ACCUMULATE: tl.constexpr,
 ):  # fmt: skip
     """The same where log(exp(p) + exp(q)) reduces: for each piece the largest product so far, and after all of these
     the sums of exp(product - largest). One exponential a product, and one more for all of these steps."""
     PIECES: tl.constexpr = len(accs) // 2
-    TILE_K: tl.constexpr = CUT.k.tile
+    TILE_K: tl.constexpr = PARAMS.k.tile
     peaks = ()
     sums = ()
     for piece in tl.static_range(PIECES):
         peak = accs[piece]
         for i in tl.static_range(TILE_K):
-            product = product_of(xs, ys, exist, piece, i, CUT, COMBINE, IDENTITY, MASKED, ACCUMULATE)
+            product = product_of(xs, ys, exist, piece, i, PARAMS, COMBINE, IDENTITY, MASKED, ACCUMULATE)
             peak = tl.maximum(peak, product, propagate_nan=tl.PropagateNan.ALL)
         base = finite(peak)
         total = accs[PIECES + piece] * EXP(tl.minimum(finite(accs[piece]) - base, 0.0))
         for i in tl.static_range(TILE_K):
-            product = product_of(xs, ys, exist, piece, i, CUT, COMBINE, IDENTITY, MASKED, ACCUMULATE)
+            product = product_of(xs, ys, exist, piece, i, PARAMS, COMBINE, IDENTITY, MASKED, ACCUMULATE)
             total += EXP(product - base)
         peaks += (peak,)
         sums += (total,)

@@ -36,28 +36,28 @@ from weft.gpu.common.tiling import (
     A,
     B,
     C,
-    Cut,
     D,
-    Side,
+    TiledAxis,
+    TiledDim,
+    axes_text,
     by_stride,
-    cuts_text,
     nearest,
     rest,
     run_orders,
-    side,
+    tiled_dim,
 )
-from weft.gpu.semiring.params import algebra_constants, over_axis, product_slots
+from weft.gpu.semiring.params import over_axis, product_slots, semiring_constants
 from weft.planner.schedule import Candidates, Launch, Target
 from weft.spec import Contraction, Layout, Mode, Role
 
-NAME = "vector"
+NAME = "simt"
 
 
-class VectorCut(NamedTuple):
+class SimtParams(NamedTuple):
     """All that the kernel takes of a schedule, as compile-time constants."""
 
-    r: Side  # every mode of D
-    k: Side
+    r: TiledDim  # every mode of D
+    k: TiledDim
     tile: tuple[int, ...]  # extents of the tile: axes of D, then axes of k
     k_rank: int  # how many of them are of k
     wide: tuple[bool, ...]
@@ -65,17 +65,17 @@ class VectorCut(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class VectorSchedule:
+class SimtSchedule:
     """Tiles along the modes of D, whatever their role, and of k."""
 
-    r: tuple[Cut, ...]
-    k: tuple[Cut, ...]
+    r: tuple[TiledAxis, ...]
+    k: tuple[TiledAxis, ...]
     warps: int
     family: str = NAME
     workspace_bytes: int = 0
 
     def __str__(self) -> str:
-        return f"vector d[{cuts_text(self.r)}] k[{cuts_text(self.k)}] warps={self.warps}"
+        return f"simt d[{axes_text(self.r)}] k[{axes_text(self.k)}] warps={self.warps}"
 
 
 FIRST_CACHE = 24 * 1024  # bytes of it that one of several programs on a processor has
@@ -95,7 +95,7 @@ def supports(contraction: Contraction, target: Target) -> str | None:
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:
-    found: list[VectorSchedule] = []
+    found: list[SimtSchedule] = []
     excluded: dict[str, None] = {}
     d_modes = contraction.of_role(Role.BATCH, Role.M, Role.N)
     k_modes = contraction.of_role(Role.K)
@@ -105,9 +105,9 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
         if reason is not None:
             excluded[reason] = None
             continue
-        for r in _cuts(d_modes, r_tile):
-            for k in _depth_cuts(k_modes, k_tile):
-                schedule = VectorSchedule(r, k, warps=4)
+        for r in _side_axes(d_modes, r_tile):
+            for k in _depth_axes(k_modes, k_tile):
+                schedule = SimtSchedule(r, k, warps=4)
                 if _programs(contraction, schedule) > MOST_PROGRAMS:
                     excluded["a grid holds at most 2^31 - 1 blocks"] = None
                 else:
@@ -115,61 +115,61 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
     return Candidates(tuple(found), tuple(excluded))
 
 
-def predict(contraction: Contraction, schedule: VectorSchedule, target: Target) -> float:
+def predict(contraction: Contraction, schedule: SimtSchedule, target: Target) -> float:
     """Seconds by `cost.direct_seconds`; every lane of a tile reads both operands, through the caches."""
-    cut = vector_cut(contraction, schedule)
-    blocks, steps = _programs(contraction, schedule), cut.k.blocks
-    a, b = (_read(layout, tensor, blocks, cut) for tensor, layout in ((A, contraction.a), (B, contraction.b)))
-    lanes = blocks * steps * cut.r.tile * cut.k.tile
+    params = simt_params(contraction, schedule)
+    blocks, steps = _programs(contraction, schedule), params.k.blocks
+    a, b = (_read(layout, tensor, blocks, params) for tensor, layout in ((A, contraction.a), (B, contraction.b)))
+    lanes = blocks * steps * params.r.tile * params.k.tile
     work = Work(
         accesses=(
             a,
             b,
-            tile_access(contraction.c, C, blocks, cut.r.axes),
-            tile_access(contraction.d, D, blocks, cut.r.axes),
+            tile_access(contraction.c, C, blocks, params.r.axes),
+            tile_access(contraction.d, D, blocks, params.r.axes),
         ),
         blocks=blocks,
         steps=steps,
-        tile=(cut.r.tile, 1, cut.k.tile),
+        tile=(params.r.tile, 1, params.k.tile),
         warps=schedule.warps,
         stage_bytes=0,
         matrix=False,
         function_seconds=function_seconds(
             contraction,
-            _lanes(cut, A, blocks),
-            _lanes(cut, B, blocks),
-            blocks * cut.r.tile,
+            _lanes(params, A, blocks),
+            _lanes(params, B, blocks),
+            blocks * params.r.tile,
         )
         + _algebra_seconds(contraction, lanes)
-        + _issue_seconds(contraction, cut, (a, b), blocks),
+        + _issue_seconds(contraction, params, (a, b), blocks),
     )
     return direct_seconds(contraction, target, work)
 
 
-def _lanes(cut: VectorCut, tensor: int, blocks: int) -> int:
+def _lanes(params: SimtParams, tensor: int, blocks: int) -> int:
     """Lanes that load a tensor, over all programs and steps."""
-    tile = math.prod(axis.tile for axis in (*cut.r.axes, *cut.k.axes) if axis.present[tensor])
-    return blocks * cut.k.blocks * tile
+    tile = math.prod(axis.tile for axis in (*params.r.axes, *params.k.axes) if axis.present[tensor])
+    return blocks * params.k.blocks * tile
 
 
-def _read(layout: Layout, tensor: int, blocks: int, cut: VectorCut) -> Access:
+def _read(layout: Layout, tensor: int, blocks: int, params: SimtParams) -> Access:
     """What is read of an operand: lanes of one element count once, and what a program reads again at its next step
     comes from the first cache where all that it reads fits there."""
     size = layout.dtype.itemsize
-    access = tile_access(layout, tensor, 1, (*cut.r.axes, *cut.k.axes))
-    of_d, of_k = pieces(cut.r.axes, tensor), pieces(cut.k.axes, tensor)
+    access = tile_access(layout, tensor, 1, (*params.r.axes, *params.k.axes))
+    of_d, of_k = pieces(params.r.axes, tensor), pieces(params.k.axes, tensor)
     step = math.prod(piece.covered for piece in (*of_d, *of_k))
     whole = [*of_d, *(piece._replace(covered=piece.extent) for piece in of_k)]
     run = max(run_of(whole), 1)  # also where a mode is empty
     sectors = max(math.prod(piece.covered for piece in whole) * size * max(1.0, SECTOR / (run * size)), 1.0)
     each = step * size * max(1.0, SECTOR / access.together)
-    again = max(1.0, cut.k.blocks * each / sectors) if sectors <= FIRST_CACHE else 1.0
+    again = max(1.0, params.k.blocks * each / sectors) if sectors <= FIRST_CACHE else 1.0
     apart = min((piece.stride for piece in (*of_d, *of_k) if piece.covered > 1), default=LINE) * size
     in_line = min(step, max(1, LINE // apart)) * size  # what neighbours take from one line, gaps between them or not
-    return access._replace(bytes=blocks * cut.k.blocks * step * size, stretch=max(access.stretch, in_line), again=again)
+    return access._replace(bytes=blocks * params.k.blocks * step * size, stretch=max(access.stretch, in_line), again=again)
 
 
-def _issue_seconds(contraction: Contraction, cut: VectorCut, reads: tuple[Access, Access], blocks: int) -> float:
+def _issue_seconds(contraction: Contraction, params: SimtParams, reads: tuple[Access, Access], blocks: int) -> float:
     """What addresses take, and values that change lanes, were all processors equally busy.
 
     A tile along k of two operands that both move along D finds them in lanes of different orders.
@@ -177,9 +177,9 @@ def _issue_seconds(contraction: Contraction, cut: VectorCut, reads: tuple[Access
     slots = 0.0
     for tensor, read in enumerate(reads):
         elements = max(1, min(WIDEST, read.width) // (contraction.a, contraction.b)[tensor].dtype.itemsize)
-        slots += ADDRESS_SLOTS * _lanes(cut, tensor, blocks) / elements
-    if cut.k.tile > 1 and cut.r.tile > 1 and cut.r.present[A] and cut.r.present[B]:
-        slots += EXCHANGE_SLOTS * blocks * cut.k.blocks * cut.r.tile * cut.k.tile
+        slots += ADDRESS_SLOTS * _lanes(params, tensor, blocks) / elements
+    if params.k.tile > 1 and params.r.tile > 1 and params.r.present[A] and params.r.present[B]:
+        slots += EXCHANGE_SLOTS * blocks * params.k.blocks * params.r.tile * params.k.tile
     return slots / ISSUE_RATE
 
 
@@ -188,11 +188,11 @@ def _algebra_seconds(contraction: Contraction, products: int) -> float:
     return 0.0 if contraction.algebra is None else products * product_slots(contraction) / ISSUE_RATE
 
 
-def build(contraction: Contraction, schedule: VectorSchedule, target: Target) -> Launch:
-    from weft.gpu.simt.kernel import vector_kernel
+def build(contraction: Contraction, schedule: SimtSchedule, target: Target) -> Launch:
+    from weft.gpu.simt.kernel import simt_kernel
 
     kernel = KernelLaunch(
-        vector_kernel,
+        simt_kernel,
         (contraction.a, contraction.b, contraction.c, contraction.d),
         _constants(contraction, schedule),
         real=contraction.arithmetic.accumulate.is_floating_point,
@@ -205,22 +205,22 @@ def build(contraction: Contraction, schedule: VectorSchedule, target: Target) ->
     return WholeLaunch(kernel)
 
 
-def _constants(contraction: Contraction, schedule: VectorSchedule) -> dict[str, Any]:
+def _constants(contraction: Contraction, schedule: SimtSchedule) -> dict[str, Any]:
     algebra = contraction.algebra
-    constants = contraction_constants(contraction, vector_cut(contraction, schedule)) | algebra_constants(contraction)
+    constants = contraction_constants(contraction, simt_params(contraction, schedule)) | semiring_constants(contraction)
     return constants | {"OVER_AXIS": over_axis(algebra.reduce) if algebra is not None else None}
 
 
-def vector_cut(contraction: Contraction, schedule: VectorSchedule) -> VectorCut:
+def simt_params(contraction: Contraction, schedule: SimtSchedule) -> SimtParams:
     d_modes = contraction.of_role(Role.BATCH, Role.M, Role.N)
     cuts = [*rest(d_modes, schedule.r), *schedule.r]
     if all(cut.tile == 1 for cut in cuts):
-        cuts.append(Cut((), 1, placed=True))  # a kernel stores blocks, not scalars
+        cuts.append(TiledAxis((), 1, placed=True))  # a kernel stores blocks, not scalars
     tensors = TENSORS + len(contraction.aux)
-    r = side(cuts, tensors=tensors)
+    r = tiled_dim(cuts, tensors=tensors)
     places = sum(axis.place >= 0 for axis in r.axes)
-    k = side(schedule.k, first_place=places, tensors=tensors)
-    return VectorCut(
+    k = tiled_dim(schedule.k, first_place=places, tensors=tensors)
+    return SimtParams(
         r=r,
         k=k,
         tile=tuple(axis.tile for axis in (*r.axes, *k.axes) if axis.place >= 0),
@@ -230,21 +230,21 @@ def vector_cut(contraction: Contraction, schedule: VectorSchedule) -> VectorCut:
     )
 
 
-def _cuts(modes: Sequence[Mode], tile: int) -> Iterator[tuple[Cut, ...]]:
+def _side_axes(modes: Sequence[Mode], tile: int) -> Iterator[tuple[TiledAxis, ...]]:
     """Along D's run, flattened; and with a second axis along another run of A's or B's."""
     by_d = by_stride(modes, D)
-    yield (Cut(by_d, tile),)
+    yield (TiledAxis(by_d, tile),)
     if tile < 64:
         return
     for near in {nearest(modes, A): None, nearest(modes, B): None}:
         if near is not None and near is not by_d[0]:
             run = min(32, tile // 4)
-            yield (Cut((near,), run), Cut(tuple(mode for mode in by_d if mode is not near), tile // run))
+            yield (TiledAxis((near,), run), TiledAxis(tuple(mode for mode in by_d if mode is not near), tile // run))
 
 
-def _depth_cuts(modes: Sequence[Mode], tile: int) -> Iterator[tuple[Cut, ...]]:
+def _depth_axes(modes: Sequence[Mode], tile: int) -> Iterator[tuple[TiledAxis, ...]]:
     for order in run_orders(modes, A, B):
-        yield (Cut(order, tile),)
+        yield (TiledAxis(order, tile),)
 
 
 def _misfit(r_tile: int, k_tile: int, size: int, k: int) -> str | None:
@@ -254,7 +254,7 @@ def _misfit(r_tile: int, k_tile: int, size: int, k: int) -> str | None:
     return None
 
 
-def _programs(contraction: Contraction, schedule: VectorSchedule) -> int:
+def _programs(contraction: Contraction, schedule: SimtSchedule) -> int:
     d_modes = contraction.of_role(Role.BATCH, Role.M, Role.N)
     blocks = math.prod(cut.blocks for cut in schedule.r)
     return blocks * math.prod(cut.extent for cut in rest(d_modes, schedule.r))

@@ -10,47 +10,47 @@ import triton
 import triton.language as tl
 
 from weft.gpu.common.device import ANY, finish, gathered, gathered_step, load_or_zero, spread_mask, spread_offsets
-from weft.gpu.common.pdl import follow
+from weft.gpu.common.pdl import pdl_begin
 
 
 @triton.jit
-def tile_offsets(place, CUT: tl.constexpr, TENSOR: tl.constexpr):
+def tile_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """Offsets in a tensor of a tile of D and k, (D's block, k's block): 1 long along axes that the tensor has not."""
-    R: tl.constexpr = CUT.r
-    K: tl.constexpr = CUT.k
-    RANK: tl.constexpr = len(CUT.tile)
-    WIDE: tl.constexpr = CUT.wide[TENSOR]
+    R: tl.constexpr = PARAMS.r
+    K: tl.constexpr = PARAMS.k
+    RANK: tl.constexpr = len(PARAMS.tile)
+    WIDE: tl.constexpr = PARAMS.wide[TENSOR]
     return spread_offsets(place[0], R, TENSOR, RANK, WIDE) + spread_offsets(place[1], K, TENSOR, RANK, WIDE)
 
 
 @triton.jit
-def tile_mask(place, CUT: tl.constexpr, TENSOR: tl.constexpr):
+def tile_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """Which of them exist."""
-    R: tl.constexpr = CUT.r
-    K: tl.constexpr = CUT.k
-    RANK: tl.constexpr = len(CUT.tile)
+    R: tl.constexpr = PARAMS.r
+    K: tl.constexpr = PARAMS.k
+    RANK: tl.constexpr = len(PARAMS.tile)
     return spread_mask(place[0], R, TENSOR, RANK) & spread_mask(place[1], K, TENSOR, RANK)
 
 
 @triton.jit
-def stored_offsets(place, CUT: tl.constexpr, TENSOR: tl.constexpr):
+def stored_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """The same of D's block alone."""
-    R: tl.constexpr = CUT.r
-    RANK: tl.constexpr = len(CUT.tile) - CUT.k_rank
-    WIDE: tl.constexpr = CUT.wide[TENSOR]
+    R: tl.constexpr = PARAMS.r
+    RANK: tl.constexpr = len(PARAMS.tile) - PARAMS.k_rank
+    WIDE: tl.constexpr = PARAMS.wide[TENSOR]
     return spread_offsets(place[0], R, TENSOR, RANK, WIDE)
 
 
 @triton.jit
-def stored_mask(place, CUT: tl.constexpr, TENSOR: tl.constexpr):
+def stored_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """Which of them exist."""
-    R: tl.constexpr = CUT.r
-    RANK: tl.constexpr = len(CUT.tile) - CUT.k_rank
+    R: tl.constexpr = PARAMS.r
+    RANK: tl.constexpr = len(PARAMS.tile) - PARAMS.k_rank
     return spread_mask(place[0], R, TENSOR, RANK)
 
 
 @triton.jit(do_not_specialize=["alpha", "beta"])
-def vector_kernel(
+def simt_kernel(
     a,
     b,
     c,  # None where nothing is added
@@ -58,7 +58,7 @@ def vector_kernel(
     alpha: tl.int64,  # bits, see `scalar`
     beta: tl.int64,
     pointers,  # of operands of functions and of further results; None where there are none
-    CUT: tl.constexpr,  # vector.VectorCut
+    PARAMS: tl.constexpr,  # vector.VectorCut
     A_FN: tl.constexpr,
     B_FN: tl.constexpr,
     C_FN: tl.constexpr,
@@ -74,31 +74,31 @@ def vector_kernel(
     OVER_AXIS: tl.constexpr,  # `algebra.over_axis` of REDUCE
 ):
     """D = reduce over k of combine(A, B), lane by lane."""
-    follow()
-    K: tl.constexpr = CUT.k
+    pdl_begin()
+    K: tl.constexpr = PARAMS.k
     AUX_A: tl.constexpr = AUX.a
     AUX_B: tl.constexpr = AUX.b
-    RANK: tl.constexpr = len(CUT.tile)
+    RANK: tl.constexpr = len(PARAMS.tile)
 
     # (1) Find this program's block of D. Every axis of the tile, of D and of k, is a dimension of its own.
     block = tl.program_id(0)
-    if CUT.wide_index:
+    if PARAMS.wide_index:
         block = block.to(tl.int64)
 
-    TILE: tl.constexpr = CUT.tile
+    TILE: tl.constexpr = PARAMS.tile
     acc = tl.full(TILE, IDENTITY, dtype=ACCUMULATE)
-    aux_a = gathered(pointers, (block, 0), AUX_A, CUT, tile_offsets, tile_mask)
-    aux_b = gathered(pointers, (block, 0), AUX_B, CUT, tile_offsets, tile_mask)
+    aux_a = gathered(pointers, (block, 0), AUX_A, PARAMS, tile_offsets, tile_mask)
+    aux_b = gathered(pointers, (block, 0), AUX_B, PARAMS, tile_offsets, tile_mask)
     for step in range(0, K.blocks):
-        k_block = step.to(tl.int64) if CUT.wide_index else step
+        k_block = step.to(tl.int64) if PARAMS.wide_index else step
         # (2.1) Load both operands, each along the axes it has, and apply the functions in the product type.
         at = (block, k_block)
-        x = load_or_zero(a + tile_offsets(at, CUT, 0), tile_mask(at, CUT, 0)).to(PRODUCT)
-        y = load_or_zero(b + tile_offsets(at, CUT, 1), tile_mask(at, CUT, 1)).to(PRODUCT)
+        x = load_or_zero(a + tile_offsets(at, PARAMS, 0), tile_mask(at, PARAMS, 0)).to(PRODUCT)
+        y = load_or_zero(b + tile_offsets(at, PARAMS, 1), tile_mask(at, PARAMS, 1)).to(PRODUCT)
         if A_FN is not None:
-            x = A_FN(x, *gathered_step(aux_a, pointers, at, AUX_A, K, CUT, tile_offsets, tile_mask)).to(PRODUCT)
+            x = A_FN(x, *gathered_step(aux_a, pointers, at, AUX_A, K, PARAMS, tile_offsets, tile_mask)).to(PRODUCT)
         if B_FN is not None:
-            y = B_FN(y, *gathered_step(aux_b, pointers, at, AUX_B, K, CUT, tile_offsets, tile_mask)).to(PRODUCT)
+            y = B_FN(y, *gathered_step(aux_b, pointers, at, AUX_B, K, PARAMS, tile_offsets, tile_mask)).to(PRODUCT)
 
         # (2.2) Multiply in the accumulator's type; what lies past the end of k counts nothing.
         if COMBINE is None:
@@ -113,13 +113,13 @@ def vector_kernel(
             acc = REDUCE(acc, product).to(ACCUMULATE)
 
     # (3) Sum over the axes of k, apply C and the epilogue, store.
-    K_RANK: tl.constexpr = CUT.k_rank
+    K_RANK: tl.constexpr = PARAMS.k_rank
     for axis in tl.static_range(K_RANK):
         if REDUCE is None:
             acc = tl.sum(acc, axis=RANK - 1 - axis)
         else:
             acc = OVER_AXIS(acc, RANK - 1 - axis)
     finish(
-        acc, c, d, pointers, alpha, beta, (block,), CUT, stored_offsets, stored_mask, C_FN, EPILOGUE, REDUCE, RESULT,
+        acc, c, d, pointers, alpha, beta, (block,), PARAMS, stored_offsets, stored_mask, C_FN, EPILOGUE, REDUCE, RESULT,
         AUX,
     )  # fmt: skip

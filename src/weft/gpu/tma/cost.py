@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from weft.gpu.common.cost import (
     GROUP_ROWS,
-    PROCESSORS,
+    SM_COUNT,
     TALL,
-    combine_seconds,
     compulsory_bytes,
     function_seconds,
     launched,
+    reduce_seconds,
     scattered_bytes,
     tile_access,
 )
-from weft.gpu.common.swap_ab import multiplied
+from weft.gpu.common.swap_ab import in_kernel_order
 from weft.gpu.common.tiling import D
-from weft.gpu.tma.params import boxes_cut
-from weft.gpu.tma.schedule import BoxesSchedule
+from weft.gpu.tma.params import tma_params
+from weft.gpu.tma.schedule import TmaSchedule
 from weft.planner.schedule import Target
 from weft.spec import Contraction
 
@@ -42,33 +42,33 @@ STORE_CLOCK = 0.87e9  # lines of D that a processor stores in a second
 _RATE = {1: 21.4e14, 2: 10.7e14, 4: 5.35e14}
 
 
-def predict(contraction: Contraction, schedule: BoxesSchedule, target: Target) -> float:
+def predict(contraction: Contraction, schedule: TmaSchedule, target: Target) -> float:
     """Seconds at the rate of the tensor cores in whole waves, of L2 for all boxes, of memory for all bytes, of steps
     and blocks that a processor gets done, and of boxes that come a latency after they are asked for."""
-    contraction = multiplied(contraction, schedule)
-    cut = boxes_cut(contraction, schedule, target)
-    processors = target.processors if target.processors > 1 else PROCESSORS
+    contraction = in_kernel_order(contraction, schedule)
+    params = tma_params(contraction, schedule, target)
+    processors = target.processors if target.processors > 1 else SM_COUNT
     tile_m, tile_n, tile_k = schedule.tile
-    tasks = cut.blocks * cut.splits
+    tasks = params.blocks * params.splits
     uneven = -(-tasks // processors) * processors / tasks  # the busiest processor over the average
-    tiles = tasks * cut.steps * tile_k
+    tiles = tasks * params.steps * tile_k
     flops = 2.0 * uneven * tiles * tile_m * tile_n
     size = contraction.arithmetic.product.itemsize
     smaller = min(1.0, tile_m * tile_n / FULL_TILE) ** 0.1  # less reuse of what comes from L2
     shallow = 1.0 if tile_k * size >= 128 else 0.95  # more steps for the same work
     busy = flops / (_RATE[size] * smaller * shallow) * (TALL if tile_m > GROUP_ROWS * schedule.warps // 4 else 1.0)
     read = uneven * tiles * (tile_m + tile_n) * size / L2_RATE
-    result = tile_access(contraction.d, D, cut.blocks, (*cut.m.axes, *cut.n.axes))  # pieces meet in L2
+    result = tile_access(contraction.d, D, params.blocks, (*params.m.axes, *params.n.axes))  # pieces meet in L2
     stored = (compulsory_bytes(contraction) + scattered_bytes(result)) / MEMORY_RATE
     stored = max(stored, uneven * result.cycles / (processors * STORE_CLOCK))
     busy *= (1.2 if contraction.a_fn is not None else 1.0) * (1.5 if contraction.b_fn is not None else 1.0)
-    busy += uneven * function_seconds(contraction, tiles * tile_m, tiles * tile_n, cut.blocks * tile_m * tile_n)
+    busy += uneven * function_seconds(contraction, tiles * tile_m, tiles * tile_n, params.blocks * tile_m * tile_n)
     finish = FINISH_SECONDS * tile_m * tile_n / (FULL_TILE * schedule.warps / FULL_WARPS)
     fused = contraction.a_fn is not None or contraction.b_fn is not None
-    step = STEP_SECONDS + (ALONE_SECONDS if fused and schedule.stages < 3 and cut.programs <= processors else 0.0)
-    turns = -(-tasks // cut.programs)  # tasks of a program
-    resident = max(1.0, cut.programs / processors)
-    issued = turns * resident * (cut.steps * step + TASK_SECONDS + finish)
-    waiting = turns * cut.steps * LATENCY / max(1, schedule.stages - 1)
+    step = STEP_SECONDS + (ALONE_SECONDS if fused and schedule.stages < 3 and params.programs <= processors else 0.0)
+    turns = -(-tasks // params.programs)  # tasks of a program
+    resident = max(1.0, params.programs / processors)
+    issued = turns * resident * (params.steps * step + TASK_SECONDS + finish)
+    waiting = turns * params.steps * LATENCY / max(1, schedule.stages - 1)
     joined = sum(pipe**OVERLAP for pipe in (busy, read, stored, issued, waiting)) ** (1 / OVERLAP)
-    return launched(joined, LAUNCH) + combine_seconds(schedule.workspace_bytes, schedule.splits)
+    return launched(joined, LAUNCH) + reduce_seconds(schedule.workspace_bytes, schedule.splits)

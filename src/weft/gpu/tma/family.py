@@ -11,25 +11,25 @@ import torch
 from torch import Tensor
 
 from weft.gpu.common.launch import (
-    Box,
     KernelLaunch,
+    TensorMap,
     common_reasons,
     contraction_constants,
     pointer_layouts,
 )
 from weft.gpu.common.pdl import is_short
-from weft.gpu.common.reduce_splits import combine_launch
-from weft.gpu.common.swap_ab import exchanged, multiplied
+from weft.gpu.common.reduce_splits import reduce_launch
+from weft.gpu.common.swap_ab import in_kernel_order, swap_ab
 from weft.gpu.common.tiling import A, B
 from weft.gpu.tma.cost import predict
-from weft.gpu.tma.params import boxes_cut
-from weft.gpu.tma.schedule import LEAST_SIDE, NAME, BoxesSchedule, candidates, parts
-from weft.gpu.tma.views import BOX_ALIGNMENT, box
+from weft.gpu.tma.params import tma_params
+from weft.gpu.tma.schedule import LEAST_SIDE, NAME, TmaSchedule, candidates, parts
+from weft.gpu.tma.views import TMA_ALIGNMENT, box
 from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
 from weft.spec import Contraction, Layout
 from weft.spec.dtypes import MATRIX_SUMS, dtype_name
 
-__all__ = ["NAME", "BoxesLaunch", "BoxesSchedule", "build", "predict", "schedules", "supports"]
+__all__ = ["NAME", "TmaLaunch", "TmaSchedule", "build", "predict", "schedules", "supports"]
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:
@@ -50,8 +50,8 @@ def supports(contraction: Contraction, target: Target) -> str | None:
         return f"products of {dtype_name(product)} are not added in {dtype_name(arithmetic.accumulate)} there"
     if min(contraction.m, contraction.n, contraction.k) < LEAST_SIDE:
         return f"m={contraction.m}, n={contraction.n} or k={contraction.k} is shorter than a matrix instruction"
-    if contraction.a.alignment < BOX_ALIGNMENT or contraction.b.alignment < BOX_ALIGNMENT:
-        return f"A or B does not start at a multiple of {BOX_ALIGNMENT} bytes"
+    if contraction.a.alignment < TMA_ALIGNMENT or contraction.b.alignment < TMA_ALIGNMENT:
+        return f"A or B does not start at a multiple of {TMA_ALIGNMENT} bytes"
     if 0 in (mode.extent for mode in contraction.modes):
         return "a mode is empty"
     return None
@@ -59,16 +59,16 @@ def supports(contraction: Contraction, target: Target) -> str | None:
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:
     straight = candidates(contraction, target)
-    other = candidates(exchanged(contraction), target, exchanged=True)
+    other = candidates(swap_ab(contraction), target, swap_ab=True)
     return Candidates((*straight.schedules, *other.schedules), straight.excluded)
 
 
-def build(contraction: Contraction, schedule: BoxesSchedule, target: Target) -> Launch:
-    from weft.gpu.tma.kernel import boxes_kernel
+def build(contraction: Contraction, schedule: TmaSchedule, target: Target) -> Launch:
+    from weft.gpu.tma.kernel import tma_kernel
 
-    contraction = multiplied(contraction, schedule)
-    cut = boxes_cut(contraction, schedule, target)
-    constants = contraction_constants(contraction, cut)
+    contraction = in_kernel_order(contraction, schedule)
+    params = tma_params(contraction, schedule, target)
+    constants = contraction_constants(contraction, params)
     tile_m, tile_n, tile_k = schedule.tile
     box_a = box(contraction.a, A, schedule.a, schedule.a.spans(tile_m, schedule.k, tile_k))
     boxes_b = [
@@ -77,42 +77,42 @@ def build(contraction: Contraction, schedule: BoxesSchedule, target: Target) -> 
     boxes = (box_a, boxes_b[0], boxes_b[1] if len(boxes_b) > 1 else None)
     c, d, pointers = contraction.c, contraction.d, pointer_layouts(contraction)
     real = contraction.arithmetic.accumulate.is_floating_point
-    if cut.splits == 1:
+    if params.splits == 1:
         multiply = KernelLaunch(
-            boxes_kernel, (*boxes, c, d, None), constants, real, target, cut.programs, schedule.warps, schedule.stages,
-            pointers, follows=is_short(contraction),
+            tma_kernel, (*boxes, c, d, None), constants, real, target, params.programs, schedule.warps, schedule.stages,
+            pointers, pdl=is_short(contraction),
         )  # fmt: skip
-        return BoxesLaunch(boxes, schedule.exchanged, multiply)
-    shares = Layout.contiguous((cut.blocks * cut.splits, *schedule.tile[:2]), contraction.arithmetic.accumulate)
+        return TmaLaunch(boxes, schedule.swap_ab, multiply)
+    shares = Layout.contiguous((params.blocks * params.splits, *schedule.tile[:2]), contraction.arithmetic.accumulate)
     multiply = KernelLaunch(
-        boxes_kernel, (*boxes, None, None, shares), constants, real, target, cut.programs, schedule.warps,
-        schedule.stages, pointers, follows=is_short(contraction),
+        tma_kernel, (*boxes, None, None, shares), constants, real, target, params.programs, schedule.warps,
+        schedule.stages, pointers, pdl=is_short(contraction),
     )  # fmt: skip
-    combine = combine_launch(contraction, cut, shares, target)
-    return BoxesLaunch(boxes, schedule.exchanged, multiply, combine, shares)
+    combine = reduce_launch(contraction, params, shares, target)
+    return TmaLaunch(boxes, schedule.swap_ab, multiply, combine, shares)
 
 
-class BoxesLaunch:
+class TmaLaunch:
     """The kernel that multiplies, and the one that adds the shares of split sums."""
 
     def __init__(
         self,
-        boxes: tuple[Box, Box, Box | None],  # of rows, of columns, and of a second part of those
-        exchanged: bool,  # rows are B's and columns A's
+        boxes: tuple[TensorMap, TensorMap, TensorMap | None],  # of rows, of columns, and of a second part of those
+        swap_ab: bool,  # rows are B's and columns A's
         multiply: KernelLaunch,
         combine: KernelLaunch | None = None,
         shares: Layout | None = None,
     ) -> None:
         self.kernels: tuple[KernelLaunch, ...] = (multiply, combine) if combine is not None else (multiply,)
         self._boxes = boxes
-        self._exchanged = exchanged
+        self._swap_ab = swap_ab
         self._shares = shares
 
     def __call__(
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
     ) -> None:
         box_a, box_b, box_rest = self._boxes
-        if self._exchanged:
+        if self._swap_ab:
             a, b = b, a
         x, y = box_a.descriptor(a), box_b.descriptor(b)
         z = box_rest.descriptor(b) if box_rest is not None else None

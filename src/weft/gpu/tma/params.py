@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from weft.fn.triton.padding import padding_adds_nothing
 from weft.gpu.common.constraints import widened
-from weft.gpu.common.cost import PROCESSORS, REGISTERS, SHARED_MEMORY
+from weft.gpu.common.cost import REGISTERS, SHARED_MEMORY, SM_COUNT
 from weft.gpu.common.launch import wide, wide_index
-from weft.gpu.common.tiling import TENSORS, Cut, Side, rest, side
-from weft.gpu.tma.schedule import BoxesSchedule, parts, pieces_of, rows_staged, shared_bytes, side_cuts
-from weft.gpu.tma.views import Reading
+from weft.gpu.common.tiling import TENSORS, TiledAxis, TiledDim, rest, tiled_dim
+from weft.gpu.tma.schedule import TmaSchedule, dim_axes, parts, shared_bytes, stores_rows, subtiles_of
+from weft.gpu.tma.views import TmaView
 from weft.planner.schedule import Target
 from weft.spec import Contraction, Role
 
@@ -26,40 +26,40 @@ class Dimension(NamedTuple):
     axis: int  # of that side
 
 
-class PieceCut(NamedTuple):
+class SubtileParams(NamedTuple):
     """Columns of a block of D that are stored at once."""
 
-    batch: Side
-    m: Side
-    n: Side
+    batch: TiledDim
+    m: TiledDim
+    n: TiledDim
     stored: tuple[int, int]
     wide: tuple[bool, ...]
     first: int  # column of the block
 
 
-class PartCut(NamedTuple):
+class NPartParams(NamedTuple):
     """Columns of a block of D that one accumulator holds, and one box of B brings."""
 
-    batch: Side
-    n: Side
-    k: Side
+    batch: TiledDim
+    n: TiledDim
+    k: TiledDim
     wide: tuple[bool, ...]
-    pieces: tuple[PieceCut, ...]  # one, two or four
+    pieces: tuple[SubtileParams, ...]  # one, two or four
 
 
-class BoxesCut(NamedTuple):
+class TmaParams(NamedTuple):
     """All that the kernels take of a schedule."""
 
-    batch: Side
-    m: Side
-    n: Side
-    k: Side
-    k_of_a: Side  # the same: boxes of A and B hold the same run of k
+    batch: TiledDim
+    m: TiledDim
+    n: TiledDim
+    k: TiledDim
+    k_of_a: TiledDim  # the same: boxes of A and B hold the same run of k
     a_box: tuple[Dimension, ...]
     b_box: tuple[Dimension, ...]
     a_along_k: bool
     b_along_k: bool
-    parts: tuple[PartCut, ...]  # one, or two, of each block along n
+    parts: tuple[NPartParams, ...]  # one, or two, of each block along n
     blocks: int  # of D
     splits: int  # tasks that share the sum of each block, or the most that do
     steps: int  # along k, in each of them; of whole sums where these are cut end to end
@@ -72,33 +72,33 @@ class BoxesCut(NamedTuple):
     wide_index: bool
 
 
-def boxes_cut(contraction: Contraction, schedule: BoxesSchedule, target: Target, room: int = 0) -> BoxesCut:
+def tma_params(contraction: Contraction, schedule: TmaSchedule, target: Target, room: int = 0) -> TmaParams:
     """`room` is for so many steps along k, where some shares of split sums are longer than others."""
     tile_m, tile_n, tile_k = schedule.tile
-    batch = [Cut((mode,), 1) for mode in contraction.of_role(Role.BATCH)]
-    k = [*rest(contraction.of_role(Role.K), [Cut((schedule.k,), tile_k)]), Cut((schedule.k,), tile_k)]
-    m, n = side_cuts(schedule.a, tile_m), side_cuts(schedule.b, tile_n)
+    batch = [TiledAxis((mode,), 1) for mode in contraction.of_role(Role.BATCH)]
+    k = [*rest(contraction.of_role(Role.K), [TiledAxis((schedule.k,), tile_k)]), TiledAxis((schedule.k,), tile_k)]
+    m, n = dim_axes(schedule.a, tile_m), dim_axes(schedule.b, tile_n)
     tensors = TENSORS + len(contraction.aux)
     offsets, size = wide(contraction.modes, tensors), contraction.arithmetic.product.itemsize
-    batch_side, m_side = side(batch, 0, tensors), side(m, 0, tensors)
-    n_side, k_side = side(n, 1, tensors), side(k, 0, tensors)
-    steps = -(-k_side.blocks // schedule.splits)
-    k_side = _padded(k_side, max(steps * schedule.splits, room))
-    blocks = contraction.batch * m_side.blocks * n_side.blocks
-    processors = target.processors if target.processors > 1 else PROCESSORS
+    batch_dim, m_dim = tiled_dim(batch, 0, tensors), tiled_dim(m, 0, tensors)
+    n_dim, k_dim = tiled_dim(n, 1, tensors), tiled_dim(k, 0, tensors)
+    steps = -(-k_dim.blocks // schedule.splits)
+    k_dim = _padded(k_dim, max(steps * schedule.splits, room))
+    blocks = contraction.batch * m_dim.blocks * n_dim.blocks
+    processors = target.processors if target.processors > 1 else SM_COUNT
     tasks = blocks * schedule.splits
     programs = min(tasks, _resident(schedule, size) * processors)
-    return BoxesCut(
-        batch=batch_side,
-        m=m_side,
-        n=n_side,
-        k=k_side,
-        k_of_a=k_side,
+    return TmaParams(
+        batch=batch_dim,
+        m=m_dim,
+        n=n_dim,
+        k=k_dim,
+        k_of_a=k_dim,
         a_box=_dimensions(schedule.a, batch, m, k),
         b_box=_dimensions(schedule.b, batch, n, k),
         a_along_k=schedule.a.along_k,
         b_along_k=schedule.b.along_k,
-        parts=_parts(batch_side, m_side, n, k_side, offsets, rows_staged(schedule)),
+        parts=_parts(batch_dim, m_dim, n, k_dim, offsets, stores_rows(schedule)),
         blocks=blocks,
         splits=schedule.splits,
         steps=steps,
@@ -106,35 +106,35 @@ def boxes_cut(contraction: Contraction, schedule: BoxesSchedule, target: Target,
         group=schedule.group,
         flatten=target.kind != "interpreter" and (len(parts(tile_n)) == 1 or programs < tasks),
         widen=widened(contraction, target),
-        masked=not k_side.exact and not padding_adds_nothing(contraction.a_fn, contraction.b_fn),
+        masked=not k_dim.exact and not padding_adds_nothing(contraction.a_fn, contraction.b_fn),
         wide=offsets,
         wide_index=wide_index((*m, *n, *k)),
     )
 
 
 def _parts(
-    batch: Side, m: Side, n: Sequence[Cut], k: Side, offsets: tuple[bool, ...], rows: bool
-) -> tuple[PartCut, ...]:
+    batch: TiledDim, m: TiledDim, n: Sequence[TiledAxis], k: TiledDim, offsets: tuple[bool, ...], rows: bool
+) -> tuple[NPartParams, ...]:
     """A block's accumulators side by side along the run of n, each with the pieces that it is stored in."""
     *others, run = n
 
-    def columns(first: int, width: int) -> Side:
-        return side([*others, Cut(run.modes, width, True, run.tile, first)], 1, len(offsets))
+    def columns(first: int, width: int) -> TiledDim:
+        return tiled_dim([*others, TiledAxis(run.modes, width, True, run.tile, first)], 1, len(offsets))
 
     found, first = [], 0
     for width in parts(run.tile):
-        count = pieces_of(width, rows)
+        count = subtiles_of(width, rows)
         starts = range(first, first + width, width // count)
         pieces = tuple(
-            PieceCut(batch, m, columns(start, width // count), (m.tile, width // count), offsets, start)
+            SubtileParams(batch, m, columns(start, width // count), (m.tile, width // count), offsets, start)
             for start in starts
         )
-        found.append(PartCut(batch, columns(first, width), k, offsets, pieces))
+        found.append(NPartParams(batch, columns(first, width), k, offsets, pieces))
         first += width
     return tuple(found)
 
 
-def _padded(k: Side, blocks: int) -> Side:
+def _padded(k: TiledDim, blocks: int) -> TiledDim:
     """The side of k with room for so many blocks: those past its end read zeros, rather than its start again."""
     slowest = max(k.axes, key=lambda axis: (axis.pitch, axis.blocks))
     wanted = -(-blocks // slowest.pitch)
@@ -144,14 +144,14 @@ def _padded(k: Side, blocks: int) -> Side:
     return k._replace(axes=tuple(padded if axis is slowest else axis for axis in k.axes), exact=False)
 
 
-def _dimensions(reading: Reading, batch: Sequence[Cut], own: Sequence[Cut], k: Sequence[Cut]) -> tuple[Dimension, ...]:
+def _dimensions(view: TmaView, batch: Sequence[TiledAxis], own: Sequence[TiledAxis], k: Sequence[TiledAxis]) -> tuple[Dimension, ...]:
     places = {
         cut.modes: Dimension(role, axis) for role, cuts in enumerate((batch, own, k)) for axis, cut in enumerate(cuts)
     }
-    return tuple(places[group] for group in reading.dimensions)
+    return tuple(places[group] for group in view.dimensions)
 
 
-def _resident(schedule: BoxesSchedule, size: int) -> int:
+def _resident(schedule: TmaSchedule, size: int) -> int:
     """Programs that fit on one processor at a time."""
     tile_m, tile_n, _ = schedule.tile
     registers = (tile_m * tile_n // (32 * schedule.warps) + OTHER_REGISTERS) * 32 * schedule.warps

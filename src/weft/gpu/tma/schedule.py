@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from weft.gpu.common.cost import PROCESSORS
-from weft.gpu.common.tiling import A, B, Cut
-from weft.gpu.tma.views import Reading, covered, extent, readings
+from weft.gpu.common.cost import SM_COUNT
+from weft.gpu.common.tiling import A, B, TiledAxis
+from weft.gpu.tma.views import TmaView, covered, extent, tma_views
 from weft.planner.schedule import Candidates, Target
 from weft.spec import Contraction, Mode, Role
 
-NAME = "boxes"
+NAME = "tma"
 GROUP = 8  # rows of blocks that programs take before they go on along n
 LEAST_SIDE = 16  # of m, n and k: a matrix instruction takes no less
 LEAST_STEPS = 4  # of a split sum: fewer are not worth a second kernel
@@ -52,29 +52,29 @@ _COMPOSITE_TILES = (
 
 
 @dataclass(frozen=True, slots=True)
-class BoxesSchedule:
+class TmaSchedule:
     """How both operands are read, the mode of k that boxes run along, and the tile."""
 
-    a: Reading
-    b: Reading
+    a: TmaView
+    b: TmaView
     k: Mode
     tile: tuple[int, int, int]  # (M, N, K)
     warps: int
     stages: int
     splits: int = 1
     group: int = GROUP
-    exchanged: bool = False  # B gives the rows of blocks and A the columns: `a` is the reading of B
+    swap_ab: bool = False  # B gives the rows of blocks and A the columns: `a` is the reading of B
     workspace_bytes: int = 0
     family: str = NAME
 
     def __str__(self) -> str:
         m, n, k = self.tile
-        names_m, names_n = ("·".join(mode.name for mode in reading.outer) for reading in (self.a, self.b))
+        names_m, names_n = ("·".join(mode.name for mode in view.outer) for view in (self.a, self.b))
         across = "+".join(map(str, parts(n)))
-        split = f" splits={self.splits}" if self.splits > 1 else ""
+        split = f" split_k={self.splits}" if self.splits > 1 else ""
         return (
-            f"boxes {m}x{n}x{k} m[{names_m}:{m}] n[{names_n}:{across}] k[{self.k.name}:{k}]"
-            f" warps={self.warps} stages={self.stages}{split}{' exchanged' if self.exchanged else ''}"
+            f"tma {m}x{n}x{k} m[{names_m}:{m}] n[{names_n}:{across}] k[{self.k.name}:{k}]"
+            f" warps={self.warps} stages={self.stages}{split}{' swap_ab' if self.swap_ab else ''}"
         )
 
 
@@ -83,60 +83,60 @@ def parts(columns: int) -> tuple[int, ...]:
     return tuple(1 << bit for bit in reversed(range(columns.bit_length())) if columns >> bit & 1)
 
 
-def rows_staged(schedule: BoxesSchedule) -> bool:
+def stores_rows(schedule: TmaSchedule) -> bool:
     """Whether blocks go to D row by row: shares of split sums, and where D is not contiguous along m."""
     return schedule.splits > 1 or all(mode.strides.d != 1 for mode in schedule.a.outer)
 
 
-def pieces_of(width: int, rows: bool) -> int:
+def subtiles_of(width: int, rows: bool) -> int:
     """Pieces that an accumulator of so many columns is stored in; more where whole rows are staged."""
     if width < LEAST_HALVED:
         return 1
     return 4 if rows and width >= LEAST_QUARTERED else 2
 
 
-def shared_bytes(schedule: BoxesSchedule, size: int) -> int:
+def shared_bytes(schedule: TmaSchedule, size: int) -> int:
     """Shared memory of a program: its boxes, and a piece on its way to D.
 
     What a piece takes was read from what Triton 3.6 compiles for compute capability 9.0: its rows where those are
     staged, else at most 128 bytes for each of them.
     """
     tile_m, tile_n, tile_k = schedule.tile
-    widest, rows = parts(tile_n)[0], rows_staged(schedule)
-    row = 4 * widest // pieces_of(widest, rows) if rows else 128
+    widest, rows = parts(tile_n)[0], stores_rows(schedule)
+    row = 4 * widest // subtiles_of(widest, rows) if rows else 128
     return schedule.stages * (tile_m + tile_n) * tile_k * size + tile_m * row
 
 
-def candidates(contraction: Contraction, target: Target, exchanged: bool = False) -> Candidates:
+def candidates(contraction: Contraction, target: Target, swap_ab: bool = False) -> Candidates:
     """Schedules, and why there are no others; `exchanged` tells that the operands already are, and then only what
     consists of two parts is of use: whole tiles there are for both sides."""
-    found: dict[BoxesSchedule, None] = {}
+    found: dict[TmaSchedule, None] = {}
     excluded: dict[str, None] = {}
     size = contraction.arithmetic.product.itemsize
     composite = tuple((m, n, depth // size, warps, stages) for m, n, depth, warps, stages in _COMPOSITE_TILES)
-    tiles = composite if exchanged else (*_TILES[size], *composite)
+    tiles = composite if swap_ab else (*_TILES[size], *composite)
     for k in contraction.of_role(Role.K):
-        readings_a, readings_b = (list(readings(contraction, operand, k)) for operand in (A, B))
-        for name, ways in (("A", readings_a), ("B", readings_b)):
+        views_a, views_b = (list(tma_views(contraction, operand, k)) for operand in (A, B))
+        for name, ways in (("A", views_a), ("B", views_b)):
             if not ways:
                 excluded[f"{name} does not lie in boxes along {k.name}"] = None
-        for a, b, tile in product(readings_a, readings_b, tiles):
+        for a, b, tile in product(views_a, views_b, tiles):
             reason = misfit(a, b, tile)
             if reason is not None:
                 excluded[reason] = None
                 continue
             fitting = _schedules(contraction, a, b, k, tile, target)
-            found.update(dict.fromkeys(replace(schedule, exchanged=exchanged) for schedule in fitting))
+            found.update(dict.fromkeys(replace(schedule, swap_ab=swap_ab) for schedule in fitting))
     return Candidates(tuple(found), tuple(excluded))
 
 
-def side_cuts(reading: Reading, tile: int) -> list[Cut]:
+def dim_axes(view: TmaView, tile: int) -> list[TiledAxis]:
     """The operand's own side: every other dimension one index at a time, runs last."""
-    runs = (reading.second, reading.outer)
-    return [Cut(group, length, placed=group in runs) for group, length in reading.lengths(tile).items()]
+    runs = (view.second, view.outer)
+    return [TiledAxis(group, length, placed=group in runs) for group, length in view.lengths(tile).items()]
 
 
-def misfit(a: Reading, b: Reading, tile: Sequence[int]) -> str | None:
+def misfit(a: TmaView, b: TmaView, tile: Sequence[int]) -> str | None:
     """Why a tile should not be used, in one sentence."""
     widest = parts(tile[1])[0]
     for name, group, length in (("m", a.outer, tile[0]), ("n", b.outer, widest)):
@@ -150,16 +150,16 @@ def misfit(a: Reading, b: Reading, tile: Sequence[int]) -> str | None:
 
 
 def _schedules(
-    contraction: Contraction, a: Reading, b: Reading, k: Mode, tile: Sequence[int], target: Target
-) -> Iterator[BoxesSchedule]:
+    contraction: Contraction, a: TmaView, b: TmaView, k: Mode, tile: Sequence[int], target: Target
+) -> Iterator[TmaSchedule]:
     """A tile with whole sums, and with split ones where D alone cannot fill the device."""
     tile_m, tile_n, tile_k, warps, stages = tile
     steps = -(-k.extent // tile_k) * (contraction.k // k.extent)
     stages = min(stages, max(LEAST_STAGES, steps))
-    whole = BoxesSchedule(a, b, k, (tile_m, tile_n, tile_k), warps, stages)
+    whole = TmaSchedule(a, b, k, (tile_m, tile_n, tile_k), warps, stages)
     yield _fitting(whole, contraction.arithmetic.product.itemsize, target)
-    processors = target.processors if target.processors > 1 else PROCESSORS
-    blocks = contraction.batch * side_blocks(a, tile_m) * side_blocks(b, tile_n)
+    processors = target.processors if target.processors > 1 else SM_COUNT
+    blocks = contraction.batch * dim_blocks(a, tile_m) * dim_blocks(b, tile_n)
     if blocks >= processors:
         return
     share_bytes = tile_m * tile_n * contraction.arithmetic.accumulate.itemsize
@@ -168,7 +168,7 @@ def _schedules(
         yield _fitting(split, contraction.arithmetic.product.itemsize, target)
 
 
-def _fitting(schedule: BoxesSchedule, size: int, target: Target) -> BoxesSchedule:
+def _fitting(schedule: TmaSchedule, size: int, target: Target) -> TmaSchedule:
     """With one stage less where the device has not the shared memory."""
     if target.shared_memory and shared_bytes(schedule, size) > target.shared_memory and schedule.stages > 2:
         return replace(schedule, stages=schedule.stages - 1)
@@ -187,5 +187,5 @@ def splittings(steps: int, blocks: int, processors: int) -> list[int]:
     return sorted(found - {1})
 
 
-def side_blocks(reading: Reading, tile: int) -> int:
-    return math.prod(cut.blocks for cut in side_cuts(reading, tile))
+def dim_blocks(view: TmaView, tile: int) -> int:
+    return math.prod(cut.blocks for cut in dim_axes(view, tile))

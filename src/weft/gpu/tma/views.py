@@ -6,17 +6,17 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from weft.gpu.common.launch import Box
+from weft.gpu.common.launch import TensorMap
 from weft.gpu.common.tiling import A, D, by_stride
 from weft.spec import Contraction, Layout, Mode, Role
 
-BOX_ALIGNMENT = 16  # bytes: of addresses and of every stride but the innermost
+TMA_ALIGNMENT = 16  # bytes: of addresses and of every stride but the innermost
 MOST_DIMENSIONS = 5
 _ACROSS = 2  # bytes of an element that matrix instructions also read across k from shared memory
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class TmaView:
     """How one operand is read: its dimensions, each of modes that lie together (innermost first).
 
     Those that a box spans runs of come last, the contiguous one at the end: two, or three where there is a `second`
@@ -47,7 +47,7 @@ class Reading:
         return self.lengths(tile) | {(k,): depth}
 
 
-def readings(contraction: Contraction, operand: int, k: Mode) -> Iterator[Reading]:
+def tma_views(contraction: Contraction, operand: int, k: Mode) -> Iterator[TmaView]:
     """Ways to read A or B in boxes that run along `k`."""
     own = contraction.of_role(Role.M if operand == A else Role.N)
     sums, batch = contraction.of_role(Role.K), contraction.of_role(Role.BATCH)
@@ -60,29 +60,29 @@ def readings(contraction: Contraction, operand: int, k: Mode) -> Iterator[Readin
         steps = [group[0].strides[operand] for group in groups]
         if inner not in (outer, (k,)) or steps[-1] != 1 or len(groups) > MOST_DIMENSIONS:
             continue
-        if any(step <= 0 or step * size % BOX_ALIGNMENT for step in steps[:-1]):
+        if any(step <= 0 or step * size % TMA_ALIGNMENT for step in steps[:-1]):
             continue
         if size != _ACROSS and inner == outer:
             continue  # other matrix instructions read both operands along k from shared memory only
-        yield Reading(tuple(groups), outer, along_k=inner == (k,))
+        yield TmaView(tuple(groups), outer, along_k=inner == (k,))
 
 
-def with_second_run(reading: Reading, tile: int, least: int) -> Reading:
+def with_second_run(view: TmaView, tile: int, least: int) -> TmaView:
     """The same in boxes that span runs of two dimensions, if blocks then cover fewer indices past the ends.
 
     A run of the first is no shorter than `least`. Only boxes along k have two: in others the lines of memory run along
     the first, and would be as short as its run.
     """
-    if not reading.along_k:
-        return reading
-    ways = [reading]
-    for second in reversed([group for group in reading.own if group != reading.outer]):
-        others = [group for group in reading.dimensions[:-2] if group != second]
-        dimensions = (*others, second, *reading.dimensions[-2:])
+    if not view.along_k:
+        return view
+    ways = [view]
+    for second in reversed([group for group in view.own if group != view.outer]):
+        others = [group for group in view.dimensions[:-2] if group != second]
+        dimensions = (*others, second, *view.dimensions[-2:])
         counts = [1 << bit for bit in range(1, (tile // least).bit_length())]
-        ways += [Reading(dimensions, reading.outer, True, second, count) for count in counts]
+        ways += [TmaView(dimensions, view.outer, True, second, count) for count in counts]
 
-    def taken(way: Reading) -> int:
+    def taken(way: TmaView) -> int:
         return math.prod(covered(extent(group), length) for group, length in way.lengths(tile).items())
 
     return min(ways, key=taken)
@@ -110,12 +110,12 @@ def _chains(modes: Sequence[Mode], tensor: int) -> list[tuple[Mode, ...]]:
     return [tuple(group) for group in found]
 
 
-def box(layout: Layout, operand: int, reading: Reading, runs: dict[tuple[Mode, ...], int]) -> Box:
+def box(layout: Layout, operand: int, view: TmaView, runs: dict[tuple[Mode, ...], int]) -> TensorMap:
     """The operand as the box unit sees it."""
-    shape = tuple(extent(group) for group in reading.dimensions)
-    strides = tuple(group[0].strides[operand] for group in reading.dimensions)
-    block = tuple(runs.get(group, 1) for group in reading.dimensions)
-    return Box(Layout(shape, strides, layout.dtype, layout.alignment), block)
+    shape = tuple(extent(group) for group in view.dimensions)
+    strides = tuple(group[0].strides[operand] for group in view.dimensions)
+    block = tuple(runs.get(group, 1) for group in view.dimensions)
+    return TensorMap(Layout(shape, strides, layout.dtype, layout.alignment), block)
 
 
 def extent(group: Sequence[Mode]) -> int:

@@ -12,7 +12,7 @@ import torch
 
 from weft.gpu.permute import family as permute
 from weft.gpu.permute.family import PermuteLaunch
-from weft.gpu.transpose.slide import slide_, slide_cut
+from weft.gpu.transpose.slide import slide_, slide_params
 from weft.planner.schedule import Scalar, Target
 from weft.planner.target import target_of
 from weft.spec import Label, Layout, parse
@@ -91,7 +91,7 @@ def _slid(memory: torch.Tensor, rows: int, columns: int, buffer_bytes: int, *, a
     pieces = seen[0].shape[1] // memory.shape[1]
     gap = memory.shape[1] - columns
     cuts = [
-        slide_cut(rows, columns * pieces, gap * pieces, words.stride(1), words.itemsize, buffer_bytes, apart=apart)
+        slide_params(rows, columns * pieces, gap * pieces, words.stride(1), words.itemsize, buffer_bytes, apart=apart)
         for words in seen
     ]
     for words, cut in zip(seen, cuts, strict=True):

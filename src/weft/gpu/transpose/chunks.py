@@ -26,7 +26,7 @@ _GROUPS = (16, 128)  # chunks that it moves: at least 16, for an eighth of all w
 _captured: dict[int, _Tables] = {}  # what graphs refer to, by address
 
 
-class ChunkCut(NamedTuple):
+class ChunkParams(NamedTuple):
     """All that the kernels take of how chunks lie and are shared out, as compile-time constants."""
 
     group: int  # chunks of a program
@@ -111,9 +111,9 @@ def _launches(
     pitch, step = part.strides
     blocks = -(-span // width)
     wide = max(chunks * pitch + width * step, kept * span + width) >= 2**31
-    cut = ChunkCut(group, width, blocks, span, pitch, step, wide)
+    cut = ChunkParams(group, width, blocks, span, pitch, step, wide)
     words, numbers = Layout.contiguous((kept, span), part.dtype), Layout.contiguous((moved,), torch.int32)
-    constants = {"CUT": cut}
+    constants = {"PARAMS": cut}
     warps = 4
     keep = KernelLaunch(
         keep_kernel, (part, numbers, words), constants, False, target, kept // group * blocks, warps, stages=1

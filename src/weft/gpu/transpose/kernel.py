@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from weft.gpu.common.device import scalar
-from weft.gpu.common.pdl import follow
+from weft.gpu.common.pdl import pdl_begin
 
 
 @triton.jit(do_not_specialize=["alpha", "beta"])
@@ -29,7 +29,7 @@ def square_kernel(
     SCALE: tl.constexpr,  # what alpha is applied in, None where it is not
     WIDE: tl.constexpr,
 ):
-    follow()
+    pdl_begin()
     # (1) Find the pair of tiles. Rows `first` and TILES - 1 - first of the upper triangle have TILES + 1 tiles
     #     together, so the triangle folds into a rectangle of TILES / 2 rows.
     program = tl.program_id(0)
@@ -93,18 +93,18 @@ def keep_kernel(
     kept,  # (kept chunks, SPAN)
     alpha: tl.int64,  # not used, as beta
     beta: tl.int64,
-    CUT: tl.constexpr,  # transpose_chunks.ChunkCut
+    PARAMS: tl.constexpr,  # transpose_chunks.ChunkCut
 ):
-    follow()
+    pdl_begin()
     block = tl.program_id(0)
-    chunk = block // CUT.blocks * CUT.group + tl.arange(0, CUT.group)
-    column = block % CUT.blocks * CUT.width + tl.arange(0, CUT.width)
+    chunk = block // PARAMS.blocks * PARAMS.group + tl.arange(0, PARAMS.group)
+    column = block % PARAMS.blocks * PARAMS.width + tl.arange(0, PARAMS.width)
     number = tl.load(numbers + chunk)
-    mask = (number >= 0)[:, None] & (column < CUT.span)[None, :]
-    if CUT.wide:
+    mask = (number >= 0)[:, None] & (column < PARAMS.span)[None, :]
+    if PARAMS.wide:
         number = number.to(tl.int64)
-    value = tl.load(x + number[:, None] * CUT.pitch + column[None, :] * CUT.step, mask=mask, other=0)
-    tl.store(kept + chunk[:, None] * CUT.span + column[None, :], value, mask=mask)
+    value = tl.load(x + number[:, None] * PARAMS.pitch + column[None, :] * PARAMS.step, mask=mask, other=0)
+    tl.store(kept + chunk[:, None] * PARAMS.span + column[None, :], value, mask=mask)
 
 
 @triton.jit(do_not_specialize=["alpha", "beta"])
@@ -115,40 +115,40 @@ def chunks_kernel(
     kept,  # (kept chunks, SPAN)
     alpha: tl.int64,  # not used, as beta
     beta: tl.int64,
-    CUT: tl.constexpr,  # transpose_chunks.ChunkCut
+    PARAMS: tl.constexpr,  # transpose_chunks.ChunkCut
 ):
-    follow()
+    pdl_begin()
     # (1) Find the group of chunks, and the columns of them that this program moves.
     block = tl.program_id(0)
-    move = block // CUT.blocks * CUT.group + tl.arange(0, CUT.group)
-    column = block % CUT.blocks * CUT.width + tl.arange(0, CUT.width)
+    move = block // PARAMS.blocks * PARAMS.group + tl.arange(0, PARAMS.group)
+    column = block % PARAMS.blocks * PARAMS.width + tl.arange(0, PARAMS.width)
     target = tl.load(targets + move)
     source = tl.load(sources + move)
-    mask = (target >= 0)[:, None] & (column < CUT.span)[None, :]
+    mask = (target >= 0)[:, None] & (column < PARAMS.span)[None, :]
     is_kept = source < 0
     number = -1 - source
-    if CUT.wide:
+    if PARAMS.wide:
         target, source = target.to(tl.int64), source.to(tl.int64)
 
     # (2) Read what each chunk is to become, where it lies or from what was kept.
-    lying = x + source[:, None] * CUT.pitch + column[None, :] * CUT.step
-    aside = kept + number[:, None] * CUT.span + column[None, :]
+    lying = x + source[:, None] * PARAMS.pitch + column[None, :] * PARAMS.step
+    aside = kept + number[:, None] * PARAMS.span + column[None, :]
     value = tl.load(tl.where(is_kept[:, None], aside, lying), mask=mask, other=0)
 
     # (3) Write it, once all of the group has been read.
     tl.debug_barrier()
-    tl.store(x + target[:, None] * CUT.pitch + column[None, :] * CUT.step, value, mask=mask)
+    tl.store(x + target[:, None] * PARAMS.pitch + column[None, :] * PARAMS.step, value, mask=mask)
 
 
 @triton.jit
-def stretch(program, CUT: tl.constexpr):
+def stretch(program, PARAMS: tl.constexpr):
     """(first index of a program's stretch, end, first kept address, kept elements, their place in the buffer)."""
-    start = program * CUT.stretch
-    end = tl.minimum(start + CUT.stretch, CUT.total)
-    if CUT.apart:
-        return start, end, start, program * CUT.more, CUT.more * (program * (program - 1) // 2)
+    start = program * PARAMS.stretch
+    end = tl.minimum(start + PARAMS.stretch, PARAMS.total)
+    if PARAMS.apart:
+        return start, end, start, program * PARAMS.more, PARAMS.more * (program * (program - 1) // 2)
     else:
-        return start, end, end, (program + 1) * CUT.more, CUT.more * (program * (program + 1) // 2)
+        return start, end, end, (program + 1) * PARAMS.more, PARAMS.more * (program * (program + 1) // 2)
 
 
 @triton.jit(do_not_specialize=["alpha", "beta"])
@@ -157,29 +157,29 @@ def keep_ends_kernel(
     kept,
     alpha: tl.int64,  # not used, as beta
     beta: tl.int64,
-    CUT: tl.constexpr,  # transpose_slide.SlideCut
+    PARAMS: tl.constexpr,  # transpose_slide.SlideCut
 ):
-    follow()
+    pdl_begin()
     block = tl.program_id(0)
-    program = block // CUT.blocks
-    if CUT.wide:
+    program = block // PARAMS.blocks
+    if PARAMS.wide:
         program = program.to(tl.int64)
-    _, _, first, size, place = stretch(program, CUT)
-    lane = block % CUT.blocks * CUT.tile + tl.arange(0, CUT.tile)
-    mask = (lane < size) & (first + lane < CUT.reach)
-    tl.store(kept + place + lane, tl.load(x + (first + lane) * CUT.step, mask=mask, other=0), mask=mask)
+    _, _, first, size, place = stretch(program, PARAMS)
+    lane = block % PARAMS.blocks * PARAMS.tile + tl.arange(0, PARAMS.tile)
+    mask = (lane < size) & (first + lane < PARAMS.reach)
+    tl.store(kept + place + lane, tl.load(x + (first + lane) * PARAMS.step, mask=mask, other=0), mask=mask)
 
 
 @triton.jit
-def slide_tile(x, kept, at, start, end, first, size, place, CUT: tl.constexpr):
+def slide_tile(x, kept, at, start, end, first, size, place, PARAMS: tl.constexpr):
     """A tile's elements, numbered without gaps, from where they lie or from what was kept."""
-    if CUT.apart:
+    if PARAMS.apart:
         source = at
         is_kept = at - start < size
     else:
-        source = at + at // CUT.columns * CUT.gap
+        source = at + at // PARAMS.columns * PARAMS.gap
         is_kept = source >= end
-    pointer = tl.where(is_kept, kept + place + (source - first), x + source * CUT.step)
+    pointer = tl.where(is_kept, kept + place + (source - first), x + source * PARAMS.step)
     return tl.load(pointer, mask=(at >= start) & (at < end), other=0)
 
 
@@ -189,29 +189,29 @@ def slide_kernel(
     kept,
     alpha: tl.int64,  # not used, as beta
     beta: tl.int64,
-    CUT: tl.constexpr,  # transpose_slide.SlideCut
+    PARAMS: tl.constexpr,  # transpose_slide.SlideCut
 ):
-    follow()
+    pdl_begin()
     # (1) Find the stretch of this program. Where rows close up, the last stretch goes first: either way the programs
     #     before this one overwrite what it needs, unless that was kept.
     program = tl.program_id(0)
-    if not CUT.apart:
-        program = CUT.programs - 1 - program
-    if CUT.wide:
+    if not PARAMS.apart:
+        program = PARAMS.programs - 1 - program
+    if PARAMS.wide:
         program = program.to(tl.int64)
-    start, end, first, size, place = stretch(program, CUT)
-    lane = tl.arange(0, CUT.tile)
+    start, end, first, size, place = stretch(program, PARAMS)
+    lane = tl.arange(0, PARAMS.tile)
 
     # (2) Go through it tile by tile, from the end that leads. The next tile is read before this one is written:
     #     nothing that is written now lies ahead.
-    TILES: tl.constexpr = CUT.stretch // CUT.tile
-    at = start + (TILES - 1 if CUT.apart else 0) * CUT.tile + lane
-    value = slide_tile(x, kept, at, start, end, first, size, place, CUT)
+    TILES: tl.constexpr = PARAMS.stretch // PARAMS.tile
+    at = start + (TILES - 1 if PARAMS.apart else 0) * PARAMS.tile + lane
+    value = slide_tile(x, kept, at, start, end, first, size, place, PARAMS)
     for _ in range(TILES):
-        ahead = at - CUT.tile if CUT.apart else at + CUT.tile
-        following = slide_tile(x, kept, ahead, start, end, first, size, place, CUT)
+        ahead = at - PARAMS.tile if PARAMS.apart else at + PARAMS.tile
+        following = slide_tile(x, kept, ahead, start, end, first, size, place, PARAMS)
         tl.debug_barrier()
-        target = at + at // CUT.columns * CUT.gap if CUT.apart else at
-        tl.store(x + target * CUT.step, value, mask=at < end)
+        target = at + at // PARAMS.columns * PARAMS.gap if PARAMS.apart else at
+        tl.store(x + target * PARAMS.step, value, mask=at < end)
         at = ahead
         value = following

@@ -23,7 +23,7 @@ LEAST_PROGRAMS = 132
 _TILE = 8192  # bytes
 
 
-class SlideCut(NamedTuple):
+class SlideParams(NamedTuple):
     """All that the kernels take, as compile-time constants; in words."""
 
     columns: int  # of a row that are moved
@@ -45,9 +45,9 @@ class SlideCut(NamedTuple):
         return self.more * (self.programs * (self.programs + 1) // 2)
 
 
-def slide_cut(
+def slide_params(
     rows: int, columns: int, gap: int, step: int, itemsize: int, buffer_bytes: int, *, apart: bool
-) -> SlideCut | None:
+) -> SlideParams | None:
     """How rows are shared out; None where too few programs could work, for what they would have to keep."""
     total = rows * columns
     tile = _TILE // itemsize
@@ -61,26 +61,26 @@ def slide_cut(
         reach = total if apart else total + (rows - 1) * gap
         wide = (total + rows * gap + stretch) * step >= 2**31
         blocks = -(-programs * more // tile)
-        cut = SlideCut(columns, gap, total, reach, step, apart, programs, stretch, more, tile, blocks, wide)
+        cut = SlideParams(columns, gap, total, reach, step, apart, programs, stretch, more, tile, blocks, wide)
         if cut.kept * itemsize <= buffer_bytes:
             return cut
     return None
 
 
-def slide_(words: torch.Tensor, cut: SlideCut) -> None:
+def slide_(words: torch.Tensor, params: SlideParams) -> None:
     """Move the rows that begin with the first word of `words` as `cut` says."""
-    kept = torch.empty(cut.kept, dtype=words.dtype, device=words.device)
-    keep, move = _launches(Layout.of(words).alignment, words.dtype, cut, target_of("triton", words.device))
+    kept = torch.empty(params.kept, dtype=words.dtype, device=words.device)
+    keep, move = _launches(Layout.of(words).alignment, words.dtype, params, target_of("triton", words.device))
     keep((words, kept), 0, 0)
     move((words, kept), 0, 0)
 
 
 @lru_cache(maxsize=256)
-def _launches(alignment: int, dtype: torch.dtype, cut: SlideCut, target: Target) -> tuple[KernelLaunch, KernelLaunch]:
+def _launches(alignment: int, dtype: torch.dtype, params: SlideParams, target: Target) -> tuple[KernelLaunch, KernelLaunch]:
     """(keeping, moving)"""
     from weft.gpu.transpose.kernel import keep_ends_kernel, slide_kernel
 
-    words = Layout((cut.reach,), (cut.step,), dtype, alignment)
-    layouts, constants = (words, Layout.contiguous((cut.kept,), dtype)), {"CUT": cut}
-    keep = KernelLaunch(keep_ends_kernel, layouts, constants, False, target, cut.programs * cut.blocks, 4, stages=1)
-    return keep, KernelLaunch(slide_kernel, layouts, constants, False, target, cut.programs, 4, stages=1)
+    words = Layout((params.reach,), (params.step,), dtype, alignment)
+    layouts, constants = (words, Layout.contiguous((params.kept,), dtype)), {"PARAMS": params}
+    keep = KernelLaunch(keep_ends_kernel, layouts, constants, False, target, params.programs * params.blocks, 4, stages=1)
+    return keep, KernelLaunch(slide_kernel, layouts, constants, False, target, params.programs, 4, stages=1)

@@ -8,20 +8,20 @@ from weft.gpu.common.cost import (
     GROUP_ROWS,
     KEPT_BYTES,
     LINE,
-    PROCESSORS,
+    SM_COUNT,
     TALL,
-    combine_seconds,
     compulsory_bytes,
     function_seconds,
     launched,
     own_bytes,
+    reduce_seconds,
 )
-from weft.gpu.common.swap_ab import multiplied
+from weft.gpu.common.swap_ab import in_kernel_order
 from weft.gpu.common.tiling import A, B
-from weft.gpu.tma.schedule import parts, side_blocks
-from weft.gpu.tma.views import Reading
-from weft.gpu.warp_specialized.roles import IN_TURNS
-from weft.gpu.warp_specialized.schedule import SHORT_STEP, SpecialisedSchedule, portions, share_count, share_steps
+from weft.gpu.tma.schedule import dim_blocks, parts
+from weft.gpu.tma.views import TmaView
+from weft.gpu.warp_specialized.roles import PINGPONG
+from weft.gpu.warp_specialized.schedule import SHORT_STEP, WsSchedule, portions, share_count, share_steps
 from weft.planner.schedule import Target
 from weft.spec import Contraction
 
@@ -44,27 +44,27 @@ MEMORY_OVERLAP = 2.3  # the norm that joins memory with all that, and results th
 PORTION_TASKS, APART = 2, 1.2
 
 
-def predict(contraction: Contraction, schedule: SpecialisedSchedule, target: Target) -> float:
+def predict(contraction: Contraction, schedule: WsSchedule, target: Target) -> float:
     """Seconds: block after block on the busiest processor, or all bytes at the rate of memory.
 
     Products, boxes on their way and functions go on at once; a block leaves before the next is begun, but where workers
     take turns. A line of a box that is shorter than one of memory is on its way as long.
     """
-    contraction = multiplied(contraction, schedule)
-    processors = target.processors if target.processors > 1 else PROCESSORS
+    contraction = in_kernel_order(contraction, schedule)
+    processors = target.processors if target.processors > 1 else SM_COUNT
     tile_m, tile_n, tile_k = schedule.tile
-    workers = schedule.workers
+    consumers = schedule.consumers
     size = contraction.arithmetic.product.itemsize
-    at_once = processors * workers.rings
+    at_once = processors * consumers.pipelines
     tasks = share_count(contraction, schedule) if not schedule.streamed else at_once
-    turns = -(-tasks // at_once) * workers.rings  # tasks of the busiest processor
+    turns = -(-tasks // at_once) * consumers.pipelines  # tasks of the busiest processor
     here = processors * turns  # of all processors, were they as busy
     depth = _steps(contraction, schedule, target) * tile_k
-    across = tile_n * workers.abreast
+    across = tile_n * consumers.abreast
     products = 2.0 * tile_m * across * depth * here / RATE * (TALL if schedule.rows > GROUP_ROWS else 1.0)
     boxes = _box_bytes(schedule, size, min(1.0, tasks / at_once)) * depth * here / BOX_RATE
     boxes *= 1 + BOX_WAIT / schedule.stages
-    functions = function_seconds(contraction, here * depth * tile_m * workers.abreast, here * depth * across, 0)
+    functions = function_seconds(contraction, here * depth * tile_m * consumers.abreast, here * depth * across, 0)
     split = schedule.splits > 1
     result_size = (contraction.arithmetic.accumulate if split else contraction.d.dtype).itemsize
     leaving = tile_m * across * result_size * here / RESULT_RATE
@@ -74,15 +74,15 @@ def predict(contraction: Contraction, schedule: SpecialisedSchedule, target: Tar
         boxes, leaving, waiting = APART * boxes, PORTION_TASKS * leaving, PORTION_TASKS * waiting
     memory = (compulsory_bytes(contraction) + _read_again(contraction, schedule)) / MEMORY_RATE
     multiplying = _joined(_joined(products, boxes, OVERLAP), functions, FUNCTIONS_OVERLAP)
-    if workers == IN_TURNS:
+    if consumers == PINGPONG:
         busy = _joined(multiplying, leaving, MEMORY_OVERLAP) + waiting
     else:
         busy = multiplying + leaving + waiting
     seconds = launched(_joined(busy, memory, MEMORY_OVERLAP), LAUNCH)
-    return seconds + combine_seconds(schedule.workspace_bytes, schedule.splits)
+    return seconds + reduce_seconds(schedule.workspace_bytes, schedule.splits)
 
 
-def _steps(contraction: Contraction, schedule: SpecialisedSchedule, target: Target) -> int:
+def _steps(contraction: Contraction, schedule: WsSchedule, target: Target) -> int:
     """Along k, of the longest task or portion; of a task whose second worker has no rows, as many as take its time."""
     if schedule.streamed:
         return portions(contraction, schedule, target).base + 1
@@ -92,25 +92,25 @@ def _steps(contraction: Contraction, schedule: SpecialisedSchedule, target: Targ
     return steps
 
 
-def _box_bytes(schedule: SpecialisedSchedule, size: int, busy: float) -> float:
+def _box_bytes(schedule: WsSchedule, size: int, busy: float) -> float:
     """Of one index of k of a task, as they keep L2 at work, which has time for pieces of lines where no more than this
     share of the processors asks."""
     tile_m, tile_n, _ = schedule.tile
-    rows, columns = (_crossing(reading, operand, size) for reading, operand in ((schedule.a, A), (schedule.b, B)))
+    rows, columns = (_crossing(view, operand, size) for view, operand in ((schedule.a, A), (schedule.b, B)))
     wide = tile_n if schedule.b.along_k else sum(max(part, LINE // size) for part in parts(tile_n))
-    wide *= schedule.workers.abreast
+    wide *= schedule.consumers.abreast
     return max(tile_m + wide, (tile_m * rows + wide * columns) * busy) * size
 
 
-def _read_again(contraction: Contraction, schedule: SpecialisedSchedule) -> int:
+def _read_again(contraction: Contraction, schedule: WsSchedule) -> int:
     """Bytes of operands that come from memory more than once. Where sums are streamed, blocks that share boxes are at
     different places along k at any time: what L2 does not keep of an operand comes once for each block across."""
     if not schedule.streamed:
         return 0
     tile_m, tile_n, _ = schedule.tile
     rows, columns, *_ = own_bytes(contraction)
-    across = side_blocks(schedule.b, tile_n) // schedule.workers.abreast
-    down = side_blocks(schedule.a, tile_m)
+    across = dim_blocks(schedule.b, tile_n) // schedule.consumers.abreast
+    down = dim_blocks(schedule.a, tile_m)
     kept = KEPT_BYTES / 2  # of each
     return int(sum((times - 1) * max(0.0, size - kept) for times, size in ((across, rows), (down, columns))))
 
@@ -120,7 +120,7 @@ def _joined(one: float, other: float, norm: float) -> float:
     return (one**norm + other**norm) ** (1 / norm)
 
 
-def _crossing(reading: Reading, operand: int, size: int) -> float:
+def _crossing(view: TmaView, operand: int, size: int) -> float:
     """How much longer boxes of an operand are on their way where its rows do not start with lines of memory."""
-    steps = [group[0].strides[operand] * size for group in reading.dimensions[:-1]]
+    steps = [group[0].strides[operand] * size for group in view.dimensions[:-1]]
     return CROSSING if any(step % LINE for step in steps) else 1.0

@@ -6,15 +6,15 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from weft.gpu.common.cost import PROCESSORS
-from weft.gpu.common.split_k import Fewer, Stream
-from weft.gpu.common.tiling import TENSORS, Cut, Side, side
-from weft.gpu.tma.params import BoxesCut, Dimension, boxes_cut
-from weft.gpu.tma.schedule import parts, side_cuts
+from weft.gpu.common.cost import SM_COUNT
+from weft.gpu.common.split_k import StreamK, TailSplits
+from weft.gpu.common.tiling import TENSORS, TiledAxis, TiledDim, tiled_dim
+from weft.gpu.tma.params import Dimension, TmaParams, tma_params
+from weft.gpu.tma.schedule import dim_axes, parts
 from weft.gpu.tma.views import extent
 from weft.gpu.warp_specialized.results import piece_width, results
-from weft.gpu.warp_specialized.roles import IN_PLACE, THREADS, WORKERS, Roles, Workers, roles
-from weft.gpu.warp_specialized.schedule import SpecialisedSchedule, portions, share_count, share_steps, task_count
+from weft.gpu.warp_specialized.roles import CONSUMERS, SMEM_TRANSFORM, THREADS, Consumers, Roles, roles
+from weft.gpu.warp_specialized.schedule import WsSchedule, portions, share_count, share_steps, task_count
 from weft.planner.schedule import Target
 from weft.spec import Contraction
 
@@ -27,8 +27,8 @@ SWIZZLED = 8  # lines of shared memory after which a swizzle repeats: fewer cann
 class Piece(NamedTuple):
     """Rows and columns of a block of D that a worker stores at once."""
 
-    m: Side
-    n: Side
+    m: TiledDim
+    n: TiledDim
     row: int  # of the block, where the piece starts
     column: int
 
@@ -36,8 +36,8 @@ class Piece(NamedTuple):
 class Share(NamedTuple):
     """Rows and columns of a block of D that one accumulator of one worker holds."""
 
-    m: Side
-    n: Side
+    m: TiledDim
+    n: TiledDim
     row: int  # of the block, where the share starts
     pieces: tuple[Piece, ...]
     halvings: int  # that lead to them
@@ -51,12 +51,12 @@ class Run(NamedTuple):
     lines: int
 
 
-class SpecialisedCut(NamedTuple):
+class WsParams(NamedTuple):
     """All that the kernel takes of a schedule beside what the boxes say."""
 
-    boxes: BoxesCut
+    boxes: TmaParams
     shares: tuple[tuple[Share, ...], ...]  # [worker][part]
-    workers: Workers
+    consumers: Consumers
     tasks: int  # of each share of the sums: blocks of D, or pairs of them
     product_bits: int  # of an element
     roles: Roles
@@ -71,48 +71,48 @@ class SpecialisedCut(NamedTuple):
     d_shape: tuple[int, int]  # of a piece as it lies in D
     d_layout: NVMMASharedLayout
     portions: tuple[tuple[Run, ...], ...]  # in place: [applier] what it applies B's function to
-    fewer: Fewer  # in place
-    stream: Stream | None  # portions of all sums; None where each sum has the same shares
+    fewer: TailSplits  # in place
+    stream: StreamK | None  # portions of all sums; None where each sum has the same shares
 
 
-def specialised_cut(contraction: Contraction, schedule: SpecialisedSchedule, target: Target) -> SpecialisedCut:
-    fewer = Fewer(schedule.fewer, share_steps(contraction, schedule, schedule.fewer) if schedule.fewer else 0)
+def ws_params(contraction: Contraction, schedule: WsSchedule, target: Target) -> WsParams:
+    fewer = TailSplits(schedule.fewer, share_steps(contraction, schedule, schedule.fewer) if schedule.fewer else 0)
     whole = replace(schedule, splits=1) if schedule.streamed else schedule
-    boxes = boxes_cut(contraction, whole, target, fewer.shares * fewer.steps)
-    processors = target.processors if target.processors > 1 else PROCESSORS
-    programs = min(processors, -(-share_count(contraction, schedule) // schedule.workers.rings))
+    boxes = tma_params(contraction, whole, target, fewer.shares * fewer.steps)
+    processors = target.processors if target.processors > 1 else SM_COUNT
+    programs = min(processors, -(-share_count(contraction, schedule) // schedule.consumers.pipelines))
     tasks = task_count(contraction, schedule)
     tile_m, tile_n, tile_k = schedule.tile
     size = contraction.arithmetic.product.itemsize
     widths = parts(tile_n)
     stored = results(contraction, schedule, schedule.rows, boxes.blocks)
-    sharing = roles(contraction, schedule.tile, schedule.workers)
+    sharing = roles(contraction, schedule.tile, schedule.consumers)
     assert sharing is not None, "schedules are offered only where there are registers"
     line = (stored.box.block[-2], stored.box.block[-1])
-    return SpecialisedCut(
+    return WsParams(
         boxes=boxes._replace(splits=schedule.splits, programs=programs),
         shares=_shares(contraction, schedule, boxes),
-        workers=schedule.workers,
+        consumers=schedule.consumers,
         tasks=tasks,
         product_bits=8 * size,
         roles=sharing,
         stages=schedule.stages,
-        own_rows=(0, schedule.stages if schedule.workers.rings == 2 else 0),
-        own_columns=(0, schedule.stages if schedule.workers.rings_of_columns == 2 else 0),
-        rounds=rounds(schedule.stages, sharing.appliers // schedule.workers.rings_of_columns),
+        own_rows=(0, schedule.stages if schedule.consumers.pipelines == 2 else 0),
+        own_columns=(0, schedule.stages if schedule.consumers.pipelines_of_columns == 2 else 0),
+        rounds=rounds(schedule.stages, sharing.transformers // schedule.consumers.pipelines_of_columns),
         x_layout=matrix_layout((tile_m, tile_k), schedule.a.along_k, size),
         y_layouts=tuple(matrix_layout((width, tile_k), schedule.b.along_k, size) for width in widths),
         d_box=stored.dimensions,
         d_along_n=stored.along_n,
         d_shape=line,
         d_layout=matrix_layout(line, True, stored.box.layout.dtype.itemsize),
-        portions=_portions(schedule, sharing) if schedule.workers == IN_PLACE else (),
+        portions=_portions(schedule, sharing) if schedule.consumers == SMEM_TRANSFORM else (),
         fewer=fewer,
         stream=portions(contraction, schedule, target) if schedule.streamed else None,
     )
 
 
-def _portions(schedule: SpecialisedSchedule, roles: Roles) -> tuple[tuple[Run, ...], ...]:
+def _portions(schedule: WsSchedule, roles: Roles) -> tuple[tuple[Run, ...], ...]:
     """What three appliers have of a step's boxes of B: about a third of all elements each, and the last of them those
     of the second part."""
     _, tile_n, tile_k = schedule.tile
@@ -135,7 +135,7 @@ def _runs(part: int, first: int, end: int, most: int) -> tuple[Run, ...]:
     return tuple(found)
 
 
-def _rest(schedule: SpecialisedSchedule) -> int:
+def _rest(schedule: WsSchedule) -> int:
     """Lines of boxes of B's second part. Lines past the last column, of the only block along n, need no function."""
     _, tile_n, tile_k = schedule.tile
     wide, *narrow = parts(tile_n)
@@ -145,9 +145,9 @@ def _rest(schedule: SpecialisedSchedule) -> int:
     return min(narrow[0], -(-there // SWIZZLED) * SWIZZLED) if there > 0 else narrow[0]
 
 
-def rounds(stages: int, appliers: int) -> int:
+def rounds(stages: int, transformers: int) -> int:
     """Of a ring, after which the same applier meets the same slot again: they take turns."""
-    return math.lcm(stages, max(1, appliers)) // stages
+    return math.lcm(stages, max(1, transformers)) // stages
 
 
 def matrix_layout(shape: tuple[int, int], along_k: bool, size: int, rank: int = 2) -> NVMMASharedLayout:
@@ -160,19 +160,19 @@ def matrix_layout(shape: tuple[int, int], along_k: bool, size: int, rank: int = 
     return NVMMASharedLayout(swizzle_byte_width=swizzle, element_bitwidth=8 * size, rank=rank)
 
 
-def _shares(contraction: Contraction, schedule: SpecialisedSchedule, boxes: BoxesCut) -> tuple[tuple[Share, ...], ...]:
+def _shares(contraction: Contraction, schedule: WsSchedule, boxes: TmaParams) -> tuple[tuple[Share, ...], ...]:
     """What each worker holds: half of the rows of a block, or all of them; and all columns, part by part."""
     tile_m, tile_n, _ = schedule.tile
     tensors = TENSORS + len(contraction.aux)
-    *others_m, rows = side_cuts(schedule.a, tile_m)
-    *others_n, columns = side_cuts(schedule.b, tile_n)
+    *others_m, rows = dim_axes(schedule.a, tile_m)
+    *others_n, columns = dim_axes(schedule.b, tile_n)
     height = schedule.rows
 
     def held(row: int, column: int, width: int) -> Share:
-        def across(first: int, count: int) -> Side:
-            return side([*others_n, Cut(columns.modes, count, True, tile_n, first)], 1, tensors)
+        def across(first: int, count: int) -> TiledDim:
+            return tiled_dim([*others_n, TiledAxis(columns.modes, count, True, tile_n, first)], 1, tensors)
 
-        m = side([*others_m, Cut(rows.modes, height, True, tile_m, row)], 0, tensors)
+        m = tiled_dim([*others_m, TiledAxis(rows.modes, height, True, tile_m, row)], 0, tensors)
         narrow = piece_width(contraction, schedule)
         pieces = tuple(Piece(m, across(first, narrow), row, first) for first in range(column, column + width, narrow))
         return Share(m, across(column, width), row, pieces, (width // narrow).bit_length() - 1)
@@ -181,5 +181,5 @@ def _shares(contraction: Contraction, schedule: SpecialisedSchedule, boxes: Boxe
     starts = [sum(widths[:at]) for at in range(len(widths))]
     return tuple(
         tuple(held(row, column, width) for column, width in zip(starts, widths, strict=True))
-        for row in (worker % schedule.workers.shares * height for worker in range(WORKERS))
+        for row in (consumer % schedule.consumers.shares * height for consumer in range(CONSUMERS))
     )

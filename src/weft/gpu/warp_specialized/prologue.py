@@ -5,7 +5,7 @@ from __future__ import annotations
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from weft.gpu.common.device import side_mask
+from weft.gpu.common.device import dim_mask
 
 WIDEST_ACCESS = 8  # elements of 16 bits that a lane reads and writes at once
 
@@ -74,8 +74,8 @@ def applied_to(value, first, k_block, K: gl.constexpr, ALONG_K: gl.constexpr, MA
     value = FN(value).to(PRODUCT)
     if MASKED:
         if ALONG_K:
-            inside = side_mask(k_block, gl.arange(0, WIDTH, layout=gl.SliceLayout(0, LAYOUT)), K)[None, :]
+            inside = dim_mask(k_block, gl.arange(0, WIDTH, layout=gl.SliceLayout(0, LAYOUT)), K)[None, :]
         else:
-            inside = side_mask(k_block, first + gl.arange(0, HEIGHT, layout=gl.SliceLayout(1, LAYOUT)), K)[:, None]
+            inside = dim_mask(k_block, first + gl.arange(0, HEIGHT, layout=gl.SliceLayout(1, LAYOUT)), K)[:, None]
         value = gl.where(inside, value, gl.to_tensor(0.0).to(PRODUCT))
     return value

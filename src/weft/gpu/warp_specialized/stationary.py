@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
-from weft.gpu.common.cost import PROCESSORS, SHARED_MEMORY
-from weft.gpu.common.tiling import TENSORS, A, B, Cut, D, Side, nearest, side
-from weft.gpu.tma.params import BoxesCut, boxes_cut
-from weft.gpu.tma.schedule import BoxesSchedule, parts, side_cuts
-from weft.gpu.tma.views import Reading, extent, readings, with_second_run
+from weft.gpu.common.cost import SHARED_MEMORY, SM_COUNT
+from weft.gpu.common.tiling import TENSORS, A, B, D, TiledAxis, TiledDim, nearest, tiled_dim
+from weft.gpu.tma.params import TmaParams, tma_params
+from weft.gpu.tma.schedule import TmaSchedule, dim_axes, parts
+from weft.gpu.tma.views import TmaView, extent, tma_views, with_second_run
 from weft.gpu.warp_specialized.params import matrix_layout
 from weft.gpu.warp_specialized.schedule import BARRIERS, NAME
 from weft.planner.schedule import Candidates, Target
@@ -34,43 +34,43 @@ LEAST_TAIL = 16  # indices of k that matrix instructions take
 
 
 @dataclass(frozen=True, slots=True)
-class KeptSchedule(BoxesSchedule):
+class StationarySchedule(TmaSchedule):
     """The boxes, of which those of B are brought once, and the rings that the others come in; `warps` are those of
     each worker and `stages` of each ring."""
 
-    rings: int = 1
+    pipelines: int = 1
     family: str = NAME
 
     def __str__(self) -> str:
         m, n, k = self.tile
-        rows = " ".join(map(str, side_cuts(self.a, m)[-2 if self.a.second else -1 :]))
+        rows = " ".join(map(str, dim_axes(self.a, m)[-2 if self.a.second else -1 :]))
         names_n = "·".join(mode.name for mode in self.b.outer)
         across = "+".join(map(str, parts(n)))
-        rings = "in turns" if self.rings == 1 else f"rings={self.rings}"
+        pipelines = "pingpong" if self.pipelines == 1 else f"pipelines={self.pipelines}"
         return (
-            f"specialised {m}x{n}x{k} m[{rows}] n[{names_n}:{across}] k[{self.k.name}:{k}] kept"
-            f" warps={self.warps} {rings} stages={self.stages}{' exchanged' if self.exchanged else ''}"
+            f"ws.stationary {m}x{n}x{k} m[{rows}] n[{names_n}:{across}] k[{self.k.name}:{k}]"
+            f" warps={self.warps} {pipelines} stages={self.stages}{' swap_ab' if self.swap_ab else ''}"
         )
 
 
-class KeptCut(NamedTuple):
+class StationaryParams(NamedTuple):
     """All that the kernel takes of a schedule."""
 
-    boxes: BoxesCut
-    pieces: tuple[tuple[Side, ...], ...]  # [part]: columns that are finished at once
+    boxes: TmaParams
+    pieces: tuple[tuple[TiledDim, ...], ...]  # [part]: columns that are finished at once
     halvings: tuple[int, ...]  # of each part, that lead to them
     tail: int  # indices of k that the last step takes
     warps: int  # of each worker
     registers: int  # of each of its threads
     product_bits: int  # of an element
-    rings: int  # of boxes of A
+    pipelines: int  # of boxes of A
     stages: int  # of each
     x_layout: NVMMASharedLayout  # of boxes of A in shared memory, as matrices
     y_layouts: tuple[NVMMASharedLayout, ...]  # of B, for each part
     stored: tuple[DistributedLinearLayout, ...]  # of pieces of each part, in registers
 
 
-def candidates(contraction: Contraction, target: Target, exchanged: bool = False) -> Candidates:
+def candidates(contraction: Contraction, target: Target, swap_ab: bool = False) -> Candidates:
     """Schedules, and why there are no others; `exchanged` tells that the operands already are."""
     if contraction.batch > 1 or contraction.n > MOST_COLUMNS:
         return Candidates((), (f"only an operand of at most {MOST_COLUMNS} columns is kept in shared memory",))
@@ -79,17 +79,17 @@ def candidates(contraction: Contraction, target: Target, exchanged: bool = False
     columns, depth = _columns(contraction.n), LINE // size
     tiles = {warps: (ROWS * warps, columns, depth) for warps in REGISTERS if _held(contraction, columns, depth, warps)}
     for k in contraction.of_role(Role.K):
-        readings_a, readings_b = (readings(contraction, operand, k) for operand in (A, B))
-        for a, b, (warps, tile) in product(readings_a, readings_b, tiles.items()):
+        views_a, views_b = (tma_views(contraction, operand, k) for operand in (A, B))
+        for a, b, (warps, tile) in product(views_a, views_b, tiles.items()):
             if extent(b.outer) < contraction.n or not _stored_in_runs(a, b):
                 continue
             slots = _slots(contraction, k, tile, target)
             found += [
-                KeptSchedule(way, b, k, tile, warps, min(MOST_STAGES, slots) // rings, exchanged=exchanged, rings=rings)
+                StationarySchedule(way, b, k, tile, warps, min(MOST_STAGES, slots) // pipelines, swap_ab=swap_ab, pipelines=pipelines)
                 for way in dict.fromkeys((a, with_second_run(a, tile[0], LEAST_RUN)))
                 if 2 * extent(way.outer) > tile[0] // way.count
-                for rings in (1, 2)
-                if slots >= LEAST_STAGES * rings
+                for pipelines in (1, 2)
+                if slots >= LEAST_STAGES * pipelines
             ]
     return Candidates(tuple(found))
 
@@ -107,7 +107,7 @@ def _columns(count: int) -> int:
     return min(each for each in sums if each >= count)
 
 
-def _stored_in_runs(a: Reading, b: Reading) -> bool:
+def _stored_in_runs(a: TmaView, b: TmaView) -> bool:
     """Whether D's contiguous mode is one that rows or columns run along."""
     return nearest((a.outer[0], b.outer[0]), D) is not None
 
@@ -125,26 +125,26 @@ def _steps(contraction: Contraction, k: Mode, tile_k: int) -> int:
     return -(-k.extent // tile_k) * (contraction.k // k.extent)
 
 
-def steps(contraction: Contraction, schedule: KeptSchedule) -> int:
+def steps(contraction: Contraction, schedule: StationarySchedule) -> int:
     """Boxes along k of a schedule."""
     return _steps(contraction, schedule.k, schedule.tile[2])
 
 
-def tail(contraction: Contraction, schedule: KeptSchedule) -> int:
+def tail(contraction: Contraction, schedule: StationarySchedule) -> int:
     """Indices of k that the last step takes: no more of its boxes than there is, where k is one mode."""
     tile_k = schedule.tile[2]
     left = schedule.k.extent % tile_k or tile_k
     return max(LEAST_TAIL, 1 << (left - 1).bit_length()) if schedule.k.extent == contraction.k else tile_k
 
 
-def kept_cut(contraction: Contraction, schedule: KeptSchedule, target: Target) -> KeptCut:
-    boxes = boxes_cut(contraction, schedule, target)
-    processors = target.processors if target.processors > 1 else PROCESSORS
+def stationary_params(contraction: Contraction, schedule: StationarySchedule, target: Target) -> StationaryParams:
+    boxes = tma_params(contraction, schedule, target)
+    processors = target.processors if target.processors > 1 else SM_COUNT
     tile_m, tile_n, tile_k = schedule.tile
     size = contraction.arithmetic.product.itemsize
     widths, pieces = parts(tile_n), tuple(_pieces(schedule))
     along_n = nearest(schedule.b.outer, D) is not None
-    return KeptCut(
+    return StationaryParams(
         boxes=boxes._replace(programs=min(boxes.blocks, processors)),
         pieces=pieces,
         halvings=tuple((width // own[0].tile).bit_length() - 1 for width, own in zip(widths, pieces, strict=True)),
@@ -152,7 +152,7 @@ def kept_cut(contraction: Contraction, schedule: KeptSchedule, target: Target) -
         warps=schedule.warps,
         registers=REGISTERS[schedule.warps],
         product_bits=8 * size,
-        rings=schedule.rings,
+        pipelines=schedule.pipelines,
         stages=schedule.stages,
         x_layout=matrix_layout((tile_m, tile_k), schedule.a.along_k, size),
         y_layouts=tuple(matrix_layout((width, tile_k), schedule.b.along_k, size) for width in widths),
@@ -160,16 +160,16 @@ def kept_cut(contraction: Contraction, schedule: KeptSchedule, target: Target) -
     )
 
 
-def _pieces(schedule: KeptSchedule) -> Iterator[tuple[Side, ...]]:
+def _pieces(schedule: StationarySchedule) -> Iterator[tuple[TiledDim, ...]]:
     """Of each part, the pieces with columns of D in them."""
     tile_n = schedule.tile[1]
-    (columns,) = side_cuts(schedule.b, tile_n)
+    (columns,) = dim_axes(schedule.b, tile_n)
     first = 0
     for width in parts(tile_n):
         there = min(width, columns.extent - first)
         narrow = max(LEAST_PIECE, math.gcd(there, width, MOST_PIECE))
         yield tuple(
-            side([Cut(columns.modes, narrow, True, tile_n, start)], 1, TENSORS)
+            tiled_dim([TiledAxis(columns.modes, narrow, True, tile_n, start)], 1, TENSORS)
             for start in range(first, first + there, narrow)
         )
         first += width

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from weft.gpu.common.cost import PROCESSORS, compulsory_bytes, function_seconds, launched
-from weft.gpu.common.swap_ab import multiplied
+from weft.gpu.common.cost import SM_COUNT, compulsory_bytes, function_seconds, launched
+from weft.gpu.common.swap_ab import in_kernel_order
 from weft.gpu.warp_specialized.results import block_count
-from weft.gpu.warp_specialized.stationary import KeptSchedule, steps, tail
+from weft.gpu.warp_specialized.stationary import StationarySchedule, steps, tail
 from weft.planner.schedule import Target
 from weft.spec import Contraction
 
@@ -22,13 +22,13 @@ FUNCTIONS = {(4, 1): 1.4, (4, 2): 1.2, (8, 1): 1.13, (8, 2): 1.05}  # times what
 OVERLAP = 4.0  # the norm that joins what goes on at once
 
 
-def predict_kept(contraction: Contraction, schedule: KeptSchedule, target: Target) -> float:
+def predict_stationary(contraction: Contraction, schedule: StationarySchedule, target: Target) -> float:
     """Seconds: B comes, and its function is applied; then boxes of A, products, functions and stores go on at once.
 
     Where A has a function, a box leaves the ring as soon as it is in registers, else when it has been multiplied.
     """
-    contraction = multiplied(contraction, schedule)
-    processors = target.processors if target.processors > 1 else PROCESSORS
+    contraction = in_kernel_order(contraction, schedule)
+    processors = target.processors if target.processors > 1 else SM_COUNT
     tile_m, tile_n, tile_k = schedule.tile
     turns = -(-block_count(contraction, schedule) // processors)
     boxes = steps(contraction, schedule)
@@ -37,12 +37,12 @@ def predict_kept(contraction: Contraction, schedule: KeptSchedule, target: Targe
     kept = processors * boxes * tile_k * tile_n
     beginning = kept * contraction.arithmetic.product.itemsize / KEEPING_RATE
     beginning += function_seconds(contraction, 0, kept, 0)
-    on_their_way = schedule.rings * (schedule.stages - (contraction.a_fn is None))
+    on_their_way = schedule.pipelines * (schedule.stages - (contraction.a_fn is None))
     functions = function_seconds(contraction, rows * depth, 0, rows * contraction.n)
     pipes = (
         2.0 * rows * tile_n * depth / RATE + turns * BLOCK_SECONDS[schedule.warps],
         turns * boxes * BOX_SECONDS / on_their_way,
-        functions * FUNCTIONS[schedule.warps, schedule.rings],
+        functions * FUNCTIONS[schedule.warps, schedule.pipelines],
         compulsory_bytes(contraction) / MEMORY_RATE,
     )
     return launched(beginning + sum(pipe**OVERLAP for pipe in pipes) ** (1 / OVERLAP), LAUNCH)
