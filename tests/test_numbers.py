@@ -16,11 +16,6 @@ from weft.spec.dtypes import PRECISIONS
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "numbers.md").read_text()
 H200 = Target("cuda", 0, "NVIDIA H200", 90, 132, 232448)
 CPU = Target("cpu")
-# Families that are still called otherwise in the code.
-WORDS = {
-    "library": "blas", "tma": "tma", "warp_specialized": "warp_specialized", "matrix": "gett", "vector": "simt",
-    "algebra": "semiring", "ttgt": "ttgt",
-}  # fmt: skip
 COLUMNS = ("operands", "option", "products", "sums", "d", "families", "cpu")
 
 
@@ -67,7 +62,6 @@ class TestTable:
         a, b = operands(row)
         described = weft.plan("mk,nk->mn", a, b, **options(row), backend="reference").contraction
         able = [room.NAME for room in families(described, "triton") if room.supports(described, H200) is None]
-        able = [WORDS.get(name, name) for name in able]
         assert row["families"].split(", ") == able
         on_cpu = [room.NAME for room in families(described, "cpu") if room.supports(described, CPU) is None]
         assert (row["cpu"] == "yes") == bool(on_cpu)
