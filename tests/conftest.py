@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-from interpreting import replace_once_per_launch
+from interpreting import prepare
 from support import BACKENDS, Backend
 
 settings.register_profile(
@@ -37,11 +37,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def quick_interpreter() -> Iterator[None]:
-    """Triton's interpreter without the work that it repeats."""
+def prepared_interpreter() -> Iterator[None]:
+    """Triton's interpreter as these tests need it."""
     with pytest.MonkeyPatch.context() as patch:
         if os.environ.get("TRITON_INTERPRET") == "1" and importlib.util.find_spec("triton"):
-            replace_once_per_launch(importlib.import_module("triton.runtime.interpreter"), patch)
+            prepare(importlib.import_module("triton.runtime.interpreter"), patch)
         yield
 
 
