@@ -1,4 +1,4 @@
-"""Triton's interpreter as the tests need it: right with every Triton and NumPy that they run on, and with less to do."""
+"""Triton's interpreter as the tests need it: right with every Triton and NumPy they run on, and with less to do."""
 
 from __future__ import annotations
 
