@@ -1,8 +1,9 @@
 # Each verb prepares a virtual environment first; a second call finds it ready and does no work.
 #
-#   make demo     run the main job          make lint     ruff and mypy
-#   make test     run the tests             make bench    measure the benchmark suite
-#   make tuned    tune on a GPU, and        make figures  measure what README quotes, half an hour
+#   make demo      run the main job          make lint     ruff and mypy
+#   make test      run the tests             make bench    measure the benchmark suite
+#   make tuned     tune on a GPU             make figures  measure what README quotes, half an hour
+#   make test-all  run the slow tests too, and those of pages: installs Chromium where it may
 #   make test-tritons  cross-compile with each Triton that is supported, some minutes each
 #
 # `make test PY=python` uses an environment that is there already (a GPU machine with its own torch,
@@ -46,18 +47,24 @@ TUNE_tccg-fusion := tccg-fusion --leaders 6
 TRITONS ?= 3.6.0 3.7.1 3.8.0 3.9.0
 
 .NOTPARALLEL:
-.PHONY: help demo test test-tritons lint bench tuned figures browser clean \
+.PHONY: help demo test test-all test-tritons lint bench tuned figures browser clean \
   $(FIGURES:%=figure-%) $(TUNED:%=tuned-%) $(TRITONS:%=test-triton-%)
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 6
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 7
 
 demo: $(READY)
 	$(PY) -m weft demo $(ARGS)
 
-# A process for each core; the tests of one file stay together, as they share what they have made.
-test: $(READY) $(if $(READY),browser)
-	$(PY) -m pytest -n auto --dist loadfile $(ARGS)
+# A process for each core; the tests of one file stay together, as they share what they have made. Files come in the
+# order that tests/conftest.py gives them.
+PYTEST := -m pytest -n auto --dist loadfile --no-loadscope-reorder
+
+test: $(READY)
+	$(PY) $(PYTEST) $(ARGS)
+
+test-all: $(READY) browser
+	$(PY) $(PYTEST) -m "not gpu" $(ARGS)
 
 # No GPU is needed: kernels are compiled for all of `docs/devices.md`.
 test-tritons: $(TRITONS:%=test-triton-%)
@@ -71,14 +78,15 @@ $(VENV)/tritons/%: | $(READY)
 	$(PY) -m pip install --quiet --no-deps --target $@.part triton==$*
 	mv $@.part $@
 
-# The page of results is looked at in Chromium. Where it is absent and may be installed it is; else that test is skipped.
+# The page of results is looked at in Chromium, which the system's packages bring.
 browser:
-	@if ! command -v chromium >/dev/null && command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
+	@if { command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null; then :; \
+	elif command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
 	  echo "installing Chromium for the tests of pages"; \
 	  export DEBIAN_FRONTEND=noninteractive; \
 	  { timeout 300 apt-get update && timeout 600 apt-get install -y --no-install-recommends chromium; } \
 	    >/dev/null 2>&1 || echo "Chromium cannot be installed here: the tests of pages will be skipped"; \
-	fi
+	else echo "Chromium cannot be installed here: the tests of pages will be skipped"; fi
 
 lint: $(READY)
 	$(PY) -m ruff check src tests

@@ -5,13 +5,19 @@ from __future__ import annotations
 import importlib.util
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
+
+# Threads of torch sleep while they wait. Where processes share the cores, as with `-n auto`, waiting in a loop takes
+# the core from the thread that is waited for: tests of the tuner then take three times as long. Read when torch is
+# imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-from interpreting import replace_once_per_launch
+from interpreting import prepare
 from support import BACKENDS, Backend
 
 settings.register_profile(
@@ -36,12 +42,22 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The order in which processes take files: first those marked so, then those of many tests.
+
+    At the end no process is left alone with a long one. (xdist's own order knows only how many tests a file has.)
+    """
+    early = {item.path for item in items if item.get_closest_marker("early")}
+    counts = Counter(item.path for item in items)
+    items.sort(key=lambda item: (item.path not in early, -counts[item.path]))
+
+
 @pytest.fixture(scope="session", autouse=True)
-def quick_interpreter() -> Iterator[None]:
-    """Triton's interpreter without the work that it repeats."""
+def prepared_interpreter() -> Iterator[None]:
+    """Triton's interpreter as these tests need it."""
     with pytest.MonkeyPatch.context() as patch:
         if os.environ.get("TRITON_INTERPRET") == "1" and importlib.util.find_spec("triton"):
-            replace_once_per_launch(importlib.import_module("triton.runtime.interpreter"), patch)
+            prepare(importlib.import_module("triton.runtime.interpreter"), patch)
         yield
 
 

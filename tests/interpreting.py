@@ -1,24 +1,65 @@
-"""Triton's interpreter with less to do: what it has replaced in the language stays replaced until the launch ends."""
+"""Triton's interpreter as the tests need it: right with every Triton and NumPy they run on, and with less to do."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any
 
 import pytest
 
-PARTS = ("GridExecutor", "_LangPatchScope", "_patch_lang", "tl")
+PARTS = (
+    "GridExecutor", "InterpreterBuilder", "_LangPatchScope", "_patch_lang", "_patch_lang_tensor", "interpreter_builder",
+    "tl",
+)  # fmt: skip
+
+
+def prepare(interpreter: Any, patch: pytest.MonkeyPatch) -> None:
+    """Do all of it to Triton's module `interpreter`; one that is made of other parts is left as it is."""
+    if all(hasattr(interpreter, part) for part in PARTS):
+        correct(interpreter, patch)
+        leave_out_overflows(interpreter.interpreter_builder, patch)
+        replace_once_per_launch(interpreter, patch)
+
+
+def correct(interpreter: Any, patch: pytest.MonkeyPatch) -> None:
+    """Let the interpreter take what the compiler takes.
+
+    A comparison of scalars keeps the operands' type beside its bits. Spread over a tile it becomes a tile of that
+    type, which Triton 3.9 refuses as a mask: comparisons get the type of bits here.
+    Triton 3.6 makes an index of an array of one element by `int`, which NumPy 2.4 refuses.
+    """
+    compute, patch_tensor = interpreter.InterpreterBuilder.binary_op, interpreter._patch_lang_tensor
+
+    def binary_op(builder: Any, lhs: Any, rhs: Any, op: Any) -> Any:
+        result = compute(builder, lhs, rhs, op)
+        if result.data.dtype == bool:
+            result.dtype = interpreter.tl.int1
+        return result
+
+    def patch_tensor_with_index(tensor: Any, scope: Any) -> None:
+        patch_tensor(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
+
+    patch.setattr(interpreter.InterpreterBuilder, "binary_op", binary_op)
+    patch.setattr(interpreter, "_patch_lang_tensor", patch_tensor_with_index)
+
+
+def leave_out_overflows(builder: Any, patch: pytest.MonkeyPatch) -> None:
+    """Compute integers once, and not again in 64 bits to see whether they fit.
+
+    That takes more than half of the time of an interpreted kernel, and nobody hears of it: what would raise the error
+    is left out unless Triton debugs, which the interpreter does not.
+    """
+    patch.setattr(builder, "options", dataclasses.replace(builder.options, sanitize_overflow=builder.options.debug))
 
 
 def replace_once_per_launch(interpreter: Any, patch: pytest.MonkeyPatch) -> None:
     """Let a device function replace only what its launch, and the functions before it, have not.
 
-    Triton 3.6 goes through every name of its language again whenever a device function is called, which takes a third
-    of the time of an interpreted kernel and finds nothing left to replace. What is computed is the same. An
-    interpreter without these parts is left as it is.
+    Triton goes through every name of its language again whenever a device function is called, which takes a third of
+    the time of an interpreted kernel and finds nothing left to replace. What is computed is the same.
     """
-    if not all(hasattr(interpreter, part) for part in PARTS):
-        return
     run, replace = interpreter.GridExecutor.__call__, interpreter._patch_lang
     modules = (interpreter.tl, interpreter.tl.core)
     replaced: set[int] = set()  # within the launch under way

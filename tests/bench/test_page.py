@@ -37,7 +37,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     program = chromium()
     if program is None:
-        pytest.skip("no Chromium on this machine (make test installs it where it may)")
+        pytest.skip("no Chromium on this machine (make test-all installs it)")
     with Browser(program, tmp_path_factory.mktemp("profile")) as started:
         yield started
 

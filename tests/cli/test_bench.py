@@ -21,6 +21,7 @@ from weft.cli.main import app
 from weft.machine import ceilings
 from weft.machine.ceilings import Ceilings
 
+pytestmark = pytest.mark.early
 WITHOUT_CEILINGS = """
 import weft.cli.main, weft.machine.ceilings
 def measure_ceilings(*place, **how):

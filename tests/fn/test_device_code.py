@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from fn.function_cases import CASES
 from weft.fn import trace
 
+pytestmark = pytest.mark.early
 SCRIPT = Path(__file__).with_name("cross_compile.py")
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("triton")
+pytestmark = pytest.mark.early
 
 KINDS = ("along", "across", "plain", "D", "folded")
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("triton")
+pytestmark = pytest.mark.early
 
 ADD, MAX = r"add\.f32", r"max\.NaN\.f32"
 

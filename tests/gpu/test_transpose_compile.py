@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("triton")
+pytestmark = pytest.mark.early
 
 TABLES = {"keep": 8, "move": 16}  # most accesses to the tables: one for each chunk that a thread has a part of
 

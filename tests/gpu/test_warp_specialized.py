@@ -26,6 +26,8 @@ from weft.gpu.warp_specialized.stationary import StationarySchedule
 from weft.planner.schedule import Target
 from weft.spec import Contraction
 
+pytestmark = pytest.mark.early
+
 
 def reason(contraction: Contraction, target: Target = H200) -> str:
     found = warp_specialized.supports(contraction, target)
