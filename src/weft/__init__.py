@@ -13,6 +13,7 @@ from weft.errors import (
     ShapeError,
     UnsupportedError,
     WeftError,
+    WeftWarning,
     WorkspaceError,
 )
 from weft.oracle.bounds import error_bound
@@ -30,6 +31,7 @@ __all__ = [
     "ShapeError",
     "UnsupportedError",
     "WeftError",
+    "WeftWarning",
     "WorkspaceError",
     "__version__",
     "contract",

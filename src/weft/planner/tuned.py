@@ -47,8 +47,14 @@ class Winner:
 
 
 def generation() -> int:
-    """How many winners this process has stored: what was planned before a change of it may be out of date."""
+    """Grows with each winner that this process stores: what was planned before may be out of date."""
     return _generation
+
+
+def outdate() -> None:
+    """Have everything planned anew that is asked for again: what plans depend on has changed."""
+    global _generation
+    _generation += 1
 
 
 def key(description: Description, backend: str, target: Target, workspace_limit: int | None) -> dict[str, Any] | None:
@@ -75,12 +81,17 @@ def environment(target: Target) -> dict[str, Any]:
     return stamp | {"kind": target.kind, "capability": target.capability, "processors": target.processors}
 
 
-@lru_cache
 def code_digest(backend: str) -> str:
     """A digest of weft's own code that runs for a backend."""
+    return digest_of(_CODE[backend])
+
+
+@lru_cache
+def digest_of(patterns: tuple[str, ...]) -> str:
+    """The same of the files that patterns name, relative to this package's parent."""
     root = Path(__file__).parent.parent
     digest = hashlib.sha256()
-    for pattern in _CODE[backend]:
+    for pattern in patterns:
         for file in sorted(root.glob(pattern)):
             digest.update(file.name.encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()[:16]
@@ -88,8 +99,7 @@ def code_digest(backend: str) -> str:
 
 def remember(choice: Choice, workspace_limit: int | None, winner: Winner) -> bool:
     """Store the winner for a choice's description; whether it has a key to be stored under."""
-    global _generation
-    _generation += 1
+    outdate()
     place = key(choice.description, choice.backend, choice.target, workspace_limit)
     if place is None:
         return False
@@ -116,7 +126,7 @@ def recalled(choice: Choice, workspace_limit: int | None) -> Choice | None:
     A winner found under another limit serves as well where its workspace is within this one. A device that is not here
     has none.
     """
-    if not _here(choice.target):
+    if not here(choice.target):
         return None
     for limit in dict.fromkeys((workspace_limit, None)):
         place = key(choice.description, choice.backend, choice.target, limit)
@@ -126,7 +136,7 @@ def recalled(choice: Choice, workspace_limit: int | None) -> Choice | None:
     return None
 
 
-def _here(target: Target) -> bool:
+def here(target: Target) -> bool:
     """Whether a target is a device of this machine."""
     if target.kind not in ("cuda", "hip"):
         return True

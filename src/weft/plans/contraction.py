@@ -18,8 +18,9 @@ from weft.base.arrays import as_results, as_tensor, like_each
 from weft.errors import call_context
 from weft.fn import Pointwise
 from weft.fn.algebra import TracedAlgebra
-from weft.planner.planner import Choice, select
+from weft.planner.planner import Choice
 from weft.planner.schedule import Extras, Scalar, Target
+from weft.plans.building import chosen_and_built
 from weft.plans.call_cache import Repeats, sight
 from weft.plans.checks import (
     Results,
@@ -310,8 +311,9 @@ class Plan(Varied):
             from weft.oracle.reference import launcher
 
             return _Variant(contraction, None, launcher(request, contraction))
-        choice = select(contraction, request.backend, request.target, request.workspace_limit, request.tune)
-        choice, launch = choice.built()
+        choice, launch = chosen_and_built(
+            contraction, request.backend, request.target, request.workspace_limit, request.tune
+        )
         return _Variant(contraction, choice, launch)
 
 

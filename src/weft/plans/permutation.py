@@ -15,8 +15,9 @@ import torch
 from weft.base.arrays import as_result, as_tensor, like
 from weft.errors import DTypeError, ShapeError, call_context
 from weft.fn import Pointwise
-from weft.planner.planner import Choice, select
+from weft.planner.planner import Choice
 from weft.planner.schedule import PermutationLaunch, Scalar, Target
+from weft.plans.building import chosen_and_built
 from weft.plans.checks import check_operand, check_out, checked_scalar, describe_call
 from weft.plans.variants import Varied
 from weft.spec import Label, Layout, Notation
@@ -183,6 +184,7 @@ class PermutePlan(Varied):
             from weft.oracle.reference import permute_launcher
 
             return _Variant(permutation, None, permute_launcher(request))
-        choice = select(permutation, request.backend, request.target, request.workspace_limit, request.tune)
-        choice, launch = choice.built()
+        choice, launch = chosen_and_built(
+            permutation, request.backend, request.target, request.workspace_limit, request.tune
+        )
         return _Variant(permutation, choice, launch)

@@ -19,6 +19,7 @@ ABOUT = {
     "tuning": "tunings that were interrupted",
     "ceilings": "what devices were measured to do",
     "coefficients": "cost models fitted to devices",
+    "selftest": "what the self-test of kernels found",
 }
 _ROOM = re.compile(r"[a-z]+")
 
