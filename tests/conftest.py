@@ -34,8 +34,10 @@ GPU = pytest.param(Backend("triton", "cuda"), id="gpu", marks=pytest.mark.gpu)
 def pytest_configure(config: pytest.Config) -> None:
     """Interpret Triton kernels unless GPU tests are asked for; Triton reads the variable when it makes a kernel.
 
-    Tests have a cache of their own: what somebody tuned must not change what they run.
+    Tests have a cache of their own: what somebody tuned must not change what they run. Nor does the self-test of
+    families run before they are used, but where it is what is tested.
     """
+    os.environ.setdefault("WEFT_SELFTEST", "0")
     os.environ.setdefault("WEFT_CACHE_DIR", tempfile.mkdtemp(prefix="weft-tests-"))
     marks = config.getoption("markexpr")
     if "gpu" not in marks or "not gpu" in marks:

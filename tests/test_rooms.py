@@ -22,7 +22,7 @@ ROOMS = (
     *("errors", "base", "fn", "algebra", "spec", "machine", "planner"),
     *("gpu.common", "gpu.gett", "gpu.tma", "gpu.warp_specialized", "gpu.blas", "gpu.semiring", "gpu.simt"),
     *("gpu.permute", "gpu.complex", "gpu.transpose", "gpu.composite", "cpu"),
-    *("oracle", "tune", "plans", "api", "reference", "functions", "testing", "cases", "bench", "cli"),
+    *("oracle", "testing", "cases", "tune", "selftest", "plans", "api", "reference", "functions", "bench", "cli"),
 )
 
 # Families meet in `gpu.common` alone, but for these.

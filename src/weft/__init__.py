@@ -14,6 +14,7 @@ from weft.errors import (
     ShapeError,
     UnsupportedError,
     WeftError,
+    WeftWarning,
     WorkspaceError,
 )
 from weft.oracle.bounds import error_bound
@@ -31,6 +32,7 @@ __all__ = [
     "ShapeError",
     "UnsupportedError",
     "WeftError",
+    "WeftWarning",
     "WorkspaceError",
     "__version__",
     "contract",

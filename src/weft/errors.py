@@ -1,4 +1,7 @@
-"""The errors weft raises. All derive from `WeftError`; each also derives from the built-in it specialises."""
+"""The errors weft raises. All derive from `WeftError`; each also derives from the built-in it specialises.
+
+What it warns of derives from `WeftWarning`.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +42,10 @@ class WorkspaceError(WeftError, MemoryError):
 
 class AccuracyError(WeftError, ArithmeticError):
     """An element of a result lies further from the exact one than rounding explains (`validate=True`)."""
+
+
+class WeftWarning(RuntimeWarning):
+    """Something is not as it should be, and weft goes on: a family of kernels that fails its self-test, say."""
 
 
 @contextmanager

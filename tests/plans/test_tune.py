@@ -18,6 +18,7 @@ from weft.api.describe import choice_for, hypothetical
 from weft.errors import UnsupportedError
 from weft.machine.store import Store
 from weft.planner import tuned as winners
+from weft.planner import validity
 from weft.tune import tuner
 
 A, B = torch.randn(40, 30, 20), torch.randn(20, 50)
@@ -268,11 +269,11 @@ def test_the_explanation_says_where_the_schedule_came_from() -> None:
 
 def test_winners_belong_to_all_code_that_kernels_are_made_of() -> None:
     package = Path(weft.__file__).parent
-    named = {file for pattern in winners._CODE["triton"] for file in package.glob(pattern)}
+    named = {file for pattern in validity._CODE["triton"] for file in package.glob(pattern)}
     imported = {
         package.parent.joinpath(*match.split(".")).with_suffix(".py")
         for file in named
-        if file.name.endswith("_kernel.py") or file.name.startswith("device_")
+        if file.name.endswith("kernel.py") or file.name.startswith("device_")
         for match in re.findall(r"^from (weft\.[\w.]+) import", file.read_text(), re.MULTILINE)
     }
     assert imported

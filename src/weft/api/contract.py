@@ -23,7 +23,7 @@ from weft.fn import fingerprint
 from weft.planner.planner import check_tune
 from weft.planner.request import Results
 from weft.planner.schedule import Scalar
-from weft.planner.tuned import generation
+from weft.planner.validity import generation
 from weft.plans.call_cache import sight
 from weft.plans.checks import reject_gradient
 from weft.plans.contraction import Plan

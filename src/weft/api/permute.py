@@ -18,9 +18,10 @@ from weft.planner.planner import check_tune
 from weft.planner.request import PermuteRequest
 from weft.planner.schedule import Scalar
 from weft.planner.target import resolve_backend, target_of
-from weft.planner.tuned import generation
+from weft.planner.validity import generation
 from weft.plans.checks import checked_scalar, reject_gradient
 from weft.plans.permutation import PermutePlan
+from weft.selftest.gate import check_in_place
 from weft.spec import Label, Layout, Notation, parse
 from weft.spec.dtypes import dtype_name
 from weft.spec.memory import overlaps_itself
@@ -182,6 +183,8 @@ def _transpose(tensor: torch.Tensor, described: InPlace, alpha: Scalar, backend:
     room = import_module(_IN_PLACE[backend])
     if backend == "triton" and alpha != 1 and tensor.is_complex():
         raise UnsupportedError(f"{dtype_name(tensor.dtype)} is not scaled on the GPU yet")
+    if backend != "reference":
+        check_in_place(room.__name__, described, backend, target_of(backend, tensor.device))
     transpose = room.square_ if described.square else room.rectangular_
     for stack in described.stacks(tensor):
         transpose(stack, alpha)

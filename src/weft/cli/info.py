@@ -24,6 +24,7 @@ def describe(device: torch.device, known: Ceilings | None) -> str:
         "backends": _backends(),
         "ceilings": _ceilings(known),
         "versions": _versions(device),
+        "self-test": _selftest(device),
         "cache": _cache(cache_directory()),
     }
     return "\n".join(
@@ -82,6 +83,34 @@ def _versions(device: torch.device) -> list[str]:
         "driver": driver_version(device),
     }
     return [", ".join(f"{name} {version}" for name, version in found.items() if version)]
+
+
+def _selftest(device: torch.device) -> list[str]:
+    """What is kept of families that were tested on this machine, a line for each backend."""
+    if device.type == "cuda":
+        return [_tested("triton", device), _tested("cpu", torch.device("cpu"))]
+    return [_tested("cpu", device)]
+
+
+def _tested(backend: str, device: torch.device) -> str:
+    from weft.planner.registry import short_name
+    from weft.planner.target import target_of
+    from weft.planner.verdicts import applies, failure, known
+    from weft.selftest.cases import trials
+
+    target = target_of(backend, device)
+    if not applies(backend, target):
+        return f"{backend}: off (WEFT_SELFTEST)"
+    families = tuple(dict.fromkeys(trial.family for trial in trials(backend)))
+    verdicts = [verdict for family in families for verdict in known(family, backend, target).values()]
+    if not verdicts:
+        return f"{backend}: no family yet; each is tested before its first use, and `weft doctor` tests all"
+    dates = sorted(verdict.date[:10] for verdict in verdicts)
+    span = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
+    tested = [family for family in families if known(family, backend, target)]
+    failed = [f"{short_name(family)} {why}" for family in tested if (why := failure(family, backend, target))]
+    outcome = f"; {'; '.join(failed)}" if failed else ", all passed"
+    return f"{backend}: {len(tested)} of {len(families)} families, {span}{outcome}"
 
 
 def _cache(directory: Path) -> list[str]:

@@ -12,6 +12,7 @@ from weft.base.version import __version__
 from weft.cli import accuracy as accuracy_command
 from weft.cli import bench as bench_commands
 from weft.cli import cache as cache_commands
+from weft.cli import doctor as doctor_command
 from weft.cli import tune as tune_commands
 from weft.cli.arguments import read_dtype, read_extents, read_function, read_precision
 from weft.cli.terminal import WRONG, console, device_ceilings, errors_in_a_line, progress
@@ -149,3 +150,4 @@ bench_commands.register(app)
 accuracy_command.register(app)
 tune_commands.register(app)
 cache_commands.register(app)
+doctor_command.register(app)

@@ -8,37 +8,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from importlib import import_module
-from types import ModuleType
 from typing import Any
 
 from weft.errors import UnsupportedError, WorkspaceError
 from weft.planner.coefficients import coefficients
-from weft.planner.schedule import Description, Origin, Ranked, ResourceError, Target
+from weft.planner.registry import blames_triton, families, family_names, first_line, missing, versions
+from weft.planner.schedule import Candidates, Description, Origin, Ranked, ResourceError, Target
+from weft.planner.verdicts import failures
 from weft.spec.permutation import Permutation
-
-# The rooms of each backend, imported when first asked: the Triton ones must not be imported with weft.
-FAMILIES = {
-    "triton": (
-        "weft.gpu.blas.family",
-        "weft.gpu.tma.family",
-        "weft.gpu.warp_specialized.family",
-        "weft.gpu.gett.family",
-        "weft.gpu.semiring.family",
-        "weft.gpu.simt.family",
-        "weft.planner.pre_reduce",
-        "weft.gpu.composite.ttgt",
-        "weft.gpu.composite.scatter",
-        "weft.gpu.composite.logsumexp",
-        "weft.gpu.complex.direct",
-        "weft.gpu.complex.real_forms",
-    ),
-    "cpu": ("weft.cpu.family", "weft.planner.pre_reduce"),
-}
-PERMUTATION_FAMILIES = {
-    "triton": ("weft.gpu.permute.family", "weft.gpu.complex.pairs"),
-    "cpu": ("weft.cpu.permute",),
-}
 
 TUNE = (None, "model", "measure")  # what `tune=` may be
 
@@ -86,9 +63,6 @@ class Choice:
             raise ResourceError(str(error)) from None
 
 
-def families(description: Description, backend: str) -> list[ModuleType]:
-    rooms = PERMUTATION_FAMILIES if isinstance(description, Permutation) else FAMILIES
-    return [import_module(name) for name in rooms[backend]]
 
 
 def check_tune(tune: object) -> None:
@@ -112,7 +86,8 @@ def choose(
     if isinstance(description, Permutation):
         # Ways to stage operands share most of their permutations. Their texts may differ, which are for messages.
         factors = tuple(sorted(coefficients(target).families.items()))
-        found = _permutation(description, backend, target, workspace_limit, tuple(without), factors)
+        failed = tuple(failures(backend, target, family_names(description, backend)).items())
+        found = _permutation(description, backend, target, workspace_limit, tuple(without), factors, failed)
         return replace(found, description=description)
     return _chosen(description, backend, target, workspace_limit, without)
 
@@ -125,8 +100,9 @@ def _permutation(
     workspace_limit: int | None,
     without: tuple[str, ...],
     factors: tuple[tuple[str, float], ...],
+    failed: tuple[tuple[str, str], ...],
 ) -> Choice:
-    """`choose` for a permutation; `factors` are the device's, which the order depends on."""
+    """`choose` for a permutation; the order depends on the device's `factors`, and on what has `failed` there."""
     return _chosen(description, backend, target, workspace_limit, without)
 
 
@@ -136,14 +112,18 @@ def _chosen(
     ranked: list[Ranked] = []
     excluded: list[str] = []
     least_workspace: int | None = None
+    failed = failures(backend, target, family_names(description, backend))
+    broken = missing(description, backend)  # these sentences come first: they tell of faults
     for family in families(description, backend):
         if family.NAME in without:
             continue
-        reason = family.supports(description, target)
-        if reason is not None:
-            excluded.append(f"{family.NAME}: {reason}")
+        if family.__name__ in failed:
+            broken.append(f"{family.NAME}: {failed[family.__name__]}")
             continue
-        candidates = family.schedules(description, target)
+        candidates = _offered(family, description, target)
+        if isinstance(candidates, str):
+            excluded.append(f"{family.NAME}: {candidates}")
+            continue
         factor = coefficients(target).families.get(family.NAME, 1.0)
         excluded.extend(f"{family.NAME}: {sentence}" for sentence in candidates.excluded)
         for schedule in candidates.schedules:
@@ -157,6 +137,19 @@ def _chosen(
             raise WorkspaceError(
                 f"the plan that needs least takes {least_workspace} bytes of workspace, the limit is {workspace_limit}"
             )
-        raise UnsupportedError(f"the {backend} backend cannot do this: {'; '.join(excluded)}")
+        raise UnsupportedError(f"the {backend} backend cannot do this: {'; '.join((*broken, *excluded))}")
     ranked.sort(key=lambda candidate: candidate.seconds)
-    return Choice(description, backend, target, ranked[0], tuple(ranked), tuple(excluded))
+    return Choice(description, backend, target, ranked[0], tuple(ranked), (*broken, *excluded))
+
+
+def _offered(family: Any, description: Description, target: Target) -> Candidates | str:
+    """What a family can do for a description, or why nothing."""
+    try:
+        reason: str | None = family.supports(description, target)
+        return reason if reason is not None else family.schedules(description, target)
+    except UnsupportedError as error:  # of a step that no family is left for
+        return str(error)
+    except (ImportError, AttributeError) as error:
+        if not blames_triton(error):
+            raise
+        return f"it does not work under {versions('triton')} ({first_line(error)})"

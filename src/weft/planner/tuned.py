@@ -7,33 +7,21 @@ longer among the legal schedules counts as absent, and nothing that lies in the 
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from weft.machine.stamp import device_stamp
 from weft.machine.store import Store
 from weft.planner.schedule import Description, Origin, Ranked, Schedule, Target
 from weft.planner.serialization import Unspellable, spell_description, spell_schedule
+from weft.planner.validity import code_digest, environment, here, now, outdate
 
 if TYPE_CHECKING:
     from weft.planner.planner import Choice
 
 FORMAT = 1  # of keys and values
 ROOM = "winners"  # of the store
-
-# Files whose change may change how fast a schedule runs, by backend and relative to this package's parent.
-_CODE = {"triton": ("gpu/**/*.py", "fn/**/*.py"), "cpu": ("cpu/**/*.py", "fn/*.py")}
-
-_generation = 0
-
 
 @dataclass(frozen=True, slots=True)
 class Winner:
@@ -44,11 +32,6 @@ class Winner:
     model: Schedule
     model_seconds: float
     tried: int  # candidates that were measured
-
-
-def generation() -> int:
-    """How many winners this process has stored: what was planned before a change of it may be out of date."""
-    return _generation
 
 
 def key(description: Description, backend: str, target: Target, workspace_limit: int | None) -> dict[str, Any] | None:
@@ -68,28 +51,9 @@ def key(description: Description, backend: str, target: Target, workspace_limit:
     }
 
 
-@lru_cache
-def environment(target: Target) -> dict[str, Any]:
-    """The machine and the software that a winner belongs to."""
-    stamp = device_stamp(target.device)
-    return stamp | {"kind": target.kind, "capability": target.capability, "processors": target.processors}
-
-
-@lru_cache
-def code_digest(backend: str) -> str:
-    """A digest of weft's own code that runs for a backend."""
-    root = Path(__file__).parent.parent
-    digest = hashlib.sha256()
-    for pattern in _CODE[backend]:
-        for file in sorted(root.glob(pattern)):
-            digest.update(file.name.encode() + b"\0" + file.read_bytes())
-    return digest.hexdigest()[:16]
-
-
 def remember(choice: Choice, workspace_limit: int | None, winner: Winner) -> bool:
     """Store the winner for a choice's description; whether it has a key to be stored under."""
-    global _generation
-    _generation += 1
+    outdate()
     place = key(choice.description, choice.backend, choice.target, workspace_limit)
     if place is None:
         return False
@@ -116,7 +80,7 @@ def recalled(choice: Choice, workspace_limit: int | None) -> Choice | None:
     A winner found under another limit serves as well where its workspace is within this one. A device that is not here
     has none.
     """
-    if not _here(choice.target):
+    if not here(choice.target):
         return None
     for limit in dict.fromkeys((workspace_limit, None)):
         place = key(choice.description, choice.backend, choice.target, limit)
@@ -124,13 +88,6 @@ def recalled(choice: Choice, workspace_limit: int | None) -> Choice | None:
         if value is not None and (found := _applied(choice, value)) is not None:
             return found
     return None
-
-
-def _here(target: Target) -> bool:
-    """Whether a target is a device of this machine."""
-    if target.kind not in ("cuda", "hip"):
-        return True
-    return torch.cuda.is_available() and torch.cuda.get_device_name(target.index) == target.name
 
 
 def first(choice: Choice, winner: Winner, origin: Origin) -> Choice:
@@ -145,11 +102,6 @@ def noted(choice: Choice, measured: Mapping[Schedule, float], excluded: Sequence
     """The same choice with further measured times, and with reasons found while measuring."""
     ranked = tuple(replace(rank, measured=measured.get(rank.schedule, rank.measured)) for rank in choice.ranked)
     return replace(choice, best=ranked[0], ranked=ranked, excluded=(*choice.excluded, *excluded))
-
-
-def now() -> str:
-    """The date as it is stored."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _applied(choice: Choice, value: Any) -> Choice | None:

@@ -19,6 +19,7 @@ from weft.errors import call_context
 from weft.planner.planner import Choice
 from weft.planner.request import Request, Results
 from weft.planner.schedule import AuxTensors, Scalar
+from weft.plans.building import chosen_and_built
 from weft.plans.call_cache import Repeats, sight
 from weft.plans.checks import (
     aux_tensors,
@@ -29,7 +30,6 @@ from weft.plans.checks import (
     check_unscaled,
     checked_scalar,
 )
-from weft.plans.select import select
 from weft.plans.variants import Varied
 from weft.spec import Aux, Contraction, Layout
 from weft.spec.contraction import output_shape
@@ -226,8 +226,9 @@ class Plan(Varied):
             from weft.oracle.reference import launcher
 
             return _Variant(contraction, None, launcher(request, contraction))
-        choice = select(contraction, request.backend, request.target, request.workspace_limit, request.tune)
-        choice, launch = choice.built()
+        choice, launch = chosen_and_built(
+            contraction, request.backend, request.target, request.workspace_limit, request.tune
+        )
         return _Variant(contraction, choice, launch)
 
 

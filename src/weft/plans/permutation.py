@@ -17,8 +17,8 @@ from weft.errors import DTypeError, ShapeError, call_context
 from weft.planner.planner import Choice
 from weft.planner.request import PermuteRequest
 from weft.planner.schedule import PermutationLaunch, Scalar
+from weft.plans.building import chosen_and_built
 from weft.plans.checks import check_operand, check_out, checked_scalar
-from weft.plans.select import select
 from weft.plans.variants import Varied
 from weft.spec import Layout
 from weft.spec.dtypes import dtype_name
@@ -138,6 +138,7 @@ class PermutePlan(Varied):
             from weft.oracle.reference import permute_launcher
 
             return _Variant(permutation, None, permute_launcher(request))
-        choice = select(permutation, request.backend, request.target, request.workspace_limit, request.tune)
-        choice, launch = choice.built()
+        choice, launch = chosen_and_built(
+            permutation, request.backend, request.target, request.workspace_limit, request.tune
+        )
         return _Variant(permutation, choice, launch)

@@ -143,10 +143,10 @@ def _prepare(target: Any, backend: str) -> None:
     from triton.runtime import driver
 
     from weft.gpu.gett import kernel  # noqa: F401  the largest of them, with all that it imports
-    from weft.planner.planner import FAMILIES, PERMUTATION_FAMILIES
+    from weft.planner.registry import FAMILIES, PERMUTATION_FAMILIES, imported
 
     for name in (*FAMILIES[backend], *PERMUTATION_FAMILIES[backend]):
-        __import__(name)
+        imported(name)
     torch.set_num_threads(1)
     driver.set_active(AbsentDriver(target.capability))
 

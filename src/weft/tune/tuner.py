@@ -25,6 +25,7 @@ from weft.oracle.problem import Operands, Problem, described_bytes, is_empty
 from weft.planner import tuned as winners
 from weft.planner.planner import Choice, families
 from weft.planner.schedule import Origin, ResourceError, Target
+from weft.planner.validity import now
 from weft.tune.candidates import Effort, Outcome, Trial, candidates
 from weft.tune.checker import Judge
 from weft.tune.compile_pool import Compiler
@@ -91,7 +92,7 @@ def tune(
     winners.remember(choice, workspace_limit, found)
     journal.forget()
     excluded = [f"{trial.schedule}: {trial.reason}" for trial in trials if trial.verdict in ("wrong", "refused")]
-    best = winners.first(choice, found, Origin("tuned", winners.now()))
+    best = winners.first(choice, found, Origin("tuned", now()))
     measured = {trial.schedule: trial.best_known for trial in trials if trial.verdict == "measured"}
     return Outcome(winners.noted(best, measured, excluded), trials, winner, spent, len(choice.ranked))
 

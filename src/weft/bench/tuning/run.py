@@ -26,6 +26,7 @@ from weft.errors import WeftError
 from weft.machine.stamp import device_stamp
 from weft.planner import tuned
 from weft.planner.planner import Choice
+from weft.planner.validity import now
 from weft.tune.candidates import Effort
 from weft.tune.compile_pool import Compiler
 from weft.tune.progress import quiet
@@ -51,7 +52,7 @@ class TuningRun:
     def on(cls, device: torch.device, effort: Effort, suite: str = "") -> TuningRun:
         from weft.bench.environment import command, commit
 
-        about = {"command": command(), "commit": commit(), "date": tuned.now()}
+        about = {"command": command(), "commit": commit(), "date": now()}
         return cls(device_stamp(device), effort, suite, about)
 
     def document(self) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from weft.gpu.common.driver import driver_version
 from weft.gpu.common.triton_versions import is_tested
 from weft.machine.store import Store
 from weft.planner.schedule import Target
-from weft.planner.tuned import code_digest, now
+from weft.planner.validity import code_digest, now
 
 ROOM = "probes"  # of the store
 SECONDS = 300.0  # that compiling may take: about 5 on an idle core

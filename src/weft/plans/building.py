@@ -1,0 +1,39 @@
+"""From what is described to a launch that may be trusted: chosen, self-tested where it is new to the machine, built."""
+
+from __future__ import annotations
+
+import warnings
+from functools import lru_cache
+from typing import Any
+
+from weft.errors import WeftWarning
+from weft.planner.planner import Choice
+from weft.planner.registry import WITHOUT_TRITON, triton_fault
+from weft.planner.schedule import Description, Target
+from weft.plans.select import select
+from weft.selftest.gate import admitted
+
+
+def chosen_and_built(
+    description: Description, backend: str, target: Target, workspace_limit: int | None, tune: str | None
+) -> tuple[Choice, Any]:
+    """The choice, without what the device cannot hold and without families that fail there, and its launch.
+
+    Raises what `select` raises, which each family that fails brings nearer: the others are chosen from.
+    """
+    if backend == "triton":
+        _warn_of_triton()
+    while True:
+        choice = select(description, backend, target, workspace_limit, tune)
+        if not admitted(choice):
+            continue
+        found, launch = choice.built()
+        if found.best is choice.best or admitted(found):
+            return found, launch
+
+
+@lru_cache
+def _warn_of_triton() -> None:
+    """Once, where plans for a GPU have to do without Triton; an error says so by itself where nothing can be done."""
+    if (fault := triton_fault()) is not None:
+        warnings.warn(f"{fault}: {WITHOUT_TRITON}", WeftWarning, stacklevel=2)

@@ -1,0 +1,10 @@
+"""Whether the kernels compute right on this machine: small problems of each family, run before its first use.
+
+    cases      what is run: one table
+    problems   a case as tensors on a device, its description, and what is wrong with a result
+    trials     one case run on a schedule of its family
+    gate       before a plan uses a family for the first time on a machine
+    whole      every family, for `weft doctor`
+
+What was found lies in weft's cache, and `weft.planner.verdicts` keeps the planner from families that failed.
+"""

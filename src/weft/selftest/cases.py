@@ -1,0 +1,228 @@
+"""What the self-test runs: for every family a few small problems, and which of its schedules each stands for.
+
+Extents are odd, so that tiles overhang on every side, but where a family asks for more. Operands are whole numbers from
+-3 to 3 and functions keep them whole, so that every sum is exact in any order and results are compared exactly;
+`INEXACT` functions are held to the bound of `weft.oracle.bounds`.
+
+A case with `kernel` is for a part of its family's schedules: one of those is run, the best priced, and before such a
+schedule is used this case must have passed. Other parts then need not be compiled. `like` narrows down which of them is
+run: small problems are best priced in tiles that large ones are not computed in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from weft.cases import Case, from_letters
+from weft.cases.layout import PermuteCase
+
+Kernel = Callable[[Any, Any], bool]  # of a description and a schedule
+
+INEXACT = ("gelu",)
+
+
+@dataclass(frozen=True, slots=True)
+class InPlaceCase:
+    """A stack of matrices to be transposed where they lie."""
+
+    name: str
+    shape: tuple[int, int, int]  # (batch, rows, columns)
+    dtype: torch.dtype = torch.float32
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One case of one family."""
+
+    family: str  # its module
+    case: Case | PermuteCase | InPlaceCase
+    kernel: Kernel | None = None  # which schedules it stands for; None for all
+    like: Kernel | None = None  # which of those is run; None for any
+
+    @property
+    def name(self) -> str:
+        return self.case.name
+
+    def covers(self, description: Any, schedule: Any) -> bool:
+        return self.kernel is None or self.kernel(description, schedule)
+
+    def runs(self, description: Any, schedule: Any) -> bool:
+        return self.covers(description, schedule) and (self.like is None or self.like(description, schedule))
+
+
+def trials(backend: str) -> tuple[Trial, ...]:
+    """All of a backend, in the order of the table."""
+    return TRIALS[backend]
+
+
+def trials_of(family: str, backend: str) -> tuple[Trial, ...]:
+    return tuple(trial for trial in TRIALS[backend] if trial.family == family)
+
+
+def _with(**attributes: Any) -> Kernel:
+    """Schedules with these attributes."""
+    return lambda _, schedule: all(getattr(schedule, name) == value for name, value in attributes.items())
+
+
+def _whole(_: Any, schedule: Any) -> bool:
+    return bool(schedule.splits == 1)
+
+
+def _split(_: Any, schedule: Any) -> bool:
+    return bool(schedule.splits > 1)
+
+
+def _product_by_library(_: Any, schedule: Any) -> bool:
+    """Of several steps, whose product takes no kernel of weft's: its family has a trial of its own."""
+    return bool(schedule.product.best.schedule.family == import_module(_BLAS).NAME)
+
+
+def _packs_both(_: Any, schedule: Any) -> bool:
+    """The same, with both operands packed."""
+    return _product_by_library(_, schedule) and all(schedule.steps)
+
+
+def _stationary(_: Any, schedule: Any) -> bool:
+    return hasattr(schedule, "pipelines")
+
+
+def _transforms_in_memory(_: Any, schedule: Any) -> bool:
+    from weft.gpu.warp_specialized.roles import SMEM_TRANSFORM
+
+    return getattr(schedule, "consumers", None) == SMEM_TRANSFORM
+
+
+def _in_pipelines(split: bool) -> Kernel:
+    """Both operands come in pipelines, and functions are applied in registers."""
+
+    def kernel(description: Any, schedule: Any) -> bool:
+        others = _stationary(description, schedule) or _transforms_in_memory(description, schedule)
+        return not others and (schedule.splits > 1) == split
+
+    return kernel
+
+
+def _shortened(wanted: bool) -> Kernel:
+    return lambda description, _: (description.arithmetic.precision == "tf32") == wanted
+
+
+def _of_integers(description: Any, _: Any) -> bool:
+    return description.algebra is None
+
+
+def _of_an_algebra(description: Any, _: Any) -> bool:
+    return description.algebra is not None
+
+
+def _in_tiles(least: int) -> Kernel:
+    """Of at least so many elements."""
+    return lambda _, schedule: math.prod(cut.tile for cut in schedule.cuts) >= least
+
+
+def _for_warp_groups(_: Any, schedule: Any) -> bool:
+    """In tiles that matrix instructions of four warps make, where the device has them."""
+    return min(schedule.tile[:2]) >= 64
+
+
+def _moves(description: Any, _: Any) -> bool:
+    return bool(description.is_move)
+
+
+def _computes(description: Any, _: Any) -> bool:
+    return not description.is_move
+
+
+def _square(described: Any, _: Any) -> bool:
+    return bool(described.square)
+
+
+def _small(described: Any, _: Any) -> bool:
+    return not described.square
+
+
+def _large(described: Any, _: Any) -> bool:
+    """Rectangular ones that may not fit into the workspace."""
+    rows, columns = described.extents
+    return not described.square and rows * columns > 1 << 19
+
+
+HALF, SINGLE = torch.float16, torch.float32
+COMPLEX, BYTE, WORD = torch.complex64, torch.int8, torch.int32
+_HALF_SINGLE, _HALVES, _COMPLEX = (HALF, HALF, SINGLE), (HALF,) * 3, (COMPLEX,) * 3
+
+_CPU, _CPU_PERMUTE = "weft.cpu.family", "weft.cpu.permute"
+_CPU_TRANSPOSE, _TRANSPOSE = "weft.cpu.transpose", "weft.gpu.transpose.family"
+_BLAS, _TMA, _WS = (f"weft.gpu.{name}.family" for name in ("blas", "tma", "warp_specialized"))
+_GETT, _SEMIRING, _SIMT, _PERMUTE = (f"weft.gpu.{name}.family" for name in ("gett", "semiring", "simt", "permute"))
+_DIRECT, _REAL_FORMS, _PAIRS = (f"weft.gpu.complex.{name}" for name in ("direct", "real_forms", "pairs"))
+_TTGT, _SCATTER, _LOG = (f"weft.gpu.composite.{name}" for name in ("ttgt", "scatter", "logsumexp"))
+_PRE_REDUCE = "weft.planner.pre_reduce"
+
+TRIALS: dict[str, tuple[Trial, ...]] = {
+    "cpu": (
+        Trial(_CPU, from_letters(
+            "batched, added to C", "bmk,bkn->bnm", b=3, m=17, n=29, k=41, alpha=0.5,
+            beta=-2.0, add=True,
+        )),
+        Trial(_CPU, from_letters("float16, ReLU", "mk,nk->mn", m=33, n=19, k=47, dtypes=_HALF_SINGLE, a_fn="relu")),
+        Trial(_CPU, from_letters("GELU", "mk,kn->mn", m=9, n=13, k=7, epilogue="gelu")),
+        Trial(_CPU, from_letters("complex64", "km,kn->nm", m=15, n=11, k=13, dtypes=_COMPLEX)),
+        Trial(_CPU, from_letters("int8", "mk,kn->mn", m=21, n=9, k=35, dtypes=(BYTE, BYTE, WORD))),
+        Trial(_CPU, from_letters("max-plus", "mk,kn->mn", m=13, n=17, k=11, algebra="max_plus")),
+        Trial(_PRE_REDUCE, from_letters("a mode of A alone", "mik,kn->mn", m=9, i=5, k=11, n=7)),
+        Trial(_CPU_PERMUTE, PermuteCase("one copy", "abc->cab", (7, 9, 11)), _with(way="straight")),
+        Trial(_CPU_PERMUTE, PermuteCase("gathered", "abc->cba", (17, 19, 23), fn="relu"), _with(way="gather")),
+        Trial(_CPU_PERMUTE, PermuteCase("shuffled", "abc->bca", (17, 30, 33), HALF), _with(way="shuffle")),
+        Trial(_CPU_TRANSPOSE, InPlaceCase("square", (2, 37, 37)), _square),
+        Trial(_CPU_TRANSPOSE, InPlaceCase("rectangular", (2, 37, 23)), _small),
+    ),
+    "triton": (
+        Trial(_BLAS, from_letters("float16", "mk,kn->mn", m=72, n=136, k=40, dtypes=_HALVES), _shortened(False)),
+        Trial(_BLAS, from_letters("TF32", "mk,kn->mn", m=72, n=136, k=40, precision="tf32"), _shortened(True)),
+        Trial(_TMA, from_letters("whole sums", "mk,nk->mn", m=136, n=80, k=200, dtypes=_HALF_SINGLE), _whole),
+        Trial(_TMA, from_letters("split sums", "mk,nk->mn", m=136, n=80, k=1032, dtypes=_HALF_SINGLE), _split),
+        Trial(_WS, from_letters("whole sums", "mk,nk->mn", m=264, n=128, k=264, dtypes=_HALVES), _in_pipelines(False)),
+        Trial(_WS, from_letters("split sums", "mk,nk->mn", m=264, n=128, k=2056, dtypes=_HALF_SINGLE), _in_pipelines(True)),
+        Trial(_WS, from_letters(
+            "stationary operand", "mk,nk->mn", m=4104, n=64, k=72, dtypes=_HALVES, a_fn="relu",
+        ), _stationary),
+        Trial(_WS, from_letters(
+            "transform in shared memory", "mk,nk->mn", m=264, n=256, k=2056, dtypes=_HALF_SINGLE,
+            a_fn="relu", b_fn="relu",
+        ), _transforms_in_memory),
+        Trial(_GETT, from_letters(
+            "whole sums", "ambk,nk->bmna", a=3, m=50, b=5, n=67, k=41, dtypes=_HALF_SINGLE, b_fn="relu",
+        ), _whole, _for_warp_groups),
+        Trial(_GETT, from_letters("split sums", "mk,kn->nm", m=67, n=35, k=2051), _split),
+        Trial(_SEMIRING, from_letters("int32", "mk,kn->mn", m=67, n=35, k=33, dtypes=(WORD,) * 3), _of_integers),
+        Trial(_SEMIRING, from_letters("max-plus", "mk,kn->mn", m=67, n=35, k=33, algebra="max_plus"), _of_an_algebra),
+        Trial(_SIMT, from_letters("GELU", "bmk,bkn->bmn", b=67, m=3, n=5, k=33, epilogue="gelu")),
+        Trial(_PRE_REDUCE, from_letters("a mode of A alone", "mik,kn->mn", m=33, i=35, k=19, n=37)),
+        Trial(_DIRECT, from_letters("complex64", "mk,kn->nm", m=67, n=35, k=33, dtypes=_COMPLEX)),
+        Trial(_REAL_FORMS, from_letters(
+            "one operand expanded", "mk,kn->mn", m=72, n=40, k=56, dtypes=_COMPLEX,
+        ), like=_product_by_library),
+        Trial(_TTGT, from_letters(
+            "operands packed", "ampk,pknb->manb", a=18, m=24, p=20, k=20, n=20, b=22, dtypes=_HALF_SINGLE,
+        ), like=_packs_both),
+        Trial(_SCATTER, from_letters(
+            "D scattered last", "kam,knb->anmb", a=18, m=24, k=400, n=20, b=22,
+        ), like=_product_by_library),
+        Trial(_LOG, from_letters("float32", "mk,kn->mn", m=264, n=264, k=136, algebra="log")),
+        Trial(_PERMUTE, PermuteCase("float16", "abc->bac", (17, 30, 3), HALF), _moves, _in_tiles(1024)),
+        Trial(_PERMUTE, PermuteCase("float32, large tiles", "abc->cab", (67, 130, 35)), _moves, _in_tiles(1024)),
+        Trial(_PERMUTE, PermuteCase(
+            "ReLU, to float16", "abcd->dbca", (17, 9, 5, 70), fn="relu", out_dtype=HALF,
+        ), _computes),
+        Trial(_PAIRS, PermuteCase("complex64", "abc->cba", (33, 5, 35), COMPLEX, fn="double_it")),
+        Trial(_TRANSPOSE, InPlaceCase("square", (2, 130, 130), HALF), _square),
+        Trial(_TRANSPOSE, InPlaceCase("rectangular", (2, 130, 67)), _small),
+        Trial(_TRANSPOSE, InPlaceCase("by squares", (1, 1536, 1408)), _large),
+    ),
+}  # fmt: skip
