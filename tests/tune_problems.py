@@ -9,7 +9,7 @@ import torch
 import weft
 from weft.cases import Case, operands
 from weft.oracle.problem import Problem
-from weft.planner import tuned
+from weft.planner import validity
 from weft.planner.planner import Choice, choose
 from weft.planner.target import target_of
 from weft.spec import Contraction
@@ -25,7 +25,7 @@ def contraction_of(case: Case) -> Contraction:
 
 def reference_plan(case: Case) -> weft.Plan:
     """A plan of its own: one that is found again may have been made for another C or D."""
-    tuned._generation += 1
+    validity.outdate()
     options = case.options()
     del options["alpha"], options["beta"]
     a, b, c = operands(case)

@@ -37,7 +37,7 @@ class Move(NamedTuple):
         """What the kernel of two takes of it."""
         elements = elementwise(self.permutation)
         return {
-            f"{name}_CUT": permute_params(elements, self.schedule),
+            f"{name}_PARAMS": permute_params(elements, self.schedule),
             f"{name}_FN": elements.fn and elements.fn.jit,
             f"{name}_COMPUTE": TRITON_TYPES[elements.compute],
             f"{name}_RESULT": TRITON_TYPES[elements.d.dtype],
