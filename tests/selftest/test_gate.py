@@ -299,7 +299,7 @@ def test_kernels_of_triton_in_the_interpreter(ran: list[str], monkeypatch: pytes
 
     def broken(*arguments: Any) -> Any:
         launch = real(*arguments)
-        return lambda a, b, c, d, alpha, beta: launch(a, b, c, d, 2 * alpha, beta)
+        return lambda a, b, c, d, alpha, beta, aux=(): launch(a, b, c, d, 2 * alpha, beta, aux)
 
     monkeypatch.setattr(family, "build", broken)
     for file in store_files():

@@ -36,7 +36,7 @@ def right(problem: Problem) -> Callable[..., None]:
 def spoilt(problem: Problem, spoil: Callable[[torch.Tensor], Any]) -> Callable[..., None]:
     launch = right(problem)
 
-    def run(a: Any, b: Any, c: Any, d: torch.Tensor, alpha: Any, beta: Any) -> None:
+    def run(a: Any, b: Any, c: Any, d: torch.Tensor, alpha: Any, beta: Any, aux: Any = ()) -> None:
         launch(a, b, c, d, alpha, beta)
         spoil(d)
 

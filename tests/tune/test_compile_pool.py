@@ -30,7 +30,7 @@ target = TARGETS["sm_90"]
 a, b = torch.empty(64, 64, dtype=torch.half, device="meta"), torch.empty(64, 64, dtype=torch.half, device="meta")
 contraction = weft.plan("ik,jk->ij", a, b, a_fn=torch.nn.functional.elu, backend="reference").contraction
 choice = choose(contraction, "triton", target)
-schedules = [rank.schedule for rank in choice.ranked if rank.schedule.family == "matrix"][:2]
+schedules = [rank.schedule for rank in choice.ranked if rank.schedule.family == "gett"][:2]
 with Compiler(target, "triton", jobs=2) as compiler:
     answers = [compiler.submit(contraction, schedule).result(timeout=200) for schedule in schedules]
 there = sorted(os.listdir(os.environ["TRITON_CACHE_DIR"]))

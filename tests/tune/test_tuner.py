@@ -54,7 +54,7 @@ class Machine:
         if schedule.behaviour == "broken":
             raise RuntimeError("PassManager::run failed\nand a long dump")
 
-        def launch(a: Any, b: Any, c: Any, d: torch.Tensor, alpha: float, beta: float) -> None:
+        def launch(a: Any, b: Any, c: Any, d: torch.Tensor, alpha: float, beta: float, aux: Any = ()) -> None:
             self.ran.append(schedule.name)
             if schedule.behaviour == "interrupt":
                 raise KeyboardInterrupt
