@@ -1,5 +1,6 @@
 """A run checks before it times, counts the fastest way, keeps what was measured, and fails where weft is wrong."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from weft.bench import runner as module
+from weft.bench import timed_sets
 from weft.bench.entry import Entry
 from weft.bench.peers.registry import Call, Prepared, Tensors, Way
 from weft.bench.problems import Contracting, Permuting, Transposing, again
@@ -102,6 +104,54 @@ def test_a_wrong_result_is_never_timed_and_fails_the_run(way: Call, said: str, m
     assert [said_of_it for _, said_of_it in run.failures()] == [run.cases[0].results["weft"].wrong]
     assert said in run.cases[0].results["weft"].wrong
     assert run.cases[0].results["weft"].samples == ()
+
+
+def test_what_is_checked_is_not_what_is_timed() -> None:
+    """The first call of each is the check: other values, another place for the result, poisoned."""
+    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def watched(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor) -> torch.Tensor:
+        if len(seen) < 2:
+            assert d.isnan().all()
+        seen.append((a.clone(), d))
+        return right(a, b, c, d)
+
+    go(Side("weft", watched))
+    (checked, place), *timed = seen
+    assert not any(torch.equal(checked, a) or place.data_ptr() == d.data_ptr() for a, d in timed)
+
+
+def test_a_byte_outside_the_result_is_wrong() -> None:
+    def too_many(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor) -> torch.Tensor:
+        right(a, b, c, d)
+        d.as_strided((1,), (1,), d.storage_offset() + d.numel()).fill_(0)
+        return d
+
+    run = go(Side("weft", too_many), Side("torch", right))
+    assert "4 bytes outside the tensor were written" in run.cases[0].results["weft"].wrong
+    assert run.cases[0].results["torch"].samples, "what one side wrote outside is held against another"
+
+
+def test_a_wrong_result_says_how_far_off_it_is() -> None:
+    run = go(Side("weft", wrong), Side("torch", lazy))
+    off, missing = run.cases[0].results.values()
+    assert off.error_over_bound is not None
+    assert off.error_over_bound > 1
+    assert f"error {off.error_over_bound:.3g} times its bound" in off.wrong
+    assert missing.error_over_bound is None
+    assert "not written, or not finite" in missing.wrong
+
+
+def test_a_way_may_be_timed_by_another_call() -> None:
+    timed: list[None] = []
+
+    def allocating(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor) -> torch.Tensor:
+        timed.append(None)
+        return torch.mm(a, b)
+
+    checked = Way("", right, timed=allocating)
+    assert go(Side("weft", checked)).cases[0].results["weft"].samples
+    assert timed
 
 
 def test_a_wrong_peer_is_reported_and_not_counted() -> None:
@@ -211,7 +261,7 @@ def test_a_type_without_a_known_rate_has_a_floor_of_finite_numbers(tmp_path: Pat
 
 
 def test_cold_operands_rotate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "cache_bytes", lambda device: 4 * 416)  # four times what the case touches
+    monkeypatch.setattr(timed_sets, "cache_bytes", lambda device: 4 * 416)  # four times what the case touches
     cold = Sampling(mode="cold", budget=0.0, rrs=1e9)
     result = go(Side("weft", right), sampling=cold).cases[0].results["weft"]
     assert result.timing["sets"] == 12  # three caches full
@@ -219,11 +269,23 @@ def test_cold_operands_rotate(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_sets_may_be_limited_which_the_timing_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "cache_bytes", lambda device: 4 * 416)
+    monkeypatch.setattr(timed_sets, "cache_bytes", lambda device: 4 * 416)
     few = Sampling(mode="cold", budget=0.0, rrs=1e9, most_sets=3)
     timing = go(Side("weft", right), sampling=few).cases[0].results["weft"].timing
     assert timing["sets"] == 3
     assert "3 input sets touch 1248 bytes" in timing["notes"][0]
+
+
+def test_a_slow_call_has_no_more_sets_than_its_budget_goes_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.02)
+        return right(a, b, c, d)
+
+    monkeypatch.setattr(timed_sets, "cache_bytes", lambda device: 100 * 416)
+    cold = Sampling(mode="cold", budget=0.1, rrs=1e9, within_budget=True)
+    timing = go(Side("weft", slow), sampling=cold).cases[0].results["weft"].timing
+    assert 2 <= timing["sets"] <= 5
+    assert "would be needed for a cold cache" in timing["notes"][0]
 
 
 def test_what_turns_out_unsupported_in_the_call_is_no_wrong_result() -> None:

@@ -26,7 +26,7 @@ import weft.cli.main, weft.machine.ceilings
 def measure_ceilings(*place, **how):
     raise weft.machine.ceilings.UnsupportedError("no ceilings here")
 weft.machine.ceilings.measure_ceilings = measure_ceilings
-weft.cli.main()
+weft.cli.main.main()
 """
 QUICK = ("--work", "1024", "--budget", "0", "--rrs", "1000", "--device", "cpu")
 

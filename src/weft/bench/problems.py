@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import torch
 
 from weft.api.contract import plan
-from weft.bench.checking import ContractionCheck, MovedCheck, TransposedCheck, truths
+from weft.bench.checking import ContractionCheck, MovedCheck, TransposedCheck
 from weft.bench.peers.registry import Tensors
 from weft.bench.records import CaseRecord
 from weft.cases import FUNCTIONS, Case, operands
@@ -33,8 +33,8 @@ from weft.testing import poisoned
 if TYPE_CHECKING:
     from weft.bench.entry import Entry
 
-_CONTRACTION_BYTES = 24  # for each element of A, B and D: two input sets, random numbers and guards as they are made
-_MOVED_COPIES = 6  # of a tensor that is moved: two input sets, guards, the expected result
+_CONTRACTION_BYTES = 24  # for each element of A, B and D: three input sets, random numbers and guards as they are made
+_MOVED_COPIES = 6  # of a tensor that is moved: input sets, guards, the expected result
 
 
 class Moved(NamedTuple):
@@ -51,9 +51,9 @@ class InPlace(NamedTuple):
 
 
 class Check(Protocol):
-    """Whether a way is right on one set of tensors."""
+    """Whether a way is right on one set of tensors, which the check keeps."""
 
-    def error(self, run: Callable[..., torch.Tensor], tensors: Any, stored: torch.dtype | None) -> float:
+    def error(self, run: Callable[..., torch.Tensor], stored: torch.dtype | None) -> float:
         """The largest error of `run` over its bound; `AssertionError` where that is over 1.
 
         `stored` is the type in which the contender holds sums before the epilogue, where it does.
@@ -67,11 +67,11 @@ class Problem(Protocol):
     def memory(self) -> int:
         """Bytes that inputs and their check take, about."""
 
-    def inputs(self, device: torch.device) -> Any:
-        """One set of tensors, a named tuple: the arguments of a way."""
+    def inputs(self, device: torch.device, seed: int = 0) -> Any:
+        """One set of tensors, a named tuple: the arguments of a way. `seed` chooses their values."""
 
     def check(self, tensors: Any) -> Check:
-        """How results on `tensors` are judged; they are left as they are until a way runs."""
+        """How results on `tensors` are judged; they belong to the check from then on."""
 
     def record(self, entry: Entry, tensors: Any, ceilings: Ceilings | None) -> CaseRecord:
         """All that is known of the case before anybody runs it."""
@@ -87,14 +87,14 @@ class Contracting:
     def memory(self) -> int:
         return _CONTRACTION_BYTES * sum(math.prod(shape) for shape in (*self.case.shapes, self.case.d_shape))
 
-    def inputs(self, device: torch.device) -> Tensors:
+    def inputs(self, device: torch.device, seed: int = 0) -> Tensors:
         case = self.case
-        given = operands(case, device=device)
+        given = operands(case, device=device, seed=seed)
         place = poisoned(case.d_shape, case.dtypes[2], layout=case.layouts[3], device=device)
         return Tensors(given.a, given.b, given.c, place.tensor)
 
     def check(self, tensors: Tensors) -> Check:
-        return ContractionCheck(truths(self.case, tensors))
+        return ContractionCheck(self.case, tensors)
 
     def record(self, entry: Entry, tensors: Tensors, ceilings: Ceilings | None) -> CaseRecord:
         case = self.case
@@ -130,15 +130,15 @@ class Permuting:
     def memory(self) -> int:
         return _MOVED_COPIES * self.case.bytes
 
-    def inputs(self, device: torch.device) -> Moved:
+    def inputs(self, device: torch.device, seed: int = 0) -> Moved:
         place = poisoned(self.case.d_shape, self.case.d_dtype, device=device)
-        return Moved(self.case.operand(device=device), place.tensor)
+        return Moved(self.case.operand(device=device, seed=seed), place.tensor)
 
     def check(self, tensors: Moved) -> Check:
         case = self.case
         function = FUNCTIONS[case.fn] if case.fn else None
         value = function(tensors.x) if function else tensors.x
-        return MovedCheck(value.to(case.d_dtype), case.dims)
+        return MovedCheck(tensors, value.to(case.d_dtype), case.dims)
 
     def record(self, entry: Entry, tensors: Moved, ceilings: Ceilings | None) -> CaseRecord:
         work = permutation_work(Layout.of(tensors.x), Layout.of(tensors.d))
@@ -155,8 +155,8 @@ class Transposing:
     def memory(self) -> int:
         return _MOVED_COPIES * self.case.bytes
 
-    def inputs(self, device: torch.device) -> InPlace:
-        return InPlace(self.case.operand(device=device))
+    def inputs(self, device: torch.device, seed: int = 0) -> InPlace:
+        return InPlace(self.case.operand(device=device, seed=seed))
 
     def check(self, tensors: InPlace) -> Check:
         return TransposedCheck(tensors.x)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.base.figures import duration
-from weft.cli.arguments import read_dtype, read_extents, read_function, read_precision, split, split_cases
+from weft.cli.arguments import read_device, read_dtype, read_extents, read_function, read_precision, split, split_cases
 from weft.cli.terminal import INTERRUPTED, WRONG, console, end, errors_in_a_line, progress
 from weft.errors import UnsupportedError
 
@@ -74,10 +74,9 @@ def tune(
 ) -> None:
     """Measure candidates, check them, and store the fastest for later plans: of one equation or of a suite."""
     with errors_in_a_line():
-        from weft.cli.demo import settings_for
         from weft.tune.candidates import Effort
 
-        place = settings_for(device).device
+        place = read_device(device)
         if (equation is None) == (suite is None):
             raise UnsupportedError("name an equation with --extents, or a --suite")
         skipped: dict[str, str] = {}
