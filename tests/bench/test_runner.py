@@ -1,32 +1,26 @@
 """A run checks before it times, counts the fastest way, keeps what was measured, and fails where weft is wrong."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from bench.sides import CEILINGS, CPU, QUICK, Side
 from weft.bench import runner as module
 from weft.bench import timed_sets
 from weft.bench.entry import Entry
 from weft.bench.peers.registry import Call, Prepared, Tensors, Way
-from weft.bench.problems import Contracting, Permuting, Transposing, again
+from weft.bench.problems import ContractionProblem, PermutationProblem, TransposeProblem, copied_set
 from weft.bench.records import Run, load, save
 from weft.bench.runner import DeviceLost, Runner, Sampling
 from weft.bench.suites import entries
 from weft.cases import Case, from_letters
 from weft.cases.layout import PermuteCase
 from weft.errors import UnsupportedError
-from weft.machine.ceilings import Ceilings
 
-CPU = torch.device("cpu")
-QUICK = Sampling(mode="hot", budget=0.0, rrs=1e9)
 PRODUCT = from_letters("product", "mk,kn->mn", m=8, k=4, n=6)
-CEILINGS = Ceilings("a CPU", "measured", 1e9, 1e9, 1e9, {"float32": 1e9}, 1e-6, None, "2026-11-20", {})
 
 
 def right(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor) -> torch.Tensor:
@@ -45,26 +39,6 @@ def lazy(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tens
 
 def broken(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor) -> torch.Tensor:
     raise RuntimeError("an error of the kernel\nand its stack")
-
-
-class Side:
-    """A contender with ways that the test gives it."""
-
-    def __init__(self, name: str, *ways: Way | Call, answer: str | BaseException = "") -> None:
-        self.name, self.answer = name, answer
-        self.ways = [way if isinstance(way, Way) else Way("", way) for way in ways]
-        self.settled: list[str] = []
-
-    def prepare(self, case: Case, tensors: Tensors) -> Prepared | str:
-        if isinstance(self.answer, BaseException):
-            raise self.answer
-        return self.answer or Prepared(self.ways, {"other": "not supported"} if len(self.ways) > 1 else {})
-
-    @contextmanager
-    def settings(self, case: Case) -> Iterator[None]:
-        self.settled.append("on")
-        yield
-        self.settled.append("off")
 
 
 def go(*sides: Any, cases: tuple[Case, ...] = (PRODUCT,), **options: Any) -> Run:
@@ -241,10 +215,10 @@ def test_a_case_that_does_not_fit_is_skipped(monkeypatch: pytest.MonkeyPatch) ->
     assert run.skipped == {"group big": "needs 60 GiB"}
     assert [case.name for case in run.cases] == ["product"]
 
-    def full(self: Contracting, tensors: Tensors) -> None:
+    def full(self: ContractionProblem, tensors: Tensors) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(Contracting, "check", full)
+    monkeypatch.setattr(ContractionProblem, "check", full)
     assert "out of memory" in go(Side("weft", right)).skipped["group product"]
 
 
@@ -300,16 +274,16 @@ def test_what_turns_out_unsupported_in_the_call_is_no_wrong_result() -> None:
 
 
 def test_memory_that_a_case_needs() -> None:
-    assert Contracting(PRODUCT).memory == 24 * (32 + 24 + 48)
+    assert ContractionProblem(PRODUCT).memory == 24 * (32 + 24 + 48)
     moved = PermuteCase("moved", "ab->ba", (5, 7), torch.float16)
-    assert Permuting(moved).memory == Transposing(moved).memory == 6 * 2 * 70
+    assert PermutationProblem(moved).memory == TransposeProblem(moved).memory == 6 * 2 * 70
 
 
 def test_later_sets_are_copies_at_other_addresses() -> None:
     case = from_letters("mixed", "mk,kn->mn", m=4, k=5, n=6, dtypes=(torch.complex64,) * 3, conjugate=(True, False),
                         layouts=("padded", "strided", "contiguous", "permuted"))  # fmt: skip
-    first = Contracting(case).inputs(CPU)
-    other = again(first)
+    first = ContractionProblem(case).inputs(CPU)
+    other = copied_set(first)
     assert other.c is None
     for x, y in ((first.a, other.a), (first.b, other.b)):
         assert torch.equal(x, y)
@@ -318,57 +292,6 @@ def test_later_sets_are_copies_at_other_addresses() -> None:
     assert other.d.stride() == first.d.stride()
     other.d.fill_(1)
     assert first.d.isnan().all()
-
-
-def moving(kind: str, case: PermuteCase, *sides: Any) -> Run:
-    run = Run("test", "a CPU", [side.name for side in sides], {})
-    runner = Runner(run, sides, CPU, CEILINGS, QUICK, kind)
-    runner.go([Entry(case, "group", case.name)])
-    return run
-
-
-MATRIX = PermuteCase("matrix", "ab->ba", (6, 4))
-
-
-def test_a_permutation_is_compared_bit_for_bit() -> None:
-    def off(x: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
-        d.copy_(x.t())
-        d.view(torch.int32)[0, 0] += 1
-        return d
-
-    run = moving("permutation", MATRIX, Side("weft", lambda x, d: d.copy_(x.t())), Side("torch", off))
-    (case,) = run.cases
-    assert case.work == {"flops": 0, "function_flops": 0, "bytes": 2 * 24 * 4}
-    assert case.floor["copy"] == pytest.approx(192e-9)
-    assert case.dtypes == ("float32", "float32")
-    assert case.extents == [("a", 6), ("b", 4)]
-    assert case.results["weft"].error_over_bound == 0
-    assert case.results["torch"].wrong == "wrong: 1 of 24 words differ from what torch moves"
-
-
-def test_a_fused_permutation_has_the_functions_bits_and_counts_its_own_bytes() -> None:
-    case = replace(MATRIX, fn="relu", out_dtype=torch.float16)
-    run = moving("permutation", case, Side("weft", lambda x, d: d.copy_(torch.relu(x).t())))
-    assert run.cases[0].work["bytes"] == 24 * 6
-    assert run.cases[0].functions == {"fn": "relu"}
-    assert run.cases[0].results["weft"].samples
-
-
-def test_each_way_in_place_begins_with_the_same_matrix() -> None:
-    def transpose(x: torch.Tensor) -> torch.Tensor:
-        turned = x.view(-1).view(4, 6)
-        turned.copy_(x.t().contiguous())
-        return turned
-
-    run = moving(
-        "in place", MATRIX, Side("weft", transpose), Side("torch", transpose), Side("odd", lambda x: x.t() + 0)
-    )
-    results = run.cases[0].results
-    assert results["weft"].samples
-    assert results["torch"].samples
-    assert "lies in other memory" in results["odd"].wrong
-    wrong = moving("in place", MATRIX, Side("weft", lambda x: x.view(-1).view(4, 6)))
-    assert "words differ" in wrong.cases[0].results["weft"].wrong
 
 
 @pytest.mark.gpu
@@ -382,26 +305,3 @@ def test_on_a_gpu_weft_and_torch_are_checked_and_timed() -> None:
     assert list(run.failures()) == []
     assert len(run.pairs("torch")) == 4
     assert all(mine.timing["captured"] for _, _, mine in run.pairs("torch"))
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(
-    ("suite", "only", "peers"),
-    [
-        ("permute", ["permute-3*", "permute-2^25"], ("torch", "cutensor")),
-        ("transpose", ["in-place-4096*"], ("torch",)),
-        ("dense", ["dense-square-100x*", "dense-state-*"], ("cublas",)),
-    ],
-)
-def test_on_a_gpu_other_kinds_are_checked_and_timed(suite: str, only: list[str], peers: tuple[str, ...]) -> None:
-    from weft.bench.peers.registry import contender
-    from weft.bench.suites import SUITES
-
-    kind = SUITES[suite].kind
-    sides = [contender(name, kind, quick=True) for name in ("weft", *peers)]
-    run = Run(suite, "a GPU", [side.name for side in sides], {})
-    Runner(run, sides, torch.device("cuda"), sampling=Sampling(budget=0.02), kind=kind).go(entries(suite, only=only))
-    assert run.ended == "finished"
-    assert list(run.failures()) == []
-    assert all(mine.timing["captured"] for _, _, mine in run.pairs(peers[0]))
-    assert run.pairs(peers[0])

@@ -30,7 +30,7 @@ _PAIRS = 1 << 28  # pairs of A's and B's elements that the oracle combines, in o
 
 
 @dataclass(frozen=True)
-class Truth:
+class ReferenceSlab:
     """The part of D at `start` to `start + length` of mode `at`, or all of it (None): the oracle's, with bounds."""
 
     case: Case
@@ -102,21 +102,24 @@ class WrongResult(AssertionError):
 
 
 class ContractionCheck:
-    """A contraction's result against its truths. Each way writes to poisoned memory of its own, between guard bands."""
+    """A contraction's result against the reference.
+
+    Each way writes to poisoned memory of its own, between guard bands.
+    """
 
     def __init__(self, case: Case, tensors: Tensors) -> None:
         self._case, self._tensors = case, tensors
-        self._expected = truths(case, tensors)
+        self._expected = reference_slabs(case, tensors)
 
     def error(self, run: Run, stored: torch.dtype | None = None) -> float:
         case, device = self._case, self._tensors.d.device
         place = poisoned(case.d_shape, case.dtypes[2], layout=case.layouts[3], device=device)
         result = run(*self._tensors._replace(d=place.tensor))
         place.check_guards()
-        return max(truth.compare(result, stored) for truth in self._expected)
+        return max(slab.compare(result, stored) for slab in self._expected)
 
 
-class MovedCheck:
+class PermutationCheck:
     """A permutation's result, bit for bit: `value` with its dimensions in the order `dims`."""
 
     def __init__(self, tensors: Any, value: torch.Tensor, dims: Sequence[int]) -> None:
@@ -128,7 +131,7 @@ class MovedCheck:
         return _same_bits(run(*self._tensors), self._expected)
 
 
-class TransposedCheck:
+class TransposeCheck:
     """A transposition in place, bit for bit. The matrix is given its first values anew before each way."""
 
     def __init__(self, x: torch.Tensor) -> None:
@@ -165,7 +168,7 @@ def _same_bits(have: torch.Tensor, expected: torch.Tensor) -> float:
     return 0.0
 
 
-def truths(case: Case, tensors: Tensors) -> list[Truth]:
+def reference_slabs(case: Case, tensors: Tensors) -> list[ReferenceSlab]:
     """What `case` must give on `tensors`, in one part or in slabs."""
     a, b, c, d = tensors
     elements, most, slab = max(x.numel() for x in (a, b, d)), _affordable(d.device), _SLAB
@@ -237,12 +240,12 @@ def _narrowed(
 
 def _truth(
     case: Case, part: tuple[int, int, int] | None, operands: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
-) -> Truth:
+) -> ReferenceSlab:
     a, b, c = operands
     if case.algebra != "plus_times":
-        return Truth(case, part, *_other_algebra(case, a, b), operands)
+        return ReferenceSlab(case, part, *_other_algebra(case, a, b), operands)
     reference, bound = expectation(case.equation, a, b, c=c, **case.options())
-    return Truth(case, part, reference, bound, operands)
+    return ReferenceSlab(case, part, reference, bound, operands)
 
 
 def _other_algebra(case: Case, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

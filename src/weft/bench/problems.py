@@ -1,10 +1,10 @@
 """What a runner must know of a case: the tensors of one call, whether a result is right, what to write down of it.
 
-    Contracting    a `weft.cases.Case`:  ways are called as run(a, b, c, d); of kind "call" where the host is timed
-    Permuting      a `PermuteCase`:      run(x, d)
-    Transposing    the same, in place:   run(x)
+    ContractionProblem    a `weft.cases.Case`: ways are called as run(a, b, c, d); also of kind "call"
+    PermutationProblem    a `PermuteCase`:     run(x, d)
+    TransposeProblem      the same, in place:  run(x)
 
-`problem` makes the one that a suite's kind asks for.
+`PROBLEMS` names the one for each kind of suite.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import torch
 
 from weft.api.contract import plan
-from weft.bench.checking import ContractionCheck, MovedCheck, TransposedCheck
+from weft.bench.checking import ContractionCheck, PermutationCheck, TransposeCheck
 from weft.bench.peers.registry import Tensors
 from weft.bench.records import CaseRecord
 from weft.cases import FUNCTIONS, Case, operands
@@ -37,14 +37,14 @@ _CONTRACTION_BYTES = 24  # for each element of A, B and D: three input sets, ran
 _MOVED_COPIES = 6  # of a tensor that is moved: input sets, guards, the expected result
 
 
-class Moved(NamedTuple):
+class PermutationTensors(NamedTuple):
     """What one call of a permutation works on."""
 
     x: torch.Tensor
     d: torch.Tensor
 
 
-class InPlace(NamedTuple):
+class TransposeTensors(NamedTuple):
     """What one call of a transposition in place works on."""
 
     x: torch.Tensor
@@ -78,7 +78,7 @@ class Problem(Protocol):
 
 
 @dataclass(frozen=True)
-class Contracting:
+class ContractionProblem:
     """A contraction."""
 
     case: Case
@@ -121,7 +121,7 @@ class Contracting:
 
 
 @dataclass(frozen=True)
-class Permuting:
+class PermutationProblem:
     """A permutation out of place."""
 
     case: PermuteCase
@@ -130,23 +130,23 @@ class Permuting:
     def memory(self) -> int:
         return _MOVED_COPIES * self.case.bytes
 
-    def inputs(self, device: torch.device, seed: int = 0) -> Moved:
+    def inputs(self, device: torch.device, seed: int = 0) -> PermutationTensors:
         place = poisoned(self.case.d_shape, self.case.d_dtype, device=device)
-        return Moved(self.case.operand(device=device, seed=seed), place.tensor)
+        return PermutationTensors(self.case.operand(device=device, seed=seed), place.tensor)
 
-    def check(self, tensors: Moved) -> Check:
+    def check(self, tensors: PermutationTensors) -> Check:
         case = self.case
         function = FUNCTIONS[case.fn] if case.fn else None
         value = function(tensors.x) if function else tensors.x
-        return MovedCheck(tensors, value.to(case.d_dtype), case.dims)
+        return PermutationCheck(tensors, value.to(case.d_dtype), case.dims)
 
-    def record(self, entry: Entry, tensors: Moved, ceilings: Ceilings | None) -> CaseRecord:
+    def record(self, entry: Entry, tensors: PermutationTensors, ceilings: Ceilings | None) -> CaseRecord:
         work = permutation_work(Layout.of(tensors.x), Layout.of(tensors.d))
         return _moving_record(self.case, entry, work, ceilings, tensors.x.device)
 
 
 @dataclass(frozen=True)
-class Transposing:
+class TransposeProblem:
     """A transposition in place. Every call reads and writes the whole matrix once, as the count has it."""
 
     case: PermuteCase
@@ -155,13 +155,13 @@ class Transposing:
     def memory(self) -> int:
         return _MOVED_COPIES * self.case.bytes
 
-    def inputs(self, device: torch.device, seed: int = 0) -> InPlace:
-        return InPlace(self.case.operand(device=device, seed=seed))
+    def inputs(self, device: torch.device, seed: int = 0) -> TransposeTensors:
+        return TransposeTensors(self.case.operand(device=device, seed=seed))
 
-    def check(self, tensors: InPlace) -> Check:
-        return TransposedCheck(tensors.x)
+    def check(self, tensors: TransposeTensors) -> Check:
+        return TransposeCheck(tensors.x)
 
-    def record(self, entry: Entry, tensors: InPlace, ceilings: Ceilings | None) -> CaseRecord:
+    def record(self, entry: Entry, tensors: TransposeTensors, ceilings: Ceilings | None) -> CaseRecord:
         half = self.case.bytes // 2
         work = Work(flops=0, function_flops=0, read_a=half, read_b=0, read_c=0, write_d=half)
         return _moving_record(self.case, entry, work, ceilings, tensors.x.device)
@@ -169,14 +169,14 @@ class Transposing:
 
 #: By the kind of a suite.
 PROBLEMS: Mapping[str, Callable[[Any], Problem]] = {
-    "contraction": Contracting,
-    "call": Contracting,
-    "permutation": Permuting,
-    "in place": Transposing,
+    "contraction": ContractionProblem,
+    "call": ContractionProblem,
+    "permutation": PermutationProblem,
+    "in place": TransposeProblem,
 }
 
 
-def again(tensors: Any) -> Any:
+def copied_set(tensors: Any) -> Any:
     """A set like `tensors` at other addresses: the same values, laid out the same, with the same memory around."""
     return tensors._make(x if x is None else _elsewhere(x) for x in tensors)
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from weft.bench.peers.registry import Call
-from weft.bench.problems import again
+from weft.bench.problems import copied_set
 from weft.machine import timing
 from weft.machine.rotation import MOST_SETS, InputSet, Mode, cache_bytes, memory_bytes, rotation, touched_bytes
 from weft.machine.timing import measure
@@ -47,7 +47,7 @@ class TimedSets:
             if self._sampling.within_budget and self._sampling.mode == "cold":
                 most = min(most, self._affordable(call))
             memory = min(memory_bytes(device), most * touched_bytes([self.first]))
-            sets = chain([self.first], (again(self.first) for _ in count()))
+            sets = chain([self.first], (copied_set(self.first) for _ in count()))
             made = rotation(lambda: next(sets), self._sampling.mode, cache=cache_bytes(device), memory=memory)
             self._sets = made.sets
         return self._sets

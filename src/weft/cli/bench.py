@@ -177,8 +177,8 @@ def _measure(
     tune: str | None,
 ) -> Run:
     """Run the suite and write what came of it."""
-    from weft.bench.ahead import compiling_ahead
     from weft.bench.checking import tolerance_text
+    from weft.bench.compile_ahead import compiling_ahead
     from weft.bench.environment import disclose
     from weft.bench.peers.cutensor_ahead import compile_kernels
     from weft.bench.records import Run, continued, load, save

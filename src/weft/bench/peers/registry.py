@@ -187,10 +187,10 @@ PEERS: dict[str, dict[str, tuple[str, str]]] = {
         MODEL: ("registry", "WeftModel"),
     },
     "permutation": {
-        "weft": ("moving", "WeftPermute"),
+        "weft": ("permutations", "WeftPermute"),
         "cutensor": ("cutensor_permute", "CutensorPermute"),
-        "torch": ("moving", "TorchPermute"),
-        "numpy": ("moving", "NumpyPermute"),
+        "torch": ("permutations", "TorchPermute"),
+        "numpy": ("permutations", "NumpyPermute"),
     },
     "call": {
         "weft": ("calls", "PlanCall"),
@@ -198,7 +198,7 @@ PEERS: dict[str, dict[str, tuple[str, str]]] = {
         "torch": ("calls", "EinsumCall"),
     },
     "in place": {
-        "weft": ("moving", "WeftTranspose"),
-        "torch": ("moving", "TorchTranspose"),
+        "weft": ("permutations", "WeftTranspose"),
+        "torch": ("permutations", "TorchTranspose"),
     },
 }

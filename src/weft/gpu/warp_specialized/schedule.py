@@ -83,7 +83,7 @@ def candidates(contraction: Contraction, target: Target, exchanged: bool = False
     excluded: dict[str, None] = {}
     size = contraction.arithmetic.product.itemsize
     functions = (contraction.a_fn, contraction.b_fn)
-    in_place = all(function is not None and function.slots <= MOST_SLOTS_IN_PLACE for function in functions)
+    in_place = all(function is not None and function.issue_slots <= MOST_SLOTS_IN_PLACE for function in functions)
     tiles = (*_TILES, *_TILES_IN_PLACE) if in_place else _TILES
     for k in contraction.of_role(Role.K):
         readings_a, readings_b = (list(readings(contraction, operand, k)) for operand in (A, B))
