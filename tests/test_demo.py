@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import torch
 from typer.testing import CliRunner, Result
 
 from weft import cases
-from weft.api import contract as api
+from weft.bench import runner
+from weft.bench.peers.pytorch import Einsum
+from weft.bench.peers.registry import Prepared, Tensors, Weft
 from weft.cli import demo
 from weft.cli import main as cli
 from weft.errors import NotationError, UnsupportedError
@@ -36,12 +39,22 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(cli.app, ["demo", "--device", "cpu", *SMALL, *arguments])
 
 
-def names(text: str) -> list[str]:
-    return [case.name for case in demo.select(text)]
+ON_CPU = demo.settings_for("cpu")
+ON_GPU = demo.Settings(torch.device("cuda"), "triton", "fp16_fp32", None)
+
+
+def names(text: str | None) -> list[str]:
+    return [entry.case.name for entry in demo.select(text, ON_CPU)]
+
+
+def the_case(text: str, settings: demo.Settings) -> cases.Case:
+    (entry,) = demo.select(text, settings)
+    found: cases.Case = entry.case
+    return found
 
 
 def test_selects_by_number_range_and_name() -> None:
-    assert [case.name for case in demo.select(None)] == ["example", *(case.name for case in cases.tccg())]
+    assert names(None) == ["example", *(case.name for case in cases.tccg())]
     assert names("1, 4,20-22") == ["tccg-01", "tccg-04", "tccg-20", "tccg-21", "tccg-22"]
     assert names("example,tccg-48,48") == ["example", "tccg-48"]
 
@@ -49,17 +62,15 @@ def test_selects_by_number_range_and_name() -> None:
 @pytest.mark.parametrize("text", ["0", "49", "47-49", "3-1", "sample", "", "-3", "1-"])
 def test_refuses_cases_that_are_not_there(text: str) -> None:
     with pytest.raises(NotationError, match="case"):
-        demo.select(text)
+        demo.select(text, ON_CPU)
 
 
 def test_scales_on_a_cpu_and_not_on_a_gpu() -> None:
-    on_cpu = demo.settings_for("cpu")
-    case = demo.fitted(cases.tccg()[19], on_cpu)
+    case = the_case("20", ON_CPU)
     assert demo.CPU_WORK / 2 < case.work <= demo.CPU_WORK
     assert case.dtypes == (torch.float32,) * 3
-    on_gpu = demo.Settings(torch.device("cuda"), "triton", (torch.float16, torch.float16, torch.float32), None)
-    assert demo.fitted(cases.tccg()[19], on_gpu) == cases.tccg()[19]
-    assert demo.fitted(demo.EXAMPLE, on_gpu) is demo.EXAMPLE
+    assert the_case("20", ON_GPU) == cases.tccg()[19]
+    assert the_case("example", ON_GPU) is demo.EXAMPLE
 
 
 def test_the_example_is_the_papers() -> None:
@@ -68,7 +79,7 @@ def test_the_example_is_the_papers() -> None:
     assert demo.EXAMPLE.extents["f"] == 64
     assert demo.EXAMPLE.dtypes == (torch.float16, torch.float16, torch.float32)
     assert demo.EXAMPLE.b_fn == "elu"
-    assert demo.fitted(demo.EXAMPLE, demo.settings_for("cpu", work=1000)).dtypes == demo.EXAMPLE.dtypes
+    assert the_case("example", demo.settings_for("cpu", work=1000)).dtypes == demo.EXAMPLE.dtypes
 
 
 @pytest.mark.parametrize(
@@ -123,17 +134,37 @@ def test_numbers_follow_from_each_other(tmp_path: Path) -> None:
     assert document["environment"]["platform"]["ceilings"]["source"] == "measured"
 
 
-def breaking(case_name: str, how: Callable[[torch.Tensor], object]) -> Callable[..., Any]:
-    """`contract` that spoils the result of one case."""
-    equation = next(case.equation for case in cases.tccg() if case.name == case_name)
+def watching(
+    monkeypatch: pytest.MonkeyPatch, before: Callable[[cases.Case], object], after: Callable[..., object]
+) -> None:
+    """`before` sees each case before weft plans it; `after` the case and the tensors of each call that is checked."""
+    prepare = Weft.prepare
 
-    def contract(given: str, *operands: torch.Tensor, out: torch.Tensor, **options: Any) -> Any:
-        result = api.contract(given, *operands, out=out, **options)
-        if given == equation:
-            how(out)
-        return result
+    def watched(self: Weft, case: cases.Case, tensors: Tensors) -> Prepared | str:
+        before(case)
+        prepared = prepare(self, case, tensors)
+        assert isinstance(prepared, Prepared)
+        (way,) = prepared.ways
 
-    return contract
+        def run(*arguments: torch.Tensor) -> torch.Tensor:
+            poison = arguments[-1].clone()
+            result = way.run(*arguments)
+            after(case, *arguments[:2], result, poison)
+            return result
+
+        return replace(prepared, ways=[replace(way, run=run)])
+
+    monkeypatch.setattr(Weft, "prepare", watched)
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch, case_name: str, how: Callable[[torch.Tensor], object]) -> None:
+    """Spoil the result of one case."""
+
+    def after(case: cases.Case, a: torch.Tensor, b: torch.Tensor, d: torch.Tensor, poison: torch.Tensor) -> None:
+        if case.name == case_name:
+            how(d)
+
+    watching(monkeypatch, lambda case: None, after)
 
 
 def one_element_off(out: torch.Tensor) -> None:
@@ -155,7 +186,7 @@ def one_byte_too_many(out: torch.Tensor) -> None:
 def test_a_wrong_result_fails_the_run_by_name(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, how: Callable[[torch.Tensor], object], said: str
 ) -> None:
-    monkeypatch.setattr(demo, "contract", breaking("tccg-13", how))
+    spoil(monkeypatch, "tccg-13", how)
     file = tmp_path / "numbers.json"
     done = run("--cases", "12-14", "--json", str(file))
     assert done.exit_code == 1
@@ -177,34 +208,30 @@ def test_what_is_checked_is_not_what_is_timed(monkeypatch: pytest.MonkeyPatch) -
     checked: list[tuple[torch.Tensor, ...]] = []
     timed: list[tuple[torch.Tensor, ...]] = []
 
-    def contract(equation: str, a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor, **options: Any) -> Any:
-        assert out.isnan().all()
+    def after(case: cases.Case, a: torch.Tensor, b: torch.Tensor, d: torch.Tensor, poison: torch.Tensor) -> None:
+        assert poison.isnan().all()
         checked.append((a, b))
-        return api.contract(equation, a, b, out=out, **options)
 
     def measured(call: Callable[..., Any], inputs: Any, **options: Any) -> Any:
         timed.extend(arguments for arguments in inputs if arguments)
         return measure(call, inputs, **options)
 
-    measure = demo.measure
-    monkeypatch.setattr(demo, "contract", contract)
-    monkeypatch.setattr(demo, "measure", measured)
-    settings = demo.settings_for("cpu", work=2000, budget=0, mode="hot")
-    assert demo.run_case(demo.fitted(cases.tccg()[11], settings), settings, None).failure == ""
+    measure = runner.measure
+    watching(monkeypatch, lambda case: None, after)
+    monkeypatch.setattr(runner, "measure", measured)
+    done = run("--cases", "12")
+    assert done.exit_code == 0, done.output
     assert checked
     assert timed
     assert not any(torch.equal(x[0], y[0]) or torch.equal(x[1], y[1]) for x in checked for y in timed)
 
 
 def test_interruption_keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    real = demo.run_case
-
-    def run_case(case: cases.Case, *rest: Any) -> demo.Outcome:
+    def before(case: cases.Case) -> None:
         if case.name == "tccg-14":
             raise KeyboardInterrupt
-        return real(case, *rest)
 
-    monkeypatch.setattr(demo, "run_case", run_case)
+    watching(monkeypatch, before, lambda *_: None)
     file = tmp_path / "numbers.json"
     done = run("--cases", "12-16", "--json", str(file))
     assert done.exit_code == 130
@@ -216,20 +243,22 @@ def test_interruption_keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch, t
 
 
 def test_running_out_of_memory_ends_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def contract(*_: Any, **__: Any) -> Any:
+    def full(*_: Any, **__: Any) -> Any:
         raise torch.OutOfMemoryError("tried to allocate 1 TiB")
 
-    monkeypatch.setattr(demo, "contract", contract)
+    watching(monkeypatch, lambda case: None, full)
     done = run("--cases", "12")
     assert done.exit_code == 2
     assert done.output.strip().splitlines()[-1] == "weft: tccg-12: cpu is out of memory"
 
 
 def test_torch_side_computes_the_same() -> None:
-    case = demo.fitted(demo.EXAMPLE, demo.settings_for("cpu", work=5000))
+    """In the operands' type, and no other."""
+    case = the_case("example", demo.settings_for("cpu", work=5000))
     given = cases.operands(case)
-    theirs = demo._by_torch(case)(given.a, given.b, None)
+    theirs = Einsum(cast=False).way(case, Tensors(*given, torch.empty(case.d_shape)))(*given, None)
     assert theirs.is_contiguous()
+    assert theirs.dtype is torch.float16
     options = case.options() | {"out_dtype": torch.float16}
     reference, bound = expectation(case.equation, given.a, given.b, **options)
     assert_close(theirs, reference, bound + 2e-3 * reference.abs().max())

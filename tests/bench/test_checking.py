@@ -7,7 +7,7 @@ import torch
 
 from weft import cases
 from weft.bench import checking
-from weft.bench.checking import poison, truths
+from weft.bench.checking import poison, reference_slabs
 from weft.bench.peers.registry import Tensors
 from weft.cases import Case, from_letters
 from weft.reference import contract
@@ -27,12 +27,12 @@ def right(case: Case, tensors: Tensors) -> torch.Tensor:
 
 def test_a_right_result_passes_and_one_wrong_element_does_not() -> None:
     tensors = tensors_of(PRODUCT)
-    (truth,) = truths(PRODUCT, tensors)
+    (slab,) = reference_slabs(PRODUCT, tensors)
     d = right(PRODUCT, tensors)
-    assert truth.compare(d) <= 1
+    assert slab.compare(d) <= 1
     d[1, 30, 8] += 0.01
     with pytest.raises(AssertionError, match=r"1 of 558 elements are off; the worst at \(1, 30, 8\)"):
-        truth.compare(d)
+        slab.compare(d)
 
 
 @pytest.mark.parametrize("dtype", [SINGLE, HALF, torch.complex64, torch.int32, torch.int8])
@@ -42,7 +42,7 @@ def test_an_element_left_unwritten_does_not_pass(dtype: torch.dtype) -> None:
     tensors = tensors_of(case)
     poison(tensors.d)
     with pytest.raises(AssertionError):
-        truths(case, tensors)[0].compare(tensors.d)
+        reference_slabs(case, tensors)[0].compare(tensors.d)
 
 
 @pytest.mark.parametrize("equation", ["bmk,bkn->bmn", "mkb,nbk->nbm"])
@@ -51,7 +51,7 @@ def test_slabs_of_a_large_result_reach_both_ends(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(checking, "_SLAB", 100)
     case = from_letters("large", equation, b=2, m=31, k=16, n=9, add=True, beta=2.0)
     tensors = tensors_of(case)
-    parts = truths(case, tensors)
+    parts = reference_slabs(case, tensors)
     d = right(case, tensors)
     assert len(parts) == 3
     assert all(part.compare(d) <= 1 for part in parts)
@@ -67,26 +67,26 @@ def test_slabs_of_a_large_result_reach_both_ends(monkeypatch: pytest.MonkeyPatch
 
 def test_a_peer_that_stores_half_is_allowed_its_rounding_and_no_more() -> None:
     tensors = tensors_of(PRODUCT)
-    (truth,) = truths(PRODUCT, tensors)
+    (slab,) = reference_slabs(PRODUCT, tensors)
     rounded = right(PRODUCT, tensors).half().float()
     with pytest.raises(AssertionError):
-        truth.compare(rounded)
-    assert truth.compare(rounded, stored=HALF) <= 1
+        slab.compare(rounded)
+    assert slab.compare(rounded, stored=HALF) <= 1
     with pytest.raises(AssertionError):
-        truth.compare(rounded + 0.05, stored=HALF)
+        slab.compare(rounded + 0.05, stored=HALF)
 
 
 def test_each_step_of_a_peer_may_round() -> None:
     case = replace(PRODUCT, alpha=0.3, beta=0.7, add=True, epilogue="gelu", equation="bmkx,bkn->bmn",
                    shapes=((2, 31, 16, 5), (2, 16, 9)), dtypes=(torch.bfloat16,) * 3)  # fmt: skip
     tensors = tensors_of(case)
-    (truth,) = truths(case, tensors)
+    (slab,) = reference_slabs(case, tensors)
     a = tensors.a.sum(-1)
     c = tensors.c
     assert c is not None
     stepwise = torch.nn.functional.gelu(torch.einsum("bmk,bkn->bmn", a, tensors.b) * 0.3 + c * 0.7)
     with pytest.raises(AssertionError):
-        truth.compare(stepwise)
-    assert truth.compare(stepwise, stored=torch.bfloat16) <= 1
+        slab.compare(stepwise)
+    assert slab.compare(stepwise, stored=torch.bfloat16) <= 1
     with pytest.raises(AssertionError):
-        truth.compare(stepwise + 2, stored=torch.bfloat16)
+        slab.compare(stepwise + 2, stored=torch.bfloat16)

@@ -8,7 +8,7 @@ import torch
 
 from fake_cutensor import FakeCutensor
 from weft import cases
-from weft.bench.checking import poison, truths
+from weft.bench.checking import poison, reference_slabs
 from weft.bench.peers import cutensor_library
 from weft.bench.peers.cutensor import Cutensor
 from weft.bench.peers.registry import Prepared, Tensors
@@ -37,8 +37,8 @@ def check_all(case: Case) -> Prepared:
     for way in found.ways:
         poison(fresh.d)
         result = way.run(*fresh)
-        for truth in truths(case, fresh):
-            truth.compare(result, found.stored)
+        for slab in reference_slabs(case, fresh):
+            slab.compare(result, found.stored)
     return found
 
 
@@ -216,5 +216,5 @@ def test_the_real_library_computes_a_fused_product() -> None:
     assert isinstance(found, Prepared), found
     for way in found.ways:
         poison(tensors.d)
-        for truth in truths(small, tensors):
-            truth.compare(way.run(*tensors), found.stored)
+        for slab in reference_slabs(small, tensors):
+            slab.compare(way.run(*tensors), found.stored)

@@ -98,7 +98,7 @@ class TestCommit:
         package = tmp_path / "weft"
         package.mkdir()
         (package / "__init__.py").write_text("")
-        monkeypatch.setattr(environment.weft, "__file__", str(package / "__init__.py"))
+        monkeypatch.setattr(environment, "__file__", str(package / "environment.py"))
         self._git(tmp_path, "init", "--quiet")
         return tmp_path
 

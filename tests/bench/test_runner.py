@@ -1,30 +1,26 @@
 """A run checks before it times, counts the fastest way, keeps what was measured, and fails where weft is wrong."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from bench.sides import CEILINGS, CPU, QUICK, Side
 from weft.bench import runner as module
+from weft.bench import timed_sets
 from weft.bench.entry import Entry
 from weft.bench.peers.registry import Call, Prepared, Tensors, Way
-from weft.bench.problems import Contracting, Permuting, Transposing, again
+from weft.bench.problems import ContractionProblem, PermutationProblem, TransposeProblem, copied_set
 from weft.bench.records import Run, load, save
 from weft.bench.runner import DeviceLost, Runner, Sampling
 from weft.bench.suites import entries
 from weft.cases import Case, from_letters
 from weft.cases.layout import PermuteCase
 from weft.errors import UnsupportedError
-from weft.machine.ceilings import Ceilings
 
-CPU = torch.device("cpu")
-QUICK = Sampling(mode="hot", budget=0.0, rrs=1e9)
 PRODUCT = from_letters("product", "mk,kn->mn", m=8, k=4, n=6)
-CEILINGS = Ceilings("a CPU", "measured", 1e9, 1e9, 1e9, {"float32": 1e9}, 1e-6, None, "2026-11-20", {})
 
 
 def right(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor) -> torch.Tensor:
@@ -43,26 +39,6 @@ def lazy(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tens
 
 def broken(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor) -> torch.Tensor:
     raise RuntimeError("an error of the kernel\nand its stack")
-
-
-class Side:
-    """A contender with ways that the test gives it."""
-
-    def __init__(self, name: str, *ways: Way | Call, answer: str | BaseException = "") -> None:
-        self.name, self.answer = name, answer
-        self.ways = [way if isinstance(way, Way) else Way("", way) for way in ways]
-        self.settled: list[str] = []
-
-    def prepare(self, case: Case, tensors: Tensors) -> Prepared | str:
-        if isinstance(self.answer, BaseException):
-            raise self.answer
-        return self.answer or Prepared(self.ways, {"other": "not supported"} if len(self.ways) > 1 else {})
-
-    @contextmanager
-    def settings(self, case: Case) -> Iterator[None]:
-        self.settled.append("on")
-        yield
-        self.settled.append("off")
 
 
 def go(*sides: Any, cases: tuple[Case, ...] = (PRODUCT,), **options: Any) -> Run:
@@ -102,6 +78,54 @@ def test_a_wrong_result_is_never_timed_and_fails_the_run(way: Call, said: str, m
     assert [said_of_it for _, said_of_it in run.failures()] == [run.cases[0].results["weft"].wrong]
     assert said in run.cases[0].results["weft"].wrong
     assert run.cases[0].results["weft"].samples == ()
+
+
+def test_what_is_checked_is_not_what_is_timed() -> None:
+    """The first call of each is the check: other values, another place for the result, poisoned."""
+    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def watched(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor) -> torch.Tensor:
+        if len(seen) < 2:
+            assert d.isnan().all()
+        seen.append((a.clone(), d))
+        return right(a, b, c, d)
+
+    go(Side("weft", watched))
+    (checked, place), *timed = seen
+    assert not any(torch.equal(checked, a) or place.data_ptr() == d.data_ptr() for a, d in timed)
+
+
+def test_a_byte_outside_the_result_is_wrong() -> None:
+    def too_many(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor) -> torch.Tensor:
+        right(a, b, c, d)
+        d.as_strided((1,), (1,), d.storage_offset() + d.numel()).fill_(0)
+        return d
+
+    run = go(Side("weft", too_many), Side("torch", right))
+    assert "4 bytes outside the tensor were written" in run.cases[0].results["weft"].wrong
+    assert run.cases[0].results["torch"].samples, "what one side wrote outside is held against another"
+
+
+def test_a_wrong_result_says_how_far_off_it_is() -> None:
+    run = go(Side("weft", wrong), Side("torch", lazy))
+    off, missing = run.cases[0].results.values()
+    assert off.error_over_bound is not None
+    assert off.error_over_bound > 1
+    assert f"error {off.error_over_bound:.3g} times its bound" in off.wrong
+    assert missing.error_over_bound is None
+    assert "not written, or not finite" in missing.wrong
+
+
+def test_a_way_may_be_timed_by_another_call() -> None:
+    timed: list[None] = []
+
+    def allocating(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor) -> torch.Tensor:
+        timed.append(None)
+        return torch.mm(a, b)
+
+    checked = Way("", right, timed=allocating)
+    assert go(Side("weft", checked)).cases[0].results["weft"].samples
+    assert timed
 
 
 def test_a_wrong_peer_is_reported_and_not_counted() -> None:
@@ -191,10 +215,10 @@ def test_a_case_that_does_not_fit_is_skipped(monkeypatch: pytest.MonkeyPatch) ->
     assert run.skipped == {"group big": "needs 60 GiB"}
     assert [case.name for case in run.cases] == ["product"]
 
-    def full(self: Contracting, tensors: Tensors) -> None:
+    def full(self: ContractionProblem, tensors: Tensors) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(Contracting, "check", full)
+    monkeypatch.setattr(ContractionProblem, "check", full)
     assert "out of memory" in go(Side("weft", right)).skipped["group product"]
 
 
@@ -211,7 +235,7 @@ def test_a_type_without_a_known_rate_has_a_floor_of_finite_numbers(tmp_path: Pat
 
 
 def test_cold_operands_rotate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "cache_bytes", lambda device: 4 * 416)  # four times what the case touches
+    monkeypatch.setattr(timed_sets, "cache_bytes", lambda device: 4 * 416)  # four times what the case touches
     cold = Sampling(mode="cold", budget=0.0, rrs=1e9)
     result = go(Side("weft", right), sampling=cold).cases[0].results["weft"]
     assert result.timing["sets"] == 12  # three caches full
@@ -219,11 +243,23 @@ def test_cold_operands_rotate(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_sets_may_be_limited_which_the_timing_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "cache_bytes", lambda device: 4 * 416)
+    monkeypatch.setattr(timed_sets, "cache_bytes", lambda device: 4 * 416)
     few = Sampling(mode="cold", budget=0.0, rrs=1e9, most_sets=3)
     timing = go(Side("weft", right), sampling=few).cases[0].results["weft"].timing
     assert timing["sets"] == 3
     assert "3 input sets touch 1248 bytes" in timing["notes"][0]
+
+
+def test_a_slow_call_has_no_more_sets_than_its_budget_goes_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.02)
+        return right(a, b, c, d)
+
+    monkeypatch.setattr(timed_sets, "cache_bytes", lambda device: 100 * 416)
+    cold = Sampling(mode="cold", budget=0.1, rrs=1e9, within_budget=True)
+    timing = go(Side("weft", slow), sampling=cold).cases[0].results["weft"].timing
+    assert 2 <= timing["sets"] <= 5
+    assert "would be needed for a cold cache" in timing["notes"][0]
 
 
 def test_what_turns_out_unsupported_in_the_call_is_no_wrong_result() -> None:
@@ -238,16 +274,16 @@ def test_what_turns_out_unsupported_in_the_call_is_no_wrong_result() -> None:
 
 
 def test_memory_that_a_case_needs() -> None:
-    assert Contracting(PRODUCT).memory == 24 * (32 + 24 + 48)
+    assert ContractionProblem(PRODUCT).memory == 24 * (32 + 24 + 48)
     moved = PermuteCase("moved", "ab->ba", (5, 7), torch.float16)
-    assert Permuting(moved).memory == Transposing(moved).memory == 6 * 2 * 70
+    assert PermutationProblem(moved).memory == TransposeProblem(moved).memory == 6 * 2 * 70
 
 
 def test_later_sets_are_copies_at_other_addresses() -> None:
     case = from_letters("mixed", "mk,kn->mn", m=4, k=5, n=6, dtypes=(torch.complex64,) * 3, conjugate=(True, False),
                         layouts=("padded", "strided", "contiguous", "permuted"))  # fmt: skip
-    first = Contracting(case).inputs(CPU)
-    other = again(first)
+    first = ContractionProblem(case).inputs(CPU)
+    other = copied_set(first)
     assert other.c is None
     for x, y in ((first.a, other.a), (first.b, other.b)):
         assert torch.equal(x, y)
@@ -256,57 +292,6 @@ def test_later_sets_are_copies_at_other_addresses() -> None:
     assert other.d.stride() == first.d.stride()
     other.d.fill_(1)
     assert first.d.isnan().all()
-
-
-def moving(kind: str, case: PermuteCase, *sides: Any) -> Run:
-    run = Run("test", "a CPU", [side.name for side in sides], {})
-    runner = Runner(run, sides, CPU, CEILINGS, QUICK, kind)
-    runner.go([Entry(case, "group", case.name)])
-    return run
-
-
-MATRIX = PermuteCase("matrix", "ab->ba", (6, 4))
-
-
-def test_a_permutation_is_compared_bit_for_bit() -> None:
-    def off(x: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
-        d.copy_(x.t())
-        d.view(torch.int32)[0, 0] += 1
-        return d
-
-    run = moving("permutation", MATRIX, Side("weft", lambda x, d: d.copy_(x.t())), Side("torch", off))
-    (case,) = run.cases
-    assert case.work == {"flops": 0, "function_flops": 0, "bytes": 2 * 24 * 4}
-    assert case.floor["copy"] == pytest.approx(192e-9)
-    assert case.dtypes == ("float32", "float32")
-    assert case.extents == [("a", 6), ("b", 4)]
-    assert case.results["weft"].error_over_bound == 0
-    assert case.results["torch"].wrong == "wrong: 1 of 24 words differ from what torch moves"
-
-
-def test_a_fused_permutation_has_the_functions_bits_and_counts_its_own_bytes() -> None:
-    case = replace(MATRIX, fn="relu", out_dtype=torch.float16)
-    run = moving("permutation", case, Side("weft", lambda x, d: d.copy_(torch.relu(x).t())))
-    assert run.cases[0].work["bytes"] == 24 * 6
-    assert run.cases[0].functions == {"fn": "relu"}
-    assert run.cases[0].results["weft"].samples
-
-
-def test_each_way_in_place_begins_with_the_same_matrix() -> None:
-    def transpose(x: torch.Tensor) -> torch.Tensor:
-        turned = x.view(-1).view(4, 6)
-        turned.copy_(x.t().contiguous())
-        return turned
-
-    run = moving(
-        "in place", MATRIX, Side("weft", transpose), Side("torch", transpose), Side("odd", lambda x: x.t() + 0)
-    )
-    results = run.cases[0].results
-    assert results["weft"].samples
-    assert results["torch"].samples
-    assert "lies in other memory" in results["odd"].wrong
-    wrong = moving("in place", MATRIX, Side("weft", lambda x: x.view(-1).view(4, 6)))
-    assert "words differ" in wrong.cases[0].results["weft"].wrong
 
 
 @pytest.mark.gpu
@@ -320,26 +305,3 @@ def test_on_a_gpu_weft_and_torch_are_checked_and_timed() -> None:
     assert list(run.failures()) == []
     assert len(run.pairs("torch")) == 4
     assert all(mine.timing["captured"] for _, _, mine in run.pairs("torch"))
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(
-    ("suite", "only", "peers"),
-    [
-        ("permute", ["permute-3*", "permute-2^25"], ("torch", "cutensor")),
-        ("transpose", ["in-place-4096*"], ("torch",)),
-        ("dense", ["dense-square-100x*", "dense-state-*"], ("cublas",)),
-    ],
-)
-def test_on_a_gpu_other_kinds_are_checked_and_timed(suite: str, only: list[str], peers: tuple[str, ...]) -> None:
-    from weft.bench.peers.registry import contender
-    from weft.bench.suites import SUITES
-
-    kind = SUITES[suite].kind
-    sides = [contender(name, kind, quick=True) for name in ("weft", *peers)]
-    run = Run(suite, "a GPU", [side.name for side in sides], {})
-    Runner(run, sides, torch.device("cuda"), sampling=Sampling(budget=0.02), kind=kind).go(entries(suite, only=only))
-    assert run.ended == "finished"
-    assert list(run.failures()) == []
-    assert all(mine.timing["captured"] for _, _, mine in run.pairs(peers[0]))
-    assert run.pairs(peers[0])

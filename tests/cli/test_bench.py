@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from weft.bench.checking import Truth
+from weft.bench.checking import ReferenceSlab
 from weft.bench.environment import missing
 from weft.bench.records import load, save
 from weft.cli.main import app
@@ -125,14 +125,14 @@ def test_plans_of_the_model_alone_beside_the_tuned_ones(tmp_path: Path) -> None:
 
 
 def test_a_wrong_result_fails_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compare = Truth.compare
+    compare = ReferenceSlab.compare
 
-    def off(self: Truth, d: object, stored: object = None) -> float:
+    def off(self: ReferenceSlab, d: object, stored: object = None) -> float:
         if stored is None:  # weft; peers say how they store
             self = replace(self, reference=self.reference + 1)
         return compare(self, d, stored)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Truth, "compare", off)
+    monkeypatch.setattr(ReferenceSlab, "compare", off)
     code, said = weft("bench", "tccg", "--cases", "1", "--peers", "torch", "--out", tmp_path, *QUICK)
     assert code == 1
     assert "weft: wrong results: fp16_fp32 tccg-01 (" in said

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weft.machine.datasheets import A100_40GB, A100_80GB, H100, H200, Datasheet, datasheet
-from weft.machine.roofline import Floor, attainable, floor_time, ridge_point, roofline_efficiency
+from weft.machine.roofline import Floor, floor_time, ridge_point
 
 POSITIVE = st.floats(1e-3, 1e15)
 
@@ -44,10 +44,10 @@ def test_a_sheet_is_found_by_torchs_name_only() -> None:
 
 
 def test_the_roof_bends_at_the_ridge() -> None:
-    peak, bandwidth = 100.0, 5.0
-    assert attainable(10.0, peak, bandwidth) == 50.0
-    assert attainable(20.0, peak, bandwidth) == 100.0
-    assert attainable(40.0, peak, bandwidth) == 100.0
+    for intensity, rate in ((10.0, 50.0), (20.0, 100.0), (40.0, 100.0)):
+        floor = floor_time(intensity, 1.0, 0.0, peak=100.0, read=5.0, write=5.0)
+        assert intensity / floor.seconds == rate
+        assert (floor.intensity, floor.ridge) == (intensity, 20.0)
 
 
 def test_a_floor_worked_by_hand() -> None:
@@ -80,8 +80,9 @@ def test_floor_and_roof_are_one_model(
     flops: float, traffic: float, seconds: float, peak: float, bandwidth: float
 ) -> None:
     floor = floor_time(flops, traffic, 0.0, peak=peak, read=bandwidth, write=bandwidth)
-    assert floor.efficiency(seconds) == pytest.approx(roofline_efficiency(flops, traffic, seconds, peak, bandwidth))
-    assert flops / floor.seconds == pytest.approx(attainable(floor.intensity, peak, bandwidth))
+    roof = min(peak, bandwidth * flops / traffic)  # FLOP/s
+    assert flops / floor.seconds == pytest.approx(roof)
+    assert floor.efficiency(seconds) == pytest.approx(flops / seconds / roof)
     if not math.isclose(floor.intensity, floor.ridge):
         assert (floor.binds == "compute") == (floor.intensity > floor.ridge)
 

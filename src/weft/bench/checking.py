@@ -19,7 +19,7 @@ from weft.cases import Case
 from weft.errors import UnsupportedError
 from weft.oracle.reference import contract, wide
 from weft.spec.notation import Label
-from weft.testing import assert_close, expectation, max_error_over_bound
+from weft.testing import assert_close, expectation, max_error_over_bound, poisoned
 
 Run = Callable[..., torch.Tensor]
 
@@ -30,7 +30,7 @@ _PAIRS = 1 << 28  # pairs of A's and B's elements that the oracle combines, in o
 
 
 @dataclass(frozen=True)
-class Truth:
+class ReferenceSlab:
     """The part of D at `start` to `start + length` of mode `at`, or all of it (None): the oracle's, with bounds."""
 
     case: Case
@@ -53,7 +53,12 @@ class Truth:
             if stored not in self._wider:
                 self._wider[stored] = self._widened(stored)
             bound = self._wider[stored]
-        assert_close(have, self.reference, bound)
+        try:
+            assert_close(have, self.reference, bound)
+        except AssertionError as found:
+            alike = have.shape == self.reference.shape
+            error = max_error_over_bound(have, self.reference, bound) if alike else math.inf
+            raise WrongResult(error, str(found)) from None
         return max_error_over_bound(have, self.reference, bound)
 
     @property
@@ -87,38 +92,54 @@ class Truth:
         return self.bound + off + 4 * step * self.reference.abs().double()
 
 
+class WrongResult(AssertionError):
+    """A result past its bound. `error` is the largest over its bound: infinite where an element was not written."""
+
+    def __init__(self, error: float, found: str) -> None:
+        kind = f"error {error:.3g} times its bound" if math.isfinite(error) else "elements not written, or not finite"
+        super().__init__(f"{kind}: {found}")
+        self.error = error
+
+
 class ContractionCheck:
-    """A contraction's result against its truths."""
+    """A contraction's result against the reference.
 
-    def __init__(self, expected: Sequence[Truth]) -> None:
-        self._expected = expected
+    Each way writes to poisoned memory of its own, between guard bands.
+    """
 
-    def error(self, run: Run, tensors: Tensors, stored: torch.dtype | None = None) -> float:
-        poison(tensors.d)
-        result = run(*tensors)
-        return max(truth.compare(result, stored) for truth in self._expected)
+    def __init__(self, case: Case, tensors: Tensors) -> None:
+        self._case, self._tensors = case, tensors
+        self._expected = reference_slabs(case, tensors)
+
+    def error(self, run: Run, stored: torch.dtype | None = None) -> float:
+        case, device = self._case, self._tensors.d.device
+        place = poisoned(case.d_shape, case.dtypes[2], layout=case.layouts[3], device=device)
+        result = run(*self._tensors._replace(d=place.tensor))
+        place.check_guards()
+        return max(slab.compare(result, stored) for slab in self._expected)
 
 
-class MovedCheck:
+class PermutationCheck:
     """A permutation's result, bit for bit: `value` with its dimensions in the order `dims`."""
 
-    def __init__(self, value: torch.Tensor, dims: Sequence[int]) -> None:
+    def __init__(self, tensors: Any, value: torch.Tensor, dims: Sequence[int]) -> None:
+        self._tensors = tensors
         self._expected = _bits(_permuted(value, dims))
 
-    def error(self, run: Run, tensors: Any, stored: torch.dtype | None = None) -> float:
-        poison(tensors.d)
-        return _same_bits(run(*tensors), self._expected)
+    def error(self, run: Run, stored: torch.dtype | None = None) -> float:
+        poison(self._tensors.d)
+        return _same_bits(run(*self._tensors), self._expected)
 
 
-class TransposedCheck:
+class TransposeCheck:
     """A transposition in place, bit for bit. The matrix is given its first values anew before each way."""
 
     def __init__(self, x: torch.Tensor) -> None:
-        self._original = x.clone()
+        self._x, self._original = x, x.clone()
         self._expected = _bits(x.t().contiguous())
 
-    def error(self, run: Run, tensors: Any, stored: torch.dtype | None = None) -> float:
-        (x,) = tensors
+    def error(self, run: Run, stored: torch.dtype | None = None) -> float:
+        x = self._x
         x.copy_(self._original)
         result = run(x)
         if result.data_ptr() != x.data_ptr():
@@ -147,7 +168,7 @@ def _same_bits(have: torch.Tensor, expected: torch.Tensor) -> float:
     return 0.0
 
 
-def truths(case: Case, tensors: Tensors) -> list[Truth]:
+def reference_slabs(case: Case, tensors: Tensors) -> list[ReferenceSlab]:
     """What `case` must give on `tensors`, in one part or in slabs."""
     a, b, c, d = tensors
     elements, most, slab = max(x.numel() for x in (a, b, d)), _affordable(d.device), _SLAB
@@ -175,7 +196,7 @@ def tolerance_text() -> str:
         "every element within the worst-case rounding bound of weft.testing.expectation (K times the accumulator's "
         "epsilon times the sum of magnitudes, functions and result type besides) of the oracle weft.reference in "
         f"float64; slabs of results with more than {_WHOLE} elements; what is only moved, with a function or a cast, "
-        "bit for bit; every contender and every way before it is timed"
+        "bit for bit; every contender and every way before it is timed, on operands of their own, D between guard bands"
     )
 
 
@@ -219,12 +240,12 @@ def _narrowed(
 
 def _truth(
     case: Case, part: tuple[int, int, int] | None, operands: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
-) -> Truth:
+) -> ReferenceSlab:
     a, b, c = operands
     if case.algebra != "plus_times":
-        return Truth(case, part, *_other_algebra(case, a, b), operands)
+        return ReferenceSlab(case, part, *_other_algebra(case, a, b), operands)
     reference, bound = expectation(case.equation, a, b, c=c, **case.options())
-    return Truth(case, part, reference, bound, operands)
+    return ReferenceSlab(case, part, reference, bound, operands)
 
 
 def _other_algebra(case: Case, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,10 +1,10 @@
 """What a runner must know of a case: the tensors of one call, whether a result is right, what to write down of it.
 
-    Contracting    a `weft.cases.Case`:  ways are called as run(a, b, c, d); of kind "call" where the host is timed
-    Permuting      a `PermuteCase`:      run(x, d)
-    Transposing    the same, in place:   run(x)
+    ContractionProblem    a `weft.cases.Case`: ways are called as run(a, b, c, d); also of kind "call"
+    PermutationProblem    a `PermuteCase`:     run(x, d)
+    TransposeProblem      the same, in place:  run(x)
 
-`problem` makes the one that a suite's kind asks for.
+`PROBLEMS` names the one for each kind of suite.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import torch
 
 from weft.api.contract import plan
-from weft.bench.checking import ContractionCheck, MovedCheck, TransposedCheck, truths
+from weft.bench.checking import ContractionCheck, PermutationCheck, TransposeCheck
 from weft.bench.peers.registry import Tensors
 from weft.bench.records import CaseRecord
 from weft.cases import FUNCTIONS, Case, operands
@@ -33,27 +33,27 @@ from weft.testing import poisoned
 if TYPE_CHECKING:
     from weft.bench.entry import Entry
 
-_CONTRACTION_BYTES = 24  # for each element of A, B and D: two input sets, random numbers and guards as they are made
-_MOVED_COPIES = 6  # of a tensor that is moved: two input sets, guards, the expected result
+_CONTRACTION_BYTES = 24  # for each element of A, B and D: three input sets, random numbers and guards as they are made
+_MOVED_COPIES = 6  # of a tensor that is moved: input sets, guards, the expected result
 
 
-class Moved(NamedTuple):
+class PermutationTensors(NamedTuple):
     """What one call of a permutation works on."""
 
     x: torch.Tensor
     d: torch.Tensor
 
 
-class InPlace(NamedTuple):
+class TransposeTensors(NamedTuple):
     """What one call of a transposition in place works on."""
 
     x: torch.Tensor
 
 
 class Check(Protocol):
-    """Whether a way is right on one set of tensors."""
+    """Whether a way is right on one set of tensors, which the check keeps."""
 
-    def error(self, run: Callable[..., torch.Tensor], tensors: Any, stored: torch.dtype | None) -> float:
+    def error(self, run: Callable[..., torch.Tensor], stored: torch.dtype | None) -> float:
         """The largest error of `run` over its bound; `AssertionError` where that is over 1.
 
         `stored` is the type in which the contender holds sums before the epilogue, where it does.
@@ -67,18 +67,18 @@ class Problem(Protocol):
     def memory(self) -> int:
         """Bytes that inputs and their check take, about."""
 
-    def inputs(self, device: torch.device) -> Any:
-        """One set of tensors, a named tuple: the arguments of a way."""
+    def inputs(self, device: torch.device, seed: int = 0) -> Any:
+        """One set of tensors, a named tuple: the arguments of a way. `seed` chooses their values."""
 
     def check(self, tensors: Any) -> Check:
-        """How results on `tensors` are judged; they are left as they are until a way runs."""
+        """How results on `tensors` are judged; they belong to the check from then on."""
 
     def record(self, entry: Entry, tensors: Any, ceilings: Ceilings | None) -> CaseRecord:
         """All that is known of the case before anybody runs it."""
 
 
 @dataclass(frozen=True)
-class Contracting:
+class ContractionProblem:
     """A contraction."""
 
     case: Case
@@ -87,14 +87,14 @@ class Contracting:
     def memory(self) -> int:
         return _CONTRACTION_BYTES * sum(math.prod(shape) for shape in (*self.case.shapes, self.case.d_shape))
 
-    def inputs(self, device: torch.device) -> Tensors:
+    def inputs(self, device: torch.device, seed: int = 0) -> Tensors:
         case = self.case
-        given = operands(case, device=device)
+        given = operands(case, device=device, seed=seed)
         place = poisoned(case.d_shape, case.dtypes[2], layout=case.layouts[3], device=device)
         return Tensors(given.a, given.b, given.c, place.tensor)
 
     def check(self, tensors: Tensors) -> Check:
-        return ContractionCheck(truths(self.case, tensors))
+        return ContractionCheck(self.case, tensors)
 
     def record(self, entry: Entry, tensors: Tensors, ceilings: Ceilings | None) -> CaseRecord:
         case = self.case
@@ -121,7 +121,7 @@ class Contracting:
 
 
 @dataclass(frozen=True)
-class Permuting:
+class PermutationProblem:
     """A permutation out of place."""
 
     case: PermuteCase
@@ -130,23 +130,23 @@ class Permuting:
     def memory(self) -> int:
         return _MOVED_COPIES * self.case.bytes
 
-    def inputs(self, device: torch.device) -> Moved:
+    def inputs(self, device: torch.device, seed: int = 0) -> PermutationTensors:
         place = poisoned(self.case.d_shape, self.case.d_dtype, device=device)
-        return Moved(self.case.operand(device=device), place.tensor)
+        return PermutationTensors(self.case.operand(device=device, seed=seed), place.tensor)
 
-    def check(self, tensors: Moved) -> Check:
+    def check(self, tensors: PermutationTensors) -> Check:
         case = self.case
         function = FUNCTIONS[case.fn] if case.fn else None
         value = function(tensors.x) if function else tensors.x
-        return MovedCheck(value.to(case.d_dtype), case.dims)
+        return PermutationCheck(tensors, value.to(case.d_dtype), case.dims)
 
-    def record(self, entry: Entry, tensors: Moved, ceilings: Ceilings | None) -> CaseRecord:
+    def record(self, entry: Entry, tensors: PermutationTensors, ceilings: Ceilings | None) -> CaseRecord:
         work = permutation_work(Layout.of(tensors.x), Layout.of(tensors.d))
         return _moving_record(self.case, entry, work, ceilings, tensors.x.device)
 
 
 @dataclass(frozen=True)
-class Transposing:
+class TransposeProblem:
     """A transposition in place. Every call reads and writes the whole matrix once, as the count has it."""
 
     case: PermuteCase
@@ -155,13 +155,13 @@ class Transposing:
     def memory(self) -> int:
         return _MOVED_COPIES * self.case.bytes
 
-    def inputs(self, device: torch.device) -> InPlace:
-        return InPlace(self.case.operand(device=device))
+    def inputs(self, device: torch.device, seed: int = 0) -> TransposeTensors:
+        return TransposeTensors(self.case.operand(device=device, seed=seed))
 
-    def check(self, tensors: InPlace) -> Check:
-        return TransposedCheck(tensors.x)
+    def check(self, tensors: TransposeTensors) -> Check:
+        return TransposeCheck(tensors.x)
 
-    def record(self, entry: Entry, tensors: InPlace, ceilings: Ceilings | None) -> CaseRecord:
+    def record(self, entry: Entry, tensors: TransposeTensors, ceilings: Ceilings | None) -> CaseRecord:
         half = self.case.bytes // 2
         work = Work(flops=0, function_flops=0, read_a=half, read_b=0, read_c=0, write_d=half)
         return _moving_record(self.case, entry, work, ceilings, tensors.x.device)
@@ -169,14 +169,14 @@ class Transposing:
 
 #: By the kind of a suite.
 PROBLEMS: Mapping[str, Callable[[Any], Problem]] = {
-    "contraction": Contracting,
-    "call": Contracting,
-    "permutation": Permuting,
-    "in place": Transposing,
+    "contraction": ContractionProblem,
+    "call": ContractionProblem,
+    "permutation": PermutationProblem,
+    "in place": TransposeProblem,
 }
 
 
-def again(tensors: Any) -> Any:
+def copied_set(tensors: Any) -> Any:
     """A set like `tensors` at other addresses: the same values, laid out the same, with the same memory around."""
     return tensors._make(x if x is None else _elsewhere(x) for x in tensors)
 

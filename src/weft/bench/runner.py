@@ -1,40 +1,33 @@
-"""Run a suite: for each case make inputs, let every contender prepare, check what it computes, then time it."""
+"""Run a suite: for each case make inputs, let every contender prepare, check what it computes, then time it.
+
+The check and the timing share nothing: they have other operands and other memory for the result.
+"""
 
 from __future__ import annotations
 
 import gc
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
-from itertools import chain, count
 from typing import Any
 
 import torch
 
+from weft.bench.checking import WrongResult
 from weft.bench.entry import Entry
 from weft.bench.peers.registry import Contender, Prepared, Way, first_line
-from weft.bench.problems import PROBLEMS, Check, Problem, again
+from weft.bench.problems import PROBLEMS, Check, Problem
 from weft.bench.records import Result, Run
+from weft.bench.timed_sets import Sampling, TimedSets
 from weft.errors import UnsupportedError
-from weft.machine import timing
 from weft.machine.ceilings import Ceilings
-from weft.machine.rotation import MOST_SETS, Mode, Rotation, cache_bytes, memory_bytes, rotation, touched_bytes
+from weft.machine.rotation import free_bytes
 from weft.machine.timing import Timing, measure
 
 NEAR = 1.2  # ways within this factor of the fastest first try are timed in full
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """How a run times: see `weft.machine.timing.measure`."""
-
-    mode: Mode = "cold"
-    rrs: float = timing.RRS_BOUND
-    budget: float = timing.BUDGET
-    threads: int | None = None  # of torch on the CPU
-    most_sets: int = MOST_SETS  # of inputs; fewer may leave small cases in the cache, which their timings then say
-    capture: bool = True  # in a CUDA graph; without one the host's work for each call is in the time
+_CHECKED_SEED, _TIMED_SEED = 1, 0
 
 
 @dataclass
@@ -78,21 +71,21 @@ class Runner:
             self.run.skipped[name] = reason
             return
         try:
-            sets = self._inputs(problem)
-            check = problem.check(sets.sets[0])
+            sets = TimedSets(problem.inputs(self.device, _TIMED_SEED), self.device, self.sampling)
+            check = problem.check(problem.inputs(self.device, _CHECKED_SEED))
         except torch.OutOfMemoryError as error:
             self.run.skipped[name] = first_line(error)
             return
-        record = problem.record(entry, sets.sets[0], self.ceilings)
+        record = problem.record(entry, sets.first, self.ceilings)
         self.run.cases.append(record)
         for contender in self.contenders:
             with contender.settings(entry.case):
                 record.results[contender.name] = self._contend(contender, entry.case, sets, check)
 
-    def _contend(self, contender: Contender, case: Any, sets: Rotation, check: Check) -> Result:
+    def _contend(self, contender: Contender, case: Any, sets: TimedSets, check: Check) -> Result:
         """One contender's result; what it raises is its result too."""
         try:
-            prepared = contender.prepare(case, sets.sets[0])
+            prepared = contender.prepare(case, sets.first)
             if isinstance(prepared, str):
                 return Result(cannot=prepared)
             return self._fastest(prepared, sets, check)
@@ -102,17 +95,19 @@ class Runner:
             self._survives(error)
             return Result(wrong=first_line(error))
 
-    def _fastest(self, prepared: Prepared, sets: Rotation, check: Check) -> Result:
+    def _fastest(self, prepared: Prepared, sets: TimedSets, check: Check) -> Result:
         """Check every way, try all that are right, time in full those near the fastest; the fastest counts."""
         ways: dict[str, float | str] = dict(prepared.refused)
         errors: dict[str, float] = {}
         right: list[Way] = []
         for way in prepared.ways:
             try:
-                errors[way.label] = check.error(way.run, sets.sets[0], prepared.stored)
+                errors[way.label] = check.error(way.run, prepared.stored)
                 right.append(way)
             except AssertionError as error:
                 ways[way.label] = f"wrong: {error}"
+                if isinstance(error, WrongResult) and math.isfinite(error.error):
+                    errors[way.label] = error.error
             except UnsupportedError as error:
                 if len(prepared.ways) == 1:
                     raise
@@ -121,15 +116,10 @@ class Runner:
                 self._survives(error)
                 ways[way.label] = first_line(error)
         if not right:
-            return Result(wrong="; ".join(f"{label} {text}".strip() for label, text in ways.items()), ways=ways)
-        if len(right) > 1:
-            for way in right:
-                ways[way.label] = self._time(way, sets, budget=0.0).seconds
-            tried = {way.label: float(ways[way.label]) for way in right}
-            right = [way for way in right if tried[way.label] <= NEAR * min(tried.values())]
-        timed = [(way, self._time(way, sets, budget=self.sampling.budget)) for way in right]
-        ways |= {way.label: taken.seconds for way, taken in timed}
-        best, taken = min(timed, key=lambda pair: pair[1].seconds)
+            said = "; ".join(f"{label} {text}".strip() for label, text in ways.items())
+            about = dict(prepared.ways[0].about) if len(prepared.ways) == 1 else {}
+            return Result(wrong=said, ways=ways, error_over_bound=min(errors.values(), default=None), about=about)
+        best, taken = self._best(right, ways, sets)
         return Result(
             samples=tuple(float(f"{sample:.7g}") for sample in taken.samples),
             way=best.label,
@@ -140,27 +130,30 @@ class Runner:
             note=prepared.note,
         )
 
-    def _time(self, way: Way, sets: Rotation, budget: float) -> Timing:
+    def _best(self, right: list[Way], ways: dict[str, float | str], sets: TimedSets) -> tuple[Way, Timing]:
+        """The fastest of the ways that are right, and its timing; `ways` hears the seconds of each."""
+        if len(right) > 1:
+            for way in right:
+                ways[way.label] = self._time(way, sets, budget=0.0).seconds
+            tried = {way.label: float(ways[way.label]) for way in right}
+            right = [way for way in right if tried[way.label] <= NEAR * min(tried.values())]
+        timed = [(way, self._time(way, sets, budget=self.sampling.budget)) for way in right]
+        ways |= {way.label: taken.seconds for way, taken in timed}
+        return min(timed, key=lambda pair: pair[1].seconds)
+
+    def _time(self, way: Way, sets: TimedSets, budget: float) -> Timing:
         sampling = self.sampling
+        call = way.timed or way.run
         return measure(
-            way.run, sets.sets, device=self.device, mode=sampling.mode, rrs=sampling.rrs, budget=budget,
+            call, sets.rotated(call), device=self.device, mode=sampling.mode, rrs=sampling.rrs, budget=budget,
             threads=sampling.threads, capture=sampling.capture, quick=budget == 0.0 < sampling.budget,
         )  # fmt: skip
-
-    def _inputs(self, problem: Problem) -> Rotation:
-        """Sets for all contenders alike, each with its own place for the result; the later ones copy the first."""
-        first = problem.inputs(self.device)
-        sets = chain([first], (again(first) for _ in count()))
-        memory = min(memory_bytes(self.device), self.sampling.most_sets * touched_bytes([first]))
-        return rotation(lambda: next(sets), self.sampling.mode, cache=cache_bytes(self.device), memory=memory)
 
     def _too_large(self, problem: Problem) -> str:
         """Why a case does not fit into the device's memory; empty where it does."""
         if self.device.type != "cuda":
             return ""
-        free, _ = torch.cuda.mem_get_info(self.device)
-        kept = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
-        if 2 * problem.memory <= free + kept:  # collecting takes longer than many a case
+        if 2 * problem.memory <= free_bytes(self.device):  # collecting takes longer than many a case
             return ""
         gc.collect()
         torch.cuda.empty_cache()

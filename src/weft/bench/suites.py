@@ -10,6 +10,7 @@
     algebra       max-plus and logarithms in the place of products and sums
     numbers       complex numbers, integers and fp8
     call          what the host does for one call, on tensors too small to matter
+    demo          the fused example of the paper and TCCG in one pair of number types: what `weft demo` runs
 
 A suite is data: what kind its cases are of, which number types it may be asked for, and a function that makes its
 entries. `SUITES` knows them by name.
@@ -108,6 +109,12 @@ def suite(name: str) -> Suite:
     if name not in SUITES:
         raise WeftError(f"no suite is called '{name}': there are {', '.join(SUITES)}")
     return SUITES[name]
+
+
+def _demo(types: Sequence[str]) -> list[Entry]:
+    """The example has number types of its own."""
+    example = cases.example()
+    return [Entry(example, example.name, example.name), *_tccg(types)]
 
 
 def _tccg(types: Sequence[str]) -> list[Entry]:
@@ -231,6 +238,13 @@ SUITES: dict[str, Suite] = {
         kind="call",
         peers=(CONTRACT, "torch"),
         sampling={"mode": "hot", "capture": False},
+    ),
+    "demo": Suite(
+        "the fused example of the paper, and TCCG in one pair of number types",
+        _demo,
+        types=PAIRS,
+        usual=("fp16_fp32",),
+        peers=("torch",),
     ),
 }
 

@@ -1,5 +1,6 @@
 """The one list of cases that tests, benchmarks and the tuner share.
 
+    example()  a contraction with a fused function, from the paper on fused contractions
     tccg()     the 48 contractions of the TCCG suite
     general()  small ones, odd and empty extents first: every class of modes, number type, function, layout
     beyond()   what TCCG lacks, at sizes worth timing
@@ -14,7 +15,7 @@ from weft.cases.beyond import beyond
 from weft.cases.case import ALGEBRAS, FUNCTIONS, Case, Operands, from_letters, operands, scaled
 from weft.cases.fused import algebras, epilogues, numbers
 from weft.cases.general import general
-from weft.cases.suite import tccg, tiny
+from weft.cases.suite import example, tccg, tiny
 
 __all__ = [
     "ALGEBRAS",
@@ -25,6 +26,7 @@ __all__ = [
     "beyond",
     "epilogues",
     "every",
+    "example",
     "from_letters",
     "general",
     "numbers",

@@ -1,4 +1,4 @@
-"""The TCCG suite, as data of the package, and a few contractions so small that only the call itself takes time."""
+"""The TCCG suite, as data of the package, the fused example, and a few so small that only the call takes time."""
 
 from __future__ import annotations
 
@@ -32,6 +32,15 @@ def tccg(
         )
         for row in table["cases"]
     )
+
+
+@cache
+def example() -> Case:
+    """``D[abcde] = A[ecbfa] * elu(B[fd])``: *Flexible Performant Tensor Contractions on GPUs*, sections III and IV."""
+    return from_letters(
+        "example", "ecbfa,fd->abcde", a=16, b=16, c=16, d=64, e=16, f=64,
+        dtypes=(torch.float16, torch.float16, torch.float32), b_fn="elu",
+    )  # fmt: skip
 
 
 @cache

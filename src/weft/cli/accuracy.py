@@ -22,6 +22,8 @@ from typing import Annotated, Any
 import torch
 import typer
 
+from weft.cli.arguments import read_device
+
 DEPTHS = tuple(2**power for power in range(6, 17))  # K from 64 to 65536
 SIDE = 256  # M and N
 SEED = 0
@@ -175,11 +177,10 @@ def accuracy(
     side: Annotated[int, typer.Option(min=16, help="Rows of both matrices.")] = SIDE,
 ) -> None:
     """Measure each precision's error against float64 for growing sums, and write a table."""
-    from weft.cli.demo import settings_for
     from weft.cli.terminal import WRONG, end, errors_in_a_line, progress
 
     with errors_in_a_line():
-        place = settings_for(device).device
+        place = read_device(device)
         depths = [k for k in DEPTHS if k <= most]
         with progress("accuracy", 2 * len(depths)) as step:
             rows = measured(place, depths, side, step)

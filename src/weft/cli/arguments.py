@@ -1,11 +1,11 @@
-"""What commands read from their options: extents, number types, functions by name, lists of cases."""
+"""What commands read from their options: extents, number types, devices, functions by name, lists of cases."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from weft.errors import DTypeError, NotationError
+from weft.errors import DTypeError, NotationError, UnsupportedError
 
 if TYPE_CHECKING:
     import torch
@@ -30,6 +30,27 @@ def read_dtype(name: str) -> torch.dtype:
     found = getattr(torch, name, None)
     if not isinstance(found, torch.dtype):
         raise DTypeError(f"'{name}' is no dtype of torch: float16, bfloat16, float32, float64, complex64, int8, ...")
+    return found
+
+
+def read_device(name: str | None, backend: str = "auto") -> torch.device:
+    """A device by its name in torch; a GPU where none is named, there is one, and `backend` is not "cpu".
+
+    `UnsupportedError` where it is not there, or `backend` does not serve it.
+    """
+    import torch
+
+    from weft.planner.target import resolve_backend
+
+    if name is None:
+        name = "cuda" if torch.cuda.is_available() and backend != "cpu" else "cpu"
+    try:
+        found = torch.device(name)
+    except RuntimeError:
+        raise UnsupportedError(f"'{name}' is no device: cpu, cuda, cuda:1, ...") from None
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        raise UnsupportedError(f"device '{name}' is not there: torch sees {torch.cuda.device_count()} GPUs")
+    resolve_backend(backend, found)
     return found
 
 

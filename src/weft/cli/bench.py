@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.arguments import split, split_cases
+from weft.cli.arguments import read_device, split, split_cases
 from weft.cli.terminal import INTERRUPTED, WRONG, console, device_ceilings, end, errors_in_a_line, progress
 from weft.errors import UnsupportedError, WeftError
 
@@ -84,12 +84,11 @@ def bench(
         from weft.bench.peers import registry as contenders
         from weft.bench.suites import entries
         from weft.bench.suites import suite as find
-        from weft.cli.demo import settings_for
         from weft.planner.planner import check_tune
 
         check_tune(tune)
 
-        place = settings_for(device).device
+        place = read_device(device)
         on_cpu = place.type == "cpu"
         work = work or (CPU_WORK if on_cpu else None)
         found = find(suite)
@@ -178,8 +177,8 @@ def _measure(
     tune: str | None,
 ) -> Run:
     """Run the suite and write what came of it."""
-    from weft.bench.ahead import compiling_ahead
     from weft.bench.checking import tolerance_text
+    from weft.bench.compile_ahead import compiling_ahead
     from weft.bench.environment import disclose
     from weft.bench.peers.cutensor_ahead import compile_kernels
     from weft.bench.records import Run, continued, load, save

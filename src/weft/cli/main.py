@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,9 +14,12 @@ from weft.cli import bench as bench_commands
 from weft.cli import cache as cache_commands
 from weft.cli import doctor as doctor_command
 from weft.cli import tune as tune_commands
-from weft.cli.arguments import read_dtype, read_extents, read_function, read_precision
-from weft.cli.terminal import WRONG, console, device_ceilings, errors_in_a_line, progress
+from weft.cli.arguments import read_device, read_dtype, read_extents, read_function, read_precision
+from weft.cli.terminal import INTERRUPTED, WRONG, console, device_ceilings, end, errors_in_a_line, progress
 from weft.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from weft.bench.records import CaseRecord
 
 app = typer.Typer(
     help="Tensor contractions with your own functions fused in.",
@@ -67,31 +70,34 @@ def demo(
 
         if json_file is not None and not json_file.parent.is_dir():
             raise UnsupportedError(f"{json_file.parent} is no directory")
-        chosen = job.select(cases)
         settings = job.settings_for(device, backend, work, budget, "hot" if hot else "cold")
+        chosen = job.select(cases, settings)
         screen = console()
         interpreted = settings.backend == "triton" and settings.device.type != "cuda"
         known = None if interpreted else device_ceilings(settings.device)
-        outcomes: list[job.Outcome] = []
+
+        def measured(record: CaseRecord, explained: str) -> None:
+            if record.name == job.EXAMPLE.name:
+                screen.print(explained, markup=False, highlight=False, soft_wrap=True)
+                screen.print(f"measured    {report.sentence(record)}\n", markup=False, soft_wrap=True)
+
+        demo = job.Demo(chosen, settings, known)
         try:
             with progress("contractions", len(chosen)) as step:
-                for outcome in job.run(chosen, settings, known, before=lambda case: step(case.name)):
-                    outcomes.append(outcome)
-                    if outcome.case.name == job.EXAMPLE.name:
-                        screen.print(outcome.plan.explain(), markup=False, highlight=False, soft_wrap=True)
-                        screen.print(f"measured    {report.sentence(outcome)}\n", markup=False, soft_wrap=True)
+                demo.go(step, measured)
         finally:
-            rows = report.suite(outcomes)
+            rows = report.suite(demo.run)
             if rows:
-                screen.print(report.table(rows, settings, screen.width))
+                screen.print(report.table(rows, settings, demo.run.device, screen.width))
             if json_file is not None:
-                complete = len(outcomes) == len(chosen)
-                document = report.as_json(outcomes, settings, known, complete=complete)
+                document = report.as_json(demo.run, settings, complete=demo.complete)
                 json_file.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
-        wrong = [f"{outcome.case.name} ({outcome.failure})" for outcome in outcomes if outcome.failure]
-        if wrong:
-            typer.echo(f"weft: wrong results: {', '.join(wrong)}", err=True)
-            raise typer.Exit(WRONG)
+        if demo.run.ended == "interrupted":
+            end("interrupted", INTERRUPTED)
+        if wrong := [f"{case.name} ({report.failure(case)})" for case, _ in demo.run.failures()]:
+            end(f"wrong results: {', '.join(wrong)}", WRONG)
+        if demo.run.ended != "finished":
+            end(demo.run.ended, WRONG)
 
 
 @app.command()
@@ -139,10 +145,9 @@ def info(
 ) -> None:
     """Show the device, its ceilings, versions, and the place and size of the cache."""
     with errors_in_a_line():
-        from weft.cli.demo import settings_for
         from weft.cli.info import describe
 
-        place = settings_for(device).device
+        place = read_device(device)
         typer.echo(describe(place, device_ceilings(place, may_measure=measure, refresh=refresh)))
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.base.figures import duration
-from weft.cli.arguments import read_dtype, read_extents, read_function, read_precision, split, split_cases
+from weft.cli.arguments import read_device, read_dtype, read_extents, read_function, read_precision, split, split_cases
 from weft.cli.terminal import INTERRUPTED, WRONG, console, end, errors_in_a_line, progress
 from weft.errors import UnsupportedError
 
@@ -74,10 +74,9 @@ def tune(
 ) -> None:
     """Measure candidates, check them, and store the fastest for later plans: of one equation or of a suite."""
     with errors_in_a_line():
-        from weft.cli.demo import settings_for
         from weft.tune.candidates import Effort
 
-        place = settings_for(device).device
+        place = read_device(device)
         if (equation is None) == (suite is None):
             raise UnsupportedError("name an equation with --extents, or a --suite")
         skipped: dict[str, str] = {}
@@ -85,38 +84,50 @@ def tune(
             from weft.bench.tuning.jobs import of_suite
 
             work = work or (CPU_WORK if place.type == "cpu" else None)
-            chosen, skipped = of_suite(
-                suite, split(pairs), split_cases(cases), work=work, device=place, backend=backend
-            )  # fmt: skip
+            types, only = split(pairs), split_cases(cases)
+            chosen, skipped = of_suite(suite, types, only, work=work, device=place, backend=backend)
         else:
-            from weft.bench.tuning.jobs import of_equation
-
-            if extents is None:
-                raise UnsupportedError("an equation needs --extents: a=16,b=16,...")
-            if backend == "auto":
-                backend = "triton" if place.type == "cuda" else "cpu"
-            chosen = [
-                of_equation(
-                    str(equation),
-                    read_extents(extents),
-                    dtype=read_dtype(dtype),
-                    out_dtype=read_dtype(out_dtype) if out_dtype is not None else None,
-                    precision=read_precision(precision),
-                    accumulate=read_dtype(accumulate) if accumulate is not None else None,
-                    a_fn=read_function(a_fn),
-                    b_fn=read_function(b_fn),
-                    epilogue=read_function(epilogue),
-                    workspace_limit=workspace_limit,
-                    backend=backend,
-                )
-            ]
+            chosen = _of_equation(
+                str(equation), extents, place, backend, workspace_limit,
+                types={"dtype": dtype, "out_dtype": out_dtype, "accumulate": accumulate},
+                functions={"a_fn": a_fn, "b_fn": b_fn, "epilogue": epilogue},
+                precision=read_precision(precision),
+            )  # fmt: skip
         effort = Effort(leaders=leaders, samples=samples, seed=seed, budget=budget, jobs=jobs)
         if study is not None or calibrate:
             _study(chosen, effort, place, suite or "", study, calibrate, out)
             return
-        run = _run(chosen, effort, place, suite or "", skipped, again, out)
-        _print(run)
-        _end(run)
+        _finish(_run(chosen, effort, place, suite or "", skipped, again, out))
+
+
+def _of_equation(
+    equation: str,
+    extents: str | None,
+    place: torch.device,
+    backend: str,
+    workspace_limit: int | None,
+    *,
+    types: dict[str, str | None],
+    functions: dict[str, str | None],
+    precision: str | torch.dtype | None,
+) -> list[Job]:
+    """The job of one equation, its number types and functions by name."""
+    from weft.bench.tuning.jobs import of_equation
+
+    if extents is None:
+        raise UnsupportedError("an equation needs --extents: a=16,b=16,...")
+    if backend == "auto":
+        backend = "triton" if place.type == "cuda" else "cpu"
+    job = of_equation(
+        equation,
+        read_extents(extents),
+        **{what: read_dtype(name) if name is not None else None for what, name in types.items()},
+        **{hook: read_function(name) for hook, name in functions.items()},
+        precision=precision,
+        workspace_limit=workspace_limit,
+        backend=backend,
+    )
+    return [job]
 
 
 def _run(
@@ -235,7 +246,9 @@ def _print(run: TuningRun) -> None:
         typer.echo(f"left out: {name}: {reason}")
 
 
-def _end(run: TuningRun) -> None:
+def _finish(run: TuningRun) -> None:
+    """Print what was found, and end the command with the exit code that fits."""
+    _print(run)
     if run.ended == "interrupted":
         end("interrupted; what was measured is kept: the same command goes on", INTERRUPTED)
     if run.ended != "finished":

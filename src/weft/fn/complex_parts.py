@@ -1,8 +1,7 @@
-"""A function of complex values as one of their real and imaginary parts, which Triton has types for.
+"""A function of complex values as a function of their real and imaginary parts: Triton has no complex types.
 
-The recorded graph is run once more on pairs of real values, each complex operation as what it is in real ones; that run
-is recorded in its turn. Quotients, roots and moduli are formed so that no square overflows on the way: quotients as by
-R. L. Smith (1962), moduli by `hypot`.
+The recorded graph is run on pairs of real tensors, with each complex operation written in real ones. That run is
+recorded in its turn. No intermediate square overflows: quotients follow R. L. Smith (1962), moduli use `hypot`.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ _REAL_OF = {torch.complex32: torch.float16, torch.complex64: torch.float32, torc
 _OPERATIONS: dict[str, Operation] = {}
 
 
-def on_parts(graph: fx.Graph) -> Callable[..., Any]:
-    """A function of the real parts and the imaginary parts of the graph's complex inputs, in order: first both of the
-    first input. It yields a real value, or both parts of a complex one; of several values these one after the other.
+def split_complex(graph: fx.Graph) -> Callable[..., Any]:
+    """The graph as a function of real values. Each complex input becomes two: its real part, then its imaginary part.
 
-    Raises `UnsupportedError` for an operation that has no form in real ones here.
+    A complex result becomes two results in the same order. Raises `UnsupportedError` for an operation that has no
+    real form here.
     """
     for node in graph.nodes:
         if node.op == "call_function" and any(each.meta["dtype"].is_complex for each in (node, *node.all_input_nodes)):

@@ -19,7 +19,7 @@ class Value:
     node: fx.Node
     sample: torch.Tensor  # what torch's own rules of shapes and dtypes are asked with; any data, unless constant
     constant: bool = False  # no input enters the value, and the 0-d sample is the value
-    parts: bool = False  # the two parts of a complex value, with a last axis of two
+    as_real: bool = False  # real and imaginary part along a last axis of two, as torch.view_as_real gives them
     viewed: bool = False  # its memory is seen through another `Value`
 
 

@@ -14,13 +14,13 @@ import torch
 from torch import fx
 
 from weft.errors import DTypeError, UnsupportedError
-from weft.fn.complex_parts import on_parts
+from weft.fn.complex_parts import split_complex
 from weft.fn.identity import canonical
 from weft.fn.record import record
 from weft.fn.triton.activations import DECOMPOSITIONS
 from weft.fn.triton.device_code import jit_function
 from weft.fn.triton.emit import emit
-from weft.fn.triton.issue_cost import issue_slots
+from weft.fn.triton.issue_cost import issue_cost
 from weft.fn.triton.lowering import ELEMENTARY
 from weft.fn.triton.lowering_select import LOWERINGS
 from weft.fn.triton.writer import HALF_TYPES
@@ -31,7 +31,7 @@ _FUSIBLE = frozenset((*LOWERINGS, *DECOMPOSITIONS))
 
 
 class Pointwise(ABC):
-    """A function of one element: of the value, and of operands and coordinates that stand beside it.
+    """A function of one element: of its value, and of auxiliary operands and coordinates.
 
     `identity` tells functions apart: two with the same identity compute the same thing. `inputs` names the parameters,
     the value first, and `dtypes` their element types in that order; `result` is the dtype of what the function yields,
@@ -57,8 +57,8 @@ class Pointwise(ABC):
         """How many of `flops` are elementary functions (exponentials, roots, ...), which cost many instructions."""
 
     @property
-    def slots(self) -> float:
-        """Instructions that a GPU issues for each element, conversions included: an estimate for cost models."""
+    def issue_slots(self) -> float:
+        """Issue slots of a GPU for each element: instructions, conversions included. An estimate for cost models."""
         return 2.0 * self.flops + 20.0 * self.elementary
 
     @property
@@ -82,10 +82,11 @@ class Pointwise(ABC):
         """The `@triton.jit` function itself; the same object for the same identity. Imports Triton."""
 
     @property
-    def parts(self) -> Pointwise:
-        """The same function of real and imaginary parts, each input's together, for devices without complex types.
+    def split_complex(self) -> Pointwise:
+        """The same function with every complex value split into real and imaginary part: Triton has no complex types.
 
-        It yields both parts where this one yields complex values. Raises `UnsupportedError` where there is none.
+        A complex input becomes two inputs, one after the other, and a complex result becomes two results. Raises
+        `UnsupportedError` where an operation has no such form.
         """
         raise UnsupportedError("a function of complex values is written with torch operations to run on the GPU")
 
@@ -129,8 +130,8 @@ class RecordedFunction(Pointwise):
         return sum(name in ELEMENTARY for name in self._calls)
 
     @cached_property
-    def slots(self) -> float:
-        return super().slots if self.is_complex else issue_slots(self._primitive)
+    def issue_slots(self) -> float:
+        return super().issue_slots if self.is_complex else issue_cost(self._primitive)
 
     @cached_property
     def at_zero(self) -> float | None:
@@ -165,14 +166,14 @@ class RecordedFunction(Pointwise):
         return jit_function(self.source)
 
     @cached_property
-    def parts(self) -> Pointwise:
+    def split_complex(self) -> Pointwise:
         dtypes: list[torch.dtype] = []
         names: list[str] = []
         for dtype, name in zip(self.dtypes, self.inputs, strict=True):
             of_parts = [dtype.to_real()] * 2 if dtype.is_complex else [dtype]
             dtypes += of_parts
             names += [f"{name}_re", f"{name}_im"] if dtype.is_complex else [name]
-        graph = record(on_parts(self._graph), dtypes, (2, 3), hook="function", fusible=_FUSIBLE.__contains__)
+        graph = record(split_complex(self._graph), dtypes, (2, 3), hook="function", fusible=_FUSIBLE.__contains__)
         return RecordedFunction(graph, names)
 
     def __call__(self, *tensors: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:

@@ -178,8 +178,8 @@ class _Recorder(TorchDispatchMode):
         return self._pointwise(func, name, in_place, args, kwargs)
 
     def _pointwise(self, func: Any, name: str, in_place: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        of_parts = bool(args) and isinstance(args[0], Element) and args[0].value.parts
-        if not (of_parts or name in _SHARING or self._fusible(name)):
+        as_real = bool(args) and isinstance(args[0], Element) and args[0].value.as_real
+        if not (as_real or name in _SHARING or self._fusible(name)):
             with self:  # composite operations come in whole while a decomposition runs
                 result = func.decompose(*args, **kwargs)
             if result is NotImplemented:
@@ -187,14 +187,14 @@ class _Recorder(TorchDispatchMode):
             return result
         values = [self._value(tensor) for tensor in tensors_among(args, kwargs)]
         first = values[0]
-        if of_parts:
+        if as_real:
             return self._part(name, args, first)
         if name in _LAZY:
             first.viewed = True
             return self._add(_LAZY[name], args, kwargs, viewed=True)
         if name == "view_as_real":
             first.viewed = True
-            return Element(Value(first.node, self._ask(func, args, kwargs), parts=True))
+            return Element(Value(first.node, self._ask(func, args, kwargs), as_real=True))
         if in_place:
             return self._change(name, func, args, kwargs)
         if name == "log_sigmoid_forward":  # hands out a buffer for its backward as well
@@ -239,7 +239,7 @@ class _Recorder(TorchDispatchMode):
     def _part(self, name: str, args: Sequence[Any], value: Value) -> Element:
         if name == "_neg_view":  # of both parts: of the value
             whole = torch.view_as_complex(value.sample)
-            return Element(Value(self._call(aten.neg.default, (value.node,), {}, whole), value.sample, parts=True))
+            return Element(Value(self._call(aten.neg.default, (value.node,), {}, whole), value.sample, as_real=True))
         if name != "select" or args[1] not in (-1, len(self._shape)):
             raise self._cannot(f"aten.{name} on the two parts of a complex value", "use .real and .imag")
         operation = aten.imag.default if args[2] in (1, -1) else aten.real.default
@@ -321,7 +321,7 @@ class _Recorder(TorchDispatchMode):
     def _result(self, result: Any) -> fx.Node:
         if isinstance(result, torch.Tensor):
             value = self._value(result)
-            if value.parts or tuple(result.shape) not in ((), self._shape):
+            if value.as_real or tuple(result.shape) not in ((), self._shape):
                 raise self._misshapen("the function returns", result)
             return value.node
         if isinstance(result, (bool, int, float, complex)):

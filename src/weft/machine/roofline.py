@@ -19,16 +19,6 @@ def ridge_point(peak: float, bandwidth: float) -> float:
     return peak / bandwidth
 
 
-def attainable(intensity: float, peak: float, bandwidth: float) -> float:
-    """The roof over one intensity in FLOP/s: ``min(P, B I)``."""
-    return min(peak, bandwidth * intensity)
-
-
-def roofline_efficiency(flops: float, traffic: float, seconds: float, peak: float, bandwidth: float) -> float:
-    """Achieved rate over the roof at the intensity of the measured `traffic` (bytes); launch time counts as lost."""
-    return flops / seconds / attainable(flops / traffic, peak, bandwidth)
-
-
 @dataclass(frozen=True, slots=True)
 class Floor:
     """The least time for one computation on one device, by cause; seconds."""

@@ -69,10 +69,13 @@ def cache_bytes(device: torch.device) -> int:
 
 def memory_bytes(device: torch.device) -> int:
     """How much the sets of one timing may take: half of a GPU's free memory, a fixed share of the host's."""
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return int(free) // 2
-    return _CPU_MEMORY
+    return free_bytes(device) // 2 if device.type == "cuda" else _CPU_MEMORY
+
+
+def free_bytes(device: torch.device) -> int:
+    """Bytes that torch can still allocate on a GPU: what is free there, and what its allocator keeps unused."""
+    free, _ = torch.cuda.mem_get_info(device)
+    return int(free) + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
 def _made(make: Callable[[], InputSet], mode: Mode, wanted: int, memory: int) -> Rotation:

@@ -85,16 +85,8 @@ def geometric_mean(values: Sequence[float]) -> float:
     return float(np.exp(np.log(numbers).mean()))
 
 
-def relative_performance(peer: Sequence[float], ours: Sequence[float]) -> list[float]:
-    """Case by case the peer's time over ours: above 1 where ours is faster.
-
-    The paper that defines GM1 and GM2 forms it from the fastest of five runs each.
-    """
-    return [theirs / mine for theirs, mine in zip(peer, ours, strict=True)]
-
-
 def gm1(ratios: Sequence[float]) -> float:
-    """Geometric mean of the relative performance over all cases: ours instead of the peer, everywhere.
+    """Geometric mean of the peer's time over ours, over all cases: ours instead of the peer, everywhere.
 
     Flexible Performant Tensor Contractions on GPUs, section IV.
     """

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from weft.bench.ahead import meta
+from weft.bench.compile_ahead import meta
 from weft.bench.peers import cutensor_library
 from weft.bench.peers.cutensor import Cutensor
 from weft.bench.peers.cutensor_library import CutensorError, Library

@@ -15,7 +15,7 @@ from weft.bench.peers.cutensor import CutensorPeer, alignment, current_stream, d
 from weft.bench.peers.cutensor_library import CutensorError, Library
 from weft.bench.peers.registry import Prepared, Way
 from weft.bench.peers.views import view
-from weft.bench.problems import Moved
+from weft.bench.problems import PermutationTensors
 from weft.cases import FUNCTIONS
 from weft.cases.layout import PermuteCase
 from weft.errors import UnsupportedError
@@ -26,7 +26,7 @@ _COMPUTE = {torch.float64: "64F", torch.complex128: "64F"}
 class CutensorPermute(CutensorPeer):
     """Permutations: the default algorithm, and compiled just in time where the library does that (not with `quick`)."""
 
-    def _ways(self, case: PermuteCase, tensors: Moved, library: Library) -> Prepared | str:
+    def _ways(self, case: PermuteCase, tensors: PermutationTensors, library: Library) -> Prepared | str:
         if not {case.dtype, case.d_dtype} <= cutensor_library.DATA_TYPES.keys():
             raise UnsupportedError(f"cuTENSOR does not know {case.dtype}, {case.d_dtype}")
         separate = case.fn if case.fn and case.fn not in cutensor_library.OPERATORS else None
@@ -45,7 +45,9 @@ class CutensorPermute(CutensorPeer):
         return Prepared(ways, refused, note=f"cuTENSOR {library.version}")
 
 
-def _operation(case: PermuteCase, tensors: Moved, library: Library, separate: str | None) -> cutensor_library.Permutation:
+def _operation(
+    case: PermuteCase, tensors: PermutationTensors, library: Library, separate: str | None
+) -> cutensor_library.Permutation:
     term, _, output = case.equation.partition("->")
     operator = cutensor_library.OPERATORS[case.fn] if case.fn and not separate else cutensor_library.IDENTITY
     numbers: dict[Any, int] = {}

@@ -42,9 +42,13 @@ def working_type(case: Case) -> torch.dtype:
     return common if common.is_floating_point or common.is_complex else d
 
 
-def composed(case: Case, product: Product) -> Call:
-    """`product` with all that a case puts around it, each step a torch operation of its own."""
-    work, out_dtype = working_type(case), case.dtypes[2]
+def composed(case: Case, product: Product, *, cast: bool = True) -> Call:
+    """`product` with all that a case puts around it, each step a torch operation of its own.
+
+    Without `cast` the result keeps the type that torch computes in.
+    """
+    work = working_type(case)
+    out_dtype = case.dtypes[2] if cast else work
     a_fn, b_fn, c_fn, epilogue = (
         FUNCTIONS[name] if name else None for name in (case.a_fn, case.b_fn, case.c_fn, case.epilogue)
     )
@@ -93,13 +97,19 @@ class _TorchPeer:
 
 
 class Einsum(_TorchPeer):
-    """`torch.einsum`, made contiguous in D's order, functions as operations of their own."""
+    """`torch.einsum`, made contiguous in D's order, functions as operations of their own.
+
+    Without `cast` D is left in the type that torch computes in: a cast to the asked one would be a pass over memory.
+    """
 
     name = "torch"
 
+    def __init__(self, *, cast: bool = True) -> None:
+        self._cast = cast
+
     def way(self, case: Case, tensors: Tensors) -> Call:
         text = einsum_text(case)
-        return composed(case, lambda x, y: torch.einsum(text, x, y))
+        return composed(case, lambda x, y: torch.einsum(text, x, y), cast=self._cast)
 
 
 class MatrixProduct(_TorchPeer):

@@ -11,13 +11,16 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 
 from weft.bench.records import CONTRACT, MODEL
 from weft.cases import Case
 from weft.errors import UnsupportedError, WeftError
+
+if TYPE_CHECKING:
+    from weft.plans.contraction import Plan
 
 Call = Callable[..., torch.Tensor]  # on the tensors of one set, in their order
 
@@ -36,12 +39,14 @@ class Way:
     """One way to compute a case.
 
     `run` takes the tensors of a set, in a contraction ``run(a, b, c, d)``, and returns the result: `d` itself, or a
-    tensor of its own.
+    tensor of its own. It is what is checked. `timed`, where given, is what is timed: the same work, with its result in
+    memory that the call allocates.
     """
 
     label: str
     run: Call
     about: Mapping[str, Any] = field(default_factory=dict)  # JSON values worth recording: schedule, workspace
+    timed: Call | None = None
 
 
 @dataclass(frozen=True)
@@ -67,16 +72,21 @@ class Contender(Protocol):
 
 
 class Weft:
-    """weft itself, planned once for each case. `tune` goes to `weft.plan`."""
+    """weft itself, planned once for each case. `tune` and `backend` go to `weft.plan`.
+
+    With `allocates` the timed call makes the memory of its result, as a peer does that takes no ``out``.
+    """
 
     name = "weft"
 
-    def __init__(self, tune: str | None = None, backend: str = "auto") -> None:
-        self._tune, self._backend = tune, backend
+    def __init__(self, tune: str | None = None, backend: str = "auto", *, allocates: bool = False) -> None:
+        self._tune, self._backend, self._allocates = tune, backend, allocates
+        self.planned: Plan | None = None  # for the case that was prepared last
 
     def prepare(self, case: Case, tensors: Tensors) -> Prepared | str:
         from weft.api.contract import plan
 
+        self.planned = None
         options = case.options()
         alpha, beta = options.pop("alpha"), options.pop("beta")
         a, b, c, d = tensors
@@ -90,8 +100,9 @@ class Weft:
             )
         except UnsupportedError as error:
             return first_line(error)
+        self.planned = planned
 
-        def run(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor) -> torch.Tensor:
+        def run(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor | None) -> torch.Tensor:
             result: torch.Tensor = planned(a, b, c=c, alpha=alpha, beta=beta, out=d)
             return result
 
@@ -99,8 +110,12 @@ class Weft:
             result: torch.Tensor = planned(a, b, alpha=alpha, out=d, operands={name: c})
             return result
 
-        about = {"schedule": str(planned.schedule), "workspace bytes": planned.workspace_bytes}
-        return Prepared([Way("", run_with_operand if name else run, about)])
+        schedule = str(planned.schedule) if planned.schedule is not None else None
+        about = {"schedule": schedule, "workspace bytes": planned.workspace_bytes}
+        if name:
+            return Prepared([Way("", run_with_operand, about)])
+        allocating = (lambda a, b, c, d: run(a, b, c, None)) if self._allocates else None
+        return Prepared([Way("", run, about, allocating)])
 
     def settings(self, case: Case) -> AbstractContextManager[Any]:
         return nullcontext()
@@ -172,10 +187,10 @@ PEERS: dict[str, dict[str, tuple[str, str]]] = {
         MODEL: ("registry", "WeftModel"),
     },
     "permutation": {
-        "weft": ("moving", "WeftPermute"),
+        "weft": ("permutations", "WeftPermute"),
         "cutensor": ("cutensor_permute", "CutensorPermute"),
-        "torch": ("moving", "TorchPermute"),
-        "numpy": ("moving", "NumpyPermute"),
+        "torch": ("permutations", "TorchPermute"),
+        "numpy": ("permutations", "NumpyPermute"),
     },
     "call": {
         "weft": ("calls", "PlanCall"),
@@ -183,7 +198,7 @@ PEERS: dict[str, dict[str, tuple[str, str]]] = {
         "torch": ("calls", "EinsumCall"),
     },
     "in place": {
-        "weft": ("moving", "WeftTranspose"),
-        "torch": ("moving", "TorchTranspose"),
+        "weft": ("permutations", "WeftTranspose"),
+        "torch": ("permutations", "TorchTranspose"),
     },
 }

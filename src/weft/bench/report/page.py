@@ -140,7 +140,7 @@ def _case_row(run: Run, case: CaseRecord) -> list[Cell]:
         Cell(" ".join(f"{label}={extent}" for label, extent in case.extents)),
         Cell(" ".join((*case.dtypes, case.precision)).strip()),
         Cell(" ".join(f"{hook}={name}" for hook, name in case.functions.items())),
-        Cell(str(mine.about.get("schedule", "")) if mine else ""),
+        Cell(str(mine.about.get("schedule") or "") if mine else ""),
     ]
 
 

@@ -92,12 +92,12 @@ def go(
         run.ended = "finished"
         return
     with Compiler(jobs[0].target, jobs[0].backend, run.effort.jobs) as compiler:
-        handed = Ahead(jobs, run.effort, compiler, again)
+        ahead = CompileAhead(jobs, run.effort, compiler, again)
         try:
             for at, job in enumerate(jobs):
                 begun(job)
-                handed.up_to(at + AHEAD)
-                run.cases.append(_tuned(job, partial(handed.choice, at), run.effort, compiler, again, report))
+                ahead.up_to(at + AHEAD)
+                run.cases.append(_tuned(job, partial(ahead.choice, at), run.effort, compiler, again, report))
                 kept(run)
             run.ended = "finished"
         except KeyboardInterrupt:
@@ -107,7 +107,7 @@ def go(
     kept(run)
 
 
-class Ahead:
+class CompileAhead:
     """Ranks coming jobs and hands their candidates to the compilers, each once."""
 
     def __init__(self, jobs: Sequence[Job], effort: Effort, compiler: Compiler, again: bool) -> None:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from weft.bench.tuning.jobs import Job
-from weft.bench.tuning.run import AHEAD, Ahead, TuningRun
+from weft.bench.tuning.run import AHEAD, CompileAhead, TuningRun
 from weft.errors import WeftError
 from weft.planner.planner import Choice
 from weft.tune.candidates import Effort, Trial
@@ -56,13 +56,13 @@ def measured(
     if not jobs:
         return found, failed, "finished"
     with Compiler(jobs[0].target, jobs[0].backend, effort.jobs) as compiler:
-        handed = Ahead(jobs, effort, compiler, again=True)
+        ahead = CompileAhead(jobs, effort, compiler, again=True)
         try:
             for at, job in enumerate(jobs):
                 begun(job)
-                handed.up_to(at + AHEAD)
+                ahead.up_to(at + AHEAD)
                 try:
-                    choice = handed.choice(at)
+                    choice = ahead.choice(at)
                     found.append(Sample(job, choice, measure_candidates(choice, effort, compiler)))
                 except WeftError as error:
                     failed[job.label] = str(error).partition("\n")[0]

@@ -1,11 +1,13 @@
 """Write a recorded graph as the source text of one `@triton.jit` function.
 
-Every value is one line. Values of float16, bfloat16 and fp8 are held in float32 and rounded to their own dtype only
-at explicit casts and at the end, so a fused function is more exact than torch's eager chain of rounded steps; all
-other dtypes compute as themselves, integers wrapping. What only picks among float16 values (`relu`), one of them as it
-came, and goes nowhere else picks among them in float16: nothing is rounded there but what would be, and two fit one
-instruction. So do two values of an ELU, in either half precision. Constants are written with their type and to the last
-bit.
+Every value is one line. Values of float16, bfloat16 and fp8 are computed in float32. They are rounded to their own
+dtype at explicit casts and at the end only, so that a fused function is more exact than torch's eager chain of rounded
+steps. All other dtypes compute as themselves; integers wrap.
+
+Two kinds of operation stay in half precision, where one instruction computes two elements: selections (`relu`, `clamp`,
+`maximum`) of float16 values, which round nothing, and an ELU of float16 or bfloat16 values.
+
+Constants are written with their type and to the last bit.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from weft.errors import UnsupportedError
 from weft.fn.triton.lowering_select import LOWERINGS
 from weft.fn.triton.writer import HALF_TYPES, Writer, computing, representable
 
-_PICKING = frozenset({"aten::clamp_min", "aten::clamp_max", "aten::clamp", "aten::maximum", "aten::minimum"})
+_SELECTIONS = frozenset({"aten::clamp_min", "aten::clamp_max", "aten::clamp", "aten::maximum", "aten::minimum"})
 
 
 def emit(graph: fx.Graph) -> str:
@@ -42,7 +44,7 @@ class _Emitter(Writer):
 
     def run(self, graph: fx.Graph) -> str:
         inputs = [node for node in graph.nodes if node.op == "placeholder"]
-        narrow = narrow_nodes(graph)
+        in_half = half_nodes(graph)
         for node in graph.nodes:
             self._remark = str(node.target).rpartition(".")[0]
             if node.op == "placeholder":
@@ -50,7 +52,7 @@ class _Emitter(Writer):
             elif node.op == "call_function" and not self._fold(node):
                 self.rounded = node.meta["dtype"]
                 lowering = LOWERINGS[node.target._schema.name.removeprefix("aten::")]
-                self._held[node] = node.meta["dtype"] if node in narrow else computing(node.meta["dtype"])
+                self._held[node] = node.meta["dtype"] if node in in_half else computing(node.meta["dtype"])
                 text = lowering(self, self._held[node], *node.args, **node.kwargs)
                 self._names[node] = text if text.isidentifier() else self.let(text)
         (result,) = next(node for node in graph.nodes if node.op == "output").args
@@ -95,11 +97,11 @@ class _Emitter(Writer):
                 waiting += current.all_input_nodes
         return found
 
-def narrow_nodes(graph: fx.Graph) -> set[fx.Node]:
-    """Operations that compute in half precision themselves: what they are made of has it, and so has their result."""
+def half_nodes(graph: fx.Graph) -> set[fx.Node]:
+    """Operations that compute in half precision: their arguments and their result have it."""
     found: set[fx.Node] = set()
     for node in graph.nodes:
-        if node.op == "call_function" and (_picks(node, found) or _is_elu(node, found)):
+        if node.op == "call_function" and (_is_selection(node, found) or _is_elu(node, found)):
             found.add(node)
     for node in reversed(list(graph.nodes)):
         if any(user.op != "output" and user not in found for user in node.users):
@@ -107,10 +109,12 @@ def narrow_nodes(graph: fx.Graph) -> set[fx.Node]:
     return found
 
 
-def _picks(node: fx.Node, found: set[fx.Node]) -> bool:
-    """Whether an operation picks among float16 values, one at most that is to be rounded first, and numbers that
-    float16 has."""
-    if node.target._schema.name not in _PICKING or node.meta["dtype"] != torch.float16:  # type: ignore[union-attr]
+def _is_selection(node: fx.Node, found: set[fx.Node]) -> bool:
+    """Whether an operation selects among float16 values.
+
+    At most one of them may be computed in float32 and rounded first; numbers must be exact in float16.
+    """
+    if node.target._schema.name not in _SELECTIONS or node.meta["dtype"] != torch.float16:  # type: ignore[union-attr]
         return False
     tensors = node.all_input_nodes
     computed = [each for each in tensors if each.op != "placeholder" and each not in found]

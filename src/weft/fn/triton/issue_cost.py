@@ -1,8 +1,8 @@
-"""What a recorded function costs on a GPU: instructions that it issues for each element.
+"""What a recorded function costs on a GPU: issue slots (instructions) for each element.
 
-Counted in machine code for sm_90, compiled by Triton 3.6 with subnormals kept: a kernel with the operation alone less
-one without. Operations that are not named take one instruction, or as many as an elementary function of `libdevice`
-does on average.
+The figures are counts in machine code for sm_90, compiled by Triton 3.6 without flushing subnormals: a kernel with the
+operation, less the same kernel without it. An operation that is not in the tables counts as one instruction, an
+elementary function of `libdevice` as the average of these.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from weft.fn.triton.emit import narrow_nodes
+from weft.fn.triton.emit import half_nodes
 from weft.fn.triton.lowering import ELEMENTARY
 from weft.fn.triton.writer import HALF_TYPES, computing
 
@@ -24,31 +24,31 @@ _BY_PRECISION = {  # rounded to half precision at once, and not
 }
 _FREE = frozenset({"full_like", "scalar_tensor", "copy", "alias"})
 _TO_SINGLE, _FROM_SINGLE = 1.0, 0.5  # conversions of half precision; two elements are rounded at a time
-_PICKED, _ELU_OF_HALF = 0.5, 5.0  # of half precision as it lies, two elements to a register
+_SELECTION_IN_HALF, _ELU_IN_HALF = 0.5, 5.0  # without conversion, two elements to a register
 _SCALED = 2.0  # more than an ELU takes without factors
 
 
-def issue_slots(graph: fx.Graph) -> float:
+def issue_cost(graph: fx.Graph) -> float:
     """Issue slots for each element of a graph of primitive operations, conversions included."""
-    narrow = narrow_nodes(graph)
+    in_half = half_nodes(graph)
     total = 0.0
     for node in graph.nodes:
         if node.op == "placeholder" and computing(node.meta["dtype"]) != node.meta["dtype"]:
-            total += _TO_SINGLE if any(user.op != "output" and user not in narrow for user in node.users) else 0.0
+            total += _TO_SINGLE if any(user.op != "output" and user not in in_half for user in node.users) else 0.0
         elif node.op == "call_function":
-            total += _of_narrow(node, narrow) if node in narrow else _of(node)
+            total += _of_half(node, in_half) if node in in_half else _of(node)
     (result,) = next(node for node in graph.nodes if node.op == "output").args
     results = result if isinstance(result, tuple) else (result,)
-    held = [node for node in results if node.op != "placeholder" and node not in narrow]
+    held = [node for node in results if node.op != "placeholder" and node not in in_half]
     return total + sum(_FROM_SINGLE for node in held if node.meta["dtype"] in HALF_TYPES)
 
 
-def _of_narrow(node: fx.Node, narrow: set[fx.Node]) -> float:
-    """Of an operation on half precision as it lies; what is not is rounded first."""
+def _of_half(node: fx.Node, in_half: set[fx.Node]) -> float:
+    """Of an operation in half precision. Arguments that were computed in float32 are rounded first."""
     if _name(node) == "elu":
-        return _ELU_OF_HALF
-    computed = [each for each in node.all_input_nodes if each.op != "placeholder" and each not in narrow]
-    return _PICKED + _FROM_SINGLE * len(computed)
+        return _ELU_IN_HALF
+    computed = [each for each in node.all_input_nodes if each.op != "placeholder" and each not in in_half]
+    return _SELECTION_IN_HALF + _FROM_SINGLE * len(computed)
 
 
 def _of(node: fx.Node) -> float:

@@ -231,11 +231,12 @@ def recorded() -> Iterator[list[tuple[Contraction, Target, Work]]]:
 def function_seconds(contraction: Contraction, a: int, b: int, d: int) -> float:
     """Seconds that functions take on so many elements of A, of B and of D, were all processors equally busy."""
     slots = sum(
-        elements * (READING_SLOTS + function.slots)
+        elements * (READING_SLOTS + function.issue_slots)
         for elements, function in ((a, contraction.a_fn), (b, contraction.b_fn))
         if function is not None
     )
-    slots += d * sum(function.slots for function in (contraction.c_fn, contraction.epilogue) if function is not None)
+    at_end = (contraction.c_fn, contraction.epilogue)
+    slots += d * sum(function.issue_slots for function in at_end if function is not None)
     return slots / FUNCTION_RATE
 
 
@@ -247,7 +248,7 @@ def cast_seconds(contraction: Contraction, b: int) -> float:
 def _right_seconds(contraction: Contraction, work: Work) -> float:
     """What each step waits longer where the right operand passes its function: matrix instructions take it from shared
     memory only, so that it is read from there, computed and written back before any warp may go on."""
-    return RIGHT_SECONDS * contraction.b_fn.slots if contraction.b_fn is not None and work.matrix else 0.0
+    return RIGHT_SECONDS * contraction.b_fn.issue_slots if contraction.b_fn is not None and work.matrix else 0.0
 
 
 def _moved_again(own: Sequence[int], work: Work) -> float:

@@ -155,9 +155,9 @@ def build(contraction: Contraction, schedule: DirectSchedule, target: Target) ->
         "RESULT": TRITON_TYPES[real(contraction.d.dtype)],
         "PRECISION": arithmetic.precision,
         "UNROLLED": schedule.tiles.tile[2] == 1 and params.k.blocks <= UNROLLED,
-        "C_FN": contraction.c_fn and contraction.c_fn.parts.jit,
+        "C_FN": contraction.c_fn and contraction.c_fn.split_complex.jit,
         "C_COMPLEX": yields_complex(contraction.c_fn),
-        "EPILOGUE": contraction.epilogue and contraction.epilogue.parts.jit,
+        "EPILOGUE": contraction.epilogue and contraction.epilogue.split_complex.jit,
         "PARTS": parts_of(contraction.epilogue),
         "AUX": aux_params(contraction),
     }

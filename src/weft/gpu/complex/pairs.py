@@ -141,7 +141,7 @@ def function_reason(
     """Why a kernel cannot apply functions to pairs, or take elements of tensors."""
     for function in functions:
         try:
-            _ = function and function.parts.source
+            _ = function and function.split_complex.source
         except (UnsupportedError, FunctionError) as error:
             return str(error)
     return next(filter(None, (type_reason(layout.dtype, target) for layout in layouts if layout is not None)), None)
@@ -177,9 +177,9 @@ def built(task: Task, schedule: PermuteSchedule, target: Target) -> PairsLaunch:
     taken = (own.fn, (), own.c_fn, own.epilogue, own.outputs)
     constants = {
         "PARAMS": params,
-        "FN": permutation.fn and permutation.fn.parts.jit,
-        "C_FN": task.c_fn and task.c_fn.parts.jit,
-        "EPILOGUE": task.epilogue and task.epilogue.parts.jit,
+        "FN": permutation.fn and permutation.fn.split_complex.jit,
+        "C_FN": task.c_fn and task.c_fn.split_complex.jit,
+        "EPILOGUE": task.epilogue and task.epilogue.split_complex.jit,
         "COMPUTE": TRITON_TYPES[real(permutation.compute)],
         "SCALE": TRITON_TYPES[real(scale)] if scaled else None,
         "RESULT": TRITON_TYPES[real(permutation.d.dtype)],

@@ -254,7 +254,7 @@ def _is_small(contraction: Contraction, *operands: int) -> bool:
 
 def _slots(permutation: Permutation) -> float:
     """Issue slots that the function of a permutation takes for each element."""
-    return permutation.fn.slots if permutation.fn is not None else 0.0
+    return permutation.fn.issue_slots if permutation.fn is not None else 0.0
 
 
 def _by_tma(contraction: Contraction, target: Target) -> bool:

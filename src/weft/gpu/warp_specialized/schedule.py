@@ -82,7 +82,7 @@ def candidates(contraction: Contraction, target: Target, swap_ab: bool = False) 
     excluded: dict[str, None] = {}
     size = contraction.arithmetic.product.itemsize
     functions = (contraction.a_fn, contraction.b_fn)
-    in_place = all(function is not None and function.slots <= MOST_SLOTS_IN_PLACE for function in functions)
+    in_place = all(function is not None and function.issue_slots <= MOST_SLOTS_IN_PLACE for function in functions)
     tiles = (*_TILES, *_TILES_IN_PLACE) if in_place else _TILES
     for k in contraction.of_role(Role.K):
         views_a, views_b = (list(tma_views(contraction, operand, k)) for operand in (A, B))

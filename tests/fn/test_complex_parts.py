@@ -61,7 +61,7 @@ def test_agrees_with_torch(fn: Callable[..., Any], dtype: torch.dtype) -> None:
     z = torch.randn(500, dtype=dtype, generator=torch.Generator().manual_seed(0))
     z[:6] = torch.tensor([0.5, 1j, -1j, -2, 1 + 1j, -3 - 4j])
     expected = function(z)
-    found = joined(function.parts(z.real.contiguous(), z.imag.contiguous()), z.shape)
+    found = joined(function.split_complex(z.real.contiguous(), z.imag.contiguous()), z.shape)
     assert found.dtype == expected.dtype == function.result
     if found.dtype is torch.bool:
         assert torch.equal(found, expected)
@@ -70,7 +70,7 @@ def test_agrees_with_torch(fn: Callable[..., Any], dtype: torch.dtype) -> None:
         torch.testing.assert_close(
             found.to(wide), expected.to(wide), rtol=2e-5 if dtype is torch.complex64 else 1e-12, atol=1e-6
         )
-    assert function.parts.source.startswith("@triton.jit")
+    assert function.split_complex.source.startswith("@triton.jit")
 
 
 @pytest.mark.parametrize("size", [1e30, 1e-30])
@@ -79,14 +79,14 @@ def test_nothing_overflows_on_the_way(size: float) -> None:
     z = torch.tensor([3 + 4j, -4 + 3j, 1j], dtype=torch.complex64) * size
     for fn in (lambda z: z / (2 * z), torch.abs, torch.sqrt):
         function = trace(fn, (torch.complex64,))
-        found = joined(function.parts(z.real.contiguous(), z.imag.contiguous()), z.shape)
+        found = joined(function.split_complex(z.real.contiguous(), z.imag.contiguous()), z.shape)
         torch.testing.assert_close(found, fn(z), rtol=1e-6, atol=0)
 
 
 def test_operands_of_both_kinds() -> None:
     """A real value beside the complex one stays one value."""
     function = trace(lambda z, scale: z * scale, (torch.complex64, torch.float32), names=("scale",))
-    parts = function.parts
+    parts = function.split_complex
     assert parts.dtypes == (torch.float32,) * 3
     z, scale = torch.randn(9, dtype=torch.complex64), torch.randn(9)
     assert torch.equal(joined(parts(z.real.contiguous(), z.imag.contiguous(), scale), z.shape), z * scale)
@@ -96,17 +96,18 @@ def test_several_results() -> None:
     """Parts stand one after the other; what is real has one."""
     function = trace(lambda z, s: (z * s, z.real, s, z != z, 2j * s), (torch.complex64, torch.float64), names=("s",))
     z, s = torch.randn(9, dtype=torch.complex64), torch.randn(9, dtype=torch.float64)
-    re, im, real, scale, unequal, zero, twice = function.parts(z.real.contiguous(), z.imag.contiguous(), s)
+    re, im, real, scale, unequal, zero, twice = function.split_complex(z.real.contiguous(), z.imag.contiguous(), s)
     expected = function(z, s)
     assert torch.equal(torch.complex(re, im), expected[0])
     assert torch.equal(real, expected[1])
     assert torch.equal(scale, expected[2])
     assert torch.equal(unequal, expected[3])
     assert torch.equal(torch.complex(zero.expand(9), twice.expand(9)), expected[4])
-    assert tuple(function.parts.result) == tuple(part.dtype for part in (re, im, real, scale, unequal, zero, twice))
+    dtypes = tuple(part.dtype for part in (re, im, real, scale, unequal, zero, twice))
+    assert tuple(function.split_complex.result) == dtypes
 
 
 @pytest.mark.parametrize(("fn", "word"), [(torch.tanh, "tanh"), (torch.sgn, "sgn")])
 def test_what_has_no_form_in_real_values(fn: Callable[..., Any], word: str) -> None:
     with pytest.raises(UnsupportedError, match=word):
-        _ = trace(fn, (torch.complex64,)).parts
+        _ = trace(fn, (torch.complex64,)).split_complex

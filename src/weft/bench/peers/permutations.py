@@ -8,25 +8,25 @@ from typing import Any
 import torch
 
 from weft.bench.peers.registry import Prepared, Way, first_line
-from weft.bench.problems import InPlace, Moved
+from weft.bench.problems import PermutationTensors, TransposeTensors
 from weft.cases import FUNCTIONS
 from weft.cases.layout import PermuteCase
 from weft.errors import UnsupportedError
 
 
-class _Mover:
+class _NoSettings:
     """Nothing has to be switched."""
 
     def settings(self, case: PermuteCase) -> AbstractContextManager[Any]:
         return nullcontext()
 
 
-class WeftPermute(_Mover):
+class WeftPermute(_NoSettings):
     """`weft.plan_permute`, planned once for each case."""
 
     name = "weft"
 
-    def prepare(self, case: PermuteCase, tensors: Moved) -> Prepared | str:
+    def prepare(self, case: PermuteCase, tensors: PermutationTensors) -> Prepared | str:
         from weft.api.permute import plan_permute
 
         function = FUNCTIONS[case.fn] if case.fn else None
@@ -43,7 +43,7 @@ class WeftPermute(_Mover):
         return Prepared([Way("", run, about)])
 
 
-class TorchPermute(_Mover):
+class TorchPermute(_NoSettings):
     """``d.copy_(x.permute(...))``: what ``x.permute(...).contiguous()`` does, into a place that is given.
 
     A function runs before, as an operation of its own; a cast is part of the copy.
@@ -51,7 +51,7 @@ class TorchPermute(_Mover):
 
     name = "torch"
 
-    def prepare(self, case: PermuteCase, tensors: Moved) -> Prepared | str:
+    def prepare(self, case: PermuteCase, tensors: PermutationTensors) -> Prepared | str:
         function = FUNCTIONS[case.fn] if case.fn else None
 
         def run(x: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
@@ -64,12 +64,12 @@ class TorchPermute(_Mover):
         return Prepared([Way("", run, {"separate kernels": [case.fn] if case.fn else []})])
 
 
-class NumpyPermute(_Mover):
+class NumpyPermute(_NoSettings):
     """``numpy.copyto(d, x.transpose(...))``, on the CPU."""
 
     name = "numpy"
 
-    def prepare(self, case: PermuteCase, tensors: Moved) -> Prepared | str:
+    def prepare(self, case: PermuteCase, tensors: PermutationTensors) -> Prepared | str:
         if tensors.x.device.type != "cpu":
             return "numpy runs on the CPU"
         if case.fn:
@@ -85,12 +85,12 @@ class NumpyPermute(_Mover):
         return Prepared([Way("", run)])
 
 
-class WeftTranspose(_Mover):
+class WeftTranspose(_NoSettings):
     """`weft.transpose_`."""
 
     name = "weft"
 
-    def prepare(self, case: PermuteCase, tensors: InPlace) -> Prepared | str:
+    def prepare(self, case: PermuteCase, tensors: TransposeTensors) -> Prepared | str:
         from weft.api.permute import transpose_
 
         def run(x: torch.Tensor) -> torch.Tensor:
@@ -104,12 +104,12 @@ class WeftTranspose(_Mover):
         return Prepared([Way("", run)])
 
 
-class TorchTranspose(_Mover):
+class TorchTranspose(_NoSettings):
     """Out of place into memory of the matrix's size, and copied back: torch has no transposition in place."""
 
     name = "torch"
 
-    def prepare(self, case: PermuteCase, tensors: InPlace) -> Prepared | str:
+    def prepare(self, case: PermuteCase, tensors: TransposeTensors) -> Prepared | str:
         rows, columns = case.shape
 
         def run(x: torch.Tensor) -> torch.Tensor:

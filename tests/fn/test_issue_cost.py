@@ -28,18 +28,18 @@ HALF, SINGLE = torch.float16, torch.float32
     (lambda x: F.gelu(x, approximate="tanh"), 8.5, 7),  # 8.6 and 7.1
 ])  # fmt: skip
 def test_slots_of_an_element(fn: Callable[..., Any], half: float, single: float) -> None:
-    assert trace(fn, (HALF,)).slots == half
-    assert trace(fn, (SINGLE,)).slots == single
+    assert trace(fn, (HALF,)).issue_slots == half
+    assert trace(fn, (SINGLE,)).issue_slots == single
 
 
 def test_what_only_converts_costs_its_conversions() -> None:
-    assert trace(lambda x: x.float(), (HALF,)).slots == 1 + 1
-    assert trace(lambda x: (x.float() * 2, x), (HALF,)).slots >= 2
+    assert trace(lambda x: x.float(), (HALF,)).issue_slots == 1 + 1
+    assert trace(lambda x: (x.float() * 2, x), (HALF,)).issue_slots >= 2
 
 
 def test_an_exponential_of_anything_costs_more_than_one_of_half_precision() -> None:
-    assert trace(torch.expm1, (SINGLE,)).slots > trace(torch.expm1, (HALF,)).slots
+    assert trace(torch.expm1, (SINGLE,)).issue_slots > trace(torch.expm1, (HALF,)).issue_slots
 
 
 def test_complex_functions_have_an_estimate() -> None:
-    assert trace(lambda x: x * 2, (torch.complex64,)).slots > 0
+    assert trace(lambda x: x * 2, (torch.complex64,)).issue_slots > 0

@@ -11,10 +11,10 @@ import torch
 import weft
 import weft.cases
 from weft.api.describe import TARGETS
-from weft.bench import ahead
-from weft.bench.ahead import compiling_ahead, tasks
+from weft.bench import compile_ahead
+from weft.bench.compile_ahead import compiling_ahead, tasks
 from weft.bench.entry import Entry
-from weft.bench.problems import Contracting, Permuting
+from weft.bench.problems import ContractionProblem, PermutationProblem
 from weft.bench.suites import entries
 from weft.cases import FUNCTIONS, from_letters
 from weft.planner.planner import choose
@@ -32,10 +32,10 @@ def real(entry: Entry) -> Any:
     """The description that a plan on real tensors is made of."""
     case = entry.case
     if not isinstance(case, weft.cases.Case):
-        moved = Permuting(case).inputs(CPU)
+        moved = PermutationProblem(case).inputs(CPU)
         function = FUNCTIONS[case.fn] if case.fn else None
         return weft.plan_permute(moved.x, case.equation, fn=function, out=moved.d, out_dtype=case.out_dtype).permutation
-    given = Contracting(case).inputs(CPU)
+    given = ContractionProblem(case).inputs(CPU)
     options = case.options()
     del options["alpha"], options["beta"]
     return weft.plan(case.equation, given.a, given.b, c=given.c, out=given.d, **options).contraction
@@ -61,7 +61,7 @@ def test_what_is_not_planned_for_triton_is_left_out() -> None:
 
 
 def test_on_a_cpu_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead, "Compiler", lambda *arguments: pytest.fail("a compiler was started"))
+    monkeypatch.setattr(compile_ahead, "Compiler", lambda *arguments: pytest.fail("a compiler was started"))
     with compiling_ahead(entries("permute", ["fp32"]), CPU):
         pass
 
@@ -82,8 +82,8 @@ def test_all_is_handed_over_before_the_first_is_measured(monkeypatch: pytest.Mon
         def submit(self, description: object, schedule: Any) -> None:
             events.append(schedule.family)
 
-    monkeypatch.setattr(ahead, "Compiler", Compiler)
-    monkeypatch.setattr(ahead, "target_of", lambda backend, device: H200)
+    monkeypatch.setattr(compile_ahead, "Compiler", Compiler)
+    monkeypatch.setattr(compile_ahead, "target_of", lambda backend, device: H200)
     chosen = entries("permute", ["fp64"], ["permute-2*"])
     with compiling_ahead(chosen, torch.device("cuda"), "model"):
         events.append("measured")
@@ -100,7 +100,7 @@ def test_a_suite_finds_its_kernels_in_the_cache(tmp_path: Any, monkeypatch: pyte
     there = _kernels(tmp_path)
     assert there
     for entry in chosen:
-        moved = Permuting(entry.case).inputs(device)
+        moved = PermutationProblem(entry.case).inputs(device)
         planned = weft.plan_permute(moved.x, entry.case.equation, out=moved.d)
         assert torch.equal(planned(moved.x, out=moved.d), moved.x.permute(entry.case.dims))
     assert _kernels(tmp_path) == there
