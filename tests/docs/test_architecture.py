@@ -15,7 +15,7 @@ import torch
 
 import weft
 from pages import DOCS, docs_module
-from weft.planner.planner import FAMILIES
+from weft.planner.registry import FAMILIES
 
 pictures = docs_module("pictures")
 STEPS = [(kind, step) for kind in ("known", "first") for step in pictures.path_of(kind)]

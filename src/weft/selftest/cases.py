@@ -188,7 +188,9 @@ TRIALS: dict[str, tuple[Trial, ...]] = {
         Trial(_TMA, from_letters("whole sums", "mk,nk->mn", m=136, n=80, k=200, dtypes=_HALF_SINGLE), _whole),
         Trial(_TMA, from_letters("split sums", "mk,nk->mn", m=136, n=80, k=1032, dtypes=_HALF_SINGLE), _split),
         Trial(_WS, from_letters("whole sums", "mk,nk->mn", m=264, n=128, k=264, dtypes=_HALVES), _in_pipelines(False)),
-        Trial(_WS, from_letters("split sums", "mk,nk->mn", m=264, n=128, k=2056, dtypes=_HALF_SINGLE), _in_pipelines(True)),
+        Trial(_WS, from_letters(
+            "split sums", "mk,nk->mn", m=264, n=128, k=2056, dtypes=_HALF_SINGLE,
+        ), _in_pipelines(True)),
         Trial(_WS, from_letters(
             "stationary operand", "mk,nk->mn", m=4104, n=64, k=72, dtypes=_HALVES, a_fn="relu",
         ), _stationary),
