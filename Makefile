@@ -56,9 +56,8 @@ help:
 demo: $(READY)
 	$(PY) -m weft demo $(ARGS)
 
-# A process for each core; the tests of one file stay together, as they share what they have made. Files come in the
-# order that tests/conftest.py gives them.
-PYTEST := -m pytest -n auto --dist loadfile --no-loadscope-reorder
+# A process for each core; the tests of one file stay together, as they share what they have made.
+PYTEST := -m pytest -n auto --dist loadfile
 
 test: $(READY)
 	$(PY) $(PYTEST) $(ARGS)

@@ -39,6 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     os.environ.setdefault("WEFT_SELFTEST", "0")
     os.environ.setdefault("WEFT_CACHE_DIR", tempfile.mkdtemp(prefix="weft-tests-"))
+    config.option.loadscopereorder = False  # xdist keeps the order below: its own knows only how many tests a file has
     marks = config.getoption("markexpr")
     if "gpu" not in marks or "not gpu" in marks:
         os.environ.setdefault("TRITON_INTERPRET", "1")
@@ -47,7 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The order in which processes take files: first those marked so, then those of many tests.
 
-    At the end no process is left alone with a long one. (xdist's own order knows only how many tests a file has.)
+    At the end no process is left alone with a long one.
     """
     early = {item.path for item in items if item.get_closest_marker("early")}
     counts = Counter(item.path for item in items)

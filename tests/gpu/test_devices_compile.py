@@ -18,6 +18,8 @@ pytest.importorskip("triton")
 
 from gpu.devices import DEVICES, TASKS, page
 
+pytestmark = pytest.mark.early
+
 EVERYWHERE = {
     "matrix_kernel", "permute_two_kernel", "permute_kernel", "algebra_kernel", "combine_kernel", "vector_kernel",
     "complex_direct_kernel", "pairs_kernel", "square_kernel",
@@ -30,14 +32,14 @@ def report() -> dict[str, dict[str, Any]]:
     root = Path(__file__).parents[2]
     paths = os.pathsep.join(filter(None, (str(root / "src"), str(root / "tests"), os.environ.get("PYTHONPATH"))))
     environment = {**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": paths}
-    command = [sys.executable, "-m", "kernels.devices_report"]
+    command = [sys.executable, "-m", "gpu.devices_report"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=500)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout)
 
 
 def test_the_page_of_devices_says_what_the_families_say() -> None:
-    """Made anew by ``PYTHONPATH=src:tests python -m kernels.devices > docs/devices.md``."""
+    """Made anew by ``PYTHONPATH=src:tests python -m gpu.devices > docs/devices.md``."""
     written = Path(__file__).parents[2] / "docs" / "devices.md"
     assert written.read_text() == page()
 

@@ -52,7 +52,12 @@ libdevice = SimpleNamespace(
     **{name: _on_host(_by_torch(name)) for name in ("trunc", "copysign", "nextafter")},
 )
 
-_single_elu = _on_host(lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))))
+
+def _elu(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return np.where(x > 0, x, np.expm1(np.minimum(x, 0)))
+
+
+_single_elu = _on_host(_elu)
 
 device_math = SimpleNamespace(
     exp2=_on_host(np.exp2),
