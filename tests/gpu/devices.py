@@ -1,6 +1,6 @@
 """Which family of kernels serves which device, told by the families themselves: `docs/devices.md` is made of it.
 
-    PYTHONPATH=src:tests python -m kernels.devices > docs/devices.md
+    PYTHONPATH=src:tests python -m gpu.devices > docs/devices.md
 
 Each family is asked for a problem that it is made for. Where it declines, its sentence says why.
 """
@@ -48,7 +48,7 @@ Tests compile every family's kernels for each architecture below, under each Tri
 on an H200 alone. A family that does not serve a device declines with the sentence given here, and `explain()` of a plan
 gives the same.
 
-This page is made of what the families say by `python -m kernels.devices`, and a test holds it to that.
+This page is made of what the families say by `python -m gpu.devices`, and a test holds it to that.
 """
 
 

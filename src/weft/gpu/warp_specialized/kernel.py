@@ -31,12 +31,13 @@ from weft.gpu.common.rasterization import locate
 from weft.gpu.common.split_k import part_of_task, portion_start
 from weft.gpu.common.triton_versions import gluon_names
 from weft.gpu.tma.kernel import box_start
+from weft.gpu.warp_specialized.arrival import meet_and_arrive
 from weft.gpu.warp_specialized.prologue import apply
 from weft.gpu.warp_specialized.roles import WARPS, WORKERS
 from weft.gpu.warp_specialized.store_tile import leave
 
 WORKER_WARPS = tl.constexpr(WARPS)
-meet_threads, tma_load, _, reinterpret = gluon_names()
+_, tma_load, _, reinterpret = gluon_names()
 
 
 @gluon.jit
@@ -164,8 +165,7 @@ def apply_ahead(
             boxes = (y_ring.index(slot),)
         apply(boxes, k_block, K, ALONG_K, MASKED, WORKER_WARPS, AT_ONCE, B_FN, PRODUCT)
         fence_async_shared()
-        meet_threads()
-        mbarrier.arrive(ready.index(slot))
+        meet_and_arrive(ready.index(slot))
 
 
 @gluon.jit

@@ -25,6 +25,7 @@ from weft.gpu.common.pdl import come_after
 from weft.gpu.common.rasterization import locate
 from weft.gpu.common.split_k import part_with_fewer
 from weft.gpu.common.triton_versions import gluon_names
+from weft.gpu.warp_specialized.arrival import meet_and_arrive
 from weft.gpu.warp_specialized.kernel import (
     WORKER_WARPS,
     begin,
@@ -158,8 +159,7 @@ def apply_ahead(
             finish_lines(value, y_ring, z_ring, slot, k_block, CUT, APPLIER, i, B_FN, PRODUCT)
             value = coming
         fence_async_shared()
-        meet_threads()
-        mbarrier.arrive(ready.index(slot))
+        meet_and_arrive(ready.index(slot))
 
 
 @gluon.jit
@@ -270,7 +270,7 @@ def work_on_rows(
         fence_async_shared()
         meet_threads()
         acc, acc_rest = finished(acc, acc_rest, 0, CUT)
-        mbarrier.arrive(empty.index(before))
+        meet_and_arrive(empty.index(before))
     mbarrier.wait(ready.index(slot), phase)
     x = rows_of(x_ring, slot, CUT, SHARE)
     acc, acc_rest = multiply(x, y_ring, z_ring, slot, acc, acc_rest, CUT)

@@ -6,7 +6,8 @@ in a ring for each worker; or in one, for which shared memory has room beside mo
 then workers take turns, and while one multiplies, the other applies the epilogue to its block and stores it. It stores
 from registers, as shared memory is full. Nothing waits for a store.
 
-Where a worker empties a slot, all of its warps are done with it: Triton puts a barrier before every arrival.
+Where a worker empties a slot, all of its warps are done with it: the compiler has them meet before an arrival that
+follows products, as it sees these read the slot. A test of the machine code holds it to that, see `inspect.unmet`.
 """
 
 from __future__ import annotations
@@ -25,13 +26,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from weft.gpu.common.device import scalar, side_mask, side_offsets
 from weft.gpu.common.pdl import come_after
 from weft.gpu.common.rasterization import locate
-from weft.gpu.common.triton_versions import gluon_names
+from weft.gpu.warp_specialized.arrival import meet_and_arrive
 from weft.gpu.warp_specialized.kernel import bring, finished, moved
 from weft.gpu.warp_specialized.prologue import apply
 from weft.gpu.warp_specialized.roles import LOADING
 from weft.gpu.warp_specialized.store_tile import halved
-
-meet_threads, _, _, _ = gluon_names()
 
 WORKERS = tl.constexpr(2)
 LOADER_REGISTERS = tl.constexpr(LOADING)
@@ -126,8 +125,7 @@ def prologue(
     K: gl.constexpr = CUT.boxes.k
     x = rows_of(x_ring, slot, CUT, DEPTH).load(LAYOUT)
     fence_async_shared()  # a barrier does not wait for loads that are on their way, and the next box would not either
-    meet_threads()
-    mbarrier.arrive(empty.index(slot))
+    meet_and_arrive(empty.index(slot))
     if LAST and CUT.rings == 1:
         mbarrier.arrive(turn)
     x = A_FN(x).to(PRODUCT)
@@ -162,8 +160,7 @@ def apply_all(y_kept, z_kept, kept, applied, CUT: gl.constexpr, WORKER: gl.const
             boxes = (y_kept.index(step),)
         apply(boxes, step, K, ALONG_K, MASKED, WARPS, AT_ONCE, B_FN, PRODUCT)
     fence_async_shared()
-    meet_threads()
-    mbarrier.arrive(applied)
+    meet_and_arrive(applied)
     mbarrier.wait(applied, 0)
 
 
@@ -220,8 +217,7 @@ def add_products(taken, position, turn, acc, acc_rest, CUT: gl.constexpr, WORKER
     mbarrier.wait(kept.index(LAST), 0)
     mbarrier.wait(full.index(slot), phase)
     if CUT.rings == 1:
-        meet_threads()  # all warps have taken this turn before the other worker may give the next
-        mbarrier.arrive(turn)
+        meet_and_arrive(turn)  # all warps have taken this turn before the other worker may give the next
     x = rows_of(x_ring, slot, CUT, CUT.tail)
     acc, acc_rest = multiply(x, y_kept, z_kept, LAST, acc, acc_rest, CUT, CUT.tail)
     acc, acc_rest = finished(acc, acc_rest, 0, CUT)
