@@ -97,7 +97,7 @@ def instructions(text: str) -> dict[str, int]:
         "waits": r"griddepcontrol\.wait",  # for the launches before
     }
     found = {name: len(re.findall(pattern, text)) for name, pattern in wanted.items()}
-    return found | {"unfenced": unfenced(text), "unawaited": unawaited(text)}
+    return found | {"unfenced": unfenced(text), "unawaited": unawaited(text), "unmet": unmet(text)}
 
 
 def unawaited(text: str) -> int:
@@ -125,4 +125,21 @@ def unfenced(text: str) -> int:
         elif "wgmma.mma_async" in line and state:
             count += state == "late"
             state = ""
+    return count
+
+
+def unmet(text: str) -> int:
+    """How many arrivals at an mbarrier in PTX follow an access to shared memory, or the wait for a wgmma, that not all
+    threads of the role are known to be done with: one thread arrives for all, so all must meet before.
+
+    Gluon's compiler puts that meeting there. Kernels with specialised warps count on it where they give slots back.
+    """
+    count, met = 0, True
+    for line in text.splitlines():
+        if re.search(r"\b(bar|barrier)\.(warp\.)?sync", line):
+            met = True
+        elif re.search(r"(ld|st)\.shared|ldmatrix|stmatrix|wgmma\.wait_group", line):
+            met = False
+        elif "mbarrier.arrive" in line and "expect_tx" not in line:
+            count += not met
     return count

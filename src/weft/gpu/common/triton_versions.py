@@ -19,6 +19,10 @@ VERSION = tuple(int(part) for part in triton.__version__.split(".")[:2])
 # all of them (pull request 11317 of triton-lang/triton): wrong values, and no error.
 ODD_RUNS_STATED = tl.constexpr(VERSION < (3, 9))
 
+# Whether the compiler has all threads of a role meet before one arrives at an mbarrier for them. Before 3.8 it does so
+# only where it sees that one may still be reading or writing shared memory.
+ARRIVALS_MEET = tl.constexpr(VERSION >= (3, 8))
+
 TESTED = ("3.6", "3.7", "3.8", "3.9")
 """Versions whose Gluon compiles weft's kernels, and runs them right; any other is tried, see `gluon_probe`."""
 

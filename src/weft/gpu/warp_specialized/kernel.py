@@ -31,12 +31,13 @@ from weft.gpu.common.rasterization import tile_coords
 from weft.gpu.common.split_k import range_start, split_of_tile
 from weft.gpu.common.triton_versions import gluon_names
 from weft.gpu.tma.kernel import tma_coords
+from weft.gpu.warp_specialized.arrival import meet_and_arrive
 from weft.gpu.warp_specialized.prologue import apply
 from weft.gpu.warp_specialized.roles import CONSUMERS, WARPS
 from weft.gpu.warp_specialized.store_tile import store_tile
 
 CONSUMER_WARPS = tl.constexpr(WARPS)
-meet_threads, tma_load, _, reinterpret = gluon_names()
+_, tma_load, _, reinterpret = gluon_names()
 
 
 @gluon.jit
@@ -164,8 +165,7 @@ def apply_ahead(
             boxes = (y_pipe.index(stage),)
         apply(boxes, k_block, K, ALONG_K, MASKED, CONSUMER_WARPS, AT_ONCE, B_FN, PRODUCT)
         fence_async_shared()
-        meet_threads()
-        mbarrier.arrive(ready.index(stage))
+        meet_and_arrive(ready.index(stage))
 
 
 @gluon.jit

@@ -25,6 +25,7 @@ from weft.gpu.common.pdl import pdl_wait
 from weft.gpu.common.rasterization import tile_coords
 from weft.gpu.common.split_k import split_with_tail
 from weft.gpu.common.triton_versions import gluon_names
+from weft.gpu.warp_specialized.arrival import meet_and_arrive
 from weft.gpu.warp_specialized.kernel import (
     CONSUMER_WARPS,
     begin,
@@ -158,8 +159,7 @@ def apply_ahead(
             finish_lines(value, y_pipe, z_pipe, stage, k_block, PARAMS, TRANSFORMER, i, B_FN, PRODUCT)
             value = coming
         fence_async_shared()
-        meet_threads()
-        mbarrier.arrive(ready.index(stage))
+        meet_and_arrive(ready.index(stage))
 
 
 @gluon.jit
@@ -270,7 +270,7 @@ def work_on_rows(
         fence_async_shared()
         meet_threads()
         acc, acc_rest = finished(acc, acc_rest, 0, PARAMS)
-        mbarrier.arrive(empty.index(before))
+        meet_and_arrive(empty.index(before))
     mbarrier.wait(ready.index(stage), phase)
     x = rows_of(x_pipe, stage, PARAMS, SHARE)
     acc, acc_rest = multiply(x, y_pipe, z_pipe, stage, acc, acc_rest, PARAMS)

@@ -25,13 +25,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from weft.gpu.common.device import dim_mask, dim_offsets, scalar
 from weft.gpu.common.pdl import pdl_wait
 from weft.gpu.common.rasterization import tile_coords
-from weft.gpu.common.triton_versions import gluon_names
+from weft.gpu.warp_specialized.arrival import meet_and_arrive
 from weft.gpu.warp_specialized.kernel import finished, moved, tma_load_tile
 from weft.gpu.warp_specialized.prologue import apply
 from weft.gpu.warp_specialized.roles import LOADING
 from weft.gpu.warp_specialized.store_tile import split_n
-
-meet_threads, _, _, _ = gluon_names()
 
 CONSUMERS = tl.constexpr(2)
 PRODUCER_REGISTERS = tl.constexpr(LOADING)
@@ -126,8 +124,7 @@ def prologue(
     K: gl.constexpr = PARAMS.boxes.k
     x = rows_of(x_pipe, stage, PARAMS, DEPTH).load(LAYOUT)
     fence_async_shared()  # a barrier does not wait for loads that are on their way, and the next box would not either
-    meet_threads()
-    mbarrier.arrive(empty.index(stage))
+    meet_and_arrive(empty.index(stage))
     if LAST and PARAMS.pipelines == 1:
         mbarrier.arrive(turn)
     x = A_FN(x).to(PRODUCT)
@@ -162,8 +159,7 @@ def apply_all(y_kept, z_kept, kept, applied, PARAMS: gl.constexpr, CONSUMER: gl.
             boxes = (y_kept.index(step),)
         apply(boxes, step, K, ALONG_K, MASKED, WARPS, AT_ONCE, B_FN, PRODUCT)
     fence_async_shared()
-    meet_threads()
-    mbarrier.arrive(applied)
+    meet_and_arrive(applied)
     mbarrier.wait(applied, 0)
 
 
@@ -220,8 +216,7 @@ def add_products(taken, position, turn, acc, acc_rest, PARAMS: gl.constexpr, CON
     mbarrier.wait(kept.index(LAST), 0)
     mbarrier.wait(full.index(stage), phase)
     if PARAMS.pipelines == 1:
-        meet_threads()  # all warps have taken this turn before the other worker may give the next
-        mbarrier.arrive(turn)
+        meet_and_arrive(turn)  # all warps have taken this turn before the other worker may give the next
     x = rows_of(x_pipe, stage, PARAMS, PARAMS.tail)
     acc, acc_rest = multiply(x, y_kept, z_kept, LAST, acc, acc_rest, PARAMS, PARAMS.tail)
     acc, acc_rest = finished(acc, acc_rest, 0, PARAMS)
