@@ -85,6 +85,26 @@ def test_what_is_held_to_be_exact_is(trial: Trial) -> None:
         assert wanted.unique().numel() > 3, "a constant would hide what is written to the wrong place"
 
 
+def test_kernels_are_compiled_by_other_processes(tmp_path: Path) -> None:
+    """For a device that is not here; those that run the trials find them in Triton's cache."""
+    pytest.importorskip("triton")
+    code = (
+        "from weft.api.describe import TARGETS\n"
+        "from weft.selftest import whole\n"
+        "from weft.selftest.cases import TRIALS\n"
+        "few = [each for each in TRIALS['triton'] if each.family.split('.')[2] in ('permute', 'blas')]\n"
+        "children = whole._compiled_ahead(few, 'triton', TARGETS['sm_90'])\n"
+        "assert len(children) == len(few)\n"
+        "for child in children.values(): whole._awaited(child)"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment |= {"TRITON_CACHE_DIR": str(tmp_path), "WEFT_SELFTEST": "1"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, env=environment)
+    assert done.returncode == 0, done.stderr
+    compiled = list(tmp_path.rglob("permute_kernel.cubin"))
+    assert len(compiled) == sum(each.family == "weft.gpu.permute.family" for each in TRIALS["triton"])
+
+
 def test_on_the_cpu_it_takes_little_time(tmp_path: Path) -> None:
     """All of it in 0.3 s of one processor, in a process that has run nothing before; best of three."""
     code = (

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import time
 from collections.abc import Callable
+from importlib import import_module
 from typing import NoReturn
 
 import torch
 
 from weft.planner.planner import Choice
-from weft.planner.registry import imported
+from weft.planner.registry import imported, triton_fault
 from weft.planner.schedule import Target
 from weft.planner.verdicts import Verdict
 from weft.selftest import gate
@@ -54,8 +56,10 @@ def _compiled_ahead(wanted: list[Trial], backend: str, target: Target) -> dict[T
     Forked, as a new interpreter would import for longer than it compiles: this is for a process of weft's own, which
     runs nothing else meanwhile.
     """
-    if target.kind != "cuda" or not hasattr(os, "fork"):
+    if target.kind != "cuda" or not hasattr(os, "fork") or triton_fault() is not None:
         return {}
+    for shared in ("triton.compiler", "weft.tune.compile_worker"):
+        import_module(shared)  # once for all children
     children = {}
     for trial in wanted:
         if isinstance(trial.case, InPlaceCase):
@@ -72,12 +76,13 @@ def _compiled_ahead(wanted: list[Trial], backend: str, target: Target) -> dict[T
 
 def _compile_and_leave(choice: Choice) -> NoReturn:
     """What a child does; it never touches the GPU, whose driver does not survive a fork."""
+    from triton.runtime import driver
+
+    from weft.tune.compile_worker import AbsentDriver, Task, compile_schedule
+
     try:
+        gc.disable()  # it would copy the parent's memory
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        from triton.runtime import driver
-
-        from weft.tune.compile_worker import AbsentDriver, Task, compile_schedule
-
         torch.cuda.is_available = lambda: False
         torch.set_num_threads(1)
         driver.set_active(AbsentDriver(choice.target.capability))
