@@ -294,7 +294,7 @@ def elementwise(permutation: Permutation) -> Permutation:
         return permutation
     modes = permutation.modes
     if pieces > 1:
-        wider = [replace(mode, strides=Strides(*(pieces * stride for stride in mode.strides))) for mode in modes]
+        wider = [mode._replace(strides=Strides(*(pieces * stride for stride in mode.strides))) for mode in modes]
         added = int(permutation.c is not None)
         modes = (*wider, Mode(("re·im",), pieces, Role.M, Strides(1, 0, added, 1)))
 
