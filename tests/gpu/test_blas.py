@@ -69,7 +69,7 @@ def test_what_the_library_is_not_asked_for(
 def test_strides_past_32_bits_are_kept_from_the_library() -> None:
     """FIELD-BUGS 1: 32-bit offsets; BLAS takes leading dimensions as 32-bit integers."""
     contraction = described("ik,kj->ij", torch.ones(2, 4), torch.ones(4, 3))
-    far = [replace(mode, strides=Strides(2**31 * mode.strides.a, *mode.strides[1:])) for mode in contraction.modes]
+    far = [mode._replace(strides=Strides(2**31 * mode.strides.a, *mode.strides[1:])) for mode in contraction.modes]
     assert "32-bit" in str(blas.supports(replace(contraction, modes=tuple(far)), H200))
 
 

@@ -186,7 +186,7 @@ def _product(contraction: Contraction, sums: Sequence[Sums | None]) -> Contracti
         a, b = (lies.get(mode.labels, 0) for lies in strides)
         if mode.role is Role.K and not a and not b and (mode.strides.a or mode.strides.b):
             continue  # a lone mode, summed by now
-        modes.append(replace(mode, strides=Strides(a, b, *mode.strides[2:])))
+        modes.append(mode._replace(strides=Strides(a, b, *mode.strides[2:])))
     a_sums, b_sums = sums
     accumulate, precision = contraction.arithmetic.accumulate, contraction.arithmetic.precision
     return canonical(

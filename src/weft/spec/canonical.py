@@ -32,7 +32,7 @@ def _classed_by_strides(mode: Mode, contraction: Contraction) -> Mode:
         role = Role.BATCH
     else:
         role = Role.N if in_b else Role.M
-    return replace(mode, role=role)
+    return mode._replace(role=role)
 
 
 def _outermost_first(mode: Mode) -> tuple[int, ...]:

@@ -40,6 +40,8 @@ class Role(Enum):
     N = "n"
     K = "k"
 
+    __hash__ = object.__hash__  # members are single objects; a planner hashes modes some ten thousand times
+
 
 class Strides(tuple[int, ...]):
     """Strides of one mode, in elements: in A, B, C and D, then in each auxiliary operand of the contraction.
@@ -76,8 +78,7 @@ class Strides(tuple[int, ...]):
         return tuple(self[4:])
 
 
-@dataclass(frozen=True, slots=True)
-class Mode:
+class Mode(NamedTuple):
     """One index of the contraction: its labels (several once merged, outermost first), extent, role and strides."""
 
     labels: tuple[Label, ...]
@@ -184,11 +185,11 @@ class Contraction:
         return tuple(at for at, each in enumerate(self.aux) if each.kind == "output")
 
     def of_role(self, *roles: Role) -> tuple[Mode, ...]:
-        return tuple(mode for mode in self.modes if mode.role in roles)
+        return tuple([mode for mode in self.modes if mode.role in roles])
 
     def extent_of(self, *roles: Role) -> int:
         """Product of the extents of all modes of these roles (1 when there are none)."""
-        return math.prod(mode.extent for mode in self.modes if mode.role in roles)
+        return math.prod([mode.extent for mode in self.modes if mode.role in roles])
 
     @property
     def m(self) -> int:

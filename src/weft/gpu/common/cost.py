@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import torch
 
-from weft.gpu.common.tiling import A, Axis, B
+from weft.gpu.common.tiling import MAX_DIVISOR, A, Axis, B
 from weft.planner.coefficients import Coefficients, coefficients
 from weft.planner.schedule import Target
 from weft.spec import Contraction, Layout, Role
@@ -140,15 +140,19 @@ def tile_access(layout: Layout | None, tensor: int, tiles: int, axes: Sequence[A
         return Access(0, WIDEST, LINE, LINE)
     size = layout.dtype.itemsize
     own = [axis for axis in axes if axis.present[tensor]]
-    tiles *= math.prod(axis.tile for axis in axes if repeated and not axis.present[tensor])
-    width = max((min(*axis.runs[tensor], layout.alignment // size) for axis in own), default=1)
-    stretch = max((axis.stretches[tensor] for axis in own), default=1)
+    aligned = layout.alignment // size
+    width, stretch, divisor = (0 if own else 1), 1, MAX_DIVISOR
+    for axis in own:
+        run = axis.runs[tensor]
+        width = max(width, min(run.length, run.divisor, aligned))
+        stretch = max(stretch, axis.stretches[tensor])
+        divisor = min(divisor, run.divisor)
+        tiles *= axis.tile
+    if repeated:
+        tiles *= math.prod([axis.tile for axis in axes if not axis.present[tensor]])
     together = max(stretch, run_of(pieces(own, tensor)))
-    copied = min((width, *(axis.runs[tensor].divisor for axis in own)))
-    return Access(
-        tiles * math.prod(axis.tile for axis in own) * size, max(width, 1) * size, stretch * size, together * size,
-        max(copied, 1) * size,
-    )  # fmt: skip
+    copied = min(width, divisor)
+    return Access(tiles * size, max(width, 1) * size, stretch * size, together * size, max(copied, 1) * size)
 
 
 class Piece(NamedTuple):
@@ -230,13 +234,12 @@ def recorded() -> Iterator[list[tuple[Contraction, Target, Work]]]:
 
 def function_seconds(contraction: Contraction, a: int, b: int, d: int) -> float:
     """Seconds that functions take on so many elements of A, of B and of D, were all processors equally busy."""
-    slots = sum(
-        elements * (READING_SLOTS + function.issue_slots)
-        for elements, function in ((a, contraction.a_fn), (b, contraction.b_fn))
-        if function is not None
-    )
+    slots: float = 0
+    for elements, function in ((a, contraction.a_fn), (b, contraction.b_fn)):
+        if function is not None:
+            slots += elements * (READING_SLOTS + function.issue_slots)
     at_end = (contraction.c_fn, contraction.epilogue)
-    slots += d * sum(function.issue_slots for function in at_end if function is not None)
+    slots += d * sum([function.issue_slots for function in at_end if function is not None])
     return slots / FUNCTION_RATE
 
 
@@ -292,13 +295,13 @@ def compulsory_bytes(contraction: Contraction) -> int:
 
 def own_bytes(contraction: Contraction) -> tuple[int, ...]:
     """Bytes of the distinct elements of A, B, C and D; none of a C that there is not."""
-    layouts = (contraction.a, contraction.b, contraction.c, contraction.d)
-    return tuple(
-        math.prod(mode.extent for mode in contraction.modes if mode.strides[at]) * layout.dtype.itemsize
-        if layout is not None
-        else 0
-        for at, layout in enumerate(layouts)
-    )
+    found = []
+    for tensor, layout in enumerate((contraction.a, contraction.b, contraction.c, contraction.d)):
+        size = layout.dtype.itemsize if layout is not None else 0
+        for mode in contraction.modes:
+            size *= mode.extent if mode.strides[tensor] else 1
+        found.append(size)
+    return tuple(found)
 
 
 def matrix_rate(contraction: Contraction, work: Work, target: Target) -> float:

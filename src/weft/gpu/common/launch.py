@@ -94,13 +94,16 @@ def wide(modes: Sequence[Mode], tensors: int = TENSORS) -> tuple[bool, ...]:
     Lanes of a tile may overhang the extents and are computed before they are masked, so each mode has room for one
     more tile.
     """
-    reaches = (sum(mode.strides[tensor] * (mode.extent + LONGEST_TILE) for mode in modes) for tensor in range(tensors))
-    return tuple(reach >= 2**31 for reach in reaches)
+    reaches = [0] * tensors
+    for mode in modes:
+        for tensor, stride in enumerate(mode.strides[:tensors]):
+            reaches[tensor] += stride * (mode.extent + LONGEST_TILE)
+    return tuple([reach >= 2**31 for reach in reaches])
 
 
-def wide_index(cuts: Iterable[TiledAxis]) -> bool:
+def wide_index(axes: Iterable[TiledAxis]) -> bool:
     """Whether an index along some axis needs 64 bits."""
-    return any(cut.extent + LONGEST_TILE >= 2**31 for cut in cuts)
+    return any([axis.extent + LONGEST_TILE >= 2**31 for axis in axes])  # noqa: C419  a list: planning asks this often
 
 
 class TensorMap(NamedTuple):

@@ -43,4 +43,4 @@ def swap_ab(contraction: Contraction) -> Contraction:
 
 def _swapped_mode(mode: Mode) -> Mode:
     a, b, *others = mode.strides
-    return replace(mode, role=_OTHER.get(mode.role, mode.role), strides=Strides(b, a, *others))
+    return mode._replace(role=_OTHER.get(mode.role, mode.role), strides=Strides(b, a, *others))

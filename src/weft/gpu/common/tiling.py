@@ -1,21 +1,23 @@
-"""How a contraction is cut into tiles, as plain numbers that a kernel takes as compile-time constants.
+"""How a contraction is divided into tiles, as plain numbers that a kernel takes as compile-time constants.
 
-A *side* of the contraction (batch, m, n or k) is an ordered list of *axes*. An axis is one mode, or several flattened
-into one index, innermost first; a block covers `tile` consecutive indices of it. One flattened axis wastes no lanes on
-extents that are no power of two; two axes on one side let a tile hold a run of two different modes, as it must where an
-operand is contiguous along one of them and D along the other (the per-mode tiles of the GETT scheme).
+A *dim* of the contraction (batch, m, n or k) is an ordered list of *tiled axes*. An axis is one mode, or several modes
+flattened into one index, innermost first; an output tile covers `tile` consecutive indices of it. One flattened axis
+wastes no lanes on extents that are no power of two. Two axes in one dim let a tile hold runs of two different modes, as
+it must where an operand is contiguous along one of them and D along the other (the per-mode tiles of GETT: P. Springer
+and P. Bientinesi, "Design of a High-Performance GEMM-like Tensor-Tensor Multiplication", 2018).
 
-Within a tile the axes of a side are flattened again, the last one fastest: that is the order in which operands are
-loaded. The result is stored with every axis as a dimension of its own, so that D's contiguous mode is found wherever
-it lies.
+Within a tile the axes of a dim are flattened again, the last one fastest: operands are loaded in that order. The result
+is stored with every axis as a dimension of its own, so that D's contiguous mode is found wherever it lies.
+
+A planner asks for the same axes hundreds of times, so what one axis is to one tensor is computed once.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+from operator import attrgetter
 from typing import NamedTuple
 
 from weft.spec import Mode
@@ -24,6 +26,9 @@ A, B, C, D = range(4)  # positions in `Mode.strides` and `Axis.strides`; auxilia
 TENSORS = 4  # of a description without auxiliary operands
 
 MAX_DIVISOR = 16  # elements: beyond 16 bytes no access gets wider
+
+_EXTENT = attrgetter("extent")  # read by C code: planning asks for extents and strides some hundred thousand times
+_STRIDES = attrgetter("strides")
 
 
 class Run(NamedTuple):
@@ -35,12 +40,12 @@ class Run(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """One axis of a side, as a kernel sees it. Tuples go over the flattened modes, innermost first."""
+    """One axis of a dim, as a kernel sees it. Tuples go over the flattened modes, innermost first."""
 
     tile: int
-    inner: int  # product of the tiles of the axes after this one on its side
+    inner: int  # product of the tiles of the axes after this one in its dim
     blocks: int  # tiles along this axis, at least 1
-    pitch: int  # blocks of the side per step along this axis
+    pitch: int  # tiles of the dim per step along this axis
     place: int  # dimension of the stored tile, -1 where the tile is one index
     exact: bool  # the tiles end where the axis ends: nothing to mask
     extent: int
@@ -49,98 +54,110 @@ class Axis(NamedTuple):
     present: tuple[bool, ...]  # [A, B, C, D, *aux, any]: whether the tensor moves along this axis
     runs: tuple[Run, ...]  # [A, B, C, D, *aux]: of this axis alone
     stretches: tuple[int, ...]  # [A, B, C, D, *aux]: elements of a tile that lie together, aligned or not
-    step: int  # indices from one block to the next: the tile, or more where this is a part of the block
-    first: int  # index within the block that the tile starts at: 0, or where this part begins
+    step: int  # indices from one output tile to the next: `tile`, or more where this is a part of the output tile
+    first: int  # index within the output tile that this part begins at, else 0
 
 
 class TiledDim(NamedTuple):
-    """All axes of one role, and the whole side's offsets in each tensor."""
+    """All axes of one dim, and the whole dim's offsets in each tensor."""
 
     axes: tuple[Axis, ...]
     tile: int
-    blocks: int
+    blocks: int  # tiles along the dim
     exact: bool
     runs: tuple[Run, ...]  # [A, B, C, D, *aux]
-    present: tuple[bool, ...]  # [A, B, C, D, *aux, any]: whether the tensor moves along this side
+    present: tuple[bool, ...]  # [A, B, C, D, *aux, any]: whether the tensor moves along this dim
 
 
-@dataclass(frozen=True, slots=True)
-class TiledAxis:
-    """The choice behind one axis: which modes, innermost first, and how many indices of them a block takes.
+class TiledAxis(NamedTuple):
+    """The choice behind one axis: which modes, innermost first, and how many indices of them an output tile takes.
 
-    A block may consist of several parts; then each of them is a cut, with a tile, a first index and the block's step.
+    An output tile may consist of several parts (320 columns are 256 and 64). Then each part is an axis with a tile and
+    a first index of its own and with the step of the whole output tile.
     """
 
     modes: tuple[Mode, ...]
     tile: int
     placed: bool = False  # a dimension of the stored tile even where the tile is one index
-    parts_step: int = 0  # indices from one block to the next where the tile is but a part of it, else 0
-    first: int = 0  # index within the block that the part starts at
+    whole_step: int = 0  # indices from one output tile to the next where `tile` is but a part of it, else 0
+    first: int = 0  # index within the output tile that the part begins at
 
     @property
     def extent(self) -> int:
-        return math.prod(mode.extent for mode in self.modes)
+        return math.prod(map(_EXTENT, self.modes))
 
     @property
     def step(self) -> int:
-        return self.parts_step or self.tile
+        return self.whole_step or self.tile
 
     @property
     def blocks(self) -> int:
-        return -(-self.extent // self.step)
+        """Tiles along the axis."""
+        return -(-math.prod(map(_EXTENT, self.modes)) // (self.whole_step or self.tile))
 
     def __str__(self) -> str:
-        return f"{'·'.join(mode.name for mode in self.modes)}:{self.tile}"
+        return f"{'·'.join([mode.name for mode in self.modes])}:{self.tile}"
 
 
-def tiled_dim(cuts: Sequence[TiledAxis], first_place: int = 0, tensors: int = TENSORS) -> TiledDim:
-    """The side that `cuts` describe, the fastest axis of the tile last; `tensors` counts auxiliary operands.
+class _InTensor(NamedTuple):
+    """What one axis is to one tensor."""
 
-    Blocks are numbered so that neighbours in time are neighbours in memory, see `_pitches`. Remembered: a plan looks at
-    hundreds of schedules, and they share their sides.
+    strides: tuple[int, ...]
+    present: bool
+    run: Run
+    stretch: int
+    divisor: int  # of the offsets of all indices, at most `MAX_DIVISOR`: what counts where another axis is faster
+
+
+def tiled_dim(axes: Sequence[TiledAxis], first_place: int = 0, tensors: int = TENSORS) -> TiledDim:
+    """The dim that these axes make, the fastest axis of the tile last; `tensors` counts auxiliary operands.
+
+    Tiles are numbered so that neighbours in time are neighbours in memory, see `_pitches`.
     """
-    return _tiled_dim(tuple(cuts), first_place, tensors)
+    return _tiled_dim(tuple(axes), first_place, tensors)
 
 
 @lru_cache(maxsize=8192)
-def _tiled_dim(cuts: tuple[TiledAxis, ...], first_place: int, tensors: int) -> TiledDim:
-    tile = math.prod(cut.tile for cut in cuts)
-    pitches = _pitches(cuts)
-    axes, inner, place = [], tile, first_place
-    for cut, pitch in zip(cuts, pitches, strict=True):
-        inner //= cut.tile
-        placed = cut.placed or cut.tile > 1
-        axes.append(_axis(cut, inner, pitch, place if placed else -1, tensors))
+def _tiled_dim(axes: tuple[TiledAxis, ...], first_place: int, tensors: int) -> TiledDim:
+    tile = inner = math.prod([axis.tile for axis in axes])
+    made, place, blocks, exact = [], first_place, 1, True
+    present = [False] * tensors
+    for axis, pitch in zip(axes, _pitches(axes), strict=True):
+        inner //= axis.tile
+        placed = axis.placed or axis.tile > 1
+        made.append(_axis(axis, tensors)._replace(inner=inner, pitch=pitch, place=place if placed else -1))
         place += placed
-    return TiledDim(
-        axes=tuple(axes),
-        tile=tile,
-        blocks=math.prod(cut.blocks for cut in cuts),
-        exact=all(axis.exact for axis in axes),
-        runs=tuple(_dim_run(cuts, tensor) for tensor in range(tensors)),
-        present=(*(any(axis.present[tensor] for axis in axes) for tensor in range(tensors)), True),
-    )
+        blocks *= axis.blocks
+        exact &= made[-1].exact
+        present = [one or other for one, other in zip(present, made[-1].present, strict=False)]
+    return TiledDim(tuple(made), tile, blocks, exact, _dim_runs(axes, tensors), (*present, True))
 
 
-def rest(modes: Sequence[Mode], cuts: Sequence[TiledAxis]) -> list[TiledAxis]:
-    """The modes that no cut names, each as an axis of single indices."""
-    named = {mode for cut in cuts for mode in cut.modes}
+def rest(modes: Sequence[Mode], axes: Sequence[TiledAxis]) -> list[TiledAxis]:
+    """The modes that no axis names, each as an axis of single indices."""
+    named = [mode for axis in axes for mode in axis.modes]
+    if len(named) == len(modes):
+        return []
     return [TiledAxis((mode,), 1) for mode in modes if mode not in named]
 
 
-def axes_text(cuts: Sequence[TiledAxis]) -> str:
-    """The cuts that span more than one index, for messages."""
-    return " ".join(str(cut) for cut in cuts if cut.tile > 1)
+def axes_text(axes: Sequence[TiledAxis]) -> str:
+    """The axes that span more than one index, for messages."""
+    return " ".join([str(axis) for axis in axes if axis.tile > 1])
 
 
 def by_stride(modes: Sequence[Mode], tensor: int) -> tuple[Mode, ...]:
     """Modes as one tensor lies, innermost first; those it does not have come last."""
-    return tuple(sorted(modes, key=lambda mode: mode.strides[tensor] or math.inf))
+    strides = [mode.strides[tensor] or math.inf for mode in modes]
+    return tuple([modes[at] for at in sorted(range(len(modes)), key=strides.__getitem__)])
 
 
 def nearest(modes: Sequence[Mode], tensor: int) -> Mode | None:
     """The mode along which a tensor is contiguous, if it is among these."""
-    return next((mode for mode in modes if mode.strides[tensor] == 1), None)
+    for mode in modes:
+        if mode.strides[tensor] == 1:
+            return mode
+    return None
 
 
 def run_orders(modes: Sequence[Mode], *tensors: int) -> list[tuple[Mode, ...]]:
@@ -149,67 +166,81 @@ def run_orders(modes: Sequence[Mode], *tensors: int) -> list[tuple[Mode, ...]]:
     return list(dict.fromkeys(runs or [by_stride(modes, tensors[0])]))
 
 
-def _pitches(cuts: Sequence[TiledAxis]) -> list[int]:
-    """Blocks of the side per step along each cut.
+def _pitches(axes: Sequence[TiledAxis]) -> list[int]:
+    """Tiles of the dim per step along each axis.
 
-    Cuts that divide a run come first, those of the fewest blocks before the others: memory lines that two blocks share
-    are then touched at about the same time. Whatever order the cuts stand in, the pitches are the same for the same
-    cuts: A and B take the axes of k in different orders and must meet in every block.
+    Axes that divide a run come first, those of the fewest tiles before the others: memory lines that two tiles share
+    are then touched at about the same time. The order in which the axes are given does not matter: A and B take the
+    axes of k in different orders and must meet in every tile.
     """
-
-    def step(at: int) -> tuple[bool, int, int, str]:
-        cut = cuts[at]
-        stride = min((mode.strides.d or mode.strides.a for mode in cut.modes), default=0)
-        return cut.tile == 1, cut.blocks if cut.tile > 1 else 0, stride, str(cut)
-
-    pitches, pitch = [0] * len(cuts), 1
-    for at in sorted(range(len(cuts)), key=step):
+    keys: list[tuple[object, ...]] = []
+    for axis in axes:
+        stride = min([strides[D] or strides[A] for strides in map(_STRIDES, axis.modes)], default=0)
+        keys.append((axis.tile == 1, axis.blocks if axis.tile > 1 else 0, stride))
+    if len(set(keys)) < len(keys):
+        keys = [(*key, str(axis)) for key, axis in zip(keys, axes, strict=True)]
+    pitches, pitch = [0] * len(axes), 1
+    for at in sorted(range(len(axes)), key=keys.__getitem__):
         pitches[at] = pitch
-        pitch *= max(cuts[at].blocks, 1)
+        pitch *= max(axes[at].blocks, 1)
     return pitches
 
 
-def _axis(cut: TiledAxis, inner: int, pitch: int, place: int, tensors: int) -> Axis:
+@lru_cache(maxsize=8192)
+def _axis(axis: TiledAxis, tensors: int) -> Axis:
+    """An axis alone in its dim; `inner`, `pitch` and `place` are the dim's to say."""
+    extent, step, tile = axis.extent, axis.whole_step or axis.tile, axis.tile
+    blocks = -(-extent // step)
+    lying = [_in_tensor(axis, tensor) for tensor in range(tensors)]
+    strides, present, runs, stretches, _ = zip(*lying, strict=True)
     return Axis(
-        tile=cut.tile,
-        inner=inner,
-        blocks=max(cut.blocks, 1),
-        pitch=pitch,
-        place=place,
-        exact=(cut.blocks - 1) * cut.step + cut.first + cut.tile <= cut.extent,
-        extent=cut.extent,
-        extents=tuple(mode.extent for mode in cut.modes),
-        strides=tuple(tuple(mode.strides[tensor] for mode in cut.modes) for tensor in range(tensors)),
-        present=(*(any(mode.strides[tensor] for mode in cut.modes) for tensor in range(tensors)), True),
-        runs=tuple(_dim_run([cut], tensor) for tensor in range(tensors)),
-        stretches=tuple(max(1, min(cut.tile, _stretch(cut, tensor))) for tensor in range(tensors)),
-        step=cut.step,
-        first=cut.first,
+        tile=tile,
+        inner=1,
+        blocks=max(blocks, 1),
+        pitch=1,
+        place=-1,
+        exact=(blocks - 1) * step + axis.first + tile <= extent,
+        extent=extent,
+        extents=tuple(map(_EXTENT, axis.modes)),
+        strides=strides,
+        present=(*present, True),
+        runs=runs,
+        stretches=stretches,
+        step=step,
+        first=axis.first,
     )
 
 
-def _dim_run(cuts: Sequence[TiledAxis], tensor: int) -> Run:
-    """The longest aligned run that the offsets of these cuts surely have, and the divisor of its starts."""
-    last = cuts[-1] if cuts else TiledAxis((), 1)
-    stretch = _stretch(last, tensor)
-    # Largest power of two that divides the tile, where it starts, and the stretch of memory before the first jump.
-    aligned = math.gcd(last.tile, last.step, last.first)
-    length = last.tile if stretch == last.extent else math.gcd(aligned, stretch)
-    divisor, lies = MAX_DIVISOR, 1
-    for cut in cuts:
-        for mode in cut.modes:
-            stride = mode.strides[tensor]
-            within = cut is last and stride == lies and length > 1
-            lies *= mode.extent if within else 1
-            divisor = math.gcd(divisor, math.gcd(length, aligned) if within else stride)
-    return Run(length, divisor)
+def _dim_runs(axes: Sequence[TiledAxis], tensors: int) -> tuple[Run, ...]:
+    """The longest aligned run that the offsets of a dim surely have in each tensor, and the divisor of its starts.
+
+    The last axis, which is the fastest, has the run; the offsets of the others say where runs start.
+    """
+    if not axes:
+        return (Run(1, MAX_DIVISOR),) * tensors
+    runs = []
+    for tensor in range(tensors):
+        length, divisor = _in_tensor(axes[-1], tensor).run
+        runs.append(Run(length, math.gcd(divisor, *[_in_tensor(axis, tensor).divisor for axis in axes[:-1]])))
+    return tuple(runs)
 
 
-def _stretch(cut: TiledAxis, tensor: int) -> int:
-    """Elements along a cut from one jump in memory to the next."""
-    stretch = 1
-    for mode in cut.modes:
-        if mode.strides[tensor] != stretch:
+@lru_cache(maxsize=16384)
+def _in_tensor(axis: TiledAxis, tensor: int) -> _InTensor:
+    strides = tuple([mode.strides[tensor] for mode in axis.modes])
+    stretch = 1  # elements along the axis before the first jump in memory
+    for mode, stride in zip(axis.modes, strides, strict=True):
+        if stride != stretch:
             break
         stretch *= mode.extent
-    return stretch
+    # The largest power of two that divides the tile, where it starts, and the stretch before the first jump.
+    aligned = math.gcd(axis.tile, axis.whole_step or axis.tile, axis.first)
+    length = axis.tile if stretch == axis.extent else math.gcd(aligned, stretch)
+    divisor, together = MAX_DIVISOR, 1
+    for mode, stride in zip(axis.modes, strides, strict=True):
+        within = stride == together and length > 1
+        divisor = math.gcd(divisor, math.gcd(length, aligned) if within else stride)
+        together *= mode.extent if within else 1
+    return _InTensor(
+        strides, any(strides), Run(length, divisor), max(1, min(axis.tile, stretch)), math.gcd(MAX_DIVISOR, *strides)
+    )

@@ -192,7 +192,7 @@ class DirectLaunch:
 
 def direct_params(contraction: Contraction, schedule: DirectSchedule, target: Target) -> GettParams:
     """The cut of the tiles; offsets have room for both parts of an element."""
-    doubled = [replace(mode, strides=Strides(*(2 * stride for stride in mode.strides))) for mode in contraction.modes]
+    doubled = [mode._replace(strides=Strides(*(2 * stride for stride in mode.strides))) for mode in contraction.modes]
     far = wide(doubled, TENSORS + len(contraction.aux))
     return gett_params(contraction, schedule.tiles, target)._replace(wide=far, turned=(False, False))
 

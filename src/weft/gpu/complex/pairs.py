@@ -235,7 +235,7 @@ def pairs_params(task: Task, schedule: PermuteSchedule) -> PairsParams:
     permutation = task.permutation
     tensors = TENSORS + len(task.aux_args.aux)
     source, result, turn = turn_of(permutation, schedule, tensors)
-    doubled = [replace(mode, strides=Strides(*(2 * stride for stride in mode.strides))) for mode in permutation.modes]
+    doubled = [mode._replace(strides=Strides(*(2 * stride for stride in mode.strides))) for mode in permutation.modes]
     wider = wide(doubled, tensors)
     # With the jump to the second row, or to the last third.
     far_x, far_d = (2 * jump >= 2**30 for jump in (max(task.fold, task.thirds), task.jump))

@@ -186,7 +186,7 @@ def product_of(contraction: Contraction, pair: Sequence[Seen], result: Seen | No
     a, b = pair
     left = aux_operands.of_product(contraction, (a.fn, b.fn))
     modes = [
-        replace(mode, strides=Strides(x, y, 0 if result else mode.strides.c, to, *aux_operands.steps(mode, left.places)))
+        mode._replace(strides=Strides(x, y, 0 if result else mode.strides.c, to, *aux_operands.steps(mode, left.places)))
         for mode, x, y, to in zip(contraction.modes, a.strides, b.strides, _d_strides(contraction, result), strict=True)
     ]
     arithmetic = contraction.arithmetic
@@ -208,8 +208,7 @@ def real_product(contraction: Contraction, pair: Sequence[Seen], result: Seen | 
     wide_c, wide_d = (2 if layout is not None and layout.dtype.is_complex else 1 for layout in (c, d))
     left = aux_operands.of_product(contraction, (a.fn, b.fn))
     modes = [
-        replace(
-            mode,
+        mode._replace(
             strides=Strides(
                 a.factor * x, b.factor * y, wide_c * mode.strides.c if c else 0, wide_d * to,
                 *aux_operands.steps(mode, left.places),

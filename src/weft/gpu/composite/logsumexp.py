@@ -248,7 +248,7 @@ def _product(contraction: Contraction, precision: str) -> Contraction:
     marked = _mark_strides(contraction)
     named = sum(each.kind != "output" for each in contraction.aux)
     modes = [
-        replace(mode, strides=Strides(
+        mode._replace(strides=Strides(
             *(steps.get(mode.labels, 0) for _, steps in stored), 0, mode.strides.d, *mode.strides.aux[:named],
             *(steps.get(mode.labels, 0) for _, steps in tops), *mode.strides.aux[named:], marked.get(mode.labels, 0),
         ))
@@ -275,7 +275,7 @@ def _direct(contraction: Contraction) -> Contraction:
     named = sum(each.kind != "output" for each in contraction.aux)
     marked = _mark_strides(contraction)
     modes = [
-        replace(mode, strides=Strides(
+        mode._replace(strides=Strides(
             *mode.strides[:4], *mode.strides.aux[:named], marked.get(mode.labels, 0), *mode.strides.aux[named:]
         ))
         for mode in contraction.modes

@@ -158,7 +158,7 @@ def _is_matrix(contraction: Contraction) -> bool:
 def _alone(contraction: Contraction, role: Role) -> list[Mode]:
     """The modes of a role as D alone has them, outermost first."""
     modes = sorted(contraction.of_role(role), key=lambda mode: -mode.strides[D])
-    return [replace(mode, strides=Strides(0, 0, 0, mode.strides[D])) for mode in modes]
+    return [mode._replace(strides=Strides(0, 0, 0, mode.strides[D])) for mode in modes]
 
 
 def _of_d(contraction: Contraction) -> tuple[Mode, ...]:
@@ -202,7 +202,7 @@ def _workspace(contraction: Contraction, steps: dict[Mode, int]) -> Layout:
 def _product(contraction: Contraction, steps: dict[Mode, int]) -> Contraction:
     """The product into the workspace; nothing is added or applied there."""
     modes = [
-        replace(mode, strides=Strides(mode.strides.a, mode.strides.b, 0, steps.get(mode, 0)))
+        mode._replace(strides=Strides(mode.strides.a, mode.strides.b, 0, steps.get(mode, 0)))
         for mode in contraction.modes
     ]
     return canonical(

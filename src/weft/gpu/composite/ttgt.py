@@ -293,7 +293,7 @@ def _product(contraction: Contraction, staged: Stages) -> Contraction:
             name = "ab"[operand]
             changed |= {name: stage.permutation.d, f"{name}_fn": None}
             modes = [
-                replace(mode, strides=Strides(*mode.strides[:operand], stride, *mode.strides[operand + 1 :]))
+                mode._replace(strides=Strides(*mode.strides[:operand], stride, *mode.strides[operand + 1 :]))
                 for mode, stride in zip(modes, stage.strides, strict=True)
             ]
     return canonical(replace(contraction, modes=tuple(modes), **changed))  # type: ignore[arg-type]

@@ -62,14 +62,14 @@ def seconds(
     resident = max(1, min(room // (tile_bytes + _BLOCK_BYTES), WARPS // warps, int(REGISTERS // registers)))
     waves = math.ceil(max(count, 1) / (processors * resident))
     pipes = (
-        sum(each.memory_bytes for each in moved) / COPY_RATE,
-        sum(each.access.cycles for each in moved) / (processors * CLOCK),
-        sum(each.issue_seconds for each in moved) / processors,
+        sum([each.memory_bytes for each in moved]) / COPY_RATE,
+        sum([each.access.cycles for each in moved]) / (processors * CLOCK),
+        sum([each.issue_seconds for each in moved]) / processors,
         waves * LOAD_SECONDS * resident * tile_bytes / 16384,
     )
     norm = OVERLAP[0 if resident < 2 else 1 if resident < 4 else 2]
     slowest = max(pipes)
-    return LAUNCH + slowest * sum((pipe / slowest) ** norm for pipe in pipes) ** (1 / norm)
+    return LAUNCH + slowest * sum([(pipe / slowest) ** norm for pipe in pipes]) ** (1 / norm)
 
 
 class _Moved(NamedTuple):
@@ -83,7 +83,7 @@ class _Moved(NamedTuple):
 def _moved(elements: Permutation, tensor: int, layout: Layout, params: PermuteParams, count: int, threads: int) -> _Moved:
     size = layout.dtype.itemsize
     access = access_of(layout, tensor, params, count)
-    distinct = math.prod(mode.extent for mode in elements.modes if mode.strides[tensor]) * size
+    distinct = math.prod([mode.extent for mode in elements.modes if mode.strides[tensor]]) * size
     runs = distinct / access.together
     ragged = _divisor(tensor, params) * size < SECTOR or access.together % SECTOR != 0
     if tensor == D:  # a sector that is written in part is read and merged
@@ -113,7 +113,7 @@ def _start(tensor: int, params: PermuteParams) -> int:
 def digits(elements: Permutation, tensor: int, params: PermuteParams, threads: int) -> int:
     """Of indices, besides their last ones, that a thread computes for one tensor: a division each."""
     axes = [axis for axis in _axes(tensor, params) if axis.tile > 1]
-    if all(len(axis.extents) < 2 for axis in axes):
+    if max([len(axis.extents) for axis in axes], default=0) < 2:
         return 0
     layout = elements.x if tensor == A else elements.d
     width = max(access_of(layout, tensor, params, 1).width // layout.dtype.itemsize, 1)
@@ -136,7 +136,7 @@ def digits(elements: Permutation, tensor: int, params: PermuteParams, threads: i
 
 def is_shared(params: PermuteParams) -> bool:
     """Whether reads are dealt out to threads as writes are, see `_spread_apart`."""
-    loaded = tuple(axis.tile for axis in params.r.axes if axis.place >= 0)
+    loaded = tuple([axis.tile for axis in params.r.axes if axis.place >= 0])
     return loaded == params.tile and params.turn != tuple(range(len(params.turn)))
 
 
@@ -168,7 +168,7 @@ def _together(axes: Sequence[Axis], tensor: int) -> int:
 
 def _divisor(tensor: int, params: PermuteParams) -> int:
     """Elements of which every offset is a multiple, where a run begins."""
-    return min((axis.runs[tensor].divisor for axis in _axes(tensor, params)), default=1)
+    return min([axis.runs[tensor].divisor for axis in _axes(tensor, params)], default=1)
 
 
 def _axes(tensor: int, params: PermuteParams) -> tuple[Axis, ...]:

@@ -78,7 +78,7 @@ def _legal(permutation: Permutation) -> tuple[list[PermuteSchedule], tuple[str, 
     found: dict[PermuteSchedule, None] = {}
     excluded: dict[str, None] = {}
     for cuts in blocks(elements, most_axes=4):
-        warps = 8 if math.prod(cut.tile for cut in cuts) >= 8192 else 4
+        warps = 8 if math.prod([cut.tile for cut in cuts]) >= 8192 else 4
         schedule = PermuteSchedule(cuts, warps)
         if programs(elements, schedule) > MOST_PROGRAMS:
             excluded["a grid holds at most 2^31 - 1 blocks"] = None
@@ -91,7 +91,7 @@ def _legal(permutation: Permutation) -> tuple[list[PermuteSchedule], tuple[str, 
 
 def _accesses(elements: Permutation, schedule: PermuteSchedule) -> float:
     """Of a thread, each with an address of its own; few where a thread holds few elements."""
-    held = math.prod(params.tile for params in schedule.cuts) / (32 * schedule.warps)
+    held = math.prod([cut.tile for cut in schedule.cuts]) / (32 * schedule.warps)
     if 3 * held <= _ADDRESSES:
         return 0
     params = permute_params(elements, schedule)
@@ -154,7 +154,7 @@ class PermuteLaunch:
 def cuts_of(permutation: Permutation, schedule: PermuteSchedule) -> list[TiledAxis]:
     """Every mode of a permutation in some axis of a block."""
     cuts = [*rest(permutation.modes, schedule.cuts), *schedule.cuts]
-    if all(cut.tile == 1 for cut in cuts):
+    if all([cut.tile == 1 for cut in cuts]):  # noqa: C419
         cuts.append(TiledAxis((), 1, placed=True))  # a kernel stores blocks, not scalars
     return cuts
 
@@ -183,7 +183,7 @@ def turn_of(
         pitches = _pitches_along(_ordered(cuts, D))
         source, result = _numbered(source, loaded, pitches), _numbered(result, stored, pitches)
     places = {id(cut): axis.place for cut, axis in zip(loaded, source.axes, strict=True)}
-    turn = tuple(places[id(cut)] for cut, axis in zip(stored, result.axes, strict=True) if axis.place >= 0)
+    turn = tuple([places[id(cut)] for cut, axis in zip(stored, result.axes, strict=True) if axis.place >= 0])
     return Turn(source, result, turn)
 
 
@@ -204,7 +204,7 @@ def _cut(
     return PermuteParams(
         r=joined(source, A),
         w=joined(result, *stored),
-        tile=tuple(axis.tile for axis in result.axes if axis.place >= 0),
+        tile=tuple([axis.tile for axis in result.axes if axis.place >= 0]),
         turn=turn,
         wide=wide(permutation.modes),
         wide_index=wide_index(schedule.cuts),
@@ -230,7 +230,7 @@ def _pitches_along(cuts: Sequence[TiledAxis]) -> dict[int, int]:
 
 
 def _numbered(tiled_dim: TiledDim, cuts: Sequence[TiledAxis], pitches: dict[int, int]) -> TiledDim:
-    axes = (axis._replace(pitch=pitches[id(cut)]) for axis, cut in zip(tiled_dim.axes, cuts, strict=True))
+    axes = [axis._replace(pitch=pitches[id(cut)]) for axis, cut in zip(tiled_dim.axes, cuts, strict=True)]
     return tiled_dim._replace(axes=tuple(axes))
 
 
@@ -256,23 +256,23 @@ def _dimensions(cuts: Sequence[TiledAxis], backwards: bool) -> tuple[list[TiledA
 
 def _unstated(cut: TiledAxis, tensor: int) -> bool:
     """Whether a tensor's neighbours lie along a cut without the compiler being told so, see `ODD_RUNS_STATED`."""
+    if ODD_RUNS_STATED:
+        return False
     (axis,) = tiled_dim([cut]).axes
-    return not ODD_RUNS_STATED and axis.runs[tensor].length == 1 < axis.stretches[tensor]
+    return axis.runs[tensor].length == 1 < axis.stretches[tensor]
 
 
 def _ordered(cuts: Sequence[TiledAxis], tensor: int) -> list[TiledAxis]:
     """The cuts as one tensor lies, its fastest first: neighbouring lanes go along the dimension of the longest run, and
     among equals, as where only a pair of words lies together, along the first."""
 
-    def stride(cut: TiledAxis) -> float:
-        return (cut.modes[0].strides[tensor] if cut.modes else 0) or math.inf
-
-    return sorted(cuts, key=stride)
+    strides = [(cut.modes[0].strides[tensor] if cut.modes else 0) or math.inf for cut in cuts]
+    return [cuts[at] for at in sorted(range(len(cuts)), key=strides.__getitem__)]
 
 
 def programs(permutation: Permutation, schedule: PermuteSchedule) -> int:
-    blocks = math.prod(cut.blocks for cut in schedule.cuts)
-    return blocks * math.prod(cut.extent for cut in rest(permutation.modes, schedule.cuts))
+    blocks = math.prod([cut.blocks for cut in schedule.cuts])
+    return blocks * math.prod([cut.extent for cut in rest(permutation.modes, schedule.cuts)])
 
 
 def _layouts(permutation: Permutation) -> list[Layout]:
@@ -294,7 +294,7 @@ def elementwise(permutation: Permutation) -> Permutation:
         return permutation
     modes = permutation.modes
     if pieces > 1:
-        wider = [replace(mode, strides=Strides(*(pieces * stride for stride in mode.strides))) for mode in modes]
+        wider = [mode._replace(strides=Strides(*(pieces * stride for stride in mode.strides))) for mode in modes]
         added = int(permutation.c is not None)
         modes = (*wider, Mode(("re·im",), pieces, Role.M, Strides(1, 0, added, 1)))
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from operator import attrgetter
 from typing import NamedTuple
 
 from weft.gpu.common.cost import WIDEST
@@ -12,6 +14,7 @@ from weft.gpu.common.tiling import A, Axis, D, TiledAxis, TiledDim, by_stride
 from weft.spec import Mode
 from weft.spec.permutation import Permutation
 
+_EXTENT = attrgetter("extent")
 _LINES = (128, 256, 512, 64, 32)  # bytes that a block's runs should reach on either side
 _FULL = 2048  # elements that a block should hold
 _LONG = 4096  # and where one run serves both sides
@@ -84,8 +87,8 @@ def _block(modes: Sequence[Mode], x: _Want, d: _Want, deep: int = 1) -> tuple[Ti
     along_x = _reach([mode for mode in by_x if mode.strides[A] or not x.even], x, (), but=along_d)
     want_d = d.length if along_x else max(d.length, _LONG * d.length // 256)
     cuts = [TiledAxis(group, _tile(group, want)) for group, want in ((along_x, x.length), (along_d, want_d)) if group]
-    room = _FULL // deep // math.prod(cut.tile for cut in cuts)
-    others = tuple(mode for mode in by_d if mode not in along_d and mode not in along_x)
+    room = _FULL // deep // math.prod([cut.tile for cut in cuts])
+    others = tuple([mode for mode in by_d if mode not in along_d and mode not in along_x])
     if others and room > 1:
         cuts.insert(0, TiledAxis(others, _tile(others, room)))
     return tuple(cuts)
@@ -95,34 +98,43 @@ def _reach(order: Sequence[Mode], want: _Want, stop: Sequence[Mode], but: Sequen
     """The first modes of an order, as many as are wanted; those in `but` count and are left to another axis."""
     taken: list[Mode] = []
     for mode in order:
-        extent = math.prod(other.extent for other in taken)
+        extent = math.prod(map(_EXTENT, taken))
         if mode in stop or want.met(extent) or (mode in but and extent >= want.length):
             break
         taken.append(mode)
-    return tuple(mode for mode in taken if mode not in but)
+    return tuple([mode for mode in taken if mode not in but])
 
 
 def _tile(group: Sequence[Mode], want: int) -> int:
     """The power of two that covers the group, or what is wanted of it."""
-    extent = math.prod(mode.extent for mode in group)
+    extent = math.prod(map(_EXTENT, group))
     return min(want, 1 << max(extent - 1, 0).bit_length())
 
 
 def joined(tiled_dim: TiledDim, *tensors: int) -> TiledDim:
     """The same side for these tensors alone: modes of an axis that lie together in all of them are one, so that fewer
     digits of an index are computed. Where each lane has an address of its own, that is most of what a kernel does."""
-    return tiled_dim._replace(axes=tuple(_joined(axis, tensors) for axis in tiled_dim.axes))
+    return tiled_dim._replace(axes=tuple([_joined(axis, tensors) for axis in tiled_dim.axes]))
 
 
-def _joined(axis: Axis, tensors: Sequence[int]) -> Axis:
+def _joined(axis: Axis, tensors: tuple[int, ...]) -> Axis:
+    if len(axis.extents) < 2:
+        return axis
+    extents, strides = _joined_modes(axis.extents, axis.strides, tensors)
+    return axis._replace(extents=extents, strides=strides)
+
+
+@lru_cache(maxsize=8192)
+def _joined_modes(
+    extents: tuple[int, ...], strides: tuple[tuple[int, ...], ...], tensors: tuple[int, ...]
+) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+    """Extents and strides of the modes of an axis, those one that lie together in all of these tensors."""
     first: list[int] = []  # modes that do not lie behind the one before them
-    extents: list[int] = []
-    for at, extent in enumerate(axis.extents):
-        if at and all(axis.strides[each][at] == axis.strides[each][at - 1] * axis.extents[at - 1] for each in tensors):
-            extents[-1] *= extent
+    joined: list[int] = []
+    for at, extent in enumerate(extents):
+        if at and all(strides[each][at] == strides[each][at - 1] * extents[at - 1] for each in tensors):
+            joined[-1] *= extent
         else:
             first.append(at)
-            extents.append(extent)
-    return axis._replace(
-        extents=tuple(extents), strides=tuple(tuple(strides[at] for at in first) for strides in axis.strides)
-    )
+            joined.append(extent)
+    return tuple(joined), tuple(tuple(lies[at] for at in first) for lies in strides)

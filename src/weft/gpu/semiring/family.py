@@ -336,7 +336,7 @@ def semiring_params(contraction: Contraction, schedule: SemiringSchedule) -> Sem
 
 def _pieces(cuts: tuple[TiledAxis, ...], pieces: int) -> tuple[TiledAxis, ...]:
     """The cuts of one piece."""
-    return cuts if pieces == 1 else (replace(cuts[0], tile=cuts[0].tile // power_of_two(pieces)),)
+    return cuts if pieces == 1 else (cuts[0]._replace(tile=cuts[0].tile // power_of_two(pieces)),)
 
 
 def _misfit(contraction: Contraction, shape: Shape) -> str | None:

@@ -15,7 +15,7 @@ from weft.gpu.common.cost import (
 )
 from weft.gpu.common.swap_ab import in_kernel_order
 from weft.gpu.common.tiling import D
-from weft.gpu.tma.params import tma_params
+from weft.gpu.tma.params import work_tiles
 from weft.gpu.tma.schedule import TmaSchedule
 from weft.planner.schedule import Target
 from weft.spec import Contraction
@@ -46,10 +46,10 @@ def predict(contraction: Contraction, schedule: TmaSchedule, target: Target) -> 
     """Seconds at the rate of the tensor cores in whole waves, of L2 for all boxes, of memory for all bytes, of steps
     and blocks that a processor gets done, and of boxes that come a latency after they are asked for."""
     contraction = in_kernel_order(contraction, schedule)
-    params = tma_params(contraction, schedule, target)
+    params = work_tiles(contraction, schedule, target)
     processors = target.processors if target.processors > 1 else SM_COUNT
     tile_m, tile_n, tile_k = schedule.tile
-    tasks = params.blocks * params.splits
+    tasks = params.blocks * schedule.splits
     uneven = -(-tasks // processors) * processors / tasks  # the busiest processor over the average
     tiles = tasks * params.steps * tile_k
     flops = 2.0 * uneven * tiles * tile_m * tile_n
@@ -70,5 +70,5 @@ def predict(contraction: Contraction, schedule: TmaSchedule, target: Target) -> 
     resident = max(1.0, params.programs / processors)
     issued = turns * resident * (params.steps * step + TASK_SECONDS + finish)
     waiting = turns * params.steps * LATENCY / max(1, schedule.stages - 1)
-    joined = sum(pipe**OVERLAP for pipe in (busy, read, stored, issued, waiting)) ** (1 / OVERLAP)
+    joined = sum([pipe**OVERLAP for pipe in (busy, read, stored, issued, waiting)]) ** (1 / OVERLAP)
     return launched(joined, LAUNCH) + reduce_seconds(schedule.workspace_bytes, schedule.splits)

@@ -72,22 +72,45 @@ class TmaParams(NamedTuple):
     wide_index: bool
 
 
+class WorkTiles(NamedTuple):
+    """How the work of a schedule is divided, which is all that its predicted time depends on."""
+
+    m: TiledDim
+    n: TiledDim
+    k: TiledDim
+    blocks: int  # of D
+    steps: int  # along k, of each of the programs that share the sum of a block
+    programs: int
+
+
+def work_tiles(contraction: Contraction, schedule: TmaSchedule, target: Target) -> WorkTiles:
+    tile_m, tile_n, _ = schedule.tile
+    tensors = TENSORS + len(contraction.aux)
+    m, n = tiled_dim(dim_axes(schedule.a, tile_m), 0, tensors), tiled_dim(dim_axes(schedule.b, tile_n), 1, tensors)
+    k = tiled_dim(_k_axes(contraction, schedule), 0, tensors)
+    blocks = contraction.batch * m.blocks * n.blocks
+    resident = _resident(schedule, contraction.arithmetic.product.itemsize)
+    processors = target.processors if target.processors > 1 else SM_COUNT
+    programs = min(blocks * schedule.splits, resident * processors)
+    return WorkTiles(m, n, k, blocks, -(-k.blocks // schedule.splits), programs)
+
+
+def _k_axes(contraction: Contraction, schedule: TmaSchedule) -> list[TiledAxis]:
+    """Every other mode of k one index at a time, and the run that boxes take."""
+    run = TiledAxis((schedule.k,), schedule.tile[2])
+    return [*rest(contraction.of_role(Role.K), [run]), run]
+
+
 def tma_params(contraction: Contraction, schedule: TmaSchedule, target: Target, room: int = 0) -> TmaParams:
     """`room` is for so many steps along k, where some shares of split sums are longer than others."""
-    tile_m, tile_n, tile_k = schedule.tile
+    tile_m, tile_n, _ = schedule.tile
     batch = [TiledAxis((mode,), 1) for mode in contraction.of_role(Role.BATCH)]
-    k = [*rest(contraction.of_role(Role.K), [TiledAxis((schedule.k,), tile_k)]), TiledAxis((schedule.k,), tile_k)]
-    m, n = dim_axes(schedule.a, tile_m), dim_axes(schedule.b, tile_n)
+    m, n, k = dim_axes(schedule.a, tile_m), dim_axes(schedule.b, tile_n), _k_axes(contraction, schedule)
     tensors = TENSORS + len(contraction.aux)
-    offsets, size = wide(contraction.modes, tensors), contraction.arithmetic.product.itemsize
-    batch_dim, m_dim = tiled_dim(batch, 0, tensors), tiled_dim(m, 0, tensors)
-    n_dim, k_dim = tiled_dim(n, 1, tensors), tiled_dim(k, 0, tensors)
-    steps = -(-k_dim.blocks // schedule.splits)
+    m_dim, n_dim, k_dim, blocks, steps, programs = work_tiles(contraction, schedule, target)
+    offsets, batch_dim = wide(contraction.modes, tensors), tiled_dim(batch, 0, tensors)
     k_dim = _padded(k_dim, max(steps * schedule.splits, room))
-    blocks = contraction.batch * m_dim.blocks * n_dim.blocks
-    processors = target.processors if target.processors > 1 else SM_COUNT
     tasks = blocks * schedule.splits
-    programs = min(tasks, _resident(schedule, size) * processors)
     return TmaParams(
         batch=batch_dim,
         m=m_dim,

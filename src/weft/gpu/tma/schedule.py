@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 from itertools import product
 
 from weft.gpu.common.cost import SM_COUNT
-from weft.gpu.common.tiling import A, B, TiledAxis
+from weft.gpu.common.tiling import A, B, D, TiledAxis
 from weft.gpu.tma.views import TmaView, covered, extent, tma_views
 from weft.planner.schedule import Candidates, Target
 from weft.spec import Contraction, Mode, Role
@@ -78,6 +79,7 @@ class TmaSchedule:
         )
 
 
+@cache
 def parts(columns: int) -> tuple[int, ...]:
     """The powers of two that a tile is the sum of, the widest first."""
     return tuple(1 << bit for bit in reversed(range(columns.bit_length())) if columns >> bit & 1)
@@ -85,7 +87,7 @@ def parts(columns: int) -> tuple[int, ...]:
 
 def stores_rows(schedule: TmaSchedule) -> bool:
     """Whether blocks go to D row by row: shares of split sums, and where D is not contiguous along m."""
-    return schedule.splits > 1 or all(mode.strides.d != 1 for mode in schedule.a.outer)
+    return schedule.splits > 1 or 1 not in [mode.strides[D] for mode in schedule.a.outer]
 
 
 def subtiles_of(width: int, rows: bool) -> int:
@@ -125,15 +127,17 @@ def candidates(contraction: Contraction, target: Target, swap_ab: bool = False) 
             if reason is not None:
                 excluded[reason] = None
                 continue
-            fitting = _schedules(contraction, a, b, k, tile, target)
-            found.update(dict.fromkeys(replace(schedule, swap_ab=swap_ab) for schedule in fitting))
+            tile_m, tile_n, tile_k, warps, stages = tile
+            whole = TmaSchedule(a, b, k, (tile_m, tile_n, tile_k), warps, stages, swap_ab=swap_ab)
+            found.update(dict.fromkeys(_schedules(contraction, whole, target)))
     return Candidates(tuple(found), tuple(excluded))
 
 
-def dim_axes(view: TmaView, tile: int) -> list[TiledAxis]:
+@lru_cache(maxsize=8192)
+def dim_axes(view: TmaView, tile: int) -> tuple[TiledAxis, ...]:
     """The operand's own side: every other dimension one index at a time, runs last."""
     runs = (view.second, view.outer)
-    return [TiledAxis(group, length, placed=group in runs) for group, length in view.lengths(tile).items()]
+    return tuple([TiledAxis(group, length, placed=group in runs) for group, length in view.lengths(tile).items()])
 
 
 def misfit(a: TmaView, b: TmaView, tile: Sequence[int]) -> str | None:
@@ -149,17 +153,15 @@ def misfit(a: TmaView, b: TmaView, tile: Sequence[int]) -> str | None:
     return None
 
 
-def _schedules(
-    contraction: Contraction, a: TmaView, b: TmaView, k: Mode, tile: Sequence[int], target: Target
-) -> Iterator[TmaSchedule]:
+def _schedules(contraction: Contraction, whole: TmaSchedule, target: Target) -> Iterator[TmaSchedule]:
     """A tile with whole sums, and with split ones where D alone cannot fill the device."""
-    tile_m, tile_n, tile_k, warps, stages = tile
-    steps = -(-k.extent // tile_k) * (contraction.k // k.extent)
-    stages = min(stages, max(LEAST_STAGES, steps))
-    whole = TmaSchedule(a, b, k, (tile_m, tile_n, tile_k), warps, stages)
+    tile_m, tile_n, tile_k = whole.tile
+    steps = -(-whole.k.extent // tile_k) * (contraction.k // whole.k.extent)
+    if whole.stages > max(LEAST_STAGES, steps):
+        whole = replace(whole, stages=max(LEAST_STAGES, steps))
     yield _fitting(whole, contraction.arithmetic.product.itemsize, target)
     processors = target.processors if target.processors > 1 else SM_COUNT
-    blocks = contraction.batch * dim_blocks(a, tile_m) * dim_blocks(b, tile_n)
+    blocks = contraction.batch * dim_blocks(whole.a, tile_m) * dim_blocks(whole.b, tile_n)
     if blocks >= processors:
         return
     share_bytes = tile_m * tile_n * contraction.arithmetic.accumulate.itemsize
@@ -187,5 +189,6 @@ def splittings(steps: int, blocks: int, processors: int) -> list[int]:
     return sorted(found - {1})
 
 
+@lru_cache(maxsize=8192)
 def dim_blocks(view: TmaView, tile: int) -> int:
-    return math.prod(cut.blocks for cut in dim_axes(view, tile))
+    return math.prod([axis.blocks for axis in dim_axes(view, tile)])

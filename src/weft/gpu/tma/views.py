@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from weft.gpu.common.launch import TensorMap
 from weft.gpu.common.tiling import A, D, by_stride
@@ -12,6 +13,7 @@ from weft.spec import Contraction, Layout, Mode, Role
 
 TMA_ALIGNMENT = 16  # bytes: of addresses and of every stride but the innermost
 MOST_DIMENSIONS = 5
+_EXTENT = attrgetter("extent")
 _ACROSS = 2  # bytes of an element that matrix instructions also read across k from shared memory
 
 
@@ -34,13 +36,13 @@ class TmaView:
     @property
     def own(self) -> tuple[tuple[Mode, ...], ...]:
         """The dimensions of the operand's own side."""
-        return tuple(group for group in self.dimensions if group[0].role is self.outer[0].role)
+        return tuple([group for group in self.dimensions if group[0].role is self.outer[0].role])
 
     def lengths(self, tile: int) -> dict[tuple[Mode, ...], int]:
         """Indices of each of those that a box of so many takes, the runs last."""
         runs = {self.second: self.count} if self.second else {}
         runs[self.outer] = tile // self.count
-        return dict.fromkeys((group for group in self.own if group not in runs), 1) | runs
+        return dict.fromkeys([group for group in self.own if group not in runs], 1) | runs
 
     def spans(self, tile: int, k: Mode, depth: int) -> dict[tuple[Mode, ...], int]:
         """Indices of each dimension that a box takes."""
@@ -60,7 +62,7 @@ def tma_views(contraction: Contraction, operand: int, k: Mode) -> Iterator[TmaVi
         steps = [group[0].strides[operand] for group in groups]
         if inner not in (outer, (k,)) or steps[-1] != 1 or len(groups) > MOST_DIMENSIONS:
             continue
-        if any(step <= 0 or step * size % TMA_ALIGNMENT for step in steps[:-1]):
+        if any([step <= 0 or step * size % TMA_ALIGNMENT for step in steps[:-1]]):  # noqa: C419
             continue
         if size != _ACROSS and inner == outer:
             continue  # other matrix instructions read both operands along k from shared memory only
@@ -119,4 +121,4 @@ def box(layout: Layout, operand: int, view: TmaView, runs: dict[tuple[Mode, ...]
 
 
 def extent(group: Sequence[Mode]) -> int:
-    return math.prod(mode.extent for mode in group)
+    return math.prod(map(_EXTENT, group))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -10,7 +9,7 @@ from typing import NamedTuple
 from weft.gpu.common.launch import TensorMap
 from weft.gpu.common.tiling import D
 from weft.gpu.tma.params import Dimension
-from weft.gpu.tma.schedule import TmaSchedule, dim_axes, parts
+from weft.gpu.tma.schedule import TmaSchedule, dim_axes, dim_blocks, parts
 from weft.gpu.tma.views import MOST_DIMENSIONS, TMA_ALIGNMENT, TmaView, extent
 from weft.spec import Contraction, Layout, Mode, Role
 
@@ -95,5 +94,4 @@ def staging_bytes(rows: int, buffers: int) -> int:
 
 def block_count(contraction: Contraction, schedule: TmaSchedule) -> int:
     tile_m, tile_n, _ = schedule.tile
-    dims = (*dim_axes(schedule.a, tile_m), *dim_axes(schedule.b, tile_n))
-    return contraction.batch * math.prod(cut.blocks for cut in dims)
+    return contraction.batch * dim_blocks(schedule.a, tile_m) * dim_blocks(schedule.b, tile_n)
