@@ -179,7 +179,7 @@ def test_a_hypothetical_request_is_that_of_real_tensors() -> None:
         ({"extents": {"m": 2, "k": 3}}, ShapeError, "no extent is given for 'n'"),
         ({"extents": {"m": 2, "k": 3, "n": 4, "z": 5}}, NotationError, "'z'"),
         ({"extents": {"m": 2, "k": -3, "n": 4}}, ShapeError, "'k' has extent -3"),
-        ({"equation": "m...k,kn->m...n"}, NotationError, "spell its labels"),
+        ({"equation": "m...k,kn->m...n"}, NotationError, "write its labels"),
         ({"equation": "mkn->mn"}, NotationError, "two operands"),
         ({"target": "sm_75"}, UnsupportedError, "sm_80"),
         ({"target": "sm_90", "backend": "cpu"}, UnsupportedError, "this machine"),

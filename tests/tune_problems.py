@@ -9,7 +9,7 @@ import torch
 import weft
 from weft.cases import Case, operands
 from weft.oracle.problem import Problem
-from weft.planner import tuned as winners
+from weft.planner import tuned as tuned_schedules
 from weft.planner.planner import Choice, choose
 from weft.planner.target import target_of
 from weft.spec import Contraction
@@ -25,7 +25,7 @@ def contraction_of(case: Case) -> Contraction:
 
 def reference_plan(case: Case) -> weft.Plan:
     """A plan of its own: one that is found again may have been made for another C or D."""
-    winners._generation += 1
+    tuned_schedules._generation += 1
     options = case.options()
     del options["alpha"], options["beta"]
     a, b, c = operands(case)

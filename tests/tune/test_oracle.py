@@ -15,7 +15,7 @@ from weft.errors import UnsupportedError
 from weft.fn import Pointwise
 from weft.oracle.elements import applied, every_index, expected, offsets, result_modes
 from weft.oracle.problem import Problem, flat, is_empty
-from weft.planner import tuned as winners
+from weft.planner import tuned as tuned_schedules
 from weft.spec import Layout
 from weft.spec.permutation import Permutation
 
@@ -118,7 +118,7 @@ def test_operands_coordinates_and_further_outputs(dtype: torch.dtype) -> None:
 def test_algebras(algebra: str, dtype: torch.dtype, added: bool) -> None:
     a, b = (torch.zeros(shape, dtype=dtype) for shape in ((6, 9), (7, 9)))
     c = torch.zeros(6, 7, dtype=dtype) if added else None
-    winners._generation += 1
+    tuned_schedules._generation += 1
     plan = weft.plan("ik,jk->ij", a, b, c=c, algebra=algebra, backend="reference")
     problem = problem_of(plan.contraction)
     operands = problem.operands(1)

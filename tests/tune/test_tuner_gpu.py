@@ -13,7 +13,7 @@ from weft import cases
 from weft.bench.tuning.jobs import of_suite
 from weft.bench.tuning.run import TuningRun, go
 from weft.errors import UnsupportedError
-from weft.planner import tuned as winners
+from weft.planner import tuned as tuned_schedules
 from weft.planner.planner import choose
 from weft.planner.target import target_of
 from weft.tune.candidates import Effort
@@ -28,7 +28,7 @@ def device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> torch.device:
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "weft"))
-    winners._generation += 1
+    tuned_schedules._generation += 1
     return torch.device("cuda", torch.cuda.current_device())
 
 
@@ -74,7 +74,7 @@ def test_measuring_is_right_quick_and_stored() -> None:
     assert plan._first().choice.origin.source == "tuned"
     expected = torch.einsum("ecbfa,fd->abcde", a.float(), torch.nn.functional.elu(b).float())
     assert torch.allclose(plan(a, b), expected, atol=0.05, rtol=1e-2)
-    winners._generation += 1
+    tuned_schedules._generation += 1
     stored = weft.plan("ecbfa,fd->abcde", a, b, b_fn=torch.nn.functional.elu, out_dtype=torch.float32)
     assert stored._first().choice.origin.source == "store"
     assert stored.schedule == plan.schedule
@@ -88,7 +88,7 @@ def test_every_candidate_of_a_case_is_right(number: int, device: torch.device) -
     go(run, jobs)
     (case,) = run.cases
     assert "failed" not in case, case
-    assert [trial for trial in case["trials"] if trial["verdict"] == "wrong"] == []
+    assert [each for each in case["trials"] if each["verdict"] == "wrong"] == []
     assert case["winner"]["seconds"] <= case["model"]["seconds"]
 
 
@@ -99,7 +99,7 @@ def test_other_kinds_of_contractions(name: str, device: torch.device) -> None:
     run = TuningRun.on(device, Effort(leaders=4, samples=4), "beyond")
     go(run, jobs)
     assert "failed" not in run.cases[0], run.cases[0]
-    assert [trial for trial in run.cases[0]["trials"] if trial["verdict"] == "wrong"] == []
+    assert [each for each in run.cases[0]["trials"] if each["verdict"] == "wrong"] == []
 
 
 def test_permutations() -> None:
@@ -138,5 +138,5 @@ def test_a_limit_on_workspace_holds_for_the_winner(device: torch.device) -> None
     contraction = weft.plan("ik,jk->ij", a, b, epilogue=torch.relu, backend="reference").contraction
     choice = choose(contraction, "triton", target_of("triton", device), 0)
     outcome = tune(choice, 0, Effort(leaders=3, samples=3))
-    assert outcome.winner.schedule.workspace_bytes == 0
+    assert outcome.fastest.schedule.workspace_bytes == 0
     assert weft.plan("ik,jk->ij", a, b, epilogue=torch.relu, workspace_limit=0).workspace_bytes == 0

@@ -288,13 +288,13 @@ def _options(
 
 def _find_plan(equation: Equation, a: torch.Tensor, b: torch.Tensor, options: Options) -> Plan:
     """The plan for this request, remembered by everything it depends on."""
-    spelled = _spelled(equation)
+    notation_key = _notation_key(equation)
     asked = options.key()
-    key = (spelled, signature(a), signature(b), asked, generation()) if asked is not None else None
+    key = (notation_key, signature(a), signature(b), asked, generation()) if asked is not None else None
     found = _PLANS.get(key) if key is not None else None
     if found is None:
-        request = resolved(_read(spelled), str(spelled), a, b, options)
-        # Two spellings of one request, or a retraced function that turns out the same, share one plan.
+        request = resolved(_read(notation_key), str(notation_key), a, b, options)
+        # Two ways to write one request, or a retraced function that turns out the same, share one plan.
         found = _PLANS.get((request, generation()))
         if found is None:
             found = Plan(request)
@@ -304,7 +304,7 @@ def _find_plan(equation: Equation, a: torch.Tensor, b: torch.Tensor, options: Op
     return found
 
 
-def _spelled(equation: Equation) -> str | Notation:
+def _notation_key(equation: Equation) -> str | Notation:
     """Text as it is, sequences of labels as a `Notation`: either can be looked up."""
     if isinstance(equation, str):
         return equation

@@ -200,7 +200,7 @@ def _find_plan(
 ) -> PermutePlan:
     """The plan for this request, remembered by everything it depends on."""
     check_tune(tune)
-    spelled = _spelled(equation)
+    notation_key = _notation_key(equation)
     given = checked_extents(extents) if extents is not None else {}
     if out_dtype is None and out is not None:
         out_dtype = out.dtype
@@ -211,16 +211,16 @@ def _find_plan(
     shape = tuple(out.shape) if out is not None else None
     print_of_fn = fingerprint(fn) if fn is not None else None
     key: Hashable | None = (
-        spelled, Layout.of(x), x.device, x.is_conj(), x.requires_grad, shape, out_dtype, print_of_fn,
+        notation_key, Layout.of(x), x.device, x.is_conj(), x.requires_grad, shape, out_dtype, print_of_fn,
         tuple(given.items()), workspace_limit, backend, tune, generation(),
     )  # fmt: skip
     if fn is not None and print_of_fn is None:  # a function we cannot see through is traced anew each time
         key = None
     found = _PLANS.get(key) if key is not None else None
     if found is None:
-        request = _resolve(spelled, x, shape, fn, out_dtype, given, workspace_limit, backend)
+        request = _resolve(notation_key, x, shape, fn, out_dtype, given, workspace_limit, backend)
         request = replace(request, tune=tune)
-        # Two spellings of one request, or a retraced function that turns out the same, share one plan.
+        # Two ways to write one request, or a retraced function that turns out the same, share one plan.
         found = _PLANS.get((request, generation()))
         if found is None:
             found = PermutePlan(request)
@@ -276,7 +276,7 @@ def _result_type(x: torch.dtype, fn: Pointwise | None, out_dtype: torch.dtype | 
     return out_dtype
 
 
-def _spelled(equation: Equation) -> str | Notation:
+def _notation_key(equation: Equation) -> str | Notation:
     """Text as it is, sequences of labels as a `Notation`: either can be looked up."""
     if isinstance(equation, str):
         return equation

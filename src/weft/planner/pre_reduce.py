@@ -1,4 +1,4 @@
-"""The family that sums lone modes first: those that are reduced and stand in one operand alone.
+"""The family that sums single-operand modes first: modes of K that stand in A alone or in B alone.
 
     sum over i, j, k of a[m, k, i] * b[n, k, j] = sum over k of (sum over i of a[m, k, i]) * (sum over j of b[n, k, j])
 
@@ -24,20 +24,20 @@ from weft.spec import Arithmetic, Contraction, Layout, Mode, Role, Strides, cano
 if TYPE_CHECKING:
     from weft.planner.planner import Choice
 
-NAME = "reduced"
+NAME = "pre_reduce"
 
 A, B = range(2)
 
 
 class Sums(NamedTuple):
-    """What an operand still has once its lone modes are summed, outermost first, and how that lies."""
+    """What an operand still has once its single-operand modes are summed, outermost first, and how that lies."""
 
     modes: tuple[Mode, ...]
     layout: Layout
 
 
 @dataclass(frozen=True, slots=True)
-class ReducedSchedule:
+class PreReduceSchedule:
     """A plan for each step; None for an operand that is used as it is."""
 
     steps: tuple[Choice | None, Choice | None]  # for A and B
@@ -54,7 +54,7 @@ class ReducedSchedule:
         steps = [
             f"{name}: {step.best.schedule}" for name, step in zip("AB", self.steps, strict=True) if step is not None
         ]
-        return f"reduced, {'; '.join(steps)}; then {self.product.best.schedule}"
+        return f"pre_reduce, {'; '.join(steps)}; then {self.product.best.schedule}"
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:
@@ -62,7 +62,7 @@ def supports(contraction: Contraction, target: Target) -> str | None:
         return "its steps pass on no operands, coordinates or further results of functions"
     if contraction.algebra is not None:
         return "products of sums are sums of products in plus-times only"
-    if not any(_lone(contraction, operand) for operand in (A, B)):
+    if not any(_has_single_operand_modes(contraction, operand) for operand in (A, B)):
         return "no mode is summed in one operand alone"
     if 0 in (mode.extent for mode in contraction.modes):
         return "a mode is empty"
@@ -74,13 +74,13 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
     from weft.planner.planner import choose
 
     backend = "cpu" if target.kind == "cpu" else "triton"
-    summed = [_lone(contraction, operand) for operand in (A, B)]
+    summed = [_has_single_operand_modes(contraction, operand) for operand in (A, B)]
     arithmetic = contraction.arithmetic
     if arithmetic.product != arithmetic.accumulate:
         # The last product is made in the accumulator's type: a function must have seen the product's before.
         functions = (contraction.a_fn, contraction.b_fn)
-        summed = [lone or function is not None for lone, function in zip(summed, functions, strict=True)]
-    found: dict[tuple[Contraction | None, ...], ReducedSchedule] = {}
+        summed = [some or function is not None for some, function in zip(summed, functions, strict=True)]
+    found: dict[tuple[Contraction | None, ...], PreReduceSchedule] = {}
     try:
         for by_role in (False, True):
             sums = [_sums(contraction, operand, by_role) if wanted else None for operand, wanted in enumerate(summed)]
@@ -88,25 +88,25 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
             if tuple(steps) not in found:
                 chosen = [choose(step, backend, target) if step is not None else None for step in steps]
                 product = choose(_product(contraction, sums), backend, target)
-                found[tuple(steps)] = ReducedSchedule((chosen[A], chosen[B]), product)
+                found[tuple(steps)] = PreReduceSchedule((chosen[A], chosen[B]), product)
     except UnsupportedError as error:
         return Candidates((), (str(error),))
     return Candidates(tuple(found.values()))
 
 
-def predict(contraction: Contraction, schedule: ReducedSchedule, target: Target) -> float:
+def predict(contraction: Contraction, schedule: PreReduceSchedule, target: Target) -> float:
     """Seconds of all steps."""
     return sum(choice.best.seconds for choice in (*schedule.steps, schedule.product) if choice is not None)
 
 
-def build(contraction: Contraction, schedule: ReducedSchedule, target: Target) -> Launch:
-    return ReducedLaunch(schedule)
+def build(contraction: Contraction, schedule: PreReduceSchedule, target: Target) -> Launch:
+    return PreReduceLaunch(schedule)
 
 
-class ReducedLaunch:
-    """Sum each operand that has lone modes, then multiply."""
+class PreReduceLaunch:
+    """Sum each operand over its single-operand modes, then multiply."""
 
-    def __init__(self, schedule: ReducedSchedule) -> None:
+    def __init__(self, schedule: PreReduceSchedule) -> None:
         self._steps = [step.built_as_a_step() if step is not None else None for step in schedule.steps]
         self._product = schedule.product.built_as_a_step()[1]
 
@@ -124,8 +124,8 @@ class ReducedLaunch:
         self._product(*operands, c, d, alpha, beta)
 
 
-def _lone(contraction: Contraction, operand: int) -> bool:
-    """Whether an operand has lone modes and they meet another operand that has modes at all."""
+def _has_single_operand_modes(contraction: Contraction, operand: int) -> bool:
+    """Whether an operand has single-operand modes, and the other operand has modes at all."""
     other = 1 - operand
     if not any(mode.strides[other] for mode in contraction.modes):
         return False
@@ -145,7 +145,7 @@ def _sums(contraction: Contraction, operand: int, by_role: bool) -> Sums:
 
 
 def _step(contraction: Contraction, operand: int, sums: Sums | None) -> Contraction | None:
-    """The sum of one operand over its lone modes, as a contraction with a 0-d one; None where it has none."""
+    """The sum of one operand over its single-operand modes, as a contraction with a 0-d one; None where it has none."""
     if sums is None:
         return None
     layout = (contraction.a, contraction.b)[operand]
@@ -183,7 +183,7 @@ def _product(contraction: Contraction, sums: Sequence[Sums | None]) -> Contracti
     for mode in contraction.modes:
         a, b = (lies.get(mode.labels, 0) for lies in strides)
         if mode.role is Role.K and not a and not b and (mode.strides.a or mode.strides.b):
-            continue  # a lone mode, summed by now
+            continue  # a single-operand mode, summed by now
         modes.append(replace(mode, strides=Strides(a, b, *mode.strides[2:])))
     a_sums, b_sums = sums
     accumulate, precision = contraction.arithmetic.accumulate, contraction.arithmetic.precision

@@ -1,8 +1,8 @@
 """What tuning found, remembered on disk: for each description on each device the schedule that was fastest.
 
-A winner's key holds everything that the choice depends on: the canonical description with extents, strides, types,
-alignments and functions; the device, driver, torch and Triton; and a digest of the code that runs. A winner that is no
-longer among the legal schedules counts as absent, and nothing that lies in the cache can break a plan.
+The key of a tuned schedule holds everything that the choice depends on: the canonical description with extents,
+strides, types, alignments and functions; the device, driver, torch and Triton; and a digest of the code that runs. A
+schedule that is no longer legal counts as absent, and nothing that lies in the cache can break a plan.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ import torch
 from weft.machine.stamp import device_stamp
 from weft.machine.store import Store
 from weft.planner.schedule import Description, Origin, Ranked, Schedule, Target
-from weft.planner.serialization import Unspellable, spell_description, spell_schedule
+from weft.planner.serialization import NotSerializable, serialize_description, serialize_schedule
 
 if TYPE_CHECKING:
     from weft.planner.planner import Choice
 
 FORMAT = 1  # of keys and values
-ROOM = "winners"  # of the store
+ROOM = "schedules"  # of the store
 
 # Files whose change may change how fast a schedule runs, by backend and relative to this package's parent.
 _CODE = {"triton": ("gpu/**/*.py", "fn/**/*.py"), "cpu": ("cpu/**/*.py", "fn/*.py")}
@@ -36,7 +36,7 @@ _generation = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Winner:
+class TunedSchedule:
     """The fastest schedule that a tuning found, and the model's choice beside it; seconds are medians."""
 
     schedule: Schedule
@@ -47,30 +47,30 @@ class Winner:
 
 
 def generation() -> int:
-    """How many winners this process has stored: what was planned before a change of it may be out of date."""
+    """How many tuned schedules this process has stored: what was planned before a change of it may be out of date."""
     return _generation
 
 
 def key(description: Description, backend: str, target: Target, workspace_limit: int | None) -> dict[str, Any] | None:
-    """Where the winner for a description lies in the store; None for one that only this process understands."""
+    """The store's key of a description's tuned schedule; None for one that only this process understands."""
     try:
-        spelled = spell_description(description)
-    except Unspellable:
+        serialized = serialize_description(description)
+    except NotSerializable:
         return None
     return {
-        "what": "winner",
+        "what": "tuned schedule",
         "format": FORMAT,
         "backend": backend,
         "environment": environment(target),
         "code": code_digest(backend),
-        "description": spelled,
+        "description": serialized,
         "workspace_limit": workspace_limit,
     }
 
 
 @lru_cache
 def environment(target: Target) -> dict[str, Any]:
-    """The machine and the software that a winner belongs to."""
+    """The machine and the software that a tuned schedule belongs to."""
     stamp = device_stamp(target.device)
     return stamp | {"kind": target.kind, "capability": target.capability, "processors": target.processors}
 
@@ -86,23 +86,23 @@ def code_digest(backend: str) -> str:
     return digest.hexdigest()[:16]
 
 
-def remember(choice: Choice, workspace_limit: int | None, winner: Winner) -> bool:
-    """Store the winner for a choice's description; whether it has a key to be stored under."""
+def remember(choice: Choice, workspace_limit: int | None, fastest: TunedSchedule) -> bool:
+    """Store the tuned schedule of a choice's description; whether it has a key to be stored under."""
     global _generation
     _generation += 1
     place = key(choice.description, choice.backend, choice.target, workspace_limit)
     if place is None:
         return False
     value = {
-        "schedule": str(winner.schedule),
-        "spelled": spell_schedule(winner.schedule, choice.description),
-        "seconds": winner.seconds,
+        "schedule": str(fastest.schedule),
+        "serialized": serialize_schedule(fastest.schedule, choice.description),
+        "seconds": fastest.seconds,
         "model": {
-            "schedule": str(winner.model),
-            "spelled": spell_schedule(winner.model, choice.description),
-            "seconds": winner.model_seconds,
+            "schedule": str(fastest.model),
+            "serialized": serialize_schedule(fastest.model, choice.description),
+            "seconds": fastest.model_seconds,
         },
-        "tried": winner.tried,
+        "tried": fastest.tried,
         "text": choice.description.text,
         "date": now(),
     }
@@ -111,9 +111,9 @@ def remember(choice: Choice, workspace_limit: int | None, winner: Winner) -> boo
 
 
 def recalled(choice: Choice, workspace_limit: int | None) -> Choice | None:
-    """The same choice with the stored winner first, or None where there is none that fits.
+    """The same choice with the stored schedule first, or None where there is none that fits.
 
-    A winner found under another limit serves as well where its workspace is within this one. A device that is not here
+    One found under another limit serves as well where its workspace is within this one. A device that is not here
     has none.
     """
     if not _here(choice.target):
@@ -133,11 +133,11 @@ def _here(target: Target) -> bool:
     return torch.cuda.is_available() and torch.cuda.get_device_name(target.index) == target.name
 
 
-def first(choice: Choice, winner: Winner, origin: Origin) -> Choice:
-    """A choice with a winner in the first place, its measured times noted."""
-    measured = {winner.model: winner.model_seconds, winner.schedule: winner.seconds}
+def first(choice: Choice, fastest: TunedSchedule, origin: Origin) -> Choice:
+    """A choice with the tuned schedule in the first place, its measured times noted."""
+    measured = {fastest.model: fastest.model_seconds, fastest.schedule: fastest.seconds}
     noted = [replace(rank, measured=measured.get(rank.schedule, rank.measured)) for rank in choice.ranked]
-    best = next(rank for rank in noted if rank.schedule == winner.schedule)
+    best = next(rank for rank in noted if rank.schedule == fastest.schedule)
     return replace(choice, best=best, ranked=(best, *(rank for rank in noted if rank is not best)), origin=origin)
 
 
@@ -155,25 +155,26 @@ def now() -> str:
 def _applied(choice: Choice, value: Any) -> Choice | None:
     """The choice that a stored value describes; None where the value is not understood or no longer legal."""
     try:
-        schedule = _match(choice.ranked, choice.description, value["spelled"], value["schedule"])
+        schedule = _match(choice.ranked, choice.description, value["serialized"], value["schedule"])
         if schedule is None:
             return None
-        model = _match(choice.ranked, choice.description, value["model"]["spelled"], value["model"]["schedule"])
+        model = _match(choice.ranked, choice.description, value["model"]["serialized"], value["model"]["schedule"])
         seconds, model_seconds = float(value["seconds"]), float(value["model"]["seconds"])
         if not (0 < seconds < math.inf and 0 < model_seconds < math.inf):
             return None
-        winner = Winner(schedule, seconds, model or schedule, model_seconds if model else seconds, int(value["tried"]))
-        return first(choice, winner, Origin("store", str(value["date"])))
+        model_seconds = model_seconds if model else seconds
+        fastest = TunedSchedule(schedule, seconds, model or schedule, model_seconds, int(value["tried"]))
+        return first(choice, fastest, Origin("store", str(value["date"])))
     except (KeyError, TypeError, ValueError, OverflowError):
         return None
 
 
-def _match(ranked: Sequence[Ranked], description: Description, spelled: Any, text: str) -> Schedule | None:
-    """The legal schedule that is spelled so; those whose text agrees are looked at first."""
+def _match(ranked: Sequence[Ranked], description: Description, serialized: Any, text: str) -> Schedule | None:
+    """The legal schedule that is serialized so; those whose text agrees are looked at first."""
     for rank in sorted(ranked, key=lambda rank: str(rank.schedule) != text):
         try:
-            if spell_schedule(rank.schedule, description) == spelled:
+            if serialize_schedule(rank.schedule, description) == serialized:
                 return rank.schedule
-        except Unspellable:
+        except NotSerializable:
             continue
     return None

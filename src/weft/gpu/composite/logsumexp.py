@@ -103,7 +103,7 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
         factors = tuple(choose(_factors(contraction, operand), "triton", target) for operand in (A, B))
         for precision in _precisions(contraction):
             described = _product(contraction, precision)
-            product = _rounded(choose(described, "triton", target, without=("staged", "last", "reduced", "boxes")))
+            product = _rounded(choose(described, "triton", target, without=("staged", "last", "pre_reduce", "boxes")))
             found.append(LogSchedule(largest, factors, product, direct, precision))  # type: ignore[arg-type]
     except UnsupportedError as error:
         excluded.append(str(error))

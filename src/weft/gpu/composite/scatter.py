@@ -32,7 +32,7 @@ A, B, C, D = range(4)
 ALIGNMENT = 16  # bytes: rows of the workspace start at multiples
 KEPT = 2  # schedules of the product that are proposed for each workspace
 LEAST_FLOPS = 2**27  # of a product that is worth another launch
-_OTHERS = (NAME, "reduced", "vector")  # families that the product is not planned with
+_OTHERS = (NAME, "pre_reduce", "vector")  # families that the product is not planned with
 
 
 class Way(NamedTuple):
@@ -83,7 +83,7 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
     for way in dict.fromkeys(ways(contraction)):
         try:
             product = choose(way.product, "triton", target, without=_OTHERS)
-            finish = choose(way.finish, "triton", target, without=(NAME, "reduced", "staged"))
+            finish = choose(way.finish, "triton", target, without=(NAME, "pre_reduce", "staged"))
         except UnsupportedError as error:
             excluded[str(error)] = None
             continue
