@@ -71,7 +71,7 @@ def test_measuring_gives_right_results_and_stores_the_fastest(tunings: list[Any]
     assert plan._first().choice.best.measured > 0
 
 
-def test_later_calls_use_what_is_stored_and_measure_nothing(monkeypatch: pytest.MonkeyPatch, tunings: list[Any]) -> None:
+def test_later_calls_take_the_stored_and_measure_nothing(monkeypatch: pytest.MonkeyPatch, tunings: list[Any]) -> None:
     before = weft.plan(EQUATION, A, B)
     assert origin(before) == "model"
     let_the_slowest_win(monkeypatch)
