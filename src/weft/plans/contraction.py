@@ -19,7 +19,7 @@ from weft.oracle.reference import launcher
 from weft.planner.request import Request, Results
 from weft.planner.schedule import AuxTensors, Scalar
 from weft.plans.base import PlanBase, Variant
-from weft.plans.call_cache import Repeats, sight
+from weft.plans.call_cache import CallCache, KnownCall, call_signature, reach
 from weft.plans.checks import (
     aux_tensors,
     check_addend,
@@ -31,6 +31,8 @@ from weft.plans.checks import (
 )
 from weft.spec import Aux, Contraction, Layout
 from weft.spec.contraction import output_shape
+
+CALLS_KNOWN = 256  # of one plan
 
 
 class Plan(PlanBase):
@@ -47,7 +49,7 @@ class Plan(PlanBase):
         self.dtypes = (self.dtype, *(request.outputs or ()))  # of all results
         self._variants = {}  # by the layouts of C and of all results
         self._default = tuple(Layout.contiguous(self.shape, dtype) for dtype in self.dtypes)
-        self.repeats = Repeats(self.shape, self.dtype, request.device)
+        self._calls = CallCache(CALLS_KNOWN)
 
     @property
     def contraction(self) -> Contraction:
@@ -76,16 +78,20 @@ class Plan(PlanBase):
         Raises `ShapeError` or `DTypeError` when a tensor does not fit the plan; then nothing is written. Raises
         `AccuracyError` when a validated element is off.
         """
+        signature = None
         if c is None and operands is None and not validate:
-            again = self.repeats.run((sight(a), sight(b), sight(out)), a, b, alpha, beta, out)
-            if again is not None:
-                return again
+            signature = call_signature(a, b, out)
+            known = self._calls.get(signature)
+            if known is not None and (found := known.run(a, b, alpha, beta, out)) is not None:
+                return found
         with call_context(lambda: describe_call("plan", self._request.text, a=a, b=b, c=c, out=out)):
             tensors = [as_tensor(name, value).resolve_neg() for name, value in (("a", a), ("b", b))]
             addend = as_tensor("c", c) if c is not None else None
             given = aux_tensors(operands) if operands else None
             run = self.run_validated if validate else self.run
             result = run(tensors[0], tensors[1], addend, alpha, beta, as_results(out), given)
+        if signature is not None and known is None:
+            self._calls.put(signature, self.known_call(signature, a, b, result))
         return out if out is not None else like_each(a, result)
 
     def run(
@@ -108,7 +114,6 @@ class Plan(PlanBase):
             check_addend(c, self.shape, accumulate, device)
             c = c.resolve_conj().resolve_neg() if beta != 0 else None
         variant = self._fitting(a, b, c, out, operands or {})
-        given = out is not None
         if out is None:
             found = tuple(torch.empty(self.shape, dtype=dtype, device=device) for dtype in self.dtypes)
             out = found if self._request.outputs is not None else found[0]
@@ -121,8 +126,6 @@ class Plan(PlanBase):
                 variant.launch(a, b, c, d, alpha, beta, aux)
             else:
                 variant.launch(a, b, c, d, alpha, beta)
-                if c is None and type(alpha) is type(beta):
-                    self.repeats.remember(variant.launch, a, b, alpha, d, given)
         return out
 
     def run_validated(
@@ -157,6 +160,24 @@ class Plan(PlanBase):
         if c is not None:
             check_addend(c, self.shape, self._request.arithmetic.accumulate, self._request.device)
         return self._view(self._fitting(a, b, c, out, operands or {}))
+
+    def known_call(
+        self, signature: tuple[Any, ...] | None, a: torch.Tensor, b: torch.Tensor, result: Results
+    ) -> KnownCall:
+        """What to remember of a call without C that has been checked and run.
+
+        `signature` is that of A, B and `out`; None for a call that must be checked in full each time.
+        """
+        plain = signature is not None and all(entry is None or entry[-1] is None for entry in signature)
+        if not plain or isinstance(result, tuple) or not result.numel():
+            return KnownCall(self)
+        given = signature is not None and signature[2] is not None
+        variant = self._variant((None, (Layout.of(result),) if given else self._default))
+        if variant.description.aux:
+            return KnownCall(self)
+        number = type(checked_scalar("alpha", 1, self._request.arithmetic.accumulate))
+        new = (self.shape, self.dtype, self._request.device)
+        return KnownCall(self, variant.launch, number, new, (reach(a), reach(b), reach(result)))
 
     def _fitting(
         self,
