@@ -47,7 +47,7 @@ def samples() -> list[Sample]:
         with using(TRUE):
             true = {rank.schedule: rank.seconds for rank in choose(contraction, "triton", H200).ranked}
         candidates = [
-            Candidate(rank.schedule, rank.seconds, "measured", seconds=true[rank.schedule])
+            Candidate(rank, "measured", seconds=true[rank.schedule])
             for rank in choice.ranked[:: max(1, len(choice.ranked) // 40)]
             if rank.schedule.family not in ("staged", "last")  # their steps were predicted when they were chosen
         ]

@@ -11,7 +11,6 @@ import torch
 import weft
 from tune_problems import choice_of, described, problem_of
 from weft.oracle.problem import Problem, flat
-from weft.planner.planner import families
 from weft.tune.checker import Checker
 
 EQUATION, SHAPES = "ecb,bd->dce", ((30, 20, 7), (7, 25))
@@ -28,9 +27,7 @@ def checker(problem: Problem) -> Checker:
 
 
 def right(problem: Problem) -> Callable[..., None]:
-    choice = choice_of(problem.description)
-    (room,) = (room for room in families(problem.description, "cpu") if choice.best.schedule.family == room.NAME)
-    return room.build(problem.description, choice.best.schedule, choice.target)
+    return choice_of(problem.description).build()
 
 
 def spoilt(problem: Problem, spoil: Callable[[torch.Tensor], Any]) -> Callable[..., None]:
@@ -45,9 +42,8 @@ def spoilt(problem: Problem, spoil: Callable[[torch.Tensor], Any]) -> Callable[.
 
 def test_every_schedule_of_the_cpu_passes(problem: Problem, checker: Checker) -> None:
     choice = choice_of(problem.description)
-    rooms = {room.NAME: room for room in families(problem.description, "cpu")}
     for rank in choice.ranked:
-        launch = rooms[rank.schedule.family].build(problem.description, rank.schedule, choice.target)
+        launch = rank.build(problem.description, choice.target)
         assert checker.verdict(launch, str(rank.schedule)) == (None, None)
 
 

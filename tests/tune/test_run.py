@@ -186,9 +186,8 @@ def test_a_study_measures_without_storing_and_draws(jobs: list[Job], tmp_path: P
 
 def test_the_studys_figures_are_those_of_the_sample(jobs: list[Job]) -> None:
     choice = choice_of(jobs[0].description)
-    schedule = choice.best.schedule
     verdicts = [("measured", 20e-6), ("measured", 10e-6), ("measured", 40e-6), ("slow", 100e-6), ("wrong", None)]
-    candidates = [Candidate(schedule, 1.0, verdict, seconds=seconds) for verdict, seconds in verdicts]
+    candidates = [Candidate(choice.best, verdict, seconds=seconds) for verdict, seconds in verdicts]
     document = study.record([Sample(jobs[0], choice, candidates)], {}, "finished", QUICK, CPU, "tccg")
     (case,) = document["cases"]
     assert case["model"] == 0.5

@@ -82,18 +82,19 @@ class Machine:
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
     made = Machine()
-    monkeypatch.setattr(tuner, "families", lambda *_: [SimpleNamespace(NAME="made", build=made.build)])
+    monkeypatch.setattr(FAMILY, "build", made.build)
     monkeypatch.setattr(tuner.timing, "measure", made.measure)
     monkeypatch.setattr(tuner.timing, "glance", made.glance)
     return made
 
 
+FAMILY = SimpleNamespace(NAME="made", build=None)  # `machine` builds for it
 CONTRACTION = described("ik,jk->ij", (6, 5), (7, 5))
 
 
 def choice(*schedules: Made) -> Choice:
     """A choice in which the model expects these in this order."""
-    ranked = tuple(Ranked(schedule, 1e-6 * at) for at, schedule in enumerate(schedules, 1))
+    ranked = tuple(Ranked(schedule, 1e-6 * at, FAMILY) for at, schedule in enumerate(schedules, 1))
     return Choice(CONTRACTION, "cpu", target_of("cpu", CPU), ranked[0], ranked)
 
 

@@ -8,37 +8,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from importlib import import_module
-from types import ModuleType
 from typing import Any
 
 from weft.errors import UnsupportedError, WorkspaceError
 from weft.planner.coefficients import coefficients
+from weft.planner.registry import families
 from weft.planner.schedule import Description, Origin, Ranked, ResourceError, Target
 from weft.spec.permutation import Permutation
-
-# The rooms of each backend, imported when first asked: the Triton ones must not be imported with weft.
-FAMILIES = {
-    "triton": (
-        "weft.gpu.blas.family",
-        "weft.gpu.tma.family",
-        "weft.gpu.warp_specialized.family",
-        "weft.gpu.gett.family",
-        "weft.gpu.semiring.family",
-        "weft.gpu.simt.family",
-        "weft.planner.pre_reduce",
-        "weft.gpu.composite.ttgt",
-        "weft.gpu.composite.scatter",
-        "weft.gpu.composite.logsumexp",
-        "weft.gpu.complex.direct",
-        "weft.gpu.complex.real_forms",
-    ),
-    "cpu": ("weft.cpu.family", "weft.planner.pre_reduce"),
-}
-PERMUTATION_FAMILIES = {
-    "triton": ("weft.gpu.permute.family", "weft.gpu.complex.pairs"),
-    "cpu": ("weft.cpu.permute",),
-}
 
 TUNE = (None, "model", "measure")  # what `tune=` may be
 
@@ -57,8 +33,7 @@ class Choice:
 
     def build(self) -> Any:
         """Build the best schedule: a launch. `ResourceError` when the device cannot hold it."""
-        rooms = {room.NAME: room for room in families(self.description, self.backend)}
-        return rooms[self.best.schedule.family].build(self.description, self.best.schedule, self.target)
+        return self.best.build(self.description, self.target)
 
     def built(self) -> tuple[Choice, Any]:
         """The best schedule that the device can hold, built, and the choice without those that it cannot."""
@@ -84,11 +59,6 @@ class Choice:
             return replace(self, ranked=fitting).built()
         except UnsupportedError as error:
             raise ResourceError(str(error)) from None
-
-
-def families(description: Description, backend: str) -> list[ModuleType]:
-    rooms = PERMUTATION_FAMILIES if isinstance(description, Permutation) else FAMILIES
-    return [import_module(name) for name in rooms[backend]]
 
 
 def check_tune(tune: object) -> None:
@@ -151,7 +121,7 @@ def _chosen(
                 least = schedule.workspace_bytes
                 least_workspace = least if least_workspace is None else min(least_workspace, least)
                 continue
-            ranked.append(Ranked(schedule, factor * family.predict(description, schedule, target)))
+            ranked.append(Ranked(schedule, factor * family.predict(description, schedule, target), family))
     if not ranked:
         if least_workspace is not None:
             raise WorkspaceError(

@@ -37,12 +37,15 @@ class Effort:
 class Candidate:
     """One candidate. `seconds` is the median of a quick measurement, `samples` are those of the last round."""
 
-    schedule: Schedule
-    predicted: float
+    rank: Ranked
     verdict: Verdict = "waiting"
     reason: str = ""
     seconds: float | None = None
     samples: list[float] = field(default_factory=list)
+
+    @property
+    def schedule(self) -> Schedule:
+        return self.rank.schedule
 
     @property
     def best_known(self) -> float:
@@ -57,7 +60,7 @@ class Candidate:
             "schedule": str(self.schedule),
             "family": self.schedule.family,
             "workspace_bytes": self.schedule.workspace_bytes,
-            "predicted": self.predicted,
+            "predicted": self.rank.seconds,
             "verdict": self.verdict,
             "reason": self.reason,
             "seconds": self.best_known if self.best_known != float("inf") else None,
@@ -103,4 +106,4 @@ def pick_candidates(ranked: Sequence[Ranked], effort: Effort) -> list[Candidate]
     leaders = list(ranked[: max(1, effort.leaders)])
     rest = list(ranked[len(leaders) :])
     drawn = random.Random(effort.seed).sample(rest, min(effort.samples, len(rest)))
-    return [Candidate(rank.schedule, rank.seconds) for rank in (*leaders, *drawn)]
+    return [Candidate(rank) for rank in (*leaders, *drawn)]

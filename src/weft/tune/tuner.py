@@ -23,7 +23,7 @@ from weft.machine import timing
 from weft.machine.rotation import Rotation, cache_bytes, memory_bytes, rotation
 from weft.oracle.problem import Operands, Problem, described_bytes, is_empty
 from weft.planner import tuned as tuned_schedules
-from weft.planner.planner import Choice, families
+from weft.planner.planner import Choice
 from weft.planner.schedule import Origin, ResourceError, Target
 from weft.tune.candidates import Candidate, Effort, Outcome, pick_candidates
 from weft.tune.checker import Checker
@@ -132,9 +132,8 @@ class _Session:
         """Try every candidate once."""
         if self.journal is not None:
             self.journal.restore(self.candidates)
-        self._rooms = {room.NAME: room for room in families(self.choice.description, self.choice.backend)}
         self._problem = Problem(self.choice.description, self.choice.target.device)
-        compiled = [(each, self.compiler.submit(self.choice.description, each.schedule)) for each in self.candidates]
+        compiled = [(each, self.compiler.submit(self.choice.description, each.rank)) for each in self.candidates]
         try:
             self._sets = self._inputs()
             self._checker = Checker(self._problem, Operands(*self._sets.sets[0]), self.effort.seed)
@@ -198,8 +197,7 @@ class _Session:
         if id(candidate) not in self.launches:
             choice = self.choice
             try:
-                room = self._rooms[candidate.schedule.family]
-                self.launches[id(candidate)] = room.build(choice.description, candidate.schedule, choice.target)
+                self.launches[id(candidate)] = candidate.rank.build(choice.description, choice.target)
             except Exception as error:  # compilers raise what they like; a candidate that fails is one less
                 candidate.verdict = "refused"
                 candidate.reason = str(error) if isinstance(error, ResourceError | WeftError) else _first_line(error)
@@ -284,7 +282,7 @@ def on(device: torch.device) -> Any:
 def begin_compiling(choice: Choice, effort: Effort, compiler: Compiler) -> None:
     """Hand a tuning's candidates to the compilers before its turn has come."""
     for candidate in pick_candidates(choice.ranked, effort):
-        compiler.submit(choice.description, candidate.schedule)
+        compiler.submit(choice.description, candidate.rank)
 
 
 def target_can_run(target: Target) -> bool:
