@@ -25,7 +25,7 @@ def contraction_of(case: Case) -> Contraction:
 
 def reference_plan(case: Case) -> weft.Plan:
     """A plan of its own: one that is found again may have been made for another C or D."""
-    tuned_schedules._generation += 1
+    tuned_schedules.outdate()
     options = case.options()
     del options["alpha"], options["beta"]
     a, b, c = operands(case)

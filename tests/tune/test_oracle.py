@@ -118,7 +118,7 @@ def test_operands_coordinates_and_further_outputs(dtype: torch.dtype) -> None:
 def test_algebras(algebra: str, dtype: torch.dtype, added: bool) -> None:
     a, b = (torch.zeros(shape, dtype=dtype) for shape in ((6, 9), (7, 9)))
     c = torch.zeros(6, 7, dtype=dtype) if added else None
-    tuned_schedules._generation += 1
+    tuned_schedules.outdate()
     plan = weft.plan("ik,jk->ij", a, b, c=c, algebra=algebra, backend="reference")
     problem = problem_of(plan.contraction)
     operands = problem.operands(1)

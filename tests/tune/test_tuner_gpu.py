@@ -28,7 +28,7 @@ def device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> torch.device:
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "weft"))
-    tuned_schedules._generation += 1
+    tuned_schedules.outdate()
     return torch.device("cuda", torch.cuda.current_device())
 
 
@@ -73,7 +73,7 @@ def test_measuring_is_right_quick_and_stored() -> None:
     assert plan._first().choice.origin.source == "tuned"
     expected = torch.einsum("ecbfa,fd->abcde", a.float(), torch.nn.functional.elu(b).float())
     assert torch.allclose(plan(a, b), expected, atol=0.05, rtol=1e-2)
-    tuned_schedules._generation += 1
+    tuned_schedules.outdate()
     stored = weft.plan("ecbfa,fd->abcde", a, b, b_fn=torch.nn.functional.elu, out_dtype=torch.float32)
     assert stored._first().choice.origin.source == "store"
     assert stored.schedule == plan.schedule

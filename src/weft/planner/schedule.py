@@ -105,6 +105,7 @@ class Candidates:
 class Family(Protocol):
     """The doors of a module of kernels; a module with these functions, for one kind of description, is one."""
 
+    __name__: str  # of the module
     NAME: str
 
     def supports(self, description: Any, target: Target) -> str | None: ...

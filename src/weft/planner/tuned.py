@@ -1,36 +1,33 @@
 """What tuning found, remembered on disk: for each description on each device the schedule that was fastest.
 
-The key of a tuned schedule holds everything that the choice depends on: the canonical description with extents,
-strides, types, alignments and functions; the device, driver, torch and Triton; and a digest of the code that runs. A
-schedule that is no longer legal counts as absent, and nothing that lies in the cache can break a plan.
+Its key holds what the choice depends on: the canonical description with extents, strides, types, alignments and
+functions; the device, driver, torch and Triton. Beside the schedule stands the digest of the code of its family and of
+the families of its steps (`weft.planner.code_digest`). A schedule whose code has changed since, or that is no longer
+legal, counts as absent, and nothing that lies in the cache can break a plan.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from weft.machine.stamp import device_stamp
 from weft.machine.store import Store
-from weft.planner.schedule import Description, Origin, Ranked, Schedule, Target
+from weft.planner.code_digest import of_schedule
+from weft.planner.schedule import Description, Origin, Schedule, Target
 from weft.planner.serialization import NotSerializable, serialize_description, serialize_schedule
 
 if TYPE_CHECKING:
     from weft.planner.planner import Choice
 
-FORMAT = 1  # of keys and values
+FORMAT = 2  # of keys and values
 ROOM = "schedules"  # of the store
-
-# Files whose change may change how fast a schedule runs, by backend and relative to this package's parent.
-_CODE = {"triton": ("gpu/**/*.py", "fn/**/*.py"), "cpu": ("cpu/**/*.py", "fn/*.py")}
 
 _generation = 0
 
@@ -47,8 +44,14 @@ class TunedSchedule:
 
 
 def generation() -> int:
-    """How many tuned schedules this process has stored: what was planned before a change of it may be out of date."""
+    """Grows with each schedule that this process stores: what was planned before may be out of date."""
     return _generation
+
+
+def outdate() -> None:
+    """Have everything planned anew that is asked for again: what plans depend on has changed."""
+    global _generation
+    _generation += 1
 
 
 def key(description: Description, backend: str, target: Target, workspace_limit: int | None) -> dict[str, Any] | None:
@@ -62,7 +65,6 @@ def key(description: Description, backend: str, target: Target, workspace_limit:
         "format": FORMAT,
         "backend": backend,
         "environment": environment(target),
-        "code": code_digest(backend),
         "description": serialized,
         "workspace_limit": workspace_limit,
     }
@@ -75,33 +77,15 @@ def environment(target: Target) -> dict[str, Any]:
     return stamp | {"kind": target.kind, "capability": target.capability, "processors": target.processors}
 
 
-@lru_cache
-def code_digest(backend: str) -> str:
-    """A digest of weft's own code that runs for a backend."""
-    root = Path(__file__).parent.parent
-    digest = hashlib.sha256()
-    for pattern in _CODE[backend]:
-        for file in sorted(root.glob(pattern)):
-            digest.update(file.name.encode() + b"\0" + file.read_bytes())
-    return digest.hexdigest()[:16]
-
-
 def remember(choice: Choice, workspace_limit: int | None, fastest: TunedSchedule) -> bool:
     """Store the tuned schedule of a choice's description; whether it has a key to be stored under."""
-    global _generation
-    _generation += 1
+    outdate()
     place = key(choice.description, choice.backend, choice.target, workspace_limit)
     if place is None:
         return False
     value = {
-        "schedule": str(fastest.schedule),
-        "serialized": serialize_schedule(fastest.schedule, choice.description),
-        "seconds": fastest.seconds,
-        "model": {
-            "schedule": str(fastest.model),
-            "serialized": serialize_schedule(fastest.model, choice.description),
-            "seconds": fastest.model_seconds,
-        },
+        **_entry(choice, fastest.schedule, fastest.seconds),
+        "model": _entry(choice, fastest.model, fastest.model_seconds),
         "tried": fastest.tried,
         "text": choice.description.text,
         "date": now(),
@@ -116,7 +100,7 @@ def recalled(choice: Choice, workspace_limit: int | None) -> Choice | None:
     One found under another limit serves as well where its workspace is within this one. A device that is not here
     has none.
     """
-    if not _here(choice.target):
+    if not here(choice.target):
         return None
     for limit in dict.fromkeys((workspace_limit, None)):
         place = key(choice.description, choice.backend, choice.target, limit)
@@ -126,7 +110,7 @@ def recalled(choice: Choice, workspace_limit: int | None) -> Choice | None:
     return None
 
 
-def _here(target: Target) -> bool:
+def here(target: Target) -> bool:
     """Whether a target is a device of this machine."""
     if target.kind not in ("cuda", "hip"):
         return True
@@ -152,13 +136,19 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
+def _entry(choice: Choice, schedule: Schedule, seconds: float) -> dict[str, Any]:
+    """One schedule as it is stored, with the code that it was measured with."""
+    rank = next(rank for rank in choice.ranked if rank.schedule == schedule)
+    serialized = serialize_schedule(schedule, choice.description)
+    return {"schedule": str(schedule), "serialized": serialized, "code": of_schedule(rank), "seconds": seconds}
+
+
 def _applied(choice: Choice, value: Any) -> Choice | None:
-    """The choice that a stored value describes; None where the value is not understood or no longer legal."""
+    """The choice that a stored value describes; None where it is not understood, no longer legal or of other code."""
     try:
-        schedule = _match(choice.ranked, choice.description, value["serialized"], value["schedule"])
+        schedule, model = _match(choice, value), _match(choice, value["model"])
         if schedule is None:
             return None
-        model = _match(choice.ranked, choice.description, value["model"]["serialized"], value["model"]["schedule"])
         seconds, model_seconds = float(value["seconds"]), float(value["model"]["seconds"])
         if not (0 < seconds < math.inf and 0 < model_seconds < math.inf):
             return None
@@ -169,12 +159,12 @@ def _applied(choice: Choice, value: Any) -> Choice | None:
         return None
 
 
-def _match(ranked: Sequence[Ranked], description: Description, serialized: Any, text: str) -> Schedule | None:
-    """The legal schedule that is serialized so; those whose text agrees are looked at first."""
-    for rank in sorted(ranked, key=lambda rank: str(rank.schedule) != text):
+def _match(choice: Choice, entry: Mapping[str, Any]) -> Schedule | None:
+    """The legal schedule that an entry is of, if its code is as it was; those whose text agrees are looked at first."""
+    for rank in sorted(choice.ranked, key=lambda rank: str(rank.schedule) != entry["schedule"]):
         try:
-            if serialize_schedule(rank.schedule, description) == serialized:
-                return rank.schedule
+            if serialize_schedule(rank.schedule, choice.description) == entry["serialized"]:
+                return rank.schedule if of_schedule(rank) == entry["code"] else None
         except NotSerializable:
             continue
     return None

@@ -12,6 +12,7 @@ from typing import Any
 
 from weft.machine.store import Store
 from weft.planner import tuned as tuned_schedules
+from weft.planner.code_digest import of_schedule
 from weft.planner.planner import Choice
 from weft.planner.serialization import NotSerializable, digest, serialize_schedule
 from weft.tune.candidates import Candidate
@@ -76,7 +77,7 @@ class Journal:
 
     def _digest(self, candidate: Candidate) -> str | None:
         try:
-            return digest(serialize_schedule(candidate.schedule, self._description))
+            return digest([serialize_schedule(candidate.schedule, self._description), of_schedule(candidate.rank)])
         except NotSerializable:
             return None
 
