@@ -15,6 +15,7 @@ import torch
 import weft
 from support import Backend
 from weft.base.bounded_cache import BoundedCache
+from weft.plans.call_cache import CallCache
 from weft.testing import poisoned
 
 
@@ -156,6 +157,7 @@ FUNCTIONS = [
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """No plan is known yet: a remembered one would answer for calls that must fail while planning."""
     monkeypatch.setattr("weft.api.contract._PLANS", BoundedCache(64))
+    monkeypatch.setattr("weft.api.contract._CALLS", CallCache(64))
 
 
 def fails(bad: Bad, call: Callable[..., Any], **options: Any) -> str:

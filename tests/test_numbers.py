@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import weft
-from weft.planner.planner import families
+from weft.planner.registry import families
 from weft.planner.schedule import Target
 from weft.spec.dtypes import PRECISIONS
 

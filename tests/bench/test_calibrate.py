@@ -18,7 +18,7 @@ from weft.machine.store import Store
 from weft.planner import coefficients as room
 from weft.planner.coefficients import Coefficients, coefficients, using
 from weft.planner.planner import choose
-from weft.tune.candidates import Trial
+from weft.tune.candidates import Candidate
 
 H200 = TARGETS["sm_90"]
 TRUE = replace(Coefficients(), memory_rate=2e12, step_seconds=0.4e-6, launch=4e-6)
@@ -46,13 +46,13 @@ def samples() -> list[Sample]:
         contraction, choice = choice_for(request)
         with using(TRUE):
             true = {rank.schedule: rank.seconds for rank in choose(contraction, "triton", H200).ranked}
-        trials = [
-            Trial(rank.schedule, rank.seconds, "measured", seconds=true[rank.schedule])
+        candidates = [
+            Candidate(rank, "measured", seconds=true[rank.schedule])
             for rank in choice.ranked[:: max(1, len(choice.ranked) // 40)]
             if rank.schedule.family not in ("ttgt", "scatter")  # their steps were predicted when they were chosen
         ]
         job = Job("", equation, equation, extents, contraction, "triton", H200)
-        found.append(Sample(job, choice, trials))
+        found.append(Sample(job, choice, candidates))
     return found
 
 
@@ -80,7 +80,7 @@ def test_what_agrees_already_is_left_alone(samples: list[Sample]) -> None:
 
 
 def test_too_few_measurements_fit_nothing(samples: list[Sample]) -> None:
-    few = [replace(samples[0], trials=samples[0].trials[:5])]
+    few = [replace(samples[0], candidates=samples[0].candidates[:5])]
     with pytest.raises(UnsupportedError, match="too few"):
         calibrated(few, H200)
 

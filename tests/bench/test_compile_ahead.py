@@ -47,9 +47,9 @@ def test_descriptions_are_those_of_the_plans(suite: str, types: list[str]) -> No
     found = {(entry.group, entry.case.name): list(tasks([entry], H200, "model")) for entry in chosen}
     assert sum(map(len, found.values())) > 0.7 * len(chosen)
     for entry in chosen:
-        for description, schedule in found[entry.group, entry.case.name]:
+        for description, rank in found[entry.group, entry.case.name]:
             assert description == real(entry), entry
-            assert schedule == choose(description, "triton", H200).best.schedule
+            assert rank == choose(description, "triton", H200).best
 
 
 def test_what_is_not_planned_for_triton_is_left_out() -> None:
@@ -79,8 +79,8 @@ def test_all_is_handed_over_before_the_first_is_measured(monkeypatch: pytest.Mon
         def __exit__(self, *error: object) -> None:
             events.append("end")
 
-        def submit(self, description: object, schedule: Any) -> None:
-            events.append(schedule.family)
+        def submit(self, description: object, rank: Any) -> None:
+            events.append(rank.schedule.family)
 
     monkeypatch.setattr(compile_ahead, "Compiler", Compiler)
     monkeypatch.setattr(compile_ahead, "target_of", lambda backend, device: H200)

@@ -19,8 +19,8 @@ from weft.bench.tuning.jobs import Job, described, of_equation, of_suite
 from weft.bench.tuning.run import TuningRun, go, load, save
 from weft.bench.tuning.study import Sample, expected_draws
 from weft.errors import UnsupportedError, WeftError
-from weft.planner import tuned as winners
-from weft.tune.candidates import Effort, Trial
+from weft.planner import tuned as tuned_schedules
+from weft.tune.candidates import Candidate, Effort
 
 QUICK = Effort(leaders=2, samples=0)
 
@@ -69,7 +69,7 @@ def test_a_run_is_recorded_and_read_again(jobs: list[Job], tmp_path: Path) -> No
         assert case["winner"]["seconds"] <= case["model"]["seconds"]
         assert case["winner"]["samples"]
         assert case["ratio"] <= 1
-        assert {trial["verdict"] for trial in case["trials"]} <= {"measured", "slow", "waiting"}
+        assert {each["verdict"] for each in case["trials"]} <= {"measured", "slow", "waiting"}
     found = figures(document)
     assert list(found) == ["tccg.fp32.untuned_vs_tuned"]
     assert found["tccg.fp32.untuned_vs_tuned"].value == pytest.approx(
@@ -147,10 +147,10 @@ def test_other_files_are_no_records(content: str, tmp_path: Path) -> None:
 
 
 def test_the_figure_is_a_geometric_mean_by_group_with_an_interval() -> None:
-    def case(group: str, model: list[float], winner: list[float]) -> dict[str, Any]:
+    def case(group: str, model: list[float], fastest: list[float]) -> dict[str, Any]:
         parts = {
             name: {"schedule": name, "seconds": None, "samples": samples}
-            for name, samples in (("model", model), ("winner", winner))
+            for name, samples in (("model", model), ("winner", fastest))
         }
         return {"group": group, "name": "", **parts}
 
@@ -172,8 +172,8 @@ def test_the_figure_is_a_geometric_mean_by_group_with_an_interval() -> None:
 def test_a_study_measures_without_storing_and_draws(jobs: list[Job], tmp_path: Path) -> None:
     samples, failed, ended = study.measured(jobs, Effort(samples=5))
     assert (failed, ended) == ({}, "finished")
-    assert all(trial.verdict in ("measured", "slow") for sample in samples for trial in sample.trials)
-    assert winners.recalled(samples[0].choice, None) is None
+    assert all(each.verdict in ("measured", "slow") for sample in samples for each in sample.candidates)
+    assert tuned_schedules.recalled(samples[0].choice, None) is None
     document = study.record(samples, failed, ended, Effort(samples=5), CPU, "tccg")
     files = study.write(document, tmp_path / "study")
     assert [file.name for file in files] == ["study.json", "study.png"]
@@ -186,10 +186,9 @@ def test_a_study_measures_without_storing_and_draws(jobs: list[Job], tmp_path: P
 
 def test_the_studys_figures_are_those_of_the_sample(jobs: list[Job]) -> None:
     choice = choice_of(jobs[0].description)
-    schedule = choice.best.schedule
     verdicts = [("measured", 20e-6), ("measured", 10e-6), ("measured", 40e-6), ("slow", 100e-6), ("wrong", None)]
-    trials = [Trial(schedule, 1.0, verdict, seconds=seconds) for verdict, seconds in verdicts]
-    document = study.record([Sample(jobs[0], choice, trials)], {}, "finished", QUICK, CPU, "tccg")
+    candidates = [Candidate(choice.best, verdict, seconds=seconds) for verdict, seconds in verdicts]
+    document = study.record([Sample(jobs[0], choice, candidates)], {}, "finished", QUICK, CPU, "tccg")
     (case,) = document["cases"]
     assert case["model"] == 0.5
     assert case["relative"] == [0.1, 0.25, 1.0]

@@ -32,7 +32,7 @@ def test_an_equation_is_tuned_and_stored() -> None:
     assert done.exit_code == 0, done.output
     assert "ecbfa,fd->abcde" in done.output
     assert "untuned_vs_tuned = " in done.output
-    assert len(list(Store("winners").directory.iterdir())) == 1
+    assert len(list(Store("schedules").directory.iterdir())) == 1
 
 
 def test_a_suite_writes_its_record_and_goes_on_from_it(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_a_study_is_drawn(tmp_path: Path) -> None:
     done = run("tune", *SUITE, "--study", str(tmp_path / "study"))
     assert done.exit_code == 0, done.output
     assert sorted(file.name for file in (tmp_path / "study").iterdir()) == ["study.json", "study.png"]
-    assert not Store("winners").directory.exists()
+    assert not Store("schedules").directory.exists()
 
 
 def test_calibrating_on_a_cpu_is_refused() -> None:
@@ -109,7 +109,7 @@ def test_the_cache_is_listed_verified_carried_and_cleared(tmp_path: Path, empty_
     run("tune", *EQUATION)
     listed = run("cache", "list", "--entries")
     assert listed.exit_code == 0, listed.output
-    assert "winners" in listed.output
+    assert "schedules" in listed.output
     assert "ecbfa,fd->abcde" in listed.output
     assert str(empty_cache) in listed.output
     assert run("cache", "verify").exit_code == 0
@@ -125,7 +125,7 @@ def test_the_cache_is_listed_verified_carried_and_cleared(tmp_path: Path, empty_
     assert (after.key, after.value, after.file) == (before.key, before.value, before.file)
     assert run("cache", "clear", "--rooms", "ceilings", "--yes").exit_code == 0
     assert len(list(entries())) == 1
-    assert run("cache", "clear", "--rooms", "winners", "--yes").exit_code == 0
+    assert run("cache", "clear", "--rooms", "schedules", "--yes").exit_code == 0
     assert list(entries()) == []
 
 
@@ -178,7 +178,7 @@ def test_what_is_imported_is_taken_whole_or_not_at_all(tmp_path: Path) -> None:
     file = tmp_path / "exported.json"
     assert run("cache", "export", str(file)).exit_code == 0
     document = json.loads(file.read_text())
-    [entry] = [each for each in document["entries"] if each["room"] == "winners"]
+    [entry] = [each for each in document["entries"] if each["room"] == "schedules"]
     assert run("cache", "clear", "--yes").exit_code == 0
     for bad in (entry | {"room": "../x"}, entry | {"value": float("inf")}):
         file.write_text(json.dumps(document | {"entries": [entry, bad]}))

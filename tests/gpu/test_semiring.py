@@ -79,7 +79,7 @@ def test_reductions_are_split_in_a_fixed_order(triton_backend: Backend) -> None:
     c = random_operand((16, 16), torch.float32, 3, device=triton_backend.device)
     plan = weft.plan("mk,nk->mn", a, b, c=c, algebra="max_plus", epilogue=torch.neg, backend="triton")
     plan.prepare(a, b, c)
-    (variant,) = (each for each in plan._variants.values() if each.contraction.c is not None)
+    (variant,) = (each for each in plan._variants.values() if each.description.c is not None)
     target = replace(plan._request.target, processors=8)
     split = [s for s in algebra.schedules(variant.contraction, target).schedules if s.splits > 1 and small(s)]
     assert split

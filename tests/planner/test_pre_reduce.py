@@ -1,4 +1,4 @@
-"""Lone modes, summed in their operand before anything is multiplied."""
+"""Single-operand modes, summed in their operand before anything is multiplied."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 import weft
 from support import Backend, integers
 from weft import reference
-from weft.planner import pre_reduce
+from weft.planner import pre_reduce as family
 from weft.planner.schedule import Target
 
 H200 = Target("cuda", 0, "NVIDIA H200", 90, 132, 232448)
@@ -44,12 +44,12 @@ def test_sums_first_give_the_same_integers(
     a, b = integers(a_shape, backend, 1, dtype), integers(b_shape, backend, 2, dtype)
     plan = weft.plan(equation, a, b, backend=backend.name, **options)
     contraction, target = plan.contraction, plan._request.target
-    assert pre_reduce.supports(contraction, target) is None
+    assert family.supports(contraction, target) is None
     one: Any = 1 if dtype is torch.int32 else 1.0
     functions = {name: fn for name, fn in options.items() if name != "out_dtype"}
-    for schedule in pre_reduce.schedules(contraction, target).schedules:
+    for schedule in family.schedules(contraction, target).schedules:
         d = torch.full(plan.shape, -77, device=backend.device).to(plan.dtype)
-        pre_reduce.build(contraction, schedule, target)(a, b, None, d, one, 0 * one)
+        family.build(contraction, schedule, target)(a, b, None, d, one, 0 * one)
         assert torch.equal(d.double(), reference.contract(equation, a, b, **functions).double())
 
 
@@ -59,7 +59,7 @@ def test_sums_may_keep_their_operand_s_order() -> None:
     plan = weft.plan("mk,xkn->mn", a, b, backend="reference")
     steps = {
         schedule.steps[1].description.d.shape: [mode.labels for mode in schedule.steps[1].description.modes]
-        for schedule in pre_reduce.schedules(plan.contraction, H200).schedules
+        for schedule in family.schedules(plan.contraction, H200).schedules
     }
     assert steps == {(5, 6): [("k", "n"), ("x",)], (6, 5): [("n",), ("k",), ("x",)]}
 
@@ -77,4 +77,4 @@ def test_sums_of_both_operands_cost_their_sum_and_not_their_product(quick_backen
 def test_there_is_nothing_to_sum_first_beside_a_single_number() -> None:
     a, one = torch.ones(4, 5), torch.ones(())
     plan = weft.plan("ab,->a", a, one)
-    assert "no mode" in str(pre_reduce.supports(plan.contraction, plan._request.target))
+    assert "no mode" in str(family.supports(plan.contraction, plan._request.target))

@@ -10,42 +10,42 @@ import torch
 
 import weft
 from tune_problems import choice_of, described
-from weft.planner.serialization import Unspellable, spell_description, spell_schedule
+from weft.planner.serialization import NotSerializable, serialize_description, serialize_schedule
 from weft.spec import Layout
 
 BASE = {"equation": "ecb,bd->dce", "shapes": ((30, 20, 7), (7, 25))}
 
 
-def spelled(equation: str = BASE["equation"], shapes: tuple = BASE["shapes"], **options) -> str:
-    return json.dumps(spell_description(described(equation, *shapes, **options)), sort_keys=True)
+def serialized(equation: str = BASE["equation"], shapes: tuple = BASE["shapes"], **options) -> str:
+    return json.dumps(serialize_description(described(equation, *shapes, **options)), sort_keys=True)
 
 
 def test_labels_do_not_matter() -> None:
-    assert spelled("xyz,zw->wyx") == spelled()
-    assert spelled("edb,bc->cde") == spelled()
+    assert serialized("xyz,zw->wyx") == serialized()
+    assert serialized("edb,bc->cde") == serialized()
 
 
 def test_everything_else_does() -> None:
     """Guards against plans for similar calls: cupy#7318, #7812; stale keys: triton#7348."""
     constant = 2.0
     variants = [
-        spelled(),
-        spelled(shapes=((30, 20, 8), (8, 25))),
-        spelled("ecb,bd->dec"),
-        spelled(dtype=torch.float64),
-        spelled(out_dtype=torch.float64),
-        spelled(precision="tf32"),
-        spelled(accumulate=torch.float64),
-        spelled(a_fn=torch.relu),
-        spelled(b_fn=torch.relu),
-        spelled(epilogue=torch.relu),
-        spelled(epilogue=lambda x: x * 2.0),
-        spelled(epilogue=lambda x: x * 3.0),
-        spelled(algebra="max_plus"),
-        spelled(algebra="min_plus"),
+        serialized(),
+        serialized(shapes=((30, 20, 8), (8, 25))),
+        serialized("ecb,bd->dec"),
+        serialized(dtype=torch.float64),
+        serialized(out_dtype=torch.float64),
+        serialized(precision="tf32"),
+        serialized(accumulate=torch.float64),
+        serialized(a_fn=torch.relu),
+        serialized(b_fn=torch.relu),
+        serialized(epilogue=torch.relu),
+        serialized(epilogue=lambda x: x * 2.0),
+        serialized(epilogue=lambda x: x * 3.0),
+        serialized(algebra="max_plus"),
+        serialized(algebra="min_plus"),
     ]
     assert len(set(variants)) == len(variants)
-    assert spelled(epilogue=lambda x: x * constant) == variants[10]
+    assert serialized(epilogue=lambda x: x * constant) == variants[10]
 
 
 @pytest.mark.parametrize(
@@ -58,37 +58,38 @@ def test_everything_else_does() -> None:
 )
 def test_layouts_and_conjugation_do(change: dict) -> None:
     contraction = described(BASE["equation"], *BASE["shapes"])
-    assert spell_description(replace(contraction, **change)) != spell_description(contraction)
+    assert serialize_description(replace(contraction, **change)) != serialize_description(contraction)
 
 
 def test_alignment_does() -> None:
     contraction = described(BASE["equation"], *BASE["shapes"])
     odd = replace(contraction, b=contraction.b._replace(alignment=4))
-    assert spell_description(odd) != spell_description(contraction)
+    assert serialize_description(odd) != serialize_description(contraction)
 
 
 @pytest.mark.parametrize("backend", ["cpu", "triton"])
 def test_schedules_are_told_apart_and_come_back_through_json(backend: str) -> None:
     contraction = described("ecb,bd->dce", (30, 20, 40), (40, 25))
     ranked = choice_of(contraction, backend).ranked
-    texts = [json.dumps(spell_schedule(rank.schedule, contraction)) for rank in ranked]
+    texts = [json.dumps(serialize_schedule(rank.schedule, contraction)) for rank in ranked]
     assert len(set(texts)) == len(texts) > 1
     renamed = described("xyz,zw->wyx", (30, 20, 40), (40, 25))
-    others = {json.dumps(spell_schedule(rank.schedule, renamed)) for rank in choice_of(renamed, backend).ranked}
+    others = {json.dumps(serialize_schedule(rank.schedule, renamed)) for rank in choice_of(renamed, backend).ranked}
     assert set(texts) == others
 
 
 def test_permutations() -> None:
-    def spelled_move(equation: str, **options) -> str:
+    def serialized_move(equation: str, **options) -> str:
         plan = weft.plan_permute(torch.empty(3, 4, 5), equation, backend="reference", **options)
-        return json.dumps(spell_description(plan.permutation))
+        return json.dumps(serialize_description(plan.permutation))
 
-    assert spelled_move("abc->cba") == spelled_move("xyz->zyx")
-    assert len({spelled_move("abc->cba"), spelled_move("abc->bca"), spelled_move("abc->cba", fn=torch.relu)}) == 3
+    assert serialized_move("abc->cba") == serialized_move("xyz->zyx")
+    others = (serialized_move("abc->bca"), serialized_move("abc->cba", fn=torch.relu))
+    assert len({serialized_move("abc->cba"), *others}) == 3
 
 
 def test_what_only_this_process_understands_is_refused() -> None:
     contraction = replace(described("ik,jk->ij", (3, 4), (5, 4)), text="other")
-    assert spell_description(contraction)
-    with pytest.raises(Unspellable):
-        spell_description(replace(contraction, arithmetic=object()))
+    assert serialize_description(contraction)
+    with pytest.raises(NotSerializable):
+        serialize_description(replace(contraction, arithmetic=object()))

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from types import CodeType
+from typing import Any
+
 import pytest
 import torch
 
 import weft
+from weft.plans.call_cache import CallCache, KnownCall
 
 
 def test_a_repeated_call_computes_on_its_own_tensors() -> None:
@@ -67,3 +73,59 @@ def test_an_empty_result_stays_empty() -> None:
     plan = weft.plan("ik,kj->ij", torch.ones(0, 5), torch.ones(5, 6))
     for _ in range(2):
         assert plan(torch.ones(0, 5), torch.ones(5, 6)).shape == (0, 6)
+
+
+def called_functions(call: Callable[[], Any]) -> list[CodeType]:
+    """The code of every Python function that a call enters, in order."""
+    entered: list[CodeType] = []
+    sys.setprofile(lambda frame, event, _: entered.append(frame.f_code) if event == "call" else None)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return entered[1:]  # without `call` itself
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_a_known_call_is_six_functions_in_four_files_from_its_launch(given: bool) -> None:
+    a, b = torch.rand(4, 5), torch.rand(5, 6)
+    out = torch.empty(4, 6) if given else None
+
+    def call() -> torch.Tensor:
+        return weft.contract("ik,kj->ij", a, b, out=out)
+
+    call()
+    entered = called_functions(call)
+    launch = next(at for at, code in enumerate(entered) if "/cpu/" in code.co_filename)
+    path = entered[: launch + 1]
+    assert path[0].co_name == "contract"
+    assert len(path) <= 6
+    assert len({code.co_filename for code in path}) <= 4
+
+
+def test_parameters_and_conjugates_are_told_from_what_they_were_known_as() -> None:
+    """A gradient is refused whatever the same tensors were known by before; a conjugate is another value."""
+    a, b = torch.rand(4, 5, dtype=torch.complex64), torch.rand(5, 6, dtype=torch.complex64)
+    parameter = torch.nn.Parameter(b)
+    for _ in range(2):
+        torch.testing.assert_close(weft.contract("ik,kj->ij", a, b), a @ b)
+        torch.testing.assert_close(weft.contract("ik,kj->ij", a.conj(), b), a.conj() @ b)
+        with torch.no_grad():
+            torch.testing.assert_close(weft.contract("ik,kj->ij", a, parameter), a @ b)
+        with pytest.raises(weft.UnsupportedError, match="gradient"):
+            weft.contract("ik,kj->ij", a, parameter)
+
+
+def test_a_call_with_c_does_not_stand_for_one_without() -> None:
+    a, b, c = torch.rand(4, 5), torch.rand(5, 6), torch.rand(4, 6)
+    for _ in range(2):
+        torch.testing.assert_close(weft.contract("ik,kj->ij", a, b, c=c), a @ b + c)
+        torch.testing.assert_close(weft.contract("ik,kj->ij", a, b), a @ b)
+        torch.testing.assert_close(weft.contract("ik,kj->ij", a, b, c=c, beta=2.0), a @ b + 2 * c)
+
+
+def test_the_oldest_known_call_goes_first() -> None:
+    calls = CallCache(2)
+    for key in ("first", "second", "second", "third"):
+        calls.put(key, KnownCall(key))
+    assert list(calls) == ["second", "third"]

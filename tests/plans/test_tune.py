@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,7 +16,7 @@ import weft
 from weft.api.describe import choice_for, hypothetical
 from weft.errors import UnsupportedError
 from weft.machine.store import Store
-from weft.planner import tuned as winners
+from weft.planner import tuned as tuned_schedules
 from weft.planner import validity
 from weft.tune import tuner
 
@@ -50,32 +49,32 @@ def origin(plan: Any) -> str:
     return plan._first().choice.origin.source
 
 
-def slow_winner(monkeypatch: pytest.MonkeyPatch) -> None:
+def let_the_slowest_win(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the candidate that the model likes least win, so that it is told from the model's choice."""
     monkeypatch.setattr(tuner, "NEAR", (1e9, 1e9))
     monkeypatch.setattr(
-        tuner._Session, "_decided", lambda self, model, last: (_timed(self.trials[-1]), _timed(self.trials[0]))
+        tuner._Session, "_decided", lambda self, model, last: (_timed(self.candidates[-1]), _timed(self.candidates[0]))
     )
 
 
-def _timed(trial: Any) -> Any:
-    trial.samples = [1e-3]
-    return trial
+def _timed(candidate: Any) -> Any:
+    candidate.samples = [1e-3]
+    return candidate
 
 
-def test_measuring_gives_right_results_and_stores_a_winner(tunings: list[Any]) -> None:
+def test_measuring_gives_right_results_and_stores_the_fastest(tunings: list[Any]) -> None:
     plan = weft.plan(EQUATION, A, B, tune="measure", epilogue=torch.tanh)
     assert origin(plan) == "tuned"
     assert len(tunings) == 1
     assert torch.allclose(plan(A, B), torch.tanh(torch.einsum(EQUATION, A, B)), atol=1e-4)
-    assert len(list(Store("winners").directory.iterdir())) == 1
+    assert len(list(Store("schedules").directory.iterdir())) == 1
     assert plan._first().choice.best.measured > 0
 
 
-def test_later_calls_use_the_winner_and_measure_nothing(monkeypatch: pytest.MonkeyPatch, tunings: list[Any]) -> None:
+def test_later_calls_take_the_stored_and_measure_nothing(monkeypatch: pytest.MonkeyPatch, tunings: list[Any]) -> None:
     before = weft.plan(EQUATION, A, B)
     assert origin(before) == "model"
-    slow_winner(monkeypatch)
+    let_the_slowest_win(monkeypatch)
     tuned = weft.plan(EQUATION, A, B, tune="measure")
     assert tuned.schedule != before.schedule
     after = weft.plan(EQUATION, A, B)
@@ -136,8 +135,8 @@ def test_other_values_are_refused(tune: Any) -> None:
         weft.permute(A, "abc->cba", tune=tune)
 
 
-def winner_file() -> Path:
-    (file,) = Store("winners").directory.glob("*.json")
+def schedule_file() -> Path:
+    (file,) = Store("schedules").directory.glob("*.json")
     return file
 
 
@@ -150,8 +149,8 @@ def anew(**options: Any) -> Any:
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda entry: entry["value"].pop("spelled"),
-        lambda entry: entry["value"]["spelled"].update(workers=99),
+        lambda entry: entry["value"].pop("serialized"),
+        lambda entry: entry["value"]["serialized"].update(workers=99),
         lambda entry: entry["value"].update(seconds="soon"),
         lambda entry: entry["value"].update(seconds=0.0),
         lambda entry: entry["value"].update(seconds=10**400),
@@ -159,12 +158,13 @@ def anew(**options: Any) -> Any:
         lambda entry: entry.update(value=[1, 2]),
         lambda entry: entry.update(value="fast"),
         lambda entry: entry.update(schema=99),
-        lambda entry: entry["key"].update(code="another"),
+        lambda entry: entry["value"].update(code="another"),
+        lambda entry: entry["key"].update(backend="another"),
     ],
 )
-def test_a_winner_that_is_not_understood_or_not_legal_counts_as_absent(damage: Callable[[dict], Any]) -> None:
+def test_a_stored_schedule_that_is_not_understood_or_not_legal_counts_as_absent(damage: Callable[[dict], Any]) -> None:
     weft.plan(EQUATION, A, B, tune="measure")
-    file = winner_file()
+    file = schedule_file()
     entry = json.loads(file.read_text())
     damage(entry)
     file.write_text(json.dumps(entry))
@@ -176,7 +176,7 @@ def test_a_winner_that_is_not_understood_or_not_legal_counts_as_absent(damage: C
 def test_a_corrupt_file_never_breaks_a_call(content: bytes) -> None:
     """Guards against corrupt, truncated or raced cache files: triton#11512, pytorch#172144, DeepGEMM#301."""
     weft.plan(EQUATION, A, B, tune="measure")
-    winner_file().write_bytes(content)
+    schedule_file().write_bytes(content)
     assert origin(anew()) == "model"
     assert origin(anew(tune="measure")) == "tuned"
     assert origin(anew()) == "store"
@@ -195,17 +195,14 @@ def test_another_machine_or_version_is_another_key(monkeypatch: pytest.MonkeyPat
     """Guards against another GPU's cache: TensorRT-LLM#17664."""
     weft.plan(EQUATION, A, B, tune="measure")
     assert origin(anew()) == "store"
-    real = winners.environment
+    real = tuned_schedules.environment
     for change in ({"torch": "9.9"}, {"name": "another"}, {"driver": "1"}):
-        monkeypatch.setattr(winners, "environment", lambda target, change=change: real(target) | change)
+        monkeypatch.setattr(tuned_schedules, "environment", lambda target, change=change: real(target) | change)
         assert origin(anew()) == "model"
-    monkeypatch.setattr(winners, "environment", real)
-    monkeypatch.setattr(winners, "code_digest", lambda backend: "0" * 16)
-    assert origin(anew()) == "model"
 
 
-def test_a_winner_over_the_limit_of_workspace_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    slow_winner(monkeypatch)
+def test_a_tuned_schedule_over_the_limit_of_workspace_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    let_the_slowest_win(monkeypatch)
     free = weft.plan(EQUATION, A, B)
     tuned = weft.plan(EQUATION, A, B, tune="measure")
     assert anew(workspace_limit=tuned.workspace_bytes).schedule == tuned.schedule
@@ -226,7 +223,7 @@ def test_two_processes_tune_at_once(empty_store: Path) -> None:
     )
     started = [subprocess.Popen([sys.executable, "-W", "error", "-c", program]) for _ in range(2)]
     assert [each.wait(timeout=120) for each in started] == [0, 0]
-    assert len(list(Store("winners").directory.glob("*.json"))) == 1
+    assert len(list(Store("schedules").directory.glob("*.json"))) == 1
     assert not list(empty_store.rglob("*.broken")) + list(empty_store.rglob("*.tmp"))
 
 
@@ -244,7 +241,7 @@ def test_another_process_finds_it() -> None:
     assert done.stdout.strip() == "store", done.stderr
 
 
-def test_a_device_that_is_not_here_has_no_winners() -> None:
+def test_a_device_that_is_not_here_has_no_tuned_schedules() -> None:
     request = hypothetical("ik,jk->ij", {"i": 64, "j": 64, "k": 64}, dtype=torch.float16, target="sm_90")
     _, choice = choice_for(request)
     assert choice is not None
@@ -265,16 +262,3 @@ def test_the_explanation_says_where_the_schedule_came_from() -> None:
     stored = anew().explain()
     assert "stored by the tuning of 20" in stored
     assert max(len(text.splitlines()) for text in (tuned, stored)) <= 40
-
-
-def test_winners_belong_to_all_code_that_kernels_are_made_of() -> None:
-    package = Path(weft.__file__).parent
-    named = {file for pattern in validity._CODE["triton"] for file in package.glob(pattern)}
-    imported = {
-        package.parent.joinpath(*match.split(".")).with_suffix(".py")
-        for file in named
-        if file.name.endswith("kernel.py") or file.name.startswith("device_")
-        for match in re.findall(r"^from (weft\.[\w.]+) import", file.read_text(), re.MULTILINE)
-    }
-    assert imported
-    assert imported <= named, sorted(imported - named)

@@ -11,8 +11,7 @@ import torch
 import weft
 from tune_problems import choice_of, described, problem_of
 from weft.oracle.problem import Problem, flat
-from weft.planner.planner import families
-from weft.tune.checker import Judge
+from weft.tune.checker import Checker
 
 EQUATION, SHAPES = "ecb,bd->dce", ((30, 20, 7), (7, 25))
 
@@ -23,14 +22,12 @@ def problem() -> Problem:
 
 
 @pytest.fixture
-def judge(problem: Problem) -> Judge:
-    return Judge(problem, problem.operands(1))
+def checker(problem: Problem) -> Checker:
+    return Checker(problem, problem.operands(1))
 
 
 def right(problem: Problem) -> Callable[..., None]:
-    choice = choice_of(problem.description)
-    (room,) = (room for room in families(problem.description, "cpu") if choice.best.schedule.family == room.NAME)
-    return room.build(problem.description, choice.best.schedule, choice.target)
+    return choice_of(problem.description).build()
 
 
 def spoilt(problem: Problem, spoil: Callable[[torch.Tensor], Any]) -> Callable[..., None]:
@@ -43,12 +40,11 @@ def spoilt(problem: Problem, spoil: Callable[[torch.Tensor], Any]) -> Callable[.
     return run
 
 
-def test_every_schedule_of_the_cpu_passes(problem: Problem, judge: Judge) -> None:
+def test_every_schedule_of_the_cpu_passes(problem: Problem, checker: Checker) -> None:
     choice = choice_of(problem.description)
-    rooms = {room.NAME: room for room in families(problem.description, "cpu")}
     for rank in choice.ranked:
-        launch = rooms[rank.schedule.family].build(problem.description, rank.schedule, choice.target)
-        assert judge.verdict(launch, str(rank.schedule)) == (None, None)
+        launch = rank.build(problem.description, choice.target)
+        assert checker.verdict(launch, str(rank.schedule)) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -61,49 +57,49 @@ def test_every_schedule_of_the_cpu_passes(problem: Problem, judge: Judge) -> Non
         lambda d: d[-1, -1, -1].fill_(0.0),  # a corner alone
     ],
 )
-def test_what_is_wrong_in_many_places_or_a_corner_fails_at_once(problem: Problem, judge: Judge, spoil: Any) -> None:
-    reason, revoked = judge.verdict(spoilt(problem, spoil), "wrong")
+def test_what_is_wrong_in_many_places_or_a_corner_fails_at_once(problem: Problem, checker: Checker, spoil: Any) -> None:
+    reason, revoked = checker.verdict(spoilt(problem, spoil), "wrong")
     assert reason is not None
     assert "it is wrong" in reason
     assert revoked is None
 
 
-def test_leaving_the_result_unwritten_fails(problem: Problem, judge: Judge) -> None:
+def test_leaving_the_result_unwritten_fails(problem: Problem, checker: Checker) -> None:
     """Guards against configurations that leave parts unwritten: triton#9230, #7181."""
-    assert judge.verdict(right(problem), "right") == (None, None)
-    reason, _ = judge.verdict(lambda *_: None, "idle")  # the last one's values are gone
+    assert checker.verdict(right(problem), "right") == (None, None)
+    reason, _ = checker.verdict(lambda *_: None, "idle")  # the last one's values are gone
     assert reason is not None
     assert "nan" in reason
 
 
-def test_writing_past_the_ends_fails(problem: Problem, judge: Judge) -> None:
+def test_writing_past_the_ends_fails(problem: Problem, checker: Checker) -> None:
     def past(d: torch.Tensor) -> None:
         flat(d).as_strided((1,), (1,), d.storage_offset() + d.numel()).fill_(0.0)
 
-    assert judge.verdict(spoilt(problem, past), "past") == ("it writes past the ends of the result", None)
+    assert checker.verdict(spoilt(problem, past), "past") == ("it writes past the ends of the result", None)
 
 
-def unsampled(problem: Problem, judge: Judge) -> tuple[int, ...]:
+def unsampled(problem: Problem, checker: Checker) -> tuple[int, ...]:
     """An index of D (modes d, c, e) that the first look leaves out."""
-    order = [next(i for i, mode in enumerate(judge._modes) if mode.name == name) for name in "dce"]
-    looked_at = {tuple(row[i] for i in order) for row in judge._samples.tolist()}
+    order = [next(i for i, mode in enumerate(checker._modes) if mode.name == name) for name in "dce"]
+    looked_at = {tuple(row[i] for i in order) for row in checker._samples.tolist()}
     return next(at for at in ((i, j, 4) for i in range(3, 20) for j in range(3, 15)) if at not in looked_at)
 
 
-def test_one_wrong_element_that_no_sample_hits_is_found_beside_a_right_result(problem: Problem, judge: Judge) -> None:
-    at = unsampled(problem, judge)
-    assert judge.verdict(right(problem), "right") == (None, None)
-    reason, revoked = judge.verdict(spoilt(problem, lambda d: d[at].add_(1.0)), "one element")
+def test_one_wrong_element_that_no_sample_hits_is_found_by_comparing(problem: Problem, checker: Checker) -> None:
+    at = unsampled(problem, checker)
+    assert checker.verdict(right(problem), "right") == (None, None)
+    reason, revoked = checker.verdict(spoilt(problem, lambda d: d[at].add_(1.0)), "one element")
     assert reason is not None
     assert all(f"{name}={index}" in reason for name, index in zip("dce", at, strict=True))
     assert revoked is None
 
 
-def test_a_wrong_first_result_is_revoked_by_a_right_one(problem: Problem, judge: Judge) -> None:
-    at = unsampled(problem, judge)
-    assert judge.verdict(spoilt(problem, lambda d: d[at].add_(1.0)), "first") == (None, None)
-    assert judge.verdict(right(problem), "second") == (None, "first")
-    assert judge.verdict(right(problem), "third") == (None, None)
+def test_a_wrong_first_result_is_revoked_by_a_right_one(problem: Problem, checker: Checker) -> None:
+    at = unsampled(problem, checker)
+    assert checker.verdict(spoilt(problem, lambda d: d[at].add_(1.0)), "first") == (None, None)
+    assert checker.verdict(right(problem), "second") == (None, "first")
+    assert checker.verdict(right(problem), "third") == (None, None)
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.complex64, torch.float16], ids=str)
@@ -113,20 +109,20 @@ def test_other_types_and_an_addend(dtype: torch.dtype) -> None:
         backend="reference",
     ).contraction  # fmt: skip
     problem = problem_of(contraction)
-    judge = Judge(problem, problem.operands(1))
-    assert judge.verdict(right(problem), "right") == (None, None)
-    reason, _ = judge.verdict(spoilt(problem, lambda d: d[3, 3].add_(1)), "wrong")
+    checker = Checker(problem, problem.operands(1))
+    assert checker.verdict(right(problem), "right") == (None, None)
+    reason, _ = checker.verdict(spoilt(problem, lambda d: d[3, 3].add_(1)), "wrong")
     assert reason is not None
 
 
 @pytest.mark.parametrize(("equation", "shapes"), [("ik,ik->", ((9, 8), (9, 8))), ("ik,k->i", ((9, 8), (8,)))])
 def test_results_of_few_modes_or_none(equation: str, shapes: tuple) -> None:
     problem = problem_of(described(equation, *shapes))
-    judge = Judge(problem, problem.operands(1))
+    checker = Checker(problem, problem.operands(1))
     launch = right(problem)
-    assert judge.verdict(launch, "right") == (None, None)
-    assert judge.verdict(launch, "again") == (None, None)
-    reason, _ = judge.verdict(spoilt(problem, lambda d: d.mul_(2)), "wrong")
+    assert checker.verdict(launch, "right") == (None, None)
+    assert checker.verdict(launch, "again") == (None, None)
+    reason, _ = checker.verdict(spoilt(problem, lambda d: d.mul_(2)), "wrong")
     assert reason is not None
 
 
@@ -134,14 +130,14 @@ def test_results_that_are_added_to_are_put_back_before_each_run() -> None:
     x, out = torch.zeros(6, 5), torch.zeros(5, 6)
     permutation = weft.plan_permute(x, "ab->ba", out=out, beta=1.0, backend="reference").permutation
     problem = problem_of(permutation)
-    judge = Judge(problem, problem.operands(1))
+    checker = Checker(problem, problem.operands(1))
     launch = choice_of(permutation).build()
-    assert judge.verdict(launch, "once") == (None, None)
-    assert judge.verdict(launch, "again") == (None, None)
+    assert checker.verdict(launch, "once") == (None, None)
+    assert checker.verdict(launch, "again") == (None, None)
 
     def twice(*arguments: Any) -> None:
         launch(*arguments)
         launch(*arguments)
 
-    reason, _ = judge.verdict(twice, "twice")
+    reason, _ = checker.verdict(twice, "twice")
     assert reason is not None

@@ -30,17 +30,17 @@ target = TARGETS["sm_90"]
 a, b = torch.empty(64, 64, dtype=torch.half, device="meta"), torch.empty(64, 64, dtype=torch.half, device="meta")
 contraction = weft.plan("ik,jk->ij", a, b, a_fn=torch.nn.functional.elu, backend="reference").contraction
 choice = choose(contraction, "triton", target)
-schedules = [rank.schedule for rank in choice.ranked if rank.schedule.family == "gett"][:2]
+ranks = [rank for rank in choice.ranked if rank.schedule.family == "gett"][:2]
 with Compiler(target, "triton", jobs=2) as compiler:
-    answers = [compiler.submit(contraction, schedule).result(timeout=200) for schedule in schedules]
+    answers = [compiler.submit(contraction, rank).result(timeout=200) for rank in ranks]
 there = sorted(os.listdir(os.environ["TRITON_CACHE_DIR"]))
 
 from triton.runtime import driver
 from weft.tune.compile_worker import AbsentDriver, Task, compile_schedule
 
 driver.set_active(AbsentDriver(90))
-for schedule in schedules:
-    compile_schedule(Task(0, contraction, schedule), target, "triton")
+for rank in ranks:
+    compile_schedule(Task(0, contraction, rank), target)
 print(json.dumps([answers, there, sorted(os.listdir(os.environ["TRITON_CACHE_DIR"]))]))
 """
 
@@ -64,27 +64,27 @@ def test_another_process_finds_what_the_workers_compiled(tmp_path: Path) -> None
 )
 def test_where_nothing_is_compiled_ahead_the_answer_is_there_at_once(target: Target, jobs: int) -> None:
     contraction = described("ik,jk->ij", (3, 4), (5, 4))
-    schedule = choice_of(contraction).best.schedule
+    rank = choice_of(contraction).best
     with Compiler(target, "cpu", jobs=jobs) as compiler:
-        future = compiler.submit(contraction, schedule)
+        future = compiler.submit(contraction, rank)
         assert future.done()
         assert future.result() is None
-        assert compiler.submit(contraction, schedule) is future
+        assert compiler.submit(contraction, rank) is future
 
 
 def test_compilers_that_die_leave_everything_to_be_compiled_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("weft.tune.compile_pool.sys.executable", "/bin/false")
     contraction = described("ik,jk->ij", (64, 64), (64, 64), dtype=torch.float16)
-    schedule = choose(contraction, "triton", TARGETS["sm_90"]).best.schedule
+    rank = choose(contraction, "triton", TARGETS["sm_90"]).best
     with Compiler(TARGETS["sm_90"], "triton", jobs=1) as compiler:
-        assert compiler.submit(contraction, schedule).result(timeout=60) is None
+        assert compiler.submit(contraction, rank).result(timeout=60) is None
 
 
 def test_closing_answers_what_is_open() -> None:
     contraction = described("ik,jk->ij", (64, 64), (64, 64), dtype=torch.float16)
-    schedule = choose(contraction, "triton", TARGETS["sm_90"]).best.schedule
+    rank = choose(contraction, "triton", TARGETS["sm_90"]).best
     compiler = Compiler(TARGETS["sm_90"], "triton", jobs=1)
-    future = compiler.submit(contraction, schedule)
+    future = compiler.submit(contraction, rank)
     compiler.close()
     assert future.result(timeout=60) is None
     compiler.close()
@@ -92,7 +92,7 @@ def test_closing_answers_what_is_open() -> None:
 
 def test_functions_travel_as_their_source() -> None:
     contraction = described("ik,jk->ij", (3, 4), (5, 4), a_fn=torch.nn.functional.elu)
-    task = Task(1, contraction, choice_of(contraction).best.schedule)
+    task = Task(1, contraction, choice_of(contraction).best)
     frame = _pickled(task)
     assert frame is not None
     import pickle

@@ -49,19 +49,18 @@ def test_what_the_workers_compile_is_found_by_this_process(
     a, b = operands((64, 48, 80), (80, 72))
     contraction = weft.plan("abk,kc->cab", a, b, backend="reference", epilogue=torch.tanh).contraction
     choice = choose(contraction, "triton", target_of("triton", device))
-    schedules = [rank.schedule for rank in choice.ranked if rank.schedule.family == "gett"][:4]
+    ranks = [rank for rank in choice.ranked if rank.schedule.family == "gett"][:4]
     with Compiler(choice.target, "triton") as compiler:
-        assert [compiler.submit(contraction, each).result(timeout=300) for each in schedules] == [None] * len(schedules)
+        assert [compiler.submit(contraction, each).result(timeout=300) for each in ranks] == [None] * len(ranks)
     there = _kernels(tmp_path / "triton")
     from triton import knobs
 
-    from weft.gpu.gett import family as matrix
 
     found: list[bool] = []
     monkeypatch.setattr(knobs.compilation, "listener", lambda cache_hit, **_: found.append(cache_hit))
-    for schedule in schedules:
-        matrix.build(contraction, schedule, choice.target)
-    assert len(found) >= len(schedules)
+    for rank in ranks:
+        rank.build(contraction, choice.target)
+    assert len(found) >= len(ranks)
     assert all(found)
     assert _kernels(tmp_path / "triton") == there
 
@@ -88,7 +87,7 @@ def test_every_candidate_of_a_case_is_right(number: int, device: torch.device) -
     go(run, jobs)
     (case,) = run.cases
     assert "failed" not in case, case
-    assert [trial for trial in case["trials"] if trial["verdict"] == "wrong"] == []
+    assert [each for each in case["trials"] if each["verdict"] == "wrong"] == []
     assert case["winner"]["seconds"] <= case["model"]["seconds"]
 
 
@@ -99,7 +98,7 @@ def test_other_kinds_of_contractions(name: str, device: torch.device) -> None:
     run = TuningRun.on(device, Effort(leaders=4, samples=4), "beyond")
     go(run, jobs)
     assert "failed" not in run.cases[0], run.cases[0]
-    assert [trial for trial in run.cases[0]["trials"] if trial["verdict"] == "wrong"] == []
+    assert [each for each in run.cases[0]["trials"] if each["verdict"] == "wrong"] == []
 
 
 def test_permutations() -> None:
@@ -138,5 +137,5 @@ def test_a_limit_on_workspace_holds_for_the_winner(device: torch.device) -> None
     contraction = weft.plan("ik,jk->ij", a, b, epilogue=torch.relu, backend="reference").contraction
     choice = choose(contraction, "triton", target_of("triton", device), 0)
     outcome = tune(choice, 0, Effort(leaders=3, samples=3))
-    assert outcome.winner.schedule.workspace_bytes == 0
+    assert outcome.fastest.schedule.workspace_bytes == 0
     assert weft.plan("ik,jk->ij", a, b, epilogue=torch.relu, workspace_limit=0).workspace_bytes == 0

@@ -19,7 +19,7 @@ from sanitize import run
 from sanitize.jobs import IN_PLACE, MATRICES, Job, jobs, small_target
 from sanitize.report import Outcome, judged, record, table
 from sanitize.workload import in_place
-from weft.planner.schedule import Target
+from weft.planner.schedule import Ranked, Target
 from weft.planner.target import target_of
 from weft.tune.compile_pool import Compiler
 
@@ -77,7 +77,7 @@ def _options() -> argparse.Namespace:
 def _compile(chosen: list[Job], target: Target) -> None:
     """Into Triton's cache, where the processes under a tool find it."""
     with Compiler(target, "triton") as compiler:
-        futures = {str(job): compiler.submit(job.description, job.schedule) for job in chosen}
+        futures = {str(job): compiler.submit(job.description, Ranked(job.schedule, 0.0, job.room)) for job in chosen}
         for name, future in futures.items():
             if (reason := future.result()) is not None:
                 print(f"{name}: {reason}", flush=True)

@@ -13,18 +13,17 @@ from typing import Any
 import torch
 
 from weft.algebra import find
-from weft.api.options import Options, OutDtype, check_limit, read_indices, read_operands, resolved, signature
+from weft.api.options import Options, OutDtype, check_limit, fingerprints, read_indices, read_operands, resolved
 from weft.api.permute import permute
 from weft.base.arrays import as_result, as_results, as_tensor, like, like_each
 from weft.base.bounded_cache import BoundedCache
 from weft.base.describe import describe_call
 from weft.errors import DTypeError, NotationError, ShapeError, call_context
-from weft.fn import fingerprint
 from weft.planner.planner import check_tune
 from weft.planner.request import Results
 from weft.planner.schedule import Scalar
 from weft.planner.validity import generation
-from weft.plans.call_cache import sight
+from weft.plans.call_cache import CallCache, KnownCall, call_signature
 from weft.plans.checks import reject_gradient
 from weft.plans.contraction import Plan
 from weft.spec import Label, Notation, parse
@@ -36,8 +35,8 @@ from weft.spec.notation import expand, from_sequences, implicit_from_sequences
 Equation = str | Sequence[Sequence[Label]]
 Function = Callable[..., Any]
 
-_PLANS = BoundedCache(4096)
-_REPEATED = BoundedCache(4096)  # plans by all that a call says, unread
+_CALLS = CallCache(4096)  # by all that a call says: its plan, and where that is all it takes its launch
+_PLANS = BoundedCache(4096)  # by request: asked where a call is not known
 
 
 def contract(
@@ -115,33 +114,37 @@ def contract(
     >>> weft.contract("ik,jk->ji", a, b, alpha=2.0, epilogue=torch.sqrt)[0]
     tensor([2.4495, 2.4495])
     """
-    key = None
-    plain = c is None and operands is None and indices is None and algebra == "plus_times" and not validate
-    if plain and type(equation) is str:
-        sights = (sight(a), sight(b), sight(out))
-        prints = _prints((a_fn, b_fn, c_fn, epilogue))
-        if None not in sights and prints is not None:
+    key = known = None
+    if operands is None and indices is None and type(equation) is str and algebra == "plus_times":
+        signature = call_signature(a, b, out)
+        bare = a_fn is None and b_fn is None and c_fn is None and epilogue is None
+        prints = () if bare else fingerprints((a_fn, b_fn, c_fn, epilogue))
+        if signature is not None and prints is not None:
             key = (
-                equation, sights, out_dtype, precision, accumulate, prints, deterministic, workspace_limit, backend,
-                tune, generation(),
+                equation, signature, c is None, out_dtype, precision, accumulate, prints, deterministic,
+                workspace_limit, backend, tune, generation(),
             )  # fmt: skip
-            known = _REPEATED.get(key)
-            again = known.repeats.run(sights, a, b, alpha, beta, out) if known is not None else None
-            if again is not None:
-                return again
+            known = _CALLS.get(key)
+            if known is not None and c is None and not validate:
+                found = known.run(a, b, alpha, beta, out)
+                if found is not None:
+                    return found
     with call_context(lambda: describe_call("contract", equation, a=a, b=b, c=c, out=out)):
         x, y = _input("a", a), _input("b", b)
         addend = as_tensor("c", c) if c is not None else None
         target = as_results(out)
-        options = _options(
-            target, out_dtype, precision, accumulate, (a_fn, b_fn, c_fn, epilogue),
-            operands, indices, algebra, deterministic, workspace_limit, backend, tune,
-        )  # fmt: skip
-        found = _find_plan(equation, x, y, options)
-        run = found.run_validated if validate else found.run
-        result = run(x, y, addend, alpha, beta, target, options.tensors)
-    if key is not None:
-        _REPEATED.put(key, found)
+        if known is None:
+            options = _options(
+                target, out_dtype, precision, accumulate, (a_fn, b_fn, c_fn, epilogue),
+                operands, indices, algebra, deterministic, workspace_limit, backend, tune,
+            )  # fmt: skip
+            planned, given = _find_plan(equation, x, y, options), options.tensors
+        else:
+            planned, given = known.plan, {}
+        run = planned.run_validated if validate else planned.run
+        result = run(x, y, addend, alpha, beta, target, given)
+    if key is not None and known is None:
+        _CALLS.put(key, planned.known_call(signature if c is None else None, a, b, result))
     return out if out is not None else like_each(a, result)
 
 
@@ -246,14 +249,6 @@ def einsum(
     return out if out is not None else like(operands[0], result)
 
 
-def _prints(functions: tuple[Function | None, ...]) -> tuple[Any, ...] | None:
-    """Fingerprints of the hooks, None where there is no function; None in all where one cannot be seen through."""
-    if functions == (None, None, None, None):
-        return ()
-    prints = tuple(None if function is None else (fingerprint(function),) for function in functions)
-    return None if (None,) in prints else prints
-
-
 def _input(name: str, value: Any) -> torch.Tensor:
     """An operand; a negative view is resolved here, as no kernel can see its bit."""
     return as_tensor(name, value).resolve_neg()
@@ -288,23 +283,25 @@ def _options(
 
 def _find_plan(equation: Equation, a: torch.Tensor, b: torch.Tensor, options: Options) -> Plan:
     """The plan for this request, remembered by everything it depends on."""
-    spelled = _spelled(equation)
-    asked = options.key()
-    key = (spelled, signature(a), signature(b), asked, generation()) if asked is not None else None
-    found = _PLANS.get(key) if key is not None else None
-    if found is None:
-        request = resolved(_read(spelled), str(spelled), a, b, options)
-        # Two spellings of one request, or a retraced function that turns out the same, share one plan.
-        found = _PLANS.get((request, generation()))
-        if found is None:
-            found = Plan(request)
-            _PLANS.put((request, generation()), found)
-        if key is not None:
-            _PLANS.put(key, found)
-    return found
+    notation_key = _notation_key(equation)
+    signature, asked = call_signature(a, b), options.key()
+    key = (notation_key, signature, *asked, generation()) if signature is not None and asked is not None else None
+    known = _CALLS.get(key)
+    if known is not None:
+        found: Plan = known.plan
+        return found
+    request = resolved(_read(notation_key), str(notation_key), a, b, options)
+    # Two ways to write one request, or a retraced function that turns out the same, share one plan.
+    plan = _PLANS.get((request, generation()))
+    if plan is None:
+        plan = Plan(request)
+        _PLANS.put((request, generation()), plan)
+    if key is not None:
+        _CALLS.put(key, KnownCall(plan))
+    return plan
 
 
-def _spelled(equation: Equation) -> str | Notation:
+def _notation_key(equation: Equation) -> str | Notation:
     """Text as it is, sequences of labels as a `Notation`: either can be looked up."""
     if isinstance(equation, str):
         return equation

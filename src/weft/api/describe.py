@@ -77,7 +77,7 @@ def hypothetical(
 def choice_for(request: Request) -> tuple[Contraction, Choice | None]:
     """What the planner makes of a request with a contiguous result and no C; nothing is built or compiled.
 
-    For this machine that is a stored winner, where there is one.
+    For this machine that is the stored tuned schedule, where there is one.
 
     The choice is None for the reference backend, which chooses nothing.
     """
@@ -93,7 +93,7 @@ def _read(equation: str) -> Notation:
     if len(notation.inputs) != 2:
         raise NotationError(f"a contraction has two operands, '{notation}' names {len(notation.inputs)}")
     if any(Ellipsis in term for term in notation.inputs):
-        raise NotationError("'...' has no extents without tensors: spell its labels out")
+        raise NotationError("'...' has no extents without tensors: write its labels out")
     return notation
 
 

@@ -90,15 +90,15 @@ def _equation(rank_a: int, rank_b: int, transpose_a: bool, transpose_b: bool) ->
 def _check(a: torch.Tensor, b: torch.Tensor, transpose_a: bool, transpose_b: bool) -> None:
     """Raise `ShapeError` where the shapes do not multiply; here extents of 1 broadcast in batches only."""
     shapes = f"a of shape {tuple(a.shape)} and b of shape {tuple(b.shape)}"
-    for name, tensor, turned in (("a", a, transpose_a), ("b", b, transpose_b)):
+    for name, tensor, transposed in (("a", a, transpose_a), ("b", b, transpose_b)):
         if tensor.dim() == 0:
             raise ShapeError(f"{shapes}: {name} is a scalar, not a matrix")
-        if tensor.dim() == 1 and turned:
+        if tensor.dim() == 1 and transposed:
             raise ShapeError(f"{shapes}: {name} is a vector and has no transpose")
     columns = a.shape[-2 if transpose_a else -1]
     rows = b.shape[0 if b.dim() == 1 else -1 if transpose_b else -2]
     if columns != rows:
-        states = [f"{name} transposed" for name, turned in (("a", transpose_a), ("b", transpose_b)) if turned]
+        states = [f"{name} transposed" for name, transposed in (("a", transpose_a), ("b", transpose_b)) if transposed]
         how = f" ({' and '.join(states)})" if states else ""
         raise ShapeError(f"{shapes}{how}: the left one's columns are {columns}, the right one's rows {rows}")
     try:

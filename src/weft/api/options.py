@@ -15,6 +15,7 @@ from weft.fn import Pointwise, fingerprint, trace
 from weft.fn.binding import bind
 from weft.planner.request import Functions, Request
 from weft.planner.target import resolve_backend, target_of
+from weft.plans.call_cache import call_signature
 from weft.plans.checks import reject_gradient
 from weft.spec import Label, Layout, Notation, aux_operands
 from weft.spec.aux_operands import AuxInput
@@ -49,21 +50,25 @@ class Options:
         """The operands' tensors by name."""
         return {name: tensor for name, (_, tensor) in self.operands.items()}
 
-    def key(self) -> Hashable | None:
-        """All of it as a key that holds while this process runs; None with a function that cannot be seen through."""
-        prints = tuple(None if function is None else (fingerprint(function),) for function in self.functions)
+    def key(self) -> tuple[Hashable, ...] | None:
+        """All of it as a key that holds while this process runs; None for what must be read anew in each call."""
+        prints = fingerprints(self.functions)
         algebra: Hashable = None
         if self.algebra is not None:
-            parts = (self.algebra.combine, self.algebra.reduce)
-            prints += tuple((fingerprint(part),) for part in parts)
+            parts = fingerprints((self.algebra.combine, self.algebra.reduce))
             identity = self.algebra.identity
             # Numbers are told apart by kind and sign of zero.
-            algebra = (self.algebra.name, identity if callable(identity) else repr(identity), self.algebra.requires)
-        if (None,) in prints:
+            whole = identity if callable(identity) else repr(identity)
+            algebra = None if parts is None else (self.algebra.name, parts, whole, self.algebra.requires)
+        if prints is None or (self.algebra is not None and algebra is None):
             return None
         given: Hashable = None
         if self.operands or self.indices:
-            placed = [(name, modes, *signature(tensor)) for name, (modes, tensor) in self.operands.items()]
+            entries = call_signature(*self.tensors.values())
+            if entries is None:
+                return None
+            modes = [(name, modes) for name, (modes, _) in self.operands.items()]
+            placed = zip(modes, entries, strict=True)
             given = (frozenset(placed), frozenset(self.indices.items()))
         return (
             self.out_dtype, self.precision, self.accumulate, prints, given, algebra, self.deterministic,
@@ -71,9 +76,12 @@ class Options:
         )  # fmt: skip
 
 
-def signature(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """What a plan reads off a tensor, as cheaply as it can be had."""
-    return (*Layout.of(tensor), tensor.device, tensor.is_conj(), tensor.requires_grad)
+def fingerprints(functions: tuple[Callable[..., Any] | None, ...]) -> tuple[Hashable, ...] | None:
+    """One for each function, None where there is none; None for all where one cannot be seen through, `()` for none."""
+    prints = tuple(None if function is None else (fingerprint(function),) for function in functions)
+    if (None,) in prints:
+        return None
+    return prints if any(prints) else ()
 
 
 def read_operands(operands: Any) -> dict[str, tuple[Hashable, torch.Tensor]]:

@@ -9,16 +9,18 @@ from typing import Any
 
 import torch
 
+from weft.api.options import fingerprints
 from weft.base.arrays import as_result, as_tensor, like
 from weft.base.bounded_cache import BoundedCache
 from weft.base.describe import describe_call
 from weft.errors import DTypeError, NotationError, ShapeError, UnsupportedError, call_context
-from weft.fn import Pointwise, fingerprint, trace
+from weft.fn import Pointwise, trace
 from weft.planner.planner import check_tune
 from weft.planner.request import PermuteRequest
 from weft.planner.schedule import Scalar
 from weft.planner.target import resolve_backend, target_of
 from weft.planner.validity import generation
+from weft.plans.call_cache import CallCache, KnownCall, call_signature
 from weft.plans.checks import checked_scalar, reject_gradient
 from weft.plans.permutation import PermutePlan
 from weft.selftest.gate import check_in_place
@@ -32,7 +34,8 @@ from weft.spec.transpose import InPlace
 Equation = str | Sequence[Sequence[Label]]
 Function = Callable[..., Any]
 
-_PLANS = BoundedCache(4096)
+_CALLS = CallCache(4096)  # plans by all that a call says
+_PLANS = BoundedCache(4096)  # by request: asked where a call is not known
 # The rooms that transpose in place, imported when first asked.
 _IN_PLACE = {"cpu": "weft.cpu.transpose", "triton": "weft.gpu.transpose.family", "reference": "weft.oracle.reference"}
 
@@ -203,7 +206,7 @@ def _find_plan(
 ) -> PermutePlan:
     """The plan for this request, remembered by everything it depends on."""
     check_tune(tune)
-    spelled = _spelled(equation)
+    notation_key = _notation_key(equation)
     given = checked_extents(extents) if extents is not None else {}
     if out_dtype is None and out is not None:
         out_dtype = out.dtype
@@ -212,25 +215,27 @@ def _find_plan(
     if workspace_limit is not None and not isinstance(workspace_limit, int):
         raise UnsupportedError(f"workspace_limit is a number of bytes, not {workspace_limit!r}")
     shape = tuple(out.shape) if out is not None else None
-    print_of_fn = fingerprint(fn) if fn is not None else None
-    key: Hashable | None = (
-        spelled, Layout.of(x), x.device, x.is_conj(), x.requires_grad, shape, out_dtype, print_of_fn,
-        tuple(given.items()), workspace_limit, backend, tune, generation(),
-    )  # fmt: skip
-    if fn is not None and print_of_fn is None:  # a function we cannot see through is traced anew each time
-        key = None
-    found = _PLANS.get(key) if key is not None else None
-    if found is None:
-        request = _resolve(spelled, x, shape, fn, out_dtype, given, workspace_limit, backend)
-        request = replace(request, tune=tune)
-        # Two spellings of one request, or a retraced function that turns out the same, share one plan.
-        found = _PLANS.get((request, generation()))
-        if found is None:
-            found = PermutePlan(request)
-            _PLANS.put((request, generation()), found)
-        if key is not None:
-            _PLANS.put(key, found)
-    return found
+    signature, prints = call_signature(x), fingerprints((fn,))
+    key: Hashable | None = None
+    if signature is not None and prints is not None:  # a function that cannot be seen through is traced each time
+        key = (
+            notation_key, signature, shape, out_dtype, prints, tuple(given.items()), workspace_limit, backend, tune,
+            generation(),
+        )  # fmt: skip
+    known = _CALLS.get(key)
+    if known is not None:
+        found: PermutePlan = known.plan
+        return found
+    request = _resolve(notation_key, x, shape, fn, out_dtype, given, workspace_limit, backend)
+    request = replace(request, tune=tune)
+    # Two ways to write one request, or a retraced function that turns out the same, share one plan.
+    plan = _PLANS.get((request, generation()))
+    if plan is None:
+        plan = PermutePlan(request)
+        _PLANS.put((request, generation()), plan)
+    if key is not None:
+        _CALLS.put(key, KnownCall(plan))
+    return plan
 
 
 def _resolve(
@@ -279,7 +284,7 @@ def _result_type(x: torch.dtype, fn: Pointwise | None, out_dtype: torch.dtype | 
     return out_dtype
 
 
-def _spelled(equation: Equation) -> str | Notation:
+def _notation_key(equation: Equation) -> str | Notation:
     """Text as it is, sequences of labels as a `Notation`: either can be looked up."""
     if isinstance(equation, str):
         return equation

@@ -16,7 +16,7 @@ from weft.bench.entry import Entry
 from weft.cases import FUNCTIONS
 from weft.cases.layout import PermuteCase
 from weft.errors import WeftError
-from weft.planner.schedule import Description, Schedule, Target
+from weft.planner.schedule import Description, Ranked, Target
 from weft.planner.target import target_of
 from weft.plans.select import select
 from weft.testing import layout_strides
@@ -40,13 +40,13 @@ def compiling_ahead(
         yield [compiler.submit(*task) for task in tasks(entries, target, tune)]
 
 
-def tasks(entries: Sequence[Entry], target: Target, tune: str | None = None) -> Iterator[tuple[Description, Schedule]]:
+def tasks(entries: Sequence[Entry], target: Target, tune: str | None = None) -> Iterator[tuple[Description, Ranked]]:
     """What weft will plan for each entry; cases that it cannot do, and matrices in place, have no part in it."""
     for entry in entries:
         try:
             described = _described(entry.case)
             if described is not None:
-                yield described, select(described, "triton", target, tune=tune).best.schedule
+                yield described, select(described, "triton", target, tune=tune).best
         except WeftError:
             continue
 

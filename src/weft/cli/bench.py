@@ -236,9 +236,9 @@ def _one_line(run: Run, case: CaseRecord) -> str:
 
 def _workloads(suite: str, chosen: list[Entry], mode: str, tune: str | None) -> dict[str, Any]:
     plans = {
-        None: "the stored winner of an earlier tuning, else the cost model's choice",
+        None: "the stored schedule of an earlier tuning, else the cost model's choice",
         "model": "the cost model's choice",
-        "measure": "tuned in this run where no winner was stored",
+        "measure": "tuned in this run where no schedule was stored",
     }
     return {
         "suite": suite,

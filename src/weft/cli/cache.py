@@ -13,12 +13,12 @@ from weft.cli.arguments import split
 from weft.cli.terminal import WRONG, console, end, errors_in_a_line
 from weft.errors import UnsupportedError
 
-Rooms = Annotated[str | None, typer.Option(help="Some rooms: winners,tuning,ceilings,coefficients,selftest.")]
+Rooms = Annotated[str | None, typer.Option(help="Some rooms: schedules,tuning,ceilings,coefficients,selftest,probes.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to `app`."""
-    cache = typer.Typer(help="What weft remembers on disk: winners of tuning, ceilings of devices.")
+    cache = typer.Typer(help="What weft remembers on disk: tuned schedules, ceilings of devices.")
     cache.callback(invoke_without_command=True)(_default)
     for command, name in ((show, "list"), (verify, "verify"), (export, "export"), (take, "import"), (clear, "clear")):
         cache.command(name)(command)
@@ -75,7 +75,7 @@ def export(
 
 
 def take(file: Annotated[Path, typer.Argument(help="An exported file.", exists=True, dir_okay=False)]) -> None:
-    """Take over the entries of an exported file. Winners serve where device and software are the same."""
+    """Take over the entries of an exported file. Tuned schedules serve where device and software are the same."""
     with errors_in_a_line():
         from weft.tune.cache import imported
 

@@ -118,7 +118,7 @@ def explain(
     """Say what would be planned for contiguous operands and how fast it could be, without running anything."""
     with errors_in_a_line():
         from weft.api.describe import choice_for, hypothetical
-        from weft.plans.explain import explain as text_of
+        from weft.plans.explain.report import explain as text_of
 
         request = hypothetical(
             equation,

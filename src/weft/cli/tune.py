@@ -60,7 +60,7 @@ def tune(
     seed: Annotated[int, typer.Option(help="Of that draw, and of the operands looked at.")] = 0,
     budget: Annotated[float, typer.Option(min=0, help="Seconds for each case; then no candidate is begun.")] = 30.0,
     jobs: Annotated[int | None, typer.Option(min=0, help="Compilers at once; one for each core but one.")] = None,
-    again: Annotated[bool, typer.Option("--again", help="Measure what has a stored winner, too.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Measure what has a stored schedule, too.")] = False,
     out: Annotated[
         Path | None, typer.Option(help="Write the record (of --calibrate the numbers) there, as JSON.", dir_okay=False)
     ] = None,
@@ -222,22 +222,22 @@ def _print(run: TuningRun) -> None:
     from weft.bench.tuning.figures import figures
 
     table = Table(title=Text(f"tuned on {run.device['name']}"), title_justify="left")
-    for head in ("case", "model's choice", "winner", "ratio", "tried", "spent", "schedule"):
+    for head in ("case", "model's choice", "fastest", "ratio", "tried", "spent", "schedule"):
         table.add_column(head, justify="left" if head in ("case", "schedule") else "right", overflow="fold")
     for case in run.cases:
         name = f"{case['group']} {case['name']}".strip()
         if "failed" in case:
             table.add_row(Text(name), *[""] * 5, Text(case["failed"], style="red"))
             continue
-        model, winner = case["model"], case["winner"]
+        model, fastest = case["model"], case["winner"]
         table.add_row(
             Text(name),
             duration(model["seconds"]) if model["seconds"] else "unknown",
-            duration(winner["seconds"]),
+            duration(fastest["seconds"]),
             f"{case['ratio']:.3f}" if case["ratio"] else "",
             "stored" if case.get("stored") else f"{case['tried']} of {case['legal']}",
             f"{case['spent']:.1f} s",
-            Text(winner["schedule"]),
+            Text(fastest["schedule"]),
         )
     console().print(table)
     for name, value in figures(run.document()).items():

@@ -116,7 +116,7 @@ def _operand_bytes(contraction: Contraction, prologues: Sequence[int], added: bo
 
 
 def _product_flops(contraction: Contraction, outputs: int) -> int:
-    if contraction.algebra is not None:  # nothing says that lone modes may be reduced first
+    if contraction.algebra is not None:  # nothing says that single-operand modes may be reduced first
         return 2 * outputs * contraction.k
     shared, flops = 1, 0
     alone = {0: False, 1: False}

@@ -1,4 +1,4 @@
-"""JSON values on disk, one file for each key, for what is costly to find out again: ceilings, winners of tuning.
+"""JSON values on disk, one file for each key, for what is costly to find out again: ceilings, tuned schedules.
 
 A file holds its whole key beside the value, and a reader compares it. Files are written whole or not at all
 (temporary file, fsync, rename), so that processes may share a directory. A file that cannot be understood counts as

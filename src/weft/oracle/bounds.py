@@ -293,8 +293,8 @@ def through(
 ) -> list[tuple[torch.Tensor, torch.Tensor, torch.dtype]]:
     """`function` of wide values that may each be `off` by so much, and how far its results may be off in `dtype`.
 
-    One entry for each value that it yields: results, bounds, and the type in which it yields them. `beside` is what it
-    takes after the value in wide types, `stored` the same as it is stored.
+    One entry for each value that it yields: results, bounds, and the type in which it yields them. `aux_args` is
+    what it takes after the value, in wide types; `stored` the same as it is stored.
     """
     aux_args, stored = aux_args or {}, stored or {}
     inexact = dtype.is_floating_point or dtype.is_complex

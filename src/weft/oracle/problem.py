@@ -1,6 +1,6 @@
 """What a tuning runs its candidates on: tensors that lie as the description says, in poisoned memory.
 
-Real operands are never touched. Each tensor lies in the middle of bytes that spell NaN, at the alignment that was
+Real operands are never touched. Each tensor lies in the middle of bytes that make NaN, at the alignment that was
 planned, so that a candidate that reads or writes past its ends shows.
 """
 

@@ -34,8 +34,7 @@ class Choice:
 
     def build(self) -> Any:
         """Build the best schedule: a launch. `ResourceError` when the device cannot hold it."""
-        rooms = {room.NAME: room for room in families(self.description, self.backend)}
-        return rooms[self.best.schedule.family].build(self.description, self.best.schedule, self.target)
+        return self.best.build(self.description, self.target)
 
     def built(self) -> tuple[Choice, Any]:
         """The best schedule that the device can hold, built, and the choice without those that it cannot."""
@@ -61,8 +60,6 @@ class Choice:
             return replace(self, ranked=fitting).built()
         except UnsupportedError as error:
             raise ResourceError(str(error)) from None
-
-
 
 
 def check_tune(tune: object) -> None:
@@ -131,7 +128,7 @@ def _chosen(
                 least = schedule.workspace_bytes
                 least_workspace = least if least_workspace is None else min(least_workspace, least)
                 continue
-            ranked.append(Ranked(schedule, factor * family.predict(description, schedule, target)))
+            ranked.append(Ranked(schedule, factor * family.predict(description, schedule, target), family))
     if not ranked:
         if least_workspace is not None:
             raise WorkspaceError(

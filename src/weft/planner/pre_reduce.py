@@ -1,4 +1,4 @@
-"""The family that sums lone modes first: those that are reduced and stand in one operand alone.
+"""The family that sums single-operand modes first: modes of K that stand in A alone or in B alone.
 
     sum over i, j, k of a[m, k, i] * b[n, k, j] = sum over k of (sum over i of a[m, k, i]) * (sum over j of b[n, k, j])
 
@@ -30,7 +30,7 @@ A, B = range(2)
 
 
 class Sums(NamedTuple):
-    """What an operand still has once its lone modes are summed, outermost first, and how that lies."""
+    """What an operand still has once its single-operand modes are summed, outermost first, and how that lies."""
 
     modes: tuple[Mode, ...]
     layout: Layout
@@ -62,7 +62,7 @@ def supports(contraction: Contraction, target: Target) -> str | None:
         return "its steps pass on no operands, coordinates or further results of functions"
     if contraction.algebra is not None:
         return "products of sums are sums of products in plus-times only"
-    if not any(_lone(contraction, operand) for operand in (A, B)):
+    if not any(_has_single_operand_modes(contraction, operand) for operand in (A, B)):
         return "no mode is summed in one operand alone"
     if 0 in (mode.extent for mode in contraction.modes):
         return "a mode is empty"
@@ -74,12 +74,12 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
     from weft.planner.planner import choose
 
     backend = "cpu" if target.kind == "cpu" else "triton"
-    summed = [_lone(contraction, operand) for operand in (A, B)]
+    summed = [_has_single_operand_modes(contraction, operand) for operand in (A, B)]
     arithmetic = contraction.arithmetic
     if arithmetic.product != arithmetic.accumulate:
         # The last product is made in the accumulator's type: a function must have seen the product's before.
         functions = (contraction.a_fn, contraction.b_fn)
-        summed = [lone or function is not None for lone, function in zip(summed, functions, strict=True)]
+        summed = [some or function is not None for some, function in zip(summed, functions, strict=True)]
     found: dict[tuple[Contraction | None, ...], PreReduceSchedule] = {}
     try:
         for by_role in (False, True):
@@ -104,7 +104,7 @@ def build(contraction: Contraction, schedule: PreReduceSchedule, target: Target)
 
 
 class PreReduceLaunch:
-    """Sum each operand that has lone modes, then multiply."""
+    """Sum each operand over its single-operand modes, then multiply."""
 
     def __init__(self, schedule: PreReduceSchedule) -> None:
         self._steps = [step.built_as_a_step() if step is not None else None for step in schedule.steps]
@@ -126,8 +126,8 @@ class PreReduceLaunch:
         self._product(*operands, c, d, alpha, beta)
 
 
-def _lone(contraction: Contraction, operand: int) -> bool:
-    """Whether an operand has lone modes and they meet another operand that has modes at all."""
+def _has_single_operand_modes(contraction: Contraction, operand: int) -> bool:
+    """Whether an operand has single-operand modes, and the other operand has modes at all."""
     other = 1 - operand
     if not any(mode.strides[other] for mode in contraction.modes):
         return False
@@ -147,7 +147,7 @@ def _sums(contraction: Contraction, operand: int, by_role: bool) -> Sums:
 
 
 def _step(contraction: Contraction, operand: int, sums: Sums | None) -> Contraction | None:
-    """The sum of one operand over its lone modes, as a contraction with a 0-d one; None where it has none."""
+    """The sum of one operand over its single-operand modes, as a contraction with a 0-d one; None where it has none."""
     if sums is None:
         return None
     layout = (contraction.a, contraction.b)[operand]
@@ -185,7 +185,7 @@ def _product(contraction: Contraction, sums: Sequence[Sums | None]) -> Contracti
     for mode in contraction.modes:
         a, b = (lies.get(mode.labels, 0) for lies in strides)
         if mode.role is Role.K and not a and not b and (mode.strides.a or mode.strides.b):
-            continue  # a lone mode, summed by now
+            continue  # a single-operand mode, summed by now
         modes.append(mode._replace(strides=Strides(a, b, *mode.strides[2:])))
     a_sums, b_sums = sums
     accumulate, precision = contraction.arithmetic.accumulate, contraction.arithmetic.precision

@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -46,7 +47,7 @@ def family_names(description: Description, backend: str) -> tuple[str, ...]:
     return (PERMUTATION_FAMILIES if isinstance(description, Permutation) else FAMILIES)[backend]
 
 
-def families(description: Description, backend: str) -> list[ModuleType]:
+def families(description: Description, backend: str) -> list[Any]:
     """Those that may serve what is described, but for those that cannot be imported: see `missing`."""
     return [found for name in family_names(description, backend) if isinstance(found := imported(name), ModuleType)]
 

@@ -91,26 +91,10 @@ class Candidates:
     excluded: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Ranked:
-    """A schedule with the time the cost model expects of it, in seconds."""
-
-    schedule: Schedule
-    seconds: float = field(compare=False)
-    measured: float | None = field(default=None, compare=False)  # what it took, where a tuning has timed it
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where a choice came from."""
-
-    source: Literal["model", "store", "tuned"]  # the cost model, an earlier tuning, a tuning just now
-    date: str = ""  # of the tuning, ISO 8601
-
-
 class Family(Protocol):
     """The doors of a module of kernels; a module with these functions, for one kind of description, is one."""
 
+    __name__: str  # of the module
     NAME: str
 
     def supports(self, description: Any, target: Target) -> str | None: ...
@@ -120,3 +104,25 @@ class Family(Protocol):
     def predict(self, description: Any, schedule: Schedule, target: Target) -> float: ...
 
     def build(self, description: Any, schedule: Schedule, target: Target) -> Launch | PermutationLaunch: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A schedule with the time the cost model expects of it, in seconds, and the family that proposed it."""
+
+    schedule: Schedule
+    seconds: float = field(compare=False)
+    family: Family = field(compare=False, repr=False)
+    measured: float | None = field(default=None, compare=False)  # what it took, where a tuning has timed it
+
+    def build(self, description: Description, target: Target) -> Any:
+        """A launch. `ResourceError` when the device cannot hold it."""
+        return self.family.build(description, self.schedule, target)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a choice came from."""
+
+    source: Literal["model", "store", "tuned"]  # the cost model, an earlier tuning, a tuning just now
+    date: str = ""  # of the tuning, ISO 8601

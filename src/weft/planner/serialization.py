@@ -1,9 +1,9 @@
 """Descriptions and schedules as plain JSON, for keys and values that outlive the process.
 
-Every field that takes part in comparing two values takes part in their spelling, so a field that is added later makes
-other keys by itself. Labels are left out: modes are told apart by where they stand, and a contraction is the same
-whatever its letters. Functions are spelled by a digest of what they compute. What has no spelling that another process
-would understand raises `Unspellable`.
+Every field that takes part in comparing two values is serialized, so a field that is added later makes other keys by
+itself. Labels are left out: modes are told apart by where they stand, and a contraction is the same whatever its
+letters. A function is the digest of what it computes. What another process would not understand raises
+`NotSerializable`.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from weft.spec import Mode
 Names = Mapping[Any, str]
 
 
-class Unspellable(TypeError):
+class NotSerializable(TypeError):
     """A value that means something in this process only."""
 
 
-def spell_description(description: Description) -> Any:
+def serialize_description(description: Description) -> Any:
     """A contraction or permutation; equal for equal ones whatever their labels."""
-    return _spell(description, _positions(description))
+    return _serialize(description, _positions(description))
 
 
-def spell_schedule(schedule: Schedule, description: Description) -> Any:
+def serialize_schedule(schedule: Schedule, description: Description) -> Any:
     """A schedule of a description."""
-    return _spell(schedule, _positions(description))
+    return _serialize(schedule, _positions(description))
 
 
-def digest(spelled: Any) -> str:
-    """A mark of what is spelled, short enough for a file."""
-    return hashlib.sha256(json.dumps(spelled, sort_keys=True).encode()).hexdigest()[:32]
+def digest(serialized: Any) -> str:
+    """A digest of a serialized value, short enough for a file."""
+    return hashlib.sha256(json.dumps(serialized, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _positions(description: Description) -> Names:
@@ -49,7 +49,7 @@ def _positions(description: Description) -> Names:
     return {label: f"label {at}" for at, label in enumerate(labels) if isinstance(label, str)}
 
 
-def _spell(value: Any, names: Names) -> Any:
+def _serialize(value: Any, names: Names) -> Any:
     if isinstance(value, str):
         return names.get(value, value)
     if value is None or isinstance(value, bool | int):
@@ -67,12 +67,12 @@ def _spell(value: Any, names: Names) -> Any:
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Sequence):
-        return [_spell(item, names) for item in value]
+        return [_serialize(item, names) for item in value]
     if isinstance(value, Mapping):
-        return [[_spell(key, names), _spell(item, names)] for key, item in value.items()]
+        return [[_serialize(key, names), _serialize(item, names)] for key, item in value.items()]
     if hasattr(value, "ranked"):  # a choice within a schedule: what was chosen counts, not among what
-        return _spell(value.best.schedule, _positions(value.description))
+        return _serialize(value.best.schedule, _positions(value.description))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = [field.name for field in dataclasses.fields(value) if field.compare]
-        return {"is": type(value).__name__} | {name: _spell(getattr(value, name), names) for name in fields}
-    raise Unspellable(f"a {type(value).__name__} has no spelling that lasts")
+        return {"is": type(value).__name__} | {name: _serialize(getattr(value, name), names) for name in fields}
+    raise NotSerializable(f"a {type(value).__name__} means something in this process only")

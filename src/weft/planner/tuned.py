@@ -1,8 +1,9 @@
 """What tuning found, remembered on disk: for each description on each device the schedule that was fastest.
 
-A winner's key holds everything that the choice depends on: the canonical description with extents, strides, types,
-alignments and functions; the device, driver, torch and Triton; and a digest of the code that runs. A winner that is no
-longer among the legal schedules counts as absent, and nothing that lies in the cache can break a plan.
+Its key holds what the choice depends on: the canonical description with extents, strides, types, alignments and
+functions; the device, driver, torch and Triton. Beside the schedule stands the digest of the code of its family and of
+the families of its steps (`weft.planner.code_digest`). A schedule whose code has changed since, or that is no longer
+legal, counts as absent, and nothing that lies in the cache can break a plan.
 """
 
 from __future__ import annotations
@@ -13,18 +14,19 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from weft.machine.store import Store
-from weft.planner.schedule import Description, Origin, Ranked, Schedule, Target
-from weft.planner.serialization import Unspellable, spell_description, spell_schedule
-from weft.planner.validity import code_digest, environment, here, now, outdate
+from weft.planner.code_digest import of_schedule
+from weft.planner.schedule import Description, Origin, Schedule, Target
+from weft.planner.serialization import NotSerializable, serialize_description, serialize_schedule
+from weft.planner.validity import environment, here, now, outdate
 
 if TYPE_CHECKING:
     from weft.planner.planner import Choice
 
-FORMAT = 1  # of keys and values
-ROOM = "winners"  # of the store
+FORMAT = 2  # of keys and values
+ROOM = "schedules"  # of the store
 
 @dataclass(frozen=True, slots=True)
-class Winner:
+class TunedSchedule:
     """The fastest schedule that a tuning found, and the model's choice beside it; seconds are medians."""
 
     schedule: Schedule
@@ -35,38 +37,31 @@ class Winner:
 
 
 def key(description: Description, backend: str, target: Target, workspace_limit: int | None) -> dict[str, Any] | None:
-    """Where the winner for a description lies in the store; None for one that only this process understands."""
+    """The store's key of a description's tuned schedule; None for one that only this process understands."""
     try:
-        spelled = spell_description(description)
-    except Unspellable:
+        serialized = serialize_description(description)
+    except NotSerializable:
         return None
     return {
-        "what": "winner",
+        "what": "tuned schedule",
         "format": FORMAT,
         "backend": backend,
         "environment": environment(target),
-        "code": code_digest(backend),
-        "description": spelled,
+        "description": serialized,
         "workspace_limit": workspace_limit,
     }
 
 
-def remember(choice: Choice, workspace_limit: int | None, winner: Winner) -> bool:
-    """Store the winner for a choice's description; whether it has a key to be stored under."""
+def remember(choice: Choice, workspace_limit: int | None, fastest: TunedSchedule) -> bool:
+    """Store the tuned schedule of a choice's description; whether it has a key to be stored under."""
     outdate()
     place = key(choice.description, choice.backend, choice.target, workspace_limit)
     if place is None:
         return False
     value = {
-        "schedule": str(winner.schedule),
-        "spelled": spell_schedule(winner.schedule, choice.description),
-        "seconds": winner.seconds,
-        "model": {
-            "schedule": str(winner.model),
-            "spelled": spell_schedule(winner.model, choice.description),
-            "seconds": winner.model_seconds,
-        },
-        "tried": winner.tried,
+        **_entry(choice, fastest.schedule, fastest.seconds),
+        "model": _entry(choice, fastest.model, fastest.model_seconds),
+        "tried": fastest.tried,
         "text": choice.description.text,
         "date": now(),
     }
@@ -75,9 +70,9 @@ def remember(choice: Choice, workspace_limit: int | None, winner: Winner) -> boo
 
 
 def recalled(choice: Choice, workspace_limit: int | None) -> Choice | None:
-    """The same choice with the stored winner first, or None where there is none that fits.
+    """The same choice with the stored schedule first, or None where there is none that fits.
 
-    A winner found under another limit serves as well where its workspace is within this one. A device that is not here
+    One found under another limit serves as well where its workspace is within this one. A device that is not here
     has none.
     """
     if not here(choice.target):
@@ -90,11 +85,11 @@ def recalled(choice: Choice, workspace_limit: int | None) -> Choice | None:
     return None
 
 
-def first(choice: Choice, winner: Winner, origin: Origin) -> Choice:
-    """A choice with a winner in the first place, its measured times noted."""
-    measured = {winner.model: winner.model_seconds, winner.schedule: winner.seconds}
+def first(choice: Choice, fastest: TunedSchedule, origin: Origin) -> Choice:
+    """A choice with the tuned schedule in the first place, its measured times noted."""
+    measured = {fastest.model: fastest.model_seconds, fastest.schedule: fastest.seconds}
     noted = [replace(rank, measured=measured.get(rank.schedule, rank.measured)) for rank in choice.ranked]
-    best = next(rank for rank in noted if rank.schedule == winner.schedule)
+    best = next(rank for rank in noted if rank.schedule == fastest.schedule)
     return replace(choice, best=best, ranked=(best, *(rank for rank in noted if rank is not best)), origin=origin)
 
 
@@ -104,28 +99,35 @@ def noted(choice: Choice, measured: Mapping[Schedule, float], excluded: Sequence
     return replace(choice, best=ranked[0], ranked=ranked, excluded=(*choice.excluded, *excluded))
 
 
+def _entry(choice: Choice, schedule: Schedule, seconds: float) -> dict[str, Any]:
+    """One schedule as it is stored, with the code that it was measured with."""
+    rank = next(rank for rank in choice.ranked if rank.schedule == schedule)
+    serialized = serialize_schedule(schedule, choice.description)
+    return {"schedule": str(schedule), "serialized": serialized, "code": of_schedule(rank), "seconds": seconds}
+
+
 def _applied(choice: Choice, value: Any) -> Choice | None:
-    """The choice that a stored value describes; None where the value is not understood or no longer legal."""
+    """The choice that a stored value describes; None where it is not understood, no longer legal or of other code."""
     try:
-        schedule = _match(choice.ranked, choice.description, value["spelled"], value["schedule"])
+        schedule, model = _match(choice, value), _match(choice, value["model"])
         if schedule is None:
             return None
-        model = _match(choice.ranked, choice.description, value["model"]["spelled"], value["model"]["schedule"])
         seconds, model_seconds = float(value["seconds"]), float(value["model"]["seconds"])
         if not (0 < seconds < math.inf and 0 < model_seconds < math.inf):
             return None
-        winner = Winner(schedule, seconds, model or schedule, model_seconds if model else seconds, int(value["tried"]))
-        return first(choice, winner, Origin("store", str(value["date"])))
+        model_seconds = model_seconds if model else seconds
+        fastest = TunedSchedule(schedule, seconds, model or schedule, model_seconds, int(value["tried"]))
+        return first(choice, fastest, Origin("store", str(value["date"])))
     except (KeyError, TypeError, ValueError, OverflowError):
         return None
 
 
-def _match(ranked: Sequence[Ranked], description: Description, spelled: Any, text: str) -> Schedule | None:
-    """The legal schedule that is spelled so; those whose text agrees are looked at first."""
-    for rank in sorted(ranked, key=lambda rank: str(rank.schedule) != text):
+def _match(choice: Choice, entry: Mapping[str, Any]) -> Schedule | None:
+    """The legal schedule that an entry is of, if its code is as it was; those whose text agrees are looked at first."""
+    for rank in sorted(choice.ranked, key=lambda rank: str(rank.schedule) != entry["schedule"]):
         try:
-            if spell_schedule(rank.schedule, description) == spelled:
-                return rank.schedule
-        except Unspellable:
+            if serialize_schedule(rank.schedule, choice.description) == entry["serialized"]:
+                return rank.schedule if of_schedule(rank) == entry["code"] else None
+        except NotSerializable:
             continue
     return None

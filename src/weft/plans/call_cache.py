@@ -1,82 +1,99 @@
-"""Repeated calls: tensors that look like ones that were checked before go straight to the launch.
+"""From a call to its launch: what was found of calls like it before.
 
-All that the checks read off a tensor is its *sight*; what they found for some sights holds for the same sights again.
-Only where tensors lie relative to one another must be looked at in each call.
+A call's signature is all that planning and checking read off its tensors, so what was found for a signature holds for
+the same signature again: which plan serves the call, and of a plain call the launch itself. Only where tensors lie
+relative to one another must be looked at in each call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from threading import Lock
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 from torch.autograd import forward_ad
+from torch.nn import Parameter
 
 from weft.base.arrays import is_transformed
 from weft.plans.checks import fits
 
-MOST = 256  # remembered combinations; past that they are forgotten and checked again
 
+def call_signature(*tensors: Any) -> tuple[Any, ...] | None:
+    """What a call is known by: an entry for each tensor, None for one that is not given.
 
-def sight(tensor: Any) -> tuple[Any, ...] | None:
-    """What the checks of a call read off a tensor; None for what they must see in full (`()` where there is none)."""
-    if tensor is None:
-        return ()
-    if type(tensor) is not torch.Tensor or tensor.requires_grad or tensor.is_nested:
-        return None
-    if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
-        return None
-    if forward_ad._current_level >= 0 or is_transformed(tensor):
-        return None
-    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.data_ptr() & 15
-
-
-class _Ready(NamedTuple):
-    """A launch, and what is left to be looked at before it."""
-
-    launch: Callable[..., None]
-    number: type  # of alpha and beta
-    reaches: tuple[int, int, int]  # bytes from the first to past the last element of A, B and D
-
-
-class Repeats:
-    """The launches of one plan by the sights of A, B and `out`; C, operands and further outputs are not remembered."""
-
-    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
-        self._new = (shape, dtype, device)
-        self._known: dict[Hashable, _Ready] = {}
-
-    def run(self, sights: Hashable, a: Any, b: Any, alpha: Any, beta: Any, out: Any) -> torch.Tensor | None:
-        """The result, or None where the call must be checked in full."""
-        ready = self._known.get(sights)
-        if ready is None or type(alpha) is not ready.number or type(beta) is not ready.number:
+    An entry has shape, strides, dtype, device, the address modulo 16 bytes, and None, or what is special about the
+    tensor and must be looked at in each call. The signature is None where something else than a strided tensor is
+    given: it must be read first.
+    """
+    dual = forward_ad._current_level >= 0
+    found: list[tuple[Any, ...] | None] = []
+    for tensor in tensors:
+        if tensor is None:
+            found.append(None)
+            continue
+        kind = type(tensor)
+        if kind is not Tensor and not isinstance(tensor, Tensor):
             return None
-        if ready.number is int and not (fits(alpha) and fits(beta)):
+        if tensor.layout is not torch.strided or tensor.is_nested or is_transformed(tensor):
+            return None
+        gradient = tensor.requires_grad and torch.is_grad_enabled()
+        special = None
+        if gradient or dual or tensor.is_conj() or tensor.is_neg() or (kind is not Tensor and kind is not Parameter):
+            special = (kind, gradient, dual, tensor.is_conj(), tensor.is_neg())
+        found.append((tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.data_ptr() & 15, special))
+    return tuple(found)
+
+
+class KnownCall(NamedTuple):
+    """What was found for one signature of a contraction: its plan, and where nothing is special its launch.
+
+    Calls with C, operands or several results have no launch here: their plan checks them and finds it.
+    """
+
+    plan: Any
+    launch: Callable[..., None] | None = None
+    number: type = float  # of alpha and beta
+    new: tuple[tuple[int, ...], torch.dtype, torch.device] | None = None  # the result, where `out` is not given
+    reaches: tuple[int, int, int] = (0, 0, 0)  # bytes from the first to past the last element of A, B and D
+
+    def run(self, a: Any, b: Any, alpha: Any, beta: Any, out: Any) -> Tensor | None:
+        """The result of a call of that signature, or None where the call must be checked in full."""
+        _, launch, number, new, reaches = self
+        if launch is None or type(alpha) is not number or type(beta) is not number:
+            return None
+        if number is int and not (fits(alpha) and fits(beta)):
             return None
         if out is None:
-            shape, dtype, device = self._new
-            out = torch.empty(shape, dtype=dtype, device=device)
+            assert new is not None
+            out = torch.empty(new[0], dtype=new[1], device=new[2])
         else:
-            reach_a, reach_b, reach = ready.reaches
             start, start_a, start_b = out.data_ptr(), a.data_ptr(), b.data_ptr()
-            end = start + reach
-            if (start < start_a + reach_a and start_a < end) or (start < start_b + reach_b and start_b < end):
+            end = start + reaches[2]
+            if (start < start_a + reaches[0] and start_a < end) or (start < start_b + reaches[1] and start_b < end):
                 return None
-        ready.launch(a, b, None, out, alpha, beta)
-        return out
-
-    def remember(
-        self, launch: Callable[..., None], a: torch.Tensor, b: torch.Tensor, alpha: Any, out: torch.Tensor, given: bool
-    ) -> None:
-        """Keep the launch of a call that was checked; `given` where `out` was the caller's."""
-        sights = (sight(a), sight(b), sight(out) if given else ())
-        if None in sights or not out.numel():
-            return
-        if len(self._known) >= MOST:
-            self._known.clear()
-        self._known[sights] = _Ready(launch, type(alpha), (_reach(a), _reach(b), _reach(out)))
+        launch(a, b, None, out, alpha, beta)
+        found: Tensor = out
+        return found
 
 
-def _reach(tensor: torch.Tensor) -> int:
+class CallCache(dict[Hashable, KnownCall]):
+    """Known calls by signature and options, at most `size` of them: the oldest goes first. Reading takes no lock."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self._size = size
+        self._lock = Lock()
+
+    def put(self, key: Hashable, call: KnownCall) -> None:
+        with self._lock:
+            while len(self) >= self._size and key not in self:
+                del self[next(iter(self))]
+            self[key] = call
+
+
+def reach(tensor: Tensor) -> int:
+    """Bytes from the first element to past the last."""
     last = sum(stride * (extent - 1) for stride, extent in zip(tensor.stride(), tensor.shape, strict=True))
     return (last + 1) * tensor.element_size() if tensor.numel() else 0

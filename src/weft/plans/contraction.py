@@ -1,13 +1,12 @@
 """A `Plan`: a contraction bound to the way it is computed, to run again and again on new pointers.
 
 A plan is made for the layouts of A and B. C and the result may change from call to call; each combination of their
-layouts is one `_Variant`, planned and built when it first appears.
+layouts is one variant, planned and built when it first appears.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,11 +15,11 @@ import torch
 from weft.base.arrays import as_results, as_tensor, like_each
 from weft.base.describe import describe_call
 from weft.errors import call_context
-from weft.planner.planner import Choice
+from weft.oracle.reference import launcher
 from weft.planner.request import Request, Results
 from weft.planner.schedule import AuxTensors, Scalar
-from weft.plans.building import chosen_and_built
-from weft.plans.call_cache import Repeats, sight
+from weft.plans.base import PlanBase, Variant
+from weft.plans.call_cache import CallCache, KnownCall, call_signature, reach
 from weft.plans.checks import (
     aux_tensors,
     check_addend,
@@ -30,21 +29,13 @@ from weft.plans.checks import (
     check_unscaled,
     checked_scalar,
 )
-from weft.plans.variants import Varied
 from weft.spec import Aux, Contraction, Layout
 from weft.spec.contraction import output_shape
 
-
-@dataclass(slots=True)
-class _Variant:
-    """One built launch, for one set of layouts of C, D and further outputs."""
-
-    contraction: Contraction
-    choice: Choice | None  # None for the reference backend, which chooses nothing
-    launch: Callable[..., None]  # a `Launch`, or an `Launch` where the contraction has auxiliary operands
+CALLS_KNOWN = 256  # of one plan
 
 
-class Plan(Varied):
+class Plan(PlanBase):
     """A contraction, planned once; calling it runs it on new tensors of the same shapes, strides and types.
 
     Made by `weft.plan`. `plan(a, b, *, c=None, alpha=1.0, beta=1.0, out=None, operands=None, validate=False)` returns
@@ -56,25 +47,15 @@ class Plan(Varied):
         self.shape = output_shape(request.notation, request.extents())
         self.dtype = request.d_dtype
         self.dtypes = (self.dtype, *(request.outputs or ()))  # of all results
-        self._variants: dict[tuple[Layout | None, tuple[Layout, ...]], _Variant] = {}
+        self._variants = {}  # by the layouts of C and of all results
         self._default = tuple(Layout.contiguous(self.shape, dtype) for dtype in self.dtypes)
-        self.repeats = Repeats(self.shape, self.dtype, request.device)
+        self._calls = CallCache(CALLS_KNOWN)
 
     @property
     def contraction(self) -> Contraction:
         """The canonical contraction this plan was made for."""
-        return self._first().contraction
-
-    @property
-    def schedule(self) -> Any:
-        """The chosen schedule; None for the reference backend."""
-        choice = self._first().choice
-        return choice.best.schedule if choice else None
-
-    @property
-    def workspace_bytes(self) -> int:
-        """Bytes allocated during a call besides the result."""
-        return self.schedule.workspace_bytes if self.schedule is not None else 0
+        found: Contraction = self._first().description
+        return found
 
     def __call__(
         self,
@@ -97,16 +78,20 @@ class Plan(Varied):
         Raises `ShapeError` or `DTypeError` when a tensor does not fit the plan; then nothing is written. Raises
         `AccuracyError` when a validated element is off.
         """
+        signature = None
         if c is None and operands is None and not validate:
-            again = self.repeats.run((sight(a), sight(b), sight(out)), a, b, alpha, beta, out)
-            if again is not None:
-                return again
+            signature = call_signature(a, b, out)
+            known = self._calls.get(signature)
+            if known is not None and (found := known.run(a, b, alpha, beta, out)) is not None:
+                return found
         with call_context(lambda: describe_call("plan", self._request.text, a=a, b=b, c=c, out=out)):
             tensors = [as_tensor(name, value).resolve_neg() for name, value in (("a", a), ("b", b))]
             addend = as_tensor("c", c) if c is not None else None
             given = aux_tensors(operands) if operands else None
             run = self.run_validated if validate else self.run
             result = run(tensors[0], tensors[1], addend, alpha, beta, as_results(out), given)
+        if signature is not None and known is None:
+            self._calls.put(signature, self.known_call(signature, a, b, result))
         return out if out is not None else like_each(a, result)
 
     def run(
@@ -129,7 +114,6 @@ class Plan(Varied):
             check_addend(c, self.shape, accumulate, device)
             c = c.resolve_conj().resolve_neg() if beta != 0 else None
         variant = self._fitting(a, b, c, out, operands or {})
-        given = out is not None
         if out is None:
             found = tuple(torch.empty(self.shape, dtype=dtype, device=device) for dtype in self.dtypes)
             out = found if self._request.outputs is not None else found[0]
@@ -137,13 +121,11 @@ class Plan(Varied):
         if d.numel():
             # A launch sees memory as it lies: conjugation is in the contraction, not in the tensor's bit.
             a, b = (x.conj() if x.is_conj() else x for x in (a, b))
-            if variant.contraction.aux:
-                aux = _in_order(variant.contraction.aux, operands or {}, others)
+            if variant.description.aux:
+                aux = _in_order(variant.description.aux, operands or {}, others)
                 variant.launch(a, b, c, d, alpha, beta, aux)
             else:
                 variant.launch(a, b, c, d, alpha, beta)
-                if c is None and type(alpha) is type(beta):
-                    self.repeats.remember(variant.launch, a, b, alpha, d, given)
         return out
 
     def run_validated(
@@ -177,16 +159,25 @@ class Plan(Varied):
         """
         if c is not None:
             check_addend(c, self.shape, self._request.arithmetic.accumulate, self._request.device)
-        return self._standing_for(self._fitting(a, b, c, out, operands or {}))
+        return self._view(self._fitting(a, b, c, out, operands or {}))
 
-    def explain(self) -> str:
-        """Modes, schedule, bytes, flops, the roofline floor, and why this schedule and not another."""
-        from weft.plans.explain import explain
+    def known_call(
+        self, signature: tuple[Any, ...] | None, a: torch.Tensor, b: torch.Tensor, result: Results
+    ) -> KnownCall:
+        """What to remember of a call without C that has been checked and run.
 
-        return explain(self._request, self._first().contraction, self._first().choice)
-
-    def __repr__(self) -> str:
-        return f"Plan({self._request.text!r}, {self.schedule or self._request.backend})"
+        `signature` is that of A, B and `out`; None for a call that must be checked in full each time.
+        """
+        plain = signature is not None and all(entry is None or entry[-1] is None for entry in signature)
+        if not plain or isinstance(result, tuple) or not result.numel():
+            return KnownCall(self)
+        given = signature is not None and signature[2] is not None
+        variant = self._variant((None, (Layout.of(result),) if given else self._default))
+        if variant.description.aux:
+            return KnownCall(self)
+        number = type(checked_scalar("alpha", 1, self._request.arithmetic.accumulate))
+        new = (self.shape, self.dtype, self._request.device)
+        return KnownCall(self, variant.launch, number, new, (reach(a), reach(b), reach(result)))
 
     def _fitting(
         self,
@@ -195,7 +186,7 @@ class Plan(Varied):
         c: torch.Tensor | None,
         out: Results | None,
         operands: Mapping[str, torch.Tensor],
-    ) -> _Variant:
+    ) -> Variant:
         """The variant for these tensors; they are checked first, so that no plan is made for what cannot run."""
         request = self._request
         check_operand("a", a, request.a, request.conjugate[0], request.device)
@@ -207,29 +198,15 @@ class Plan(Varied):
             inputs = {"a": a, "b": b, **{f"operand '{name}'": tensor for name, tensor in operands.items()}}
             check_outputs(out, self.shape, self.dtypes, request.outputs is not None, request.device, inputs, c)
             layouts = tuple(map(Layout.of, out)) if isinstance(out, tuple) else (Layout.of(out),)
-        return self._variant(Layout.of(c) if c is not None else None, layouts)
+        return self._variant((Layout.of(c) if c is not None else None, layouts))
 
-    def _usual(self) -> _Variant:
-        return self._variant(None, self._default)
+    def _usual(self) -> Variant:
+        return self._variant((None, self._default))
 
-    def _variant(self, c: Layout | None, results: tuple[Layout, ...]) -> _Variant:
-        key = (c, results)
-        known = self._variants.get(key)
-        if known is None:
-            known = self._variants[key] = self._build(c, results)
-        return known
-
-    def _build(self, c: Layout | None, results: tuple[Layout, ...]) -> _Variant:
-        request = self._request
-        contraction = request.contraction(c, results[0], results[1:])
-        if request.backend == "reference":
-            from weft.oracle.reference import launcher
-
-            return _Variant(contraction, None, launcher(request, contraction))
-        choice, launch = chosen_and_built(
-            contraction, request.backend, request.target, request.workspace_limit, request.tune
-        )
-        return _Variant(contraction, choice, launch)
+    def _build(self, key: tuple[Layout | None, tuple[Layout, ...]]) -> Variant:
+        c, results = key
+        contraction = self._request.contraction(c, results[0], results[1:])
+        return self._built(contraction, partial(launcher, self._request, contraction))
 
 
 def _in_order(aux: Sequence[Aux], operands: Mapping[str, torch.Tensor], outputs: Sequence[torch.Tensor]) -> AuxTensors:

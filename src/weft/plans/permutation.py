@@ -1,12 +1,12 @@
 """A `PermutePlan`: a permutation bound to the way it is carried out, to run again and again on new pointers.
 
 A plan is made for the layout of X. The result may lie otherwise from call to call, be scaled or be added to; each
-combination is one `_Variant`, planned and built when it first appears.
+combination is one variant, planned and built when it first appears.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,27 +14,17 @@ import torch
 from weft.base.arrays import as_result, as_tensor, like
 from weft.base.describe import describe_call
 from weft.errors import DTypeError, ShapeError, call_context
-from weft.planner.planner import Choice
+from weft.oracle.reference import permute_launcher
 from weft.planner.request import PermuteRequest
-from weft.planner.schedule import PermutationLaunch, Scalar
-from weft.plans.building import chosen_and_built
+from weft.planner.schedule import Scalar
+from weft.plans.base import PlanBase, Variant
 from weft.plans.checks import check_operand, check_out, checked_scalar
-from weft.plans.variants import Varied
 from weft.spec import Layout
 from weft.spec.dtypes import dtype_name
 from weft.spec.permutation import Permutation, scaling_type
 
 
-@dataclass(slots=True)
-class _Variant:
-    """One built launch: into one layout, scaled and added to or not."""
-
-    permutation: Permutation
-    choice: Choice | None  # None for the reference backend, which chooses nothing
-    launch: PermutationLaunch
-
-
-class PermutePlan(Varied):
+class PermutePlan(PlanBase):
     """A permutation, planned once; calling it runs it on new tensors of the same shape, strides and type.
 
     Made by `weft.plan_permute`. `plan(x, *, out=None, alpha=1.0, beta=0.0)` returns the result, which is `out` when
@@ -45,24 +35,14 @@ class PermutePlan(Varied):
         self._request = request
         self.shape = request.shape
         self.dtype = request.d_dtype
-        self._variants: dict[tuple[Layout, bool, bool], _Variant] = {}
+        self._variants = {}  # by D's layout, whether scaled, whether added to
         self._default = Layout.contiguous(self.shape, self.dtype)
 
     @property
     def permutation(self) -> Permutation:
         """The canonical permutation this plan was made for."""
-        return self._first().permutation
-
-    @property
-    def schedule(self) -> Any:
-        """The chosen schedule; None for the reference backend."""
-        choice = self._first().choice
-        return choice.best.schedule if choice else None
-
-    @property
-    def workspace_bytes(self) -> int:
-        """Bytes allocated during a call besides the result."""
-        return self.schedule.workspace_bytes if self.schedule is not None else 0
+        found: Permutation = self._first().description
+        return found
 
     def __call__(self, x: Any, *, out: Any = None, alpha: Scalar = 1.0, beta: Scalar = 0.0) -> Any:
         """Run on `x`, which lies as the planned one did; returns the result in the kind of array that `x` is.
@@ -92,16 +72,7 @@ class PermutePlan(Varied):
 
         Returns the same plan, which describes itself as that call's.
         """
-        return self._standing_for(self._fitting(x, out, *self._scalars(alpha, beta, out)))
-
-    def explain(self) -> str:
-        """Modes, schedule, bytes, the roofline floor, and why this schedule and not another."""
-        from weft.plans.explain_permute import explain_permute
-
-        return explain_permute(self._request, self._first().permutation, self._first().choice)
-
-    def __repr__(self) -> str:
-        return f"PermutePlan({self._request.text!r}, {self.schedule or self._request.backend})"
+        return self._view(self._fitting(x, out, *self._scalars(alpha, beta, out)))
 
     def _scalars(self, alpha: Scalar, beta: Scalar, out: torch.Tensor | None) -> tuple[Scalar, Scalar]:
         scale = scaling_type(self._request.value, self.dtype)
@@ -112,33 +83,19 @@ class PermutePlan(Varied):
             raise DTypeError(f"{dtype_name(self._request.value)} is not scaled or added into {dtype_name(self.dtype)}")
         return alpha, beta
 
-    def _fitting(self, x: torch.Tensor, out: torch.Tensor | None, alpha: Scalar, beta: Scalar) -> _Variant:
+    def _fitting(self, x: torch.Tensor, out: torch.Tensor | None, alpha: Scalar, beta: Scalar) -> Variant:
         """The variant for this call; it is checked first, so that no plan is made for what cannot run."""
         request = self._request
         check_operand("x", x, request.x, request.conjugate, request.device)
         if out is not None:
             check_out(out, self.shape, self.dtype, request.device, {"x": x}, None)
         added = beta != 0
-        return self._variant(Layout.of(out) if out is not None else self._default, alpha != 1 or added, added)
+        return self._variant((Layout.of(out) if out is not None else self._default, alpha != 1 or added, added))
 
-    def _usual(self) -> _Variant:
-        return self._variant(self._default, False, False)
+    def _usual(self) -> Variant:
+        return self._variant((self._default, False, False))
 
-    def _variant(self, d: Layout, scaled: bool, added: bool) -> _Variant:
-        key = (d, scaled, added)
-        known = self._variants.get(key)
-        if known is None:
-            known = self._variants[key] = self._build(d, scaled, added)
-        return known
-
-    def _build(self, d: Layout, scaled: bool, added: bool) -> _Variant:
-        request = self._request
-        permutation = request.permutation(d, scaled=scaled, added=added)
-        if request.backend == "reference":
-            from weft.oracle.reference import permute_launcher
-
-            return _Variant(permutation, None, permute_launcher(request))
-        choice, launch = chosen_and_built(
-            permutation, request.backend, request.target, request.workspace_limit, request.tune
-        )
-        return _Variant(permutation, choice, launch)
+    def _build(self, key: tuple[Layout, bool, bool]) -> Variant:
+        d, scaled, added = key
+        permutation = self._request.permutation(d, scaled=scaled, added=added)
+        return self._built(permutation, partial(permute_launcher, self._request))

@@ -12,8 +12,8 @@ def select(
 ) -> Choice:
     """The choice that a plan is made of.
 
-    `tune` None: the stored winner where an earlier tuning left one, else the cost model's; nothing is measured.
-    "model": the cost model's, whatever is stored. "measure": the stored winner, else one found now by measuring.
+    `tune` None: the tuned schedule where one is stored, else the cost model's; nothing is measured. "model": the
+    cost model's, whatever is stored. "measure": the stored tuned schedule, else one found now by measuring.
     Raises what `choose` raises.
     """
     choice = choose(description, backend, target, workspace_limit)

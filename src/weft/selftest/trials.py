@@ -49,13 +49,13 @@ def verdict(trial: Trial, backend: str, target: Target) -> Verdict:
 
 def schedules(trial: Trial, description: Description, backend: str, target: Target) -> Choice | str:
     """The schedules that a trial stands for, the best priced first; or why its family has none here."""
-    room = import_module(trial.family)
+    room: Any = import_module(trial.family)
     if (reason := room.supports(description, target)) is not None:
         return str(reason)
     found = [each for each in room.schedules(description, target).schedules if trial.runs(description, each)]
     if not found:
         return "no schedule of this kind is offered"
-    ranked = sorted((Ranked(each, room.predict(description, each, target)) for each in found), key=lambda x: x.seconds)
+    ranked = sorted((Ranked(each, room.predict(description, each, target), room) for each in found), key=lambda x: x.seconds)
     return Choice(description, backend, target, ranked[0], tuple(ranked))
 
 

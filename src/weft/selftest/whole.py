@@ -86,7 +86,7 @@ def _compile_and_leave(choice: Choice) -> NoReturn:
         torch.cuda.is_available = lambda: False
         torch.set_num_threads(1)
         driver.set_active(AbsentDriver(choice.target.capability))
-        compile_schedule(Task(0, choice.description, choice.best.schedule), choice.target, choice.backend)
+        compile_schedule(Task(0, choice.description, choice.best), choice.target)
     except BaseException:  # it is compiled where it is built, and fails there
         pass
     finally:

@@ -43,12 +43,12 @@ class Notation:
 
 
 def label_text(label: Label | EllipsisType) -> str:
-    """How messages spell a label."""
+    """A label in messages."""
     return "..." if label is Ellipsis else str(label)
 
 
 def term_text(term: Term) -> str:
-    """How messages spell the labels of one operand: `abc`, or `(row, col)` where labels are not letters."""
+    """The labels of one operand in messages: `abc`, or `(row, col)` where labels are not letters."""
     texts = [label_text(label) for label in term]
     if all(len(text) == 1 or text.startswith("...") for text in texts):
         return "".join(texts)

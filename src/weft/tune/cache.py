@@ -15,7 +15,7 @@ from weft.machine.store import SCHEMA, Store, cache_directory
 
 FORMAT = 1  # of exported files
 ABOUT = {
-    "winners": "schedules that tuning found",
+    "schedules": "tuned schedules",
     "tuning": "tunings that were interrupted",
     "ceilings": "what devices were measured to do",
     "coefficients": "cost models fitted to devices",

@@ -1,4 +1,4 @@
-"""What a tuning tries and what came of it: plain values that print and become JSON."""
+"""The candidates of a tuning and what came of them: plain values that print and become JSON."""
 
 from __future__ import annotations
 
@@ -34,15 +34,18 @@ class Effort:
 
 
 @dataclass(slots=True)
-class Trial:
+class Candidate:
     """One candidate. `seconds` is the median of a quick measurement, `samples` are those of the last round."""
 
-    schedule: Schedule
-    predicted: float
+    rank: Ranked
     verdict: Verdict = "waiting"
     reason: str = ""
     seconds: float | None = None
     samples: list[float] = field(default_factory=list)
+
+    @property
+    def schedule(self) -> Schedule:
+        return self.rank.schedule
 
     @property
     def best_known(self) -> float:
@@ -57,7 +60,7 @@ class Trial:
             "schedule": str(self.schedule),
             "family": self.schedule.family,
             "workspace_bytes": self.schedule.workspace_bytes,
-            "predicted": self.predicted,
+            "predicted": self.rank.seconds,
             "verdict": self.verdict,
             "reason": self.reason,
             "seconds": self.best_known if self.best_known != float("inf") else None,
@@ -67,40 +70,40 @@ class Trial:
 
 @dataclass(slots=True)
 class Outcome:
-    """A tuning that has ended. The first of `trials` is the model's choice."""
+    """A tuning that has ended. The first of `candidates` is the model's choice."""
 
-    choice: Choice  # with the winner first
-    trials: list[Trial]
-    winner: Trial
+    choice: Choice  # with the fastest first
+    candidates: list[Candidate]
+    fastest: Candidate
     seconds: float  # spent on it
     legal: int  # candidates there were to choose from
 
     @property
-    def model(self) -> Trial:
-        return next(trial for trial in self.trials if trial.verdict == "measured")
+    def model(self) -> Candidate:
+        return next(each for each in self.candidates if each.verdict == "measured")
 
     @property
     def ratio(self) -> float:
-        """The winner's time over that of the model's choice: 1 where the model was right."""
-        return self.winner.best_known / self.model.best_known
+        """The fastest one's time over that of the model's choice: 1 where the model was right."""
+        return self.fastest.best_known / self.model.best_known
 
     def document(self) -> dict[str, Any]:
-        """As JSON values: the model's choice, the winner, why rules excluded others, and every trial."""
+        """As JSON values: the model's choice, the fastest, why rules excluded others, and every candidate."""
         return {
             "model": self.model.document(),
-            "winner": self.winner.document(),
+            "winner": self.fastest.document(),
             "ratio": self.ratio,
             "legal": self.legal,
-            "tried": sum(trial.verdict in ("measured", "slow") for trial in self.trials),
+            "tried": sum(each.verdict in ("measured", "slow") for each in self.candidates),
             "spent": self.seconds,
             "excluded": list(self.choice.excluded),
-            "trials": [trial.document() for trial in self.trials],
+            "trials": [each.document() for each in self.candidates],
         }
 
 
-def candidates(ranked: Sequence[Ranked], effort: Effort) -> list[Trial]:
+def pick_candidates(ranked: Sequence[Ranked], effort: Effort) -> list[Candidate]:
     """The model's best, in its order, then a sample of the rest: the same for the same seed."""
     leaders = list(ranked[: max(1, effort.leaders)])
     rest = list(ranked[len(leaders) :])
     drawn = random.Random(effort.seed).sample(rest, min(effort.samples, len(rest)))
-    return [Trial(rank.schedule, rank.seconds) for rank in (*leaders, *drawn)]
+    return [Candidate(rank) for rank in (*leaders, *drawn)]

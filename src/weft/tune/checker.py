@@ -24,7 +24,7 @@ _DISPUTED = 64  # stretches of D, from each of which the element that differs mo
 _REMEMBERED = {"cuda": 1 << 32, "cpu": 1 << 28}  # bytes of a result that are kept for comparing
 
 
-class Judge:
+class Checker:
     """Runs launches of one problem and says what is wrong with them."""
 
     def __init__(self, problem: Problem, operands: Operands, seed: int = 0) -> None:

@@ -16,15 +16,16 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from importlib import import_module
 from queue import SimpleQueue
 from threading import Lock, Thread
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any
 
 import torch
 
 from weft.fn import Pointwise
-from weft.planner.schedule import Description, Schedule, Target
+from weft.planner.schedule import Description, Ranked, Target
 from weft.tune.compile_worker import LENGTH, Task
 
 MOST_JOBS = 16  # more compilers than these starve one another of memory bandwidth
@@ -40,7 +41,7 @@ class Compiler:
         self._useful = target.kind == "cuda" and self.jobs > 0
         self._process: subprocess.Popen[bytes] | None = None
         self._pending: dict[int, Future[str | None]] = {}
-        self._asked: dict[tuple[Description, Schedule], Future[str | None]] = {}
+        self._asked: dict[tuple[Description, Ranked], Future[str | None]] = {}
         self._frames: SimpleQueue[bytes | None] = SimpleQueue()
         self._gone = False
         self._lock = Lock()
@@ -51,17 +52,17 @@ class Compiler:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def submit(self, description: Description, schedule: Schedule) -> Future[str | None]:
+    def submit(self, description: Description, rank: Ranked) -> Future[str | None]:
         """A future of None, or of the reason why this schedule cannot be compiled for the device.
 
         Where nothing can be done ahead (another kind of device, a function that does not travel) it is there at once.
         """
-        known = self._asked.get((description, schedule))
+        known = self._asked.get((description, rank))
         if known is not None:
             return known
         future: Future[str | None] = Future()
-        self._asked[description, schedule] = future
-        frame = _pickled(Task(len(self._asked), description, schedule)) if self._useful else None
+        self._asked[description, rank] = future
+        frame = _pickled(Task(len(self._asked), description, rank)) if self._useful else None
         if frame is None:
             future.set_result(None)
             return future
@@ -177,6 +178,8 @@ class _Pickler(pickle.Pickler):
             if type(value).__name__ == "TritonFunction":
                 raise pickle.PicklingError("a Triton function may read globals of this process")
             return _arrived, (TravellingFunction.of(value),)
+        if isinstance(value, ModuleType):  # a family
+            return import_module, (value.__name__,)
         return NotImplemented
 
 

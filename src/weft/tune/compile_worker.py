@@ -31,7 +31,7 @@ class Task(NamedTuple):
 
     number: int
     description: Any
-    schedule: Any
+    rank: Any  # a `Ranked`
 
 
 class _Child(NamedTuple):
@@ -115,21 +115,19 @@ def _compile_and_leave(number: int, frame: bytes, target: Any, backend: str, ans
         _answer(answers, number, None)
         os._exit(0)
     try:
-        reason = compile_schedule(task, target, backend)
+        reason = compile_schedule(task, target)
     except BaseException as error:
         reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
     _answer(answers, number, reason)
     os._exit(0)
 
 
-def compile_schedule(task: Task, target: Any, backend: str) -> str | None:
+def compile_schedule(task: Task, target: Any) -> str | None:
     """Compile one schedule into Triton's cache; None, or why the device could not run it."""
     from weft.gpu.common.launch import collected, excess
-    from weft.planner.planner import families
 
-    rooms = {room.NAME: room for room in families(task.description, backend)}
     with collected() as launches:
-        rooms[task.schedule.family].build(task.description, task.schedule, target)
+        task.rank.build(task.description, target)
     for launch in launches:
         reason = excess(launch.compile(), target)
         if reason is not None:

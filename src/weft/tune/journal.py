@@ -11,72 +11,74 @@ from collections.abc import Sequence
 from typing import Any
 
 from weft.machine.store import Store
-from weft.planner import tuned
+from weft.planner import tuned as tuned_schedules
+from weft.planner.code_digest import of_schedule
 from weft.planner.planner import Choice
-from weft.planner.serialization import Unspellable, digest, spell_schedule
-from weft.tune.candidates import Trial
+from weft.planner.serialization import NotSerializable, digest, serialize_schedule
+from weft.tune.candidates import Candidate
 
 ROOM = "tuning"  # of the store
 _KEPT = ("measured", "slow", "wrong", "refused")
 
 
 class Journal:
-    """The journal of one description's tuning. Without a key that lasts (see `winners.key`) it keeps nothing."""
+    """The journal of one description's tuning. Without a key (see `weft.planner.tuned.key`) it keeps nothing."""
 
     def __init__(self, choice: Choice, workspace_limit: int | None, again: bool = False) -> None:
         self._description = choice.description
-        key = tuned.key(choice.description, choice.backend, choice.target, workspace_limit)
+        key = tuned_schedules.key(choice.description, choice.backend, choice.target, workspace_limit)
         self._key = key | {"what": "tuning"} if key is not None else None
         self._store = Store(ROOM)
         if again:
             self.forget()
 
-    def restore(self, trials: Sequence[Trial]) -> None:
+    def restore(self, candidates: Sequence[Candidate]) -> None:
         """Fill in what is known of these candidates."""
         entry = self._store.load(self._key) if self._key is not None else None
         if not isinstance(entry, dict):
             return
-        known, running = entry.get("trials"), entry.get("running")
+        known, running = entry.get("candidates"), entry.get("running")
         if _is_alive(entry.get("process")):
             running = None  # another tuning is at it
-        for trial in trials:
-            self._fill(trial, known.get(self._digest(trial)) if isinstance(known, dict) else None, running)
+        for candidate in candidates:
+            self._fill(candidate, known.get(self._digest(candidate)) if isinstance(known, dict) else None, running)
 
-    def begin(self, trials: Sequence[Trial], trial: Trial) -> None:
+    def begin(self, candidates: Sequence[Candidate], candidate: Candidate) -> None:
         """Note all that is known, and that this candidate is about to be run for the first time."""
-        self._write(trials, self._digest(trial))
+        self._write(candidates, self._digest(candidate))
 
-    def save(self, trials: Sequence[Trial]) -> None:
-        self._write(trials, None)
+    def save(self, candidates: Sequence[Candidate]) -> None:
+        self._write(candidates, None)
 
     def forget(self) -> None:
         if self._key is not None:
             self._store.forget(self._key)
 
-    def _fill(self, trial: Trial, known: Any, running: Any) -> None:
-        digest = self._digest(trial)
+    def _fill(self, candidate: Candidate, known: Any, running: Any) -> None:
+        digest = self._digest(candidate)
         if digest is not None and digest == running:
-            trial.verdict, trial.reason = "refused", "an earlier tuning did not survive its first run"
+            candidate.verdict, candidate.reason = "refused", "an earlier tuning did not survive its first run"
         elif isinstance(known, dict) and known.get("verdict") in _KEPT:
             seconds = known.get("seconds")
             if isinstance(seconds, float) or known["verdict"] in ("wrong", "refused"):
-                trial.verdict, trial.reason, trial.seconds = known["verdict"], str(known.get("reason", "")), seconds
+                candidate.verdict, candidate.reason = known["verdict"], str(known.get("reason", ""))
+                candidate.seconds = seconds
 
-    def _write(self, trials: Sequence[Trial], running: str | None) -> None:
+    def _write(self, candidates: Sequence[Candidate], running: str | None) -> None:
         if self._key is None:
             return
         known = {
-            digest: {"schedule": str(trial.schedule), "verdict": trial.verdict, "reason": trial.reason,
-                     "seconds": trial.seconds}
-            for trial in trials
-            if trial.verdict in _KEPT and (digest := self._digest(trial)) is not None
+            digest: {"schedule": str(candidate.schedule), "verdict": candidate.verdict, "reason": candidate.reason,
+                     "seconds": candidate.seconds}
+            for candidate in candidates
+            if candidate.verdict in _KEPT and (digest := self._digest(candidate)) is not None
         }  # fmt: skip
-        self._store.save(self._key, {"trials": known, "running": running, "process": os.getpid()})
+        self._store.save(self._key, {"candidates": known, "running": running, "process": os.getpid()})
 
-    def _digest(self, trial: Trial) -> str | None:
+    def _digest(self, candidate: Candidate) -> str | None:
         try:
-            return digest(spell_schedule(trial.schedule, self._description))
-        except Unspellable:
+            return digest([serialize_schedule(candidate.schedule, self._description), of_schedule(candidate.rank)])
+        except NotSerializable:
             return None
 
 

@@ -18,7 +18,6 @@ from weft.bench.tuning.study import Sample
 from weft.errors import UnsupportedError
 from weft.gpu.common import cost
 from weft.planner.coefficients import Coefficients, coefficients, keep, numbers, using
-from weft.planner.planner import families
 from weft.planner.schedule import Target
 from weft.spec import Contraction
 
@@ -89,18 +88,16 @@ def observed(samples: Sequence[Sample], target: Target) -> list[Observation]:
     found = []
     with using(replace(coefficients(target), families={})):
         for case, sample in enumerate(samples):
-            rooms = {room.NAME: room for room in families(sample.choice.description, sample.choice.backend)}
-            for trial in sample.trials:
-                if trial.verdict != "measured":
+            for candidate in sample.candidates:
+                if candidate.verdict != "measured":
                     continue
                 with cost.recorded() as asked:
-                    predicted = rooms[trial.schedule.family].predict(
-                        sample.choice.description, trial.schedule, target
-                    )  # fmt: skip
+                    family, description = candidate.rank.family, sample.choice.description
+                    predicted = family.predict(description, candidate.schedule, target)
                 one = asked[0] if len(asked) == 1 else None  # several, where schedules are made of schedules
                 rest = predicted - cost.direct_seconds(*one) if one is not None else predicted
                 found.append(
-                    Observation(case, trial.schedule.family, trial.best_known, predicted, rest, one)
+                    Observation(case, candidate.schedule.family, candidate.best_known, predicted, rest, one)
                 )  # fmt: skip
     return found
 

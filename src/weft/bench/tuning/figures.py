@@ -18,14 +18,14 @@ def figures(record: Mapping[str, Any]) -> dict[str, Interval]:
     """The figures of a record of `weft.bench.tuning.run`, with 95 % bootstrap intervals from the last
     round's samples.
 
-    Where a winner was stored before, its one known time stands for its samples. Cases that failed are left out.
+    Where a schedule was stored before, its one known time stands for its samples. Cases that failed are left out.
     """
     groups: dict[str, list[tuple[list[float], list[float]]]] = {}
     for case in record["cases"]:
-        winner, model = (_samples(case.get(part)) for part in ("winner", "model"))
-        if winner and model:
+        fastest, model = (_samples(case.get(part)) for part in ("winner", "model"))
+        if fastest and model:
             # Where the model's choice won, both are the same samples: their ratio is 1 and nothing else.
-            groups.setdefault(case["group"], []).append(([1.0], [1.0]) if winner == model else (winner, model))
+            groups.setdefault(case["group"], []).append(([1.0], [1.0]) if fastest == model else (fastest, model))
     suite = record["suite"]
     return {
         ".".join(filter(None, (suite, group, FIGURE))): mean_ratio(*map(list, zip(*pairs, strict=True)))

@@ -15,7 +15,7 @@ from weft.errors import UnsupportedError, WeftError
 from weft.planner.planner import Choice, choose
 from weft.planner.request import Request
 from weft.planner.schedule import Description, Target
-from weft.planner.serialization import Unspellable, digest, spell_description
+from weft.planner.serialization import NotSerializable, digest, serialize_description
 from weft.planner.target import resolve_backend, target_of
 from weft.spec import Layout
 from weft.spec.contraction import output_shape
@@ -43,8 +43,8 @@ class Job:
     def mark(self) -> str | None:
         """What tells its description from others, functions and types included; None where that cannot be said."""
         try:
-            return digest(spell_description(self.description))
-        except Unspellable:
+            return digest(serialize_description(self.description))
+        except NotSerializable:
             return None
 
     def choice(self) -> Choice:

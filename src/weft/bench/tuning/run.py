@@ -4,9 +4,9 @@ The record is JSON: `device`, `command`, `commit`, `date`, `effort`, `ended` ("f
 device was lost), `skipped` (why cases have no part in it), and `cases`. A case has `group`, `name`, `equation`,
 `extents`, `mark` (of its description), and either `failed`, or what
 `weft.tune.candidates.Outcome.document` says: `model` and `winner` (each with `schedule`, `predicted`, `seconds` and the
-`samples` of the last round), `ratio` (the winner's time over the model's),
-`legal`, `tried`, `spent`, `excluded` (sentences), and `trials` with every candidate's verdict. A case whose winner was
-there already has `stored` true and no samples. Seconds throughout.
+`samples` of the last round), `ratio` (the fastest one's time over the model's), `legal`, `tried`, `spent`, `excluded`
+(sentences), and `trials` with every candidate's verdict. A case that had a tuned schedule already has `stored` true and
+no samples. Seconds throughout.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import torch
 from weft.bench.tuning.jobs import Job
 from weft.errors import WeftError
 from weft.machine.stamp import device_stamp
-from weft.planner import tuned
+from weft.planner import tuned as tuned_schedules
 from weft.planner.planner import Choice
 from weft.planner.validity import now
 from weft.tune.candidates import Effort
@@ -82,7 +82,7 @@ def go(
     report: Report = quiet,
     kept: Callable[[TuningRun], None] = lambda run: None,
 ) -> None:
-    """Tune every job that has no winner stored yet (`again`: every one) and add it to the run.
+    """Tune every job that has no schedule stored yet (`again`: every one) and add it to the run.
 
     `begun` hears of each job before, `kept` of the run after each. Ctrl-C ends the run, and so does a candidate that
     takes the device along; the run then says so, and going on leaves that candidate out.
@@ -121,7 +121,7 @@ class CompileAhead:
             job = self._jobs[at]
             with suppress(WeftError):  # said when its turn comes
                 choice = self._choices[at] = job.choice()
-                if self._again or tuned.recalled(choice, job.workspace_limit) is None:
+                if self._again or tuned_schedules.recalled(choice, job.workspace_limit) is None:
                     begin_compiling(choice, self._effort, self._compiler)
         self._next = max(self._next, end)
 
@@ -138,7 +138,7 @@ def _tuned(
     entry |= {"extents": dict(job.extents), "mark": job.mark}
     try:
         choice = ranked()
-        stored = None if again else tuned.recalled(choice, job.workspace_limit)
+        stored = None if again else tuned_schedules.recalled(choice, job.workspace_limit)
         if stored is not None:
             return entry | _stored(choice, stored)
         outcome = tune(choice, job.workspace_limit, effort, compiler=compiler, again=again, report=report)
@@ -148,7 +148,7 @@ def _tuned(
 
 
 def _stored(choice: Any, found: Any) -> dict[str, Any]:
-    """A winner that was there already; the model's time is that of its tuning, where the model still says the same."""
+    """A schedule stored before; the model's time is that of its tuning, where the model still says the same."""
 
     def about(rank: Any) -> dict[str, Any]:
         return {

@@ -27,7 +27,7 @@ from weft.bench.tuning.jobs import Job
 from weft.bench.tuning.run import AHEAD, CompileAhead, TuningRun
 from weft.errors import WeftError
 from weft.planner.planner import Choice
-from weft.tune.candidates import Effort, Trial
+from weft.tune.candidates import Candidate, Effort
 from weft.tune.compile_pool import Compiler
 from weft.tune.tuner import measured as measure_candidates
 
@@ -43,7 +43,7 @@ class Sample:
 
     job: Job
     choice: Choice
-    trials: list[Trial]
+    candidates: list[Candidate]
 
 
 def measured(
@@ -144,26 +144,26 @@ def _draw(figure: Figure, document: dict[str, Any]) -> None:
 
 def _case(sample: Sample) -> dict[str, Any] | None:
     """One case of the record; None where nothing could be measured."""
-    timed = [trial for trial in sample.trials if trial.verdict in ("measured", "slow")]
+    timed = [each for each in sample.candidates if each.verdict in ("measured", "slow")]
     if not timed:
         return None
-    best = min(trial.best_known for trial in timed)
-    first = sample.trials[0]
+    best = min(each.best_known for each in timed)
+    first = sample.candidates[0]
     legal = len(sample.choice.ranked)
-    by_chance = [trial for trial in timed if trial is not first or len(sample.trials) == legal] or timed
-    relative = sorted(best / trial.best_known for trial in by_chance)
+    by_chance = [each for each in timed if each is not first or len(sample.candidates) == legal] or timed
+    relative = sorted(best / each.best_known for each in by_chance)
     return {
         "group": sample.job.group,
         "name": sample.job.name,
         "equation": sample.job.equation,
         "extents": dict(sample.job.extents),
         "legal": legal,
-        "refused": len(sample.trials) - len(timed),
+        "refused": len(sample.candidates) - len(timed),
         "best": best,
         "model": best / first.best_known if first in timed else None,
         "relative": [float(f"{value:.5g}") for value in relative],
         "expected": {str(level): expected_draws(relative, level, legal) for level in LEVELS},
-        "trials": [trial.document() for trial in sample.trials],
+        "trials": [each.document() for each in sample.candidates],
     }
 
 

@@ -1,0 +1,71 @@
+"""A digest of the code that decides what a family's kernels are.
+
+Of a GPU family: its own folder, the folders of the families that it builds on (those that its files name),
+`gpu/common`, and `fn` with the emitters. Of the CPU backend: `cpu`, and `fn` without the emitters of Triton. A family
+that has no kernels of its own is its file; the families of its steps are counted by `of_schedule`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from weft.planner.schedule import Description, Ranked
+
+_PACKAGE = Path(__file__).parent.parent
+_GPU_FAMILY = re.compile(r"\bweft\.gpu\.(\w+)")
+
+
+def of_schedule(rank: Ranked) -> str:
+    """The digest of all families that a schedule and its steps are of."""
+    names = sorted(set(_families(rank)))
+    return hashlib.sha256(" ".join(map(of_family, names)).encode()).hexdigest()[:16]
+
+
+@lru_cache
+def of_family(module: str) -> str:
+    """The digest of one family, by the name of its module."""
+    digest = hashlib.sha256(module.encode())
+    for file in code_of(module):
+        digest.update(str(file.relative_to(_PACKAGE)).encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()
+
+
+def code_of(module: str) -> list[Path]:
+    """The files that decide what a family's kernels are."""
+    room, *below = module.split(".")[1:]
+    if room == "cpu":
+        return sorted((*_PACKAGE.glob("cpu/**/*.py"), *_PACKAGE.glob("fn/*.py")))
+    if room != "gpu":
+        return [_PACKAGE.joinpath(room, *below).with_suffix(".py")]
+    folders, waiting = {"common"}, [below[0]]
+    while waiting:
+        folder = waiting.pop()
+        folders.add(folder)
+        named = {name for file in _files(folder) for name in _GPU_FAMILY.findall(file.read_text())}
+        waiting += sorted(name for name in named - folders if (_PACKAGE / "gpu" / name).is_dir())
+    return sorted((*(file for folder in folders for file in _files(folder)), *_PACKAGE.glob("fn/**/*.py")))
+
+
+def _files(folder: str) -> list[Path]:
+    return sorted((_PACKAGE / "gpu" / folder).glob("**/*.py"))
+
+
+def _families(value: Any) -> Iterator[str]:
+    """The modules of the families that a ranked schedule is of: its own, and those of the choices within it."""
+    if isinstance(value, Ranked):
+        yield value.family.__name__
+        yield from _families(value.schedule)
+    elif hasattr(value, "ranked"):  # a choice
+        yield from _families(value.best)
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from _families(item)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, Description):
+        for field in dataclasses.fields(value):
+            yield from _families(getattr(value, field.name))

@@ -1,0 +1,91 @@
+"""What plans of contractions and of permutations have in common: built variants, one of which stands for the plan."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, Self
+
+from weft.planner.planner import Choice
+from weft.planner.schedule import Description
+from weft.plans.building import chosen_and_built
+
+
+@dataclass(slots=True)
+class Variant:
+    """One built launch, for one set of layouts of what may change from call to call."""
+
+    description: Any  # a `Contraction` or a `Permutation`
+    choice: Choice | None  # None for the reference backend, which chooses nothing
+    launch: Callable[..., None]
+
+
+class PlanBase:
+    """A plan: what was asked, and a variant for each way the tensors of a call may lie, built when it first appears.
+
+    Plans are shared by all who ask for them. So that each describes itself as the call that it was made for, a plan has
+    views, which share all that it knows and differ in the variant that they stand for.
+    """
+
+    _request: Any  # a `Request` or a `PermuteRequest`
+    _variants: dict[Hashable, Variant]
+    _viewed: Variant | None = None  # what a view stands for; the plan itself stands for its first variant
+
+    @property
+    def schedule(self) -> Any:
+        """The chosen schedule; None for the reference backend."""
+        choice = self._first().choice
+        return choice.best.schedule if choice else None
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes allocated during a call besides the result."""
+        return self.schedule.workspace_bytes if self.schedule is not None else 0
+
+    def explain(self) -> str:
+        """Modes, schedule, bytes, flops, the roofline floor, and why this schedule and not another."""
+        from weft.plans.explain.report import explain
+
+        first = self._first()
+        return explain(self._request, first.description, first.choice)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._request.text!r}, {self.schedule or self._request.backend})"
+
+    def _first(self) -> Variant:
+        """The variant that stands for the plan where it describes itself."""
+        return self._viewed or next(iter(self._variants.values()), None) or self._usual()
+
+    def _usual(self) -> Variant:
+        """The variant of a call that says nothing special."""
+        raise NotImplementedError
+
+    def _variant(self, key: Any) -> Variant:
+        """The variant for what `_build` takes."""
+        known = self._variants.get(key)
+        if known is None:
+            known = self._variants[key] = self._build(key)
+        return known
+
+    def _build(self, key: Any) -> Variant:
+        """Describe, choose and build a variant."""
+        raise NotImplementedError
+
+    def _view(self, variant: Variant) -> Self:
+        """The same plan, standing for one of its variants."""
+        if variant is self._first():
+            return self
+        view = copy.copy(self)
+        view._viewed = variant
+        return view
+
+    def _built(self, description: Description, reference: Callable[[], Callable[..., None]]) -> Variant:
+        """The variant for a description; `reference` makes the launch of the backend that chooses nothing."""
+        request = self._request
+        if request.backend == "reference":
+            return Variant(description, None, reference())
+        choice, launch = chosen_and_built(
+            description, request.backend, request.target, request.workspace_limit, request.tune
+        )
+        return Variant(description, choice, launch)

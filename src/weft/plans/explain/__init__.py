@@ -1,0 +1,1 @@
+"""What a plan does and why, in plain text."""

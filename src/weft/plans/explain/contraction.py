@@ -1,0 +1,141 @@
+"""The sections of `explain` that are a contraction's own: what it computes, its modes, types, functions and cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.base.figures import duration, si
+from weft.machine.ceilings import Ceilings, rate_name
+from weft.machine.counts import contraction_work
+from weft.machine.floor import contraction_floor
+from weft.machine.roofline import Floor
+from weft.planner.request import Request
+from weft.plans.explain.lines import function_name, mode_table, source_of
+from weft.spec import Contraction, Layout, Role
+from weft.spec.dtypes import dtype_name
+from weft.spec.notation import term_text
+
+_ROLES = {Role.BATCH: "batch", Role.M: "m", Role.N: "n", Role.K: "k (summed)"}
+_PLACES = ("on values of A as they are read", "on values of B as they are read", "on values of C as they are added",
+           "on the sums before they are stored")  # fmt: skip
+
+
+def floor(contraction: Contraction, known: Ceilings) -> Floor:
+    return contraction_floor(contraction, known, in_graph=True)
+
+
+def operation(request: Request, contraction: Contraction) -> list[str]:
+    a, b = request.notation.inputs
+    head = f"{term_text(a)},{term_text(b)}->{term_text(request.notation.output)}"
+    where = request.target.name if request.backend != "reference" else str(request.device)
+    return [f"{head}  by the {request.backend} backend on {where}", f"  {_formula(request, contraction)}"]
+
+
+def _formula(request: Request, contraction: Contraction) -> str:
+    """The operation as it is written down, with the functions and modes it has."""
+
+    def applied(hook: str, function: object, args: Sequence[int], text: str) -> str:
+        aux_args = "".join(f", {contraction.aux[at].name}" for at in args)
+        return f"{hook}({text}{aux_args})" if function is not None else text
+
+    def factor(
+        name: str, labels: Sequence[object], hook: str, function: object, args: Sequence[int], conjugate: bool = False
+    ) -> str:
+        text = f"{name}[{term_text(tuple(labels))}]"
+        return applied(hook, function, args, f"conj({text})" if conjugate else text)
+
+    first, second = request.notation.inputs
+    output = request.notation.output
+    a = factor("A", first, "a_fn", contraction.a_fn, contraction.a_args, contraction.conjugate_a)
+    b = factor("B", second, "b_fn", contraction.b_fn, contraction.b_args, contraction.conjugate_b)
+    summed = tuple(label for label in dict.fromkeys((*first, *second)) if label not in output)
+    c = factor("C", output, "c_fn", contraction.c_fn, contraction.c_args) if contraction.c is not None else ""
+    if contraction.algebra is None:
+        total = f"alpha * {f'sum[{term_text(summed)}] ' if summed else ''}{a} * {b}{f' + beta * {c}' if c else ''}"
+    else:
+        total = f"{f'reduce[{term_text(summed)}] ' if summed else ''}combine({a}, {b})"
+        total = f"reduce({total}, {c})" if c else total
+    total = applied("epilogue", contraction.epilogue, contraction.epilogue_args, total)
+    results = "".join(f", {contraction.aux[at].name}" for at in contraction.outputs)
+    algebra = f"  in the algebra {contraction.algebra.name}" if contraction.algebra is not None else ""
+    return f"D[{term_text(output)}]{results} = {total}{algebra}"
+
+
+def modes(contraction: Contraction) -> list[str]:
+    """One line for each canonical mode: extent, role, and its stride in each tensor ("." where it is absent)."""
+    tensors = [(name, at) for at, (name, layout) in enumerate(_layouts(contraction)) if layout is not None]
+    lines = mode_table(contraction.modes, tensors, [_ROLES[mode.role] for mode in contraction.modes])
+    sizes = [("batch", contraction.batch)] if contraction.batch != 1 else []
+    sizes += [("M", contraction.m), ("N", contraction.n), ("K", contraction.k)]
+    return [*lines, "together " + ", ".join(f"{name} = {size}" for name, size in sizes)]
+
+
+def types(contraction: Contraction) -> list[str]:
+    arithmetic = contraction.arithmetic
+    stored = ", ".join(
+        f"{name} {dtype_name(layout.dtype)}" for name, layout in _layouts(contraction) if layout is not None
+    )
+    how = "3m" if arithmetic.three else arithmetic.precision
+    return [
+        f"stored {stored}; products {dtype_name(arithmetic.product)} ({how}), "
+        f"summed in {dtype_name(arithmetic.accumulate)}"
+    ]
+
+
+def fused(request: Request, contraction: Contraction) -> list[str]:
+    """One line for each function, then one for each operand, coordinate and further result."""
+    functions = (contraction.a_fn, contraction.b_fn, contraction.c_fn, contraction.epilogue)
+    names = ("a_fn", "b_fn", "c_fn", "epilogue")
+    lines = []
+    for name, function, raw, place in zip(names, functions, request.functions.raw, _PLACES, strict=True):
+        if function is not None:
+            cost = f", {function.flops} flops an element" if function.flops else ""
+            lines.append(f"{name} = {function_name(raw)}, {place}, in {dtype_name(function.dtypes[0])}{cost}")
+    return lines + _aux(contraction)
+
+
+def _aux(contraction: Contraction) -> list[str]:
+    lines = []
+    for at, each in enumerate(contraction.aux):
+        along = [mode.name for mode in contraction.modes if mode.strides.aux[at]]
+        where = f"along {', '.join(along)}" if along else "the same everywhere"
+        kind = "coordinate" if each.kind == "index" else "operand"
+        text = f"{each.name}, a further result" if each.kind == "output" else f"{each.name}, {kind} {where}"
+        lines.append(f"{text}, {dtype_name(each.dtype)}")
+    return lines
+
+
+def work(contraction: Contraction) -> list[str]:
+    """Flops and compulsory bytes."""
+    counted = contraction_work(contraction)
+    reads = [("A", counted.read_a), ("B", counted.read_b), ("C", counted.read_c), ("operands", counted.read_aux)]
+    read = " + ".join(f"{name} {si(size, 'B')}" for name, size in reads if size or name in "AB")
+    further = f" and further results {si(counted.write_aux, 'B')}" if counted.write_aux else ""
+    functions = f", and {si(counted.function_flops, 'FLOP')} in functions" if counted.function_flops else ""
+    return [
+        f"{si(counted.flops, 'FLOP')} of products and sums{functions}",
+        f"{si(counted.traffic, 'B')} at least: read {read}, write D {si(counted.write_d, 'B')}{further}",
+        f"operational intensity {si(counted.intensity, 'FLOP/B')}",
+    ]
+
+
+def roof(contraction: Contraction, known: Ceilings, floor: Floor) -> list[str]:
+    arithmetic = contraction.arithmetic
+    name = rate_name(arithmetic.product, arithmetic.accumulate, arithmetic.precision)
+    peak = known.rate(name)
+    read, write = (si(rate, "B/s") for rate in (known.best_read, known.best_write))
+    of_copy = " (a copy's)" if known.best_write > known.write else ""
+    rates = f"read {read}, write {write}{of_copy}, "
+    rates += f"{name} products {si(peak, 'FLOP/s')}" if peak else f"no rate known for {name} products"
+    launch = duration(floor.launch) if floor.launch else "unknown"
+    return [
+        f"floor {duration(floor.seconds)}: {floor.binds} binds (compute {duration(floor.compute)}, "
+        f"memory {duration(floor.memory)}, launch {launch})",
+        f"ceilings of {known.device}, {source_of(known)}:",
+        rates,
+    ]
+
+
+def _layouts(contraction: Contraction) -> Sequence[tuple[str, Layout | None]]:
+    layouts = (contraction.a, contraction.b, contraction.c, contraction.d)
+    return list(zip("ABCD", layouts, strict=True))

@@ -1,0 +1,112 @@
+"""The text of `explain`: the operation, its cost, the roof above it, and the choice that was made.
+
+A contraction and a permutation have the same sections. `weft.plans.explain.contraction` and
+`weft.plans.explain.permutation` say what is particular to each; what follows from the choice is said here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from weft.base.figures import duration, share, si
+from weft.errors import UnsupportedError
+from weft.machine.ceilings import Ceilings, ceilings, from_datasheet
+from weft.machine.roofline import Floor
+from weft.planner.planner import Choice
+from weft.planner.schedule import Description, Target
+from weft.plans.explain import contraction, permutation
+from weft.plans.explain.lines import section
+from weft.spec.permutation import Permutation
+
+CANDIDATES_SHOWN = 4
+EXCLUSIONS_SHOWN = 6
+
+
+def explain(request: Any, description: Description, choice: Choice | None) -> str:
+    """The text of a plan's `explain`, at most forty lines.
+
+    `request` is a `Request` or a `PermuteRequest`, `description` the canonical form that was planned. `choice` is None
+    for the reference backend, which chooses nothing. Nothing is measured here: ceilings are those kept from an earlier
+    measurement, or a datasheet's.
+    """
+    about: Any = permutation if isinstance(description, Permutation) else contraction
+    known, unknown = known_ceilings(request.target)
+    floor = about.floor(description, known) if known is not None else None
+    sections = {
+        "modes": about.modes(description),
+        "types": about.types(description),
+        "fused": about.fused(request, description),
+        "work": about.work(description),
+        "roof": about.roof(description, known, floor) if floor is not None else [unknown],
+        "plan": _plan(request.workspace_limit, choice, floor),
+        "candidates": _candidates(choice),
+        "excluded": _excluded(choice, request.workspace_limit),
+    }
+    lines = [line for name, found in sections.items() for line in section(name, found)]
+    return "\n".join([*about.operation(request, description), *lines])
+
+
+def known_ceilings(target: Target) -> tuple[Ceilings | None, str]:
+    """What is known of a device without measuring anything, else the sentence that says why nothing is."""
+    if target.kind == "interpreter":
+        return None, "Triton's interpreter has no ceilings"
+    try:
+        if target.kind == "cpu":
+            return ceilings(target.device, may_measure=False), ""
+        if torch.cuda.is_available() and torch.cuda.get_device_name(target.index) == target.name:
+            return ceilings(target.device, may_measure=False), ""
+        return from_datasheet(target.name), ""
+    except UnsupportedError:
+        return None, f"no ceilings are known for {target.name}, so no floor is given: `weft info` measures them"
+
+
+def _plan(workspace_limit: int | None, choice: Choice | None, floor: Floor | None) -> list[str]:
+    if choice is None:
+        return ["the oracle in float64, complex128 or int64: nothing is chosen and no time is predicted"]
+    best = choice.best
+    predicted = f"predicted {duration(best.seconds)}{' (not tuned)' if choice.origin.source == 'model' else ''}"
+    if floor is not None and floor.seconds > best.seconds:
+        predicted += " (under the floor: the model or the ceilings are off on this machine)"
+    elif floor is not None:
+        predicted += f", of which the floor is {share(floor.efficiency(best.seconds))}"
+    limit = f" (limit {si(workspace_limit, 'B')})" if workspace_limit is not None else ""
+    predicted += f"; workspace_bytes = {best.schedule.workspace_bytes}{limit}"
+    if choice.origin.source == "model":
+        return [str(best.schedule), predicted]
+    return [str(best.schedule), predicted, _measured(choice, floor)]
+
+
+def _measured(choice: Choice, floor: Floor | None) -> str:
+    """What a tuning found of the chosen schedule, and when."""
+    seconds, origin = choice.best.measured, choice.origin
+    how = "tuned just now" if origin.source == "tuned" else f"stored by the tuning of {origin.date[:10]}"
+    if seconds is None:
+        return how
+    part = f", of which the floor is {share(floor.efficiency(seconds))}" if floor is not None else ""
+    return f"measured {duration(seconds)}{part}; {how}"
+
+
+def _candidates(choice: Choice | None) -> list[str]:
+    if choice is None:
+        return []
+    shown = choice.ranked[:CANDIDATES_SHOWN]
+    times = [duration(candidate.seconds) for candidate in shown]
+    if any(candidate.measured is not None for candidate in shown):
+        found = [duration(each.measured) if each.measured is not None else "unknown" for each in shown]
+        times = [f"{time} predicted, {measured} measured" for time, measured in zip(times, found, strict=True)]
+    width = max(map(len, times))
+    lines = [f"{time:>{width}}  {candidate.schedule}" for time, candidate in zip(times, shown, strict=True)]
+    rest = len(choice.ranked) - len(shown)
+    return [*lines, f"... and {rest} {'slower ones' if choice.origin.source == 'model' else 'more'}"] if rest else lines
+
+
+def _excluded(choice: Choice | None, workspace_limit: int | None) -> list[str]:
+    if choice is None:
+        return []
+    sentences = list(choice.excluded)
+    if workspace_limit is not None:
+        sentences.insert(0, f"schedules that need more than {workspace_limit} bytes of workspace")
+    rest = len(sentences) - EXCLUSIONS_SHOWN
+    return [*sentences[:EXCLUSIONS_SHOWN], f"... and {rest} more"] if rest > 0 else sentences
