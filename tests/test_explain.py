@@ -23,7 +23,7 @@ from weft.planner.schedule import Target
 from weft.plans.explain.report import explain, known_ceilings
 
 ROUND = Ceilings(
-    ceilings="a round machine",
+    device="a round machine",
     source="measured",
     read=1e10,
     write=1e10,

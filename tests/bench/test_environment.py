@@ -59,7 +59,7 @@ def test_it_states_the_protocol_that_was_asked_for(disclosed: dict) -> None:
 
 
 def test_rests_of_a_gpu_are_stated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment.inputs, "cache_bytes", lambda device: 50 << 20)
+    monkeypatch.setattr(environment.rotation, "cache_bytes", lambda device: 50 << 20)
     stated = environment.protocol(torch.device("cuda"), rrs=0.05, budget=0.25)
     assert f"{REST} times" in stated["rest"]
     assert "and rests" in stated["warm-up"]

@@ -144,7 +144,7 @@ class TravellingFunction(Pointwise):
     source = ""
     flops = 0
     elementary = 0
-    slots = 0.0
+    issue_slots = 0.0
     at_zero: float | None = None
 
     def __init__(self, **fields: Any) -> None:
@@ -165,7 +165,7 @@ class TravellingFunction(Pointwise):
         raise NotImplementedError("a function that has travelled is compiled, not run")
 
 
-_CARRIED = ("identity", "source", "inputs", "dtypes", "result", "flops", "elementary", "slots", "at_zero")
+_CARRIED = ("identity", "source", "inputs", "dtypes", "result", "flops", "elementary", "issue_slots", "at_zero")
 
 
 def _arrived(fields: dict[str, Any]) -> TravellingFunction:
