@@ -118,6 +118,7 @@ $(FIGURES:%=figure-%): figure-%: $(READY)
 clean:
 	rm -rf $(VENV)
 
+# Modules are compiled when they are first imported: most never are, and compiling all takes half of the time.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "weft needs Python 3.11 or newer as $(PYTHON); name another: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; \
@@ -125,5 +126,5 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV) || { \
 	  echo "cannot make a virtual environment (on Debian and Ubuntu: apt install python3-venv)" >&2; \
 	  exit 1; }
-	$(VENV)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[test,dev]'
+	$(VENV)/bin/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[test,dev]'
 	@touch $@

@@ -201,7 +201,7 @@ ROLES = {
 def report() -> dict[str, dict[str, object]]:
     script = Path(__file__).with_name("warp_specialized_report.py")
     environment = {**os.environ, "TRITON_INTERPRET": "0"}
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, timeout=300)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, timeout=500)
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout)
 
