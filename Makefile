@@ -5,6 +5,7 @@
 #   make tuned     tune on a GPU             make figures  measure what README quotes, half an hour
 #   make test-all  run the slow tests too, and those of pages: installs Chromium where it may
 #   make test-tritons  cross-compile with each Triton that is supported, some minutes each
+#   make sanitize      compute-sanitizer on every family's kernels, on a GPU, some minutes
 #
 # `make test PY=python` uses an environment that is there already (a GPU machine with its own torch,
 # say) and installs nothing into it. ARGS adds arguments: `make test ARGS="-m gpu -k tccg"`.
@@ -47,11 +48,11 @@ TUNE_tccg-fusion := tccg-fusion --leaders 6
 TRITONS ?= 3.6.0 3.7.1 3.8.0 3.9.0
 
 .NOTPARALLEL:
-.PHONY: help demo test test-all test-tritons lint bench tuned figures browser clean \
+.PHONY: help demo test test-all test-tritons sanitize lint bench tuned figures browser clean \
   $(FIGURES:%=figure-%) $(TUNED:%=tuned-%) $(TRITONS:%=test-triton-%)
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 7
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 8
 
 demo: $(READY)
 	$(PY) -m weft demo $(ARGS)
@@ -88,7 +89,7 @@ browser:
 	else echo "Chromium cannot be installed here: the tests of pages will be skipped"; fi
 
 lint: $(READY)
-	$(PY) -m ruff check src tests
+	$(PY) -m ruff check src tests tools
 	$(PY) -m mypy
 
 # Pages to out/docs, a warning being an error.
@@ -107,6 +108,9 @@ tuned: $(TUNED:%=tuned-%)
 
 $(TUNED:%=tuned-%): tuned-%: $(READY)
 	$(PY) -m weft tune --suite $(TUNE_$*) --samples 0 --budget 2 --again --out $(RESULTS)/tune-$*.json
+
+sanitize: $(READY)
+	PYTHONPATH=src:tools$(if $(PYTHONPATH),:$(PYTHONPATH)) $(PY) -m sanitize --out $(RESULTS)/sanitize $(ARGS)
 
 figures: $(FIGURES:%=figure-%)
 	$(PY) -m weft report --summary $$(dirname $(RESULTS)/*/run.json) --out $(RESULTS)/summary.json
