@@ -5,6 +5,7 @@
 #   make tuned     tune on a GPU             make figures  measure what README quotes, half an hour
 #   make test-all  run the slow tests too, and those of pages: installs Chromium where it may
 #   make test-tritons  cross-compile with each Triton that is supported, some minutes each
+#   make sanitize      compute-sanitizer on every family's kernels, on a GPU, some minutes
 #
 # `make test PY=python` uses an environment that is there already (a GPU machine with its own torch,
 # say) and installs nothing into it. ARGS adds arguments: `make test ARGS="-m gpu -k tccg"`.
@@ -47,11 +48,11 @@ TUNE_tccg-fusion := tccg-fusion --leaders 6
 TRITONS ?= 3.6.0 3.7.1 3.8.0 3.9.0
 
 .NOTPARALLEL:
-.PHONY: help demo test test-all test-tritons lint bench tuned figures browser clean \
+.PHONY: help demo test test-all test-tritons sanitize lint bench tuned figures browser clean \
   $(FIGURES:%=figure-%) $(TUNED:%=tuned-%) $(TRITONS:%=test-triton-%)
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 7
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 8
 
 demo: $(READY)
 	$(PY) -m weft demo $(ARGS)
@@ -88,7 +89,7 @@ browser:
 	else echo "Chromium cannot be installed here: the tests of pages will be skipped"; fi
 
 lint: $(READY)
-	$(PY) -m ruff check src tests
+	$(PY) -m ruff check src tests tools
 	$(PY) -m mypy
 
 # Pages to out/docs, a warning being an error.
@@ -108,6 +109,9 @@ tuned: $(TUNED:%=tuned-%)
 $(TUNED:%=tuned-%): tuned-%: $(READY)
 	$(PY) -m weft tune --suite $(TUNE_$*) --samples 0 --budget 2 --again --out $(RESULTS)/tune-$*.json
 
+sanitize: $(READY)
+	PYTHONPATH=src:tools$(if $(PYTHONPATH),:$(PYTHONPATH)) $(PY) -m sanitize --out $(RESULTS)/sanitize $(ARGS)
+
 figures: $(FIGURES:%=figure-%)
 	$(PY) -m weft report --summary $$(dirname $(RESULTS)/*/run.json) --out $(RESULTS)/summary.json
 
@@ -118,6 +122,7 @@ $(FIGURES:%=figure-%): figure-%: $(READY)
 clean:
 	rm -rf $(VENV)
 
+# Modules are compiled when they are first imported: most never are, and compiling all takes half of the time.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "weft needs Python 3.11 or newer as $(PYTHON); name another: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; \
@@ -125,5 +130,5 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV) || { \
 	  echo "cannot make a virtual environment (on Debian and Ubuntu: apt install python3-venv)" >&2; \
 	  exit 1; }
-	$(VENV)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[test,dev]'
+	$(VENV)/bin/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[test,dev]'
 	@touch $@

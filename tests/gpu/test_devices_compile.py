@@ -21,7 +21,7 @@ from gpu.devices import DEVICES, TASKS, page
 pytestmark = pytest.mark.early
 
 EVERYWHERE = {
-    "matrix_kernel", "permute_two_kernel", "permute_kernel", "algebra_kernel", "combine_kernel", "vector_kernel",
+    "gett_kernel", "permute_pair_kernel", "permute_kernel", "semiring_kernel", "reduce_splits_kernel", "simt_kernel",
     "complex_direct_kernel", "pairs_kernel", "square_kernel",
 }  # fmt: skip
 MATRIX_INSTRUCTIONS = {"sm_80": "mma", "sm_90": "wgmma", "sm_100": "tcgen05", "gfx942": "mfma"}
@@ -58,7 +58,7 @@ def test_all_kernels_compile(device: str, report: dict[str, dict[str, Any]]) -> 
 @pytest.mark.parametrize("device", DEVICES)
 def test_products_run_on_the_matrix_units_of_the_device(device: str, report: dict[str, dict[str, Any]]) -> None:
     own = MATRIX_INSTRUCTIONS[device]
-    for name in {"matrix_kernel", "boxes_kernel"} & report[device].keys():
+    for name in {"gett_kernel", "tma_kernel"} & report[device].keys():
         kernel = report[device][name]
         assert kernel[own], name
         assert not any(kernel[other] for other in MATRIX_INSTRUCTIONS.values() if other != own), name
@@ -66,8 +66,8 @@ def test_products_run_on_the_matrix_units_of_the_device(device: str, report: dic
 
 def test_the_tensor_memory_accelerator_loads_where_there_is_one(report: dict[str, dict[str, Any]]) -> None:
     for device in ("sm_90", "sm_100"):
-        assert report[device]["boxes_kernel"]["cp.async.bulk"], device
-        assert not report[device]["boxes_kernel"]["ld.global"], device
+        assert report[device]["tma_kernel"]["cp.async.bulk"], device
+        assert not report[device]["tma_kernel"]["ld.global"], device
 
 
 def test_nothing_spills_and_nothing_comes_too_early(report: dict[str, dict[str, Any]]) -> None:

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sanitize.problems import problems
+from weft.gpu.blas import family as blas
 from weft.planner.planner import families
 from weft.planner.schedule import Description, Schedule, Target
 
 PROCESSORS = 8  # that schedules are made for: persistent programs then take several tiles, and long sums are split
 MOST_OF_OTHERS = 2  # of a problem, in families that are made of others' kernels: those are met on their own
 MOST_ALIKE = 2  # of all problems: of one kind, types of numbers, and hooks that have functions
-LIBRARY = "library"  # its kernels are not weft's
 IN_PLACE = "transpose"  # a family that is not planned: matrices turned where they lie
 MATRICES = ((300, 300), (200, 300), (1500, 1700))  # a square, one through a buffer, one taken apart
 
@@ -73,13 +73,13 @@ def _schedules(
 ) -> Iterator[tuple[Any, Schedule]]:
     """The best of each kind by prediction, of each family."""
     for room in families(description, "triton"):
-        if room.NAME == LIBRARY or not wanted(room.NAME) or room.supports(description, target) is not None:
+        if room.NAME == blas.NAME or not wanted(room.NAME) or room.supports(description, target) is not None:
             continue
         legal = room.schedules(description, target).schedules
         seconds = {schedule: room.predict(description, schedule, target) for schedule in legal}
         kinds: dict[str, Schedule] = {}
         for schedule in sorted(legal, key=seconds.__getitem__):
-            if LIBRARY not in str(schedule):
+            if blas.NAME not in str(schedule).split():
                 kinds.setdefault(kind(schedule), schedule)
         found = list(kinds.values())
         yield from ((room, each) for each in (found[:MOST_OF_OTHERS] if _is_composite(found) else found))
