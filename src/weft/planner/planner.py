@@ -9,6 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import import_module
+from operator import attrgetter
 from types import ModuleType
 from typing import Any
 
@@ -158,5 +159,5 @@ def _chosen(
                 f"the plan that needs least takes {least_workspace} bytes of workspace, the limit is {workspace_limit}"
             )
         raise UnsupportedError(f"the {backend} backend cannot do this: {'; '.join(excluded)}")
-    ranked.sort(key=lambda candidate: candidate.seconds)
+    ranked.sort(key=attrgetter("seconds"))
     return Choice(description, backend, target, ranked[0], tuple(ranked), tuple(excluded))

@@ -189,7 +189,11 @@ class Contraction:
 
     def extent_of(self, *roles: Role) -> int:
         """Product of the extents of all modes of these roles (1 when there are none)."""
-        return math.prod([mode.extent for mode in self.modes if mode.role in roles])
+        extent = 1
+        for mode in self.modes:
+            if mode.role in roles:
+                extent *= mode.extent
+        return extent
 
     @property
     def m(self) -> int:

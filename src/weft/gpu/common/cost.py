@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import torch
 
-from weft.gpu.common.tiling import MAX_DIVISOR, A, Axis, B
+from weft.gpu.common.tiling import MAX_DIVISOR, A, Axis, B, nearest
 from weft.planner.coefficients import Coefficients, coefficients
 from weft.planner.schedule import Target
 from weft.spec import Contraction, Layout, Role
@@ -124,7 +124,7 @@ class Work:
     def cycles(self) -> float:
         """Cycles of the load-store units; operands of matrix units are copied."""
         operands, others = (self.accesses[:2], self.accesses[2:]) if self.matrix else ((), self.accesses)
-        return sum(access.copy_cycles for access in operands) + sum(access.cycles for access in others)
+        return sum([access.copy_cycles for access in operands]) + sum([access.cycles for access in others])
 
     @property
     def resident(self) -> int:
@@ -204,7 +204,7 @@ def busy_seconds(contraction: Contraction, target: Target, work: Work, fitted: C
     own = own_bytes(contraction)
     pipes = (
         (sum(own) + _moved_again(own, work)) / by.memory_rate,
-        uneven * sum(access.sector_bytes for access in work.accesses) / by.l2_rate,
+        uneven * sum([access.sector_bytes for access in work.accesses]) / by.l2_rate,
         uneven * work.cycles / (processors * by.clock),
         uneven * (work.flops / _rate(contraction, work, by) + work.function_seconds + work.turned / TURN_RATE),
         waves * (work.steps * (by.step_seconds + _right_seconds(contraction, work)) + by.block_seconds),
@@ -212,7 +212,7 @@ def busy_seconds(contraction: Contraction, target: Target, work: Work, fitted: C
     )
     norm = by.overlap(min(work.resident, math.ceil(blocks / processors)))
     slowest = max(pipes)
-    return slowest * sum((pipe / slowest) ** norm for pipe in pipes) ** (1 / norm)
+    return slowest * sum([(pipe / slowest) ** norm for pipe in pipes]) ** (1 / norm)
 
 
 def launched(seconds: float, launch: float) -> float:
@@ -238,8 +238,11 @@ def function_seconds(contraction: Contraction, a: int, b: int, d: int) -> float:
     for elements, function in ((a, contraction.a_fn), (b, contraction.b_fn)):
         if function is not None:
             slots += elements * (READING_SLOTS + function.slots)
-    slots += d * sum([function.slots for function in (contraction.c_fn, contraction.epilogue) if function is not None])
-    return slots / FUNCTION_RATE
+    at_the_end: float = 0
+    for function in (contraction.c_fn, contraction.epilogue):
+        if function is not None:
+            at_the_end += function.slots
+    return (slots + d * at_the_end) / FUNCTION_RATE
 
 
 def cast_seconds(contraction: Contraction, b: int) -> float:
@@ -256,11 +259,12 @@ def _right_seconds(contraction: Contraction, work: Work) -> float:
 def _moved_again(own: Sequence[int], work: Work) -> float:
     """What memory moves besides compulsory bytes: for lines of large operands that tiles take in pieces, at different
     times, and for results in pieces."""
-    in_pieces = sum(
-        max(0.0, size - KEPT_BYTES) * max(0.0, 1 - access.together / LINE)
-        for size, access in zip(own, work.accesses[:2], strict=False)
-    )
-    return (PIECES * in_pieces if work.matrix else 0.0) + scattered_bytes(work.accesses[-1])
+    if not work.matrix:
+        return scattered_bytes(work.accesses[-1])
+    in_pieces = 0.0
+    for size, access in zip(own, work.accesses[:2], strict=False):
+        in_pieces += max(0.0, size - KEPT_BYTES) * max(0.0, 1 - access.together / LINE)
+    return PIECES * in_pieces + scattered_bytes(work.accesses[-1])
 
 
 def _hot_seconds(contraction: Contraction, own: Sequence[int], work: Work) -> float:
@@ -269,7 +273,7 @@ def _hot_seconds(contraction: Contraction, own: Sequence[int], work: Work) -> fl
     seconds = 0.0
     for tensor, layout in enumerate((contraction.a, contraction.b)):
         steps = [mode.strides[tensor] * layout.dtype.itemsize for mode in contraction.modes if mode.strides[tensor] > 1]
-        if any(step % SECTOR for step in steps):
+        if any([step % SECTOR for step in steps]):  # noqa: C419
             seconds += work.accesses[tensor].bytes / (HOT_RATE * max(1.0, own[tensor] / HOT_BYTES))
     return seconds
 
@@ -324,4 +328,4 @@ def _both_along_k(contraction: Contraction) -> bool:
 
 
 def _along_k(contraction: Contraction, tensor: int) -> bool:
-    return any(mode.strides[tensor] == 1 for mode in contraction.of_role(Role.K))
+    return nearest(contraction.of_role(Role.K), tensor) is not None

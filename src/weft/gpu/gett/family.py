@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import NamedTuple
 
 import torch
@@ -50,6 +51,7 @@ from weft.spec.dtypes import dtype_name
 NAME = "gett"
 
 GROUP_ROWS = 64  # of the tiles that instructions of a warp group make, which take B from shared memory
+_TILE = attrgetter("tile")
 LEAST_SIDE = 16  # tl.dot takes no smaller tile
 LEAST_DEPTH = 32  # bytes of k
 LONGEST_INT8 = 2**31 // 128**2 - 1  # products: sums of more may leave int32, where `mma.sync` stops at its ends
@@ -95,7 +97,7 @@ class GettSchedule:
 
     @property
     def tile(self) -> tuple[int, int, int]:  # (M, N, K)
-        return tuple(math.prod(cut.tile for cut in cuts) for cuts in (self.m, self.n, self.k))  # type: ignore[return-value]
+        return math.prod(map(_TILE, self.m)), math.prod(map(_TILE, self.n)), math.prod(map(_TILE, self.k))
 
     def __str__(self) -> str:
         m, n, k = self.tile
@@ -257,7 +259,7 @@ def gett_params(contraction: Contraction, schedule: GettSchedule, target: Target
 
     tensors = TENSORS + len(contraction.aux)
     m = tiled_dim(whole(Role.M, schedule.m), tensors=tensors)
-    places = sum(axis.place >= 0 for axis in m.axes)
+    places = sum([axis.place >= 0 for axis in m.axes])
     n = tiled_dim(whole(Role.N, schedule.n), first_place=places, tensors=tensors)
     k, k_of_a = tiled_dim(schedule.k, tensors=tensors), tiled_dim(schedule.k[::-1], tensors=tensors)
     return GettParams(
@@ -267,7 +269,7 @@ def gett_params(contraction: Contraction, schedule: GettSchedule, target: Target
         k=k,
         k_of_a=k_of_a,
         swap_k=len(schedule.k) > 1,
-        stored=tuple(axis.tile for axis in (*m.axes, *n.axes) if axis.place >= 0),
+        stored=tuple([axis.tile for axis in (*m.axes, *n.axes) if axis.place >= 0]),
         group=schedule.group,
         blocks=contraction.batch * m.blocks * n.blocks,
         splits=schedule.splits,
@@ -331,8 +333,8 @@ def _split(contraction: Contraction, schedule: GettSchedule, blocks: int, target
 def _blocks(contraction: Contraction, schedule: GettSchedule) -> int:
     blocks = contraction.batch
     for role, cuts in ((Role.M, schedule.m), (Role.N, schedule.n)):
-        blocks *= math.prod(cut.blocks for cut in cuts)
-        blocks *= math.prod(cut.extent for cut in rest(contraction.of_role(role), cuts))
+        blocks *= math.prod([cut.blocks for cut in cuts])
+        blocks *= math.prod([cut.extent for cut in rest(contraction.of_role(role), cuts)])
     return blocks
 
 

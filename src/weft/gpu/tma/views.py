@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from operator import attrgetter
 
 from weft.gpu.common.launch import TensorMap
@@ -120,5 +121,6 @@ def box(layout: Layout, operand: int, view: TmaView, runs: dict[tuple[Mode, ...]
     return TensorMap(Layout(shape, strides, layout.dtype, layout.alignment), block)
 
 
-def extent(group: Sequence[Mode]) -> int:
+@lru_cache(maxsize=8192)
+def extent(group: tuple[Mode, ...]) -> int:
     return math.prod(map(_EXTENT, group))

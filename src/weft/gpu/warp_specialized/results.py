@@ -38,10 +38,9 @@ def share_layout(contraction: Contraction, schedule: TmaSchedule, blocks: int) -
     has. The accelerator leaves those away."""
     accumulate = contraction.arithmetic.accumulate
     at_once = TMA_ALIGNMENT // accumulate.itemsize
-    rows, columns = (
-        min(tile, -(-extent(view.outer) // at_once) * at_once)
-        for view, tile in zip((schedule.a, schedule.b), schedule.tile, strict=False)
-    )
+    tile_m, tile_n, _ = schedule.tile
+    rows = min(tile_m, -(-extent(schedule.a.outer) // at_once) * at_once)
+    columns = min(tile_n, -(-extent(schedule.b.outer) // at_once) * at_once)
     return Layout.contiguous((blocks * schedule.splits, rows, columns), accumulate)
 
 
