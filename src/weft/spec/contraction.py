@@ -20,7 +20,6 @@ role BATCH or N may have stride 0 in A where `a_fn` takes an auxiliary operand t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum

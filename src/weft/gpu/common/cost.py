@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import torch
 
+from weft.gpu.common.hardware import LEAST_COPY, LINE, REGISTERS, SECTOR, SHARED_MEMORY, VECTOR, WARPS, sm_count
 from weft.gpu.common.tiling import MAX_DIVISOR, A, Axis, B, nearest
 from weft.planner.coefficients import Coefficients, coefficients
 from weft.planner.schedule import Target
@@ -32,10 +33,7 @@ from weft.spec import Contraction, Layout, Role
 # Bytes per second that the parts of a split sum are written and read at, mostly in L2, and seconds of the kernel that
 # adds them: fitted with the numbers of `specialised_cost`.
 REDUCE_RATE, REDUCE_SECONDS = 7.2e12, 2.6e-6
-GROUP_ROWS = 64  # of an instruction of a group of four warps
 TALL = 1.07  # times that products take whose groups of warps have more rows: each instruction reads the columns anew
-SM_COUNT = 132  # of the device that the constants were fitted on
-REGISTERS, SHARED_MEMORY, WARPS = 65536, 227 * 1024, 64  # of one processor
 ISSUE_RATE = 2.6e13  # lanes of instructions per second
 FUNCTION_RATE = 1.9e13  # the same of functions, which wait for what else a kernel issues
 READING_SLOTS = 3  # issue slots of reading an element of an operand into registers, for its function, and passing it on
@@ -54,8 +52,7 @@ TURN_RATE = 4.4e11  # elements of B per second that are read, turned and written
 CAST_RATE = 5.3e12  # elements of B per second that are converted, once for each block that reads them
 AGAINST = 0.14  # of the rate of three products of TF32 where an operand lies against k
 RAGGED = 0.2  # of the bytes of short runs that move again, for each run that two lines hold besides the first
-SECTOR, LINE, WIDEST = 32, 128, 16  # bytes
-LEAST_COPY, SMALLER = 4, 10  # bytes of an asynchronous copy; cycles of a smaller one, by registers, over one of these
+SMALLER = 10  # cycles of a copy of less than `LEAST_COPY` bytes, by registers, over an asynchronous one
 LEAST_LAUNCH = 1.2e-6  # seconds of a kernel that does next to nothing
 
 # Flops per second, by product type and precision.
@@ -83,7 +80,7 @@ class Access(NamedTuple):
     width: int
     stretch: int
     together: int
-    copied: int = WIDEST
+    copied: int = VECTOR
     again: float = 1.0  # times that a sector is read while the first cache still has it
 
     @property
@@ -92,7 +89,7 @@ class Access(NamedTuple):
 
     @property
     def cycles(self) -> float:
-        return max(self.bytes / (32 * min(WIDEST, self.width)), self.bytes / min(LINE, self.stretch))
+        return max(self.bytes / (32 * min(VECTOR, self.width)), self.bytes / min(LINE, self.stretch))
 
     @property
     def copy_cycles(self) -> float:
@@ -137,7 +134,7 @@ def tile_access(layout: Layout | None, tensor: int, tiles: int, axes: Sequence[A
     """What `tiles` tiles over `axes` read or write of a tensor; axes that it does not have cost nothing, but where a
     kernel reads the same element for each of their indices (`repeated`)."""
     if layout is None:
-        return Access(0, WIDEST, LINE, LINE)
+        return Access(0, VECTOR, LINE, LINE)
     size = layout.dtype.itemsize
     own = [axis for axis in axes if axis.present[tensor]]
     aligned = layout.alignment // size
@@ -197,7 +194,7 @@ def busy_seconds(contraction: Contraction, target: Target, work: Work, fitted: C
     if _recording is not None:
         _recording.append((contraction, target, work))
     by = fitted or coefficients(target)
-    processors = target.processors if target.processors > 1 else SM_COUNT
+    processors = sm_count(target)
     blocks = max(work.blocks, 1)
     uneven = math.ceil(blocks / processors) * processors / blocks  # the busiest processor over the average
     waves = math.ceil(blocks / (processors * work.resident))

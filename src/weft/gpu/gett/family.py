@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 
 from weft.fn.triton.padding import masked_operands
-from weft.gpu.common.constraints import is_product_of_vectors, widened
+from weft.gpu.common.constraints import LEAST_DOT, LEAST_SPLIT_STEPS, is_product_of_vectors, power_of_two, widened
 from weft.gpu.common.contraction_launch import SplitLaunch, WholeLaunch
 from weft.gpu.common.cost import Work, cast_seconds, direct_seconds, function_seconds, reduce_seconds, tile_access
 from weft.gpu.common.launch import (
@@ -52,10 +52,8 @@ NAME = "gett"
 
 GROUP_ROWS = 64  # of the tiles that instructions of a warp group make, which take B from shared memory
 _TILE = attrgetter("tile")
-LEAST_SIDE = 16  # tl.dot takes no smaller tile
 LEAST_DEPTH = 32  # bytes of k
 LONGEST_INT8 = 2**31 // 128**2 - 1  # products: sums of more may leave int32, where `mma.sync` stops at its ends
-LEAST_STEPS = 4  # of a split sum: fewer are not worth a second kernel
 
 
 class GettParams(NamedTuple):
@@ -184,7 +182,7 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
         if reason is not None:
             excluded[reason] = None
             continue
-        depth = min(shape.k, max(LEAST_SIDE, LEAST_DEPTH // size, _power_of_two(contraction.k)))
+        depth = min(shape.k, max(LEAST_DOT, LEAST_DEPTH // size, power_of_two(contraction.k)))
         stages = min(shape.stages, max(2, -(-contraction.k // depth)))  # no more than there are steps
         for m in _side_axes(m_modes, A, shape.m):
             for n in _side_axes(n_modes, B, shape.n):
@@ -310,7 +308,7 @@ def _misfit(contraction: Contraction, shape: TileShape, size: int, shared: int) 
     if size * shape.stages * (shape.m + shape.n) * shape.k > shared:
         return f"the stages of a {shape.m}x{shape.n}x{shape.k} tile exceed {shared} bytes of shared memory"
     for name, tile, extent in (("m", shape.m, contraction.m), ("n", shape.n, contraction.n)):
-        if tile > LEAST_SIDE and tile >= 2 * _power_of_two(extent):
+        if tile > LEAST_DOT and tile >= 2 * power_of_two(extent):
             return f"a tile of {tile} along {name} is at least twice its extent {extent}"
     return None
 
@@ -324,7 +322,7 @@ def _split(contraction: Contraction, schedule: GettSchedule, blocks: int, target
     tile_m, tile_n, _ = schedule.tile
     for wanted in dict.fromkeys(-(-fill * processors // max(blocks, 1)) for fill in (1, 2, 4)):
         share = -(-steps // wanted)
-        splits = -(-steps // share) if share >= LEAST_STEPS else 1  # none of them empty
+        splits = -(-steps // share) if share >= LEAST_SPLIT_STEPS else 1  # none of them empty
         if splits > 1:
             size = splits * blocks * tile_m * tile_n * contraction.arithmetic.accumulate.itemsize
             yield replace(schedule, splits=splits, workspace_bytes=size)
@@ -353,8 +351,3 @@ def _turned(contraction: Contraction) -> tuple[bool, bool]:
 def _product_bytes(contraction: Contraction) -> int:
     arithmetic = contraction.arithmetic
     return 8 if arithmetic.accumulate is torch.float64 else arithmetic.product.itemsize
-
-
-def _power_of_two(extent: int) -> int:
-    """The least power of two that is not under `extent`."""
-    return 1 << max(extent - 1, 0).bit_length()

@@ -6,10 +6,7 @@ import math
 from functools import lru_cache
 
 from weft.gpu.common.cost import (
-    GROUP_ROWS,
     KEPT_BYTES,
-    LINE,
-    SM_COUNT,
     TALL,
     compulsory_bytes,
     function_seconds,
@@ -17,6 +14,7 @@ from weft.gpu.common.cost import (
     own_bytes,
     reduce_seconds,
 )
+from weft.gpu.common.hardware import GROUP_ROWS, LINE, sm_count
 from weft.gpu.common.swap_ab import in_kernel_order
 from weft.gpu.common.tiling import A, B
 from weft.gpu.tma.schedule import dim_blocks, parts
@@ -52,7 +50,7 @@ def predict(contraction: Contraction, schedule: WsSchedule, target: Target) -> f
     take turns. A line of a box that is shorter than one of memory is on its way as long.
     """
     contraction = in_kernel_order(contraction, schedule)
-    processors = target.processors if target.processors > 1 else SM_COUNT
+    processors = sm_count(target)
     tile_m, tile_n, tile_k = schedule.tile
     consumers = schedule.consumers
     size = contraction.arithmetic.product.itemsize
