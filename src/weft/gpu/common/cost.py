@@ -111,7 +111,7 @@ class Work:
     matrix: bool = True  # on matrix units
     rearranged: bool = False  # an operand is shuffled in registers on its way
     function_seconds: float = 0.0  # of the functions, were all processors equally busy
-    turned: int = 0  # elements of B that are turned on their way through shared memory, in all blocks and steps
+    transposed: int = 0  # elements of B transposed on their way through shared memory, in all programs and steps
 
     @property
     def flops(self) -> float:
@@ -203,7 +203,7 @@ def busy_seconds(contraction: Contraction, target: Target, work: Work, fitted: C
         (sum(own) + _moved_again(own, work)) / by.memory_rate,
         uneven * sum([access.sector_bytes for access in work.accesses]) / by.l2_rate,
         uneven * work.cycles / (processors * by.clock),
-        uneven * (work.flops / _rate(contraction, work, by) + work.function_seconds + work.turned / TURN_RATE),
+        uneven * (work.flops / _rate(contraction, work, by) + work.function_seconds + work.transposed / TURN_RATE),
         waves * (work.steps * (by.step_seconds + _right_seconds(contraction, work)) + by.block_seconds),
         _hot_seconds(contraction, own, work) if work.matrix else 0.0,
     )

@@ -245,3 +245,8 @@ def _in_tensor(axis: TiledAxis, tensor: int) -> _InTensor:
     return _InTensor(
         strides, any(strides), Run(length, divisor), max(1, min(axis.tile, stretch)), math.gcd(MAX_DIVISOR, *strides)
     )
+
+
+def tile_count(modes: Sequence[Mode], axes: Sequence[TiledAxis]) -> int:
+    """Tiles of a dim whose other modes are taken one index at a time."""
+    return math.prod([axis.blocks for axis in (*rest(modes, axes), *axes)])

@@ -23,7 +23,8 @@ from weft.gpu.common.launch import MOST_PROGRAMS, TRITON_TYPES, precision_reason
 from weft.gpu.common.tiling import TENSORS, A, B, C, D, TiledAxis, axes_text
 from weft.gpu.complex.pairs import ComplexKernelLaunch, function_reason, parts_of, yields_complex
 from weft.gpu.complex.views import real_arithmetic
-from weft.gpu.gett.family import GettParams, GettSchedule, TileShape, _depth_axes, _side_axes, gett_params
+from weft.gpu.gett.params import GettParams, gett_params
+from weft.gpu.gett.schedule import GettSchedule, TileShape, k_axes, outer_axes
 from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
 from weft.spec import Contraction, Role, Strides
 
@@ -194,7 +195,7 @@ def direct_params(contraction: Contraction, schedule: DirectSchedule, target: Ta
     """The cut of the tiles; offsets have room for both parts of an element."""
     doubled = [mode._replace(strides=Strides(*(2 * stride for stride in mode.strides))) for mode in contraction.modes]
     far = wide(doubled, TENSORS + len(contraction.aux))
-    return gett_params(contraction, schedule.tiles, target)._replace(wide=far, turned=(False, False))
+    return gett_params(contraction, schedule.tiles, target)._replace(wide=far, transposed=(False, False))
 
 
 def _shapes(contraction: Contraction) -> Iterator[TileShape]:
@@ -219,9 +220,9 @@ def _misfit(contraction: Contraction, shape: TileShape) -> str | None:
 def _tilings(contraction: Contraction, shape: TileShape) -> Iterator[GettSchedule]:
     m_modes, n_modes, k_modes = (contraction.of_role(role) for role in (Role.M, Role.N, Role.K))
     depth = min(shape.k, max(LEAST_DOT, 1 << (contraction.k - 1).bit_length()))
-    for m in _side_axes(m_modes, A, shape.m):
-        for n in _side_axes(n_modes, B, shape.n):
-            for k in _depth_axes(k_modes, depth):
+    for m in outer_axes(m_modes, A, shape.m):
+        for n in outer_axes(n_modes, B, shape.n):
+            for k in k_axes(k_modes, depth):
                 yield GettSchedule(m, n, _single(k), shape.warps, shape.stages, group=8)
 
 
