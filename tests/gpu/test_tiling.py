@@ -8,6 +8,7 @@ import torch
 import weft
 from weft.gpu.common.tiling import Run, TiledAxis, tiled_dim
 from weft.gpu.gett import family as gett
+from weft.gpu.gett.params import gett_params
 from weft.planner.planner import Choice
 from weft.planner.schedule import Ranked, ResourceError, Target
 from weft.spec import Mode, Role, Strides
@@ -26,7 +27,7 @@ def test_both_operands_meet_in_the_same_blocks_of_k() -> None:
     two_axes = [s for s in gett.schedules(contraction, H200).schedules if len(s.k) == 2]
     assert two_axes
     for schedule in two_axes:
-        params = gett.gett_params(contraction, schedule, H200)
+        params = gett_params(contraction, schedule, H200)
         pitches = {axis.extents: axis.pitch for axis in params.k.axes}
         assert {axis.extents: axis.pitch for axis in params.k_of_a.axes} == pitches, str(schedule)
 

@@ -99,7 +99,7 @@ def test_functions_travel_as_their_source() -> None:
 
     arrived = pickle.loads(frame)
     assert isinstance(arrived.description.a_fn, TravellingFunction)
-    for known in ("slots", "at_zero"):  # what kernels' constants and prices depend on
+    for known in ("issue_slots", "at_zero"):  # what kernels' constants and prices depend on
         assert getattr(arrived.description.a_fn, known) == getattr(contraction.a_fn, known)
     assert arrived.description == contraction
     assert arrived.description.a_fn.source == contraction.a_fn.source

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 from weft.errors import UnsupportedError, WorkspaceError
@@ -135,7 +136,7 @@ def _chosen(
                 f"the plan that needs least takes {least_workspace} bytes of workspace, the limit is {workspace_limit}"
             )
         raise UnsupportedError(f"the {backend} backend cannot do this: {'; '.join((*broken, *excluded))}")
-    ranked.sort(key=lambda candidate: candidate.seconds)
+    ranked.sort(key=attrgetter("seconds"))
     return Choice(description, backend, target, ranked[0], tuple(ranked), (*broken, *excluded))
 
 

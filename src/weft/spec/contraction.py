@@ -20,7 +20,6 @@ role BATCH or N may have stride 0 in A where `a_fn` takes an auxiliary operand t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -189,7 +188,11 @@ class Contraction:
 
     def extent_of(self, *roles: Role) -> int:
         """Product of the extents of all modes of these roles (1 when there are none)."""
-        return math.prod([mode.extent for mode in self.modes if mode.role in roles])
+        extent = 1
+        for mode in self.modes:
+            if mode.role in roles:
+                extent *= mode.extent
+        return extent
 
     @property
     def m(self) -> int:

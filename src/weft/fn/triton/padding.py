@@ -21,7 +21,8 @@ def padding_adds_nothing(a_fn: Pointwise | None, b_fn: Pointwise | None) -> bool
 def masked_operands(a_fn: Pointwise | None, b_fn: Pointwise | None) -> tuple[bool, bool]:
     """Which operands, A and B, must be masked behind their functions. Zeros of one suffice where the other is finite:
     those of B, which takes the shorter way to the matrix units."""
-    a, b = (0.0 if fn is None else fn.at_zero for fn in (a_fn, b_fn))
+    a = 0.0 if a_fn is None else a_fn.at_zero
+    b = 0.0 if b_fn is None else b_fn.at_zero
     mask_a, mask_b = not _is_finite(a), not _is_finite(b)
     return mask_a, mask_b or (not mask_a and a != 0 and b != 0)
 

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import torch
 
 from weft.gpu.blas.form import BlasSchedule, Form, along_k, extent
-from weft.gpu.common.cost import SECTOR, SM_COUNT, launched, own_bytes
+from weft.gpu.common.cost import launched, own_bytes
+from weft.gpu.common.hardware import SECTOR, VECTOR, sm_count
 from weft.planner.schedule import Target
 from weft.spec import Contraction, Mode
 
@@ -27,7 +28,6 @@ TILE_SECONDS = 0.45e-6  # that a processor takes for each tile besides its arith
 # whole sectors: all tiles read the same lines. The rate grows with the square of the bytes.
 HOT_RATE, HOT_BYTES = 0.7e12, 20e3
 ACROSS = 60  # steps along k that half types take longer where the left operand of the call is contiguous across k
-ALIGNMENT = 16  # bytes: of addresses and of every stride but the innermost, for the fast kernels of half types
 # Of the rate of half types, and of TF32, where addresses, rows or their lengths are multiples of two elements but of no
 # such word, and where they are odd. That of half types was chosen by 18 products of the suite `dense`, whose rates are
 # from 66 to 213 Tflop/s, the less the smaller they are.
@@ -68,7 +68,7 @@ def predict(contraction: Contraction, schedule: BlasSchedule, target: Target) ->
     """Seconds by the roof of large products, whole tiles and whole waves, and by how the matrices lie."""
     batch, m, n, _ = schedule.form
     product = contraction.arithmetic.product
-    processors = target.processors if target.processors > 1 else SM_COUNT
+    processors = sm_count(target)
     tiling = _fastest(contraction, schedule, _rate(contraction, schedule), processors)
     arithmetic = tiling.seconds + tiling.blocks * TILE_SECONDS / processors
     own = own_bytes(contraction)
@@ -170,6 +170,6 @@ def _word_share(contraction: Contraction, form: Form) -> float:
         modes = [mode for mode in form if mode is not None and mode.strides[tensor]]
         steps = [mode.strides[tensor] if mode.strides[tensor] > 1 else mode.extent for mode in modes]
         common = math.gcd(max(1, layout.alignment // layout.dtype.itemsize), *steps)
-        if common * layout.dtype.itemsize % ALIGNMENT:
+        if common * layout.dtype.itemsize % VECTOR:
             share = min(share, even if common > 1 else odd)
     return share

@@ -7,6 +7,9 @@ import torch
 from weft.planner.schedule import Target
 from weft.spec import Contraction
 
+LEAST_DOT = 16  # indices of m, n and k that a matrix instruction takes, and so a tile of `tl.dot`
+LEAST_SPLIT_STEPS = 4  # along k, of each part of a split sum on matrix units: fewer are not worth a second kernel
+
 
 def is_product_of_vectors(contraction: Contraction) -> bool:
     """Whether there is nothing for a matrix instruction to share: then no product is shortened, though it may be."""
@@ -20,3 +23,8 @@ def widened(contraction: Contraction, target: Target) -> bool:
     if accumulate is torch.float64:
         return product is not torch.float64
     return product is torch.bfloat16 and target.kind == "interpreter"
+
+
+def power_of_two(extent: int) -> int:
+    """The least power of two that is not under `extent`."""
+    return 1 << max(extent - 1, 0).bit_length()

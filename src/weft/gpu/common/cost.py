@@ -24,7 +24,8 @@ from typing import NamedTuple
 
 import torch
 
-from weft.gpu.common.tiling import MAX_DIVISOR, A, Axis, B
+from weft.gpu.common.hardware import LEAST_COPY, LINE, REGISTERS, SECTOR, SHARED_MEMORY, VECTOR, WARPS, sm_count
+from weft.gpu.common.tiling import MAX_DIVISOR, A, Axis, B, nearest
 from weft.planner.coefficients import Coefficients, coefficients
 from weft.planner.schedule import Target
 from weft.spec import Contraction, Layout, Role
@@ -32,10 +33,7 @@ from weft.spec import Contraction, Layout, Role
 # Bytes per second that the parts of a split sum are written and read at, mostly in L2, and seconds of the kernel that
 # adds them: fitted with the numbers of `specialised_cost`.
 REDUCE_RATE, REDUCE_SECONDS = 7.2e12, 2.6e-6
-GROUP_ROWS = 64  # of an instruction of a group of four warps
 TALL = 1.07  # times that products take whose groups of warps have more rows: each instruction reads the columns anew
-SM_COUNT = 132  # of the device that the constants were fitted on
-REGISTERS, SHARED_MEMORY, WARPS = 65536, 227 * 1024, 64  # of one processor
 ISSUE_RATE = 2.6e13  # lanes of instructions per second
 FUNCTION_RATE = 1.9e13  # the same of functions, which wait for what else a kernel issues
 READING_SLOTS = 3  # issue slots of reading an element of an operand into registers, for its function, and passing it on
@@ -54,8 +52,7 @@ TURN_RATE = 4.4e11  # elements of B per second that are read, turned and written
 CAST_RATE = 5.3e12  # elements of B per second that are converted, once for each block that reads them
 AGAINST = 0.14  # of the rate of three products of TF32 where an operand lies against k
 RAGGED = 0.2  # of the bytes of short runs that move again, for each run that two lines hold besides the first
-SECTOR, LINE, WIDEST = 32, 128, 16  # bytes
-LEAST_COPY, SMALLER = 4, 10  # bytes of an asynchronous copy; cycles of a smaller one, by registers, over one of these
+SMALLER = 10  # cycles of a copy of less than `LEAST_COPY` bytes, by registers, over an asynchronous one
 LEAST_LAUNCH = 1.2e-6  # seconds of a kernel that does next to nothing
 
 # Flops per second, by product type and precision.
@@ -83,7 +80,7 @@ class Access(NamedTuple):
     width: int
     stretch: int
     together: int
-    copied: int = WIDEST
+    copied: int = VECTOR
     again: float = 1.0  # times that a sector is read while the first cache still has it
 
     @property
@@ -92,7 +89,7 @@ class Access(NamedTuple):
 
     @property
     def cycles(self) -> float:
-        return max(self.bytes / (32 * min(WIDEST, self.width)), self.bytes / min(LINE, self.stretch))
+        return max(self.bytes / (32 * min(VECTOR, self.width)), self.bytes / min(LINE, self.stretch))
 
     @property
     def copy_cycles(self) -> float:
@@ -114,7 +111,7 @@ class Work:
     matrix: bool = True  # on matrix units
     rearranged: bool = False  # an operand is shuffled in registers on its way
     function_seconds: float = 0.0  # of the functions, were all processors equally busy
-    turned: int = 0  # elements of B that are turned on their way through shared memory, in all blocks and steps
+    transposed: int = 0  # elements of B transposed on their way through shared memory, in all programs and steps
 
     @property
     def flops(self) -> float:
@@ -124,7 +121,7 @@ class Work:
     def cycles(self) -> float:
         """Cycles of the load-store units; operands of matrix units are copied."""
         operands, others = (self.accesses[:2], self.accesses[2:]) if self.matrix else ((), self.accesses)
-        return sum(access.copy_cycles for access in operands) + sum(access.cycles for access in others)
+        return sum([access.copy_cycles for access in operands]) + sum([access.cycles for access in others])
 
     @property
     def resident(self) -> int:
@@ -137,7 +134,7 @@ def tile_access(layout: Layout | None, tensor: int, tiles: int, axes: Sequence[A
     """What `tiles` tiles over `axes` read or write of a tensor; axes that it does not have cost nothing, but where a
     kernel reads the same element for each of their indices (`repeated`)."""
     if layout is None:
-        return Access(0, WIDEST, LINE, LINE)
+        return Access(0, VECTOR, LINE, LINE)
     size = layout.dtype.itemsize
     own = [axis for axis in axes if axis.present[tensor]]
     aligned = layout.alignment // size
@@ -197,22 +194,22 @@ def busy_seconds(contraction: Contraction, target: Target, work: Work, fitted: C
     if _recording is not None:
         _recording.append((contraction, target, work))
     by = fitted or coefficients(target)
-    processors = target.processors if target.processors > 1 else SM_COUNT
+    processors = sm_count(target)
     blocks = max(work.blocks, 1)
     uneven = math.ceil(blocks / processors) * processors / blocks  # the busiest processor over the average
     waves = math.ceil(blocks / (processors * work.resident))
     own = own_bytes(contraction)
     pipes = (
         (sum(own) + _moved_again(own, work)) / by.memory_rate,
-        uneven * sum(access.sector_bytes for access in work.accesses) / by.l2_rate,
+        uneven * sum([access.sector_bytes for access in work.accesses]) / by.l2_rate,
         uneven * work.cycles / (processors * by.clock),
-        uneven * (work.flops / _rate(contraction, work, by) + work.function_seconds + work.turned / TURN_RATE),
+        uneven * (work.flops / _rate(contraction, work, by) + work.function_seconds + work.transposed / TURN_RATE),
         waves * (work.steps * (by.step_seconds + _right_seconds(contraction, work)) + by.block_seconds),
         _hot_seconds(contraction, own, work) if work.matrix else 0.0,
     )
     norm = by.overlap(min(work.resident, math.ceil(blocks / processors)))
     slowest = max(pipes)
-    return slowest * sum((pipe / slowest) ** norm for pipe in pipes) ** (1 / norm)
+    return slowest * sum([(pipe / slowest) ** norm for pipe in pipes]) ** (1 / norm)
 
 
 def launched(seconds: float, launch: float) -> float:
@@ -238,9 +235,11 @@ def function_seconds(contraction: Contraction, a: int, b: int, d: int) -> float:
     for elements, function in ((a, contraction.a_fn), (b, contraction.b_fn)):
         if function is not None:
             slots += elements * (READING_SLOTS + function.issue_slots)
-    at_end = (contraction.c_fn, contraction.epilogue)
-    slots += d * sum([function.issue_slots for function in at_end if function is not None])
-    return slots / FUNCTION_RATE
+    at_the_end: float = 0
+    for function in (contraction.c_fn, contraction.epilogue):
+        if function is not None:
+            at_the_end += function.issue_slots
+    return (slots + d * at_the_end) / FUNCTION_RATE
 
 
 def cast_seconds(contraction: Contraction, b: int) -> float:
@@ -257,11 +256,12 @@ def _right_seconds(contraction: Contraction, work: Work) -> float:
 def _moved_again(own: Sequence[int], work: Work) -> float:
     """What memory moves besides compulsory bytes: for lines of large operands that tiles take in pieces, at different
     times, and for results in pieces."""
-    in_pieces = sum(
-        max(0.0, size - KEPT_BYTES) * max(0.0, 1 - access.together / LINE)
-        for size, access in zip(own, work.accesses[:2], strict=False)
-    )
-    return (PIECES * in_pieces if work.matrix else 0.0) + scattered_bytes(work.accesses[-1])
+    if not work.matrix:
+        return scattered_bytes(work.accesses[-1])
+    in_pieces = 0.0
+    for size, access in zip(own, work.accesses[:2], strict=False):
+        in_pieces += max(0.0, size - KEPT_BYTES) * max(0.0, 1 - access.together / LINE)
+    return PIECES * in_pieces + scattered_bytes(work.accesses[-1])
 
 
 def _hot_seconds(contraction: Contraction, own: Sequence[int], work: Work) -> float:
@@ -270,7 +270,7 @@ def _hot_seconds(contraction: Contraction, own: Sequence[int], work: Work) -> fl
     seconds = 0.0
     for tensor, layout in enumerate((contraction.a, contraction.b)):
         steps = [mode.strides[tensor] * layout.dtype.itemsize for mode in contraction.modes if mode.strides[tensor] > 1]
-        if any(step % SECTOR for step in steps):
+        if any([step % SECTOR for step in steps]):  # noqa: C419
             seconds += work.accesses[tensor].bytes / (HOT_RATE * max(1.0, own[tensor] / HOT_BYTES))
     return seconds
 
@@ -325,4 +325,4 @@ def _both_along_k(contraction: Contraction) -> bool:
 
 
 def _along_k(contraction: Contraction, tensor: int) -> bool:
-    return any(mode.strides[tensor] == 1 for mode in contraction.of_role(Role.K))
+    return nearest(contraction.of_role(Role.K), tensor) is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.gpu.common.cost import SM_COUNT
+from weft.gpu.common.hardware import sm_count
 from weft.gpu.common.launch import KernelLaunch, contraction_constants, pointer_layouts
 from weft.gpu.common.split_k import StreamK
 from weft.planner.schedule import Target
@@ -52,7 +52,7 @@ def strip_rows(tile_m: int, tile_n: int, blocks: int, target: Target) -> int:
     rows = min(tile_m, max(1, MOST_ELEMENTS // columns))
     if target.kind == "interpreter":
         return rows
-    processors = target.processors if target.processors > 1 else SM_COUNT
+    processors = sm_count(target)
     while rows > 1 and rows * columns > LEAST_ELEMENTS and blocks * (tile_m // rows) * across < RESIDENT * processors:
         rows //= 2
     return rows

@@ -11,6 +11,7 @@ and others, "Stream-K: Work-Centric Parallel Decomposition for Dense Matrix-Matr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import triton
@@ -45,6 +46,17 @@ def most_splits(tasks: int, cut: StreamK) -> int:
         return step // (cut.base + 1) if short < 0 else cut.longer + short // cut.base
 
     return max(portion((task + 1) * cut.steps - 1) - portion(task * cut.steps) + 1 for task in range(tasks))
+
+
+def split_counts(steps: int, tiles: int, sms: int, fills: Sequence[int], least_steps: int) -> list[int]:
+    """Numbers of equal parts of every sum with which `tiles` output tiles fill `sms` SMs so many times; none of the
+    parts is empty, and none of fewer than `least_steps` steps along k."""
+    found = []
+    for wanted in dict.fromkeys([-(-fill * sms // max(tiles, 1)) for fill in fills]):
+        part = -(-steps // wanted)
+        if part >= least_steps and -(-steps // part) > 1:
+            found.append(-(-steps // part))
+    return found
 
 
 @triton.jit

@@ -6,6 +6,7 @@ Blocks of D are made of two parts along n alone. Where it is m that no power of 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import Protocol
 
 from weft.spec import Contraction, Mode, Role, Strides
@@ -25,6 +26,7 @@ def in_kernel_order(contraction: Contraction, schedule: Swappable) -> Contractio
     return swap_ab(contraction) if schedule.swap_ab else contraction
 
 
+@lru_cache(maxsize=256)
 def swap_ab(contraction: Contraction) -> Contraction:
     """A in the place of B and B in that of A, with their functions. Products of real numbers do not mind."""
     return replace(

@@ -20,12 +20,13 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import NamedTuple
 
+from weft.gpu.common.hardware import VECTOR
 from weft.spec import Mode
 
 A, B, C, D = range(4)  # positions in `Mode.strides` and `Axis.strides`; auxiliary operands of the contraction follow
 TENSORS = 4  # of a description without auxiliary operands
 
-MAX_DIVISOR = 16  # elements: beyond 16 bytes no access gets wider
+MAX_DIVISOR = VECTOR  # elements, of one byte at least: no access gets wider
 
 _EXTENT = attrgetter("extent")  # read by C code: planning asks for extents and strides some hundred thousand times
 _STRIDES = attrgetter("strides")
@@ -244,3 +245,8 @@ def _in_tensor(axis: TiledAxis, tensor: int) -> _InTensor:
     return _InTensor(
         strides, any(strides), Run(length, divisor), max(1, min(axis.tile, stretch)), math.gcd(MAX_DIVISOR, *strides)
     )
+
+
+def tile_count(modes: Sequence[Mode], axes: Sequence[TiledAxis]) -> int:
+    """Tiles of a dim whose other modes are taken one index at a time."""
+    return math.prod([axis.blocks for axis in (*rest(modes, axes), *axes)])

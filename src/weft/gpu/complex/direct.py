@@ -17,12 +17,14 @@ from torch import Tensor
 
 from weft.gpu.common.aux_operands import aux_bytes, aux_params
 from weft.gpu.common.complex_elements import as_elements, kind_of, real, seen_as
+from weft.gpu.common.constraints import LEAST_DOT
 from weft.gpu.common.cost import Work, busy_seconds, compulsory_bytes, matrix_rate, tile_access
 from weft.gpu.common.launch import MOST_PROGRAMS, TRITON_TYPES, precision_reason, wide
 from weft.gpu.common.tiling import TENSORS, A, B, C, D, TiledAxis, axes_text
 from weft.gpu.complex.pairs import ComplexKernelLaunch, function_reason, parts_of, yields_complex
 from weft.gpu.complex.views import real_arithmetic
-from weft.gpu.gett.family import GettParams, GettSchedule, TileShape, _depth_axes, _side_axes, gett_params
+from weft.gpu.gett.params import GettParams, gett_params
+from weft.gpu.gett.schedule import GettSchedule, TileShape, k_axes, outer_axes
 from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
 from weft.spec import Contraction, Role, Strides
 
@@ -34,7 +36,6 @@ MEMORY_RATE = 4.3e12  # bytes per second
 OVERLAP = 8  # the norm that joins that of all tensors with what the general model predicts
 # Flops per second of its four products, whichever way the operands lie: they come from registers.
 RATE = {(torch.float32, "tf32"): 8.5e13, (torch.float64, "ieee"): 2.1e13}
-LEAST_SIDE = 16  # of a tile: shorter sides of D leave lanes idle
 LONGEST = 64  # k that goes one by one
 UNROLLED = 16  # steps along k that are written out
 MOST_LANES = 32  # elements of D in a thread, of two accumulators, beside operands that are in registers too
@@ -194,7 +195,7 @@ def direct_params(contraction: Contraction, schedule: DirectSchedule, target: Ta
     """The cut of the tiles; offsets have room for both parts of an element."""
     doubled = [mode._replace(strides=Strides(*(2 * stride for stride in mode.strides))) for mode in contraction.modes]
     far = wide(doubled, TENSORS + len(contraction.aux))
-    return gett_params(contraction, schedule.tiles, target)._replace(wide=far, turned=(False, False))
+    return gett_params(contraction, schedule.tiles, target)._replace(wide=far, transposed=(False, False))
 
 
 def _shapes(contraction: Contraction) -> Iterator[TileShape]:
@@ -205,23 +206,23 @@ def _shapes(contraction: Contraction) -> Iterator[TileShape]:
         if arithmetic.accumulate is not torch.float32 or arithmetic.precision != "ieee":
             yield shape
         elif shape.m * shape.n <= MOST_LANES * 32 * shape.warps:
-            yield shape._replace(k=min(shape.k, LEAST_SIDE))  # no matrix unit: tiles of operands stay in registers
+            yield shape._replace(k=min(shape.k, LEAST_DOT))  # no matrix unit: tiles of operands stay in registers
 
 
 def _misfit(contraction: Contraction, shape: TileShape) -> str | None:
     """Why a tile should not be used here, in one sentence."""
     for name, tile, extent in (("m", shape.m, contraction.m), ("n", shape.n, contraction.n)):
-        if tile > LEAST_SIDE and tile >= 2 * extent:
+        if tile > LEAST_DOT and tile >= 2 * extent:
             return f"a tile of {tile} along {name} is at least twice its extent {extent}"
     return None
 
 
 def _tilings(contraction: Contraction, shape: TileShape) -> Iterator[GettSchedule]:
     m_modes, n_modes, k_modes = (contraction.of_role(role) for role in (Role.M, Role.N, Role.K))
-    depth = min(shape.k, max(LEAST_SIDE, 1 << (contraction.k - 1).bit_length()))
-    for m in _side_axes(m_modes, A, shape.m):
-        for n in _side_axes(n_modes, B, shape.n):
-            for k in _depth_axes(k_modes, depth):
+    depth = min(shape.k, max(LEAST_DOT, 1 << (contraction.k - 1).bit_length()))
+    for m in outer_axes(m_modes, A, shape.m):
+        for n in outer_axes(n_modes, B, shape.n):
+            for k in k_axes(k_modes, depth):
                 yield GettSchedule(m, n, _single(k), shape.warps, shape.stages, group=8)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from weft.fn import Pointwise
+from weft.gpu.common.hardware import VECTOR
 from weft.gpu.common.tiling import by_stride
 from weft.gpu.complex import aux_operands
 from weft.spec import Arithmetic, Contraction, Layout, Mode, Role, Strides, canonical
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from weft.gpu.complex.pairs import Task
 
 A, B, C, D = range(4)
-ALIGNMENT = 16  # bytes: rows of a workspace start at multiples
 
 _PAIR = "re·im"  # names of the modes of extent 2
 _PAIR_OF_A, _PAIR_OF_B, _PAIR_OF_D = "re·im of A", "re·im of B", "re·im of D"
@@ -274,7 +274,7 @@ def _placed(
     row: Sequence[Mode], others: Sequence[Mode], dtype: torch.dtype, rows: int, padded: bool = True
 ) -> tuple[dict[Mode, int], int, int]:
     """Strides in a workspace of `rows` rows for each index of the others; a row's length; elements in all."""
-    words = max(ALIGNMENT // dtype.itemsize, 1) if padded else 1
+    words = max(VECTOR // dtype.itemsize, 1) if padded else 1
     steps: dict[Mode, int] = {}
     step = 1
     for mode in row:

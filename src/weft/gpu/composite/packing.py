@@ -15,14 +15,13 @@ from typing import NamedTuple
 import torch
 
 from weft.fn import Pointwise
-from weft.gpu.common.cost import LINE, SECTOR
+from weft.gpu.common.hardware import LINE, SECTOR, VECTOR
 from weft.gpu.common.tiling import by_stride
 from weft.spec import Contraction, Layout, Mode, Role, Strides
 from weft.spec.canonical import merged
 from weft.spec.permutation import Permutation
 
 A, B, _, D = range(4)
-WORD = 16  # bytes: rows of a workspace start at multiples at least
 SLACK = 1 / 8  # of a row that may be added to it for the next to start with a line
 SMALL = 2**20  # bytes of an operand whose rows start with lines whatever that adds, if they are longer than one
 HOT = 2**15  # bytes of an operand whose rows all blocks read from a few slices of L2
@@ -125,7 +124,7 @@ def _stage(
         return None
     pitches = _pitches(_count(own[0]), _count(own[1]), product.itemsize)
     words, lines = (_steps(own[0], own[1], pitch) for pitch in pitches)
-    if function is None and layout.dtype == product and layout.alignment >= WORD:
+    if function is None and layout.dtype == product and layout.alignment >= VECTOR:
         same = (lines,) if alone else (words, lines)
         if {mode: mode.strides[operand] for mode in lines} in same:
             return None
@@ -155,7 +154,7 @@ def _pitches(length: int, rows: int, size: int) -> tuple[int, int]:
     """Elements from one row of so many to the next: whole words, and what it is padded to."""
     if length == 1:
         return 1, 1
-    word, sector, line = (-(-length * size // unit) * unit // size for unit in (WORD, SECTOR, LINE))
+    word, sector, line = (-(-length * size // unit) * unit // size for unit in (VECTOR, SECTOR, LINE))
     long = length * size >= LINE
     if line <= (1 + SLACK) * length or (long and rows * line * size <= SMALL):
         return word, line

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from weft.gpu.common.hardware import VECTOR
 from weft.gpu.common.tiling import by_stride
 from weft.planner.pre_reduce import number, the_one
 from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 NAME = "scatter"
 
 A, B, C, D = range(4)
-ALIGNMENT = 16  # bytes: rows of the workspace start at multiples
 KEPT = 2  # schedules of the product that are proposed for each workspace
 LEAST_FLOPS = 2**27  # of a product that is worth another launch
 _OTHERS = (NAME, "pre_reduce", "simt")  # families that the product is not planned with
@@ -134,7 +134,7 @@ def ways(contraction: Contraction) -> Iterator[Way]:
         for columns in _orders(contraction, Role.N, B):
             row, others = (rows, columns) if inner is Role.M else (columns, rows)
             steps = _steps(contraction, row, (*others, *batch))
-            if contraction.d.alignment < ALIGNMENT or any(mode.strides[D] != step for mode, step in steps.items()):
+            if contraction.d.alignment < VECTOR or any(mode.strides[D] != step for mode, step in steps.items()):
                 yield Way(_product(contraction, steps), _finish(contraction, steps))
 
 
@@ -151,8 +151,8 @@ def _is_matrix(contraction: Contraction) -> bool:
     if contraction.arithmetic.product.itemsize > 2 and contraction.arithmetic.precision == "ieee":
         return True  # the fast kernels of wider types ask for no whole words
     size = contraction.d.dtype.itemsize
-    words = all(mode.strides[D] * size % ALIGNMENT == 0 for mode in modes if mode is not inner)
-    return words and contraction.d.alignment >= ALIGNMENT
+    words = all(mode.strides[D] * size % VECTOR == 0 for mode in modes if mode is not inner)
+    return words and contraction.d.alignment >= VECTOR
 
 
 def _alone(contraction: Contraction, role: Role) -> list[Mode]:
@@ -173,7 +173,7 @@ def _orders(contraction: Contraction, role: Role, operand: int) -> list[tuple[Mo
 
 def _steps(contraction: Contraction, row: Sequence[Mode], others: Sequence[Mode]) -> dict[Mode, int]:
     """Strides of a workspace with its row contiguous and padded to whole words; both groups stand innermost first."""
-    words = max(1, ALIGNMENT // _workspace_type(contraction).itemsize)
+    words = max(1, VECTOR // _workspace_type(contraction).itemsize)
     steps: dict[Mode, int] = {}
     step = 1
     for group, unit in ((row, words if others else 1), (others, 1)):

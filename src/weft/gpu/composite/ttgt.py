@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from weft.gpu.common.constraints import LEAST_DOT
 from weft.gpu.common.cost import FUNCTION_RATE, READING_SLOTS
 from weft.gpu.common.tiling import by_stride
 from weft.gpu.composite.packing import Stage, applied, for_tma, matrix, padded
@@ -36,7 +37,6 @@ NAME = "ttgt"
 
 A, B, C, D = range(4)
 KEPT = 4  # schedules of the product that are proposed for each way to stage, besides the best of each family
-LEAST_BOX = 16  # elements of m, n and k: shorter ones do not go in boxes
 MUCH_LARGER = 8  # times the elements that are staged: the product that any family may make of them
 LEAST_FLOPS = 2**27  # of a product that is worth another launch
 _OTHERS = ("ttgt", "scatter", "pre_reduce", "simt")  # families that need no staged operands
@@ -262,7 +262,7 @@ def _by_tma(contraction: Contraction, target: Target) -> bool:
     arithmetic = contraction.arithmetic
     short = arithmetic.precision == "tf32" and arithmetic.accumulate is torch.float32
     stored = MATRIX_SUMS.get(arithmetic.product) is arithmetic.accumulate
-    if min(contraction.m, contraction.n, contraction.k) < LEAST_BOX:
+    if min(contraction.m, contraction.n, contraction.k) < LEAST_DOT:
         return False
     return target.kind in ("cuda", "interpreter") and target.capability >= 90 and (short or stored)
 

@@ -35,7 +35,7 @@ def gett_kernel(
     alpha: tl.int64,  # bits, see `scalar`
     beta: tl.int64,
     pointers,  # of operands of functions and of further results; None where there are none
-    PARAMS: tl.constexpr,  # matrix.MatrixCut
+    PARAMS: tl.constexpr,  # GettParams
     A_FN: tl.constexpr,
     B_FN: tl.constexpr,
     C_FN: tl.constexpr,
@@ -44,7 +44,7 @@ def gett_kernel(
     ACCUMULATE: tl.constexpr,
     RESULT: tl.constexpr,
     PRECISION: tl.constexpr,
-    AUX: tl.constexpr,  # beside.Beside
+    AUX: tl.constexpr,  # AuxParams
 ):
     pdl_begin()
     M: tl.constexpr = PARAMS.m
@@ -79,8 +79,8 @@ def gett_kernel(
 
     # Where something is computed of A, it is stored in shared memory before B, see `in_turn`. In more than one step
     # loads run ahead in shared memory, and a function of nothing but A is applied to what is read from there.
-    A_COMPUTED: tl.constexpr = A_FN is not None or PARAMS.turned[0] or PARAMS.swap_k
-    B_COMPUTED: tl.constexpr = B_FN is not None or PARAMS.turned[1]
+    A_COMPUTED: tl.constexpr = A_FN is not None or PARAMS.transposed[0] or PARAMS.swap_k
+    B_COMPUTED: tl.constexpr = B_FN is not None or PARAMS.transposed[1]
     HELD: tl.constexpr = A_COMPUTED and K.blocks == 1
     IN_TURN: tl.constexpr = HELD or (B_COMPUTED and (PARAMS.masked[0] or PARAMS.swap_k))
     TILE: tl.constexpr = (M.tile, N.tile)
@@ -104,7 +104,7 @@ def gett_kernel(
             x = A_FN(x, *gathered_step(aux_a, pointers, place_a, AUX_A, K, PARAMS, a_offsets, a_mask)).to(PRODUCT)
             if PARAMS.masked[0]:
                 x = tl.where(a_inside[None, :], x, 0)
-        if PARAMS.turned[0]:
+        if PARAMS.transposed[0]:
             x = tf32_digits(x)
 
         # (3.3) Bring A's order of k to B's where they differ.
@@ -124,7 +124,7 @@ def gett_kernel(
             y = B_FN(y, *gathered_step(aux_b, pointers, place_b, AUX_B, K, PARAMS, b_offsets, b_mask)).to(PRODUCT)
             if PARAMS.masked[1]:
                 y = tl.where(b_inside[:, None], y, 0)
-        if PARAMS.turned[1]:
+        if PARAMS.transposed[1]:
             y = tf32_digits(y)
         if HELD:
             y = materialize(y)

@@ -11,18 +11,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from weft.gpu.common.cost import (
-    LINE,
-    REGISTERS,
-    SECTOR,
-    SHARED_MEMORY,
-    SM_COUNT,
-    WARPS,
-    Access,
-    Piece,
-    run_of,
-    tile_access,
-)
+from weft.gpu.common.cost import Access, Piece, run_of, tile_access
+from weft.gpu.common.hardware import LINE, REGISTERS, SECTOR, SHARED_MEMORY, WARPS, sm_count
 from weft.gpu.common.tiling import A, Axis, C, D
 from weft.gpu.permute.params import PermuteParams
 from weft.planner.schedule import Target
@@ -51,7 +41,7 @@ def seconds(
     elements: Permutation, params: PermuteParams, count: int, warps: int, target: Target, read: int = 1, written: int = 1
 ) -> float:
     """The time of so many blocks whose source is read, and whose result is written, so many times."""
-    processors = target.processors if target.processors > 1 else SM_COUNT
+    processors = sm_count(target)
     lanes = math.prod(params.tile)
     threads = 32 * warps
     tensors = [*[(A, elements.x)] * read, (C, elements.c), *[(D, elements.d)] * written]

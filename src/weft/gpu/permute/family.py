@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -96,7 +97,7 @@ def _accesses(elements: Permutation, schedule: PermuteSchedule) -> float:
         return 0
     params = permute_params(elements, schedule)
     dims = ((A, elements.x), (D, elements.d))
-    return sum(held * layout.dtype.itemsize / access_of(layout, tensor, params, 1).width for tensor, layout in dims)
+    return sum([held * layout.dtype.itemsize / access_of(layout, tensor, params, 1).width for tensor, layout in dims])
 
 
 def predict(permutation: Permutation, schedule: PermuteSchedule, target: Target) -> float:
@@ -187,6 +188,7 @@ def turn_of(
     return Turn(source, result, turn)
 
 
+@lru_cache(maxsize=4096)
 def permute_params(permutation: Permutation, schedule: PermuteSchedule) -> PermuteParams:
     params = _cut(permutation, schedule)
     # Blocks follow D, so that a line which two of them share is written at about the same time, unless it is the source

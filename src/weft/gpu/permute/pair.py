@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from weft.gpu.common.cost import WIDEST
+from weft.gpu.common.hardware import VECTOR
 from weft.gpu.common.launch import MOST_PROGRAMS, TRITON_TYPES, KernelLaunch
 from weft.gpu.permute.cost import CARVEOUT
 from weft.gpu.permute.family import NAME, PermuteSchedule, elementwise, permute_params, programs, seen_as
@@ -31,7 +31,7 @@ class Move(NamedTuple):
         where a function is applied to them."""
         held = math.prod(cut.tile for cut in self.schedule.cuts) / (32 * warps)
         accesses = 1 if self.permutation.fn is None else 2
-        return warps == self.schedule.warps or held * self.permutation.d.dtype.itemsize >= accesses * WIDEST
+        return warps == self.schedule.warps or held * self.permutation.d.dtype.itemsize >= accesses * VECTOR
 
     def constants(self, name: str) -> dict[str, Any]:
         """What the kernel of two takes of it."""

@@ -9,7 +9,7 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import NamedTuple
 
-from weft.gpu.common.cost import WIDEST
+from weft.gpu.common.hardware import VECTOR
 from weft.gpu.common.tiling import A, Axis, D, TiledAxis, TiledDim, by_stride
 from weft.spec import Mode
 from weft.spec.permutation import Permutation
@@ -32,7 +32,7 @@ def blocks(permutation: Permutation, most_axes: int = 3) -> Iterator[tuple[Tiled
         for line_d in _LINES:
             for even in (False, True):
                 x, d = (
-                    _Want(line // size, even, max(WIDEST // size, 1))
+                    _Want(line // size, even, max(VECTOR // size, 1))
                     for line, size in zip((line_x, line_d), sizes, strict=True)
                 )
                 within = _block_within(permutation.modes, shared, x, d) if short else ()

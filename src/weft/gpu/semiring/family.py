@@ -12,17 +12,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from weft.gpu.common.contraction_launch import SplitLaunch, WholeLaunch
-from weft.gpu.common.cost import (
-    LINE,
-    REGISTERS,
-    SHARED_MEMORY,
-    SM_COUNT,
-    Work,
-    direct_seconds,
-    function_seconds,
-    reduce_seconds,
-    tile_access,
-)
+from weft.gpu.common.cost import Work, direct_seconds, function_seconds, reduce_seconds, tile_access
+from weft.gpu.common.hardware import LINE, REGISTERS, SHARED_MEMORY, VECTOR, sm_count
 from weft.gpu.common.launch import (
     MOST_PROGRAMS,
     KernelLaunch,
@@ -48,7 +39,7 @@ from weft.gpu.common.tiling import (
     tiled_dim,
 )
 from weft.gpu.semiring.params import exponential_constants, product_slots, semiring_constants, sums_exponentials
-from weft.gpu.semiring.schedule import USUAL_DEPTH, WIDEST, Shape, Share, power_of_two, shapes, share, tile_axes
+from weft.gpu.semiring.schedule import USUAL_DEPTH, Shape, Share, power_of_two, shapes, share, tile_axes
 from weft.planner.schedule import Candidates, Launch, Target
 from weft.spec import Contraction, Layout, Role
 from weft.spec.dtypes import dtype_name
@@ -228,7 +219,7 @@ def _arithmetic_seconds(contraction: Contraction, schedule: SemiringSchedule, pa
     ]
     slots = held * depth * product_slots(contraction) + sum(count for count, _ in reads) + STEP_SLOTS
     cycles = params.steps * sum(cycles for _, cycles in reads)
-    processors = target.processors if target.processors > 1 else SM_COUNT
+    processors = sm_count(target)
     resident = max(1, min(_resident(contraction, schedule), -(-programs // processors)))
     waiting = 1 + WAITING * SCHEDULERS / (resident * schedule.warps)
     outside = (BLOCK_SLOTS + STORE_SLOTS * held) * (1 + BLOCK_WAITING / resident)
@@ -254,7 +245,7 @@ def _shared_reads(share: Share, depth: int, size: int, distinct: int) -> tuple[f
     if share.run > 1:  # neighbours lie together, and so do the threads' shares of them
         count, apart = held * depth / share.run, share.run * size
     else:
-        wide = max(min(depth, WIDEST // size), 1)
+        wide = max(min(depth, VECTOR // size), 1)
         count, apart = held * depth / wide, max(depth * size, 4)
     return count, count * max(1.0, min(distinct, share.threads) * min(apart, LINE) / LINE)
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from weft.gpu.common.hardware import VECTOR
 from weft.gpu.common.tiling import D, TiledAxis, by_stride, nearest
 from weft.spec import Contraction, Mode
 
-WIDEST = 16  # bytes of one load from shared memory
 MOST_HELD = {4: 80, 8: 40}  # elements of D in each thread, by bytes of the accumulator: more would spill
 LEAST_HELD = {4: 12, 8: 6}  # where a side is in pieces: the others have that choice already
 LONGEST_SIDE = 96  # that is computed in pieces: a longer one wastes little of the usual tiles
@@ -130,7 +130,7 @@ def share(cuts: tuple[TiledAxis, ...], held: int, pieces: int, itemsize: int, de
     slots = power_of_two(pieces)
     tile = math.prod(cut.tile for cut in cuts)
     contiguous = _runs(cuts[-1], operand) and not _runs(depth, operand)
-    run = min(held, max(WIDEST // itemsize, 1)) if contiguous else 1
+    run = min(held, max(VECTOR // itemsize, 1)) if contiguous else 1
     return Share(pieces, slots, slots.bit_length() - 1, held, tile // slots // held, run)
 
 

@@ -9,19 +9,8 @@ from typing import Any, NamedTuple
 
 from weft.gpu.common.constraints import is_product_of_vectors
 from weft.gpu.common.contraction_launch import WholeLaunch
-from weft.gpu.common.cost import (
-    ISSUE_RATE,
-    LINE,
-    SECTOR,
-    WIDEST,
-    Access,
-    Work,
-    direct_seconds,
-    function_seconds,
-    pieces,
-    run_of,
-    tile_access,
-)
+from weft.gpu.common.cost import ISSUE_RATE, Access, Work, direct_seconds, function_seconds, pieces, run_of, tile_access
+from weft.gpu.common.hardware import LINE, SECTOR, VECTOR
 from weft.gpu.common.launch import (
     MOST_PROGRAMS,
     KernelLaunch,
@@ -176,7 +165,7 @@ def _issue_seconds(contraction: Contraction, params: SimtParams, reads: tuple[Ac
     """
     slots = 0.0
     for tensor, read in enumerate(reads):
-        elements = max(1, min(WIDEST, read.width) // (contraction.a, contraction.b)[tensor].dtype.itemsize)
+        elements = max(1, min(VECTOR, read.width) // (contraction.a, contraction.b)[tensor].dtype.itemsize)
         slots += ADDRESS_SLOTS * _lanes(params, tensor, blocks) / elements
     if params.k.tile > 1 and params.r.tile > 1 and params.r.present[A] and params.r.present[B]:
         slots += EXCHANGE_SLOTS * blocks * params.k.blocks * params.r.tile * params.k.tile

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from weft.gpu.common.cost import (
-    GROUP_ROWS,
-    SM_COUNT,
     TALL,
     compulsory_bytes,
     function_seconds,
@@ -13,6 +11,7 @@ from weft.gpu.common.cost import (
     scattered_bytes,
     tile_access,
 )
+from weft.gpu.common.hardware import GROUP_ROWS, sm_count
 from weft.gpu.common.swap_ab import in_kernel_order
 from weft.gpu.common.tiling import D
 from weft.gpu.tma.params import work_tiles
@@ -47,7 +46,7 @@ def predict(contraction: Contraction, schedule: TmaSchedule, target: Target) -> 
     and blocks that a processor gets done, and of boxes that come a latency after they are asked for."""
     contraction = in_kernel_order(contraction, schedule)
     params = work_tiles(contraction, schedule, target)
-    processors = target.processors if target.processors > 1 else SM_COUNT
+    processors = sm_count(target)
     tile_m, tile_n, tile_k = schedule.tile
     tasks = params.blocks * schedule.splits
     uneven = -(-tasks // processors) * processors / tasks  # the busiest processor over the average

@@ -10,6 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from weft.gpu.common.constraints import LEAST_DOT
+from weft.gpu.common.hardware import VECTOR
 from weft.gpu.common.launch import (
     KernelLaunch,
     TensorMap,
@@ -23,8 +25,8 @@ from weft.gpu.common.swap_ab import in_kernel_order, swap_ab
 from weft.gpu.common.tiling import A, B
 from weft.gpu.tma.cost import predict
 from weft.gpu.tma.params import tma_params
-from weft.gpu.tma.schedule import LEAST_SIDE, NAME, TmaSchedule, candidates, parts
-from weft.gpu.tma.views import TMA_ALIGNMENT, box
+from weft.gpu.tma.schedule import NAME, TmaSchedule, candidates, parts
+from weft.gpu.tma.views import box
 from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
 from weft.spec import Contraction, Layout
 from weft.spec.dtypes import MATRIX_SUMS, dtype_name
@@ -48,10 +50,10 @@ def supports(contraction: Contraction, target: Target) -> str | None:
         return f"{arithmetic.precision} products of {dtype_name(product)} have no matrix instruction that takes boxes"
     if arithmetic.accumulate is not MATRIX_SUMS.get(product, torch.float32):
         return f"products of {dtype_name(product)} are not added in {dtype_name(arithmetic.accumulate)} there"
-    if min(contraction.m, contraction.n, contraction.k) < LEAST_SIDE:
+    if min(contraction.m, contraction.n, contraction.k) < LEAST_DOT:
         return f"m={contraction.m}, n={contraction.n} or k={contraction.k} is shorter than a matrix instruction"
-    if contraction.a.alignment < TMA_ALIGNMENT or contraction.b.alignment < TMA_ALIGNMENT:
-        return f"A or B does not start at a multiple of {TMA_ALIGNMENT} bytes"
+    if contraction.a.alignment < VECTOR or contraction.b.alignment < VECTOR:
+        return f"A or B does not start at a multiple of {VECTOR} bytes"
     if 0 in (mode.extent for mode in contraction.modes):
         return "a mode is empty"
     return None

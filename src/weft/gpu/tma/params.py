@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from weft.fn.triton.padding import padding_adds_nothing
 from weft.gpu.common.constraints import widened
-from weft.gpu.common.cost import REGISTERS, SHARED_MEMORY, SM_COUNT
+from weft.gpu.common.hardware import REGISTERS, SHARED_MEMORY, sm_count
 from weft.gpu.common.launch import wide, wide_index
 from weft.gpu.common.tiling import TENSORS, TiledAxis, TiledDim, rest, tiled_dim
 from weft.gpu.tma.schedule import TmaSchedule, dim_axes, parts, shared_bytes, stores_rows, subtiles_of
@@ -90,7 +90,7 @@ def work_tiles(contraction: Contraction, schedule: TmaSchedule, target: Target) 
     k = tiled_dim(_k_axes(contraction, schedule), 0, tensors)
     blocks = contraction.batch * m.blocks * n.blocks
     resident = _resident(schedule, contraction.arithmetic.product.itemsize)
-    processors = target.processors if target.processors > 1 else SM_COUNT
+    processors = sm_count(target)
     programs = min(blocks * schedule.splits, resident * processors)
     return WorkTiles(m, n, k, blocks, -(-k.blocks // schedule.splits), programs)
 

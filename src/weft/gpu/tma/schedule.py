@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from itertools import product
 
-from weft.gpu.common.cost import SM_COUNT
+from weft.gpu.common.constraints import LEAST_DOT, LEAST_SPLIT_STEPS
+from weft.gpu.common.hardware import sm_count
 from weft.gpu.common.tiling import A, B, D, TiledAxis
 from weft.gpu.tma.views import TmaView, covered, extent, tma_views
 from weft.planner.schedule import Candidates, Target
@@ -20,8 +21,6 @@ from weft.spec import Contraction, Mode, Role
 
 NAME = "tma"
 GROUP = 8  # rows of blocks that programs take before they go on along n
-LEAST_SIDE = 16  # of m, n and k: a matrix instruction takes no less
-LEAST_STEPS = 4  # of a split sum: fewer are not worth a second kernel
 LEAST_STAGES = 3  # also of shorter sums: boxes of the next block come while one is stored
 LEAST_HALVED = 32  # columns: fewer are stored at once
 LEAST_QUARTERED = 256  # columns where rows are staged
@@ -145,7 +144,7 @@ def misfit(a: TmaView, b: TmaView, tile: Sequence[int]) -> str | None:
     widest = parts(tile[1])[0]
     for name, group, length in (("m", a.outer, tile[0]), ("n", b.outer, widest)):
         length_there = extent(group)
-        if length > LEAST_SIDE * 2 and length >= 2 * length_there:
+        if length > LEAST_DOT * 2 and length >= 2 * length_there:
             return f"a tile of {length} along {name} is at least twice the {length_there} that lie together"
     across = extent(b.outer)
     if tile[1] != widest and covered(across, tile[1]) >= covered(across, widest):
@@ -160,7 +159,7 @@ def _schedules(contraction: Contraction, whole: TmaSchedule, target: Target) -> 
     if whole.stages > max(LEAST_STAGES, steps):
         whole = replace(whole, stages=max(LEAST_STAGES, steps))
     yield _fitting(whole, contraction.arithmetic.product.itemsize, target)
-    processors = target.processors if target.processors > 1 else SM_COUNT
+    processors = sm_count(target)
     blocks = contraction.batch * dim_blocks(whole.a, tile_m) * dim_blocks(whole.b, tile_n)
     if blocks >= processors:
         return
@@ -182,9 +181,9 @@ def splittings(steps: int, blocks: int, processors: int) -> list[int]:
     (or a worker) of its own; none of them is empty. There are no more blocks than processors."""
     found = set()
     for fill in (1, 2):
-        share = max(LEAST_STEPS, -(-steps * blocks // (fill * processors)))
+        share = max(LEAST_SPLIT_STEPS, -(-steps * blocks // (fill * processors)))
         found.add(-(-steps // share))
-    share = max(LEAST_STEPS, -(-steps // (processors // blocks)))
+    share = max(LEAST_SPLIT_STEPS, -(-steps // (processors // blocks)))
     found.add(-(-steps // share))
     return sorted(found - {1})
 

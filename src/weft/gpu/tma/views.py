@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from operator import attrgetter
 
+from weft.gpu.common.hardware import VECTOR
 from weft.gpu.common.launch import TensorMap
 from weft.gpu.common.tiling import A, D, by_stride
 from weft.spec import Contraction, Layout, Mode, Role
 
-TMA_ALIGNMENT = 16  # bytes: of addresses and of every stride but the innermost
 MOST_DIMENSIONS = 5
 _EXTENT = attrgetter("extent")
 _ACROSS = 2  # bytes of an element that matrix instructions also read across k from shared memory
@@ -62,7 +63,7 @@ def tma_views(contraction: Contraction, operand: int, k: Mode) -> Iterator[TmaVi
         steps = [group[0].strides[operand] for group in groups]
         if inner not in (outer, (k,)) or steps[-1] != 1 or len(groups) > MOST_DIMENSIONS:
             continue
-        if any([step <= 0 or step * size % TMA_ALIGNMENT for step in steps[:-1]]):  # noqa: C419
+        if any([step <= 0 or step * size % VECTOR for step in steps[:-1]]):  # noqa: C419
             continue
         if size != _ACROSS and inner == outer:
             continue  # other matrix instructions read both operands along k from shared memory only
@@ -120,5 +121,6 @@ def box(layout: Layout, operand: int, view: TmaView, runs: dict[tuple[Mode, ...]
     return TensorMap(Layout(shape, strides, layout.dtype, layout.alignment), block)
 
 
-def extent(group: Sequence[Mode]) -> int:
+@lru_cache(maxsize=8192)
+def extent(group: tuple[Mode, ...]) -> int:
     return math.prod(map(_EXTENT, group))

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from weft.gpu.common.cost import LINE, WIDEST
+from weft.gpu.common.hardware import LINE, VECTOR
 from weft.gpu.common.launch import TRITON_TYPES, KernelLaunch
 from weft.gpu.transpose import way as transpose_way
 from weft.gpu.transpose.buffer import WORDS, apart_, close_, move, through_buffer_, words_of
@@ -134,7 +134,7 @@ def _square_launch(matrices: Layout, scaled: bool, target: Target) -> KernelLaun
     words = pair[0] if pair else 1
     size = dtype.itemsize * words
     tile, warps = _ON_LINES.get(size, _LARGE[size]) if _are_whole(matrices, LINE) else _LARGE[size]
-    if n < _MANY * tile or not _are_whole(matrices, WIDEST):
+    if n < _MANY * tile or not _are_whole(matrices, VECTOR):
         tile, warps = _SMALL[size]
     tiles = -(-n // tile)
     tiles += tiles % 2
@@ -163,5 +163,5 @@ def _are_whole(matrices: Layout, size: int) -> bool:
     jumps = [
         stride for stride, extent in zip(matrices.strides, matrices.shape, strict=True) if extent > 1 and stride != 1
     ]
-    whole = all(jump % unit == 0 for jump in jumps) and matrices.shape[3] * matrices.dtype.itemsize % WIDEST == 0
-    return whole and 1 in matrices.strides[2:] and matrices.alignment == WIDEST
+    whole = all(jump % unit == 0 for jump in jumps) and matrices.shape[3] * matrices.dtype.itemsize % VECTOR == 0
+    return whole and 1 in matrices.strides[2:] and matrices.alignment == VECTOR

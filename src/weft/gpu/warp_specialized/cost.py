@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 from weft.gpu.common.cost import (
-    GROUP_ROWS,
     KEPT_BYTES,
-    LINE,
-    SM_COUNT,
     TALL,
     compulsory_bytes,
     function_seconds,
@@ -16,6 +14,7 @@ from weft.gpu.common.cost import (
     own_bytes,
     reduce_seconds,
 )
+from weft.gpu.common.hardware import GROUP_ROWS, LINE, sm_count
 from weft.gpu.common.swap_ab import in_kernel_order
 from weft.gpu.common.tiling import A, B
 from weft.gpu.tma.schedule import dim_blocks, parts
@@ -51,7 +50,7 @@ def predict(contraction: Contraction, schedule: WsSchedule, target: Target) -> f
     take turns. A line of a box that is shorter than one of memory is on its way as long.
     """
     contraction = in_kernel_order(contraction, schedule)
-    processors = target.processors if target.processors > 1 else SM_COUNT
+    processors = sm_count(target)
     tile_m, tile_n, tile_k = schedule.tile
     consumers = schedule.consumers
     size = contraction.arithmetic.product.itemsize
@@ -96,8 +95,8 @@ def _box_bytes(schedule: WsSchedule, size: int, busy: float) -> float:
     """Of one index of k of a task, as they keep L2 at work, which has time for pieces of lines where no more than this
     share of the processors asks."""
     tile_m, tile_n, _ = schedule.tile
-    rows, columns = (_crossing(view, operand, size) for view, operand in ((schedule.a, A), (schedule.b, B)))
-    wide = tile_n if schedule.b.along_k else sum(max(part, LINE // size) for part in parts(tile_n))
+    rows, columns = _crossing(schedule.a, A, size), _crossing(schedule.b, B, size)
+    wide = tile_n if schedule.b.along_k else sum([max(part, LINE // size) for part in parts(tile_n)])
     wide *= schedule.consumers.abreast
     return max(tile_m + wide, (tile_m * rows + wide * columns) * busy) * size
 
@@ -120,7 +119,8 @@ def _joined(one: float, other: float, norm: float) -> float:
     return (one**norm + other**norm) ** (1 / norm)
 
 
+@lru_cache(maxsize=4096)
 def _crossing(view: TmaView, operand: int, size: int) -> float:
     """How much longer boxes of an operand are on their way where its rows do not start with lines of memory."""
     steps = [group[0].strides[operand] * size for group in view.dimensions[:-1]]
-    return CROSSING if any(step % LINE for step in steps) else 1.0
+    return CROSSING if any([step % LINE for step in steps]) else 1.0  # noqa: C419

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from weft.gpu.common.cost import SM_COUNT
+from weft.gpu.common.hardware import sm_count
 from weft.gpu.common.split_k import StreamK, TailSplits
 from weft.gpu.common.tiling import TENSORS, TiledAxis, TiledDim, tiled_dim
 from weft.gpu.tma.params import Dimension, TmaParams, tma_params
@@ -79,7 +79,7 @@ def ws_params(contraction: Contraction, schedule: WsSchedule, target: Target) ->
     fewer = TailSplits(schedule.fewer, share_steps(contraction, schedule, schedule.fewer) if schedule.fewer else 0)
     whole = replace(schedule, splits=1) if schedule.streamed else schedule
     boxes = tma_params(contraction, whole, target, fewer.shares * fewer.steps)
-    processors = target.processors if target.processors > 1 else SM_COUNT
+    processors = sm_count(target)
     programs = min(processors, -(-share_count(contraction, schedule) // schedule.consumers.pipelines))
     tasks = task_count(contraction, schedule)
     tile_m, tile_n, tile_k = schedule.tile

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from weft.gpu.common.hardware import VECTOR
 from weft.gpu.common.launch import TensorMap
 from weft.gpu.common.tiling import D
 from weft.gpu.tma.params import Dimension
 from weft.gpu.tma.schedule import TmaSchedule, dim_axes, dim_blocks, parts
-from weft.gpu.tma.views import MOST_DIMENSIONS, TMA_ALIGNMENT, TmaView, extent
+from weft.gpu.tma.views import MOST_DIMENSIONS, TmaView, extent
 from weft.spec import Contraction, Layout, Mode, Role
 
 PIECE_BYTES = 128  # of a row of a piece: the widest line that shared memory takes without conflicts
@@ -37,11 +38,10 @@ def share_layout(contraction: Contraction, schedule: TmaSchedule, blocks: int) -
     """Where shares of split sums lie: a tile for each share of each block, without the rows and columns that no block
     has. The accelerator leaves those away."""
     accumulate = contraction.arithmetic.accumulate
-    at_once = TMA_ALIGNMENT // accumulate.itemsize
-    rows, columns = (
-        min(tile, -(-extent(view.outer) // at_once) * at_once)
-        for view, tile in zip((schedule.a, schedule.b), schedule.tile, strict=False)
-    )
+    at_once = VECTOR // accumulate.itemsize
+    tile_m, tile_n, _ = schedule.tile
+    rows = min(tile_m, -(-extent(schedule.a.outer) // at_once) * at_once)
+    columns = min(tile_n, -(-extent(schedule.b.outer) // at_once) * at_once)
     return Layout.contiguous((blocks * schedule.splits, rows, columns), accumulate)
 
 
@@ -53,8 +53,8 @@ def result_groups(contraction: Contraction, a: TmaView, b: TmaView) -> tuple[tup
     batch = [(mode,) for mode in contraction.of_role(Role.BATCH)]
     groups = sorted((*own, *batch), key=lambda group: (group in runs, -group[0].strides[D]))
     steps = [group[0].strides[D] for group in groups]
-    aligned = all(step > 0 and step * contraction.d.dtype.itemsize % TMA_ALIGNMENT == 0 for step in steps[:-1])
-    if len(groups) > MOST_DIMENSIONS or steps[-1] != 1 or not aligned or contraction.d.alignment < TMA_ALIGNMENT:
+    aligned = all(step > 0 and step * contraction.d.dtype.itemsize % VECTOR == 0 for step in steps[:-1])
+    if len(groups) > MOST_DIMENSIONS or steps[-1] != 1 or not aligned or contraction.d.alignment < VECTOR:
         return None
     return tuple(groups) if all(map(_together, groups)) else None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from weft.gpu.common.cost import REGISTERS
+from weft.gpu.common.hardware import REGISTERS
 from weft.spec import Contraction
 
 WARPS = 4  # of each worker and applier

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
-from weft.gpu.common.cost import SHARED_MEMORY, SM_COUNT
+from weft.gpu.common.constraints import LEAST_SPLIT_STEPS
+from weft.gpu.common.hardware import SHARED_MEMORY, sm_count
 from weft.gpu.common.split_k import StreamK, most_splits, stream
 from weft.gpu.common.tiling import A, B
-from weft.gpu.tma.schedule import GROUP, LEAST_STEPS, TmaSchedule, dim_blocks, misfit, parts, splittings
+from weft.gpu.tma.schedule import GROUP, TmaSchedule, dim_blocks, misfit, parts, splittings
 from weft.gpu.tma.views import TmaView, extent, tma_views
 from weft.gpu.warp_specialized.results import block_count, result_groups, share_layout, staging_bytes
 from weft.gpu.warp_specialized.roles import COOPERATIVE, PAIRED_N, PINGPONG, SMEM_TRANSFORM, WARPS, Consumers, roles
@@ -141,13 +142,13 @@ def _split(contraction: Contraction, whole: WsSchedule, target: Target) -> Itera
         least = min(-(-tasks * splits // consumers) * -(-steps // splits) for splits in (1, *counts))
         cut = portions(contraction, whole, target)
         countable = tasks * steps < 1 << 31  # as kernels do
-        if whole.consumers != SMEM_TRANSFORM and countable and LEAST_STEPS <= cut.base < least - 1:
+        if whole.consumers != SMEM_TRANSFORM and countable and LEAST_SPLIT_STEPS <= cut.base < least - 1:
             yield _shared_out(contraction, whole, most_splits(tasks, cut), streamed=True)
 
 
 def portions(contraction: Contraction, schedule: WsSchedule, target: Target) -> StreamK:
     """All sums cut end to end: a portion for each program, or worker with a ring of its own."""
-    processors = target.processors if target.processors > 1 else SM_COUNT
+    processors = sm_count(target)
     consumers = schedule.consumers
     steps = share_steps(contraction, schedule, 1)
     return stream(task_count(contraction, schedule), steps, processors * consumers.pipelines, consumers.abreast)
@@ -164,14 +165,14 @@ def _shared_out(
 def _with_fewer(contraction: Contraction, whole: WsSchedule, target: Target) -> Iterator[WsSchedule]:
     """The same with fewer and longer shares of the last block of rows, and shorter ones of others, as its second worker
     has no rows."""
-    processors = target.processors if target.processors > 1 else SM_COUNT
+    processors = sm_count(target)
     blocks = block_count(contraction, whole)
     full = blocks - 1
     there = extent(whole.a.outer) - full * whole.tile[0]  # rows of the last block, if all others are of this run too
     if not 0 < there <= whole.rows or not 0 < full < processors:
         return
     before = share_steps(contraction, whole, processors // blocks)
-    least = max(LEAST_STEPS, whole.stages)  # boxes of as many are asked for before the first is looked at
+    least = max(LEAST_SPLIT_STEPS, whole.stages)  # boxes of as many are asked for before the first is looked at
     for splits in range(processors // blocks + 1, (processors - 1) // full + 1):
         steps, fewer = share_steps(contraction, whole, splits), processors - full * splits
         longer = share_steps(contraction, whole, fewer)
@@ -201,7 +202,7 @@ def task_count(contraction: Contraction, schedule: WsSchedule) -> int:
 
 def _has_one_task(contraction: Contraction, schedule: WsSchedule, target: Target) -> bool:
     """Whether each program has but one: then pieces of D may leave through slots that boxes came in."""
-    processors = target.processors if target.processors > 1 else SM_COUNT
+    processors = sm_count(target)
     return share_count(contraction, schedule) <= processors
 
 

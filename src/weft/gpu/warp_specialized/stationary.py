@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
-from weft.gpu.common.cost import SHARED_MEMORY, SM_COUNT
+from weft.gpu.common.hardware import SHARED_MEMORY, sm_count
 from weft.gpu.common.tiling import TENSORS, A, B, D, TiledAxis, TiledDim, nearest, tiled_dim
 from weft.gpu.tma.params import TmaParams, tma_params
 from weft.gpu.tma.schedule import TmaSchedule, dim_axes, parts
@@ -139,7 +139,7 @@ def tail(contraction: Contraction, schedule: StationarySchedule) -> int:
 
 def stationary_params(contraction: Contraction, schedule: StationarySchedule, target: Target) -> StationaryParams:
     boxes = tma_params(contraction, schedule, target)
-    processors = target.processors if target.processors > 1 else SM_COUNT
+    processors = sm_count(target)
     tile_m, tile_n, tile_k = schedule.tile
     size = contraction.arithmetic.product.itemsize
     widths, pieces = parts(tile_n), tuple(_pieces(schedule))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from weft.gpu.common.cost import SM_COUNT, compulsory_bytes, function_seconds, launched
+from weft.gpu.common.cost import compulsory_bytes, function_seconds, launched
+from weft.gpu.common.hardware import sm_count
 from weft.gpu.common.swap_ab import in_kernel_order
 from weft.gpu.warp_specialized.results import block_count
 from weft.gpu.warp_specialized.stationary import StationarySchedule, steps, tail
@@ -28,7 +29,7 @@ def predict_stationary(contraction: Contraction, schedule: StationarySchedule, t
     Where A has a function, a box leaves the ring as soon as it is in registers, else when it has been multiplied.
     """
     contraction = in_kernel_order(contraction, schedule)
-    processors = target.processors if target.processors > 1 else SM_COUNT
+    processors = sm_count(target)
     tile_m, tile_n, tile_k = schedule.tile
     turns = -(-block_count(contraction, schedule) // processors)
     boxes = steps(contraction, schedule)
