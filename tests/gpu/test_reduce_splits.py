@@ -70,7 +70,7 @@ def test_shares_are_added_as_many_as_there_are_and_without_what_no_block_has(
     small = replace(H200, processors=17)
     found = warp_specialized.schedules(contraction, small).schedules
     split = [schedule for schedule in found if isinstance(schedule, WsSchedule) and schedule.splits > 1]
-    kinds = {(s.workers, s.swap_ab, s.streamed, s.fewer > 0): s for s in split}
+    kinds = {(s.consumers, s.swap_ab, s.streamed, s.fewer > 0): s for s in split}
     assert any(getattr(schedule, kind) for schedule in split)
     for schedule in kinds.values():
         turned = in_kernel_order(contraction, schedule)

@@ -69,7 +69,7 @@ def test_sides_that_fit_a_power_of_two_or_are_long_have_no_pieces() -> None:
 def test_threads_side_by_side_read_side_by_side() -> None:
     """Neighbours in shared memory belong to one thread only as far as one load takes them."""
     x = torch.ones(64, 64)
-    contraction, _, _ = described("mk,kn->mn", x, x, semiring="max_plus")
+    contraction, _, _ = described("mk,kn->mn", x, x, algebra="max_plus")
     depth, row, column = (TiledAxis(contraction.of_role(role), 8) for role in (Role.K, Role.M, Role.N))
     of_a, of_b = (replace(row, tile=128),), (replace(column, tile=128),)
     assert share(of_a, 8, 1, 4, depth, 0).run == 1  # A lies along k
@@ -93,8 +93,8 @@ def test_pieces_are_exact(equation: str, shapes: Any, triton_backend: Backend) -
         random_operand(each, torch.float32, seed, integers=True, device=triton_backend.device)
         for seed, each in enumerate(shapes)
     )
-    expected = reference.contract(equation, a, b, semiring="max_plus")
-    contraction, target, plan = described(equation, a, b, semiring="max_plus")
+    expected = reference.contract(equation, a, b, algebra="max_plus")
+    contraction, target, plan = described(equation, a, b, algebra="max_plus")
     pieced = [s for s in candidates(contraction, target) if max(s.pieces) > 1]
     assert pieced
     for schedule in quickest(pieced, 3):
@@ -107,7 +107,7 @@ def test_pieces_of_split_reductions_with_c_and_epilogue(triton_backend: Backend)
         random_operand(shape, torch.float32, seed, device=triton_backend.device)
         for seed, shape in enumerate(((130, 530), (11, 530), (11, 130)))
     )
-    plan = weft.plan("mk,nk->nm", a, b, c=c, semiring="min_plus", epilogue=torch.neg, backend="triton")
+    plan = weft.plan("mk,nk->nm", a, b, c=c, algebra="min_plus", epilogue=torch.neg, backend="triton")
     plan.prepare(a, b, c)
     (variant,) = (each for each in plan._variants.values() if each.description.c is not None)
     target = replace(plan._request.target, processors=8)
@@ -122,7 +122,7 @@ def test_tiles_hold_a_run_of_the_operand_and_one_of_d(triton_backend: Backend) -
         random_operand(shape, torch.float32, seed, device=triton_backend.device)
         for seed, shape in enumerate(((17, 9, 19), (8, 9)))
     )
-    contraction, target, plan = described("adb,cd->cba", a, b, semiring="max_plus")
+    contraction, target, plan = described("adb,cd->cba", a, b, algebra="max_plus")
     found = [s for s in candidates(contraction, target) if len(s.m) == 2]
     assert {(s.m[0].modes[0].name, s.m[1].modes[0].name) for s in found} == {("a", "b")}
     (schedule,) = quickest(found, 1)
@@ -134,7 +134,7 @@ def test_tiles_hold_a_run_of_the_operand_and_one_of_d(triton_backend: Backend) -
 class TestSumsOfExponentials:
     def check(self, a: torch.Tensor, b: torch.Tensor, combine: Any = lambda x, y: y + x) -> None:
         own = Algebra(combine, torch.logaddexp, "lowest", "own")
-        contraction, target, plan = described("mk,nk->mn", a, b, semiring=own)
+        contraction, target, plan = described("mk,nk->mn", a, b, algebra=own)
         assert sums_exponentials(contraction)
         target = replace(target, processors=8)
         found = candidates(contraction, target)
@@ -172,7 +172,7 @@ class TestSumsOfExponentials:
     def test_only_where_the_identity_is_minus_infinity(self, dtype: torch.dtype, triton_backend: Backend) -> None:
         x = torch.ones(9, 9, dtype=dtype, device=triton_backend.device)
         for reduce, identity in ((torch.logaddexp, -100.0), (torch.maximum, "lowest"), (torch.logaddexp2, "lowest")):
-            contraction, _, _ = described("mk,nk->mn", x, x, semiring=Algebra(torch.add, reduce, identity))
+            contraction, _, _ = described("mk,nk->mn", x, x, algebra=Algebra(torch.add, reduce, identity))
             assert not sums_exponentials(contraction)
 
 
@@ -181,7 +181,7 @@ H200 = Target("cuda", 0, "NVIDIA H200", 90, 132, 232448)
 
 def chosen(equation: str, extents: dict[str, int], dtype: torch.dtype = torch.float32) -> Any:
     """The model's choice for an H200, which nothing here runs."""
-    request = hypothetical(equation, extents, dtype=dtype, semiring="max_plus", backend="triton", target="sm_90")
+    request = hypothetical(equation, extents, dtype=dtype, algebra="max_plus", backend="triton", target="sm_90")
     layout = Layout.contiguous([extents[label] for label in request.notation.output], request.d_dtype)
     contraction = request.contraction(None, layout, [])
     return min(candidates(contraction, H200), key=lambda each: semiring.predict(contraction, each, H200))
@@ -212,7 +212,7 @@ def test_nan_of_either_operand_stays_in_double(name: str, triton_backend: Backen
     """Doubles are compared, as no instruction takes the larger of two; no comparison may hide NaN."""
     a, b = (random_operand((9, 20), torch.float64, seed, device=triton_backend.device) for seed in (1, 2))
     a[2, 3], a[4, 19], b[5, 0] = math.nan, math.nan, math.nan
-    result = weft.contract("mk,nk->mn", a, b, semiring=name, backend="triton")
+    result = weft.contract("mk,nk->mn", a, b, algebra=name, backend="triton")
     pairs = a[:, None] + b[None]
     expected = pairs.amax(-1) if name == "max_plus" else pairs.amin(-1)
     assert torch.equal(result.isnan(), expected.isnan())

@@ -214,7 +214,7 @@ def test_what_one_launch_cannot_hold_takes_two(monkeypatch: pytest.MonkeyPatch) 
     def refused(*_: object) -> None:
         raise ResourceError("it needs more than there is")
 
-    monkeypatch.setattr(pair, "PermuteTwoLaunch", refused)
+    monkeypatch.setattr(pair, "PermutePairLaunch", refused)
     a, b = integers(contraction)
     expected = torch.einsum("fdea,ecfb->dcba", a.float().relu(), b.float().relu()).relu()
     d = torch.full(expected.shape, torch.nan)
