@@ -20,9 +20,9 @@ import torch
 
 from weft.errors import AccuracyError, UnsupportedError
 from weft.fn.triton_function import is_triton_function
-from weft.oracle.bounds import distance, error_over_bound, expectation
+from weft.oracle.bounds import expectation
 from weft.oracle.bounds_algebra import check_known
-from weft.oracle.reference import wide
+from weft.oracle.judgement import as_held, judged
 from weft.spec.notation import Label, label_text
 
 if TYPE_CHECKING:
@@ -211,11 +211,12 @@ def _compare(request: Request, sample: Sample, problems: Sequence[_Problem], res
         worst, wrong, text = 1.0, 0, ""
         for problem, expected in parts:
             value, bound = expected[at]
+            value = as_held(value, result.dtype)
             have = problem.sample.gather(result, sample.labels, None)[0].reshape(-1)
-            ratio = _ratio(have, value, bound)
-            wrong += int((ratio > 1).sum())
-            if float(ratio.max()) > worst:
-                worst, first = float(ratio.max()), int(ratio.argmax())
+            found = judged(have, value, bound)
+            wrong += found.wrong
+            if found.worst > worst:
+                worst, first = found.worst, found.at
                 place = ", ".join(
                     f"{label_text(label)}={int(index)}"
                     for label, index in zip(sample.labels, problem.sample.coordinates[first], strict=True)
@@ -227,13 +228,3 @@ def _compare(request: Request, sample: Sample, problems: Sequence[_Problem], res
         if wrong:
             name = "D" if len(results) == 1 else f"result {at}, D"
             raise AccuracyError(f"{name}{text}: {wrong} of {len(sample.coordinates)} sampled elements are off")
-
-
-def _ratio(have: torch.Tensor, value: torch.Tensor, bound: torch.Tensor) -> torch.Tensor:
-    """Errors over bounds. Whole numbers compare as the result's type holds them."""
-    if have.dtype.is_floating_point or have.dtype.is_complex:
-        return error_over_bound(have, value, bound)
-    if not (value.is_floating_point() or value.is_complex()):
-        value = value.to(have.dtype)
-    error = distance(wide(have), wide(value))
-    return torch.where(error == 0, 0.0, error / bound)

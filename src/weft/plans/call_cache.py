@@ -19,7 +19,6 @@ from torch.nn import Parameter
 from weft.base.arrays import is_transformed
 from weft.plans.checks import fits
 
-
 _STRIDED = torch.strided  # read in every call
 
 
