@@ -53,13 +53,13 @@ def validated(
     bound is known.
     """
     _check_supported(request)
-    sample = Sample.of(request, a, b)
+    sample = Sample.of(request)
     problems = [
         _Problem.gathered(request, part, a, b, c if beta != 0 else None, alpha, beta, operands)
         for part in sample.parts()
     ]
     results = run()
-    _compare(request, sample, problems, results if isinstance(results, tuple) else (results,))
+    _compare(sample, problems, results if isinstance(results, tuple) else (results,))
     return results
 
 
@@ -82,7 +82,7 @@ class Sample:
     depth: int  # products in the sum of each
 
     @classmethod
-    def of(cls, request: Request, a: torch.Tensor, b: torch.Tensor) -> Sample:
+    def of(cls, request: Request) -> Sample:
         known = request.extents()
         labels = tuple(request.notation.output)
         extents = tuple(known[label] for label in labels)
@@ -205,7 +205,7 @@ def _precision(request: Request) -> str | torch.dtype | None:
     return None if arithmetic.product is torch.bool else arithmetic.product
 
 
-def _compare(request: Request, sample: Sample, problems: Sequence[_Problem], results: Sequence[torch.Tensor]) -> None:
+def _compare(sample: Sample, problems: Sequence[_Problem], results: Sequence[torch.Tensor]) -> None:
     parts = [(problem, problem.expected()) for problem in problems]
     for at, result in enumerate(results):
         worst, wrong, text = 1.0, 0, ""
