@@ -12,8 +12,10 @@ from typing import Any
 import torch
 
 from weft.algebra import Algebra, find, plus_times
-from weft.oracle.bounds import distance, epsilon, error_over_bound, expectation
+from weft.oracle.bounds import expectation
+from weft.oracle.judgement import distance, judged, unwritten
 from weft.oracle.reference import Equation, wide
+from weft.oracle.rounding import epsilon
 
 LAYOUTS = ("contiguous", "permuted", "padded", "strided", "offset", "expanded", "overlapping")
 _TRIPLES_OF = 24  # samples of which `check_algebra` tries every triple
@@ -34,21 +36,19 @@ def assert_close(actual: torch.Tensor, reference: torch.Tensor, bound: torch.Ten
     assert tuple(actual.shape) == tuple(reference.shape), f"shape {tuple(actual.shape)}, not {tuple(reference.shape)}"
     if bound.numel() and 2 * int(bound.isinf().sum()) > bound.numel():
         raise ValueError("most bounds are infinite: the epilogue leaves its domain within the rounding of its argument")
-    ratio = error_over_bound(actual, reference, bound)
-    wrong = int((ratio > 1).sum())
-    if wrong == 0:
+    found = judged(actual, reference, bound)
+    if found.right:
         return
-    at = tuple(int(i) for i in torch.unravel_index(ratio.argmax(), ratio.shape)) if ratio.dim() else ()
+    at = tuple(int(i) for i in torch.unravel_index(torch.tensor(found.at), actual.shape)) if actual.dim() else ()
     raise AssertionError(
-        f"{wrong} of {ratio.numel()} elements are off; the worst at {at}: {actual[at].item()}, expected "
-        f"{reference[at].item()}, error over bound {ratio[at].item():.3g} (bound {bound[at].item():.3g})"
+        f"{found.wrong} of {found.of} elements are off; the worst at {at}: {actual[at].item()}, expected "
+        f"{reference[at].item()}, error over bound {found.worst:.3g} (bound {bound[at].item():.3g})"
     )
 
 
 def max_error_over_bound(actual: torch.Tensor, reference: torch.Tensor, bound: torch.Tensor) -> float:
     """The largest error in units of its bound: at most 1 for a correct result, 0 for an exact or empty one."""
-    ratio = error_over_bound(actual, reference, bound)
-    return float(ratio.max()) if ratio.numel() else 0.0
+    return judged(actual, reference, bound).worst
 
 
 def max_norm(actual: torch.Tensor, reference: torch.Tensor) -> float:
@@ -96,7 +96,7 @@ def poisoned(
         strides, at = layout_strides(shape, layout)
     reach = sum(stride * (extent - 1) for stride, extent in zip(strides, shape, strict=True)) + 1
     elements = 2 * _GUARD + at + (0 if 0 in shape else reach)
-    poison = 0xFF if dtype.is_floating_point or dtype.is_complex else 0x5A
+    poison = unwritten(dtype)
     size = dtype.itemsize
     memory = torch.full((elements * size,), poison, dtype=torch.uint8, device=device)
     guards = torch.ones(elements, size, dtype=torch.bool, device=device)

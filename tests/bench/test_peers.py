@@ -8,7 +8,7 @@ import torch
 
 from fake_cutensor import FakeCutensor
 from weft import cases
-from weft.bench.checking import ContractionCheck, poison, reference_slabs
+from weft.bench.checking import ContractionCheck, reference_slabs
 from weft.bench.peers.cutensor_permute import CutensorPermute
 from weft.bench.peers.pytorch import CompiledEinsum, exact_products
 from weft.bench.peers.registry import PEERS, Prepared, Tensors, Weft, contender, default_peers, first_line
@@ -17,6 +17,7 @@ from weft.bench.problems import PermutationProblem, TransposeProblem, copied_set
 from weft.cases import Case, from_letters
 from weft.cases.layout import PermuteCase
 from weft.errors import ShapeError, UnsupportedError, WeftError
+from weft.oracle.judgement import fill_unwritten
 from weft.testing import poisoned
 
 CPU_PEERS = ("weft", "torch", "ttgt", "numpy", "opt_einsum")
@@ -38,7 +39,7 @@ def check(name: str, case: Case, **options: str) -> Prepared | str:
             return prepared
         fresh = tensors_of(case, seed=5)
         for way in prepared.ways:
-            poison(fresh.d)
+            fill_unwritten(fresh.d)
             result = way.run(*fresh)
             assert result.stride() == fresh.d.stride() or case.d_shape.count(1)
             for slab in reference_slabs(case, fresh):
@@ -137,7 +138,7 @@ def test_a_matrix_product_goes_to_blas_as_it_lies(equation: str) -> None:
     given = tensors_of(case)
     found = contender("cublas").prepare(case, given)
     assert isinstance(found, Prepared), found
-    poison(given.d)
+    fill_unwritten(given.d)
     result = found.ways[0].run(*given)
     assert result.data_ptr() == given.d.data_ptr()
     for slab in reference_slabs(case, given):

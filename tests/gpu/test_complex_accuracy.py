@@ -12,7 +12,8 @@ import weft
 from support import Backend
 from weft.gpu.blas import family as blas
 from weft.gpu.complex import real_forms
-from weft.oracle.bounds import epsilon, error_over_bound
+from weft.oracle.judgement import error_over_bound
+from weft.oracle.rounding import epsilon
 from weft.planner.planner import choose
 from weft.planner.schedule import Target
 from weft.testing import expectation

@@ -141,3 +141,41 @@ def test_results_that_are_added_to_are_put_back_before_each_run() -> None:
 
     reason, _ = checker.verdict(twice, "twice")
     assert reason is not None
+
+
+def sums_of_a_short_accumulator(a: torch.Tensor, b: torch.Tensor, kept: int, together: int = 32) -> torch.Tensor:
+    """A @ B^T as matrix units add fp8 products up: `together` of them are aligned with the sum so far to the largest,
+    and what lies further than `kept` bits below it is cut off."""
+    products = a.double()[:, None] * b.double()[None]
+    total = torch.zeros(products.shape[:2], dtype=torch.float64)
+    for part in products.split(together, dim=2):
+        terms = torch.cat([total[..., None], part], dim=2)
+        unit = 2.0 ** (terms.abs().amax(2, keepdim=True).clamp(min=1e-30).log2().floor() - kept)
+        total = ((terms / unit).trunc() * unit).sum(2)
+    return total
+
+
+def test_fp8_products_may_lose_what_their_accumulator_cuts_off() -> None:
+    """Sums of fp8 products keep some 13 bits: right in the oracle's bound, and so they are right for the tuner."""
+    options = {"dtype": torch.float8_e4m3fn, "precision": torch.float8_e4m3fn, "out_dtype": torch.float32}
+    problem = problem_of(described("ik,jk->ij", (9, 256), (7, 256), **options))
+
+    def short(a: Any, b: Any, c: Any, d: torch.Tensor, alpha: Any, beta: Any) -> None:
+        # In float32, four instructions at a time.
+        found = sum(
+            sums_of_a_short_accumulator(x, y, kept=13).float()
+            for x, y in zip(a.float().split(128, 1), b.float().split(128, 1), strict=True)
+        )
+        d.copy_(alpha * found)
+
+    def far(a: Any, b: Any, c: Any, d: torch.Tensor, alpha: Any, beta: Any) -> None:
+        d.copy_(alpha * sums_of_a_short_accumulator(a.float(), b.float(), kept=3))
+
+    checker = Checker(problem, problem.operands(1))
+    assert checker.verdict(short, "short") == (None, None)
+    reason, _ = checker.verdict(far, "far")
+    assert reason is not None
+
+    ordinary = problem_of(described("ik,jk->ij", (9, 256), (7, 256), dtype=torch.float16, out_dtype=torch.float32))
+    reason, _ = Checker(ordinary, ordinary.operands(1)).verdict(short, "short")
+    assert reason is not None, "float16 products have no such loss"

@@ -64,11 +64,9 @@ class Options:
             return None
         given: Hashable = None
         if self.operands or self.indices:
-            entries = call_signature(*self.tensors.values())
-            if entries is None:
+            placed = [(name, modes, call_signature(tensor)) for name, (modes, tensor) in self.operands.items()]
+            if any(signature is None for _, _, signature in placed):
                 return None
-            modes = [(name, modes) for name, (modes, _) in self.operands.items()]
-            placed = zip(modes, entries, strict=True)
             given = (frozenset(placed), frozenset(self.indices.items()))
         return (
             self.out_dtype, self.precision, self.accumulate, prints, given, algebra, self.deterministic,

@@ -1,14 +1,7 @@
 """How far a result may lie from the exact one: for each element a bound, from the magnitudes that went into it.
 
-    |D - exact| <= n eps sum |a_k| |b_k| + ...        n = K + 2, eps = 2 u
-
-u is the unit roundoff of the accumulator. In the standard model fl(x op y) = (x op y)(1 + d), |d| <= u, a sum of n
-products is off by at most gamma_n sum |a_k b_k|, gamma_n = n u / (1 - n u), in any order of summation (Higham, Accuracy
-and Stability of Numerical Algorithms, 2nd edition, section 3.1); n u does as well, without restriction on n (Jeannerod
-and Rump, 2013). The bound takes a whole machine epsilon for u, which covers gamma_n while n u <= 1/2, and tensor cores,
-which cut off where the model rounds.
-
-What a function does to an error is found by evaluating it: see `through`. Other algebras: `weft.oracle.bounds_algebra`.
+What each step adds is said in `weft.oracle.rounding`. What a function does to an error is found by evaluating it: see
+`through`. Other algebras: `weft.oracle.bounds_algebra`.
 """
 
 from __future__ import annotations
@@ -25,7 +18,8 @@ from weft.base.arrays import as_tensor
 from weft.base.describe import describe_call
 from weft.errors import call_context
 from weft.fn.binding import bind
-from weft.oracle.bounds_algebra import addend_bound, reduction_bound
+from weft.oracle.bounds_algebra import reduced_addend_bound, reduction_bound
+from weft.oracle.judgement import distance
 from weft.oracle.reference import (
     Careful,
     Equation,
@@ -37,28 +31,23 @@ from weft.oracle.reference import (
     tensor_of,
     wide,
 )
+from weft.oracle.rounding import (
+    NUDGES,
+    SHORTENED,
+    addend_bound,
+    epsilon,
+    function_bound,
+    magnitude_of,
+    rounded_bound,
+    shortening,
+    sum_bound,
+)
 from weft.oracle.sums import Factor, source, sum_of_products
 from weft.spec import Arithmetic
-from weft.spec.dtypes import FP8, resolve, storage_type, value_type
+from weft.spec.dtypes import resolve, storage_type, value_type
 from weft.spec.notation import Label
 
 Bounds: TypeAlias = torch.Tensor | tuple[torch.Tensor, ...]
-
-# Largest relative change of a factor when products run on tensor cores in a shortened type. TF32 keeps 10 explicit
-# bits of the fraction: rounding to nearest would change a value by 2^-11 of itself, but the hardware may simply drop
-# the other 13 bits. Three TF32 products hold a factor in two rounded pieces (2^-22) and leave out the product of the
-# two small ones (2^-22).
-SHORTENED = {"tf32": 2.0**-10, "tf32x3": 2.0**-21}
-
-# Products of fp8 factors are exact, but the tensor cores of sm_90 align 32 of them and the sum so far to the largest
-# and keep some 13 bits behind its leading one (DeepSeek-V3 technical report, 2024, section 3.3.2). The kernels have at
-# most four instructions add up so, and add those sums in float32: 4 * 33 losses of 2^-13 of the largest, at worst.
-FP8_LOSS = 4 * 33 * 2.0**-13
-
-# How many times worse than eager PyTorch in the same type a fused function may be, and units in the last place
-# that it may lose beside.
-_EAGER_FACTOR = 4.0
-_FUNCTION_ULPS = 4.0
 
 
 def error_bound(
@@ -86,11 +75,11 @@ def error_bound(
 
         alpha * ((K + 2) eps S + (S' - S) + K t) + 3 alpha eps S + beta * (off_c + 3 eps |c|)
 
-    carried through the epilogue and rounded to D's type: ``+ eps_D / 2 * (|D| + bound) + t_D``. S is the sum of
-    ``|a_k b_k|`` and S' the same with each factor as far off as its function and a shortened product type ("tf32",
-    "tf32x3") leave it; eps is the accumulator's machine epsilon, eps_D and t_D the epsilon and the smallest positive
-    value of D's type. A complex product counts as four. Products in fp8 on tensor cores add ``FP8_LOSS S``. Source of
-    the sum's part: Higham, section 3.1. It is a worst case, and grows with K as the error's worst case does; typical
+    carried through the epilogue and rounded to D's type: `+ eps_D / 2 * (|D| + bound) + t_D`. S is the sum of |a_k b_k|
+    and S' the same with each factor as far off as its function and a shortened product type ("tf32", "tf32x3") leave
+    it; eps is the accumulator's machine epsilon, eps_D and t_D the epsilon and the smallest positive value of D's type.
+    A complex product counts as four. Products in fp8 on tensor cores add `FP8_LOSS S`. Sources:
+    `weft.oracle.rounding`. It is a worst case, and grows with K as the error's worst case does; typical
     errors grow with the square root of K.
 
     A function's own error is taken as four times that of the same function in eager PyTorch, at the worst of seven
@@ -163,11 +152,11 @@ def expectation(
         if other is None:
             bound = _sum_bound(reading, x, y, arithmetic, stored, alpha)
             if addend is not None:
-                bound = bound + abs(beta) * (addend.off + 3 * epsilon(total) * addend.size)
+                bound = bound + addend_bound(addend.size, addend.off, total, beta)
         else:
             bound = reduction_bound(other, x, y, reading.output, reading.count, epsilon(total), value, reading.shape)
             if addend is not None:
-                bound = addend_bound(other, bound, addend.off, epsilon(total), value)
+                bound = reduced_addend_bound(other, bound, addend.off, epsilon(total), value)
         bound = bound.expand(value.shape)
     return reading.finished(value, bound, total, stored, out_dtype)
 
@@ -220,7 +209,7 @@ class _Reading:
         function = self.hooks[hook]
         if function is not None:
             [(values, off, _)] = through(function, values, off, dtype, there.aux_args, self._stored(there.aux_args))
-        off = (off + SHORTENED.get(arithmetic.precision, 0.0) * values.abs().double()).expand(values.shape)
+        off = (off + shortening(arithmetic, values)).expand(values.shape)
         exact = function is None and arithmetic.precision not in SHORTENED
         return Factor(replace(there, stored=values, aux_args={}), replace(there, stored=off, aux_args={}), exact)
 
@@ -240,14 +229,14 @@ class _Reading:
         """Through the epilogue, and rounded to the results' types."""
         function = self.hooks["epilogue"]
         if function is None:
-            return value, _rounded(value, bound, out_dtype or _default_result(stored, value))
+            return value, rounded_bound(value, bound, out_dtype or _default_result(stored, value))
         aux_args = self.names.along("epilogue", self.terms[2])
         found = through(function, value, bound, total, aux_args, self._stored(aux_args))
         asked = out_dtype if isinstance(out_dtype, tuple) else (out_dtype, *(None for _ in found[1:]))
         first = _default_result(stored, found[0][0])
         defaults = (first, *(dtype for _, _, dtype in found[1:]))
         bounds = tuple(
-            _rounded(result, off, wanted or default)
+            rounded_bound(result, off, wanted or default)
             for (result, off, _), wanted, default in zip(found, asked, defaults, strict=True)
         )
         results = tuple(result for result, _, _ in found)
@@ -268,19 +257,11 @@ def _sum_bound(
     reading: _Reading, x: Factor, y: Factor, arithmetic: Arithmetic, stored: torch.dtype, alpha: float | complex
 ) -> torch.Tensor:
     """The bound of alpha times the sum of products."""
-    total = arithmetic.accumulate
     magnitude = sum_of_products(x.size, y.size, reading.output).reshape(reading.shape)
-    moved = magnitude
+    furthest = magnitude
     if not (x.exact and y.exact):
-        moved = sum_of_products(x.furthest, y.furthest, reading.output).reshape(reading.shape)
-    parts = 4.0 if stored.is_complex else 1.0  # a complex product is four real ones
-    bound = parts * (reading.count + 2) * (epsilon(total) + epsilon(torch.float64)) * moved
-    bound += moved - magnitude + reading.count * smallest(total)
-    if arithmetic.product in FP8:
-        bound += FP8_LOSS * moved
-    bound = abs(alpha) * (bound + 3 * epsilon(total) * moved)
-    # What may leave the accumulator's range may be anything; infinite operands lead to infinities, and only to those.
-    return torch.where(moved.isfinite() & (max(1.0, abs(alpha)) * moved > torch.finfo(total).max), math.inf, bound)
+        furthest = sum_of_products(x.furthest, y.furthest, reading.output).reshape(reading.shape)
+    return sum_bound(magnitude, furthest, reading.count, arithmetic, stored.is_complex, alpha)
 
 
 def through(
@@ -313,7 +294,7 @@ def through(
     # Eager PyTorch is inexact by luck at any one value; its worst over near neighbours is its measure.
     eager = [torch.zeros_like(one) for one in moved]
     dtypes = [one.dtype for one in _several(function(values.to(dtype), **stored), values)]
-    for nudge in range(-3, 4) if inexact else ():
+    for nudge in (*NUDGES, 0) if inexact else ():
         near = (values * (1 + nudge * epsilon(dtype))).to(dtype)
         exact = wide_results(wide(near))
         for at, one in enumerate(_several(function(near, **stored), values)):
@@ -322,7 +303,7 @@ def through(
     found = []
     for result, own, by_eager, kind in zip(results, moved, eager, dtypes, strict=True):
         if kind.is_floating_point or kind.is_complex:
-            own = own + _EAGER_FACTOR * by_eager + _FUNCTION_ULPS * epsilon(work) * _size(result) + smallest(work)
+            own = own + function_bound(by_eager, magnitude_of(result), work)
         found.append((result, own, kind))
     return found
 
@@ -331,52 +312,6 @@ def _several(results: Any, values: torch.Tensor) -> list[torch.Tensor]:
     """What a function yields, one or several, in the shape of its values."""
     parts = results if isinstance(results, (tuple, list)) else (results,)
     return [torch.as_tensor(one, device=values.device).expand(values.shape) for one in parts]
-
-
-def distance(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """|x - y|, where equal infinities and two NaN are no distance and one NaN is an infinite one."""
-    found = (x - y).abs().double()
-    found = torch.where((x == y) | (x.isnan() & y.isnan()), 0.0, found)
-    return found.nan_to_num(nan=math.inf, posinf=math.inf)
-
-
-def error_over_bound(actual: torch.Tensor, reference: torch.Tensor, bound: torch.Tensor) -> torch.Tensor:
-    """The error of each element in units of its bound: at most 1 for a correct result."""
-    have, want = wide(actual), wide(reference)
-    error = distance(have, want)
-    if actual.dtype.is_floating_point:
-        # Overflow is right where rounding to the type, or the bound, leads past its largest value.
-        largest = torch.finfo(actual.dtype).max
-        overflow = have.isinf() & (want.abs() + bound > largest) & (have.sign() == want.sign())
-        error = torch.where(overflow, 0.0, error)
-    elif actual.dtype.is_complex:
-        # Which part of a product with an infinity is infinite, and which NaN, is not agreed upon.
-        error = torch.where(~have.isfinite() & ~want.isfinite(), 0.0, error)
-    # A bound is NaN where the operands are; there only the same NaN will do.
-    ratio = error / bound.nan_to_num(nan=0.0, posinf=math.inf)
-    return torch.where((error == 0) | bound.isinf(), 0.0, ratio)
-
-
-def epsilon(dtype: torch.dtype) -> float:
-    """Distance from 1 to the next value; 0 for integers, which do not round."""
-    return torch.finfo(dtype).eps if dtype.is_floating_point or dtype.is_complex else 0.0
-
-
-def smallest(dtype: torch.dtype) -> float:
-    """Smallest positive value, a subnormal."""
-    if not (dtype.is_floating_point or dtype.is_complex):
-        return 0.0
-    return torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
-
-
-def _rounded(value: torch.Tensor, bound: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The bound once the value is rounded to a result's type."""
-    return bound + epsilon(dtype) / 2 * (_size(value) + bound) + smallest(dtype)
-
-
-def _size(values: torch.Tensor) -> torch.Tensor:
-    """Magnitudes that rounding is relative to: an infinity is exact."""
-    return wide(values).abs().double().nan_to_num(nan=math.nan, posinf=0.0)
 
 
 def _default_result(stored: torch.dtype, result: torch.Tensor) -> torch.dtype:

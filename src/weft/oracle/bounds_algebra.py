@@ -60,7 +60,7 @@ def reduction_bound(
     return bound + moved.reshape(shape)
 
 
-def addend_bound(
+def reduced_addend_bound(
     algebra: Algebra, bound: torch.Tensor, off: torch.Tensor, eps: float, value: torch.Tensor
 ) -> torch.Tensor:
     """The bound once C, which may be `off`, is reduced into values that may be off by `bound`."""

@@ -3,7 +3,7 @@
     D[s] = epilogue(alpha * sum over k of a_fn(A[s, k]) * b_fn(B[s, k]) + beta * c_fn(C[s]))
 
 Nothing is shared with the kernels but the description's modes and strides. With each element comes the most by which a
-correct one may differ: the rounding bound of `weft.testing.expectation`, taken for these elements alone. Of an algebra
+correct one may differ, by the rounding model of `weft.oracle.rounding`, taken for these elements alone. Of an algebra
 the combined values are reduced in pairs in the accumulator's type; a reduction in another order may differ by as many
 roundings as there are values, relative to the largest of them.
 """
@@ -20,13 +20,22 @@ from weft.errors import UnsupportedError
 from weft.fn import Pointwise
 from weft.oracle.problem import Operands, Problem, factor_type, flat, poisoned
 from weft.oracle.reference import wide
+from weft.oracle.rounding import (
+    NUDGES,
+    addend_bound,
+    any_order_bound,
+    epsilon,
+    function_bound,
+    is_inexact,
+    rounded_bound,
+    shortening,
+    sum_bound,
+)
+from weft.planner.schedule import Scalar
 from weft.spec import Contraction, Layout, Mode, Role
 from weft.spec.permutation import Permutation
 
 _GATHERED = {"cuda": 1 << 23, "cpu": 1 << 18}  # elements of A and of B held at once
-_SHORTENED = {"tf32": 2.0**-10, "tf32x3": 2.0**-21}  # largest relative change of a factor
-_FUNCTION_ULPS = 4.0  # what a fused function may lose beside how far it varies near its argument
-_NUDGES = (-3, -2, -1, 1, 2, 3)  # units in the last place
 
 
 class Expected(NamedTuple):
@@ -34,14 +43,6 @@ class Expected(NamedTuple):
 
     value: torch.Tensor
     bound: torch.Tensor
-
-    def wrong(self, actual: torch.Tensor) -> torch.Tensor:
-        """Which of the elements are off; NaN must meet NaN, and overflow what the type makes of the value."""
-        have = wide(actual)
-        near = (have - self.value).abs().double() <= self.bound
-        rounded = wide(self.value.to(actual.dtype))
-        same = (have == rounded) | (have.isnan() & self.value.isnan())
-        return ~(near | same | self.bound.isnan())
 
 
 def result_modes(problem: Problem) -> tuple[Mode, ...]:
@@ -79,21 +80,18 @@ def _contracted(
 ) -> list[Expected]:
     total = contraction.arithmetic.accumulate
     modes = result_modes(problem)
-    value, size, off = _sums(contraction, operands, coordinates)
     alpha, beta = problem.scalars
-    step = _epsilon(total)
-    bound = (off + 3 * step * size) * abs(alpha)
-    value = value * alpha if contraction.algebra is None else value
+    value, bound = _sums(contraction, operands, coordinates, alpha)
     if contraction.c is not None and operands.c is not None:
         stored = flat(operands.c)[offsets(modes, coordinates, 2)].to(total)
         aux_args = _aux(contraction, contraction.c_args, operands, lambda at: offsets(modes, coordinates, at))
         addend, unsure = _evaluated(contraction.c_fn, stored, aux_args)
-        bound = bound + abs(beta) * (unsure + 3 * step * addend.abs().double())
+        bound = bound + addend_bound(addend, unsure, total, beta)
         if contraction.algebra is None:
             value = value + beta * addend
         else:
             value = wide(applied(contraction.algebra.reduce, value.to(total), addend.to(total)))
-    if not (total.is_floating_point or total.is_complex):
+    if not is_inexact(total):
         value = value.to(total).to(torch.int64)  # sums wrap around as the accumulator does
     if contraction.epilogue is None:
         return [_stored(value, bound, contraction.d.dtype)]
@@ -121,7 +119,7 @@ def _moved(permutation: Permutation, problem: Problem, operands: Operands, coord
     source = flat(operands.a)[offsets(modes, coordinates, 0)]
     value, bound = _evaluated(permutation.fn, source.conj().resolve_conj() if permutation.conjugate else source)
     if permutation.scaled:
-        step, (alpha, beta) = _epsilon(permutation.scale), problem.scalars
+        step, (alpha, beta) = epsilon(permutation.scale), problem.scalars
         value, bound = value * alpha, bound * abs(alpha) + 2 * step * value.abs().double()
         if operands.c is not None:
             addend = wide(flat(operands.c)[offsets(modes, coordinates, 2)])
@@ -133,16 +131,16 @@ def _moved(permutation: Permutation, problem: Problem, operands: Operands, coord
 
 
 def _sums(
-    contraction: Contraction, operands: Operands, coordinates: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The sums of products, the sums of their magnitudes, and the bound of the former."""
+    contraction: Contraction, operands: Operands, coordinates: torch.Tensor, alpha: Scalar
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """alpha times the sums of products, and their bound; of another algebra the reductions, which have no alpha."""
     depth = contraction.of_role(Role.K)
     extents = [mode.extent for mode in depth]
     modes = [mode for mode in contraction.modes if mode.role is not Role.K]
     assert operands.b is not None
     many = _GATHERED[coordinates.device.type]
     step = max(1, many // max(len(coordinates), 1))
-    parts = []
+    parts: list[tuple[torch.Tensor, ...]] = []
     for begin in range(0, contraction.k, step):
         indices = every_index(extents, begin, min(begin + step, contraction.k), coordinates.device)
 
@@ -155,24 +153,22 @@ def _sums(
         if contraction.algebra is not None:
             parts.append(_reduced(contraction, x, y))
             continue
-        products = x * y
-        size = x.abs().double() * y.abs().double()
-        loss = x.abs() * y_off + y.abs() * x_off + x_off * y_off
-        parts.append((products.sum(1), size.sum(1), loss.sum(1)))
+        x_size, y_size = x.abs().double(), y.abs().double()
+        furthest = (x_size + x_off) * (y_size + y_off)
+        parts.append(((x * y).sum(1), (x_size * y_size).sum(1), furthest.sum(1)))
     if contraction.algebra is not None:
         return _joined(contraction, parts)
-    value, size, loss = (sum(column[1:], column[0]) for column in zip(*parts, strict=True))
-    count = 4.0 if value.is_complex() else 1.0  # a complex product is four real ones
-    rounding = _epsilon(contraction.arithmetic.accumulate) + _epsilon(torch.float64)
-    if not (value.is_floating_point() or value.is_complex()):
-        rounding = 0.0
-    return value, size, loss + count * (contraction.k + 2) * rounding * size
+    value, size, furthest = (sum(column[1:], column[0]) for column in zip(*parts, strict=True))
+    if not is_inexact(contraction.arithmetic.accumulate):
+        return value * alpha, torch.zeros_like(size)
+    is_complex = contraction.a.dtype.is_complex or contraction.b.dtype.is_complex
+    return value * alpha, sum_bound(size, furthest, contraction.k, contraction.arithmetic, is_complex, alpha)
 
 
 def _reduced(
     contraction: Contraction, x: torch.Tensor, y: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Combined values reduced in pairs along the second dimension, their largest magnitude, and the bound."""
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Combined values reduced in pairs along the second dimension, and their largest magnitude."""
     algebra, total = contraction.algebra, contraction.arithmetic.accumulate
     assert algebra is not None
     values = applied(algebra.combine, x.to(total), y.to(total)).to(total)
@@ -183,20 +179,20 @@ def _reduced(
         values = torch.cat([pairs, values[:, 2 * half :]], dim=1)
     value = wide(values[:, 0])
     size = torch.maximum(size, value.abs().double().nan_to_num(posinf=0.0))
-    return value, size, 4 * (contraction.k + 2) * _epsilon(total) * size
+    return value, size
 
 
 def _joined(
-    contraction: Contraction, parts: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The reductions of several stretches of k as one."""
+    contraction: Contraction, parts: Sequence[tuple[torch.Tensor, ...]]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The reductions of several stretches of k as one, and the bound."""
     algebra, total = contraction.algebra, contraction.arithmetic.accumulate
     assert algebra is not None
-    value, size, off = parts[0]
-    for more, more_size, more_off in parts[1:]:
+    value, size = parts[0]
+    for more, more_size in parts[1:]:
         value = wide(applied(algebra.reduce, value.to(total), more.to(total)))
-        size, off = torch.maximum(size, more_size), torch.maximum(off, more_off)
-    return value, size, off
+        size = torch.maximum(size, more_size)
+    return value, any_order_bound(contraction.k, size, total)
 
 
 def _factor(
@@ -212,7 +208,7 @@ def _factor(
     stored = flat(tensor)[offset(at)].to(factor_type(contraction, tensor.dtype))
     aux_args = _aux(contraction, (contraction.a_args, contraction.b_args)[at], operands, offset)
     value, off = _evaluated(function, stored.conj().resolve_conj() if conjugate else stored, aux_args)
-    return value, off + _SHORTENED.get(contraction.arithmetic.precision, 0.0) * value.abs().double()
+    return value, off + shortening(contraction.arithmetic, value)
 
 
 def _evaluated(
@@ -223,14 +219,14 @@ def _evaluated(
         return wide(values), torch.zeros((), dtype=torch.float64, device=values.device).expand(values.shape)
     result = wide(applied(function, values, *aux_args, result=result_at))
     off = torch.zeros(values.shape, dtype=torch.float64, device=values.device)
-    if values.dtype.is_floating_point or values.dtype.is_complex:
-        for nudge in _NUDGES:
-            nudged = (wide(values) * (1 + nudge * _epsilon(values.dtype))).to(values.dtype)
+    if is_inexact(values.dtype):
+        for nudge in NUDGES:
+            nudged = (wide(values) * (1 + nudge * epsilon(values.dtype))).to(values.dtype)
             near = wide(applied(function, nudged, *aux_args, result=result_at))
             off = torch.maximum(off, (near - result).abs().double().nan_to_num(nan=0.0, posinf=0.0))
         # What cancels within a function is lost relative to its argument, not to its result.
         size = torch.maximum(result.abs().double(), wide(values).abs().double()).nan_to_num(nan=0.0, posinf=0.0)
-        off = 4 * off + _FUNCTION_ULPS * _epsilon(values.dtype) * size
+        off = function_bound(off, size, values.dtype)
     return result, off
 
 
@@ -285,11 +281,6 @@ def _by_kernel(function: Pointwise, values: torch.Tensor) -> torch.Tensor:
 
 def _stored(value: torch.Tensor, bound: torch.Tensor, dtype: torch.dtype) -> Expected:
     """The same once rounded to D's type; whole numbers of narrower types wrap around."""
-    if dtype.is_floating_point or dtype.is_complex:
-        smallest = torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
-        return Expected(value, bound + _epsilon(dtype) * (value.abs().double() + bound) + smallest)
+    if is_inexact(dtype):
+        return Expected(value, rounded_bound(value, bound, dtype))
     return Expected(wide(value.to(dtype)), bound)
-
-
-def _epsilon(dtype: torch.dtype) -> float:
-    return torch.finfo(dtype).eps if dtype.is_floating_point or dtype.is_complex else 0.0

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 
 import torch
 
+from weft.oracle.judgement import unwritten
 from weft.planner.schedule import Description, Scalar
 from weft.spec import Aux, Contraction, Layout
 from weft.spec.dtypes import value_type
 from weft.spec.permutation import Permutation
 
 GUARD = 256  # bytes before and after a tensor
-_POISON = {True: 0xFF, False: 0x5A}  # by whether the type has NaN
 
 
 class Operands(NamedTuple):
@@ -119,17 +119,12 @@ def poisoned(layout: Layout, device: torch.device) -> torch.Tensor:
     shift = layout.alignment if layout.alignment < 16 and layout.alignment % size == 0 else 0
     start = GUARD + shift
     total = -(-(start + span(layout) * size + GUARD) // 16) * 16
-    memory = torch.full((total,), poison(layout.dtype), dtype=torch.uint8, device=device)
+    memory = torch.full((total,), unwritten(layout.dtype), dtype=torch.uint8, device=device)
     return memory.view(layout.dtype).as_strided(layout.shape, layout.strides, start // size)
 
 
 def _unwritten(layout: Layout, device: torch.device, seed: int) -> torch.Tensor:
     return poisoned(layout, device)
-
-
-def poison(dtype: torch.dtype) -> int:
-    """The byte that untouched memory is full of."""
-    return _POISON[dtype.is_floating_point or dtype.is_complex]
 
 
 def memory_of(tensor: torch.Tensor) -> torch.Tensor:

@@ -240,13 +240,6 @@ def wide(values: torch.Tensor) -> torch.Tensor:
     return values.to(torch.float64 if values.is_floating_point() else torch.int64)
 
 
-def reduced_extent(equation: Equation, a: torch.Tensor, b: torch.Tensor) -> int:
-    """How many products are summed for each element of D: K, modes in one operand alone included."""
-    notation = read_equation(equation, (a.ndim, b.ndim))
-    extents = label_extents(notation, (a.shape, b.shape))
-    return math.prod(extent for label, extent in extents.items() if label not in notation.output)
-
-
 def read_equation(equation: Equation, ranks: Sequence[int]) -> Notation:
     if isinstance(equation, str):
         equation = parse(equation)

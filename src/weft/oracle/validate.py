@@ -20,9 +20,9 @@ import torch
 
 from weft.errors import AccuracyError, UnsupportedError
 from weft.fn.triton_function import is_triton_function
-from weft.oracle.bounds import distance, error_over_bound, expectation
+from weft.oracle.bounds import expectation
 from weft.oracle.bounds_algebra import check_known
-from weft.oracle.reference import wide
+from weft.oracle.judgement import as_held, judged
 from weft.spec.notation import Label, label_text
 
 if TYPE_CHECKING:
@@ -53,13 +53,13 @@ def validated(
     bound is known.
     """
     _check_supported(request)
-    sample = Sample.of(request, a, b)
+    sample = Sample.of(request)
     problems = [
         _Problem.gathered(request, part, a, b, c if beta != 0 else None, alpha, beta, operands)
         for part in sample.parts()
     ]
     results = run()
-    _compare(request, sample, problems, results if isinstance(results, tuple) else (results,))
+    _compare(sample, problems, results if isinstance(results, tuple) else (results,))
     return results
 
 
@@ -82,7 +82,7 @@ class Sample:
     depth: int  # products in the sum of each
 
     @classmethod
-    def of(cls, request: Request, a: torch.Tensor, b: torch.Tensor) -> Sample:
+    def of(cls, request: Request) -> Sample:
         known = request.extents()
         labels = tuple(request.notation.output)
         extents = tuple(known[label] for label in labels)
@@ -205,17 +205,18 @@ def _precision(request: Request) -> str | torch.dtype | None:
     return None if arithmetic.product is torch.bool else arithmetic.product
 
 
-def _compare(request: Request, sample: Sample, problems: Sequence[_Problem], results: Sequence[torch.Tensor]) -> None:
+def _compare(sample: Sample, problems: Sequence[_Problem], results: Sequence[torch.Tensor]) -> None:
     parts = [(problem, problem.expected()) for problem in problems]
     for at, result in enumerate(results):
         worst, wrong, text = 1.0, 0, ""
         for problem, expected in parts:
             value, bound = expected[at]
+            value = as_held(value, result.dtype)
             have = problem.sample.gather(result, sample.labels, None)[0].reshape(-1)
-            ratio = _ratio(have, value, bound)
-            wrong += int((ratio > 1).sum())
-            if float(ratio.max()) > worst:
-                worst, first = float(ratio.max()), int(ratio.argmax())
+            found = judged(have, value, bound)
+            wrong += found.wrong
+            if found.worst > worst:
+                worst, first = found.worst, found.at
                 place = ", ".join(
                     f"{label_text(label)}={int(index)}"
                     for label, index in zip(sample.labels, problem.sample.coordinates[first], strict=True)
@@ -227,13 +228,3 @@ def _compare(request: Request, sample: Sample, problems: Sequence[_Problem], res
         if wrong:
             name = "D" if len(results) == 1 else f"result {at}, D"
             raise AccuracyError(f"{name}{text}: {wrong} of {len(sample.coordinates)} sampled elements are off")
-
-
-def _ratio(have: torch.Tensor, value: torch.Tensor, bound: torch.Tensor) -> torch.Tensor:
-    """Errors over bounds. Whole numbers compare as the result's type holds them."""
-    if have.dtype.is_floating_point or have.dtype.is_complex:
-        return error_over_bound(have, value, bound)
-    if not (value.is_floating_point() or value.is_complex()):
-        value = value.to(have.dtype)
-    error = distance(wide(have), wide(value))
-    return torch.where(error == 0, 0.0, error / bound)

@@ -19,6 +19,8 @@ from torch.nn import Parameter
 from weft.base.arrays import is_transformed
 from weft.plans.checks import fits
 
+_STRIDED = torch.strided  # read in every call
+
 
 def call_signature(*tensors: Any) -> tuple[Any, ...] | None:
     """What a call is known by: an entry for each tensor, None for one that is not given.
@@ -33,17 +35,23 @@ def call_signature(*tensors: Any) -> tuple[Any, ...] | None:
         if tensor is None:
             found.append(None)
             continue
-        kind = type(tensor)
-        if kind is not Tensor and not isinstance(tensor, Tensor):
+        if type(tensor) is not Tensor and not isinstance(tensor, Tensor):
             return None
-        if tensor.layout is not torch.strided or tensor.is_nested or is_transformed(tensor):
+        if tensor.layout is not _STRIDED or tensor.is_nested or is_transformed(tensor):
             return None
-        gradient = tensor.requires_grad and torch.is_grad_enabled()
         special = None
-        if gradient or dual or tensor.is_conj() or tensor.is_neg() or (kind is not Tensor and kind is not Parameter):
-            special = (kind, gradient, dual, tensor.is_conj(), tensor.is_neg())
+        if dual or tensor.requires_grad or tensor.is_conj() or tensor.is_neg() or type(tensor) is not Tensor:
+            special = _special(tensor, dual)
         found.append((tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.data_ptr() & 15, special))
     return tuple(found)
+
+
+def _special(tensor: Tensor, dual: bool) -> tuple[Any, ...] | None:
+    """What else a call must look at; None for a parameter while no gradient is asked for, which is like any tensor."""
+    gradient = tensor.requires_grad and torch.is_grad_enabled()
+    kind = Tensor if type(tensor) is Parameter else type(tensor)
+    found = (kind, gradient, dual, tensor.is_conj(), tensor.is_neg())
+    return None if found == (Tensor, False, False, False, False) else found
 
 
 class KnownCall(NamedTuple):
@@ -55,7 +63,7 @@ class KnownCall(NamedTuple):
     plan: Any
     launch: Callable[..., None] | None = None
     number: type = float  # of alpha and beta
-    new: tuple[tuple[int, ...], torch.dtype, torch.device] | None = None  # the result, where `out` is not given
+    new: Any = None  # shape, dtype and device of the result, where `out` is not given
     reaches: tuple[int, int, int] = (0, 0, 0)  # bytes from the first to past the last element of A, B and D
 
     def run(self, a: Any, b: Any, alpha: Any, beta: Any, out: Any) -> Tensor | None:
@@ -66,8 +74,8 @@ class KnownCall(NamedTuple):
         if number is int and not (fits(alpha) and fits(beta)):
             return None
         if out is None:
-            assert new is not None
-            out = torch.empty(new[0], dtype=new[1], device=new[2])
+            shape, dtype, device = new
+            out = torch.empty(shape, dtype=dtype, device=device)
         else:
             start, start_a, start_b = out.data_ptr(), a.data_ptr(), b.data_ptr()
             end = start + reaches[2]

@@ -19,7 +19,8 @@ from weft.cases import FUNCTIONS, Case, operands
 from weft.cases.layout import PermuteCase
 from weft.fn import trace
 from weft.oracle import reference
-from weft.oracle.bounds import error_over_bound, expectation
+from weft.oracle.bounds import expectation
+from weft.oracle.judgement import error_over_bound
 from weft.oracle.problem import memory_of
 from weft.planner.schedule import Description
 from weft.selftest.cases import INEXACT, InPlaceCase

@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
-from weft.oracle.elements import expected, offsets, result_modes
-from weft.oracle.problem import Operands, Problem, flat, memory_of, poison
+from weft.oracle.elements import Expected, expected, offsets, result_modes
+from weft.oracle.judgement import judged, unwritten
+from weft.oracle.problem import Operands, Problem, flat, memory_of
 
 SAMPLED = {"cuda": 512, "cpu": 128}  # elements of D
 _PRODUCTS = {"cuda": 1 << 26, "cpu": 1 << 21}  # of A and B that all of them take
@@ -55,7 +56,7 @@ class Checker:
             if (reason := self._against_oracle(disputed, decided)) is not None:
                 return reason, None
             if any(
-                bool(there.wrong(trusted.reshape(-1)[self._numbers(disputed)]).any())
+                not judged(trusted.reshape(-1)[self._numbers(disputed)], *there).right
                 for there, trusted in zip(decided, self._trusted, strict=True)
             ):
                 revoked, self._trusted = self._trusted_name, None
@@ -87,29 +88,30 @@ class Checker:
             if at == 3 and self._before:
                 tensor.copy_(self._before[0])
             else:
-                memory_of(tensor).fill_(poison(tensor.dtype))
+                memory_of(tensor).fill_(unwritten(tensor.dtype))
 
     def _guards_changed(self) -> bool:
         for _, tensor in self._problem.results(self._operands):
             memory, size = memory_of(tensor), tensor.element_size()
             start = tensor.storage_offset() * size
             end = start + flat(tensor).numel() * size
-            expected_byte = poison(tensor.dtype)
+            expected_byte = unwritten(tensor.dtype)
             if bool((memory[:start] != expected_byte).any() | (memory[end:] != expected_byte).any()):
                 return True
         return False
 
-    def _against_oracle(self, coordinates: torch.Tensor, wanted: Sequence[Any]) -> str | None:
+    def _against_oracle(self, coordinates: torch.Tensor, wanted: Sequence[Expected]) -> str | None:
         for (at, tensor), there in zip(self._problem.results(self._operands), wanted, strict=True):
             have = flat(tensor)[offsets(self._modes, coordinates, at)]
-            wrong = there.wrong(have)
-            if bool(wrong.any()):
-                first = int(wrong.nonzero()[0])
-                indices = coordinates[first].tolist()
+            found = judged(have, *there)
+            if not found.right:
+                worst = found.at
+                indices = coordinates[worst].tolist()
                 place = ", ".join(f"{mode.name}={at}" for mode, at in zip(self._modes, indices, strict=True))
-                count = int(wrong.sum())
-                value = there.value[first].item()
-                return f"it is wrong: {have[first].item()} at [{place}], not {value} ({count} of {len(have)} looked at)"
+                return (
+                    f"it is wrong: {have[worst].item()} at [{place}], not {there.value[worst].item()} "
+                    f"({found.wrong} of {found.of} looked at)"
+                )
         return None
 
     def _whole(self) -> list[torch.Tensor]:
@@ -133,7 +135,7 @@ class Checker:
                 found.append(line[start : start + length].argmax() + start)
         return self._at(torch.unique(torch.stack(found)))
 
-    def _decided(self, coordinates: torch.Tensor) -> list[Any]:
+    def _decided(self, coordinates: torch.Tensor) -> list[Expected]:
         """The oracle's answer there, with the results as they were before the run where they are read."""
         if not self._before:
             return expected(self._problem, self._operands, coordinates)

@@ -44,10 +44,10 @@ def main() -> None:
     os.dup2(2, 1)  # what libraries print is no answer
     header = pickle.loads(_exactly(LENGTH.unpack(_exactly(LENGTH.size))[0]))
     _prepare(header["target"], header["backend"])
-    _serve(header["target"], header["backend"], header["jobs"], answers)
+    _serve(header["target"], header["jobs"], answers)
 
 
-def _serve(target: Any, backend: str, jobs: int, answers: int) -> None:
+def _serve(target: Any, jobs: int, answers: int) -> None:
     """Read tasks, keep `jobs` children busy, and end when input has ended and all is done."""
     waiting: deque[bytes] = deque()
     children: dict[int, _Child] = {}
@@ -72,7 +72,7 @@ def _serve(target: Any, backend: str, jobs: int, answers: int) -> None:
             (number,) = LENGTH.unpack_from(frame)
             child = os.fork()
             if child == 0:
-                _compile_and_leave(number, frame[LENGTH.size :], target, backend, answers)
+                _compile_and_leave(number, frame[LENGTH.size :], target, answers)
             children[child] = _Child(number, time.monotonic() + SECONDS)
         _reap(children, answers)
 
@@ -104,7 +104,7 @@ def _reap(children: dict[int, _Child], answers: int) -> None:
         del children[process]
 
 
-def _compile_and_leave(number: int, frame: bytes, target: Any, backend: str, answers: int) -> NoReturn:
+def _compile_and_leave(number: int, frame: bytes, target: Any, answers: int) -> NoReturn:
     """What a child does: compile all kernels of one schedule, answer, end without cleaning up after its parent.
 
     A task that does not arrive whole is not the schedule's fault: it is compiled where it is built.

@@ -24,7 +24,7 @@ from weft.machine.rotation import Rotation, cache_bytes, memory_bytes, rotation
 from weft.oracle.problem import Operands, Problem, described_bytes, is_empty
 from weft.planner import tuned as tuned_schedules
 from weft.planner.planner import Choice
-from weft.planner.schedule import Origin, ResourceError, Target
+from weft.planner.schedule import Origin, ResourceError
 from weft.planner.validity import now
 from weft.tune.candidates import Candidate, Effort, Outcome, pick_candidates
 from weft.tune.checker import Checker
@@ -284,11 +284,6 @@ def begin_compiling(choice: Choice, effort: Effort, compiler: Compiler) -> None:
     """Hand a tuning's candidates to the compilers before its turn has come."""
     for candidate in pick_candidates(choice.ranked, effort):
         compiler.submit(choice.description, candidate.rank)
-
-
-def target_can_run(target: Target) -> bool:
-    """Whether candidates for a target can be run on this machine."""
-    return target.kind in ("cpu", "interpreter") or torch.cuda.is_available()
 
 
 def _as_they_come(
