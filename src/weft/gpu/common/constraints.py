@@ -1,4 +1,4 @@
-"""What several families must hold to, each stated once."""
+"""Constraints that several families share, each stated once."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import torch
 
 from weft.planner.schedule import Target
 from weft.spec import Contraction
+
+ALIGNMENT = 16  # bytes: of addresses and of every stride but the innermost, for TMA and for accesses of full width
+LEAST_MMA_EXTENT = 16  # of m, n and k: no matrix instruction takes fewer indices
+LEAST_SPLIT_STEPS = 4  # along k in a split-K partial: with fewer the reduction costs more than it gains
 
 
 def is_product_of_vectors(contraction: Contraction) -> bool:

@@ -322,3 +322,8 @@ def _both_along_k(contraction: Contraction) -> bool:
 
 def _along_k(contraction: Contraction, tensor: int) -> bool:
     return any(mode.strides[tensor] == 1 for mode in contraction.of_role(Role.K))
+
+
+def sm_count(target: Target) -> int:
+    """SMs of a device; of the one that the constants were fitted on, where the target does not say."""
+    return target.processors if target.processors > 1 else SM_COUNT
