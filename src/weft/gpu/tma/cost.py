@@ -37,8 +37,7 @@ STORE_CLOCK = 0.87e9  # lines of D that an SM stores in a second
 # Flops per second with 16-bit elements and with 32-bit ones shortened to TF32: those of the data sheet, at the 1980 MHz
 # that an H200 runs at where power allows rather than the sheet's 1830. The numbers above were fitted, with the sheet's,
 # to 235 timed schedules, most of them with 312, 296 or 72 indices along a side: predictions were off by 12 % on
-# average.
-# One-byte elements: twice the rate of two.
+# average. With one-byte elements the rate is twice that of two.
 _RATE = {1: 21.4e14, 2: 10.7e14, 4: 5.35e14}
 
 
@@ -50,10 +49,10 @@ def predict(contraction: Contraction, schedule: TmaSchedule, target: Target) -> 
     """
     contraction = in_kernel_order(contraction, schedule)
     params = tma_params(contraction, schedule, target)
-    processors = sm_count(target)
+    sms = sm_count(target)
     tile_m, tile_n, tile_k = schedule.tile
     work_tiles = params.blocks * params.splits
-    uneven = -(-work_tiles // processors) * processors / work_tiles  # the busiest SM over the average
+    uneven = -(-work_tiles // sms) * sms / work_tiles  # the busiest SM over the average
     tiles = work_tiles * params.steps * tile_k
     flops = 2.0 * uneven * tiles * tile_m * tile_n
     size = contraction.arithmetic.product.itemsize
@@ -64,14 +63,14 @@ def predict(contraction: Contraction, schedule: TmaSchedule, target: Target) -> 
     # Lines that several subtiles write are merged in L2.
     result = tile_access(contraction.d, D, params.blocks, (*params.m.axes, *params.n.axes))
     stored = (compulsory_bytes(contraction) + scattered_bytes(result)) / MEMORY_RATE
-    stored = max(stored, uneven * result.cycles / (processors * STORE_CLOCK))
+    stored = max(stored, uneven * result.cycles / (sms * STORE_CLOCK))
     busy *= (1.2 if contraction.a_fn is not None else 1.0) * (1.5 if contraction.b_fn is not None else 1.0)
     busy += uneven * function_seconds(contraction, tiles * tile_m, tiles * tile_n, params.blocks * tile_m * tile_n)
     finish = FINISH_SECONDS * tile_m * tile_n / (FULL_TILE * schedule.warps / FULL_WARPS)
     fused = contraction.a_fn is not None or contraction.b_fn is not None
-    step = STEP_SECONDS + (ALONE_SECONDS if fused and schedule.stages < 3 and params.programs <= processors else 0.0)
+    step = STEP_SECONDS + (ALONE_SECONDS if fused and schedule.stages < 3 and params.programs <= sms else 0.0)
     turns = -(-work_tiles // params.programs)  # work tiles of a CTA
-    resident = max(1.0, params.programs / processors)
+    resident = max(1.0, params.programs / sms)
     issued = turns * resident * (params.steps * step + WORK_TILE_SECONDS + finish)
     waiting = turns * params.steps * LATENCY / max(1, schedule.stages - 1)
     joined = sum(pipe**OVERLAP for pipe in (busy, read, stored, issued, waiting)) ** (1 / OVERLAP)

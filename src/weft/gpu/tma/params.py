@@ -138,10 +138,10 @@ def _n_parts(
     return tuple(found)
 
 
-def _padded(k: TiledDim, blocks: int) -> TiledDim:
+def _padded(k: TiledDim, tiles: int) -> TiledDim:
     """The side of k with room for so many tiles: those past its end read zeros, rather than its start again."""
     slowest = max(k.axes, key=lambda axis: (axis.pitch, axis.blocks))
-    wanted = -(-blocks // slowest.pitch)
+    wanted = -(-tiles // slowest.pitch)
     if wanted == slowest.blocks:
         return k
     padded = slowest._replace(blocks=wanted, exact=False)

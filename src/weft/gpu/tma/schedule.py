@@ -165,13 +165,13 @@ def _schedules(
     stages = min(stages, max(LEAST_STAGES, steps))
     whole = TmaSchedule(a, b, k, (tile_m, tile_n, tile_k), warps, stages)
     yield _fitting(whole, contraction.arithmetic.product.itemsize, target)
-    processors = sm_count(target)
-    blocks = contraction.batch * dim_blocks(a, tile_m) * dim_blocks(b, tile_n)
-    if blocks >= processors:
+    sms = sm_count(target)
+    tiles = contraction.batch * dim_tiles(a, tile_m) * dim_tiles(b, tile_n)
+    if tiles >= sms:
         return
     partial_bytes = tile_m * tile_n * contraction.arithmetic.accumulate.itemsize
-    for splits in split_counts(steps, blocks, processors):
-        split = replace(whole, splits=splits, workspace_bytes=splits * blocks * partial_bytes)
+    for splits in split_counts(steps, tiles, sms):
+        split = replace(whole, splits=splits, workspace_bytes=splits * tiles * partial_bytes)
         yield _fitting(split, contraction.arithmetic.product.itemsize, target)
 
 
@@ -182,7 +182,7 @@ def _fitting(schedule: TmaSchedule, size: int, target: Target) -> TmaSchedule:
     return schedule
 
 
-def split_counts(steps: int, blocks: int, processors: int) -> list[int]:
+def split_counts(steps: int, tiles: int, sms: int) -> list[int]:
     """Numbers of split-K partials that are worth a try, where there are no more output tiles than SMs (or consumers).
 
     They about fill the device once, or twice, or are the most of which each has an SM (or consumer) of its own. No
@@ -190,13 +190,13 @@ def split_counts(steps: int, blocks: int, processors: int) -> list[int]:
     """
     found = set()
     for fill in (1, 2):
-        of_each = max(LEAST_SPLIT_STEPS, -(-steps * blocks // (fill * processors)))
+        of_each = max(LEAST_SPLIT_STEPS, -(-steps * tiles // (fill * sms)))
         found.add(-(-steps // of_each))
-    of_each = max(LEAST_SPLIT_STEPS, -(-steps // (processors // blocks)))
+    of_each = max(LEAST_SPLIT_STEPS, -(-steps // (sms // tiles)))
     found.add(-(-steps // of_each))
     return sorted(found - {1})
 
 
-def dim_blocks(view: TmaView, tile: int) -> int:
+def dim_tiles(view: TmaView, tile: int) -> int:
     """Output tiles along an operand's own side."""
     return math.prod(axis.blocks for axis in dim_axes(view, tile))

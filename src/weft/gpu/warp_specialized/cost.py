@@ -18,7 +18,7 @@ from weft.gpu.common.cost import (
 )
 from weft.gpu.common.swap_ab import in_kernel_order
 from weft.gpu.common.tiling import A, B
-from weft.gpu.tma.schedule import dim_blocks, n_parts
+from weft.gpu.tma.schedule import dim_tiles, n_parts
 from weft.gpu.tma.views import TmaView
 from weft.gpu.warp_specialized.roles import PINGPONG
 from weft.gpu.warp_specialized.schedule import SHORT_STEP, WsSchedule, split_steps, work_ranges, work_tiles
@@ -32,10 +32,10 @@ LAUNCH = 1e-6  # seconds
 RATE = 8.9e14  # flops per second
 MEMORY_RATE = 4.0e12  # bytes per second
 LOAD_RATE = 1.7e13  # bytes of tiles per second, from L2, with requests at all times
-LOAD_WAIT = 1.3  # times the load that is waited besides with one stage; with several, that over their number
-CROSSING = 1.6  # times that tiles take whose lines cross those of memory: L2 looks up two for each
+LOAD_WAIT = 1.3  # loads take 1 + LOAD_WAIT / stages times as long: with few stages requests come late
+CROSSING = 1.6  # times as long for tiles whose lines cross those of memory: L2 looks up two for each
 STORE_RATE = 2.3e13  # bytes per second of subtiles that pass through shared memory to D
-WORK_TILE_SECONDS = 1.1e-6  # for each work tile of an SM, before its first products and after its last
+WORK_TILE_SECONDS = 1.1e-6  # for each work tile of an SM, before its first products and after its last ones
 # Exponents of the norms that join what overlaps: products and loads; functions with both; memory with all that, and
 # stores with what overlaps them.
 OVERLAP, FUNCTIONS_OVERLAP, MEMORY_OVERLAP = 5.4, 3.0, 2.3
@@ -51,14 +51,14 @@ def predict(contraction: Contraction, schedule: WsSchedule, target: Target) -> f
     a tile that is shorter than one of memory takes as long.
     """
     contraction = in_kernel_order(contraction, schedule)
-    processors = sm_count(target)
+    sms = sm_count(target)
     tile_m, tile_n, tile_k = schedule.tile
     consumers = schedule.consumers
     size = contraction.arithmetic.product.itemsize
-    at_once = processors * consumers.pipelines
+    at_once = sms * consumers.pipelines
     tiles = work_tiles(contraction, schedule) if not schedule.stream_k else at_once
     turns = -(-tiles // at_once) * consumers.pipelines  # work tiles of the busiest SM
-    here = processors * turns  # of all SMs, were they as busy
+    here = sms * turns  # work tiles of all SMs, were they as busy
     depth = _steps(contraction, schedule, target) * tile_k
     across = tile_n * consumers.n_tiles
     products = 2.0 * tile_m * across * depth * here / RATE * (TALL if schedule.rows > GROUP_ROWS else 1.0)
@@ -113,8 +113,8 @@ def _read_again(contraction: Contraction, schedule: WsSchedule) -> int:
         return 0
     tile_m, tile_n, _ = schedule.tile
     rows, columns, *_ = own_bytes(contraction)
-    across = dim_blocks(schedule.b, tile_n) // schedule.consumers.n_tiles
-    down = dim_blocks(schedule.a, tile_m)
+    across = dim_tiles(schedule.b, tile_n) // schedule.consumers.n_tiles
+    down = dim_tiles(schedule.a, tile_m)
     kept = KEPT_BYTES / 2  # of each
     return int(sum((times - 1) * max(0.0, size - kept) for times, size in ((across, rows), (down, columns))))
 

@@ -74,7 +74,7 @@ def supports(contraction: Contraction, target: Target) -> str | None:
     if contraction.d.dtype not in RESULTS:
         return f"results of {dtype_name(contraction.d.dtype)} are not stored here"
     if contraction.c is not None or contraction.aux:
-        return "C and operands of functions are not read here"
+        return "C and auxiliary operands are not read here"
     return refusal(target)
 
 

@@ -11,7 +11,7 @@ from weft.gpu.common.constraints import LEAST_SPLIT_STEPS
 from weft.gpu.common.cost import SHARED_MEMORY, sm_count
 from weft.gpu.common.split_k import StreamK, most_splits, stream
 from weft.gpu.common.tiling import A, B
-from weft.gpu.tma.schedule import GROUP, TmaSchedule, dim_blocks, misfit, missing_views, n_parts, split_counts
+from weft.gpu.tma.schedule import GROUP, TmaSchedule, dim_tiles, misfit, missing_views, n_parts, split_counts
 from weft.gpu.tma.views import TmaView, extent, tma_views
 from weft.gpu.warp_specialized.output_map import output_dimensions, output_tiles, partials_layout, staging_bytes
 from weft.gpu.warp_specialized.roles import COOPERATIVE, PAIRED_N, PINGPONG, SMEM_TRANSFORM, WARPS, Consumers, roles
@@ -134,7 +134,7 @@ def _no_pairs(b: TmaView, tile_n: int, consumers: Consumers) -> str | None:
     if extent(b.outer) > tile_n:
         there = extent(b.outer)
         return f"two tiles of {tile_n} are taken at once only where each holds all of the {there} that lie together"
-    if dim_blocks(b, tile_n) % consumers.n_tiles:
+    if dim_tiles(b, tile_n) % consumers.n_tiles:
         return "output tiles along n are odd in number: they cannot be taken two at once"
     return None
 
@@ -175,16 +175,16 @@ def _with_splits(
 def _with_tail_splits(contraction: Contraction, whole: WsSchedule, target: Target) -> Iterator[WsSchedule]:
     """The same with fewer and longer partials of the last output tile, whose second consumer has no rows and whose
     steps are therefore short, and with more and shorter ones of the others."""
-    processors = sm_count(target)
+    sms = sm_count(target)
     tiles = output_tiles(contraction, whole)
     full = tiles - 1
     there = extent(whole.a.outer) - full * whole.tile[0]  # rows of the last tile, if all others are of this run too
-    if not 0 < there <= whole.rows or not 0 < full < processors:
+    if not 0 < there <= whole.rows or not 0 < full < sms:
         return
-    before = split_steps(contraction, whole, processors // tiles)
+    before = split_steps(contraction, whole, sms // tiles)
     least = max(LEAST_SPLIT_STEPS, whole.stages)  # as many are requested before the first is looked at
-    for splits in range(processors // tiles + 1, (processors - 1) // full + 1):
-        steps, tail = split_steps(contraction, whole, splits), processors - full * splits
+    for splits in range(sms // tiles + 1, (sms - 1) // full + 1):
+        steps, tail = split_steps(contraction, whole, splits), sms - full * splits
         longer = split_steps(contraction, whole, tail)
         if steps < least or longer * SHORT_STEP > steps:
             return

@@ -28,13 +28,13 @@ def predict_stationary(contraction: Contraction, schedule: StationarySchedule, t
     A stage is empty when its tile is in registers, where A has a function, else when its products are done.
     """
     contraction = in_kernel_order(contraction, schedule)
-    processors = sm_count(target)
+    sms = sm_count(target)
     tile_m, tile_n, tile_k = schedule.tile
-    turns = -(-output_tiles(contraction, schedule) // processors)
+    turns = -(-output_tiles(contraction, schedule) // sms)
     count = steps(contraction, schedule)
     depth = (count - 1) * tile_k + last_depth(contraction, schedule)
-    rows = turns * processors * tile_m  # of all SMs, were they as busy as the busiest
-    b_elements = processors * count * tile_k * tile_n
+    rows = turns * sms * tile_m  # of all SMs, were they as busy as the busiest
+    b_elements = sms * count * tile_k * tile_n
     beginning = b_elements * contraction.arithmetic.product.itemsize / B_RATE
     beginning += function_seconds(contraction, 0, b_elements, 0)
     requested = schedule.pipelines * (schedule.stages - (contraction.a_fn is None))  # tiles at any time
