@@ -9,9 +9,8 @@ Only barriers in shared memory connect the roles. For stage s of a pipeline:
                                                       multiplies; at the end of a work tile
                                                       applies the epilogue, stores by TMA
 
-    producer     wait empty --> TMA ----.                                  .--> wait empty --> TMA ...
-    transformer                          `-> full --> B_FN ----.           |
-    consumers                                                   `-> ready --> wgmma --> empty
+    stage s    empty --> producer --> full --> transformer --> ready --> consumers --> empty --> ...
+                         TMA                   B_FN                      A_FN, wgmma
 
 Without B's function there are no transformers, and `ready` is `full`.
 
