@@ -154,7 +154,7 @@ def test_products_of_bytes_run_on_the_tensor_cores(report: dict[str, dict[str, o
         found = report[f"{name} in {room} sm_90"]
         assert found["types"] == [types], room
         assert not found["local"], room
-    assert report[f"{name} by tma sm_90"]["cp.async.bulk"]
+    assert report[f"{name} in tma sm_90"]["cp.async.bulk"]
 
 
 def test_fp8_is_multiplied_as_half_unless_asked_otherwise(report: dict[str, dict[str, object]]) -> None:

@@ -1,4 +1,4 @@
-"""Split sums: how blocks are cut into strips when their shares are added."""
+"""Split-K: how output tiles are cut into strips when their partials are reduced."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from weft.gpu.common.reduce_splits import (
 )
 from weft.gpu.common.swap_ab import in_kernel_order
 from weft.gpu.warp_specialized import family as warp_specialized
+from weft.gpu.warp_specialized.output_map import partials_layout
 from weft.gpu.warp_specialized.params import WsParams, ws_params
-from weft.gpu.warp_specialized.results import share_layout
 from weft.gpu.warp_specialized.schedule import WsSchedule
 from weft.planner.schedule import Target
 from weft.planner.target import interpreting
@@ -57,12 +57,12 @@ def test_the_interpreter_takes_whole_blocks() -> None:
 @pytest.mark.parametrize(
     ("equation", "extents", "operands", "kind"),
     [
-        ("dca,cbd->ba", {"a": 312, "b": 296, "c": 9, "d": 136}, "ab", "fewer"),
+        ("dca,cbd->ba", {"a": 312, "b": 296, "c": 9, "d": 136}, "ab", "tail_splits"),
         ("zad,zdb->zab", {"z": 3, "a": 88, "b": 200, "d": 1000}, "a", "splits"),
         ("ceda,bed->cba", {"a": 72, "b": 72, "c": 4, "d": 72, "e": 36}, "", "stream_k"),  # some in pairs
     ],
 )
-def test_shares_are_added_as_many_as_there_are_and_without_what_no_block_has(
+def test_partials_are_reduced_as_many_as_there_are_and_without_what_no_output_tile_has(
     equation: str, extents: dict[str, int], operands: str, kind: str
 ) -> None:
     relu = trace(torch.relu, (torch.float16,))
@@ -70,34 +70,34 @@ def test_shares_are_added_as_many_as_there_are_and_without_what_no_block_has(
     small = replace(H200, processors=17)
     found = warp_specialized.schedules(contraction, small).schedules
     split = [schedule for schedule in found if isinstance(schedule, WsSchedule) and schedule.splits > 1]
-    kinds = {(s.consumers, s.swap_ab, s.streamed, s.fewer > 0): s for s in split}
+    kinds = {(s.consumers, s.swap_ab, s.stream_k, s.tail_splits > 0): s for s in split}
     assert any(getattr(schedule, kind) for schedule in split)
     for schedule in kinds.values():
         turned = in_kernel_order(contraction, schedule)
         params = ws_params(turned, schedule, small)
-        layout = share_layout(turned, schedule, params.boxes.blocks)
+        layout = partials_layout(turned, schedule, params.tma.blocks)
         assert schedule.workspace_bytes == math.prod(layout.shape) * layout.dtype.itemsize, str(schedule)
         whole = Layout.contiguous((layout.shape[0], *schedule.tile[:2]), layout.dtype)
-        shares, tiles = torch.full(layout.shape, float("nan")), torch.zeros(whole.shape)
+        partials, tiles = torch.full(layout.shape, float("nan")), torch.zeros(whole.shape)
         _, rows, columns = layout.shape
-        for number in _left(params, schedule.fewer):
-            shares[number] = torch.randint(-3, 4, (rows, columns)).float()
-            tiles[number, :rows, :columns] = shares[number]
+        for number in _stored(params, schedule.tail_splits):
+            partials[number] = torch.randint(-3, 4, (rows, columns)).float()
+            tiles[number, :rows, :columns] = partials[number]
         d, expected = (torch.full(turned.d.shape, float("nan")) for _ in range(2))
-        reduce_launch(turned, params.boxes, layout, INTERPRETER, schedule.fewer, params.stream)(shares, None, d, 1.0, 0.0)
-        reduce_launch(turned, params.boxes, whole, INTERPRETER)(tiles, None, expected, 1.0, 0.0)
+        reduce = reduce_launch(turned, params.tma, layout, INTERPRETER, schedule.tail_splits, params.stream_k)
+        reduce((partials, None, d), 1.0, 0.0)
+        reduce_launch(turned, params.tma, whole, INTERPRETER)((tiles, None, expected), 1.0, 0.0)
         assert torch.equal(d, expected), str(schedule)
 
 
-def _left(params: WsParams, fewer: int) -> list[int]:
-    """Numbers of the tiles that programs leave: all but those of shares that a block does not have."""
-    blocks, splits = params.boxes.blocks, params.boxes.splits
-    if params.stream is None:
-        counts = [fewer if fewer and block == blocks - 1 else splits for block in range(blocks)]
+def _stored(params: WsParams, tail_splits: int) -> list[int]:
+    """Numbers of the partials that are stored: all but those that an output tile does not have."""
+    blocks, splits = params.tma.blocks, params.tma.splits
+    if params.stream_k is None:
+        counts = [tail_splits if tail_splits and block == blocks - 1 else splits for block in range(blocks)]
     else:
-        portions = [n * params.stream.base + min(n, params.stream.longer) for n in range(splits * blocks)]
-        tasks = [block // params.stream.abreast * params.stream.steps for block in range(blocks)]
-        counts = [
-            bisect_right(portions, first + params.stream.steps - 1) - bisect_right(portions, first) + 1 for first in tasks
-        ]
-    return [share * blocks + block for block in range(blocks) for share in range(counts[block])]
+        steps, base, longer, abreast = params.stream_k
+        starts = [n * base + min(n, longer) for n in range(splits * blocks)]
+        firsts = [block // abreast * steps for block in range(blocks)]
+        counts = [bisect_right(starts, first + steps - 1) - bisect_right(starts, first) + 1 for first in firsts]
+    return [partial * blocks + block for block in range(blocks) for partial in range(counts[block])]

@@ -1,4 +1,4 @@
-"""What lies in boxes, how sums are split over tasks, and that every reading computes the same."""
+"""What TMA can read, how sums are split over work tiles, and that every view computes the same."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from weft.gpu.common.swap_ab import in_kernel_order
 from weft.gpu.tma import family as tma
 from weft.gpu.tma.params import tma_params
-from weft.gpu.tma.schedule import splittings
+from weft.gpu.tma.schedule import split_counts
 from weft.planner.schedule import Target
 from weft.spec import Contraction, Layout, canonical
 from weft.spec.contraction import class_modes
@@ -72,21 +72,21 @@ def test_sums_are_split_where_d_alone_is_too_small() -> None:
         params = tma_params(in_kernel_order(contraction, schedule), schedule, H200)
         steps = params.k.blocks
         assert params.steps * schedule.splits >= steps
-        assert params.steps * (schedule.splits - 1) < steps, "a task without work"
+        assert params.steps * (schedule.splits - 1) < steps, "a partial without steps"
         tile_m, tile_n, _ = schedule.tile
         assert schedule.workspace_bytes == params.blocks * schedule.splits * tile_m * tile_n * 4
 
 
-def test_sums_have_as_many_shares_as_the_device_holds_at_once() -> None:
-    """72 blocks of 81 steps for 264 workers: 3 shares each are done in one round, 4 want a second one for a few."""
-    found = splittings(81, 72, 264)
+def test_sums_have_as_many_partials_as_the_device_holds_at_once() -> None:
+    """72 output tiles of 81 steps for 264 consumers: 3 partials each take one round, 4 a second one for a few."""
+    found = split_counts(81, 72, 264)
     assert max(count for count in found if 72 * count <= 264) == 3
     assert 4 in found
-    assert splittings(8, 132, 132) == [2]  # every block has a processor: the device is filled twice, or not at all
+    assert split_counts(8, 132, 132) == [2]  # every tile has an SM: the device is filled twice, or not at all
 
 
-def test_uneven_shares_read_zeros_past_the_end() -> None:
-    """The last share is shorter: its boxes lie past the end, and must not start over."""
+def test_uneven_partials_read_zeros_past_the_end() -> None:
+    """The last partial is shorter: its tiles lie past the end, and must not start over."""
     contraction = described("ad,bd->ab", extents={"a": 40, "b": 56, "d": 13 * 64})
     whole = tma.schedules(contraction, INTERPRETER).schedules[0]
     schedule = replace(whole, tile=(64, 64, 64), splits=3)
@@ -99,11 +99,11 @@ def test_uneven_shares_read_zeros_past_the_end() -> None:
 @pytest.mark.parametrize(
     ("equation", "extents", "reason"),
     [
-        ("dac,bcd->ba", {"a": 40, "b": 48, "c": 24, "d": 16}, "does not lie in boxes"),  # two modes of k contiguous
-        ("ad,bd->ab", {"a": 40, "b": 48, "d": 36}, "does not lie in boxes"),  # rows of 72 bytes
+        ("dac,bcd->ba", {"a": 40, "b": 48, "c": 24, "d": 16}, "has no tiles that TMA can load"),  # both along k
+        ("ad,bd->ab", {"a": 40, "b": 48, "d": 36}, "has no tiles that TMA can load"),  # rows of 72 bytes
     ],
 )
-def test_what_does_not_lie_in_boxes(equation: str, extents: dict[str, int], reason: str) -> None:
+def test_what_tma_cannot_load(equation: str, extents: dict[str, int], reason: str) -> None:
     found = tma.schedules(described(equation, extents=extents), H200)
     assert not found.schedules
     assert any(reason in sentence for sentence in found.excluded)
@@ -112,11 +112,11 @@ def test_what_does_not_lie_in_boxes(equation: str, extents: dict[str, int], reas
 @pytest.mark.parametrize(
     ("equation", "dtype", "precision", "reason"),
     [
-        ("ad,bd->ab", torch.float32, None, "no matrix instruction that takes boxes"),
-        ("ad,bd->ab", torch.float64, None, "no matrix instruction that takes boxes"),
+        ("ad,bd->ab", torch.float32, None, "no matrix instruction that reads TMA tiles"),
+        ("ad,bd->ab", torch.float64, None, "no matrix instruction that reads TMA tiles"),
     ],
 )
-def test_what_is_not_read_in_boxes(equation: str, dtype: torch.dtype, precision: str | None, reason: str) -> None:
+def test_what_is_not_read_by_tma(equation: str, dtype: torch.dtype, precision: str | None, reason: str) -> None:
     assert reason in str(tma.supports(described(equation, dtype, precision), H200))
 
 

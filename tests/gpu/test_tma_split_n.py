@@ -1,4 +1,4 @@
-"""Blocks that are the sum of two powers of two along n: both parts are computed, finished and stored where they are."""
+"""Tiles that are the sum of two powers of two along n: both parts are computed, finished and stored in their place."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import weft
 from support import Backend
 from weft import reference
 from weft.gpu.tma import family as tma
-from weft.gpu.tma.schedule import TmaSchedule, parts
+from weft.gpu.tma.schedule import TmaSchedule, n_parts
 from weft.planner.schedule import Target
 from weft.spec import Contraction, Layout, canonical, parse
 from weft.spec.contraction import class_modes
@@ -38,8 +38,8 @@ def described(
     return canonical(Contraction(modes, a, b, None, d, resolve(dtype, dtype, precision), text=equation, **given))  # type: ignore[arg-type]
 
 
-def composite(contraction: Contraction, columns: int, depth: int = 32, splits: int = 1) -> TmaSchedule:
-    """A schedule with blocks that many columns wide."""
+def with_columns(contraction: Contraction, columns: int, depth: int = 32, splits: int = 1) -> TmaSchedule:
+    """A schedule with tiles that many columns wide."""
     whole = tma.schedules(contraction, INTERPRETER).schedules[0]
     return replace(whole, tile=(64, columns, depth), splits=splits)
 
@@ -52,7 +52,7 @@ def integers(*shape: int) -> torch.Tensor:
     ("columns", "found"), [(256, (256,)), (320, (256, 64)), (80, (64, 16)), (72, (64, 8)), (192, (128, 64))]
 )
 def test_a_tile_is_the_sum_of_powers_of_two(columns: int, found: tuple[int, ...]) -> None:
-    assert parts(columns) == found
+    assert n_parts(columns) == found
 
 
 @pytest.mark.parametrize(
@@ -63,10 +63,10 @@ def test_a_tile_is_the_sum_of_powers_of_two(columns: int, found: tuple[int, ...]
     ],
 )  # fmt: skip
 def test_both_parts_are_stored_where_they_are(equation: str, columns: int, splits: int) -> None:
-    """Two blocks along b, the last of which ends within its second part, or before it."""
+    """Two tiles along b, the last of which ends within its second part, or before it."""
     extents = {"z": 2, "a": 40, "b": columns + 24 + 16 * splits, "c": 2, "d": 72}
     contraction = described(equation, extents)
-    schedule = composite(contraction, columns, splits=splits)
+    schedule = with_columns(contraction, columns, splits=splits)
     terms = equation.split("->")[0].split(",")
     a, b = (integers(*(extents[label] for label in term)) for term in terms)
     expected = torch.einsum(equation, a.double(), b.double())
@@ -76,13 +76,13 @@ def test_both_parts_are_stored_where_they_are(equation: str, columns: int, split
 
 
 @pytest.mark.parametrize("equation", ["ad,cbd->cba", "ad,cbd->acb", "da,zdb->zab"])
-def test_operands_may_be_exchanged(equation: str) -> None:
-    """Where m is what no power of two covers, A gives the columns of blocks."""
+def test_operands_may_be_swapped(equation: str) -> None:
+    """Where m is what no power of two covers, A gives the columns of tiles."""
     extents = {"z": 2, "a": 72, "b": 136, "c": 2, "d": 72}
     contraction = described(equation, extents)
     found = [s for s in tma.schedules(contraction, INTERPRETER).schedules if s.swap_ab]
     assert found
-    assert all(len(parts(schedule.tile[1])) == 2 for schedule in found)
+    assert all(len(n_parts(schedule.tile[1])) == 2 for schedule in found)
     a, b = (integers(*(extents[label] for label in term)) for term in equation.split("->")[0].split(","))
     expected = torch.einsum(equation, a.double(), b.double())
     for schedule in found[::5]:
@@ -100,7 +100,7 @@ def two_results(value: Any, bias: Any, gate: Any, m: Any) -> Any:
 
 
 @pytest.mark.parametrize("splits", [1, 2])
-@pytest.mark.parametrize("exchanged", [False, True])
+@pytest.mark.parametrize("swap_ab", [False, True])
 def test_functions_see_the_elements_of_both_parts(swap_ab: bool, splits: int, triton_backend: Backend) -> None:
     """Operands and coordinates of every kind, a result in half precision, C added, a further result."""
     device, half = triton_backend.device, torch.float16
@@ -117,9 +117,9 @@ def test_functions_see_the_elements_of_both_parts(swap_ab: bool, splits: int, tr
     contraction, target = plan.contraction, plan._request.target
     target = target if device == "cuda" else replace(target, capability=90)
     if target.capability < 90:
-        pytest.skip("boxes need compute capability 9.0")
+        pytest.skip("TMA needs compute capability 9.0")
     found = tma.schedules(contraction, target).schedules
-    schedule = next(s for s in found if s.swap_ab == swap_ab and len(parts(s.tile[1])) == 2 and s.tile[2] <= 64)
+    schedule = next(s for s in found if s.swap_ab == swap_ab and len(n_parts(s.tile[1])) == 2 and s.tile[2] <= 64)
     schedule = replace(schedule, splits=splits)
     more = torch.ones_like(expected[1], dtype=torch.bool)
     results = [torch.full((72, 72), float("nan"), dtype=half, device=device), more]

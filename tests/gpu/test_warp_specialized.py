@@ -1,4 +1,4 @@
-"""Kernels with specialised warps: what they refuse, how blocks are shared, and what they compile to."""
+"""Warp-specialized kernels: what they refuse, how output tiles are shared, and what they compile to."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpu.warp_specialized_cases import EXTENTS, H200, described, shared
+from gpu.warp_specialized_cases import EXTENTS, H200, described, pipelined
 from weft.fn import trace
 from weft.gpu.common.swap_ab import in_kernel_order, swap_ab
 from weft.gpu.warp_specialized import family as warp_specialized
-from weft.gpu.warp_specialized.kernel import task_of
+from weft.gpu.warp_specialized.output_map import staging_bytes
 from weft.gpu.warp_specialized.params import ws_params
-from weft.gpu.warp_specialized.results import staging_bytes
 from weft.gpu.warp_specialized.roles import CONSUMERS, COOPERATIVE, PAIRED_N, PINGPONG, SMEM_TRANSFORM, roles
 from weft.gpu.warp_specialized.schedule import WsSchedule
-from weft.gpu.warp_specialized.stationary import StationarySchedule
+from weft.gpu.warp_specialized.stationary_schedule import StationarySchedule
+from weft.gpu.warp_specialized.work_range import output_tile_of
 from weft.planner.schedule import Target
 from weft.spec import Contraction
 
@@ -35,7 +35,7 @@ def reason(contraction: Contraction, target: Target = H200) -> str:
     return found
 
 
-def test_takes_what_lies_in_boxes_on_hopper() -> None:
+def test_takes_what_tma_loads_on_hopper() -> None:
     assert warp_specialized.supports(described("ad,bd->ab"), H200) is None
 
 
@@ -61,7 +61,7 @@ def test_refuses_what_it_does_not_compute() -> None:
     assert "C" in reason(replace(plain, c=plain.d))
 
 
-def test_functions_on_both_operands_are_applied_in_rings_and_where_one_is_kept() -> None:
+def test_functions_of_both_operands_are_applied_in_pipelines_and_to_a_stationary_operand() -> None:
     relu = trace(torch.relu, (torch.float16,))
     small, large = (replace(described(text), a_fn=relu, b_fn=relu) for text in ("ad,bd->ab", "af,bf->ab"))
     assert {type(schedule) for schedule in warp_specialized.schedules(small, H200).schedules} == {
@@ -72,58 +72,59 @@ def test_functions_on_both_operands_are_applied_in_rings_and_where_one_is_kept()
 
 
 @pytest.mark.parametrize("equation", ["ad,bd->ab", "dca,bd->cba", "af,bf->ab", "cebf,af->bcea"])
-def test_workers_share_every_block_without_gap_or_overlap(equation: str) -> None:
+def test_consumers_share_every_output_tile_without_gap_or_overlap(equation: str) -> None:
     contraction = described(equation)
-    for schedule in shared(contraction):
+    for schedule in pipelined(contraction):
         params = ws_params(in_kernel_order(contraction, schedule), schedule, H200)
         tile_m, tile_n, _ = schedule.tile
         owners = torch.zeros(2, tile_m, tile_n, dtype=torch.int64)
-        for consumer, shares in enumerate(params.shares):
-            for share in shares:
-                for piece in share.pieces:
-                    rows = slice(piece.row, piece.row + piece.m.tile)
-                    columns = slice(piece.column, piece.column + piece.n.tile)
+        for consumer, accumulators in enumerate(params.accumulators):
+            for accumulator in accumulators:
+                for subtile in accumulator.subtiles:
+                    rows = slice(subtile.row, subtile.row + subtile.m.tile)
+                    columns = slice(subtile.column, subtile.column + subtile.n.tile)
                     owners[consumer, rows, columns] += 1
-        taken = owners.sum(0) if schedule.consumers.shares == 2 else owners
+        taken = owners.sum(0) if schedule.consumers.m_parts == 2 else owners
         assert (taken == 1).all(), str(schedule)
 
 
 @pytest.mark.parametrize("equation", ["ad,bd->ab", "ceda,dbe->cba", "cebf,af->bcea"])
-def test_every_share_of_every_block_is_one_workers_task(equation: str) -> None:
+def test_every_partial_of_every_output_tile_is_one_consumers_work_tile(equation: str) -> None:
     contraction = described(equation)
     seen = set()
-    for schedule in shared(contraction):
-        if schedule.streamed or schedule.fewer:
+    for schedule in pipelined(contraction):
+        if schedule.stream_k or schedule.tail_splits:
             continue  # `test_split_k` looks at those
         params = ws_params(in_kernel_order(contraction, schedule), schedule, H200)
-        tasks = range(params.tasks * params.boxes.splits)
-        taken = [task_of.fn(task, params, consumer) for task in tasks for consumer in range(schedule.consumers.abreast)]
-        every = product(range(params.boxes.splits), range(params.boxes.blocks))
+        every_work_tile = product(range(params.tiles * params.tma.splits), range(schedule.consumers.n_tiles))
+        taken = [output_tile_of.fn(work_tile, params, consumer) for work_tile, consumer in every_work_tile]
+        every = product(range(params.tma.splits), range(params.tma.blocks))
         assert sorted(taken) == list(every), str(schedule)
         seen.add(schedule.consumers)
     assert {COOPERATIVE, PINGPONG} <= seen
     assert (PAIRED_N in seen) == (equation == "cebf,af->bcea")
 
 
-def test_blocks_that_are_taken_at_once_are_of_the_same_rows() -> None:
-    """One row of blocks after the other, and an even number in each: two neighbours are never of different rows."""
+def test_output_tiles_that_are_taken_at_once_are_of_the_same_rows() -> None:
+    """One row of tiles after the other, and an even number in each: two neighbours are never of different rows."""
     contraction = described("cebf,af->bcea")
-    for schedule in shared(contraction):
+    for schedule in pipelined(contraction):
         if schedule.consumers == PAIRED_N:
-            boxes = ws_params(in_kernel_order(contraction, schedule), schedule, H200).boxes
-            assert (boxes.group, boxes.n.blocks % 2) == (1, 0), str(schedule)
+            tma = ws_params(in_kernel_order(contraction, schedule), schedule, H200).tma
+            assert (tma.group, tma.n.blocks % 2) == (1, 0), str(schedule)
 
 
-def test_few_pairs_of_blocks_share_sums_and_an_odd_number_is_not_taken_in_pairs() -> None:
-    split = {schedule.splits > 1 for schedule in shared(described("cegf,af->gcea")) if schedule.consumers == PAIRED_N}
+def test_few_pairs_of_output_tiles_are_split_and_an_odd_number_is_not_taken_in_pairs() -> None:
+    pairs = [s for s in pipelined(described("cegf,af->gcea")) if s.consumers == PAIRED_N]
+    split = {schedule.splits > 1 for schedule in pairs}
     assert split == {False, True}
     odd = described("cegf,af->gcea", extents={**EXTENTS, "g": 7})
-    assert not [schedule for schedule in shared(odd) if schedule.consumers == PAIRED_N]
+    assert not [schedule for schedule in pipelined(odd) if schedule.consumers == PAIRED_N]
     excluded = warp_specialized.schedules(swap_ab(odd), H200).excluded
-    assert "blocks along n are odd in number: workers cannot take two at once" in excluded
+    assert "output tiles along n are odd in number: they cannot be taken two at once" in excluded
 
 
-def test_transformers_are_as_many_as_have_registers_for_whole_boxes() -> None:
+def test_transformers_are_as_many_as_have_registers_for_whole_tiles() -> None:
     relu = trace(torch.relu, (torch.float16,))
     columns, both = (
         replace(described("af,bf->ab"), **dict.fromkeys(names, relu)) for names in (["b_fn"], ["a_fn", "b_fn"])
@@ -137,48 +138,50 @@ def test_transformers_are_as_many_as_have_registers_for_whole_boxes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("equation", "operand", "of_a_ring"),
+    ("equation", "operand", "counts"),
     [("ad,bd->ab", "b", {0, 1, 2}), ("af,bf->ab", "b", {0, 1, 2}), ("cebf,af->bcea", "a", {0, 1, 2, 4})],
 )
-def test_transformers_of_a_ring_never_take_one_round_for_another(equation: str, operand: str, of_a_ring: set[int]) -> None:
-    """A barrier tells a round of its slot from the next, but not from the one after that: each applier must meet it in
-    every round of the barrier."""
+def test_transformers_never_take_one_round_of_a_pipeline_for_another(
+    equation: str, operand: str, counts: set[int]
+) -> None:
+    """A barrier tells a round of its stage from the next, but not from the one after that: each transformer must meet
+    it in every round of the barrier."""
     contraction = replace(described(equation), **{f"{operand}_fn": trace(torch.relu, (torch.float16,))})
     seen = set()
-    for schedule in shared(contraction):
+    for schedule in pipelined(contraction):
         params = ws_params(in_kernel_order(contraction, schedule), schedule, H200)
-        transformers = params.roles.transformers // schedule.consumers.pipelines_of_columns  # of a ring
+        transformers = params.roles.transformers // schedule.consumers.b_pipelines  # of a pipeline
         barriers = params.rounds * params.stages
         for barrier in range(barriers if transformers else 0):
             met_by = {position % transformers for position in range(barrier, 10 * barriers, barriers)}
             assert len(met_by) == 1, str(schedule)
         seen.add(transformers)
-    assert seen == of_a_ring
+    assert seen == counts
 
 
 @pytest.mark.parametrize("operands", ["", "ab"])
 @pytest.mark.parametrize("equation", ["ad,bd->ab", "af,bf->ab", "cebf,af->bcea"])
-def test_rings_fit_in_shared_memory(equation: str, operands: str) -> None:
+def test_pipelines_fit_in_shared_memory(equation: str, operands: str) -> None:
     relu = trace(torch.relu, (torch.float16,))
-    for schedule in shared(replace(described(equation), **{f"{operand}_fn": relu for operand in operands})):
+    for schedule in pipelined(replace(described(equation), **{f"{operand}_fn": relu for operand in operands})):
         tile_m, tile_n, tile_k = schedule.tile
         consumers = schedule.consumers
         assert schedule.stages >= 2, str(schedule)
-        slots = consumers.pipelines * schedule.stages * (tile_m + consumers.abreast * tile_n) * tile_k * 2
+        pipelines = consumers.pipelines * schedule.stages * (tile_m + consumers.n_tiles * tile_n) * tile_k * 2
         staging = staging_bytes(schedule.rows, consumers.buffers)
         if consumers == SMEM_TRANSFORM:
-            assert slots < H200.shared_memory, str(schedule)
-            assert staging <= CONSUMERS * tile_m * tile_k * 2, str(schedule)  # a slot of each worker has room for it
+            assert pipelines < H200.shared_memory, str(schedule)
+            assert staging <= CONSUMERS * tile_m * tile_k * 2, str(schedule)  # a stage of each consumer has room for it
         else:
-            assert slots + staging < H200.shared_memory, str(schedule)
+            assert pipelines + staging < H200.shared_memory, str(schedule)
 
 
 def test_runs_that_d_does_not_have_are_not_offered() -> None:
-    """A has `c` next to `a`, and D has `b` between them: a box of D cannot span a run of both."""
+    """A has `c` next to `a`, and D has `b` between them: a tile of D cannot span a run of both."""
     contraction = described("dca,bd->cba")
     found = warp_specialized.schedules(contraction, H200)
-    assert any("D does not lie in boxes" in sentence for sentence in found.excluded)
-    runs = {s.b.outer if s.swap_ab else s.a.outer for s in shared(contraction) if s.splits == 1}
+    assert any("TMA cannot store D" in sentence for sentence in found.excluded)
+    runs = {s.b.outer if s.swap_ab else s.a.outer for s in pipelined(contraction) if s.splits == 1}
     assert {len(run) for run in runs} == {1}
 
 

@@ -1,4 +1,4 @@
-"""What kernels with specialised warps compute on a device."""
+"""What warp-specialized kernels compute on a device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from weft.fn import trace
 from weft.gpu.warp_specialized import family as warp_specialized
 from weft.gpu.warp_specialized.roles import SMEM_TRANSFORM
 from weft.gpu.warp_specialized.schedule import WsSchedule
-from weft.gpu.warp_specialized.stationary import StationarySchedule
+from weft.gpu.warp_specialized.stationary_schedule import StationarySchedule
 from weft.planner.schedule import Schedule
 from weft.spec import Contraction
 
@@ -51,24 +51,24 @@ def check(
 
 
 def some(at: int) -> Callable[[Sequence[Schedule]], Sequence[Schedule]]:
-    """A quarter of the kinds of schedules with rings, others with other numbers: compiling takes long."""
+    """A quarter of the kinds of schedules with pipelines, others with other numbers: compiling takes long."""
 
     def choose(found: Sequence[Schedule]) -> Sequence[Schedule]:
-        shared = [s for s in found if isinstance(s, WsSchedule)]
-        one_of_each = list({(s.tile, s.consumers, s.swap_ab, s.splits > 1): s for s in shared}.values())
+        pipelined = [s for s in found if isinstance(s, WsSchedule)]
+        one_of_each = list({(s.tile, s.consumers, s.swap_ab, s.splits > 1): s for s in pipelined}.values())
         return one_of_each[at % 4 :: 4]
 
     return choose
 
 
-def those_that_keep(found: Sequence[Schedule]) -> Sequence[Schedule]:
+def stationary_ones(found: Sequence[Schedule]) -> Sequence[Schedule]:
     return [schedule for schedule in found if isinstance(schedule, StationarySchedule)]
 
 
-def those_in_place(found: Sequence[Schedule]) -> Sequence[Schedule]:
+def in_shared_memory(found: Sequence[Schedule]) -> Sequence[Schedule]:
     """One of each kind."""
     chosen = [s for s in found if isinstance(s, WsSchedule) and s.consumers == SMEM_TRANSFORM]
-    return list({(s.tile, s.swap_ab, s.splits > 1, s.fewer > 0): s for s in chosen}.values())
+    return list({(s.tile, s.swap_ab, s.splits > 1, s.tail_splits > 0): s for s in chosen}.values())
 
 
 @pytest.mark.gpu
@@ -76,7 +76,7 @@ def those_in_place(found: Sequence[Schedule]) -> Sequence[Schedule]:
     "equation",
     [
         *("ad,bd->ab", "da,db->ba", "dca,bd->cba", "zad,zdb->zab", "ceda,dbe->cba", "af,bf->ab", "cebf,af->bcea"),
-        "cegf,af->gcea",  # few blocks: pairs of them share sums
+        "cegf,af->gcea",  # few output tiles: pairs of them are split
     ],
 )
 @pytest.mark.parametrize(
@@ -91,26 +91,26 @@ def test_every_schedule_computes_the_product(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("equation", ["ad,bd->ab", "da,db->ba", "dca,cbd->ba"])
-def test_a_worker_without_rows_lets_boxes_pass(equation: str) -> None:
-    """The last block of rows ends before those of its second worker begin."""
-    check(described(equation, extents={**EXTENTS, "a": 304, "b": 312}), "ab", plus_one, those_in_place)
+def test_a_consumer_without_rows_empties_stages(equation: str) -> None:
+    """The last output tile ends before the rows of its second consumer begin."""
+    check(described(equation, extents={**EXTENTS, "a": 304, "b": 312}), "ab", plus_one, in_shared_memory)
 
 
-def those_with_fewer_shares(found: Sequence[Schedule]) -> Sequence[Schedule]:
+def with_tail_splits(found: Sequence[Schedule]) -> Sequence[Schedule]:
     """All of them."""
-    return [s for s in found if isinstance(s, WsSchedule) and s.fewer > 0]
+    return [s for s in found if isinstance(s, WsSchedule) and s.tail_splits > 0]
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("equation", "c"), [("dca,cbd->ba", 200), ("cad,cbd->ba", 296), ("dca,cdb->ab", 296)])
-def test_the_last_rows_have_fewer_shares_of_a_long_sum(equation: str, c: int) -> None:
+def test_the_last_rows_have_fewer_partials_of_a_long_sum(equation: str, c: int) -> None:
     extents = {"a": 312, "b": 296, "c": c, "d": 136}
-    check(described(equation, extents=extents), "ab", plus_one, those_with_fewer_shares)
+    check(described(equation, extents=extents), "ab", plus_one, with_tail_splits)
 
 
-def those_streamed(found: Sequence[Schedule]) -> Sequence[Schedule]:
+def with_stream_k(found: Sequence[Schedule]) -> Sequence[Schedule]:
     """One of each kind."""
-    chosen = [s for s in found if isinstance(s, WsSchedule) and s.streamed]
+    chosen = [s for s in found if isinstance(s, WsSchedule) and s.stream_k]
     return list({(s.consumers, s.swap_ab): s for s in chosen}.values())
 
 
@@ -118,15 +118,15 @@ def those_streamed(found: Sequence[Schedule]) -> Sequence[Schedule]:
 @pytest.mark.parametrize(
     ("equation", "extents"),
     [
-        ("ceda,bed->cba", dict.fromkeys("abcde", 72)),  # blocks are larger than what there is, and taken in pairs
+        ("ceda,bed->cba", dict.fromkeys("abcde", 72)),  # tiles are larger than what there is, and taken in pairs
         ("da,bd->ab", {"a": 1000, "b": 328, "d": 5000}),  # the last rows and columns are not all there
     ],
 )
 @pytest.mark.parametrize(("operands", "function"), [("", None), ("a", plus_one), ("b", plus_one)])
-def test_sums_are_cut_end_to_end(
+def test_stream_k_cuts_sums_end_to_end(
     equation: str, extents: dict[str, int], operands: str, function: Callable[[torch.Tensor], torch.Tensor] | None
 ) -> None:
-    check(described(equation, extents=extents), operands, function, those_streamed)
+    check(described(equation, extents=extents), operands, function, with_stream_k)
 
 
 @pytest.mark.gpu
@@ -145,14 +145,14 @@ def test_results_of_two_bytes(equation: str, dtype: torch.dtype) -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize(("operands", "function"), [("", None), ("a", torch.relu), ("ab", plus_one)])
-def test_a_kept_operand_meets_all_rows(
+def test_a_stationary_operand_meets_all_rows(
     equation: str, operands: str, function: Callable[[torch.Tensor], torch.Tensor] | None
 ) -> None:
-    check(described(equation, extents=LARGE_AND_SMALL), operands, function, those_that_keep)
+    check(described(equation, extents=LARGE_AND_SMALL), operands, function, stationary_ones)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("equation", ["ad,gd->ag", "da,db->ba", "aj,hj->ah"])
-def test_results_of_two_bytes_beside_a_kept_operand(equation: str, dtype: torch.dtype) -> None:
-    check(described(equation, dtype, extents=LARGE_AND_SMALL, out=dtype), "ab", plus_one, those_that_keep)
+def test_results_of_two_bytes_beside_a_stationary_operand(equation: str, dtype: torch.dtype) -> None:
+    check(described(equation, dtype, extents=LARGE_AND_SMALL, out=dtype), "ab", plus_one, stationary_ones)

@@ -1,4 +1,4 @@
-"""Contractions and schedules that the tests of kernels with specialised warps share."""
+"""Contractions and schedules that the tests of warp-specialized kernels share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 from weft.gpu.warp_specialized import family as warp_specialized
 from weft.gpu.warp_specialized.schedule import WsSchedule
-from weft.gpu.warp_specialized.stationary import StationarySchedule
+from weft.gpu.warp_specialized.stationary_schedule import StationarySchedule
 from weft.planner.schedule import Target
 from weft.spec import Contraction, Layout, canonical
 from weft.spec.contraction import class_modes
@@ -15,7 +15,7 @@ from weft.spec.notation import parse
 
 H200 = Target("cuda", 0, "NVIDIA H200", 90, 132, 232448)
 EXTENTS = {"z": 3, "a": 200, "b": 328, "c": 3, "d": 136, "e": 24, "f": 1000, "g": 8}
-# A large operand (more blocks than workers) beside a small one; sums of one box, of five with a ring that holds three,
+# A large operand (more output tiles than consumers) beside a small one; sums of one step, of five with three stages,
 # of several modes, and with ends of 8, 16 and 40; columns in one part and in two, and no multiple of 8.
 LARGE_AND_SMALL = {"a": 20000, "b": 72, "c": 3, "d": 72, "e": 16, "f": 136, "g": 296, "h": 21, "i": 312, "j": 40}
 
@@ -35,14 +35,14 @@ def described(
     return canonical(Contraction(modes, a, b, None, d, resolve(dtype, dtype, precision), text=equation))
 
 
-def shared(contraction: Contraction) -> list[WsSchedule]:
-    """Schedules whose operands both come in rings."""
+def pipelined(contraction: Contraction) -> list[WsSchedule]:
+    """Schedules whose operands both come in pipelines."""
     found = warp_specialized.schedules(contraction, H200).schedules
     return [schedule for schedule in found if isinstance(schedule, WsSchedule)]
 
 
-def kept(contraction: Contraction) -> list[StationarySchedule]:
-    """Schedules that keep one operand in shared memory."""
+def stationary(contraction: Contraction) -> list[StationarySchedule]:
+    """Schedules with a stationary operand."""
     found = warp_specialized.schedules(contraction, H200).schedules
     return [schedule for schedule in found if isinstance(schedule, StationarySchedule)]
 

@@ -1,4 +1,4 @@
-"""Cross-compile kernels with specialised warps for Hopper and print what they hold, as JSON.
+"""Cross-compile warp-specialized kernels for Hopper and print what they hold, as JSON.
 
 Run by `test_warp_specialized.py` in a process of its own: Triton compiles only where it was not told to interpret.
 """
@@ -56,18 +56,18 @@ def main() -> None:
     long_sum = contraction("dca,cbd->ba", EXTENTS, half, single)
     one_of_both = contraction("ceda,dbe->cba", dict.fromkeys("abcde", 72), half, single, **functions)
     of_one = {name: functions[name] for name in ("a_fn", "epilogue")}
-    abreast = contraction("ceda,bed->cba", dict.fromkeys("abcde", 72), half, single, **of_one)
+    paired = contraction("ceda,bed->cba", dict.fromkeys("abcde", 72), half, single, **of_one)
     long_sum_twice = contraction("dca,cbd->ba", EXTENTS, half, single, **functions)
     across = contraction("dca,cdb->ba", EXTENTS, half, single, **functions)
     results = {
-        "together": report(plain, "ws.cooperative 128x256x64"),
+        "cooperative": report(plain, "ws.cooperative 128x256x64"),
         "pingpong": report(plain, "ws.pingpong 64x256x64"),
-        "parts": report(plain, "ws.cooperative 128x320x64"),
+        "split n": report(plain, "ws.cooperative 128x320x64"),
         "split n pingpong": report(plain, "ws.pingpong 64x320x64"),
         "swap_ab": report(plain, "128x320x64.*swap_ab"),
         "fused": report(fused, "ws.cooperative 128x256x64"),
         "fused pingpong": report(fused, "ws.pingpong 64x256x64"),
-        "fused parts": report(fused, "ws.cooperative 128x320x64"),
+        "fused split n": report(fused, "ws.cooperative 128x320x64"),
         "stationary": report(plain, "ws.stationary 64x320x64"),
         "stationary fused": report(fused, "ws.stationary 64x320x64"),
         "stationary fused twice": report(twice, "ws.stationary 64x320x64"),
@@ -75,14 +75,14 @@ def main() -> None:
         "stationary by eight warps": report(short, "ws.stationary 128x80x64.*warps=8 pipelines=2 stages=4 swap_ab"),
         "transformers": report(long_sum_twice, "ws.cooperative 128x160x64.*split_k="),
         "transformers pingpong": report(one_of_both, "ws.pingpong 128x80x64.*split_k="),
-        "transformers paired_n": report(abreast, "ws.paired_n 128x80x64.*split_k="),
+        "transformers paired_n": report(paired, "ws.paired_n 128x80x64.*split_k="),
         "smem_transform": report(long_sum_twice, "ws.smem_transform 128x320x64.*split_k="),
         "smem_transform, tail splits": report(long_sum_twice, "ws.smem_transform 128x320x64.*split_k=[0-9]+/"),
         "smem_transform, one n part": report(long_sum_twice, "ws.smem_transform 128x256x64.*split_k="),
         "smem_transform, across k": report(across, "ws.smem_transform 128x320x64.*split_k="),
-        "stream_k": report(abreast, "ws.cooperative 128x80x64.*stream_k swap_ab"),
-        "stream_k pingpong": report(abreast, "ws.pingpong 128x80x64.*stream_k"),
-        "stream_k paired_n": report(abreast, "ws.paired_n 128x80x64.*stream_k"),
+        "stream_k": report(paired, "ws.cooperative 128x80x64.*stream_k swap_ab"),
+        "stream_k pingpong": report(paired, "ws.pingpong 128x80x64.*stream_k"),
+        "stream_k paired_n": report(paired, "ws.paired_n 128x80x64.*stream_k"),
         "split": report(long_sum, "128x256x64.*split_k="),
     }
     json.dump(results, sys.stdout)

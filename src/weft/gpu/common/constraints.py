@@ -1,4 +1,4 @@
-"""What several families must hold to, each stated once."""
+"""Constraints that several families share, each stated once."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The family that reads its operands in boxes: whole lines of memory through the tensor memory accelerator.
+"""The TMA family: operands are read tile by tile through the tensor memory accelerator.
 
-A box spans a run along one side of the product and a run of k, and single indices of everything else; one of the two
-runs must be contiguous, and every other stride a multiple of 16 bytes. Operands that do not lie so are brought there
-by the family `staged`. D is stored in its own order.
+A tile spans a run along one side of the product and a run of k, and single indices of everything else. One of the two
+runs must be contiguous, and every other stride a multiple of 16 bytes. Operands that do not lie so are packed first, by
+the family `ttgt`. D is stored in its own order.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from weft.gpu.common.swap_ab import in_kernel_order, swap_ab
 from weft.gpu.common.tiling import A, B
 from weft.gpu.tma.cost import predict
 from weft.gpu.tma.params import tma_params
-from weft.gpu.tma.schedule import NAME, TmaSchedule, candidates, parts
-from weft.gpu.tma.views import box
+from weft.gpu.tma.schedule import NAME, TmaSchedule, candidates, n_parts
+from weft.gpu.tma.views import tensor_map
 from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
 from weft.spec import Contraction, Layout
 from weft.spec.dtypes import MATRIX_SUMS, dtype_name
@@ -35,6 +35,7 @@ __all__ = ["NAME", "TmaLaunch", "TmaSchedule", "build", "predict", "schedules", 
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:
+    """Why the family cannot compute this, in one sentence; None where it can."""
     reason = common_reasons(contraction, target)
     if reason is not None:
         return reason
@@ -47,7 +48,8 @@ def supports(contraction: Contraction, target: Target) -> str | None:
     if {contraction.a.dtype, contraction.b.dtype} != {product}:
         return f"A and B are not stored as {dtype_name(product)}, which they are multiplied in"
     if product not in MATRIX_SUMS and arithmetic.precision != "tf32":
-        return f"{arithmetic.precision} products of {dtype_name(product)} have no matrix instruction that takes boxes"
+        wanted = f"{arithmetic.precision} products of {dtype_name(product)}"
+        return f"{wanted} have no matrix instruction that reads TMA tiles"
     if arithmetic.accumulate is not MATRIX_SUMS.get(product, torch.float32):
         return f"products of {dtype_name(product)} are not added in {dtype_name(arithmetic.accumulate)} there"
     if min(contraction.m, contraction.n, contraction.k) < LEAST_DOT:
@@ -60,67 +62,75 @@ def supports(contraction: Contraction, target: Target) -> str | None:
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:
+    """All candidates, those with A and B swapped last."""
     straight = candidates(contraction, target)
-    other = candidates(swap_ab(contraction), target, swap_ab=True)
-    return Candidates((*straight.schedules, *other.schedules), straight.excluded)
+    swapped = candidates(swap_ab(contraction), target, swap_ab=True)
+    return Candidates((*straight.schedules, *swapped.schedules), straight.excluded)
 
 
 def build(contraction: Contraction, schedule: TmaSchedule, target: Target) -> Launch:
+    """The kernel of a schedule, and the reduction of its split-K partials, ready to launch."""
     from weft.gpu.tma.kernel import tma_kernel
 
     contraction = in_kernel_order(contraction, schedule)
     params = tma_params(contraction, schedule, target)
     constants = contraction_constants(contraction, params)
-    tile_m, tile_n, tile_k = schedule.tile
-    box_a = box(contraction.a, A, schedule.a, schedule.a.spans(tile_m, schedule.k, tile_k))
-    boxes_b = [
-        box(contraction.b, B, schedule.b, schedule.b.spans(width, schedule.k, tile_k)) for width in parts(tile_n)
-    ]
-    boxes = (box_a, boxes_b[0], boxes_b[1] if len(boxes_b) > 1 else None)
+    maps = _tensor_maps(contraction, schedule)
     c, d, pointers = contraction.c, contraction.d, pointer_layouts(contraction)
     real = contraction.arithmetic.accumulate.is_floating_point
     if params.splits == 1:
         multiply = KernelLaunch(
-            tma_kernel, (*boxes, c, d, None), constants, real, target, params.programs, schedule.warps, schedule.stages,
+            tma_kernel, (*maps, c, d, None), constants, real, target, params.programs, schedule.warps, schedule.stages,
             pointers, pdl=is_short(contraction),
         )  # fmt: skip
-        return TmaLaunch(boxes, schedule.swap_ab, multiply)
-    shares = Layout.contiguous((params.blocks * params.splits, *schedule.tile[:2]), contraction.arithmetic.accumulate)
+        return TmaLaunch(maps, schedule.swap_ab, multiply)
+    partials = Layout.contiguous((params.blocks * params.splits, *schedule.tile[:2]), contraction.arithmetic.accumulate)
     multiply = KernelLaunch(
-        tma_kernel, (*boxes, None, None, shares), constants, real, target, params.programs, schedule.warps,
+        tma_kernel, (*maps, None, None, partials), constants, real, target, params.programs, schedule.warps,
         schedule.stages, pointers, pdl=is_short(contraction),
     )  # fmt: skip
-    combine = reduce_launch(contraction, params, shares, target)
-    return TmaLaunch(boxes, schedule.swap_ab, multiply, combine, shares)
+    reduce = reduce_launch(contraction, params, partials, target)
+    return TmaLaunch(maps, schedule.swap_ab, multiply, reduce, partials)
+
+
+def _tensor_maps(contraction: Contraction, schedule: TmaSchedule) -> tuple[TensorMap, TensorMap, TensorMap | None]:
+    """Of A, and of B for each part of the tile along n."""
+    tile_m, tile_n, tile_k = schedule.tile
+    a = tensor_map(contraction.a, A, schedule.a, schedule.a.spans(tile_m, schedule.k, tile_k))
+    b, *rest = (
+        tensor_map(contraction.b, B, schedule.b, schedule.b.spans(width, schedule.k, tile_k))
+        for width in n_parts(tile_n)
+    )
+    return a, b, rest[0] if rest else None
 
 
 class TmaLaunch:
-    """The kernel that multiplies, and the one that adds the shares of split sums."""
+    """The kernel that multiplies, and the one that reduces split-K partials."""
 
     def __init__(
         self,
-        boxes: tuple[TensorMap, TensorMap, TensorMap | None],  # of rows, of columns, and of a second part of those
+        maps: tuple[TensorMap, TensorMap, TensorMap | None],  # rows; columns; their second part along n
         swap_ab: bool,  # rows are B's and columns A's
         multiply: KernelLaunch,
-        combine: KernelLaunch | None = None,
-        shares: Layout | None = None,
+        reduce: KernelLaunch | None = None,
+        partials: Layout | None = None,
     ) -> None:
-        self.kernels: tuple[KernelLaunch, ...] = (multiply, combine) if combine is not None else (multiply,)
-        self._boxes = boxes
+        self.kernels: tuple[KernelLaunch, ...] = (multiply, reduce) if reduce is not None else (multiply,)
+        self._maps = maps
         self._swap_ab = swap_ab
-        self._shares = shares
+        self._partials = partials
 
     def __call__(
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
     ) -> None:
-        box_a, box_b, box_rest = self._boxes
+        rows, columns, rest = self._maps
         if self._swap_ab:
             a, b = b, a
-        x, y = box_a.descriptor(a), box_b.descriptor(b)
-        z = box_rest.descriptor(b) if box_rest is not None else None
-        if self._shares is None:
+        x, y = rows.descriptor(a), columns.descriptor(b)
+        z = rest.descriptor(b) if rest is not None else None
+        if self._partials is None:
             self.kernels[0]((x, y, z, c, d, None), alpha, beta, aux)
             return
-        shares = torch.empty(self._shares.shape, dtype=self._shares.dtype, device=d.device)
-        self.kernels[0]((x, y, z, None, None, shares), alpha, beta, aux)
-        self.kernels[1]((shares, c, d), alpha, beta, aux)
+        partials = torch.empty(self._partials.shape, dtype=self._partials.dtype, device=d.device)
+        self.kernels[0]((x, y, z, None, None, partials), alpha, beta, aux)
+        self.kernels[1]((partials, c, d), alpha, beta, aux)

@@ -1,7 +1,15 @@
-"""The kernel that reads its operands in boxes through the tensor memory accelerator, and stores D in its own order.
+"""The kernel whose operands come by TMA, and whose results go to D by ordinary stores, in D's own order.
 
-Programs stay and take one task after the other, so that the loads of the next run while the last is stored. A task is
-a block of D, or one share of its sum: then its part goes to a workspace and `combine_kernel` adds the parts.
+All warps do the same; Triton's compiler pipelines the loads. A CTA stays and takes one work tile after the other, so
+that the loads of the next one run while the last is stored. A work tile is an output tile, or one split-K partial of
+it, which goes to a workspace; `reduce_splits_kernel` then adds the partials.
+
+    where              what happens to a work tile
+    scalar registers   (1) its output tile (batch, m, n), its first step along k
+    shared memory      (2) TMA loads tiles of A and B, as many steps ahead as the schedule has stages
+    registers          (3) functions of A and B, masks past the end of k
+    tensor cores       (4) products, one accumulator for each part of the tile along n
+    registers          (5) alpha, C, beta and the epilogue, subtile by subtile; stores to D, or to the workspace
 """
 
 from __future__ import annotations
@@ -17,83 +25,137 @@ from weft.gpu.common.rasterization import tile_coords
 
 
 @triton.jit
-def tma_coords(
-    batch_block, outer_block, k_block, BATCH: tl.constexpr, OUTER: tl.constexpr, K: tl.constexpr,
-    DIMENSIONS: tl.constexpr, AT: tl.constexpr,
+def tma_coord(
+    batch_tile, outer_tile, k_tile, BATCH: tl.constexpr, OUTER: tl.constexpr, K: tl.constexpr,
+    DIMS: tl.constexpr, AT: tl.constexpr,
 ):  # fmt: skip
-    """First index of a box along one dimension of its operand."""
-    ROLE: tl.constexpr = DIMENSIONS[AT][0]
-    AXIS: tl.constexpr = DIMENSIONS[AT][1]
+    """First index of a tile along dimension `AT` of a tensor map; `DIMS` are `params.TmaDim`."""
+    ROLE: tl.constexpr = DIMS[AT][0]
+    AXIS: tl.constexpr = DIMS[AT][1]
     if ROLE == 0:
-        return tl.cast(axis_start(batch_block, BATCH, AXIS), tl.int32)
+        return tl.cast(axis_start(batch_tile, BATCH, AXIS), tl.int32)
     elif ROLE == 1:
-        return tl.cast(axis_start(outer_block, OUTER, AXIS), tl.int32)
+        return tl.cast(axis_start(outer_tile, OUTER, AXIS), tl.int32)
     else:
-        return tl.cast(axis_start(k_block, K, AXIS), tl.int32)
-
-
-@triton.jit
-def load_box(
-    boxes, batch_block, outer_block, k_block, BATCH: tl.constexpr, OUTER: tl.constexpr, K: tl.constexpr,
-    DIMENSIONS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """One box of an operand, as a matrix: it has one index along every dimension but two."""
-    RANK: tl.constexpr = len(DIMENSIONS)
-    y = tma_coords(batch_block, outer_block, k_block, BATCH, OUTER, K, DIMENSIONS, RANK - 2)
-    x = tma_coords(batch_block, outer_block, k_block, BATCH, OUTER, K, DIMENSIONS, RANK - 1)
-    if RANK == 2:
-        return boxes.load([y, x])
-    else:
-        z = tma_coords(batch_block, outer_block, k_block, BATCH, OUTER, K, DIMENSIONS, RANK - 3)
-        if RANK == 3:
-            box = boxes.load([z, y, x])
-        else:
-            w = tma_coords(batch_block, outer_block, k_block, BATCH, OUTER, K, DIMENSIONS, RANK - 4)
-            if RANK == 4:
-                box = boxes.load([w, z, y, x])
-            else:
-                v = tma_coords(batch_block, outer_block, k_block, BATCH, OUTER, K, DIMENSIONS, RANK - 5)
-                box = boxes.load([v, w, z, y, x])
-        return tl.reshape(box, (ROWS, COLUMNS))
+        return tl.cast(axis_start(k_tile, K, AXIS), tl.int32)
 
 
 @triton.jit
 def load_operand(
-    boxes, batch_block, outer_block, k_block, BATCH: tl.constexpr, OUTER: tl.constexpr, K: tl.constexpr,
-    DIMENSIONS: tl.constexpr, ALONG_K: tl.constexpr,
-):  # fmt: skip
-    """One box of an operand, rows along its own side and columns along k."""
+    tensor_map,
+    at,  # (batch, outer, k): numbers of the tile
+    BATCH: tl.constexpr,
+    OUTER: tl.constexpr,
+    K: tl.constexpr,
+    DIMS: tl.constexpr,
+    ALONG_K: tl.constexpr,
+):
+    """A tile of an operand, (outer, k). It has one index along every dimension but two, so it is a matrix."""
+    batch_tile, outer_tile, k_tile = at
+    RANK: tl.constexpr = len(DIMS)
+    start = (
+        tma_coord(batch_tile, outer_tile, k_tile, BATCH, OUTER, K, DIMS, RANK - 2),
+        tma_coord(batch_tile, outer_tile, k_tile, BATCH, OUTER, K, DIMS, RANK - 1),
+    )
+    for i in tl.static_range(RANK - 2):
+        start = (tma_coord(batch_tile, outer_tile, k_tile, BATCH, OUTER, K, DIMS, RANK - 3 - i),) + start  # noqa: RUF005 (Triton unpacks no tuple in a tuple)
+    tile = tensor_map.load(start)
     if ALONG_K:
-        return load_box(boxes, batch_block, outer_block, k_block, BATCH, OUTER, K, DIMENSIONS, OUTER.tile, K.tile)
+        return tile if RANK == 2 else tl.reshape(tile, (OUTER.tile, K.tile))
     else:
-        return load_box(boxes, batch_block, outer_block, k_block, BATCH, OUTER, K, DIMENSIONS, K.tile, OUTER.tile).T
+        return tile.T if RANK == 2 else tl.reshape(tile, (K.tile, OUTER.tile)).T
+
+
+@triton.jit
+def load_a(
+    a, pointers, known, at, PARAMS: tl.constexpr, A_FN: tl.constexpr, PRODUCT: tl.constexpr, ACCUMULATE: tl.constexpr,
+    AUX_A: tl.constexpr,
+):  # fmt: skip
+    """(2, 3) A tile of A, (m, k), its function applied in the type of products. Past the end of k it stays zero."""
+    BATCH: tl.constexpr = PARAMS.batch
+    M: tl.constexpr = PARAMS.m
+    K: tl.constexpr = PARAMS.k
+    A_DIMS: tl.constexpr = PARAMS.a_dims
+    x = load_operand(a, at, BATCH, M, K, A_DIMS, PARAMS.a_along_k)
+    if A_FN is not None:
+        x = A_FN(x, *gathered_step(known, pointers, at, AUX_A, K, PARAMS, a_offsets, a_mask)).to(PRODUCT)
+        if PARAMS.masked:
+            x = tl.where(dim_mask(at[2], tl.arange(0, K.tile), K)[None, :], x, 0)
+    if PARAMS.widen:
+        x = x.to(ACCUMULATE)
+    return x
 
 
 @triton.jit
 def multiply_part(
-    acc, x, b, pointers, aux_b, batch_block, n_block, k_block, PARAMS: tl.constexpr, PART: tl.constexpr,
-    B_FN: tl.constexpr, PRODUCT: tl.constexpr, ACCUMULATE: tl.constexpr, PRECISION: tl.constexpr,
-    AUX_B: tl.constexpr,
+    acc, x, b, pointers, known, at, PARAMS: tl.constexpr, PART: tl.constexpr, B_FN: tl.constexpr,
+    PRODUCT: tl.constexpr, PRECISION: tl.constexpr, AUX_B: tl.constexpr,
 ):  # fmt: skip
-    """Add the product of a box of A, in the type it is multiplied in, and the box of B for one part of the block."""
+    """(2, 3, 4) Add the product of a tile of A, in the type of products, and the tile of B of one part along n."""
     BATCH: tl.constexpr = PARAMS.batch
     N: tl.constexpr = PART.n
     K: tl.constexpr = PARAMS.k
-    B_BOX: tl.constexpr = PARAMS.b_box
-    y = load_operand(b, batch_block, n_block, k_block, BATCH, N, K, B_BOX, PARAMS.b_along_k).T
+    B_DIMS: tl.constexpr = PARAMS.b_dims
+    y = load_operand(b, at, BATCH, N, K, B_DIMS, PARAMS.b_along_k).T
     if B_FN is not None:
-        at = (batch_block, n_block, k_block)
-        y = B_FN(y, *gathered_step(aux_b, pointers, at, AUX_B, K, PART, b_offsets, b_mask)).to(PRODUCT)
+        y = B_FN(y, *gathered_step(known, pointers, at, AUX_B, K, PART, b_offsets, b_mask)).to(PRODUCT)
         if PARAMS.masked:
-            y = tl.where(dim_mask(k_block, tl.arange(0, K.tile), K)[:, None], y, 0)
+            y = tl.where(dim_mask(at[2], tl.arange(0, K.tile), K)[:, None], y, 0)
     if PARAMS.widen:
-        y = y.to(ACCUMULATE)
+        y = y.to(acc.dtype)
     # fp8 products of one step may be added with fewer digits, those of different steps may not.
-    return tl.dot(x, y, acc, input_precision=PRECISION, max_num_imprecise_acc=K.tile, out_dtype=ACCUMULATE)
+    return tl.dot(x, y, acc, input_precision=PRECISION, max_num_imprecise_acc=K.tile, out_dtype=acc.dtype)
 
 
 @triton.jit
-def halves(acc):
+def multiply(
+    maps,  # of A, of B's first part along n, of its second
+    pointers,
+    tile,  # (batch, m, n): numbers of the output tile
+    first_step,
+    PARAMS: tl.constexpr,
+    A_FN: tl.constexpr,
+    B_FN: tl.constexpr,
+    PRODUCT: tl.constexpr,
+    ACCUMULATE: tl.constexpr,
+    PRECISION: tl.constexpr,
+    AUX: tl.constexpr,
+):
+    """The accumulators of a work tile: one for each part along n, the first one twice where there is but one."""
+    a, b, b_rest = maps
+    batch_tile, m_tile, n_tile = tile
+    AUX_A: tl.constexpr = AUX.a
+    AUX_B: tl.constexpr = AUX.b
+    FIRST: tl.constexpr = PARAMS.n_parts[0]
+    SECOND: tl.constexpr = PARAMS.n_parts[-1]
+    TWO: tl.constexpr = len(PARAMS.n_parts) == 2
+    SHAPE: tl.constexpr = (PARAMS.m.tile, FIRST.n.tile)
+    REST_SHAPE: tl.constexpr = (PARAMS.m.tile, SECOND.n.tile)
+    acc = tl.zeros(SHAPE, dtype=ACCUMULATE)
+    aux_a = gathered(pointers, (batch_tile, m_tile, 0), AUX_A, PARAMS, a_offsets, a_mask)
+    aux_b = gathered(pointers, (batch_tile, n_tile, 0), AUX_B, FIRST, b_offsets, b_mask)
+    acc_rest = acc
+    if TWO:
+        acc_rest = tl.zeros(REST_SHAPE, dtype=ACCUMULATE)
+        aux_rest = gathered(pointers, (batch_tile, n_tile, 0), AUX_B, SECOND, b_offsets, b_mask)
+    for step in range(PARAMS.steps):
+        k_tile = first_step + step
+        x = load_a(a, pointers, aux_a, (batch_tile, m_tile, k_tile), PARAMS, A_FN, PRODUCT, ACCUMULATE, AUX_A)
+        if A_FN is not None and B_FN is not None and (TWO or (PARAMS.masked and len(AUX_A) > 0)):
+            # x goes to the tensor cores through shared memory. Without this barrier the one that x needs stands
+            # between the stores of y and their fence for the tensor cores, which may then read too early.
+            tl.debug_barrier()
+        at = (batch_tile, n_tile, k_tile)
+        acc = multiply_part(acc, x, b, pointers, aux_b, at, PARAMS, FIRST, B_FN, PRODUCT, PRECISION, AUX_B)
+        if TWO:
+            acc_rest = multiply_part(
+                acc_rest, x, b_rest, pointers, aux_rest, at, PARAMS, SECOND, B_FN, PRODUCT, PRECISION, AUX_B
+            )  # fmt: skip
+    return acc, acc_rest
+
+
+@triton.jit
+def split_n(acc):
     """The left and the right half of a matrix."""
     ROWS: tl.constexpr = acc.shape[0]
     COLUMNS: tl.constexpr = acc.shape[1] // 2
@@ -102,79 +164,63 @@ def halves(acc):
 
 @triton.jit
 def store_subtile(
-    acc, c, d, parts, pointers, alpha, beta, task, batch_block, m_block, n_block, PARAMS: tl.constexpr,
-    PIECE: tl.constexpr, C_FN: tl.constexpr, EPILOGUE: tl.constexpr, RESULT: tl.constexpr, AUX: tl.constexpr,
+    acc, results, work_tile, tile, PARAMS: tl.constexpr, SUBTILE: tl.constexpr, C_FN: tl.constexpr,
+    EPILOGUE: tl.constexpr, RESULT: tl.constexpr, AUX: tl.constexpr,
 ):  # fmt: skip
-    """Leave some columns as a share of a split sum, or finish them."""
+    """Store some columns as a split-K partial, or finish them and store them in D."""
+    c, d, partials, pointers, alpha, beta = results
+    batch_tile, m_tile, n_tile = tile
     if PARAMS.splits > 1:
-        tl.store(parts + partial_offsets(task, PARAMS, PIECE.first, PIECE.n.tile), acc)
+        tl.store(partials + partial_offsets(work_tile, PARAMS, SUBTILE.first, SUBTILE.n.tile), acc)
     else:
         store_block(
-            acc, c, d, pointers, alpha, beta, batch_block, m_block, n_block, PIECE, C_FN, EPILOGUE, None, RESULT, AUX
+            acc, c, d, pointers, alpha, beta, batch_tile, m_tile, n_tile, SUBTILE, C_FN, EPILOGUE, None, RESULT, AUX
         )  # fmt: skip
 
 
 @triton.jit
-def leave_two(
-    acc, c, d, parts, pointers, alpha, beta, task, batch_block, m_block, n_block, PARAMS: tl.constexpr,
-    PART: tl.constexpr, AT: tl.constexpr, C_FN: tl.constexpr, EPILOGUE: tl.constexpr, RESULT: tl.constexpr,
-    AUX: tl.constexpr,
+def store_two(
+    acc, results, work_tile, tile, PARAMS: tl.constexpr, PART: tl.constexpr, AT: tl.constexpr, C_FN: tl.constexpr,
+    EPILOGUE: tl.constexpr, RESULT: tl.constexpr, AUX: tl.constexpr,
 ):  # fmt: skip
-    """The same of columns that two pieces hold, the first of them number `AT`."""
-    LEFT: tl.constexpr = PART.pieces[AT]
-    RIGHT: tl.constexpr = PART.pieces[AT + 1]
-    left, right = halves(acc)
-    store_subtile(
-        left, c, d, parts, pointers, alpha, beta, task, batch_block, m_block, n_block, PARAMS, LEFT,
-        C_FN, EPILOGUE, RESULT, AUX,
-    )  # fmt: skip
-    store_subtile(
-        right, c, d, parts, pointers, alpha, beta, task, batch_block, m_block, n_block, PARAMS, RIGHT,
-        C_FN, EPILOGUE, RESULT, AUX,
-    )  # fmt: skip
+    """The same of the columns of two subtiles, the first of them number `AT`."""
+    LEFT: tl.constexpr = PART.subtiles[AT]
+    RIGHT: tl.constexpr = PART.subtiles[AT + 1]
+    left, right = split_n(acc)
+    store_subtile(left, results, work_tile, tile, PARAMS, LEFT, C_FN, EPILOGUE, RESULT, AUX)
+    store_subtile(right, results, work_tile, tile, PARAMS, RIGHT, C_FN, EPILOGUE, RESULT, AUX)
 
 
 @triton.jit
-def leave_part(
-    acc, c, d, parts, pointers, alpha, beta, task, batch_block, m_block, n_block, PARAMS: tl.constexpr,
-    PART: tl.constexpr, C_FN: tl.constexpr, EPILOGUE: tl.constexpr, RESULT: tl.constexpr, AUX: tl.constexpr,
+def store_tile(
+    acc, results, work_tile, tile, PARAMS: tl.constexpr, PART: tl.constexpr, C_FN: tl.constexpr,
+    EPILOGUE: tl.constexpr, RESULT: tl.constexpr, AUX: tl.constexpr,
 ):  # fmt: skip
-    """The same of an accumulator, piece by piece: what a piece is staged in fits beside the boxes."""
-    if len(PART.pieces) == 1:
-        WHOLE: tl.constexpr = PART.pieces[0]
-        store_subtile(
-            acc, c, d, parts, pointers, alpha, beta, task, batch_block, m_block, n_block, PARAMS, WHOLE,
-            C_FN, EPILOGUE, RESULT, AUX,
-        )  # fmt: skip
-    elif len(PART.pieces) == 2:
-        leave_two(
-            acc, c, d, parts, pointers, alpha, beta, task, batch_block, m_block, n_block, PARAMS, PART, 0,
-            C_FN, EPILOGUE, RESULT, AUX,
-        )  # fmt: skip
+    """(5) The same of an accumulator, in one, two or four subtiles. The compiler passes a tile through shared memory
+    before it is stored, and a subtile of that size fits beside the stages."""
+    if len(PART.subtiles) == 1:
+        WHOLE: tl.constexpr = PART.subtiles[0]
+        store_subtile(acc, results, work_tile, tile, PARAMS, WHOLE, C_FN, EPILOGUE, RESULT, AUX)
+    elif len(PART.subtiles) == 2:
+        store_two(acc, results, work_tile, tile, PARAMS, PART, 0, C_FN, EPILOGUE, RESULT, AUX)
     else:
-        left, right = halves(acc)
-        leave_two(
-            left, c, d, parts, pointers, alpha, beta, task, batch_block, m_block, n_block, PARAMS, PART, 0,
-            C_FN, EPILOGUE, RESULT, AUX,
-        )  # fmt: skip
-        leave_two(
-            right, c, d, parts, pointers, alpha, beta, task, batch_block, m_block, n_block, PARAMS, PART, 2,
-            C_FN, EPILOGUE, RESULT, AUX,
-        )  # fmt: skip
+        left, right = split_n(acc)
+        store_two(left, results, work_tile, tile, PARAMS, PART, 0, C_FN, EPILOGUE, RESULT, AUX)
+        store_two(right, results, work_tile, tile, PARAMS, PART, 2, C_FN, EPILOGUE, RESULT, AUX)
 
 
 @triton.jit(do_not_specialize=["alpha", "beta"])
 def tma_kernel(
-    a,  # boxes of (M, K), or of (K, M)
-    b,  # boxes of (N, K), or of (K, N), for the first part of N
-    b_rest,  # the same for the second; None where there is but one
+    a,  # tensor map, tiles (M, K) or (K, M)
+    b,  # tensor map, tiles (N, K) or (K, N), of the tile's first part along n
+    b_rest,  # the same of its second part; None where there is but one
     c,  # None where nothing is added, or the sum is split
     d,  # None where the sum is split
-    parts,  # shares of split sums; None where they are whole
+    partials,  # (splits * output tiles, M, N); None where sums are whole
     alpha: tl.int64,  # bits, see `scalar`
     beta: tl.int64,
-    pointers,  # of operands of functions and of further results; None where there are none
-    PARAMS: tl.constexpr,  # boxes_cut.BoxesCut
+    pointers,  # of auxiliary operands and of further results; None where there are none
+    PARAMS: tl.constexpr,  # params.TmaParams
     A_FN: tl.constexpr,
     B_FN: tl.constexpr,
     C_FN: tl.constexpr,
@@ -183,66 +229,24 @@ def tma_kernel(
     ACCUMULATE: tl.constexpr,
     RESULT: tl.constexpr,
     PRECISION: tl.constexpr,
-    AUX: tl.constexpr,  # beside.Beside
+    AUX: tl.constexpr,  # aux_operands.AuxParams
 ):
     pdl_wait()
-    BATCH: tl.constexpr = PARAMS.batch
-    M: tl.constexpr = PARAMS.m
-    N: tl.constexpr = PARAMS.n
-    K: tl.constexpr = PARAMS.k
-    A_BOX: tl.constexpr = PARAMS.a_box
-    AUX_A: tl.constexpr = AUX.a
-    AUX_B: tl.constexpr = AUX.b
-    FIRST: tl.constexpr = PARAMS.parts[0]
-    SECOND: tl.constexpr = PARAMS.parts[-1]
-    TWO: tl.constexpr = len(PARAMS.parts) == 2
-    TILE: tl.constexpr = (M.tile, FIRST.n.tile)
-    TILE_REST: tl.constexpr = (M.tile, SECOND.n.tile)
-    for task in tl.range(tl.program_id(0), PARAMS.blocks * PARAMS.splits, PARAMS.programs, flatten=PARAMS.flatten):
-        # (1) Find the block of D, and the share of its sum.
-        batch_block, m_block, n_block = tile_coords(task % PARAMS.blocks, M.blocks, N.blocks, PARAMS.group)
-        first_step = task // PARAMS.blocks * PARAMS.steps
+    FIRST: tl.constexpr = PARAMS.n_parts[0]
+    SECOND: tl.constexpr = PARAMS.n_parts[-1]
+    results = (c, d, partials, pointers, alpha, beta)
+    WORK_TILES: tl.constexpr = PARAMS.blocks * PARAMS.splits
+    for work_tile in tl.range(tl.program_id(0), WORK_TILES, PARAMS.programs, flatten=PARAMS.flatten):
+        # (1) Find the output tile, and where its sum, or this partial of it, begins along k.
+        tile = tile_coords(work_tile % PARAMS.blocks, PARAMS.m.blocks, PARAMS.n.blocks, PARAMS.group)
+        first_step = work_tile // PARAMS.blocks * PARAMS.steps
 
-        # (2) Multiply box by box; what a box reads past the end of a mode is zero.
-        acc = tl.zeros(TILE, dtype=ACCUMULATE)
-        aux_a = gathered(pointers, (batch_block, m_block, 0), AUX_A, PARAMS, a_offsets, a_mask)
-        aux_b = gathered(pointers, (batch_block, n_block, 0), AUX_B, FIRST, b_offsets, b_mask)
-        if TWO:
-            acc_rest = tl.zeros(TILE_REST, dtype=ACCUMULATE)
-            aux_rest = gathered(pointers, (batch_block, n_block, 0), AUX_B, SECOND, b_offsets, b_mask)
-        for step in range(PARAMS.steps):
-            k_block = first_step + step
-            x = load_operand(a, batch_block, m_block, k_block, BATCH, M, K, A_BOX, PARAMS.a_along_k)
-
-            # (3) Apply the functions in the product type. What lies past the end of k must stay zero.
-            if A_FN is not None:
-                at = (batch_block, m_block, k_block)
-                x = A_FN(x, *gathered_step(aux_a, pointers, at, AUX_A, K, PARAMS, a_offsets, a_mask)).to(PRODUCT)
-                if PARAMS.masked:
-                    x = tl.where(dim_mask(k_block, tl.arange(0, K.tile), K)[None, :], x, 0)
-            if PARAMS.widen:
-                x = x.to(ACCUMULATE)
-            if A_FN is not None and B_FN is not None and (TWO or (PARAMS.masked and len(AUX_A) > 0)):
-                # x goes to the matrix units through shared memory. Without this barrier the one that x needs stands
-                # between the stores of y and their fence for these units, which then may read what is not there.
-                tl.debug_barrier()
-            acc = multiply_part(
-                acc, x, b, pointers, aux_b, batch_block, n_block, k_block, PARAMS, FIRST,
-                B_FN, PRODUCT, ACCUMULATE, PRECISION, AUX_B,
-            )  # fmt: skip
-            if TWO:
-                acc_rest = multiply_part(
-                    acc_rest, x, b_rest, pointers, aux_rest, batch_block, n_block, k_block, PARAMS, SECOND,
-                    B_FN, PRODUCT, ACCUMULATE, PRECISION, AUX_B,
-                )  # fmt: skip
-
-        # (4) Leave the share, or finish the block.
-        leave_part(
-            acc, c, d, parts, pointers, alpha, beta, task, batch_block, m_block, n_block, PARAMS, FIRST,
-            C_FN, EPILOGUE, RESULT, AUX,
+        # (2, 3, 4) Load, apply functions and multiply, step by step. TMA reads zeros past the end of a mode.
+        acc, acc_rest = multiply(
+            (a, b, b_rest), pointers, tile, first_step, PARAMS, A_FN, B_FN, PRODUCT, ACCUMULATE, PRECISION, AUX
         )  # fmt: skip
-        if TWO:
-            leave_part(
-                acc_rest, c, d, parts, pointers, alpha, beta, task, batch_block, m_block, n_block, PARAMS, SECOND,
-                C_FN, EPILOGUE, RESULT, AUX,
-            )  # fmt: skip
+
+        # (5) Store the partial, or finish the output tile.
+        store_tile(acc, results, work_tile, tile, PARAMS, FIRST, C_FN, EPILOGUE, RESULT, AUX)
+        if len(PARAMS.n_parts) == 2:
+            store_tile(acc_rest, results, work_tile, tile, PARAMS, SECOND, C_FN, EPILOGUE, RESULT, AUX)

@@ -1,7 +1,7 @@
-"""Schedules of the family that reads boxes: tiles, the readings of both operands, and shares of long sums.
+"""Schedules of the TMA family: tiles, the views of both operands, and split-K.
 
-Matrix instructions and boxes come in powers of two, extents do not. A tile may therefore be the sum of two powers of
-two along n, 320 = 256 + 64: its block has two accumulators, which share every box of A.
+Matrix instructions and TMA take powers of two, extents are none. A tile may therefore be the sum of two powers of two
+along n, 320 = 256 + 64 (its *parts* along n): it has two accumulators, which share every tile of A.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from weft.planner.schedule import Candidates, Target
 from weft.spec import Contraction, Mode, Role
 
 NAME = "tma"
-GROUP = 8  # rows of blocks that programs take before they go on along n
-LEAST_STAGES = 3  # also of shorter sums: boxes of the next block come while one is stored
-LEAST_HALVED = 32  # columns: fewer are stored at once
-LEAST_QUARTERED = 256  # columns where rows are staged
+GROUP = 8  # rows of output tiles that CTAs take before they go on along n (GROUP_M)
+LEAST_STAGES = 3  # also of shorter sums: tiles of the next work tile come while this one is stored
+LEAST_HALVED = 32  # columns: an accumulator of fewer is stored in one subtile
+LEAST_QUARTERED = 256  # columns: one of so many is stored in four subtiles, where whole rows pass through shared memory
 
 # Tiles (M, N, K), warps and stages, by bytes of an element.
 _TILES = {
@@ -44,8 +44,8 @@ _TILES = {
         (256, 32, 32, 8, 4), (128, 32, 32, 4, 4),
     ),
 }  # fmt: skip
-# The same with two parts along n, K in bytes.
-_COMPOSITE_TILES = (
+# Tiles with two parts along n, K in bytes.
+_SPLIT_N_TILES = (
     (128, 320, 128, 8, 3), (64, 320, 64, 4, 3), (128, 192, 128, 8, 4), (128, 160, 128, 8, 4), (256, 160, 128, 8, 3),
     (128, 80, 128, 4, 3), (128, 80, 64, 4, 4), (256, 80, 128, 8, 3),
 )  # fmt: skip
@@ -53,7 +53,7 @@ _COMPOSITE_TILES = (
 
 @dataclass(frozen=True, slots=True)
 class TmaSchedule:
-    """How both operands are read, the mode of k that boxes run along, and the tile."""
+    """How both operands are read, the mode of k that tiles run along, and the tile."""
 
     a: TmaView
     b: TmaView
@@ -61,16 +61,16 @@ class TmaSchedule:
     tile: tuple[int, int, int]  # (M, N, K)
     warps: int
     stages: int
-    splits: int = 1
+    splits: int = 1  # split-K partials of each output tile
     group: int = GROUP
-    swap_ab: bool = False  # B gives the rows of blocks and A the columns: `a` is the reading of B
+    swap_ab: bool = False  # B gives the rows of output tiles and A the columns: `a` is the view of B
     workspace_bytes: int = 0
     family: str = NAME
 
     def __str__(self) -> str:
         m, n, k = self.tile
         names_m, names_n = ("·".join(mode.name for mode in view.outer) for view in (self.a, self.b))
-        across = "+".join(map(str, parts(n)))
+        across = "+".join(map(str, n_parts(n)))
         split = f" split_k={self.splits}" if self.splits > 1 else ""
         return (
             f"tma {m}x{n}x{k} m[{names_m}:{m}] n[{names_n}:{across}] k[{self.k.name}:{k}]"
@@ -79,48 +79,49 @@ class TmaSchedule:
 
 
 @cache
-def parts(columns: int) -> tuple[int, ...]:
-    """The powers of two that a tile is the sum of, the widest first."""
+def n_parts(columns: int) -> tuple[int, ...]:
+    """The powers of two that a tile's columns are the sum of, the widest first."""
     return tuple(1 << bit for bit in reversed(range(columns.bit_length())) if columns >> bit & 1)
 
 
 def stores_rows(schedule: TmaSchedule) -> bool:
-    """Whether blocks go to D row by row: shares of split sums, and where D is not contiguous along m."""
+    """Whether tiles are stored row by row: split-K partials, and where D is not contiguous along m."""
     return schedule.splits > 1 or 1 not in [mode.strides[D] for mode in schedule.a.outer]
 
 
 def subtiles_of(width: int, rows: bool) -> int:
-    """Pieces that an accumulator of so many columns is stored in; more where whole rows are staged."""
+    """Subtiles that an accumulator of so many columns is stored in; more where it is stored row by row."""
     if width < LEAST_HALVED:
         return 1
     return 4 if rows and width >= LEAST_QUARTERED else 2
 
 
 def shared_bytes(schedule: TmaSchedule, size: int) -> int:
-    """Shared memory of a program: its boxes, and a piece on its way to D.
+    """Shared memory of a CTA, in bytes: the stages, and room that a subtile passes through before it is stored.
 
-    What a piece takes was read from what Triton 3.6 compiles for compute capability 9.0: its rows where those are
-    staged, else at most 128 bytes for each of them.
+    What that takes was read from what Triton 3.6 compiles for compute capability 9.0: a subtile's rows where it is
+    stored row by row, else at most 128 bytes for each row.
     """
     tile_m, tile_n, tile_k = schedule.tile
-    widest, rows = parts(tile_n)[0], stores_rows(schedule)
+    widest, rows = n_parts(tile_n)[0], stores_rows(schedule)
     row = 4 * widest // subtiles_of(widest, rows) if rows else 128
     return schedule.stages * (tile_m + tile_n) * tile_k * size + tile_m * row
 
 
 def candidates(contraction: Contraction, target: Target, swap_ab: bool = False) -> Candidates:
-    """Schedules, and why there are no others; `exchanged` tells that the operands already are, and then only what
-    consists of two parts is of use: whole tiles there are for both sides."""
+    """Schedules, and why there are no others.
+
+    `swap_ab` says that A and B are swapped already. Then only tiles with two parts along n are of use: each of the
+    others is there with M and N exchanged.
+    """
     found: dict[TmaSchedule, None] = {}
     excluded: dict[str, None] = {}
     size = contraction.arithmetic.product.itemsize
-    composite = tuple((m, n, depth // size, warps, stages) for m, n, depth, warps, stages in _COMPOSITE_TILES)
-    tiles = composite if swap_ab else (*_TILES[size], *composite)
+    split_n = tuple((m, n, depth // size, warps, stages) for m, n, depth, warps, stages in _SPLIT_N_TILES)
+    tiles = split_n if swap_ab else (*_TILES[size], *split_n)
     for k in contraction.of_role(Role.K):
         views_a, views_b = (list(tma_views(contraction, operand, k)) for operand in (A, B))
-        for name, ways in (("A", views_a), ("B", views_b)):
-            if not ways:
-                excluded[f"{name} does not lie in boxes along {k.name}"] = None
+        excluded |= dict.fromkeys(missing_views(k, views_a, views_b))
         for a, b, tile in product(views_a, views_b, tiles):
             reason = misfit(a, b, tile)
             if reason is not None:
@@ -132,16 +133,23 @@ def candidates(contraction: Contraction, target: Target, swap_ab: bool = False) 
     return Candidates(tuple(found), tuple(excluded))
 
 
+def missing_views(k: Mode, views_a: Sequence[TmaView], views_b: Sequence[TmaView]) -> Iterator[str]:
+    """Which operands TMA cannot read along a mode, one sentence for each."""
+    for name, views in (("A", views_a), ("B", views_b)):
+        if not views:
+            yield f"{name} has no tiles that TMA can load along {k.name}"
+
+
 @lru_cache(maxsize=8192)
 def dim_axes(view: TmaView, tile: int) -> tuple[TiledAxis, ...]:
-    """The operand's own side: every other dimension one index at a time, runs last."""
+    """The axes of an operand's own side in a tile of so many rows: single indices first, runs last."""
     runs = (view.second, view.outer)
     return tuple([TiledAxis(group, length, placed=group in runs) for group, length in view.lengths(tile).items()])
 
 
 def misfit(a: TmaView, b: TmaView, tile: Sequence[int]) -> str | None:
     """Why a tile should not be used, in one sentence."""
-    widest = parts(tile[1])[0]
+    widest = n_parts(tile[1])[0]
     for name, group, length in (("m", a.outer, tile[0]), ("n", b.outer, widest)):
         length_there = extent(group)
         if length > LEAST_DOT * 2 and length >= 2 * length_there:
@@ -153,41 +161,45 @@ def misfit(a: TmaView, b: TmaView, tile: Sequence[int]) -> str | None:
 
 
 def _schedules(contraction: Contraction, whole: TmaSchedule, target: Target) -> Iterator[TmaSchedule]:
-    """A tile with whole sums, and with split ones where D alone cannot fill the device."""
+    """A tile with whole sums, and with split-K where D alone cannot fill the device."""
     tile_m, tile_n, tile_k = whole.tile
     steps = -(-whole.k.extent // tile_k) * (contraction.k // whole.k.extent)
     if whole.stages > max(LEAST_STAGES, steps):
         whole = replace(whole, stages=max(LEAST_STAGES, steps))
     yield _fitting(whole, contraction.arithmetic.product.itemsize, target)
-    processors = sm_count(target)
-    blocks = contraction.batch * dim_blocks(whole.a, tile_m) * dim_blocks(whole.b, tile_n)
-    if blocks >= processors:
+    sms = sm_count(target)
+    tiles = contraction.batch * dim_tiles(whole.a, tile_m) * dim_tiles(whole.b, tile_n)
+    if tiles >= sms:
         return
-    share_bytes = tile_m * tile_n * contraction.arithmetic.accumulate.itemsize
-    for splits in splittings(steps, blocks, processors):
-        split = replace(whole, splits=splits, workspace_bytes=splits * blocks * share_bytes)
+    partial_bytes = tile_m * tile_n * contraction.arithmetic.accumulate.itemsize
+    for splits in split_counts(steps, tiles, sms):
+        split = replace(whole, splits=splits, workspace_bytes=splits * tiles * partial_bytes)
         yield _fitting(split, contraction.arithmetic.product.itemsize, target)
 
 
 def _fitting(schedule: TmaSchedule, size: int, target: Target) -> TmaSchedule:
-    """With one stage less where the device has not the shared memory."""
+    """The schedule, with one stage less where the device has too little shared memory."""
     if target.shared_memory and shared_bytes(schedule, size) > target.shared_memory and schedule.stages > 2:
         return replace(schedule, stages=schedule.stages - 1)
     return schedule
 
 
-def splittings(steps: int, blocks: int, processors: int) -> list[int]:
-    """Numbers of shares of a sum that about fill the device once, or twice, and the most of which each has a processor
-    (or a worker) of its own; none of them is empty. There are no more blocks than processors."""
+def split_counts(steps: int, tiles: int, sms: int) -> list[int]:
+    """Numbers of split-K partials that are worth a try, where there are no more output tiles than SMs (or consumers).
+
+    They about fill the device once, or twice, or are the most of which each has an SM (or consumer) of its own. No
+    partial is empty.
+    """
     found = set()
     for fill in (1, 2):
-        share = max(LEAST_SPLIT_STEPS, -(-steps * blocks // (fill * processors)))
-        found.add(-(-steps // share))
-    share = max(LEAST_SPLIT_STEPS, -(-steps // (processors // blocks)))
-    found.add(-(-steps // share))
+        of_each = max(LEAST_SPLIT_STEPS, -(-steps * tiles // (fill * sms)))
+        found.add(-(-steps // of_each))
+    of_each = max(LEAST_SPLIT_STEPS, -(-steps // (sms // tiles)))
+    found.add(-(-steps // of_each))
     return sorted(found - {1})
 
 
 @lru_cache(maxsize=8192)
-def dim_blocks(view: TmaView, tile: int) -> int:
+def dim_tiles(view: TmaView, tile: int) -> int:
+    """Output tiles along an operand's own side."""
     return math.prod([axis.blocks for axis in dim_axes(view, tile)])

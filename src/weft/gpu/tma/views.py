@@ -1,4 +1,4 @@
-"""How an operand lies in boxes: one or two runs along its own side, a run of k, and single indices of all else."""
+"""How TMA sees an operand: tiles of one or two runs along its own side, a run of k, single indices of all else."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from weft.gpu.common.launch import TensorMap
 from weft.gpu.common.tiling import A, D, by_stride
 from weft.spec import Contraction, Layout, Mode, Role
 
-MOST_DIMENSIONS = 5
+MOST_DIMENSIONS = 5  # of a tensor map
 _EXTENT = attrgetter("extent")
 _ACROSS = 2  # bytes of an element that matrix instructions also read across k from shared memory
 
 
 @dataclass(frozen=True, slots=True)
 class TmaView:
-    """How one operand is read: its dimensions, each of modes that lie together (innermost first).
+    """One way to read an operand: the dimensions of its tensor map, each of modes that lie together (innermost first).
 
-    Those that a box spans runs of come last, the contiguous one at the end: two, or three where there is a `second`
-    one. Those of single indices stand before them, wherever they lie in memory: then a box is a matrix as it is, whose
-    rows are the second run's indices and, the faster, the outer's. With one in between it would be brought to registers
-    to become one, and matrix instructions would not read it where it is.
+    Dimensions that a tile spans a run of come last, the contiguous one at the very end: two of them, or three where
+    there is a `second` one. Dimensions of single indices stand before them, wherever they lie in memory. So a tile in
+    shared memory is a matrix as it is, and matrix instructions read it there. Its rows are the indices of `outer`, and
+    slower ones those of `second`.
     """
 
     dimensions: tuple[tuple[Mode, ...], ...]
-    outer: tuple[Mode, ...]  # the dimension that a box spans a run of on the operand's own side
+    outer: tuple[Mode, ...]  # the dimension on the operand's own side that a tile spans a run of
     along_k: bool  # the innermost dimension is k
-    second: tuple[Mode, ...] = ()  # another one that it spans a run of, right before the two
-    count: int = 1  # indices of it
+    second: tuple[Mode, ...] = ()  # another such dimension, right before the last two
+    count: int = 1  # indices of `second` in a tile
 
     @property
     def own(self) -> tuple[tuple[Mode, ...], ...]:
@@ -40,18 +40,18 @@ class TmaView:
         return tuple([group for group in self.dimensions if group[0].role is self.outer[0].role])
 
     def lengths(self, tile: int) -> dict[tuple[Mode, ...], int]:
-        """Indices of each of those that a box of so many takes, the runs last."""
+        """Indices of each of those dimensions in a tile of so many rows, the runs last."""
         runs = {self.second: self.count} if self.second else {}
         runs[self.outer] = tile // self.count
         return dict.fromkeys([group for group in self.own if group not in runs], 1) | runs
 
     def spans(self, tile: int, k: Mode, depth: int) -> dict[tuple[Mode, ...], int]:
-        """Indices of each dimension that a box takes."""
+        """Indices of each dimension in a tile of so many rows, `depth` long along k."""
         return self.lengths(tile) | {(k,): depth}
 
 
 def tma_views(contraction: Contraction, operand: int, k: Mode) -> Iterator[TmaView]:
-    """Ways to read A or B in boxes that run along `k`."""
+    """Ways to read A or B in tiles that span a run of the mode `k`."""
     own = contraction.of_role(Role.M if operand == A else Role.N)
     sums, batch = contraction.of_role(Role.K), contraction.of_role(Role.BATCH)
     size = contraction.arithmetic.product.itemsize
@@ -71,10 +71,10 @@ def tma_views(contraction: Contraction, operand: int, k: Mode) -> Iterator[TmaVi
 
 
 def with_second_run(view: TmaView, tile: int, least: int) -> TmaView:
-    """The same in boxes that span runs of two dimensions, if blocks then cover fewer indices past the ends.
+    """The same in tiles of runs of two dimensions, if tiles then cover fewer indices past the ends of modes.
 
-    A run of the first is no shorter than `least`. Only boxes along k have two: in others the lines of memory run along
-    the first, and would be as short as its run.
+    The run of `outer` is no shorter than `least`. Only views that are contiguous along k get a second run: in others a
+    line of memory runs along `outer`, and TMA is slow for short lines.
     """
     if not view.along_k:
         return view
@@ -92,12 +92,12 @@ def with_second_run(view: TmaView, tile: int, least: int) -> TmaView:
 
 
 def covered(length: int, tile: int) -> int:
-    """Indices that tiles take in where so many exist."""
+    """Indices that whole tiles cover, of so many that exist."""
     return -(-length // tile) * tile
 
 
 def _outer_runs(own: Sequence[Mode], operand: int) -> list[tuple[Mode, ...]]:
-    """What a box may span on an operand's own side: modes that lie together, or D's innermost alone."""
+    """What a tile may span a run of on an operand's own side: modes that lie together, or D's innermost alone."""
     runs = _chains(own, operand)
     return list(dict.fromkeys([*runs, by_stride(own, D)[:1]]))
 
@@ -113,14 +113,15 @@ def _chains(modes: Sequence[Mode], tensor: int) -> list[tuple[Mode, ...]]:
     return [tuple(group) for group in found]
 
 
-def box(layout: Layout, operand: int, view: TmaView, runs: dict[tuple[Mode, ...], int]) -> TensorMap:
-    """The operand as the box unit sees it."""
+def tensor_map(layout: Layout, operand: int, view: TmaView, spans: dict[tuple[Mode, ...], int]) -> TensorMap:
+    """The tensor map of A or B, in tiles of so many indices of each dimension, one of those that are not named."""
     shape = tuple(extent(group) for group in view.dimensions)
     strides = tuple(group[0].strides[operand] for group in view.dimensions)
-    block = tuple(runs.get(group, 1) for group in view.dimensions)
-    return TensorMap(Layout(shape, strides, layout.dtype, layout.alignment), block)
+    tile = tuple(spans.get(group, 1) for group in view.dimensions)
+    return TensorMap(Layout(shape, strides, layout.dtype, layout.alignment), tile)
 
 
 @lru_cache(maxsize=8192)
 def extent(group: tuple[Mode, ...]) -> int:
+    """Indices of modes that lie together."""
     return math.prod(map(_EXTENT, group))

@@ -1,382 +1,291 @@
-"""The kernel whose warps have roles: one or two bring boxes to shared memory, and two groups of four multiply.
+"""The warp-specialized kernel: producers load tiles by TMA, transformers apply B's function, consumers multiply.
 
-A group that multiplies is a *worker*. Both work on one block of D, half of its rows each, and share every box of B
-("together"); or each takes blocks of its own from a ring of its own, and while one stores its block, or applies
-functions, the other multiplies ("in turns"); or they take two blocks of the same rows, and share every box of A ("side
-by side"). A's function is applied by workers, in registers. B's is applied by *appliers*, two or four more groups of
-four warps, to boxes where they lie, ahead of the workers. Nothing but barriers in shared memory connects the roles: a
-slot of a ring is *full* when its boxes have come, *ready* when B's function has been applied, and *empty* when all that
-read it have done so.
+Only barriers in shared memory connect the roles. For stage s of a pipeline:
+
+    role                  warps            waits for  then                                      arrives at
+    producer              1 a pipeline     empty[s]   requests tiles of A and B                 full[s], by TMA
+    transformer 0, 1 ...  4 each, if any   full[s]    applies B's function in shared memory     ready[s]
+    consumer 0, 1         4 each           ready[s]   applies A's function in registers,        empty[s]
+                                                      multiplies; at the end of a work tile
+                                                      applies the epilogue, stores by TMA
+
+    stage s    empty --> producer --> full --> transformer --> ready --> consumers --> empty --> ...
+                         TMA                   B_FN                      A_FN, wgmma
+
+Without B's function there are no transformers, and `ready` is `full`.
+
+Phases. A barrier has one phase bit: it tells a round of the pipeline from the next, but not from the one after that.
+In round r a role waits for phase r & 1; the producer for the other one, as stages are empty at first. Transformers take
+steps in turn, so one may skip a stage for a whole round. `full` therefore has barriers for as many rounds as it takes
+until a transformer meets the same stage again.
+
+Consumers (`roles.Consumers`) share output tiles in one of three ways:
+
+    cooperative   one pipeline; each consumer has half of the rows, both read every tile of B
+    pingpong      a pipeline and output tiles for each: one stores, or applies functions, while the other multiplies
+    paired_n      one pipeline; two output tiles of the same rows, both consumers read every tile of A
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_init,
-    warpgroup_mma_wait,
-)
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
-from weft.gpu.common.device import dim_mask
 from weft.gpu.common.pdl import pdl_wait
 from weft.gpu.common.rasterization import tile_coords
-from weft.gpu.common.split_k import range_start, split_of_tile
-from weft.gpu.common.triton_versions import gluon_names
-from weft.gpu.tma.kernel import tma_coords
+from weft.gpu.common.split_k import range_start
 from weft.gpu.warp_specialized.arrival import meet_and_arrive
-from weft.gpu.warp_specialized.prologue import apply
-from weft.gpu.warp_specialized.roles import CONSUMERS, WARPS
+from weft.gpu.warp_specialized.mma import accumulator, in_other_registers, multiply, rows_of_a, wait_for_products
+from weft.gpu.warp_specialized.pipeline import barriers, load_a, load_b, next_stage, start_roles, tile_memory
+from weft.gpu.warp_specialized.roles import WARPS
 from weft.gpu.warp_specialized.store_tile import store_tile
+from weft.gpu.warp_specialized.transform_tile import transform_tiles, transformed
+from weft.gpu.warp_specialized.work_range import output_tile_of, split_of, work_range
 
 CONSUMER_WARPS = tl.constexpr(WARPS)
-_, tma_load, _, reinterpret = gluon_names()
 
 
 @gluon.jit
-def tma_load_tile(
-    boxes, pipeline, stage, bar, batch_block, outer_block, k_block, BATCH: gl.constexpr, OUTER: gl.constexpr,
-    K: gl.constexpr, DIMENSIONS: gl.constexpr,
-):  # fmt: skip
-    """Ask for one box of an operand."""
-    start = ()
-    for i in gl.static_range(len(DIMENSIONS)):
-        start += (tma_coords(batch_block, outer_block, k_block, BATCH, OUTER, K, DIMENSIONS, i),)
-    to = reinterpret(pipeline.index(stage), boxes.dtype, boxes.block_shape, boxes.layout)
-    tma_load(boxes, start, bar, to)
-
-
-@gluon.jit
-def task_of(number, PARAMS: gl.constexpr, AT: gl.constexpr):
-    """Which share of its sum a task is, and of which block of D, or of which of those that are taken at once."""
-    return number // PARAMS.tasks, number % PARAMS.tasks * PARAMS.consumers.abreast + AT % PARAMS.consumers.abreast
-
-
-@gluon.jit
-def tasks_of(number, PARAMS: gl.constexpr):
-    """The tasks of a program, or of a worker with a ring of its own, as a range: every so many, or those that its
-    portion of all sums meets."""
-    STREAM_K: gl.constexpr = PARAMS.stream
-    if STREAM_K is None:
-        return number, PARAMS.tasks * PARAMS.boxes.splits, PARAMS.consumers.pipelines * PARAMS.boxes.programs
-    else:
-        end = range_start(number + 1, STREAM_K)
-        return range_start(number, STREAM_K) // STREAM_K.steps, (end - 1) // STREAM_K.steps + 1, 1
-
-
-@gluon.jit
-def share_of(task, number, PARAMS: gl.constexpr, AT: gl.constexpr):
-    """Of a task: the share of its sum, of which block of D, the share's first step, and how many they are."""
-    STEPS: gl.constexpr = PARAMS.boxes.steps
-    STREAM_K: gl.constexpr = PARAMS.stream
-    share, block = task_of(task, PARAMS, AT)
-    if STREAM_K is None:
-        return share, block, share * STEPS, STEPS
-    else:
-        share, first_step, steps = split_of_tile(task, number, STREAM_K)
-        return share, block, first_step, steps
-
-
-@gluon.jit
-def load(number, PARAMS: gl.constexpr, PRODUCER: gl.constexpr, brought):
-    """The role that fills a ring: boxes of A and B, step by step, task after task."""
-    a, b, z, x_pipe, y_pipe, z_pipe, full, empty = brought
-    BOXES: gl.constexpr = PARAMS.boxes
-    BATCH: gl.constexpr = BOXES.batch
-    M: gl.constexpr = BOXES.m
-    N: gl.constexpr = BOXES.n
-    K: gl.constexpr = BOXES.k
-    A_BOX: gl.constexpr = BOXES.a_box
-    B_BOX: gl.constexpr = BOXES.b_box
-    FIRST: gl.constexpr = BOXES.parts[0].n
-    SECOND: gl.constexpr = BOXES.parts[-1].n
-    TWO: gl.constexpr = len(BOXES.parts) == 2
-    ABREAST: gl.constexpr = PARAMS.consumers.abreast
-    BYTES: gl.constexpr = (M.tile + ABREAST * N.tile) * K.tile * (a.dtype.primitive_bitwidth // 8)
+def producer(
+    number,  # of the CTA, or of the pipeline
+    PARAMS: gl.constexpr,
+    PIPELINE: gl.constexpr,
+    operands,  # tensor maps a, b, b_rest; their tiles in shared memory; barriers full, empty
+):
+    """Role 1: fill a pipeline, step by step, work tile after work tile."""
+    a, b, b_rest, a_tiles, b_tiles, rest_tiles, full, empty = operands
+    TMA: gl.constexpr = PARAMS.tma
+    N_TILES: gl.constexpr = PARAMS.consumers.n_tiles
+    BYTES: gl.constexpr = (TMA.m.tile + N_TILES * TMA.n.tile) * TMA.k.tile * (a.dtype.primitive_bitwidth // 8)
     BARS: gl.constexpr = PARAMS.rounds * PARAMS.stages
     position = gl.to_tensor(0)
     stage = gl.to_tensor(0)
     phase = gl.to_tensor(1)
-    first_task, end_task, STRIDE = tasks_of(number, PARAMS)
-    for task in range(first_task, end_task, STRIDE):
-        _share, block, first_step, steps = share_of(task, number, PARAMS, 0)
-        batch_block, m_block, n_block = tile_coords(block, M.blocks, N.blocks, BOXES.group)
+    first, end, STRIDE = work_range(number, PARAMS)
+    for work_tile in range(first, end, STRIDE):
+        # (1.1) Find the output tile, and what of its sum this work tile is.
+        _split, output_tile, first_step, steps = split_of(work_tile, number, PARAMS, 0)
+        batch_tile, m_tile, n_tile = tile_coords(output_tile, TMA.m.blocks, TMA.n.blocks, TMA.group)
         for step in range(steps):
-            k_block = first_step + step
-            at = PRODUCER * PARAMS.stages + stage
-            bar = full.index(PRODUCER * BARS + position % BARS)
+            k_tile = first_step + step
+            at = PIPELINE * PARAMS.stages + stage
+            bar = full.index(PIPELINE * BARS + position % BARS)
+            # (1.2) Wait until consumers have emptied the stage.
             mbarrier.wait(empty.index(at), phase)
+            # (1.3) Request the tiles of this step. The barrier completes when all of their bytes are there.
             mbarrier.expect(bar, BYTES)
-            tma_load_tile(a, x_pipe, at, bar, batch_block, m_block, k_block, BATCH, M, K, A_BOX)
-            for i in gl.static_range(ABREAST):
-                to = i * PARAMS.stages + at
-                tma_load_tile(b, y_pipe, to, bar, batch_block, n_block + i, k_block, BATCH, FIRST, K, B_BOX)
-                if TWO:
-                    tma_load_tile(z, z_pipe, to, bar, batch_block, n_block + i, k_block, BATCH, SECOND, K, B_BOX)
-            stage, phase = following(stage, phase, PARAMS.stages)
+            load_a(a, a_tiles, at, bar, (batch_tile, m_tile, n_tile), k_tile, PARAMS)
+            for i in gl.static_range(N_TILES):
+                tile = (batch_tile, m_tile, n_tile + i)
+                load_b((b, b_rest), (b_tiles, rest_tiles), i * PARAMS.stages + at, bar, tile, k_tile, PARAMS)
+            stage, phase = next_stage(stage, phase, PARAMS.stages)
             position += 1
 
 
 @gluon.jit
-def apply_ahead(
-    number, PARAMS: gl.constexpr, TRANSFORMER: gl.constexpr, brought, ready, B_FN: gl.constexpr, PRODUCT: gl.constexpr
-):  # fmt: skip
-    """The role that applies B's function to boxes of a ring, to those of every so many steps: appliers take turns.
-
-    Barriers tell one round from the next, but not from the one after that. Where an applier does not meet a slot in
-    every round, those that it does have barriers of their own.
-    """
-    _a, _b, _z, _x_pipe, y_pipe, z_pipe, full, _empty = brought
-    BOXES: gl.constexpr = PARAMS.boxes
-    K: gl.constexpr = BOXES.k
-    ALONG_K: gl.constexpr = BOXES.b_along_k
-    MASKED: gl.constexpr = BOXES.masked
-    AT_ONCE: gl.constexpr = PARAMS.roles.at_once
-    STREAM_K: gl.constexpr = PARAMS.stream
-    STRIDE: gl.constexpr = PARAMS.consumers.pipelines * BOXES.programs
-    PIPELINES: gl.constexpr = PARAMS.consumers.pipelines_of_columns
+def transformer(
+    number,  # of the CTA, or of the pipeline
+    PARAMS: gl.constexpr,
+    TRANSFORMER: gl.constexpr,
+    operands,  # as the producer's
+    ready,  # barriers
+    B_FN: gl.constexpr,
+    PRODUCT: gl.constexpr,
+):
+    """Role 2: apply B's function to tiles of a pipeline, of every so many steps: transformers take steps in turn."""
+    _a, _b, _b_rest, _a_tiles, b_tiles, rest_tiles, full, _empty = operands
+    TMA: gl.constexpr = PARAMS.tma
+    K: gl.constexpr = TMA.k
+    STREAM_K: gl.constexpr = PARAMS.stream_k
+    STRIDE: gl.constexpr = PARAMS.consumers.pipelines * TMA.programs
+    PIPELINES: gl.constexpr = PARAMS.consumers.b_pipelines
     PIPELINE: gl.constexpr = TRANSFORMER % PIPELINES
-    FIRST: gl.constexpr = TRANSFORMER // PIPELINES
     EVERY: gl.constexpr = PARAMS.roles.transformers // PIPELINES
     BARS: gl.constexpr = PARAMS.rounds * PARAMS.stages
     if STREAM_K is None:
-        count = (PARAMS.tasks * BOXES.splits - number + STRIDE - 1) // STRIDE * BOXES.steps
+        count = (PARAMS.tiles * TMA.splits - number + STRIDE - 1) // STRIDE * TMA.steps
     else:
         start = range_start(number, STREAM_K)
         count = range_start(number + 1, STREAM_K) - start
-    for position in range(FIRST, count, EVERY):
+    for position in range(TRANSFORMER // PIPELINES, count, EVERY):
+        # (2.1) Find where the step is along k: what lies past the end must stay zero.
         if STREAM_K is None:
-            share, _ = task_of(number + position // BOXES.steps * STRIDE, PARAMS, 0)
-            k_block = share * BOXES.steps + position % BOXES.steps
+            split, _ = output_tile_of(number + position // TMA.steps * STRIDE, PARAMS, 0)
+            k_tile = split * TMA.steps + position % TMA.steps
         else:
-            k_block = (start + position) % STREAM_K.steps
-        stage = PARAMS.own_columns[PIPELINE] + position % PARAMS.stages
-        mbarrier.wait(full.index(PARAMS.own_rows[PIPELINE] * PARAMS.rounds + position % BARS), position // BARS & 1)
-        if len(BOXES.parts) == 2:
-            boxes = (y_pipe.index(stage), z_pipe.index(stage))
+            k_tile = (start + position) % STREAM_K.steps
+        # (2.2) Wait until the stage is full.
+        stage = PARAMS.b_first[PIPELINE] + position % PARAMS.stages
+        mbarrier.wait(full.index(PARAMS.a_first[PIPELINE] * PARAMS.rounds + position % BARS), position // BARS & 1)
+        # (2.3) Apply the function where the tiles lie.
+        if len(TMA.n_parts) == 2:
+            tiles = (b_tiles.index(stage), rest_tiles.index(stage))
         else:
-            boxes = (y_pipe.index(stage),)
-        apply(boxes, k_block, K, ALONG_K, MASKED, CONSUMER_WARPS, AT_ONCE, B_FN, PRODUCT)
+            tiles = (b_tiles.index(stage),)
+        transform_tiles(
+            tiles, k_tile, K, TMA.b_along_k, TMA.masked, CONSUMER_WARPS, PARAMS.roles.elements, B_FN, PRODUCT
+        )  # fmt: skip
+        # (2.4) Make it visible to matrix instructions, and say that the stage is ready.
         fence_async_shared()
         meet_and_arrive(ready.index(stage))
 
 
 @gluon.jit
-def following(stage, phase, STAGES: gl.constexpr):
-    """The next slot of a ring, and the phase of its barriers: it turns with every round."""
-    over = stage + 1 == STAGES
-    return gl.where(over, 0, stage + 1), gl.where(over, phase ^ 1, phase)
+def consumer_rows(a_tiles, stage, PARAMS: gl.constexpr, CONSUMER: gl.constexpr):
+    """A consumer's rows of a tile of A: (rows, k), in shared memory."""
+    PART: gl.constexpr = PARAMS.accumulators[CONSUMER][0]
+    tile = a_tiles.index(PARAMS.a_first[CONSUMER] + stage)
+    return rows_of_a(tile, PART.row, PART.m.tile, PARAMS.tma.k.tile, PARAMS.tma.a_along_k)
 
 
 @gluon.jit
-def rows_of(x_pipe, stage, PARAMS: gl.constexpr, SHARE: gl.constexpr):
-    """A worker's rows of a box of A, as a matrix of rows and k."""
-    HEIGHT: gl.constexpr = SHARE.m.tile
-    if PARAMS.boxes.a_along_k:
-        return x_pipe.index(stage).slice(SHARE.row, HEIGHT, 0)
-    else:
-        return x_pipe.index(stage).slice(SHARE.row, HEIGHT, 1).permute((1, 0))
-
-
-@gluon.jit
-def columns_of(y_pipe, stage, PARAMS: gl.constexpr):
-    """A box of B as a matrix of k and columns."""
-    if PARAMS.boxes.b_along_k:
-        return y_pipe.index(stage).permute((1, 0))
-    else:
-        return y_pipe.index(stage)
-
-
-@gluon.jit
-def prologue(
-    x_pipe, stage, k_block, PARAMS: gl.constexpr, SHARE: gl.constexpr, A_FN: gl.constexpr, PRODUCT: gl.constexpr,
+def transformed_rows(
+    a_tiles, stage, k_tile, PARAMS: gl.constexpr, CONSUMER: gl.constexpr, A_FN: gl.constexpr, PRODUCT: gl.constexpr,
     LAYOUT: gl.constexpr,
 ):  # fmt: skip
-    """A worker's rows of a box of A in registers, the function applied. What lies past the end of k stays zero."""
-    K: gl.constexpr = PARAMS.boxes.k
-    DEPTH: gl.constexpr = gl.SliceLayout(0, LAYOUT)
-    x = A_FN(rows_of(x_pipe, stage, PARAMS, SHARE).load(LAYOUT)).to(PRODUCT)
-    if PARAMS.boxes.masked:
-        inside = dim_mask(k_block, gl.arange(0, K.tile, layout=DEPTH), K)
-        x = gl.where(inside[None, :], x, gl.to_tensor(0.0).to(PRODUCT))
-    return x
+    """The same in registers, the function applied."""
+    K: gl.constexpr = PARAMS.tma.k
+    MASKED: gl.constexpr = PARAMS.tma.masked
+    x = consumer_rows(a_tiles, stage, PARAMS, CONSUMER).load(LAYOUT)
+    return transformed(x, 0, k_tile, K, True, MASKED, LAYOUT, A_FN, PRODUCT)
 
 
 @gluon.jit
-def moved(x, LAYOUT: gl.constexpr):
-    """The same in other registers. Those that matrix instructions read must not be written before they are done, or
-    the assembler runs these one at a time; and it sees through a mere copy. The grid is flat: the zero is one."""
-    zero = gl.full(x.shape, gl.program_id(2).to(gl.int16), gl.int16, LAYOUT)
-    return gl.inline_asm_elementwise("xor.b32 $0, $1, $2;", "=r,r,r", [x, zero], dtype=x.dtype, is_pure=False, pack=2)
+def add_products(
+    tiles,  # of A, of B, of B's second part, in shared memory
+    bars,  # ready, empty
+    steps,
+    state,  # stage, phase, accumulators of both parts along n
+    PARAMS: gl.constexpr,
+    CONSUMER: gl.constexpr,
+):
+    """Steps (3.2) to (3.4) without A's function: the state after them. The products of the last step are not waited
+    for."""
+    a_tiles, b_tiles, rest_tiles = tiles
+    ready, empty = bars
+    stage, phase, acc, acc_rest = state
+    K: gl.constexpr = PARAMS.tma.k.tile
+    A_FIRST: gl.constexpr = PARAMS.a_first[CONSUMER]
+    B_FIRST: gl.constexpr = PARAMS.b_first[CONSUMER]
+    READY_FIRST: gl.constexpr = B_FIRST if PARAMS.roles.transformers > 0 else A_FIRST
+    mbarrier.wait(ready.index(READY_FIRST + stage), phase)
+    x = consumer_rows(a_tiles, stage, PARAMS, CONSUMER)
+    acc, acc_rest = multiply(x, (b_tiles, rest_tiles), B_FIRST + stage, acc, acc_rest, PARAMS, K)
+    for _ in range(1, steps):
+        before = stage
+        stage, phase = next_stage(stage, phase, PARAMS.stages)
+        # (3.2) Wait until the stage is ready.
+        mbarrier.wait(ready.index(READY_FIRST + stage), phase)
+        # (3.3) Multiply, while the products of the step before are still being added.
+        x = consumer_rows(a_tiles, stage, PARAMS, CONSUMER)
+        acc, acc_rest = multiply(x, (b_tiles, rest_tiles), B_FIRST + stage, acc, acc_rest, PARAMS, K)
+        # (3.4) Wait for those, and say that their stage is empty.
+        acc, acc_rest = wait_for_products(acc, acc_rest, 1, PARAMS)
+        mbarrier.arrive(empty.index(A_FIRST + before))
+    return stage, phase, acc, acc_rest
 
 
 @gluon.jit
-def multiply(x, y_pipe, z_pipe, stage, acc, acc_rest, PARAMS: gl.constexpr):
-    """Begin to add the products of one step."""
-    acc = warpgroup_mma(x, columns_of(y_pipe, stage, PARAMS), acc, is_async=True)
-    if len(PARAMS.boxes.parts) == 2:
-        acc_rest = warpgroup_mma(x, columns_of(z_pipe, stage, PARAMS), acc_rest, is_async=True)
-    return acc, acc_rest
-
-
-@gluon.jit
-def finished(acc, acc_rest, PENDING: gl.constexpr, PARAMS: gl.constexpr):
-    """Wait until the products of no more than `PENDING` steps are still being added."""
-    if len(PARAMS.boxes.parts) == 2:
-        acc, acc_rest = warpgroup_mma_wait(2 * PENDING, deps=(acc, acc_rest))
-        return warpgroup_mma_init(acc), warpgroup_mma_init(acc_rest)
-    else:
-        return warpgroup_mma_init(warpgroup_mma_wait(PENDING, deps=(acc,))), acc_rest
-
-
-@gluon.jit
-def work(
-    number, PARAMS: gl.constexpr, CONSUMER: gl.constexpr, taken, A_FN: gl.constexpr, EPILOGUE: gl.constexpr,
-    PRODUCT: gl.constexpr, ACCUMULATE: gl.constexpr,
+def add_products_of_function(
+    tiles, bars, first_step, steps, state, PARAMS: gl.constexpr, CONSUMER: gl.constexpr, A_FN: gl.constexpr,
+    PRODUCT: gl.constexpr, LAYOUT: gl.constexpr,
 ):  # fmt: skip
-    """The role that multiplies and stores."""
-    x_pipe, y_pipe, z_pipe, ready, empty, d, staging, alpha = taken
-    BOXES: gl.constexpr = PARAMS.boxes
-    M: gl.constexpr = BOXES.m
-    N: gl.constexpr = BOXES.n
-    SHARE: gl.constexpr = PARAMS.shares[CONSUMER][0]
-    REST: gl.constexpr = PARAMS.shares[CONSUMER][-1]
-    TWO: gl.constexpr = len(BOXES.parts) == 2
+    """The same with A's function, which is applied to the rows of the next step while those of this one are
+    multiplied."""
+    a_tiles, b_tiles, rest_tiles = tiles
+    ready, empty = bars
+    stage, phase, acc, acc_rest = state
+    K: gl.constexpr = PARAMS.tma.k.tile
+    A_FIRST: gl.constexpr = PARAMS.a_first[CONSUMER]
+    B_FIRST: gl.constexpr = PARAMS.b_first[CONSUMER]
+    READY_FIRST: gl.constexpr = B_FIRST if PARAMS.roles.transformers > 0 else A_FIRST
+    mbarrier.wait(ready.index(READY_FIRST + stage), phase)
+    x = transformed_rows(a_tiles, stage, first_step, PARAMS, CONSUMER, A_FN, PRODUCT, LAYOUT)
+    for step in range(1, steps):
+        # (3.3) Multiply the rows in registers.
+        acc, acc_rest = multiply(x, (b_tiles, rest_tiles), B_FIRST + stage, acc, acc_rest, PARAMS, K)
+        before = stage
+        stage, phase = next_stage(stage, phase, PARAMS.stages)
+        # (3.2) Wait until the next stage is ready, and apply the function to its rows.
+        mbarrier.wait(ready.index(READY_FIRST + stage), phase)
+        next_x = transformed_rows(a_tiles, stage, first_step + step, PARAMS, CONSUMER, A_FN, PRODUCT, LAYOUT)
+        # (3.4) Wait for the products, and say that their stage is empty.
+        acc, acc_rest = wait_for_products(acc, acc_rest, 0, PARAMS)
+        x = in_other_registers(next_x, LAYOUT)
+        mbarrier.arrive(empty.index(A_FIRST + before))
+    acc, acc_rest = multiply(x, (b_tiles, rest_tiles), B_FIRST + stage, acc, acc_rest, PARAMS, K)
+    return stage, phase, acc, acc_rest
+
+
+@gluon.jit
+def consumer(
+    number,  # of the CTA, or of the pipeline
+    PARAMS: gl.constexpr,
+    CONSUMER: gl.constexpr,
+    shared,  # tiles of A, of B, of B's second part; barriers ready, empty; d, staging (buffers, rows, columns), alpha
+    A_FN: gl.constexpr,
+    EPILOGUE: gl.constexpr,
+    PRODUCT: gl.constexpr,
+    ACCUMULATE: gl.constexpr,
+):
+    """Role 3: apply A's function, multiply, apply the epilogue, store."""
+    a_tiles, b_tiles, rest_tiles, ready, empty, d, staging, alpha = shared
+    tiles = (a_tiles, b_tiles, rest_tiles)
+    bars = (ready, empty)
+    TMA: gl.constexpr = PARAMS.tma
+    PART: gl.constexpr = PARAMS.accumulators[CONSUMER][0]
+    REST: gl.constexpr = PARAMS.accumulators[CONSUMER][-1]
+    TWO: gl.constexpr = len(TMA.n_parts) == 2
     DEPTH: gl.constexpr = 256 // PARAMS.product_bits
-    WIDTH: gl.constexpr = min(SHARE.n.tile, PARAMS.roles.widest)
-    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [CONSUMER_WARPS, 1], [16, WIDTH, DEPTH])
+    COLUMNS: gl.constexpr = min(PART.n.tile, PARAMS.roles.mma_columns)
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [CONSUMER_WARPS, 1], [16, COLUMNS, DEPTH])
     LAYOUT_REST: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [CONSUMER_WARPS, 1], [16, REST.n.tile, DEPTH])
     X_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, LAYOUT, 32 // PARAMS.product_bits)
-    ROWS_AT: gl.constexpr = PARAMS.own_rows[CONSUMER]
-    COLUMNS_AT: gl.constexpr = PARAMS.own_columns[CONSUMER]
-    READY_AT: gl.constexpr = COLUMNS_AT if PARAMS.roles.transformers > 0 else ROWS_AT
+    BUFFER: gl.constexpr = CONSUMER * PARAMS.consumers.buffers
     stage = gl.to_tensor(0)
     phase = gl.to_tensor(0)
-    first_task, end_task, STRIDE = tasks_of(number, PARAMS)
-    for task in range(first_task, end_task, STRIDE):
-        # (1) Find the block of D, and the share of its sum.
-        share, block, first_step, steps = share_of(task, number, PARAMS, CONSUMER)
-        batch_block, m_block, n_block = tile_coords(block, M.blocks, N.blocks, BOXES.group)
-
-        # (2) Multiply box by box.
-        acc = warpgroup_mma_init(gl.full([SHARE.m.tile, SHARE.n.tile], 0, ACCUMULATE, LAYOUT))
+    first, end, STRIDE = work_range(number, PARAMS)
+    for work_tile in range(first, end, STRIDE):
+        # (3.1) Find the output tile, and what of its sum this work tile is.
+        split, output_tile, first_step, steps = split_of(work_tile, number, PARAMS, CONSUMER)
+        tile = tile_coords(output_tile, TMA.m.blocks, TMA.n.blocks, TMA.group)
+        acc = accumulator(PART.m.tile, PART.n.tile, ACCUMULATE, LAYOUT)
         acc_rest = gl.to_tensor(0)  # a role takes no None
         if TWO:
-            acc_rest = warpgroup_mma_init(gl.full([REST.m.tile, REST.n.tile], 0, ACCUMULATE, LAYOUT_REST))
-        mbarrier.wait(ready.index(READY_AT + stage), phase)
+            acc_rest = accumulator(REST.m.tile, REST.n.tile, ACCUMULATE, LAYOUT_REST)
+
+        # (3.2, 3.3, 3.4) Multiply, step by step; then wait for the products of the last one.
+        state = (stage, phase, acc, acc_rest)
         if A_FN is None:
-            x = rows_of(x_pipe, ROWS_AT + stage, PARAMS, SHARE)
-            acc, acc_rest = multiply(x, y_pipe, z_pipe, COLUMNS_AT + stage, acc, acc_rest, PARAMS)
-            for _ in range(1, steps):
-                before = stage
-                stage, phase = following(stage, phase, PARAMS.stages)
-                mbarrier.wait(ready.index(READY_AT + stage), phase)
-                x = rows_of(x_pipe, ROWS_AT + stage, PARAMS, SHARE)
-                acc, acc_rest = multiply(x, y_pipe, z_pipe, COLUMNS_AT + stage, acc, acc_rest, PARAMS)
-                acc, acc_rest = finished(acc, acc_rest, 1, PARAMS)
-                mbarrier.arrive(empty.index(ROWS_AT + before))
+            stage, phase, acc, acc_rest = add_products(tiles, bars, steps, state, PARAMS, CONSUMER)
         else:
-            # (3) Functions are applied to the rows of the next step while those of this one are multiplied.
-            x = prologue(x_pipe, ROWS_AT + stage, first_step, PARAMS, SHARE, A_FN, PRODUCT, X_LAYOUT)
-            for step in range(1, steps):
-                acc, acc_rest = multiply(x, y_pipe, z_pipe, COLUMNS_AT + stage, acc, acc_rest, PARAMS)
-                before = stage
-                stage, phase = following(stage, phase, PARAMS.stages)
-                mbarrier.wait(ready.index(READY_AT + stage), phase)
-                k_block = first_step + step
-                following_x = prologue(x_pipe, ROWS_AT + stage, k_block, PARAMS, SHARE, A_FN, PRODUCT, X_LAYOUT)
-                acc, acc_rest = finished(acc, acc_rest, 0, PARAMS)
-                x = moved(following_x, X_LAYOUT)
-                mbarrier.arrive(empty.index(ROWS_AT + before))
-            acc, acc_rest = multiply(x, y_pipe, z_pipe, COLUMNS_AT + stage, acc, acc_rest, PARAMS)
-        acc, acc_rest = finished(acc, acc_rest, 0, PARAMS)
-        mbarrier.arrive(empty.index(ROWS_AT + stage))
-        stage, phase = following(stage, phase, PARAMS.stages)
-
-        # (4) Leave the share, or finish the block.
-        at_staging = CONSUMER * PARAMS.consumers.buffers
-        to = share * BOXES.blocks + block
-        store_tile(
-            acc, d, staging, at_staging, alpha, to, batch_block, m_block, n_block, PARAMS, SHARE, EPILOGUE
-        )  # fmt: skip
-        if TWO:
-            store_tile(
-                acc_rest, d, staging, at_staging, alpha, to, batch_block, m_block, n_block, PARAMS, REST, EPILOGUE
+            stage, phase, acc, acc_rest = add_products_of_function(
+                tiles, bars, first_step, steps, state, PARAMS, CONSUMER, A_FN, PRODUCT, X_LAYOUT
             )  # fmt: skip
+        acc, acc_rest = wait_for_products(acc, acc_rest, 0, PARAMS)
+        mbarrier.arrive(empty.index(PARAMS.a_first[CONSUMER] + stage))
+        stage, phase = next_stage(stage, phase, PARAMS.stages)
+
+        # (3.5) Store the partial, or finish the output tile.
+        partial = split * TMA.blocks + output_tile
+        store_tile(acc, d, staging, BUFFER, alpha, partial, tile, PARAMS, PART, EPILOGUE)
+        if TWO:
+            store_tile(acc_rest, d, staging, BUFFER, alpha, partial, tile, PARAMS, REST, EPILOGUE)
     tma.store_wait(0)
-
-
-@tl.core.builtin
-def begin(
-    PARAMS: Any, program: Any, other: Any, consumer: Any, transformer: Any, producer: Any, _semantic: Any = None,
-    _generator: Any = None,
-) -> None:  # fmt: skip
-    """Give warps their roles, as many of each as `CUT` says. Each of `worker`, `applier` and `loader` is a function and
-    what it takes after the number of its part of the work, `CUT` and its own number; that of the first ring is
-    `program`, of a second `other`.
-
-    The compiler takes lists of roles only as they are spelled, hence this is no kernel's code. Nor does Triton's cache
-    see it: who changes the order of roles has to clear that.
-    """
-    params = PARAMS.value
-    starts = (program, other)
-
-    def role(what: Any, number: int, pipeline: int) -> tuple[Any, Any]:
-        function, arguments = what
-        return function, gl.tuple([starts[pipeline], PARAMS, gl.constexpr(number), *arguments])
-
-    consumers = [role(consumer, number, number % params.consumers.pipelines) for number in range(CONSUMERS)]
-    transformers = [role(transformer, number, number % params.consumers.pipelines) for number in range(params.roles.transformers)]
-    loading = len(params.roles.warps) + 1 - CONSUMERS - params.roles.transformers
-    producers = [role(producer, number, number) for number in range(loading)]
-    gl.warp_specialize(
-        [*consumers, *transformers, *producers], list(params.roles.warps), list(params.roles.registers), _semantic=_semantic,
-        _generator=_generator,
-    )  # fmt: skip
-
-
-@gluon.jit
-def pipelines(b, b_rest, PARAMS: gl.constexpr, PRODUCT: gl.constexpr):
-    """Shared memory for boxes: of A, and of both parts of B; and the second part of B. Where there is but one, it
-    stands for the other, which is not read: a role takes no None."""
-    BOXES: gl.constexpr = PARAMS.boxes
-    M: gl.constexpr = BOXES.m.tile
-    K: gl.constexpr = BOXES.k.tile
-    STAGES_OF_ALL: gl.constexpr = PARAMS.consumers.pipelines * PARAMS.stages
-    COLUMN_SLOTS: gl.constexpr = PARAMS.consumers.abreast * STAGES_OF_ALL
-    FIRST: gl.constexpr = BOXES.parts[0].n.tile
-    SECOND: gl.constexpr = BOXES.parts[-1].n.tile
-    X_SHAPE: gl.constexpr = [STAGES_OF_ALL, M, K] if BOXES.a_along_k else [STAGES_OF_ALL, K, M]
-    Y_SHAPE: gl.constexpr = [COLUMN_SLOTS, FIRST, K] if BOXES.b_along_k else [COLUMN_SLOTS, K, FIRST]
-    Z_SHAPE: gl.constexpr = [COLUMN_SLOTS, SECOND, K] if BOXES.b_along_k else [COLUMN_SLOTS, K, SECOND]
-    X_LAYOUT: gl.constexpr = PARAMS.x_layout
-    Y_LAYOUT: gl.constexpr = PARAMS.y_layouts[0]
-    Z_LAYOUT: gl.constexpr = PARAMS.y_layouts[-1]
-    x_pipe = gl.allocate_shared_memory(PRODUCT, X_SHAPE, X_LAYOUT)
-    y_pipe = gl.allocate_shared_memory(PRODUCT, Y_SHAPE, Y_LAYOUT)
-    if len(BOXES.parts) == 2:
-        return x_pipe, y_pipe, gl.allocate_shared_memory(PRODUCT, Z_SHAPE, Z_LAYOUT), b_rest
-    else:
-        return x_pipe, y_pipe, y_pipe, b
 
 
 @gluon.jit(do_not_specialize=["alpha", "beta"])
 def ws_kernel(
-    a,  # boxes of (M, K), or of (K, M)
-    b,  # boxes of (N, K), or of (K, N), for the first part of N
-    b_rest,  # the same for the second; None where there is but one
-    d,  # boxes of D, or of the shares of a split sum
+    a,  # tensor map, tiles (M, K) or (K, M)
+    b,  # tensor map, tiles (N, K) or (K, N), of the tile's first part along n
+    b_rest,  # the same of its second part; None where there is but one
+    d,  # tensor map of D, or of split-K partials
     alpha: tl.int64,  # bits, see `scalar`
-    beta: tl.int64,  # of no use: C is not read
-    pointers,  # None: functions have no operands
-    PARAMS: gl.constexpr,  # specialised_cut.SpecialisedCut
+    beta: tl.int64,  # not used: C is not read
+    pointers,  # None: functions have no auxiliary operands
+    PARAMS: gl.constexpr,  # params.WsParams
     A_FN: gl.constexpr,
     B_FN: gl.constexpr,
     C_FN: gl.constexpr,
@@ -385,34 +294,26 @@ def ws_kernel(
     ACCUMULATE: gl.constexpr,
     RESULT: gl.constexpr,
     PRECISION: gl.constexpr,
-    AUX: gl.constexpr,  # beside.Beside
+    AUX: gl.constexpr,  # aux_operands.AuxParams
 ):
-    BOXES: gl.constexpr = PARAMS.boxes
     PIPELINES: gl.constexpr = PARAMS.consumers.pipelines
-    STAGES_OF_ALL: gl.constexpr = PIPELINES * PARAMS.stages
-    COLUMN_SLOTS: gl.constexpr = PARAMS.consumers.abreast * STAGES_OF_ALL
-    x_pipe, y_pipe, z_pipe, z = pipelines(b, b_rest, PARAMS, PRODUCT)
+    A_STAGES: gl.constexpr = PIPELINES * PARAMS.stages
+    B_STAGES: gl.constexpr = PARAMS.consumers.n_tiles * A_STAGES
+    a_tiles, b_tiles, rest_tiles, b_second = tile_memory(b, b_rest, A_STAGES, B_STAGES, PARAMS, PRODUCT)
     D_SHAPE: gl.constexpr = PARAMS.d_shape
     D_LAYOUT: gl.constexpr = PARAMS.d_layout
     staging = gl.allocate_shared_memory(d.dtype, [2 * PARAMS.consumers.buffers, D_SHAPE[0], D_SHAPE[1]], D_LAYOUT)
-    BARS: gl.constexpr = PARAMS.rounds * STAGES_OF_ALL
-    full = gl.allocate_shared_memory(gl.int64, [BARS, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES_OF_ALL, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(BARS):
-        mbarrier.init(full.index(i), count=1)
-    for i in gl.static_range(STAGES_OF_ALL):
-        mbarrier.init(empty.index(i), count=3 - PIPELINES)
+    full = barriers(PARAMS.rounds * A_STAGES, 1)
+    empty = barriers(A_STAGES, 3 - PIPELINES)  # by each consumer of the pipeline
     ready = full
     if PARAMS.roles.transformers > 0:
-        ready = gl.allocate_shared_memory(gl.int64, [COLUMN_SLOTS, 1], mbarrier.MBarrierLayout())
-        for i in gl.static_range(COLUMN_SLOTS):
-            mbarrier.init(ready.index(i), count=1)
+        ready = barriers(B_STAGES, 1)
     pdl_wait()
     program = gl.program_id(0)
-    brought = (a, b, z, x_pipe, y_pipe, z_pipe, full, empty)
-    taken = (x_pipe, y_pipe, z_pipe, ready, empty, d, staging, alpha)
-    other = program + (PIPELINES - 1) * BOXES.programs  # whose blocks a ring of the second worker's own is for
-    begin(
-        PARAMS, program, other, (work, (taken, A_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
-        (apply_ahead, (brought, ready, B_FN, PRODUCT)), (load, (brought,)),
+    other = program + (PIPELINES - 1) * PARAMS.tma.programs  # number of the second consumer's own pipeline
+    operands = (a, b, b_second, a_tiles, b_tiles, rest_tiles, full, empty)
+    shared = (a_tiles, b_tiles, rest_tiles, ready, empty, d, staging, alpha)
+    start_roles(
+        PARAMS, program, other, (consumer, (shared, A_FN, EPILOGUE, PRODUCT, ACCUMULATE)),
+        (transformer, (operands, ready, B_FN, PRODUCT)), (producer, (operands,)),
     )  # fmt: skip

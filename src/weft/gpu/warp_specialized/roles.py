@@ -1,4 +1,4 @@
-"""How the roles of specialised warps share blocks of D, and registers."""
+"""Roles of warps: how two consumers share output tiles, and how the roles share registers."""
 
 from __future__ import annotations
 
@@ -7,95 +7,102 @@ from typing import NamedTuple
 from weft.gpu.common.hardware import REGISTERS
 from weft.spec import Contraction
 
-WARPS = 4  # of each worker and applier
-THREADS = 128  # of each worker and applier, and of all loaders with the warps that are added to theirs
+WARPS = 4  # of each consumer and of each transformer: what a matrix instruction of Hopper takes
+THREADS = 128  # of each of them; and of all producers with the idle warps that fill up their group of four
 CONSUMERS = 2
-MOST_WORKING = 240  # registers of a thread of a worker
-OTHER_WORKING = 24  # besides accumulators, and rows on their way through a function
-LOADING = 24
-AUX_PLACES = 32  # of a worker besides accumulators, where functions are applied to rows where they lie
-APPLYING_PLACES = 32  # of a thread of an applier there
-AT_ONCE_IN_PLACES = 8  # elements that it then computes, while it waits for as many more
-APPLYING = {80: 80, 56: 40}  # of a thread of an applier, and elements that it then computes at once
-WIDEST_COLUMNS, NARROWER_COLUMNS, NARROWEST_COLUMNS = 256, 128, 64  # columns of a matrix instruction
-NARROWER_LEAST = 96  # registers that one of the narrower needs
+
+# Registers of a thread. All threads of a CTA begin with the same number, a multiple of 8, and the roles then trade
+# theirs (`setmaxnreg`). The assembler (ptxas 12.8) has any one instruction make do with the number at the beginning.
+MOST_CONSUMER = 240
+OTHER_CONSUMER = 24  # of a consumer, besides accumulators and what A's function is applied to
+PRODUCER = 24
+TRANSFORMER = {80: 80, 56: 40}  # of a transformer, and how many elements it then computes at once
+SMEM_OTHER_CONSUMER = 32  # of a consumer besides accumulators, where A's function is applied in shared memory
+SMEM_TRANSFORMER = 32  # of a transformer there
+SMEM_ELEMENTS = 8  # that it then computes at once, while it waits for as many more
+
+WIDE_MMA, NARROW_MMA, NARROWEST_MMA = 256, 128, 64  # columns of a matrix instruction
+NARROW_MMA_REGISTERS = 96  # that one of 128 columns needs at the beginning
 
 
 class Consumers(NamedTuple):
-    """How two workers share blocks of D."""
+    """How two consumers share output tiles."""
 
     name: str
-    shares: int  # that the rows of a block are divided into: one for each worker, or 1
-    pipelines: int  # of boxes of rows
-    abreast: int  # blocks that are taken at once, next to each other along n
-    buffers: int  # of each worker, for pieces of D on their way: of two, one is filled while the other leaves
+    m_parts: int  # of an output tile's rows: 2, one for each consumer, or 1
+    pipelines: int  # of tiles of A
+    n_tiles: int  # output tiles that are taken at once, neighbours along n
+    buffers: int  # of each consumer, for subtiles of D: of two, one is filled while TMA stores the other
 
     @property
-    def pipelines_of_columns(self) -> int:
-        return self.pipelines * self.abreast
+    def b_pipelines(self) -> int:
+        """Pipelines of tiles of B."""
+        return self.pipelines * self.n_tiles
 
 
-COOPERATIVE = Consumers("cooperative", shares=2, pipelines=1, abreast=1, buffers=2)  # half of the rows of each block
-PINGPONG = Consumers("pingpong", shares=1, pipelines=2, abreast=1, buffers=2)  # blocks of their own, one after the other
-PAIRED_N = Consumers("paired_n", shares=1, pipelines=1, abreast=2, buffers=1)  # blocks of the same rows
-SMEM_TRANSFORM = Consumers("smem_transform", shares=2, pipelines=1, abreast=1, buffers=2)  # as together, functions applied to boxes
+# Each consumer has half of the rows of an output tile, and both read every tile of B.
+COOPERATIVE = Consumers("cooperative", m_parts=2, pipelines=1, n_tiles=1, buffers=2)
+# Each has output tiles and a pipeline of its own: while one stores, or applies functions, the other multiplies.
+PINGPONG = Consumers("pingpong", m_parts=1, pipelines=2, n_tiles=1, buffers=2)
+# They have two output tiles of the same rows, and both read every tile of A.
+PAIRED_N = Consumers("paired_n", m_parts=1, pipelines=1, n_tiles=2, buffers=1)
+# Like cooperative, but the functions of A and B are applied to tiles in shared memory.
+SMEM_TRANSFORM = Consumers("smem_transform", m_parts=2, pipelines=1, n_tiles=1, buffers=2)
 
 
 class Roles(NamedTuple):
-    """Of the roles besides the first worker, which is the program itself: how many appliers there are, warps of each
-    role, and registers of each of their threads."""
+    """The roles besides the first consumer, which runs on the warps that the CTA starts with."""
 
     transformers: int
-    warps: tuple[int, ...]
-    registers: tuple[int, ...]
-    at_once: int = 0  # elements that a thread of an applier computes
-    widest: int = WIDEST_COLUMNS  # columns of a matrix instruction
-
-
-def _roles(
-    consumers: Consumers, working: int, transformers: int = 0, applying: int = 0, at_once: int = 0, widest: int = WIDEST_COLUMNS
-) -> Roles:
-    warps = (WARPS, *[WARPS] * transformers, *[1] * consumers.pipelines)
-    registers = (working, *[applying] * transformers, *[LOADING] * consumers.pipelines)
-    return Roles(transformers, warps, registers, at_once, widest)
+    warps: tuple[int, ...]  # of each role: the second consumer, transformers, producers
+    registers: tuple[int, ...]  # of a thread of each
+    elements: int = 0  # that a thread of a transformer computes at once
+    mma_columns: int = WIDE_MMA  # at most, of a matrix instruction
 
 
 def roles(contraction: Contraction, tile: tuple[int, int, int], consumers: Consumers) -> Roles | None:
-    """Workers have A's function in registers, or where rows lie, and appliers have B's: four of them where registers
-    suffice for each to compute whole boxes at once, else two. None where there are no registers for them.
+    """The roles for a tile (M, N, K), or None where there are not enough registers for them.
 
-    All threads begin with the same number of registers, a multiple of 8, and then share those. The assembler (ptxas
-    12.8) has any one instruction make do with the number that threads begin with.
+    Consumers apply A's function, transformers B's. There are four transformers where each has registers to compute
+    whole tiles at once, else two.
     """
     if contraction.b_fn is None:
-        return _roles(consumers, MOST_WORKING)
+        return _roles(consumers, MOST_CONSUMER)
     tile_m, tile_n, tile_k = tile
-    rows = tile_m // consumers.shares
+    rows = tile_m // consumers.m_parts
     if consumers == SMEM_TRANSFORM:
-        return _in_place(rows * tile_n // THREADS)
-    twice = tile_k if contraction.a_fn is not None else 0  # two elements to a register
-    least = rows * (tile_n + twice) // THREADS + OTHER_WORKING
+        return _smem_roles(rows * tile_n // THREADS)
+    fragments = tile_k if contraction.a_fn is not None else 0  # of this step and the next, two elements to a register
+    least = rows * (tile_n + fragments) // THREADS + OTHER_CONSUMER
     for transformers, elements in (4, tile_n * tile_k), (2, 0):
-        if transformers % consumers.pipelines_of_columns:
+        if transformers % consumers.b_pipelines:
             continue
         threads = THREADS * (CONSUMERS + transformers + 1)
         first = REGISTERS // threads // 8 * 8
-        widest = NARROWER_COLUMNS if first >= NARROWER_LEAST else NARROWEST_COLUMNS
-        for applying, at_once in APPLYING.items():
-            left = first * threads - THREADS * (LOADING + transformers * applying)
-            working = min(MOST_WORKING, left // (CONSUMERS * THREADS) // 8 * 8)
-            if working >= least and at_once * THREADS >= elements:
-                return _roles(consumers, working, transformers, applying, at_once, widest)
+        mma_columns = NARROW_MMA if first >= NARROW_MMA_REGISTERS else NARROWEST_MMA
+        for transforming, at_once in TRANSFORMER.items():
+            left = first * threads - THREADS * (PRODUCER + transformers * transforming)
+            consuming = min(MOST_CONSUMER, left // (CONSUMERS * THREADS) // 8 * 8)
+            if consuming >= least and at_once * THREADS >= elements:
+                found = _roles(consumers, consuming, transformers, transforming)
+                return found._replace(elements=at_once, mma_columns=mma_columns)
     return None
 
 
-def _in_place(accumulators: int) -> Roles | None:
-    """Workers, of which one brings boxes, and three appliers."""
+def _roles(consumers: Consumers, consuming: int, transformers: int = 0, transforming: int = 0) -> Roles:
+    """Two consumers, some transformers, and a producer for each pipeline."""
+    warps = (WARPS, *[WARPS] * transformers, *[1] * consumers.pipelines)
+    registers = (consuming, *[transforming] * transformers, *[PRODUCER] * consumers.pipelines)
+    return Roles(transformers, warps, registers)
+
+
+def _smem_roles(accumulators: int) -> Roles | None:
+    """Two consumers, of which the first also produces, and three transformers."""
     transformers = 3
     threads = THREADS * (CONSUMERS + transformers)
     first = REGISTERS // threads // 8 * 8
-    working = (first * threads - transformers * THREADS * APPLYING_PLACES) // (CONSUMERS * THREADS) // 8 * 8
-    if working < accumulators + AUX_PLACES:
+    consuming = (first * threads - transformers * THREADS * SMEM_TRANSFORMER) // (CONSUMERS * THREADS) // 8 * 8
+    if consuming < accumulators + SMEM_OTHER_CONSUMER:
         return None
-    registers = (working, *[APPLYING_PLACES] * transformers)
-    return Roles(transformers, (WARPS,) * (1 + transformers), registers, AT_ONCE_IN_PLACES, NARROWER_COLUMNS)
+    registers = (consuming, *[SMEM_TRANSFORMER] * transformers)
+    return Roles(transformers, (WARPS,) * (1 + transformers), registers, SMEM_ELEMENTS, NARROW_MMA)

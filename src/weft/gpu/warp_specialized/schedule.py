@@ -1,4 +1,4 @@
-"""Schedules of the family whose warps are specialised."""
+"""Schedules of the warp-specialized family whose operands both come in pipelines."""
 
 from __future__ import annotations
 
@@ -11,37 +11,38 @@ from weft.gpu.common.constraints import LEAST_SPLIT_STEPS
 from weft.gpu.common.hardware import SHARED_MEMORY, sm_count
 from weft.gpu.common.split_k import StreamK, most_splits, stream
 from weft.gpu.common.tiling import A, B
-from weft.gpu.tma.schedule import GROUP, TmaSchedule, dim_blocks, misfit, parts, splittings
+from weft.gpu.tma.schedule import GROUP, TmaSchedule, dim_tiles, misfit, missing_views, n_parts, split_counts
 from weft.gpu.tma.views import TmaView, extent, tma_views
-from weft.gpu.warp_specialized.results import block_count, result_groups, share_layout, staging_bytes
+from weft.gpu.warp_specialized.output_map import output_dimensions, output_tiles, partials_layout, staging_bytes
 from weft.gpu.warp_specialized.roles import COOPERATIVE, PAIRED_N, PINGPONG, SMEM_TRANSFORM, WARPS, Consumers, roles
 from weft.planner.schedule import Candidates, Target
-from weft.spec import Contraction, Role
+from weft.spec import Contraction, Mode, Role
 
 NAME = "warp_specialized"
 LEAST_STAGES, MOST_STAGES = 2, 8
-LEAST_STAGES_IN_PLACE = 3  # a worker reads rows of the next step before it asks for the one after that
-SHORT_STEP = 0.75  # of a step's time that one takes whose second worker has no rows: offers TCCG 13 with ELU the shares
-# that were the fastest on an H200
-BARRIERS = 2048  # bytes of shared memory: barriers, and what the compiler keeps of the roles
+SMEM_LEAST_STAGES = 3  # a consumer reads rows of the next step before it requests the step after that
+# Time of a step whose second consumer has no rows, as a fraction of others: with it the partials that were the fastest
+# for TCCG 13 with ELU on an H200 are among the candidates.
+SHORT_STEP = 0.75
+BARRIERS = 2048  # bytes of shared memory: barriers, and what the compiler needs for roles
 
 
 @dataclass(frozen=True, slots=True)
 class WsSchedule(TmaSchedule):
-    """The boxes, and how two workers share blocks of D."""
+    """Tiles and their views, and how two consumers share output tiles."""
 
     consumers: Consumers = COOPERATIVE
-    fewer: int = 0  # shares of the sum of the last block of rows, where those are not `splits` too
-    streamed: bool = False  # all sums are cut end to end, see `shares`: `splits` is the most shares that one has
+    tail_splits: int = 0  # partials of the last output tile, where those are not `splits` too
+    stream_k: bool = False  # all sums are cut end to end; `splits` is the most partials that one output tile has
     family: str = NAME
 
     def __str__(self) -> str:
         m, n, k = self.tile
         names_m, names_n = ("·".join(mode.name for mode in view.outer) for view in (self.a, self.b))
-        across = "+".join(map(str, parts(n)))
+        across = "+".join(map(str, n_parts(n)))
         split = f" split_k={self.splits}" if self.splits > 1 else ""
-        split += f"/{self.fewer}" if self.fewer else ""
-        split += " stream_k" if self.streamed else ""
+        split += f"/{self.tail_splits}" if self.tail_splits else ""
+        split += " stream_k" if self.stream_k else ""
         return (
             f"ws.{self.consumers.name} {m}x{n}x{k} m[{names_m}:{m}] n[{names_n}:{across}] k[{self.k.name}:{k}]"
             f" stages={self.stages}{split}{' swap_ab' if self.swap_ab else ''}"
@@ -49,11 +50,11 @@ class WsSchedule(TmaSchedule):
 
     @property
     def rows(self) -> int:
-        """Of a block of D that each worker has."""
-        return self.tile[0] // self.consumers.shares
+        """Of an output tile, in each consumer."""
+        return self.tile[0] // self.consumers.m_parts
 
 
-# Tiles (M, N, K in bytes), and how workers share them. Boxes of lines under 128 bytes come too slowly.
+# Tiles (M, N, K in bytes), and how consumers share them. TMA is slow for lines under 128 bytes.
 _TILES = (
     (128, 256, 128, COOPERATIVE),
     (128, 320, 128, COOPERATIVE),
@@ -73,144 +74,153 @@ _TILES = (
     (128, 80, 128, PAIRED_N),
     (128, 64, 128, PAIRED_N),
 )
-_TILES_IN_PLACE = ((128, 320, 128, SMEM_TRANSFORM), (128, 256, 128, SMEM_TRANSFORM))  # for functions of both operands
-MOST_SLOTS_IN_PLACE = 6.0  # of such functions: longer ones need registers that workers do not have
+_SMEM_TILES = ((128, 320, 128, SMEM_TRANSFORM), (128, 256, 128, SMEM_TRANSFORM))  # where both operands have functions
+SMEM_MOST_SLOTS = 6.0  # issue slots of such functions: longer ones need registers that consumers do not have
 
 
 def candidates(contraction: Contraction, target: Target, swap_ab: bool = False) -> Candidates:
-    """Schedules, and why there are no others; `exchanged` tells that the operands already are."""
+    """Schedules, and why there are no others; `swap_ab` says that A and B are swapped already."""
     found: dict[WsSchedule, None] = {}
     excluded: dict[str, None] = {}
-    size = contraction.arithmetic.product.itemsize
     functions = (contraction.a_fn, contraction.b_fn)
-    in_place = all(function is not None and function.issue_slots <= MOST_SLOTS_IN_PLACE for function in functions)
-    tiles = (*_TILES, *_TILES_IN_PLACE) if in_place else _TILES
+    in_smem = all(function is not None and function.issue_slots <= SMEM_MOST_SLOTS for function in functions)
+    tiles = (*_TILES, *_SMEM_TILES) if in_smem else _TILES
     for k in contraction.of_role(Role.K):
         views_a, views_b = (list(tma_views(contraction, operand, k)) for operand in (A, B))
-        for name, ways in (("A", views_a), ("B", views_b)):
-            if not ways:
-                excluded[f"{name} does not lie in boxes along {k.name}"] = None
-        for a, b, (tile_m, tile_n, depth, consumers) in product(views_a, views_b, tiles):
-            tile = (tile_m, tile_n, depth // size)
-            reason = misfit(a, b, tile) or _not_abreast(b, tile_n, consumers)
-            if reason is not None:
-                excluded[reason] = None
-                continue
-            if roles(contraction, tile, consumers) is None:
-                named = f"{tile_m}x{tile_n} {consumers.name}"
-                excluded[f"{named} leave no registers for warps that apply B's function"] = None
-                continue
-            stages = _stages(contraction, tile, consumers, target)
-            if stages < (LEAST_STAGES_IN_PLACE if consumers == SMEM_TRANSFORM else LEAST_STAGES):
-                excluded[f"boxes of {tile_m}x{tile_n}x{depth // size} leave no room for others on their way"] = None
-                continue
-            group = 1 if consumers.abreast > 1 else GROUP  # those that are taken at once are of the same rows
-            whole = WsSchedule(a, b, k, tile, WARPS, stages, group=group, swap_ab=swap_ab, consumers=consumers)
-            offered = [*_split(contraction, whole, target)]
-            if result_groups(contraction, a, b) is not None:
-                offered.insert(0, whole)
-            else:
-                excluded["D does not lie in boxes of the rows and columns of its blocks"] = None
-            if consumers == SMEM_TRANSFORM:
-                offered = [each for each in offered if _has_one_task(contraction, each, target)]
-                offered += _with_fewer(contraction, whole, target)
-            found.update(dict.fromkeys(offered))
+        excluded |= dict.fromkeys(missing_views(k, views_a, views_b))
+        for a, b, tile in product(views_a, views_b, tiles):
+            for each in _of_tile(contraction, target, a, b, k, tile):
+                if isinstance(each, str):
+                    excluded[each] = None
+                else:
+                    found[replace(each, swap_ab=swap_ab)] = None
     return Candidates(tuple(found), tuple(excluded))
 
 
-def _not_abreast(b: TmaView, tile_n: int, consumers: Consumers) -> str | None:
-    """Why blocks are not taken two at once, in one sentence."""
-    if consumers.abreast == 1:
+def _of_tile(
+    contraction: Contraction, target: Target, a: TmaView, b: TmaView, k: Mode, tile: tuple[int, int, int, Consumers]
+) -> Iterator[WsSchedule | str]:
+    """Schedules of one tile and two views; or, where one is missing, the reason in a sentence."""
+    tile_m, tile_n, depth, consumers = tile
+    shape = (tile_m, tile_n, depth // contraction.arithmetic.product.itemsize)
+    reason = misfit(a, b, shape) or _no_pairs(b, tile_n, consumers)
+    if reason is not None:
+        yield reason
+        return
+    if roles(contraction, shape, consumers) is None:
+        yield f"{tile_m}x{tile_n} {consumers.name} leave no registers for warps that apply B's function"
+        return
+    stages = _stages(contraction, shape, consumers, target)
+    if stages < (SMEM_LEAST_STAGES if consumers == SMEM_TRANSFORM else LEAST_STAGES):
+        yield f"tiles of {'x'.join(map(str, shape))} leave no room for another stage"
+        return
+    group = 1 if consumers.n_tiles > 1 else GROUP  # output tiles that are taken at once are of the same rows
+    whole = WsSchedule(a, b, k, shape, WARPS, stages, group=group, consumers=consumers)
+    offered = [*_split(contraction, whole, target)]
+    if output_dimensions(contraction, a, b) is not None:
+        offered.insert(0, whole)
+    else:
+        yield "TMA cannot store D in tiles of these rows and columns"
+    if consumers == SMEM_TRANSFORM:
+        offered = [each for each in offered if _has_one_work_tile(contraction, each, target)]
+        offered += _with_tail_splits(contraction, whole, target)
+    yield from offered
+
+
+def _no_pairs(b: TmaView, tile_n: int, consumers: Consumers) -> str | None:
+    """Why output tiles are not taken two at once, in one sentence."""
+    if consumers.n_tiles == 1:
         return None
     if extent(b.outer) > tile_n:
         there = extent(b.outer)
         return f"two tiles of {tile_n} are taken at once only where each holds all of the {there} that lie together"
-    if dim_blocks(b, tile_n) % consumers.abreast:
-        return "blocks along n are odd in number: workers cannot take two at once"
+    if dim_tiles(b, tile_n) % consumers.n_tiles:
+        return "output tiles along n are odd in number: they cannot be taken two at once"
     return None
 
 
 def _split(contraction: Contraction, whole: WsSchedule, target: Target) -> Iterator[WsSchedule]:
-    """The same with split sums, where D alone cannot fill the device."""
+    """The same with split-K or stream-K, where D alone cannot fill the device."""
     consumers = target.processors * whole.consumers.pipelines
-    tasks = task_count(contraction, whole)
-    if tasks < consumers:
-        steps = share_steps(contraction, whole, 1)
-        counts = splittings(steps, tasks, consumers)
+    tiles = work_tiles_whole(contraction, whole)
+    if tiles < consumers:
+        steps = split_steps(contraction, whole, 1)
+        counts = split_counts(steps, tiles, consumers)
         for splits in counts:
-            yield _shared_out(contraction, whole, splits)
-        least = min(-(-tasks * splits // consumers) * -(-steps // splits) for splits in (1, *counts))
-        cut = portions(contraction, whole, target)
-        countable = tasks * steps < 1 << 31  # as kernels do
-        if whole.consumers != SMEM_TRANSFORM and countable and LEAST_SPLIT_STEPS <= cut.base < least - 1:
-            yield _shared_out(contraction, whole, most_splits(tasks, cut), streamed=True)
+            yield _with_splits(contraction, whole, splits)
+        least = min(-(-tiles * splits // consumers) * -(-steps // splits) for splits in (1, *counts))
+        ranges = work_ranges(contraction, whole, target)
+        countable = tiles * steps < 1 << 31  # kernels count in 32 bits
+        if whole.consumers != SMEM_TRANSFORM and countable and LEAST_SPLIT_STEPS <= ranges.base < least - 1:
+            yield _with_splits(contraction, whole, most_splits(tiles, ranges), stream_k=True)
 
 
-def portions(contraction: Contraction, schedule: WsSchedule, target: Target) -> StreamK:
-    """All sums cut end to end: a portion for each program, or worker with a ring of its own."""
-    processors = sm_count(target)
+def work_ranges(contraction: Contraction, schedule: WsSchedule, target: Target) -> StreamK:
+    """Stream-K: all sums end to end, cut into a work range for each CTA, or consumer with a pipeline of its own."""
     consumers = schedule.consumers
-    steps = share_steps(contraction, schedule, 1)
-    return stream(task_count(contraction, schedule), steps, processors * consumers.pipelines, consumers.abreast)
+    steps = split_steps(contraction, schedule, 1)
+    tiles = work_tiles_whole(contraction, schedule)
+    return stream(tiles, steps, sm_count(target) * consumers.pipelines, consumers.n_tiles)
 
 
-def _shared_out(
-    contraction: Contraction, whole: WsSchedule, splits: int, fewer: int = 0, streamed: bool = False
+def _with_splits(
+    contraction: Contraction, whole: WsSchedule, splits: int, tail_splits: int = 0, stream_k: bool = False
 ) -> WsSchedule:
-    shared = replace(whole, splits=splits, fewer=fewer, streamed=streamed)
-    layout = share_layout(contraction, shared, block_count(contraction, whole))
-    return replace(shared, workspace_bytes=math.prod(layout.shape) * layout.dtype.itemsize)
+    """The same with split-K partials, and the workspace that they need."""
+    split = replace(whole, splits=splits, tail_splits=tail_splits, stream_k=stream_k)
+    layout = partials_layout(contraction, split, output_tiles(contraction, whole))
+    return replace(split, workspace_bytes=math.prod(layout.shape) * layout.dtype.itemsize)
 
 
-def _with_fewer(contraction: Contraction, whole: WsSchedule, target: Target) -> Iterator[WsSchedule]:
-    """The same with fewer and longer shares of the last block of rows, and shorter ones of others, as its second worker
-    has no rows."""
-    processors = sm_count(target)
-    blocks = block_count(contraction, whole)
-    full = blocks - 1
-    there = extent(whole.a.outer) - full * whole.tile[0]  # rows of the last block, if all others are of this run too
-    if not 0 < there <= whole.rows or not 0 < full < processors:
+def _with_tail_splits(contraction: Contraction, whole: WsSchedule, target: Target) -> Iterator[WsSchedule]:
+    """The same with fewer and longer partials of the last output tile, whose second consumer has no rows and whose
+    steps are therefore short, and with more and shorter ones of the others."""
+    sms = sm_count(target)
+    tiles = output_tiles(contraction, whole)
+    full = tiles - 1
+    there = extent(whole.a.outer) - full * whole.tile[0]  # rows of the last tile, if all others are of this run too
+    if not 0 < there <= whole.rows or not 0 < full < sms:
         return
-    before = share_steps(contraction, whole, processors // blocks)
-    least = max(LEAST_SPLIT_STEPS, whole.stages)  # boxes of as many are asked for before the first is looked at
-    for splits in range(processors // blocks + 1, (processors - 1) // full + 1):
-        steps, fewer = share_steps(contraction, whole, splits), processors - full * splits
-        longer = share_steps(contraction, whole, fewer)
+    before = split_steps(contraction, whole, sms // tiles)
+    least = max(LEAST_SPLIT_STEPS, whole.stages)  # as many are requested before the first is looked at
+    for splits in range(sms // tiles + 1, (sms - 1) // full + 1):
+        steps, tail = split_steps(contraction, whole, splits), sms - full * splits
+        longer = split_steps(contraction, whole, tail)
         if steps < least or longer * SHORT_STEP > steps:
             return
         if steps < before:
-            yield _shared_out(contraction, whole, splits, -(-share_steps(contraction, whole, 1) // longer))
+            yield _with_splits(contraction, whole, splits, -(-split_steps(contraction, whole, 1) // longer))
         before = steps
 
 
-def share_steps(contraction: Contraction, schedule: WsSchedule, shares: int) -> int:
-    """Steps along k of the longest of so many shares."""
+def split_steps(contraction: Contraction, schedule: WsSchedule, splits: int) -> int:
+    """Steps along k of the longest of so many partials."""
     steps = -(-schedule.k.extent // schedule.tile[2]) * (contraction.k // schedule.k.extent)
-    return -(-steps // shares)
+    return -(-steps // splits)
 
 
-def share_count(contraction: Contraction, schedule: WsSchedule) -> int:
-    """Of all blocks of D; where sums are streamed, no fewer than there are workers."""
-    missing = schedule.splits - schedule.fewer if schedule.fewer else 0
-    return task_count(contraction, schedule) * schedule.splits - missing
+def work_tiles(contraction: Contraction, schedule: WsSchedule) -> int:
+    """How many work tiles there are: partials of all output tiles, or of all pairs of them."""
+    missing = schedule.splits - schedule.tail_splits if schedule.tail_splits else 0
+    return work_tiles_whole(contraction, schedule) * schedule.splits - missing
 
 
-def task_count(contraction: Contraction, schedule: WsSchedule) -> int:
-    """Blocks of D, or pairs of them where workers take two at once."""
-    return block_count(contraction, schedule) // schedule.consumers.abreast
+def work_tiles_whole(contraction: Contraction, schedule: WsSchedule) -> int:
+    """How many there would be with whole sums: output tiles, or pairs of them where they are taken two at once."""
+    return output_tiles(contraction, schedule) // schedule.consumers.n_tiles
 
 
-def _has_one_task(contraction: Contraction, schedule: WsSchedule, target: Target) -> bool:
-    """Whether each program has but one: then pieces of D may leave through slots that boxes came in."""
-    processors = sm_count(target)
-    return share_count(contraction, schedule) <= processors
+def _has_one_work_tile(contraction: Contraction, schedule: WsSchedule, target: Target) -> bool:
+    """Whether each CTA has but one: then subtiles of D may be staged where tiles of A were."""
+    return work_tiles(contraction, schedule) <= sm_count(target)
 
 
 def _stages(contraction: Contraction, tile: tuple[int, int, int], consumers: Consumers, target: Target) -> int:
-    """Slots of each ring that the device has shared memory for."""
+    """Stages of each pipeline that the device has shared memory for."""
     tile_m, tile_n, tile_k = tile
-    stage = consumers.pipelines * (tile_m + consumers.abreast * tile_n) * tile_k * contraction.arithmetic.product.itemsize
+    size = contraction.arithmetic.product.itemsize
+    stage = consumers.pipelines * (tile_m + consumers.n_tiles * tile_n) * tile_k * size
     room = (target.shared_memory or SHARED_MEMORY) - BARRIERS
     if consumers != SMEM_TRANSFORM:
-        room -= staging_bytes(tile_m // consumers.shares, consumers.buffers)
+        room -= staging_bytes(tile_m // consumers.m_parts, consumers.buffers)
     return min(MOST_STAGES, room // stage)

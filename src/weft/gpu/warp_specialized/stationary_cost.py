@@ -1,48 +1,48 @@
-"""What a schedule takes that keeps B in shared memory."""
+"""The cost model of schedules with a stationary operand."""
 
 from __future__ import annotations
 
 from weft.gpu.common.cost import compulsory_bytes, function_seconds, launched
 from weft.gpu.common.hardware import sm_count
 from weft.gpu.common.swap_ab import in_kernel_order
-from weft.gpu.warp_specialized.results import block_count
-from weft.gpu.warp_specialized.stationary import StationarySchedule, steps, tail
+from weft.gpu.warp_specialized.output_map import output_tiles
+from weft.gpu.warp_specialized.stationary_schedule import StationarySchedule, last_depth, steps
 from weft.planner.schedule import Target
 from weft.spec import Contraction
 
-# The rate of keeping is that of TCCG cases 9 and 18. The others, beside a rate of products 8 % less than now, were
-# fitted on an H200 to 48 timed schedules of TCCG cases 2, 5, 9 and 10 with functions and without: predictions are off
-# by 3 % on average.
+# Fitted on an H200 to 48 timed schedules of TCCG cases 2, 5, 9 and 10, with functions and without, when the rate of
+# products was 8 % less than now: predictions were off by 3 % on average. The rate of loading B is that of TCCG cases 9
+# and 18.
 LAUNCH = 1e-6  # seconds
 RATE = 10.7e14  # flops per second
 MEMORY_RATE = 3.26e12  # bytes per second
-KEEPING_RATE = 6e12  # bytes per second of all processors' copies of B, from L2
-BOX_SECONDS = 1.0e-6  # that a box of A is on its way
-BLOCK_SECONDS = {4: 0.29e-6, 8: 0.38e-6}  # for each block of a processor, in which no products are made, by warps
-FUNCTIONS = {(4, 1): 1.4, (4, 2): 1.2, (8, 1): 1.13, (8, 2): 1.05}  # times what they issue, by warps and rings
-OVERLAP = 4.0  # the norm that joins what goes on at once
+B_RATE = 6e12  # bytes per second of all SMs' copies of B, from L2
+TILE_SECONDS = 1.0e-6  # from the request of a tile of A to its arrival
+OUTPUT_SECONDS = {4: 0.29e-6, 8: 0.38e-6}  # without products, for each output tile of an SM; by warps
+FUNCTIONS = {(4, 1): 1.4, (4, 2): 1.2, (8, 1): 1.13, (8, 2): 1.05}  # times what they issue, by warps and pipelines
+OVERLAP = 4.0  # exponent of the norm that joins what overlaps
 
 
 def predict_stationary(contraction: Contraction, schedule: StationarySchedule, target: Target) -> float:
-    """Seconds: B comes, and its function is applied; then boxes of A, products, functions and stores go on at once.
+    """Seconds: first B is loaded and its function applied; then tiles of A, products, functions and stores overlap.
 
-    Where A has a function, a box leaves the ring as soon as it is in registers, else when it has been multiplied.
+    A stage is empty when its tile is in registers, where A has a function, else when its products are done.
     """
     contraction = in_kernel_order(contraction, schedule)
-    processors = sm_count(target)
+    sms = sm_count(target)
     tile_m, tile_n, tile_k = schedule.tile
-    turns = -(-block_count(contraction, schedule) // processors)
-    boxes = steps(contraction, schedule)
-    depth = (boxes - 1) * tile_k + tail(contraction, schedule)
-    rows = turns * processors * tile_m  # of all processors, were they as busy
-    kept = processors * boxes * tile_k * tile_n
-    beginning = kept * contraction.arithmetic.product.itemsize / KEEPING_RATE
-    beginning += function_seconds(contraction, 0, kept, 0)
-    on_their_way = schedule.pipelines * (schedule.stages - (contraction.a_fn is None))
+    turns = -(-output_tiles(contraction, schedule) // sms)
+    count = steps(contraction, schedule)
+    depth = (count - 1) * tile_k + last_depth(contraction, schedule)
+    rows = turns * sms * tile_m  # of all SMs, were they as busy as the busiest
+    b_elements = sms * count * tile_k * tile_n
+    beginning = b_elements * contraction.arithmetic.product.itemsize / B_RATE
+    beginning += function_seconds(contraction, 0, b_elements, 0)
+    requested = schedule.pipelines * (schedule.stages - (contraction.a_fn is None))  # tiles at any time
     functions = function_seconds(contraction, rows * depth, 0, rows * contraction.n)
     pipes = (
-        2.0 * rows * tile_n * depth / RATE + turns * BLOCK_SECONDS[schedule.warps],
-        turns * boxes * BOX_SECONDS / on_their_way,
+        2.0 * rows * tile_n * depth / RATE + turns * OUTPUT_SECONDS[schedule.warps],
+        turns * count * TILE_SECONDS / requested,
         functions * FUNCTIONS[schedule.warps, schedule.pipelines],
         compulsory_bytes(contraction) / MEMORY_RATE,
     )

@@ -1,4 +1,4 @@
-"""How accumulators leave: piece by piece through shared memory, finished or as shares of split sums."""
+"""How accumulators are stored, subtile by subtile: by TMA through shared memory, or straight from registers."""
 
 from __future__ import annotations
 
@@ -6,75 +6,129 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma, warpgroup_mma_wait
 
-from weft.gpu.common.device import scalar
+from weft.gpu.common.device import dim_mask, dim_offsets, scalar
 from weft.gpu.common.triton_versions import gluon_names
-from weft.gpu.tma.kernel import tma_coords
+from weft.gpu.tma.kernel import tma_coord
 from weft.gpu.warp_specialized.roles import WARPS
 
 CONSUMER_WARPS = gl.constexpr(WARPS)
-meet_threads, _, tma_store, reinterpret = gluon_names()
+sync_role, _, tma_store, reinterpret = gluon_names()
 
 
 @gluon.jit
-def split_n(pieces):
-    """The left and the right half of each of some matrices."""
-    ROWS: gl.constexpr = pieces[0].shape[0]
-    COLUMNS: gl.constexpr = pieces[0].shape[1] // 2
+def split_n(tiles):
+    """The left and the right half of each of some matrices in registers."""
+    ROWS: gl.constexpr = tiles[0].shape[0]
+    COLUMNS: gl.constexpr = tiles[0].shape[1] // 2
     found = ()
-    for i in gl.static_range(len(pieces)):
-        found += gl.split(gl.permute(gl.reshape(pieces[i], (ROWS, 2, COLUMNS)), (0, 2, 1)))
+    for i in gl.static_range(len(tiles)):
+        found += gl.split(gl.permute(gl.reshape(tiles[i], (ROWS, 2, COLUMNS)), (0, 2, 1)))
     return found
 
 
 @gluon.jit
-def store_subtile(
-    acc, d, staging, first_slot, alpha, to, batch_block, m_block, n_block, PARAMS: gl.constexpr, SHARE: gl.constexpr,
-    AT: gl.constexpr, EPILOGUE: gl.constexpr,
-):  # fmt: skip
-    """Leave some columns of an accumulator as a share of a split sum, or finish them; on their way to memory they are
-    nobody's concern."""
-    PIECE: gl.constexpr = SHARE.pieces[AT]
-    BATCH: gl.constexpr = PARAMS.boxes.batch
-    M: gl.constexpr = PIECE.m
-    N: gl.constexpr = PIECE.n
-    D_BOX: gl.constexpr = PARAMS.d_box
-    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [CONSUMER_WARPS, 1], [16, N.tile, 256 // PARAMS.product_bits])
-    value = gl.convert_layout(acc, LAYOUT, assert_trivial=True)
-    start = ()
-    if PARAMS.boxes.splits > 1:
-        start += (to, gl.to_tensor(PIECE.row), gl.to_tensor(PIECE.column))
-    else:
-        value = value * scalar(alpha, acc.dtype)
-        if EPILOGUE is not None:
-            value = EPILOGUE(value)
-        for i in gl.static_range(len(D_BOX)):
-            start += (tma_coords(batch_block, m_block, n_block, BATCH, M, N, D_BOX, i),)
-    if PARAMS.consumers.buffers <= AT:  # those before wait for nothing: `leave` did
-        tma.store_wait(PARAMS.consumers.buffers - 1)
-        meet_threads()
-    stage = staging.index(first_slot + AT % PARAMS.consumers.buffers)
-    if PARAMS.d_along_n:
-        stage.store(value.to(d.dtype))
-    else:
-        stage.permute((1, 0)).store(value.to(d.dtype))
-    fence_async_shared()
-    meet_threads()
-    tma_store(d, start, reinterpret(stage, d.dtype, d.block_shape, d.layout))
+def subtiles_of(acc, LEVELS: gl.constexpr):
+    """The subtiles of an accumulator that is complete: it is halved so many times."""
+    subtiles = (warpgroup_mma_wait(0, deps=(acc,)),)
+    for _ in gl.static_range(LEVELS):
+        subtiles = split_n(subtiles)
+    return subtiles
 
 
 @gluon.jit
 def store_tile(
-    acc, d, staging, first_slot, alpha, to, batch_block, m_block, n_block, PARAMS: gl.constexpr, SHARE: gl.constexpr,
+    acc,  # (rows, columns) of `PART`
+    d,  # tensor map of D, or of split-K partials
+    staging,  # (buffers, rows, columns) of a subtile, in shared memory
+    first_buffer,  # of this consumer
+    alpha,
+    partial,  # number of the split-K partial
+    tile,  # (batch, m, n): numbers of the output tile
+    PARAMS: gl.constexpr,
+    PART: gl.constexpr,  # params.AccumulatorParams
+    EPILOGUE: gl.constexpr,
+):
+    """Store an accumulator by TMA, as a split-K partial or finished."""
+    LEVELS: gl.constexpr = PART.halvings
+    subtiles = subtiles_of(acc, LEVELS)
+    # Buffers are free when TMA has read all that an earlier call put there.
+    tma.store_wait(0)
+    sync_role()
+    for i in gl.static_range(len(subtiles)):
+        store_subtile(subtiles[i], d, staging, first_buffer, alpha, partial, tile, PARAMS, PART, i, EPILOGUE)
+
+
+@gluon.jit
+def store_subtile(
+    acc, d, staging, first_buffer, alpha, partial, tile, PARAMS: gl.constexpr, PART: gl.constexpr, AT: gl.constexpr,
     EPILOGUE: gl.constexpr,
 ):  # fmt: skip
-    """The same of all columns, piece by piece."""
-    pieces = (warpgroup_mma_wait(0, deps=(acc,)),)
-    HALVINGS: gl.constexpr = SHARE.halvings
-    for _ in gl.static_range(HALVINGS):
-        pieces = split_n(pieces)
-    tma.store_wait(0)
-    meet_threads()
-    for i in gl.static_range(len(pieces)):
-        store_subtile(
-            pieces[i], d, staging, first_slot, alpha, to, batch_block, m_block, n_block, PARAMS, SHARE, i, EPILOGUE
-        )  # fmt: skip
+    """The same of subtile number `AT`. TMA stores it asynchronously; nobody waits here, unless its buffer is in use."""
+    SUBTILE: gl.constexpr = PART.subtiles[AT]
+    BATCH: gl.constexpr = PARAMS.tma.batch
+    M: gl.constexpr = SUBTILE.m
+    N: gl.constexpr = SUBTILE.n
+    D_DIMS: gl.constexpr = PARAMS.d_dims
+    DEPTH: gl.constexpr = 256 // PARAMS.product_bits
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [CONSUMER_WARPS, 1], [16, N.tile, DEPTH])
+    value = gl.convert_layout(acc, LAYOUT, assert_trivial=True)
+    start = ()
+    if PARAMS.tma.splits > 1:
+        start += (partial, gl.to_tensor(SUBTILE.row), gl.to_tensor(SUBTILE.column))
+    else:
+        value = value * scalar(alpha, acc.dtype)
+        if EPILOGUE is not None:
+            value = EPILOGUE(value)
+        for i in gl.static_range(len(D_DIMS)):
+            start += (tma_coord(tile[0], tile[1], tile[2], BATCH, M, N, D_DIMS, i),)
+    if PARAMS.consumers.buffers <= AT:  # the first ones are free: `store_tile` waited
+        tma.store_wait(PARAMS.consumers.buffers - 1)
+        sync_role()
+    buffer = staging.index(first_buffer + AT % PARAMS.consumers.buffers)
+    if PARAMS.d_along_n:
+        buffer.store(value.to(d.dtype))
+    else:
+        buffer.permute((1, 0)).store(value.to(d.dtype))
+    fence_async_shared()
+    sync_role()
+    tma_store(d, start, reinterpret(buffer, d.dtype, d.block_shape, d.layout))
+
+
+@gluon.jit
+def store_from_registers(
+    acc,  # (M, columns) of part `PART` along n
+    d,  # pointer
+    alpha,
+    m_tile,
+    n_tile,
+    PARAMS: gl.constexpr,  # stationary_params.StationaryParams
+    PART: gl.constexpr,
+    EPILOGUE: gl.constexpr,
+):
+    """Finish an accumulator and store it without shared memory, of which there is none left."""
+    LEVELS: gl.constexpr = PARAMS.halvings[PART]
+    subtiles = subtiles_of(acc, LEVELS)
+    COUNT: gl.constexpr = len(PARAMS.subtiles[PART])  # those with columns of D in them
+    for i in gl.static_range(COUNT):
+        store_subtile_from_registers(subtiles[i], d, alpha, m_tile, n_tile, PARAMS, PART, i, EPILOGUE)
+
+
+@gluon.jit
+def store_subtile_from_registers(
+    acc, d, alpha, m_tile, n_tile, PARAMS: gl.constexpr, PART: gl.constexpr, AT: gl.constexpr, EPILOGUE: gl.constexpr
+):  # fmt: skip
+    """The same of subtile number `AT`, in a layout in which lanes next to each other write neighbours of D."""
+    N: gl.constexpr = PARAMS.subtiles[PART][AT]
+    M: gl.constexpr = PARAMS.tma.m
+    WIDE: gl.constexpr = PARAMS.tma.wide[3]
+    DEPTH: gl.constexpr = 256 // PARAMS.product_bits
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [PARAMS.warps, 1], [16, N.tile, DEPTH])
+    value = gl.convert_layout(acc, LAYOUT, assert_trivial=True) * scalar(alpha, acc.dtype)
+    if EPILOGUE is not None:
+        value = EPILOGUE(value)
+    STORED: gl.constexpr = PARAMS.store_layouts[PART]
+    row = gl.arange(0, M.tile, layout=gl.SliceLayout(1, STORED))
+    column = gl.arange(0, N.tile, layout=gl.SliceLayout(0, STORED))
+    to = (d + dim_offsets(m_tile, row, M, 3, WIDE)[:, None]) + dim_offsets(n_tile, column, N, 3, WIDE)[None, :]
+    mask = dim_mask(m_tile, row, M)[:, None] & dim_mask(n_tile, column, N)[None, :]
+    gl.store(to, gl.convert_layout(value.to(d.dtype.element_ty), STORED), mask=mask)

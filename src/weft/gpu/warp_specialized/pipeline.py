@@ -1,0 +1,131 @@
+"""Pipelines of tiles in shared memory: their memory, their stages, TMA loads into them; and the start of all roles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier
+
+from weft.gpu.common.triton_versions import gluon_names
+from weft.gpu.tma.kernel import tma_coord
+from weft.gpu.warp_specialized.roles import CONSUMERS
+
+_, tma_load, _, reinterpret = gluon_names()
+
+
+@gluon.jit
+def next_stage(stage, phase, STAGES: gl.constexpr):
+    """The next stage of a pipeline, and the phase of its barriers, which flips with every round."""
+    over = stage + 1 == STAGES
+    return gl.where(over, 0, stage + 1), gl.where(over, phase ^ 1, phase)
+
+
+@gluon.jit
+def barriers(COUNT: gl.constexpr, ARRIVALS: gl.constexpr):
+    """Barriers in shared memory, each of which completes a phase after so many arrivals."""
+    found = gl.allocate_shared_memory(gl.int64, [COUNT, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(COUNT):
+        mbarrier.init(found.index(i), count=ARRIVALS)
+    return found
+
+
+@gluon.jit
+def tile_memory(
+    b,
+    b_rest,
+    A_STAGES: gl.constexpr,
+    B_STAGES: gl.constexpr,
+    PARAMS: gl.constexpr,  # params.WsParams or stationary_params.StationaryParams
+    PRODUCT: gl.constexpr,
+):
+    """Shared memory for tiles of A, (stages, M, K) or (stages, K, M), and for both parts of B, (stages, N, K) or
+    (stages, K, N); and the tensor map of the second part.
+
+    A role takes no None: where there is one part, it stands for the other, which nobody reads.
+    """
+    M: gl.constexpr = PARAMS.tma.m.tile
+    K: gl.constexpr = PARAMS.tma.k.tile
+    FIRST: gl.constexpr = PARAMS.tma.n_parts[0].n.tile
+    SECOND: gl.constexpr = PARAMS.tma.n_parts[-1].n.tile
+    A_SHAPE: gl.constexpr = [A_STAGES, M, K] if PARAMS.tma.a_along_k else [A_STAGES, K, M]
+    B_SHAPE: gl.constexpr = [B_STAGES, FIRST, K] if PARAMS.tma.b_along_k else [B_STAGES, K, FIRST]
+    REST_SHAPE: gl.constexpr = [B_STAGES, SECOND, K] if PARAMS.tma.b_along_k else [B_STAGES, K, SECOND]
+    A_LAYOUT: gl.constexpr = PARAMS.a_layout
+    B_LAYOUT: gl.constexpr = PARAMS.b_layouts[0]
+    REST_LAYOUT: gl.constexpr = PARAMS.b_layouts[-1]
+    a_tiles = gl.allocate_shared_memory(PRODUCT, A_SHAPE, A_LAYOUT)
+    b_tiles = gl.allocate_shared_memory(PRODUCT, B_SHAPE, B_LAYOUT)
+    if len(PARAMS.tma.n_parts) == 2:
+        return a_tiles, b_tiles, gl.allocate_shared_memory(PRODUCT, REST_SHAPE, REST_LAYOUT), b_rest
+    else:
+        return a_tiles, b_tiles, b_tiles, b
+
+
+@gluon.jit
+def load_tile(
+    tensor_map, tiles, stage, bar, batch_tile, outer_tile, k_tile, BATCH: gl.constexpr, OUTER: gl.constexpr,
+    K: gl.constexpr, DIMS: gl.constexpr,
+):  # fmt: skip
+    """Request one tile of an operand. TMA arrives at `bar` with the bytes that it has written."""
+    start = ()
+    for i in gl.static_range(len(DIMS)):
+        start += (tma_coord(batch_tile, outer_tile, k_tile, BATCH, OUTER, K, DIMS, i),)
+    to = reinterpret(tiles.index(stage), tensor_map.dtype, tensor_map.block_shape, tensor_map.layout)
+    tma_load(tensor_map, start, bar, to)
+
+
+@gluon.jit
+def load_a(a, a_tiles, stage, bar, tile, k_tile, PARAMS: gl.constexpr):
+    """Request A's tile of a step; `tile` numbers the output tile, (batch, m, n)."""
+    BATCH: gl.constexpr = PARAMS.tma.batch
+    M: gl.constexpr = PARAMS.tma.m
+    K: gl.constexpr = PARAMS.tma.k
+    A_DIMS: gl.constexpr = PARAMS.tma.a_dims
+    load_tile(a, a_tiles, stage, bar, tile[0], tile[1], k_tile, BATCH, M, K, A_DIMS)
+
+
+@gluon.jit
+def load_b(maps, tiles, stage, bar, tile, k_tile, PARAMS: gl.constexpr):
+    """Request B's tiles of a step, one for each part along n; `maps` and `tiles` are of both parts."""
+    BATCH: gl.constexpr = PARAMS.tma.batch
+    K: gl.constexpr = PARAMS.tma.k
+    FIRST: gl.constexpr = PARAMS.tma.n_parts[0].n
+    SECOND: gl.constexpr = PARAMS.tma.n_parts[-1].n
+    B_DIMS: gl.constexpr = PARAMS.tma.b_dims
+    load_tile(maps[0], tiles[0], stage, bar, tile[0], tile[2], k_tile, BATCH, FIRST, K, B_DIMS)
+    if len(PARAMS.tma.n_parts) == 2:
+        load_tile(maps[1], tiles[1], stage, bar, tile[0], tile[2], k_tile, BATCH, SECOND, K, B_DIMS)
+
+
+@tl.core.builtin
+def start_roles(
+    PARAMS: Any, program: Any, other: Any, consumer: Any, transformer: Any, producer: Any, _semantic: Any = None,
+    _generator: Any = None,
+) -> None:  # fmt: skip
+    """Give warps their roles, as many of each as `PARAMS` says.
+
+    Each of `consumer`, `transformer` and `producer` is a function, and what it takes after the number of its CTA (or
+    pipeline), `PARAMS` and its own number. The first pipeline has number `program`, the second `other`.
+
+    The compiler takes a list of roles only as it is written in the source, hence this is no kernel's code. Triton's
+    cache does not look into it: who changes the order of roles must clear that cache.
+    """
+    params = PARAMS.value
+    numbers = (program, other)
+    pipelines, transforming = params.consumers.pipelines, params.roles.transformers
+
+    def role(what: Any, at: int, pipeline: int) -> tuple[Any, Any]:
+        function, arguments = what
+        return function, gl.tuple([numbers[pipeline], PARAMS, gl.constexpr(at), *arguments])
+
+    producing = len(params.roles.warps) + 1 - CONSUMERS - transforming
+    roles = [
+        *(role(consumer, at, at % pipelines) for at in range(CONSUMERS)),
+        *(role(transformer, at, at % pipelines) for at in range(transforming)),
+        *(role(producer, at, at) for at in range(producing)),
+    ]
+    warps, registers = list(params.roles.warps), list(params.roles.registers)
+    gl.warp_specialize(roles, warps, registers, _semantic=_semantic, _generator=_generator)
