@@ -73,7 +73,7 @@ def test_threads_side_by_side_read_side_by_side() -> None:
     x = torch.ones(64, 64)
     contraction, _, _ = described("mk,kn->mn", x, x, algebra="max_plus")
     depth, row, column = (TiledAxis(contraction.of_role(role), 8) for role in (Role.K, Role.M, Role.N))
-    of_a, of_b = (replace(row, tile=128),), (replace(column, tile=128),)
+    of_a, of_b = (row._replace(tile=128),), (column._replace(tile=128),)
     assert thread_tile(of_a, 8, 1, 4, depth, 0).run == 1  # A lies along k
     assert thread_tile(of_b, 8, 1, 4, depth, 1).run == 4  # B along n
     assert thread_tile(of_b, 8, 1, 2, depth, 1).run == 8
