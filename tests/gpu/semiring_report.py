@@ -63,21 +63,21 @@ def main() -> None:
     types = {"float32": single, "float16": half, "float64": double, "int32": torch.int32}
     for name, dtype in types.items():
         for architecture in TARGETS:
-            contraction = described("mk,nk->mn", square, dtype=dtype, semiring="max_plus")
+            contraction = described("mk,nk->mn", square, dtype=dtype, algebra="max_plus")
             results[f"max_plus {name} {architecture}"] = report(semiring, contraction, architecture)
-    deep_max = described("mk,nk->mn", deep, dtype=single, semiring="max_plus")
+    deep_max = described("mk,nk->mn", deep, dtype=single, algebra="max_plus")
     results["split sm_90"] = report(semiring, deep_max, "sm_90", split=True)
     results["ragged sm_90"] = report(
-        semiring, described("mk,nk->mn", {**square, "k": 4093}, semiring="max_plus"), "sm_90"
+        semiring, described("mk,nk->mn", {**square, "k": 4093}, algebra="max_plus"), "sm_90"
     )
     case = {"a": 312, "b": 312, "c": 24, "d": 312}
-    results["pieces sm_90"] = report(semiring, described("adb,cd->cba", case, semiring="max_plus"), "sm_90")
+    results["pieces sm_90"] = report(semiring, described("adb,cd->cba", case, algebra="max_plus"), "sm_90")
     logarithms_sum = Algebra(lambda x, y: y + x, torch.logaddexp, "lowest")
-    results["exponentials sm_90"] = report(semiring, described("mk,nk->mn", square, semiring=logarithms_sum), "sm_90")
+    results["exponentials sm_90"] = report(semiring, described("mk,nk->mn", square, algebra=logarithms_sum), "sm_90")
     for name in ("max_plus", "log", "or_and"):
-        contraction = described("mk,k->m", {"m": 4096, "k": 4096}, semiring=name)
+        contraction = described("mk,k->m", {"m": 4096, "k": 4096}, algebra=name)
         results[f"vector {name} sm_90"] = report(simt, contraction, "sm_90")
-    results["log sm_90"] = report(logsumexp, described("mk,nk->mn", square, semiring="log"), "sm_90")
+    results["log sm_90"] = report(logsumexp, described("mk,nk->mn", square, algebra="log"), "sm_90")
     fused: dict[str, Any] = {
         "dtype": half, "epilogue": lambda x, bias, m, n: (torch.where(m >= n, x + bias, 0.0), x > 0),
         "operands": {"bias": ("n", half), "gate": ("mk", half), "shift": ("k", half)}, "indices": {"m": "m", "n": "n"},

@@ -29,7 +29,7 @@ def report() -> dict[str, list[dict[str, Any]]]:
 
 def depth_of(kernel: dict[str, Any]) -> int:
     """Of a step along k."""
-    tile = re.match(r"algebra \d+x\d+x(\d+) ", kernel["schedule"])
+    tile = re.match(r"semiring \d+x\d+x(\d+) ", kernel["schedule"])
     assert tile, kernel["schedule"]
     return int(tile[1])
 
@@ -61,7 +61,7 @@ def test_threads_hold_squares_whatever_is_loaded(report: dict[str, list[dict[str
 def test_sides_in_pieces_compute_no_more_than_they_hold(report: dict[str, list[dict[str, Any]]]) -> None:
     """24 columns in pieces: a thread's products are those of its elements, loads of A and stores stay wide."""
     (kernel,) = report["pieces sm_90"]
-    tile = re.match(r"algebra (\d+)x24x(\d+)", kernel["schedule"])
+    tile = re.match(r"semiring (\d+)x24x(\d+)", kernel["schedule"])
     assert tile, kernel["schedule"]
     assert kernel[ADD] == kernel[MAX] == int(tile[1]) * 24 * int(tile[2]) // 128
     assert kernel["cp.async.16"] >= 2 * (kernel["cp.async"] - kernel["cp.async.16"]) >= 0  # of B, 2 elements a thread

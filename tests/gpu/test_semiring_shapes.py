@@ -14,10 +14,12 @@ from support import Backend
 from weft import reference
 from weft.algebra import Algebra
 from weft.api.describe import hypothetical
+from weft.gpu.common.constraints import power_of_two
 from weft.gpu.common.tiling import TiledAxis
 from weft.gpu.semiring import family as semiring
-from weft.gpu.semiring.params import sums_exponentials
-from weft.gpu.semiring.schedule import MOST_HELD, fitting, power_of_two, share
+from weft.gpu.semiring.algebra import sums_exponentials
+from weft.gpu.semiring.params import thread_tile
+from weft.gpu.semiring.shapes import MOST_HELD, fitting
 from weft.planner.schedule import Target
 from weft.spec import Contraction, Layout, Role
 from weft.testing import poisoned, random_operand
@@ -44,10 +46,10 @@ def run(schedule: Any, contraction: Contraction, target: Any, plan: weft.Plan, *
 
 def quickest(found: list[Any], count: int) -> list[Any]:
     """Those that the interpreter is done with first, no two with the same pieces."""
-    by_pieces: dict[Any, Any] = {}
+    by_subtiles: dict[Any, Any] = {}
     for schedule in sorted(found, key=lambda each: math.prod(each.tile)):
-        by_pieces.setdefault((schedule.pieces, schedule.registers), schedule)
-    return list(by_pieces.values())[:count]
+        by_subtiles.setdefault((schedule.subtiles, schedule.registers), schedule)
+    return list(by_subtiles.values())[:count]
 
 
 @pytest.mark.parametrize("extent", [9, 12, 20, 24, 33, 40, 72, 96])
@@ -55,10 +57,10 @@ def test_pieces_fit_a_short_side(extent: int) -> None:
     found = fitting(extent, 4)
     assert found
     for shape in found:
-        pieces, covered = shape.pieces[1], shape.pieces[1] * shape.n
+        subtiles, covered = shape.subtiles[1], shape.subtiles[1] * shape.n
         assert extent <= covered < extent + shape.n
         assert covered <= 0.9 * power_of_two(extent)
-        assert shape.rows * shape.columns * pieces <= MOST_HELD[4]
+        assert shape.rows * shape.columns * subtiles <= MOST_HELD[4]
         assert shape.m // shape.rows * (shape.n // shape.columns) == 32 * shape.warps
 
 
@@ -71,12 +73,12 @@ def test_threads_side_by_side_read_side_by_side() -> None:
     x = torch.ones(64, 64)
     contraction, _, _ = described("mk,kn->mn", x, x, algebra="max_plus")
     depth, row, column = (TiledAxis(contraction.of_role(role), 8) for role in (Role.K, Role.M, Role.N))
-    of_a, of_b = (replace(row, tile=128),), (replace(column, tile=128),)
-    assert share(of_a, 8, 1, 4, depth, 0).run == 1  # A lies along k
-    assert share(of_b, 8, 1, 4, depth, 1).run == 4  # B along n
-    assert share(of_b, 8, 1, 2, depth, 1).run == 8
-    assert share(of_b, 8, 1, 4, depth, 0).run == 1  # neither of the two
-    assert share((replace(column, tile=32),), 2, 3, 4, depth, 1) == (3, 4, 2, 2, 4, 2)
+    of_a, of_b = (row._replace(tile=128),), (column._replace(tile=128),)
+    assert thread_tile(of_a, 8, 1, 4, depth, 0).run == 1  # A lies along k
+    assert thread_tile(of_b, 8, 1, 4, depth, 1).run == 4  # B along n
+    assert thread_tile(of_b, 8, 1, 2, depth, 1).run == 8
+    assert thread_tile(of_b, 8, 1, 4, depth, 0).run == 1  # neither of the two
+    assert thread_tile((column._replace(tile=32),), 2, 3, 4, depth, 1) == (3, 4, 2, 2, 4, 2)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +97,7 @@ def test_pieces_are_exact(equation: str, shapes: Any, triton_backend: Backend) -
     )
     expected = reference.contract(equation, a, b, algebra="max_plus")
     contraction, target, plan = described(equation, a, b, algebra="max_plus")
-    pieced = [s for s in candidates(contraction, target) if max(s.pieces) > 1]
+    pieced = [s for s in candidates(contraction, target) if max(s.subtiles) > 1]
     assert pieced
     for schedule in quickest(pieced, 3):
         got = run(schedule, contraction, target, plan, a, b)
@@ -112,7 +114,7 @@ def test_pieces_of_split_reductions_with_c_and_epilogue(triton_backend: Backend)
     (variant,) = (each for each in plan._variants.values() if each.description.c is not None)
     target = replace(plan._request.target, processors=8)
     found = candidates(variant.contraction, target)
-    (schedule,) = quickest([s for s in found if s.splits > 1 and max(s.pieces) > 1], 1)
+    (schedule,) = quickest([s for s in found if s.splits > 1 and max(s.subtiles) > 1], 1)
     expected = -torch.minimum((a[None] + b[:, None]).amin(-1), c)
     assert torch.equal(run(schedule, variant.contraction, target, plan, a, b, c), expected)
 
@@ -194,7 +196,7 @@ def test_the_model_prefers_what_an_h200_ran_fastest() -> None:
     assert first.computed[1] == 24
     assert [cut.modes[0].name for cut in first.m] == ["a", "b"]
     ninth = chosen("ae,dcbe->dcba", dict.fromkeys("abcde", 72))
-    assert (ninth.computed[0], ninth.pieces) == (72, (9, 1))
+    assert (ninth.computed[0], ninth.subtiles) == (72, (9, 1))
     deep = chosen("dca,cbd->ba", {"a": 312, "b": 296, "c": 296, "d": 312})
     assert deep.splits > 40
     assert chosen("fbea,ecfd->dcba", dict.fromkeys("abcdef", 72)).warps == 2

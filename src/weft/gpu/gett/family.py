@@ -64,5 +64,5 @@ def build(contraction: Contraction, schedule: GettSchedule, target: Target) -> L
     if params.splits == 1:
         return WholeLaunch(multiply(contraction.c, contraction.d, None))
     partials = Layout.contiguous((programs, params.m.tile, params.n.tile), accumulate)
-    reduce = reduce_launch(contraction, params, partials, target)
-    return SplitLaunch(multiply(None, None, partials), reduce, partials)
+    product = multiply(None, None, partials)
+    return SplitLaunch(product, reduce_launch(contraction, params, partials, target), partials)

@@ -1,6 +1,6 @@
 """The register-blocked kernel: any algebra, lane by lane, each thread with a small tile of D in its registers.
 
-The block of D is one tensor (RM, RN, PM, PN), or several where a side is no power of two, whose two last dimensions are
+The output tile is one tensor (RM, RN, PM, PN), or several where a dim is no power of two, whose two last dimensions are
 the threads and the two first the registers of each: Triton gives threads to the last dimensions first. Tiles of A and B
 pass through shared memory, and every thread reads the rows and columns that it needs of a few steps of k at once, from
 where its neighbours read theirs; products of one step are then free of anything but arithmetic. What lies past the end
@@ -72,12 +72,12 @@ def load_step(
 
 @triton.jit
 def reduce_block(
-    a, b, c, d, parts, alpha, beta, pointers, program, batch_block, m_block, n_block, PARAMS: tl.constexpr,
+    a, b, c, d, partials, alpha, beta, pointers, program, batch_block, m_block, n_block, PARAMS: tl.constexpr,
     A_FN: tl.constexpr, B_FN: tl.constexpr, C_FN: tl.constexpr, EPILOGUE: tl.constexpr, PRODUCT: tl.constexpr,
     ACCUMULATE: tl.constexpr, RESULT: tl.constexpr, AUX: tl.constexpr, COMBINE: tl.constexpr, REDUCE: tl.constexpr,
     IDENTITY: tl.constexpr, EXP: tl.constexpr, LOG: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """One program's block of D, or its part of one."""
+    """One program's output tile, or its split-K partial of one."""
     M: tl.constexpr = PARAMS.m
     N: tl.constexpr = PARAMS.n
     K: tl.constexpr = PARAMS.k
@@ -104,14 +104,14 @@ def reduce_block(
     aux_b = gathered(pointers, (batch_block, n_block, 0), AUX_B, PARAMS, n_offsets, n_mask)
 
     # (2) Whole steps along k, then the one that overhangs its end.
-    SHARE_M: tl.constexpr = PARAMS.share_m
-    SHARE_N: tl.constexpr = PARAMS.share_n
-    HELD: tl.constexpr = (SHARE_M.held, SHARE_N.held, SHARE_M.threads, SHARE_N.threads)
+    THREADS_M: tl.constexpr = PARAMS.threads_m
+    THREADS_N: tl.constexpr = PARAMS.threads_n
+    HELD: tl.constexpr = (THREADS_M.held, THREADS_N.held, THREADS_M.threads, THREADS_N.threads)
     accs = ()
-    for _ in tl.static_range(SHARE_M.pieces * SHARE_N.pieces):
+    for _ in tl.static_range(THREADS_M.subtiles * THREADS_N.subtiles):
         accs += (tl.full(HELD, IDENTITY, dtype=ACCUMULATE),)
     if EXP is not None:
-        for _ in tl.static_range(SHARE_M.pieces * SHARE_N.pieces):
+        for _ in tl.static_range(THREADS_M.subtiles * THREADS_N.subtiles):
             accs += (tl.zeros(HELD, dtype=ACCUMULATE),)
     for step in tl.range(first_step, last_step, num_stages=STAGES):
         k_block = step.to(tl.int64) if PARAMS.wide_index else step
@@ -129,19 +129,19 @@ def reduce_block(
             )  # fmt: skip
             accs = step_of(accs, x, y, inside.to(tl.int32), PARAMS, COMBINE, REDUCE, IDENTITY, EXP, True, ACCUMULATE)
 
-    # (3) Leave the parts, or finish the block, piece by piece.
-    PIECES: tl.constexpr = PARAMS.pieces
-    for piece in tl.static_range(SHARE_M.pieces * SHARE_N.pieces):
-        block = block_of(value_of(accs, piece, LOG), SHARE_M, SHARE_N)
-        m_piece = m_block * SHARE_M.slots + piece // SHARE_N.pieces
-        n_piece = n_block * SHARE_N.slots + piece % SHARE_N.pieces
+    # (3) Leave the split-K partials, or finish the output tile, subtile by subtile.
+    SUBTILE: tl.constexpr = PARAMS.subtile
+    for subtile in tl.static_range(THREADS_M.subtiles * THREADS_N.subtiles):
+        block = block_of(value_of(accs, subtile, LOG), THREADS_M, THREADS_N)
+        m_subtile = m_block * THREADS_M.slots + subtile // THREADS_N.subtiles
+        n_subtile = n_block * THREADS_N.slots + subtile % THREADS_N.subtiles
         if PARAMS.splits > 1:
-            part = (batch_block * PIECES.m.blocks + m_piece) * PIECES.n.blocks + n_piece
-            part += program // PARAMS.blocks * PIECES.blocks
-            tl.store(parts + partial_offsets(part, PIECES, 0, PIECES.n.tile), block)
+            partial = (batch_block * SUBTILE.m.blocks + m_subtile) * SUBTILE.n.blocks + n_subtile
+            partial += program // PARAMS.blocks * SUBTILE.blocks
+            tl.store(partials + partial_offsets(partial, SUBTILE, 0, SUBTILE.n.tile), block)
         else:
             store_block(
-                block, c, d, pointers, alpha, beta, batch_block, m_piece, n_piece, PIECES,
+                block, c, d, pointers, alpha, beta, batch_block, m_subtile, n_subtile, SUBTILE,
                 C_FN, EPILOGUE, REDUCE, RESULT, AUX,
             )  # fmt: skip
 
@@ -152,11 +152,11 @@ def semiring_kernel(
     b,
     c,  # None where nothing is added, or the sum is split
     d,  # None where the sum is split
-    parts,  # None where it is not
+    partials,  # None where it is not
     alpha: tl.int64,  # bits, see `scalar`
     beta: tl.int64,
     pointers,  # of operands of functions and of further results; None where there are none
-    PARAMS: tl.constexpr,  # algebra.AlgebraCut
+    PARAMS: tl.constexpr,  # SemiringParams
     A_FN: tl.constexpr,
     B_FN: tl.constexpr,
     C_FN: tl.constexpr,
@@ -165,7 +165,7 @@ def semiring_kernel(
     ACCUMULATE: tl.constexpr,
     RESULT: tl.constexpr,
     PRECISION: tl.constexpr,
-    AUX: tl.constexpr,  # beside.Beside
+    AUX: tl.constexpr,  # AuxParams
     COMBINE: tl.constexpr,  # None for products
     REDUCE: tl.constexpr,  # None for sums
     IDENTITY: tl.constexpr,
@@ -173,7 +173,7 @@ def semiring_kernel(
     LOG: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """D = reduce over k of combine(A, B); where D is guarded, only the blocks with a mark."""
+    """D = reduce over k of combine(A, B); where D is guarded, only the output tiles with a mark."""
     pdl_begin()
     M: tl.constexpr = PARAMS.m
     N: tl.constexpr = PARAMS.n
@@ -187,11 +187,11 @@ def semiring_kernel(
         marks = tl.load(at, mask=tl.broadcast_to(block_mask(place, PARAMS, ANY), PARAMS.stored), other=0)
         if tl.max(tl.reshape(marks.to(tl.int32), (M.tile * N.tile,)), axis=0) != 0:
             reduce_block(
-                a, b, c, d, parts, alpha, beta, pointers, program, batch_block, m_block, n_block, PARAMS, A_FN, B_FN, C_FN,
+                a, b, c, d, partials, alpha, beta, pointers, program, batch_block, m_block, n_block, PARAMS, A_FN, B_FN, C_FN,
                 EPILOGUE, PRODUCT, ACCUMULATE, RESULT, AUX, COMBINE, REDUCE, IDENTITY, EXP, LOG, STAGES,
             )  # fmt: skip
     else:
         reduce_block(
-            a, b, c, d, parts, alpha, beta, pointers, program, batch_block, m_block, n_block, PARAMS, A_FN, B_FN, C_FN,
+            a, b, c, d, partials, alpha, beta, pointers, program, batch_block, m_block, n_block, PARAMS, A_FN, B_FN, C_FN,
             EPILOGUE, PRODUCT, ACCUMULATE, RESULT, AUX, COMBINE, REDUCE, IDENTITY, EXP, LOG, STAGES,
         )  # fmt: skip

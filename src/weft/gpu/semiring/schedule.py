@@ -1,144 +1,145 @@
-"""The blocks that the algebra family considers: how large, which modes they run along, and what a thread holds of them.
-
-Threads number in powers of two and so do tiles, but a side of 24 or 72 needs no power of two: a tile that holds the
-whole side is computed in equal *pieces*, as many as the side has, and the rest of the tile is left alone.
-"""
+"""Which tiles are legal for a contraction that no matrix instruction makes, and why others are not."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from operator import attrgetter
 
+from weft.gpu.common.constraints import power_of_two
 from weft.gpu.common.hardware import VECTOR
-from weft.gpu.common.tiling import D, TiledAxis, by_stride, nearest
-from weft.spec import Contraction, Mode
+from weft.gpu.common.launch import MOST_PROGRAMS
+from weft.gpu.common.split_k import split_counts
+from weft.gpu.common.tiling import A, B, D, TiledAxis, axes_text, by_stride, nearest, run_orders, tile_count
+from weft.gpu.semiring.algebra import sums_exponentials
+from weft.gpu.semiring.shapes import USUAL_DEPTH, Shape, shapes
+from weft.planner.schedule import Candidates, Target
+from weft.spec import Contraction, Mode, Role
+from weft.spec.dtypes import dtype_name
 
-MOST_HELD = {4: 80, 8: 40}  # elements of D in each thread, by bytes of the accumulator: more would spill
-LEAST_HELD = {4: 12, 8: 6}  # where a side is in pieces: the others have that choice already
-LONGEST_SIDE = 96  # that is computed in pieces: a longer one wastes little of the usual tiles
-MOST_PIECES = 12
-USUAL_DEPTH = 8  # of a step along k; deeper ones take more registers
-_RUNS = (8, 16, 32)  # lengths of an operand's own run where a side needs two
+NAME = "semiring"
 
-
-class Share(NamedTuple):
-    """How the threads of a program share one side of its block.
-
-    Element `i` of run `r` of thread `t` in piece `p` stands at ((p * held / run + r) * threads + t) * run + i. Threads
-    side by side thus read from shared memory side by side, and each of them as much at once as lies together there.
-    """
-
-    pieces: int  # of the tile that are computed
-    slots: int  # pieces in the tile, a power of two
-    log_slots: int
-    held: int  # elements of each piece in each thread
-    threads: int
-    run: int  # neighbours among these
+MOST_SUMS = 16  # in each thread, of exponentials
+LEAST_STEPS = 8  # along k, of each part of a split reduction: fewer are not worth a second kernel
+FILLS = (1, 2, 4, 8, 16)  # times that split reductions are to fill the device
+_RUNS = (8, 16, 32)  # indices of an operand's own run where a dim needs two axes
+_TILE = attrgetter("tile")
 
 
-class Shape(NamedTuple):
-    """A block of D in pieces, a step along k, and the share of a thread: the threads of all warps cover each piece."""
+@dataclass(frozen=True, slots=True)
+class SemiringSchedule:
+    """Tiles along the modes of m, n and k, and what a thread holds of the output tile."""
 
-    m: int  # of one piece
-    n: int
-    k: int
-    rows: int  # of one piece
-    columns: int
+    m: tuple[TiledAxis, ...]
+    n: tuple[TiledAxis, ...]
+    k: tuple[TiledAxis, ...]
+    registers: tuple[int, int]  # of each subtile
     warps: int
-    stages: int = 3
-    pieces: tuple[int, int] = (1, 1)  # along m and n
+    stages: int
+    subtiles: tuple[int, int] = (1, 1)  # of the tile along m and n that are computed
+    splits: int = 1
+    workspace_bytes: int = 0
+    group: int = 8
+    family: str = NAME
+
+    @property
+    def tile(self) -> tuple[int, int, int]:  # (M, N, K)
+        return math.prod(map(_TILE, self.m)), math.prod(map(_TILE, self.n)), math.prod(map(_TILE, self.k))
+
+    @property
+    def computed(self) -> tuple[int, int]:
+        """What is computed of the tile, along m and n."""
+        m, n = (at // power_of_two(count) * count for at, count in zip(self.tile, self.subtiles, strict=False))
+        return m, n
+
+    def __str__(self) -> str:
+        m, n = self.computed
+        of_m, of_n = subtile_axes(self.m, self.subtiles[0]), subtile_axes(self.n, self.subtiles[1])
+        dims = f"m[{axes_text(of_m)}] n[{axes_text(of_n)}] k[{axes_text(self.k)}]"
+        split = f" split_k={self.splits}" if self.splits > 1 else ""
+        held = "x".join(str(held * count) for held, count in zip(self.registers, self.subtiles, strict=True))
+        subtiles = f" subtiles={self.subtiles[0]}x{self.subtiles[1]}" if max(self.subtiles) > 1 else ""
+        threads = f"threads of {held}{subtiles} warps={self.warps} stages={self.stages}"
+        return f"semiring {m}x{n}x{self.tile[2]} {dims} {threads}{split}"
 
 
-# By bytes of the accumulator: 64 registers of it in each thread, fewer in small blocks.
-_SHAPES = {
-    4: (
-        Shape(128, 128, 8, 8, 8, 8), Shape(128, 128, 4, 8, 8, 8), Shape(256, 64, 8, 8, 8, 8),
-        Shape(64, 256, 8, 8, 8, 8), Shape(128, 64, 8, 8, 8, 4), Shape(64, 128, 8, 8, 8, 4),
-        Shape(64, 64, 8, 8, 4, 4), Shape(64, 64, 8, 8, 8, 2), Shape(32, 128, 8, 4, 8, 4),
-        Shape(128, 32, 8, 8, 4, 4), Shape(32, 64, 8, 4, 4, 4), Shape(64, 32, 8, 4, 4, 4), Shape(32, 32, 8, 4, 2, 4),
-        Shape(256, 16, 8, 8, 4, 4), Shape(16, 256, 8, 4, 8, 4), Shape(16, 64, 8, 2, 4, 4), Shape(64, 16, 8, 4, 2, 4),
-        Shape(16, 16, 8, 2, 2, 2), Shape(64, 64, 16, 8, 8, 2), Shape(128, 64, 16, 8, 8, 4), Shape(64, 128, 16, 8, 8, 4),
-    ),
-    8: (
-        Shape(128, 64, 4, 8, 4, 8), Shape(64, 64, 8, 4, 4, 8), Shape(64, 64, 4, 4, 4, 8), Shape(64, 64, 4, 8, 4, 4),
-        Shape(64, 32, 8, 4, 4, 4), Shape(32, 64, 8, 4, 4, 4), Shape(32, 32, 8, 4, 2, 4), Shape(128, 16, 8, 4, 4, 4),
-        Shape(16, 128, 8, 4, 4, 4), Shape(16, 16, 8, 2, 2, 2),
-    ),
-}  # fmt: skip
+def schedules(contraction: Contraction, target: Target) -> Candidates:
+    found: list[SemiringSchedule] = []
+    excluded: dict[str, None] = {}
+    m_modes, n_modes, k_modes = (contraction.of_role(role) for role in (Role.M, Role.N, Role.K))
+    for shape in shapes(contraction):
+        reason = _misfit(contraction, shape)
+        if reason is not None:
+            excluded[reason] = None
+            continue
+        depth = min(shape.k, power_of_two(contraction.k))
+        tile_m, tile_n = shape.m * power_of_two(shape.subtiles[0]), shape.n * power_of_two(shape.subtiles[1])
+        held = (shape.rows, shape.columns)
+        for m in tile_axes(m_modes, A, tile_m, shape.subtiles[0]):
+            for n in tile_axes(n_modes, B, tile_n, shape.subtiles[1]):
+                for k in run_orders(k_modes, A, B):
+                    tiles = (m, n, (TiledAxis(k, depth),))
+                    schedule = SemiringSchedule(*tiles, held, shape.warps, shape.stages, shape.subtiles)
+                    if output_tiles(contraction, schedule) > MOST_PROGRAMS:
+                        excluded["a grid holds at most 2^31 - 1 blocks"] = None
+                    else:
+                        found.append(schedule)
+                        found.extend(_split(contraction, schedule, target))
+    return Candidates(tuple(dict.fromkeys(found)), tuple(excluded))
 
 
-def shapes(contraction: Contraction) -> tuple[Shape, ...]:
-    """The blocks worth a thought: the usual ones, and those that fit a short side."""
-    size = max(contraction.arithmetic.accumulate.itemsize, 4)
-    along_m = (_turned(shape) for shape in fitting(contraction.m, size))
-    fitted = (*fitting(contraction.n, size), *along_m)
-    if max(contraction.a.dtype.itemsize, contraction.b.dtype.itemsize) <= 2:
-        fitted = tuple(shape._replace(k=2 * shape.k) for shape in fitted)  # a row of a step takes as many bytes
-    return (*_SHAPES[size], *fitted)
-
-
-@lru_cache
-def fitting(extent: int, size: int) -> tuple[Shape, ...]:
-    """Blocks whose n is this extent in pieces, where the next power of two would waste a tenth of the lanes or more."""
-    if extent > LONGEST_SIDE:
-        return ()
-    found: list[Shape] = []
-    for piece in (4, 8, 16):
-        count = -(-extent // piece)
-        if 1 < count <= MOST_PIECES and 10 * count * piece <= 9 * power_of_two(extent):
-            found += _pieces(count, piece, size)
-    return tuple(found)
-
-
-def _pieces(count: int, piece: int, size: int) -> Iterator[Shape]:
-    """128 threads over each piece."""
-    for columns in (1, 2, 4):
-        threads = piece // columns
-        for rows in (2, 4, 8):
-            m = 128 // threads * rows
-            if LEAST_HELD[size] <= rows * columns * count <= MOST_HELD[size] and m <= 512:
-                yield Shape(m, piece, 8 if size == 4 else 4, rows, columns, 4, pieces=(1, count))
-
-
-def _turned(shape: Shape) -> Shape:
-    return shape._replace(
-        m=shape.n, n=shape.m, rows=shape.columns, columns=shape.rows, pieces=(shape.pieces[1], shape.pieces[0])
-    )
-
-
-def tile_axes(modes: Sequence[Mode], operand: int, tile: int, pieces: int) -> Iterator[tuple[TiledAxis, ...]]:
+def tile_axes(modes: Sequence[Mode], operand: int, tile: int, subtiles: int) -> Iterator[tuple[TiledAxis, ...]]:
     """Ways to lay a tile over the modes of m or n: in D's order, in the operand's, or along both runs."""
     by_d = by_stride(modes, D)
     for order in dict.fromkeys((by_d, by_stride(modes, operand))):
         yield (TiledAxis(order, tile),)
     near = nearest(modes, operand)
-    if pieces == 1 and near is not None and near is not by_d[0]:
+    if subtiles == 1 and near is not None and near is not by_d[0]:
         others = tuple(mode for mode in by_d if mode is not near)
         for run in _RUNS:
             if tile // run >= 8 and run < 2 * near.extent:
                 yield (TiledAxis(others, tile // run), TiledAxis((near,), run))
 
 
-def share(cuts: tuple[TiledAxis, ...], held: int, pieces: int, itemsize: int, depth: TiledAxis, operand: int) -> Share:
-    """Of one side, whose operand's elements take `itemsize` bytes.
-
-    The operand lies in shared memory along its own run: neighbours of this side lie together where that is its run, and
-    else steps along k do.
-    """
-    slots = power_of_two(pieces)
-    tile = math.prod(cut.tile for cut in cuts)
-    contiguous = _runs(cuts[-1], operand) and not _runs(depth, operand)
-    run = min(held, max(VECTOR // itemsize, 1)) if contiguous else 1
-    return Share(pieces, slots, slots.bit_length() - 1, held, tile // slots // held, run)
+def subtile_axes(axes: tuple[TiledAxis, ...], subtiles: int) -> tuple[TiledAxis, ...]:
+    """The axes of one of so many subtiles of a tile."""
+    return axes if subtiles == 1 else (axes[0]._replace(tile=axes[0].tile // power_of_two(subtiles)),)
 
 
-def _runs(cut: TiledAxis, operand: int) -> bool:
-    """Whether neighbours along a cut are neighbours in an operand."""
-    return bool(cut.modes) and cut.modes[0].strides[operand] == 1
+def output_tiles(contraction: Contraction, schedule: SemiringSchedule) -> int:
+    m, n = contraction.of_role(Role.M), contraction.of_role(Role.N)
+    return contraction.batch * tile_count(m, schedule.m) * tile_count(n, schedule.n)
 
 
-def power_of_two(extent: int) -> int:
-    """The least power of two that is not under `extent`."""
-    return 1 << max(extent - 1, 0).bit_length()
+def _misfit(contraction: Contraction, shape: Shape) -> str | None:
+    """Why an output tile should not be used here, in one sentence."""
+    for name, tile, extent in (("m", shape.m, contraction.m), ("n", shape.n, contraction.n)):
+        if tile > 16 and tile >= 2 * power_of_two(extent):
+            return f"a tile of {tile} along {name} is at least twice its extent {extent}"
+    if sums_exponentials(contraction) and math.prod(shape.subtiles) * shape.rows * shape.columns > MOST_SUMS:
+        return f"a thread that holds sums beside the largest values has room for {MOST_SUMS} of each"
+    tiles = (shape.m * power_of_two(shape.subtiles[0]), shape.n * power_of_two(shape.subtiles[1]))
+    depth = contraction.of_role(Role.K)
+    if shape.k > USUAL_DEPTH and max(shape.subtiles) == 1:
+        along = [layout for at, layout in ((A, contraction.a), (B, contraction.b)) if nearest(depth, at) is not None]
+        if not any(layout.dtype.itemsize == 4 for layout in along):
+            return f"steps of {shape.k} are for operands of 4 bytes that lie along k: they are read in longer rows"
+    for operand, layout, rows in zip((A, B), (contraction.a, contraction.b), tiles, strict=True):
+        # The compiler would spread that layout over the products: each thread would hold a row of D, not a square.
+        wide = min(VECTOR // layout.dtype.itemsize, rows * shape.k // (32 * shape.warps))
+        if wide >= shape.k and nearest(depth, operand) is not None:
+            return f"each thread would load a whole row of a {rows}x{shape.k} tile of {dtype_name(layout.dtype)}"
+    return None
+
+
+def _split(contraction: Contraction, schedule: SemiringSchedule, target: Target) -> Iterator[SemiringSchedule]:
+    """The same tiles with every reduction split over programs, where the output tiles alone cannot fill the device."""
+    sms = max(target.processors, 8)
+    tiles, steps = output_tiles(contraction, schedule), math.prod([axis.blocks for axis in schedule.k])
+    if tiles >= 2 * sms:
+        return
+    m, n = schedule.computed
+    for splits in split_counts(steps, tiles, sms, FILLS, LEAST_STEPS):
+        size = splits * tiles * m * n * contraction.arithmetic.accumulate.itemsize
+        yield replace(schedule, splits=splits, workspace_bytes=size)

@@ -1,6 +1,6 @@
 """Steps along k of the register-blocked kernel: the products of a tile of A and a tile of B, taken into accumulators.
 
-An accumulator is one piece of D, as (RM, RN, PM, PN): registers first, threads last. Device code, inlined everywhere.
+An accumulator is one subtile of D, as (RM, RN, PM, PN): registers first, threads last. Device code, inlined everywhere.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ def columns(tile, LOG: tl.constexpr):
 
 
 @triton.jit
-def steps_of(tile, SHARE: tl.constexpr, LOG: tl.constexpr, ROWS: tl.constexpr):
-    """A tile (rows, TILE_K) as a tuple: of each piece, each step along k, as (RM, 1, PM, 1) or (1, RN, 1, PN).
+def steps_of(tile, THREADS: tl.constexpr, LOG: tl.constexpr, ROWS: tl.constexpr):
+    """A tile (rows, TILE_K) as a tuple: of each subtile, each step along k, as (RM, 1, PM, 1) or (1, RN, 1, PN).
 
-    See `algebra.Share` for which rows a thread holds.
+    See `params.ThreadTile` for which rows a thread holds.
     """
-    RUNS: tl.constexpr = SHARE.held // SHARE.run
-    LAST: tl.constexpr = SHARE.slots * tile.shape[1]
-    parts = tl.reshape(tile, (SHARE.slots, RUNS, SHARE.threads, SHARE.run, tile.shape[1]))
+    RUNS: tl.constexpr = THREADS.held // THREADS.run
+    LAST: tl.constexpr = THREADS.slots * tile.shape[1]
+    parts = tl.reshape(tile, (THREADS.slots, RUNS, THREADS.threads, THREADS.run, tile.shape[1]))
     parts = tl.permute(parts, (1, 3, 2, 0, 4))
     if ROWS:
-        return columns(tl.reshape(parts, (SHARE.held, 1, SHARE.threads, 1, LAST)), LOG)
+        return columns(tl.reshape(parts, (THREADS.held, 1, THREADS.threads, 1, LAST)), LOG)
     else:
-        return columns(tl.reshape(parts, (1, SHARE.held, 1, SHARE.threads, LAST)), LOG)
+        return columns(tl.reshape(parts, (1, THREADS.held, 1, THREADS.threads, LAST)), LOG)
 
 
 @triton.jit
 def product_of(
-    xs, ys, exist, PIECE: tl.constexpr, I: tl.constexpr, PARAMS: tl.constexpr, COMBINE: tl.constexpr,
+    xs, ys, exist, SUBTILE: tl.constexpr, I: tl.constexpr, PARAMS: tl.constexpr, COMBINE: tl.constexpr,
     IDENTITY: tl.constexpr, MASKED: tl.constexpr, ACCUMULATE: tl.constexpr,
 ):  # fmt: skip
-    """The products of one piece in step `I`, the identity past the end of k."""
-    x = xs[PIECE // PARAMS.share_n.pieces * PARAMS.k.tile + I]
-    y = ys[PIECE % PARAMS.share_n.pieces * PARAMS.k.tile + I]
+    """The products of one subtile in step `I`, the identity past the end of k."""
+    x = xs[SUBTILE // PARAMS.threads_n.subtiles * PARAMS.k.tile + I]
+    y = ys[SUBTILE % PARAMS.threads_n.subtiles * PARAMS.k.tile + I]
     if COMBINE is None:
         product = x * y
     else:
@@ -72,10 +72,10 @@ def step_of(
 ):  # fmt: skip
     """The accumulators with the products of some steps along k, of tiles x (TILE_M, TILE_K) and y (TILE_N, TILE_K)."""
     TILE_K: tl.constexpr = PARAMS.k.tile
-    SHARE_M: tl.constexpr = PARAMS.share_m
-    SHARE_N: tl.constexpr = PARAMS.share_n
-    xs = steps_of(x, SHARE_M, PARAMS.log_depth + SHARE_M.log_slots, True)
-    ys = steps_of(y, SHARE_N, PARAMS.log_depth + SHARE_N.log_slots, False)
+    THREADS_M: tl.constexpr = PARAMS.threads_m
+    THREADS_N: tl.constexpr = PARAMS.threads_n
+    xs = steps_of(x, THREADS_M, PARAMS.log_depth + THREADS_M.log_slots, True)
+    ys = steps_of(y, THREADS_N, PARAMS.log_depth + THREADS_N.log_slots, False)
     exist = ()
     if MASKED:
         exist = columns(tl.reshape(inside, (1, 1, 1, 1, TILE_K)), PARAMS.log_depth)
@@ -84,12 +84,12 @@ def step_of(
     else:
         for i in tl.static_range(TILE_K):
             found = ()
-            for piece in tl.static_range(len(accs)):
-                product = product_of(xs, ys, exist, piece, i, PARAMS, COMBINE, IDENTITY, MASKED, ACCUMULATE)
+            for subtile in tl.static_range(len(accs)):
+                product = product_of(xs, ys, exist, subtile, i, PARAMS, COMBINE, IDENTITY, MASKED, ACCUMULATE)
                 if REDUCE is None:
-                    found += (accs[piece] + product,)
+                    found += (accs[subtile] + product,)
                 else:
-                    found += (REDUCE(accs[piece], product).to(ACCUMULATE),)
+                    found += (REDUCE(accs[subtile], product).to(ACCUMULATE),)
             accs = found
         return accs
 
@@ -99,21 +99,21 @@ def exponentials_of(
     accs, xs, ys, exist, PARAMS: tl.constexpr, COMBINE: tl.constexpr, IDENTITY: tl.constexpr, EXP: tl.constexpr,
     MASKED: tl.constexpr, ACCUMULATE: tl.constexpr,
 ):  # fmt: skip
-    """The same where log(exp(p) + exp(q)) reduces: for each piece the largest product so far, and after all of these
+    """The same where log(exp(p) + exp(q)) reduces: for each subtile the largest product so far, and after all of these
     the sums of exp(product - largest). One exponential a product, and one more for all of these steps."""
-    PIECES: tl.constexpr = len(accs) // 2
+    SUBTILES: tl.constexpr = len(accs) // 2
     TILE_K: tl.constexpr = PARAMS.k.tile
     peaks = ()
     sums = ()
-    for piece in tl.static_range(PIECES):
-        peak = accs[piece]
+    for subtile in tl.static_range(SUBTILES):
+        peak = accs[subtile]
         for i in tl.static_range(TILE_K):
-            product = product_of(xs, ys, exist, piece, i, PARAMS, COMBINE, IDENTITY, MASKED, ACCUMULATE)
+            product = product_of(xs, ys, exist, subtile, i, PARAMS, COMBINE, IDENTITY, MASKED, ACCUMULATE)
             peak = tl.maximum(peak, product, propagate_nan=tl.PropagateNan.ALL)
         base = finite(peak)
-        total = accs[PIECES + piece] * EXP(tl.minimum(finite(accs[piece]) - base, 0.0))
+        total = accs[SUBTILES + subtile] * EXP(tl.minimum(finite(accs[subtile]) - base, 0.0))
         for i in tl.static_range(TILE_K):
-            product = product_of(xs, ys, exist, piece, i, PARAMS, COMBINE, IDENTITY, MASKED, ACCUMULATE)
+            product = product_of(xs, ys, exist, subtile, i, PARAMS, COMBINE, IDENTITY, MASKED, ACCUMULATE)
             total += EXP(product - base)
         peaks += (peak,)
         sums += (total,)
@@ -127,19 +127,19 @@ def finite(peak):
 
 
 @triton.jit
-def value_of(accs, PIECE: tl.constexpr, LOG: tl.constexpr):
+def value_of(accs, SUBTILE: tl.constexpr, LOG: tl.constexpr):
     """What has been reduced to."""
     if LOG is None:
-        return accs[PIECE]
+        return accs[SUBTILE]
     else:
-        return finite(accs[PIECE]) + LOG(accs[len(accs) // 2 + PIECE])
+        return finite(accs[SUBTILE]) + LOG(accs[len(accs) // 2 + SUBTILE])
 
 
 @triton.jit
-def block_of(acc, SHARE_M: tl.constexpr, SHARE_N: tl.constexpr):
-    """The accumulator of one piece as rows and columns of D."""
-    ROW_RUNS: tl.constexpr = SHARE_M.held // SHARE_M.run
-    COLUMN_RUNS: tl.constexpr = SHARE_N.held // SHARE_N.run
-    spread = tl.reshape(acc, (ROW_RUNS, SHARE_M.run, COLUMN_RUNS, SHARE_N.run, SHARE_M.threads, SHARE_N.threads))
+def block_of(acc, THREADS_M: tl.constexpr, THREADS_N: tl.constexpr):
+    """The accumulator of one subtile as rows and columns of D."""
+    ROW_RUNS: tl.constexpr = THREADS_M.held // THREADS_M.run
+    COLUMN_RUNS: tl.constexpr = THREADS_N.held // THREADS_N.run
+    spread = tl.reshape(acc, (ROW_RUNS, THREADS_M.run, COLUMN_RUNS, THREADS_N.run, THREADS_M.threads, THREADS_N.threads))
     spread = tl.permute(spread, (0, 4, 1, 2, 5, 3))
-    return tl.reshape(spread, (SHARE_M.held * SHARE_M.threads, SHARE_N.held * SHARE_N.threads))
+    return tl.reshape(spread, (THREADS_M.held * THREADS_M.threads, THREADS_N.held * THREADS_N.threads))

@@ -1,77 +1,20 @@
-"""The direct family off the matrix units: which tiles are legal, and what they should cost."""
+"""Off the matrix units: multiply and sum lane by lane, for what has nothing to share in a matrix instruction."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
-
 from weft.gpu.common.constraints import is_product_of_vectors
 from weft.gpu.common.contraction_launch import WholeLaunch
-from weft.gpu.common.cost import ISSUE_RATE, Access, Work, direct_seconds, function_seconds, pieces, run_of, tile_access
-from weft.gpu.common.hardware import LINE, SECTOR, VECTOR
-from weft.gpu.common.launch import (
-    MOST_PROGRAMS,
-    KernelLaunch,
-    common_reasons,
-    contraction_constants,
-    pointer_layouts,
-    wide,
-    wide_index,
-)
-from weft.gpu.common.tiling import (
-    TENSORS,
-    A,
-    B,
-    C,
-    D,
-    TiledAxis,
-    TiledDim,
-    axes_text,
-    by_stride,
-    nearest,
-    rest,
-    run_orders,
-    tiled_dim,
-)
-from weft.gpu.semiring.params import over_axis, product_slots, semiring_constants
-from weft.planner.schedule import Candidates, Launch, Target
-from weft.spec import Contraction, Layout, Mode, Role
+from weft.gpu.common.launch import KernelLaunch, common_reasons, contraction_constants, pointer_layouts
+from weft.gpu.semiring.algebra import over_axis, semiring_constants
+from weft.gpu.simt.cost import predict
+from weft.gpu.simt.params import simt_params
+from weft.gpu.simt.schedule import NAME, SimtSchedule, programs, schedules
+from weft.planner.schedule import Launch, Target
+from weft.spec import Contraction
 
-NAME = "simt"
+__all__ = ["NAME", "build", "predict", "schedules", "supports"]
 
-
-class SimtParams(NamedTuple):
-    """All that the kernel takes of a schedule, as compile-time constants."""
-
-    r: TiledDim  # every mode of D
-    k: TiledDim
-    tile: tuple[int, ...]  # extents of the tile: axes of D, then axes of k
-    k_rank: int  # how many of them are of k
-    wide: tuple[bool, ...]
-    wide_index: bool
-
-
-@dataclass(frozen=True, slots=True)
-class SimtSchedule:
-    """Tiles along the modes of D, whatever their role, and of k."""
-
-    r: tuple[TiledAxis, ...]
-    k: tuple[TiledAxis, ...]
-    warps: int
-    family: str = NAME
-    workspace_bytes: int = 0
-
-    def __str__(self) -> str:
-        return f"simt d[{axes_text(self.r)}] k[{axes_text(self.k)}] warps={self.warps}"
-
-
-FIRST_CACHE = 24 * 1024  # bytes of it that one of several programs on a processor has
-ADDRESS_SLOTS, EXCHANGE_SLOTS = 5, 20  # issue slots of an address, and of a value that goes to another lane
-_TILES = (
-    (1024, 1), (512, 4), (256, 8), (64, 32), (64, 64), (16, 128), (4, 512), (1, 2048), (1, 256), (256, 1), (128, 1),
-)  # fmt: skip
+STAGES = 3  # of loads that Triton may ask for ahead
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:
@@ -83,167 +26,15 @@ def supports(contraction: Contraction, target: Target) -> str | None:
     return None
 
 
-def schedules(contraction: Contraction, target: Target) -> Candidates:
-    found: list[SimtSchedule] = []
-    excluded: dict[str, None] = {}
-    d_modes = contraction.of_role(Role.BATCH, Role.M, Role.N)
-    k_modes = contraction.of_role(Role.K)
-    size = math.prod(mode.extent for mode in d_modes)
-    for r_tile, k_tile in _TILES:
-        reason = _misfit(r_tile, k_tile, size, contraction.k)
-        if reason is not None:
-            excluded[reason] = None
-            continue
-        for r in _side_axes(d_modes, r_tile):
-            for k in _depth_axes(k_modes, k_tile):
-                schedule = SimtSchedule(r, k, warps=4)
-                if _programs(contraction, schedule) > MOST_PROGRAMS:
-                    excluded["a grid holds at most 2^31 - 1 blocks"] = None
-                else:
-                    found.append(schedule)
-    return Candidates(tuple(found), tuple(excluded))
-
-
-def predict(contraction: Contraction, schedule: SimtSchedule, target: Target) -> float:
-    """Seconds by `cost.direct_seconds`; every lane of a tile reads both operands, through the caches."""
-    params = simt_params(contraction, schedule)
-    blocks, steps = _programs(contraction, schedule), params.k.blocks
-    a, b = (_read(layout, tensor, blocks, params) for tensor, layout in ((A, contraction.a), (B, contraction.b)))
-    lanes = blocks * steps * params.r.tile * params.k.tile
-    work = Work(
-        accesses=(
-            a,
-            b,
-            tile_access(contraction.c, C, blocks, params.r.axes),
-            tile_access(contraction.d, D, blocks, params.r.axes),
-        ),
-        blocks=blocks,
-        steps=steps,
-        tile=(params.r.tile, 1, params.k.tile),
-        warps=schedule.warps,
-        stage_bytes=0,
-        matrix=False,
-        function_seconds=function_seconds(
-            contraction,
-            _lanes(params, A, blocks),
-            _lanes(params, B, blocks),
-            blocks * params.r.tile,
-        )
-        + _algebra_seconds(contraction, lanes)
-        + _issue_seconds(contraction, params, (a, b), blocks),
-    )
-    return direct_seconds(contraction, target, work)
-
-
-def _lanes(params: SimtParams, tensor: int, blocks: int) -> int:
-    """Lanes that load a tensor, over all programs and steps."""
-    tile = math.prod(axis.tile for axis in (*params.r.axes, *params.k.axes) if axis.present[tensor])
-    return blocks * params.k.blocks * tile
-
-
-def _read(layout: Layout, tensor: int, blocks: int, params: SimtParams) -> Access:
-    """What is read of an operand: lanes of one element count once, and what a program reads again at its next step
-    comes from the first cache where all that it reads fits there."""
-    size = layout.dtype.itemsize
-    access = tile_access(layout, tensor, 1, (*params.r.axes, *params.k.axes))
-    of_d, of_k = pieces(params.r.axes, tensor), pieces(params.k.axes, tensor)
-    step = math.prod(piece.covered for piece in (*of_d, *of_k))
-    whole = [*of_d, *(piece._replace(covered=piece.extent) for piece in of_k)]
-    run = max(run_of(whole), 1)  # also where a mode is empty
-    sectors = max(math.prod(piece.covered for piece in whole) * size * max(1.0, SECTOR / (run * size)), 1.0)
-    each = step * size * max(1.0, SECTOR / access.together)
-    again = max(1.0, params.k.blocks * each / sectors) if sectors <= FIRST_CACHE else 1.0
-    apart = min((piece.stride for piece in (*of_d, *of_k) if piece.covered > 1), default=LINE) * size
-    in_line = min(step, max(1, LINE // apart)) * size  # what neighbours take from one line, gaps between them or not
-    return access._replace(bytes=blocks * params.k.blocks * step * size, stretch=max(access.stretch, in_line), again=again)
-
-
-def _issue_seconds(contraction: Contraction, params: SimtParams, reads: tuple[Access, Access], blocks: int) -> float:
-    """What addresses take, and values that change lanes, were all processors equally busy.
-
-    A tile along k of two operands that both move along D finds them in lanes of different orders.
-    """
-    slots = 0.0
-    for tensor, read in enumerate(reads):
-        elements = max(1, min(VECTOR, read.width) // (contraction.a, contraction.b)[tensor].dtype.itemsize)
-        slots += ADDRESS_SLOTS * _lanes(params, tensor, blocks) / elements
-    if params.k.tile > 1 and params.r.tile > 1 and params.r.present[A] and params.r.present[B]:
-        slots += EXCHANGE_SLOTS * blocks * params.k.blocks * params.r.tile * params.k.tile
-    return slots / ISSUE_RATE
-
-
-def _algebra_seconds(contraction: Contraction, products: int) -> float:
-    """What products in another algebra take beyond a multiplication and a sum, were all processors equally busy."""
-    return 0.0 if contraction.algebra is None else products * product_slots(contraction) / ISSUE_RATE
-
-
 def build(contraction: Contraction, schedule: SimtSchedule, target: Target) -> Launch:
     from weft.gpu.simt.kernel import simt_kernel
 
-    kernel = KernelLaunch(
-        simt_kernel,
-        (contraction.a, contraction.b, contraction.c, contraction.d),
-        _constants(contraction, schedule),
-        real=contraction.arithmetic.accumulate.is_floating_point,
-        target=target,
-        programs=_programs(contraction, schedule),
-        warps=schedule.warps,
-        stages=3,
-        pointers=pointer_layouts(contraction),
-    )
-    return WholeLaunch(kernel)
-
-
-def _constants(contraction: Contraction, schedule: SimtSchedule) -> dict[str, Any]:
     algebra = contraction.algebra
     constants = contraction_constants(contraction, simt_params(contraction, schedule)) | semiring_constants(contraction)
-    return constants | {"OVER_AXIS": over_axis(algebra.reduce) if algebra is not None else None}
-
-
-def simt_params(contraction: Contraction, schedule: SimtSchedule) -> SimtParams:
-    d_modes = contraction.of_role(Role.BATCH, Role.M, Role.N)
-    cuts = [*rest(d_modes, schedule.r), *schedule.r]
-    if all(cut.tile == 1 for cut in cuts):
-        cuts.append(TiledAxis((), 1, placed=True))  # a kernel stores blocks, not scalars
-    tensors = TENSORS + len(contraction.aux)
-    r = tiled_dim(cuts, tensors=tensors)
-    places = sum(axis.place >= 0 for axis in r.axes)
-    k = tiled_dim(schedule.k, first_place=places, tensors=tensors)
-    return SimtParams(
-        r=r,
-        k=k,
-        tile=tuple(axis.tile for axis in (*r.axes, *k.axes) if axis.place >= 0),
-        k_rank=sum(axis.place >= 0 for axis in k.axes),
-        wide=wide(contraction.modes, tensors),
-        wide_index=wide_index((*schedule.r, *schedule.k)),
-    )
-
-
-def _side_axes(modes: Sequence[Mode], tile: int) -> Iterator[tuple[TiledAxis, ...]]:
-    """Along D's run, flattened; and with a second axis along another run of A's or B's."""
-    by_d = by_stride(modes, D)
-    yield (TiledAxis(by_d, tile),)
-    if tile < 64:
-        return
-    for near in {nearest(modes, A): None, nearest(modes, B): None}:
-        if near is not None and near is not by_d[0]:
-            run = min(32, tile // 4)
-            yield (TiledAxis((near,), run), TiledAxis(tuple(mode for mode in by_d if mode is not near), tile // run))
-
-
-def _depth_axes(modes: Sequence[Mode], tile: int) -> Iterator[tuple[TiledAxis, ...]]:
-    for order in run_orders(modes, A, B):
-        yield (TiledAxis(order, tile),)
-
-
-def _misfit(r_tile: int, k_tile: int, size: int, k: int) -> str | None:
-    for name, tile, extent in (("D", r_tile, size), ("k", k_tile, k)):
-        if tile > 128 and tile >= 4 * max(extent, 1):
-            return f"a tile of {tile} along {name} is at least four times its extent {extent}"
-    return None
-
-
-def _programs(contraction: Contraction, schedule: SimtSchedule) -> int:
-    d_modes = contraction.of_role(Role.BATCH, Role.M, Role.N)
-    blocks = math.prod(cut.blocks for cut in schedule.r)
-    return blocks * math.prod(cut.extent for cut in rest(d_modes, schedule.r))
+    constants["OVER_AXIS"] = over_axis(algebra.reduce) if algebra is not None else None
+    kernel = KernelLaunch(
+        simt_kernel, (contraction.a, contraction.b, contraction.c, contraction.d), constants,
+        contraction.arithmetic.accumulate.is_floating_point, target, programs(contraction, schedule), schedule.warps,
+        STAGES, pointer_layouts(contraction),
+    )  # fmt: skip
+    return WholeLaunch(kernel)

@@ -58,7 +58,7 @@ def simt_kernel(
     alpha: tl.int64,  # bits, see `scalar`
     beta: tl.int64,
     pointers,  # of operands of functions and of further results; None where there are none
-    PARAMS: tl.constexpr,  # vector.VectorCut
+    PARAMS: tl.constexpr,  # SimtParams
     A_FN: tl.constexpr,
     B_FN: tl.constexpr,
     C_FN: tl.constexpr,
@@ -67,11 +67,11 @@ def simt_kernel(
     ACCUMULATE: tl.constexpr,
     RESULT: tl.constexpr,
     PRECISION: tl.constexpr,
-    AUX: tl.constexpr,  # beside.Beside
+    AUX: tl.constexpr,  # AuxParams
     COMBINE: tl.constexpr,  # of an algebra; None for products
     REDUCE: tl.constexpr,  # and for sums
     IDENTITY: tl.constexpr,  # of sums
-    OVER_AXIS: tl.constexpr,  # `algebra.over_axis` of REDUCE
+    OVER_AXIS: tl.constexpr,  # `semiring.algebra.over_axis` of REDUCE
 ):
     """D = reduce over k of combine(A, B), lane by lane."""
     pdl_begin()

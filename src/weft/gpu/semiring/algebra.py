@@ -1,0 +1,94 @@
+"""What the kernels take of an algebra."""
+
+from __future__ import annotations
+
+import linecache
+import math
+from functools import lru_cache
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from weft.algebra import log
+from weft.fn import Pointwise
+from weft.fn.triton.device_code import jit_function
+from weft.gpu.common.cost import ELEMENTARY_SLOTS
+from weft.spec import Contraction
+
+EXPONENTIAL_SLOTS = 7  # of a maximum, a difference, an exponential (an eighth of the rate of sums) and a sum
+
+_OVER_AXIS = """@triton.jit
+def reduced_pair(p, q):
+    return REDUCE(p, q).to(p.dtype)
+
+
+@triton.jit
+def over_axis(values, AXIS: tl.constexpr):
+    return tl.reduce(values, AXIS, reduced_pair)
+"""
+
+_EXPONENTIAL = """@triton.jit
+def exponential(x):
+    if x.dtype == tl.float32:
+        return device_math.exp2(x * 1.4426950408889634)
+    else:
+        return libdevice.exp(x)
+"""
+
+_LOGARITHM = """@triton.jit
+def logarithm(x):
+    return libdevice.log(x)
+"""
+
+
+def semiring_constants(contraction: Contraction) -> dict[str, Any]:
+    """The compile-time parameters COMBINE, REDUCE and IDENTITY; of plus-times None, None and 0."""
+    algebra = contraction.algebra
+    if algebra is None:
+        return {"COMBINE": None, "REDUCE": None, "IDENTITY": 0}
+    return {"COMBINE": algebra.combine.jit, "REDUCE": algebra.reduce.jit, "IDENTITY": algebra.identity}
+
+
+def sums_exponentials(contraction: Contraction) -> bool:
+    """Whether a reduction by log(exp(p) + exp(q)) can be a sum of exponentials relative to the largest value: with one
+    exponential for each value, where `torch.logaddexp` takes one and a logarithm."""
+    algebra, accumulate = contraction.algebra, contraction.arithmetic.accumulate
+    if algebra is None or accumulate not in (torch.float32, torch.float64) or algebra.identity != -math.inf:
+        return False
+    return algebra.reduce == log.traced(accumulate).reduce
+
+
+def exponential_constants(contraction: Contraction) -> dict[str, Any]:
+    """The compile-time parameters EXP and LOG; None where the reduction is not such a sum."""
+    if not sums_exponentials(contraction):
+        return {"EXP": None, "LOG": None}
+    return {"EXP": jit_function(_EXPONENTIAL), "LOG": jit_function(_LOGARITHM)}
+
+
+def product_slots(contraction: Contraction) -> float:
+    """Issue slots of one product and one sum."""
+    algebra = contraction.algebra
+    if sums_exponentials(contraction):
+        slots = 2.0 * max(algebra.combine.flops, 1) + EXPONENTIAL_SLOTS  # type: ignore[union-attr]
+        return slots if contraction.arithmetic.accumulate.itemsize < 8 else 10 * slots
+    if algebra is None:
+        return 1.0 if contraction.arithmetic.accumulate.itemsize < 8 else 6.0
+    both = (algebra.combine, algebra.reduce)
+    slots = float(sum(max(each.flops, 1) + ELEMENTARY_SLOTS * each.elementary for each in both))
+    return slots if contraction.arithmetic.accumulate.itemsize < 8 else 2.5 * slots
+
+
+@lru_cache(maxsize=256)
+def over_axis(reduce: Pointwise) -> Any:
+    """A `@triton.jit` function (values, AXIS) that reduces a tensor along one axis.
+
+    `tl.reduce` takes a function by name alone, not as a compile-time constant, and needs one that keeps the type: each
+    `reduce` has its own two lines of text around it.
+    """
+    file = f"<weft over axis {reduce.jit.__name__}>"
+    linecache.cache[file] = (len(_OVER_AXIS), None, _OVER_AXIS.splitlines(keepends=True), file)
+    namespace: dict[str, Any] = {"__name__": __name__, "triton": triton, "tl": tl, "REDUCE": reduce.jit}
+    exec(compile(_OVER_AXIS, file, "exec"), namespace)
+    return namespace["over_axis"]
