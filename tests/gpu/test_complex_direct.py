@@ -172,7 +172,7 @@ def test_says_why_not(options: dict[str, Any], word: str) -> None:
     given = {"dtype": SINGLE, **options}
     _, choice = choice_for(hypothetical("mk,kn->mn", {"m": 32, "k": 32, "n": 32}, target="sm_90", **given))
     assert choice is not None
-    assert any(reason.startswith("direct:") and word in reason for reason in choice.excluded), choice.excluded
+    assert any(reason.startswith("complex_direct:") and word in reason for reason in choice.excluded), choice.excluded
 
 
 def test_large_products_are_left_to_others() -> None:
