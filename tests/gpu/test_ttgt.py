@@ -161,7 +161,8 @@ def test_a_small_operand_may_be_staged_for_its_rows_alone() -> None:
     assert "B" not in staged_alone("cda,bd->cba", extents | {"d": 72})
     assert not staged_alone("cda,bd->cba", extents | {"c": 2})
     ranked = choose(described("cda,bd->cba", extents), "triton", H200).ranked
-    pipelines = [each for each in ranked if "ws.stationary" not in str(each.schedule)]  # which bring all of B for every block
+    # Those that load all of B for every output tile.
+    pipelines = [each for each in ranked if "ws.stationary" not in str(each.schedule)]
     lines = next(each for each in pipelines if "in lines; ws." in str(each.schedule))
     plain = next(each for each in pipelines if each.schedule.family == "warp_specialized")
     assert lines.seconds < plain.seconds

@@ -62,7 +62,9 @@ class MadeFamily:
         if self.behaviour == "raises when built":
             raise AttributeError("module 'triton.language' has no attribute 'gone'\nand more lines")
 
-        def launch(a: torch.Tensor, b: torch.Tensor, c: Any, d: torch.Tensor, alpha: float, beta: float, aux: Any = ()) -> None:
+        def launch(
+            a: torch.Tensor, b: torch.Tensor, c: Any, d: torch.Tensor, alpha: float, beta: float, aux: Any = ()
+        ) -> None:
             if self.behaviour == "raises when run":
                 raise RuntimeError("an illegal instruction was met")
             value = alpha * (a @ b)

@@ -55,7 +55,8 @@ def schedules(trial: Trial, description: Description, backend: str, target: Targ
     found = [each for each in room.schedules(description, target).schedules if trial.runs(description, each)]
     if not found:
         return "no schedule of this kind is offered"
-    ranked = sorted((Ranked(each, room.predict(description, each, target), room) for each in found), key=lambda x: x.seconds)
+    priced = (Ranked(each, room.predict(description, each, target), room) for each in found)
+    ranked = sorted(priced, key=lambda rank: rank.seconds)
     return Choice(description, backend, target, ranked[0], tuple(ranked))
 
 

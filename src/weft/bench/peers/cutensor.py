@@ -263,7 +263,9 @@ def _modes_alone(case: Case, at: int) -> tuple[tuple[Label, ...], list[int]]:
     return kept, [i for i, label in enumerate(labels) if label not in shared]
 
 
-def described(labels: Sequence[Label], seen: torch.Tensor, aligned: int, numbers: dict[Label, int]) -> cutensor_library.Tensor:
+def described(
+    labels: Sequence[Label], seen: torch.Tensor, aligned: int, numbers: dict[Label, int]
+) -> cutensor_library.Tensor:
     """A tensor for the library; `numbers` gives each label its number, the same in all tensors of one operation."""
     modes = [numbers.setdefault(label, ord("a") + len(numbers)) for label in labels]
     return cutensor_library.Tensor(modes, seen.shape, seen.stride(), seen.dtype, aligned)
@@ -284,7 +286,9 @@ def _after(case: Case) -> list[str]:
     return [said for said in (c_fn, epilogue) if said]
 
 
-def _runner(case: Case, operation: cutensor_library.Contraction, plan: cutensor_library.Plan, a: _Operand, b: _Operand) -> Call:
+def _runner(
+    case: Case, operation: cutensor_library.Contraction, plan: cutensor_library.Plan, a: _Operand, b: _Operand
+) -> Call:
     """One timed call: the kernels before, the contraction, the kernels after."""
     device = a.sample.device
     workspace = torch.empty(plan.workspace_bytes, dtype=torch.uint8, device=device)

@@ -33,7 +33,8 @@ class CutensorPermute(CutensorPeer):
         operation = _operation(case, tensors, library, separate)
         ways: list[Way] = []
         refused: dict[str, str] = {}
-        for label, jit in (("default", cutensor_library.NO_JIT), ("default+jit", cutensor_library.JIT))[: 1 if self.quick else 2]:
+        modes = (("default", cutensor_library.NO_JIT), ("default+jit", cutensor_library.JIT))
+        for label, jit in modes[: 1 if self.quick else 2]:
             try:
                 plan = operation.plan(cutensor_library.ALGORITHMS["default"], jit, 0)
             except CutensorError as error:

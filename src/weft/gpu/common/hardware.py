@@ -8,8 +8,7 @@ from __future__ import annotations
 from weft.planner.schedule import Target
 
 SECTOR, LINE = 32, 128  # bytes: what memory moves at least, and a line of the caches
-VECTOR = 16  # bytes: the widest access of a thread; TMA asks for that alignment of addresses and strides, and fast kernels
-# of cuBLAS do
+VECTOR = 16  # bytes: the widest access of a thread; TMA wants addresses and strides aligned so, and cuBLAS is fast then
 LEAST_COPY = 4  # bytes: of the smallest asynchronous copy to shared memory (`cp.async`)
 GROUP_ROWS = 64  # rows of D that one instruction of a group of four warps (`wgmma`) makes
 REGISTERS, SHARED_MEMORY, WARPS = 65536, 227 * 1024, 64  # of one SM, on Hopper; 32-bit registers, bytes

@@ -60,7 +60,9 @@ def split_counts(steps: int, tiles: int, sms: int, fills: Sequence[int], least_s
 
 
 @triton.jit
-def split_with_tail(program, BLOCKS: tl.constexpr, SPLITS: tl.constexpr, STEPS: tl.constexpr, TAIL_SPLITS: tl.constexpr):
+def split_with_tail(
+    program, BLOCKS: tl.constexpr, SPLITS: tl.constexpr, STEPS: tl.constexpr, TAIL_SPLITS: tl.constexpr
+):
     """A program's block of D, the number of its share, of how many, and its steps. The last programs have none of the
     last block."""
     OTHERS: tl.constexpr = BLOCKS - 1

@@ -228,4 +228,6 @@ def _tilings(contraction: Contraction, shape: TileShape) -> Iterator[GettSchedul
 
 def _single(k: tuple[TiledAxis, ...]) -> tuple[TiledAxis, ...]:
     """k as one axis: both operands take its indices in one order."""
-    return k if len(k) == 1 else (TiledAxis(tuple(mode for cut in k[::-1] for mode in cut.modes), k[0].tile * k[1].tile),)
+    if len(k) == 1:
+        return k
+    return (TiledAxis(tuple(mode for axis in k[::-1] for mode in axis.modes), k[0].tile * k[1].tile),)

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 NAME = "complex"
 FINISH = 2  # place of the step that writes D
 
-OTHERS = ("complex", "complex_direct", "pre_reduce", "ttgt", "scatter")  # they stage, sum or take parts apart on their own
+# Families that pack, sum or take parts apart on their own.
+OTHERS = ("complex", "complex_direct", "pre_reduce", "ttgt", "scatter")
 
 
 class Step(NamedTuple):

@@ -161,7 +161,10 @@ def result_matrix(contraction: Contraction, pair: Sequence[Seen], folded: bool =
             mode.labels,
             mode.extent,
             Role.M,
-            Strides(step, 0, int(c is not None) * mode.strides.c, mode.strides.d, *aux_operands.steps(mode, aux_args.places)),
+            Strides(
+                step, 0, int(c is not None) * mode.strides.c, mode.strides.d,
+                *aux_operands.steps(mode, aux_args.places),
+            ),  # fmt: skip
         )
         for mode, step in steps.items()
     ]
@@ -186,7 +189,9 @@ def product_of(contraction: Contraction, pair: Sequence[Seen], result: Seen | No
     a, b = pair
     left = aux_operands.of_product(contraction, (a.fn, b.fn))
     modes = [
-        mode._replace(strides=Strides(x, y, 0 if result else mode.strides.c, to, *aux_operands.steps(mode, left.places)))
+        mode._replace(
+            strides=Strides(x, y, 0 if result else mode.strides.c, to, *aux_operands.steps(mode, left.places))
+        )
         for mode, x, y, to in zip(contraction.modes, a.strides, b.strides, _d_strides(contraction, result), strict=True)
     ]
     arithmetic = contraction.arithmetic
@@ -266,7 +271,8 @@ def _row_and_others(
     outer = by_stride(contraction.of_role(Role.M if operand == A else Role.N), D)
     batch = tuple(reversed(contraction.of_role(Role.BATCH)))
     row, others = (sums, outer) if along_k else (outer, sums)
-    own = [[mode for mode in group if aux_operands.moves(contraction, operand, mode)] for group in (row, (*others, *batch))]
+    groups = (row, (*others, *batch))
+    own = [[mode for mode in group if aux_operands.moves(contraction, operand, mode)] for group in groups]
     return own[0], own[1]
 
 

@@ -38,14 +38,16 @@ _BLOCK_BYTES = 1024  # of shared memory that a block takes besides its own
 
 
 def seconds(
-    elements: Permutation, params: PermuteParams, count: int, warps: int, target: Target, read: int = 1, written: int = 1
+    elements: Permutation, params: PermuteParams, count: int, warps: int, target: Target, read: int = 1,
+    written: int = 1,
 ) -> float:
     """The time of so many blocks whose source is read, and whose result is written, so many times."""
     processors = sm_count(target)
     lanes = math.prod(params.tile)
     threads = 32 * warps
     tensors = [*[(A, elements.x)] * read, (C, elements.c), *[(D, elements.d)] * written]
-    moved = [_moved(elements, tensor, layout, params, count, threads) for tensor, layout in tensors if layout is not None]
+    there = [(tensor, layout) for tensor, layout in tensors if layout is not None]
+    moved = [_moved(elements, tensor, layout, params, count, threads) for tensor, layout in there]
     tile_bytes = lanes * elements.d.dtype.itemsize
     registers = (OWN_REGISTERS + lanes / threads * LANE_REGISTERS) * threads
     room = SHARED_MEMORY * CARVEOUT // 100
@@ -70,7 +72,9 @@ class _Moved(NamedTuple):
     issue_seconds: float  # of all lanes, were there one processor
 
 
-def _moved(elements: Permutation, tensor: int, layout: Layout, params: PermuteParams, count: int, threads: int) -> _Moved:
+def _moved(
+    elements: Permutation, tensor: int, layout: Layout, params: PermuteParams, count: int, threads: int
+) -> _Moved:
     size = layout.dtype.itemsize
     access = access_of(layout, tensor, params, count)
     distinct = math.prod([mode.extent for mode in elements.modes if mode.strides[tensor]]) * size

@@ -187,11 +187,11 @@ def semiring_kernel(
         marks = tl.load(at, mask=tl.broadcast_to(block_mask(place, PARAMS, ANY), PARAMS.stored), other=0)
         if tl.max(tl.reshape(marks.to(tl.int32), (M.tile * N.tile,)), axis=0) != 0:
             reduce_block(
-                a, b, c, d, partials, alpha, beta, pointers, program, batch_block, m_block, n_block, PARAMS, A_FN, B_FN, C_FN,
-                EPILOGUE, PRODUCT, ACCUMULATE, RESULT, AUX, COMBINE, REDUCE, IDENTITY, EXP, LOG, STAGES,
+                a, b, c, d, partials, alpha, beta, pointers, program, batch_block, m_block, n_block, PARAMS, A_FN, B_FN,
+                C_FN, EPILOGUE, PRODUCT, ACCUMULATE, RESULT, AUX, COMBINE, REDUCE, IDENTITY, EXP, LOG, STAGES,
             )  # fmt: skip
     else:
         reduce_block(
-            a, b, c, d, partials, alpha, beta, pointers, program, batch_block, m_block, n_block, PARAMS, A_FN, B_FN, C_FN,
-            EPILOGUE, PRODUCT, ACCUMULATE, RESULT, AUX, COMBINE, REDUCE, IDENTITY, EXP, LOG, STAGES,
+            a, b, c, d, partials, alpha, beta, pointers, program, batch_block, m_block, n_block, PARAMS, A_FN, B_FN,
+            C_FN, EPILOGUE, PRODUCT, ACCUMULATE, RESULT, AUX, COMBINE, REDUCE, IDENTITY, EXP, LOG, STAGES,
         )  # fmt: skip

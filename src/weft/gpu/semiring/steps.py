@@ -140,6 +140,8 @@ def block_of(acc, THREADS_M: tl.constexpr, THREADS_N: tl.constexpr):
     """The accumulator of one subtile as rows and columns of D."""
     ROW_RUNS: tl.constexpr = THREADS_M.held // THREADS_M.run
     COLUMN_RUNS: tl.constexpr = THREADS_N.held // THREADS_N.run
-    spread = tl.reshape(acc, (ROW_RUNS, THREADS_M.run, COLUMN_RUNS, THREADS_N.run, THREADS_M.threads, THREADS_N.threads))
+    spread = tl.reshape(
+        acc, (ROW_RUNS, THREADS_M.run, COLUMN_RUNS, THREADS_N.run, THREADS_M.threads, THREADS_N.threads)
+    )
     spread = tl.permute(spread, (0, 4, 1, 2, 5, 3))
     return tl.reshape(spread, (THREADS_M.held * THREADS_M.threads, THREADS_N.held * THREADS_N.threads))

@@ -76,11 +76,14 @@ def slide_(words: torch.Tensor, params: SlideParams) -> None:
 
 
 @lru_cache(maxsize=256)
-def _launches(alignment: int, dtype: torch.dtype, params: SlideParams, target: Target) -> tuple[KernelLaunch, KernelLaunch]:
+def _launches(
+    alignment: int, dtype: torch.dtype, params: SlideParams, target: Target
+) -> tuple[KernelLaunch, KernelLaunch]:
     """(keeping, moving)"""
     from weft.gpu.transpose.kernel import keep_ends_kernel, slide_kernel
 
     words = Layout((params.reach,), (params.step,), dtype, alignment)
     layouts, constants = (words, Layout.contiguous((params.kept,), dtype)), {"PARAMS": params}
-    keep = KernelLaunch(keep_ends_kernel, layouts, constants, False, target, params.programs * params.blocks, 4, stages=1)
+    ends = params.programs * params.blocks
+    keep = KernelLaunch(keep_ends_kernel, layouts, constants, False, target, ends, 4, stages=1)
     return keep, KernelLaunch(slide_kernel, layouts, constants, False, target, params.programs, 4, stages=1)
