@@ -164,7 +164,7 @@ def result_matrix(contraction: Contraction, pair: Sequence[Seen], folded: bool =
             Strides(
                 step, 0, int(c is not None) * mode.strides.c, mode.strides.d,
                 *aux_operands.steps(mode, aux_args.places),
-            ),  # fmt: skip
+            ),
         )
         for mode, step in steps.items()
     ]
