@@ -81,10 +81,10 @@ def test_reductions_are_split_in_a_fixed_order(triton_backend: Backend) -> None:
     plan.prepare(a, b, c)
     (variant,) = (each for each in plan._variants.values() if each.description.c is not None)
     target = replace(plan._request.target, processors=8)
-    split = [s for s in algebra.schedules(variant.contraction, target).schedules if s.splits > 1 and small(s)]
+    split = [s for s in algebra.schedules(variant.description, target).schedules if s.splits > 1 and small(s)]
     assert split
     out = torch.empty(16, 16, device=a.device)
-    algebra.build(variant.contraction, split[0], target)(a, b, c, out, 1.0, 1.0)
+    algebra.build(variant.description, split[0], target)(a, b, c, out, 1.0, 1.0)
     assert torch.equal(out, -torch.maximum((a[:, None] + b[None]).amax(-1), c))
 
 

@@ -111,10 +111,10 @@ def test_pieces_of_split_reductions_with_c_and_epilogue(triton_backend: Backend)
     plan.prepare(a, b, c)
     (variant,) = (each for each in plan._variants.values() if each.description.c is not None)
     target = replace(plan._request.target, processors=8)
-    found = candidates(variant.contraction, target)
+    found = candidates(variant.description, target)
     (schedule,) = quickest([s for s in found if s.splits > 1 and max(s.pieces) > 1], 1)
     expected = -torch.minimum((a[None] + b[:, None]).amin(-1), c)
-    assert torch.equal(run(schedule, variant.contraction, target, plan, a, b, c), expected)
+    assert torch.equal(run(schedule, variant.description, target, plan, a, b, c), expected)
 
 
 def test_tiles_hold_a_run_of_the_operand_and_one_of_d(triton_backend: Backend) -> None:
