@@ -124,6 +124,15 @@ def test_a_call_with_c_does_not_stand_for_one_without() -> None:
         torch.testing.assert_close(weft.contract("ik,kj->ij", a, b, c=c, beta=2.0), a @ b + 2 * c)
 
 
+def test_a_known_call_of_another_algebra_takes_no_factors() -> None:
+    a, b = torch.rand(4, 5), torch.rand(5, 6)
+    plan = weft.plan("ik,kj->ij", a, b, algebra="max_plus")
+    for _ in range(2):
+        torch.testing.assert_close(plan(a, b), (a[:, :, None] + b).amax(1))
+        with pytest.raises(weft.DTypeError, match="has no such factor"):
+            plan(a, b, alpha=2.0)
+
+
 def test_the_oldest_known_call_goes_first() -> None:
     calls = CallCache(2)
     for key in ("first", "second", "second", "third"):

@@ -65,11 +65,14 @@ class KnownCall(NamedTuple):
     number: type = float  # of alpha and beta
     new: Any = None  # shape, dtype and device of the result, where `out` is not given
     reaches: tuple[int, int, int] = (0, 0, 0)  # bytes from the first to past the last element of A, B and D
+    scaled: bool = True  # whether there are an alpha and a beta: only plus-times has them
 
     def run(self, a: Any, b: Any, alpha: Any, beta: Any, out: Any) -> Tensor | None:
         """The result of a call of that signature, or None where the call must be checked in full."""
-        _, launch, number, new, reaches = self
+        _, launch, number, new, reaches, scaled = self
         if launch is None or type(alpha) is not number or type(beta) is not number:
+            return None
+        if not scaled and (alpha != 1 or beta != 1):
             return None
         if number is int and not (fits(alpha) and fits(beta)):
             return None

@@ -175,9 +175,11 @@ class Plan(PlanBase):
         variant = self._variant((None, (Layout.of(result),) if given else self._default))
         if variant.description.aux:
             return KnownCall(self)
-        number = type(checked_scalar("alpha", 1, self._request.arithmetic.accumulate))
-        new = (self.shape, self.dtype, self._request.device)
-        return KnownCall(self, variant.launch, number, new, (reach(a), reach(b), reach(result)))
+        request = self._request
+        number = type(checked_scalar("alpha", 1, request.arithmetic.accumulate))
+        new = (self.shape, self.dtype, request.device)
+        reaches = (reach(a), reach(b), reach(result))
+        return KnownCall(self, variant.launch, number, new, reaches, request.algebra is None)
 
     def _fitting(
         self,
