@@ -21,26 +21,31 @@ from weft.gpu.tma.schedule import dim_blocks, parts
 from weft.gpu.tma.views import TmaView
 from weft.gpu.warp_specialized.roles import PINGPONG
 from weft.gpu.warp_specialized.schedule import SHORT_STEP, WsSchedule, portions, share_count, share_steps
+from weft.planner.coefficients import fitted
 from weft.planner.schedule import Target
 from weft.spec import Contraction
 
+_FITTED = fitted("warp_specialized")
+
 # These numbers were fitted on an H200 to 469 timings: of matrix products of 512 to 3072 rows, and of trials of TCCG, as
 # it lies and staged, with functions and without. Predictions are off by 7 % (root mean square), and so they are of 54
-# others (`results/h200/products.json`).
-LAUNCH = 1e-6  # seconds
-RATE = 8.9e14  # flops per second
-MEMORY_RATE = 4.0e12  # bytes per second
-BOX_RATE = 1.7e13  # bytes of boxes per second, from L2, were they on their way at all times
-BOX_WAIT = 1.3  # times that boxes wait besides in a ring of one slot, and less the more there are
-CROSSING = 1.6  # times that boxes take whose lines lie across those of memory: L2 looks up two for each
-RESULT_RATE = 2.3e13  # bytes per second of pieces that go to shared memory on their way to D
-TASK_SECONDS = 1.1e-6  # for each task of a processor, before products are made of its first boxes and after the last
-OVERLAP = 5.4  # the norm that joins products and boxes on their way
-FUNCTIONS_OVERLAP = 3.0  # the norm that joins functions with both
-MEMORY_OVERLAP = 2.3  # the norm that joins memory with all that, and results that leave with what goes on meanwhile
+# Others (`results/h200/products.json`).
+LAUNCH = _FITTED("launch")  # seconds
+RATE = _FITTED("rate")  # flops per second
+MEMORY_RATE = _FITTED("memory_rate")  # bytes per second
+BOX_RATE = _FITTED("box_rate")  # bytes of boxes per second, from L2, were they on their way at all times
+BOX_WAIT = _FITTED("box_wait")  # times that boxes wait besides in a ring of one slot, and less the more there are
+CROSSING = _FITTED("crossing")  # times that boxes take whose lines lie across those of memory: L2 looks up two for each
+RESULT_RATE = _FITTED("result_rate")  # bytes per second of pieces that go to shared memory on their way to D
+# For each task of a processor, before products are made of its first boxes and after the last.
+TASK_SECONDS = _FITTED("task_seconds")
+OVERLAP = _FITTED("overlap")  # the norm that joins products and boxes on their way
+FUNCTIONS_OVERLAP = _FITTED("functions_overlap")  # the norm that joins functions with both
+# The norm that joins memory with all that, and results that leave with what goes on meanwhile.
+MEMORY_OVERLAP = _FITTED("memory_overlap")
 # Where sums are cut end to end, portions mostly meet two tasks; and boxes that blocks share are asked for at different
-# times: so many times longer.
-PORTION_TASKS, APART = 2, 1.2
+# Times: so many times longer.
+PORTION_TASKS, APART = _FITTED("portion_tasks"), _FITTED("apart")
 
 
 def predict(contraction: Contraction, schedule: WsSchedule, target: Target) -> float:

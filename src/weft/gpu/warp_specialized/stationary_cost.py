@@ -7,20 +7,23 @@ from weft.gpu.common.hardware import sm_count
 from weft.gpu.common.swap_ab import in_kernel_order
 from weft.gpu.warp_specialized.results import block_count
 from weft.gpu.warp_specialized.stationary import StationarySchedule, steps, tail
+from weft.planner.coefficients import fitted
 from weft.planner.schedule import Target
 from weft.spec import Contraction
 
+_FITTED = fitted("stationary")
+
 # The rate of keeping is that of TCCG cases 9 and 18. The others, beside a rate of products 8 % less than now, were
 # fitted on an H200 to 48 timed schedules of TCCG cases 2, 5, 9 and 10 with functions and without: predictions are off
-# by 3 % on average.
-LAUNCH = 1e-6  # seconds
-RATE = 10.7e14  # flops per second
-MEMORY_RATE = 3.26e12  # bytes per second
-KEEPING_RATE = 6e12  # bytes per second of all processors' copies of B, from L2
-BOX_SECONDS = 1.0e-6  # that a box of A is on its way
-BLOCK_SECONDS = {4: 0.29e-6, 8: 0.38e-6}  # for each block of a processor, in which no products are made, by warps
-FUNCTIONS = {(4, 1): 1.4, (4, 2): 1.2, (8, 1): 1.13, (8, 2): 1.05}  # times what they issue, by warps and rings
-OVERLAP = 4.0  # the norm that joins what goes on at once
+# By 3 % on average.
+LAUNCH = _FITTED("launch")  # seconds
+RATE = _FITTED("rate")  # flops per second
+MEMORY_RATE = _FITTED("memory_rate")  # bytes per second
+KEEPING_RATE = _FITTED("keeping_rate")  # bytes per second of all processors' copies of B, from L2
+BOX_SECONDS = _FITTED("box_seconds")  # that a box of A is on its way
+BLOCK_SECONDS = _FITTED.table("block_seconds")  # for each block of a processor, in which no products are made, by warps
+FUNCTIONS = _FITTED.table("functions")  # times what they issue, by warps and rings
+OVERLAP = _FITTED("overlap")  # the norm that joins what goes on at once
 
 
 def predict_stationary(contraction: Contraction, schedule: StationarySchedule, target: Target) -> float:
@@ -41,9 +44,9 @@ def predict_stationary(contraction: Contraction, schedule: StationarySchedule, t
     on_their_way = schedule.pipelines * (schedule.stages - (contraction.a_fn is None))
     functions = function_seconds(contraction, rows * depth, 0, rows * contraction.n)
     pipes = (
-        2.0 * rows * tile_n * depth / RATE + turns * BLOCK_SECONDS[schedule.warps],
+        2.0 * rows * tile_n * depth / RATE + turns * BLOCK_SECONDS[str(schedule.warps)],
         turns * boxes * BOX_SECONDS / on_their_way,
-        functions * FUNCTIONS[schedule.warps, schedule.pipelines],
+        functions * FUNCTIONS[f"{schedule.warps} {schedule.pipelines}"],
         compulsory_bytes(contraction) / MEMORY_RATE,
     )
     return launched(beginning + sum(pipe**OVERLAP for pipe in pipes) ** (1 / OVERLAP), LAUNCH)
