@@ -66,7 +66,10 @@ def test_the_numbers_behind_the_times_are_found_and_kept(samples: list[Sample]) 
     assert fit.kept
     assert coefficients(H200) == fit.found
     assert "kept in the cache" in report(fit)
-    assert Coefficients.from_json(shipped(fit)["NVIDIA H200"]) == fit.found
+    assert shipped(fit)["device"] == "NVIDIA H200"
+    gathering = shipped(fit)["sections"]["gathering"]
+    values = {name: entry["value"] for name, entry in gathering["values"].items()}
+    assert Coefficients.from_json(values | {"families": gathering["families"]}) == fit.found
 
 
 def test_what_agrees_already_is_left_alone(samples: list[Sample]) -> None:
@@ -113,9 +116,11 @@ def test_numbers_that_make_no_sense_are_not_taken(damage) -> None:
 def test_kept_numbers_go_before_shipped_ones(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import json
 
-    file = tmp_path / "shipped.json"
-    file.write_text(json.dumps({"NVIDIA H200": TRUE.as_json()}))
-    monkeypatch.setattr(room, "SHIPPED", file)
+    values = TRUE.as_json()
+    gathering = {"families": values.pop("families"), "values": {name: {"value": each} for name, each in values.items()}}
+    (tmp_path / "h200.json").write_text(json.dumps({"device": "NVIDIA H200", "sections": {"gathering": gathering}}))
+    (tmp_path / "damaged.json").write_text("{")
+    monkeypatch.setattr(room, "SHIPPED", tmp_path)
     room._shipped.cache_clear()
     try:
         assert coefficients(H200) == TRUE

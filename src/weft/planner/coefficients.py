@@ -1,8 +1,9 @@
-"""The fitted numbers of the cost model, and where they come from for a device.
+"""The fitted numbers of the cost models, and where they come from for a device.
 
-`weft tune --calibrate` fits them to what it measures and keeps them in the cache for that device; those of some devices
-ship with weft (`data/coefficients.json`); everywhere else the defaults stand, which were fitted on an H200. Read once
-for each device and process.
+All were fitted on an H200 and are data: `data/costs/h200.json` has each with its unit and the commit and day it came
+with. Those of the section "gathering" are the `Coefficients`: `weft tune --calibrate` fits them anew to what it
+measures on a device, with a factor for each family that has a model of its own, and keeps them in the cache. Files of
+other devices, `data/costs/*.json` with that section, may ship with weft. Everywhere else those of the H200 stand.
 """
 
 from __future__ import annotations
@@ -12,34 +13,67 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from weft.machine.store import Store
 from weft.planner.schedule import Target
 
 FORMAT = 1  # of what is kept
 ROOM = "coefficients"  # of the store
-SHIPPED = Path(__file__).parent.parent / "data" / "coefficients.json"
+SHIPPED = Path(__file__).parent.parent / "data" / "costs"  # a file for each device
+FITTED_ON = "h200.json"
+
+
+class Fitted:
+    """The constants of one section of the file of the H200; `used` are the names that were asked for."""
+
+    def __init__(self, section: str) -> None:
+        entries = json.loads((SHIPPED / FITTED_ON).read_text())["sections"][section]["values"]
+        self._values: dict[str, Any] = {name: entry["value"] for name, entry in entries.items()}
+        self.used: set[str] = set()
+
+    def __call__(self, name: str) -> float:
+        return cast(float, self._value(name))
+
+    def series(self, name: str) -> tuple[float, ...]:
+        return tuple(self._value(name))
+
+    def table(self, name: str) -> dict[str, float]:
+        return dict(self._value(name))
+
+    def _value(self, name: str) -> Any:
+        value = self._values[name]
+        self.used.add(name)
+        return value
+
+
+@cache
+def fitted(section: str) -> Fitted:
+    """The constants of a section; one object for each, so that what is used of it is known."""
+    return Fitted(section)
+
+
+_FITTED = fitted("gathering")
 
 
 @dataclass(frozen=True, slots=True)
 class Coefficients:
     """What `weft.gpu.common.cost` multiplies by; seconds, bytes per second, and so on."""
 
-    launch: float = 9.0e-6  # seconds
-    memory_rate: float = 6.2e12  # bytes per second
-    l2_rate: float = 8.0e12
-    clock: float = 1.54e9  # cycles of the load-store units per second and processor that are really had
-    step_seconds: float = 0.16e-6  # per step along k
-    block_seconds: float = 0.41e-6  # before the first and after the last step
-    overlap_1: float = 2.0  # the norms that join the pipes with 1, 2 and more blocks on a processor
-    overlap_2: float = 2.4
-    overlap_3: float = 3.6
-    rearranged: float = 1.0  # an operand shuffled in registers slows the matrix pipe by this
-    matrix: float = 1.6  # of the matrix units' rates in `cost`, what is had
-    vector_rate: float = 2.5e13  # flops of multiplications and sums outside the matrix units
+    launch: float = _FITTED("launch")  # seconds
+    memory_rate: float = _FITTED("memory_rate")  # bytes per second
+    l2_rate: float = _FITTED("l2_rate")
+    clock: float = _FITTED("clock")  # cycles of the load-store units per second and processor that are really had
+    step_seconds: float = _FITTED("step_seconds")  # per step along k
+    block_seconds: float = _FITTED("block_seconds")  # before the first and after the last step
+    overlap_1: float = _FITTED("overlap_1")  # the norms that join the pipes with 1, 2 and more blocks on a processor
+    overlap_2: float = _FITTED("overlap_2")
+    overlap_3: float = _FITTED("overlap_3")
+    rearranged: float = _FITTED("rearranged")  # an operand shuffled in registers slows the matrix pipe by this
+    matrix: float = _FITTED("matrix")  # of the matrix units' rates in `cost`, what is had
+    vector_rate: float = _FITTED("vector_rate")  # flops of multiplications and sums outside the matrix units
     families: Mapping[str, float] = field(default_factory=dict)  # measured over predicted, where it is not 1
 
     def overlap(self, resident: int) -> float:
@@ -102,7 +136,14 @@ def _key(kind: str, name: str, capability: int) -> dict[str, Any]:
 
 @lru_cache
 def _shipped() -> dict[str, Any]:
-    try:
-        return dict(json.loads(SHIPPED.read_text()))
-    except (OSError, ValueError, TypeError):
-        return {}
+    """Coefficients of devices by name."""
+    found = {}
+    for file in sorted(SHIPPED.glob("*.json")):
+        try:
+            content = json.loads(file.read_text())
+            section = content["sections"]["gathering"]
+            values = {name: entry["value"] for name, entry in section["values"].items()}
+            found[content["device"]] = values | {"families": section.get("families", {})}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue  # a file that somebody has damaged is none
+    return found

@@ -147,8 +147,15 @@ def report(fit: Fit) -> str:
 
 
 def shipped(fit: Fit) -> Mapping[str, Any]:
-    """The numbers in the form of ``data/coefficients.json``."""
-    return {fit.target.name: fit.found.as_json()}
+    """The numbers in the form of the files in ``data/costs``."""
+    found = fit.found.as_json()
+    families = found.pop("families")
+    values = {name: {"value": value} for name, value in found.items()}
+    about = f"{fit.observations} schedules of {fit.cases} cases"
+    return {
+        "device": fit.target.name,
+        "sections": {"gathering": {"fit": about, "values": values, "families": families}},
+    }
 
 
 def _predicted(observation: Observation, given: Coefficients) -> float:

@@ -10,57 +10,56 @@ import torch
 from weft.gpu.blas.form import BlasSchedule, Form, along_k, extent
 from weft.gpu.common.cost import launched, own_bytes
 from weft.gpu.common.hardware import SECTOR, VECTOR, sm_count
+from weft.planner.coefficients import fitted
 from weft.planner.schedule import Target
 from weft.spec import Contraction, Mode
+from weft.spec.dtypes import dtype_name
 
-LAUNCH = 5e-6  # seconds
-MEMORY_RATE = 4.1e12  # bytes per second
+_FITTED = fitted("blas")
+
+LAUNCH = _FITTED("launch")  # seconds
+MEMORY_RATE = _FITTED("memory_rate")  # bytes per second
 SHORT_TILE, TILE = 128, 64  # rows and columns of the library's tiles, of half types and TF32 and of others
 # Of single products of half types whose rows start at whole words it is taken to choose the fastest of these tiles, and
 # to reach these flops per second with small and with larger ones where all processors have work. Chosen by 16 products
 # of 512 to 3072 rows: times are off by 8 % (root mean square), and were by 37 % as if all tiles were small. Batches are
 # not seen to gain so.
 HALF_TILES = ((128, 128), (128, 192), (192, 128), (128, 256), (256, 128))
-SMALL_RATE, LARGER_RATE = 8.1e14, 9.5e14
+SMALL_RATE, LARGER_RATE = _FITTED("small_rate"), _FITTED("larger_rate")
 LEAST_TILE, WIDEST_TILE = 32, 256  # of short sides, and of long ones beside short ones
-TILE_SECONDS = 0.45e-6  # that a processor takes for each tile besides its arithmetic
+TILE_SECONDS = _FITTED("tile_seconds")  # that a processor takes for each tile besides its arithmetic
 # Bytes per second of an operand of so many bytes that all matrices of a batch share, where its rows do not start at
-# whole sectors: all tiles read the same lines. The rate grows with the square of the bytes.
-HOT_RATE, HOT_BYTES = 0.7e12, 20e3
-ACROSS = 60  # steps along k that half types take longer where the left operand of the call is contiguous across k
+# Whole sectors: all tiles read the same lines. The rate grows with the square of the bytes.
+HOT_RATE, HOT_BYTES = _FITTED("hot_rate"), _FITTED("hot_bytes")
+# Steps along k that half types take longer where the left operand of the call is contiguous across k.
+ACROSS = _FITTED("across")
 # Of the rate of half types, and of TF32, where addresses, rows or their lengths are multiples of two elements but of no
 # such word, and where they are odd. That of half types was chosen by 18 products of the suite `dense`, whose rates are
-# from 66 to 213 Tflop/s, the less the smaller they are.
-EVEN, ODD = 0.24, 0.14
-TF32_EVEN, TF32_ODD = 0.4, 0.16
-TF32_RATE = 4.3e14
-OVERLAP = 2.6  # the norm that joins arithmetic and memory
+# From 66 to 213 Tflop/s, the less the smaller they are.
+EVEN, ODD = _FITTED("even"), _FITTED("odd")
+TF32_EVEN, TF32_ODD = _FITTED("tf32_even"), _FITTED("tf32_odd")
+TF32_RATE = _FITTED("tf32_rate")
+OVERLAP = _FITTED("overlap")  # the norm that joins arithmetic and memory
 SPLIT_FROM, SPLITS = 256, 16  # steps along k from which sums are split, and the parts of a sum at most
 # Seconds that no call takes less than, and none whose sum is split: the parts are added by another kernel. Measured
-# between 1.9 and 3.6, and between 6 and 12 microseconds, on the small and thin products of the suite `dense`.
-LEAST, LEAST_SPLIT = 2.7e-6, 6.5e-6
-CHAIN = 1e-8  # seconds that a step along k of double precision takes at least: a block's steps follow one another
-TF32_SPLITS, TF32_OVERLAP = 4, 1.55  # of TF32: parts of a sum at most, and that norm
-TF32_ACROSS, SHORTEST = 200, 256  # steps along k that TF32 takes longer in the form (True, False) below; least sum so
+# Between 1.9 and 3.6, and between 6 and 12 microseconds, on the small and thin products of the suite `dense`.
+LEAST, LEAST_SPLIT = _FITTED("least"), _FITTED("least_split")
+# Seconds that a step along k of double precision takes at least: a block's steps follow one another.
+CHAIN = _FITTED("chain")
+TF32_SPLITS, TF32_OVERLAP = 4, _FITTED("tf32_overlap")  # of TF32: parts of a sum at most, and that norm
+# Steps along k that TF32 takes longer in the form (True, False) below; least sum so.
+TF32_ACROSS, SHORTEST = _FITTED("tf32_across"), 256
 # What products take longer by in the forms (left operand along k, right operand along k), measured from 2048 to 4096.
-_FORMS = {
-    "ieee": {(True, False): 1.02, (True, True): 1.05, (False, False): 1.0, (False, True): 1.07},
-    "tf32": {(True, False): 1.03, (True, True): 1.0, (False, False): 1.65, (False, True): 1.04},
-}
-COMPLEX_FORM = 1.025  # what complex64 takes longer by where not both operands lie along k: TCCG 20 and 24 against 30
+_FORMS = _FITTED.table("forms")  # "tf32 10": in TF32, left along k, right across
+# What complex64 takes longer by where not both operands lie along k: TCCG 20 and 24 against 30.
+COMPLEX_FORM = _FITTED("complex_form")
 
 # Flops per second of large products on an H200, measured through torch. With them the numbers above were fitted to 930
 # calls of 13 shapes from 16 to 5184 indices along a side, in every layout: predictions were off by 13 % on average. The
 # rates of half types and of complex64 are later ones, at full clocks, as in `weft.machine.timing`: under a load that
 # does not end they are less.
-RATES = {
-    torch.float16: 7.6e14,
-    torch.bfloat16: 7.6e14,
-    torch.float32: 5.1e13,
-    torch.float64: 5.8e13,
-}
-# The same of complex ones, in real flops: a complex multiply-add is eight.
-RATES |= {torch.complex64: 5.6e13, torch.complex128: 5.6e13}
+# Those of complex ones are in real flops: a complex multiply-add is eight.
+RATES = _FITTED.table("rates")
 _DOUBLE = (torch.float64, torch.complex128)
 
 
@@ -87,13 +86,14 @@ def predict(contraction: Contraction, schedule: BlasSchedule, target: Target) ->
 def _rate(contraction: Contraction, schedule: BlasSchedule) -> float:
     """Flops per second of large products whose matrices lie so."""
     product, precision = contraction.arithmetic.product, contraction.arithmetic.precision
-    rate = TF32_RATE if precision == "tf32" else RATES[product]
+    rate = TF32_RATE if precision == "tf32" else RATES[dtype_name(product)]
     if product.itemsize == 2 or precision == "tf32":
         rate *= _word_share(contraction, schedule.form)
     if product.itemsize == 2 and not along_k(schedule)[0]:
         rate /= 1 + ACROSS / contraction.k
     if product is torch.float32:
-        rate /= _FORMS[precision][along_k(schedule)]
+        left, right = along_k(schedule)
+        rate /= _FORMS[f"{precision} {left:d}{right:d}"]
     if product is torch.complex64 and along_k(schedule) != (True, True):
         rate /= COMPLEX_FORM
     if precision == "tf32" and along_k(schedule) == (True, False):
@@ -118,7 +118,7 @@ def _fastest(contraction: Contraction, schedule: BlasSchedule, rate: float, proc
         for dims in HALF_TILES:
             tile = _tile(m, dims[0]), _tile(n, dims[1])
             most = LARGER_RATE if math.prod(tile) > SHORT_TILE**2 else SMALL_RATE
-            found.append(_tiled(contraction, schedule, tile, most * rate / RATES[product], processors))
+            found.append(_tiled(contraction, schedule, tile, most * rate / RATES[dtype_name(product)], processors))
         fastest = min(found)
         least = 2.0 * extent(m) * extent(n) * contraction.k / rate  # power bounds large products
         return fastest._replace(seconds=max(fastest.seconds, least))

@@ -48,7 +48,7 @@ def supports(contraction: Contraction, target: Target) -> str | None:
         return f"the library makes no {arithmetic.precision} products"
     if {contraction.a.dtype, contraction.b.dtype} != {arithmetic.product}:
         return "the library is called for products in the storage type only"
-    if arithmetic.product not in RATES or arithmetic.accumulate is not _accumulator(arithmetic.product):
+    if dtype_name(arithmetic.product) not in RATES or arithmetic.accumulate is not _accumulator(arithmetic.product):
         return f"{dtype_name(arithmetic.product)} in {dtype_name(arithmetic.accumulate)} is not asked of the library"
     if contraction.d.dtype != arithmetic.product and not _widens(contraction):
         return f"the library is not asked for {dtype_name(contraction.d.dtype)} of {dtype_name(arithmetic.product)}"

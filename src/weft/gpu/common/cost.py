@@ -26,47 +26,45 @@ import torch
 
 from weft.gpu.common.hardware import LEAST_COPY, LINE, REGISTERS, SECTOR, SHARED_MEMORY, VECTOR, WARPS, sm_count
 from weft.gpu.common.tiling import MAX_DIVISOR, A, Axis, B, nearest
-from weft.planner.coefficients import Coefficients, coefficients
+from weft.planner.coefficients import Coefficients, coefficients, fitted
 from weft.planner.schedule import Target
 from weft.spec import Contraction, Layout, Role
+from weft.spec.dtypes import dtype_name
+
+_FITTED = fitted("common")
 
 # Bytes per second that the parts of a split sum are written and read at, mostly in L2, and seconds of the kernel that
-# adds them: fitted with the numbers of `specialised_cost`.
-REDUCE_RATE, REDUCE_SECONDS = 7.2e12, 2.6e-6
-TALL = 1.07  # times that products take whose groups of warps have more rows: each instruction reads the columns anew
-ISSUE_RATE = 2.6e13  # lanes of instructions per second
-FUNCTION_RATE = 1.9e13  # the same of functions, which wait for what else a kernel issues
-READING_SLOTS = 3  # issue slots of reading an element of an operand into registers, for its function, and passing it on
-RIGHT_SECONDS = 0.025e-6  # that a step along k waits for each slot of the right operand's function, between barriers
-ELEMENTARY_SLOTS = 20  # issue slots of an exponential or its like
-PARTIAL_SECTOR = 3  # times that a sector moves that is written in part
-KEPT_BYTES = 40e6  # of an operand that stay in L2 until the tile that takes the rest of a line
-PIECES = 1.2  # of the bytes beyond them that move again as the pieces of a line that tiles take get short
-HOT_RATE = 1.4e12  # bytes per second of an operand of at most `HOT_BYTES` where rows do not start at whole sectors
-HOT_BYTES = 20e3  # more spread over as many more slices of L2
+# Adds them: fitted with the numbers of `specialised_cost`.
+REDUCE_RATE, REDUCE_SECONDS = _FITTED("reduce_rate"), _FITTED("reduce_seconds")
+# Times that products take whose groups of warps have more rows: each instruction reads the columns anew.
+TALL = _FITTED("tall")
+ISSUE_RATE = _FITTED("issue_rate")  # lanes of instructions per second
+FUNCTION_RATE = _FITTED("function_rate")  # the same of functions, which wait for what else a kernel issues
+# Issue slots of reading an element of an operand into registers, for its function, and passing it on.
+READING_SLOTS = _FITTED("reading_slots")
+# That a step along k waits for each slot of the right operand's function, between barriers.
+RIGHT_SECONDS = _FITTED("right_seconds")
+ELEMENTARY_SLOTS = _FITTED("elementary_slots")  # issue slots of an exponential or its like
+PARTIAL_SECTOR = _FITTED("partial_sector")  # times that a sector moves that is written in part
+KEPT_BYTES = _FITTED("kept_bytes")  # of an operand that stay in L2 until the tile that takes the rest of a line
+PIECES = _FITTED("pieces")  # of the bytes beyond them that move again as the pieces of a line that tiles take get short
+# Bytes per second of an operand of at most `HOT_BYTES` where rows do not start at whole sectors.
+HOT_RATE = _FITTED("hot_rate")
+HOT_BYTES = _FITTED("hot_bytes")  # more spread over as many more slices of L2
 # Instructions of TF32 read shared memory along k. A that lies against it is turned in registers and stays there, at no
-# cost that was seen. B returns to shared memory where instructions of warp groups take it from there.
-TURN_RATE = 4.4e11  # elements of B per second that are read, turned and written back, between barriers
+# Cost that was seen. B returns to shared memory where instructions of warp groups take it from there.
+TURN_RATE = _FITTED("turn_rate")  # elements of B per second that are read, turned and written back, between barriers
 # Instructions of warp groups take B from shared memory in the type of products. Where it is stored in another, it
-# returns there converted: from float8 to float16, in products of 4096^3 with 64 indices of k a step.
-CAST_RATE = 5.3e12  # elements of B per second that are converted, once for each block that reads them
-AGAINST = 0.14  # of the rate of three products of TF32 where an operand lies against k
-RAGGED = 0.2  # of the bytes of short runs that move again, for each run that two lines hold besides the first
-SMALLER = 10  # cycles of a copy of less than `LEAST_COPY` bytes, by registers, over an asynchronous one
-LEAST_LAUNCH = 1.2e-6  # seconds of a kernel that does next to nothing
+# Returns there converted: from float8 to float16, in products of 4096^3 with 64 indices of k a step.
+CAST_RATE = _FITTED("cast_rate")  # elements of B per second that are converted, once for each block that reads them
+AGAINST = _FITTED("against")  # of the rate of three products of TF32 where an operand lies against k
+# Of the bytes of short runs that move again, for each run that two lines hold besides the first.
+RAGGED = _FITTED("ragged")
+SMALLER = _FITTED("smaller")  # cycles of a copy of less than `LEAST_COPY` bytes, by registers, over an asynchronous one
+LEAST_LAUNCH = _FITTED("least_launch")  # seconds of a kernel that does next to nothing
 
-# Flops per second, by product type and precision.
-_MATRIX_RATE = {
-    (torch.int8, "ieee"): 1.2e15,  # of one-byte types twice that of two bytes, by data sheet
-    (torch.float8_e4m3fn, "ieee"): 1.2e15,
-    (torch.float8_e5m2, "ieee"): 1.2e15,
-    (torch.float16, "ieee"): 6.0e14,
-    (torch.bfloat16, "ieee"): 6.0e14,
-    (torch.float32, "tf32"): 2.0e14,
-    (torch.float32, "tf32x3"): 0.7e14,
-    (torch.float32, "ieee"): 1.7e13,
-    (torch.float64, "ieee"): 2.9e13,
-}
+# Flops per second, by product type and precision; of one-byte types twice that of two bytes, by data sheet.
+_MATRIX_RATE = _FITTED.table("matrix_rate")
 
 
 _recording: list[tuple[Contraction, Target, Work]] | None = None
@@ -314,7 +312,7 @@ def _rate(contraction: Contraction, work: Work, by: Coefficients) -> float:
         return by.vector_rate
     arithmetic = contraction.arithmetic
     product = torch.float64 if arithmetic.accumulate is torch.float64 else arithmetic.product
-    rate = by.matrix * _MATRIX_RATE[product, arithmetic.precision]
+    rate = by.matrix * _MATRIX_RATE[f"{dtype_name(product)} {arithmetic.precision}"]
     if arithmetic.precision == "tf32x3" and not _both_along_k(contraction):
         rate *= AGAINST
     return rate / by.rearranged if work.rearranged else rate

@@ -25,17 +25,21 @@ from weft.gpu.complex.pairs import ComplexKernelLaunch, function_reason, parts_o
 from weft.gpu.complex.views import real_arithmetic
 from weft.gpu.gett.params import GettParams, gett_params
 from weft.gpu.gett.schedule import GettSchedule, TileShape, k_axes, outer_axes
+from weft.planner.coefficients import fitted
 from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
 from weft.spec import Contraction, Role, Strides
+from weft.spec.dtypes import dtype_name
 
 NAME = "complex_direct"
 
+_FITTED = fitted("complex_direct")
+
 # Measured on an H200 with seven contractions.
-LAUNCH = 2.0e-6  # seconds
-MEMORY_RATE = 4.3e12  # bytes per second
-OVERLAP = 8  # the norm that joins that of all tensors with what the general model predicts
+LAUNCH = _FITTED("launch")  # seconds
+MEMORY_RATE = _FITTED("memory_rate")  # bytes per second
+OVERLAP = _FITTED("overlap")  # the norm that joins that of all tensors with what the general model predicts
 # Flops per second of its four products, whichever way the operands lie: they come from registers.
-RATE = {(torch.float32, "tf32"): 8.5e13, (torch.float64, "ieee"): 2.1e13}
+RATE = _FITTED.table("rate")
 LONGEST = 64  # k that goes one by one
 UNROLLED = 16  # steps along k that are written out
 MOST_LANES = 32  # elements of D in a thread, of two accumulators, beside operands that are in registers too
@@ -134,7 +138,7 @@ def predict(contraction: Contraction, schedule: DirectSchedule, target: Target) 
         matrix=matrix,
     )
     of_parts = replace(contraction, arithmetic=real_arithmetic(contraction.arithmetic))
-    rate = RATE.get((of_parts.arithmetic.accumulate, of_parts.arithmetic.precision))
+    rate = RATE.get(f"{dtype_name(of_parts.arithmetic.accumulate)} {of_parts.arithmetic.precision}")
     if matrix and rate is not None:
         work = replace(work, function_seconds=work.flops / rate - work.flops / matrix_rate(of_parts, work, target))
     seconds = busy_seconds(of_parts, target, work)

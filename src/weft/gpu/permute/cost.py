@@ -15,6 +15,7 @@ from weft.gpu.common.cost import Access, Piece, run_of, tile_access
 from weft.gpu.common.hardware import LINE, REGISTERS, SECTOR, SHARED_MEMORY, WARPS, sm_count
 from weft.gpu.common.tiling import A, Axis, C, D
 from weft.gpu.permute.params import PermuteParams
+from weft.planner.coefficients import fitted
 from weft.planner.schedule import Target
 from weft.spec import Layout
 from weft.spec.permutation import Permutation
@@ -23,17 +24,22 @@ from weft.spec.permutation import Permutation
 # read: on an H200 they took up to a quarter longer, and none took longer with this much.
 CARVEOUT = 58
 
-LAUNCH = 1.68e-6  # seconds
-COPY_RATE = 4.28e12  # bytes per second
-CLOCK = 2.24e9  # lines per second and processor that the load-store units take
-LOAD_SECONDS = 0.16e-6  # until 16 KiB are there, which the blocks of a processor wait for together
-OVERLAP = (1.2, 1.34, 1.82)  # the norms that join the pipes with 1, 2 and more blocks on a processor
-READ_SECONDS = 4.8e-11  # on one processor, for each access of a lane that reads
-DIGIT_SECONDS = 1.94e-11  # and for each digit of an index that a lane computes by a division
-OWN_REGISTERS, LANE_REGISTERS = 31, 0.81  # of a thread, and for each element that it holds
-STORED_AGAIN = 2.0  # times that a sector moves besides where a stored run starts or ends within it
-READ_AGAIN = 0.27  # the same where a run that is read starts or ends within a line, but not within a sector
-SHORT = 0.0273  # of the bytes of runs shorter than four lines, for each such run that four lines hold besides the first
+_FITTED = fitted("permute")
+
+LAUNCH = _FITTED("launch")  # seconds
+COPY_RATE = _FITTED("copy_rate")  # bytes per second
+CLOCK = _FITTED("clock")  # lines per second and processor that the load-store units take
+LOAD_SECONDS = _FITTED("load_seconds")  # until 16 KiB are there, which the blocks of a processor wait for together
+OVERLAP = _FITTED.series("overlap")  # the norms that join the pipes with 1, 2 and more blocks on a processor
+READ_SECONDS = _FITTED("read_seconds")  # on one processor, for each access of a lane that reads
+DIGIT_SECONDS = _FITTED("digit_seconds")  # and for each digit of an index that a lane computes by a division
+# Of a thread, and for each element that it holds.
+OWN_REGISTERS, LANE_REGISTERS = _FITTED("own_registers"), _FITTED("lane_registers")
+STORED_AGAIN = _FITTED("stored_again")  # times that a sector moves besides where a stored run starts or ends within it
+# The same where a run that is read starts or ends within a line, but not within a sector.
+READ_AGAIN = _FITTED("read_again")
+# Of the bytes of runs shorter than four lines, for each such run that four lines hold besides the first.
+SHORT = _FITTED("short")
 _BLOCK_BYTES = 1024  # of shared memory that a block takes besides its own
 
 

@@ -10,19 +10,23 @@ from weft.gpu.common.tiling import A, B, C, D
 from weft.gpu.semiring.algebra import product_slots, sums_exponentials
 from weft.gpu.semiring.params import SemiringParams, ThreadTile, semiring_params
 from weft.gpu.semiring.schedule import SemiringSchedule
+from weft.planner.coefficients import fitted
 from weft.planner.schedule import Target
 from weft.spec import Contraction
 
+_FITTED = fitted("semiring")
+
 # Fitted to 58 timed schedules of max-plus in float32 on an H200, which they predict within 6 % on average.
-STEP_SLOTS = 115  # issue slots of a thread in each step along k besides products and reads
-BLOCK_SLOTS = 80  # before the first step and after the last one
-STORE_SLOTS = 4  # for each element of D
-SLOT_RATE = 3.1e13  # issue slots per second, of all lanes
-WAITING = 0.3  # of a scheduler's slots that one warp alone leaves empty, over those that it takes
-BLOCK_WAITING = 8.0  # of what a block takes besides its steps, as often again where it is alone on a processor
+STEP_SLOTS = _FITTED("step_slots")  # issue slots of a thread in each step along k besides products and reads
+BLOCK_SLOTS = _FITTED("block_slots")  # before the first step and after the last one
+STORE_SLOTS = _FITTED("store_slots")  # for each element of D
+SLOT_RATE = _FITTED("slot_rate")  # issue slots per second, of all lanes
+WAITING = _FITTED("waiting")  # of a scheduler's slots that one warp alone leaves empty, over those that it takes
+# Of what a block takes besides its steps, as often again where it is alone on a processor.
+BLOCK_WAITING = _FITTED("block_waiting")
 SCHEDULERS = 4  # of a processor
 OTHER_REGISTERS = 36  # of a thread, besides accumulators and four steps of the tiles
-SHARED_RATE = 7.2e12  # lanes of reads of 128 bytes from shared memory per second
+SHARED_RATE = _FITTED("shared_rate")  # lanes of reads of 128 bytes from shared memory per second
 
 
 def predict(contraction: Contraction, schedule: SemiringSchedule, target: Target) -> float:

@@ -19,11 +19,15 @@ from weft.gpu.common.tiling import A, B, C, D
 from weft.gpu.semiring.algebra import product_slots
 from weft.gpu.simt.params import SimtParams, simt_params
 from weft.gpu.simt.schedule import SimtSchedule, programs
+from weft.planner.coefficients import fitted
 from weft.planner.schedule import Target
 from weft.spec import Contraction, Layout
 
-FIRST_CACHE = 24 * 1024  # bytes of it that one of several programs on an SM has
-ADDRESS_SLOTS, EXCHANGE_SLOTS = 5, 20  # issue slots of an address, and of a value that goes to another lane
+_FITTED = fitted("simt")
+
+FIRST_CACHE = _FITTED("first_cache")  # bytes of it that one of several programs on an SM has
+# Issue slots of an address, and of a value that goes to another lane.
+ADDRESS_SLOTS, EXCHANGE_SLOTS = _FITTED("address_slots"), _FITTED("exchange_slots")
 
 
 def predict(contraction: Contraction, schedule: SimtSchedule, target: Target) -> float:

@@ -16,28 +16,32 @@ from weft.gpu.common.swap_ab import in_kernel_order
 from weft.gpu.common.tiling import D
 from weft.gpu.tma.params import work_division
 from weft.gpu.tma.schedule import TmaSchedule
+from weft.planner.coefficients import fitted
 from weft.planner.schedule import Target
 from weft.spec import Contraction
 
-LAUNCH = 8.2e-6  # seconds
-MEMORY_RATE = 4.13e12  # bytes per second
-L2_RATE = 25e12
-LATENCY = 1.2e-6  # seconds from the request of a tile to its arrival; all stages but one are requested ahead
-STEP_SECONDS = 0.1e-6  # of an SM, for each step along k of all its CTAs
-WORK_TILE_SECONDS = 0.59e-6  # before the first step of a work tile and after its last
-ALONE_SECONDS = 0.8e-6  # at each step with functions, where one tile is loaded ahead and the SM has no other CTA
-FINISH_SECONDS = 1.58e-6  # to store a full tile from registers to D with eight warps
+_FITTED = fitted("tma")
+
+LAUNCH = _FITTED("launch")  # seconds
+MEMORY_RATE = _FITTED("memory_rate")  # bytes per second
+L2_RATE = _FITTED("l2_rate")
+LATENCY = _FITTED("latency")  # seconds from the request of a tile to its arrival; stages but one are requested ahead
+STEP_SECONDS = _FITTED("step_seconds")  # of an SM, for each step along k of all its CTAs
+WORK_TILE_SECONDS = _FITTED("work_tile_seconds")  # before the first step of a work tile and after its last
+# At each step with functions, where one tile is loaded ahead and the SM has no other CTA.
+ALONE_SECONDS = _FITTED("alone_seconds")
+FINISH_SECONDS = _FITTED("finish_seconds")  # to store a full tile from registers to D with eight warps
 FULL_TILE, FULL_WARPS = 128 * 256, 8
 # The norm that joins arithmetic, L2, memory, steps and waiting: chosen later than the other numbers, with `TALL`, by
 # 231 trials of TCCG, for which predictions are off by 7 % (root mean square).
-OVERLAP = 2.0
-STORE_CLOCK = 0.87e9  # lines of D that an SM stores in a second
+OVERLAP = _FITTED("overlap")
+STORE_CLOCK = _FITTED("store_clock")  # lines of D that an SM stores in a second
 
 # Flops per second with 16-bit elements and with 32-bit ones shortened to TF32: those of the data sheet, at the 1980 MHz
 # that an H200 runs at where power allows rather than the sheet's 1830. The numbers above were fitted, with the sheet's,
 # to 235 timed schedules, most of them with 312, 296 or 72 indices along a side: predictions were off by 12 % on
 # average. With one-byte elements the rate is twice that of two.
-_RATE = {1: 21.4e14, 2: 10.7e14, 4: 5.35e14}
+_RATE = _FITTED.table("rate")  # by bytes of an element
 
 
 def predict(contraction: Contraction, schedule: TmaSchedule, target: Target) -> float:
@@ -57,7 +61,7 @@ def predict(contraction: Contraction, schedule: TmaSchedule, target: Target) -> 
     size = contraction.arithmetic.product.itemsize
     smaller = min(1.0, tile_m * tile_n / FULL_TILE) ** 0.1  # less reuse of what comes from L2
     shallow = 1.0 if tile_k * size >= 128 else 0.95  # more steps for the same work
-    busy = flops / (_RATE[size] * smaller * shallow) * (TALL if tile_m > GROUP_ROWS * schedule.warps // 4 else 1.0)
+    busy = flops / (_RATE[str(size)] * smaller * shallow) * (TALL if tile_m > GROUP_ROWS * schedule.warps // 4 else 1.0)
     read = uneven * tiles * (tile_m + tile_n) * size / L2_RATE
     # Lines that several subtiles write are merged in L2.
     result = tile_access(contraction.d, D, params.blocks, (*params.m.axes, *params.n.axes))

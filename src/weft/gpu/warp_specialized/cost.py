@@ -21,26 +21,32 @@ from weft.gpu.tma.schedule import dim_tiles, n_parts
 from weft.gpu.tma.views import TmaView
 from weft.gpu.warp_specialized.roles import PINGPONG
 from weft.gpu.warp_specialized.schedule import SHORT_STEP, WsSchedule, split_steps, work_ranges, work_tiles
+from weft.planner.coefficients import fitted
 from weft.planner.schedule import Target
 from weft.spec import Contraction
+
+_FITTED = fitted("warp_specialized")
 
 # Fitted on an H200 to 469 timings: of matrix products of 512 to 3072 rows, and of trials of TCCG, as it lies and
 # packed, with functions and without. Predictions are off by 7 % (root mean square), and by as much for 54 others
 # (`results/h200/products.json`).
-LAUNCH = 1e-6  # seconds
-RATE = 8.9e14  # flops per second
-MEMORY_RATE = 4.0e12  # bytes per second
-LOAD_RATE = 1.7e13  # bytes of tiles per second, from L2, with requests at all times
-LOAD_WAIT = 1.3  # loads take 1 + LOAD_WAIT / stages times as long: with few stages requests come late
-CROSSING = 1.6  # times as long for tiles whose lines cross those of memory: L2 looks up two for each
-STORE_RATE = 2.3e13  # bytes per second of subtiles that pass through shared memory to D
-WORK_TILE_SECONDS = 1.1e-6  # for each work tile of an SM, before its first products and after its last ones
+LAUNCH = _FITTED("launch")  # seconds
+RATE = _FITTED("rate")  # flops per second
+MEMORY_RATE = _FITTED("memory_rate")  # bytes per second
+LOAD_RATE = _FITTED("load_rate")  # bytes of tiles per second, from L2, with requests at all times
+LOAD_WAIT = _FITTED("load_wait")  # loads take 1 + LOAD_WAIT / stages times as long: with few stages requests come late
+CROSSING = _FITTED("crossing")  # times as long for tiles whose lines cross those of memory: L2 looks up two for each
+STORE_RATE = _FITTED("store_rate")  # bytes per second of subtiles that pass through shared memory to D
+# For each work tile of an SM, before its first products and after its last ones.
+WORK_TILE_SECONDS = _FITTED("work_tile_seconds")
 # Exponents of the norms that join what overlaps: products and loads; functions with both; memory with all that, and
 # stores with what overlaps them.
-OVERLAP, FUNCTIONS_OVERLAP, MEMORY_OVERLAP = 5.4, 3.0, 2.3
+OVERLAP = _FITTED("overlap")
+FUNCTIONS_OVERLAP = _FITTED("functions_overlap")
+MEMORY_OVERLAP = _FITTED("memory_overlap")
 # Stream-K: a work range mostly meets two output tiles; and tiles of operands that output tiles share are requested at
 # different times, and take so many times longer.
-RANGE_TILES, APART = 2, 1.2
+RANGE_TILES, APART = _FITTED("range_tiles"), _FITTED("apart")
 
 
 def predict(contraction: Contraction, schedule: WsSchedule, target: Target) -> float:

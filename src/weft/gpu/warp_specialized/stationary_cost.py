@@ -7,20 +7,23 @@ from weft.gpu.common.hardware import sm_count
 from weft.gpu.common.swap_ab import in_kernel_order
 from weft.gpu.warp_specialized.output_map import output_tiles
 from weft.gpu.warp_specialized.stationary_schedule import StationarySchedule, last_depth, steps
+from weft.planner.coefficients import fitted
 from weft.planner.schedule import Target
 from weft.spec import Contraction
+
+_FITTED = fitted("stationary")
 
 # Fitted on an H200 to 48 timed schedules of TCCG cases 2, 5, 9 and 10, with functions and without, when the rate of
 # products was 8 % less than now: predictions were off by 3 % on average. The rate of loading B is that of TCCG cases 9
 # and 18.
-LAUNCH = 1e-6  # seconds
-RATE = 10.7e14  # flops per second
-MEMORY_RATE = 3.26e12  # bytes per second
-B_RATE = 6e12  # bytes per second of all SMs' copies of B, from L2
-TILE_SECONDS = 1.0e-6  # from the request of a tile of A to its arrival
-OUTPUT_SECONDS = {4: 0.29e-6, 8: 0.38e-6}  # without products, for each output tile of an SM; by warps
-FUNCTIONS = {(4, 1): 1.4, (4, 2): 1.2, (8, 1): 1.13, (8, 2): 1.05}  # times what they issue, by warps and pipelines
-OVERLAP = 4.0  # exponent of the norm that joins what overlaps
+LAUNCH = _FITTED("launch")  # seconds
+RATE = _FITTED("rate")  # flops per second
+MEMORY_RATE = _FITTED("memory_rate")  # bytes per second
+B_RATE = _FITTED("b_rate")  # bytes per second of all SMs' copies of B, from L2
+TILE_SECONDS = _FITTED("tile_seconds")  # from the request of a tile of A to its arrival
+OUTPUT_SECONDS = _FITTED.table("output_seconds")  # without products, for each output tile of an SM; by warps
+FUNCTIONS = _FITTED.table("functions")  # times what they issue, by warps and pipelines
+OVERLAP = _FITTED("overlap")  # exponent of the norm that joins what overlaps
 
 
 def predict_stationary(contraction: Contraction, schedule: StationarySchedule, target: Target) -> float:
@@ -41,9 +44,9 @@ def predict_stationary(contraction: Contraction, schedule: StationarySchedule, t
     requested = schedule.pipelines * (schedule.stages - (contraction.a_fn is None))  # tiles at any time
     functions = function_seconds(contraction, rows * depth, 0, rows * contraction.n)
     pipes = (
-        2.0 * rows * tile_n * depth / RATE + turns * OUTPUT_SECONDS[schedule.warps],
+        2.0 * rows * tile_n * depth / RATE + turns * OUTPUT_SECONDS[str(schedule.warps)],
         turns * count * TILE_SECONDS / requested,
-        functions * FUNCTIONS[schedule.warps, schedule.pipelines],
+        functions * FUNCTIONS[f"{schedule.warps} {schedule.pipelines}"],
         compulsory_bytes(contraction) / MEMORY_RATE,
     )
     return launched(beginning + sum(pipe**OVERLAP for pipe in pipes) ** (1 / OVERLAP), LAUNCH)
