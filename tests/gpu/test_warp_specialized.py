@@ -225,7 +225,7 @@ def test_nothing_spills(report: dict[str, dict[str, object]]) -> None:
         assert not found["spilled"], name
 
 
-def test_slots_are_given_back_when_all_threads_are_done_with_them(report: dict[str, dict[str, object]]) -> None:
+def test_stages_are_given_back_when_all_threads_are_done_with_them(report: dict[str, dict[str, object]]) -> None:
     """One thread arrives for its role. Whether the compiler has all meet before differs from Triton to Triton."""
     for name, found in report.items():
         assert found["unmet"] == found["unfenced"] == 0, name

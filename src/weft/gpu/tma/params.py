@@ -79,8 +79,8 @@ class WorkDivision(NamedTuple):
     n: TiledDim
     k: TiledDim
     blocks: int  # output tiles
-    steps: int  # along k, of each of the CTAs that share the sum of an output tile
-    programs: int
+    steps: int  # along k in each partial
+    programs: int  # CTAs
 
 
 def work_division(contraction: Contraction, schedule: TmaSchedule, target: Target) -> WorkDivision:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -11,7 +10,7 @@ from weft.gpu.common.hardware import VECTOR
 from weft.gpu.common.launch import TensorMap
 from weft.gpu.common.tiling import D
 from weft.gpu.tma.params import TmaDim
-from weft.gpu.tma.schedule import TmaSchedule, dim_axes, n_parts
+from weft.gpu.tma.schedule import TmaSchedule, dim_axes, dim_tiles, n_parts
 from weft.gpu.tma.views import MOST_DIMENSIONS, TmaView, extent
 from weft.spec import Contraction, Layout, Mode, Role
 
@@ -40,10 +39,9 @@ def partials_layout(contraction: Contraction, schedule: TmaSchedule, tiles: int)
     has are left out: TMA does not store what is outside the tensor."""
     accumulate = contraction.arithmetic.accumulate
     aligned = VECTOR // accumulate.itemsize
-    rows, columns = (
-        min(tile, -(-extent(view.outer) // aligned) * aligned)
-        for view, tile in zip((schedule.a, schedule.b), schedule.tile, strict=False)
-    )
+    tile_m, tile_n, _ = schedule.tile
+    rows = min(tile_m, -(-extent(schedule.a.outer) // aligned) * aligned)
+    columns = min(tile_n, -(-extent(schedule.b.outer) // aligned) * aligned)
     return Layout.contiguous((tiles * schedule.splits, rows, columns), accumulate)
 
 
@@ -98,5 +96,4 @@ def staging_bytes(rows: int, buffers: int) -> int:
 def output_tiles(contraction: Contraction, schedule: TmaSchedule) -> int:
     """How many output tiles D has."""
     tile_m, tile_n, _ = schedule.tile
-    axes = (*dim_axes(schedule.a, tile_m), *dim_axes(schedule.b, tile_n))
-    return contraction.batch * math.prod(axis.blocks for axis in axes)
+    return contraction.batch * dim_tiles(schedule.a, tile_m) * dim_tiles(schedule.b, tile_n)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from weft.gpu.common.cost import sm_count
+from weft.gpu.common.hardware import sm_count
 from weft.gpu.common.tiling import TENSORS, D, TiledAxis, TiledDim, nearest, tiled_dim
 from weft.gpu.tma.params import TmaParams, tma_params
 from weft.gpu.tma.schedule import dim_axes, n_parts

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from weft.gpu.common.constraints import LEAST_DOT
-from weft.gpu.common.cost import SHARED_MEMORY
+from weft.gpu.common.hardware import SHARED_MEMORY
 from weft.gpu.common.tiling import A, B, D, nearest
 from weft.gpu.tma.schedule import TmaSchedule, dim_axes, n_parts
 from weft.gpu.tma.views import TmaView, extent, tma_views, with_second_run
