@@ -51,7 +51,7 @@ def test_only_devices_that_can_let_launches_follow() -> None:
     assert not can_pdl(Target("hip", 0, "AMD MI300X", 94, 304, 65536))
 
 
-@pytest.mark.parametrize(("version", "follows"), [(12020, False), (12030, True), (None, True)])
+@pytest.mark.parametrize(("version", "pdl"), [(12020, False), (12030, True), (None, True)])
 def test_only_drivers_whose_graphs_can_hold_such_launches(
     monkeypatch: pytest.MonkeyPatch, version: int | None, pdl: bool
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from weft.planner.coefficients import FITTED_ON, SHIPPED, fitted
-from weft.planner.planner import FAMILIES, PERMUTATION_FAMILIES
+from weft.planner.registry import FAMILIES, PERMUTATION_FAMILIES
 
 pytest.importorskip("triton")
 
