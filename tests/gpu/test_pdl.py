@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import weft
-from weft.gpu.common import pdl as following
+from weft.gpu.common import pdl as module
 from weft.gpu.common.pdl import OPTION, can_pdl, is_short
 from weft.gpu.tma import family as boxes
 from weft.planner.schedule import Target
@@ -36,9 +36,9 @@ def test_every_kernel_waits_before_anything_else(path: Path) -> None:
     assert launched
     for function in launched:
         calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
-        waits = [call.lineno for call in calls if ast.unparse(call) in ("follow()", "come_after()")]
+        waits = [call.lineno for call in calls if ast.unparse(call) in ("pdl_begin()", "pdl_wait()")]
         assert len(waits) == 1, function.name
-        roles = [call.lineno for call in calls if ast.unparse(call.func) in ("gl.warp_specialize", "begin")]
+        roles = [call.lineno for call in calls if ast.unparse(call.func) in ("gl.warp_specialize", "start_roles")]
         first = next(
             each for each in function.body if ast.get_docstring(function) is None or each is not function.body[0]
         )
@@ -55,12 +55,12 @@ def test_only_devices_that_can_let_launches_follow() -> None:
 def test_only_drivers_whose_graphs_can_hold_such_launches(
     monkeypatch: pytest.MonkeyPatch, version: int | None, pdl: bool
 ) -> None:
-    monkeypatch.setattr(following, "driver_version", lambda: version)
+    monkeypatch.setattr(module, "driver_version", lambda: version)
     assert can_pdl(H200) is pdl
 
 
-def test_long_products_in_boxes_do_not_follow() -> None:
-    """Their order of blocks is worth more than a microsecond."""
+def test_long_products_of_tma_tiles_do_not_follow() -> None:
+    """Their order of tiles is worth more than a microsecond."""
     assert is_short(square(2048))
     assert not is_short(square(4096))
     for n in (2048, 4096):
