@@ -243,20 +243,20 @@ class TestChoice:
         kept = (rows * columns - way.rows * way.columns) * itemsize
         assert 0 < way.rows <= rows
         assert 0 < way.columns <= columns
-        assert way.kind == "column panels" or way.rows % way.tiled_dim == 0
-        assert way.kind == "row panels" or way.columns % way.tiled_dim == 0
+        assert way.kind == "column panels" or way.rows % way.side == 0
+        assert way.kind == "row panels" or way.columns % way.side == 0
         assert way.kind != "row panels" or (
-            way.columns == columns and way.tiled_dim * columns * itemsize <= workspace - kept
+            way.columns == columns and way.side * columns * itemsize <= workspace - kept
         )
-        assert way.kind != "column panels" or (way.rows == rows and way.tiled_dim * rows * itemsize <= workspace - kept)
+        assert way.kind != "column panels" or (way.rows == rows and way.side * rows * itemsize <= workspace - kept)
         assert kept <= workspace // 4
 
     @pytest.mark.parametrize(
         ("shape", "side"), [((1000, 9000), 1000), ((10000, 300), 100), ((300, 10000), 100), ((4096, 12288), 4096)]
     )
-    def test_a_large_common_divisor_makes_squares(self, shape: tuple[int, int], tiled_dim: int) -> None:
+    def test_a_large_common_divisor_makes_squares(self, shape: tuple[int, int], side: int) -> None:
         way = choose(*shape, 4, workspace_bytes(shape[0] * shape[1] * 4))
-        assert (way.kind, way.rows, way.columns, way.tiled_dim) == ("squares", *shape, tiled_dim)
+        assert (way.kind, way.rows, way.columns, way.side) == ("squares", *shape, side)
 
     def test_workspace_is_a_small_part_and_bounded(self) -> None:
         assert workspace_bytes(1) == 8 << 20

@@ -19,7 +19,7 @@ from weft.gpu.common.triton_versions import TESTED, whole
 from weft.gpu.warp_specialized import family as warp_specialized
 from weft.gpu.warp_specialized import gluon_probe
 from weft.machine.store import Store
-from weft.plans.explain import explain
+from weft.plans.explain.report import explain
 
 UNKNOWN = "3.99.1"
 CONTRACTION = described("ad,bd->ab")

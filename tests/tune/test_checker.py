@@ -160,7 +160,7 @@ def test_fp8_products_may_lose_what_their_accumulator_cuts_off() -> None:
     options = {"dtype": torch.float8_e4m3fn, "precision": torch.float8_e4m3fn, "out_dtype": torch.float32}
     problem = problem_of(described("ik,jk->ij", (9, 256), (7, 256), **options))
 
-    def short(a: Any, b: Any, c: Any, d: torch.Tensor, alpha: Any, beta: Any) -> None:
+    def short(a: Any, b: Any, c: Any, d: torch.Tensor, alpha: Any, beta: Any, aux: Any = ()) -> None:
         # In float32, four instructions at a time.
         found = sum(
             sums_of_a_short_accumulator(x, y, kept=13).float()
@@ -168,7 +168,7 @@ def test_fp8_products_may_lose_what_their_accumulator_cuts_off() -> None:
         )
         d.copy_(alpha * found)
 
-    def far(a: Any, b: Any, c: Any, d: torch.Tensor, alpha: Any, beta: Any) -> None:
+    def far(a: Any, b: Any, c: Any, d: torch.Tensor, alpha: Any, beta: Any, aux: Any = ()) -> None:
         d.copy_(alpha * sums_of_a_short_accumulator(a.float(), b.float(), kept=3))
 
     checker = Checker(problem, problem.operands(1))

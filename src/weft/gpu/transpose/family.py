@@ -72,18 +72,18 @@ def _taken_apart(matrix: torch.Tensor, way: Way, workspace: int, alpha: Scalar) 
 
     # (2) Transpose the main part, which lies dense now.
     main = _dense(matrix, way.rows, way.columns)
-    tiled_dim = way.tiled_dim
+    side = way.side
     if way.kind == "squares":
-        down, across = way.rows // tiled_dim, way.columns // tiled_dim
-        _squares(main.unflatten(0, (down, tiled_dim)).unflatten(2, (across, tiled_dim)).transpose(1, 2), alpha)
-        _exchange(main, tiled_dim, (down, tiled_dim, across), buffer)
+        down, across = way.rows // side, way.columns // side
+        _squares(main.unflatten(0, (down, side)).unflatten(2, (across, side)).transpose(1, 2), alpha)
+        _exchange(main, side, (down, side, across), buffer)
     elif way.kind == "row panels":
-        through_buffer_(main.unflatten(0, (-1, tiled_dim)), buffer, alpha)
-        _exchange(main, tiled_dim, (way.rows // tiled_dim, 1, columns), buffer)
+        through_buffer_(main.unflatten(0, (-1, side)), buffer, alpha)
+        _exchange(main, side, (way.rows // side, 1, columns), buffer)
     else:
-        panels = way.columns // tiled_dim
-        _exchange(main, tiled_dim, (rows, 1, panels), buffer)
-        through_buffer_(_dense(matrix, panels * rows, tiled_dim).unflatten(0, (panels, rows)), buffer, alpha)
+        panels = way.columns // side
+        _exchange(main, side, (rows, 1, panels), buffer)
+        through_buffer_(_dense(matrix, panels * rows, side).unflatten(0, (panels, rows)), buffer, alpha)
 
     # (3) Make room for what was kept and put it there.
     result = _dense(matrix, columns, rows)
@@ -107,9 +107,9 @@ def _dense(matrix: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
     return matrix.as_strided((rows, columns), (columns * step, step), int(matrix.storage_offset()))
 
 
-def _exchange(main: torch.Tensor, tiled_dim: int, order: tuple[int, int, int], buffer: int) -> None:
+def _exchange(main: torch.Tensor, side: int, order: tuple[int, int, int], buffer: int) -> None:
     """Move the chunks of `side` elements of a dense matrix."""
-    chunks = _dense(main, main.numel() // tiled_dim, tiled_dim)
+    chunks = _dense(main, main.numel() // side, side)
     for words in words_of(chunks):
         exchange_(words, order, buffer)
 

@@ -51,7 +51,7 @@ class Way:
     kind: Kind
     rows: int
     columns: int
-    tiled_dim: int
+    side: int
     seconds: float
 
 
@@ -72,47 +72,47 @@ def choose(rows: int, columns: int, itemsize: int, workspace: int) -> Way:
 
 
 def _squares(rows: int, columns: int, itemsize: int, workspace: int) -> list[Way]:
-    tiled_dim = np.arange(1, min(rows, columns) + 1)
-    down, across = rows // tiled_dim * tiled_dim, columns // tiled_dim * tiled_dim
+    side = np.arange(1, min(rows, columns) + 1)
+    down, across = rows // side * side, columns // side * side
     left = (rows * columns - down * across) * itemsize
     matrix_bytes = rows * columns * itemsize
     move = 2 * matrix_bytes / _RATE
     turns = matrix_bytes / np.maximum(workspace - left, 1)
     right, low = (columns - across) * down * itemsize, (rows - down) * across * itemsize  # that rows and columns slide
     seconds = (
-        move * np.maximum(1, _LINE / (2 * tiled_dim * itemsize))
-        + move * _chunk_cost(tiled_dim * itemsize)
+        move * np.maximum(1, _LINE / (2 * side * itemsize))
+        + move * _chunk_cost(side * itemsize)
         + _slide(move, right, workspace - left, turns)
         + _slide(move, low, workspace - left, turns)
-        + _table_cost(down * across // tiled_dim, move)
+        + _table_cost(down * across // side, move)
     )
     best = _best(seconds, left <= workspace * _MOST_LEFT)
     if best is None:
         return []
-    return [Way("squares", int(down[best]), int(across[best]), int(tiled_dim[best]), float(seconds[best]))]
+    return [Way("squares", int(down[best]), int(across[best]), int(side[best]), float(seconds[best]))]
 
 
 def _panels(cut: int, other: int, itemsize: int, workspace: int, kind: Kind) -> list[Way]:
     """Panels across the extent `cut`."""
     thickest = min(workspace // (other * itemsize), cut)
-    tiled_dim = np.arange(max(thickest >> 10, 1), thickest + 1)
-    main = cut // tiled_dim * tiled_dim
+    side = np.arange(max(thickest >> 10, 1), thickest + 1)
+    main = cut // side * side
     left = (cut - main) * other * itemsize
     room = workspace - left
     matrix_bytes = cut * other * itemsize
     move = 2 * matrix_bytes / _RATE
-    together = room // (tiled_dim * other * itemsize)
+    together = room // (side * other * itemsize)
     seconds = (
-        _through_buffer(move, main // tiled_dim / np.maximum(together, 1))
-        + move * _chunk_cost(tiled_dim * itemsize)
+        _through_buffer(move, main // side / np.maximum(together, 1))
+        + move * _chunk_cost(side * itemsize)
         + _slide(move, left, room, matrix_bytes / np.maximum(room, 1))
-        + _table_cost(main // tiled_dim * other, move)
+        + _table_cost(main // side * other, move)
     )
     best = _best(seconds, (left <= workspace * _MOST_LEFT) & (together > 0))
     if best is None:
         return []
     rows, columns = (int(main[best]), other) if kind == "row panels" else (other, int(main[best]))
-    return [Way(kind, rows, columns, int(tiled_dim[best]), float(seconds[best]))]
+    return [Way(kind, rows, columns, int(side[best]), float(seconds[best]))]
 
 
 def _best(seconds: np.ndarray, possible: np.ndarray) -> int | None:
