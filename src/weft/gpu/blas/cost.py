@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from weft.gpu.blas.form import BlasSchedule, Form, along_k, extent
+from weft.gpu.blas.schedule import BlasSchedule, Form, along_k, extent
 from weft.gpu.common.cost import launched, own_bytes
 from weft.gpu.common.hardware import SECTOR, VECTOR, sm_count
 from weft.planner.coefficients import fitted
@@ -122,8 +122,8 @@ def _fastest(contraction: Contraction, schedule: BlasSchedule, rate: float, proc
         fastest = min(found)
         least = 2.0 * extent(m) * extent(n) * contraction.k / rate  # power bounds large products
         return fastest._replace(seconds=max(fastest.seconds, least))
-    tiled_dim = SHORT_TILE if product.itemsize == 2 or precision == "tf32" else TILE
-    tiling = _tiled(contraction, schedule, (_tile(m, tiled_dim), _tile(n, tiled_dim)), rate, processors)
+    edge = SHORT_TILE if product.itemsize == 2 or precision == "tf32" else TILE
+    tiling = _tiled(contraction, schedule, (_tile(m, edge), _tile(n, edge)), rate, processors)
     if product in _DOUBLE and contraction.k <= SPLIT_FROM and 4 * tiling.blocks < processors:
         return _tiled(contraction, schedule, (LEAST_TILE, LEAST_TILE), rate, processors)  # to fill more of these
     return tiling
@@ -155,9 +155,9 @@ def _hot(contraction: Contraction, batch: Mode | None, operand: int) -> bool:
     return batch is not None and not batch.strides[operand] and any(s > 1 and s * size % SECTOR for s in strides)
 
 
-def _tile(tiled_dim: Mode | None, most: int) -> int:
+def _tile(mode: Mode | None, most: int) -> int:
     """Indices that a tile of the library takes of a side."""
-    return min(most, max(LEAST_TILE, 1 << (extent(tiled_dim) - 1).bit_length()))
+    return min(most, max(LEAST_TILE, 1 << (extent(mode) - 1).bit_length()))
 
 
 def _word_share(contraction: Contraction, form: Form) -> float:

@@ -241,14 +241,24 @@ def gathered_step(
 
 @triton.jit
 def finish(
-    acc, c, d, pointers, alpha, beta, place, PARAMS: tl.constexpr, OFFSETS: tl.constexpr, MASK: tl.constexpr,
-    C_FN: tl.constexpr, EPILOGUE: tl.constexpr, REDUCE: tl.constexpr, RESULT: tl.constexpr, AUX: tl.constexpr,
+    acc, tensors, factors, place, PARAMS: tl.constexpr, OFFSETS: tl.constexpr, MASK: tl.constexpr, functions,
+    RESULT: tl.constexpr, AUX: tl.constexpr,
 ):  # fmt: skip
     """Store `epilogue(alpha * acc + beta * c_fn(C))`, or `epilogue(reduce(acc, c_fn(C)))`, of one tile.
 
-    Computed in the accumulator's type and rounded to D's. `OFFSETS` and `MASK` are as for `gathered`. An epilogue that
-    yields several values has the others stored through the pointers of further results.
+    Computed in the accumulator's type and rounded to D's. `tensors` are (C or None, D, pointers of auxiliary operands
+    and further results), `factors` (alpha, beta), `functions` (c_fn, epilogue, reduce), None where there is none.
+    `OFFSETS` and `MASK` are as for `gathered`. An epilogue that yields several values has the others stored through
+    the pointers of further results.
     """
+    c = tensors[0]
+    d = tensors[1]
+    pointers = tensors[2]
+    alpha = factors[0]
+    beta = factors[1]
+    C_FN: tl.constexpr = functions[0]
+    EPILOGUE: tl.constexpr = functions[1]
+    REDUCE: tl.constexpr = functions[2]
     AUX_C: tl.constexpr = AUX.c
     AUX_D: tl.constexpr = AUX.epilogue
     mask = tl.broadcast_to(MASK(place, PARAMS, ANY), acc.shape)

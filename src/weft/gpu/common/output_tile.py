@@ -32,15 +32,14 @@ def block_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
 
 @triton.jit
 def store_block(
-    acc, c, d, pointers, alpha, beta, batch_block, m_block, n_block, PARAMS: tl.constexpr,
-    C_FN: tl.constexpr, EPILOGUE: tl.constexpr, REDUCE: tl.constexpr, RESULT: tl.constexpr, AUX: tl.constexpr,
-):  # fmt: skip
-    """See the block with every axis as a dimension of its own, apply C and the epilogue, store it in D's order."""
+    acc, tensors, factors, place, PARAMS: tl.constexpr, functions, RESULT: tl.constexpr, AUX: tl.constexpr
+):
+    """See the output tile (batch, m, n) with every axis as a dimension of its own, apply C and the epilogue, store it
+    in D's order. `tensors`, `factors` and `functions` are those of `finish`."""
     STORED: tl.constexpr = PARAMS.stored
     finish(
-        tl.reshape(acc, STORED), c, d, pointers, alpha, beta, (batch_block, m_block, n_block), PARAMS, block_offsets,
-        block_mask, C_FN, EPILOGUE, REDUCE, RESULT, AUX,
-    )  # fmt: skip
+        tl.reshape(acc, STORED), tensors, factors, place, PARAMS, block_offsets, block_mask, functions, RESULT, AUX
+    )
 
 
 @triton.jit

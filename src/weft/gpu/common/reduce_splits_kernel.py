@@ -12,7 +12,7 @@ from weft.gpu.common.split_k import splits_of
 
 
 @triton.jit
-def strip_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
+def subtile_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """Offsets in a tensor of some rows of a block: (batch block, m block, n block, rows, columns)."""
     batch_block, m_block, n_block, rows, columns = place
     M: tl.constexpr = PARAMS.m
@@ -28,7 +28,7 @@ def strip_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
 
 
 @triton.jit
-def strip_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
+def subtile_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """Which of them exist."""
     M: tl.constexpr = PARAMS.m
     N: tl.constexpr = PARAMS.n
@@ -68,15 +68,15 @@ def reduce_splits_kernel(
     M: tl.constexpr = PARAMS.m
     N: tl.constexpr = PARAMS.n
     ACROSS: tl.constexpr = N.tile // COLUMNS
-    STRIPS: tl.constexpr = M.tile // ROWS * ACROSS
-    block = tl.program_id(0) // STRIPS
+    SUBTILES: tl.constexpr = M.tile // ROWS * ACROSS
+    block = tl.program_id(0) // SUBTILES
     if PARAMS.wide_index:
         block = block.to(tl.int64)
-    rows = tl.program_id(0) % STRIPS // ACROSS * ROWS + tl.arange(0, ROWS)
+    rows = tl.program_id(0) % SUBTILES // ACROSS * ROWS + tl.arange(0, ROWS)
     columns = tl.program_id(0) % ACROSS * COLUMNS + tl.arange(0, COLUMNS)
     batch_block, m_block, n_block = tile_coords(block, M.blocks, N.blocks, PARAMS.group)
     place = (batch_block, m_block, n_block, rows, columns)
-    inside = strip_mask(place, PARAMS, 3)
+    inside = subtile_mask(place, PARAMS, 3)
     HEIGHT: tl.constexpr = STORED[0]
     WIDTH: tl.constexpr = STORED[1]
     here = parts + block.to(tl.int64) * (HEIGHT * WIDTH) + rows[:, None] * WIDTH + columns[None, :]
@@ -93,5 +93,6 @@ def reduce_splits_kernel(
         else:
             acc = REDUCE(acc, tl.load(here, mask=inside)).to(acc.dtype)
     finish(
-        acc, c, d, pointers, alpha, beta, place, PARAMS, strip_offsets, strip_mask, C_FN, EPILOGUE, REDUCE, RESULT, AUX
+        acc, (c, d, pointers), (alpha, beta), place, PARAMS, subtile_offsets, subtile_mask, (C_FN, EPILOGUE, REDUCE),
+        RESULT, AUX,
     )  # fmt: skip

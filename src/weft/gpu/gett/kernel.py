@@ -143,8 +143,9 @@ def gett_kernel(
     if PARAMS.splits > 1:
         tl.store(parts + partial_offsets(program, PARAMS, 0, N.tile), acc)
     else:
+        place = (batch_block, m_block, n_block)
         store_block(
-            acc, c, d, pointers, alpha, beta, batch_block, m_block, n_block, PARAMS, C_FN, EPILOGUE, None, RESULT, AUX
-        )  # fmt: skip
+            acc, (c, d, pointers), (alpha, beta), place, PARAMS, (C_FN, EPILOGUE, None), RESULT, AUX
+        )
 
 

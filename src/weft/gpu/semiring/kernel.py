@@ -40,14 +40,19 @@ def n_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
 
 @triton.jit
 def load_step(
-    a, b, pointers, aux_a, aux_b, place, row_mask, column_mask, PARAMS: tl.constexpr, A_FN: tl.constexpr,
-    B_FN: tl.constexpr, PRODUCT: tl.constexpr, ACCUMULATE: tl.constexpr, AUX: tl.constexpr, WHOLE: tl.constexpr,
+    starts, aux, place, PARAMS: tl.constexpr, functions, PRODUCT: tl.constexpr, ACCUMULATE: tl.constexpr,
+    AUX: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """Tiles of A and B at (batch, m, n, k), functions applied in the product type, in the accumulator's type.
 
-    `WHOLE`: the tile ends within k.
+    `starts` is what `rows_of` gives, `aux` the pointers of auxiliary operands and what is known of those of A and of B,
+    `functions` (a_fn, b_fn). `WHOLE`: the tile ends within k.
     """
+    a, b, row_mask, column_mask = starts
+    pointers, aux_a, aux_b = aux
     batch_block, m_block, n_block, k_block = place
+    A_FN: tl.constexpr = functions[0]
+    B_FN: tl.constexpr = functions[1]
     M: tl.constexpr = PARAMS.m
     N: tl.constexpr = PARAMS.n
     K: tl.constexpr = PARAMS.k
@@ -71,37 +76,52 @@ def load_step(
 
 
 @triton.jit
-def reduce_block(
-    a, b, c, d, partials, alpha, beta, pointers, program, batch_block, m_block, n_block, PARAMS: tl.constexpr,
-    A_FN: tl.constexpr, B_FN: tl.constexpr, C_FN: tl.constexpr, EPILOGUE: tl.constexpr, PRODUCT: tl.constexpr,
-    ACCUMULATE: tl.constexpr, RESULT: tl.constexpr, AUX: tl.constexpr, COMBINE: tl.constexpr, REDUCE: tl.constexpr,
-    IDENTITY: tl.constexpr, EXP: tl.constexpr, LOG: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
-    """One program's output tile, or its split-K partial of one."""
+def rows_of(a, b, place, rows, columns, PARAMS: tl.constexpr):
+    """Pointers to the rows of A and of B of an output tile (batch, m, n) at the start of k, and which of them exist.
+
+    `rows` and `columns` of the tile are of A and of B.
+    """
+    batch_block, m_block, n_block = place
     M: tl.constexpr = PARAMS.m
     N: tl.constexpr = PARAMS.n
-    K: tl.constexpr = PARAMS.k
     BATCH: tl.constexpr = PARAMS.batch
+    a_rows = a + batch_offset(batch_block, BATCH, 0, PARAMS.wide[0])
+    a_rows = (a_rows + dim_offsets(m_block, rows, M, 0, PARAMS.wide[0]))[:, None]
+    b_rows = b + batch_offset(batch_block, BATCH, 1, PARAMS.wide[1])
+    b_rows = (b_rows + dim_offsets(n_block, columns, N, 1, PARAMS.wide[1]))[:, None]
+    return a_rows, b_rows, dim_mask(m_block, rows, M), dim_mask(n_block, columns, N)
+
+
+@triton.jit
+def reduce_tile(
+    operands, pointers, program, place, PARAMS: tl.constexpr, functions, PRODUCT: tl.constexpr,
+    ACCUMULATE: tl.constexpr, AUX: tl.constexpr, algebra, STAGES: tl.constexpr,
+):  # fmt: skip
+    """The accumulators of one program's output tile (batch, m, n), or of its part of the reduction.
+
+    `operands` are (A, B), `functions` (a_fn, b_fn), `algebra` (combine, reduce, identity, exp).
+    """
+    batch_block, m_block, n_block = place
+    K: tl.constexpr = PARAMS.k
     AUX_A: tl.constexpr = AUX.a
     AUX_B: tl.constexpr = AUX.b
-    rows = tl.arange(0, M.tile)
-    columns_of_d = tl.arange(0, N.tile)
-
+    COMBINE: tl.constexpr = algebra[0]
+    REDUCE: tl.constexpr = algebra[1]
+    IDENTITY: tl.constexpr = algebra[2]
+    EXP: tl.constexpr = algebra[3]
+    rows = tl.arange(0, PARAMS.m.tile)
+    columns = tl.arange(0, PARAMS.n.tile)
     first_step = 0
     last_step = PARAMS.whole_steps
     if PARAMS.splits > 1:
         first_step = program // PARAMS.blocks * PARAMS.steps
         last_step = tl.minimum(first_step + PARAMS.steps, PARAMS.whole_steps)
 
-    # (1) Fix the rows of A and the columns of B that it needs.
-    a_rows = a + batch_offset(batch_block, BATCH, 0, PARAMS.wide[0])
-    a_rows = (a_rows + dim_offsets(m_block, rows, M, 0, PARAMS.wide[0]))[:, None]
-    b_rows = b + batch_offset(batch_block, BATCH, 1, PARAMS.wide[1])
-    b_rows = (b_rows + dim_offsets(n_block, columns_of_d, N, 1, PARAMS.wide[1]))[:, None]
-    row_mask = dim_mask(m_block, rows, M)
-    column_mask = dim_mask(n_block, columns_of_d, N)
+    # (1) Fix the rows of A and of B that it needs.
+    starts = rows_of(operands[0], operands[1], place, rows, columns, PARAMS)
     aux_a = gathered(pointers, (batch_block, m_block, 0), AUX_A, PARAMS, a_offsets, a_mask)
     aux_b = gathered(pointers, (batch_block, n_block, 0), AUX_B, PARAMS, n_offsets, n_mask)
+    aux = (pointers, aux_a, aux_b)
 
     # (2) Whole steps along k, then the one that overhangs its end.
     THREADS_M: tl.constexpr = PARAMS.threads_m
@@ -115,21 +135,30 @@ def reduce_block(
             accs += (tl.zeros(HELD, dtype=ACCUMULATE),)
     for step in tl.range(first_step, last_step, num_stages=STAGES):
         k_block = step.to(tl.int64) if PARAMS.wide_index else step
-        x, y, inside = load_step(
-            a_rows, b_rows, pointers, aux_a, aux_b, (batch_block, m_block, n_block, k_block), row_mask,
-            column_mask, PARAMS, A_FN, B_FN, PRODUCT, ACCUMULATE, AUX, True,
-        )  # fmt: skip
+        here = (batch_block, m_block, n_block, k_block)
+        x, y, inside = load_step(starts, aux, here, PARAMS, functions, PRODUCT, ACCUMULATE, AUX, True)
         accs = step_of(accs, x, y, inside, PARAMS, COMBINE, REDUCE, IDENTITY, EXP, False, ACCUMULATE)
     if PARAMS.whole_steps < K.blocks:
         for step in tl.range(PARAMS.whole_steps, tl.minimum(first_step + PARAMS.steps, K.blocks), num_stages=1):
             k_block = step.to(tl.int64) if PARAMS.wide_index else step
-            x, y, inside = load_step(
-                a_rows, b_rows, pointers, aux_a, aux_b, (batch_block, m_block, n_block, k_block), row_mask,
-                column_mask, PARAMS, A_FN, B_FN, PRODUCT, ACCUMULATE, AUX, False,
-            )  # fmt: skip
+            here = (batch_block, m_block, n_block, k_block)
+            x, y, inside = load_step(starts, aux, here, PARAMS, functions, PRODUCT, ACCUMULATE, AUX, False)
             accs = step_of(accs, x, y, inside.to(tl.int32), PARAMS, COMBINE, REDUCE, IDENTITY, EXP, True, ACCUMULATE)
+    return accs
 
-    # (3) Leave the split-K partials, or finish the output tile, subtile by subtile.
+
+@triton.jit
+def store_accs(
+    accs, tensors, partials, factors, program, place, PARAMS: tl.constexpr, functions, LOG: tl.constexpr,
+    RESULT: tl.constexpr, AUX: tl.constexpr,
+):  # fmt: skip
+    """(3) Leave the split-K partials, or finish the output tile, subtile by subtile.
+
+    `tensors`, `factors` and `functions` are those of `device.finish`.
+    """
+    batch_block, m_block, n_block = place
+    THREADS_M: tl.constexpr = PARAMS.threads_m
+    THREADS_N: tl.constexpr = PARAMS.threads_n
     SUBTILE: tl.constexpr = PARAMS.subtile
     for subtile in tl.static_range(THREADS_M.subtiles * THREADS_N.subtiles):
         block = block_of(value_of(accs, subtile, LOG), THREADS_M, THREADS_N)
@@ -140,10 +169,8 @@ def reduce_block(
             partial += program // PARAMS.blocks * SUBTILE.blocks
             tl.store(partials + partial_offsets(partial, SUBTILE, 0, SUBTILE.n.tile), block)
         else:
-            store_block(
-                block, c, d, pointers, alpha, beta, batch_block, m_subtile, n_subtile, SUBTILE,
-                C_FN, EPILOGUE, REDUCE, RESULT, AUX,
-            )  # fmt: skip
+            here = (batch_block, m_subtile, n_subtile)
+            store_block(block, tensors, factors, here, SUBTILE, functions, RESULT, AUX)
 
 
 @triton.jit(do_not_specialize=["alpha", "beta"])
@@ -181,17 +208,25 @@ def semiring_kernel(
     if PARAMS.wide_index:
         program = program.to(tl.int64)
     batch_block, m_block, n_block = tile_coords(program % PARAMS.blocks, M.blocks, N.blocks, PARAMS.group)
+    place = (batch_block, m_block, n_block)
+    tensors = (c, d, pointers)
+    factors = (alpha, beta)
     if PARAMS.guard[0] > 0:
-        place = (batch_block, m_block, n_block)
         at = pointers[PARAMS.guard[1]] + tl.broadcast_to(block_offsets(place, PARAMS, PARAMS.guard[0]), PARAMS.stored)
         marks = tl.load(at, mask=tl.broadcast_to(block_mask(place, PARAMS, ANY), PARAMS.stored), other=0)
         if tl.max(tl.reshape(marks.to(tl.int32), (M.tile * N.tile,)), axis=0) != 0:
-            reduce_block(
-                a, b, c, d, partials, alpha, beta, pointers, program, batch_block, m_block, n_block, PARAMS, A_FN, B_FN,
-                C_FN, EPILOGUE, PRODUCT, ACCUMULATE, RESULT, AUX, COMBINE, REDUCE, IDENTITY, EXP, LOG, STAGES,
+            accs = reduce_tile(
+                (a, b), pointers, program, place, PARAMS, (A_FN, B_FN), PRODUCT, ACCUMULATE, AUX,
+                (COMBINE, REDUCE, IDENTITY, EXP), STAGES,
             )  # fmt: skip
+            store_accs(
+                accs, tensors, partials, factors, program, place, PARAMS, (C_FN, EPILOGUE, REDUCE), LOG, RESULT, AUX
+            )
     else:
-        reduce_block(
-            a, b, c, d, partials, alpha, beta, pointers, program, batch_block, m_block, n_block, PARAMS, A_FN, B_FN,
-            C_FN, EPILOGUE, PRODUCT, ACCUMULATE, RESULT, AUX, COMBINE, REDUCE, IDENTITY, EXP, LOG, STAGES,
+        accs = reduce_tile(
+            (a, b), pointers, program, place, PARAMS, (A_FN, B_FN), PRODUCT, ACCUMULATE, AUX,
+            (COMBINE, REDUCE, IDENTITY, EXP), STAGES,
         )  # fmt: skip
+        store_accs(
+            accs, tensors, partials, factors, program, place, PARAMS, (C_FN, EPILOGUE, REDUCE), LOG, RESULT, AUX
+        )

@@ -120,6 +120,6 @@ def simt_kernel(
         else:
             acc = OVER_AXIS(acc, RANK - 1 - axis)
     finish(
-        acc, c, d, pointers, alpha, beta, (block,), PARAMS, stored_offsets, stored_mask, C_FN, EPILOGUE, REDUCE, RESULT,
-        AUX,
+        acc, (c, d, pointers), (alpha, beta), (block,), PARAMS, stored_offsets, stored_mask, (C_FN, EPILOGUE, REDUCE),
+        RESULT, AUX,
     )  # fmt: skip

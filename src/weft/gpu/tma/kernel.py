@@ -169,13 +169,10 @@ def store_subtile(
 ):  # fmt: skip
     """Store some columns as a split-K partial, or finish them and store them in D."""
     c, d, partials, pointers, alpha, beta = results
-    batch_tile, m_tile, n_tile = tile
     if PARAMS.splits > 1:
         tl.store(partials + partial_offsets(work_tile, PARAMS, SUBTILE.first, SUBTILE.n.tile), acc)
     else:
-        store_block(
-            acc, c, d, pointers, alpha, beta, batch_tile, m_tile, n_tile, SUBTILE, C_FN, EPILOGUE, None, RESULT, AUX
-        )  # fmt: skip
+        store_block(acc, (c, d, pointers), (alpha, beta), tile, SUBTILE, (C_FN, EPILOGUE, None), RESULT, AUX)
 
 
 @triton.jit

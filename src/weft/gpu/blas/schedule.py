@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from weft.planner.schedule import Candidates, Target
 from weft.spec import Contraction, Mode, Role
 
 NAME = "blas"
@@ -28,13 +29,13 @@ class BlasSchedule:
     """One call of the library."""
 
     form: Form
-    flipped: bool  # D is contiguous along m: its transpose is computed from the transposed operands
+    swap_ab: bool  # D is contiguous along m: its transpose is computed from the transposed operands
     family: str = NAME
     workspace_bytes: int = 0  # of weft's; the library keeps its own
 
     def __str__(self) -> str:
         call = f"bmm over {self.form.batch.name}" if self.form.batch is not None else "mm"
-        return f"blas {call}{' of the transposes' if self.flipped else ''}"
+        return f"blas {call}{' of the transposes' if self.swap_ab else ''}"
 
 
 def forms(contraction: Contraction) -> Iterator[Form]:
@@ -55,11 +56,16 @@ def forms(contraction: Contraction) -> Iterator[Form]:
         yield Form(n[1], next(iter(m), None), n[0], depth)
 
 
+def schedules(contraction: Contraction, target: Target) -> Candidates:
+    fitting = [form for form in forms(contraction) if misfit(contraction, form) is None]
+    return Candidates(tuple(BlasSchedule(form, swaps_ab(form)) for form in fitting))
+
+
 def along_k(schedule: BlasSchedule) -> tuple[bool, bool]:
     """Whether the left operand of the call is contiguous along k, and whether the right one is."""
     depth = schedule.form.k
     along = tuple(depth is not None and depth.strides[operand] == 1 for operand in (0, 1))
-    return (along[1], along[0]) if schedule.flipped else (along[0], along[1])
+    return (along[1], along[0]) if schedule.swap_ab else (along[0], along[1])
 
 
 def extent(mode: Mode | None) -> int:
@@ -71,7 +77,7 @@ def _stride(mode: Mode | None, tensor: int) -> int:
     return mode.strides[tensor] if mode is not None else 1
 
 
-def is_flipped(form: Form) -> bool:
+def swaps_ab(form: Form) -> bool:
     return _stride(form.n, 3) != 1
 
 
@@ -91,7 +97,7 @@ def _conjugates(form: Form, operand: int) -> bool:
     """
     if form.m is None or form.n is None or form.k is None:
         return False
-    left = (operand == 0) is not is_flipped(form)
+    left = (operand == 0) is not swaps_ab(form)
     near = (form.m, form.n)[operand] if left else form.k
     return near.strides[operand] == 1
 
@@ -104,7 +110,7 @@ def _stride_reason(contraction: Contraction, form: Form) -> str | None:
             continue
         steps = sorted((mode.strides[tensor], mode.extent) for mode in pair if mode is not None)
         if steps and steps[0][0] != 1:
-            return f"{'ABCD'[tensor]} is contiguous along neither of its two sides"
+            return f"{'ABCD'[tensor]} is contiguous along neither of its two dims"
         if len(steps) == 2 and steps[1][0] < steps[0][1]:
             return f"the rows of {'ABCD'[tensor]} overlap"
     return None
