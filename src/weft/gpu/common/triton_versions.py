@@ -24,8 +24,8 @@ ODD_RUNS_STATED = tl.constexpr(VERSION < (3, 9))
 ARRIVALS_MEET = tl.constexpr(VERSION >= (3, 8))
 
 TESTED = ("3.6", "3.7", "3.8", "3.9")
-"""Versions whose Gluon compiles every one of weft's kernels; any other is tried, see `gluon_probe`. On a GPU those of 3.6
-have run; with the others the self-test of families decides on each machine."""
+"""Versions whose Gluon compiles every one of weft's kernels; any other is tried, see `gluon_probe`. Those of 3.6 have
+run on a GPU; with the others the self-test of families decides on each machine."""
 
 FUSION = {"enable_fp_fusion": True}
 """Options of every kernel for a GPU: products and sums become fused multiply-adds. This has always been the default;
