@@ -16,8 +16,8 @@ from weft.gpu.common.reduce_splits import (
     MOST_ELEMENTS,
     RESIDENT,
     reduce_launch,
-    strip_columns,
-    strip_rows,
+    subtile_columns,
+    subtile_rows,
 )
 from weft.gpu.common.swap_ab import in_kernel_order
 from weft.gpu.warp_specialized import family as warp_specialized
@@ -36,7 +36,7 @@ INTERPRETER = Target("interpreter", 0, "Triton interpreter", 90, 1, 232448)
 @pytest.mark.parametrize("blocks", [1, 6, 72, 1000, 100_000])
 def test_strips_cover_blocks_and_are_many_or_small(tile: tuple[int, int], blocks: int) -> None:
     tile_m, tile_n = tile
-    rows, columns = strip_rows(tile_m, tile_n, blocks, H200), strip_columns(tile_n)
+    rows, columns = subtile_rows(tile_m, tile_n, blocks, H200), subtile_columns(tile_n)
     assert tile_m % rows == tile_n % columns == 0
     assert rows * columns <= max(MOST_ELEMENTS, columns)
     strips = blocks * (tile_m // rows) * (tile_n // columns)
@@ -44,13 +44,13 @@ def test_strips_cover_blocks_and_are_many_or_small(tile: tuple[int, int], blocks
 
 
 def test_few_blocks_give_small_strips_and_small_devices_large_ones() -> None:
-    few, many = (strip_rows(128, 80, blocks, H200) for blocks in (2, 10_000))
+    few, many = (subtile_rows(128, 80, blocks, H200) for blocks in (2, 10_000))
     assert few < many == 128
-    assert strip_rows(128, 80, 72, replace(H200, processors=16)) > strip_rows(128, 80, 72, H200)
+    assert subtile_rows(128, 80, 72, replace(H200, processors=16)) > subtile_rows(128, 80, 72, H200)
 
 
 def test_the_interpreter_takes_whole_blocks() -> None:
-    assert strip_rows(64, 64, 1, INTERPRETER) == 64
+    assert subtile_rows(64, 64, 1, INTERPRETER) == 64
 
 
 @pytest.mark.skipif(not interpreting(), reason="the interpreter adds what no kernel here has left")

@@ -33,7 +33,7 @@ def shares_of_portion(found, STREAM_K: tl.constexpr, MOST: tl.constexpr):
         tl.store(row + 1, share)
         tl.store(row + 2, first)
         tl.store(row + 3, steps)
-        tl.store(row + 4, splits_of(task * STREAM_K.abreast, STREAM_K))
+        tl.store(row + 4, splits_of(task * STREAM_K.n_tiles, STREAM_K))
         row += 5
 
 
@@ -91,5 +91,5 @@ def test_the_last_block_has_fewer_shares(blocks: int, splits: int, steps: int, f
 
 
 def test_portions_differ_by_no_more_than_a_step() -> None:
-    assert stream(36, 81, 132, 2) == StreamK(steps=81, base=22, longer=12, abreast=2)
-    assert stream(3, 44, 132, 1) == StreamK(steps=44, base=1, longer=0, abreast=1)
+    assert stream(36, 81, 132, 2) == StreamK(steps=81, base=22, longer=12, n_tiles=2)
+    assert stream(3, 44, 132, 1) == StreamK(steps=44, base=1, longer=0, n_tiles=1)

@@ -21,32 +21,32 @@ LAUNCH = _FITTED("launch")  # seconds
 MEMORY_RATE = _FITTED("memory_rate")  # bytes per second
 SHORT_TILE, TILE = 128, 64  # rows and columns of the library's tiles, of half types and TF32 and of others
 # Of single products of half types whose rows start at whole words it is taken to choose the fastest of these tiles, and
-# to reach these flops per second with small and with larger ones where all processors have work. Chosen by 16 products
+# to reach these flops per second with small and with larger ones where all SMs have work. Chosen by 16 products
 # of 512 to 3072 rows: times are off by 8 % (root mean square), and were by 37 % as if all tiles were small. Batches are
 # not seen to gain so.
 HALF_TILES = ((128, 128), (128, 192), (192, 128), (128, 256), (256, 128))
 SMALL_RATE, LARGER_RATE = _FITTED("small_rate"), _FITTED("larger_rate")
-LEAST_TILE, WIDEST_TILE = 32, 256  # of short sides, and of long ones beside short ones
-TILE_SECONDS = _FITTED("tile_seconds")  # that a processor takes for each tile besides its arithmetic
+LEAST_TILE, WIDEST_TILE = 32, 256  # of short dims, and of long ones beside short ones
+TILE_SECONDS = _FITTED("tile_seconds")  # that an SM takes for each tile besides its arithmetic
 # Bytes per second of an operand of so many bytes that all matrices of a batch share, where its rows do not start at
-# Whole sectors: all tiles read the same lines. The rate grows with the square of the bytes.
+# whole sectors: all tiles read the same lines. The rate grows with the square of the bytes.
 HOT_RATE, HOT_BYTES = _FITTED("hot_rate"), _FITTED("hot_bytes")
 # Steps along k that half types take longer where the left operand of the call is contiguous across k.
 ACROSS = _FITTED("across")
 # Of the rate of half types, and of TF32, where addresses, rows or their lengths are multiples of two elements but of no
 # such word, and where they are odd. That of half types was chosen by 18 products of the suite `dense`, whose rates are
-# From 66 to 213 Tflop/s, the less the smaller they are.
+# from 66 to 213 Tflop/s, the less the smaller they are.
 EVEN, ODD = _FITTED("even"), _FITTED("odd")
 TF32_EVEN, TF32_ODD = _FITTED("tf32_even"), _FITTED("tf32_odd")
 TF32_RATE = _FITTED("tf32_rate")
 OVERLAP = _FITTED("overlap")  # the norm that joins arithmetic and memory
-SPLIT_FROM, SPLITS = 256, 16  # steps along k from which sums are split, and the parts of a sum at most
-# Seconds that no call takes less than, and none whose sum is split: the parts are added by another kernel. Measured
-# Between 1.9 and 3.6, and between 6 and 12 microseconds, on the small and thin products of the suite `dense`.
+SPLIT_FROM, SPLITS = 256, 16  # steps along k from which sums are split, and the splits of a sum at most
+# Seconds that no call takes less than, and none whose sum is split: the partials are added by another kernel. Measured
+# between 1.9 and 3.6, and between 6 and 12 microseconds, on the small and thin products of the suite `dense`.
 LEAST, LEAST_SPLIT = _FITTED("least"), _FITTED("least_split")
-# Seconds that a step along k of double precision takes at least: a block's steps follow one another.
+# Seconds that a step along k of double precision takes at least: a tile's steps follow one another.
 CHAIN = _FITTED("chain")
-TF32_SPLITS, TF32_OVERLAP = 4, _FITTED("tf32_overlap")  # of TF32: parts of a sum at most, and that norm
+TF32_SPLITS, TF32_OVERLAP = 4, _FITTED("tf32_overlap")  # of TF32: splits of a sum at most, and that norm
 # Steps along k that TF32 takes longer in the form (True, False) below; least sum so.
 TF32_ACROSS, SHORTEST = _FITTED("tf32_across"), 256
 # What products take longer by in the forms (left operand along k, right operand along k), measured from 2048 to 4096.
@@ -55,7 +55,7 @@ _FORMS = _FITTED.table("forms")  # "tf32 10": in TF32, left along k, right acros
 COMPLEX_FORM = _FITTED("complex_form")
 
 # Flops per second of large products on an H200, measured through torch. With them the numbers above were fitted to 930
-# calls of 13 shapes from 16 to 5184 indices along a side, in every layout: predictions were off by 13 % on average. The
+# calls of 13 shapes from 16 to 5184 indices along a dim, in every layout: predictions were off by 13 % on average. The
 # rates of half types and of complex64 are later ones, at full clocks, as in `weft.machine.timing`: under a load that
 # does not end they are less.
 # Those of complex ones are in real flops: a complex multiply-add is eight.
@@ -67,9 +67,9 @@ def predict(contraction: Contraction, schedule: BlasSchedule, target: Target) ->
     """Seconds by the roof of large products, whole tiles and whole waves, and by how the matrices lie."""
     batch, m, n, _ = schedule.form
     product = contraction.arithmetic.product
-    processors = sm_count(target)
-    tiling = _fastest(contraction, schedule, _rate(contraction, schedule), processors)
-    arithmetic = tiling.seconds + tiling.blocks * TILE_SECONDS / processors
+    sms = sm_count(target)
+    tiling = _fastest(contraction, schedule, _rate(contraction, schedule), sms)
+    arithmetic = tiling.seconds + tiling.blocks * TILE_SECONDS / sms
     own = own_bytes(contraction)
     hot = sum(
         extent(batch) * -(-extent(other) // WIDEST_TILE) * size / (HOT_RATE * max(1.0, size / HOT_BYTES) ** 2)
@@ -79,8 +79,8 @@ def predict(contraction: Contraction, schedule: BlasSchedule, target: Target) ->
     norm = TF32_OVERLAP if contraction.arithmetic.precision == "tf32" else OVERLAP
     pipes = (arithmetic, sum(own) / MEMORY_RATE, hot)
     seconds = launched(sum(pipe**norm for pipe in pipes) ** (1 / norm), LAUNCH)
-    chain = contraction.k / tiling.share * CHAIN if product in _DOUBLE else 0.0
-    return max(seconds, LEAST_SPLIT if tiling.share > 1 else LEAST + chain)
+    chain = contraction.k / tiling.splits * CHAIN if product in _DOUBLE else 0.0
+    return max(seconds, LEAST_SPLIT if tiling.splits > 1 else LEAST + chain)
 
 
 def _rate(contraction: Contraction, schedule: BlasSchedule) -> float:
@@ -102,14 +102,14 @@ def _rate(contraction: Contraction, schedule: BlasSchedule) -> float:
 
 
 class _Tiling(NamedTuple):
-    """Seconds of whole tiles in whole waves, how many tiles there are, and the parts of each sum."""
+    """Seconds of whole tiles in whole waves, how many tiles there are, and the splits of each sum."""
 
     seconds: float
     blocks: int
-    share: float
+    splits: float
 
 
-def _fastest(contraction: Contraction, schedule: BlasSchedule, rate: float, processors: int) -> _Tiling:
+def _fastest(contraction: Contraction, schedule: BlasSchedule, rate: float, sms: int) -> _Tiling:
     """The tiles that the library is taken to choose."""
     batch, m, n, _ = schedule.form
     product, precision = contraction.arithmetic.product, contraction.arithmetic.precision
@@ -118,34 +118,34 @@ def _fastest(contraction: Contraction, schedule: BlasSchedule, rate: float, proc
         for dims in HALF_TILES:
             tile = _tile(m, dims[0]), _tile(n, dims[1])
             most = LARGER_RATE if math.prod(tile) > SHORT_TILE**2 else SMALL_RATE
-            found.append(_tiled(contraction, schedule, tile, most * rate / RATES[dtype_name(product)], processors))
+            found.append(_tiled(contraction, schedule, tile, most * rate / RATES[dtype_name(product)], sms))
         fastest = min(found)
         least = 2.0 * extent(m) * extent(n) * contraction.k / rate  # power bounds large products
         return fastest._replace(seconds=max(fastest.seconds, least))
     edge = SHORT_TILE if product.itemsize == 2 or precision == "tf32" else TILE
-    tiling = _tiled(contraction, schedule, (_tile(m, edge), _tile(n, edge)), rate, processors)
-    if product in _DOUBLE and contraction.k <= SPLIT_FROM and 4 * tiling.blocks < processors:
-        return _tiled(contraction, schedule, (LEAST_TILE, LEAST_TILE), rate, processors)  # to fill more of these
+    tiling = _tiled(contraction, schedule, (_tile(m, edge), _tile(n, edge)), rate, sms)
+    if product in _DOUBLE and contraction.k <= SPLIT_FROM and 4 * tiling.blocks < sms:
+        return _tiled(contraction, schedule, (LEAST_TILE, LEAST_TILE), rate, sms)  # to fill more of these
     return tiling
 
 
 def _tiled(
-    contraction: Contraction, schedule: BlasSchedule, tile: tuple[int, int], rate: float, processors: int
+    contraction: Contraction, schedule: BlasSchedule, tile: tuple[int, int], rate: float, sms: int
 ) -> _Tiling:
     batch, m, n, _ = schedule.form
     blocks = extent(batch) * -(-extent(m) // tile[0]) * -(-extent(n) // tile[1])
-    share = _share(contraction, schedule, blocks, processors)
-    at_once = math.ceil(blocks * share / processors) * processors / share  # tiles' worth of processors' time
+    splits = _splits(contraction, schedule, blocks, sms)
+    at_once = math.ceil(blocks * splits / sms) * sms / splits  # tiles' worth of the SMs' time
     flops = (8.0 if contraction.arithmetic.product.is_complex else 2.0) * at_once * math.prod(tile) * contraction.k
-    return _Tiling(flops / rate, blocks, share)
+    return _Tiling(flops / rate, blocks, splits)
 
 
-def _share(contraction: Contraction, schedule: BlasSchedule, blocks: int, processors: int) -> float:
-    """Parts of each sum."""
+def _splits(contraction: Contraction, schedule: BlasSchedule, blocks: int, sms: int) -> float:
+    """Splits of each sum."""
     if contraction.arithmetic.product in _DOUBLE and _word_share(contraction, schedule.form) < 1:
         return 1.0  # where rows do not start at whole words
-    share = min(max(1.0, processors / blocks), max(1.0, contraction.k / SPLIT_FROM), SPLITS)
-    return min(math.floor(share), TF32_SPLITS) if contraction.arithmetic.precision == "tf32" else share
+    splits = min(max(1.0, sms / blocks), max(1.0, contraction.k / SPLIT_FROM), SPLITS)
+    return min(math.floor(splits), TF32_SPLITS) if contraction.arithmetic.precision == "tf32" else splits
 
 
 def _hot(contraction: Contraction, batch: Mode | None, operand: int) -> bool:
@@ -156,7 +156,7 @@ def _hot(contraction: Contraction, batch: Mode | None, operand: int) -> bool:
 
 
 def _tile(mode: Mode | None, most: int) -> int:
-    """Indices that a tile of the library takes of a side."""
+    """Indices that a tile of the library takes of a dim."""
     return min(most, max(LEAST_TILE, 1 << (extent(mode) - 1).bit_length()))
 
 

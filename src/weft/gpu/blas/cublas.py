@@ -49,7 +49,7 @@ def multiply() -> Any:
 
 
 def seen(shape: tuple[int, ...], strides: tuple[int, ...]) -> Matrix:
-    """Matrices (batch, rows, columns) in cuBLAS's words; one of the two sides is contiguous."""
+    """Matrices (batch, rows, columns) in cuBLAS's words; one of the two dims is contiguous."""
     _, rows, columns = shape
     step, down, along = strides
     if (along == 1 or columns == 1) and (down >= columns or rows == 1):

@@ -1,4 +1,4 @@
-"""How a processor divides its memory: what is not shared memory is its first cache, through which all reads come."""
+"""How an SM divides its memory: what is not shared memory is its first cache, through which all reads come."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def prefer_carveout(function: int, percent: int) -> bool:
     """Ask CUDA's driver that at most so much of what can be shared memory should be, whenever this loaded function (a
     `CUfunction`) runs; false where it refuses or is not there. A hint: results never depend on it.
 
-    Left alone, the driver makes room for as many blocks as fit; where these use much shared memory, little is left to
+    Left alone, the driver makes room for as many programs as fit; where these use much shared memory, little is left to
     hold what they are reading.
     """
     driver = loaded_driver()

@@ -24,15 +24,15 @@ class WholeLaunch:
 
 
 class SplitLaunch:
-    """A kernel for the parts of every sum, then the kernel that adds them."""
+    """A kernel for the split-K partials, then the kernel that adds them."""
 
-    def __init__(self, multiply: KernelLaunch, combine: KernelLaunch, parts: Layout) -> None:
-        self.kernels = (multiply, combine)
-        self._parts = parts
+    def __init__(self, multiply: KernelLaunch, reduce: KernelLaunch, partials: Layout) -> None:
+        self.kernels = (multiply, reduce)
+        self._partials = partials
 
     def __call__(
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
     ) -> None:
-        parts = torch.empty(self._parts.shape, dtype=self._parts.dtype, device=d.device)
-        self.kernels[0]((a, b, None, None, parts), alpha, beta, aux)
-        self.kernels[1]((parts, c, d), alpha, beta, aux)
+        partials = torch.empty(self._partials.shape, dtype=self._partials.dtype, device=d.device)
+        self.kernels[0]((a, b, None, None, partials), alpha, beta, aux)
+        self.kernels[1]((partials, c, d), alpha, beta, aux)

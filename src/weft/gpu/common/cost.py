@@ -1,17 +1,17 @@
-"""The cost model of kernels that gather: the slowest of six pipes, on the busiest processor.
+"""The cost model of kernels that gather: the slowest of six pipes, on the busiest SM.
 
-    memory     compulsory bytes, and lines that come in pieces, over the rate of device memory
+    memory     compulsory bytes, and lines that tiles take in part, over the rate of device memory
     L2         every tile's sectors over the rate of L2
-    hot lines  those of an operand so small that all blocks read the same ones, over the rate of the few slices of L2
+    hot lines  those of an operand so small that all programs read the same ones, over the rate of the few slices of L2
     access     one cycle for each 128-byte line that a warp touches, at least one for each instruction
     arithmetic flops, lanes past the extents included, over the rate of the unit
-    latency    what one block after the other waits for, step by step
+    latency    what one program after the other waits for, step by step
 
-Pipes overlap the better the more blocks a processor holds at once. The model ranks schedules of one contraction on one
+Pipes overlap the better the more programs an SM holds at once. The model ranks schedules of one contraction on one
 device. Its constants (see `coefficients`) were fitted to 380 timed schedules of the TCCG suite on an H200, those of
-hot lines, of lines in pieces and of TF32 to 1190 (none over 2.4 times the best of its case): predictions of the latter
-are off by 12 % on average, and the first choice among those timed is 3 % slower than the best. As pipes overlap, no
-rate is that of the pipe alone. Elsewhere they scale alike.
+hot lines, of lines taken in part and of TF32 to 1190 (none over 2.4 times the best of its case). Predictions of the
+latter are off by 12 % on average, and the first choice among those timed is 3 % slower than the best. As pipes overlap,
+no rate is that of the pipe alone. Elsewhere they scale alike.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from weft.spec.dtypes import dtype_name
 
 _FITTED = fitted("common")
 
-# Bytes per second that the parts of a split sum are written and read at, mostly in L2, and seconds of the kernel that
-# Adds them: fitted with the numbers of `specialised_cost`.
+# Bytes per second that split-K partials are written and read at, mostly in L2, and seconds of the kernel that
+# adds them: fitted with the numbers of `specialised_cost`.
 REDUCE_RATE, REDUCE_SECONDS = _FITTED("reduce_rate"), _FITTED("reduce_seconds")
 # Times that products take whose groups of warps have more rows: each instruction reads the columns anew.
 TALL = _FITTED("tall")
@@ -47,17 +47,18 @@ RIGHT_SECONDS = _FITTED("right_seconds")
 ELEMENTARY_SLOTS = _FITTED("elementary_slots")  # issue slots of an exponential or its like
 PARTIAL_SECTOR = _FITTED("partial_sector")  # times that a sector moves that is written in part
 KEPT_BYTES = _FITTED("kept_bytes")  # of an operand that stay in L2 until the tile that takes the rest of a line
-PIECES = _FITTED("pieces")  # of the bytes beyond them that move again as the pieces of a line that tiles take get short
+PART_LINES = _FITTED("part_lines")  # of the bytes beyond them that move again, the less of a line a tile takes
 # Bytes per second of an operand of at most `HOT_BYTES` where rows do not start at whole sectors.
 HOT_RATE = _FITTED("hot_rate")
 HOT_BYTES = _FITTED("hot_bytes")  # more spread over as many more slices of L2
-# Instructions of TF32 read shared memory along k. A that lies against it is turned in registers and stays there, at no
-# Cost that was seen. B returns to shared memory where instructions of warp groups take it from there.
-TURN_RATE = _FITTED("turn_rate")  # elements of B per second that are read, turned and written back, between barriers
+# Instructions of TF32 read shared memory along k. A that lies across it is transposed via registers and stays there, at
+# no cost that was seen. B returns to shared memory where instructions of warp groups take it from there: elements of B
+# per second that are read, transposed and written back, between barriers.
+TRANSPOSE_RATE = _FITTED("transpose_rate")
 # Instructions of warp groups take B from shared memory in the type of products. Where it is stored in another, it
-# Returns there converted: from float8 to float16, in products of 4096^3 with 64 indices of k a step.
-CAST_RATE = _FITTED("cast_rate")  # elements of B per second that are converted, once for each block that reads them
-AGAINST = _FITTED("against")  # of the rate of three products of TF32 where an operand lies against k
+# returns there converted: from float8 to float16, in products of 4096^3 with 64 indices of k a step.
+CAST_RATE = _FITTED("cast_rate")  # elements of B per second that are converted, once for each program that reads them
+ACROSS_K = _FITTED("across_k")  # of the rate of three products of TF32 where an operand lies across k
 # Of the bytes of short runs that move again, for each run that two lines hold besides the first.
 RAGGED = _FITTED("ragged")
 SMALLER = _FITTED("smaller")  # cycles of a copy of less than `LEAST_COPY` bytes, by registers, over an asynchronous one
@@ -102,13 +103,13 @@ class Work:
 
     accesses: tuple[Access, ...]
     blocks: int
-    steps: int  # along k, in each block
+    steps: int  # along k, in each program
     tile: tuple[int, int, int]  # (M, N, K)
     warps: int
     stage_bytes: int  # of shared memory
     matrix: bool = True  # on matrix units
     rearranged: bool = False  # an operand is shuffled in registers on its way
-    function_seconds: float = 0.0  # of the functions, were all processors equally busy
+    function_seconds: float = 0.0  # of the functions, were all SMs equally busy
     transposed: int = 0  # elements of B transposed on their way through shared memory, in all programs and steps
 
     @property
@@ -123,7 +124,7 @@ class Work:
 
     @property
     def resident(self) -> int:
-        """Blocks that fit on one processor at a time."""
+        """Programs that fit on one SM at a time."""
         registers = min(self.tile[0] * self.tile[1] // (32 * self.warps) + 72, 255) * 32 * self.warps
         return max(1, min(REGISTERS // registers, SHARED_MEMORY // max(self.stage_bytes, 1), WARPS // self.warps))
 
@@ -145,12 +146,12 @@ def tile_access(layout: Layout | None, tensor: int, tiles: int, axes: Sequence[A
         tiles *= axis.tile
     if repeated:
         tiles *= math.prod([axis.tile for axis in axes if not axis.present[tensor]])
-    together = max(stretch, run_of(pieces(own, tensor)))
+    together = max(stretch, run_of(modes_in_tile(own, tensor)))
     copied = min(width, divisor)
     return Access(tiles * size, max(width, 1) * size, stretch * size, together * size, max(copied, 1) * size)
 
 
-class Piece(NamedTuple):
+class ModeInTile(NamedTuple):
     """One mode of a tile as a tensor has it, in elements."""
 
     stride: int
@@ -158,19 +159,19 @@ class Piece(NamedTuple):
     extent: int
 
 
-def pieces(axes: Sequence[Axis], tensor: int) -> list[Piece]:
+def modes_in_tile(axes: Sequence[Axis], tensor: int) -> list[ModeInTile]:
     """The modes of a tile that a tensor has."""
     found = []
     for axis in axes:
         rest = axis.tile
         for extent, stride in zip(axis.extents, axis.strides[tensor], strict=True):
             if stride:
-                found.append(Piece(stride, min(rest, extent), extent))
+                found.append(ModeInTile(stride, min(rest, extent), extent))
             rest = -(-rest // max(extent, 1))
     return found
 
 
-def run_of(tile: Sequence[Piece]) -> int:
+def run_of(tile: Sequence[ModeInTile]) -> int:
     """Elements of a tile that lie together in a tensor, whichever axes they stand on."""
     run = 1
     for stride, covered, extent in sorted(tile):
@@ -192,20 +193,20 @@ def busy_seconds(contraction: Contraction, target: Target, work: Work, fitted: C
     if _recording is not None:
         _recording.append((contraction, target, work))
     by = fitted or coefficients(target)
-    processors = sm_count(target)
+    sms = sm_count(target)
     blocks = max(work.blocks, 1)
-    uneven = math.ceil(blocks / processors) * processors / blocks  # the busiest processor over the average
-    waves = math.ceil(blocks / (processors * work.resident))
+    uneven = math.ceil(blocks / sms) * sms / blocks  # the busiest SM over the average
+    waves = math.ceil(blocks / (sms * work.resident))
     own = own_bytes(contraction)
     pipes = (
         (sum(own) + _moved_again(own, work)) / by.memory_rate,
         uneven * sum([access.sector_bytes for access in work.accesses]) / by.l2_rate,
-        uneven * work.cycles / (processors * by.clock),
-        uneven * (work.flops / _rate(contraction, work, by) + work.function_seconds + work.transposed / TURN_RATE),
+        uneven * work.cycles / (sms * by.clock),
+        uneven * (work.flops / _rate(contraction, work, by) + work.function_seconds + work.transposed / TRANSPOSE_RATE),
         waves * (work.steps * (by.step_seconds + _right_seconds(contraction, work)) + by.block_seconds),
         _hot_seconds(contraction, own, work) if work.matrix else 0.0,
     )
-    norm = by.overlap(min(work.resident, math.ceil(blocks / processors)))
+    norm = by.overlap(min(work.resident, math.ceil(blocks / sms)))
     slowest = max(pipes)
     return slowest * sum([(pipe / slowest) ** norm for pipe in pipes]) ** (1 / norm)
 
@@ -228,7 +229,7 @@ def recorded() -> Iterator[list[tuple[Contraction, Target, Work]]]:
 
 
 def function_seconds(contraction: Contraction, a: int, b: int, d: int) -> float:
-    """Seconds that functions take on so many elements of A, of B and of D, were all processors equally busy."""
+    """Seconds that functions take on so many elements of A, of B and of D, were all SMs equally busy."""
     slots: float = 0
     for elements, function in ((a, contraction.a_fn), (b, contraction.b_fn)):
         if function is not None:
@@ -241,7 +242,7 @@ def function_seconds(contraction: Contraction, a: int, b: int, d: int) -> float:
 
 
 def cast_seconds(contraction: Contraction, b: int) -> float:
-    """Seconds that converting so many elements of B to the product's type takes, were all processors equally busy."""
+    """Seconds that converting so many elements of B to the product's type takes, were all SMs equally busy."""
     return b / CAST_RATE if contraction.b.dtype != contraction.arithmetic.product else 0.0
 
 
@@ -252,18 +253,18 @@ def _right_seconds(contraction: Contraction, work: Work) -> float:
 
 
 def _moved_again(own: Sequence[int], work: Work) -> float:
-    """What memory moves besides compulsory bytes: for lines of large operands that tiles take in pieces, at different
-    times, and for results in pieces."""
+    """What memory moves besides compulsory bytes: for lines of large operands that tiles take in part, at different
+    times, and for results that are stored so."""
     if not work.matrix:
         return scattered_bytes(work.accesses[-1])
-    in_pieces = 0.0
+    in_part = 0.0
     for size, access in zip(own, work.accesses[:2], strict=False):
-        in_pieces += max(0.0, size - KEPT_BYTES) * max(0.0, 1 - access.together / LINE)
-    return PIECES * in_pieces + scattered_bytes(work.accesses[-1])
+        in_part += max(0.0, size - KEPT_BYTES) * max(0.0, 1 - access.together / LINE)
+    return PART_LINES * in_part + scattered_bytes(work.accesses[-1])
 
 
 def _hot_seconds(contraction: Contraction, own: Sequence[int], work: Work) -> float:
-    """The same lines of a small operand are read by all blocks at once, and lie in few slices of L2: measured to bind
+    """The same lines of a small operand are read by all programs at once, and lie in few slices of L2: measured to bind
     where its rows start within sectors."""
     seconds = 0.0
     for tensor, layout in enumerate((contraction.a, contraction.b)):
@@ -274,15 +275,15 @@ def _hot_seconds(contraction: Contraction, own: Sequence[int], work: Work) -> fl
 
 
 def scattered_bytes(stored: Access) -> float:
-    """What memory moves besides where a result is stored in pieces: a sector that is written in part is read, merged
-    and written, and runs shorter than two lines leave lines half done."""
-    pieces = stored.bytes / stored.together
-    merged = PARTIAL_SECTOR * SECTOR * pieces if stored.together % SECTOR else 0.0
+    """What memory moves besides where a result is stored in short runs: a sector that is written in part is read,
+    merged and written, and runs shorter than two lines leave lines half done."""
+    runs = stored.bytes / stored.together
+    merged = PARTIAL_SECTOR * SECTOR * runs if stored.together % SECTOR else 0.0
     return merged + RAGGED * stored.bytes * max(0.0, 2 * LINE / stored.together - 1)
 
 
 def reduce_seconds(workspace_bytes: int, splits: int) -> float:
-    """What splitting sums adds: parts written and read, mostly in L2, and a second kernel."""
+    """What splitting sums adds: partials written and read, mostly in L2, and a second kernel."""
     return 2 * workspace_bytes / REDUCE_RATE + REDUCE_SECONDS if splits > 1 else 0.0
 
 
@@ -314,7 +315,7 @@ def _rate(contraction: Contraction, work: Work, by: Coefficients) -> float:
     product = torch.float64 if arithmetic.accumulate is torch.float64 else arithmetic.product
     rate = by.matrix * _MATRIX_RATE[f"{dtype_name(product)} {arithmetic.precision}"]
     if arithmetic.precision == "tf32x3" and not _both_along_k(contraction):
-        rate *= AGAINST
+        rate *= ACROSS_K
     return rate / by.rearranged if work.rearranged else rate
 
 

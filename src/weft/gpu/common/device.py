@@ -1,4 +1,4 @@
-"""What the kernels share: from block numbers and lanes to offsets and masks. Device code, inlined everywhere."""
+"""What the kernels share: from numbers of tiles and lanes to offsets and masks. Device code, inlined everywhere."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ ANY = tl.constexpr(-1)  # in the place of a tensor's number: the axes of all of 
 
 @triton.jit
 def axis_start(block, DIM: tl.constexpr, I: tl.constexpr):
-    """First index along axis `I` of the block that has number `block` on its side."""
+    """First index along axis `I` of the tile that has number `block` in its dim."""
     AXIS: tl.constexpr = DIM.axes[I]
     return (block // AXIS.pitch) % AXIS.blocks * AXIS.step + AXIS.first
 
 
 @triton.jit
 def lane_index(block, lane, DIM: tl.constexpr, I: tl.constexpr):
-    """Indices along axis `I` of the lanes of a flattened tile side."""
+    """Indices along axis `I` of the lanes of a flattened dim of a tile."""
     AXIS: tl.constexpr = DIM.axes[I]
     return axis_start(block, DIM, I) + lane // AXIS.inner % AXIS.tile
 
@@ -54,7 +54,7 @@ def axis_offset(
 @triton.jit
 def run_offset(index, DIM: tl.constexpr, I: tl.constexpr, TENSOR: tl.constexpr, WIDE: tl.constexpr):
     """The same of all indices of a tile, with a statement of what the division by extents hides from the compiler:
-    see `geometry.Run`.
+    see `tiling.Run`.
 
     The statement stands on the operation that makes the offset. On a value that a function is given, or gets from
     another, it would be lost when the function is inlined.
@@ -78,7 +78,7 @@ def run_offset(index, DIM: tl.constexpr, I: tl.constexpr, TENSOR: tl.constexpr, 
 def lane_offsets(
     block, lane, DIM: tl.constexpr, TENSOR: tl.constexpr, WIDE: tl.constexpr, WHOLE: tl.constexpr = False
 ):
-    """Offsets in one tensor of some lanes of a flattened tile side; of all of them where `WHOLE`."""
+    """Offsets in one tensor of some lanes of a flattened dim of a tile; of all of them where `WHOLE`."""
     offset = lane * 0
     for i in tl.static_range(len(DIM.axes)):
         if WHOLE and DIM.axes[i].inner == 1:
@@ -90,13 +90,13 @@ def lane_offsets(
 
 @triton.jit
 def dim_offsets(block, lane, DIM: tl.constexpr, TENSOR: tl.constexpr, WIDE: tl.constexpr):
-    """Offsets in one tensor of all lanes of a flattened tile side."""
+    """Offsets in one tensor of all lanes of a flattened dim of a tile."""
     return lane_offsets(block, lane, DIM, TENSOR, WIDE, True)
 
 
 @triton.jit
 def batch_offset(block, DIM: tl.constexpr, TENSOR: tl.constexpr, WIDE: tl.constexpr):
-    """Offset in one tensor of a block of single indices: a scalar."""
+    """Offset in one tensor of a tile of single indices: a scalar."""
     offset = block * 0
     for i in tl.static_range(len(DIM.axes)):
         offset += axis_offset(axis_start(block, DIM, i), DIM, i, TENSOR, WIDE)
@@ -105,7 +105,7 @@ def batch_offset(block, DIM: tl.constexpr, TENSOR: tl.constexpr, WIDE: tl.conste
 
 @triton.jit
 def dim_mask(block, lane, DIM: tl.constexpr):
-    """Which lanes of a flattened tile side lie inside every axis."""
+    """Which lanes of a flattened dim of a tile lie inside every axis."""
     mask = lane >= 0
     for i in tl.static_range(len(DIM.axes)):
         if not DIM.axes[i].exact:
@@ -133,7 +133,7 @@ def spread_axis(
 
 @triton.jit
 def spread_offsets(block, DIM: tl.constexpr, TENSOR: tl.constexpr, RANK: tl.constexpr, WIDE: tl.constexpr):
-    """Like `side_offsets`, every axis of the tile as a dimension of its own: 1 long where the tensor has it not."""
+    """Like `dim_offsets`, every axis of the tile as a dimension of its own: 1 long where the tensor has it not."""
     offset = block * 0
     for i in tl.static_range(len(DIM.axes)):
         if DIM.axes[i].place < 0:
@@ -152,7 +152,7 @@ def inside(block, DIM: tl.constexpr, I: tl.constexpr, RANK: tl.constexpr):
 
 @triton.jit
 def spread_mask(block, DIM: tl.constexpr, TENSOR: tl.constexpr, RANK: tl.constexpr):
-    """Like `side_mask`, every axis of the tile as a dimension of its own, for the axes that a tensor (or `ANY`) has."""
+    """Like `dim_mask`, every axis of the tile as a dimension of its own, for the axes that a tensor (or `ANY`) has."""
     mask = block >= 0
     for i in tl.static_range(len(DIM.axes)):
         if DIM.axes[i].place >= 0 and not DIM.axes[i].exact and DIM.axes[i].present[TENSOR]:
@@ -198,7 +198,7 @@ def scalar(bits, DTYPE: tl.constexpr):
 
 @triton.jit
 def gathered(pointers, place, ENTRIES: tl.constexpr, PARAMS: tl.constexpr, OFFSETS: tl.constexpr, MASK: tl.constexpr):
-    """What a function takes beside the value (`beside.Entry`), each 1 long along the axes it does not move along.
+    """What a function takes beside the value (`aux_operands.Entry`), each 1 long along the axes it does not move along.
 
     `OFFSETS(place, CUT, TENSOR)` and `MASK(place, CUT, TENSOR)` say where a tensor's elements of this tile lie. A
     coordinate is its own offset: nothing is loaded.

@@ -43,7 +43,7 @@ TRITON_TYPES = {
 
 _collected: ContextVar[list[KernelLaunch] | None] = ContextVar("launches made for compiling ahead", default=None)
 
-TENSOR_MEMORY = 512  # columns of tensor memory that a processor of Blackwell has
+TENSOR_MEMORY = 512  # columns of tensor memory that an SM of Blackwell has
 LONGEST_TILE = 4096  # no tile is longer along one axis
 MOST_PROGRAMS = 2**31 - 1  # grid x; y and z are not used, they stop at 65535
 
@@ -107,7 +107,7 @@ def wide_index(axes: Iterable[TiledAxis]) -> bool:
 
 
 class TensorMap(NamedTuple):
-    """A matrix that a kernel reads in boxes through the tensor memory accelerator."""
+    """A matrix that a kernel reads tile by tile through the tensor memory accelerator (TMA)."""
 
     layout: Layout
     block: tuple[int, ...]

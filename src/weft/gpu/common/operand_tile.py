@@ -12,7 +12,7 @@ from weft.gpu.common.device import batch_offset, dim_mask, dim_offsets
 def tile_offsets(
     place, OUTER: tl.constexpr, K: tl.constexpr, BATCH: tl.constexpr, TENSOR: tl.constexpr, WIDE: tl.constexpr
 ):
-    """Offsets in a tensor of a tile of an operand, its block (batch, outer, k), rows along its own side."""
+    """Offsets in a tensor of a tile of an operand, at (batch, outer, k), rows along its own dim."""
     offsets = batch_offset(place[0], BATCH, TENSOR, WIDE)
     if OUTER.present[TENSOR]:
         offsets = offsets + dim_offsets(place[1], tl.arange(0, OUTER.tile), OUTER, TENSOR, WIDE)[:, None]
@@ -34,7 +34,7 @@ def tile_mask(place, OUTER: tl.constexpr, K: tl.constexpr, TENSOR: tl.constexpr)
 
 @triton.jit
 def a_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
-    """Offsets in a tensor of a tile of A, its block (batch, m, k)."""
+    """Offsets in a tensor of a tile of A, at (batch, m, k)."""
     M: tl.constexpr = PARAMS.m
     K: tl.constexpr = PARAMS.k_of_a
     BATCH: tl.constexpr = PARAMS.batch
@@ -52,7 +52,7 @@ def a_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
 
 @triton.jit
 def b_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
-    """Offsets in a tensor of a tile of B, its block (batch, n, k)."""
+    """Offsets in a tensor of a tile of B, at (batch, n, k)."""
     N: tl.constexpr = PARAMS.n
     K: tl.constexpr = PARAMS.k
     BATCH: tl.constexpr = PARAMS.batch

@@ -10,7 +10,7 @@ from weft.gpu.common.device import batch_offset, finish, spread_mask, spread_off
 
 @triton.jit
 def block_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
-    """Offsets in a tensor of a block of D, (batch, m, n), every axis as a dimension of its own."""
+    """Offsets in a tensor of an output tile, (batch, m, n), every axis as a dimension of its own."""
     batch_block, m_block, n_block = place
     M: tl.constexpr = PARAMS.m
     N: tl.constexpr = PARAMS.n
@@ -44,7 +44,7 @@ def store_block(
 
 @triton.jit
 def partial_offsets(program, PARAMS: tl.constexpr, FIRST: tl.constexpr, COLUMNS: tl.constexpr):
-    """Where some columns of a program's part of a split sum lie in the workspace: tile after tile, row after row."""
+    """Where some columns of a program's split-K partial lie in the workspace: tile after tile, row after row."""
     rows = tl.arange(0, PARAMS.m.tile)[:, None]
     columns = FIRST + tl.arange(0, COLUMNS)[None, :]
     return tl.cast(program, tl.int64) * (PARAMS.m.tile * PARAMS.n.tile) + rows * PARAMS.n.tile + columns

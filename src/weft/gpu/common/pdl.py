@@ -1,4 +1,4 @@
-"""How a launch follows the one before it: its programs come to the processors while the last of that one still run.
+"""How a launch follows the one before it: its programs come to the SMs while the last of that one still run.
 
 On Hopper and later a launch may be *dependent by program* (CUDA C++ Programming Guide, "Programmatic Dependent
 Launch"): it begins when all programs of the launch before have said so, and itself waits until they have ended and what
@@ -9,8 +9,8 @@ a megaword 2.6 instead of 3.2.
 Every kernel of weft waits before anything else, and only then lets the next launch come: whoever waits for a launch has
 waited for all that were before it. A launch that is not weft's waits for the whole of weft's, as ever.
 
-Programs that come so take processors as these become free. Kernels that stay on the device for long, with an order of
-blocks that makes neighbours share what the cache holds, lose more by that than they gain (3 % of a product of 5184^3):
+Programs that come so take SMs as these become free. Kernels that stay on the device for long, with an order of
+tiles that makes neighbours share what the cache holds, lose more by that than they gain (3 % of a product of 5184^3):
 they follow only where they are short, and let nobody come before they end.
 """
 

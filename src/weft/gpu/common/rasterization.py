@@ -8,8 +8,8 @@ import triton.language as tl
 
 @triton.jit
 def tile_coords(program, ROWS: tl.constexpr, COLUMNS: tl.constexpr, GROUP: tl.constexpr):
-    """The block of D of a program, (batch, m, n), from the numbers of blocks along m and n. Programs take groups of
-    `GROUP` rows of blocks, so that those that run together share operands in L2."""
+    """The output tile of a program, (batch, m, n), from the numbers of tiles along m and n. Programs take groups of
+    `GROUP` rows of tiles, so that those that run together share operands in L2."""
     batch_block = program // (ROWS * COLUMNS)
     within = program % (ROWS * COLUMNS)
     first = within // (GROUP * COLUMNS) * GROUP

@@ -1,4 +1,4 @@
-"""The second kernel of split sums, which adds the shares of every block of D and finishes it."""
+"""The launch of the second kernel of split sums, which adds the partials of every output tile and finishes it."""
 
 from __future__ import annotations
 
@@ -11,48 +11,55 @@ from weft.planner.schedule import Target
 from weft.spec import Contraction, Layout
 
 WARPS = 4
-MOST_ELEMENTS = 4096  # of a strip: 32 for each lane
+MOST_ELEMENTS = 4096  # that a program takes: 32 for each lane
 LEAST_ELEMENTS = 128  # one for each lane
-RESIDENT = 8  # programs that each processor should have: most of their time they wait for memory
+RESIDENT = 8  # programs that each SM should have: most of their time they wait for memory
 
 
 def reduce_launch(
-    contraction: Contraction, params: Any, shares: Layout, target: Target, fewer: int = 0, stream: StreamK | None = None
+    contraction: Contraction,
+    params: Any,
+    partials: Layout,
+    target: Target,
+    tail: int = 0,
+    stream: StreamK | None = None,
 ) -> KernelLaunch:
-    """The launch for the blocks of a `cut`; `shares` holds a tile of each block for each share of the sum, or the rows
-    and columns of it that there are. The last block has `fewer` of them, if that is not 0; with a `stream` each has as
-    many as that says."""
+    """The launch for the output tiles of `params`.
+
+    `partials` has a tile for each output tile and each part of its sum, or the rows and columns of it that there are.
+    The last output tile has `tail` of them, if that is not 0; with a `stream` each has as many as that says.
+    """
     from weft.gpu.common.reduce_splits_kernel import reduce_splits_kernel
 
-    rows = strip_rows(params.m.tile, params.n.tile, params.blocks, target)
-    columns = strip_columns(params.n.tile)
-    strips = params.blocks * (params.m.tile // rows) * (params.n.tile // columns)
+    rows = subtile_rows(params.m.tile, params.n.tile, params.blocks, target)
+    columns = subtile_columns(params.n.tile)
+    programs = params.blocks * (params.m.tile // rows) * (params.n.tile // columns)
     shared = contraction_constants(contraction, params)
     shared["REDUCE"] = contraction.algebra and contraction.algebra.reduce.jit
     names = ("C_FN", "EPILOGUE", "REDUCE", "RESULT", "AUX")
-    lying = {"STORED": tuple(shares.shape[1:]), "TAIL_SPLITS": fewer, "STREAM_K": stream}
+    lying = {"STORED": tuple(partials.shape[1:]), "TAIL_SPLITS": tail, "STREAM_K": stream}
     constants = {"PARAMS": params, "ROWS": rows, "COLUMNS": columns} | lying | {name: shared[name] for name in names}
     real = contraction.arithmetic.accumulate.is_floating_point
-    tensors = (shares, contraction.c, contraction.d)
+    tensors = (partials, contraction.c, contraction.d)
     return KernelLaunch(
-        reduce_splits_kernel, tensors, constants, real, target, strips, WARPS, 1, pointer_layouts(contraction)
+        reduce_splits_kernel, tensors, constants, real, target, programs, WARPS, 1, pointer_layouts(contraction)
     )  # fmt: skip
 
 
-def strip_columns(tile_n: int) -> int:
-    """Columns of a block that one program takes: all of them, or a power of two that divides them."""
+def subtile_columns(tile_n: int) -> int:
+    """Columns of an output tile that one program takes: all of them, or a power of two that divides them."""
     return tile_n & -tile_n
 
 
-def strip_rows(tile_m: int, tile_n: int, blocks: int, target: Target) -> int:
-    """Rows of a block that one program takes: as many as leave enough programs for the device; in the interpreter,
-    which runs one after the other, as many as may be."""
-    columns = strip_columns(tile_n)
+def subtile_rows(tile_m: int, tile_n: int, tiles: int, target: Target) -> int:
+    """Rows of an output tile that one program takes: as many as leave enough programs for the device. In the
+    interpreter, which runs one after the other, as many as may be."""
+    columns = subtile_columns(tile_n)
     across = tile_n // columns
     rows = min(tile_m, max(1, MOST_ELEMENTS // columns))
     if target.kind == "interpreter":
         return rows
-    processors = sm_count(target)
-    while rows > 1 and rows * columns > LEAST_ELEMENTS and blocks * (tile_m // rows) * across < RESIDENT * processors:
+    wanted = RESIDENT * sm_count(target)
+    while rows > 1 and rows * columns > LEAST_ELEMENTS and tiles * (tile_m // rows) * across < wanted:
         rows //= 2
     return rows

@@ -13,7 +13,7 @@ from weft.gpu.common.split_k import splits_of
 
 @triton.jit
 def subtile_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
-    """Offsets in a tensor of some rows of a block: (batch block, m block, n block, rows, columns)."""
+    """Offsets in a tensor of some rows of an output tile: (batch tile, m tile, n tile, rows, columns)."""
     batch_block, m_block, n_block, rows, columns = place
     M: tl.constexpr = PARAMS.m
     N: tl.constexpr = PARAMS.n
@@ -44,26 +44,28 @@ def subtile_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
 
 @triton.jit(do_not_specialize=["alpha", "beta"])
 def reduce_splits_kernel(
-    parts,
+    partials,
     c,  # None where nothing is added
     d,
     alpha: tl.int64,
     beta: tl.int64,
     pointers,
     PARAMS: tl.constexpr,
-    ROWS: tl.constexpr,  # of a block that one program takes: there are few blocks, and programs should be many
+    ROWS: tl.constexpr,  # of an output tile that one program takes: there are few tiles, and programs should be many
     COLUMNS: tl.constexpr,  # the same
-    STORED: tl.constexpr,  # rows and columns of a part, which may be fewer than those of a block
-    TAIL_SPLITS: tl.constexpr,  # parts of the last block; 0 where it has as many as others
-    STREAM_K: tl.constexpr,  # stream.Stream, which tells how many parts each block has; None where all have as many
+    STORED: tl.constexpr,  # rows and columns of a partial, which may be fewer than those of an output tile
+    TAIL_SPLITS: tl.constexpr,  # partials of the last output tile; 0 where it has as many as others
+    STREAM_K: tl.constexpr,  # tells how many partials each output tile has; None where all have as many
     C_FN: tl.constexpr,
     EPILOGUE: tl.constexpr,
-    REDUCE: tl.constexpr,  # of an algebra, None where parts are added
+    REDUCE: tl.constexpr,  # of an algebra, None where partials are added
     RESULT: tl.constexpr,
     AUX: tl.constexpr,
 ):
-    """Add the parts of some rows and columns of a block of D, first to last, and finish them. What lies past the end of
-    D is not read."""
+    """Add the partials of some rows and columns of an output tile, first to last, and finish them.
+
+    What lies past the end of D is not read.
+    """
     pdl_begin()
     M: tl.constexpr = PARAMS.m
     N: tl.constexpr = PARAMS.n
@@ -79,7 +81,7 @@ def reduce_splits_kernel(
     inside = subtile_mask(place, PARAMS, 3)
     HEIGHT: tl.constexpr = STORED[0]
     WIDTH: tl.constexpr = STORED[1]
-    here = parts + block.to(tl.int64) * (HEIGHT * WIDTH) + rows[:, None] * WIDTH + columns[None, :]
+    here = partials + block.to(tl.int64) * (HEIGHT * WIDTH) + rows[:, None] * WIDTH + columns[None, :]
     acc = tl.load(here, mask=inside)
     count = PARAMS.splits
     if TAIL_SPLITS > 0:

@@ -1,6 +1,6 @@
-"""The same contraction with its operands exchanged: D is the same, and what stood along m stands along n.
+"""The same contraction with A and B swapped: D is the same, and what stood along m stands along n.
 
-Blocks of D are made of two parts along n alone. Where it is m that no power of two covers well, B gives the rows.
+Output tiles are made of two parts along n alone. Where it is m that no power of two covers well, B gives the rows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The direct kernel on matrix instructions: operands gathered where they lie, one block of D per program.
+"""The direct kernel on matrix instructions: operands gathered where they lie, one output tile per program.
 
-With few blocks and a long k the sum is split: each program leaves its part in a workspace, and a second kernel adds the
-parts in a fixed order and finishes the block.
+With few output tiles and a long k the sum is split: each program leaves its partial in a workspace, and a second kernel
+adds these in a fixed order and finishes the tile.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def gett_kernel(
     b,
     c,  # None where nothing is added, or the sum is split
     d,  # None where the sum is split
-    parts,  # None where it is not
+    partials,  # None where it is not
     alpha: tl.int64,  # bits, see `scalar`
     beta: tl.int64,
     pointers,  # of operands of functions and of further results; None where there are none
@@ -58,7 +58,7 @@ def gett_kernel(
     columns = tl.arange(0, N.tile)
     depth = tl.arange(0, K.tile)
 
-    # (1) Find this program's block of D and its share of the sum.
+    # (1) Find this program's output tile and its part of the sum.
     program = tl.program_id(0)
     if PARAMS.wide_index:
         program = program.to(tl.int64)
@@ -77,7 +77,7 @@ def gett_kernel(
     row_mask = dim_mask(m_block, rows, M)
     column_mask = dim_mask(n_block, columns, N)
 
-    # Where something is computed of A, it is stored in shared memory before B, see `in_turn`. In more than one step
+    # Where something is computed of A, it is stored in shared memory before B, see `smem_order`. In more than one step
     # loads run ahead in shared memory, and a function of nothing but A is applied to what is read from there.
     A_COMPUTED: tl.constexpr = A_FN is not None or PARAMS.transposed[0] or PARAMS.swap_k
     B_COMPUTED: tl.constexpr = B_FN is not None or PARAMS.transposed[1]
@@ -139,9 +139,9 @@ def gett_kernel(
         else:
             acc = tl.dot(x, y, acc, input_precision=PRECISION, max_num_imprecise_acc=K.tile, out_dtype=ACCUMULATE)
 
-    # (4) Leave the part, or finish the block.
+    # (4) Leave the partial, or finish the output tile.
     if PARAMS.splits > 1:
-        tl.store(parts + partial_offsets(program, PARAMS, 0, N.tile), acc)
+        tl.store(partials + partial_offsets(program, PARAMS, 0, N.tile), acc)
     else:
         place = (batch_block, m_block, n_block)
         store_block(

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from weft.gpu.common.cost import Access, Piece, run_of, tile_access
+from weft.gpu.common.cost import Access, ModeInTile, run_of, tile_access
 from weft.gpu.common.hardware import LINE, REGISTERS, SECTOR, SHARED_MEMORY, WARPS, sm_count
 from weft.gpu.common.tiling import A, Axis, C, D
 from weft.gpu.permute.params import PermuteParams
@@ -161,7 +161,7 @@ def _together(axes: Sequence[Axis], tensor: int) -> int:
             if at + 1 < len(axis.extents) and max(rest, extent) % covered:
                 covered = max(1, rest * extent // (extent + rest - math.gcd(rest, extent)))
             if stride:
-                found.append(Piece(stride, covered, extent))
+                found.append(ModeInTile(stride, covered, extent))
             rest = -(-rest // extent)
     return run_of(found)
 

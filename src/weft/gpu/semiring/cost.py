@@ -22,9 +22,9 @@ BLOCK_SLOTS = _FITTED("block_slots")  # before the first step and after the last
 STORE_SLOTS = _FITTED("store_slots")  # for each element of D
 SLOT_RATE = _FITTED("slot_rate")  # issue slots per second, of all lanes
 WAITING = _FITTED("waiting")  # of a scheduler's slots that one warp alone leaves empty, over those that it takes
-# Of what a block takes besides its steps, as often again where it is alone on a processor.
+# Of what a program takes besides its steps, as often again where it is alone on an SM.
 BLOCK_WAITING = _FITTED("block_waiting")
-SCHEDULERS = 4  # of a processor
+SCHEDULERS = 4  # of an SM
 OTHER_REGISTERS = 36  # of a thread, besides accumulators and four steps of the tiles
 SHARED_RATE = _FITTED("shared_rate")  # lanes of reads of 128 bytes from shared memory per second
 

@@ -10,7 +10,7 @@ from weft.gpu.common.cost import (
     Work,
     direct_seconds,
     function_seconds,
-    pieces,
+    modes_in_tile,
     run_of,
     tile_access,
 )
@@ -72,14 +72,14 @@ def _read(layout: Layout, tensor: int, blocks: int, params: SimtParams) -> Acces
     comes from the first cache where all that it reads fits there."""
     size = layout.dtype.itemsize
     access = tile_access(layout, tensor, 1, (*params.r.axes, *params.k.axes))
-    of_d, of_k = pieces(params.r.axes, tensor), pieces(params.k.axes, tensor)
-    step = math.prod(piece.covered for piece in (*of_d, *of_k))
-    whole = [*of_d, *(piece._replace(covered=piece.extent) for piece in of_k)]
+    of_d, of_k = modes_in_tile(params.r.axes, tensor), modes_in_tile(params.k.axes, tensor)
+    step = math.prod(each.covered for each in (*of_d, *of_k))
+    whole = [*of_d, *(each._replace(covered=each.extent) for each in of_k)]
     run = max(run_of(whole), 1)  # also where a mode is empty
-    sectors = max(math.prod(piece.covered for piece in whole) * size * max(1.0, SECTOR / (run * size)), 1.0)
+    sectors = max(math.prod(each.covered for each in whole) * size * max(1.0, SECTOR / (run * size)), 1.0)
     each = step * size * max(1.0, SECTOR / access.together)
     again = max(1.0, params.k.blocks * each / sectors) if sectors <= FIRST_CACHE else 1.0
-    apart = min((piece.stride for piece in (*of_d, *of_k) if piece.covered > 1), default=LINE) * size
+    apart = min((each.stride for each in (*of_d, *of_k) if each.covered > 1), default=LINE) * size
     in_line = min(step, max(1, LINE // apart)) * size  # what neighbours take from one line, gaps between them or not
     stretch = max(access.stretch, in_line)
     return access._replace(bytes=blocks * params.k.blocks * step * size, stretch=stretch, again=again)

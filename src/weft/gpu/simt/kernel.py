@@ -15,7 +15,7 @@ from weft.gpu.common.pdl import pdl_begin
 
 @triton.jit
 def tile_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
-    """Offsets in a tensor of a tile of D and k, (D's block, k's block): 1 long along axes that the tensor has not."""
+    """Offsets in a tensor of a tile of D and k, (D's tile, k's tile): 1 long along axes that the tensor has not."""
     R: tl.constexpr = PARAMS.r
     K: tl.constexpr = PARAMS.k
     RANK: tl.constexpr = len(PARAMS.tile)
@@ -34,7 +34,7 @@ def tile_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
 
 @triton.jit
 def stored_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
-    """The same of D's block alone."""
+    """The same of D's tile alone."""
     R: tl.constexpr = PARAMS.r
     RANK: tl.constexpr = len(PARAMS.tile) - PARAMS.k_rank
     WIDE: tl.constexpr = PARAMS.wide[TENSOR]
@@ -80,7 +80,7 @@ def simt_kernel(
     AUX_B: tl.constexpr = AUX.b
     RANK: tl.constexpr = len(PARAMS.tile)
 
-    # (1) Find this program's block of D. Every axis of the tile, of D and of k, is a dimension of its own.
+    # (1) Find this program's output tile. Every axis of the tile, of D and of k, is a dimension of its own.
     block = tl.program_id(0)
     if PARAMS.wide_index:
         block = block.to(tl.int64)

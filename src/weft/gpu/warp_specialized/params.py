@@ -79,7 +79,7 @@ def ws_params(contraction: Contraction, schedule: WsSchedule, target: Target) ->
     tail = schedule.tail_splits
     tail_splits = TailSplits(tail, split_steps(contraction, schedule, tail) if tail else 0)
     whole = replace(schedule, splits=1) if schedule.stream_k else schedule
-    tma = tma_params(contraction, whole, target, tail_splits.shares * tail_splits.steps)
+    tma = tma_params(contraction, whole, target, tail_splits.splits * tail_splits.steps)
     consumers = schedule.consumers
     programs = min(sm_count(target), -(-work_tiles(contraction, schedule) // consumers.pipelines))
     tile_m, tile_n, tile_k = schedule.tile

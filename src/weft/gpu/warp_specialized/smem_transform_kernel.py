@@ -49,7 +49,7 @@ def split_with_tail_of(program, PARAMS: gl.constexpr):
     """A CTA's work tile: the number of its output tile, and its partial as (number, of how many, steps)."""
     STEPS: gl.constexpr = PARAMS.tma.steps
     SPLITS: gl.constexpr = PARAMS.tma.splits
-    if PARAMS.tail_splits.shares == 0:
+    if PARAMS.tail_splits.splits == 0:
         number, output_tile = output_tile_of(program, PARAMS, 0)
         return output_tile, (number, SPLITS, STEPS)
     else:
