@@ -188,7 +188,7 @@ class TestRecord:
 
     def test_so_is_other_code(self, made: MadeFamily, ran: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
         weft.plan("mk,kn->mn", *product()[:2], backend="cpu")
-        monkeypatch.setattr(verdicts, "code_digest", lambda backend: "another")
+        monkeypatch.setattr(verdicts, "of_backend", lambda backend: "another")
         new_process()
         weft.plan("mk,kn->mn", *product()[:2], backend="cpu")
         assert ran == ["a product"] * 2

@@ -18,6 +18,7 @@ from typing import Any
 from weft.planner.schedule import Description, Ranked
 
 _PACKAGE = Path(__file__).parent.parent
+_CODE = {"triton": ("gpu/**/*.py", "fn/**/*.py"), "cpu": ("cpu/**/*.py", "fn/*.py")}  # by backend
 _GPU_FAMILY = re.compile(r"\bweft\.gpu\.(\w+)")
 
 
@@ -34,6 +35,22 @@ def of_family(module: str) -> str:
     for file in code_of(module):
         digest.update(str(file.relative_to(_PACKAGE)).encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()
+
+
+@lru_cache
+def of_backend(backend: str) -> str:
+    """The digest of all code that runs for a backend."""
+    return of_files(*_CODE[backend])
+
+
+@lru_cache
+def of_files(*patterns: str) -> str:
+    """The digest of the files that patterns name, relative to this package."""
+    digest = hashlib.sha256()
+    for pattern in patterns:
+        for file in sorted(_PACKAGE.glob(pattern)):
+            digest.update(file.name.encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def code_of(module: str) -> list[Path]:

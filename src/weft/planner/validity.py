@@ -1,14 +1,12 @@
-"""What a stored figure or schedule is valid for: the machine, the software, and weft's own code.
+"""What a stored figure or schedule is valid for: the machine and the software. Its code: `weft.planner.code_digest`.
 
 Also the count that grows whenever something is stored that plans of this process depend on.
 """
 
 from __future__ import annotations
 
-import hashlib
 from datetime import UTC, datetime
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,14 +14,11 @@ import torch
 from weft.machine.stamp import device_stamp
 from weft.planner.schedule import Target
 
-# Files whose change may change how fast a schedule runs, by backend and relative to this package's parent.
-_CODE = {"triton": ("gpu/**/*.py", "fn/**/*.py"), "cpu": ("cpu/**/*.py", "fn/*.py")}
-
 _generation = 0
 
 
 def generation() -> int:
-    """Grows with each winner that this process stores: what was planned before may be out of date."""
+    """Grows with each schedule that this process stores: what was planned before may be out of date."""
     return _generation
 
 
@@ -35,25 +30,9 @@ def outdate() -> None:
 
 @lru_cache
 def environment(target: Target) -> dict[str, Any]:
-    """The machine and the software that a winner belongs to."""
+    """The machine and the software that a stored schedule belongs to."""
     stamp = device_stamp(target.device)
     return stamp | {"kind": target.kind, "capability": target.capability, "processors": target.processors}
-
-
-def code_digest(backend: str) -> str:
-    """A digest of weft's own code that runs for a backend."""
-    return digest_of(_CODE[backend])
-
-
-@lru_cache
-def digest_of(patterns: tuple[str, ...]) -> str:
-    """The same of the files that patterns name, relative to this package's parent."""
-    root = Path(__file__).parent.parent
-    digest = hashlib.sha256()
-    for pattern in patterns:
-        for file in sorted(root.glob(pattern)):
-            digest.update(file.name.encode() + b"\0" + file.read_bytes())
-    return digest.hexdigest()[:16]
 
 
 def here(target: Target) -> bool:

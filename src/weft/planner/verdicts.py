@@ -22,9 +22,10 @@ from typing import Any
 from weft.errors import WeftWarning
 from weft.machine.stamp import device_stamp
 from weft.machine.store import Store
+from weft.planner.code_digest import of_backend, of_files
 from weft.planner.registry import short_name, versions
 from weft.planner.schedule import Target
-from weft.planner.validity import code_digest, digest_of, here, outdate
+from weft.planner.validity import here, outdate
 
 FORMAT = 1  # of keys and values
 ROOM = "selftest"  # of the store
@@ -126,8 +127,8 @@ def key(family: str, backend: str, target: Target) -> dict[str, Any]:
         "family": family,
         "backend": backend,
         "environment": _machine(target),
-        "code": code_digest(backend),
-        "tests": digest_of(("selftest/*.py",)),
+        "code": of_backend(backend),
+        "tests": of_files("selftest/*.py"),
     }
 
 

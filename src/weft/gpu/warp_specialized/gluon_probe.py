@@ -22,8 +22,9 @@ import triton
 from weft.gpu.common.driver import driver_version
 from weft.gpu.common.triton_versions import is_tested
 from weft.machine.store import Store
+from weft.planner.code_digest import of_backend
 from weft.planner.schedule import Target
-from weft.planner.validity import code_digest, now
+from weft.planner.validity import now
 
 ROOM = "probes"  # of the store
 SECONDS = 300.0  # that compiling may take: about 5 on an idle core
@@ -47,7 +48,7 @@ def _known_error(capability: int, version: str) -> str | None:
         "triton": version,
         "torch": torch.__version__,
         "driver": driver_version(),
-        "code": code_digest("triton"),
+        "code": of_backend("triton"),
     }
     store = Store(ROOM)
     answer = store.load(key)
