@@ -25,6 +25,152 @@ from weft.gpu.common.rasterization import tile_coords
 from weft.gpu.common.smem_order import materialize, sync_for_wgmma
 
 
+@triton.jit
+def starts_of(a, b, place, rows, columns, PARAMS: tl.constexpr):
+    """Pointers to `rows` of A and `columns` of B of an output tile (batch, m, n) at the start of k, and which exist."""
+    batch_block, m_block, n_block = place
+    M: tl.constexpr = PARAMS.m
+    N: tl.constexpr = PARAMS.n
+    BATCH: tl.constexpr = PARAMS.batch
+    a_rows = a + batch_offset(batch_block, BATCH, 0, PARAMS.wide[0])
+    a_rows += dim_offsets(m_block, rows, M, 0, PARAMS.wide[0])
+    b_columns = b + batch_offset(batch_block, BATCH, 1, PARAMS.wide[1])
+    b_columns += dim_offsets(n_block, columns, N, 1, PARAMS.wide[1])
+    return a_rows, b_columns, dim_mask(m_block, rows, M), dim_mask(n_block, columns, N)
+
+
+@triton.jit
+def load_tiles(starts, k_block, depth, PARAMS: tl.constexpr):
+    """A TILE_M x TILE_K tile of A and a TILE_K x TILE_N tile of B, and which indices of k exist, in either order."""
+    a_rows, b_columns, row_mask, column_mask = starts
+    M: tl.constexpr = PARAMS.m
+    N: tl.constexpr = PARAMS.n
+    K: tl.constexpr = PARAMS.k
+    K_OF_A: tl.constexpr = PARAMS.k_of_a
+    a_depth = dim_offsets(k_block, depth, K_OF_A, 0, PARAMS.wide[0])
+    b_depth = dim_offsets(k_block, depth, K, 1, PARAMS.wide[1])
+    a_inside = dim_mask(k_block, depth, K_OF_A)
+    b_inside = dim_mask(k_block, depth, K)
+    x = load_tile(a_rows[:, None] + a_depth[None, :], row_mask, a_inside, M.exact, K.exact)
+    y = load_tile(b_columns[None, :] + b_depth[:, None], b_inside, column_mask, K.exact, N.exact)
+    return x, y, a_inside, b_inside
+
+
+@triton.jit
+def factor_of_a(
+    x, inside, known, pointers, place, PARAMS: tl.constexpr, A_FN: tl.constexpr, PRODUCT: tl.constexpr,
+    AUX: tl.constexpr,
+):  # fmt: skip
+    """What is multiplied of a tile of A at (batch, m, k): its function applied in the product type, k in B's order.
+
+    `known` is what its function takes that does not move along k. Products past the end of k must stay zero.
+    """
+    AUX_A: tl.constexpr = AUX.a
+    M: tl.constexpr = PARAMS.m
+    K: tl.constexpr = PARAMS.k
+    K_OF_A: tl.constexpr = PARAMS.k_of_a
+    x = x.to(PRODUCT)
+    if A_FN is not None:
+        x = A_FN(x, *gathered_step(known, pointers, place, AUX_A, K, PARAMS, a_offsets, a_mask)).to(PRODUCT)
+        if PARAMS.masked[0]:
+            x = tl.where(inside[None, :], x, 0)
+    if PARAMS.transposed[0]:
+        x = tf32_digits(x)
+    if PARAMS.swap_k:
+        OUTER: tl.constexpr = K_OF_A.axes[0].tile
+        INNER: tl.constexpr = K_OF_A.axes[1].tile
+        x = tl.reshape(tl.permute(tl.reshape(x, (M.tile, OUTER, INNER)), (0, 2, 1)), (M.tile, K.tile))
+    return x
+
+
+@triton.jit
+def factor_of_b(
+    y, inside, known, pointers, place, PARAMS: tl.constexpr, B_FN: tl.constexpr, PRODUCT: tl.constexpr,
+    AUX: tl.constexpr,
+):  # fmt: skip
+    """The same of a tile of B, at (batch, n, k)."""
+    AUX_B: tl.constexpr = AUX.b
+    K: tl.constexpr = PARAMS.k
+    y = y.to(PRODUCT)
+    if B_FN is not None:
+        y = B_FN(y, *gathered_step(known, pointers, place, AUX_B, K, PARAMS, b_offsets, b_mask)).to(PRODUCT)
+        if PARAMS.masked[1]:
+            y = tl.where(inside[:, None], y, 0)
+    if PARAMS.transposed[1]:
+        y = tf32_digits(y)
+    return y
+
+
+@triton.jit
+def multiply_add(acc, x, y, PARAMS: tl.constexpr, PRECISION: tl.constexpr, ACCUMULATE: tl.constexpr):
+    """The accumulator with the products of a step along k.
+
+    fp8 products of one step may be added with fewer digits, those of different steps may not.
+    """
+    if PARAMS.widen:
+        x = x.to(ACCUMULATE)
+        y = y.to(ACCUMULATE)
+    if PARAMS.apart:
+        acc += tl.dot(x, y, input_precision=PRECISION, out_dtype=ACCUMULATE)
+    else:
+        acc = tl.dot(x, y, acc, input_precision=PRECISION, max_num_imprecise_acc=PARAMS.k.tile, out_dtype=ACCUMULATE)
+    return acc
+
+
+@triton.jit
+def sum_of_products(
+    operands, lanes, pointers, program, place, PARAMS: tl.constexpr, functions, PRODUCT: tl.constexpr,
+    ACCUMULATE: tl.constexpr, PRECISION: tl.constexpr, AUX: tl.constexpr,
+):  # fmt: skip
+    """The accumulator of one program: its output tile (batch, m, n), or its part of the sum.
+
+    `operands` are (A, B), `lanes` the indices along m, n and k within a tile, `functions` (a_fn, b_fn).
+    """
+    batch_block, m_block, n_block = place
+    A_FN: tl.constexpr = functions[0]
+    B_FN: tl.constexpr = functions[1]
+    K: tl.constexpr = PARAMS.k
+    AUX_A: tl.constexpr = AUX.a
+    AUX_B: tl.constexpr = AUX.b
+    rows, columns, depth = lanes
+    first_step = 0
+    last_step = K.blocks
+    if PARAMS.splits > 1:
+        first_step = program // PARAMS.blocks * PARAMS.steps
+        last_step = tl.minimum(first_step + PARAMS.steps, K.blocks)
+
+    # (2) Fix the rows of A and the columns of B that it needs.
+    starts = starts_of(operands[0], operands[1], place, rows, columns, PARAMS)
+
+    # Where something is computed of A, it is stored in shared memory before B, see `smem_order`. In more than one step
+    # loads run ahead in shared memory, and a function of nothing but A is applied to what is read from there.
+    A_COMPUTED: tl.constexpr = A_FN is not None or PARAMS.transposed[0] or PARAMS.swap_k
+    B_COMPUTED: tl.constexpr = B_FN is not None or PARAMS.transposed[1]
+    HELD: tl.constexpr = A_COMPUTED and K.blocks == 1
+    IN_TURN: tl.constexpr = HELD or (B_COMPUTED and (PARAMS.masked[0] or PARAMS.swap_k))
+    TILE: tl.constexpr = (PARAMS.m.tile, PARAMS.n.tile)
+    acc = tl.zeros(TILE, dtype=ACCUMULATE)
+    aux_a = gathered(pointers, (batch_block, m_block, 0), AUX_A, PARAMS, a_offsets, a_mask)
+    aux_b = gathered(pointers, (batch_block, n_block, 0), AUX_B, PARAMS, b_offsets, b_mask)
+    for step in range(first_step, last_step):
+        k_block = step.to(tl.int64) if PARAMS.wide_index else step
+        # (3.1) Load tiles of A and B, each along its own contiguous mode.
+        x, y, a_inside, b_inside = load_tiles(starts, k_block, depth, PARAMS)
+        # (3.2) Apply A's function and bring A's order of k to B's.
+        x = factor_of_a(x, a_inside, aux_a, pointers, (batch_block, m_block, k_block), PARAMS, A_FN, PRODUCT, AUX)
+        if HELD:
+            x = materialize(x)
+        if IN_TURN:
+            sync_for_wgmma()
+        # (3.3) Apply B's function.
+        y = factor_of_b(y, b_inside, aux_b, pointers, (batch_block, n_block, k_block), PARAMS, B_FN, PRODUCT, AUX)
+        if HELD:
+            y = materialize(y)
+        # (3.4) Multiply and accumulate.
+        acc = multiply_add(acc, x, y, PARAMS, PRECISION, ACCUMULATE)
+    return acc
+
+
 @triton.jit(do_not_specialize=["alpha", "beta"])
 def gett_kernel(
     a,
@@ -46,106 +192,19 @@ def gett_kernel(
     PRECISION: tl.constexpr,
     AUX: tl.constexpr,  # AuxParams
 ):
+    """D = epilogue(alpha * sum over k of a_fn(A) * b_fn(B) + beta * c_fn(C)), one output tile for each program."""
     pdl_begin()
-    M: tl.constexpr = PARAMS.m
-    N: tl.constexpr = PARAMS.n
-    K: tl.constexpr = PARAMS.k
-    AUX_A: tl.constexpr = AUX.a
-    AUX_B: tl.constexpr = AUX.b
-    K_OF_A: tl.constexpr = PARAMS.k_of_a
-    BATCH: tl.constexpr = PARAMS.batch
-    rows = tl.arange(0, M.tile)
-    columns = tl.arange(0, N.tile)
-    depth = tl.arange(0, K.tile)
-
+    lanes = (tl.arange(0, PARAMS.m.tile), tl.arange(0, PARAMS.n.tile), tl.arange(0, PARAMS.k.tile))
     # (1) Find this program's output tile and its part of the sum.
     program = tl.program_id(0)
     if PARAMS.wide_index:
         program = program.to(tl.int64)
-    batch_block, m_block, n_block = tile_coords(program % PARAMS.blocks, M.blocks, N.blocks, PARAMS.group)
-    first_step = 0
-    last_step = K.blocks
-    if PARAMS.splits > 1:
-        first_step = program // PARAMS.blocks * PARAMS.steps
-        last_step = tl.minimum(first_step + PARAMS.steps, K.blocks)
-
-    # (2) Fix the rows of A and the columns of B that it needs.
-    a_rows = a + batch_offset(batch_block, BATCH, 0, PARAMS.wide[0])
-    a_rows += dim_offsets(m_block, rows, M, 0, PARAMS.wide[0])
-    b_columns = b + batch_offset(batch_block, BATCH, 1, PARAMS.wide[1])
-    b_columns += dim_offsets(n_block, columns, N, 1, PARAMS.wide[1])
-    row_mask = dim_mask(m_block, rows, M)
-    column_mask = dim_mask(n_block, columns, N)
-
-    # Where something is computed of A, it is stored in shared memory before B, see `smem_order`. In more than one step
-    # loads run ahead in shared memory, and a function of nothing but A is applied to what is read from there.
-    A_COMPUTED: tl.constexpr = A_FN is not None or PARAMS.transposed[0] or PARAMS.swap_k
-    B_COMPUTED: tl.constexpr = B_FN is not None or PARAMS.transposed[1]
-    HELD: tl.constexpr = A_COMPUTED and K.blocks == 1
-    IN_TURN: tl.constexpr = HELD or (B_COMPUTED and (PARAMS.masked[0] or PARAMS.swap_k))
-    TILE: tl.constexpr = (M.tile, N.tile)
-    acc = tl.zeros(TILE, dtype=ACCUMULATE)
-    aux_a = gathered(pointers, (batch_block, m_block, 0), AUX_A, PARAMS, a_offsets, a_mask)
-    aux_b = gathered(pointers, (batch_block, n_block, 0), AUX_B, PARAMS, b_offsets, b_mask)
-    for step in range(first_step, last_step):
-        k_block = step.to(tl.int64) if PARAMS.wide_index else step
-        # (3.1) Load a TILE_M x TILE_K tile of A and a TILE_K x TILE_N tile of B, each along its own contiguous mode.
-        a_depth = dim_offsets(k_block, depth, K_OF_A, 0, PARAMS.wide[0])
-        b_depth = dim_offsets(k_block, depth, K, 1, PARAMS.wide[1])
-        a_inside = dim_mask(k_block, depth, K_OF_A)
-        b_inside = dim_mask(k_block, depth, K)
-        x = load_tile(a_rows[:, None] + a_depth[None, :], row_mask, a_inside, M.exact, K.exact)
-        y = load_tile(b_columns[None, :] + b_depth[:, None], b_inside, column_mask, K.exact, N.exact)
-
-        # (3.2) Apply A's function in the product type. Products past the end of k must stay zero.
-        x = x.to(PRODUCT)
-        if A_FN is not None:
-            place_a = (batch_block, m_block, k_block)
-            x = A_FN(x, *gathered_step(aux_a, pointers, place_a, AUX_A, K, PARAMS, a_offsets, a_mask)).to(PRODUCT)
-            if PARAMS.masked[0]:
-                x = tl.where(a_inside[None, :], x, 0)
-        if PARAMS.transposed[0]:
-            x = tf32_digits(x)
-
-        # (3.3) Bring A's order of k to B's where they differ.
-        if PARAMS.swap_k:
-            OUTER: tl.constexpr = K_OF_A.axes[0].tile
-            INNER: tl.constexpr = K_OF_A.axes[1].tile
-            x = tl.reshape(tl.permute(tl.reshape(x, (M.tile, OUTER, INNER)), (0, 2, 1)), (M.tile, K.tile))
-        if HELD:
-            x = materialize(x)
-        if IN_TURN:
-            sync_for_wgmma()
-
-        # (3.4) Apply B's function.
-        y = y.to(PRODUCT)
-        if B_FN is not None:
-            place_b = (batch_block, n_block, k_block)
-            y = B_FN(y, *gathered_step(aux_b, pointers, place_b, AUX_B, K, PARAMS, b_offsets, b_mask)).to(PRODUCT)
-            if PARAMS.masked[1]:
-                y = tl.where(b_inside[:, None], y, 0)
-        if PARAMS.transposed[1]:
-            y = tf32_digits(y)
-        if HELD:
-            y = materialize(y)
-
-        # (3.5) Multiply and accumulate.
-        if PARAMS.widen:
-            x = x.to(ACCUMULATE)
-            y = y.to(ACCUMULATE)
-        # fp8 products of one step may be added with fewer digits, those of different steps may not.
-        if PARAMS.apart:
-            acc += tl.dot(x, y, input_precision=PRECISION, out_dtype=ACCUMULATE)
-        else:
-            acc = tl.dot(x, y, acc, input_precision=PRECISION, max_num_imprecise_acc=K.tile, out_dtype=ACCUMULATE)
-
+    place = tile_coords(program % PARAMS.blocks, PARAMS.m.blocks, PARAMS.n.blocks, PARAMS.group)
+    acc = sum_of_products(
+        (a, b), lanes, pointers, program, place, PARAMS, (A_FN, B_FN), PRODUCT, ACCUMULATE, PRECISION, AUX
+    )  # fmt: skip
     # (4) Leave the partial, or finish the output tile.
     if PARAMS.splits > 1:
-        tl.store(partials + partial_offsets(program, PARAMS, 0, N.tile), acc)
+        tl.store(partials + partial_offsets(program, PARAMS, 0, PARAMS.n.tile), acc)
     else:
-        place = (batch_block, m_block, n_block)
-        store_block(
-            acc, (c, d, pointers), (alpha, beta), place, PARAMS, (C_FN, EPILOGUE, None), RESULT, AUX
-        )
-
-
+        store_block(acc, (c, d, pointers), (alpha, beta), place, PARAMS, (C_FN, EPILOGUE, None), RESULT, AUX)

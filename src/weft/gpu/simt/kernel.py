@@ -49,6 +49,62 @@ def stored_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     return spread_mask(place[0], R, TENSOR, RANK)
 
 
+@triton.jit
+def factors_at(
+    operands, known, pointers, at, PARAMS: tl.constexpr, functions, PRODUCT: tl.constexpr, AUX: tl.constexpr
+):
+    """Tiles of A and of B at (D's tile, k's tile), their functions applied in the product type.
+
+    `operands` are (A, B), `known` what the functions take that does not move along k, `functions` (a_fn, b_fn).
+    """
+    K: tl.constexpr = PARAMS.k
+    AUX_A: tl.constexpr = AUX.a
+    AUX_B: tl.constexpr = AUX.b
+    A_FN: tl.constexpr = functions[0]
+    B_FN: tl.constexpr = functions[1]
+    x = load_or_zero(operands[0] + tile_offsets(at, PARAMS, 0), tile_mask(at, PARAMS, 0)).to(PRODUCT)
+    y = load_or_zero(operands[1] + tile_offsets(at, PARAMS, 1), tile_mask(at, PARAMS, 1)).to(PRODUCT)
+    if A_FN is not None:
+        x = A_FN(x, *gathered_step(known[0], pointers, at, AUX_A, K, PARAMS, tile_offsets, tile_mask)).to(PRODUCT)
+    if B_FN is not None:
+        y = B_FN(y, *gathered_step(known[1], pointers, at, AUX_B, K, PARAMS, tile_offsets, tile_mask)).to(PRODUCT)
+    return x, y
+
+
+@triton.jit
+def reduce_step(
+    acc, x, y, k_block, PARAMS: tl.constexpr, COMBINE: tl.constexpr, REDUCE: tl.constexpr, IDENTITY: tl.constexpr,
+    ACCUMULATE: tl.constexpr,
+):  # fmt: skip
+    """The accumulator with the products of a step along k; what lies past the end of k counts nothing."""
+    K: tl.constexpr = PARAMS.k
+    RANK: tl.constexpr = len(PARAMS.tile)
+    if COMBINE is None:
+        product = x.to(ACCUMULATE) * y.to(ACCUMULATE)
+    else:
+        product = COMBINE(x.to(ACCUMULATE), y.to(ACCUMULATE)).to(ACCUMULATE)
+    if not K.exact:
+        product = tl.where(spread_mask(k_block, K, ANY, RANK), product, tl.full((), IDENTITY, ACCUMULATE))
+    if REDUCE is None:
+        acc += product
+    else:
+        acc = REDUCE(acc, product).to(ACCUMULATE)
+    return acc
+
+
+@triton.jit
+def sum_over_axes(acc, PARAMS: tl.constexpr, REDUCE: tl.constexpr, OVER_AXIS: tl.constexpr):
+    """The accumulator without its axes of k, which are the last."""
+    RANK: tl.constexpr = len(PARAMS.tile)
+    K_RANK: tl.constexpr = PARAMS.k_rank
+    for axis in tl.static_range(K_RANK):
+        if REDUCE is None:
+            acc = tl.sum(acc, axis=RANK - 1 - axis)
+        else:
+            acc = OVER_AXIS(acc, RANK - 1 - axis)
+    return acc
+
+
 @triton.jit(do_not_specialize=["alpha", "beta"])
 def simt_kernel(
     a,
@@ -78,7 +134,6 @@ def simt_kernel(
     K: tl.constexpr = PARAMS.k
     AUX_A: tl.constexpr = AUX.a
     AUX_B: tl.constexpr = AUX.b
-    RANK: tl.constexpr = len(PARAMS.tile)
 
     # (1) Find this program's output tile. Every axis of the tile, of D and of k, is a dimension of its own.
     block = tl.program_id(0)
@@ -92,33 +147,15 @@ def simt_kernel(
     for step in range(0, K.blocks):
         k_block = step.to(tl.int64) if PARAMS.wide_index else step
         # (2.1) Load both operands, each along the axes it has, and apply the functions in the product type.
-        at = (block, k_block)
-        x = load_or_zero(a + tile_offsets(at, PARAMS, 0), tile_mask(at, PARAMS, 0)).to(PRODUCT)
-        y = load_or_zero(b + tile_offsets(at, PARAMS, 1), tile_mask(at, PARAMS, 1)).to(PRODUCT)
-        if A_FN is not None:
-            x = A_FN(x, *gathered_step(aux_a, pointers, at, AUX_A, K, PARAMS, tile_offsets, tile_mask)).to(PRODUCT)
-        if B_FN is not None:
-            y = B_FN(y, *gathered_step(aux_b, pointers, at, AUX_B, K, PARAMS, tile_offsets, tile_mask)).to(PRODUCT)
+        x, y = factors_at(
+            (a, b), (aux_a, aux_b), pointers, (block, k_block), PARAMS, (A_FN, B_FN), PRODUCT, AUX
+        )  # fmt: skip
 
-        # (2.2) Multiply in the accumulator's type; what lies past the end of k counts nothing.
-        if COMBINE is None:
-            product = x.to(ACCUMULATE) * y.to(ACCUMULATE)
-        else:
-            product = COMBINE(x.to(ACCUMULATE), y.to(ACCUMULATE)).to(ACCUMULATE)
-        if not K.exact:
-            product = tl.where(spread_mask(k_block, K, ANY, RANK), product, tl.full((), IDENTITY, ACCUMULATE))
-        if REDUCE is None:
-            acc += product
-        else:
-            acc = REDUCE(acc, product).to(ACCUMULATE)
+        # (2.2) Multiply in the accumulator's type, and add.
+        acc = reduce_step(acc, x, y, k_block, PARAMS, COMBINE, REDUCE, IDENTITY, ACCUMULATE)
 
     # (3) Sum over the axes of k, apply C and the epilogue, store.
-    K_RANK: tl.constexpr = PARAMS.k_rank
-    for axis in tl.static_range(K_RANK):
-        if REDUCE is None:
-            acc = tl.sum(acc, axis=RANK - 1 - axis)
-        else:
-            acc = OVER_AXIS(acc, RANK - 1 - axis)
+    acc = sum_over_axes(acc, PARAMS, REDUCE, OVER_AXIS)
     finish(
         acc, (c, d, pointers), (alpha, beta), (block,), PARAMS, stored_offsets, stored_mask, (C_FN, EPILOGUE, REDUCE),
         RESULT, AUX,
