@@ -75,10 +75,10 @@ def error_bound(
 
         alpha * ((K + 2) eps S + (S' - S) + K t) + 3 alpha eps S + beta * (off_c + 3 eps |c|)
 
-    carried through the epilogue and rounded to D's type: `+ eps_D / 2 * (|D| + bound) + t_D`. S is the sum of |a_k b_k|
-    and S' the same with each factor as far off as its function and a shortened product type ("tf32", "tf32x3") leave
-    it; eps is the accumulator's machine epsilon, eps_D and t_D the epsilon and the smallest positive value of D's type.
-    A complex product counts as four. Products in fp8 on tensor cores add `FP8_LOSS S`. Sources:
+    carried through the epilogue and rounded to D's type: ``+ eps_D / 2 * (|D| + bound) + t_D``. S is the sum of
+    ``|a_k b_k|`` and S' the same with each factor as far off as its function and a shortened product type ("tf32",
+    "tf32x3") leave it; eps is the accumulator's machine epsilon, eps_D and t_D the epsilon and the smallest positive
+    value of D's type. A complex product counts as four. Products in fp8 on tensor cores add ``FP8_LOSS S``. Sources:
     `weft.oracle.rounding`. It is a worst case, and grows with K as the error's worst case does; typical
     errors grow with the square root of K.
 
