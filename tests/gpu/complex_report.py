@@ -18,8 +18,7 @@ from weft.cases import tccg
 from weft.fn import trace
 from weft.gpu.common.inspect import compiled, instructions
 from weft.gpu.complex import direct as complex_direct
-from weft.gpu.complex import pairs
-from weft.gpu.complex import real_forms as complex_pairs
+from weft.gpu.complex import pairs, real_forms
 from weft.spec import Layout
 
 CASE = tccg()[23]  # D is no matrix as it lies
@@ -42,8 +41,8 @@ def main() -> None:
         out = torch.float32 if "epilogue" in given else dtype
         described = contraction(CASE.equation, CASE.extents, dtype, out, **given)
         target = TARGETS[architecture]
-        found: dict[str, complex_pairs.Step] = {}
-        for schedule in complex_pairs.schedules(described, target).schedules:
+        found: dict[str, real_forms.Step] = {}
+        for schedule in real_forms.schedules(described, target).schedules:
             for step in schedule.steps:
                 if step is not None:
                     kind = "folded" if step.task.fold else "D" if step.task.permutation.text == "D" else step.task.form
@@ -108,8 +107,8 @@ def aux_args() -> Iterator[tuple[str, object]]:
             indices={"place": "l"},
         )  # fmt: skip
         described = request.contraction(None, Layout.contiguous((64, 64, 64), dtype))
-        found: dict[str, complex_pairs.Step] = {}
-        for schedule in complex_pairs.schedules(described, H200).schedules:
+        found: dict[str, real_forms.Step] = {}
+        for schedule in real_forms.schedules(described, H200).schedules:
             for step, place in zip(schedule.steps, "ABD", strict=True):
                 if step is not None:
                     found.setdefault(place if place != "A" else f"A {step.task.form}", step)

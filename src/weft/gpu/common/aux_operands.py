@@ -20,7 +20,7 @@ class Entry(NamedTuple):
     tensor: int  # its position in `Mode.strides`
     pointer: int  # its position among the pointers that the kernel is given, -1 for a coordinate
     long: bool  # a coordinate of 64 bits
-    kind: int = 0  # how its elements are accessed: position in `pairs_elements.KINDS`; kernels take no text here
+    kind: int = 0  # how its elements are accessed: position in `complex_elements.KINDS`; kernels take no text here
 
 
 class AuxParams(NamedTuple):

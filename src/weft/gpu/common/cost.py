@@ -34,7 +34,7 @@ from weft.spec.dtypes import dtype_name
 _FITTED = fitted("common")
 
 # Bytes per second that split-K partials are written and read at, mostly in L2, and seconds of the kernel that
-# adds them: fitted with the numbers of `specialised_cost`.
+# adds them: fitted with the numbers of `warp_specialized.cost`.
 REDUCE_RATE, REDUCE_SECONDS = _FITTED("reduce_rate"), _FITTED("reduce_seconds")
 # Times that products take whose groups of warps have more rows: each instruction reads the columns anew.
 TALL = _FITTED("tall")

@@ -3,7 +3,7 @@
 C's function and the epilogue are applied to D's blocks, with what they take beside the value.
 
 It is for products that memory bounds: a small operand meets a large one, or k is short. Then what counts is that each
-operand is read once and D written once; larger products go faster as real ones, see `complex_pairs`. Tiles are those
+operand is read once and D written once; larger products go faster as real ones, see `real_forms`. Tiles are those
 of the family `matrix`, over elements of 8 or 16 bytes.
 """
 

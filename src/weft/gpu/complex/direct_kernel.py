@@ -100,7 +100,7 @@ def complex_direct_kernel(
     beta: tl.int64,
     beta_im: tl.int64,
     pointers,  # of operands of functions and of further results; None where there are none
-    PARAMS: tl.constexpr,  # matrix.MatrixCut
+    PARAMS: tl.constexpr,  # gett.params.GettParams
     KINDS: tl.constexpr,  # how A, B, C and D are accessed, see `pairs`
     CONJUGATE: tl.constexpr,  # A, B
     PRODUCT: tl.constexpr,  # real type of products and sums
@@ -111,7 +111,7 @@ def complex_direct_kernel(
     C_COMPLEX: tl.constexpr,  # whether that yields complex values
     EPILOGUE: tl.constexpr,
     PARTS: tl.constexpr,  # of its results, see `pairs.parts_of`
-    AUX: tl.constexpr,  # beside.Beside
+    AUX: tl.constexpr,  # aux_operands.AuxParams
 ):
     pdl_begin()
     TILE: tl.constexpr = (PARAMS.m.tile, PARAMS.n.tile)

@@ -1,4 +1,4 @@
-"""Running a complex contraction: stage and expand operands, multiply, finish D; see `complex_pairs`."""
+"""Running a complex contraction: stage and expand operands, multiply, finish D; see `real_forms`."""
 
 from __future__ import annotations
 

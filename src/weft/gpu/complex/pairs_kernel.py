@@ -227,7 +227,7 @@ def pairs_kernel(
     COMPUTE: tl.constexpr,  # real type of what the function sees
     SCALE: tl.constexpr,  # and of what alpha and beta are applied in, None where they are not
     RESULT: tl.constexpr,
-    AUX: tl.constexpr,  # beside.Beside, of X in the place of A
+    AUX: tl.constexpr,  # aux_operands.AuxParams, of X in the place of A
 ):
     pdl_begin()
     R: tl.constexpr = PARAMS.r

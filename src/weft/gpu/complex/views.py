@@ -1,4 +1,4 @@
-"""How the tensors of a complex contraction stand in the product that is left to be made: see `complex_pairs`."""
+"""How the tensors of a complex contraction stand in the product that is left to be made: see `real_forms`."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def permute_kernel(
     d,
     alpha: tl.int64,  # bits, see `scalar`
     beta: tl.int64,
-    PARAMS: tl.constexpr,  # permute.PermuteCut
+    PARAMS: tl.constexpr,  # params.PermuteParams
     FN: tl.constexpr,
     COMPUTE: tl.constexpr,  # what the function sees
     SCALE: tl.constexpr,  # what alpha and beta are applied in, None where they are not
@@ -99,7 +99,7 @@ def permute_pair_kernel(
     alpha: tl.int64,  # neither is applied
     beta: tl.int64,
     COUNT: tl.constexpr,  # blocks of the first
-    X_PARAMS: tl.constexpr,  # permute.PermuteCut
+    X_PARAMS: tl.constexpr,  # params.PermuteParams
     X_FN: tl.constexpr,
     X_COMPUTE: tl.constexpr,
     X_RESULT: tl.constexpr,
