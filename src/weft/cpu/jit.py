@@ -33,9 +33,13 @@ _told = False
 @lru_cache
 def fault() -> str | None:
     """Why numba cannot be used here; None where it can. Looks whether it is there, and does not import it."""
-    if os.environ.get("WEFT_NUMBA", "1").lower() in ("0", "off", "no", "false"):
+    if turned_off():
         return "numba is turned off by WEFT_NUMBA"
     return "numba is not installed" if importlib.util.find_spec("numba") is None else None
+
+
+def turned_off() -> bool:
+    return os.environ.get("WEFT_NUMBA", "1").lower() in ("0", "off", "no", "false")
 
 
 @lru_cache

@@ -11,12 +11,12 @@ from weft.cpu.gett.schedule import GettSchedule, form_of
 from weft.spec import Contraction
 
 RATE = {
-    torch.float32: 70e9, torch.float64: 35e9, torch.complex64: 17e9, torch.complex128: 8.7e9,
+    torch.float32: 88e9, torch.float64: 44e9, torch.complex64: 21e9, torch.complex128: 10e9,
     torch.int32: 25e9, torch.int64: 12e9,
 }  # multiply-adds a second are half of it  # fmt: skip
-MOVED = 0.25e-9  # seconds for an element packed or stored
-TILE = 20e-9  # a register block, besides its products
-CALL, TEAM = 3e-6, 4e-6
+MOVED = 0.15e-9  # seconds for an element packed or stored
+TILE = 10e-9  # a register block, besides its products
+CALL, TEAM = 2e-6, 4e-6
 
 
 def predict(contraction: Contraction, schedule: GettSchedule) -> float:
