@@ -23,7 +23,7 @@ NAME = "blas"
 
 TYPES = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 RATE = {torch.float32: 92e9, torch.float64: 46e9, torch.complex64: 92e9, torch.complex128: 46e9}  # flops, of one core
-MEMORY = 12e9  # bytes a second of one core
+MEMORY = 20e9  # bytes a second of one core
 CALL = 8e-6
 MATRIX = 0.4e-6  # each of a batch
 LOOPED, SCATTERED = 2, 4.0  # torch.mul of more modes walks short runs: so many times as long

@@ -14,7 +14,7 @@ RATE = {
     torch.float32: 88e9, torch.float64: 44e9, torch.complex64: 21e9, torch.complex128: 10e9,
     torch.int32: 25e9, torch.int64: 12e9,
 }  # multiply-adds a second are half of it  # fmt: skip
-MOVED = 0.15e-9  # seconds for an element packed or stored
+PACKED, STORED = 0.3e-9, 0.15e-9  # seconds for four bytes
 TILE = 10e-9  # a register block, besides its products
 CALL, TEAM = 2e-6, 4e-6
 
@@ -25,7 +25,7 @@ def predict(contraction: Contraction, schedule: GettSchedule) -> float:
     height, width = form.height, 2 * form.lanes
     rows, columns = -(-rows // height) * height, -(-columns // width) * width
     products = 2 * outer * rows * columns * k / RATE[form.dtype]
-    moved = outer * (rows * columns + (rows + columns) * k) * MOVED * form.item / 4
+    moved = outer * (rows * columns * STORED + (rows + columns) * k * PACKED) * form.item / 4
     tiles = outer * rows * columns / (height * width) * TILE
     team = TEAM if schedule.threads > 1 else 0.0
     return CALL + team + (products + moved + tiles) / schedule.threads
