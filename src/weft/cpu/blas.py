@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from weft.cpu.exactness import exact_products, shortened
+from weft.cpu.huge_pages import HUGE, advise, reach
 from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
 from weft.spec import Contraction, Mode, Role
 
@@ -27,6 +28,7 @@ MEMORY = 20e9  # bytes a second of one core
 CALL = 8e-6
 MATRIX = 0.4e-6  # each of a batch
 LOOPED, SCATTERED = 2, 4.0  # torch.mul of more modes walks short runs: so many times as long
+NARROW, NARROWED = 64, 1.3  # of matrices so narrow, what packing for MKL's kernels costs
 HALF_EXTENT = 10  # an extent of this size runs at half of the rate
 
 
@@ -103,18 +105,21 @@ def predict(contraction: Contraction, schedule: BlasSchedule, target: Target) ->
     flops = 2 * batch * m * n * k * (4 if contraction.d.dtype.is_complex else 1)
     thin = min(m, n)
     slowed = 1.0 if thin == 1 else (1 + HALF_EXTENT / m) * (1 + HALF_EXTENT / n) * (1 + HALF_EXTENT / k)
+    slowed *= NARROWED if thin <= NARROW else 1.0
     products = 0.0 if thin == 1 else flops * slowed / RATE[contraction.d.dtype]
     return CALL + max(touched, (products + (batch - 1) * MATRIX) / cores)
 
 
 def build(contraction: Contraction, schedule: BlasSchedule, target: Target) -> Launch:
-    multiply = _multiply(contraction, schedule)
+    multiply, size = _multiply(contraction, schedule), reach(contraction.d)
     may_shorten = contraction.d.dtype in (torch.float32, torch.complex64) and schedule.call != "mul"
 
     def launch(
         a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar,
         aux: AuxTensors = (),
     ) -> None:  # fmt: skip
+        if size >= HUGE:
+            advise(d, size)
         if may_shorten and shortened():
             with exact_products():
                 multiply(a, b, d)

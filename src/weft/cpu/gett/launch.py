@@ -16,11 +16,11 @@ from weft.cpu.gett.layout import Axis, bases_of_rows, offsets, row_tables, slot_
 from weft.cpu.gett.schedule import VECTORS, Form, GettSchedule, form_of, k_step
 from weft.cpu.gett.stages import Stage, operand_stage, result_stage
 from weft.cpu.gett.vector import vector_bytes
+from weft.cpu.huge_pages import HUGE, advise, reach
 from weft.cpu.team import callback, together
 from weft.planner.schedule import AuxTensors, Scalar
 from weft.spec import Contraction
 
-HUGE = 4 << 20  # bytes of D from which huge pages are asked for
 _POINTERS = at.BASES + 4 + 20
 _Words = ctypes.c_int64 * 32
 
@@ -35,7 +35,7 @@ class GettLaunch:
         self._run = callback(self._address)
         self._dtype = contraction.arithmetic.accumulate
         self._swapped = self._form.axes.swapped
-        self._size = _reach(contraction)
+        self._size = reach(contraction.d)
         self._plans: dict[tuple[bool, bool, bool], PlanWords] = {}
         self._plain = self._plan(False, False, False) if contraction.c is None else None
 
@@ -53,7 +53,7 @@ class GettLaunch:
             tensors = [0 if tensor is None else tensor.data_ptr() for tensor in (row, slot, d, c, *aux)]
             frame = _Words(words.address, 0, *scalars, *tensors)
         if self._size >= HUGE:
-            advise(d.data_ptr(), self._size)
+            advise(d, self._size)
         threads = self._schedule.threads
         if threads == 1:
             self._run(frame)
@@ -82,12 +82,6 @@ class GettLaunch:
 
 def _wrapped(value: int, bits: int) -> int:
     return (value + (1 << (bits - 1))) % (1 << bits) - (1 << (bits - 1))
-
-
-def _reach(contraction: Contraction) -> int:
-    layout = contraction.d
-    last = sum(stride * (extent - 1) for stride, extent in zip(layout.strides, layout.shape, strict=True))
-    return (last + 1) * layout.dtype.itemsize
 
 
 class PlanWords:
@@ -207,22 +201,3 @@ class PlanWords:
 
 def _rounded(size: int) -> int:
     return -(-size // 64) * 64
-
-
-def advise(address: int, size: int) -> None:
-    """Ask for huge pages, where the system lets one: page faults of a large fresh result cost more than the product."""
-    start = -(-address // 4096) * 4096
-    if _madvise is not None:
-        _madvise(start, (address + size - start) // 4096 * 4096, 14)
-
-
-def _find_madvise() -> Any:
-    try:
-        found = ctypes.CDLL(None).madvise
-    except (OSError, AttributeError):
-        return None
-    found.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    return found
-
-
-_madvise = _find_madvise()

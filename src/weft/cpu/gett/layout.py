@@ -179,18 +179,10 @@ def slot_tables(axes: Axes, lanes: int, itemsize: int, bases: Sequence[int], onc
 def _slot_order(axes: Axes, lanes: int, itemsize: int) -> _Order | None:
     """None where neither D nor the operand has runs as long as a vector: any lanes make up a slot then."""
     slots = list(axes.slots)
-    run: list[Axis] = []
-    length = 1
-    while following := [axis for axis in slots if axis.steps[D_BASE] == length * itemsize and axis not in run]:
-        if run and length >= lanes and run[0].steps[SLOT_BASE] == itemsize:
-            break
-        run.insert(0, following[0])
-        length *= following[0].extent
-    one = [axis for axis in slots if axis.steps[SLOT_BASE] == itemsize]
-    if one and one[0] not in run and one[0].extent >= lanes and size(axes.k) > 6 * size(axes.rows):
-        # The operand is more than twice as large as D: better read than written by whole vectors.
+    run = _run_of_d(axes, lanes, itemsize)
+    if _read_rather(axes, run, lanes, itemsize):
         run = _contiguous(slots, SLOT_BASE, itemsize)
-        length = size(run)
+    length = size(run)
     if length < lanes:
         return None
     starts, left = list(range(0, length - lanes + 1, lanes)), []
@@ -203,6 +195,28 @@ def _slot_order(axes: Axes, lanes: int, itemsize: int) -> _Order | None:
     across = [axis for axis in rest if axis.steps[SLOT_BASE] == itemsize]
     transposes = bool(across) and run[-1].steps[SLOT_BASE] != itemsize
     return _Order(run, starts, left, rest, across[0] if transposes else None)
+
+
+def _run_of_d(axes: Axes, lanes: int, itemsize: int) -> list[Axis]:
+    """The axes along which D is contiguous; no more than a vector needs where the operand is contiguous there too."""
+    run: list[Axis] = []
+    length = 1
+    while following := [axis for axis in axes.slots if axis.steps[D_BASE] == length * itemsize and axis not in run]:
+        if run and length >= lanes and run[0].steps[SLOT_BASE] == itemsize:
+            break
+        run.insert(0, following[0])
+        length *= following[0].extent
+    return run
+
+
+def _read_rather(axes: Axes, run: Sequence[Axis], lanes: int, itemsize: int) -> bool:
+    """Whether vectors run along the operand and not along D: it is more than twice as large, and contiguous."""
+    one = [axis for axis in axes.slots if axis.steps[SLOT_BASE] == itemsize]
+    return bool(one) and one[0] not in run and one[0].extent >= lanes and size(axes.k) > 6 * size(axes.rows)
+
+
+def vectors_along_operand(axes: Axes, lanes: int, itemsize: int) -> bool:
+    return _read_rather(axes, _run_of_d(axes, lanes, itemsize), lanes, itemsize)
 
 
 def _lanes(axes: Axes, order: _Order | None, lanes: int, base: int, itemsize: int) -> Table:

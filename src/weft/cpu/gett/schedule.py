@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from weft.cpu.gett.layout import Axes, axes_of
+from weft.cpu.gett.layout import Axes, axes_of, vectors_along_operand
 from weft.cpu.gett.operations import Operation, operation_of
 from weft.spec import Contraction
 from weft.spec.dtypes import REAL_OF
@@ -22,6 +22,7 @@ K_BLOCK = 384
 ROW_PANEL, SLOT_PANEL = 384 << 10, 256 << 10  # bytes
 LONG_ROWS, LONG_LANES = 960, 1024  # of a block where K takes several, whose partial sums wait
 SMALL = 150_000  # products and three times D's items, up to which one thread is as quick as two
+NEAR = 128  # bytes from one k to the next that caches and pages forgive
 THIN = 64  # up to this K, packing and D take the time: more and smaller parts
 
 # By the accumulator's type: how numba calls it.
@@ -140,6 +141,9 @@ def _direct(contraction: Contraction, form: Form, rows: int, lanes: int, k: int)
     row_step, slot_step = (_step(form, base) for base in (0, 1))
     row = row_plain and row_step is not None and (row_step == form.item or k <= 32) and lanes <= 128
     slot = slot_plain and slot_step is not None and rows <= 24 and k <= K_BLOCK
+    if slot and slot_step is not None and slot_step > NEAR:
+        # From page to page along k: packing reads more of each page at a time.
+        slot = not vectors_along_operand(form.axes, form.lanes, form.item)
     return row, slot
 
 
