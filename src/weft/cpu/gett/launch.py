@@ -118,7 +118,8 @@ class PlanWords:
         words[at.ROWS], words[at.SLOTS], words[at.K] = rows.length, slots.length, len(k[at.ROW_BASE])
         row_block, lane_block, k_block = schedule.blocks
         words[at.ROW_BLOCK] = row_block
-        words[at.SLOT_BLOCK] = max(lane_block // lanes // VECTORS * VECTORS, VECTORS)
+        whole = lane_block >= form.axes.counts[2]  # runs that end in an overlapping slot make for more slots than lanes
+        words[at.SLOT_BLOCK] = slots.length if whole else max(lane_block // lanes // VECTORS * VECTORS, VECTORS)
         words[at.K_BLOCK] = k_block
         row_step, slot_step = k_step(form, at.ROW_BASE), k_step(form, at.SLOT_BASE)
         words[at.ROW_DIRECT] = schedule.direct[0]

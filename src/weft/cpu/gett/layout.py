@@ -198,11 +198,11 @@ def _slot_order(axes: Axes, lanes: int, itemsize: int) -> _Order | None:
 
 
 def _run_of_d(axes: Axes, lanes: int, itemsize: int) -> list[Axis]:
-    """The axes along which D is contiguous; no more than a vector needs where the operand is contiguous there too."""
+    """The axes along which D is contiguous; long enough for a vector, not on along what the operand has contiguous."""
     run: list[Axis] = []
     length = 1
     while following := [axis for axis in axes.slots if axis.steps[D_BASE] == length * itemsize and axis not in run]:
-        if run and length >= lanes and run[0].steps[SLOT_BASE] == itemsize:
+        if length >= lanes and following[0].steps[SLOT_BASE] == itemsize:
             break
         run.insert(0, following[0])
         length *= following[0].extent

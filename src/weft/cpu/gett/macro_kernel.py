@@ -148,19 +148,16 @@ def register_blocks(plan, frame, bases, ic, ie, jc, je, start, k, panels, partia
         store_word(tile_rows + 8 * i, i * at.VECTORS * vector)
     tile = scratch + 256
     down, across = (ie - ic) // height, (je - jc) // at.VECTORS
-    for t in range(down * across):
-        if inside:
-            j = t // down
-            i = t - j * down
-        else:
-            i = t // across
-            j = t - i * across
+    i, j, placed = 0, 0, -1  # counted on, as a division takes as long as a short sum
+    for _ in range(down * across):
         s, m = jc + at.VECTORS * j, ic + height * i
-        for r in range(height):
-            if row_direct:
-                store_word(places + 8 * r, row_origin + load_word(rows_in + 8 * (m + r)))
-            else:
-                store_word(places + 8 * r, row_panel + i * (height * k * size) + r * size)
+        if placed != i:
+            placed = i
+            for r in range(height):
+                if row_direct:
+                    store_word(places + 8 * r, row_origin + load_word(rows_in + 8 * (m + r)))
+                else:
+                    store_word(places + 8 * r, row_panel + i * (height * k * size) + r * size)
         if slot_direct:
             first = slot_origin + load_word(lanes_in + 8 * s * width)
             second = slot_origin + load_word(lanes_in + 8 * (s + 1) * width)
@@ -182,6 +179,14 @@ def register_blocks(plan, frame, bases, ic, ie, jc, je, start, k, panels, partia
                 finished_tile(plan, frame, bases, tile, m, s, tile + block, kind)
             elif last:
                 stored_tile(plan, tile, m, s, d, kind)
+        if inside:
+            i += 1
+            if i == down:
+                i, j = 0, j + 1
+        else:
+            j += 1
+            if j == across:
+                i, j = i + 1, 0
 
 
 @numba.njit(error_model="numpy")
