@@ -11,6 +11,7 @@ from weft.spec import Contraction, Role
 from weft.spec.dtypes import REAL_OF
 
 LONGEST = 1 << 21  # rows, columns or k: tables of offsets take 8 bytes for each and operand
+WASTE = 20  # sums computed for each of D, beyond which torch's reductions are quicker
 AUX = 20  # auxiliary operands of one stage
 LOADABLE = (
     torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128,
@@ -41,11 +42,21 @@ def supports(contraction: Contraction, target: Target) -> str | None:
     for role in (Role.M, Role.N, Role.K):
         if contraction.extent_of(role) > LONGEST:
             return f"its {role.value} modes are longer than {LONGEST}"
+    if _waste(contraction) > WASTE:
+        return "it has too few rows and columns for register blocks"
     if len(contraction.aux) > AUX:
         return f"functions take more than {AUX} operands"
     if contraction.algebra is not None:
         return _algebra_fault(contraction)
     return _plus_times_fault(contraction)
+
+
+def _waste(contraction: Contraction) -> float:
+    """Sums that register blocks compute for each that is asked for."""
+    m, n = contraction.m, contraction.n
+    items = 8 if contraction.arithmetic.accumulate.itemsize == 4 else 4
+    few, many = min(m, n), max(m, n)
+    return -(-few // 6) * 6 * -(-many // (2 * items)) * 2 * items / (few * many)
 
 
 def _plus_times_fault(contraction: Contraction) -> str | None:
