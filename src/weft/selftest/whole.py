@@ -83,7 +83,8 @@ def _compile_and_leave(trial: Trial, backend: str, target: Target) -> NoReturn:
         torch.set_num_threads(1)
         in_place_of_the_driver(target)
         first, *others = _launches(trial, backend, target)
-        kernel, children = first, []
+        kernel = first
+        children: list[int] = []
         for other in others:
             if (child := os.fork()) == 0:
                 kernel, children = other, []
