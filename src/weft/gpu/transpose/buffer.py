@@ -11,7 +11,7 @@ from functools import lru_cache
 import torch
 
 from weft.gpu.permute import family as permute
-from weft.gpu.permute.family import PermuteLaunch
+from weft.gpu.permute.launch import PermuteLaunch
 from weft.gpu.transpose.slide import slide_, slide_params
 from weft.planner.schedule import Scalar, Target
 from weft.planner.target import target_of
