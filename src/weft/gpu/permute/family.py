@@ -44,8 +44,8 @@ def schedules(permutation: Permutation, target: Target) -> Candidates:
 
 def best(permutation: Permutation, target: Target) -> tuple[PermuteSchedule, float]:
     """The schedule of the least predicted time, and that time in seconds."""
-    chosen = min(_legal(permutation)[0], key=lambda schedule: predict(permutation, schedule, target))
-    return chosen, predict(permutation, chosen, target)
+    ranked = ((schedule, predict(permutation, schedule, target)) for schedule in _legal(permutation)[0])
+    return min(ranked, key=lambda each: each[1])
 
 
 def build(permutation: Permutation, schedule: PermuteSchedule, target: Target) -> PermuteLaunch:

@@ -38,14 +38,6 @@ class PermuteParams(NamedTuple):
         return loaded == self.tile and self.order != tuple(range(len(self.order)))
 
 
-class TileOrders(NamedTuple):
-    """The axes of a tile as X has them and as D has them."""
-
-    load: TiledDim
-    store: TiledDim
-    order: tuple[int, ...]  # see `PermuteParams`
-
-
 @lru_cache(maxsize=4096)
 def permute_params(permutation: Permutation, schedule: PermuteSchedule) -> PermuteParams:
     """Of a permutation of words, see `in_words`."""
@@ -63,8 +55,11 @@ def tile_orders(
     tensors: int = TENSORS,
     reverse: bool = False,
     follow_d: bool = False,
-) -> TileOrders:
-    """`reverse`: the stored tile has its fastest dimension last. `follow_d`: tiles are numbered as D lies."""
+) -> tuple[TiledDim, TiledDim, tuple[int, ...]]:
+    """The axes of a tile as they are loaded, as they are stored, and the order between the two, see `PermuteParams`.
+
+    `reverse`: the stored tile has its fastest dimension last. `follow_d`: tiles are numbered as D lies.
+    """
     axes = [*rest(permutation.modes, schedule.axes), *schedule.axes]
     if all([axis.tile == 1 for axis in axes]):  # noqa: C419
         axes.append(TiledAxis((), 1, placed=True))  # a kernel stores tiles, not scalars
@@ -75,7 +70,7 @@ def tile_orders(
         load, store = _numbered(load, loaded, pitches), _numbered(store, stored, pitches)
     places = {id(tiled): axis.place for tiled, axis in zip(loaded, load.axes, strict=True)}
     order = [places[id(tiled)] for tiled, axis in zip(stored, store.axes, strict=True) if axis.place >= 0]
-    return TileOrders(load, store, tuple(order))
+    return load, store, tuple(order)
 
 
 def _params(

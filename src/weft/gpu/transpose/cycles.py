@@ -2,8 +2,8 @@
 
 The moves are listed cycle by cycle and cut into groups. A program reads all super-elements of its group before it
 writes any, so one that a move of the group overwrites and another move needs is safe. Only super-elements that another
-group would overwrite are saved in the workspace beforehand: about one for each group. So no program waits for another,
-where flags in memory would have them coordinate (PTTWAC: I.-J. Sung et al., PPoPP 2014).
+group would overwrite are saved in the workspace beforehand: about one for each group. So no program waits for another;
+I.-J. Sung et al. (PPoPP 2014) coordinate them by flags in memory.
 """
 
 from __future__ import annotations

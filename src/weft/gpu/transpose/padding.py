@@ -22,13 +22,13 @@ from weft.spec import Layout
 
 def remove_padding_(matrix: torch.Tensor, columns: int, workspace: int) -> None:
     """Move the first columns of a dense matrix together: they form a dense matrix afterwards, at the same address."""
-    if _is_padded(matrix, columns) and not _slide_rows(matrix, columns, workspace, insert=False):
+    if not _slid(matrix, columns, workspace, insert=False):
         _move_rows(matrix, columns, matrix.shape[1], columns, workspace)
 
 
 def insert_padding_(matrix: torch.Tensor, columns: int, workspace: int) -> None:
     """The inverse: what is a dense matrix of these columns becomes the first columns of `matrix`."""
-    if _is_padded(matrix, columns) and not _slide_rows(matrix, columns, workspace, insert=True):
+    if not _slid(matrix, columns, workspace, insert=True):
         _move_rows(matrix, columns, columns, matrix.shape[1], workspace)
 
 
@@ -40,14 +40,11 @@ def slide_(words: torch.Tensor, params: SlideParams) -> None:
     slide((words, saved), 0, 0)
 
 
-def _is_padded(matrix: torch.Tensor, columns: int) -> bool:
-    """Whether any row has to move; the first never does."""
-    return matrix.shape[1] != columns and matrix.shape[0] > 1
-
-
-def _slide_rows(matrix: torch.Tensor, columns: int, workspace: int, *, insert: bool) -> bool:
+def _slid(matrix: torch.Tensor, columns: int, workspace: int, *, insert: bool) -> bool:
     """Slide the rows, where enough programs can; False where they cannot, and nothing was moved."""
     rows, pitch = matrix.shape
+    if pitch == columns or rows < 2:  # the first row stays where it is
+        return True
     found = []
     for words in as_words(matrix):
         each = words.shape[1] // pitch  # words of an element

@@ -24,6 +24,7 @@ their memory's rate.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -36,7 +37,6 @@ from weft.spec import Layout
 
 LEAST_WORKSPACE = 8 << 20  # bytes that may always be used: a matrix up to here goes out and comes back
 MOST_WORKSPACE = 32 << 20  # bytes that are never exceeded
-_MOST_LEFT = 0.25  # of the workspace may keep what lies outside the main part
 
 # Rows and columns of a tile and warps of its program, by bytes of an element, as they were fastest on an H200. Large
 # tiles are for runs of two lines and more. They are for matrices of many tiles, and where each access takes 16 bytes:
@@ -73,7 +73,7 @@ def best(rows: int, columns: int, itemsize: int, workspace: int) -> TransposeSch
         _panels(rows, columns, itemsize, workspace, "row panels"),
         _panels(columns, rows, itemsize, workspace, "column panels"),
     )
-    return min(filter(None, found), key=lambda schedule: schedule.seconds)
+    return min(found, key=lambda schedule: schedule.seconds)
 
 
 def square_tile(matrices: Layout) -> tuple[int, int]:
@@ -92,33 +92,24 @@ def _are_whole(matrices: Layout, size: int) -> bool:
     return whole and accesses and 1 in matrices.strides[2:]
 
 
-def _squares(rows: int, columns: int, itemsize: int, workspace: int) -> TransposeSchedule | None:
-    side = np.arange(1, min(rows, columns) + 1)
-    down, across = rows // side * side, columns // side * side
-    left = (rows * columns - down * across) * itemsize
-    seconds = squares_seconds(rows, columns, side, itemsize, workspace)
-    at = _fastest(seconds, left <= workspace * _MOST_LEFT)
-    if at is None:
-        return None
-    return TransposeSchedule("squares", int(down[at]), int(across[at]), int(side[at]), float(seconds[at]))
+def _squares(rows: int, columns: int, itemsize: int, workspace: int) -> TransposeSchedule:
+    sides = np.arange(1, min(rows, columns) + 1)
+    side, seconds = _fastest(sides, squares_seconds(rows, columns, sides, itemsize, workspace))
+    return TransposeSchedule("squares", rows // side * side, columns // side * side, side, seconds)
 
 
-def _panels(divided: int, other: int, itemsize: int, workspace: int, kind: Kind) -> TransposeSchedule | None:
+def _panels(divided: int, other: int, itemsize: int, workspace: int, kind: Kind) -> TransposeSchedule:
     """Panels across the extent `divided`."""
     thickest = min(workspace // (other * itemsize), divided)
-    side = np.arange(max(thickest >> 10, 1), thickest + 1)
+    sides = np.arange(max(thickest >> 10, 1), thickest + 1)
+    side, seconds = _fastest(sides, panels_seconds(divided, other, sides, itemsize, workspace))
     main = divided // side * side
-    left = (divided - main) * other * itemsize
-    together = (workspace - left) // (side * other * itemsize)  # panels that the workspace holds at a time
-    seconds = panels_seconds(divided, other, side, itemsize, workspace)
-    at = _fastest(seconds, (left <= workspace * _MOST_LEFT) & (together > 0))
-    if at is None:
-        return None
-    rows, columns = (int(main[at]), other) if kind == "row panels" else (other, int(main[at]))
-    return TransposeSchedule(kind, rows, columns, int(side[at]), float(seconds[at]))
+    return TransposeSchedule(kind, *((main, other) if kind == "row panels" else (other, main)), side, seconds)
 
 
-def _fastest(seconds: np.ndarray, possible: np.ndarray) -> int | None:
-    """Where the least of the possible times stands."""
-    found = np.flatnonzero(possible)
-    return int(found[np.argmin(seconds[found])]) if found.size else None
+def _fastest(sides: np.ndarray, seconds: np.ndarray) -> tuple[int, float]:
+    """The side of least time, and that time; infinite where none is possible."""
+    if sides.size == 0:
+        return 1, math.inf
+    at = np.argmin(seconds)
+    return int(sides[at]), float(seconds[at])
