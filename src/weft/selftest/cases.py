@@ -11,7 +11,6 @@ run: small problems are best priced in tiles that large ones are not computed in
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -122,7 +121,7 @@ def _of_an_algebra(description: Any, _: Any) -> bool:
 
 def _in_tiles(least: int) -> Kernel:
     """Of at least so many elements."""
-    return lambda _, schedule: math.prod(cut.tile for cut in schedule.cuts) >= least
+    return lambda _, schedule: schedule.size >= least
 
 
 def _for_warp_groups(_: Any, schedule: Any) -> bool:

@@ -6,7 +6,7 @@ factors, conversions between complex and real types; and what makes a complex pr
     (x_re, x_im) as a row  times  | y_re  y_im |   is   (x y)_re, (x y)_im
                                   |-y_im  y_re |
 
-Blocks are cut as those of `permute`, over elements of 8 or 16 bytes.
+Tiles are those of `permute`, over elements of 8 or 16 bytes.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from weft.gpu.common.aux_operands import AuxParams, aux_bytes, entries
 from weft.gpu.common.complex_elements import as_elements, kind_of, real, seen_as
 from weft.gpu.common.launch import MOST_PROGRAMS, TRITON_TYPES, KernelLaunch, _stand_in, type_reason, wide, wide_index
 from weft.gpu.common.tiling import TENSORS, TiledDim
-from weft.gpu.permute.cost import COPY_RATE
-from weft.gpu.permute.family import PermuteSchedule, block_seconds, blocks, programs, turn_of
+from weft.gpu.permute.cost import COPY_RATE, move_seconds
+from weft.gpu.permute.params import tile_orders
+from weft.gpu.permute.schedule import PermuteSchedule, programs, tilings
 from weft.planner.schedule import AuxTensors, Candidates, Scalar, Target
 from weft.spec import Layout, Strides
 from weft.spec.contraction import Aux
@@ -82,7 +83,7 @@ class PairsParams(NamedTuple):
     tile: tuple[int, ...]
     r_of_x: TiledDim  # the same axes, the source's run first
     tile_of_x: tuple[int, ...]
-    turn: tuple[int, ...]  # dimensions of the source's tile in the order of D's
+    order: tuple[int, ...]  # dimensions of the source's tile in the order of D's
     kinds: tuple[str, str, str]  # how X, C and D are accessed: "words", "pairs" or "reals"
     form: str
     jump: int
@@ -160,7 +161,7 @@ def seconds(task: Task, schedule: PermuteSchedule, target: Target) -> float:
     read = 3 if task.thirds else 2 if task.fold else 1
     written = {"plain": 1, "thirds": 3}.get(task.form, 2)
     return (
-        block_seconds(task.permutation, schedule, target, read, written)
+        move_seconds(task.permutation, schedule, target, read, written)
         + aux_bytes(task.aux_args.aux, task.permutation.modes) / COPY_RATE
     )
 
@@ -234,7 +235,7 @@ class ComplexKernelLaunch(KernelLaunch):
 def pairs_params(task: Task, schedule: PermuteSchedule) -> PairsParams:
     permutation = task.permutation
     tensors = TENSORS + len(task.aux_args.aux)
-    source, result, turn = turn_of(permutation, schedule, tensors)
+    source, result, order = tile_orders(permutation, schedule, tensors)
     doubled = [mode._replace(strides=Strides(*(2 * stride for stride in mode.strides))) for mode in permutation.modes]
     wider = wide(doubled, tensors)
     # With the jump to the second row, or to the last third.
@@ -245,7 +246,7 @@ def pairs_params(task: Task, schedule: PermuteSchedule) -> PairsParams:
         tile=tuple(axis.tile for axis in result.axes if axis.place >= 0),
         r_of_x=source,
         tile_of_x=tuple(axis.tile for axis in source.axes if axis.place >= 0),
-        turn=turn,
+        order=order,
         kinds=tuple(kind_of(layout) for layout in (permutation.x, permutation.c, permutation.d)),  # type: ignore[arg-type]
         form=task.form,
         jump=task.jump,
@@ -258,15 +259,15 @@ def pairs_params(task: Task, schedule: PermuteSchedule) -> PairsParams:
         c_fn_complex=yields_complex(task.c_fn),
         parts=parts_of(task.epilogue),
         wide=(wider[0] or far_x, *wider[1:3], wider[3] or far_d, *wider[4:]),
-        wide_index=wide_index(schedule.cuts),
+        wide_index=wide_index(schedule.axes),
     )
 
 
 def _legal(task: Task) -> list[PermuteSchedule]:
     found: dict[PermuteSchedule, None] = {}
-    for cuts in blocks(task.permutation):
-        size = math.prod(cut.tile for cut in cuts) * task.permutation.x.dtype.itemsize
-        schedule = PermuteSchedule(cuts, 8 if size >= 32768 else 4, family=NAME)
+    for axes in tilings(task.permutation):
+        size = math.prod(axis.tile for axis in axes) * task.permutation.x.dtype.itemsize
+        schedule = PermuteSchedule(axes, 8 if size >= 32768 else 4, family=NAME)
         if programs(task.permutation, schedule) <= MOST_PROGRAMS:
             found[schedule] = None
     return list(found)

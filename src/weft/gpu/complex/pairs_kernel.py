@@ -12,7 +12,7 @@ import triton.language as tl
 from weft.gpu.common.complex_elements import KINDS
 from weft.gpu.common.device import ANY, along, load_or_zero, scalar, spread_mask, spread_offsets
 from weft.gpu.common.pdl import pdl_begin
-from weft.gpu.permute.kernel import turned
+from weft.gpu.permute.kernel import permute_dims
 
 REALS = tl.constexpr(KINDS.index("reals"))
 WORDS = tl.constexpr(KINDS.index("words"))
@@ -220,7 +220,7 @@ def pairs_kernel(
     beta: tl.int64,
     beta_im: tl.int64,
     pointers,  # of operands of functions and of further results; None where there are none
-    PARAMS: tl.constexpr,  # pairs.PairsCut
+    PARAMS: tl.constexpr,  # pairs.PairsParams
     FN: tl.constexpr,
     C_FN: tl.constexpr,
     EPILOGUE: tl.constexpr,
@@ -237,10 +237,10 @@ def pairs_kernel(
     if PARAMS.wide_index:
         block = block.to(tl.int64)
 
-    # (1) Read the block along the source's run, each element once, and turn it to D's.
+    # (1) Read the block along the source's run, each element once, and permute it to D's order.
     R_OF_X: tl.constexpr = PARAMS.r_of_x
     TILE_OF_X: tl.constexpr = PARAMS.tile_of_x
-    TURN: tl.constexpr = PARAMS.turn
+    ORDER: tl.constexpr = PARAMS.order
     KIND_OF_X: tl.constexpr = PARAMS.kinds[0]
     KIND_OF_C: tl.constexpr = PARAMS.kinds[1]
     KIND: tl.constexpr = PARAMS.kinds[2]
@@ -263,8 +263,8 @@ def pairs_kernel(
         every, _ = load_pair(x + 2 * PARAMS.thirds, block, R_OF_X, 0, TILE_OF_X, PARAMS.wide[0], KIND_OF_X)
         im = every - re - im_im
         re -= im_im
-    re = turned(re, TURN).to(COMPUTE)
-    im = turned(im, TURN).to(COMPUTE)
+    re = permute_dims(re, ORDER).to(COMPUTE)
+    im = permute_dims(im, ORDER).to(COMPUTE)
 
     # (2) Apply the function, the scaling, what is added, and the epilogue.
     AUX_X: tl.constexpr = AUX.a

@@ -10,7 +10,7 @@ from weft.spec import Contraction
 
 if TYPE_CHECKING:
     from weft.gpu.complex.pairs import Task
-    from weft.gpu.permute.family import PermuteSchedule
+    from weft.gpu.permute.schedule import PermuteSchedule
     from weft.planner.planner import Choice
 
 NAME = "complex"
