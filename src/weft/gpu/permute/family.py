@@ -50,13 +50,13 @@ class PermuteSchedule:
 def supports(permutation: Permutation, target: Target) -> str | None:
     complex_types = [layout.dtype for layout in _layouts(permutation) if layout.dtype.is_complex]
     if complex_types and permutation.fn is not None:
-        return f"functions of {dtype_name(complex_types[0])} are for the family pairs"
+        return f"functions of {dtype_name(complex_types[0])} are for the family interleaved"
     if complex_types and permutation.scaled:
-        return f"{dtype_name(complex_types[0])} is scaled by complex numbers, which is for the family pairs"
+        return f"{dtype_name(complex_types[0])} is scaled by complex numbers, which is for the family interleaved"
     if complex_types and any(layout.dtype != permutation.x.dtype for layout in _layouts(permutation)):
-        return f"{dtype_name(permutation.x.dtype)} to {dtype_name(permutation.d.dtype)} is for the family pairs"
+        return f"{dtype_name(permutation.x.dtype)} to {dtype_name(permutation.d.dtype)} is for the family interleaved"
     if permutation.fn is not None and permutation.fn.is_complex:
-        return "functions with complex values in them are for the family pairs"
+        return "functions with complex values in them are for the family interleaved"
     if permutation.is_move:
         return None
     return next(filter(None, (missing_type(layout.dtype) for layout in _layouts(permutation))), None)
