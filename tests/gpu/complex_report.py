@@ -1,4 +1,4 @@
-"""Cross-compile what complex contractions take beside real kernels, and print what it holds, as JSON.
+"""Cross-compile what complex contractions take besides real kernels, and print what it holds, as JSON.
 
 Run by `test_complex_compile.py` in a process of its own: Triton compiles only where it was not told to interpret.
 """
@@ -123,7 +123,7 @@ def aux_args() -> Iterator[tuple[str, object]]:
                     found.setdefault(place if place != "A" else f"A {step.transfer.form}", step)
         for kind, step in found.items():
             built = compiled(InterleavedLaunch(step.transfer, step.schedule, H200).launch, "sm_90")
-            yield f"beside {name} sm_90 {kind}", instructions(built.asm["ptx"])
+            yield f"aux {name} sm_90 {kind}", instructions(built.asm["ptx"])
 
 
 if __name__ == "__main__":

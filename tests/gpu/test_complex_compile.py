@@ -1,4 +1,4 @@
-"""What complex contractions compile to beside real kernels: whole 16-byte accesses, and no spills."""
+"""What complex contractions compile to besides real kernels: whole 16-byte accesses, and no spills."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def test_products_where_operands_lie(name: str, report: dict[str, dict[str, int]
 def test_operands_of_functions(name: str, report: dict[str, dict[str, int]]) -> None:
     """Full operands and further results move in whole 16-byte accesses too, of whatever type."""
     for kind in ("A along_k", "A across_k", "A plain", "B", "D"):
-        assert not report[f"beside {name} sm_90 {kind}"]["local"]
-    finished = report[f"beside {name} sm_90 D"]
+        assert not report[f"aux {name} sm_90 {kind}"]["local"]
+    finished = report[f"aux {name} sm_90 D"]
     assert finished["st.global"] == finished["st.global.16"] > 0
     fused = report[f"fused {name} sm_90"]
     assert fused["st.global"] == fused["st.global.16"] > 0
     assert not fused["local"]
-    packed = report[f"beside {name} sm_90 A across_k"]
+    packed = report[f"aux {name} sm_90 A across_k"]
     assert packed["st.global"] == packed["st.global.16"] > 0
     assert packed["ld.global.16"] > 0
 

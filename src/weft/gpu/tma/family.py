@@ -84,5 +84,5 @@ def build(contraction: Contraction, schedule: TmaSchedule, target: Target) -> La
     if params.splits == 1:
         return TmaLaunch(maps, schedule.swap_ab, multiply(contraction.c, contraction.d, None))
     partials = Layout.contiguous((params.blocks * params.splits, *schedule.tile[:2]), accumulate)
-    reduce = reduce_launch(contraction, params, partials, target)
-    return TmaLaunch(maps, schedule.swap_ab, multiply(None, None, partials), reduce, partials)
+    product = multiply(None, None, partials)
+    return TmaLaunch(maps, schedule.swap_ab, product, reduce_launch(contraction, params, partials, target), partials)

@@ -1,6 +1,6 @@
 """The direct family of complex numbers: operands gathered where they lie, nothing written but D.
 
-C's function and the epilogue are applied to output tiles, with what they take beside the value.
+C's function and the epilogue are applied to output tiles, with their auxiliary operands.
 
 It is for products that memory bounds: a small operand meets a large one, or k is short. Then what counts is that each
 operand is read once and D written once; larger products go faster as real ones, see `real_forms`.

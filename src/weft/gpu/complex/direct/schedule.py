@@ -18,9 +18,9 @@ from weft.spec import Contraction, Role
 NAME = "complex_direct"
 
 LONGEST = 64  # k that goes one by one
-MOST_LANES = 32  # elements of D in a thread, of two accumulators, beside operands that are in registers too
+MOST_LANES = 32  # elements of D in a thread, of two accumulators: operands are in registers too
 
-# One by one along k: a short side of D beside a long one, or both short.
+# One by one along k: D short along one side, or along both.
 _LANES = tuple(
     TileShape(m, n, 1, 4, 1)
     for m, n in (

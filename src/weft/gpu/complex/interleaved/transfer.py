@@ -29,7 +29,7 @@ Form = Literal["plain", "along_k", "across_k", "planar", "three_m"]
 
 
 class TransferAux(NamedTuple):
-    """What the functions of a transfer take beside the value, and results after D."""
+    """Auxiliary operands of the functions of a transfer, and results after D."""
 
     aux: tuple[Aux, ...] = ()  # those that the transfer uses; `Mode.strides.aux` has their strides
     places: tuple[int, ...] = ()  # where they stand among those of the contraction

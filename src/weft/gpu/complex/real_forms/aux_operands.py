@@ -1,4 +1,4 @@
-"""What functions take beside the value, for each step of a complex contraction.
+"""Auxiliary operands of each step of a complex contraction.
 
 A step knows only those auxiliary operands that it takes. The others have no strides in its modes, so that they keep no
 modes apart.
@@ -17,7 +17,7 @@ Positions: TypeAlias = tuple[int, ...]  # in the auxiliary operands of a contrac
 
 
 class ProductAux(NamedTuple):
-    """What functions of a product of two operands take."""
+    """Auxiliary operands of a product, and its functions."""
 
     places: Positions
     fields: dict[str, Any]  # of the `Contraction` that the product is
@@ -55,7 +55,7 @@ def steps(mode: Mode, places: Positions) -> tuple[int, ...]:
 
 
 def moves(contraction: Contraction, operand: int, mode: Mode) -> bool:
-    """Whether an operand's values change along a mode: as it lies, or by what its function takes beside them."""
+    """Whether an operand's values change along a mode: as it lies, or by its function's auxiliary operands."""
     return bool(mode.strides[operand]) or any(steps(mode, _arguments(contraction, operand)))
 
 

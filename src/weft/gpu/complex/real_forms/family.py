@@ -15,7 +15,7 @@ signs in the workspace, a complex alpha is multiplied into it. Each part of D is
 exact as sums of their size are.
 
 **planar**. All four products of parts with parts are kept in a workspace, and added when D is written from there. Parts
-are read where they lie, or, where D is small beside the operands, from real rows that they are packed into.
+are read where they lie, or, where D is much smaller than the operands, from real rows that they are packed into.
 
 **three_m**. Where the arithmetic lets three products do,
 
@@ -24,16 +24,16 @@ are read where they lie, or, where D is small beside the operands, from real row
 both operands are packed into three real matrices each, one batched product multiplies them, and D is combined from the
 three results. That is three quarters of the arithmetic, and its error keeps the same bound by moduli as before (N. J.
 Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, section 23.2.4); but an imaginary part that is
-small beside its real part has the rounding errors of the larger one. So it is never the default.
+much smaller than its real part has the rounding errors of the larger one. So it is never the default.
 
 **mixed_domain**. A real operand with a complex one: (re, im) is one more mode of m or n, and nothing is packed.
 **real**. Two real operands that meet complex values in a function, or whose product is written as complex numbers.
 **interleaved**. The vendor's library multiplies complex matrices, packed where they do not lie so.
 
-Functions of complex values are applied where an operand is packed, with what they take beside the value. An epilogue,
-and a D that no product can be written into as it lies, take one more pass: the product goes to a workspace, and a last
-step writes D from there. The family has no kernels of its own: its steps are transfers of the family `interleaved`, and
-each product is planned by the other families.
+Functions of complex values are applied where an operand is packed, with their auxiliary operands. An epilogue, and a
+D that no product can be written into as it lies, take one more pass: the product goes to a workspace, and a last step
+writes D from there. The family has no kernels of its own: its steps are transfers of the family `interleaved`, and each
+product is planned by the other families.
 """
 
 from __future__ import annotations

@@ -66,9 +66,9 @@ def _rows(contraction: Contraction, pair: Sequence[TensorView], inner: int) -> t
     else in its own."""
     order: list[list[Mode]] = []
     for operand in (inner, 1 - inner):
-        own = contraction.of_role(_OUTER[operand])
-        lies = dict(zip(contraction.modes, pair[operand].strides, strict=True))
-        ordered = by_stride(own, D) if pair[operand].transfer else sorted(own, key=lambda mode: lies[mode] or math.inf)
+        own, view = contraction.of_role(_OUTER[operand]), pair[operand]
+        stride = dict(zip(contraction.modes, view.strides, strict=True))
+        ordered = by_stride(own, D) if view.transfer else sorted(own, key=lambda mode: stride[mode] or math.inf)
         order.append(list(ordered))
     return order[0], [*order[1], *by_stride(contraction.of_role(Role.BATCH), D)]
 
@@ -79,9 +79,9 @@ def _to_d(contraction: Contraction, steps: dict[Mode, int], layout: Layout, comp
     aux_args = aux_operands.of_result(contraction)
     modes = []
     for mode, step in steps.items():
-        beside = aux_operands.steps(mode, aux_args.places)
+        aux = aux_operands.steps(mode, aux_args.places)
         in_c = mode.strides.c if c is not None else 0
-        modes.append(Mode(mode.labels, mode.extent, Role.M, Strides(step, 0, in_c, mode.strides.d, *beside)))
+        modes.append(Mode(mode.labels, mode.extent, Role.M, Strides(step, 0, in_c, mode.strides.d, *aux)))
     modes.sort(key=lambda mode: (-mode.strides.d, -mode.strides.a))
     permutation = Permutation(
         modes=tuple(merged(modes)), x=layout, c=c, d=contraction.d, compute=compute, scaled=True, text="D"

@@ -54,7 +54,7 @@ def ways(contraction: Contraction) -> Iterator[Way]:
 def _planar_ways(contraction: Contraction) -> Iterator[Way]:
     """All products of the parts of A with the parts of B, added to D's parts by the step that writes it.
 
-    Operands are used as they lie; and where D is small beside them, with their parts as rows along k of their own.
+    Operands are used as they lie; and where D is much smaller, with their parts as rows along k of their own.
     """
     if not both_complex(contraction):
         return
@@ -135,7 +135,7 @@ def _views(contraction: Contraction, operand: int, order: Sequence[Mode], along_
 
 
 def _is_small(contraction: Contraction) -> bool:
-    """Whether D is small beside the operands: four products of its elements weigh little."""
+    """Whether D is much smaller than the operands: four products of its elements weigh little."""
     sizes = [math.prod(mode.extent for mode in contraction.modes if mode.strides[tensor]) for tensor in (A, B, D)]
     return 0 < MUCH_LARGER * sizes[2] <= sizes[A] + sizes[B]
 

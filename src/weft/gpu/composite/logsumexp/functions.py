@@ -45,7 +45,7 @@ def epilogue_fn(contraction: Contraction) -> Pointwise:
     down = math.exp(-2 * scale)  # which float64 must be able to take as well
     bound = max(bound, 2 * torch.finfo(torch.float64).tiny / down)
     own = contraction.epilogue
-    names = [f"beside{at}" for at in range(len(contraction.epilogue_args))]
+    names = [f"aux{at}" for at in range(len(contraction.epilogue_args))]
 
     def epilogue(total: Tensor, p: Tensor, q: Tensor, **aux_args: Tensor) -> tuple[Tensor, ...]:
         empty = ((p == -math.inf) & (q < math.inf)) | ((q == -math.inf) & (p < math.inf))

@@ -4,9 +4,9 @@ A permutation packs an operand into a workspace: as a matrix whose rows run alon
 in its own order with the function applied, or with its rows padded to whole lines. Functions and casts happen there,
 once for each element, where the product would repeat them for every output tile that reads the element. It pays where
 elements are used often, and moves every packed operand once more, at the speed of memory; two operands by one launch.
-Where that leaves nothing to fuse but the epilogue, and D is small beside the sums, the vendor's BLAS may make the
-product, and a last step applies the epilogue where D lies. D's own transposition is the family `scatter`, which may be
-around this one. It has no kernels of its own: each step is planned by the others.
+Where that leaves nothing to fuse but the epilogue, and D is small for the length of its sums, the vendor's BLAS may
+make the product, and a last step applies the epilogue where D lies. D's own transposition is the family `scatter`,
+whose product may be one of this. It has no kernels of its own: each step is planned by the others.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def reads_by_tma(contraction: Contraction, target: Target) -> bool:
 
 
 def _worth_gathering(contraction: Contraction, packed: Packings) -> bool:
-    """Whether what is packed is little beside what the product moves, so that even GETT may gain.
+    """Whether what is packed is little of what the product moves, so that even GETT may gain.
 
     One operand in another order is enough for that; both are packed where both have something to be applied.
     """
@@ -123,6 +123,6 @@ def _worth_gathering(contraction: Contraction, packed: Packings) -> bool:
 
 
 def _is_small(contraction: Contraction, *operands: int) -> bool:
-    """Whether some operands are little beside all that the product moves."""
+    """Whether some operands are little of all that the product moves."""
     sizes = [math.prod(mode.extent for mode in contraction.modes if mode.strides[tensor]) for tensor in (A, B, D)]
     return MUCH_LARGER * sum(sizes[operand] for operand in operands) <= sum(sizes)
