@@ -207,7 +207,7 @@ class KernelLaunch:
         arguments = [_stand_in(layout) for layout in self.layouts]
         aux_args = (tuple(_stand_in(layout) for layout in self.pointers),) if self.pointers else ()
         given = {**self._alone, **self.constants, **self.options}
-        return self.kernel.warmup(*arguments, 0, 0, *aux_args, grid=(1,), **given)
+        return self.kernel.warmup(*arguments, *self._factors(0, 0), *aux_args, grid=(1,), **given)
 
     def _loaded(self) -> Any:
         """The same on the current GPU."""

@@ -25,13 +25,13 @@ def supports(permutation: Permutation, target: Target) -> str | None:
     types = [layout.dtype for layout in (x, permutation.c, permutation.d) if layout is not None]
     complex_types = [dtype for dtype in types if dtype.is_complex]
     if complex_types and function is not None:
-        return f"functions of {dtype_name(complex_types[0])} are for the family pairs"
+        return f"functions of {dtype_name(complex_types[0])} are for the family interleaved"
     if complex_types and permutation.scaled:
-        return f"{dtype_name(complex_types[0])} is scaled by complex numbers, which is for the family pairs"
+        return f"{dtype_name(complex_types[0])} is scaled by complex numbers, which is for the family interleaved"
     if complex_types and any(dtype != x.dtype for dtype in types):
-        return f"{dtype_name(x.dtype)} to {dtype_name(permutation.d.dtype)} is for the family pairs"
+        return f"{dtype_name(x.dtype)} to {dtype_name(permutation.d.dtype)} is for the family interleaved"
     if function is not None and function.is_complex:
-        return "functions with complex values in them are for the family pairs"
+        return "functions with complex values in them are for the family interleaved"
     if permutation.is_move:
         return None
     return next(filter(None, map(missing_type, types)), None)

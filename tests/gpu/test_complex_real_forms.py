@@ -11,7 +11,8 @@ import weft
 from support import Backend, integers
 from weft import reference
 from weft.gpu.blas import family as blas
-from weft.gpu.complex import pairs, real_forms
+from weft.gpu.common.complex_elements import kind_of
+from weft.gpu.complex.real_forms import family as real_forms
 from weft.planner.schedule import Target
 from weft.testing import assert_close, expectation, poisoned, random_operand
 
@@ -80,9 +81,7 @@ def test_every_way_gives_the_same_whole_numbers(case: tuple[Any, ...], at: int) 
     contraction = weft.spec.canonical(contraction)
     found: dict[Any, Any] = {}
     for schedule in real_forms.schedules(contraction, plan._request.target).schedules:
-        found.setdefault(
-            (schedule.real, *(step and (step.task.form, step.task.fold > 0) for step in schedule.steps)), schedule
-        )
+        found.setdefault((schedule.form, *(step and step.transfer.form for step in schedule.steps)), schedule)
     assert len(found) > 1
     for schedule in found.values():
         guarded = poisoned(tuple(shape), dtype)
@@ -167,6 +166,6 @@ def test_single_precision_that_is_aligned_to_four_bytes(triton_backend: Backend)
     """No word of 64 bits may be read there: such arrays come from other libraries."""
     reals = torch.arange(41.0, device=triton_backend.device)[1:]
     layout = weft.spec.Layout((4, 5), (5, 1), SINGLE, alignment=4)
-    assert pairs.kind_of(layout) == "pairs"
-    assert pairs.kind_of(layout._replace(alignment=8)) == "words"
+    assert kind_of(layout) == "pairs"
+    assert kind_of(layout._replace(alignment=8)) == "words"
     assert reals.data_ptr() % 8 == 4

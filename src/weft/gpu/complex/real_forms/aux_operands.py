@@ -1,4 +1,4 @@
-"""What functions take beside the value, for each step of a complex contraction: see `real_forms`.
+"""Auxiliary operands of each step of a complex contraction.
 
 A step knows only those auxiliary operands that it takes. The others have no strides in its modes, so that they keep no
 modes apart.
@@ -7,37 +7,35 @@ modes apart.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from weft.fn import Pointwise
+from weft.gpu.complex.interleaved.transfer import TransferAux
 from weft.spec import Contraction, Mode
-
-if TYPE_CHECKING:
-    from weft.gpu.complex.pairs import TaskAux
 
 Positions: TypeAlias = tuple[int, ...]  # in the auxiliary operands of a contraction
 
 
-class Applied(NamedTuple):
-    """What functions of a product of two operands take."""
+class ProductAux(NamedTuple):
+    """Auxiliary operands of a product, and its functions."""
 
     places: Positions
     fields: dict[str, Any]  # of the `Contraction` that the product is
 
 
-def of_operand(contraction: Contraction, operand: int) -> TaskAux:
-    """Those of the step that writes an operand, its function applied."""
-    return _task_aux(contraction, fn=_arguments(contraction, operand))
+def of_operand(contraction: Contraction, operand: int) -> TransferAux:
+    """Those of the step that packs an operand, its function applied."""
+    return _transfer_aux(contraction, fn=_arguments(contraction, operand))
 
 
-def of_result(contraction: Contraction) -> TaskAux:
+def of_result(contraction: Contraction) -> TransferAux:
     """Those of the step that writes D, and results after D."""
-    return _task_aux(
+    return _transfer_aux(
         contraction, c_fn=contraction.c_args, epilogue=contraction.epilogue_args, outputs=contraction.outputs
     )
 
 
-def of_product(contraction: Contraction, functions: Sequence[Pointwise | None]) -> Applied:
+def of_product(contraction: Contraction, functions: Sequence[Pointwise | None]) -> ProductAux:
     """Those of a product that applies these functions to A and B, and nothing to C and D."""
     arguments = [_arguments(contraction, at) if function is not None else () for at, function in enumerate(functions)]
     places = _places(*arguments)
@@ -48,7 +46,7 @@ def of_product(contraction: Contraction, functions: Sequence[Pointwise | None]) 
         "aux": tuple(contraction.aux[at] for at in places),
         "a_args": a_args, "b_args": b_args, "c_args": (), "epilogue_args": (),
     }  # fmt: skip
-    return Applied(places, fields)
+    return ProductAux(places, fields)
 
 
 def steps(mode: Mode, places: Positions) -> tuple[int, ...]:
@@ -57,7 +55,7 @@ def steps(mode: Mode, places: Positions) -> tuple[int, ...]:
 
 
 def moves(contraction: Contraction, operand: int, mode: Mode) -> bool:
-    """Whether an operand's values change along a mode: as it lies, or by what its function takes beside them."""
+    """Whether an operand's values change along a mode: as it lies, or by its function's auxiliary operands."""
     return bool(mode.strides[operand]) or any(steps(mode, _arguments(contraction, operand)))
 
 
@@ -73,16 +71,14 @@ def _within(places: Positions, arguments: Positions) -> tuple[int, ...]:
     return tuple(places.index(at) for at in arguments)
 
 
-def _task_aux(
+def _transfer_aux(
     contraction: Contraction,
     fn: Positions = (),
     c_fn: Positions = (),
     epilogue: Positions = (),
     outputs: Positions = (),
-) -> TaskAux:
-    from weft.gpu.complex.pairs import TaskAux
-
+) -> TransferAux:
     arguments = (fn, c_fn, epilogue, outputs)
     places = _places(*arguments)
     aux = tuple(contraction.aux[at] for at in places)
-    return TaskAux(aux, places, *(_within(places, each) for each in arguments))
+    return TransferAux(aux, places, *(_within(places, each) for each in arguments))

@@ -1,38 +1,18 @@
-"""The family that writes D last: the product goes to a workspace as a plain matrix, and one more pass writes D from it.
-
-It pays where D lies so that products write it badly: a batch mode innermost, gaps between neighbours, rows that start
-between words, or modes of A and of B in turn, where the vendor's library cannot write at all. The last pass moves D's
-elements as they are, or, where C is added or an epilogue applied, computes D from sums in the accumulator's type. It
-has no kernels of its own: the product and the last pass are planned by the others.
-"""
+"""The workspaces that a product may go to as a matrix, and what writes D from there."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from weft.gpu.common.hardware import VECTOR
-from weft.gpu.common.tiling import by_stride
-from weft.planner.pre_reduce import number, the_one
-from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
+from weft.gpu.common.tiling import A, B, D, by_stride
 from weft.spec import Arithmetic, Contraction, Layout, Mode, Role, Strides, canonical
 from weft.spec.canonical import merged
-from weft.spec.dtypes import dtype_name
 from weft.spec.permutation import Permutation
-
-if TYPE_CHECKING:
-    from weft.planner.planner import Choice
-
-NAME = "scatter"
-
-A, B, C, D = range(4)
-KEPT = 2  # schedules of the product that are proposed for each workspace
-LEAST_FLOPS = 2**27  # of a product that is worth another launch
-_OTHERS = (NAME, "pre_reduce", "simt")  # families that the product is not planned with
 
 
 class Way(NamedTuple):
@@ -40,90 +20,6 @@ class Way(NamedTuple):
 
     product: Contraction
     finish: Permutation | Contraction  # a contraction with the number one, where more is done than to move elements
-
-
-@dataclass(frozen=True, slots=True)
-class ScatterSchedule:
-    """A plan for the product and one for the pass that writes D."""
-
-    product: Choice
-    finish: Choice
-    family: str = NAME
-
-    @property
-    def workspace_bytes(self) -> int:
-        return _bytes(self.product) + max(step.best.schedule.workspace_bytes for step in (self.product, self.finish))
-
-    def __str__(self) -> str:
-        return f"D scattered last; {self.product.best.schedule}"
-
-
-def supports(contraction: Contraction, target: Target) -> str | None:
-    if contraction.algebra is not None:
-        return f"the algebra {contraction.algebra.name} multiplies nothing that another layout of D would speed up"
-    if contraction.arithmetic.product.is_complex:
-        return f"D of {dtype_name(contraction.arithmetic.product)} is scattered by the family complex"
-    if contraction.a_args or contraction.b_args:
-        return "its product passes on no operands or coordinates of a_fn and b_fn"
-    if 0 in (mode.extent for mode in contraction.modes):
-        return "a mode is empty"
-    if 2 * contraction.m * contraction.n * contraction.k * contraction.batch < LEAST_FLOPS:
-        return "the product is too small to be worth another launch"
-    if _is_matrix(contraction):
-        return "D lies as a matrix already"
-    return None
-
-
-def schedules(contraction: Contraction, target: Target) -> Candidates:
-    from weft.errors import UnsupportedError
-    from weft.planner.planner import choose
-
-    found: list[ScatterSchedule] = []
-    excluded: dict[str, None] = {}
-    for way in dict.fromkeys(ways(contraction)):
-        try:
-            product = choose(way.product, "triton", target, without=_OTHERS)
-            finish = choose(way.finish, "triton", target, without=(NAME, "pre_reduce", "ttgt"))
-        except UnsupportedError as error:
-            excluded[str(error)] = None
-            continue
-        for at, ranked in enumerate(product.ranked[:KEPT]):
-            rest = (ranked, *product.ranked[at + 1 : KEPT])
-            found.append(ScatterSchedule(replace(product, best=ranked, ranked=rest), finish))
-    return Candidates(tuple(found), tuple(excluded))
-
-
-def predict(contraction: Contraction, schedule: ScatterSchedule, target: Target) -> float:
-    """Seconds of both steps."""
-    return schedule.product.best.seconds + schedule.finish.best.seconds
-
-
-def build(contraction: Contraction, schedule: ScatterSchedule, target: Target) -> Launch:
-    return ScatterLaunch(schedule)
-
-
-class ScatterLaunch:
-    """Multiply into a workspace, then write D."""
-
-    def __init__(self, schedule: ScatterSchedule) -> None:
-        chosen, self._product = schedule.product.built_as_a_step()
-        finish, self._finish = schedule.finish.built_as_a_step()
-        self._size = _bytes(chosen) // chosen.description.d.dtype.itemsize
-        self._dtype = chosen.description.d.dtype
-        self._moves = isinstance(finish.description, Permutation)
-        last = self._finish.launch if self._moves else self._finish
-        self.kernels = (*getattr(self._product, "kernels", ()), *getattr(last, "kernels", (last,)))
-
-    def __call__(
-        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
-    ) -> None:
-        workspace = torch.empty(self._size, dtype=self._dtype, device=d.device)
-        if self._moves:
-            self._product(a, b, None, workspace, alpha, beta)
-            self._finish(workspace, None, d, 1, 0)
-        else:
-            self._product(a, b, None, workspace, number(1, self._dtype), number(0, self._dtype))
-            self._finish(workspace, the_one(self._dtype, d.device), c, d, alpha, beta, aux)
 
 
 def ways(contraction: Contraction) -> Iterator[Way]:
@@ -138,7 +34,7 @@ def ways(contraction: Contraction) -> Iterator[Way]:
                 yield Way(_product(contraction, steps), _finish(contraction, steps))
 
 
-def _is_matrix(contraction: Contraction) -> bool:
+def is_matrix(contraction: Contraction) -> bool:
     """Whether D is written well by any product: one mode of m and of n, one of them contiguous, rows at whole words."""
     modes = _of_d(contraction)
     if not modes:
@@ -231,8 +127,3 @@ def _finish(contraction: Contraction, steps: dict[Mode, int]) -> Permutation | C
             arithmetic=Arithmetic(accumulate, accumulate), a_fn=None, b_fn=None, conjugate_a=False, conjugate_b=False,
         )
     )  # fmt: skip
-
-
-def _bytes(product: Choice) -> int:
-    layout = product.description.d
-    return layout.shape[0] * layout.strides[0] * layout.dtype.itemsize
