@@ -11,13 +11,13 @@ import sys
 KEYS = """
 import json, sys
 from weft.gpu.common.triton_versions import settle_key
-from weft.gpu.complex.pairs_kernel import pairs_kernel
+from weft.gpu.complex.interleaved.kernel import interleaved_kernel
 from weft.gpu.gett.kernel import gett_kernel
 from weft.gpu.permute.kernel import permute_kernel
 from weft.gpu.semiring.kernel import semiring_kernel
 from weft.gpu.simt.kernel import simt_kernel
 from weft.gpu.tma.kernel import tma_kernel
-kernels = [pairs_kernel, gett_kernel, permute_kernel, semiring_kernel, simt_kernel, tma_kernel]
+kernels = [interleaved_kernel, gett_kernel, permute_kernel, semiring_kernel, simt_kernel, tma_kernel]
 for kernel in kernels[:: int(sys.argv[1])]:
     settle_key(kernel)
 print(json.dumps({kernel.fn.__name__: kernel.cache_key for kernel in kernels}))
