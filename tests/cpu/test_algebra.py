@@ -168,7 +168,7 @@ class TestRecognition:
 
 def test_schedules_say_what_they_do() -> None:
     said = {
-        "max_plus": "pairs along columns;",
+        "max_plus": "gett: blocks of 84 rows x 80 lanes x 80",
         "log": "pairs along columns, exponentials multiplied where values are near;",
         "or_and": "as products of float32;",
     }

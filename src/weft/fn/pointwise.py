@@ -202,9 +202,18 @@ class RecordedFunction(Pointwise):
     def is_complex(self) -> bool:
         return any(node.meta["dtype"].is_complex for node in self._graph.nodes if node.op != "output")
 
+    @property
+    def graph(self) -> fx.Graph:
+        """What was recorded."""
+        return self._graph
+
+    @property
+    def primitive(self) -> fx.Graph:
+        """The same function in primitive operations only."""
+        return self._primitive
+
     @cached_property
     def _primitive(self) -> fx.Graph:
-        """The same function in primitive operations only."""
         return record(
             self._module.forward,
             self.dtypes,

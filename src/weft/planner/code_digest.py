@@ -1,7 +1,7 @@
 """A digest of the code that decides what a family's kernels are.
 
 Of a GPU family: its own folder, the folders of the families that it builds on (those that its files name),
-`gpu/common`, and `fn` with the emitters. Of the CPU backend: `cpu`, and `fn` without the emitters of Triton. A family
+`gpu/common`, and `fn` with the emitters. Of the CPU backend: `cpu`, and `fn` with the emitter to numba. A family
 that has no kernels of its own is its file; the families of its steps are counted by `of_schedule`.
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 from weft.planner.schedule import Description, Ranked
 
 _PACKAGE = Path(__file__).parent.parent
-_CODE = {"triton": ("gpu/**/*.py", "fn/**/*.py"), "cpu": ("cpu/**/*.py", "fn/*.py")}  # by backend
+_CODE = {"triton": ("gpu/**/*.py", "fn/**/*.py"), "cpu": ("cpu/**/*.py", "fn/*.py", "fn/numba/*.py")}  # by backend
 _GPU_FAMILY = re.compile(r"\bweft\.gpu\.(\w+)")
 
 
@@ -57,7 +57,7 @@ def code_of(module: str) -> list[Path]:
     """The files that decide what a family's kernels are."""
     room, *below = module.split(".")[1:]
     if room == "cpu":
-        return sorted((*_PACKAGE.glob("cpu/**/*.py"), *_PACKAGE.glob("fn/*.py")))
+        return sorted(file for pattern in _CODE["cpu"] for file in _PACKAGE.glob(pattern))
     if room != "gpu":
         return [_PACKAGE.joinpath(room, *below).with_suffix(".py")]
     folders, waiting = {"common"}, [below[0]]

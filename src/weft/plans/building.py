@@ -6,6 +6,7 @@ import warnings
 from functools import lru_cache
 from typing import Any
 
+from weft.cpu import jit
 from weft.errors import WeftWarning
 from weft.planner.planner import Choice
 from weft.planner.registry import WITHOUT_TRITON, triton_fault
@@ -23,6 +24,8 @@ def chosen_and_built(
     """
     if backend == "triton":
         _warn_of_triton()
+    elif backend == "cpu":
+        _warn_of_numba()
     while True:
         choice = select(description, backend, target, workspace_limit, tune)
         if not admitted(choice):
@@ -37,3 +40,10 @@ def _warn_of_triton() -> None:
     """Once, where plans for a GPU have to do without Triton; an error says so by itself where nothing can be done."""
     if (fault := triton_fault()) is not None:
         warnings.warn(f"{fault}: {WITHOUT_TRITON}", WeftWarning, stacklevel=2)
+
+
+@lru_cache
+def _warn_of_numba() -> None:
+    """Once, where plans for the CPU have to do without numba and nobody asked for that."""
+    if (fault := jit.fault()) is not None and not jit.turned_off():
+        warnings.warn(f"{fault}: contractions on the CPU run by torch's own operations, slower", WeftWarning, 2)

@@ -20,6 +20,7 @@ import torch
 
 from weft.cases import Case, from_letters
 from weft.cases.layout import PermuteCase
+from weft.spec.dtypes import dtype_name
 
 Kernel = Callable[[Any, Any], bool]  # of a description and a schedule
 
@@ -151,11 +152,17 @@ def _large(described: Any, _: Any) -> bool:
     return not described.square and rows * columns > 1 << 19
 
 
+
+def _summed_in(dtype: torch.dtype) -> Kernel:
+    return lambda contraction, _: bool(contraction.arithmetic.accumulate == dtype)
+
+
 HALF, SINGLE = torch.float16, torch.float32
 COMPLEX, BYTE, WORD = torch.complex64, torch.int8, torch.int32
 _HALF_SINGLE, _HALVES, _COMPLEX = (HALF, HALF, SINGLE), (HALF,) * 3, (COMPLEX,) * 3
 
-_CPU, _CPU_PERMUTE = "weft.cpu.family", "weft.cpu.permute"
+_CPU_BLAS = "weft.cpu.blas"
+_CPU, _CPU_GETT, _CPU_PERMUTE = "weft.cpu.family", "weft.cpu.gett.family", "weft.cpu.permute"
 _CPU_TRANSPOSE, _TRANSPOSE = "weft.cpu.transpose", "weft.gpu.transpose.family"
 _BLAS, _TMA, _WS = (f"weft.gpu.{name}.family" for name in ("blas", "tma", "warp_specialized"))
 _GETT, _SEMIRING, _SIMT, _PERMUTE = (f"weft.gpu.{name}.family" for name in ("gett", "semiring", "simt", "permute"))
@@ -165,8 +172,19 @@ _DIRECT, _INTERLEAVED, _REAL_FORMS = (
 _TTGT, _SCATTER, _LOG = (f"weft.gpu.composite.{name}.family" for name in ("ttgt", "scatter", "logsumexp"))
 _PRE_REDUCE = "weft.planner.pre_reduce"
 
+# The CPU's kernels are compiled for the type of their sums: one case for each, so that no other is compiled for it.
+_CPU_KINDS = tuple(
+    Trial(
+        _CPU_GETT,
+        from_letters(dtype_name(dtype), "amk,kbn->bnma", a=3, m=17, k=41, b=2, n=29, dtypes=(dtype,) * 3),
+        _summed_in(dtype),
+    )
+    for dtype in (SINGLE, torch.float64, COMPLEX, torch.complex128, WORD, torch.int64)
+)
 TRIALS: dict[str, tuple[Trial, ...]] = {
     "cpu": (
+        *_CPU_KINDS,
+        Trial(_CPU_BLAS, from_letters("a product of each batch", "bmk,bkn->bmn", b=3, m=17, n=29, k=41)),
         Trial(_CPU, from_letters(
             "batched, added to C", "bmk,bkn->bnm", b=3, m=17, n=29, k=41, alpha=0.5,
             beta=-2.0, add=True,

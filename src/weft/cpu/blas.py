@@ -1,0 +1,168 @@
+"""What is a matrix product as it lies, by torch's own: MKL's, OpenBLAS's or Accelerate's kernels.
+
+    matrix product, batched or not     torch.mm, torch.bmm
+    matrix-vector, dot product         torch.mv, torch.dot
+    no sum                             torch.mul, broadcast
+
+A library's kernels for one shape and one type are better than ours where nothing is permuted, fused or converted, and
+products with vectors are a matter of memory alone. A family with the four doors of `weft.planner.schedule`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from weft.cpu.exactness import exact_products, shortened
+from weft.cpu.huge_pages import HUGE, advise, reach
+from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
+from weft.spec import Contraction, Mode, Role
+
+NAME = "blas"
+
+TYPES = (torch.float32, torch.float64, torch.complex64, torch.complex128)
+RATE = {torch.float32: 92e9, torch.float64: 46e9, torch.complex64: 92e9, torch.complex128: 46e9}  # flops, of one core
+MEMORY = 20e9  # bytes a second of one core
+CALL = 8e-6
+MATRIX = 0.4e-6  # each of a batch
+LOOPED, SCATTERED = 2, 4.0  # torch.mul of more modes walks short runs: so many times as long
+NARROW, NARROWED = 64, 1.3  # of matrices so narrow, what packing for MKL's kernels costs
+HALF_EXTENT = 10  # an extent of this size runs at half of the rate
+
+
+@dataclass(frozen=True, slots=True)
+class BlasSchedule:
+    """A call of torch."""
+
+    call: str  # its name
+    workspace_bytes: int = 0
+    family: str = NAME
+
+    def __str__(self) -> str:
+        return f"blas: torch.{self.call}, where operands and D lie"
+
+
+def supports(contraction: Contraction, target: Target) -> str | None:
+    """None, or one sentence that says why not."""
+    if target.kind != "cpu":
+        return f"it runs on the CPU, the tensors are on a {target.kind} device"
+    arithmetic, a = contraction.arithmetic, contraction.a.dtype
+    if contraction.algebra is not None or contraction.aux or contraction.c is not None:
+        return "it computes products and their sums alone"
+    if any((contraction.a_fn, contraction.b_fn, contraction.epilogue)):
+        return "it applies no functions"
+    if a not in TYPES or {contraction.b.dtype, contraction.d.dtype, arithmetic.product, arithmetic.accumulate} != {a}:
+        return "it computes in one floating type"
+    if contraction.conjugate_a or contraction.conjugate_b:
+        return "it conjugates nothing"
+    if 0 in (mode.extent for mode in contraction.modes):
+        return "a mode is empty"
+    return _shape_fault(contraction)
+
+
+def _shape_fault(contraction: Contraction) -> str | None:
+    sums = contraction.of_role(Role.K)
+    if any(not (mode.strides.a and mode.strides.b) for mode in sums):
+        return "a mode is summed in one operand alone"
+    if not sums:
+        return None
+    if len(sums) > 1 or any(len(contraction.of_role(role)) > 1 for role in (Role.BATCH, Role.M, Role.N)):
+        return "it is no matrix product as it lies"
+    m, n, k = (_one(contraction, role) for role in (Role.M, Role.N, Role.K))
+    for matrix, steps in (("A", (m.strides.a, k.strides.a)), ("B", (n.strides.b, k.strides.b)),
+                          ("D", (m.strides.d, n.strides.d))):  # fmt: skip
+        if 1 not in steps and any(steps):
+            return f"{matrix} is no matrix with a contiguous side"
+    return None
+
+
+def _one(contraction: Contraction, role: Role) -> Mode:
+    """The only mode of a role, or one of extent 1."""
+    found = contraction.of_role(role)
+    return found[0] if found else Mode((), 1, role, type(contraction.modes[0].strides)(0, 0, 0, 0))
+
+
+def schedules(contraction: Contraction, target: Target) -> Candidates:
+    return Candidates((BlasSchedule(_call(contraction)),))
+
+
+def _call(contraction: Contraction) -> str:
+    if not contraction.of_role(Role.K):
+        return "mul"
+    batch, m, n = (bool(contraction.of_role(role)) for role in (Role.BATCH, Role.M, Role.N))
+    return "bmm" if batch else "mm" if m and n else "mv" if m or n else "dot"
+
+
+def predict(contraction: Contraction, schedule: BlasSchedule, target: Target) -> float:
+    batch, m, n, k = contraction.batch, contraction.m, contraction.n, contraction.k
+    item, cores = contraction.d.dtype.itemsize, max(target.processors, 1)
+    touched = batch * (m * k + n * k + m * n) * item / MEMORY / min(cores, 2)
+    if schedule.call == "mul":
+        permuted = len(contraction.modes) > len(contraction.d.shape) or len(contraction.modes) > LOOPED
+        return CALL + touched * (SCATTERED if permuted else 1)
+    flops = 2 * batch * m * n * k * (4 if contraction.d.dtype.is_complex else 1)
+    thin = min(m, n)
+    slowed = 1.0 if thin == 1 else (1 + HALF_EXTENT / m) * (1 + HALF_EXTENT / n) * (1 + HALF_EXTENT / k)
+    slowed *= NARROWED if thin <= NARROW else 1.0
+    products = 0.0 if thin == 1 else flops * slowed / RATE[contraction.d.dtype]
+    return CALL + max(touched, (products + (batch - 1) * MATRIX) / cores)
+
+
+def build(contraction: Contraction, schedule: BlasSchedule, target: Target) -> Launch:
+    multiply, size = _multiply(contraction, schedule), reach(contraction.d)
+    may_shorten = contraction.d.dtype in (torch.float32, torch.complex64) and schedule.call != "mul"
+
+    def launch(
+        a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar,
+        aux: AuxTensors = (),
+    ) -> None:  # fmt: skip
+        if size >= HUGE:
+            advise(d, size)
+        if may_shorten and shortened():
+            with exact_products():
+                multiply(a, b, d)
+        else:
+            multiply(a, b, d)
+        if alpha != 1:
+            d.mul_(alpha)
+
+    return launch
+
+
+Multiply = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]
+View = Callable[[torch.Tensor], torch.Tensor]
+
+
+def _multiply(contraction: Contraction, schedule: BlasSchedule) -> Multiply:
+    operation: Callable[..., object] = getattr(torch, schedule.call)
+    a, b, d = _factors(contraction, schedule)
+    first, second, result = _view(contraction, a, 0), _view(contraction, b, 1), _view(contraction, d, 3)
+    if schedule.call == "mv" and len(a) == 1:  # torch takes the matrix first
+        return lambda a, b, d: operation(second(b), first(a), out=result(d))
+    return lambda a, b, d: operation(first(a), second(b), out=result(d))
+
+
+def _factors(contraction: Contraction, schedule: BlasSchedule) -> tuple[tuple[Mode, ...], ...]:
+    """The modes of A, B and D as torch's operation has them."""
+    if schedule.call == "mul":
+        return (contraction.modes,) * 3
+    batch, m, n, k = (_one(contraction, role) for role in (Role.BATCH, Role.M, Role.N, Role.K))
+    if schedule.call == "dot":
+        return (k,), (k,), ()
+    if schedule.call == "mv":
+        return ((m, k), (k,), (m,)) if contraction.of_role(Role.M) else ((k,), (n, k), (n,))
+    if schedule.call == "mm":
+        return (m, k), (k, n), (m, n)
+    return (batch, m, k), (batch, k, n), (batch, m, n)
+
+
+def _view(contraction: Contraction, modes: tuple[Mode, ...], at: int) -> View:
+    """What makes a view of a tensor along these modes: nothing, where it lies so."""
+    layout = {0: contraction.a, 1: contraction.b, 3: contraction.d}[at]
+    shape = tuple(mode.extent for mode in modes)
+    strides = tuple(mode.strides[at] if mode.labels else 1 for mode in modes)  # 1: one that a matrix could have
+    if (layout.shape, layout.strides) == (shape, strides):
+        return lambda tensor: tensor
+    return lambda tensor: tensor.as_strided(shape, strides)

@@ -1,0 +1,1 @@
+"""The CPU's GETT kernel, compiled by numba."""

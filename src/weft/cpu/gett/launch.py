@@ -1,0 +1,203 @@
+"""A plan of the kernels as blocks of words, and a call of it."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from weft.cpu.gett import entries
+from weft.cpu.gett import params as at
+from weft.cpu.gett.layout import Axis, bases_of_rows, offsets, row_tables, slot_tables
+from weft.cpu.gett.schedule import VECTORS, Form, GettSchedule, form_of, k_step
+from weft.cpu.gett.stages import Stage, operand_stage, result_stage
+from weft.cpu.gett.vector import vector_bytes
+from weft.cpu.huge_pages import HUGE, advise, reach
+from weft.cpu.team import callback, together
+from weft.planner.schedule import AuxTensors, Scalar
+from weft.spec import Contraction
+
+_POINTERS = at.BASES + 4 + 20
+_Words = ctypes.c_int64 * 32
+
+
+class GettLaunch:
+    """Runs on new pointers. One block of words for each way in which sums reach D, made when it is first asked for."""
+
+    def __init__(self, contraction: Contraction, schedule: GettSchedule) -> None:
+        self._contraction, self._schedule = contraction, schedule
+        self._form = form_of(contraction)
+        self._address = entries.macro_kernel(self._form.kind)
+        self._run = callback(self._address)
+        self._dtype = contraction.arithmetic.accumulate
+        self._swapped = self._form.axes.swapped
+        self._size = reach(contraction.d)
+        self._plans: dict[tuple[bool, bool, bool], PlanWords] = {}
+        self._plain = self._plan(False, False, False) if contraction.c is None else None
+
+    def __call__(
+        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar,
+        aux: AuxTensors = (),
+    ) -> None:  # fmt: skip
+        row, slot = (b, a) if self._swapped else (a, b)
+        if self._plain is not None and alpha == 1 and c is None and not aux:
+            frame = _Words(self._plain.address, 0, 1, 0, 0, 0, row.data_ptr(), slot.data_ptr(), d.data_ptr())
+        else:
+            c = c if beta != 0 else None
+            words = self._plan(alpha != 1, c is not None, beta != 1)
+            scalars = self._scalars(alpha, beta)
+            tensors = [0 if tensor is None else tensor.data_ptr() for tensor in (row, slot, d, c, *aux)]
+            frame = _Words(words.address, 0, *scalars, *tensors)
+        if self._size >= HUGE:
+            advise(d, self._size)
+        threads = self._schedule.threads
+        if threads == 1:
+            self._run(frame)
+        else:
+            together(self._address, frame, min(threads, torch.get_num_threads()))
+
+    def _plan(self, scaled: bool, added: bool, weighted: bool) -> PlanWords:
+        key = (scaled, added, added and weighted)
+        known = self._plans.get(key)
+        if known is None:
+            known = self._plans[key] = PlanWords(self._contraction, self._schedule, *key)
+        return known
+
+    def _scalars(self, alpha: Scalar, beta: Scalar) -> Sequence[int]:
+        """alpha and beta as the kernel's type has them, two words for each."""
+        held = torch.zeros(4, dtype=torch.int64)
+        for place, value in ((0, alpha), (2, beta)):
+            if not (self._dtype.is_floating_point or self._dtype.is_complex):
+                held[place] = _wrapped(int(value.real), 64)
+            else:
+                kind = torch.complex128 if self._dtype.is_complex else torch.float64
+                held[place : place + 2].view(kind)[0] = torch.tensor(value, dtype=kind)
+        found: list[int] = held.tolist()
+        return found
+
+
+def _wrapped(value: int, bits: int) -> int:
+    return (value + (1 << (bits - 1))) % (1 << bits) - (1 << (bits - 1))
+
+
+class PlanWords:
+    """The words of one plan, and the tables that they point to."""
+
+    def __init__(
+        self, contraction: Contraction, schedule: GettSchedule, scaled: bool, added: bool, weighted: bool
+    ) -> None:
+        form = form_of(contraction)
+        self._kept: list[np.ndarray] = []
+        self._words = np.zeros(at.WORDS, np.int64)
+        self.address = self._words.ctypes.data
+        bases = bases_of_rows(contraction)
+        lanes = vector_bytes() // form.item
+        rows = row_tables(form.axes, form.height, bases)
+        slots = slot_tables(form.axes, lanes, form.item, bases, once=added)
+        k = [offsets(form.axes.k, base) if base in bases else None for base in range(form.axes.bases)]
+        self._set_tables(form, schedule, rows, slots, k, lanes)
+        self._set_stages(contraction, form, rows, slots, k, (scaled, added, weighted))
+        self._set_tasks(form, schedule, rows.length, slots.length)
+        self._set_workspace(form, schedule, lanes)
+
+    def _keep(self, table: Any) -> int:
+        kept = np.ascontiguousarray(table, np.int64)
+        self._kept.append(kept)
+        return kept.ctypes.data
+
+    def _set_tables(self, form: Form, schedule: GettSchedule, rows: Any, slots: Any, k: Any, lanes: int) -> None:
+        words = self._words
+        words[at.ROW_IN], words[at.ROW_D] = self._keep(rows.tables[at.ROW_BASE]), self._keep(rows.tables[at.D_BASE])
+        words[at.SLOT_IN], words[at.SLOT_D] = self._keep(slots.tables[at.SLOT_BASE]), self._keep(slots.stored)
+        words[at.K_ROW], words[at.K_SLOT] = self._keep(k[at.ROW_BASE]), self._keep(k[at.SLOT_BASE])
+        words[at.FLAGS] = self._keep(slots.flags)
+        words[at.ROWS], words[at.SLOTS], words[at.K] = rows.length, slots.length, len(k[at.ROW_BASE])
+        row_block, lane_block, k_block = schedule.blocks
+        words[at.ROW_BLOCK] = row_block
+        words[at.SLOT_BLOCK] = max(lane_block // lanes // VECTORS * VECTORS, VECTORS)
+        words[at.K_BLOCK] = k_block
+        row_step, slot_step = k_step(form, at.ROW_BASE), k_step(form, at.SLOT_BASE)
+        words[at.ROW_DIRECT] = schedule.direct[0]
+        words[at.SLOT_DIRECT] = schedule.direct[1] and bool((slots.flags & at.READ_CONTIGUOUS).all())
+        words[at.ROW_STEP], words[at.SLOT_STEP] = row_step or 0, slot_step or 0
+        words[at.K_CONTIGUOUS] = slot_step == form.item
+        words[at.ROWS_INSIDE] = len(k[0]) > 64 or rows.length < 4 * form.height
+        words[at.MICRO_KERNEL] = entries.micro_kernel(form.kind, form.operation)
+        words[at.SCAN] = entries.scan(form.kind, form.operation)
+        if words[at.SCAN]:
+            words[at.EXACT_KERNEL] = entries.micro_kernel(form.kind, form.operation._replace(exact=True))
+
+    def _set_stages(self, contraction: Contraction, form: Form, rows: Any, slots: Any, k: Any, how: Any) -> None:
+        names = ("B", "A") if form.axes.swapped else ("A", "B")
+        for name, word, tables in (
+            (names[0], at.ROW_STAGE, (k, rows.tables)), (names[1], at.SLOT_STAGE, (k, slots.tables)),
+        ):  # fmt: skip
+            stage = operand_stage(contraction, form, name)
+            if stage is not None:
+                self._words[word] = self._stage(stage, *tables, None)
+        stage = result_stage(contraction, form, *how)
+        if stage is not None:
+            added = how[1]
+            stored = (rows.stored if added else rows.tables[at.D_BASE], slots.stored)
+            self._words[at.D_STAGE] = self._stage(stage, rows.tables, slots.tables, stored)
+
+    def _stage(self, stage: Stage, rows: Any, lanes: Any, stored: Any) -> int:
+        """The words of a stage: its function, and tables of what it reads and writes."""
+        found = [stage.address, stage.size, len(stage.reads), len(stage.writes)]
+        for size, base in stage.reads:
+            found += [size, base, self._keep(rows[base]), self._keep(lanes[base])]
+        for size, base in stage.writes:
+            if base == at.D_BASE:
+                found += [size, base, *map(self._keep, stored)]
+            else:
+                found += [size, base, self._keep(rows[base]), self._keep(lanes[base])]
+        return self._keep(found)
+
+    def _set_tasks(self, form: Form, schedule: GettSchedule, rows: int, slots: int) -> None:
+        words = self._words
+        row_parts, slot_parts = schedule.parts
+        row_cuts = [rows * i // row_parts // form.height * form.height for i in range(row_parts)] + [rows]
+        slot_cuts = [slots * i // slot_parts // VECTORS * VECTORS for i in range(slot_parts)] + [slots]
+        parts = [
+            (m0, m1, s0, s1)
+            for m0, m1 in itertools.pairwise(row_cuts)
+            for s0, s1 in itertools.pairwise(slot_cuts)
+            if m1 > m0 and s1 > s0
+        ]
+        words[at.PARTS], words[at.PART_COUNT] = self._keep(parts), len(parts)
+        outer: tuple[Axis, ...] = form.axes.outer
+        table = [(axis.extent, *axis.steps) for axis in reversed(outer)]
+        words[at.OUTER] = self._keep(table or [0])
+        words[at.OUTER_COUNT], words[at.BASE_COUNT] = len(outer), form.axes.bases
+        total = form.axes.counts[0]
+        chunk = max(1, total // (4 * schedule.threads)) if schedule.threads > 1 else total
+        words[at.OUTER_TOTAL], words[at.OUTER_CHUNK] = total, chunk
+        words[at.TASKS] = -(-total // chunk) * len(parts)
+
+    def _set_workspace(self, form: Form, schedule: GettSchedule, lanes: int) -> None:
+        words, item = self._words, form.item
+        k_block = int(words[at.K_BLOCK])
+        row_items = int(words[at.ROW_BLOCK]) * k_block
+        slot_items = int(words[at.SLOT_BLOCK]) * lanes * k_block
+        words[at.ROW_PANEL] = 0 if words[at.ROW_DIRECT] else _rounded(row_items * item + 64)
+        words[at.SLOT_PANEL] = 0 if words[at.SLOT_DIRECT] else _rounded(slot_items * item + 64)
+        several = words[at.K] > k_block
+        blocks = int(words[at.ROW_BLOCK]) * int(words[at.SLOT_BLOCK]) * lanes
+        words[at.PARTIALS] = _rounded(blocks * item) if several else 0
+        tile = form.height * VECTORS * lanes
+        scratch = 4096 + tile * 16 * 40
+        for word, items in ((at.ROW_STAGE, row_items), (at.SLOT_STAGE, slot_items)):
+            stage = int(words[word])
+            if stage:
+                found = next(kept for kept in self._kept if kept.ctypes.data == stage)
+                sizes = [int(found[1]), *(abs(int(size)) for size in found[4 :: at.ENTRY_WORDS])]
+                scratch = max(scratch, 4096 + sum(_rounded(items * size) for size in sizes))
+        words[at.SCRATCH] = scratch
+
+
+def _rounded(size: int) -> int:
+    return -(-size // 64) * 64

@@ -1,0 +1,81 @@
+"""What a micro-kernel computes: the pair of operations, and with which care. All of them are commutative."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+
+from weft.algebra import Algebra, gf2, max_plus, max_times, min_max, min_plus
+from weft.errors import WeftError
+from weft.fn.algebra import TracedAlgebra
+from weft.spec import Contraction
+
+PAIRS = (("mul", "add"), ("add", "max"), ("add", "min"), ("mul", "max"), ("max", "min"), ("and", "xor"))
+
+
+class Operation(NamedTuple):
+    """An entry of `OPERATIONS`; kernels know it by its place there."""
+
+    combine: str
+    reduce: str
+    exact: bool = False  # whether NaN is looked for: needed where there may be some
+    conjugates_row: bool = False
+    conjugates_result: bool = False
+
+    def identity(self, kind: Any) -> float | int:
+        """Of `reduce`, as LLVM writes it for a vector `Kind`."""
+        if self.reduce in ("add", "xor"):
+            return 0 if kind.whole else 0.0
+        sign = -1 if self.reduce == "max" else 1
+        if not kind.whole:
+            return sign * math.inf
+        return -(1 << (8 * kind.size - 1)) if sign < 0 else (1 << (8 * kind.size - 1)) - 1
+
+
+OPERATIONS = (
+    *(Operation("mul", "add", conjugates_row=row, conjugates_result=result)
+      for row, result in itertools.product((False, True), repeat=2)),
+    *(Operation(combine, reduce, exact) for combine, reduce in PAIRS[1:] for exact in (False, True)),
+)  # fmt: skip
+NUMBER = {operation: place for place, operation in enumerate(OPERATIONS)}
+
+_READY: dict[tuple[str, str], Algebra] = {
+    ("add", "max"): max_plus, ("add", "min"): min_plus, ("mul", "max"): max_times, ("max", "min"): min_max,
+    ("and", "xor"): gf2,
+}  # fmt: skip
+
+
+@lru_cache
+def ready_pair(algebra: TracedAlgebra, accumulate: torch.dtype) -> tuple[str, str] | None:
+    """The operations of an algebra, told by what it computes; None where no kernel has them."""
+    if accumulate.is_complex:
+        return None
+    for pair, ready in _READY.items():
+        try:
+            known = ready.traced(accumulate)
+        except WeftError:  # which does not work on that type
+            continue
+        if (algebra.combine, algebra.reduce) == (known.combine, known.reduce):
+            return pair
+    return None
+
+
+def operation_of(contraction: Contraction, swapped: bool) -> Operation:
+    """What the micro-kernel of a supported contraction computes."""
+    if contraction.algebra is not None:
+        pair = ready_pair(contraction.algebra, contraction.arithmetic.accumulate)
+        assert pair is not None
+        return Operation(*pair)
+    row, slot = (_conjugated(contraction, name) for name in ("BA" if swapped else "AB"))
+    return Operation("mul", "add", conjugates_row=row != slot, conjugates_result=slot)
+
+
+def _conjugated(contraction: Contraction, name: str) -> bool:
+    """Whether an operand is conjugated in the products; where it has a function, that must see it done."""
+    if name == "A":
+        return contraction.conjugate_a and contraction.a.dtype.is_complex and contraction.a_fn is None
+    return contraction.conjugate_b and contraction.b.dtype.is_complex and contraction.b_fn is None

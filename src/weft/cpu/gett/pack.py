@@ -1,0 +1,206 @@
+"""Packing: blocks of the operands into panels, in the order in which the micro-kernel reads them.
+
+    rows     panels of MR rows:     [row block][k][row]
+    slots    panels of two vectors: [pair of slots][k][slot][lane]
+
+A slot is a vector's worth of columns. Elements are found by offset tables (TBLIS's scatter vectors, Matthews 2018), and
+where they lie together they are moved by vectors: as they are, or transposed in registers where an operand is
+contiguous along k, or along another mode than D.
+"""
+
+from __future__ import annotations
+
+import numba
+
+from weft.cpu.gett.params import (
+    ENTRY_BASE,
+    ENTRY_LANES,
+    ENTRY_ROWS,
+    ENTRY_SIZE,
+    ENTRY_WORDS,
+    INT32_COORDINATE,
+    INT64_COORDINATE,
+    READ_CONTIGUOUS,
+    TRANSPOSED_GROUP,
+    VECTORS,
+)
+from weft.cpu.gett.vector import (
+    copy_1,
+    copy_2,
+    copy_4,
+    copy_8,
+    copy_item,
+    copy_vector,
+    item_size,
+    lane_count,
+    load_word,
+    row_count,
+    store_half_word,
+    store_word,
+    transpose,
+)
+
+AT_ONCE = 32  # neighbouring slots or row blocks that are packed together, a cache line or more at a time
+
+
+@numba.njit(error_model="numpy")
+def pack_slots(source, to, lanes, flags, along, first, end, start, k, by_k, scratch, kind):
+    """Slots first..end (`lanes`: table of lanes' offsets, `along`: of k) for k of start..start + k."""
+    size, width = item_size(kind), lane_count(kind)
+    vector, pair = size * width, VECTORS * size * width
+    s = first - 1
+    while s + 1 < end:
+        s += 1
+        mine = lanes + 8 * s * width
+        panel = to + ((s - first) // VECTORS) * (pair * k) + ((s - first) % VECTORS) * vector
+        flag = load_word(flags + 8 * s)
+        if (flag & TRANSPOSED_GROUP) and s + width <= end:
+            # The slots of this group lie side by side in memory, lane by lane: squares of items change places.
+            for i in range(width):
+                at = s + i - first
+                store_word(scratch + 8 * i, source + load_word(mine + 8 * i))
+                store_word(scratch + 8 * (width + i), to + (at // VECTORS) * (pair * k) + (at % VECTORS) * vector)
+            for p in range(k):
+                transpose(scratch, load_word(along + 8 * (start + p)), scratch + 8 * width, p * pair, kind)
+            s += width - 1
+        elif flag & READ_CONTIGUOUS:
+            at = source + load_word(mine)
+            count = 1
+            while (
+                s + count < end
+                and count < AT_ONCE
+                and (load_word(flags + 8 * (s + count)) & READ_CONTIGUOUS)
+                and load_word(mine + 8 * count * width) == load_word(mine) + count * vector
+            ):
+                count += 1
+            if count > 1 and (s - first) % VECTORS == 0:
+                count = count // VECTORS * VECTORS
+                for p in range(k):
+                    x, y = panel + p * pair, at + load_word(along + 8 * (start + p))
+                    for _ in range(count // VECTORS):
+                        copy_vector(x, y, kind)
+                        copy_vector(x + vector, y + vector, kind)
+                        x += pair * k
+                        y += pair
+                s += count - 1
+            else:
+                for p in range(k):
+                    copy_vector(panel + p * pair, at + load_word(along + 8 * (start + p)), kind)
+        elif by_k and k >= width:
+            for i in range(width):
+                store_word(scratch + 8 * i, source + load_word(mine + 8 * i))
+                store_word(scratch + 8 * (width + i), i * pair)
+            p = 0
+            while True:
+                transpose(scratch, load_word(along + 8 * (start + p)), scratch + 8 * width, panel + p * pair, kind)
+                if p == k - width:
+                    break
+                p = min(p + width, k - width)  # the last square overlaps the one before
+        else:
+            for p in range(k):
+                at = source + load_word(along + 8 * (start + p))
+                for i in range(width):
+                    copy_item(panel + p * pair + i * size, at + load_word(mine + 8 * i), kind)
+
+
+@numba.njit(error_model="numpy")
+def contiguous(table, count, first, size):
+    """Whether a table's entries count up from `first` in steps of `size`."""
+    for i in range(count):  # noqa: SIM110  (numba compiles no generators inside functions)
+        if load_word(table + 8 * i) != first + i * size:
+            return False
+    return True
+
+
+@numba.njit(error_model="numpy")
+def pack_rows(source, to, rows, along, first, end, start, k, kind):
+    """Rows first..end, whole register blocks, for k of start..start + k; may write a vector past the last panel."""
+    size, width, height = item_size(kind), lane_count(kind), row_count(kind)
+    m = first - height
+    while m + height < end:
+        m += height
+        mine = rows + 8 * m
+        panel = to + ((m - first) // height) * (height * k * size)
+        at = source + load_word(mine)
+        near = contiguous(mine, height, at - source, size)
+        if near and height <= width:
+            count = 0
+            while count < AT_ONCE and m + count * height + width <= end:
+                here = at - source + count * height * size
+                if not contiguous(mine + 8 * count * height, width, here, size):
+                    break
+                count += 1
+            if count > 0:
+                # A vector for each row block: what it has too much goes where the next panel begins, whose first rows
+                # are written after it, but for those at k = 0, which are written again.
+                for p in range(k):
+                    x, y = panel + p * height * size, at + load_word(along + 8 * (start + p))
+                    for _ in range(count):
+                        copy_vector(x, y, kind)
+                        x += height * k * size
+                        y += height * size
+                for j in range(1, count):
+                    x, y = panel + j * height * k * size, at + load_word(along + 8 * start) + j * height * size
+                    for i in range(width - height):
+                        copy_item(x + i * size, y + i * size, kind)
+                m += (count - 1) * height
+                continue
+        if near and height > width:
+            for p in range(k):
+                x, y = panel + p * height * size, at + load_word(along + 8 * (start + p))
+                copy_vector(x, y, kind)
+                copy_vector(x + (height - width) * size, y + (height - width) * size, kind)
+            continue
+        for i in range(height):
+            at = source + load_word(mine + 8 * i)
+            for p in range(k):
+                copy_item(panel + (p * height + i) * size, at + load_word(along + 8 * (start + p)), kind)
+
+
+@numba.njit(error_model="numpy")
+def copy_any(to, source, size):
+    """An item of any type; what is no memory is its own offset."""
+    if size == 4:
+        copy_4(to, source)
+    elif size == 8:
+        copy_8(to, source)
+    elif size == 2:
+        copy_2(to, source)
+    elif size == 1:
+        copy_1(to, source)
+    elif size == 16:
+        copy_8(to, source)
+        copy_8(to + 8, source + 8)
+    elif size == INT32_COORDINATE:
+        store_half_word(to, source)
+    elif size == INT64_COORDINATE:
+        store_word(to, source)
+
+
+@numba.njit(error_model="numpy")
+def gather(base, to, size, lanes, width, groups, along, k):
+    """Items of any size to [group][k][lane], with a table of offsets for lanes and one for k."""
+    step = abs(size)
+    for g in range(groups):
+        for p in range(k):
+            at = base + load_word(along + 8 * p)
+            for i in range(width):
+                copy_any(to + ((g * k + p) * width + i) * step, at + load_word(lanes + 8 * (g * width + i)), size)
+
+
+@numba.njit(error_model="numpy")
+def read_entries(entries, count, bases, to, pointers, first_row, row_count, first_lane, width, groups):
+    """Gather each read of a stage to scratch memory, its address to `pointers`; where scratch memory is free after.
+
+    Of panels "rows" are k, and lanes the rows or columns of panels.
+    """
+    for i in range(count):
+        entry = entries + 8 * ENTRY_WORDS * i
+        size = load_word(entry + 8 * ENTRY_SIZE)
+        base = load_word(bases + 8 * load_word(entry + 8 * ENTRY_BASE))
+        along = load_word(entry + 8 * ENTRY_ROWS) + 8 * first_row
+        lanes = load_word(entry + 8 * ENTRY_LANES) + 8 * first_lane
+        gather(base, to, size, lanes, width, groups, along, row_count)
+        store_word(pointers + 8 * i, to)
+        to += (groups * row_count * width * abs(size) + 63) // 64 * 64
+    return to

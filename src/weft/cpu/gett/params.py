@@ -1,0 +1,41 @@
+"""Where things stand in the two blocks of words that a kernel is given: of its plan, and of the call.
+
+A kernel is a function of one address. Blocks of words instead of arguments: one signature serves every contraction,
+and a thread of OpenMP's team gets one pointer.
+"""
+
+# The block of a call; the addresses of A, B, D and C are followed by those of the auxiliary operands.
+PLAN, COUNTER, ALPHA, BETA, BASES = 0, 1, 2, 4, 6
+ROW_BASE, SLOT_BASE, D_BASE, C_BASE, AUX_BASE = range(5)
+
+# The block of a plan.
+(
+    # Offset tables in bytes. Rows: in the row operand and D; slots: in the slot operand and D; k: in both operands.
+    ROW_IN, ROW_D, SLOT_IN, SLOT_D, K_ROW, K_SLOT,
+    FLAGS,  # of each slot, a word
+    ROWS, SLOTS, K,  # lengths: rows in whole register blocks, slots in pairs
+    ROW_BLOCK, SLOT_BLOCK, K_BLOCK,  # MC, NC in slots, and KC
+    ROW_DIRECT, SLOT_DIRECT,  # whether the operand is read where it lies
+    ROW_STEP, SLOT_STEP,  # bytes along k then
+    K_CONTIGUOUS,  # whether the slot operand is contiguous along k: packed by transposes in registers
+    ROWS_INSIDE,  # whether the loop over register blocks goes along rows first
+    MICRO_KERNEL, EXACT_KERNEL, SCAN,  # addresses; the second for panels that `scan` (0: none) finds special values in
+    ROW_STAGE, SLOT_STAGE, D_STAGE,  # descriptions of stages; 0 where there is none
+    OUTER, OUTER_COUNT,  # modes of the loop around: their table, and how many
+    BASE_COUNT,  # operands whose addresses the loop around moves
+    PARTS, PART_COUNT,  # parts of the rows and slots: (first row, end, first slot, end)
+    OUTER_TOTAL, OUTER_CHUNK, TASKS,
+    ROW_PANEL, SLOT_PANEL, PARTIALS, SCRATCH,  # bytes of a thread's workspace
+    WORDS,
+) = range(38)  # fmt: skip
+
+# A stage: a function of contiguous values, what it reads beside them, and what it yields.
+STAGE_FUNCTION, STAGE_SIZE, STAGE_READS, STAGE_WRITES, STAGE_LIST = range(5)
+# Each read or write: (bytes of an item, which base, table of rows, table of lanes).
+ENTRY_SIZE, ENTRY_BASE, ENTRY_ROWS, ENTRY_LANES, ENTRY_WORDS = range(5)
+INT32_COORDINATE, INT64_COORDINATE = -4, -8  # as the size of what is no memory: the offset is the value
+
+# Flags of a slot.
+READ_CONTIGUOUS, WRITE_CONTIGUOUS, TRANSPOSED_GROUP = 1, 2, 4
+ABSENT = -(1 << 62)  # a row or lane that stands twice: it is stored once
+VECTORS = 2  # of a register block: its columns are the lanes of so many vectors

@@ -1,0 +1,166 @@
+"""`GettSchedule`: blocks for the caches, how operands are read, and what each thread does."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+
+from weft.cpu.gett.layout import Axes, axes_of, vectors_along_operand
+from weft.cpu.gett.operations import Operation, operation_of
+from weft.spec import Contraction
+from weft.spec.dtypes import REAL_OF
+
+ROWS = 6  # of a register block; 3 of complex numbers
+WIDTH = 32  # bytes of a vector that blocks are planned for
+VECTORS = 2
+# Blocks for the caches: a panel of rows and one of slots share L2 (1 MiB and more on current cores).
+K_BLOCK = 384
+ROW_PANEL, SLOT_PANEL = 384 << 10, 256 << 10  # bytes
+LONG_ROWS, LONG_LANES = 960, 1024  # of a block where K takes several, whose partial sums wait
+SMALL = 150_000  # products and three times D's items, up to which one thread is as quick as two
+NEAR = 128  # bytes from one k to the next that caches and pages forgive
+THIN = 64  # up to this K, packing and D take the time: more and smaller parts
+
+# By the accumulator's type: how numba calls it.
+KINDS = {
+    torch.float32: "float32", torch.float64: "float64", torch.complex64: "complex64",
+    torch.complex128: "complex128", torch.int32: "int32", torch.int64: "int64",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class GettSchedule:
+    """Blocks in items: rows, lanes and k of one step, and the parts that threads share."""
+
+    swap_ab: bool
+    blocks: tuple[int, int, int]  # MC, NC, KC
+    direct: tuple[bool, bool]  # whether the row and the slot operand are read where they lie
+    parts: tuple[int, int]  # of the rows and of the slots
+    threads: int
+    workspace_bytes: int
+    family: str = "gett"
+
+    def __str__(self) -> str:
+        rows, lanes, k = self.blocks
+        vectors = "A" if self.swap_ab else "B"
+        reads = [f"{name} {'in place' if direct else 'packed'}" for name, direct in zip(
+            ("B", "A") if self.swap_ab else ("A", "B"), self.direct, strict=True)]  # fmt: skip
+        threads = f"{self.threads} threads" if self.threads > 1 else "one thread"
+        return (
+            f"gett: blocks of {rows} rows x {lanes} lanes x {k}, vectors along {vectors}; {', '.join(sorted(reads))}; "
+            f"{threads}; workspace {self.workspace_bytes / 1024:.0f} KiB"
+        )
+
+
+class Form(NamedTuple):
+    """A contraction as the kernels compute it."""
+
+    kind: str  # numba's name of the type that is computed in
+    dtype: torch.dtype
+    axes: Axes
+    real_parts: bool  # whether complex numbers are pairs of real ones, one operand being real
+    operation: Operation
+
+    @property
+    def item(self) -> int:
+        return self.dtype.itemsize
+
+    @property
+    def lanes(self) -> int:
+        return max(WIDTH // self.item, 1)
+
+    @property
+    def height(self) -> int:
+        return ROWS // 2 if self.dtype.is_complex else ROWS
+
+
+@lru_cache(maxsize=256)
+def form_of(contraction: Contraction) -> Form:
+    """How a contraction that is supported is computed."""
+    a, b = contraction.a.dtype, contraction.b.dtype
+    accumulate = contraction.arithmetic.accumulate
+    real_parts = contraction.algebra is None and a.is_complex != b.is_complex
+    dtype = REAL_OF[accumulate] if real_parts else accumulate
+    axes = axes_of(contraction, real_parts)
+    return Form(KINDS[dtype], dtype, axes, real_parts, operation_of(contraction, axes.swapped))
+
+
+def best_schedule(contraction: Contraction, threads: int) -> GettSchedule:
+    """Blocks by the sizes of caches, parts by the number of threads."""
+    form = form_of(contraction)
+    axes, item, height = form.axes, form.item, form.height
+    outer, rows, columns, k = axes.counts
+    rows, lanes = -(-rows // height) * height, -(-columns // (VECTORS * form.lanes)) * VECTORS * form.lanes
+    k_block = k if k <= K_BLOCK else math.ceil(k / math.ceil(k / K_BLOCK))
+    if k > K_BLOCK:
+        row_block, lane_block = min(rows, LONG_ROWS), min(lanes, LONG_LANES)
+    else:
+        row_block = min(rows, max(height, ROW_PANEL // (k_block * item) // height * height))
+        pair = VECTORS * form.lanes
+        lane_block = min(lanes, max(pair, SLOT_PANEL // (k_block * item) // pair * pair))
+    work = outer * rows * lanes * (k + 3)
+    threads = threads if work > SMALL else 1
+    parts = _parts(outer, rows // height, lanes // (VECTORS * form.lanes), k, threads)
+    direct = _direct(contraction, form, rows, lanes, k)
+    partials = row_block * lane_block * item if k > k_block else 0
+    stages = (contraction.a_fn or contraction.b_fn or contraction.epilogue or contraction.c) is not None
+    panels = (row_block + lane_block) * k_block * item * (2 if stages else 1)
+    return GettSchedule(
+        axes.swapped, (row_block, lane_block, k_block), direct, parts, threads, threads * (panels + partials + 8192)
+    )
+
+
+def _parts(outer: int, row_blocks: int, pairs: int, k: int, threads: int) -> tuple[int, int]:
+    """Into how many parts rows and slots are cut, so that every thread has some."""
+    if threads == 1 or outer >= 2 * threads:
+        return 1, 1
+    wanted = max(1, (2 * threads if k <= THIN else threads) // outer)
+    if pairs >= wanted and pairs * VECTORS * 8 >= row_blocks * ROWS:
+        return 1, wanted
+    if row_blocks >= wanted:
+        return wanted, 1
+    return (1, min(wanted, pairs)) if pairs > row_blocks else (row_blocks, 1)
+
+
+def _direct(contraction: Contraction, form: Form, rows: int, lanes: int, k: int) -> tuple[bool, bool]:
+    """Which operands are read where they lie: of the kernel's own type, evenly spaced along k, and read seldom."""
+    swapped = form.axes.swapped
+    functions = (contraction.a_fn, contraction.b_fn)
+    types = (contraction.a.dtype, contraction.b.dtype)
+    plain = [
+        function is None and (dtype == form.dtype or form.real_parts)
+        for function, dtype in zip(functions, types, strict=True)
+    ]
+    row_plain, slot_plain = reversed(plain) if swapped else plain
+    if form.operation.reduce in ("max", "min") and form.dtype.is_floating_point:
+        return False, False  # panels are looked at for NaN
+    row_step, slot_step = (_step(form, base) for base in (0, 1))
+    row = row_plain and row_step is not None and (row_step == form.item or k <= 32) and lanes <= 128
+    slot = slot_plain and slot_step is not None and rows <= 24 and k <= K_BLOCK
+    if slot and slot_step is not None and slot_step > NEAR:
+        # From page to page along k: packing reads more of each page at a time.
+        slot = not vectors_along_operand(form.axes, form.lanes, form.item)
+    return row, slot
+
+
+def _step(form: Form, base: int) -> int | None:
+    """Bytes from one k to the next, where that is always the same."""
+    axes = form.axes.k
+    if not axes:
+        return form.item
+    step = axes[-1].steps[base]
+    reach = step * axes[-1].extent
+    for axis in reversed(axes[:-1]):
+        if axis.steps[base] != reach:
+            return None
+        reach *= axis.extent
+    return step
+
+
+def k_step(form: Form, base: int) -> int | None:
+    return _step(form, base)
+

@@ -1,0 +1,264 @@
+"""Stages: what happens to values between packing and the products, and between the products and D.
+
+    operand    stored type -> product type -> a_fn -> the accumulator's type
+    result     epilogue(alpha * sum + beta * c_fn(C)) -> D's type, and what an epilogue yields besides
+
+Each is one function of contiguous values, written as a loop that numba compiles, and called by its address. Functions
+of users are inlined in it. A conversion alone is a stage without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+
+from weft.cpu.gett.operations import Operation
+from weft.cpu.gett.params import AUX_BASE, C_BASE, D_BASE, INT32_COORDINATE, INT64_COORDINATE
+from weft.cpu.gett.schedule import Form
+from weft.cpu.jit import compiled
+from weft.fn import Pointwise
+from weft.fn.numba.emit import Held, inlined
+from weft.fn.numba.writer import NumbaWriter
+from weft.spec import Contraction
+from weft.spec.dtypes import value_type
+
+
+class Stage(NamedTuple):
+    """A compiled stage, and what it reads beside the values and writes: (bytes of an item, base)."""
+
+    address: int
+    size: int  # bytes of an item that comes in
+    reads: tuple[tuple[int, int], ...] = ()
+    writes: tuple[tuple[int, int], ...] = ()
+
+
+class _Loop:
+    """The source of one stage while it is written. Pointers: the values, what is read beside them, what is written."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.writer = NumbaWriter()
+        self._types = [dtype]
+        self._pointers = 1
+        self._stores: list[str] = []
+        self._scalars: list[str] = []
+        self.value = self._load(0, dtype)
+
+    def read(self, dtype: torch.dtype) -> Held:
+        self._pointers += 1
+        return self._load(self._pointers - 1, dtype)
+
+    def _load(self, pointer: int, dtype: torch.dtype) -> Held:
+        return Held(self.writer.let(f"load_{_name(dtype)}(p{pointer}, i)"), dtype)
+
+    def write(self, value: Held, dtype: torch.dtype, pointer: int | None = None) -> None:
+        if pointer is None:
+            pointer, self._pointers = self._pointers, self._pointers + 1
+        name = self.writer.cast(value.name, value.dtype, dtype)
+        self._stores.append(f"store_{_name(dtype)}(p{pointer}, i, {name})")
+
+    def scalar(self, name: str, place: int, dtype: torch.dtype) -> Held:
+        """alpha or beta: in double precision, or as an integer of 64 bits, where the call has it."""
+        wide = "complex128" if dtype.is_complex else "float64" if dtype.is_floating_point else "int64"
+        index = place // 2 if dtype.is_complex else place
+        self._scalars.append(f"{name} = {_name(dtype)}(load_{wide}(scalars, {index}))")
+        return Held(name, dtype)
+
+    @property
+    def source(self) -> str:
+        lines = [*self.writer.lines, *self._stores]
+        used = sorted({word for line in (*lines, *self._scalars) for word in _memory_names(line)})
+        pointers = [f"p{at} = load_int64(pointers, {at})" for at in range(self._pointers)]
+        return _TEMPLATE.format(
+            memory="".join(f"{name} = {table}[{name.partition('_')[2]!r}]\n" for name, table in used),
+            head="\n    ".join([*pointers, *self._scalars]),
+            body="\n        ".join(lines),
+        )
+
+
+_TEMPLATE = """\
+import math
+
+import numpy as np
+from numba import boolean, cfunc, complex64, complex128, float32, float64, int8, int16, int32, int64, uint8
+
+from weft.fn.numba import math as vector
+from weft.fn.numba.values import LOADS, STORES, bits_of, round_bfloat16, round_float16
+
+load_int64 = LOADS["int64"]
+{memory}
+
+@cfunc("void(int64, int64, int64)", cache=True, error_model="numpy")
+def entry(pointers, count, scalars):
+    {head}
+    for i in range(count):
+        {body}
+"""
+
+
+def _memory_names(line: str) -> list[tuple[str, str]]:
+    words = line.replace("(", " ").replace(")", " ").split()
+    return [(word, "LOADS" if word.startswith("load_") else "STORES") for word in words
+            if word.startswith(("load_", "store_"))]  # fmt: skip
+
+
+def operand_stage(contraction: Contraction, form: Form, name: str) -> Stage | None:
+    """What A's or B's panels go through; None where they are packed as they are stored."""
+    first = name == "A"
+    stored = (contraction.a if first else contraction.b).dtype
+    function = contraction.a_fn if first else contraction.b_fn
+    if form.real_parts or (function is None and stored == form.dtype and stored == contraction.arithmetic.product):
+        return None
+    value = value_type(stored, contraction.arithmetic.product)
+    args = (contraction.a_args if first else contraction.b_args) if function is not None else ()
+    conjugated = (contraction.conjugate_a if first else contraction.conjugate_b) and stored.is_complex
+    return _operand(stored, value, form.dtype, function, conjugated, _aux(contraction, args))
+
+
+@lru_cache(maxsize=512)
+def _operand(
+    stored: torch.dtype, value: torch.dtype, compute: torch.dtype, function: Pointwise | None, conjugated: bool,
+    aux: tuple[_Aux, ...],
+) -> Stage:  # fmt: skip
+    loop = _Loop(stored)
+    extra = [loop.read(each.dtype) for each in aux]
+    found = Held(loop.writer.cast(loop.value.name, stored, value), value)
+    if function is not None:
+        if conjugated:
+            found = Held(loop.writer.let(f"{found.name}.conjugate()"), value)
+        (found,) = inlined(loop.writer, function, [found, *extra])
+        found = Held(loop.writer.cast(found.name, found.dtype, value), value)
+    same = stored.itemsize == compute.itemsize
+    # In place through one pointer: with two LLVM would have to assume that an element is read after it is written.
+    loop.write(found, compute, 0 if same else None)
+    return Stage(compiled(loop.source), stored.itemsize, tuple(each.entry for each in aux))
+
+
+def loop_of(function: Pointwise) -> str:
+    """The source of a stage that is a function of one result alone: its values, then the others, then results."""
+    loop = _Loop(function.dtypes[0])
+    values = [loop.value, *(loop.read(dtype) for dtype in function.dtypes[1:])]
+    (found,) = inlined(loop.writer, function, values)
+    loop.write(found, found.dtype)
+    return loop.source
+
+
+class _Aux(NamedTuple):
+    """An operand or coordinate beside the value."""
+
+    dtype: torch.dtype
+    entry: tuple[int, int]  # bytes of an item and base
+
+
+def _aux(contraction: Contraction, args: Sequence[int]) -> tuple[_Aux, ...]:
+    found = []
+    for arg in args:
+        each = contraction.aux[arg]
+        coordinate = INT32_COORDINATE if each.dtype == torch.int32 else INT64_COORDINATE
+        size = each.dtype.itemsize if each.kind != "index" else coordinate
+        found.append(_Aux(each.dtype, (size, AUX_BASE + arg)))
+    return tuple(found)
+
+
+class _Ending(NamedTuple):
+    """What becomes of sums, as far as the code depends on it."""
+
+    compute: torch.dtype
+    operation: Operation | None  # of another algebra than plus-times
+    scaled: bool
+    addend: torch.dtype | None
+    weighted: bool
+    c_fn: Pointwise | None
+    c_aux: tuple[_Aux, ...]
+    epilogue: Pointwise | None
+    aux: tuple[_Aux, ...]
+    results: tuple[tuple[torch.dtype, int], ...]  # types and bases
+
+
+def result_stage(contraction: Contraction, form: Form, scaled: bool, added: bool, weighted: bool) -> Stage | None:
+    """What sums go through; None where they are stored as they are."""
+    d = contraction.d.dtype
+    if form.real_parts:
+        d = d.to_real()
+    if not (scaled or added or contraction.epilogue or contraction.outputs) and d == form.dtype:
+        return None
+    compute = contraction.arithmetic.accumulate if not form.real_parts else form.dtype
+    outputs = tuple((contraction.aux[at].dtype, AUX_BASE + at) for at in contraction.outputs)
+    c = contraction.c
+    return _result(
+        _Ending(
+            compute, form.operation if contraction.algebra is not None else None,
+            scaled, c.dtype if added and c is not None else None, weighted,
+            contraction.c_fn if added else None,
+            _aux(contraction, contraction.c_args if added and contraction.c_fn is not None else ()),
+            contraction.epilogue,
+            _aux(contraction, contraction.epilogue_args if contraction.epilogue is not None else ()),
+            ((d, D_BASE), *outputs),
+        )
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=512)
+def _result(ending: _Ending) -> Stage:
+    compute = ending.compute
+    loop = _Loop(compute)
+    writer, value = loop.writer, loop.value
+    addend = loop.read(ending.addend) if ending.addend is not None else None
+    c_extra = [loop.read(each.dtype) for each in ending.c_aux]
+    extra = [loop.read(each.dtype) for each in ending.aux]
+    if ending.scaled:
+        alpha = loop.scalar("alpha", 0, compute)
+        value = Held(writer.typed(f"{alpha.name} * {value.name}", compute), compute)
+    if addend is not None:
+        c = Held(writer.cast(addend.name, addend.dtype, compute), compute)
+        if ending.c_fn is not None:
+            (c,) = inlined(writer, ending.c_fn, [c, *c_extra])
+            c = Held(writer.cast(c.name, c.dtype, compute), compute)
+        if ending.weighted:
+            beta = loop.scalar("beta", 2, compute)
+            c = Held(writer.typed(f"{beta.name} * {c.name}", compute), compute)
+        value = Held(writer.typed(_joined(ending.operation, value.name, c.name), compute), compute)
+    values = [value]
+    if ending.epilogue is not None:
+        values = inlined(writer, ending.epilogue, [value, *extra])
+    for result, (dtype, _) in zip(values, ending.results, strict=True):
+        loop.write(result, dtype)
+    reads = [(ending.addend.itemsize, C_BASE)] if ending.addend is not None else []
+    reads += [each.entry for each in (*ending.c_aux, *ending.aux)]
+    writes = tuple((dtype.itemsize, base) for dtype, base in ending.results)
+    return Stage(compiled(loop.source), compute.itemsize, tuple(reads), writes)
+
+
+def _joined(operation: Operation | None, value: str, c: str) -> str:
+    """A sum and C, as the algebra joins them."""
+    if operation is None or operation.reduce == "add":
+        return f"{value} + {c}"
+    if operation.reduce == "xor":
+        return f"{value} ^ {c}"
+    sign = ">" if operation.reduce == "max" else "<"
+    return f"{value} if ({value} {sign} {c}) | ({value} != {value}) else {c}"
+
+
+def emittable(contraction: Contraction) -> str | None:
+    """Why a function of the contraction has no code here; None where all have. Compiles nothing."""
+    from weft.errors import UnsupportedError
+
+    functions = (
+        ("a_fn", contraction.a_fn, contraction.a_args), ("b_fn", contraction.b_fn, contraction.b_args),
+        ("c_fn", contraction.c_fn, contraction.c_args),
+        ("epilogue", contraction.epilogue, contraction.epilogue_args),
+    )  # fmt: skip
+    for hook, function, _ in functions:
+        if function is None:
+            continue
+        try:
+            inlined(NumbaWriter(), function, [Held(f"x{at}", dtype) for at, dtype in enumerate(function.dtypes)])
+        except UnsupportedError as error:
+            return f"{hook}: {error}"
+    return None
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

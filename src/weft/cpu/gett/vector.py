@@ -1,0 +1,218 @@
+"""Vectors of the host in numba: loads, stores and transposes in registers, as LLVM instructions.
+
+numba has no vector type. An intrinsic writes LLVM's own, whose width is what the host has. Addresses are int64. Which
+number type an intrinsic is for is told by the numba type of its last argument, `kind`, whose value is not used: so the
+loops around are written once and compiled for each type.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from llvmlite import binding, ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+WORD, BYTE, HALF_WORD = ir.IntType(64), ir.IntType(8), ir.IntType(32)
+
+
+class Kind(NamedTuple):
+    """A number type as kernels see it; a complex number is an item of two components."""
+
+    component: ir.Type
+    size: int  # bytes of an item
+    lanes: int  # items of a vector
+    rows: int  # of a register block
+    complex: bool = False
+    whole: bool = False
+
+    @property
+    def width(self) -> int:
+        """Components of a vector."""
+        return self.lanes * (2 if self.complex else 1)
+
+    @property
+    def vector(self) -> ir.VectorType:
+        return ir.VectorType(self.component, self.width)
+
+    @property
+    def alignment(self) -> int:
+        return self.size // (2 if self.complex else 1)
+
+
+def vector_bytes() -> int:
+    """64 where the host runs 512-bit vectors at full speed; else 32, which LLVM halves for narrower hosts.
+
+    Zen 4 splits 512-bit operations in two, so that longer vectors only make for longer runs of D.
+    """
+    features, name = binding.get_host_cpu_features(), binding.get_host_cpu_name()
+    return 64 if features.get("avx512f") and not name.startswith("znver4") else 32
+
+
+def kind_of(component: ir.Type, size: int, *, is_complex: bool = False, whole: bool = False) -> Kind:
+    """A register block is 6 rows of two vectors: 12 of 16 registers hold sums (BLIS, Van Zee 2015)."""
+    rows = 3 if is_complex else 6
+    return Kind(component, size, vector_bytes() // size, rows, is_complex, whole)
+
+
+KINDS: dict[Any, Kind] = {
+    types.float32: kind_of(ir.FloatType(), 4),
+    types.float64: kind_of(ir.DoubleType(), 8),
+    types.complex64: kind_of(ir.FloatType(), 8, is_complex=True),
+    types.complex128: kind_of(ir.DoubleType(), 16, is_complex=True),
+    types.int32: kind_of(HALF_WORD, 4, whole=True),
+    types.int64: kind_of(WORD, 8, whole=True),
+}
+
+
+def at(builder: Any, address: Any, kind: ir.Type) -> Any:
+    return builder.inttoptr(address, kind.as_pointer())
+
+
+def word(value: int) -> ir.Constant:
+    return ir.Constant(WORD, value)
+
+
+def _constant(of: Any) -> Any:
+    @intrinsic
+    def constant(typingctx: Any, kind: Any) -> Any:
+        value = of(KINDS[kind])
+        return types.int64(kind), lambda context, builder, signature, args: word(value)
+
+    return constant
+
+
+item_size = _constant(lambda kind: kind.size)
+lane_count = _constant(lambda kind: kind.lanes)
+row_count = _constant(lambda kind: kind.rows)
+
+
+@intrinsic
+def load_word(typingctx: Any, address: Any) -> Any:
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load(at(builder, args[0], WORD))
+
+    return types.int64(types.int64), code
+
+
+@intrinsic
+def store_word(typingctx: Any, address: Any, value: Any) -> Any:
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.store(args[1], at(builder, args[0], WORD))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), code
+
+
+def _copier(of: Any) -> Any:
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind, alignment = of(signature)
+        value = builder.load(at(builder, args[1], kind))
+        value.align = alignment
+        builder.store(value, at(builder, args[0], kind)).align = alignment
+        return context.get_dummy_value()
+
+    return code
+
+
+@intrinsic
+def copy_vector(typingctx: Any, to: Any, source: Any, kind: Any) -> Any:
+    code = _copier(lambda signature: (KINDS[signature.args[2]].vector, KINDS[signature.args[2]].alignment))
+    return types.void(types.int64, types.int64, kind), code
+
+
+@intrinsic
+def copy_item(typingctx: Any, to: Any, source: Any, kind: Any) -> Any:
+    def of(signature: Any) -> tuple[ir.Type, int]:
+        found = KINDS[signature.args[2]]
+        return ir.VectorType(found.component, 2 if found.complex else 1), found.alignment
+
+    return types.void(types.int64, types.int64, kind), _copier(of)
+
+
+def _copy_bytes(size: int) -> Any:
+    @intrinsic
+    def copy(typingctx: Any, to: Any, source: Any) -> Any:
+        return types.void(types.int64, types.int64), _copier(lambda signature: (ir.IntType(8 * size), 1))
+
+    return copy
+
+
+copy_1, copy_2, copy_4, copy_8 = (_copy_bytes(size) for size in (1, 2, 4, 8))
+
+
+@intrinsic
+def store_half_word(typingctx: Any, address: Any, value: Any) -> Any:
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.store(builder.trunc(args[1], HALF_WORD), at(builder, args[0], HALF_WORD))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), code
+
+
+@intrinsic
+def fetch_add(typingctx: Any, address: Any) -> Any:
+    """The word at an address, and one more there: threads draw tasks by it."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.atomic_rmw("add", at(builder, args[0], WORD), word(1), "monotonic")
+
+    return types.int64(types.int64), code
+
+
+@intrinsic
+def invoke(typingctx: Any, function: Any, arguments: Any) -> Any:
+    """Call the function at an address with a tuple of words."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        given = cgutils.unpack_tuple(builder, args[1])
+        shape = ir.FunctionType(ir.VoidType(), [WORD] * len(given))
+        builder.call(at(builder, args[0], shape), given)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, arguments), code
+
+
+@intrinsic
+def transpose(typingctx: Any, sources: Any, offset: Any, targets: Any, step: Any, kind: Any) -> Any:
+    """A square of items: rows at `sources[i] + offset`, columns to `targets[i] + step`.
+
+    Both are addresses of words. Rows change places by halves, then by quarters: log2(lanes) shuffles for a vector.
+    """
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        sources, offset, targets, step, _ = args
+        found = KINDS[signature.args[4]]
+        rows = []
+        for i in range(found.lanes):
+            address = builder.add(builder.load(at(builder, builder.add(sources, word(8 * i)), WORD)), offset)
+            rows.append(builder.load(at(builder, address, found.vector)))
+            rows[-1].align = found.alignment
+        for i, column in enumerate(transposed(builder, rows, found)):
+            address = builder.add(builder.load(at(builder, builder.add(targets, word(8 * i)), WORD)), step)
+            builder.store(column, at(builder, address, found.vector)).align = found.alignment
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64, types.int64, kind), code
+
+
+def transposed(builder: Any, rows: list[Any], kind: Kind) -> list[Any]:
+    """The columns of a square of vectors."""
+    lanes, each = kind.lanes, 2 if kind.complex else 1
+
+    def mask(items: list[int]) -> ir.Constant:
+        spread = [item * each + part for item in items for part in range(each)]
+        return ir.Constant(ir.VectorType(HALF_WORD, len(spread)), spread)
+
+    step = lanes // 2
+    while step:
+        low = mask([j if not (j // step) % 2 else lanes + j - step for j in range(lanes)])
+        high = mask([j + step if not (j // step) % 2 else lanes + j for j in range(lanes)])
+        found = list(rows)
+        for i in range(lanes):
+            if not (i // step) % 2:
+                found[i] = builder.shuffle_vector(rows[i], rows[i + step], low)
+                found[i + step] = builder.shuffle_vector(rows[i], rows[i + step], high)
+        rows, step = found, step // 2
+    return rows

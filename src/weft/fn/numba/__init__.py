@@ -1,0 +1,1 @@
+"""User functions written out as Python that numba compiles for the CPU."""

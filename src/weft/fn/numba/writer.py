@@ -1,0 +1,89 @@
+"""Lines of one function for numba while it is written: names, constants and casts, typed as torch types them.
+
+numba widens integers (int32 + int32 is int64) and knows no half precision. So every value is cast to its type where it
+is made: wrapping follows, and the casts of what has its type already cost nothing. Half types are held as float32.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import fx
+
+from weft.errors import UnsupportedError
+from weft.fn.triton.writer import Writer, computing, representable
+
+#: numba's names of the types that values are held in.
+HELD = {
+    torch.bool: "boolean", torch.uint8: "uint8", torch.int8: "int8", torch.int16: "int16", torch.int32: "int32",
+    torch.int64: "int64", torch.float32: "float32", torch.float64: "float64", torch.complex64: "complex64",
+    torch.complex128: "complex128",
+}  # fmt: skip
+
+
+class NumbaWriter(Writer):
+    """What the lowerings to numba ask for; an inner loop's lines."""
+
+    def line(self, text: str) -> None:
+        self._line(text)
+
+    @property
+    def lines(self) -> list[str]:
+        return [line.strip() for line in self._lines]
+
+    def define(self, node: fx.Node, name: str) -> None:
+        """The value of a node, in the type that it is computed in."""
+        self._names[node], self._held[node] = name, computing(node.meta["dtype"])
+
+    def held(self, node: fx.Node) -> torch.dtype:
+        return self._held.get(node, computing(node.meta["dtype"]))
+
+    def know(self, node: fx.Node, value: torch.Tensor) -> None:
+        """The value of a node that depends on no input."""
+        self._known[node] = value
+
+    def knows(self, node: fx.Node) -> bool:
+        return node in self._known
+
+    def known(self, node: fx.Node) -> torch.Tensor:
+        return self._known[node]
+
+    def type(self, dtype: torch.dtype) -> str:
+        if dtype not in HELD:
+            raise UnsupportedError(f"{dtype} inside a function has no code for the CPU")
+        return HELD[dtype]
+
+    def constant(self, number: Any, dtype: torch.dtype) -> str:
+        if dtype.is_complex:
+            value = complex(number)
+            return f"{self.type(dtype)}(complex({_literal(value.real)}, {_literal(value.imag)}))"
+        value = representable(number, dtype)
+        return f"{self.type(dtype)}({_literal(value) if isinstance(value, float) else int(value)})"
+
+    def typed(self, expression: str, dtype: torch.dtype) -> str:
+        """A name for the expression, of that type."""
+        return self.let(f"{self.type(dtype)}({expression})" if dtype != torch.bool else expression)
+
+    def cast(self, name: str, held: torch.dtype, dtype: torch.dtype) -> str:
+        """The value as another type; half types are rounded to and held as float32."""
+        if held == dtype:
+            return name
+        if dtype in (torch.float16, torch.bfloat16):
+            half = "float16" if dtype == torch.float16 else "bfloat16"
+            return self.let(f"round_{half}({self.cast(name, held, torch.float32)})")
+        if held in (torch.float16, torch.bfloat16):
+            held = torch.float32
+        return name if held == dtype else self._cast(name, held, dtype)
+
+    def _cast(self, name: str, held: torch.dtype, dtype: torch.dtype) -> str:
+        if dtype == torch.bool:
+            return self.let(f"{name} != 0")
+        if held.is_floating_point and not dtype.is_floating_point and not dtype.is_complex and dtype.itemsize < 8:
+            name = self.let(f"int64({name})")  # beyond the narrow type's range this wraps, as torch's casts do
+        return self.let(f"{self.type(dtype)}({name})")
+
+
+def _literal(value: float) -> str:
+    return repr(value) if math.isfinite(value) else "np.nan" if value != value else f"{'-' if value < 0 else ''}np.inf"
