@@ -4,11 +4,12 @@
 #   make test      run the tests             make bench    measure the benchmark suite
 #   make tuned     tune on a GPU             make figures  measure what README quotes, half an hour
 #   make test-all  run the slow tests too, and those of pages: installs Chromium where it may
+#   make test-gpu  run the tests that need a GPU, some minutes on one
 #   make test-tritons  cross-compile with each Triton that is supported, some minutes each
 #   make sanitize      compute-sanitizer on every family's kernels, on a GPU, some minutes
 #
 # `make test PY=python` uses an environment that is there already (a GPU machine with its own torch,
-# say) and installs nothing into it. ARGS adds arguments: `make test ARGS="-m gpu -k tccg"`.
+# say) and installs nothing into it. ARGS adds arguments: `make test-gpu ARGS="-k tccg"`.
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -48,11 +49,11 @@ TUNE_tccg-fusion := tccg-fusion --leaders 6
 TRITONS ?= 3.6.0 3.7.1 3.8.0 3.9.0
 
 .NOTPARALLEL:
-.PHONY: help demo test test-all test-tritons sanitize lint bench tuned figures browser clean \
+.PHONY: help demo test test-all test-gpu test-tritons sanitize lint bench tuned figures browser clean \
   $(FIGURES:%=figure-%) $(TUNED:%=tuned-%) $(TRITONS:%=test-triton-%)
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 8
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 9
 
 demo: $(READY)
 	$(PY) -m weft demo $(ARGS)
@@ -65,6 +66,11 @@ test: $(READY)
 
 test-all: $(READY) browser
 	$(PY) $(PYTEST) -m "not gpu" $(ARGS)
+
+# On a machine with a GPU: all that can be run side by side, then what measures time.
+test-gpu: $(READY)
+	$(PY) $(PYTEST) -m "gpu and not slow and not alone" $(ARGS)
+	$(PY) -m pytest -m "gpu and not slow and alone" $(ARGS)
 
 # No GPU is needed: kernels are compiled for all of `docs/devices.md`.
 test-tritons: $(TRITONS:%=test-triton-%)

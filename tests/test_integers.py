@@ -86,7 +86,7 @@ def test_bool_has_algebras_but_no_sum(backend: Backend) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("equation", ["mk,nk->mn", "mk,kn->mn", "km,kn->mn"])
 def test_matrix_units_are_exact_at_size(equation: str) -> None:
-    """Products of int8 on the tensor cores, operands along k or staged."""
+    """Products of int8 on the tensor cores, operands along k or packed."""
     extents = {"m": 512, "n": 768, "k": 2048}
     a, b = (
         anything(tuple(extents[label] for label in term), torch.int8, at, "cuda")
@@ -97,7 +97,7 @@ def test_matrix_units_are_exact_at_size(equation: str) -> None:
 
 
 def test_sums_that_could_leave_int32_keep_off_instructions_that_do_not_wrap() -> None:
-    """`mma.sync` of int8 saturates; wgmma, which alone reads boxes, wraps around."""
+    """`mma.sync` of int8 saturates; wgmma, which alone reads TMA tiles, wraps around."""
     matrix = pytest.importorskip("weft.gpu.gett.family")
     hopper = Target("cuda", 0, "NVIDIA H200", 90, 132, 232448)
     for k, able in ((131071, True), (131072, False)):

@@ -211,6 +211,8 @@ def test_a_forked_process_computes() -> None:
     assert python(code) == "0"
 
 
+@pytest.mark.slow
+@pytest.mark.alone
 def test_first_use_from_the_cache_is_quick() -> None:
     """Under half a second of one processor, numba's import among it, where kernels were compiled before."""
     code = (

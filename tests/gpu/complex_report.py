@@ -1,4 +1,4 @@
-"""Cross-compile what complex contractions take beside real kernels, and print what it holds, as JSON.
+"""Cross-compile what complex contractions take besides real kernels, and print what it holds, as JSON.
 
 Run by `test_complex_compile.py` in a process of its own: Triton compiles only where it was not told to interpret.
 """
@@ -17,8 +17,11 @@ from weft.api.describe import hypothetical
 from weft.cases import tccg
 from weft.fn import trace
 from weft.gpu.common.inspect import compiled, instructions
-from weft.gpu.complex import direct as complex_direct
-from weft.gpu.complex import pairs, real_forms
+from weft.gpu.complex.direct import family as complex_direct
+from weft.gpu.complex.interleaved.launch import InterleavedLaunch
+from weft.gpu.complex.interleaved.transfer import Transfer
+from weft.gpu.complex.real_forms import family as real_forms
+from weft.gpu.complex.real_forms.schedule import Step
 from weft.spec import Layout
 
 CASE = tccg()[23]  # D is no matrix as it lies
@@ -41,20 +44,26 @@ def main() -> None:
         out = torch.float32 if "epilogue" in given else dtype
         described = contraction(CASE.equation, CASE.extents, dtype, out, **given)
         target = TARGETS[architecture]
-        found: dict[str, real_forms.Step] = {}
+        found: dict[str, Step] = {}
         for schedule in real_forms.schedules(described, target).schedules:
             for step in schedule.steps:
                 if step is not None:
-                    kind = "folded" if step.task.fold else "D" if step.task.permutation.text == "D" else step.task.form
-                    found.setdefault(kind, step)
+                    found.setdefault(kind_of(step.transfer), step)
         for kind, step in found.items():
-            built = compiled(pairs.built(step.task, step.schedule, target).launch, architecture)
+            built = compiled(InterleavedLaunch(step.transfer, step.schedule, target).launch, architecture)
             text = built.asm["amdgcn" if architecture.startswith("gfx") else "ptx"]
             results[f"{name} {architecture} {kind}"] = instructions(text)
     results |= dict(direct())
     results |= dict(aux_args())
     results |= dict(fused())
     json.dump(results, sys.stdout)
+
+
+def kind_of(transfer: Transfer) -> str:
+    """What a step is: the form that it packs an operand in, or how it writes D."""
+    if transfer.permutation.text != "D":
+        return transfer.form
+    return "combine D" if transfer.planar_stride else "scatter D"
 
 
 def direct() -> Iterator[tuple[str, object]]:
@@ -107,14 +116,14 @@ def aux_args() -> Iterator[tuple[str, object]]:
             indices={"place": "l"},
         )  # fmt: skip
         described = request.contraction(None, Layout.contiguous((64, 64, 64), dtype))
-        found: dict[str, real_forms.Step] = {}
+        found: dict[str, Step] = {}
         for schedule in real_forms.schedules(described, H200).schedules:
             for step, place in zip(schedule.steps, "ABD", strict=True):
                 if step is not None:
-                    found.setdefault(place if place != "A" else f"A {step.task.form}", step)
+                    found.setdefault(place if place != "A" else f"A {step.transfer.form}", step)
         for kind, step in found.items():
-            built = compiled(pairs.built(step.task, step.schedule, H200).launch, "sm_90")
-            yield f"beside {name} sm_90 {kind}", instructions(built.asm["ptx"])
+            built = compiled(InterleavedLaunch(step.transfer, step.schedule, H200).launch, "sm_90")
+            yield f"aux {name} sm_90 {kind}", instructions(built.asm["ptx"])
 
 
 if __name__ == "__main__":

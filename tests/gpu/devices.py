@@ -18,8 +18,12 @@ from weft.api.describe import hypothetical
 from weft.cases import tccg
 from weft.gpu.blas import family as blas
 from weft.gpu.common.launch import precision_reason, type_reason
-from weft.gpu.complex import direct, pairs, real_forms
-from weft.gpu.composite import logsumexp, scatter, ttgt
+from weft.gpu.complex.direct import family as direct
+from weft.gpu.complex.interleaved import family as interleaved
+from weft.gpu.complex.real_forms import family as real_forms
+from weft.gpu.composite.logsumexp import family as logsumexp
+from weft.gpu.composite.scatter import family as scatter
+from weft.gpu.composite.ttgt import family as ttgt
 from weft.gpu.gett import family as gett
 from weft.gpu.permute import family as permute
 from weft.gpu.semiring import family as semiring
@@ -92,7 +96,10 @@ def _tasks() -> dict[str, Task]:
         Task(direct, "a gate, complex64", partial(contraction, "pqab,xaybz->xpyqz", gate, dtype=complex_)),
         Task(real_forms, "TCCG 24, complex64", case(24, dtype=complex_)),
         Task(permute, "a permutation", partial(permutation, "abc->cab", (512, 96, 64), half)),
-        Task(pairs, "complex64 to complex128", partial(permutation, "ab->ba", (512, 512), complex_, torch.complex128)),
+        Task(
+            interleaved, "complex64 to complex128",
+            partial(permutation, "ab->ba", (512, 512), complex_, torch.complex128),
+        ),
     )
     return {task.room.NAME: task for task in found}
 

@@ -15,7 +15,7 @@ import torch
 from gpu.devices import DEVICES, TASKS, Task
 from weft.gpu.common.inspect import compiled, instructions
 from weft.gpu.common.launch import KernelLaunch, collected, excess
-from weft.gpu.transpose import family as transpose
+from weft.gpu.transpose.launch import square_launch
 from weft.planner.schedule import Schedule, Target
 from weft.spec import Layout
 
@@ -40,7 +40,7 @@ def built(task: Task, schedule: Schedule, target: Target) -> list[KernelLaunch]:
 
 def transposed(target: Target) -> list[KernelLaunch]:
     """A square matrix in place: a family without the doors of the others."""
-    return [transpose._square_launch(Layout((1, 1, 1000, 1000), (1, 1, 1000, 1), torch.float32), False, target)]
+    return [square_launch(Layout((1, 1, 1000, 1000), (1, 1, 1000, 1), torch.float32), False, target)]
 
 
 class Report:

@@ -16,7 +16,7 @@ import torch
 from weft.algebra import Algebra
 from weft.api.describe import hypothetical
 from weft.gpu.common.inspect import compiled, instructions
-from weft.gpu.composite import logsumexp
+from weft.gpu.composite.logsumexp import family as logsumexp
 from weft.gpu.gett import family as gett
 from weft.gpu.semiring import family as semiring
 from weft.gpu.simt import family as simt

@@ -11,7 +11,7 @@ import torch
 import weft
 from support import Backend
 from weft.gpu.blas import family as blas
-from weft.gpu.complex import real_forms
+from weft.gpu.complex.real_forms.schedule import RealFormSchedule
 from weft.oracle.judgement import error_over_bound
 from weft.oracle.rounding import epsilon
 from weft.planner.planner import choose
@@ -46,8 +46,8 @@ def every_kind(a: torch.Tensor, b: torch.Tensor, precision: str, wanted: Any = N
     for ranked in choice.ranked:
         schedule = ranked.schedule
         kind: Any = schedule.family
-        if isinstance(schedule, real_forms.ComplexSchedule):
-            kind = (schedule.real, *(step and step.task.form for step in schedule.steps))
+        if isinstance(schedule, RealFormSchedule):
+            kind = (schedule.form, *(step and step.transfer.form for step in schedule.steps))
         if kind not in found and (wanted is None or wanted(kind)):
             found[kind] = torch.full(plan.shape, torch.nan, dtype=a.dtype)
             replace(choice, best=ranked).build()(a, b, None, found[kind], 1 + 0j, 0j)
@@ -55,7 +55,7 @@ def every_kind(a: torch.Tensor, b: torch.Tensor, precision: str, wanted: Any = N
 
 
 def is_three(kind: Any) -> bool:
-    return "thirds" in kind
+    return "three_m" in kind
 
 
 @pytest.mark.usefixtures("with_library")

@@ -12,7 +12,7 @@ import weft
 from support import Backend, integers
 from weft import reference
 from weft.gpu.blas import family as blas
-from weft.gpu.complex import real_forms
+from weft.gpu.complex.real_forms import family as real_forms
 from weft.planner.schedule import Target
 from weft.plans.contraction import _in_order
 from weft.spec import Layout
@@ -102,8 +102,7 @@ def test_every_way_applies_them_alike(name: str, dtype: torch.dtype) -> None:
     aux = _in_order(contraction.aux, tensors, outputs)
     ways: dict[Any, Any] = {}
     for schedule in real_forms.schedules(contraction, plan._request.target).schedules:
-        steps = (step and (step.task.form, step.task.fold > 0, step.task.thirds > 0) for step in schedule.steps)
-        ways.setdefault((schedule.real, *steps), schedule)
+        ways.setdefault((schedule.form, *(step and step.transfer.form for step in schedule.steps)), schedule)
     assert len(ways) > 3
     for schedule in ways.values():
         for result in results:

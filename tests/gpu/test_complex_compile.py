@@ -1,4 +1,4 @@
-"""What complex contractions compile to beside real kernels: whole 16-byte accesses, and no spills."""
+"""What complex contractions compile to besides real kernels: whole 16-byte accesses, and no spills."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("triton")
 pytestmark = pytest.mark.early
 
-KINDS = ("along", "across", "plain", "D", "folded")
+KINDS = ("along_k", "across_k", "plain", "scatter D", "combine D")
 
 
 @pytest.fixture(scope="module")
@@ -48,20 +48,20 @@ def test_products_where_operands_lie(name: str, report: dict[str, dict[str, int]
 @pytest.mark.parametrize("name", ["complex64", "complex128"])
 def test_operands_of_functions(name: str, report: dict[str, dict[str, int]]) -> None:
     """Full operands and further results move in whole 16-byte accesses too, of whatever type."""
-    for kind in ("A along", "A across", "A plain", "B", "D"):
-        assert not report[f"beside {name} sm_90 {kind}"]["local"]
-    finished = report[f"beside {name} sm_90 D"]
+    for kind in ("A along_k", "A across_k", "A plain", "B", "D"):
+        assert not report[f"aux {name} sm_90 {kind}"]["local"]
+    finished = report[f"aux {name} sm_90 D"]
     assert finished["st.global"] == finished["st.global.16"] > 0
     fused = report[f"fused {name} sm_90"]
     assert fused["st.global"] == fused["st.global.16"] > 0
     assert not fused["local"]
-    staged = report[f"beside {name} sm_90 A across"]
-    assert staged["st.global"] == staged["st.global.16"] > 0
-    assert staged["ld.global.16"] > 0
+    packed = report[f"aux {name} sm_90 A across_k"]
+    assert packed["st.global"] == packed["st.global.16"] > 0
+    assert packed["ld.global.16"] > 0
 
 
 def test_everywhere_and_with_functions(report: dict[str, dict[str, int]]) -> None:
     assert {f"complex128 gfx942 {kind}" for kind in KINDS} <= set(report)
-    assert report["complex64 tf32 sm_80 along"]["st.global.16"]
-    stored = report["functions sm_90 D"]
+    assert report["complex64 tf32 sm_80 along_k"]["st.global.16"]
+    stored = report["functions sm_90 scatter D"]
     assert stored["st.global"] == stored["st.global.16"] > 0

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.early
 
 EVERYWHERE = {
     "gett_kernel", "permute_pair_kernel", "permute_kernel", "semiring_kernel", "reduce_splits_kernel", "simt_kernel",
-    "complex_direct_kernel", "pairs_kernel", "square_kernel",
+    "complex_direct_kernel", "interleaved_kernel", "square_kernel",
 }  # fmt: skip
 MATRIX_INSTRUCTIONS = {"sm_80": "mma", "sm_90": "wgmma", "sm_100": "tcgen05", "gfx942": "mfma"}
 

@@ -1,4 +1,4 @@
-"""The division of a processor's memory that permutations ask for."""
+"""The division of an SM's memory that permutations ask for."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 import weft
 from weft.gpu.common import carveout
 from weft.gpu.permute import family as permute
+from weft.gpu.permute.cost import CARVEOUT
 
 
 class Driver:
@@ -51,4 +52,4 @@ def test_a_loaded_permutation_has_its_division() -> None:
     value = ctypes.c_int(-2)
     function = ctypes.c_void_p(launch.compile().function)
     assert carveout.loaded_driver().cuFuncGetAttribute(ctypes.byref(value), 9, function) == 0
-    assert value.value == permute.CARVEOUT
+    assert value.value == CARVEOUT

@@ -51,7 +51,7 @@ def target_of(backend: Backend) -> Target:
 
 @pytest.mark.parametrize(("first", "second"), CASES)
 def test_both_are_moved(first: tuple, second: tuple, triton_backend: Backend) -> None:
-    """Whatever their types and blocks, and in whichever order they come."""
+    """Whatever their types and tiles, and in whichever order they come."""
     target = target_of(triton_backend)
     for pair in ((first, second), (second, first)):
         moves = [planned(described(*each), target) for each in pair]
@@ -77,14 +77,14 @@ def test_each_has_a_function_of_its_own(triton_backend: Backend) -> None:
     assert torch.equal(e, moved(rounding, y).half())
 
 
-def test_blocks_of_few_elements_do_not_take_the_warps_of_large_ones() -> None:
+def test_tiles_of_few_elements_do_not_take_the_warps_of_large_ones() -> None:
     large, small = (described("ab->ba", shape, HALF) for shape in ((4096, 4096), (16, 24)))
-    turned, copied = planned(large), planned(small)
-    assert turned.schedule.warps == 8
+    transposed, copied = planned(large), planned(small)
+    assert transposed.schedule.warps == 8
     assert copied.schedule.warps == 4
-    assert not supports(turned, copied)
+    assert not supports(transposed, copied)
     assert supports(copied, copied)
-    assert supports(turned, turned)
+    assert supports(transposed, transposed)
 
 
 def test_what_is_scaled_or_conjugated_goes_alone() -> None:

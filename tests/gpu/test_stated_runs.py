@@ -20,8 +20,9 @@ from triton.runtime import interpreter
 from weft.gpu.common import device
 from weft.gpu.common.tiling import A, D
 from weft.gpu.permute import family as permute
-from weft.gpu.permute.cost import access_of
-from weft.gpu.permute.params import PermuteParams
+from weft.gpu.permute import params as permute_room
+from weft.gpu.permute.access import access_of
+from weft.gpu.permute.params import PermuteParams, permute_params
 from weft.planner.target import target_of
 
 # Runs of odd modes that end before the tile does: of the source, of the result, of both.
@@ -43,7 +44,7 @@ PRODUCTS = [
 def stated(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """The statements made, each compared with the offsets it is made of. Nothing but the truth is to be stated,
     whichever version of Triton is here."""
-    for module in (device, permute):
+    for module in (device, permute_room):
         monkeypatch.setattr(module, "ODD_RUNS_STATED", tl.constexpr(False))
     found: list[tuple[int, int]] = []
     keep = interpreter.TensorHandle.set_attr
@@ -63,7 +64,7 @@ def stated(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize(("equation", "shape", "dtype"), MOVES)
-def test_of_blocks_that_are_moved(
+def test_of_tiles_that_are_moved(
     equation: str, shape: tuple[int, ...], dtype: torch.dtype, stated: list[tuple[int, int]]
 ) -> None:
     x = random_operand(shape, dtype, 0, integers=True)
@@ -71,8 +72,8 @@ def test_of_blocks_that_are_moved(
     expected = x.permute([term.index(label) for label in output]).contiguous()
     permutation, here = described(equation, shape, dtype), target_of("triton", x.device)
     found = permute.schedules(permutation, here).schedules
-    cuts = {schedule: permute.permute_params(permutation, schedule) for schedule in found}
-    odd = [schedule for schedule, cut in cuts.items() if unstated(cut, A) or unstated(cut, D)]
+    params = {schedule: permute_params(permutation, schedule) for schedule in found}
+    odd = [schedule for schedule, each in params.items() if unstated(each, A) or unstated(each, D)]
     assert odd
     for schedule in random.Random(0).sample(odd, min(len(odd), 4)):
         d = torch.zeros_like(expected)
@@ -95,22 +96,22 @@ def test_lanes_go_along_runs_that_are_not_stated(
     equation: str, shape: tuple[int, ...], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where nothing tells the compiler which dimension is the fastest, it takes the last for it."""
-    monkeypatch.setattr(permute, "ODD_RUNS_STATED", tl.constexpr(False))
+    monkeypatch.setattr(permute_room, "ODD_RUNS_STATED", tl.constexpr(False))
     permutation = described(equation, shape, dtype)
-    cuts = [permute.permute_params(permutation, each) for each in permute.schedules(permutation, H200).schedules]
-    found = {place == len(cut.tile) - 1 for cut in cuts for tensor in (A, D) for place in unstated(cut, tensor)}
+    params = [permute_params(permutation, each) for each in permute.schedules(permutation, H200).schedules]
+    found = {place == len(each.tile) - 1 for each in params for tensor in (A, D) for place in unstated(each, tensor)}
     assert found == {True}
 
 
 def test_reads_of_odd_runs_do_not_take_the_width_of_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The compiler deals out both sides alike where they have one shape and one order."""
-    monkeypatch.setattr(permute, "ODD_RUNS_STATED", tl.constexpr(False))
+    monkeypatch.setattr(permute_room, "ODD_RUNS_STATED", tl.constexpr(False))
     permutation = described("abcd->dbac", (16, 16, 6, 5), torch.float32)
     narrower = 0
     for schedule in permute.schedules(permutation, H200).schedules:
-        params = permute.permute_params(permutation, schedule)
-        if unstated(params, A) and access_of(permutation.d, D, params, 1).width > 4:
-            loaded = tuple(axis.tile for axis in params.r.axes if axis.place >= 0)
+        params = permute_params(permutation, schedule)
+        if unstated(params, A) and access_of(permutation.d, D, params.store).width > 4:
+            loaded = tuple(axis.tile for axis in params.load.axes if axis.place >= 0)
             assert loaded != params.tile or fastest(params, A) != fastest(params, D), schedule
             narrower += 1
     assert narrower
@@ -118,10 +119,10 @@ def test_reads_of_odd_runs_do_not_take_the_width_of_writes(monkeypatch: pytest.M
 
 def unstated(params: PermuteParams, tensor: int) -> list[int]:
     """The dimension along which a tensor's neighbours lie, where no run of it can be stated."""
-    tiled_dim = params.r if tensor == A else params.w
+    tiled_dim = params.dim(tensor)
     return [axis.place for axis in tiled_dim.axes if axis.runs[tensor].length == 1 < axis.stretches[tensor]]
 
 
 def fastest(params: PermuteParams, tensor: int) -> int:
-    tiled_dim = params.r if tensor == A else params.w
+    tiled_dim = params.dim(tensor)
     return next(axis.place for axis in tiled_dim.axes if axis.strides[tensor][0] == 1)

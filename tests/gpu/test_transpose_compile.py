@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("triton")
 pytestmark = pytest.mark.early
 
-TABLES = {"keep": 8, "move": 16}  # most accesses to the tables: one for each chunk that a thread has a part of
+TABLES = {"save": 8, "move": 16}  # most accesses to the tables: one for each super-element of a thread
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def report() -> dict[str, dict[str, int]]:
 
 
 def test_elements_move_by_accesses_of_16_bytes(report: dict[str, dict[str, int]]) -> None:
-    """But where chunks are no multiple of 16 bytes long, and where rows slide by single elements."""
+    """But where super-elements are no multiple of 16 bytes long, and where rows slide by single elements."""
     for name, found in report.items():
         if " 301 " not in name and " ends " not in name and not name.startswith("slide"):
             assert found["of 16 bytes"] >= 4, name
@@ -39,7 +39,7 @@ def test_nothing_spills(report: dict[str, dict[str, int]]) -> None:
         assert found["spills"] == 0, name
 
 
-def test_complex_numbers_are_turned_whole(report: dict[str, dict[str, int]]) -> None:
+def test_complex_numbers_are_permuted_whole(report: dict[str, dict[str, int]]) -> None:
     """Read along the source and written along the result, 16 bytes at a time, and between the two in shared memory."""
     found = report["permute complex128 sm_90"]
-    assert found["turned in shared memory"] == found["accesses"] / 2 == found["of 16 bytes"] / 2 > 0
+    assert found["stored in shared memory"] == found["accesses"] / 2 == found["of 16 bytes"] / 2 > 0

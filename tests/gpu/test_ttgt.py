@@ -1,4 +1,4 @@
-"""Operands brought into a better layout first: what is proposed, what it costs, and that it computes the same."""
+"""Operands packed first: what is proposed, what it costs, and that it computes the same."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import torch.nn.functional as F
 import weft
 from weft.fn import trace
 from weft.gpu.common.tiling import by_stride
-from weft.gpu.composite import ttgt
-from weft.gpu.composite.packing import applied, matrix
+from weft.gpu.composite.ttgt import family as ttgt
+from weft.gpu.composite.ttgt import ways
+from weft.gpu.composite.ttgt.packing import applied, matrix
+from weft.gpu.composite.ttgt.schedule import TtgtSchedule
 from weft.gpu.permute import pair
 from weft.gpu.permute.cost import LAUNCH
 from weft.planner.planner import choose
@@ -36,20 +38,33 @@ def described(equation: str, extents: dict[str, int], dtype: torch.dtype = torch
     return canonical(Contraction(modes, a, b, None, d, resolve(dtype, dtype), text=equation))
 
 
-def test_what_gathering_would_repeat_is_staged() -> None:
-    """TCCG 24: neither operand lies in boxes, and each element is used 5184 times."""
+def test_what_gathering_would_repeat_is_packed() -> None:
+    """TCCG 24: TMA tiles fit neither operand, and each element is used 5184 times."""
     choice = choose(described("fdea,ecfb->dcba", LARGE), "triton", H200)
     best = choice.best.schedule
     assert best.family == "ttgt"
     # Both operands as matrices of 5184 x 5184 in half precision.
     assert best.workspace_bytes >= 2 * 5184 * 5184 * 2
-    assert "staged A as" in str(best)
+    assert "ttgt A as" in str(best)
 
 
 def test_what_each_block_reads_once_is_not() -> None:
     """TCCG 4: one pass over A costs as much as the whole product."""
     extents = {"a": 72, "b": 24, "c": 72, "d": 72, "e": 72}
     assert choose(described("aced,eb->dcba", extents), "triton", H200).best.schedule.family != "ttgt"
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
+def test_schedules_say_where_an_operand_is_copied_whole(dtype: torch.dtype) -> None:
+    """D is small: what else needs as much memory as an operand are partials of split-K."""
+    contraction = described("abc,cad->bd", {"a": 512, "b": 130, "c": 256, "d": 130}, dtype)
+    whole = 512 * 130 * 256 * dtype.itemsize
+    packed = 0
+    for ranked in choose(contraction, "triton", H200).ranked:
+        text, workspace = str(ranked.schedule), ranked.schedule.workspace_bytes
+        packed += "ttgt" in text
+        assert workspace >= whole if "ttgt" in text else workspace < whole or "split_k" in text, text
+    assert packed
 
 
 def test_a_limit_on_workspace_is_kept() -> None:
@@ -66,14 +81,14 @@ def test_every_way_computes_the_product(equation: str, function: str | None, mon
         contraction = replace(contraction, **{function: trace(torch.relu, (torch.float16,))})
     assert ttgt.supports(contraction, INTERPRETER) is None
     found = ttgt.schedules(contraction, INTERPRETER).schedules
-    ways = {tuple(step and step.description.text for step in s.steps): s for s in found}
-    assert len(ways) > 2
+    by_text = {tuple(step and step.description.text for step in s.steps): s for s in found}
+    assert len(by_text) > 2
     generator = torch.Generator().manual_seed(0)
     terms = equation.split("->")[0].split(",")
     a, b = (torch.randint(-4, 5, [SMALL[i] for i in term], generator=generator).half() for term in terms)
     x, y = (t.relu() if function == name else t for name, t in (("a_fn", a), ("b_fn", b)))
     expected = torch.einsum(equation, x.double(), y.double())
-    for schedule in list(ways.values())[:4]:
+    for schedule in list(by_text.values())[:4]:
         d = torch.full(expected.shape, float("nan"))
         ttgt.build(contraction, schedule, INTERPRETER)(a, b, None, d, 1.0, 0.0)
         assert torch.equal(d.double(), expected), str(schedule)
@@ -98,32 +113,32 @@ def test_an_expanded_operand_is_written_out(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_an_operand_between_words_is_brought_to_one() -> None:
-    """Its rows are a matrix already, but no box and no fast kernel of the library reads them from there."""
+    """Its rows are a matrix already, but neither TMA nor a fast kernel of the library reads them from there."""
     contraction = described("mk,nk->mn", {"m": 2048, "k": 2048, "n": 2048})
     moved = replace(contraction, a=contraction.a._replace(alignment=2))
     assert "A as" not in str(choose(contraction, "triton", H200).best.schedule)
-    assert "staged A as" in str(choose(moved, "triton", H200).best.schedule)
+    assert "ttgt A as" in str(choose(moved, "triton", H200).best.schedule)
 
 
-def staged_alone(equation: str, extents: dict[str, int]) -> list[str]:
-    """What is staged for its rows alone."""
-    ways = ttgt._ways(described(equation, extents), by_tma=True)
-    found = {name: stage for way in ways for name, stage in zip("AB", way, strict=True) if stage is not None}
-    return [name for name, stage in found.items() if stage.permutation.text == "it lies, in lines"]
+def packed_alone(equation: str, extents: dict[str, int]) -> list[str]:
+    """What is packed for its rows alone."""
+    pairs = ways.packings(described(equation, extents), by_tma=True)
+    found = {name: each for pair in pairs for name, each in zip("AB", pair, strict=True) if each is not None}
+    return [name for name, each in found.items() if each.permutation.text == "stored with padded rows"]
 
 
 def test_long_rows_start_at_lines_of_memory() -> None:
     """TCCG 13: rows of 624 and of 592 bytes, and sums whose 184704 bytes are lines already."""
     contraction = fused(described("dca,cbd->ba", {"a": 312, "b": 296, "c": 296, "d": 312}), torch.relu)
     sums = by_stride(contraction.of_role(Role.K), 0)
-    for stage, pitch in (
+    for packing, pitch in (
         (applied(contraction, 0), 320),
         (applied(contraction, 1), 320),
         (matrix(contraction, 0, sums, along_k=False), 320),
         (matrix(contraction, 0, sums, along_k=True), 296 * 312),
     ):
-        assert stage is not None
-        workspace = stage.permutation.d
+        assert packing is not None
+        workspace = packing.permutation.d
         assert pitch in workspace.strides
         assert workspace.strides[0] % pitch == 0
 
@@ -139,31 +154,31 @@ def test_long_rows_start_at_lines_of_memory() -> None:
 )
 def test_what_short_rows_start_at(rows: int, length: int, pitch: int) -> None:
     contraction = fused(described("mk,nk->mn", {"m": 4096, "n": rows, "k": length}), torch.relu)
-    stage = applied(contraction, 1)
-    assert stage is not None
-    assert stage.permutation.d.strides in ((pitch, 1), (1,))
-    assert {mode.name: stride for mode, stride in zip(contraction.modes, stage.strides, strict=True)}["n"] == pitch
+    packing = applied(contraction, 1)
+    assert packing is not None
+    assert packing.permutation.d.strides in ((pitch, 1), (1,))
+    assert {mode.name: stride for mode, stride in zip(contraction.modes, packing.strides, strict=True)}["n"] == pitch
 
 
 def test_rows_together_stay_together_where_they_fill_lines() -> None:
-    """TCCG 15: a box of A may run along a and c, whose 92352 elements are whole lines."""
+    """TCCG 15: a tile of A may run along a and c, whose 92352 elements are whole lines."""
     contraction = fused(described("dca,bd->cba", {"a": 312, "b": 296, "c": 296, "d": 312}), torch.relu)
-    stage = applied(contraction, 0)
-    assert stage is not None
-    assert [mode.strides.d for mode in stage.permutation.modes] == [1]
+    packing = applied(contraction, 0)
+    assert packing is not None
+    assert [mode.strides.d for mode in packing.permutation.modes] == [1]
 
 
-def test_a_small_operand_may_be_staged_for_its_rows_alone() -> None:
+def test_a_small_operand_may_be_packed_for_its_rows_alone() -> None:
     """TCCG 18: B is 312 x 296, A is 300 times as large; not what is large, short, or lies at lines already."""
     extents = {"a": 312, "b": 296, "c": 296, "d": 312}
-    assert staged_alone("cda,bd->cba", extents) == ["B"]
-    assert not staged_alone("cda,bd->cba", extents | {"d": 320})
-    assert "B" not in staged_alone("cda,bd->cba", extents | {"d": 72})
-    assert not staged_alone("cda,bd->cba", extents | {"c": 2})
+    assert packed_alone("cda,bd->cba", extents) == ["B"]
+    assert not packed_alone("cda,bd->cba", extents | {"d": 320})
+    assert "B" not in packed_alone("cda,bd->cba", extents | {"d": 72})
+    assert not packed_alone("cda,bd->cba", extents | {"c": 2})
     ranked = choose(described("cda,bd->cba", extents), "triton", H200).ranked
     # Those that load all of B for every output tile.
     pipelines = [each for each in ranked if "ws.stationary" not in str(each.schedule)]
-    lines = next(each for each in pipelines if "in lines; ws." in str(each.schedule))
+    lines = next(each for each in pipelines if "padded rows; ws." in str(each.schedule))
     plain = next(each for each in pipelines if each.schedule.family == "warp_specialized")
     assert lines.seconds < plain.seconds
     assert lines.schedule.workspace_bytes == 2 * 296 * 320
@@ -172,7 +187,7 @@ def test_a_small_operand_may_be_staged_for_its_rows_alone() -> None:
 def test_rows_at_lines_compute_the_product(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ttgt, "LEAST_FLOPS", 1)
     contraction = described("cda,bd->cba", {"a": 72, "b": 40, "c": 10, "d": 176})
-    found = [s for s in ttgt.schedules(contraction, INTERPRETER).schedules if "it lies, in lines" in str(s)]
+    found = [s for s in ttgt.schedules(contraction, INTERPRETER).schedules if "stored with padded rows" in str(s)]
     assert found
     a, b = integers(contraction)
     expected = torch.einsum("cda,bd->cba", a.float(), b.float())
@@ -183,7 +198,7 @@ def test_rows_at_lines_compute_the_product(monkeypatch: pytest.MonkeyPatch) -> N
         assert torch.equal(d, expected), str(schedule)
 
 
-def test_both_operands_are_staged_by_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_operands_are_packed_by_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which is one kernel less, and one launch less in the prediction."""
     monkeypatch.setattr(ttgt, "LEAST_FLOPS", 1)
     contraction = described("fdea,ecfb->dcba", SMALL)
@@ -198,7 +213,7 @@ def test_both_operands_are_staged_by_one_launch(monkeypatch: pytest.MonkeyPatch)
     d = torch.full(expected.shape, torch.nan)
     launch(a, b, None, d, 1.0, 0.0)
     assert torch.equal(d, expected)
-    monkeypatch.setattr(ttgt, "moved_together", lambda schedule: None)
+    monkeypatch.setattr(TtgtSchedule, "packed_together", None)
     assert " in one launch" not in str(both)
     apart = ttgt.build(contraction, both, INTERPRETER)
     assert len(apart.kernels) == len(launch.kernels) + 1
@@ -239,7 +254,7 @@ def test_dear_functions_of_small_operands_are_applied_once() -> None:
     """TCCG 32: each element of A and of B is used 6144 times, D is 128 times as large as both."""
     extents = {"a": 24, "b": 16, "c": 16, "d": 24, "e": 16, "f": 16, "g": 24}
     best = choose(fused(described("bged,cafg->fedcba", extents), F.elu), "triton", H200).best.schedule
-    assert isinstance(best, ttgt.TtgtSchedule)
+    assert isinstance(best, TtgtSchedule)
     assert all(step is not None and step.description.fn is not None for step in best.steps)
     assert best.product.description.a_fn is None
     assert best.product.description.b_fn is None
@@ -255,12 +270,12 @@ def test_a_small_operand_is_brought_into_the_order_that_a_large_result_needs() -
         fused(described("agfd,cbeg->fedcba", extents), F.relu),
     ):
         best = choose(contraction, "triton", H200).best.schedule
-        assert isinstance(best, ttgt.TtgtSchedule)
+        assert isinstance(best, TtgtSchedule)
         assert best.steps[0] is not None
         assert best.product.best.schedule.family == "gett"
 
 
-def test_large_operands_are_not_staged_to_be_gathered() -> None:
+def test_large_operands_are_not_packed_to_be_gathered() -> None:
     """TCCG 13: both operands are 300 times as large as D, and a pass over them is dear."""
     contraction = fused(described("dca,cbd->ba", {"a": 312, "b": 296, "c": 296, "d": 312}), torch.relu)
     found = [
@@ -275,7 +290,7 @@ def test_an_epilogue_of_a_small_result_may_follow_the_library() -> None:
     for equation, worth in (("dca,cbd->ba", True), ("dca,bd->cba", False)):
         contraction = fused(described(equation, extents), F.elu)
         ranked = choose(contraction, "triton", H200).ranked
-        whole = [each for each in ranked if isinstance(each.schedule, ttgt.TtgtSchedule)]
+        whole = [each for each in ranked if isinstance(each.schedule, TtgtSchedule)]
         after = [each for each in whole if each.schedule.finish is not None]
         assert after, equation
         for each in after:
@@ -287,13 +302,13 @@ def test_an_epilogue_of_a_small_result_may_follow_the_library() -> None:
 
 def test_the_epilogue_on_d_computes_what_a_fused_one_does() -> None:
     contraction = fused(described("dac,bcd->ba", SMALL), torch.relu)
-    last = ttgt._finish(contraction)
+    last = ways.epilogue_on_d(contraction)
     assert last is not None
     a_step, b_step = (applied(contraction, operand) for operand in (0, 1))
     assert a_step is not None
     assert b_step is not None
-    rest = replace(ttgt._product(contraction, (a_step, b_step)), epilogue=None)
-    schedule = ttgt.TtgtSchedule(
+    rest = replace(ways.product_of(contraction, (a_step, b_step)), epilogue=None)
+    schedule = TtgtSchedule(
         (choose(a_step.permutation, "triton", INTERPRETER), choose(b_step.permutation, "triton", INTERPRETER)),
         choose(rest, "triton", INTERPRETER, without=("ttgt", "scatter")),
         choose(last, "triton", INTERPRETER),
@@ -307,15 +322,15 @@ def test_the_epilogue_on_d_computes_what_a_fused_one_does() -> None:
 def test_an_epilogue_is_not_left_for_later_where_d_rounds_or_more_is_fused() -> None:
     contraction = fused(described("dac,bcd->ba", SMALL), torch.relu)
     half = Layout.contiguous(contraction.d.shape, torch.float16)
-    assert ttgt._finish(replace(contraction, d=half)) is None
-    assert ttgt._finish(replace(contraction, c=contraction.d, c_fn=contraction.epilogue)) is None
-    assert ttgt._finish(replace(contraction, epilogue=None)) is None
+    assert ways.epilogue_on_d(replace(contraction, d=half)) is None
+    assert ways.epilogue_on_d(replace(contraction, c=contraction.d, c_fn=contraction.epilogue)) is None
+    assert ways.epilogue_on_d(replace(contraction, epilogue=None)) is None
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["library and epilogue", "gathered"])
-def test_what_functions_are_staged_for_on_a_gpu(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library's product with the epilogue on D behind it, and staged operands in the kernel that gathers."""
+def test_what_functions_are_packed_for_on_a_gpu(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library's product with the epilogue on D behind it, and packed operands in the kernel that gathers."""
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     monkeypatch.setattr(ttgt, "LEAST_FLOPS", 1)
@@ -324,7 +339,7 @@ def test_what_functions_are_staged_for_on_a_gpu(kind: str, monkeypatch: pytest.M
     contraction = fused(described(equation, extents), torch.relu)
     device = torch.device("cuda", torch.cuda.current_device())
     target = weft.plan("ij,jk->ik", *[torch.ones(2, 2, device=device)] * 2)._request.target
-    monkeypatch.setattr(ttgt, "MUCH_LARGER", 0)
+    monkeypatch.setattr(ways, "MUCH_LARGER", 0)
     chosen = [
         schedule
         for schedule in ttgt.schedules(contraction, target).schedules

@@ -208,6 +208,7 @@ def test_what_cannot_be_timed_is_refused() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 class TestOnGpu:
     def test_a_capturable_call_is_replayed_from_a_graph(self) -> None:
         result = measure(

@@ -21,7 +21,7 @@ from weft.planner.tuned import TunedSchedule
 PACKAGE = Path(weft.__file__).parent
 
 GETT = "weft.gpu.gett.family"
-PACKED = "weft.gpu.composite.ttgt"
+PACKED = "weft.gpu.composite.ttgt.family"
 SPECIALIZED = "weft.gpu.warp_specialized.family"
 
 
@@ -74,7 +74,7 @@ def on_a_gpu(family: str) -> Choice:
         (GETT, "fn/pointwise.py"),
         (SPECIALIZED, "gpu/warp_specialized/roles.py"),
         (SPECIALIZED, "gpu/tma/params.py"),  # which it builds on
-        (PACKED, "gpu/composite/packing.py"),
+        (PACKED, "gpu/composite/ttgt/packing.py"),
         (PACKED, "gpu/permute/kernel.py"),  # of a step
     ],
 )

@@ -84,6 +84,7 @@ def test_every_case(store: Path, trial: Trial) -> None:
     assert found.reason is None
 
 
+@pytest.mark.alone
 def test_all_of_it_takes_two_seconds(store: Path) -> None:
     """With a CUDA context that is there and Triton imported; nothing is compiled before."""
     seconds, found = fresh(WHOLE, store)

@@ -194,6 +194,6 @@ def test_jobs_run_every_kernel_on_hopper() -> None:
         found |= {launch.kernel.fn.__name__ for launch in launches}
     assert found >= {
         "tma_kernel", "ws_kernel", "smem_transform_kernel", "stationary_kernel", "gett_kernel", "simt_kernel",
-        "semiring_kernel", "reduce_splits_kernel", "permute_kernel", "permute_pair_kernel", "pairs_kernel",
+        "semiring_kernel", "reduce_splits_kernel", "permute_kernel", "permute_pair_kernel", "interleaved_kernel",
         "complex_direct_kernel",
     }  # fmt: skip

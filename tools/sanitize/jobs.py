@@ -16,8 +16,8 @@ from weft.planner.schedule import Description, Schedule, Target
 PROCESSORS = 8  # that schedules are made for: persistent programs then take several tiles, and long sums are split
 MOST_OF_OTHERS = 2  # of a problem, in families that are made of others' kernels: those are met on their own
 MOST_ALIKE = 2  # of all problems: of one kind, types of numbers, and hooks that have functions
-IN_PLACE = "transpose"  # a family that is not planned: matrices turned where they lie
-MATRICES = ((300, 300), (200, 300), (1500, 1700))  # a square, one through a buffer, one taken apart
+IN_PLACE = "transpose"  # a family that is not planned: matrices transposed where they lie
+MATRICES = ((300, 300), (200, 300), (1500, 1700))  # a square, one by way of the workspace, one decomposed
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ def _halves() -> Iterator[tuple[str, Any]]:
     pairs = dict.fromkeys("cd", 24) | dict.fromkeys("abe", 72)
     yield from _each("ceda,bed->cba", pairs, abreast=HALVES, abreast_with_functions=one)
     yield from _each("aebf,dfce->abcd", {**dict.fromkeys("abcd", 23), "e": 20, "f": 24}, odd=HALVES)
-    yield from _each("aebf,dfce->abcd", dict.fromkeys("abcdef", 24), staged={"dtype": HALF})
+    yield from _each("aebf,dfce->abcd", dict.fromkeys("abcdef", 24), packed={"dtype": HALF})
 
 
 def _general() -> Iterator[tuple[str, Any]]:

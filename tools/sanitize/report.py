@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -20,6 +22,7 @@ from weft.bench.environment import command, commit
 from weft.machine.stamp import device_stamp
 
 MOST_NAMED = 12  # jobs and places of a finding that are written down
+MOST_READ = 16  # jobs of a finding whose kernels are compiled again to read what lies where; each takes seconds
 
 
 @dataclass
@@ -63,6 +66,7 @@ def _errors(summary: str) -> int:
 def judged(outcome: Outcome, architecture: str) -> Iterator[dict[str, Any]]:
     """Each finding with where it is, and its verdict where there is one."""
     verdicts = known()
+    _read_layouts(outcome, architecture)
     for finding in outcome.findings.values():
         regions = _regions(finding, architecture)
         where = list(regions) or list(finding.places)
@@ -84,17 +88,34 @@ def judged(outcome: Outcome, architecture: str) -> Iterator[dict[str, Any]]:
         }
 
 
+def _read_layouts(outcome: Outcome, architecture: str) -> None:
+    """Of all jobs that are to be looked at, by a process for each core."""
+    jobs = {job for finding in outcome.findings.values() for job in _looked_at(finding)}
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(lambda job: _layouts(job, architecture), jobs))
+
+
 @cache
 def _layouts(job: str, architecture: str) -> dict[str, list[Region]]:
     return of_job(job, architecture)
 
 
+def _looked_at(finding: Finding) -> set[str]:
+    """The jobs near which most reports came that name an address."""
+    counts: Counter[str] = Counter()
+    for (job, _), count in finding.shared.items():
+        counts[job] += count
+    return {job for job, _ in counts.most_common(MOST_READ)}
+
+
 def _regions(finding: Finding, architecture: str) -> Counter[str]:
-    """What lies where the reports say; a report is near the job that was running when it came."""
+    """What lies where the reports say, of the jobs looked at; reports come near the job that runs."""
     named: Counter[str] = Counter()
+    looked_at = _looked_at(finding)
     for (job, address), count in finding.shared.items():
-        found = _layouts(job, architecture).get(finding.kernel, [])
-        named[name_of(address, found) if found else "unknown"] += count
+        if job in looked_at:
+            found = _layouts(job, architecture).get(finding.kernel, [])
+            named[name_of(address, found) if found else "unknown"] += count
     return named
 
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from operator import attrgetter
@@ -32,6 +32,11 @@ class Choice:
     ranked: tuple[Ranked, ...]
     excluded: tuple[str, ...] = field(default=())
     origin: Origin = field(default=Origin("model"), compare=False)
+
+    def led_by_each(self, kept: Sequence[Ranked]) -> Iterator[Choice]:
+        """The choice with each of these as its best schedule; those behind it serve where the device cannot hold it."""
+        for at, best in enumerate(kept):
+            yield replace(self, best=best, ranked=tuple(kept[at:]))
 
     def build(self) -> Any:
         """Build the best schedule: a launch. `ResourceError` when the device cannot hold it."""

@@ -54,7 +54,7 @@ class PreReduceSchedule:
         steps = [
             f"{name}: {step.best.schedule}" for name, step in zip("AB", self.steps, strict=True) if step is not None
         ]
-        return f"pre_reduce, {'; '.join(steps)}; then {self.product.best.schedule}"
+        return f"{self.family} {'; '.join(steps)}; then {self.product.best.schedule}"
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:

@@ -27,16 +27,16 @@ FAMILIES = {
         "weft.gpu.semiring.family",
         "weft.gpu.simt.family",
         "weft.planner.pre_reduce",
-        "weft.gpu.composite.ttgt",
-        "weft.gpu.composite.scatter",
-        "weft.gpu.composite.logsumexp",
-        "weft.gpu.complex.direct",
-        "weft.gpu.complex.real_forms",
+        "weft.gpu.composite.ttgt.family",
+        "weft.gpu.composite.scatter.family",
+        "weft.gpu.composite.logsumexp.family",
+        "weft.gpu.complex.direct.family",
+        "weft.gpu.complex.real_forms.family",
     ),
     "cpu": ("weft.cpu.gett.family", "weft.cpu.blas", "weft.cpu.family", "weft.planner.pre_reduce"),
 }
 PERMUTATION_FAMILIES = {
-    "triton": ("weft.gpu.permute.family", "weft.gpu.complex.pairs"),
+    "triton": ("weft.gpu.permute.family", "weft.gpu.complex.interleaved.family"),
     "cpu": ("weft.cpu.permute",),
 }
 WITHOUT_TRITON = "backend 'cpu' works without it, and so do plain matrix products on a GPU, by the vendor's library"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 
 import torch
@@ -11,6 +14,8 @@ from weft.errors import UnsupportedError
 from weft.planner.schedule import Target
 
 BACKENDS = ("auto", "triton", "cpu", "reference")
+
+_stood_for: ContextVar[Target | None] = ContextVar("the device that tensors on the CPU stand for", default=None)
 
 
 def interpreting() -> bool:
@@ -37,11 +42,23 @@ def resolve_backend(backend: str, device: torch.device) -> str:
 
 
 def target_of(backend: str, device: torch.device) -> Target:
+    if (other := _stood_for.get()) is not None:
+        return other
     if device.type == "cuda":
         return _gpu(device.index if device.index is not None else torch.cuda.current_device())
     if backend == "triton":
         return Target("interpreter", name="Triton interpreter", capability=90, shared_memory=232448)
     return Target("cpu", name="CPU", processors=torch.get_num_threads())
+
+
+@contextmanager
+def standing_for(target: Target) -> Iterator[None]:
+    """Within, tensors on the CPU stand for those of a device that this process cannot touch, to compile for it."""
+    token = _stood_for.set(target)
+    try:
+        yield
+    finally:
+        _stood_for.reset(token)
 
 
 @lru_cache

@@ -11,7 +11,6 @@ run: small problems are best priced in tiles that large ones are not computed in
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -123,7 +122,7 @@ def _of_an_algebra(description: Any, _: Any) -> bool:
 
 def _in_tiles(least: int) -> Kernel:
     """Of at least so many elements."""
-    return lambda _, schedule: math.prod(cut.tile for cut in schedule.cuts) >= least
+    return lambda _, schedule: schedule.size >= least
 
 
 def _for_warp_groups(_: Any, schedule: Any) -> bool:
@@ -167,8 +166,10 @@ _CPU, _CPU_GETT, _CPU_PERMUTE = "weft.cpu.family", "weft.cpu.gett.family", "weft
 _CPU_TRANSPOSE, _TRANSPOSE = "weft.cpu.transpose", "weft.gpu.transpose.family"
 _BLAS, _TMA, _WS = (f"weft.gpu.{name}.family" for name in ("blas", "tma", "warp_specialized"))
 _GETT, _SEMIRING, _SIMT, _PERMUTE = (f"weft.gpu.{name}.family" for name in ("gett", "semiring", "simt", "permute"))
-_DIRECT, _REAL_FORMS, _PAIRS = (f"weft.gpu.complex.{name}" for name in ("direct", "real_forms", "pairs"))
-_TTGT, _SCATTER, _LOG = (f"weft.gpu.composite.{name}" for name in ("ttgt", "scatter", "logsumexp"))
+_DIRECT, _INTERLEAVED, _REAL_FORMS = (
+    f"weft.gpu.complex.{name}.family" for name in ("direct", "interleaved", "real_forms")
+)
+_TTGT, _SCATTER, _LOG = (f"weft.gpu.composite.{name}.family" for name in ("ttgt", "scatter", "logsumexp"))
 _PRE_REDUCE = "weft.planner.pre_reduce"
 
 # The CPU's kernels are compiled for the type of their sums: one case for each, so that no other is compiled for it.
@@ -226,13 +227,13 @@ TRIALS: dict[str, tuple[Trial, ...]] = {
         Trial(_PRE_REDUCE, from_letters("a mode of A alone", "mik,kn->mn", m=33, i=35, k=19, n=37)),
         Trial(_DIRECT, from_letters("complex64", "mk,kn->nm", m=67, n=35, k=33, dtypes=_COMPLEX)),
         Trial(_REAL_FORMS, from_letters(
-            "one operand expanded", "mk,kn->mn", m=72, n=40, k=56, dtypes=_COMPLEX,
+            "one operand as 2x2 matrices", "mk,kn->mn", m=72, n=40, k=56, dtypes=_COMPLEX,
         ), like=_product_by_library),
         Trial(_TTGT, from_letters(
             "operands packed", "ampk,pknb->manb", a=18, m=24, p=20, k=20, n=20, b=22, dtypes=_HALF_SINGLE,
         ), like=_packs_both),
         Trial(_SCATTER, from_letters(
-            "D scattered last", "kam,knb->anmb", a=18, m=24, k=400, n=20, b=22,
+            "D scattered", "kam,knb->anmb", a=18, m=24, k=400, n=20, b=22,
         ), like=_product_by_library),
         Trial(_LOG, from_letters("float32", "mk,kn->mn", m=264, n=264, k=136, algebra="log")),
         Trial(_PERMUTE, PermuteCase("float16", "abc->bac", (17, 30, 3), HALF), _moves, _in_tiles(1024)),
@@ -240,7 +241,7 @@ TRIALS: dict[str, tuple[Trial, ...]] = {
         Trial(_PERMUTE, PermuteCase(
             "ReLU, to float16", "abcd->dbca", (17, 9, 5, 70), fn="relu", out_dtype=HALF,
         ), _computes),
-        Trial(_PAIRS, PermuteCase("complex64", "abc->cba", (33, 5, 35), COMPLEX, fn="double_it")),
+        Trial(_INTERLEAVED, PermuteCase("complex64", "abc->cba", (33, 5, 35), COMPLEX, fn="double_it")),
         Trial(_TRANSPOSE, InPlaceCase("square", (2, 130, 130), HALF), _square),
         Trial(_TRANSPOSE, InPlaceCase("rectangular", (2, 130, 67)), _small),
         Trial(_TRANSPOSE, InPlaceCase("by squares", (1, 1536, 1408)), _large),

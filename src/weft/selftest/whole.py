@@ -8,18 +8,22 @@ import os
 import time
 from collections.abc import Callable
 from importlib import import_module
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import torch
 
 from weft.planner.planner import Choice
 from weft.planner.registry import imported, triton_fault
 from weft.planner.schedule import Target
+from weft.planner.target import standing_for
 from weft.planner.verdicts import Verdict
 from weft.selftest import gate
 from weft.selftest.cases import InPlaceCase, Trial, trials
-from weft.selftest.problems import described
+from weft.selftest.problems import in_place, problem
 from weft.selftest.trials import schedules
+
+if TYPE_CHECKING:
+    from weft.gpu.common.launch import KernelLaunch
 
 SECONDS = 30.0  # that a compiling process may take
 
@@ -33,9 +37,7 @@ def whole(
     trial before it is run.
     """
     able = [trial for trial in trials(backend) if not isinstance(imported(trial.family), str)]
-    # Those in place cannot be compiled ahead: they are run while the others are compiled.
-    wanted = sorted(able, key=lambda trial: not isinstance(trial.case, InPlaceCase))
-    compiling = _compiled_ahead(wanted, backend, target)
+    compiling = _compiled_ahead(able, backend, target)
 
     def before(trial: Trial) -> None:
         report(trial)
@@ -43,7 +45,7 @@ def whole(
             _awaited(compiling.pop(trial))
 
     try:
-        found = gate.run(wanted, backend, target, before)
+        found = gate.run(able, backend, target, before)
     finally:
         for child in compiling.values():
             _ended(child)
@@ -51,7 +53,7 @@ def whole(
 
 
 def _compiled_ahead(wanted: list[Trial], backend: str, target: Target) -> dict[Trial, int]:
-    """A process for each trial that has kernels to compile; what it compiles lies in Triton's cache.
+    """A process for each trial, and in it one for each kernel; what they compile lies in Triton's cache.
 
     Forked, as a new interpreter would import for longer than it compiles: this is for a process of weft's own, which
     runs nothing else meanwhile.
@@ -60,37 +62,54 @@ def _compiled_ahead(wanted: list[Trial], backend: str, target: Target) -> dict[T
         return {}
     for shared in ("triton.compiler", "weft.tune.compile_worker"):
         import_module(shared)  # once for all children
+    triton_versions = import_module("weft.gpu.common.triton_versions")
+    triton_versions.hash_compiler()
     children = {}
     for trial in wanted:
-        if isinstance(trial.case, InPlaceCase):
-            continue
-        with contextlib.suppress(Exception):  # what fails here fails again, with a verdict
-            choice = schedules(trial, described(trial.case), backend, target)
-            if isinstance(choice, Choice):
-                child = os.fork()
-                if child == 0:
-                    _compile_and_leave(choice)
-                children[trial] = child
+        children[trial] = child = os.fork()
+        if child == 0:
+            _compile_and_leave(trial, backend, target)
     return children
 
 
-def _compile_and_leave(choice: Choice) -> NoReturn:
+def _compile_and_leave(trial: Trial, backend: str, target: Target) -> NoReturn:
     """What a child does; it never touches the GPU, whose driver does not survive a fork."""
-    from triton.runtime import driver
-
-    from weft.tune.compile_worker import AbsentDriver, Task, compile_schedule
+    from weft.tune.compile_worker import compile_launch, in_place_of_the_driver
 
     try:
         gc.disable()  # it would copy the parent's memory
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        torch.cuda.is_available = lambda: False
+        os.setpgid(0, 0)  # for `_ended`
         torch.set_num_threads(1)
-        driver.set_active(AbsentDriver(choice.target.capability))
-        compile_schedule(Task(0, choice.description, choice.best), choice.target)
+        in_place_of_the_driver(target)
+        first, *others = _launches(trial, backend, target)
+        kernel = first
+        children: list[int] = []
+        for other in others:
+            if (child := os.fork()) == 0:
+                kernel, children = other, []
+                break
+            children.append(child)
+        compile_launch(kernel)
+        for child in children:
+            os.waitpid(child, 0)
     except BaseException:  # it is compiled where it is built, and fails there
         pass
     finally:
         os._exit(0)
+
+
+def _launches(trial: Trial, backend: str, target: Target) -> list[KernelLaunch]:
+    """Those that a trial will make, of tensors that lie as its own will."""
+    from weft.gpu.common.launch import collected
+
+    with collected() as made, standing_for(target):
+        given = problem(trial.case, torch.device("cpu"))
+        if isinstance(trial.case, InPlaceCase):
+            given.launched(in_place(import_module(trial.family), given.description))
+        elif isinstance(choice := schedules(trial, given.description, backend, target), Choice):
+            choice.built()
+    return made
 
 
 def _awaited(child: int) -> None:
@@ -105,6 +124,9 @@ def _awaited(child: int) -> None:
 
 
 def _ended(child: int) -> None:
+    """End a child and those that it has started."""
+    with contextlib.suppress(OSError):
+        os.killpg(child, 9)
     with contextlib.suppress(OSError):
         os.kill(child, 9)
         os.waitpid(child, 0)

@@ -129,16 +129,25 @@ def compile_schedule(task: Task, target: Any) -> str | None:
     with collected() as launches:
         task.rank.build(task.description, target)
     for launch in launches:
-        reason = excess(launch.compile(), target)
+        reason = excess(compile_launch(launch), target)
         if reason is not None:
             return reason
     return None
 
 
+def compile_launch(launch: Any) -> Any:
+    """Compile a kernel into Triton's cache, and what the host launches it by."""
+    from weft.gpu.common.triton_versions import build_launcher
+
+    compiled = launch.compile()
+    with contextlib.suppress(Exception):  # without a compiler for C: the process that loads the kernel will say so
+        build_launcher(compiled)
+    return compiled
+
+
 def _prepare(target: Any, backend: str) -> None:
     """Import what every child needs, and put a driver in Triton's place of one that would ask a GPU."""
     import torch
-    from triton.runtime import driver
 
     from weft.gpu.gett import kernel  # noqa: F401  the largest of them, with all that it imports
     from weft.planner.registry import FAMILIES, PERMUTATION_FAMILIES, imported
@@ -146,6 +155,15 @@ def _prepare(target: Any, backend: str) -> None:
     for name in (*FAMILIES[backend], *PERMUTATION_FAMILIES[backend]):
         imported(name)
     torch.set_num_threads(1)
+    in_place_of_the_driver(target)
+
+
+def in_place_of_the_driver(target: Any) -> None:
+    """Make this process one that compiles for a target and can run nothing: no GPU is asked any more."""
+    import torch
+    from triton.runtime import driver
+
+    torch.cuda.is_available = lambda: False
     driver.set_active(AbsentDriver(target.capability))
 
 

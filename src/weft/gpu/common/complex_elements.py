@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from weft.spec import Layout
+from weft.spec import Arithmetic, Layout
 from weft.spec.dtypes import REAL_OF
 
 KINDS = ("reals", "words", "pairs")  # elements of one part, of two in one word, and of two
@@ -33,3 +33,8 @@ def seen_as(tensor: Tensor, kind: str) -> Tensor:
 def real(dtype: torch.dtype) -> torch.dtype:
     """The type of a number's parts."""
     return REAL_OF.get(dtype, dtype)
+
+
+def real_arithmetic(arithmetic: Arithmetic) -> Arithmetic:
+    """That of the real products that complex ones are made of."""
+    return Arithmetic(real(arithmetic.product), real(arithmetic.accumulate), arithmetic.precision)

@@ -13,13 +13,14 @@ import torch
 import triton
 import triton.language as tl
 from triton.runtime.errors import OutOfResources
+from triton.runtime.jit import JITCallable
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from weft.gpu.common.aux_operands import aux_params
 from weft.gpu.common.carveout import prefer_carveout
 from weft.gpu.common.pdl import OPTION, can_pdl
 from weft.gpu.common.tiling import TENSORS, TiledAxis
-from weft.gpu.common.triton_versions import FUSION, whole
+from weft.gpu.common.triton_versions import FUSION, settle_key, whole
 from weft.planner.schedule import AuxTensors, ResourceError, Scalar, Target
 from weft.spec import Contraction, Layout, Mode
 from weft.spec.contraction import Arithmetic
@@ -144,8 +145,8 @@ class KernelLaunch:
     auxiliary operands where it knows of `pointers`.
 
     For a GPU that is there, and a grid that is not empty, the kernel is compiled and loaded when this is made, so that
-    a call, perhaps within a graph capture, only launches. In the interpreter it runs as Python. For any other target it
-    only carries what `inspect.compiled` needs, or `compile` in a process of its own.
+    a call, perhaps within a graph capture, only launches. In the interpreter it runs as Python. For any other target,
+    and where launches are `collected`, it carries what `inspect.compiled` and `compile` need, and a call does nothing.
     """
 
     def __init__(
@@ -179,13 +180,17 @@ class KernelLaunch:
         self._alone: dict[str, Any] = {"pointers": None} if "pointers" in kernel.arg_names and not pointers else {}
         self._run: Callable[..., Any] = partial(kernel[(programs,)], **self._alone, **constants, **self.options)
         self._trailing: tuple[Any, ...] = ()
-        if programs and self._device is not None and torch.cuda.is_available():
+        for function in (kernel, *constants.values()):
+            if isinstance(function, JITCallable):
+                settle_key(function)
+        made = _collected.get()
+        if made is not None:
+            self._run, self._device = _nothing, None
+            made += [self] * bool(programs)
+        elif programs and self._device is not None and torch.cuda.is_available():
             with torch.cuda.device(self._device):
                 self._run = self._loaded()[(programs, 1, 1)]
             self._trailing = (*self._alone.values(), *constants.values())
-        made = _collected.get()
-        if made is not None and programs:
-            made.append(self)
 
     def __call__(self, tensors: Sequence[Any], alpha: Scalar, beta: Scalar, aux: AuxTensors = ()) -> None:
         """Launch on `tensors`, the kernel's tensor parameters in order; `aux` may hold None for coordinates."""
@@ -202,7 +207,7 @@ class KernelLaunch:
         arguments = [_stand_in(layout) for layout in self.layouts]
         aux_args = (tuple(_stand_in(layout) for layout in self.pointers),) if self.pointers else ()
         given = {**self._alone, **self.constants, **self.options}
-        return self.kernel.warmup(*arguments, 0, 0, *aux_args, grid=(1,), **given)
+        return self.kernel.warmup(*arguments, *self._factors(0, 0), *aux_args, grid=(1,), **given)
 
     def _loaded(self) -> Any:
         """The same on the current GPU."""
@@ -225,6 +230,10 @@ class KernelLaunch:
         return int(value)  # type: ignore[arg-type]
 
 
+def _nothing(*_: Any) -> None:
+    """What a launch does that is only to be compiled."""
+
+
 def excess(compiled: Any, target: Target) -> str | None:
     """What a compiled kernel takes more of than the device has, in one sentence."""
     shared = compiled.metadata.shared
@@ -238,7 +247,7 @@ def excess(compiled: Any, target: Target) -> str | None:
 
 @contextmanager
 def collected() -> Iterator[list[KernelLaunch]]:
-    """A list of the launches that are made within, for compiling them ahead of their use."""
+    """A list of the launches that are made within, for compiling them ahead of their use; calls of them do nothing."""
     made: list[KernelLaunch] = []
     token = _collected.set(made)
     try:

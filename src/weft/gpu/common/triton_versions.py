@@ -4,11 +4,14 @@ offers, where that can be asked."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
+from triton.runtime.jit import JITCallable
 
 VERSION = tuple(int(part) for part in triton.__version__.split(".")[:2])
 
@@ -57,6 +60,56 @@ def gluon_names() -> Names:
         _first(tma, "async_store", "async_copy_shared_to_global"),
         _first(gl.shared_memory_descriptor, "reinterpret", "_reinterpret"),
     )
+
+
+def settle_key(function: Any) -> None:
+    """Have the functions that a kernel calls take their keys in Triton's cache before it takes its own.
+
+    Before 3.9 the key of a function holds the constants of those callees only that have a key already: processes that
+    came to their kernels in another order would not find what others have compiled.
+    """
+    _settle(function, set())
+
+
+def _settle(function: Any, entered: set[int]) -> None:
+    if function.hash is not None or id(function) in entered:
+        return
+    entered.add(id(function))
+    for callee in _callees(function):
+        _settle(callee, entered)
+    _ = function.cache_key
+
+
+def _callees(function: Any) -> Iterator[JITCallable]:
+    """The functions that a kernel's code names, also by their module."""
+    names = function.fn.__code__.co_names
+    reached = {**function.__globals__, **inspect.getclosurevars(function.fn).nonlocals}
+    for name in names:
+        value = reached.get(name)
+        if isinstance(value, JITCallable):
+            yield value
+        elif isinstance(value, ModuleType):
+            found = (getattr(value, each, None) for each in names)
+            yield from (each for each in found if isinstance(each, JITCallable))
+
+
+def hash_compiler() -> None:
+    """Have Triton take the hash of itself, part of every key of its cache: 0.3 s, once, that forks then share."""
+    from triton.runtime.cache import triton_key
+
+    triton_key()
+
+
+def build_launcher(compiled: Any) -> None:
+    """Build what the host launches a kernel by, into Triton's cache, without loading the kernel.
+
+    Before 3.9 that is an extension module of its own for every signature, which the host's C compiler makes in a
+    quarter of a second; since then one module serves all kernels.
+    """
+    from triton.backends.nvidia import driver
+
+    if hasattr(driver, "make_launcher"):
+        driver.CudaLauncher(compiled.src, compiled.metadata)
 
 
 def _first(owner: Any, *names: str) -> Any:

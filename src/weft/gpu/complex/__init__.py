@@ -1,1 +1,1 @@
-"""Complex numbers: as products of reals, as pairs where they lie."""
+"""Complex numbers: gathered where they lie, moved and converted, or as contractions of real numbers."""

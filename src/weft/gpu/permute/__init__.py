@@ -1,1 +1,1 @@
-"""Permutations at the speed of memory."""
+"""Permutations: each element read once and written once, functions applied in between."""

@@ -1,140 +1,140 @@
-"""Which blocks a permutation may be cut into: runs of the source and of D, over as many modes as fill memory lines."""
+"""Schedules of permutations: the tile of each program, and the warps that move it.
+
+A tile has an axis along X's run and one along D's, each flattened over as many modes as fill whole memory lines. Both
+sides of memory are then touched in long runs, as in cuTT (A.-P. Hynninen and D. Lyakh, 2017, arXiv:1705.01598). Where
+one run serves both sides, the tile is that run and whatever comes next. Short modes that X and D both begin with (the
+two halves of a complex128, say) are an axis of their own, and the runs go on from there.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
 
+from weft.gpu.common.constraints import power_of_two
 from weft.gpu.common.hardware import VECTOR
-from weft.gpu.common.tiling import A, Axis, D, TiledAxis, TiledDim, by_stride
+from weft.gpu.common.tiling import A, D, TiledAxis, axes_text, by_stride, tile_count
 from weft.spec import Mode
 from weft.spec.permutation import Permutation
 
+NAME = "permute"
+
 _EXTENT = attrgetter("extent")
-_LINES = (128, 256, 512, 64, 32)  # bytes that a block's runs should reach on either side
-_FULL = 2048  # elements that a block should hold
-_LONG = 4096  # and where one run serves both sides
-_SHORT = 128  # bytes of the modes that both sides begin with, up to which they are an axis of their own
-_OVERHANG = 1.03  # times the elements of a run that its blocks may span
+_RUN_BYTES = (128, 256, 512, 64, 32)  # that a tile's runs should reach on either side
+_TILE_SIZE = 2048  # elements that a tile should hold
+_COMMON_TILE_SIZE = 4096  # the same where one run serves both sides
+_COMMON_BYTES = 128  # of the modes that both sides begin with, up to which they are an axis of their own
+_OVERHANG = 1.03  # times the elements of a run that its tiles may span
 
 
-def blocks(permutation: Permutation, most_axes: int = 3) -> Iterator[tuple[TiledAxis, ...]]:
-    """Blocks whose runs reach whole lines of the source and of D."""
+@dataclass(frozen=True, slots=True)
+class PermuteSchedule:
+    """The axes of a tile: along X's run, along D's, and whatever fills it up."""
+
+    axes: tuple[TiledAxis, ...]
+    warps: int
+    family: str = NAME
+    workspace_bytes: int = 0
+
+    @property
+    def size(self) -> int:
+        """Elements of a tile."""
+        return math.prod([axis.tile for axis in self.axes])
+
+    def __str__(self) -> str:
+        return f"{self.family} [{axes_text(self.axes)}] warps={self.warps}"
+
+
+def programs(permutation: Permutation, schedule: PermuteSchedule) -> int:
+    """Tiles, one for each program."""
+    return tile_count(permutation.modes, schedule.axes)
+
+
+def tilings(permutation: Permutation, most_axes: int = 3) -> Iterator[tuple[TiledAxis, ...]]:
+    """The axes of tiles whose runs reach whole lines of X and of D; some come more than once."""
     sizes = (permutation.x.dtype.itemsize, permutation.d.dtype.itemsize)
-    shared = _shared(permutation.modes)
-    elements = math.prod(mode.extent for mode in shared)
-    short = shared and elements * max(sizes) <= _SHORT
-    for line_x in _LINES:
-        for line_d in _LINES:
-            for even in (False, True):
-                x, d = (
-                    _Want(line // size, even, max(VECTOR // size, 1))
-                    for line, size in zip((line_x, line_d), sizes, strict=True)
-                )
-                within = _block_within(permutation.modes, shared, x, d) if short else ()
-                usable = 0 < len(within) <= most_axes
-                if usable:
-                    yield within
-                if not usable or elements & (elements - 1):
-                    yield _block(permutation.modes, x, d)
+    common = _common_modes(permutation.modes)
+    elements = math.prod(mode.extent for mode in common)
+    short = common and elements * max(sizes) <= _COMMON_BYTES
+    for bytes_x, bytes_d, extend in itertools.product(_RUN_BYTES, _RUN_BYTES, (False, True)):
+        x, d = (
+            _Run(length // size, extend, max(VECTOR // size, 1))
+            for length, size in zip((bytes_x, bytes_d), sizes, strict=True)
+        )
+        within = _axes_above(permutation.modes, common, x, d) if short else ()
+        usable = 0 < len(within) <= most_axes
+        if usable:
+            yield within
+        if not usable or elements & (elements - 1):
+            yield _axes(permutation.modes, x, d)
 
 
-def _shared(modes: Sequence[Mode]) -> tuple[Mode, ...]:
-    """The modes that both the source and D begin with."""
+class _Run(NamedTuple):
+    """How far a tile should reach along one tensor's run, in elements."""
+
+    length: int  # a power of two
+    extend: bool  # over one more mode where tiles would overhang those taken, or these end within an access
+    access: int  # elements of one access
+
+    def scaled(self, elements: int) -> _Run:
+        """The same in units of so many elements."""
+        return _Run(max(self.length // elements, 1), self.extend, max(self.access // elements, 1))
+
+    def is_reached(self, extent: int) -> bool:
+        return extent >= self.length and not (self.extend and self._is_ragged(extent))
+
+    def _is_ragged(self, extent: int) -> bool:
+        return -(-extent // self.length) * self.length > _OVERHANG * extent or extent % self.access != 0
+
+
+def _common_modes(modes: Sequence[Mode]) -> tuple[Mode, ...]:
+    """The modes that both X and D begin with."""
     pairs = zip(by_stride(modes, A), by_stride(modes, D), strict=True)
     same = itertools.takewhile(lambda pair: pair[0] == pair[1] and pair[0].strides[A], pairs)
     return tuple(mode for mode, _ in same)
 
 
-def _block_within(modes: Sequence[Mode], shared: tuple[Mode, ...], x: _Want, d: _Want) -> tuple[TiledAxis, ...]:
-    """A block of what is left of the modes when both sides begin with the same, and those as its last axis; none where
-    nothing else is cut along both."""
-    own = TiledAxis(shared, _tile(shared, _LONG))
-    others = [mode for mode in modes if mode not in shared]
-    cuts = _block(others, x.of(own.tile), d.of(own.tile), own.tile)
-    return (*cuts, own) if len(cuts) > 1 else ()
+def _axes_above(modes: Sequence[Mode], common: tuple[Mode, ...], x: _Run, d: _Run) -> tuple[TiledAxis, ...]:
+    """Axes over the other modes, and the common ones as the last axis; none unless there are runs on both sides."""
+    own = TiledAxis(common, _tile(common, _COMMON_TILE_SIZE))
+    others = [mode for mode in modes if mode not in common]
+    axes = _axes(others, x.scaled(own.tile), d.scaled(own.tile), own.tile)
+    return (*axes, own) if len(axes) > 1 else ()
 
 
-class _Want(NamedTuple):
-    """How far a run should reach, in elements."""
+def _axes(modes: Sequence[Mode], x: _Run, d: _Run, depth: int = 1) -> tuple[TiledAxis, ...]:
+    """An axis along D's run, one along X's, and a third where both together are short.
 
-    length: int  # a power of two
-    even: bool  # over further modes where it would overhang those that it takes, or they end
-    unit: int  # within so many elements that one access takes
-
-    def of(self, tile: int) -> _Want:
-        """The same in elements so many times larger."""
-        return _Want(max(self.length // tile, 1), self.even, max(self.unit // tile, 1))
-
-    def met(self, extent: int) -> bool:
-        return extent >= self.length and not (self.even and self.ragged(extent))
-
-    def ragged(self, extent: int) -> bool:
-        return -(-extent // self.length) * self.length > _OVERHANG * extent or extent % self.unit != 0
-
-
-def _block(modes: Sequence[Mode], x: _Want, d: _Want, deep: int = 1) -> tuple[TiledAxis, ...]:
-    """An axis along D's run, one along the source's, and a third where both together are short.
-
-    `deep` is the number of elements that each lane of the block stands for.
+    `depth` is the number of elements that each index of the tile stands for.
     """
     by_d, by_x = by_stride(modes, D), by_stride(modes, A)
-    along_d = _reach(by_d, d, by_x[:1] if by_d[:1] != by_x[:1] else ())
-    along_x = _reach([mode for mode in by_x if mode.strides[A] or not x.even], x, (), but=along_d)
-    want_d = d.length if along_x else max(d.length, _LONG * d.length // 256)
-    cuts = [TiledAxis(group, _tile(group, want)) for group, want in ((along_x, x.length), (along_d, want_d)) if group]
-    room = _FULL // deep // math.prod([cut.tile for cut in cuts])
+    along_d = _run_modes(by_d, d, by_x[:1] if by_d[:1] != by_x[:1] else ())
+    along_x = _run_modes([mode for mode in by_x if mode.strides[A] or not x.extend], x, (), but=along_d)
+    length_d = d.length if along_x else max(d.length, _COMMON_TILE_SIZE * d.length // 256)
+    runs = ((along_x, x.length), (along_d, length_d))
+    axes = [TiledAxis(group, _tile(group, length)) for group, length in runs if group]
+    room = _TILE_SIZE // depth // math.prod([axis.tile for axis in axes])
     others = tuple([mode for mode in by_d if mode not in along_d and mode not in along_x])
     if others and room > 1:
-        cuts.insert(0, TiledAxis(others, _tile(others, room)))
-    return tuple(cuts)
+        axes.insert(0, TiledAxis(others, _tile(others, room)))
+    return tuple(axes)
 
 
-def _reach(order: Sequence[Mode], want: _Want, stop: Sequence[Mode], but: Sequence[Mode] = ()) -> tuple[Mode, ...]:
-    """The first modes of an order, as many as are wanted; those in `but` count and are left to another axis."""
+def _run_modes(order: Sequence[Mode], run: _Run, stop: Sequence[Mode], but: Sequence[Mode] = ()) -> tuple[Mode, ...]:
+    """The first modes of an order that reach as far as they should; those in `but` count, and another axis has them."""
     taken: list[Mode] = []
     for mode in order:
         extent = math.prod(map(_EXTENT, taken))
-        if mode in stop or want.met(extent) or (mode in but and extent >= want.length):
+        if mode in stop or run.is_reached(extent) or (mode in but and extent >= run.length):
             break
         taken.append(mode)
     return tuple([mode for mode in taken if mode not in but])
 
 
-def _tile(group: Sequence[Mode], want: int) -> int:
-    """The power of two that covers the group, or what is wanted of it."""
-    extent = math.prod(map(_EXTENT, group))
-    return min(want, 1 << max(extent - 1, 0).bit_length())
-
-
-def joined(tiled_dim: TiledDim, *tensors: int) -> TiledDim:
-    """The same side for these tensors alone: modes of an axis that lie together in all of them are one, so that fewer
-    digits of an index are computed. Where each lane has an address of its own, that is most of what a kernel does."""
-    return tiled_dim._replace(axes=tuple([_joined(axis, tensors) for axis in tiled_dim.axes]))
-
-
-def _joined(axis: Axis, tensors: tuple[int, ...]) -> Axis:
-    if len(axis.extents) < 2:
-        return axis
-    extents, strides = _joined_modes(axis.extents, axis.strides, tensors)
-    return axis._replace(extents=extents, strides=strides)
-
-
-@lru_cache(maxsize=8192)
-def _joined_modes(
-    extents: tuple[int, ...], strides: tuple[tuple[int, ...], ...], tensors: tuple[int, ...]
-) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
-    """Extents and strides of the modes of an axis, those one that lie together in all of these tensors."""
-    first: list[int] = []  # modes that do not lie behind the one before them
-    joined: list[int] = []
-    for at, extent in enumerate(extents):
-        if at and all(strides[each][at] == strides[each][at - 1] * extents[at - 1] for each in tensors):
-            joined[-1] *= extent
-        else:
-            first.append(at)
-            joined.append(extent)
-    return tuple(joined), tuple(tuple(lies[at] for at in first) for lies in strides)
+def _tile(group: Sequence[Mode], most: int) -> int:
+    """The power of two that covers a group of modes, at most `most`."""
+    return min(most, power_of_two(math.prod(map(_EXTENT, group))))

@@ -8,13 +8,11 @@ the family `ttgt`. D is stored in its own order.
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from weft.gpu.common.constraints import LEAST_DOT
 from weft.gpu.common.hardware import VECTOR
 from weft.gpu.common.launch import (
     KernelLaunch,
-    TensorMap,
     common_reasons,
     contraction_constants,
     pointer_layouts,
@@ -22,16 +20,15 @@ from weft.gpu.common.launch import (
 from weft.gpu.common.pdl import is_short
 from weft.gpu.common.reduce_splits import reduce_launch
 from weft.gpu.common.swap_ab import in_kernel_order, swap_ab
-from weft.gpu.common.tiling import A, B
 from weft.gpu.tma.cost import predict
+from weft.gpu.tma.launch import TmaLaunch, operand_maps
 from weft.gpu.tma.params import tma_params
-from weft.gpu.tma.schedule import NAME, TmaSchedule, candidates, n_parts
-from weft.gpu.tma.views import tensor_map
-from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
+from weft.gpu.tma.schedule import NAME, TmaSchedule, candidates
+from weft.planner.schedule import Candidates, Launch, Target
 from weft.spec import Contraction, Layout
 from weft.spec.dtypes import MATRIX_SUMS, dtype_name
 
-__all__ = ["NAME", "TmaLaunch", "TmaSchedule", "build", "predict", "schedules", "supports"]
+__all__ = ["NAME", "TmaSchedule", "build", "predict", "schedules", "supports"]
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:
@@ -75,62 +72,17 @@ def build(contraction: Contraction, schedule: TmaSchedule, target: Target) -> La
     contraction = in_kernel_order(contraction, schedule)
     params = tma_params(contraction, schedule, target)
     constants = contraction_constants(contraction, params)
-    maps = _tensor_maps(contraction, schedule)
-    c, d, pointers = contraction.c, contraction.d, pointer_layouts(contraction)
-    real = contraction.arithmetic.accumulate.is_floating_point
-    if params.splits == 1:
-        multiply = KernelLaunch(
-            tma_kernel, (*maps, c, d, None), constants, real, target, params.programs, schedule.warps, schedule.stages,
-            pointers, pdl=is_short(contraction),
+    maps = operand_maps(contraction, schedule)
+    accumulate = contraction.arithmetic.accumulate
+
+    def multiply(c: Layout | None, d: Layout | None, partials: Layout | None) -> KernelLaunch:
+        return KernelLaunch(
+            tma_kernel, (*maps, c, d, partials), constants, accumulate.is_floating_point, target, params.programs,
+            schedule.warps, schedule.stages, pointer_layouts(contraction), pdl=is_short(contraction),
         )  # fmt: skip
-        return TmaLaunch(maps, schedule.swap_ab, multiply)
-    partials = Layout.contiguous((params.blocks * params.splits, *schedule.tile[:2]), contraction.arithmetic.accumulate)
-    multiply = KernelLaunch(
-        tma_kernel, (*maps, None, None, partials), constants, real, target, params.programs, schedule.warps,
-        schedule.stages, pointers, pdl=is_short(contraction),
-    )  # fmt: skip
-    reduce = reduce_launch(contraction, params, partials, target)
-    return TmaLaunch(maps, schedule.swap_ab, multiply, reduce, partials)
 
-
-def _tensor_maps(contraction: Contraction, schedule: TmaSchedule) -> tuple[TensorMap, TensorMap, TensorMap | None]:
-    """Of A, and of B for each part of the tile along n."""
-    tile_m, tile_n, tile_k = schedule.tile
-    a = tensor_map(contraction.a, A, schedule.a, schedule.a.spans(tile_m, schedule.k, tile_k))
-    b, *rest = (
-        tensor_map(contraction.b, B, schedule.b, schedule.b.spans(width, schedule.k, tile_k))
-        for width in n_parts(tile_n)
-    )
-    return a, b, rest[0] if rest else None
-
-
-class TmaLaunch:
-    """The kernel that multiplies, and the one that reduces split-K partials."""
-
-    def __init__(
-        self,
-        maps: tuple[TensorMap, TensorMap, TensorMap | None],  # rows; columns; their second part along n
-        swap_ab: bool,  # rows are B's and columns A's
-        multiply: KernelLaunch,
-        reduce: KernelLaunch | None = None,
-        partials: Layout | None = None,
-    ) -> None:
-        self.kernels: tuple[KernelLaunch, ...] = (multiply, reduce) if reduce is not None else (multiply,)
-        self._maps = maps
-        self._swap_ab = swap_ab
-        self._partials = partials
-
-    def __call__(
-        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
-    ) -> None:
-        rows, columns, rest = self._maps
-        if self._swap_ab:
-            a, b = b, a
-        x, y = rows.descriptor(a), columns.descriptor(b)
-        z = rest.descriptor(b) if rest is not None else None
-        if self._partials is None:
-            self.kernels[0]((x, y, z, c, d, None), alpha, beta, aux)
-            return
-        partials = torch.empty(self._partials.shape, dtype=self._partials.dtype, device=d.device)
-        self.kernels[0]((x, y, z, None, None, partials), alpha, beta, aux)
-        self.kernels[1]((partials, c, d), alpha, beta, aux)
+    if params.splits == 1:
+        return TmaLaunch(maps, schedule.swap_ab, multiply(contraction.c, contraction.d, None))
+    partials = Layout.contiguous((params.blocks * params.splits, *schedule.tile[:2]), accumulate)
+    product = multiply(None, None, partials)
+    return TmaLaunch(maps, schedule.swap_ab, product, reduce_launch(contraction, params, partials, target), partials)

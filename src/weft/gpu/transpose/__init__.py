@@ -1,1 +1,1 @@
-"""Matrices transposed in place."""
+"""Matrices transposed in their own memory."""

@@ -1,43 +1,46 @@
-"""A permutation of chunks as tables that many programs can follow at once.
+"""Cycle following by many programs at once: a permutation of super-elements as tables.
 
-The moves are listed cycle by cycle and cut into groups. A program reads all chunks of its group before it writes any,
-so a chunk that one move of a group overwrites and another one needs is safe. Only chunks that another group would
-overwrite are kept in the workspace beforehand: about one for each group.
+The moves are listed cycle by cycle and cut into groups. A program reads all super-elements of its group before it
+writes any, so one that a move of the group overwrites and another move needs is safe. Only super-elements that another
+group would overwrite are saved in the workspace beforehand: about one for each group. So no program waits for another;
+I.-J. Sung et al. (PPoPP 2014) coordinate them by flags in memory.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 _SPACING = 64  # elements between the places where cycles are first entered, on average
 
+Table = TypeVar("Table")  # an array, or a tensor on a device
 
-class Moves(NamedTuple):
-    """Chunk ``target[k]`` becomes chunk ``source[k]``, or ``kept[-1 - source[k]]`` where that is negative.
 
-    The lists are padded to whole groups: targets and kept chunks with -1, sources with 0.
+class CycleTables(NamedTuple, Generic[Table]):
+    """Super-element ``target[k]`` becomes ``source[k]``, or ``saved[-1 - source[k]]`` where that is negative.
+
+    The lists are padded to whole groups: `target` and `saved` with -1, `source` with 0.
     """
 
-    target: np.ndarray  # (moves,) int32
-    source: np.ndarray  # (moves,) int32
-    kept: np.ndarray  # (kept chunks,) int32: which ones
+    target: Table  # (moves,) int32
+    source: Table  # (moves,) int32
+    saved: Table  # (saved super-elements,) int32: which ones
 
 
-def moves(source: np.ndarray, group: int) -> Moves:
-    """The tables of the permutation x[i] <- x[source[i]] of fewer than 2^31 chunks, fixed points left out."""
-    order = by_cycles(source)
+def cycle_tables(source: np.ndarray, group: int) -> CycleTables[np.ndarray]:
+    """The tables of the permutation x[i] <- x[source[i]] of fewer than 2^31 super-elements, fixed points left out."""
+    order = cycle_order(source)
     place = np.empty(source.size, dtype=np.int64)
     place[order] = np.arange(order.size)
     wanted = source[order]
     crossing = np.flatnonzero(place[wanted] // group != np.arange(order.size) // group)
-    kept = wanted[crossing]
+    saved = wanted[crossing]
     wanted[crossing] = -1 - np.arange(crossing.size)
-    return Moves(_padded(order, group, -1), _padded(wanted, group, 0), _padded(kept, group, -1))
+    return CycleTables(_padded(order, group, -1), _padded(wanted, group, 0), _padded(saved, group, -1))
 
 
-def by_cycles(source: np.ndarray) -> np.ndarray:
+def cycle_order(source: np.ndarray) -> np.ndarray:
     """All i but fixed points such that source[i] follows i, but for the last of each cycle.
 
     Cycles are entered at random places and followed from all of them at once, each until the next such place. What

@@ -1,0 +1,1 @@
+"""Complex products of operands gathered where they lie."""

@@ -1,0 +1,112 @@
+"""Which tiles are legal, and why others are not: those of `gett`, over elements of 8 or 16 bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from weft.gpu.common.complex_elements import real_arithmetic
+from weft.gpu.common.constraints import LEAST_DOT
+from weft.gpu.common.launch import MOST_PROGRAMS
+from weft.gpu.common.tiling import A, B, TiledAxis, axes_text, tile_count
+from weft.gpu.gett.schedule import GettSchedule, TileShape, k_axes, outer_axes
+from weft.planner.schedule import Candidates, Target
+from weft.spec import Contraction, Role
+
+NAME = "complex_direct"
+
+LONGEST = 64  # k that goes one by one
+MOST_LANES = 32  # elements of D in a thread, of two accumulators: operands are in registers too
+
+# One by one along k: D short along one side, or along both.
+_LANES = tuple(
+    TileShape(m, n, 1, 4, 1)
+    for m, n in (
+        (1, 256), (1, 512), (2, 256), (4, 128), (4, 256), (8, 32), (8, 64), (8, 128), (16, 32), (16, 64),
+        (16, 16), (32, 32), (32, 16), (64, 16), (128, 8), (64, 8), (32, 8), (256, 4), (128, 4), (256, 2), (512, 1),
+        (256, 1),
+    )
+)  # fmt: skip
+# By matrix instructions, by bytes of a real number.
+_MATRIX = {
+    4: (
+        TileShape(128, 32, 32, 4, 2), TileShape(128, 32, 16, 4, 3), TileShape(64, 32, 32, 4, 3),
+        TileShape(128, 64, 16, 8, 3), TileShape(64, 64, 32, 4, 2), TileShape(128, 16, 32, 4, 2),
+        TileShape(64, 16, 32, 4, 3), TileShape(32, 64, 32, 4, 3), TileShape(64, 128, 16, 8, 3),
+        TileShape(32, 128, 32, 4, 2), TileShape(16, 128, 32, 4, 2), TileShape(16, 64, 32, 4, 3),
+        TileShape(128, 128, 16, 8, 3), TileShape(32, 32, 32, 4, 3), TileShape(16, 16, 32, 4, 3),
+    ),
+    8: (
+        TileShape(64, 32, 16, 4, 2), TileShape(32, 32, 16, 4, 3), TileShape(64, 16, 16, 4, 3),
+        TileShape(32, 64, 16, 4, 2), TileShape(16, 64, 16, 4, 3), TileShape(16, 16, 16, 4, 3),
+        TileShape(64, 64, 16, 8, 2), TileShape(16, 32, 16, 4, 3), TileShape(32, 16, 16, 4, 3),
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class DirectSchedule:
+    """Tiles as `gett` has them, k along one axis."""
+
+    tiles: GettSchedule
+    family: str = NAME
+    workspace_bytes: int = 0
+
+    def __str__(self) -> str:
+        m, n, k = self.tiles.tile
+        dims = f"m[{axes_text(self.tiles.m)}] n[{axes_text(self.tiles.n)}] k[{axes_text(self.tiles.k)}]"
+        return f"{self.family} {m}x{n}x{k} {dims} warps={self.tiles.warps} stages={self.tiles.stages}"
+
+
+def schedules(contraction: Contraction, target: Target) -> Candidates:
+    found: dict[DirectSchedule, None] = {}
+    excluded: dict[str, None] = {}
+    m_modes, n_modes = contraction.of_role(Role.M), contraction.of_role(Role.N)
+    for shape in _shapes(contraction):
+        reason = _misfit(contraction, shape)
+        if reason is not None:
+            excluded[reason] = None
+            continue
+        for tiles in _tilings(contraction, shape):
+            if contraction.batch * tile_count(m_modes, tiles.m) * tile_count(n_modes, tiles.n) > MOST_PROGRAMS:
+                excluded["a grid holds at most 2^31 - 1 blocks"] = None
+            else:
+                found[DirectSchedule(tiles)] = None
+    return Candidates(tuple(found), tuple(excluded))
+
+
+def _shapes(contraction: Contraction) -> Iterator[TileShape]:
+    arithmetic = real_arithmetic(contraction.arithmetic)
+    if contraction.k <= LONGEST and arithmetic.precision == "ieee":
+        yield from _LANES
+    for shape in _MATRIX[arithmetic.accumulate.itemsize]:
+        if arithmetic.accumulate is not torch.float32 or arithmetic.precision != "ieee":
+            yield shape
+        elif shape.m * shape.n <= MOST_LANES * 32 * shape.warps:
+            yield shape._replace(k=min(shape.k, LEAST_DOT))  # no matrix unit: tiles of operands stay in registers
+
+
+def _misfit(contraction: Contraction, shape: TileShape) -> str | None:
+    """Why a tile should not be used here, in one sentence."""
+    for name, tile, extent in (("m", shape.m, contraction.m), ("n", shape.n, contraction.n)):
+        if tile > LEAST_DOT and tile >= 2 * extent:
+            return f"a tile of {tile} along {name} is at least twice its extent {extent}"
+    return None
+
+
+def _tilings(contraction: Contraction, shape: TileShape) -> Iterator[GettSchedule]:
+    m_modes, n_modes, k_modes = (contraction.of_role(role) for role in (Role.M, Role.N, Role.K))
+    depth = min(shape.k, max(LEAST_DOT, 1 << (contraction.k - 1).bit_length()))
+    for m in outer_axes(m_modes, A, shape.m):
+        for n in outer_axes(n_modes, B, shape.n):
+            for k in k_axes(k_modes, depth):
+                yield GettSchedule(m, n, _single(k), shape.warps, shape.stages, group=8)
+
+
+def _single(k: tuple[TiledAxis, ...]) -> tuple[TiledAxis, ...]:
+    """k as one axis: both operands take its indices in one order."""
+    if len(k) == 1:
+        return k
+    return (TiledAxis(tuple(mode for axis in k[::-1] for mode in axis.modes), k[0].tile * k[1].tile),)

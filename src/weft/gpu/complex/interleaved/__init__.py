@@ -1,0 +1,1 @@
+"""Interleaved complex numbers moved, and computed with on the way."""

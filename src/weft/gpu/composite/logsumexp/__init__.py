@@ -1,0 +1,1 @@
+"""The algebra `log` by products of exponentials."""

@@ -1,0 +1,150 @@
+"""The steps, as contractions: largest values, exponentials, their product; and what is computed again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+
+from weft import algebra as algebras
+from weft.fn import Pointwise
+from weft.gpu.common.tiling import A, B
+from weft.gpu.composite.logsumexp.functions import epilogue_fn, factor_fn
+from weft.spec import Arithmetic, Aux, Contraction, Layout, Mode, Role, Strides, canonical
+
+MARKS = "sums out of range"
+
+
+class RowMajor(NamedTuple):
+    """A workspace that holds some modes, row-major."""
+
+    layout: Layout
+    strides: dict[tuple[object, ...], int]  # by the labels of a mode
+
+    def stride(self, mode: Mode) -> int:
+        return self.strides.get(mode.labels, 0)
+
+
+def largest_of(contraction: Contraction, operand: int) -> Contraction:
+    """The largest value of an operand over k."""
+    accumulate = contraction.arithmetic.accumulate
+    top = _top(contraction, operand)
+    modes = [
+        mode._replace(
+            role=Role.K if mode.role is Role.K else Role.M,
+            strides=Strides(mode.strides[operand], 0, 0, top.stride(mode)),
+        )
+        for mode in _own(contraction, operand)
+    ]
+    return _alone(
+        contraction, operand, modes, top.layout, algebra=algebras.max_plus.traced(accumulate),
+        a_fn=_function(contraction, operand),
+    )  # fmt: skip
+
+
+def factors_of(contraction: Contraction, operand: int) -> Contraction:
+    """The scaled exponentials of an operand's values under the largest."""
+    accumulate, product = contraction.arithmetic.accumulate, contraction.arithmetic.product
+    stored, top = _factors(contraction, operand), _top(contraction, operand)
+    modes = [
+        mode._replace(role=Role.M, strides=Strides(mode.strides[operand], 0, 0, stored.stride(mode), top.stride(mode)))
+        for mode in _own(contraction, operand)
+    ]
+    return _alone(
+        contraction, operand, modes, stored.layout, algebra=None, arithmetic=Arithmetic(product, accumulate),
+        a_fn=_function(contraction, operand), epilogue=factor_fn(accumulate), epilogue_args=(0,),
+        aux=(Aux("top", "operand", top.layout, accumulate),),
+    )  # fmt: skip
+
+
+def product_of(contraction: Contraction, precision: str) -> Contraction:
+    """The product of the exponentials, brought back to logarithms, and the marks."""
+    accumulate = contraction.arithmetic.accumulate
+    stored = [_factors(contraction, operand) for operand in (A, B)]
+    tops = [_top(contraction, operand) for operand in (A, B)]
+    marks = marks_of(contraction)
+    given = operand_count(contraction)
+    modes = [
+        mode._replace(strides=Strides(
+            *(each.stride(mode) for each in stored), 0, mode.strides.d, *mode.strides.aux[:given],
+            *(top.stride(mode) for top in tops), *mode.strides.aux[given:], marks.stride(mode),
+        ))
+        for mode in contraction.modes
+    ]  # fmt: skip
+    aux = (
+        *contraction.aux[:given],
+        *(Aux(f"top {n}", "operand", top.layout, accumulate) for n, top in enumerate(tops)),
+        *contraction.aux[given:],
+        Aux(MARKS, "output", marks.layout, torch.bool),
+    )
+    return canonical(
+        replace(
+            contraction, modes=tuple(modes), aux=aux, algebra=None, a=stored[A].layout, b=stored[B].layout,
+            arithmetic=Arithmetic(accumulate, accumulate, precision), a_fn=None, b_fn=None,
+            epilogue=epilogue_fn(contraction), epilogue_args=(given, given + 1, *contraction.epilogue_args),
+        )
+    )  # fmt: skip
+
+
+def with_marks(contraction: Contraction) -> Contraction:
+    """The contraction itself, which takes the marks as an operand."""
+    given = operand_count(contraction)
+    marks = marks_of(contraction)
+    modes = [
+        mode._replace(strides=Strides(
+            *mode.strides[:4], *mode.strides.aux[:given], marks.stride(mode), *mode.strides.aux[given:]
+        ))
+        for mode in contraction.modes
+    ]  # fmt: skip
+    aux = (*contraction.aux[:given], Aux(MARKS, "operand", marks.layout, torch.bool), *contraction.aux[given:])
+    return replace(contraction, modes=tuple(modes), aux=aux)
+
+
+def marks_of(contraction: Contraction) -> RowMajor:
+    """Of each element of D, whether its sum is out of range."""
+    own = contraction.of_role(Role.BATCH, Role.M, Role.N)
+    return _row_major(sorted(own, key=lambda mode: -mode.strides.d), torch.bool)
+
+
+def operand_count(contraction: Contraction) -> int:
+    """Auxiliary operands and coordinates: further results come behind them."""
+    return sum(each.kind != "output" for each in contraction.aux)
+
+
+def _own(contraction: Contraction, operand: int) -> list[Mode]:
+    """The modes of A or B, as its factors are stored, outermost first: k innermost, in A's order for both."""
+    other = Role.N if operand == A else Role.M
+    own = [mode for mode in contraction.modes if mode.role is not other and mode.strides[operand]]
+    order = {mode: mode.strides.a or mode.strides.b for mode in contraction.of_role(Role.K)}
+    return sorted(own, key=lambda mode: (mode.role is Role.K, -order.get(mode, mode.strides[operand])))
+
+
+def _factors(contraction: Contraction, operand: int) -> RowMajor:
+    return _row_major(_own(contraction, operand), contraction.arithmetic.accumulate)
+
+
+def _top(contraction: Contraction, operand: int) -> RowMajor:
+    """Where the largest values of an operand go."""
+    kept = [mode for mode in _own(contraction, operand) if mode.role is not Role.K]
+    return _row_major(kept, contraction.arithmetic.accumulate)
+
+
+def _row_major(modes: Sequence[Mode], dtype: torch.dtype) -> RowMajor:
+    layout = Layout.contiguous([mode.extent for mode in modes], dtype)
+    return RowMajor(layout, {mode.labels: stride for mode, stride in zip(modes, layout.strides, strict=True)})
+
+
+def _alone(contraction: Contraction, operand: int, modes: Sequence[Mode], d: Layout, **others: Any) -> Contraction:
+    """A contraction of one operand with a 0-d one."""
+    layout = (contraction.a, contraction.b)[operand]
+    plain: dict[str, Any] = {
+        "modes": tuple(modes), "a": layout, "b": Layout((), (), layout.dtype), "c": None, "d": d, "b_fn": None,
+        "c_fn": None, "epilogue": None, "aux": (), "a_args": (), "b_args": (), "c_args": (), "epilogue_args": (),
+    }  # fmt: skip
+    return canonical(replace(contraction, **plain | others))
+
+
+def _function(contraction: Contraction, operand: int) -> Pointwise | None:
+    return (contraction.a_fn, contraction.b_fn)[operand]

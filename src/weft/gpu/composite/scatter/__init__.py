@@ -1,0 +1,1 @@
+"""The product goes to a workspace, and D is written from there."""

@@ -1,0 +1,1 @@
+"""TTGT: operands are packed, then multiplied."""

@@ -1,0 +1,165 @@
+"""How packed operands lie: as matrices, or in their own order.
+
+Their rows start at whole lines of memory where that adds little, to a row or to all that is moved: TMA loads tiles of
+such rows up to 1.6 times as fast, and the vendor's BLAS likes them, too. Rows shorter than a line start at whole
+sectors where all CTAs read the same few of them, else at whole words, as every fast kernel asks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from weft.fn import Pointwise
+from weft.gpu.common.hardware import LINE, SECTOR, VECTOR
+from weft.gpu.common.tiling import A, D, by_stride
+from weft.spec import Contraction, Layout, Mode, Role, Strides
+from weft.spec.canonical import merged
+from weft.spec.permutation import Permutation
+
+SLACK = 1 / 8  # of a row that may be added to it for the next to start with a line
+SMALL = 2**20  # bytes of an operand whose rows start with lines whatever that adds, if they are longer than one
+HOT = 2**15  # bytes of an operand whose rows all CTAs read from a few slices of L2
+LEAST_PADDED = 256  # bytes of a row of an operand that is packed for nothing else
+
+
+class Packing(NamedTuple):
+    """How one operand is packed."""
+
+    permutation: Permutation
+    strides: tuple[int, ...]  # of every mode of the contraction in the workspace
+    gathered: bool = True  # whether GETT is planned for it, too
+
+
+def matrix(contraction: Contraction, operand: int, k: Sequence[Mode], along_k: bool) -> Packing | None:
+    """The operand as ([batch,] outer, k), or as ([batch,] k, outer), its rows padded.
+
+    None where that has no use: rows across k are for products that read either as well, of operands that lie so, and
+    for those of float32, which the vendor's BLAS makes fastest of two operands across k.
+    """
+    role = Role.M if operand == A else Role.N
+    outer = by_stride(contraction.of_role(role), D)
+    batch = tuple(reversed(contraction.of_role(Role.BATCH)))
+    if not along_k:
+        nearest = by_stride(contraction.modes, operand)[:1]
+        if not nearest or contraction.arithmetic.precision != "ieee":
+            return None
+        if nearest[0].role is Role.K and contraction.arithmetic.product is not torch.float32:
+            return None
+        if contraction.arithmetic.product.itemsize == 1:
+            return None
+    rows, row = (outer, k) if along_k else (k, outer)
+    name = "·".join(mode.name for mode in (*reversed(batch), *reversed(rows), *reversed(row)))
+    return _packing(contraction, operand, row, (*rows, *batch), name)
+
+
+def for_tma(packing: Packing | None, *others: Packing | None) -> Packing | None:
+    """A packing that TMA alone is planned for where there are others, as GETT reads those as well; None if it is one
+    of them."""
+    known = [other for other in others if other is not None]
+    if packing is None or any(packing.permutation == other.permutation for other in known):
+        return None
+    return packing._replace(gathered=not known)
+
+
+def applied(contraction: Contraction, operand: int) -> Packing | None:
+    """The operand in its own order, its function or cast applied; None where there is neither."""
+    layout, function = _given(contraction, operand)
+    if function is None and layout.dtype == contraction.arithmetic.product:
+        return None
+    row, others = _row(contraction, operand)
+    return _packing(contraction, operand, row, others, "stored")
+
+
+def padded(contraction: Contraction, operand: int) -> Packing | None:
+    """A plain operand in its own order, long rows that lie across lines padded to whole ones; None where none do."""
+    layout, function = _given(contraction, operand)
+    if function is not None or layout.dtype != contraction.arithmetic.product:
+        return None
+    row, others = _row(contraction, operand)
+    size = layout.dtype.itemsize
+    across = any(mode.strides[operand] * size % LINE for mode in others)
+    if not across or _count(row) * size < LEAST_PADDED:
+        return None
+    found = _packing(contraction, operand, row, others, "stored with padded rows", alone=True)
+    return found._replace(gathered=False) if found is not None else None
+
+
+def _given(contraction: Contraction, operand: int) -> tuple[Layout, Pointwise | None]:
+    return (contraction.a, contraction.a_fn) if operand == A else (contraction.b, contraction.b_fn)
+
+
+def _row(contraction: Contraction, operand: int) -> tuple[tuple[Mode, ...], tuple[Mode, ...]]:
+    """An operand's row in its own order and what is outside of it, innermost first: the modes of one role that lie
+    together where they fill whole lines, so that TMA tiles may run along all of them, else the innermost mode."""
+    own = by_stride([mode for mode in contraction.modes if mode.strides[operand]], operand)
+    length, count = 1, 0
+    for mode in own:
+        if mode.role is not own[0].role or mode.strides[operand] != length:
+            break
+        length, count = length * mode.extent, count + 1
+    if length * contraction.arithmetic.product.itemsize % LINE:
+        count = 1
+    return own[:count], own[count:]
+
+
+def _packing(
+    contraction: Contraction, operand: int, row: Sequence[Mode], others: Sequence[Mode], name: str, alone: bool = False
+) -> Packing | None:
+    """The operand with its row contiguous and padded; both groups stand innermost first.
+
+    None where nothing would change, or nothing but where rows start, unless for that `alone`.
+    """
+    layout, function = _given(contraction, operand)
+    arguments = contraction.a_args if operand == A else contraction.b_args
+    product = contraction.arithmetic.product
+    tiled_dim = Role.M if operand == A else Role.N
+    # Where an operand broadcasts along a mode of its own side its rows are written out: products need them in memory.
+    own = tuple([mode for mode in group if mode.strides[operand] or mode.role is tiled_dim] for group in (row, others))
+    if arguments or not any(own):
+        return None
+    pitches = _pitches(_count(own[0]), _count(own[1]), product.itemsize)
+    words, lines = (_steps(own[0], own[1], pitch) for pitch in pitches)
+    if function is None and layout.dtype == product and layout.alignment >= VECTOR:
+        same = (lines,) if alone else (words, lines)
+        if {mode: mode.strides[operand] for mode in lines} in same:
+            return None
+    modes = [
+        Mode(mode.labels, mode.extent, Role.M, Strides(mode.strides[operand], 0, 0, to)) for mode, to in lines.items()
+    ]
+    modes.sort(key=lambda mode: -mode.strides.d)
+    workspace = Layout(tuple(mode.extent for mode in modes), tuple(mode.strides.d for mode in modes), product)
+    permutation = Permutation(
+        modes=tuple(merged(modes)), x=layout, c=None, d=workspace,
+        compute=function.dtypes[0] if function is not None else product, fn=function, text=name,
+    )  # fmt: skip
+    return Packing(permutation, tuple(lines.get(mode, 0) for mode in contraction.modes))
+
+
+def _steps(row: Sequence[Mode], others: Sequence[Mode], pitch: int) -> dict[Mode, int]:
+    """Strides of all modes in a workspace whose rows are so many elements apart."""
+    steps: dict[Mode, int] = {}
+    for group, step in ((row, 1), (others, pitch)):
+        for mode in group:
+            steps[mode] = step
+            step *= mode.extent
+    return steps
+
+
+def _pitches(length: int, rows: int, size: int) -> tuple[int, int]:
+    """Elements from one row of so many to the next: whole words, and what it is padded to."""
+    if length == 1:
+        return 1, 1
+    word, sector, line = (-(-length * size // unit) * unit // size for unit in (VECTOR, SECTOR, LINE))
+    long = length * size >= LINE
+    if line <= (1 + SLACK) * length or (long and rows * line * size <= SMALL):
+        return word, line
+    return word, sector if not long and rows * sector * size <= HOT else word
+
+
+def _count(modes: Sequence[Mode]) -> int:
+    """Indices of some modes together."""
+    return math.prod(mode.extent for mode in modes)

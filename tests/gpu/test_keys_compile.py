@@ -1,0 +1,39 @@
+"""Kernels have the same keys in Triton's cache in every process, whichever came first there: what one process has
+compiled another finds."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+KEYS = """
+import json, sys
+from weft.gpu.common.triton_versions import settle_key
+from weft.gpu.complex.interleaved.kernel import interleaved_kernel
+from weft.gpu.gett.kernel import gett_kernel
+from weft.gpu.permute.kernel import permute_kernel
+from weft.gpu.semiring.kernel import semiring_kernel
+from weft.gpu.simt.kernel import simt_kernel
+from weft.gpu.tma.kernel import tma_kernel
+kernels = [interleaved_kernel, gett_kernel, permute_kernel, semiring_kernel, simt_kernel, tma_kernel]
+for kernel in kernels[:: int(sys.argv[1])]:
+    settle_key(kernel)
+print(json.dumps({kernel.fn.__name__: kernel.cache_key for kernel in kernels}))
+"""
+
+
+def keys(step: int) -> dict[str, str]:
+    """Of some kernels, keyed in order (1) or in reverse (-1) by a new process."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-c", KEYS, str(step)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_kernel_has_one_key_whichever_is_compiled_first() -> None:
+    first, reverse = keys(1), keys(-1)
+    assert len(first) == 6
+    assert first == reverse
