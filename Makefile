@@ -65,7 +65,8 @@ test: $(READY)
 	$(PY) $(PYTEST) $(ARGS)
 
 test-all: $(READY) browser
-	$(PY) $(PYTEST) -m "not gpu" $(ARGS)
+	$(PY) $(PYTEST) -m "not gpu and not alone" $(ARGS)
+	$(PY) -m pytest -m "not gpu and alone" $(ARGS)
 
 # On a machine with a GPU: all that can be run side by side, then what measures time.
 test-gpu: $(READY)

@@ -17,7 +17,7 @@ from weft.planner.planner import Choice
 from weft.planner.registry import FAMILIES, PERMUTATION_FAMILIES
 from weft.planner.target import target_of
 from weft.selftest.cases import INEXACT, TRIALS, InPlaceCase, Trial
-from weft.selftest.problems import described, problem
+from weft.selftest.problems import problem
 from weft.selftest.trials import schedules, verdict
 
 CPU = target_of("cpu", torch.device("cpu"))
@@ -54,7 +54,7 @@ def test_on_the_cpu(trial: Trial) -> None:
 def test_an_h200_has_a_schedule_for_each(trial: Trial) -> None:
     """Planned without a device: a case that none of its family's schedules suits would test nothing."""
     pytest.importorskip("triton")
-    found = schedules(trial, described(trial.case), "triton", TARGETS["sm_90"])
+    found = schedules(trial, problem(trial.case, torch.device("cpu")).description, "triton", TARGETS["sm_90"])
     if "weft.gpu.warp_specialized" in trial.family and isinstance(found, str) and "Gluon" in found:
         pytest.skip(found)
     assert isinstance(found, Choice), found

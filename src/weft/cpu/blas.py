@@ -18,7 +18,7 @@ import torch
 from weft.cpu.exactness import exact_products, shortened
 from weft.cpu.huge_pages import HUGE, advise, reach
 from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
-from weft.spec import Contraction, Mode, Role
+from weft.spec import Contraction, Mode, Role, Strides
 
 NAME = "blas"
 
@@ -81,7 +81,7 @@ def _shape_fault(contraction: Contraction) -> str | None:
 def _one(contraction: Contraction, role: Role) -> Mode:
     """The only mode of a role, or one of extent 1."""
     found = contraction.of_role(role)
-    return found[0] if found else Mode((), 1, role, type(contraction.modes[0].strides)(0, 0, 0, 0))
+    return found[0] if found else Mode((), 1, role, Strides(0, 0, 0, 0))
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:

@@ -23,7 +23,7 @@ from weft.fn.triton.emit import emit
 from weft.fn.triton.issue_cost import issue_cost
 from weft.fn.triton.lowering import ELEMENTARY
 from weft.fn.triton.lowering_select import LOWERINGS
-from weft.fn.triton.writer import HALF_TYPES
+from weft.fn.writer import HALF_TYPES
 
 #: Operations of a graph that move or make values and compute nothing.
 _FREE = frozenset({"_to_copy", "copy", "full_like", "scalar_tensor", "conj_physical", "real", "imag"})

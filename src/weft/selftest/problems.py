@@ -22,7 +22,6 @@ from weft.oracle import reference
 from weft.oracle.bounds import expectation
 from weft.oracle.judgement import error_over_bound
 from weft.oracle.problem import memory_of
-from weft.planner.schedule import Description
 from weft.selftest.cases import INEXACT, InPlaceCase
 from weft.spec import Contraction, Layout, canonical, parse
 from weft.spec.contraction import class_modes
@@ -130,15 +129,6 @@ def problem(case: Case | PermuteCase | InPlaceCase, device: torch.device) -> Pro
     return PermutationProblem(case, device) if isinstance(case, PermuteCase) else InPlaceProblem(case, device)
 
 
-def described(case: Case | PermuteCase) -> Description:
-    """What a case asks for where its tensors are aligned, without making them."""
-    if isinstance(case, PermuteCase):
-        return permutation_of(case, *(Layout.contiguous(s, t) for s, t in _sides(case)))
-    sides = zip((*case.shapes, case.d_shape), case.dtypes, strict=True)
-    a, b, d = (Layout.contiguous(shape, dtype) for shape, dtype in sides)
-    return contraction_of(case, a, b, d if case.add else None, d)
-
-
 def contraction_of(case: Case, a: Layout, b: Layout, c: Layout | None, d: Layout) -> Contraction:
     """The canonical contraction that a call on a case's tensors makes."""
     algebra = find(case.algebra) if case.algebra != "plus_times" else None
@@ -204,7 +194,3 @@ def _expected(
 
 def _layout(tensor: torch.Tensor | None) -> Layout | None:
     return Layout.of(tensor) if tensor is not None else None
-
-
-def _sides(case: PermuteCase) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
-    return (case.shape, case.dtype), (case.d_shape, case.d_dtype)

@@ -62,8 +62,7 @@ def _compiled_ahead(wanted: list[Trial], backend: str, target: Target) -> dict[T
         return {}
     for shared in ("triton.compiler", "weft.tune.compile_worker"):
         import_module(shared)  # once for all children
-    triton_versions = import_module("weft.gpu.common.triton_versions")
-    triton_versions.hash_compiler()
+    import_module("weft.gpu.common.triton_versions").hash_compiler()
     children = {}
     for trial in wanted:
         children[trial] = child = os.fork()

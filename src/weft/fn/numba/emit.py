@@ -12,7 +12,7 @@ from weft.errors import UnsupportedError
 from weft.fn.numba.lowering import LOWERINGS
 from weft.fn.numba.writer import NumbaWriter
 from weft.fn.pointwise import Pointwise, RecordedFunction
-from weft.fn.triton.writer import computing
+from weft.fn.writer import computing
 
 
 class Held(NamedTuple):

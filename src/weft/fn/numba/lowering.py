@@ -7,31 +7,16 @@ decides otherwise than Python or C (NaN in extrema, signs of remainders, shifts 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from weft.errors import UnsupportedError
+from weft.fn.lowerings import COMMON, Lowering, extrema, registering, template
 from weft.fn.numba.writer import NumbaWriter
 
-Lowering = Callable[..., str]
-LOWERINGS: dict[str, Lowering] = {}
-
-
-def lowers(*names: str) -> Callable[[Lowering], Lowering]:
-    def register(lowering: Lowering) -> Lowering:
-        LOWERINGS.update(dict.fromkeys(names, lowering))
-        return lowering
-
-    return register
-
-
-def _template(text: str) -> Lowering:
-    def lowering(w: NumbaWriter, t: torch.dtype, *operands: Any) -> str:
-        return text.format(*(w.operand(operand, t) for operand in operands))
-
-    return lowering
+LOWERINGS: dict[str, Lowering] = dict(COMMON)
+lowers = registering(LOWERINGS)
 
 
 # -- elementary functions ----------------------------------------------------------------------------------------------
@@ -52,9 +37,9 @@ def _elementary(name: str) -> Lowering:
 
 
 LOWERINGS.update({name: _elementary(name) for name in _LIBRARY})
-LOWERINGS["hypot"] = _template("np.hypot({0}, {1})")
-LOWERINGS["atan2"] = _template("np.arctan2({0}, {1})")
-LOWERINGS["copysign"] = _template("math.copysign({0}, {1})")
+LOWERINGS["hypot"] = template("np.hypot({0}, {1})")
+LOWERINGS["atan2"] = template("np.arctan2({0}, {1})")
+LOWERINGS["copysign"] = template("math.copysign({0}, {1})")
 
 
 @lowers("sigmoid")
@@ -87,35 +72,7 @@ def _gelu(w: NumbaWriter, t: torch.dtype, x: Any, *, approximate: str = "none") 
 # -- arithmetic --------------------------------------------------------------------------------------------------------
 
 
-@lowers("add")
-def _add(w: NumbaWriter, t: torch.dtype, x: Any, y: Any, *, alpha: Any = 1) -> str:
-    return f"{w.operand(x, t)} {'|' if t == torch.bool else '+'} {_times(w, t, y, alpha)}"
-
-
-@lowers("sub")
-def _sub(w: NumbaWriter, t: torch.dtype, x: Any, y: Any, *, alpha: Any = 1) -> str:
-    return f"{w.operand(x, t)} - {_times(w, t, y, alpha)}"
-
-
-@lowers("rsub")
-def _rsub(w: NumbaWriter, t: torch.dtype, x: Any, y: Any, alpha: Any = 1) -> str:
-    return f"{w.operand(y, t)} - {_times(w, t, x, alpha)}"
-
-
-def _times(w: NumbaWriter, t: torch.dtype, x: Any, factor: Any) -> str:
-    number = w.number(x)
-    if number is not None:
-        return w.constant(number * factor, t)
-    value = w.operand(x, t)
-    return value if factor == 1 else w.typed(f"{value} {'&' if t == torch.bool else '*'} {w.constant(factor, t)}", t)
-
-
-@lowers("mul")
-def _mul(w: NumbaWriter, t: torch.dtype, x: Any, y: Any) -> str:
-    return f"{w.operand(x, t)} {'&' if t == torch.bool else '*'} {w.operand(y, t)}"
-
-
-LOWERINGS["neg"] = _template("-{0}")
+LOWERINGS["neg"] = template("-{0}")
 
 
 @lowers("div")
@@ -140,7 +97,7 @@ def _reciprocal(w: NumbaWriter, t: torch.dtype, x: Any) -> str:
     return _div(w, t, 1.0, x)
 
 
-LOWERINGS["sqrt"] = _template("np.sqrt({0})")
+LOWERINGS["sqrt"] = template("np.sqrt({0})")
 
 
 @lowers("rsqrt")
@@ -224,22 +181,7 @@ def _extremum(w: NumbaWriter, t: torch.dtype, larger: bool, x: Any, y: Any) -> s
     return f"{a} if {chosen} else {b}"
 
 
-@lowers("maximum", "clamp_min")
-def _maximum(w: NumbaWriter, t: torch.dtype, x: Any, y: Any) -> str:
-    return _extremum(w, t, True, x, y)
-
-
-@lowers("minimum", "clamp_max")
-def _minimum(w: NumbaWriter, t: torch.dtype, x: Any, y: Any) -> str:
-    return _extremum(w, t, False, x, y)
-
-
-@lowers("clamp")
-def _clamp(w: NumbaWriter, t: torch.dtype, x: Any, min: Any = None, max: Any = None) -> str:
-    value = w.operand(x, t)
-    if min is not None:
-        value = w.typed(_extremum(w, t, True, value, min), t)
-    return value if max is None else _extremum(w, t, False, value, max)
+LOWERINGS.update(extrema(_extremum))
 
 
 def _past_nan(larger: bool) -> Lowering:
@@ -268,19 +210,6 @@ def _sign(w: NumbaWriter, t: torch.dtype, x: Any) -> str:
 @lowers("abs")
 def _abs(w: NumbaWriter, t: torch.dtype, x: Any) -> str:
     return f"abs({w.operand(x, t)})"
-
-
-def _comparison(symbol: str) -> Lowering:
-    def lowering(w: NumbaWriter, t: torch.dtype, x: Any, y: Any) -> str:
-        common = w.common(x, y)
-        return f"{w.compared(x, common)} {symbol} {w.compared(y, common)}"
-
-    return lowering
-
-
-LOWERINGS.update(
-    {name: _comparison(s) for name, s in {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}.items()}
-)
 
 
 @lowers("where")
@@ -318,15 +247,10 @@ def _round(w: NumbaWriter, t: torch.dtype, x: Any, *, decimals: int = 0) -> str:
 
 
 LOWERINGS.update(
-    logical_and=lambda w, t, x, y: f"{w.operand(x, torch.bool)} & {w.operand(y, torch.bool)}",
-    logical_or=lambda w, t, x, y: f"{w.operand(x, torch.bool)} | {w.operand(y, torch.bool)}",
     logical_xor=lambda w, t, x, y: f"{w.operand(x, torch.bool)} != {w.operand(y, torch.bool)}",
     logical_not=lambda w, t, x: f"not {w.operand(x, torch.bool)}",
-    bitwise_and=_template("{0} & {1}"),
-    bitwise_or=_template("{0} | {1}"),
     bitwise_xor=lambda w, t, x, y: f"{w.operand(x, t)} {'!=' if t == torch.bool else '^'} {w.operand(y, t)}",
     bitwise_not=lambda w, t, x: f"not {w.operand(x, t)}" if t == torch.bool else f"~{w.operand(x, t)}",
-    isnan=lambda w, t, x: "{0} != {0}".format(w.operand(x, w.common(x))),
 )
 
 
@@ -377,20 +301,8 @@ def _to_copy(w: NumbaWriter, t: torch.dtype, x: Any, *, dtype: torch.dtype) -> s
     return value if dtype == t else w.cast(value, t, dtype)
 
 
-@lowers("copy")
-def _copy(w: NumbaWriter, t: torch.dtype, x: Any, source: Any) -> str:
-    return w.operand(source, t)
-
-
 LOWERINGS.update(
     conj_physical=lambda w, t, x: f"{w.operand(x, t)}.conjugate()" if t.is_complex else w.operand(x, t),
     real=lambda w, t, x: f"{w.operand(x, w.common(x))}.real",
     imag=lambda w, t, x: f"{w.operand(x, w.common(x))}.imag",
 )
-
-
-def _folded(w: NumbaWriter, t: torch.dtype, *arguments: Any, **keywords: Any) -> str:
-    raise AssertionError("constants are folded before they are lowered")
-
-
-LOWERINGS.update(full_like=_folded, scalar_tensor=_folded)

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from weft.errors import UnsupportedError
-from weft.fn.triton.writer import Writer, computing, representable
+from weft.fn.writer import Writer, computing, representable
 
 #: numba's names of the types that values are held in.
 HELD = {

@@ -19,7 +19,8 @@ from torch import fx
 
 from weft.errors import UnsupportedError
 from weft.fn.triton.lowering_select import LOWERINGS
-from weft.fn.triton.writer import HALF_TYPES, Writer, computing, representable
+from weft.fn.triton.writer import TritonWriter
+from weft.fn.writer import HALF_TYPES, computing, representable
 
 _SELECTIONS = frozenset({"aten::clamp_min", "aten::clamp_max", "aten::clamp", "aten::maximum", "aten::minimum"})
 
@@ -39,7 +40,7 @@ def emit(graph: fx.Graph) -> str:
     return f"@triton.jit\ndef fused_{digest}({parameters}):\n{body}"
 
 
-class _Emitter(Writer):
+class _Emitter(TritonWriter):
     """Writes a whole graph, operation by operation."""
 
     def run(self, graph: fx.Graph) -> str:

@@ -12,7 +12,7 @@ from torch import fx
 
 from weft.fn.triton.emit import half_nodes
 from weft.fn.triton.lowering import ELEMENTARY
-from weft.fn.triton.writer import HALF_TYPES, computing
+from weft.fn.writer import HALF_TYPES, computing
 
 _ELEMENTARY = 20.0
 _SINGLE = {"exp": 8.0, "exp2": 4.0, "div": 9.0, "reciprocal": 8.0, "sqrt": 8.0, "rsqrt": 3.0}

@@ -16,29 +16,11 @@ from typing import Any
 import torch
 
 from weft.errors import UnsupportedError
-from weft.fn.triton.writer import Writer
+from weft.fn.lowerings import COMMON, Lowering, registering, template
+from weft.fn.writer import Writer
 
-#: (writer, dtype in which the operation computes, arguments of the aten operation) -> expression.
-Lowering = Callable[..., str]
-LOWERINGS: dict[str, Lowering] = {}
-
-
-def lowers(*names: str) -> Callable[[Lowering], Lowering]:
-    def register(lowering: Lowering) -> Lowering:
-        LOWERINGS.update(dict.fromkeys(names, lowering))
-        return lowering
-
-    return register
-
-
-def template(text: str) -> Lowering:
-    """`text` with the operands, converted to the computing dtype, for {0}, {1}, ..."""
-
-    def lowering(w: Writer, t: torch.dtype, *operands: Any) -> str:
-        return text.format(*(w.operand(operand, t) for operand in operands))
-
-    return lowering
-
+LOWERINGS: dict[str, Lowering] = dict(COMMON)
+lowers = registering(LOWERINGS)
 
 _FUNCTIONS = (
     "exp exp2 expm1 log log2 log10 log1p sin cos tan sinh cosh tanh asin acos atan asinh acosh atanh "
@@ -51,34 +33,6 @@ LOWERINGS.update(
     {name: template(f"libdevice.{name}({{0}}, {{1}})") for name in ("atan2", "hypot", "copysign", "nextafter")}
 )
 LOWERINGS["rsqrt"] = template("tl.rsqrt({0})")
-
-
-@lowers("add")
-def _add(w: Writer, t: torch.dtype, x: Any, y: Any, *, alpha: Any = 1) -> str:
-    return f"{w.operand(x, t)} {'|' if t == torch.bool else '+'} {_times(w, t, y, alpha)}"
-
-
-@lowers("sub")
-def _sub(w: Writer, t: torch.dtype, x: Any, y: Any, *, alpha: Any = 1) -> str:
-    return f"{w.operand(x, t)} - {_times(w, t, y, alpha)}"
-
-
-@lowers("rsub")
-def _rsub(w: Writer, t: torch.dtype, x: Any, y: Any, alpha: Any = 1) -> str:
-    return f"{w.operand(y, t)} - {_times(w, t, x, alpha)}"
-
-
-def _times(w: Writer, t: torch.dtype, x: Any, factor: Any) -> str:
-    number = w.number(x)
-    if number is not None:
-        return w.constant(number * factor, t)
-    value = w.operand(x, t)
-    return value if factor == 1 else w.let(f"{value} {'&' if t == torch.bool else '*'} {w.constant(factor, t)}")
-
-
-@lowers("mul")
-def _mul(w: Writer, t: torch.dtype, x: Any, y: Any) -> str:
-    return f"{w.operand(x, t)} {'&' if t == torch.bool else '*'} {w.operand(y, t)}"
 
 
 @lowers("neg")

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from weft.fn.triton.lowering import ELEMENTARY, lowers
-from weft.fn.triton.writer import HALF_TYPES, Writer
+from weft.fn.writer import HALF_TYPES, Writer
 
 LOG2_E = 1 / math.log(2)
 

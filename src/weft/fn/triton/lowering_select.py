@@ -1,4 +1,4 @@
-"""Order, rounding, truth, bits, casts and constants as Triton expressions; arithmetic is in `lowering`."""
+"""Order, rounding, truth, bits, and casts as Triton expressions; arithmetic is in `lowering`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
+from weft.fn.lowerings import Lowering, extrema, template
 from weft.fn.triton import lowering_exp  # noqa: F401  (registers its lowerings)
-from weft.fn.triton.lowering import LOWERINGS, Lowering, lowers, quotient_of, template
-from weft.fn.triton.writer import Writer
+from weft.fn.triton.lowering import LOWERINGS, lowers, quotient_of
+from weft.fn.writer import Writer
 
 # -- order -----------------------------------------------------------------------------------------------------------
 
@@ -25,22 +26,7 @@ def _extremum(w: Writer, t: torch.dtype, larger: bool, x: Any, y: Any) -> str:
     return f"tl.{'maximum' if larger else 'minimum'}({a}, {b}{nan})"
 
 
-@lowers("maximum", "clamp_min")
-def _maximum(w: Writer, t: torch.dtype, x: Any, y: Any) -> str:
-    return _extremum(w, t, True, x, y)
-
-
-@lowers("minimum", "clamp_max")
-def _minimum(w: Writer, t: torch.dtype, x: Any, y: Any) -> str:
-    return _extremum(w, t, False, x, y)
-
-
-@lowers("clamp")
-def _clamp(w: Writer, t: torch.dtype, x: Any, min: Any = None, max: Any = None) -> str:
-    value = w.operand(x, t)
-    if min is not None:
-        value = w.let(_extremum(w, t, True, value, min))
-    return value if max is None else _extremum(w, t, False, value, max)
+LOWERINGS.update(extrema(_extremum))
 
 
 def _past_nan(larger: bool) -> Lowering:
@@ -68,19 +54,6 @@ def _sign(w: Writer, t: torch.dtype, x: Any) -> str:
 @lowers("abs")
 def _abs(w: Writer, t: torch.dtype, x: Any) -> str:
     return f"tl.abs({w.operand(x, t)})"
-
-
-def _comparison(symbol: str) -> Lowering:
-    def lowering(w: Writer, t: torch.dtype, x: Any, y: Any) -> str:
-        common = w.common(x, y)
-        return f"{w.compared(x, common)} {symbol} {w.compared(y, common)}"
-
-    return lowering
-
-
-LOWERINGS.update(
-    {name: _comparison(s) for name, s in {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}.items()}
-)
 
 
 @lowers("where")
@@ -122,15 +95,10 @@ def _round(w: Writer, t: torch.dtype, x: Any, *, decimals: int = 0) -> str:
 # -- bits and truth --------------------------------------------------------------------------------------------------
 
 LOWERINGS.update(
-    logical_and=lambda w, t, x, y: f"{w.operand(x, torch.bool)} & {w.operand(y, torch.bool)}",
-    logical_or=lambda w, t, x, y: f"{w.operand(x, torch.bool)} | {w.operand(y, torch.bool)}",
     logical_xor=lambda w, t, x, y: f"{w.operand(x, torch.bool)} ^ {w.operand(y, torch.bool)}",
     logical_not=lambda w, t, x: f"~{w.operand(x, torch.bool)}",
-    bitwise_and=template("{0} & {1}"),
-    bitwise_or=template("{0} | {1}"),
     bitwise_xor=template("{0} ^ {1}"),
     bitwise_not=lambda w, t, x: f"{w.operand(x, t)} ^ {w.constant(-1, t)}",
-    isnan=lambda w, t, x: "{0} != {0}".format(w.operand(x, w.common(x))),
 )
 
 
@@ -191,7 +159,7 @@ def _right_shift(w: Writer, t: torch.dtype, x: Any, y: Any) -> str:
     return f"{value} >> tl.where({inside}, {count}, {last})"
 
 
-# -- casts and constants ---------------------------------------------------------------------------------------------
+# -- casts ---------------------------------------------------------------------------------------------
 
 
 @lowers("_to_copy")
@@ -199,15 +167,3 @@ def _to_copy(w: Writer, t: torch.dtype, x: Any, *, dtype: torch.dtype) -> str:
     value = w.operand(x, t)
     narrow = w.type(dtype)
     return value if dtype == t else f"{value}.to({narrow}).to({w.type(t)})"
-
-
-@lowers("copy")
-def _copy(w: Writer, t: torch.dtype, x: Any, source: Any) -> str:
-    return w.operand(source, t)
-
-
-def _folded(w: Writer, t: torch.dtype, *arguments: Any, **keywords: Any) -> str:
-    raise AssertionError("constants are folded before they are lowered")
-
-
-LOWERINGS.update(full_like=_folded, scalar_tensor=_folded)

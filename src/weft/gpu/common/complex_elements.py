@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from weft.spec import Arithmetic, Layout
+from weft.spec import Arithmetic, Layout, Mode, Strides
 from weft.spec.dtypes import REAL_OF
 
 KINDS = ("reals", "words", "pairs")  # elements of one part, of two in one word, and of two
@@ -33,6 +35,11 @@ def seen_as(tensor: Tensor, kind: str) -> Tensor:
 def real(dtype: torch.dtype) -> torch.dtype:
     """The type of a number's parts."""
     return REAL_OF.get(dtype, dtype)
+
+
+def strides_of_parts(modes: Sequence[Mode]) -> list[Mode]:
+    """Modes whose strides count parts, two to an element: how far offsets reach."""
+    return [mode._replace(strides=Strides(*(2 * stride for stride in mode.strides))) for mode in modes]
 
 
 def real_arithmetic(arithmetic: Arithmetic) -> Arithmetic:

@@ -186,7 +186,8 @@ class KernelLaunch:
         made = _collected.get()
         if made is not None:
             self._run, self._device = _nothing, None
-            made += [self] * bool(programs)
+            if programs:
+                made.append(self)
         elif programs and self._device is not None and torch.cuda.is_available():
             with torch.cuda.device(self._device):
                 self._run = self._loaded()[(programs, 1, 1)]

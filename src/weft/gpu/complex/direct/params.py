@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from weft.gpu.common.complex_elements import kind_of
+from weft.gpu.common.complex_elements import kind_of, strides_of_parts
 from weft.gpu.common.launch import wide
 from weft.gpu.common.tiling import TENSORS, TiledDim
 from weft.gpu.complex.direct.schedule import DirectSchedule
 from weft.gpu.complex.launch import parts_of, takes_reals, yields_complex
 from weft.gpu.gett.params import gett_params
 from weft.planner.schedule import Target
-from weft.spec import Contraction, Strides
+from weft.spec import Contraction
 
 UNROLLED = 16  # steps along k that are written out
 
@@ -41,7 +41,6 @@ class DirectParams(NamedTuple):
 def direct_params(contraction: Contraction, schedule: DirectSchedule, target: Target) -> DirectParams:
     """Those of `gett` for the tiles, and how parts are accessed; offsets have room for both parts of an element."""
     tiles = gett_params(contraction, schedule.tiles, target)
-    doubled = [mode._replace(strides=Strides(*(2 * stride for stride in mode.strides))) for mode in contraction.modes]
     a_kind, b_kind, c_kind, d_kind = map(kind_of, (contraction.a, contraction.b, contraction.c, contraction.d))
     return DirectParams(
         batch=tiles.batch,
@@ -61,6 +60,6 @@ def direct_params(contraction: Contraction, schedule: DirectSchedule, target: Ta
         of_reals=(False, takes_reals(contraction.c_fn), takes_reals(contraction.epilogue)),
         c_fn_complex=yields_complex(contraction.c_fn),
         parts=parts_of(contraction.epilogue),
-        wide=wide(doubled, TENSORS + len(contraction.aux)),
+        wide=wide(strides_of_parts(contraction.modes), TENSORS + len(contraction.aux)),
         wide_index=tiles.wide_index,
     )

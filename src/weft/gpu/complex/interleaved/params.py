@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from weft.gpu.common.complex_elements import kind_of
+from weft.gpu.common.complex_elements import kind_of, strides_of_parts
 from weft.gpu.common.launch import wide, wide_index
 from weft.gpu.common.tiling import TENSORS, TiledDim
 from weft.gpu.complex.interleaved.transfer import Transfer
 from weft.gpu.complex.launch import parts_of, takes_reals, yields_complex
 from weft.gpu.permute.params import tile_orders
 from weft.gpu.permute.schedule import PermuteSchedule
-from weft.spec import Strides
 
 
 class InterleavedParams(NamedTuple):
@@ -41,8 +40,7 @@ def interleaved_params(transfer: Transfer, schedule: PermuteSchedule) -> Interle
     permutation = transfer.permutation
     tensors = TENSORS + len(transfer.aux_args.aux)
     source, result, order = tile_orders(permutation, schedule, tensors)
-    doubled = [mode._replace(strides=Strides(*(2 * stride for stride in mode.strides))) for mode in permutation.modes]
-    wider = wide(doubled, tensors)
+    wider = wide(strides_of_parts(permutation.modes), tensors)
     # With the steps to the second part, or to the last of three.
     far_x, far_d = (
         2 * step >= 2**30 for step in (max(transfer.planar_stride, transfer.three_m_stride), transfer.part_stride)
