@@ -1,4 +1,4 @@
-"""Contractions with extras and algebras under every schedule, tiny blocks among them, held against the oracle."""
+"""Contractions with extras and algebras in every way, tiny blocks among them, held against the oracle."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import pytest
 import torch
 
 import weft
-from cpu.problems import TARGET, all_schedules
+from cpu.problems import Way, all_ways
 from weft.algebra import find
 from weft.api.options import HOOKS, Options, read_indices, read_operands, resolved
-from weft.cpu import family as cpu
-from weft.cpu.schedule import CpuSchedule
 from weft.planner.request import Request
 from weft.spec import Contraction, Layout, parse
 from weft.testing import poisoned
@@ -49,7 +46,7 @@ class Extended:
         d = Layout.contiguous([extents[label] for label in request.notation.output], request.d_dtype)
         return request.contraction(None, d)
 
-    def results(self) -> Iterator[tuple[CpuSchedule, list[torch.Tensor]]]:
+    def results(self) -> Iterator[tuple[Way, list[torch.Tensor]]]:
         request = self.request
         shape = tuple(self.expected()[0].shape)
         dtypes = (request.d_dtype, *(request.outputs or ()))
@@ -57,15 +54,13 @@ class Extended:
         layouts = [Layout.of(guard.tensor) for guard in guards]
         c = Layout.of(self.c) if self.c is not None else None
         contraction = request.contraction(c, layouts[0], tuple(layouts[1:]))
-        assert cpu.supports(contraction, TARGET) is None
-        for schedule in all_schedules(contraction):
+        for way in all_ways(contraction):
             guards = [poisoned(shape, dtype, layout=self.out_layout) for dtype in dtypes]
             d, *others = (guard.tensor for guard in guards)
-            launch = cpu.build(contraction, schedule, TARGET)
-            launch(self.a, self.b, self.c, d, 1, 1, self.aux(contraction, others))
+            way.build(contraction)(self.a, self.b, self.c, d, 1, 1, self.aux(contraction, others))
             for guard in guards:
                 guard.check_guards()
-            yield schedule, [d, *others]
+            yield way, [d, *others]
 
     def aux(self, contraction: Contraction, outputs: list[torch.Tensor]) -> tuple[torch.Tensor | None, ...]:
         operands: Mapping[str, Any] = self.options.get("operands", {})
@@ -78,29 +73,16 @@ class Extended:
 
 
 def check_exact(problem: Extended) -> None:
-    """Every schedule's results are the oracle's, converted: for values that no order of summation rounds."""
+    """Results of every way are the oracle's, converted: for values that no order of summation rounds."""
     expected = problem.expected()
-    for schedule, results in problem.results():
+    for way, results in problem.results():
         for result, wanted in zip(results, expected, strict=True):
-            assert torch.equal(result, wanted.to(result.dtype)), schedule
+            assert torch.equal(result, wanted.to(result.dtype)), way
 
 
 def check_close(problem: Extended, tolerance: float) -> None:
-    """Every schedule's results are the oracle's within `tolerance`, absolute and relative; infinities are equal."""
+    """Results of every way are the oracle's within `tolerance`, absolute and relative; infinities are equal."""
     expected = problem.expected()
-    for schedule, results in problem.results():
+    for way, results in problem.results():
         for result, wanted in zip(results, expected, strict=True):
-            assert torch.allclose(result, wanted.to(result.dtype), rtol=tolerance, atol=tolerance), schedule
-
-
-def check_poisoned_workspace(problem: Extended, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A workspace full of NaN changes nothing."""
-
-    def poison(elements: int, dtype: torch.dtype) -> torch.Tensor:
-        return torch.full((elements * dtype.itemsize,), 0xFF, dtype=torch.uint8).view(dtype)
-
-    expected = dict(problem.results())
-    monkeypatch.setattr("weft.cpu.launch.allocate", poison)
-    for schedule, results in problem.results():
-        for result, wanted in zip(results, expected[schedule], strict=True):
-            assert torch.equal(result, wanted), schedule
+            assert torch.allclose(result, wanted.to(result.dtype), rtol=tolerance, atol=tolerance), way

@@ -1,22 +1,20 @@
-"""Contractions built straight from `weft.spec`, run under every schedule, and held against `numpy.einsum`."""
+"""Contractions built straight from `weft.spec`, run in every way, and held against `numpy.einsum`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from weft.cpu import family as cpu
-from weft.cpu.assembly import assemble
-from weft.cpu.blocking import Targets
-from weft.cpu.candidates import _orientations, _ways_to_read
-from weft.cpu.index_groups import dissect
-from weft.cpu.schedule import CpuSchedule
-from weft.cpu.shaping import block_extents, mode_limits, mode_order
+from weft.cpu import plain
+from weft.cpu.gett import family as gett
+from weft.cpu.gett.schedule import form_of
+from weft.cpu.gett.vector import vector_bytes
 from weft.fn import Pointwise, trace
-from weft.planner.schedule import Scalar, Target
+from weft.planner.schedule import Launch, Scalar, Target
 from weft.spec import Arithmetic, Contraction, Layout, canonical, parse
 from weft.spec.contraction import class_modes, mode_extents, output_shape
 from weft.spec.dtypes import resolve, value_type
@@ -26,8 +24,20 @@ from weft.testing import poisoned, random_operand
 Function = Callable[[torch.Tensor], torch.Tensor]
 
 TARGET = Target("cpu", name="CPU", processors=2)
-# Sizes of blocks far too small to be chosen, so that a few elements take many blocks and odd last ones.
-TINY = (Targets(1, 2, 1), Targets(2, 3, 2), Targets(7, 5, 3), Targets(4, 64, 5), Targets(64, 3, 64))
+# Blocks far too small to be chosen, so that a few elements take many: register blocks of rows and lanes, and k.
+TINY = ((1, 1, 2), (2, 1, 5), (1, 2, 64))
+FEW = "it has too few rows and columns for register blocks"  # which is about speed
+
+
+class Way(NamedTuple):
+    """A family and one of its schedules."""
+
+    family: Any
+    schedule: Any
+
+    def build(self, contraction: Contraction) -> Launch:
+        launch: Launch = self.family.build(contraction, self.schedule, TARGET)
+        return launch
 
 
 @dataclass
@@ -86,35 +96,38 @@ class Problem:
         seen = accumulate if operand is None else value_type(operand.dtype, product)
         return trace(self.functions[hook], (seen,), hook=hook)
 
-    def launch(self, schedule: CpuSchedule, d: torch.Tensor, c: torch.Tensor | None = None) -> None:
+    def launch(self, way: Way, d: torch.Tensor, c: torch.Tensor | None = None) -> None:
         c = self.c if c is None else c
-        cpu.build(self.contraction(d), schedule, TARGET)(self.a, self.b, c, d, self.alpha, self.beta)
+        way.build(self.contraction(d))(self.a, self.b, c, d, self.alpha, self.beta)
 
-    def results(self, every: bool = True) -> Iterator[tuple[CpuSchedule, torch.Tensor]]:
-        """D under each schedule that is offered, and with `every` under all shapes of tiny blocks."""
+    def results(self, every: bool = True) -> Iterator[tuple[Way, torch.Tensor]]:
+        """D in each way that is offered, and with `every` in tiny blocks."""
         sources = [tensor.clone() for tensor in (self.a, self.b)]
         guarded = poisoned(self.shape, self.dtype, layout=self.out_layout)
         contraction = self.contraction(guarded.tensor)
-        for schedule in all_schedules(contraction) if every else cpu.schedules(contraction, TARGET).schedules:
+        for way in all_ways(contraction, every):
             guarded = poisoned(self.shape, self.dtype, layout=self.out_layout)
-            self.launch(schedule, guarded.tensor)
+            self.launch(way, guarded.tensor)
             guarded.check_guards()
             for source, kept in zip((self.a, self.b), sources, strict=True):
                 assert torch.equal(source.nan_to_num(), kept.nan_to_num()), "an operand was written"
-            yield schedule, guarded.tensor
+            yield way, guarded.tensor
 
 
-def all_schedules(contraction: Contraction) -> Iterator[CpuSchedule]:
-    """What `schedules` offers, then blocks of every tiny size, in every orientation and way to read the operands."""
-    seen = dict.fromkeys(cpu.schedules(contraction, TARGET).schedules)
-    anatomy = dissect(contraction)
-    for views in _ways_to_read(anatomy, []):
-        order = mode_order(anatomy, views)
-        for targets in TINY:
-            tile = block_extents(anatomy, order, targets, mode_limits(anatomy, views))
-            for rows in _orientations(anatomy):
-                seen[assemble(anatomy, rows, order, tile, TARGET.processors)] = None
-    yield from seen
+def all_ways(contraction: Contraction, every: bool = True) -> Iterator[Way]:
+    """What each family offers; with `every` the engine's tiny blocks as well, all operands packed, in several parts."""
+    assert plain.supports(contraction, TARGET) is None
+    yield from (Way(plain, schedule) for schedule in plain.schedules(contraction, TARGET).schedules)
+    if gett.supports(contraction, TARGET) not in (None, FEW):
+        return
+    (best,) = gett.schedules(contraction, TARGET).schedules
+    assert isinstance(best, gett.GettSchedule)
+    yield Way(gett, best)
+    form = form_of(contraction)
+    lanes, k = 2 * vector_bytes() // form.item, form.axes.counts[3]
+    for rows, pairs, depth in TINY if every else ():
+        blocks = (rows * form.height, pairs * lanes, min(k, depth))
+        yield Way(gett, replace(best, blocks=blocks, direct=(False, False), parts=(2, 2), threads=2))
 
 
 def numpy_einsum(problem: Problem) -> tuple[np.ndarray, np.ndarray]:
@@ -153,7 +166,7 @@ def reduced(problem: Problem) -> int:
 
 
 def check(problem: Problem, *, every: bool = True, steepest: float = 1.0) -> None:
-    """Every schedule's D is within the rounding of K products of `numpy.einsum` in fp64, D's own rounding added.
+    """D is in every way within the rounding of K products of `numpy.einsum` in fp64, D's own rounding added.
 
     `steepest` is the largest slope of the epilogue.
     """
@@ -166,9 +179,9 @@ def check(problem: Problem, *, every: bool = True, steepest: float = 1.0) -> Non
     factor = 4 if accumulate.is_complex else 1
     smallest = rounding * torch.finfo(store).smallest_normal if rounding else 0.0
     bound = steepest * factor * (reduced(problem) + 8) * unit * size + rounding * np.abs(expected) + smallest
-    for schedule, d in problem.results(every):
+    for way, d in problem.results(every):
         error = np.abs(wide(d) - expected)
-        assert np.all(error <= bound), f"{schedule}: off by {np.max(error - bound)} beyond its bound"
+        assert np.all(error <= bound), f"{way}: off by {np.max(error - bound)} beyond its bound"
 
 
 def operands(

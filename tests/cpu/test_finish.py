@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from cpu.problems import Problem, all_schedules, check, operands
+from cpu.problems import Problem, all_ways, check, operands
 from weft.testing import poisoned
 
 EXTENTS = {"a": 5, "b": 3, "c": 3, "d": 4, "m": 9, "n": 7, "k": 11}
@@ -79,7 +79,7 @@ def test_c_in_place(equation: str, dtype: torch.dtype, layout: str) -> None:
     expected = torch.einsum(equation, a.double(), b.double()) * 2 - 3 * start
     guarded = poisoned(shape, dtype, layout=layout)
     problem = Problem(equation, a, b, c=guarded.tensor, alpha=2, beta=-3)
-    for schedule in all_schedules(problem.contraction(guarded.tensor)):
+    for schedule in all_ways(problem.contraction(guarded.tensor)):
         guarded.tensor.copy_(start)
         problem.launch(schedule, guarded.tensor)
         guarded.check_guards()

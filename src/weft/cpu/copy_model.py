@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-# Seconds for an element on one core; where these come from: see `weft.cpu.model`.
+# Seconds for an element on one core.
 COPY_STRAIGHT = 0.15e-9  # both sides contiguous along the innermost dimension
 COPY_STRIDED = 1.1e-9
 COPY_ROW = 3e-9  # for each innermost row

@@ -20,7 +20,6 @@ from typing import NamedTuple
 
 import torch
 
-from weft.cpu.blocking import even_part
 from weft.cpu.shuffle import WORDS
 from weft.spec import Mode, Strides
 from weft.spec.permutation import Permutation
@@ -152,3 +151,10 @@ def _folded(modes: tuple[Mode, ...], fold: int) -> tuple[Mode, ...]:
     if inner.extent > fold:
         folded.append(Mode(inner.labels, inner.extent // fold, inner.role, Strides(1, 0, 0, 1)))
     return tuple(folded)
+
+
+def even_part(extent: int, reach: int) -> int:
+    """The least part of `extent` that needs no more parts than `reach` does."""
+    if extent <= 1 or reach >= extent:
+        return max(extent, 1)
+    return math.ceil(extent / math.ceil(extent / reach))

@@ -1,6 +1,6 @@
 """What a permutation costs on the CPU, in seconds: its copies, what they wait for, and what lies between.
 
-A simple model for ranking, like `weft.cpu.model`. Its constants were fitted on the same machine to 1877 timed schedules
+A simple model for ranking, . Its constants were fitted on the same machine to 1877 timed schedules
 of the suite's permutations, of 1 to 30 Mi elements of 2 to 16 bytes: it is off by 30 % (standard deviation), and what
 it chooses takes 8 % longer than the best (geometric mean).
 """
@@ -11,9 +11,11 @@ import math
 from collections.abc import Sequence
 
 from weft.cpu.copy_model import LINE, compact, merged_dimensions
-from weft.cpu.model import FUNCTION, WORKERS_CALL
 from weft.cpu.permute_blocks import Blocks, Units, stored_type
 from weft.spec.permutation import Permutation
+
+WORKERS_CALL = 80e-6  # and one by several workers
+FUNCTION = 0.5e-9  # a user's function: seconds for an element on one core
 
 LAUNCH = 5e-6
 STEP = 4.4e-6  # a step on a block: Python and torch's dispatch

@@ -153,8 +153,15 @@ def _large(described: Any, _: Any) -> bool:
 
 
 
-def _summed_in(dtype: torch.dtype) -> Kernel:
-    return lambda contraction, _: bool(contraction.arithmetic.accumulate == dtype)
+def _computed_in(dtype: torch.dtype) -> Kernel:
+    """By the CPU's kernels of a type."""
+
+    def kernel(description: Any, _: Any) -> bool:
+        from weft.cpu.gett.schedule import form_of
+
+        return bool(form_of(description).dtype == dtype)
+
+    return kernel
 
 
 HALF, SINGLE = torch.float16, torch.float32
@@ -162,7 +169,7 @@ COMPLEX, BYTE, WORD = torch.complex64, torch.int8, torch.int32
 _HALF_SINGLE, _HALVES, _COMPLEX = (HALF, HALF, SINGLE), (HALF,) * 3, (COMPLEX,) * 3
 
 _CPU_BLAS = "weft.cpu.blas"
-_CPU, _CPU_GETT, _CPU_PERMUTE = "weft.cpu.family", "weft.cpu.gett.family", "weft.cpu.permute"
+_PLAIN, _CPU_GETT, _CPU_PERMUTE = "weft.cpu.plain", "weft.cpu.gett.family", "weft.cpu.permute"
 _CPU_TRANSPOSE, _TRANSPOSE = "weft.cpu.transpose", "weft.gpu.transpose.family"
 _BLAS, _TMA, _WS = (f"weft.gpu.{name}.family" for name in ("blas", "tma", "warp_specialized"))
 _GETT, _SEMIRING, _SIMT, _PERMUTE = (f"weft.gpu.{name}.family" for name in ("gett", "semiring", "simt", "permute"))
@@ -172,12 +179,12 @@ _DIRECT, _INTERLEAVED, _REAL_FORMS = (
 _TTGT, _SCATTER, _LOG = (f"weft.gpu.composite.{name}.family" for name in ("ttgt", "scatter", "logsumexp"))
 _PRE_REDUCE = "weft.planner.pre_reduce"
 
-# The CPU's kernels are compiled for the type of their sums: one case for each, so that no other is compiled for it.
+# The CPU's kernels are compiled for the type that they compute in: a case for each, so that no other is compiled.
 _CPU_KINDS = tuple(
     Trial(
         _CPU_GETT,
         from_letters(dtype_name(dtype), "amk,kbn->bnma", a=3, m=17, k=41, b=2, n=29, dtypes=(dtype,) * 3),
-        _summed_in(dtype),
+        _computed_in(dtype),
     )
     for dtype in (SINGLE, torch.float64, COMPLEX, torch.complex128, WORD, torch.int64)
 )
@@ -185,15 +192,15 @@ TRIALS: dict[str, tuple[Trial, ...]] = {
     "cpu": (
         *_CPU_KINDS,
         Trial(_CPU_BLAS, from_letters("a product of each batch", "bmk,bkn->bmn", b=3, m=17, n=29, k=41)),
-        Trial(_CPU, from_letters(
+        Trial(_PLAIN, from_letters(
             "batched, added to C", "bmk,bkn->bnm", b=3, m=17, n=29, k=41, alpha=0.5,
             beta=-2.0, add=True,
         )),
-        Trial(_CPU, from_letters("float16, ReLU", "mk,nk->mn", m=33, n=19, k=47, dtypes=_HALF_SINGLE, a_fn="relu")),
-        Trial(_CPU, from_letters("GELU", "mk,kn->mn", m=9, n=13, k=7, epilogue="gelu")),
-        Trial(_CPU, from_letters("complex64", "km,kn->nm", m=15, n=11, k=13, dtypes=_COMPLEX)),
-        Trial(_CPU, from_letters("int8", "mk,kn->mn", m=21, n=9, k=35, dtypes=(BYTE, BYTE, WORD))),
-        Trial(_CPU, from_letters("max-plus", "mk,kn->mn", m=13, n=17, k=11, algebra="max_plus")),
+        Trial(_PLAIN, from_letters("float16, ReLU", "mk,nk->mn", m=33, n=19, k=47, dtypes=_HALF_SINGLE, a_fn="relu")),
+        Trial(_PLAIN, from_letters("GELU", "mk,kn->mn", m=9, n=13, k=7, epilogue="gelu")),
+        Trial(_PLAIN, from_letters("complex64", "km,kn->nm", m=15, n=11, k=13, dtypes=_COMPLEX)),
+        Trial(_PLAIN, from_letters("int8", "mk,kn->mn", m=21, n=9, k=35, dtypes=(BYTE, BYTE, WORD))),
+        Trial(_PLAIN, from_letters("max-plus", "mk,kn->mn", m=13, n=17, k=11, algebra="max_plus")),
         Trial(_PRE_REDUCE, from_letters("a mode of A alone", "mik,kn->mn", m=9, i=5, k=11, n=7)),
         Trial(_CPU_PERMUTE, PermuteCase("one copy", "abc->cab", (7, 9, 11)), _with(way="straight")),
         Trial(_CPU_PERMUTE, PermuteCase("gathered", "abc->cba", (17, 19, 23), fn="relu"), _with(way="gather")),

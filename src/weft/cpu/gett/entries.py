@@ -50,9 +50,9 @@ def micro_kernel(kind: str, operation: Operation) -> int:
     return compiled(_MICRO.format(kind=kind, operation="int8(0), " * (place + 1)), kernel=True)
 
 
-def scan(kind: str, operation: Operation) -> int:
+def scan(kind: str, operation: Operation | None) -> int:
     """Address of what looks for values that need the exact micro-kernel; 0 where none do."""
-    if kind not in ("float32", "float64") or operation.reduce not in ("max", "min"):
+    if operation is None or kind not in ("float32", "float64") or operation.reduce not in ("max", "min"):
         return 0
     tests = {("add", "max"): "above", ("add", "min"): "below", ("mul", "max"): "infinite", ("max", "min"): "nan"}
     return compiled(_SCAN.format(kind=kind, test=tests[operation.combine, operation.reduce]), kernel=True)

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from weft.cpu.gett import entries
+from weft.cpu.gett import entries, written
 from weft.cpu.gett import params as at
 from weft.cpu.gett.layout import Axis, bases_of_rows, offsets, row_tables, slot_tables
 from weft.cpu.gett.schedule import VECTORS, Form, GettSchedule, form_of, k_step
-from weft.cpu.gett.stages import Stage, operand_stage, result_stage
+from weft.cpu.gett.stages import Stage, in_place, operand_stage, result_stage
 from weft.cpu.gett.vector import vector_bytes
 from weft.cpu.huge_pages import HUGE, advise, reach
 from weft.cpu.team import callback, together
@@ -94,12 +94,13 @@ class PlanWords:
         self._kept: list[np.ndarray] = []
         self._words = np.zeros(at.WORDS, np.int64)
         self.address = self._words.ctypes.data
-        bases = bases_of_rows(contraction)
+        bases = bases_of_rows(contraction, form.axes)
         lanes = vector_bytes() // form.item
         rows = row_tables(form.axes, form.height, bases)
         slots = slot_tables(form.axes, lanes, form.item, bases, once=added)
         k = [offsets(form.axes.k, base) if base in bases else None for base in range(form.axes.bases)]
         self._set_tables(form, schedule, rows, slots, k, lanes)
+        self._set_kernels(contraction, form)
         self._set_stages(contraction, form, rows, slots, k, (scaled, added, weighted))
         self._set_tasks(form, schedule, rows.length, slots.length)
         self._set_workspace(form, schedule, lanes)
@@ -127,10 +128,20 @@ class PlanWords:
         words[at.ROW_STEP], words[at.SLOT_STEP] = row_step or 0, slot_step or 0
         words[at.K_CONTIGUOUS] = slot_step == form.item
         words[at.ROWS_INSIDE] = len(k[0]) > 64 or rows.length < 4 * form.height
+
+    def _set_kernels(self, contraction: Contraction, form: Form) -> None:
+        words = self._words
+        if form.operation is None:
+            algebra, accumulate = contraction.algebra, contraction.arithmetic.accumulate
+            assert algebra is not None
+            words[at.MICRO_KERNEL] = written.micro_kernel(algebra, accumulate, form.dtype, form.axes.swapped)
+            return
         words[at.MICRO_KERNEL] = entries.micro_kernel(form.kind, form.operation)
         words[at.SCAN] = entries.scan(form.kind, form.operation)
         if words[at.SCAN]:
             words[at.EXACT_KERNEL] = entries.micro_kernel(form.kind, form.operation._replace(exact=True))
+        if form.matrix is not None and form.matrix.between is not None:
+            words[at.BETWEEN] = in_place(form.matrix.between)
 
     def _set_stages(self, contraction: Contraction, form: Form, rows: Any, slots: Any, k: Any, how: Any) -> None:
         names = ("B", "A") if form.axes.swapped else ("A", "B")

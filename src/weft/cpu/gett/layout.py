@@ -61,8 +61,12 @@ def size(axes: Sequence[Axis]) -> int:
     return math.prod(axis.extent for axis in axes)
 
 
-def axes_of(contraction: Contraction, real_parts: bool) -> Axes:
-    """Sort modes into axes. `real_parts`: complex numbers are two real ones along an axis of their own."""
+def axes_of(contraction: Contraction, real_parts: bool, swapped: bool | None = None, parts: int = 1) -> Axes:
+    """Sort modes into axes.
+
+    `real_parts`: complex numbers are two real ones along an axis of their own. `swapped`: whether B must be the row
+    operand; None where that is free. `parts`: of each factor, along an axis of k that only a last base moves along.
+    """
     layouts = (contraction.a, contraction.b, contraction.d, contraction.c, *(aux.layout for aux in contraction.aux))
     widths = [1 if layout is None else layout.dtype.itemsize for layout in layouts]
     found: dict[Role, list[Axis]] = {role: [] for role in Role}
@@ -73,11 +77,12 @@ def axes_of(contraction: Contraction, real_parts: bool) -> Axes:
             found[mode.role].append(Axis(mode.extent, steps))
     if real_parts:
         on_a, half = contraction.a.dtype.is_complex, contraction.d.dtype.itemsize // 2
-        parts = Axis(2, (half if on_a else 0, 0 if on_a else half, half, *[0] * (len(widths) - 3)))
-        found[Role.M if on_a else Role.N].append(parts)
+        pair = Axis(2, (half if on_a else 0, 0 if on_a else half, half, *[0] * (len(widths) - 3)))
+        found[Role.M if on_a else Role.N].append(pair)
     m, n = found[Role.M], found[Role.N]
     itemsize = contraction.d.dtype.itemsize // (2 if real_parts else 1)
-    swapped = _run(m, itemsize) > _run(n, itemsize) if m and n else bool(m)
+    if swapped is None:
+        swapped = _run(m, itemsize) > _run(n, itemsize) if m and n else bool(m)
     rows, slots = (n, m) if swapped else (m, n)
     groups = [found[Role.BATCH], rows, slots, found[Role.K]]
     if swapped:
@@ -85,9 +90,15 @@ def axes_of(contraction: Contraction, real_parts: bool) -> Axes:
     outer, rows, slots, k = groups
     by_d = lambda axis: -axis.steps[D_BASE]  # noqa: E731
     bigger = SLOT_BASE if size(slots) >= size(rows) else ROW_BASE
+    k = sorted(k, key=lambda axis: -axis.steps[bigger])
+    bases = len(widths)
+    if parts > 1:
+        outer, rows, slots, k = ([Axis(axis.extent, (*axis.steps, 0)) for axis in g] for g in (outer, rows, slots, k))
+        k.append(Axis(parts, (*[0] * bases, 1)))
+        bases += 1
     return Axes(
-        tuple(sorted(outer, key=by_d)), tuple(sorted(rows, key=by_d)), tuple(sorted(slots, key=by_d)),
-        tuple(sorted(k, key=lambda axis: -axis.steps[bigger])), swapped, len(widths),
+        tuple(sorted(outer, key=by_d)), tuple(sorted(rows, key=by_d)), tuple(sorted(slots, key=by_d)), tuple(k),
+        swapped, bases,
     )  # fmt: skip
 
 
@@ -269,7 +280,7 @@ def _mark_groups(flags: Table, read: Table, itemsize: int) -> None:
             s += 1
 
 
-def bases_of_rows(contraction: Contraction) -> tuple[int, ...]:
-    """Bases that tables are needed for: the operands, D, C where there is one, and auxiliary operands."""
+def bases_of_rows(contraction: Contraction, axes: Axes) -> tuple[int, ...]:
+    """Bases that tables are needed for: the operands, D, C where there is one, auxiliary operands, parts of factors."""
     addend = (C_BASE,) if contraction.c is not None else ()
-    return (ROW_BASE, SLOT_BASE, D_BASE, *addend, *(AUX_BASE + at for at in range(len(contraction.aux))))
+    return (ROW_BASE, SLOT_BASE, D_BASE, *addend, *range(AUX_BASE, axes.bases))

@@ -74,12 +74,15 @@ def stored_tile(plan, tile, m, s, base, kind):
     rows, lanes, flags = load_word(plan + 8 * at.ROW_D), load_word(plan + 8 * at.SLOT_D), load_word(plan + 8 * at.FLAGS)
     for v in range(at.VECTORS):
         to = lanes + 8 * (s + v) * width
-        for i in range(row_count(kind)):
-            row = load_word(rows + 8 * (m + i))
-            here = tile + (i * at.VECTORS + v) * width * size
-            if load_word(flags + 8 * (s + v)) & at.WRITE_CONTIGUOUS:
-                copy_vector(base + row + load_word(to), here, kind)
-            else:
+        # One test for all rows, each way with loops of its own: LLVM 20 takes the loops away where it stands inside.
+        if load_word(flags + 8 * (s + v)) & at.WRITE_CONTIGUOUS:
+            for i in range(row_count(kind)):
+                row = load_word(rows + 8 * (m + i))
+                copy_vector(base + row + load_word(to), tile + (i * at.VECTORS + v) * width * size, kind)
+        else:
+            for i in range(row_count(kind)):
+                row = load_word(rows + 8 * (m + i))
+                here = tile + (i * at.VECTORS + v) * width * size
                 for j in range(width):
                     copy_item(base + row + load_word(to + 8 * j), here + j * size, kind)
 
@@ -138,6 +141,7 @@ def register_blocks(plan, frame, bases, ic, ie, jc, je, start, k, panels, partia
     rows_in, lanes_in = load_word(plan + 8 * at.ROW_IN), load_word(plan + 8 * at.SLOT_IN)
     rows_d, lanes_d = load_word(plan + 8 * at.ROW_D), load_word(plan + 8 * at.SLOT_D)
     flags, stage = load_word(plan + 8 * at.FLAGS), load_word(plan + 8 * at.D_STAGE)
+    between = load_word(plan + 8 * at.BETWEEN)
     kernel = load_word(plan + 8 * (at.EXACT_KERNEL if exact else at.MICRO_KERNEL))
     d = load_word(bases + 8 * at.D_BASE)
     row_origin = load_word(bases + 8 * at.ROW_BASE) + load_word(load_word(plan + 8 * at.K_ROW) + 8 * start)
@@ -179,6 +183,9 @@ def register_blocks(plan, frame, bases, ic, ie, jc, je, start, k, panels, partia
                 finished_tile(plan, frame, bases, tile, m, s, tile + block, kind)
             elif last:
                 stored_tile(plan, tile, m, s, d, kind)
+            elif between != 0:
+                store_word(tile, partial)
+                invoke(between, (tile, height * at.VECTORS * width, frame))
         if inside:
             i += 1
             if i == down:

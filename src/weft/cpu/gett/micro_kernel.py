@@ -19,7 +19,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from weft.cpu.gett.operations import OPERATIONS
+from weft.cpu.gett.operations import OPERATIONS, Operation
 from weft.cpu.gett.params import VECTORS
 from weft.cpu.gett.vector import HALF_WORD, KINDS, WORD, Kind, at, word
 
@@ -84,8 +84,8 @@ def micro_kernel(
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         k, rows, row_step, first, second, slot_step, start, *to, to_rows, _, _ = args
-        parts = 2 if found.complex else 1  # broadcast items of a row
-        totals = _started(builder, found, start, chosen.identity(found), chosen.conjugates_result)
+        parts = 2 if found.complex and not chosen.real_row else 1  # broadcast items of a row
+        totals = _started(builder, found, start, chosen)
         places = [builder.load(at(builder, builder.add(rows, word(8 * i)), WORD)) for i in range(found.rows)]
         before, loop, done = builder.basic_block, builder.append_basic_block("k"), builder.append_basic_block("stored")
         builder.branch(loop)
@@ -120,7 +120,9 @@ def micro_kernel(
             along = builder.load(at(builder, builder.add(to_rows, word(8 * i)), WORD))
             for v, base in enumerate(to):
                 total = new[i * parts * VECTORS + v]
-                if found.complex:
+                if chosen.real_row:
+                    total = _conjugate(builder, found, total) if chosen.conjugates_result else total
+                elif found.complex:
                     turned = new[(i * parts + 1) * VECTORS + v]
                     total = _complex(builder, found, total, turned, chosen.conjugates_row, chosen.conjugates_result)
                 stored = builder.store(total, at(builder, builder.add(base, along), found.vector))
@@ -138,9 +140,9 @@ def _broadcast(builder: Any, kind: Kind, address: Any) -> Any:
     return builder.shuffle_vector(one, nothing, ir.Constant(lanes, [0] * kind.width))
 
 
-def _started(builder: Any, kind: Kind, start: Any, identity: Any, conjugated: bool) -> list[Any]:
+def _started(builder: Any, kind: Kind, start: Any, operation: Operation) -> list[Any]:
     """Sums to begin with: the identity, or those of an earlier block of k."""
-    empty = ir.Constant(kind.vector, [identity] * kind.width)
+    empty = ir.Constant(kind.vector, [operation.identity(kind)] * kind.width)
     before = builder.basic_block
     resume, loop = builder.append_basic_block("resume"), builder.append_basic_block("begin")
     builder.cbranch(builder.icmp_signed("!=", start, word(0)), resume, loop)
@@ -150,7 +152,7 @@ def _started(builder: Any, kind: Kind, start: Any, identity: Any, conjugated: bo
         address = builder.add(start, word(i * kind.lanes * kind.size))
         loaded.append(builder.load(at(builder, address, kind.vector)))
         loaded[-1].align = kind.alignment
-        if conjugated:
+        if operation.conjugates_result:
             loaded[-1] = _conjugate(builder, kind, loaded[-1])
     builder.branch(loop)
     builder.position_at_end(loop)
@@ -160,7 +162,7 @@ def _started(builder: Any, kind: Kind, start: Any, identity: Any, conjugated: bo
         phi.add_incoming(empty, before)
         phi.add_incoming(value, resume)
         found.append(phi)
-    if not kind.complex:
+    if not kind.complex or operation.real_row:
         return found
     pairs = [found[i : i + VECTORS] + [empty] * VECTORS for i in range(0, len(found), VECTORS)]
     return [total for pair in pairs for total in pair]

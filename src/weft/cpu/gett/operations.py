@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from weft.algebra import Algebra, gf2, max_plus, max_times, min_max, min_plus
+from weft.cpu.gett.forms import matrix_form
 from weft.errors import WeftError
 from weft.fn.algebra import TracedAlgebra
 from weft.spec import Contraction
@@ -25,6 +26,7 @@ class Operation(NamedTuple):
     exact: bool = False  # whether NaN is looked for: needed where there may be some
     conjugates_row: bool = False
     conjugates_result: bool = False
+    real_row: bool = False  # whether complex products are of the row's real parts alone
 
     def identity(self, kind: Any) -> float | int:
         """Of `reduce`, as LLVM writes it for a vector `Kind`."""
@@ -37,8 +39,7 @@ class Operation(NamedTuple):
 
 
 OPERATIONS = (
-    *(Operation("mul", "add", conjugates_row=row, conjugates_result=result)
-      for row, result in itertools.product((False, True), repeat=2)),
+    *(Operation("mul", "add", False, *flags) for flags in itertools.product((False, True), repeat=3)),
     *(Operation(combine, reduce, exact) for combine, reduce in PAIRS[1:] for exact in (False, True)),
 )  # fmt: skip
 NUMBER = {operation: place for place, operation in enumerate(OPERATIONS)}
@@ -64,18 +65,22 @@ def ready_pair(algebra: TracedAlgebra, accumulate: torch.dtype) -> tuple[str, st
     return None
 
 
-def operation_of(contraction: Contraction, swapped: bool) -> Operation:
-    """What the micro-kernel of a supported contraction computes."""
+def operation_of(contraction: Contraction, swapped: bool, real_row: bool) -> Operation | None:
+    """What the micro-kernel of a supported contraction computes; None of an algebra that it is written for."""
     if contraction.algebra is not None:
-        pair = ready_pair(contraction.algebra, contraction.arithmetic.accumulate)
-        assert pair is not None
-        return Operation(*pair)
-    row, slot = (_conjugated(contraction, name) for name in ("BA" if swapped else "AB"))
-    return Operation("mul", "add", conjugates_row=row != slot, conjugates_result=slot)
+        accumulate = contraction.arithmetic.accumulate
+        if matrix_form(contraction.algebra, accumulate) is not None:
+            return Operation("mul", "add")
+        pair = ready_pair(contraction.algebra, accumulate)
+        return Operation(*pair) if pair is not None else None
+    row, slot = (conjugated(contraction, name) for name in ("BA" if swapped else "AB"))
+    return Operation("mul", "add", False, row != slot, slot, real_row)
 
 
-def _conjugated(contraction: Contraction, name: str) -> bool:
-    """Whether an operand is conjugated in the products; where it has a function, that must see it done."""
+def conjugated(contraction: Contraction, name: str) -> bool:
+    """Whether the products conjugate an operand; where a stage has its values, that does it."""
+    if contraction.algebra is not None:
+        return False
     if name == "A":
         return contraction.conjugate_a and contraction.a.dtype.is_complex and contraction.a_fn is None
     return contraction.conjugate_b and contraction.b.dtype.is_complex and contraction.b_fn is None

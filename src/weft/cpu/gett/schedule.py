@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import torch
 
+from weft.cpu.gett.forms import MatrixForm, matrix_form
 from weft.cpu.gett.layout import Axes, axes_of, vectors_along_operand
 from weft.cpu.gett.operations import Operation, operation_of
 from weft.spec import Contraction
@@ -63,7 +64,8 @@ class Form(NamedTuple):
     dtype: torch.dtype
     axes: Axes
     real_parts: bool  # whether complex numbers are pairs of real ones, one operand being real
-    operation: Operation
+    operation: Operation | None  # None: a micro-kernel is written for the algebra
+    matrix: MatrixForm | None = None  # of an algebra whose sums are of other products
 
     @property
     def item(self) -> int:
@@ -81,12 +83,30 @@ class Form(NamedTuple):
 @lru_cache(maxsize=256)
 def form_of(contraction: Contraction) -> Form:
     """How a contraction that is supported is computed."""
-    a, b = contraction.a.dtype, contraction.b.dtype
     accumulate = contraction.arithmetic.accumulate
-    real_parts = contraction.algebra is None and a.is_complex != b.is_complex
-    dtype = REAL_OF[accumulate] if real_parts else accumulate
-    axes = axes_of(contraction, real_parts)
-    return Form(KINDS[dtype], dtype, axes, real_parts, operation_of(contraction, axes.swapped))
+    mixed = contraction.algebra is None and contraction.a.dtype.is_complex != contraction.b.dtype.is_complex
+    real_parts = mixed and _in_parts(contraction)
+    matrix = matrix_form(contraction.algebra, accumulate) if contraction.algebra is not None else None
+    if real_parts:
+        dtype = REAL_OF[accumulate]
+    elif matrix is not None:
+        dtype = matrix.dtype
+    else:
+        dtype = torch.int32 if accumulate is torch.bool else accumulate
+    real_row = mixed and not real_parts
+    swapped = contraction.a.dtype.is_complex if real_row else None
+    axes = axes_of(contraction, real_parts, swapped, 1 if matrix is None else matrix.parts)
+    return Form(KINDS[dtype], dtype, axes, real_parts, operation_of(contraction, axes.swapped, real_row), matrix)
+
+
+def _in_parts(contraction: Contraction) -> bool:
+    """Whether real times complex is a product of real numbers: nothing is applied, added or converted."""
+    accumulate, stored = contraction.arithmetic.accumulate, (contraction.a.dtype, contraction.b.dtype)
+    if contraction.a_fn or contraction.b_fn or contraction.epilogue or contraction.c is not None:
+        return False
+    if contraction.conjugate_a or contraction.conjugate_b or contraction.d.dtype != accumulate:
+        return False
+    return accumulate in stored and REAL_OF[accumulate] in stored
 
 
 def best_schedule(contraction: Contraction, threads: int) -> GettSchedule:
@@ -95,8 +115,8 @@ def best_schedule(contraction: Contraction, threads: int) -> GettSchedule:
     axes, item, height = form.axes, form.item, form.height
     outer, rows, columns, k = axes.counts
     rows, lanes = -(-rows // height) * height, -(-columns // (VECTORS * form.lanes)) * VECTORS * form.lanes
-    k_block = k if k <= K_BLOCK else math.ceil(k / math.ceil(k / K_BLOCK))
-    if k > K_BLOCK:
+    k_block = _k_block(form, k)
+    if k > k_block:
         row_block, lane_block = min(rows, LONG_ROWS), min(lanes, LONG_LANES)
     else:
         row_block = min(rows, max(height, ROW_PANEL // (k_block * item) // height * height))
@@ -112,6 +132,12 @@ def best_schedule(contraction: Contraction, threads: int) -> GettSchedule:
     return GettSchedule(
         axes.swapped, (row_block, lane_block, k_block), direct, parts, threads, threads * (panels + partials + 8192)
     )
+
+
+def _k_block(form: Form, k: int) -> int:
+    """KC: all of k, or blocks of about one size; a sum of products in another form stays exact within one."""
+    limit = K_BLOCK if form.matrix is None else min(K_BLOCK, form.matrix.chunk * form.matrix.parts)
+    return k if k <= limit else math.ceil(k / math.ceil(k / limit))
 
 
 def _parts(outer: int, row_blocks: int, pairs: int, k: int, threads: int) -> tuple[int, int]:
@@ -132,11 +158,13 @@ def _direct(contraction: Contraction, form: Form, rows: int, lanes: int, k: int)
     functions = (contraction.a_fn, contraction.b_fn)
     types = (contraction.a.dtype, contraction.b.dtype)
     plain = [
-        function is None and (dtype == form.dtype or form.real_parts)
+        function is None and (dtype == form.dtype == contraction.arithmetic.product or form.real_parts)
         for function, dtype in zip(functions, types, strict=True)
     ]
     row_plain, slot_plain = reversed(plain) if swapped else plain
-    if form.operation.reduce in ("max", "min") and form.dtype.is_floating_point:
+    if contraction.algebra is not None and (form.operation is None or form.matrix is not None):
+        return False, False
+    if form.operation is not None and form.operation.reduce in ("max", "min") and form.dtype.is_floating_point:
         return False, False  # panels are looked at for NaN
     row_step, slot_step = (_step(form, base) for base in (0, 1))
     row = row_plain and row_step is not None and (row_step == form.item or k <= 32) and lanes <= 128

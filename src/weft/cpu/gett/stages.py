@@ -9,13 +9,13 @@ of users are inlined in it. A conversion alone is a stage without one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 
-from weft.cpu.gett.operations import Operation
 from weft.cpu.gett.params import AUX_BASE, C_BASE, D_BASE, INT32_COORDINATE, INT64_COORDINATE
 from weft.cpu.gett.schedule import Form
 from weft.cpu.jit import compiled
@@ -69,25 +69,27 @@ class _Loop:
     @property
     def source(self) -> str:
         lines = [*self.writer.lines, *self._stores]
-        used = sorted({word for line in (*lines, *self._scalars) for word in _memory_names(line)})
+        memory = memory_functions([*lines, *self._scalars])
         pointers = [f"p{at} = load_int64(pointers, {at})" for at in range(self._pointers)]
         return _TEMPLATE.format(
-            memory="".join(f"{name} = {table}[{name.partition('_')[2]!r}]\n" for name, table in used),
+            memory=memory,
             head="\n    ".join([*pointers, *self._scalars]),
             body="\n        ".join(lines),
         )
 
 
-_TEMPLATE = """\
+HEAD = """\
 import math
 
 import numpy as np
 from numba import boolean, cfunc, complex64, complex128, float32, float64, int8, int16, int32, int64, uint8
 
 from weft.fn.numba import math as vector
-from weft.fn.numba.values import LOADS, STORES, bits_of, round_bfloat16, round_float16
+from weft.fn.numba.values import LOADS, ROUNDS, STORES, bits_of
 
 load_int64 = LOADS["int64"]
+"""
+_TEMPLATE = HEAD + """\
 {memory}
 
 @cfunc("void(int64, int64, int64)", cache=True, error_model="numpy")
@@ -98,10 +100,11 @@ def entry(pointers, count, scalars):
 """
 
 
-def _memory_names(line: str) -> list[tuple[str, str]]:
-    words = line.replace("(", " ").replace(")", " ").split()
-    return [(word, "LOADS" if word.startswith("load_") else "STORES") for word in words
-            if word.startswith(("load_", "store_"))]  # fmt: skip
+def memory_functions(lines: Sequence[str]) -> str:
+    """Assignments of the loads, stores and roundings that lines of code call by name."""
+    tables = {"load": "LOADS", "store": "STORES", "round": "ROUNDS"}
+    used = sorted(set(re.findall(r"\b(load|store|round)_(?!word)(\w+)\(", "\n".join(lines))))
+    return "".join(f"{verb}_{name} = {tables[verb]}[{name!r}]\n" for verb, name in used)
 
 
 def operand_stage(contraction: Contraction, form: Form, name: str) -> Stage | None:
@@ -109,31 +112,60 @@ def operand_stage(contraction: Contraction, form: Form, name: str) -> Stage | No
     first = name == "A"
     stored = (contraction.a if first else contraction.b).dtype
     function = contraction.a_fn if first else contraction.b_fn
-    if form.real_parts or (function is None and stored == form.dtype and stored == contraction.arithmetic.product):
-        return None
-    value = value_type(stored, contraction.arithmetic.product)
-    args = (contraction.a_args if first else contraction.b_args) if function is not None else ()
+    arithmetic, matrix = contraction.arithmetic, form.matrix
+    value = value_type(stored, arithmetic.product)
     conjugated = (contraction.conjugate_a if first else contraction.conjugate_b) and stored.is_complex
-    return _operand(stored, value, form.dtype, function, conjugated, _aux(contraction, args))
+    here = conjugated and (function is not None or contraction.algebra is not None)
+    if form.real_parts or (function is None and not here and matrix is None and stored == form.dtype == value):
+        return None
+    args = (contraction.a_args if first else contraction.b_args) if function is not None else ()
+    values, factor = _Values(stored, value, arithmetic.accumulate, form.dtype), None
+    parts: tuple[_Aux, ...] = ()
+    if matrix is not None:
+        factor = matrix.a_factor if first else matrix.b_factor
+        parts = (_Aux(torch.int64, (INT64_COORDINATE, form.axes.bases - 1)),) if matrix.parts > 1 else ()
+    return _operand(values, function, factor, here, _aux(contraction, args), parts)
+
+
+class _Values(NamedTuple):
+    """Types that an operand's values pass through."""
+
+    stored: torch.dtype
+    value: torch.dtype  # what its function sees
+    accumulate: torch.dtype
+    compute: torch.dtype  # what is packed
 
 
 @lru_cache(maxsize=512)
 def _operand(
-    stored: torch.dtype, value: torch.dtype, compute: torch.dtype, function: Pointwise | None, conjugated: bool,
-    aux: tuple[_Aux, ...],
+    types: _Values, function: Pointwise | None, factor: Pointwise | None, conjugated: bool,
+    aux: tuple[_Aux, ...], parts: tuple[_Aux, ...],
 ) -> Stage:  # fmt: skip
+    stored, value, accumulate, compute = types
     loop = _Loop(stored)
-    extra = [loop.read(each.dtype) for each in aux]
+    extra, part = ([loop.read(each.dtype) for each in group] for group in (aux, parts))
     found = Held(loop.writer.cast(loop.value.name, stored, value), value)
+    if conjugated:
+        found = Held(loop.writer.let(f"{found.name}.conjugate()"), value)
     if function is not None:
-        if conjugated:
-            found = Held(loop.writer.let(f"{found.name}.conjugate()"), value)
         (found,) = inlined(loop.writer, function, [found, *extra])
         found = Held(loop.writer.cast(found.name, found.dtype, value), value)
+    if factor is not None:
+        found = Held(loop.writer.cast(found.name, value, accumulate), accumulate)
+        (found,) = inlined(loop.writer, factor, [found, *part])
     same = stored.itemsize == compute.itemsize
     # In place through one pointer: with two LLVM would have to assume that an element is read after it is written.
     loop.write(found, compute, 0 if same else None)
-    return Stage(compiled(loop.source), stored.itemsize, tuple(each.entry for each in aux))
+    return Stage(compiled(loop.source), stored.itemsize, tuple(each.entry for each in (*aux, *parts)))
+
+
+@lru_cache(maxsize=64)
+def in_place(function: Pointwise) -> int:
+    """Address of a loop that puts a function of values, one of one type, in their place."""
+    loop = _Loop(function.dtypes[0])
+    (found,) = inlined(loop.writer, function, [loop.value])
+    loop.write(found, function.dtypes[0], 0)
+    return compiled(loop.source)
 
 
 def loop_of(function: Pointwise) -> str:
@@ -165,8 +197,10 @@ def _aux(contraction: Contraction, args: Sequence[int]) -> tuple[_Aux, ...]:
 class _Ending(NamedTuple):
     """What becomes of sums, as far as the code depends on it."""
 
-    compute: torch.dtype
-    operation: Operation | None  # of another algebra than plus-times
+    compute: torch.dtype  # what sums are held in
+    accumulate: torch.dtype
+    form: Pointwise | None  # from sums of products to values of the algebra
+    reduce: Pointwise | None  # of another algebra than plus-times
     scaled: bool
     addend: torch.dtype | None
     weighted: bool
@@ -179,17 +213,19 @@ class _Ending(NamedTuple):
 
 def result_stage(contraction: Contraction, form: Form, scaled: bool, added: bool, weighted: bool) -> Stage | None:
     """What sums go through; None where they are stored as they are."""
-    d = contraction.d.dtype
+    d, algebra = contraction.d.dtype, contraction.algebra
     if form.real_parts:
         d = d.to_real()
-    if not (scaled or added or contraction.epilogue or contraction.outputs) and d == form.dtype:
+    plain = not (scaled or added or contraction.epilogue or contraction.outputs or form.matrix)
+    if plain and d == form.dtype and (form.real_parts or form.dtype == contraction.arithmetic.accumulate):
         return None
-    compute = contraction.arithmetic.accumulate if not form.real_parts else form.dtype
+    accumulate = contraction.arithmetic.accumulate if not form.real_parts else form.dtype
     outputs = tuple((contraction.aux[at].dtype, AUX_BASE + at) for at in contraction.outputs)
     c = contraction.c
     return _result(
         _Ending(
-            compute, form.operation if contraction.algebra is not None else None,
+            form.dtype, accumulate, form.matrix.result if form.matrix is not None else None,
+            algebra.reduce if algebra is not None else None,
             scaled, c.dtype if added and c is not None else None, weighted,
             contraction.c_fn if added else None,
             _aux(contraction, contraction.c_args if added and contraction.c_fn is not None else ()),
@@ -202,24 +238,31 @@ def result_stage(contraction: Contraction, form: Form, scaled: bool, added: bool
 
 @lru_cache(maxsize=512)
 def _result(ending: _Ending) -> Stage:
-    compute = ending.compute
-    loop = _Loop(compute)
+    accumulate = ending.accumulate
+    loop = _Loop(ending.compute)
     writer, value = loop.writer, loop.value
     addend = loop.read(ending.addend) if ending.addend is not None else None
     c_extra = [loop.read(each.dtype) for each in ending.c_aux]
     extra = [loop.read(each.dtype) for each in ending.aux]
+    if ending.form is not None:
+        (value,) = inlined(writer, ending.form, [value])
+    value = Held(writer.cast(value.name, value.dtype, accumulate), accumulate)
     if ending.scaled:
-        alpha = loop.scalar("alpha", 0, compute)
-        value = Held(writer.typed(f"{alpha.name} * {value.name}", compute), compute)
+        alpha = loop.scalar("alpha", 0, accumulate)
+        value = Held(writer.typed(f"{alpha.name} * {value.name}", accumulate), accumulate)
     if addend is not None:
-        c = Held(writer.cast(addend.name, addend.dtype, compute), compute)
+        c = Held(writer.cast(addend.name, addend.dtype, accumulate), accumulate)
         if ending.c_fn is not None:
             (c,) = inlined(writer, ending.c_fn, [c, *c_extra])
-            c = Held(writer.cast(c.name, c.dtype, compute), compute)
+            c = Held(writer.cast(c.name, c.dtype, accumulate), accumulate)
         if ending.weighted:
-            beta = loop.scalar("beta", 2, compute)
-            c = Held(writer.typed(f"{beta.name} * {c.name}", compute), compute)
-        value = Held(writer.typed(_joined(ending.operation, value.name, c.name), compute), compute)
+            beta = loop.scalar("beta", 2, accumulate)
+            c = Held(writer.typed(f"{beta.name} * {c.name}", accumulate), accumulate)
+        if ending.reduce is not None:
+            (value,) = inlined(writer, ending.reduce, [value, c])
+            value = Held(writer.cast(value.name, value.dtype, accumulate), accumulate)
+        else:
+            value = Held(writer.typed(f"{value.name} + {c.name}", accumulate), accumulate)
     values = [value]
     if ending.epilogue is not None:
         values = inlined(writer, ending.epilogue, [value, *extra])
@@ -228,17 +271,7 @@ def _result(ending: _Ending) -> Stage:
     reads = [(ending.addend.itemsize, C_BASE)] if ending.addend is not None else []
     reads += [each.entry for each in (*ending.c_aux, *ending.aux)]
     writes = tuple((dtype.itemsize, base) for dtype, base in ending.results)
-    return Stage(compiled(loop.source), compute.itemsize, tuple(reads), writes)
-
-
-def _joined(operation: Operation | None, value: str, c: str) -> str:
-    """A sum and C, as the algebra joins them."""
-    if operation is None or operation.reduce == "add":
-        return f"{value} + {c}"
-    if operation.reduce == "xor":
-        return f"{value} ^ {c}"
-    sign = ">" if operation.reduce == "max" else "<"
-    return f"{value} if ({value} {sign} {c}) | ({value} != {value}) else {c}"
+    return Stage(compiled(loop.source), ending.compute.itemsize, tuple(reads), writes)
 
 
 def emittable(contraction: Contraction) -> str | None:

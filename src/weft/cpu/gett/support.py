@@ -5,20 +5,20 @@ from __future__ import annotations
 import torch
 
 from weft.cpu import jit
-from weft.cpu.gett.operations import ready_pair
+from weft.errors import UnsupportedError
 from weft.planner.schedule import Target
 from weft.spec import Contraction, Role
-from weft.spec.dtypes import REAL_OF
+from weft.spec.dtypes import FP8
 
 LONGEST = 1 << 21  # rows, columns or k: tables of offsets take 8 bytes for each and operand
 WASTE = 20  # sums computed for each of D, beyond which torch's reductions are quicker
 AUX = 20  # auxiliary operands of one stage
 LOADABLE = (
     torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128,
-    torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torch.bool,
+    torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torch.bool, *FP8,
 )  # fmt: skip
 ACCUMULATORS = (
-    torch.float32, torch.float64, torch.complex64, torch.complex128, torch.int32, torch.int64,
+    torch.float32, torch.float64, torch.complex64, torch.complex128, torch.int32, torch.int64, torch.bool,
 )  # fmt: skip
 
 
@@ -62,17 +62,7 @@ def _waste(contraction: Contraction) -> float:
 def _plus_times_fault(contraction: Contraction) -> str | None:
     if torch.bool in (contraction.a.dtype, contraction.b.dtype):
         return "bool has no sum of products; convert the operands to an integer type"
-    mixed = contraction.a.dtype.is_complex != contraction.b.dtype.is_complex
-    if not mixed:
-        return _functions_fault(contraction)
-    accumulate = contraction.arithmetic.accumulate
-    real = REAL_OF.get(accumulate)
-    if contraction.a_fn or contraction.b_fn or contraction.epilogue or contraction.c is not None:
-        return "functions and C of real times complex go another way"
-    stored = {contraction.a.dtype.to_real(), contraction.b.dtype.to_real()}
-    if contraction.conjugate_a or contraction.conjugate_b or contraction.d.dtype != accumulate or stored != {real}:
-        return "conversions of real times complex go another way"
-    return None
+    return _functions_fault(contraction)
 
 
 def _functions_fault(contraction: Contraction) -> str | None:
@@ -84,9 +74,16 @@ def _functions_fault(contraction: Contraction) -> str | None:
 
 
 def _algebra_fault(contraction: Contraction) -> str | None:
+    from weft.cpu.gett.schedule import form_of
+    from weft.cpu.gett.written import source_of
+
     assert contraction.algebra is not None
-    if ready_pair(contraction.algebra, contraction.arithmetic.accumulate) is None:
-        return f"the algebra {contraction.algebra.name} of {_name(contraction.arithmetic.accumulate)} has no kernel"
+    form = form_of(contraction)
+    if form.operation is None:
+        try:
+            source_of(contraction.algebra, contraction.arithmetic.accumulate, form.dtype, form.axes.swapped)
+        except UnsupportedError as error:
+            return f"the algebra {contraction.algebra.name}: {error}"
     return _functions_fault(contraction)
 
 

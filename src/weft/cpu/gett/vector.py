@@ -50,10 +50,12 @@ def vector_bytes() -> int:
     return 64 if features.get("avx512f") and not name.startswith("znver4") else 32
 
 
+ROWS = 6  # of a register block; half as many of complex numbers
+
+
 def kind_of(component: ir.Type, size: int, *, is_complex: bool = False, whole: bool = False) -> Kind:
     """A register block is 6 rows of two vectors: 12 of 16 registers hold sums (BLIS, Van Zee 2015)."""
-    rows = 3 if is_complex else 6
-    return Kind(component, size, vector_bytes() // size, rows, is_complex, whole)
+    return Kind(component, size, vector_bytes() // size, ROWS // 2 if is_complex else ROWS, is_complex, whole)
 
 
 KINDS: dict[Any, Kind] = {
@@ -126,7 +128,7 @@ def copy_vector(typingctx: Any, to: Any, source: Any, kind: Any) -> Any:
 def copy_item(typingctx: Any, to: Any, source: Any, kind: Any) -> Any:
     def of(signature: Any) -> tuple[ir.Type, int]:
         found = KINDS[signature.args[2]]
-        return ir.VectorType(found.component, 2 if found.complex else 1), found.alignment
+        return ir.IntType(8 * found.size), found.alignment  # LLVM gathers and scatters no short vectors
 
     return types.void(types.int64, types.int64, kind), _copier(of)
 
@@ -149,6 +151,20 @@ def store_half_word(typingctx: Any, address: Any, value: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64), code
+
+
+@intrinsic
+def stack(typingctx: Any, size: Any) -> Any:
+    """The address of so many bytes that live as long as the function around; the number is a constant."""
+    if not isinstance(size, types.IntegerLiteral):
+        return None
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        memory = cgutils.alloca_once(builder, ir.ArrayType(BYTE, size.literal_value))
+        memory.align = 64
+        return builder.ptrtoint(memory, WORD)
+
+    return types.int64(size), code
 
 
 @intrinsic

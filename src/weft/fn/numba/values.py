@@ -1,19 +1,19 @@
-"""Elements in memory as numba's values, by torch's number types: loads, stores, and roundings to half precision.
+"""Elements in memory as numba's values, by torch's number types: loads, stores, and roundings to short types.
 
-Half types are held as float32. Addresses are words, and elements are reached by LLVM's own pointer arithmetic, which
+Floating types of one and two bytes are held as float32. Addresses are words, and elements are reached by LLVM's own pointer arithmetic, which
 its vectoriser understands.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
 _WORD = ir.IntType(64)
-_HALF, _SINGLE, _SHORT, _INT = ir.HalfType(), ir.FloatType(), ir.IntType(16), ir.IntType(32)
+_HALF, _SINGLE, _BYTE, _SHORT, _INT = ir.HalfType(), ir.FloatType(), ir.IntType(8), ir.IntType(16), ir.IntType(32)
 
 
 def _element(builder: Any, base: Any, index: Any, kind: ir.Type) -> Any:
@@ -72,6 +72,67 @@ def _to_bfloat16(builder: Any, value: Any) -> Any:
     return builder.trunc(builder.lshr(rounded, ir.Constant(_INT, 16)), _SHORT)
 
 
+class _Short(NamedTuple):
+    """A floating type of one byte: bits of its fraction, and bits of float32 with a meaning to it."""
+
+    fraction: int
+    bias: int
+    past: int  # the least number that is past its largest, as float32 has it
+    least: int  # its least normal number
+    largest: int  # what it has instead of what is past: NaN, or infinity
+
+
+_E4M3 = _Short(3, 7, 1087 << 20, 121 << 23, 0x7F)
+_E5M2 = _Short(2, 15, 143 << 23, 113 << 23, 0x7C)
+
+
+def _to_byte(kind: _Short) -> Any:
+    """To nearest, ties to even, as in `torch/headeronly/util/Float8_*.h`: below the normal numbers by a sum that rounds.
+
+    A normal number is rounded by a bias of half a unit, less one where the last kept bit is 0.
+    """
+
+    def code(builder: Any, value: Any) -> Any:
+        def number(bits: int) -> Any:
+            return ir.Constant(_INT, bits & 0xFFFFFFFF)
+
+        shift = 23 - kind.fraction
+        bits = builder.bitcast(value, _INT)
+        size = builder.and_(bits, number(0x7FFFFFFF))
+        scale = number((127 - kind.bias + shift + 1) << 23)
+        moved = builder.fadd(builder.bitcast(size, _SINGLE), builder.bitcast(scale, _SINGLE))
+        small = builder.sub(builder.bitcast(moved, _INT), scale)
+        odd = builder.and_(builder.lshr(size, number(shift)), number(1))
+        rounded = builder.add(builder.add(size, odd), number(((kind.bias - 127) << 23) + (1 << (shift - 1)) - 1))
+        found = builder.select(
+            builder.icmp_unsigned("<", size, number(kind.least)), small, builder.lshr(rounded, number(shift))
+        )
+        past = builder.select(builder.icmp_unsigned(">", size, number(255 << 23)), number(0x7F), number(kind.largest))
+        found = builder.select(builder.icmp_unsigned(">=", size, number(kind.past)), past, found)
+        sign = builder.and_(builder.lshr(bits, number(24)), number(0x80))
+        return builder.trunc(builder.or_(found, sign), _BYTE)
+
+    return code
+
+
+def _from_byte(kind: _Short) -> Any:
+    """Its bits moved into a float32 are the value times a power of two, subnormal numbers as well."""
+
+    def code(builder: Any, value: Any) -> Any:
+        wide = builder.zext(value, _INT)
+        size = builder.and_(wide, ir.Constant(_INT, 0x7F))
+        moved = builder.bitcast(builder.shl(size, ir.Constant(_INT, 23 - kind.fraction)), _SINGLE)
+        scaled = builder.fmul(moved, ir.Constant(_SINGLE, 2.0 ** (127 - kind.bias)))
+        bits = builder.bitcast(scaled, _INT)
+        for least, found in ((kind.largest, 0x7F800000), (kind.largest + 1 if kind is _E5M2 else 0x7F, 0x7FC00000)):
+            special = builder.icmp_unsigned(">=", size, ir.Constant(_INT, least))
+            bits = builder.select(special, ir.Constant(_INT, found), bits)
+        sign = builder.shl(builder.and_(wide, ir.Constant(_INT, 0x80)), ir.Constant(_INT, 24))
+        return builder.bitcast(builder.or_(bits, sign), _SINGLE)
+
+    return code
+
+
 def _to_bool(builder: Any, value: Any) -> Any:
     return builder.icmp_unsigned("!=", value, ir.Constant(ir.IntType(8), 0))
 
@@ -83,31 +144,40 @@ _NUMBERS = {
 LOADS = {name: _loader(held) for name, held in _NUMBERS.items()} | {
     "float16": _loader(types.float32, _HALF, lambda builder, value: builder.fpext(value, _SINGLE)),
     "bfloat16": _loader(types.float32, _SHORT, _from_bfloat16),
+    "float8_e4m3fn": _loader(types.float32, _BYTE, _from_byte(_E4M3)),
+    "float8_e5m2": _loader(types.float32, _BYTE, _from_byte(_E5M2)),
     "bool": _loader(types.boolean, ir.IntType(8), _to_bool),
 }
 STORES = {name: _storer(held) for name, held in _NUMBERS.items()} | {
     "float16": _storer(types.float32, _HALF, lambda builder, value: builder.fptrunc(value, _HALF)),
     "bfloat16": _storer(types.float32, _SHORT, _to_bfloat16),
+    "float8_e4m3fn": _storer(types.float32, _BYTE, _to_byte(_E4M3)),
+    "float8_e5m2": _storer(types.float32, _BYTE, _to_byte(_E5M2)),
     "bool": _storer(types.boolean, ir.IntType(8), lambda builder, value: builder.zext(value, ir.IntType(8))),
 }
 
 
-@intrinsic
-def round_float16(typingctx: Any, value: Any) -> Any:
-    """The nearest value that float16 has."""
+def _rounding(narrow: Any, widen: Any) -> Any:
+    """A function: the nearest value that a short type has."""
 
-    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.fpext(builder.fptrunc(args[0], _HALF), _SINGLE)
+    @intrinsic
+    def nearest(typingctx: Any, value: Any) -> Any:
+        def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return widen(builder, narrow(builder, args[0]))
 
-    return types.float32(types.float32), code
+        return types.float32(types.float32), code
+
+    return nearest
 
 
-@intrinsic
-def round_bfloat16(typingctx: Any, value: Any) -> Any:
-    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return _from_bfloat16(builder, _to_bfloat16(builder, args[0]))
-
-    return types.float32(types.float32), code
+ROUNDS = {
+    "float16": _rounding(
+        lambda builder, value: builder.fptrunc(value, _HALF), lambda builder, value: builder.fpext(value, _SINGLE)
+    ),
+    "bfloat16": _rounding(_to_bfloat16, _from_bfloat16),
+    "float8_e4m3fn": _rounding(_to_byte(_E4M3), _from_byte(_E4M3)),
+    "float8_e5m2": _rounding(_to_byte(_E5M2), _from_byte(_E5M2)),
+}
 
 
 @intrinsic

@@ -23,6 +23,10 @@ HELD = {
 }  # fmt: skip
 
 
+#: Floating types of one and two bytes, whose values are held as float32.
+SHORT = (torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
+
+
 class NumbaWriter(Writer):
     """What the lowerings to numba ask for; an inner loop's lines."""
 
@@ -67,13 +71,13 @@ class NumbaWriter(Writer):
         return self.let(f"{self.type(dtype)}({expression})" if dtype != torch.bool else expression)
 
     def cast(self, name: str, held: torch.dtype, dtype: torch.dtype) -> str:
-        """The value as another type; half types are rounded to and held as float32."""
+        """The value as another type; short ones are rounded to and held as float32."""
         if held == dtype:
             return name
-        if dtype in (torch.float16, torch.bfloat16):
-            half = "float16" if dtype == torch.float16 else "bfloat16"
-            return self.let(f"round_{half}({self.cast(name, held, torch.float32)})")
-        if held in (torch.float16, torch.bfloat16):
+        if dtype in SHORT:
+            short = str(dtype).removeprefix("torch.")
+            return self.let(f"round_{short}({self.cast(name, held, torch.float32)})")
+        if held in SHORT:
             held = torch.float32
         return name if held == dtype else self._cast(name, held, dtype)
 

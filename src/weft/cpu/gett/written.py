@@ -1,0 +1,151 @@
+"""Micro-kernels written for an algebra: its two functions inlined in loops that LLVM makes vectors of.
+
+The sums of a register block stand in the first cache, and each is loaded and stored once for a few steps of k. Where
+the functions take more than that, little is lost against sums in registers.
+
+The algebra of logarithms has loops of its own, log(sum over k of exp(x + y - m)) + m, with m the largest of x + y: one
+exponential for each pair, and the rounding of the plain form (see `weft.oracle.bounds_algebra`).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from weft import algebra as ready
+from weft.cpu.gett.stages import HEAD, memory_functions
+from weft.cpu.gett.vector import ROWS
+from weft.cpu.jit import compiled
+from weft.errors import WeftError
+from weft.fn.algebra import TracedAlgebra
+from weft.fn.numba.emit import Held, inlined
+from weft.fn.numba.writer import NumbaWriter
+from weft.spec.dtypes import dtype_name
+
+AT_ONCE = 4  # steps of k for one load and store of a sum
+
+_FRAME = HEAD + '''
+from weft.cpu.gett.vector import load_word, stack
+{memory}
+
+@cfunc("void(int64, int64, int64, int64, int64, int64, int64, int64, int64, int64)", cache=True, error_model="numpy")
+def entry(k, rows, row_step, first, second, slot_step, start, to_first, to_second, to_rows):
+    count = slot_step // {item}  # lanes of both vectors, which lie side by side
+    sums = stack({bytes})
+    for i in range({height}):
+        row = load_word(rows + 8 * i)
+{body}
+    for i in range({height}):
+        to = load_word(to_rows + 8 * i)
+        for j in range(count // 2):
+            store_{kind}(to_first + to, j, load_{kind}(sums, i * count + j))
+            store_{kind}(to_second + to, j, load_{kind}(sums, i * count + count // 2 + j))
+'''
+
+_PLAIN = '''\
+        if start:
+            for j in range(count):
+                store_{kind}(sums, i * count + j, load_{kind}(start, i * count + j))
+        else:
+            for j in range(count):
+                store_{kind}(sums, i * count + j, {identity})
+        for p in range(0, k - {last}, {several}):
+            {row_several}
+            for j in range(count):
+                total = load_{kind}(sums, i * count + j)
+                {step_several}
+                store_{kind}(sums, i * count + j, total)
+        for p in range(k // {several} * {several}, k):
+            {row_one}
+            for j in range(count):
+                total = load_{kind}(sums, i * count + j)
+                {step_one}
+                store_{kind}(sums, i * count + j, total)
+'''
+
+_LOGARITHMS = '''\
+        largest = sums + {height} * count * {item}
+        for j in range(count):
+            store_{kind}(largest, j, load_{kind}(start, i * count + j) if start else {identity})
+        for p in range(k):
+            x = load_{kind}(row + p * row_step, 0)
+            for j in range(count):
+                value, most = x + load_{kind}(first + p * slot_step, j), load_{kind}(largest, j)
+                store_{kind}(largest, j, most if most > value else value)
+        for j in range(count):
+            most = load_{kind}(largest, j)
+            most = most if abs(most) < {infinity} else {zero}
+            store_{kind}(largest, j, most)
+            store_{kind}(sums, i * count + j, {exp}(load_{kind}(start, i * count + j) - most) if start else {zero})
+        for p in range(k):
+            x = load_{kind}(row + p * row_step, 0)
+            for j in range(count):
+                power = {exp}(x + load_{kind}(first + p * slot_step, j) - load_{kind}(largest, j))
+                store_{kind}(sums, i * count + j, load_{kind}(sums, i * count + j) + power)
+        for j in range(count):
+            store_{kind}(sums, i * count + j, {log}(load_{kind}(sums, i * count + j)) + load_{kind}(largest, j))
+'''
+
+
+def micro_kernel(algebra: TracedAlgebra, accumulate: torch.dtype, dtype: torch.dtype, swapped: bool) -> int:
+    """Address of the micro-kernel; `dtype` holds values of `accumulate`, rows are B's where `swapped`."""
+    return compiled(source_of(algebra, accumulate, dtype, swapped))
+
+
+@lru_cache(maxsize=64)
+def source_of(algebra: TracedAlgebra, accumulate: torch.dtype, dtype: torch.dtype, swapped: bool) -> str:
+    """Raises `UnsupportedError` where a function of the algebra has no code here."""
+    kind = dtype_name(dtype)
+    height = ROWS // 2 if dtype.is_complex else ROWS
+    identity = NumbaWriter().constant(int(algebra.identity) if dtype is torch.int32 else algebra.identity, dtype)
+    names: dict[str, Any] = {"kind": kind, "item": dtype.itemsize, "height": height, "identity": identity}
+    if is_log(algebra, accumulate):
+        vector = "vector." if dtype is torch.float32 else "np."
+        constants = {"infinity": f"{kind}(np.inf)", "zero": f"{kind}(0.0)"}
+        body = _LOGARITHMS.format(exp=f"{vector}exp", log=f"{vector}log", **constants, **names)
+    else:
+        several, one = (_steps(algebra, accumulate, dtype, swapped, count) for count in (AT_ONCE, 1))
+        body = _PLAIN.format(
+            several=AT_ONCE, last=AT_ONCE - 1, row_several=several[0], step_several=several[1], row_one=one[0],
+            step_one=one[1], **names,
+        )  # fmt: skip
+    size = (height + 1) * 128  # no vector is longer than 64 bytes
+    return _FRAME.format(body=body, bytes=size, memory=memory_functions([body, _FRAME.format_map(_Named(kind))]), **names)
+
+
+class _Named(dict[str, Any]):
+    """Only the kind is filled in: for a look at what the frame loads and stores."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(kind=kind)
+
+    def __missing__(self, key: str) -> str:
+        return ""
+
+
+def _steps(
+    algebra: TracedAlgebra, accumulate: torch.dtype, dtype: torch.dtype, swapped: bool, count: int
+) -> tuple[str, str]:
+    """Lines that load items of a row, and lines that reduce as many combined values into `total`."""
+    writer, kind = NumbaWriter(), dtype_name(dtype)
+    total = Held(writer.cast("total", dtype, accumulate), accumulate)
+    for at in range(count):
+        here = writer.let(f"load_{kind}(first + (p + {at}) * slot_step, j)")
+        x, y = (Held(writer.cast(name, dtype, accumulate), accumulate) for name in (f"x{at}", here))
+        (pair,) = inlined(writer, algebra.combine, [y, x] if swapped else [x, y])
+        pair = Held(writer.cast(pair.name, pair.dtype, accumulate), accumulate)
+        (total,) = inlined(writer, algebra.reduce, [total, pair])
+        total = Held(writer.cast(total.name, total.dtype, accumulate), accumulate)
+    writer.line(f"total = {writer.cast(total.name, accumulate, dtype)}")
+    rows = [f"x{at} = load_{kind}(row + (p + {at}) * row_step, 0)" for at in range(count)]
+    return ("\n" + " " * 12).join(rows), ("\n" + " " * 16).join(writer.lines)
+
+
+@lru_cache
+def is_log(algebra: TracedAlgebra, accumulate: torch.dtype) -> bool:
+    try:
+        return algebra == ready.log.traced(accumulate)
+    except WeftError:  # which does not work on that type
+        return False
