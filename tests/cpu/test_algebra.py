@@ -1,4 +1,4 @@
-"""Other algebras at the edges of blocks and of parts of tables of pairs, and by way of matrix products."""
+"""Other algebras in every way at the edges of blocks, and by way of products of other numbers."""
 
 from __future__ import annotations
 
@@ -10,14 +10,11 @@ import pytest
 import torch
 
 import weft
-from cpu.extended import Extended, check_close, check_exact, check_poisoned_workspace
-from weft.algebra import NAMED, find, plus_times_mod
-from weft.cpu import family as cpu
-from weft.cpu import pairs
-from weft.cpu.algebra import halved, operations
-from weft.cpu.algebra_forms import matrix_form
-from weft.cpu.blocking import SMALL_WORKSPACE, WORKSPACE_CAP
-from weft.planner.schedule import Target
+from cpu.extended import Extended, check_close, check_exact
+from weft.algebra import NAMED, plus_times_mod
+from weft.cpu import plain
+from weft.cpu.gett.forms import EXACT, matrix_form
+from weft.cpu.gett.operations import ready_pair
 from weft.testing import random_operand
 
 EXTENTS = {"b": 3, "m": 9, "p": 2, "n": 7, "k": 11, "l": 3, "o": 2}
@@ -42,11 +39,8 @@ def operands(equation: str, dtype: torch.dtype, layout: str = "contiguous") -> t
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tables so small that every block takes many parts."""
-    monkeypatch.setattr(pairs, "TABLE_BYTES", 128)
-    monkeypatch.setattr(pairs, "LEAST_BYTES", 128)
-    monkeypatch.setattr(pairs, "LEAST_SUMS", 2)
-    monkeypatch.setattr(pairs, "SHORT", 4)
+    """Tables of pairs so small that every product takes many."""
+    monkeypatch.setattr(plain, "TABLE", 32)
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -73,8 +67,7 @@ def test_types(dtype: torch.dtype, algebra: str) -> None:
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("equation", ["mk,kn->nm", "bmkl,bkno->nbm"])
 def test_logarithms(equation: str) -> None:
-    a, b = operands(equation, torch.float64)
-    a, b = a * 40, b * 40
+    a, b = (each * 40 for each in operands(equation, torch.float64))
     a[1] = b[..., 0] = -math.inf
     check_close(Extended(equation, a, b, options={"algebra": "log"}), 1e-13)
 
@@ -136,25 +129,29 @@ def test_not_a_number_spreads() -> None:
 
 
 class TestRecognition:
-    def test_of_torch_operations(self) -> None:
-        found = operations(find("max_plus").traced(torch.float32), torch.float32)  # type: ignore[union-attr]
-        assert (found.combine.known, found.reduce.known) == (torch.add, torch.maximum)
-        own = operations(OWN["both"].traced(torch.float32), torch.float32)
-        assert (own.combine.known, own.reduce.known, own.folds_in_one_pass) == (None, None, False)
-
     def test_is_by_what_is_computed(self) -> None:
         own = weft.Algebra(lambda p, q: p.logical_and(q), lambda p, q: torch.logical_or(p, q), 0, "mine")
         assert matrix_form(own.traced(torch.float32), torch.float32) is not None
+        longest = weft.Algebra(lambda x, y: y + x, lambda p, q: torch.maximum(p, q), "lowest", "mine")
+        assert ready_pair(longest.traced(torch.float32), torch.float32) in (None, ("add", "max"))
         named = weft.Algebra(torch.mul, torch.maximum, 0, "or_and")
         assert matrix_form(named.traced(torch.float32), torch.float32) is None
         wrong = weft.Algebra(lambda x, y: x * y % 8, lambda x, y: (x + y) % 8, 0, "plus_times_mod(7)")
         assert matrix_form(wrong.traced(torch.int32), torch.int32) is None
 
-    def test_of_a_modulus(self) -> None:
-        form = matrix_form(plus_times_mod(46341).traced(torch.int32), torch.int32)
+    @pytest.mark.parametrize("p", [2, 7, 46341, 10_000_019, 998244353, 3037000500])
+    def test_of_a_modulus(self, p: int) -> None:
+        """Sums of a chunk are integers that float64 has, whatever the factors."""
+        form = matrix_form(plus_times_mod(p).traced(torch.int64), torch.int64)
         assert form is not None
-        assert form.chunk * 46340**2 < 2**53
-        assert matrix_form(plus_times_mod(3037000500).traced(torch.int64), torch.int64) is None
+        values = torch.tensor([0, 1, -1, p - 1, p // 2, p // 2 + 1, -p, 2**63 - 1, -(2**63), 123456789012345678])
+        products = torch.zeros(len(values))
+        for part in range(form.parts):
+            parts = (torch.full_like(values, part),) if form.parts > 1 else ()
+            x, y = form.a_factor(values, *parts), form.b_factor(values, *parts)
+            products = products + (x.abs().max() * y.abs()).double()  # type: ignore[union-attr]
+        assert form.chunk * int(products.max()) + p <= EXACT
+        assert form.chunk >= 64
 
     @pytest.mark.parametrize("p", [2, 46341, 10_000_019, 3037000500])
     def test_moduli_are_exact(self, p: int) -> None:
@@ -166,14 +163,14 @@ class TestRecognition:
         assert d.tolist() == [expected] * 3
 
 
-def test_schedules_say_what_they_do() -> None:
-    said = {
-        "max_plus": "gett: blocks of 84 rows x 80 lanes x 80",
-        "log": "pairs along columns, exponentials multiplied where values are near;",
-        "or_and": "as products of float32;",
-    }
-    for algebra, words in said.items():
-        assert words in str(weft.plan("mk,kn->mn", torch.ones(80, 80), torch.ones(80, 80), algebra=algebra).schedule)
+def test_explain_says_what_has_no_code() -> None:
+    """An algebra with an operation that the engine lacks runs as torch operations, and the reason is named."""
+    own = weft.Algebra(lambda x, y: torch.exp(x) * y, torch.add, 0, "of exponentials")
+    a, b = operands("mk,kn->nm", torch.complex64)
+    p = weft.plan("mk,kn->nm", a, b, algebra=own, backend="cpu")
+    assert p.schedule.family == "torch"
+    assert "the algebra of exponentials: exp of complex values has no code for the CPU" in str(p.explain())
+    assert torch.allclose(p(a, b), (a.exp() @ b).T, rtol=1e-4)
 
 
 @pytest.mark.parametrize("extent", [1, 2, 3, 7, 8, 13, 64, 100])
@@ -183,39 +180,25 @@ def test_halving(extent: int, reduce: Callable[..., torch.Tensor]) -> None:
     expected = values[:, 0]
     for at in range(1, extent):
         expected = reduce(expected, values[:, at])
-    assert torch.equal(halved(values, 1, reduce), expected)
+    assert torch.equal(plain.halved(values.transpose(1, 2), reduce), expected)
 
 
-@pytest.mark.parametrize("extents", [(1, 1, 1, 1), (1, 512, 512, 512), (7, 3, 100_000, 3), (1, 1, 9, 100_000)])
-def test_parts(extents: tuple[int, int, int, int]) -> None:
-    part = pairs.part_of(*extents, itemsize=4)
-    assert all(1 <= mine <= whole for mine, whole in zip(part, extents, strict=True))
-    assert part.elements * 4 <= max(pairs.TABLE_BYTES, 4 * pairs.LEAST_SUMS * extents[3])
-
-
-BOUNDED = [
-    ("max_plus", torch.float32), ("max_plus", torch.float64), ("log", torch.float64), ("or_and", torch.bool),
-    ("or_and", torch.complex128), ("gf2", torch.int64), ("mod 7", torch.int32), ("absolute", torch.float32),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("cores", [1, 8, 64])
-@pytest.mark.parametrize("equation", ["fdea,cebf->dcba", "abc,abd->dcba", "abcd,c->ab", "abc,abd->dc"])
-@pytest.mark.parametrize(("algebra", "dtype"), BOUNDED)
-def test_workspace_is_bounded(algebra: str, dtype: torch.dtype, equation: str, cores: int) -> None:
-    """However large the operands and however many cores; and some schedule is frugal."""
-    found = plus_times_mod(7) if algebra == "mod 7" else OWN.get(algebra, algebra)
-    terms = equation.split("->")[0].split(",")
-    a, b = (torch.empty((100,) * len(term), dtype=dtype, device="meta") for term in terms)
-    contraction = Extended(equation, a, b, options={"algebra": found}).contraction()
-    schedules = cpu.schedules(contraction, Target("cpu", processors=cores)).schedules
-    assert max(schedule.workspace_bytes for schedule in schedules) <= WORKSPACE_CAP
-    assert min(schedule.workspace_bytes for schedule in schedules) <= SMALL_WORKSPACE
-
-
-@pytest.mark.usefixtures("small_parts")
-@pytest.mark.parametrize("algebra", ["max_plus", "log", "or_and", "both"])
-def test_workspace_is_written_before_it_is_read(algebra: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    a, b = operands("bmkl,bkno->nbm", torch.float16)
-    problem = Extended("bmkl,bkno->nbm", a, b, options={"algebra": OWN.get(algebra, algebra)})
-    check_poisoned_workspace(problem, monkeypatch)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("spread", [4.0, 1000.0])
+def test_logarithms_near_and_far(dtype: torch.dtype, spread: float) -> None:
+    """Within the bound of the direct form (`weft.oracle.bounds_algebra`), over several blocks of k."""
+    generator = torch.Generator().manual_seed(1)
+    a = (torch.rand(3, 40, 800, generator=generator, dtype=torch.float64) * 4).to(dtype)
+    b = (torch.rand(3, 800, 30, generator=generator, dtype=torch.float64) * spread).to(dtype)
+    a[1] = a[1] * spread / 4
+    a[2, 7], b[2, 5:9, 3], b[0, :, 4] = -math.inf, math.inf, -math.inf
+    a[0, 3, 5] = math.nan
+    d = weft.contract("bmk,bkn->bnm", a, b, algebra="log", out_dtype=torch.float64, backend="cpu")
+    expected = (a.double()[..., None] + b.double()[..., None, :, :]).logsumexp(-2).transpose(1, 2)
+    eps = torch.finfo(torch.float64 if dtype is torch.float64 else torch.float32).eps
+    finite = expected.isfinite()
+    error, size = (d - expected)[finite].abs(), expected[finite].abs()
+    assert (error <= eps * (4 * 800 + 8 * (size + 1))).all()
+    # -inf + inf is NaN in the direct form.
+    assert torch.equal(d[~finite].isnan(), (expected[~finite].isnan()))
+    assert torch.equal(d[~finite].nan_to_num(5, 6, 7), expected[~finite].nan_to_num(5, 6, 7))

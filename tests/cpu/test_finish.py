@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+import weft
 from cpu.problems import Problem, all_ways, check, operands
 from weft.testing import poisoned
 
@@ -31,9 +32,10 @@ def test_complex_scalars() -> None:
 
 
 def test_conjugate_view_of_c() -> None:
-    a, b = operands("mk,kn->nm", EXTENTS, torch.complex64)
-    c = torch.randn(EXTENTS["m"], EXTENTS["n"], dtype=torch.complex64).t().conj()
-    check(Problem("mk,kn->nm", a, b, c=c, beta=2))
+    a, b = operands("mk,kn->nm", EXTENTS, torch.complex64, integers=True)
+    c = torch.arange(63).reshape(EXTENTS["m"], EXTENTS["n"]).to(torch.complex64).t().mul(1 - 2j).conj()
+    found = weft.contract("mk,kn->nm", a, b, c=c, beta=2, backend="cpu")
+    assert torch.equal(found, torch.einsum("mk,kn->nm", a, b) + 2 * c)
 
 
 def test_integer_scalars() -> None:
