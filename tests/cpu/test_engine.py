@@ -170,6 +170,19 @@ def test_the_same_bits_from_call_to_call(threads: int) -> None:
     assert torch.equal(first, second)
 
 
+def test_plans_are_for_a_number_of_threads() -> None:
+    """A call that was planned on one thread runs on two where it is made again on two."""
+    a, b = operands("mk,kn->nm", torch.float32, m=300, n=300, k=300)
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2, 1):
+            torch.set_num_threads(threads)
+            weft.contract("mk,kn->nm", a, b, epilogue=torch.relu)
+            assert weft.plan("mk,kn->nm", a, b, epilogue=torch.relu).schedule.threads == threads
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_several_callers_at_once() -> None:
     a, b = (torch.randint(-3, 4, (200, 200)).float() for _ in range(2))
     run, _ = launch("mk,kn->nm", a, b)

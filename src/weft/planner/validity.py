@@ -17,9 +17,12 @@ from weft.planner.schedule import Target
 _generation = 0
 
 
-def generation() -> int:
-    """Grows with each schedule that this process stores: what was planned before may be out of date."""
-    return _generation
+def generation() -> tuple[int, int]:
+    """What plans depend on and no call says: the schedules stored so far, and the number of torch's threads.
+
+    Schedules for the CPU are made for a number of threads; asking for it takes 20 ns.
+    """
+    return _generation, torch.get_num_threads()
 
 
 def outdate() -> None:
