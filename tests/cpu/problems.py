@@ -12,7 +12,7 @@ import torch
 from weft.cpu import plain
 from weft.cpu.gett import family as gett
 from weft.cpu.gett.schedule import form_of
-from weft.cpu.gett.vector import vector_bytes
+from weft.cpu.host import vector_bytes
 from weft.fn import Pointwise, trace
 from weft.planner.schedule import Launch, Scalar, Target
 from weft.spec import Arithmetic, Contraction, Layout, canonical, parse

@@ -9,12 +9,19 @@ from importlib import import_module
 from typing import Any
 
 import pytest
+import torch
 
+import weft
+from weft.cpu import blas, host, plain
+from weft.cpu.gett import cost
 from weft.planner.coefficients import FITTED_ON, SHIPPED, fitted
 from weft.planner.registry import FAMILIES, PERMUTATION_FAMILIES
+from weft.planner.schedule import Target
 
 pytest.importorskip("triton")
 
+SECTIONS = [(file.name, section) for file in sorted(SHIPPED.glob("*.json"))
+            for section in json.loads(file.read_text())["sections"]]  # fmt: skip
 CONTENT = json.loads((SHIPPED / FITTED_ON).read_text())
 
 
@@ -37,9 +44,25 @@ def test_every_constant_is_used(section: str) -> None:
     assert fitted(section).used == set(CONTENT["sections"][section]["values"])
 
 
-@pytest.mark.parametrize("section", CONTENT["sections"])
-def test_every_constant_has_a_unit_and_the_day_it_came_with(section: str) -> None:
-    for name, entry in CONTENT["sections"][section]["values"].items():
+@pytest.mark.parametrize("file", ["cpu-32.json", "cpu-64.json"])
+def test_every_constant_of_a_cpu_is_used(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "vector_bytes", lambda: int(file[4:6]))
+    for family in (blas, cost):
+        family._cost.cache_clear()
+    for algebra in ("plus_times", "max_plus"):
+        contraction = weft.plan("mk,kn->mn", torch.ones(9, 9), torch.ones(9, 9), algebra=algebra).contraction
+        plain.predict(contraction, plain.PlainSchedule(0), Target("cpu"))
+    blas._cost()
+    cost._cost()
+    for section, content in json.loads((SHIPPED / file).read_text())["sections"].items():
+        assert fitted(section, file).used == set(content["values"]), section
+    for family in (blas, cost):
+        family._cost.cache_clear()
+
+
+@pytest.mark.parametrize(("file", "section"), SECTIONS)
+def test_every_constant_has_a_unit_and_the_day_it_came_with(file: str, section: str) -> None:
+    for name, entry in json.loads((SHIPPED / file).read_text())["sections"][section]["values"].items():
         assert all(math.isfinite(number) and number > 0 for number in numbers(entry["value"])), name
         assert entry["unit"], name
         assert len(entry["commit"]) == 10, name

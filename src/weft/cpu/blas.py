@@ -12,24 +12,40 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 
 from weft.cpu.exactness import exact_products, shortened
+from weft.cpu.host import costs
 from weft.cpu.huge_pages import HUGE, advise, reach
 from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
 from weft.spec import Contraction, Mode, Role, Strides
+from weft.spec.dtypes import dtype_name
 
 NAME = "blas"
 
 TYPES = (torch.float32, torch.float64, torch.complex64, torch.complex128)
-RATE = {torch.float32: 92e9, torch.float64: 46e9, torch.complex64: 92e9, torch.complex128: 46e9}  # flops, of one core
-MEMORY = 20e9  # bytes a second of one core
-CALL = 8e-6
-MATRIX = 0.4e-6  # each of a batch
-LOOPED, SCATTERED = 2, 4.0  # torch.mul of more modes walks short runs: so many times as long
-NARROW, NARROWED = 64, 1.3  # of matrices so narrow, what packing for MKL's kernels costs
-HALF_EXTENT = 10  # an extent of this size runs at half of the rate
+
+
+class _Cost(NamedTuple):
+    rate: dict[str, float]  # flops a second of one core, by type
+    memory: float  # bytes a second of one core
+    call: float  # seconds
+    matrix: float  # seconds for each of a batch
+    looped: float  # modes up to which torch.mul walks long runs,
+    scattered: float  # and how many times as long it takes beyond
+    narrow: float  # extent up to which matrices are narrow,
+    narrowed: float  # and how many times as long their products take, which are packed for MKL's kernels
+    half_extent: float  # an extent of this size runs at half of the rate
+    vectors: float  # share of the rate that a batch of products with vectors gets
+
+
+@lru_cache
+def _cost() -> _Cost:
+    found = costs("blas")
+    return _Cost(found.table("rate"), *(found(name) for name in _Cost._fields[1:]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,17 +113,19 @@ def _call(contraction: Contraction) -> str:
 
 def predict(contraction: Contraction, schedule: BlasSchedule, target: Target) -> float:
     batch, m, n, k = contraction.batch, contraction.m, contraction.n, contraction.k
-    item, cores = contraction.d.dtype.itemsize, max(target.processors, 1)
-    touched = batch * (m * k + n * k + m * n) * item / MEMORY / min(cores, 2)
+    cost, dtype, cores = _cost(), contraction.d.dtype, max(target.processors, 1)
+    touched = batch * (m * k + n * k + m * n) * dtype.itemsize / cost.memory / min(cores, 2)
     if schedule.call == "mul":
-        permuted = len(contraction.modes) > len(contraction.d.shape) or len(contraction.modes) > LOOPED
-        return CALL + touched * (SCATTERED if permuted else 1)
-    flops = 2 * batch * m * n * k * (4 if contraction.d.dtype.is_complex else 1)
-    thin = min(m, n)
-    slowed = 1.0 if thin == 1 else (1 + HALF_EXTENT / m) * (1 + HALF_EXTENT / n) * (1 + HALF_EXTENT / k)
-    slowed *= NARROWED if thin <= NARROW else 1.0
-    products = 0.0 if thin == 1 else flops * slowed / RATE[contraction.d.dtype]
-    return CALL + max(touched, (products + (batch - 1) * MATRIX) / cores)
+        permuted = len(contraction.modes) > len(contraction.d.shape) or len(contraction.modes) > cost.looped
+        return cost.call + touched * (cost.scattered if permuted else 1)
+    flops = 2 * batch * m * n * k * (4 if dtype.is_complex else 1)
+    thin, half = min(m, n), cost.half_extent
+    slowed = 1.0 if thin == 1 else (1 + half / m) * (1 + half / n) * (1 + half / k)
+    slowed *= cost.narrowed if thin <= cost.narrow else 1.0
+    products = flops * slowed / cost.rate[dtype_name(dtype)]
+    if thin == 1:
+        products = products / cost.vectors if batch > 1 else 0.0
+    return cost.call + max(touched, (products + (batch - 1) * cost.matrix) / cores)
 
 
 def build(contraction: Contraction, schedule: BlasSchedule, target: Target) -> Launch:
@@ -162,7 +180,14 @@ def _view(contraction: Contraction, modes: tuple[Mode, ...], at: int) -> View:
     """What makes a view of a tensor along these modes: nothing, where it lies so."""
     layout = {0: contraction.a, 1: contraction.b, 3: contraction.d}[at]
     shape = tuple(mode.extent for mode in modes)
-    strides = tuple(mode.strides[at] if mode.labels else 1 for mode in modes)  # 1: one that a matrix could have
+    strides = _strides(modes, at)
     if (layout.shape, layout.strides) == (shape, strides):
         return lambda tensor: tensor
     return lambda tensor: tensor.as_strided(shape, strides)
+
+
+def _strides(modes: tuple[Mode, ...], at: int) -> tuple[int, ...]:
+    """A mode of extent 1 steps past the matrix's other side: what MKL takes is found out by strides."""
+    sides = [mode for mode in modes if mode.labels and mode.role is not Role.BATCH]
+    past = max((mode.strides[at] * mode.extent for mode in sides), default=1)
+    return tuple(mode.strides[at] if mode.labels else past for mode in modes)

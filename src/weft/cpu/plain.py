@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from weft.cpu.exactness import exact_products
+from weft.cpu.host import costs
 from weft.fn import Pointwise
 from weft.fn.algebra import TracedAlgebra
 from weft.fn.pointwise import TritonFunction
@@ -28,8 +29,6 @@ from weft.spec.dtypes import dtype_name, value_type
 
 NAME = "torch"
 TABLE = 1 << 22  # pairs of another algebra's values that stand in memory at once
-CALL, PASS, PRODUCT = 60e-6, 1e-9, 0.2e-9  # seconds: of a call, for an element of a pass, for a multiply-add
-PAIR = 4e-9  # of another algebra
 FIRST = 4  # place of the first auxiliary operand among a mode's strides
 
 
@@ -72,9 +71,9 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
 
 def predict(contraction: Contraction, schedule: PlainSchedule, target: Target) -> float:
     batch, m, n, k = (max(getattr(contraction, name), 1) for name in ("batch", "m", "n", "k"))
-    each = PRODUCT if contraction.algebra is None else PAIR
-    cores = max(target.processors, 1)
-    return CALL + batch * (PASS * (m * k + k * n + m * n) + each * m * n * k) / cores
+    cost, cores = costs("plain"), max(target.processors, 1)
+    each = cost("product") if contraction.algebra is None else cost("pair")
+    return cost("call") + batch * (cost("pass") * (m * k + k * n + m * n) + each * m * n * k) / cores
 
 
 def build(contraction: Contraction, schedule: PlainSchedule, target: Target) -> Launch:

@@ -1,7 +1,7 @@
 """The fitted numbers of the cost models, and where they come from for a device.
 
-All were fitted on an H200 and are data: `data/costs/h200.json` has each with its unit and the commit and day it came
-with. Those of the section "gathering" are the `Coefficients`: `weft tune --calibrate` fits them anew to what it
+Those of GPUs were fitted on an H200 and are data: `data/costs/h200.json` has each with its unit and the commit and day
+it came with. Those of CPUs are in a file for each length of vectors (`weft.cpu.host`). Those of the section "gathering" are the `Coefficients`: `weft tune --calibrate` fits them anew to what it
 measures on a device, with a factor for each family that has a model of its own, and keeps them in the cache. Files of
 other devices, `data/costs/*.json` with that section, may ship with weft. Everywhere else those of the H200 stand.
 """
@@ -27,10 +27,10 @@ FITTED_ON = "h200.json"
 
 
 class Fitted:
-    """The constants of one section of the file of the H200; `used` are the names that were asked for."""
+    """The constants of one section of a file, by default the H200's; `used` are the names that were asked for."""
 
-    def __init__(self, section: str) -> None:
-        entries = json.loads((SHIPPED / FITTED_ON).read_text())["sections"][section]["values"]
+    def __init__(self, section: str, file: str) -> None:
+        entries = json.loads((SHIPPED / file).read_text())["sections"][section]["values"]
         self._values: dict[str, Any] = {name: entry["value"] for name, entry in entries.items()}
         self.used: set[str] = set()
 
@@ -50,9 +50,9 @@ class Fitted:
 
 
 @cache
-def fitted(section: str) -> Fitted:
+def fitted(section: str, file: str = FITTED_ON) -> Fitted:
     """The constants of a section; one object for each, so that what is used of it is known."""
-    return Fitted(section)
+    return Fitted(section, file)
 
 
 _FITTED = fitted("gathering")

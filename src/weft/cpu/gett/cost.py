@@ -1,31 +1,44 @@
 """What a schedule costs, in seconds: products at a core's rate, elements moved, a call.
 
-Fitted on two cores of an AMD EPYC (Zen 4, 2.6 GHz), as all of the CPU's figures. What matters is the order of families.
+What matters is the order of families. The constants are data: see `weft.cpu.host`.
 """
 
 from __future__ import annotations
 
-import torch
+from functools import lru_cache
+from typing import NamedTuple
 
-from weft.cpu.gett.schedule import GettSchedule, form_of
+from weft.cpu.gett.schedule import VECTORS, GettSchedule, form_of
+from weft.cpu.host import costs
 from weft.spec import Contraction
 
-RATE = {
-    torch.float32: 88e9, torch.float64: 44e9, torch.complex64: 21e9, torch.complex128: 10e9,
-    torch.int32: 25e9, torch.int64: 12e9,
-}  # multiply-adds a second are half of it  # fmt: skip
-PACKED, STORED = 0.3e-9, 0.15e-9  # seconds for four bytes
-TILE = 10e-9  # a register block, besides its products
-CALL, TEAM = 2e-6, 4e-6
+WRITTEN = 6  # how much longer a step of a written micro-kernel takes: its sums are in the first cache
+
+
+class _Cost(NamedTuple):
+    rate: dict[str, float]  # flops a second of one core, by numba's names of types; a multiply-add is two
+    packed: float  # seconds for four bytes
+    stored: float
+    tile: float  # seconds of a register block, besides its products
+    call: float
+    team: float  # of starting threads
+
+
+@lru_cache
+def _cost() -> _Cost:
+    found = costs("gett")
+    return _Cost(found.table("rate"), *(found(name) for name in _Cost._fields[1:]))
 
 
 def predict(contraction: Contraction, schedule: GettSchedule) -> float:
-    form = form_of(contraction)
+    form, cost = form_of(contraction), _cost()
     outer, rows, columns, k = form.axes.counts
-    height, width = form.height, 2 * form.lanes
+    height, width = form.height, VECTORS * form.lanes
     rows, columns = -(-rows // height) * height, -(-columns // width) * width
-    products = 2 * outer * rows * columns * k / RATE[form.dtype]
-    moved = outer * (rows * columns * STORED + (rows + columns) * k * PACKED) * form.item / 4
-    tiles = outer * rows * columns / (height * width) * TILE
-    team = TEAM if schedule.threads > 1 else 0.0
-    return CALL + team + (products + moved + tiles) / schedule.threads
+    products = 2 * outer * rows * columns * k / cost.rate[form.kind]
+    if form.operation is None:
+        products *= WRITTEN
+    moved = outer * (rows * columns * cost.stored + (rows + columns) * k * cost.packed) * form.item / 4
+    tiles = outer * rows * columns / (height * width) * cost.tile
+    team = cost.team if schedule.threads > 1 else 0.0
+    return cost.call + team + (products + moved + tiles) / schedule.threads

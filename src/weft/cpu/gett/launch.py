@@ -15,7 +15,7 @@ from weft.cpu.gett import params as at
 from weft.cpu.gett.layout import Axis, bases_of_rows, offsets, row_tables, slot_tables
 from weft.cpu.gett.schedule import VECTORS, Form, GettSchedule, form_of, k_step
 from weft.cpu.gett.stages import Stage, in_place, operand_stage, result_stage
-from weft.cpu.gett.vector import vector_bytes
+from weft.cpu.host import vector_bytes
 from weft.cpu.huge_pages import HUGE, advise, reach
 from weft.cpu.team import callback, together
 from weft.planner.schedule import AuxTensors, Scalar

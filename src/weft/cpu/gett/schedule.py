@@ -12,11 +12,11 @@ import torch
 from weft.cpu.gett.forms import MatrixForm, matrix_form
 from weft.cpu.gett.layout import Axes, axes_of, vectors_along_operand
 from weft.cpu.gett.operations import Operation, operation_of
+from weft.cpu.host import vector_bytes
 from weft.spec import Contraction
 from weft.spec.dtypes import REAL_OF
 
 ROWS = 6  # of a register block; 3 of complex numbers
-WIDTH = 32  # bytes of a vector that blocks are planned for
 VECTORS = 2
 # Blocks for the caches: a panel of rows and one of slots share L2 (1 MiB and more on current cores).
 K_BLOCK = 384
@@ -73,7 +73,7 @@ class Form(NamedTuple):
 
     @property
     def lanes(self) -> int:
-        return max(WIDTH // self.item, 1)
+        return vector_bytes() // self.item
 
     @property
     def height(self) -> int:

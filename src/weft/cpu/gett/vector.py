@@ -7,13 +7,14 @@ loops around are written once and compiled for each type.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any, NamedTuple
 
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from weft.cpu.host import vector_bytes
 
 WORD, BYTE, HALF_WORD = ir.IntType(64), ir.IntType(8), ir.IntType(32)
 
@@ -40,16 +41,6 @@ class Kind(NamedTuple):
     @property
     def alignment(self) -> int:
         return self.size // (2 if self.complex else 1)
-
-
-@lru_cache
-def vector_bytes() -> int:
-    """64 where the host runs 512-bit vectors at full speed; else 32, which LLVM halves for narrower hosts.
-
-    Zen 4 splits 512-bit operations in two, so that longer vectors only make for longer runs of D.
-    """
-    features, name = binding.get_host_cpu_features(), binding.get_host_cpu_name()
-    return 64 if features.get("avx512f") and not name.startswith("znver4") else 32
 
 
 ROWS = 6  # of a register block; half as many of complex numbers
