@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import weft
+from cpu.extended import Extended, check_exact
 from cpu.problems import TARGET, Problem, operands
 from weft.cpu import plain
 from weft.fn.pointwise import TritonFunction
@@ -48,8 +49,28 @@ def test_schedules_are_values_that_print_themselves() -> None:
     contraction = contraction_of()
     first, again = (plain.schedules(contraction, TARGET).schedules for _ in range(2))
     assert first == again
-    assert str(first[0]) == f"torch: passes over whole tensors; workspace {(80 + 90 + 2 * 72) * 4 / 1024:.0f} KiB"
+    assert str(first[0]) == f"torch: passes over tensors; workspace {2 * (80 + 90 + 72) * 4 / 1024:.0f} KiB"
     assert 0 < plain.predict(contraction, first[0], TARGET) < 1  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("algebra", ["plus_times", "max_plus"])
+def test_blocks(algebra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large tensors in small blocks, along every mode; coordinates count on."""
+    monkeypatch.setattr(plain, "BLOCK", 60)
+    options = {
+        "algebra": algebra, "a_fn": lambda x, k, s: x * s + k, "epilogue": lambda x, m: (x - m, m + x),
+        "indices": {"k": "k", "m": "m"}, "operands": {"s": ("m", torch.arange(9.0))},
+    }  # fmt: skip
+    a, b = (torch.randint(-3, 4, shape).float() for shape in ((2, 9, 3, 11), (2, 11, 7)))
+    check_exact(Extended("bmlk,bkn->bnm", a, b, options=options))
+
+
+def test_workspace_is_bounded() -> None:
+    a, b = torch.empty(300, 400, 500, device="meta"), torch.empty(500, 400, 300, device="meta")
+    shapes = {"abc,cde->abde": (300, 400, 400, 300), "abc,cba->": (), "abc,cba->cab": (500, 300, 400)}
+    for equation, shape in shapes.items():
+        contraction = Problem(equation, a, b).contraction(torch.empty(shape, device="meta"))
+        assert plain.schedules(contraction, TARGET).schedules[0].workspace_bytes <= 8 * plain.BLOCK
 
 
 def test_serves_empty_sums() -> None:

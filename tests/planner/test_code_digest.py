@@ -90,7 +90,7 @@ def test_editing_what_kernels_are_made_of_forgets_the_schedule(copied: Path, fam
 
 @pytest.mark.parametrize(
     "file",
-    ["gpu/semiring/kernel.py", "gpu/transpose/kernel.py", "gpu/permute/kernel.py", "cpu/launch.py", "tune/tuner.py"],
+    ["gpu/semiring/kernel.py", "gpu/transpose/kernel.py", "gpu/permute/kernel.py", "cpu/plain.py", "tune/tuner.py"],
 )
 def test_editing_another_family_leaves_it(copied: Path, file: str) -> None:
     choice = on_a_gpu(GETT)
@@ -104,7 +104,7 @@ def test_editing_another_family_leaves_it(copied: Path, file: str) -> None:
 @pytest.mark.parametrize(
     ("file", "kept"),
     [
-        ("cpu/assembly.py", False),
+        ("cpu/gett/layout.py", False),
         ("fn/pointwise.py", False),
         ("fn/triton/lowering.py", True),
         ("gpu/gett/kernel.py", True),

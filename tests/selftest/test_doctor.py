@@ -135,4 +135,4 @@ class TestVersions:
 
 def test_the_target_of_a_record_is_the_device_not_its_number() -> None:
     target = target_of("cpu", torch.device("cpu"))
-    assert verdicts.key("weft.cpu.family", "cpu", target)["environment"]["torch"] == torch.__version__
+    assert verdicts.key("weft.cpu.plain", "cpu", target)["environment"]["torch"] == torch.__version__

@@ -110,7 +110,7 @@ def _line(backend: str, family: str, own: Mapping[Trial, Verdict | None]) -> Lin
 
 def _named(family: str, short: str) -> str:
     """Families of one name are told apart by what they do: those of the CPU are files of one folder."""
-    return short if not family.startswith("weft.cpu.") or short == "cpu" else f"cpu {short}"
+    return short if not family.startswith("weft.cpu.") else f"cpu {short}"
 
 
 def versions(target: Target) -> dict[str, str | None]:

@@ -1,17 +1,18 @@
-"""Everything by torch's own operations on whole tensors: for machines without numba, and for what has no kernel.
+"""Everything by torch's own operations: for machines without numba, and for what has no kernel.
 
-    A, B -> [batch, m, k], [batch, k, n]     permuted, converted, functions applied, modes of their own summed
-         -> [batch, m, n]                    torch.matmul; of another algebra, tables of pairs reduced by halves
+    A, B -> [batch, m, k], [batch, n, k]     permuted, converted, functions applied, modes of their own summed
+         -> [batch, m, n]                    torch.bmm; of another algebra, tables of pairs reduced by halves
          -> D                                alpha, beta, C, functions, one copy
 
 A family with the four doors of `weft.planner.schedule`. It is the plain way and not the fast one: each step is a pass
-over memory, and the workspace holds both operands.
+over memory. Large tensors are taken in blocks, so that the workspace is bounded.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -24,23 +25,24 @@ from weft.fn import Pointwise
 from weft.fn.algebra import TracedAlgebra
 from weft.fn.pointwise import TritonFunction
 from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
-from weft.spec import Contraction, Mode, Role
+from weft.spec import Arithmetic, Contraction, Mode, Role
 from weft.spec.dtypes import dtype_name, value_type
 
 NAME = "torch"
+BLOCK = 1 << 24  # elements of A, B and D that are in work at once
 TABLE = 1 << 22  # pairs of another algebra's values that stand in memory at once
 FIRST = 4  # place of the first auxiliary operand among a mode's strides
 
 
 @dataclass(frozen=True, slots=True)
 class PlainSchedule:
-    """Passes over whole tensors."""
+    """Passes over tensors, or over blocks of them."""
 
     workspace_bytes: int
     family: str = NAME
 
     def __str__(self) -> str:
-        return f"torch: passes over whole tensors; workspace {self.workspace_bytes / 1024:.0f} KiB"
+        return f"torch: passes over tensors; workspace {self.workspace_bytes / 1024:.0f} KiB"
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:
@@ -63,10 +65,30 @@ def supports(contraction: Contraction, target: Target) -> str | None:
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:
-    batch, m, n, k = (max(getattr(contraction, name), 1) for name in ("batch", "m", "n", "k"))
-    size = contraction.arithmetic.accumulate.itemsize
-    table = min(TABLE, batch * m * n * k) if contraction.algebra is not None else 0
-    return Candidates((PlainSchedule(size * (batch * (m * k + k * n + 2 * m * n) + 2 * table)),))
+    extents = [piece for _, piece in _pieces(contraction)]
+    size = _elements(contraction, extents) * contraction.arithmetic.accumulate.itemsize
+    if contraction.algebra is not None:
+        pairs = math.prod(extents)
+        size += 2 * min(TABLE, pairs) * contraction.arithmetic.accumulate.itemsize
+    return Candidates((PlainSchedule(2 * size),))
+
+
+def _pieces(contraction: Contraction) -> list[tuple[Mode, int]]:
+    """How much of each mode a block has: the longest are halved until it is small enough."""
+    extents = [mode.extent for mode in contraction.modes]
+    while extents and _elements(contraction, extents) > BLOCK:
+        at = max(range(len(extents)), key=extents.__getitem__)
+        extents[at] = (extents[at] + 1) // 2
+    return list(zip(contraction.modes, extents, strict=True))
+
+
+def _elements(contraction: Contraction, extents: Sequence[int]) -> int:
+    """Elements of A, B and D that a block has."""
+    sizes = dict.fromkeys(Role, 1)
+    for mode, extent in zip(contraction.modes, extents, strict=True):
+        sizes[mode.role] *= extent
+    batch, m, n, k = (sizes[role] for role in (Role.BATCH, Role.M, Role.N, Role.K))
+    return batch * (m * k + n * k + m * n)
 
 
 def predict(contraction: Contraction, schedule: PlainSchedule, target: Target) -> float:
@@ -80,12 +102,33 @@ def build(contraction: Contraction, schedule: PlainSchedule, target: Target) -> 
     return PlainLaunch(contraction)
 
 
-class Operand(NamedTuple):
-    """A or B: its modes, those that it alone has and those that are summed with the other's."""
+class Block(NamedTuple):
+    """A part of the contraction: where it begins along each mode, and how much of it it has."""
 
-    values: Values
+    starts: dict[Mode, int]
+    extents: dict[Mode, int]
+
+    def shape(self, modes: Sequence[Mode]) -> list[int]:
+        return [self.extents[mode] for mode in modes]
+
+    def size(self, modes: Sequence[Mode]) -> int:
+        return math.prod(self.shape(modes))
+
+    def of(self, tensor: Tensor, modes: Sequence[Mode], place: int) -> Tensor:
+        """The part of a tensor, one dimension for each mode."""
+        start = sum(self.starts[mode] * mode.strides[place] for mode in modes)
+        strides = [mode.strides[place] for mode in modes]
+        return tensor.as_strided(self.shape(modes), strides, int(tensor.storage_offset()) + start)
+
+
+class Operand(NamedTuple):
+    """A or B: its modes, and what becomes of its values."""
+
+    place: int
     free: tuple[Mode, ...]
+    alone: tuple[Mode, ...]  # summed here and in no product
     function: Pointwise | None
+    args: tuple[int, ...]
     conjugate: bool
     value: torch.dtype
 
@@ -95,60 +138,87 @@ class PlainLaunch:
 
     def __init__(self, contraction: Contraction) -> None:
         self._contraction = contraction
-        modes, algebra = contraction.modes, contraction.algebra
-        moves = [[any(mode.strides[at] for at in (place, *(FIRST + arg for arg in args))) for mode in modes]
-                 for place, args in ((0, contraction.a_args), (1, contraction.b_args))]  # fmt: skip
-        in_a, in_b = ({mode for mode, moved in zip(modes, each, strict=True) if moved} for each in moves)
+        algebra, places = contraction.algebra, ((0, contraction.a_args), (1, contraction.b_args))
+        in_a, in_b = (
+            {mode for mode in contraction.modes if any(mode.strides[at] for at in (place, *(FIRST + x for x in args)))}
+            for place, args in places
+        )
         self._batch = contraction.of_role(Role.BATCH)
-        self._m, self._n = contraction.of_role(Role.M), contraction.of_role(Role.N)
-        sums = contraction.of_role(Role.K)
-        self._k = tuple(mode for mode in sums if algebra is not None or (mode in in_a and mode in in_b))
+        m, n, sums = (contraction.of_role(role) for role in (Role.M, Role.N, Role.K))
+        self._k = tuple(mode for mode in sums if algebra is not None or mode in in_a & in_b)
+        self._repeat = math.prod(mode.extent for mode in sums if mode not in {*self._k, *in_a, *in_b})
         alone = [tuple(mode for mode in sums if mode not in self._k and mode in own) for own in (in_a, in_b)]
-        self._repeat = math.prod(mode.extent for mode in sums if mode not in in_a | in_b) if algebra is None else 1
-        self._operands = [
-            self._operand(place, free, own)
-            for place, free, own in ((0, self._m, alone[0]), (1, self._n, alone[1]))
-        ]  # fmt: skip
-        self._kept = (*self._batch, *self._m, *self._n)
+        self._operands = self._operand(0, m, alone[0]), self._operand(1, n, alone[1])
+        self._kept = (*self._batch, *m, *n)
+        self._pieces = _pieces(contraction)
 
     def _operand(self, place: int, free: tuple[Mode, ...], alone: tuple[Mode, ...]) -> Operand:
         contraction = self._contraction
         layout = (contraction.a, contraction.b)[place]
         args, function = ((contraction.a_args, contraction.a_fn), (contraction.b_args, contraction.b_fn))[place]
         conjugate = (contraction.conjugate_a, contraction.conjugate_b)[place] and layout.dtype.is_complex
-        values = Values(contraction, place, (*self._batch, *free, *self._k, *alone), args)
-        return Operand(values, free, function, conjugate, value_type(layout.dtype, contraction.arithmetic.product))
+        value = value_type(layout.dtype, contraction.arithmetic.product)
+        return Operand(place, free, alone, function, args, conjugate, value)
 
     def __call__(
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
     ) -> None:
-        contraction = self._contraction
-        x, y = (self._factor(operand, tensor, aux) for operand, tensor in zip(self._operands, (a, b), strict=True))
-        if contraction.algebra is None:
-            total = self._products(x, y)
-            total = total if self._repeat == 1 else total * self._repeat
-            total = total if alpha == 1 else total * wrapped(alpha, total.dtype)
-        else:
-            total = _reduced(contraction.algebra, x, y, contraction.arithmetic.accumulate)
-        total = total.reshape([mode.extent for mode in self._kept])
-        if c is not None and beta != 0:
-            total = self._added(total, c, beta, aux)
-        self._store(total, d, aux)
+        for part in self._blocks(self._kept, Block({}, {})):
+            total: Tensor | None = None
+            for block in self._blocks([mode for mode, _ in self._pieces if mode not in self._kept], part):
+                found = self._sums(a, b, aux, block)
+                total = found if total is None else self._joined(total, found)
+            assert total is not None, "there is a block of no sums as well"
+            self._finish(total, c if beta != 0 else None, d, (alpha, beta), aux, part)
 
-    def _factor(self, operand: Operand, tensor: Tensor, aux: AuxTensors) -> Tensor:
+    def _blocks(self, modes: Sequence[Mode], around: Block) -> Iterator[Block]:
+        """The blocks of these modes within what is around; an empty mode has one."""
+        pieces = [(mode, piece) for mode, piece in self._pieces if mode in modes]
+        for starts in itertools.product(*(range(0, max(mode.extent, 1), max(piece, 1)) for mode, piece in pieces)):
+            begins = {mode: start for (mode, _), start in zip(pieces, starts, strict=True)}
+            extents = {mode: min(piece, mode.extent - begins[mode]) for mode, piece in pieces}
+            yield Block(around.starts | begins, around.extents | extents)
+
+    def _joined(self, total: Tensor, found: Tensor) -> Tensor:
+        algebra = self._contraction.algebra
+        return total + found if algebra is None else _one(algebra.reduce(total, found)).to(total.dtype)
+
+    def _sums(self, a: Tensor, b: Tensor, aux: AuxTensors, block: Block) -> Tensor:
+        """[batch, m, n] of one block."""
+        x, y = (self._factor(own, tensor, aux, block) for own, tensor in zip(self._operands, (a, b), strict=True))
+        algebra = self._contraction.algebra
+        return self._products(x, y) if algebra is None else _reduced(algebra, x, y, self._contraction.arithmetic)
+
+    def _factor(self, operand: Operand, tensor: Tensor, aux: AuxTensors, block: Block) -> Tensor:
         """[batch, free, k] of an operand's values in the accumulator's type; a real operand stays real."""
         contraction, accumulate = self._contraction, self._contraction.arithmetic.accumulate
-        values, *others = operand.values.of(tensor, aux)
+        modes = (*self._batch, *operand.free, *self._k, *operand.alone)
+        values = block.of(tensor, modes, operand.place)
         values = (values.conj() if operand.conjugate else values).to(operand.value)
         if operand.function is not None:
+            others = self._beside(operand.args, modes, aux, block)
             values = _one(operand.function(values, *others)).to(operand.value)
         real = accumulate.is_complex and not tensor.is_complex() and contraction.algebra is None
         values = values.to(accumulate.to_real() if real else accumulate)
-        alone = len(operand.values.modes) - len(self._batch) - len(operand.free) - len(self._k)
-        if alone:
-            values = values.sum(tuple(range(-alone, 0)), dtype=values.dtype)
-        sizes = [math.prod(mode.extent for mode in group) for group in (self._batch, operand.free, self._k)]
-        return values.reshape(sizes)
+        if operand.alone:
+            values = values.sum(tuple(range(-len(operand.alone), 0)), dtype=values.dtype)
+        return values.reshape([block.size(group) for group in (self._batch, operand.free, self._k)])
+
+    def _beside(self, args: Sequence[int], modes: Sequence[Mode], aux: AuxTensors, block: Block) -> list[Tensor]:
+        """What a function takes beside the value: operands and coordinates."""
+        found = []
+        for arg in args:
+            tensor = aux[arg]
+            if tensor is not None:
+                found.append(block.of(tensor, modes, FIRST + arg))
+                continue
+            values = torch.zeros((), dtype=self._contraction.aux[arg].dtype, device="cpu")
+            for at, mode in enumerate(modes):
+                if mode.strides[FIRST + arg]:
+                    steps = torch.arange(block.extents[mode], dtype=values.dtype, device="cpu") + block.starts[mode]
+                    values = steps.reshape([-1 if i == at else 1 for i in range(len(modes))])
+            found.append(values.expand(block.shape(modes)))
+        return found
 
     def _products(self, x: Tensor, y: Tensor) -> Tensor:
         """[batch, m, n]. A real factor of a complex one meets its parts as columns of a real matrix."""
@@ -157,65 +227,41 @@ class PlainLaunch:
         with exact_products():
             if x.is_complex() == y.is_complex():
                 return torch.bmm(x, y.transpose(1, 2))
-            if x.is_complex():
-                return self._with_parts(y, x).transpose(1, 2)
-            return self._with_parts(x, y)
+            return _with_parts(y, x).transpose(1, 2) if x.is_complex() else _with_parts(x, y)
 
-    @staticmethod
-    def _with_parts(real: Tensor, other: Tensor) -> Tensor:
-        parts = torch.view_as_real(other.transpose(1, 2).resolve_conj().contiguous()).flatten(-2)
-        found = torch.bmm(real, parts)
-        return torch.view_as_complex(found.unflatten(-1, (-1, 2)))
-
-    def _added(self, total: Tensor, c: Tensor, beta: Scalar, aux: AuxTensors) -> Tensor:
-        contraction = self._contraction
-        values, *others = Values(contraction, 2, self._kept, contraction.c_args).of(c, aux)
-        values = values.to(total.dtype)
-        if contraction.c_fn is not None:
-            values = _one(contraction.c_fn(values, *others)).to(total.dtype)
-        if contraction.algebra is not None:
-            return _one(contraction.algebra.reduce(total, values)).to(total.dtype)
-        return total.add(values, alpha=wrapped(beta, total.dtype))
-
-    def _store(self, total: Tensor, d: Tensor, aux: AuxTensors) -> None:
-        contraction = self._contraction
+    def _finish(
+        self, total: Tensor, c: Tensor | None, d: Tensor, factors: tuple[Scalar, Scalar], aux: AuxTensors, block: Block
+    ) -> None:
+        """alpha * sums + beta * c_fn(C), the epilogue, and the copies to D and what else the epilogue yields."""
+        contraction, (alpha, beta) = self._contraction, factors
+        total = total.reshape(block.shape(self._kept))
+        if self._repeat != 1 and contraction.algebra is None:
+            total = total * self._repeat
+        if alpha != 1:
+            total = total * wrapped(alpha, total.dtype)
+        if c is not None:
+            values = block.of(c, self._kept, 2).to(total.dtype)
+            if contraction.c_fn is not None:
+                others = self._beside(contraction.c_args, self._kept, aux, block)
+                values = _one(contraction.c_fn(values, *others)).to(total.dtype)
+            if contraction.algebra is None:
+                total = total.add(values, alpha=wrapped(beta, total.dtype))
+            else:
+                total = self._joined(total, values)
         results: tuple[Tensor, ...] = (total,)
         if contraction.epilogue is not None:
-            others = Values(contraction, 3, self._kept, contraction.epilogue_args).of(d, aux)[1:]
-            found = contraction.epilogue(total, *others)
+            found = contraction.epilogue(total, *self._beside(contraction.epilogue_args, self._kept, aux, block))
             results = found if isinstance(found, tuple) else (found,)
         targets = [(3, d), *((FIRST + place, aux[place]) for place in contraction.outputs)]
         for result, (place, target) in zip(results, targets, strict=True):
             assert target is not None
-            _seen(target, self._kept, place).copy_(result)
+            block.of(target, self._kept, place).copy_(result)
 
 
-class Values:
-    """A tensor along some modes, and what a function takes beside it: tensors and coordinates."""
-
-    def __init__(self, contraction: Contraction, place: int, modes: tuple[Mode, ...], args: Sequence[int]) -> None:
-        self.modes, self._place = modes, place
-        self._args = [(arg, contraction.aux[arg].dtype) for arg in args]
-
-    def of(self, tensor: Tensor, aux: AuxTensors) -> list[Tensor]:
-        found = [_seen(tensor, self.modes, self._place)]
-        for arg, dtype in self._args:
-            other = aux[arg]
-            found.append(self._coordinate(arg, dtype) if other is None else _seen(other, self.modes, FIRST + arg))
-        return found
-
-    def _coordinate(self, arg: int, dtype: torch.dtype) -> Tensor:
-        extents = [mode.extent for mode in self.modes]
-        for at, mode in enumerate(self.modes):
-            if mode.strides[FIRST + arg]:
-                shape = [extent if i == at else 1 for i, extent in enumerate(extents)]
-                return torch.arange(mode.extent, dtype=dtype, device="cpu").reshape(shape).expand(extents)
-        return torch.zeros((), dtype=dtype, device="cpu").expand(extents)
-
-
-def _seen(tensor: Tensor, modes: Sequence[Mode], place: int) -> Tensor:
-    strides = [mode.strides[place] for mode in modes]
-    return tensor.as_strided([mode.extent for mode in modes], strides, tensor.storage_offset())
+def _with_parts(real: Tensor, other: Tensor) -> Tensor:
+    """[batch, m, k] real times [batch, n, k] complex."""
+    parts = torch.view_as_real(other.transpose(1, 2).resolve_conj().contiguous()).flatten(-2)
+    return torch.view_as_complex(torch.bmm(real, parts).unflatten(-1, (-1, 2)))
 
 
 def _one(result: Tensor | tuple[Tensor, ...]) -> Tensor:
@@ -226,10 +272,9 @@ def _one(result: Tensor | tuple[Tensor, ...]) -> Tensor:
 # -- other algebras ----------------------------------------------------------------------------------------------------
 
 
-def _reduced(algebra: TracedAlgebra, x: Tensor, y: Tensor, dtype: torch.dtype) -> Tensor:
+def _reduced(algebra: TracedAlgebra, x: Tensor, y: Tensor, arithmetic: Arithmetic) -> Tensor:
     """[batch, m, n] of [batch, m, k] and [batch, n, k], by tables of pairs of a bounded size."""
-    batch, m, k = x.shape
-    n = y.shape[1]
+    (batch, m, k), n, dtype = x.shape, y.shape[1], arithmetic.accumulate
     total = torch.full((batch, m, n), algebra.identity, dtype=dtype, device="cpu")
     if not (batch and m and n and k):
         return total

@@ -22,6 +22,7 @@ class _Cost(NamedTuple):
     tile: float  # seconds of a register block, besides its products
     call: float
     team: float  # of starting threads
+    memory: float  # bytes a second of one core, of operands and results that are in no cache
 
 
 @lru_cache
@@ -41,4 +42,8 @@ def predict(contraction: Contraction, schedule: GettSchedule) -> float:
     moved = outer * (rows * columns * cost.stored + (rows + columns) * k * cost.packed) * form.item / 4
     tiles = outer * rows * columns / (height * width) * cost.tile
     team = cost.team if schedule.threads > 1 else 0.0
-    return cost.call + team + (products + moved + tiles) / schedule.threads
+    read = contraction.m * contraction.k * contraction.a.dtype.itemsize
+    read += contraction.n * contraction.k * contraction.b.dtype.itemsize
+    touched = outer * (read + contraction.m * contraction.n * contraction.d.dtype.itemsize)
+    busy = max(products + moved + tiles, touched / cost.memory)
+    return cost.call + team + busy / schedule.threads
