@@ -1,9 +1,11 @@
 """The fitted numbers of the cost models, and where they come from for a device.
 
 Those of GPUs were fitted on an H200 and are data: `data/costs/h200.json` has each with its unit and the commit and day
-it came with. Those of CPUs are in a file for each length of vectors (`weft.cpu.host`). Those of the section "gathering" are the `Coefficients`: `weft tune --calibrate` fits them anew to what it
-measures on a device, with a factor for each family that has a model of its own, and keeps them in the cache. Files of
-other devices, `data/costs/*.json` with that section, may ship with weft. Everywhere else those of the H200 stand.
+it came with. Those of CPUs are in a file for each length of vectors (`weft.cpu.host`).
+
+Those of the section "gathering" are the `Coefficients`: `weft tune --calibrate` fits them anew to what it measures on a
+device, with a factor for each family that has a model of its own, and keeps them in the cache. Files of other devices,
+`data/costs/*.json` with that section, may ship with weft. Everywhere else those of the H200 stand.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ def source_of(algebra: TracedAlgebra, accumulate: torch.dtype, dtype: torch.dtyp
     """Raises `UnsupportedError` where a function of the algebra has no code here."""
     kind = dtype_name(dtype)
     height = ROWS // 2 if dtype.is_complex else ROWS
-    identity = NumbaWriter().constant(int(algebra.identity) if dtype is torch.int32 else algebra.identity, dtype)
+    identity = NumbaWriter().constant(algebra.identity, dtype)
     names: dict[str, Any] = {"kind": kind, "item": dtype.itemsize, "height": height, "identity": identity}
     if is_log(algebra, accumulate):
         vector = "vector." if dtype is torch.float32 else "np."

@@ -1,7 +1,7 @@
 """Elements in memory as numba's values, by torch's number types: loads, stores, and roundings to short types.
 
-Floating types of one and two bytes are held as float32. Addresses are words, and elements are reached by LLVM's own pointer arithmetic, which
-its vectoriser understands.
+Floating types of one and two bytes are held as float32. Addresses are words, and elements are reached by LLVM's own
+pointer arithmetic, which its vectoriser understands.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ _E5M2 = _Short(2, 15, 143 << 23, 113 << 23, 0x7C)
 
 
 def _to_byte(kind: _Short) -> Any:
-    """To nearest, ties to even, as in `torch/headeronly/util/Float8_*.h`: below the normal numbers by a sum that rounds.
+    """To nearest, ties to even; below the normal numbers by a sum that rounds, as in torch's `Float8_e4m3fn.h`.
 
     A normal number is rounded by a bias of half a unit, less one where the last kept bit is 0.
     """
