@@ -102,9 +102,9 @@ def source_of(algebra: TracedAlgebra, accumulate: torch.dtype, dtype: torch.dtyp
     identity = NumbaWriter().constant(algebra.identity, dtype)
     names: dict[str, Any] = {"kind": kind, "item": dtype.itemsize, "height": height, "identity": identity}
     if is_log(algebra, accumulate):
-        vector = "vector." if dtype is torch.float32 else "np."
+        exp, log = ("vector.quick_exp", "vector.log") if dtype is torch.float32 else ("np.exp", "np.log")
         constants = {"infinity": f"{kind}(np.inf)", "zero": f"{kind}(0.0)"}
-        body = _LOGARITHMS.format(exp=f"{vector}exp", log=f"{vector}log", **constants, **names)
+        body = _LOGARITHMS.format(exp=exp, log=log, **constants, **names)
     else:
         several, one = (_steps(algebra, accumulate, dtype, swapped, count) for count in (AT_ONCE, 1))
         body = _PLAIN.format(
@@ -112,7 +112,8 @@ def source_of(algebra: TracedAlgebra, accumulate: torch.dtype, dtype: torch.dtyp
             step_one=one[1], **names,
         )  # fmt: skip
     size = (height + 1) * 128  # no vector is longer than 64 bytes
-    return _FRAME.format(body=body, bytes=size, memory=memory_functions([body, _FRAME.format_map(_Named(kind))]), **names)
+    memory = memory_functions([body, _FRAME.format_map(_Named(kind))])
+    return _FRAME.format(body=body, bytes=size, memory=memory, **names)
 
 
 class _Named(dict[str, Any]):
