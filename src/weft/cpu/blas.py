@@ -1,6 +1,6 @@
 """What is a matrix product as it lies, by torch's own: MKL's, OpenBLAS's or Accelerate's kernels.
 
-    matrix product, batched or not     torch.mm, torch.bmm
+    matrix product, batched or not     torch.mm, torch.bmm; of int8 torch._int_mm, where the host has VNNI
     matrix-vector, dot product         torch.mv, torch.dot
     no sum                             torch.mul, broadcast
 
@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 
 from weft.cpu.exactness import exact_products, shortened
-from weft.cpu.host import costs
+from weft.cpu.host import costs, multiplies_bytes
 from weft.cpu.huge_pages import HUGE, advise, reach
 from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
 from weft.spec import Contraction, Mode, Role, Strides
@@ -64,18 +64,28 @@ def supports(contraction: Contraction, target: Target) -> str | None:
     """None, or one sentence that says why not."""
     if target.kind != "cpu":
         return f"it runs on the CPU, the tensors are on a {target.kind} device"
-    arithmetic, a = contraction.arithmetic, contraction.a.dtype
     if contraction.algebra is not None or contraction.aux or contraction.c is not None:
         return "it computes products and their sums alone"
     if any((contraction.a_fn, contraction.b_fn, contraction.epilogue)):
         return "it applies no functions"
-    if a not in TYPES or {contraction.b.dtype, contraction.d.dtype, arithmetic.product, arithmetic.accumulate} != {a}:
+    if not of_bytes(contraction) and not _of_one_type(contraction):
         return "it computes in one floating type"
     if contraction.conjugate_a or contraction.conjugate_b:
         return "it conjugates nothing"
     if 0 in (mode.extent for mode in contraction.modes):
         return "a mode is empty"
     return _shape_fault(contraction)
+
+
+def _of_one_type(contraction: Contraction) -> bool:
+    arithmetic, a = contraction.arithmetic, contraction.a.dtype
+    return a in TYPES and {contraction.b.dtype, contraction.d.dtype, arithmetic.product, arithmetic.accumulate} == {a}
+
+
+def of_bytes(contraction: Contraction) -> bool:
+    """Whether it is a product of int8 matrices, summed in int32, that this host has instructions for."""
+    stored = {contraction.a.dtype, contraction.b.dtype, contraction.arithmetic.product}
+    return stored == {torch.int8} and contraction.arithmetic.accumulate is torch.int32 and multiplies_bytes()
 
 
 def _shape_fault(contraction: Contraction) -> str | None:
@@ -91,7 +101,17 @@ def _shape_fault(contraction: Contraction) -> str | None:
                           ("D", (m.strides.d, n.strides.d))):  # fmt: skip
         if 1 not in steps and any(steps):
             return f"{matrix} is no matrix with a contiguous side"
+    if of_bytes(contraction) and not _writes_bytes(contraction):
+        return "products of bytes are written to a whole matrix of int32"
     return None
+
+
+def _writes_bytes(contraction: Contraction) -> bool:
+    """Whether D is all of a matrix, of which `torch._int_mm` asks for one that is contiguous."""
+    m, n = (_one(contraction, role) for role in (Role.M, Role.N))
+    steps = (m.strides.d or n.extent, n.strides.d or 1)
+    whole = steps in ((n.extent, 1), (1, m.extent))
+    return whole and not contraction.of_role(Role.BATCH) and contraction.d.dtype is torch.int32
 
 
 def _one(contraction: Contraction, role: Role) -> Mode:
@@ -107,6 +127,8 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
 def _call(contraction: Contraction) -> str:
     if not contraction.of_role(Role.K):
         return "mul"
+    if of_bytes(contraction):
+        return "_int_mm"
     batch, m, n = (bool(contraction.of_role(role)) for role in (Role.BATCH, Role.M, Role.N))
     return "bmm" if batch else "mm" if m and n else "mv" if m or n else "dot"
 
@@ -122,7 +144,7 @@ def predict(contraction: Contraction, schedule: BlasSchedule, target: Target) ->
     thin, half = min(m, n), cost.half_extent
     slowed = 1.0 if thin == 1 else (1 + half / m) * (1 + half / n) * (1 + half / k)
     slowed *= cost.narrowed if thin <= cost.narrow else 1.0
-    products = flops * slowed / cost.rate[dtype_name(dtype)]
+    products = flops * slowed / cost.rate["int8" if of_bytes(contraction) else dtype_name(dtype)]
     if thin == 1:
         products = products / cost.vectors if batch > 1 else 0.0
     return cost.call + max(touched, (products + (batch - 1) * cost.matrix) / cores)
@@ -157,6 +179,8 @@ def _multiply(contraction: Contraction, schedule: BlasSchedule) -> Multiply:
     operation: Callable[..., object] = getattr(torch, schedule.call)
     a, b, d = _factors(contraction, schedule)
     first, second, result = _view(contraction, a, 0), _view(contraction, b, 1), _view(contraction, d, 3)
+    if schedule.call == "_int_mm" and d and d[-1].strides.d > 1:  # D is contiguous the other way
+        return lambda a, b, d: operation(second(b).t(), first(a).t(), out=result(d).t())
     if schedule.call == "mv" and len(a) == 1:  # torch takes the matrix first
         return lambda a, b, d: operation(second(b), first(a), out=result(d))
     return lambda a, b, d: operation(first(a), second(b), out=result(d))
@@ -171,7 +195,7 @@ def _factors(contraction: Contraction, schedule: BlasSchedule) -> tuple[tuple[Mo
         return (k,), (k,), ()
     if schedule.call == "mv":
         return ((m, k), (k,), (m,)) if contraction.of_role(Role.M) else ((k,), (n, k), (n,))
-    if schedule.call == "mm":
+    if schedule.call in ("mm", "_int_mm"):
         return (m, k), (k, n), (m, n)
     return (batch, m, k), (batch, k, n), (batch, m, n)
 

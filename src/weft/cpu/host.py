@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 from functools import lru_cache
 
+import torch
+
 from weft.planner.coefficients import Fitted, fitted
 
 
@@ -20,6 +22,13 @@ def vector_bytes() -> int:
 
     features, name = binding.get_host_cpu_features(), binding.get_host_cpu_name()
     return 64 if features.get("avx512f") and not name.startswith("znver4") else 32
+
+
+@lru_cache
+def multiplies_bytes() -> bool:
+    """Whether torch's product of int8 matrices is exact and quick here: without VNNI sums of two products saturate."""
+    asked = getattr(torch.cpu, "_is_vnni_supported", None)
+    return asked is not None and bool(asked()) and hasattr(torch, "_int_mm")
 
 
 def costs(section: str) -> Fitted:

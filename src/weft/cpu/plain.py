@@ -19,6 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from weft.cpu.blas import of_bytes
 from weft.cpu.exactness import exact_products
 from weft.cpu.host import costs
 from weft.fn import Pointwise
@@ -94,12 +95,18 @@ def _elements(contraction: Contraction, extents: Sequence[int]) -> int:
 def predict(contraction: Contraction, schedule: PlainSchedule, target: Target) -> float:
     batch, m, n, k = (max(getattr(contraction, name), 1) for name in ("batch", "m", "n", "k"))
     cost, cores = costs("plain"), max(target.processors, 1)
-    each = cost("product") if contraction.algebra is None else cost("pair")
+    each = cost("byte" if _of_bytes(contraction) else "product" if contraction.algebra is None else "pair")
     return cost("call") + batch * (cost("pass") * (m * k + k * n + m * n) + each * m * n * k) / cores
 
 
 def build(contraction: Contraction, schedule: PlainSchedule, target: Target) -> Launch:
     return PlainLaunch(contraction)
+
+
+def _of_bytes(contraction: Contraction) -> bool:
+    """Whether it is one product of int8 matrices that the host has instructions for."""
+    plain = contraction.algebra is None and contraction.a_fn is None and contraction.b_fn is None
+    return plain and of_bytes(contraction) and contraction.batch == 1 and contraction.k > 0
 
 
 class Block(NamedTuple):
@@ -151,6 +158,7 @@ class PlainLaunch:
         self._operands = self._operand(0, m, alone[0]), self._operand(1, n, alone[1])
         self._kept = (*self._batch, *m, *n)
         self._pieces = _pieces(contraction)
+        self._bytes = _of_bytes(contraction) and not alone[0] and not alone[1]
 
     def _operand(self, place: int, free: tuple[Mode, ...], alone: tuple[Mode, ...]) -> Operand:
         contraction = self._contraction
@@ -199,7 +207,8 @@ class PlainLaunch:
             others = self._beside(operand.args, modes, aux, block)
             values = _one(operand.function(values, *others)).to(operand.value)
         real = accumulate.is_complex and not tensor.is_complex() and contraction.algebra is None
-        values = values.to(accumulate.to_real() if real else accumulate)
+        if not self._bytes:
+            values = values.to(accumulate.to_real() if real else accumulate)
         if operand.alone:
             values = values.sum(tuple(range(-len(operand.alone), 0)), dtype=values.dtype)
         return values.reshape([block.size(group) for group in (self._batch, operand.free, self._k)])
@@ -222,6 +231,8 @@ class PlainLaunch:
 
     def _products(self, x: Tensor, y: Tensor) -> Tensor:
         """[batch, m, n]. A real factor of a complex one meets its parts as columns of a real matrix."""
+        if self._bytes:
+            return torch._int_mm(x[0], y[0].t())[None]
         if not self._k:  # infinities meet no zeros of a sum
             return x * y.transpose(1, 2)
         with exact_products():

@@ -184,6 +184,13 @@ def gather(base, to, size, lanes, width, groups, along, k):
     """Items of any size to [group][k][lane], with a table of offsets for lanes and one for k."""
     step = abs(size)
     for g in range(groups):
+        first = load_word(lanes + 8 * g * width)
+        if size > 0 and (width * size) % 8 == 0 and contiguous(lanes + 8 * g * width, width, first, size):
+            for p in range(k):
+                at = base + first + load_word(along + 8 * p)
+                for i in range(0, width * size, 8):
+                    copy_8(to + (g * k + p) * width * size + i, at + i)
+            continue
         for p in range(k):
             at = base + load_word(along + 8 * p)
             for i in range(width):
