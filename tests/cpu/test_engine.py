@@ -45,13 +45,15 @@ def launch(
     return family.build(contraction, schedule, target), contraction
 
 
-def check(equation: str, a: torch.Tensor, b: torch.Tensor, layout: str = "contiguous", **options: Any) -> None:
+def check(
+    equation: str, a: torch.Tensor, b: torch.Tensor, layout: str = "contiguous", threads: int = 2, **options: Any
+) -> None:
     """D, over poison between guards, is within its bound of the oracle."""
     expected, bound = expectation(equation, a, b, **options)
     dtype = options.get("out_dtype") or torch.promote_types(a.dtype, b.dtype)
     c, alpha, beta = options.get("c"), options.pop("alpha", 1), options.pop("beta", 1)
     guarded = poisoned(tuple(expected.shape), dtype, layout=layout)
-    run, contraction = launch(equation, a, b, **options, out=guarded.tensor)
+    run, contraction = launch(equation, a, b, threads, **options, out=guarded.tensor)
     tensors = options.get("operands", {})
     aux = tuple(None if each.kind == "index" else tensors[each.name][1] for each in contraction.aux)
     run(a, b, c, guarded.tensor, alpha, beta, aux)
@@ -168,6 +170,32 @@ def test_the_same_bits_from_call_to_call(threads: int) -> None:
     run(a, b, None, first, 1, 1)
     run(a, b, None, second, 1, 1)
     assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64, torch.int64])
+def test_long_sums_are_cut_into_parts(dtype: torch.dtype) -> None:
+    a, b = operands("mkl,kln->nm", dtype, m=3, n=2, k=4001, l=6)
+    c = random_operand((2, 3), dtype, 3)
+    run, contraction = launch("mkl,kln->nm", a, b, 3)
+    (schedule,) = family.schedules(contraction, Target("cpu", processors=3)).schedules
+    assert "sums in 3 parts" in str(schedule)
+    check("mkl,kln->nm", a, b, threads=3)
+    check("mkl,kln->nm", a, b, threads=3, c=c, alpha=2, beta=-1)
+    if dtype is torch.float32:
+        options = {"a_fn": lambda x, l, s: x * s + l, "indices": {"l": "l", "m": "m"},
+                   "epilogue": lambda x, m: x - m,
+                   "operands": {"s": ("kl", torch.rand(4001, 6))}}  # fmt: skip
+        check("mkl,kln->nm", a, b, threads=3, **options)
+
+
+@pytest.mark.parametrize("algebra", ["max_plus", "log", "or_and"])
+def test_long_reductions_are_cut_into_parts(algebra: str) -> None:
+    a, b = operands("mk,kn->nm", torch.float64, m=3, n=2, k=9000)
+    run, contraction = launch("mk,kn->nm", a, b, 2, algebra=algebra)
+    assert family.schedules(contraction, Target("cpu", processors=2)).schedules[0].splits == 2  # type: ignore[attr-defined]
+    d = torch.empty(2, 3, dtype=torch.float64)
+    run(a, b, None, d, 1, 1)
+    torch.testing.assert_close(d, weft.reference.contract("mk,kn->nm", a, b, algebra=algebra), rtol=1e-12, atol=0)
 
 
 def test_plans_are_for_a_number_of_threads() -> None:

@@ -5,8 +5,11 @@ A family with the four doors of `weft.planner.schedule`. Kernels are compiled by
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from weft.cpu.gett import cost
 from weft.cpu.gett.schedule import GettSchedule, best_schedule
+from weft.cpu.gett.split import SplitLaunch, steps_of
 from weft.cpu.gett.support import supports
 from weft.planner.schedule import Candidates, Launch, Target
 from weft.spec import Contraction
@@ -27,4 +30,8 @@ def predict(contraction: Contraction, schedule: GettSchedule, target: Target) ->
 def build(contraction: Contraction, schedule: GettSchedule, target: Target) -> Launch:
     from weft.cpu.gett.launch import GettLaunch
 
-    return GettLaunch(contraction, schedule)
+    if schedule.splits == 1:
+        return GettLaunch(contraction, schedule)
+    steps = steps_of(contraction, schedule.splits)
+    parts = GettLaunch(steps.parts, replace(schedule, splits=1))
+    return SplitLaunch(steps, (parts, GettLaunch(steps.whole, best_schedule(steps.whole, schedule.threads))))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ import torch
 from weft.cpu.gett.forms import MatrixForm, matrix_form
 from weft.cpu.gett.layout import Axes, axes_of, vectors_along_operand
 from weft.cpu.gett.operations import Operation, operation_of
+from weft.cpu.gett.split import parts_of, steps_of
 from weft.cpu.host import vector_bytes
 from weft.spec import Contraction
 from weft.spec.dtypes import REAL_OF
@@ -43,6 +44,7 @@ class GettSchedule:
     parts: tuple[int, int]  # of the rows and of the slots
     threads: int
     workspace_bytes: int
+    splits: int = 1  # of the sums: see `split`
     family: str = "gett"
 
     def __str__(self) -> str:
@@ -51,6 +53,7 @@ class GettSchedule:
         reads = [f"{name} {'in place' if direct else 'packed'}" for name, direct in zip(
             ("B", "A") if self.swap_ab else ("A", "B"), self.direct, strict=True)]  # fmt: skip
         threads = f"{self.threads} threads" if self.threads > 1 else "one thread"
+        threads += f"; sums in {self.splits} parts" if self.splits > 1 else ""
         return (
             f"gett: blocks of {rows} rows x {lanes} lanes x {k}, vectors along {vectors}; {', '.join(sorted(reads))}; "
             f"{threads}; workspace {self.workspace_bytes / 1024:.0f} KiB"
@@ -124,6 +127,11 @@ def best_schedule(contraction: Contraction, threads: int) -> GettSchedule:
         lane_block = min(lanes, max(pair, SLOT_PANEL // (k_block * item) // pair * pair))
     work = outer * rows * lanes * (k + 3)
     threads = threads if work > SMALL else 1
+    tiles = outer * (rows // height) * (lanes // (VECTORS * form.lanes))
+    if tiles < threads and (splits := parts_of(contraction, threads // tiles)) > 1:
+        found = best_schedule(steps_of(contraction, splits).parts, threads)
+        between = splits * contraction.batch * contraction.m * contraction.n * contraction.arithmetic.accumulate.itemsize
+        return replace(found, splits=splits, workspace_bytes=found.workspace_bytes + between)
     parts = _parts(outer, rows // height, lanes // (VECTORS * form.lanes), k, threads)
     direct = _direct(contraction, form, rows, lanes, k)
     partials = row_block * lane_block * item if k > k_block else 0
