@@ -131,8 +131,8 @@ def pack_rows(source, to, rows, along, first, end, start, k, kind):
                     break
                 count += 1
             if count > 0:
-                # A vector for each row block. What it has too much goes where the panel goes on, to be written over,
-                # or where the next panel begins: that is written again.
+                # A vector for each row block. What it has too much is written over later, by the next steps along k;
+                # but what the last steps write past the end of a panel, where the next one begins, is put right again.
                 for p in range(k):
                     x, y = panel + p * height * size, at + load_word(along + 8 * (start + p))
                     for _ in range(count):
@@ -140,11 +140,10 @@ def pack_rows(source, to, rows, along, first, end, start, k, kind):
                         x += height * k * size
                         y += height * size
                 for j in range(1, count):
-                    x = panel + j * height * k * size
-                    for p in range(min(k, (width - 1) // height)):
-                        y = at + load_word(along + 8 * (start + p)) + j * height * size
-                        for i in range(min(height, width - height - p * height)):
-                            copy_item(x + (p * height + i) * size, y + i * size, kind)
+                    x, y = panel + j * height * k * size, at + j * height * size
+                    for i in range(min(width - height, height * k)):
+                        p = i // height
+                        copy_item(x + i * size, y + load_word(along + 8 * (start + p)) + (i - p * height) * size, kind)
                 m += (count - 1) * height
                 continue
         if near and height > width:
