@@ -130,7 +130,7 @@ def best_schedule(contraction: Contraction, threads: int) -> GettSchedule:
     tiles = outer * (rows // height) * (lanes // (VECTORS * form.lanes))
     if tiles < threads and (splits := parts_of(contraction, threads // tiles)) > 1:
         found = best_schedule(steps_of(contraction, splits).parts, threads)
-        between = splits * contraction.batch * contraction.m * contraction.n * contraction.arithmetic.accumulate.itemsize
+        between = splits * contraction.batch * contraction.m * contraction.n * item
         return replace(found, splits=splits, workspace_bytes=found.workspace_bytes + between)
     parts = _parts(outer, rows // height, lanes // (VECTORS * form.lanes), k, threads)
     direct = _direct(contraction, form, rows, lanes, k)
