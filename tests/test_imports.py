@@ -16,7 +16,7 @@ ROOMS_WITHOUT_TRITON = (
     "weft.planner.planner",
     "weft.machine",
     "weft.oracle",
-    "weft.cpu.plain",
+    "weft.cpu.eager",
     "weft.reference",
     "weft.testing",
     "weft.cases",

@@ -12,7 +12,7 @@ import torch
 import weft
 from cpu.extended import Extended, check_close, check_exact
 from weft.algebra import NAMED, plus_times_mod
-from weft.cpu import plain
+from weft.cpu import eager
 from weft.cpu.gett.forms import EXACT, matrix_form
 from weft.cpu.gett.operations import ready_pair
 from weft.testing import random_operand
@@ -40,7 +40,7 @@ def operands(equation: str, dtype: torch.dtype, layout: str = "contiguous") -> t
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables of pairs so small that every product takes many."""
-    monkeypatch.setattr(plain, "TABLE", 32)
+    monkeypatch.setattr(eager, "TABLE", 32)
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -180,7 +180,7 @@ def test_halving(extent: int, reduce: Callable[..., torch.Tensor]) -> None:
     expected = values[:, 0]
     for at in range(1, extent):
         expected = reduce(expected, values[:, at])
-    assert torch.equal(plain.halved(values.transpose(1, 2), reduce), expected)
+    assert torch.equal(eager.halved(values.transpose(1, 2), reduce), expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])

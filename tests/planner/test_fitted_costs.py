@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import weft
-from weft.cpu import blas, host, plain
+from weft.cpu import blas, eager, host
 from weft.cpu.gett import cost
 from weft.planner.coefficients import FITTED_ON, SHIPPED, fitted
 from weft.planner.registry import FAMILIES, PERMUTATION_FAMILIES
@@ -49,9 +49,11 @@ def test_every_constant_of_a_cpu_is_used(file: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(host, "vector_bytes", lambda: int(file[4:6]))
     for family in (blas, cost):
         family._cost.cache_clear()
-    for algebra in ("plus_times", "max_plus"):
-        contraction = weft.plan("mk,kn->mn", torch.ones(9, 9), torch.ones(9, 9), algebra=algebra).contraction
-        plain.predict(contraction, plain.PlainSchedule(0), Target("cpu"))
+    monkeypatch.setattr(blas, "multiplies_bytes", lambda: True)
+    a = torch.ones(9, 9)
+    for x, options in ((a, {}), (a, {"algebra": "max_plus"}), (a.to(torch.int8), {"out_dtype": torch.int32})):
+        contraction = weft.plan("mk,kn->mn", x, x, backend="reference", **options).contraction
+        eager.predict(contraction, eager.EagerSchedule(0), Target("cpu"))
     blas._cost()
     cost._cost()
     for section, content in json.loads((SHIPPED / file).read_text())["sections"].items():

@@ -42,7 +42,7 @@ def test_all_is_well() -> None:
     assert done.exit_code == 0, done.output
     rows = [line.split() for line in done.output.splitlines() if line.startswith("cpu ")]
     verdict = {" ".join(row[1:-4]): row[-1] for row in rows if row[-1] == "passed"}
-    assert verdict.keys() == {"cpu plain", "cpu gett", "cpu blas", "pre_reduce", "cpu permute", "cpu transpose"}
+    assert verdict.keys() == {"cpu eager", "cpu gett", "cpu blas", "pre_reduce", "cpu permute", "cpu transpose"}
     assert f"torch {torch.__version__}" in done.output
 
 
@@ -71,7 +71,7 @@ def test_for_other_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     found: dict[str, Any] = json.loads(done.stdout)
     by_name = {each["family"]: each for each in found["families"]}
     assert {name: each["verdict"] for name, each in by_name.items()} == {
-        "cpu plain": "passed", "cpu gett": "passed", "cpu blas": "passed", "pre_reduce": "passed",
+        "cpu eager": "passed", "cpu gett": "passed", "cpu blas": "passed", "pre_reduce": "passed",
         "cpu permute": "failed", "cpu transpose": "passed",
     }  # fmt: skip
     assert "elements wrong" in by_name["cpu permute"]["reason"]
@@ -135,4 +135,4 @@ class TestVersions:
 
 def test_the_target_of_a_record_is_the_device_not_its_number() -> None:
     target = target_of("cpu", torch.device("cpu"))
-    assert verdicts.key("weft.cpu.plain", "cpu", target)["environment"]["torch"] == torch.__version__
+    assert verdicts.key("weft.cpu.eager", "cpu", target)["environment"]["torch"] == torch.__version__

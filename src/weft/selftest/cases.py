@@ -169,7 +169,7 @@ COMPLEX, BYTE, WORD = torch.complex64, torch.int8, torch.int32
 _HALF_SINGLE, _HALVES, _COMPLEX = (HALF, HALF, SINGLE), (HALF,) * 3, (COMPLEX,) * 3
 
 _CPU_BLAS = "weft.cpu.blas"
-_PLAIN, _CPU_GETT, _CPU_PERMUTE = "weft.cpu.plain", "weft.cpu.gett.family", "weft.cpu.permute"
+_EAGER, _CPU_GETT, _CPU_PERMUTE = "weft.cpu.eager", "weft.cpu.gett.family", "weft.cpu.permute"
 _CPU_TRANSPOSE, _TRANSPOSE = "weft.cpu.transpose", "weft.gpu.transpose.family"
 _BLAS, _TMA, _WS = (f"weft.gpu.{name}.family" for name in ("blas", "tma", "warp_specialized"))
 _GETT, _SEMIRING, _SIMT, _PERMUTE = (f"weft.gpu.{name}.family" for name in ("gett", "semiring", "simt", "permute"))
@@ -192,15 +192,15 @@ TRIALS: dict[str, tuple[Trial, ...]] = {
     "cpu": (
         *_CPU_KINDS,
         Trial(_CPU_BLAS, from_letters("a product of each batch", "bmk,bkn->bmn", b=3, m=17, n=29, k=41)),
-        Trial(_PLAIN, from_letters(
+        Trial(_EAGER, from_letters(
             "batched, added to C", "bmk,bkn->bnm", b=3, m=17, n=29, k=41, alpha=0.5,
             beta=-2.0, add=True,
         )),
-        Trial(_PLAIN, from_letters("float16, ReLU", "mk,nk->mn", m=33, n=19, k=47, dtypes=_HALF_SINGLE, a_fn="relu")),
-        Trial(_PLAIN, from_letters("GELU", "mk,kn->mn", m=9, n=13, k=7, epilogue="gelu")),
-        Trial(_PLAIN, from_letters("complex64", "km,kn->nm", m=15, n=11, k=13, dtypes=_COMPLEX)),
-        Trial(_PLAIN, from_letters("int8", "mk,kn->mn", m=21, n=9, k=35, dtypes=(BYTE, BYTE, WORD))),
-        Trial(_PLAIN, from_letters("max-plus", "mk,kn->mn", m=13, n=17, k=11, algebra="max_plus")),
+        Trial(_EAGER, from_letters("float16, ReLU", "mk,nk->mn", m=33, n=19, k=47, dtypes=_HALF_SINGLE, a_fn="relu")),
+        Trial(_EAGER, from_letters("GELU", "mk,kn->mn", m=9, n=13, k=7, epilogue="gelu")),
+        Trial(_EAGER, from_letters("complex64", "km,kn->nm", m=15, n=11, k=13, dtypes=_COMPLEX)),
+        Trial(_EAGER, from_letters("int8", "mk,kn->mn", m=21, n=9, k=35, dtypes=(BYTE, BYTE, WORD))),
+        Trial(_EAGER, from_letters("max-plus", "mk,kn->mn", m=13, n=17, k=11, algebra="max_plus")),
         Trial(_PRE_REDUCE, from_letters("a mode of A alone", "mik,kn->mn", m=9, i=5, k=11, n=7)),
         Trial(_CPU_PERMUTE, PermuteCase("one copy", "abc->cab", (7, 9, 11)), _with(way="straight")),
         Trial(_CPU_PERMUTE, PermuteCase("gathered", "abc->cba", (17, 19, 23), fn="relu"), _with(way="gather")),

@@ -35,7 +35,7 @@ class Stage(NamedTuple):
     writes: tuple[tuple[int, int], ...] = ()
 
 
-class _Loop:
+class Loop:
     """The source of one stage while it is written. Pointers: the values, what is read beside them, what is written."""
 
     def __init__(self, dtype: torch.dtype) -> None:
@@ -142,7 +142,7 @@ def _operand(
     aux: tuple[_Aux, ...], parts: tuple[_Aux, ...],
 ) -> Stage:  # fmt: skip
     stored, value, accumulate, compute = types
-    loop = _Loop(stored)
+    loop = Loop(stored)
     extra, part = ([loop.read(each.dtype) for each in group] for group in (aux, parts))
     found = Held(loop.writer.cast(loop.value.name, stored, value), value)
     if conjugated:
@@ -162,7 +162,7 @@ def _operand(
 @lru_cache(maxsize=64)
 def in_place(function: Pointwise) -> int:
     """Address of a loop that puts a function of values, one of one type, in their place."""
-    loop = _Loop(function.dtypes[0])
+    loop = Loop(function.dtypes[0])
     (found,) = inlined(loop.writer, function, [loop.value])
     loop.write(found, function.dtypes[0], 0)
     return compiled(loop.source)
@@ -170,7 +170,7 @@ def in_place(function: Pointwise) -> int:
 
 def loop_of(function: Pointwise) -> str:
     """The source of a stage that is a function of one result alone: its values, then the others, then results."""
-    loop = _Loop(function.dtypes[0])
+    loop = Loop(function.dtypes[0])
     values = [loop.value, *(loop.read(dtype) for dtype in function.dtypes[1:])]
     (found,) = inlined(loop.writer, function, values)
     loop.write(found, found.dtype)
@@ -239,7 +239,7 @@ def result_stage(contraction: Contraction, form: Form, scaled: bool, added: bool
 @lru_cache(maxsize=512)
 def _result(ending: _Ending) -> Stage:
     accumulate = ending.accumulate
-    loop = _Loop(ending.compute)
+    loop = Loop(ending.compute)
     writer, value = loop.writer, loop.value
     addend = loop.read(ending.addend) if ending.addend is not None else None
     c_extra = [loop.read(each.dtype) for each in ending.c_aux]

@@ -36,7 +36,7 @@ FIRST = 4  # place of the first auxiliary operand among a mode's strides
 
 
 @dataclass(frozen=True, slots=True)
-class PlainSchedule:
+class EagerSchedule:
     """Passes over tensors, or over blocks of them."""
 
     workspace_bytes: int
@@ -71,7 +71,7 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
     if contraction.algebra is not None:
         pairs = math.prod(extents)
         size += 2 * min(TABLE, pairs) * contraction.arithmetic.accumulate.itemsize
-    return Candidates((PlainSchedule(2 * size),))
+    return Candidates((EagerSchedule(2 * size),))
 
 
 def _pieces(contraction: Contraction) -> list[tuple[Mode, int]]:
@@ -92,21 +92,21 @@ def _elements(contraction: Contraction, extents: Sequence[int]) -> int:
     return batch * (m * k + n * k + m * n)
 
 
-def predict(contraction: Contraction, schedule: PlainSchedule, target: Target) -> float:
+def predict(contraction: Contraction, schedule: EagerSchedule, target: Target) -> float:
     batch, m, n, k = (max(getattr(contraction, name), 1) for name in ("batch", "m", "n", "k"))
-    cost, cores = costs("plain"), max(target.processors, 1)
+    cost, cores = costs("eager"), max(target.processors, 1)
     each = cost("byte" if _of_bytes(contraction) else "product" if contraction.algebra is None else "pair")
     return cost("call") + batch * (cost("pass") * (m * k + k * n + m * n) + each * m * n * k) / cores
 
 
-def build(contraction: Contraction, schedule: PlainSchedule, target: Target) -> Launch:
-    return PlainLaunch(contraction)
+def build(contraction: Contraction, schedule: EagerSchedule, target: Target) -> Launch:
+    return EagerLaunch(contraction)
 
 
 def _of_bytes(contraction: Contraction) -> bool:
     """Whether it is one product of int8 matrices that the host has instructions for."""
-    plain = contraction.algebra is None and contraction.a_fn is None and contraction.b_fn is None
-    return plain and of_bytes(contraction) and contraction.batch == 1 and contraction.k > 0
+    bare = contraction.algebra is None and contraction.a_fn is None and contraction.b_fn is None
+    return bare and of_bytes(contraction) and contraction.batch == 1 and contraction.k > 0
 
 
 class Block(NamedTuple):
@@ -140,7 +140,7 @@ class Operand(NamedTuple):
     value: torch.dtype
 
 
-class PlainLaunch:
+class EagerLaunch:
     """Runs on new pointers; keeps no state between calls."""
 
     def __init__(self, contraction: Contraction) -> None:

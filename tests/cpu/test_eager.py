@@ -10,7 +10,7 @@ import torch
 import weft
 from cpu.extended import Extended, check_exact
 from cpu.problems import TARGET, Problem, operands
-from weft.cpu import plain
+from weft.cpu import eager
 from weft.fn.pointwise import TritonFunction
 from weft.planner.schedule import Target
 from weft.spec import Arithmetic, Contraction
@@ -25,12 +25,12 @@ def contraction_of() -> Contraction:
 
 def test_supports() -> None:
     contraction = contraction_of()
-    assert plain.supports(contraction, TARGET) is None
-    assert "cuda" in str(plain.supports(contraction, Target("cuda")))
+    assert eager.supports(contraction, TARGET) is None
+    assert "cuda" in str(eager.supports(contraction, Target("cuda")))
     boolean = dataclasses.replace(contraction, a=contraction.a._replace(dtype=torch.bool))
-    assert "bool" in str(plain.supports(boolean, TARGET))
+    assert "bool" in str(eager.supports(boolean, TARGET))
     parts = dataclasses.replace(contraction, arithmetic=Arithmetic(torch.complex64, torch.float32))
-    assert plain.supports(parts, TARGET) == "products in complex64 do not add up in float32"
+    assert eager.supports(parts, TARGET) == "products in complex64 do not add up in float32"
 
 
 def test_no_triton_function() -> None:
@@ -41,22 +41,22 @@ def test_no_triton_function() -> None:
         return 2 * x
 
     function = TritonFunction(twice, "twice", ("x",), (torch.float32,))
-    sentence = plain.supports(dataclasses.replace(contraction_of(), epilogue=function), TARGET)
+    sentence = eager.supports(dataclasses.replace(contraction_of(), epilogue=function), TARGET)
     assert sentence == "twice is a Triton function; the CPU needs it written with torch operations"
 
 
 def test_schedules_are_values_that_print_themselves() -> None:
     contraction = contraction_of()
-    first, again = (plain.schedules(contraction, TARGET).schedules for _ in range(2))
+    first, again = (eager.schedules(contraction, TARGET).schedules for _ in range(2))
     assert first == again
     assert str(first[0]) == f"torch: passes over tensors; workspace {2 * (80 + 90 + 72) * 4 / 1024:.0f} KiB"
-    assert 0 < plain.predict(contraction, first[0], TARGET) < 1  # type: ignore[arg-type]
+    assert 0 < eager.predict(contraction, first[0], TARGET) < 1  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("algebra", ["plus_times", "max_plus"])
 def test_blocks(algebra: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Large tensors in small blocks, along every mode; coordinates count on."""
-    monkeypatch.setattr(plain, "BLOCK", 60)
+    monkeypatch.setattr(eager, "BLOCK", 60)
     options = {
         "algebra": algebra, "a_fn": lambda x, k, s: x * s + k, "epilogue": lambda x, m: (x - m, m + x),
         "indices": {"k": "k", "m": "m"}, "operands": {"s": ("m", torch.arange(9.0))},
@@ -70,7 +70,7 @@ def test_workspace_is_bounded() -> None:
     shapes = {"abc,cde->abde": (300, 400, 400, 300), "abc,cba->": (), "abc,cba->cab": (500, 300, 400)}
     for equation, shape in shapes.items():
         contraction = Problem(equation, a, b).contraction(torch.empty(shape, device="meta"))
-        assert plain.schedules(contraction, TARGET).schedules[0].workspace_bytes <= 8 * plain.BLOCK
+        assert eager.schedules(contraction, TARGET).schedules[0].workspace_bytes <= 8 * eager.BLOCK
 
 
 def test_serves_empty_sums() -> None:
