@@ -35,7 +35,7 @@ class Stage(NamedTuple):
     writes: tuple[tuple[int, int], ...] = ()
 
 
-class _Loop:
+class Loop:
     """The source of one stage while it is written. Pointers: the values, what is read beside them, what is written."""
 
     def __init__(self, dtype: torch.dtype) -> None:
@@ -122,7 +122,7 @@ def _operand(
     stored: torch.dtype, value: torch.dtype, compute: torch.dtype, function: Pointwise | None, conjugated: bool,
     aux: tuple[_Aux, ...],
 ) -> Stage:  # fmt: skip
-    loop = _Loop(stored)
+    loop = Loop(stored)
     extra = [loop.read(each.dtype) for each in aux]
     found = Held(loop.writer.cast(loop.value.name, stored, value), value)
     if function is not None:
@@ -138,7 +138,7 @@ def _operand(
 
 def loop_of(function: Pointwise) -> str:
     """The source of a stage that is a function of one result alone: its values, then the others, then results."""
-    loop = _Loop(function.dtypes[0])
+    loop = Loop(function.dtypes[0])
     values = [loop.value, *(loop.read(dtype) for dtype in function.dtypes[1:])]
     (found,) = inlined(loop.writer, function, values)
     loop.write(found, found.dtype)
@@ -203,7 +203,7 @@ def result_stage(contraction: Contraction, form: Form, scaled: bool, added: bool
 @lru_cache(maxsize=512)
 def _result(ending: _Ending) -> Stage:
     compute = ending.compute
-    loop = _Loop(compute)
+    loop = Loop(compute)
     writer, value = loop.writer, loop.value
     addend = loop.read(ending.addend) if ending.addend is not None else None
     c_extra = [loop.read(each.dtype) for each in ending.c_aux]
