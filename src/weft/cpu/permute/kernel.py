@@ -8,7 +8,7 @@ A square of items changes rows for columns by shuffles between vectors. Where a 
 last square begins earlier and moves some items twice. Cells of odd sizes are two vectors that overlap.
 
 Where D is large and its lines are written whole, stores go past the caches: the lines need not be read first, which is
-a third of the traffic. X is prefetched along the side on which it is contiguous, as hardware loses count of so many rows.
+a third of the traffic. X is prefetched along the side on which it is contiguous: hardware loses count of so many rows.
 """
 
 from __future__ import annotations
@@ -104,7 +104,8 @@ def _transpose(*, streamed: bool) -> Any:
                 _prefetched(builder, builder.add(address, word(AHEAD[found.size])))
             for i, column in enumerate(transposed(builder, values, found)):
                 offset = builder.load(at(builder, builder.add(columns, word(8 * i)), WORD))
-                _stored(builder, column, builder.add(target, offset), found.vector, streamed=found.lanes * found.size * streamed)
+                size = found.lanes * found.size if streamed else 0
+                _stored(builder, column, builder.add(target, offset), found.vector, streamed=size)
             return context.get_dummy_value()
 
         return types.void(types.int64, types.int64, types.int64, types.int64, kind), code

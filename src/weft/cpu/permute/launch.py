@@ -59,6 +59,10 @@ def squares_of(size: int, side: int, *, streamed: bool = False) -> int:
     return compiled(_SQUARES.format(squares=name, number=kernel.number(size, side)), kernel=True)
 
 
+def cells_kernel() -> int:
+    return compiled(_CELLS, kernel=True)
+
+
 class KernelLaunch:
     """Runs on new pointers; it keeps no state between calls and may run in several threads at once."""
 
@@ -85,7 +89,7 @@ class KernelLaunch:
         else:
             together(self._address, frame, min(self._threads, torch.get_num_threads()))
 
-    def _keep(self, table: Sequence[int] | np.ndarray) -> int:
+    def _keep(self, table: Sequence[tuple[int, ...]] | np.ndarray) -> int:
         kept = np.ascontiguousarray(table, np.int64)
         self._kept.append(kept)
         return kept.ctypes.data
@@ -99,7 +103,7 @@ class KernelLaunch:
         words[params.TILES] = cut.tiles
         words[params.CHUNK] = max(cut.tiles // (8 * threads), 1) if threads > 1 else cut.tiles
         for at, side in ((params.P_MODE, cut.p), (params.Q_MODE, cut.q), (params.R_MODE, cut.run)):
-            words[at] = cut.outer.index(side.outer) if side.count > 1 else -1
+            words[at] = cut.outer.index(side.outer) if side.pieces > 1 else -1
             words[at + 1], words[at + 2] = side.tile, side.longest
         words[params.P_X], words[params.P_D] = self._tables(cut.p, sizes)
         words[params.Q_X], words[params.Q_D] = self._tables(cut.q, sizes)
@@ -119,7 +123,7 @@ class KernelLaunch:
 
     def _set_kernels(self, permutation: Permutation, schedule: PermuteSchedule, cut: Tiling) -> None:
         words = self._words
-        words[params.CELLS] = compiled(_CELLS, kernel=True)
+        words[params.CELLS] = cells_kernel()
         if schedule.square:
             words[params.SQUARES] = squares_of(cut.x_size, schedule.square)
             if schedule.streams and permutation.is_move:

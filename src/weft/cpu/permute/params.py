@@ -23,7 +23,16 @@ CALL_WORDS = 9
     WORDS,
 ) = range(29)  # fmt: skip
 
-# The block of a transposition in place: of square matrices (pairs of tiles), of panels, of vectors along cycles.
+# The block of a transposition in place. Of square matrices tiles change places with their mirror images; panels of
+# others are transposed each; then their rows, vectors of H items, are moved along cycles.
 (
-    MATRIX, BATCH, BATCH_STEP, ROWS, COLUMNS, ROW_STEP, COLUMN_STEP, ITEM, SIDE, TURN, SCALE, TASKS, ROOM, PLACE_WORDS
-) = range(14)  # fmt: skip
+    BATCH, BATCH_STEP,  # matrices, and bytes from one to the next
+    HEIGHT, LAST_HEIGHT, PANELS, PANEL_STEP,  # rows of a panel, of the last one; how many; bytes from one to the next
+    WIDTH,  # columns; of a square matrix also its rows
+    ROW_STEP, COLUMN_STEP, ITEM,  # bytes
+    SIDE, SIDES,  # of a tile, and tiles along a side: the last one is longer
+    TURN, COPY, SCALE,  # kernels: of squares (0: there are none), of cells, a stage (0: no alpha)
+    VECTOR, VECTOR_ROWS, VECTOR_COLUMNS, PARTS,  # bytes of a vector, how they lie, and into how many parts they are cut
+    PLACE_TASKS, ROOM,  # tasks, and bytes of a thread's workspace
+    PLACE_WORDS,
+) = range(22)  # fmt: skip

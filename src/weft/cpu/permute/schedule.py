@@ -37,7 +37,7 @@ SQUARES = {1: (32, 16, 8, 4), 2: (16, 8, 4), 4: (16, 8, 4), 8: (8, 4, 2), 16: (4
 class PermuteSchedule:
     """One way to carry a permutation out."""
 
-    way: Literal["squares", "cells", "torch"]
+    way: Literal["squares", "cells"]
     tile: tuple[int, int, int] = (1, 1, 1)  # cells along p and q, and items of a cell
     square: int = 0  # items along one
     streams: bool = False
@@ -46,8 +46,6 @@ class PermuteSchedule:
     family: str = "permute"
 
     def __str__(self) -> str:
-        if self.way == "torch":
-            return f"permute: torch's operations, slab by slab; workspace {self.workspace_bytes / 1024:.0f} KiB"
         p, q, run = self.tile
         how = f"in squares of {self.square}" if self.way == "squares" else f"cells of {run}"
         threads = f"{self.threads} threads" if self.threads > 1 else "one thread"
@@ -66,22 +64,22 @@ class Axis(NamedTuple):
 
 
 class Side(NamedTuple):
-    """Modes along one side of a tile, innermost first. The last is cut: into `count` tiles, and a longer last one."""
+    """Modes along one side of a tile, innermost first. The last is cut into `pieces`, of which the last is longer."""
 
     axes: tuple[Axis, ...]
     tile: int  # cells of a tile
-    count: int = 1
+    pieces: int = 1
     last: int = 0  # cells of the last tile, where there are several
 
     @property
     def longest(self) -> int:
-        return self.last if self.count > 1 else self.tile
+        return self.last if self.pieces > 1 else self.tile
 
     @property
     def outer(self) -> Axis:
         """Of the loop over its tiles."""
         units = self.tile // math.prod(axis.extent for axis in self.axes[:-1])
-        return Axis(self.count, self.axes[-1].x * units, self.axes[-1].d * units)
+        return Axis(self.pieces, self.axes[-1].x * units, self.axes[-1].d * units)
 
 
 class Tiling(NamedTuple):
@@ -148,13 +146,13 @@ def tiling(permutation: Permutation) -> Tiling:
     along_q = _side(q, min(_wanted(1, d_size * cell.tile), most))
     along_p = _side(p, min(_wanted(0, x_size * cell.tile), max(most // along_q.tile, 1)))
     around = [axis for axis in free if axis not in p and axis not in q]
-    around += [side.outer for side in (cell, along_q) if side.count > 1]
+    around += [side.outer for side in (cell, along_q) if side.pieces > 1]
     around.sort(key=lambda axis: (-min(axis.x, axis.d), -axis.d))
-    around += [along_p.outer] if along_p.count > 1 else []
+    around += [along_p.outer] if along_p.pieces > 1 else []
     return Tiling(
         x_size, d_size, along_p, along_q, cell, tuple(around),
         _contiguous([axis.x for axis in p], p) and _contiguous([axis.d for axis in q], q) and bool(p and q),
-        _contiguous([axis.d for axis in q], q, cell.tile if cell.count == 1 else 0),
+        _contiguous([axis.d for axis in q], q, cell.tile if cell.pieces == 1 else 0),
     )  # fmt: skip
 
 
@@ -208,7 +206,7 @@ def _contiguous(strides: Sequence[int], axes: Sequence[Axis], step: int = 1) -> 
 
 def items(permutation: Permutation) -> tuple[list[Axis], int]:
     """The modes in items, and bytes of one in X: of a plain move the widest words of up to 16 bytes, else elements."""
-    axes = [Axis(mode.extent, mode.strides.a, mode.strides.d) for mode in permutation.modes]
+    axes = [Axis(max(mode.extent, 1), mode.strides.a, mode.strides.d) for mode in permutation.modes]
     size = permutation.x.dtype.itemsize
     if permutation.is_move:
         for width in WORDS:
@@ -229,5 +227,5 @@ def _folds(permutation: Permutation, fold: int) -> bool:
 
 def _folded(modes: tuple[Mode, ...], fold: int) -> list[Axis]:
     *outer, inner = modes
-    found = [Axis(mode.extent, mode.strides.a // fold, mode.strides.d // fold) for mode in outer]
-    return [*found, Axis(inner.extent // fold, 1, 1)]
+    found = [Axis(max(mode.extent, 1), mode.strides.a // fold, mode.strides.d // fold) for mode in outer]
+    return [*found, Axis(max(inner.extent // fold, 1), 1, 1)]
