@@ -7,6 +7,7 @@ loops around are written once and compiled for each type.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from llvmlite import binding, ir
@@ -41,6 +42,7 @@ class Kind(NamedTuple):
         return self.size // (2 if self.complex else 1)
 
 
+@lru_cache
 def vector_bytes() -> int:
     """64 where the host runs 512-bit vectors at full speed; else 32, which LLVM halves for narrower hosts.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -52,6 +53,7 @@ def entry(x, rows, to, columns, p, q):
 """
 
 
+@lru_cache
 def squares_of(size: int, side: int, *, streamed: bool = False) -> int:
     """Address of the kernel that transposes a tile in squares of so many items; narrower where vectors are."""
     side = min(side, max(vector_bytes() // size, 1))
