@@ -94,6 +94,23 @@ def test_a_streamed_result_need_not_begin_at_a_cache_line(monkeypatch: pytest.Mo
         assert same_bits(out, x.T.contiguous())
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.complex128], ids=str)
+def test_shorter_vectors(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
+    """Of 32 bytes, as most hosts have: two squares fill the lines that are streamed."""
+    from weft.cpu.permute import launch as room
+
+    monkeypatch.setattr(schedule, "STREAM", 0)
+    monkeypatch.setattr(room, "vector_bytes", lambda: 32)
+    monkeypatch.setattr(room, "squares_of", room.squares_of.__wrapped__)
+    schedule.tiling.cache_clear()
+    for shape in ((128, 192), (131, 70)):
+        x = any_bits(shape, dtype, 3)
+        memory = torch.empty(x.numel() + 64, dtype=dtype)
+        out = memory[-memory.data_ptr() % 64 // dtype.itemsize :][: x.numel()].view(shape[::-1])
+        launch(described(x, "ab->ba", out=out))(x, None, out, 1, 0)
+        assert same_bits(out, x.T.contiguous())
+
+
 @pytest.mark.parametrize(("equation", "shape"), CASES[:13], ids=str)
 @pytest.mark.usefixtures("tiles")
 def test_what_is_computed(equation: str, shape: tuple[int, ...]) -> None:

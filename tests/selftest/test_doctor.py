@@ -34,7 +34,7 @@ def doctor(*options: str) -> Result:
 
 
 def permutations_go_wrong(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(import_module("weft.cpu.permute"), "build", lambda *_: lambda x, c, d, alpha, beta: d.fill_(7))
+    patch.setattr(import_module("weft.cpu.permute.family"), "build", lambda *_: lambda x, c, d, alpha, beta: d.fill_(7))
 
 
 def test_all_is_well() -> None:

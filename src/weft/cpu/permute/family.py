@@ -14,7 +14,7 @@ NAME = "permute"
 
 __all__ = ["NAME", "PermuteSchedule", "build", "predict", "schedules", "supports"]
 
-# Fitted on two cores of an AMD EPYC (Zen 5): bytes that a core moves in a second, and what a call takes.
+# Rough, of two cores of an AMD EPYC (Zen 5): bytes that a core moves in a second, and what a call takes.
 RATES = {"squares": 20e9, "cells": 12e9}
 CALL, TEAM = 2e-6, 4e-6
 

@@ -22,7 +22,7 @@ from weft.cpu.permute import plain
 from weft.cpu.permute.schedule import LINE, SMALL, SQUARES
 from weft.planner.schedule import Scalar
 
-PANEL = 1 << 20  # bytes
+PANEL = 1 << 21  # bytes
 SIDE = 64  # of the tiles of square matrices
 LEAST = 128  # bytes of a vector: panels of wider matrices take more than PANEL
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.cpu.gett.vector import fetch_add, invoke, load_word, store_word
 from weft.cpu.permute import params as at
-from weft.cpu.permute.kernel import LINE, fill_table
+from weft.cpu.permute.kernel import FOLLOWING, LINE, MOST_AHEAD, fill_table, prefetch
 
 ACROSS, DOWN = 64, 256  # columns and rows that are transposed at a time: see REACH in the schedule
 
@@ -157,7 +157,13 @@ def cycles(frame):
             if source == start:
                 continue
             invoke(copy, (x + start * size, zero, zero, kept, zero, zero, 1, 1, length, 0))
+            ahead = source
+            for _ in range(FOLLOWING):
+                ahead = ahead % rows * columns + ahead // rows
             while source != start:
+                ahead = ahead % rows * columns + ahead // rows
+                for line in range(0, min(length, MOST_AHEAD), LINE):
+                    prefetch(x + ahead * size + line)
                 invoke(copy, (x + source * size, zero, zero, x + place * size, zero, zero, 1, 1, length, 0))
                 done[place >> 3] |= 1 << (place & 7)
                 place, source = source, source % rows * columns + source // rows
