@@ -65,11 +65,6 @@ def trials_of(family: str, backend: str) -> tuple[Trial, ...]:
     return tuple(trial for trial in TRIALS[backend] if trial.family == family)
 
 
-def _with(**attributes: Any) -> Kernel:
-    """Schedules with these attributes."""
-    return lambda _, schedule: all(getattr(schedule, name) == value for name, value in attributes.items())
-
-
 def _whole(_: Any, schedule: Any) -> bool:
     return bool(schedule.splits == 1)
 
@@ -134,6 +129,10 @@ def _moves(description: Any, _: Any) -> bool:
     return bool(description.is_move)
 
 
+def _moves_by(way: str) -> Kernel:
+    return lambda description, schedule: bool(description.is_move and schedule.way == way)
+
+
 def _computes(description: Any, _: Any) -> bool:
     return not description.is_move
 
@@ -196,8 +195,8 @@ TRIALS: dict[str, tuple[Trial, ...]] = {
         Trial(_CPU, from_letters("int8", "mk,kn->mn", m=21, n=9, k=35, dtypes=(BYTE, BYTE, WORD))),
         Trial(_CPU, from_letters("max-plus", "mk,kn->mn", m=13, n=17, k=11, algebra="max_plus")),
         Trial(_PRE_REDUCE, from_letters("a mode of A alone", "mik,kn->mn", m=9, i=5, k=11, n=7)),
-        Trial(_CPU_PERMUTE, PermuteCase("squares", "abc->bca", (17, 30, 33), HALF), _moves, _with(way="squares")),
-        Trial(_CPU_PERMUTE, PermuteCase("cells", "abc->bac", (17, 30, 33)), _moves, _with(way="cells")),
+        Trial(_CPU_PERMUTE, PermuteCase("squares", "abc->bca", (17, 30, 33), HALF), _moves_by("squares")),
+        Trial(_CPU_PERMUTE, PermuteCase("cells", "abc->bac", (17, 30, 33)), _moves_by("cells")),
         Trial(_CPU_PERMUTE, PermuteCase("ReLU, to half", "abc->cba", (17, 19, 23), fn="relu", out_dtype=HALF), _computes),
         Trial(_CPU_PLAIN, PermuteCase("ReLU", "abc->cba", (17, 19, 23), fn="relu")),
         Trial(_CPU_TRANSPOSE, InPlaceCase("square", (2, 37, 37)), _square),
