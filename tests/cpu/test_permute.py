@@ -226,7 +226,7 @@ def test_without_numba() -> None:
         "import torch, weft\n"
         "x = torch.arange(600000.).view(20, 300, 100); e = x.permute(2, 0, 1)\n"
         "assert torch.equal(weft.permute(x, 'abc->cab'), e)\n"
-        "assert torch.equal(weft.permute(x, 'abc->cab', fn=torch.relu, alpha=2., out=(o := e.clone()), beta=1.), 3 * e)\n"
+        "assert torch.equal(weft.permute(x, 'abc->cab', fn=torch.relu, alpha=2., out=e.clone(), beta=1.), 3 * e)\n"
         "for shape in ((3, 50, 50), (2, 30, 70)):\n"
         "    y = torch.rand(shape); e = 2 * y.mT.clone(); assert torch.equal(weft.transpose_(y, alpha=2.), e)\n"
         "import sys; print('numba' in sys.modules, weft.plan_permute(x, 'abc->cab').schedule)"

@@ -197,7 +197,7 @@ TRIALS: dict[str, tuple[Trial, ...]] = {
         Trial(_PRE_REDUCE, from_letters("a mode of A alone", "mik,kn->mn", m=9, i=5, k=11, n=7)),
         Trial(_CPU_PERMUTE, PermuteCase("squares", "abc->bca", (17, 30, 33), HALF), _moves_by("squares")),
         Trial(_CPU_PERMUTE, PermuteCase("cells", "abc->bac", (17, 30, 33)), _moves_by("cells")),
-        Trial(_CPU_PERMUTE, PermuteCase("ReLU, to half", "abc->cba", (17, 19, 23), fn="relu", out_dtype=HALF), _computes),
+        Trial(_CPU_PERMUTE, PermuteCase("computed", "abc->cba", (17, 19, 23), fn="relu", out_dtype=HALF), _computes),
         Trial(_CPU_PLAIN, PermuteCase("ReLU", "abc->cba", (17, 19, 23), fn="relu")),
         Trial(_CPU_TRANSPOSE, InPlaceCase("square", (2, 37, 37)), _square),
         Trial(_CPU_TRANSPOSE, InPlaceCase("rectangular", (2, 37, 23)), _small),
