@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 import weft
 from permuting import DTYPES, any_bits, bits, same_bits
 from support import Backend
-from weft.cpu import transpose_rectangular, transpose_square, transpose_squares, transpose_thin
+from weft.cpu.permute import transpose
 from weft.testing import poisoned, random_operand
 
 SQUARES = [(1,), (2,), (7,), (16,), (31,), (32,), (33,), (64,), (65,)]
@@ -201,43 +200,26 @@ def test_error(name: str, x: Any, options: dict[str, Any], error: type[weft.Weft
 
 @pytest.fixture
 def small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Buffers of a few elements, so that small matrices take the ways of large ones, shared among workers."""
-    for room in (transpose_square, transpose_rectangular):
-        monkeypatch.setattr(room, "BUFFER_BYTES", 64)
-    monkeypatch.setattr(transpose_rectangular, "BLOCK", 64)
-    monkeypatch.setattr(transpose_squares, "BLOCK", 64)
-    monkeypatch.setattr(transpose_thin, "PANEL", 200)
+    """Tiles and panels of a few elements, so that small matrices take the ways of large ones, shared among threads."""
+    for name, value in {"PANEL": 200, "SIDE": 8, "LEAST": 16, "SMALL": 0}.items():
+        monkeypatch.setattr(transpose, name, value)
 
 
-Transpose = Callable[[torch.Tensor, int, torch.dtype], None]
-WAYS: dict[str, Transpose] = {
-    "rows and columns": transpose_rectangular.decomposed_,
-    "squares": transpose_squares.squares_,
-    "panels": transpose_thin.thin_,
-}
-
-
-def extents(way: str) -> Iterator[tuple[int, int]]:
+@pytest.mark.parametrize("alpha", [1, 2])
+@pytest.mark.parametrize("step", [1, 2])
+@pytest.mark.usefixtures("small_buffers")
+def test_every_shape_on_the_cpu(step: int, alpha: int) -> None:
+    """Every shape up to 25 x 25, coprime and not, wide and tall; elements with a gap between them."""
     for rows in range(1, 26):
         for columns in range(1, 26):
-            if rows != columns and (way != "panels" or min(rows, columns) <= 5):
-                yield rows, columns
-
-
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("alpha", [1, 2])
-@pytest.mark.usefixtures("small_buffers")
-def test_every_way_on_the_cpu(way: str, alpha: int) -> None:
-    """Every shape up to 25 x 25, coprime and not, wide and tall; words with a step between them."""
-    for rows, columns in extents(way):
-        guarded = poisoned((rows, columns), torch.float32, strides=(2 * columns, 2))
-        x = guarded.tensor
-        x.copy_(torch.arange(rows * columns).view(rows, columns))
-        WAYS[way](x, alpha, torch.float32)
-        guarded.check_guards()
-        y = x.as_strided((columns, rows), (2 * rows, 2), x.storage_offset())
-        expected = alpha * torch.arange(rows * columns, dtype=torch.float32).view(rows, columns).T
-        assert torch.equal(y, expected), (rows, columns)
+            guarded = poisoned((1, rows, columns), torch.float32, strides=(0, step * columns, step))
+            x = guarded.tensor
+            x.copy_(torch.arange(rows * columns).view(rows, columns))
+            (transpose.square_ if rows == columns else transpose.rectangular_)(x, alpha)
+            guarded.check_guards()
+            y = x.as_strided((columns, rows), (step * rows, step), x.storage_offset())
+            expected = alpha * torch.arange(rows * columns, dtype=torch.float32).view(rows, columns).T
+            assert torch.equal(y, expected), (rows, columns)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float16, torch.complex128], ids=str)

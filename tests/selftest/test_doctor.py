@@ -34,7 +34,8 @@ def doctor(*options: str) -> Result:
 
 
 def permutations_go_wrong(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(import_module("weft.cpu.permute"), "build", lambda *_: lambda x, c, d, alpha, beta: d.fill_(7))
+    for family in ("weft.cpu.permute.family", "weft.cpu.permute.plain"):
+        patch.setattr(import_module(family), "build", lambda *_: lambda x, c, d, alpha, beta: d.fill_(7))
 
 
 def test_all_is_well() -> None:
@@ -42,7 +43,9 @@ def test_all_is_well() -> None:
     assert done.exit_code == 0, done.output
     rows = [line.split() for line in done.output.splitlines() if line.startswith("cpu ")]
     verdict = {" ".join(row[1:-4]): row[-1] for row in rows if row[-1] == "passed"}
-    assert verdict.keys() == {"cpu eager", "cpu gett", "cpu blas", "pre_reduce", "cpu permute", "cpu transpose"}
+    assert verdict.keys() == {
+        "cpu eager", "cpu gett", "cpu blas", "pre_reduce", "cpu permute", "cpu plain", "cpu transpose"
+    }
     assert f"torch {torch.__version__}" in done.output
 
 
@@ -51,7 +54,7 @@ def test_a_family_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     done = doctor()
     assert done.exit_code == 1
     [row] = [line for line in done.output.splitlines() if line.startswith("cpu      cpu permute")]
-    assert "failed: one copy: " in row
+    assert "failed: squares: " in row
 
 
 def test_what_it_finds_counts_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +75,7 @@ def test_for_other_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     by_name = {each["family"]: each for each in found["families"]}
     assert {name: each["verdict"] for name, each in by_name.items()} == {
         "cpu eager": "passed", "cpu gett": "passed", "cpu blas": "passed", "pre_reduce": "passed",
-        "cpu permute": "failed", "cpu transpose": "passed",
+        "cpu permute": "failed", "cpu plain": "failed", "cpu transpose": "passed",
     }  # fmt: skip
     assert "elements wrong" in by_name["cpu permute"]["reason"]
     assert found["backends"]["cpu"]["versions"]["torch"] == torch.__version__
@@ -103,7 +106,7 @@ def info_line() -> str:
 def test_info_before_and_after(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "cpu: no family yet" in info_line()
     weft.permute(torch.zeros(2, 3), "ab->ba", backend="cpu")
-    assert "cpu: 1 of 6 families, " in info_line()
+    assert "cpu: 1 of 7 families, " in info_line()
     assert info_line().endswith("all passed")
     permutations_go_wrong(monkeypatch)
     doctor()

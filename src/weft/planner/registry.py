@@ -37,7 +37,7 @@ FAMILIES = {
 }
 PERMUTATION_FAMILIES = {
     "triton": ("weft.gpu.permute.family", "weft.gpu.complex.interleaved.family"),
-    "cpu": ("weft.cpu.permute",),
+    "cpu": ("weft.cpu.permute.family", "weft.cpu.permute.plain"),
 }
 WITHOUT_TRITON = "backend 'cpu' works without it, and so do plain matrix products on a GPU, by the vendor's library"
 

@@ -75,7 +75,7 @@ def recalled(choice: Choice, workspace_limit: int | None) -> Choice | None:
     One found under another limit serves as well where its workspace is within this one. A device that is not here
     has none.
     """
-    if not here(choice.target) or not Store(ROOM).directory.is_dir():
+    if not here(choice.target) or not Store(ROOM).directory.is_dir():  # where nothing was ever tuned, no key is made
         return None
     for limit in dict.fromkeys((workspace_limit, None)):
         place = key(choice.description, choice.backend, choice.target, limit)

@@ -65,11 +65,6 @@ def trials_of(family: str, backend: str) -> tuple[Trial, ...]:
     return tuple(trial for trial in TRIALS[backend] if trial.family == family)
 
 
-def _with(**attributes: Any) -> Kernel:
-    """Schedules with these attributes."""
-    return lambda _, schedule: all(getattr(schedule, name) == value for name, value in attributes.items())
-
-
 def _whole(_: Any, schedule: Any) -> bool:
     return bool(schedule.splits == 1)
 
@@ -134,6 +129,10 @@ def _moves(description: Any, _: Any) -> bool:
     return bool(description.is_move)
 
 
+def _moves_by(way: str) -> Kernel:
+    return lambda description, schedule: bool(description.is_move and schedule.way == way)
+
+
 def _computes(description: Any, _: Any) -> bool:
     return not description.is_move
 
@@ -169,8 +168,9 @@ COMPLEX, BYTE, WORD = torch.complex64, torch.int8, torch.int32
 _HALF_SINGLE, _HALVES, _COMPLEX = (HALF, HALF, SINGLE), (HALF,) * 3, (COMPLEX,) * 3
 
 _CPU_BLAS = "weft.cpu.blas"
-_EAGER, _CPU_GETT, _CPU_PERMUTE = "weft.cpu.eager", "weft.cpu.gett.family", "weft.cpu.permute"
-_CPU_TRANSPOSE, _TRANSPOSE = "weft.cpu.transpose", "weft.gpu.transpose.family"
+_EAGER, _CPU_GETT, _CPU_PERMUTE = "weft.cpu.eager", "weft.cpu.gett.family", "weft.cpu.permute.family"
+_CPU_PLAIN = "weft.cpu.permute.plain"
+_CPU_TRANSPOSE, _TRANSPOSE = "weft.cpu.permute.transpose", "weft.gpu.transpose.family"
 _BLAS, _TMA, _WS = (f"weft.gpu.{name}.family" for name in ("blas", "tma", "warp_specialized"))
 _GETT, _SEMIRING, _SIMT, _PERMUTE = (f"weft.gpu.{name}.family" for name in ("gett", "semiring", "simt", "permute"))
 _DIRECT, _INTERLEAVED, _REAL_FORMS = (
@@ -202,9 +202,10 @@ TRIALS: dict[str, tuple[Trial, ...]] = {
         Trial(_EAGER, from_letters("int8", "mk,kn->mn", m=21, n=9, k=35, dtypes=(BYTE, BYTE, WORD))),
         Trial(_EAGER, from_letters("max-plus", "mk,kn->mn", m=13, n=17, k=11, algebra="max_plus")),
         Trial(_PRE_REDUCE, from_letters("a mode of A alone", "mik,kn->mn", m=9, i=5, k=11, n=7)),
-        Trial(_CPU_PERMUTE, PermuteCase("one copy", "abc->cab", (7, 9, 11)), _with(way="straight")),
-        Trial(_CPU_PERMUTE, PermuteCase("gathered", "abc->cba", (17, 19, 23), fn="relu"), _with(way="gather")),
-        Trial(_CPU_PERMUTE, PermuteCase("shuffled", "abc->bca", (17, 30, 33), HALF), _with(way="shuffle")),
+        Trial(_CPU_PERMUTE, PermuteCase("squares", "abc->bca", (17, 30, 33), HALF), _moves_by("squares")),
+        Trial(_CPU_PERMUTE, PermuteCase("cells", "abc->bac", (17, 30, 33)), _moves_by("cells")),
+        Trial(_CPU_PERMUTE, PermuteCase("computed", "abc->cba", (17, 19, 23), fn="relu", out_dtype=HALF), _computes),
+        Trial(_CPU_PLAIN, PermuteCase("ReLU", "abc->cba", (17, 19, 23), fn="relu")),
         Trial(_CPU_TRANSPOSE, InPlaceCase("square", (2, 37, 37)), _square),
         Trial(_CPU_TRANSPOSE, InPlaceCase("rectangular", (2, 37, 23)), _small),
     ),

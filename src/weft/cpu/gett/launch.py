@@ -49,7 +49,7 @@ class GettLaunch:
         else:
             c = c if beta != 0 else None
             words = self._plan(alpha != 1, c is not None, beta != 1)
-            scalars = self._scalars(alpha, beta)
+            scalars = scalar_words(alpha, beta, self._dtype)
             tensors = [0 if tensor is None else tensor.data_ptr() for tensor in (row, slot, d, c, *aux)]
             frame = _Words(words.address, 0, *scalars, *tensors)
         if self._size >= HUGE:
@@ -67,17 +67,18 @@ class GettLaunch:
             known = self._plans[key] = PlanWords(self._contraction, self._schedule, *key)
         return known
 
-    def _scalars(self, alpha: Scalar, beta: Scalar) -> Sequence[int]:
-        """alpha and beta as the kernel's type has them, two words for each."""
-        held = torch.zeros(4, dtype=torch.int64)
-        for place, value in ((0, alpha), (2, beta)):
-            if not (self._dtype.is_floating_point or self._dtype.is_complex):
-                held[place] = _wrapped(int(value.real), 64)
-            else:
-                kind = torch.complex128 if self._dtype.is_complex else torch.float64
-                held[place : place + 2].view(kind)[0] = torch.tensor(value, dtype=kind)
-        found: list[int] = held.tolist()
-        return found
+
+def scalar_words(alpha: Scalar, beta: Scalar, dtype: torch.dtype) -> Sequence[int]:
+    """alpha and beta as kernels of that type have them, two words for each."""
+    held = torch.zeros(4, dtype=torch.int64)
+    for place, value in ((0, alpha), (2, beta)):
+        if not (dtype.is_floating_point or dtype.is_complex):
+            held[place] = _wrapped(int(value.real), 64)
+        else:
+            kind = torch.complex128 if dtype.is_complex else torch.float64
+            held[place : place + 2].view(kind)[0] = torch.tensor(value, dtype=kind)
+    found: list[int] = held.tolist()
+    return found
 
 
 def _wrapped(value: int, bits: int) -> int:

@@ -1,0 +1,1 @@
+"""Permutations on the CPU, in place and not, by kernels that numba compiles."""

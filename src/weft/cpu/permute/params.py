@@ -1,0 +1,38 @@
+"""Where things stand in the two blocks of words that the permutation kernels are given: of a plan, and of a call."""
+
+# The block of a call: ALPHA and BETA stand where stages of contractions have them.
+PLAN, COUNTER, ALPHA, BETA, X, D, C = 0, 1, 2, 4, 6, 7, 8
+CALL_WORDS = 9
+
+# The block of a plan. A tile has P x Q cells of a few items; offsets and steps are in bytes.
+(
+    P_X, P_D, Q_X, Q_D,  # tables of offsets along the tile's two sides, in X and in D
+    P_MODE, P_TILE, P_LAST,  # the outer mode that cuts the side (-1: none); cells of a tile, and of the last one
+    Q_MODE, Q_TILE, Q_LAST,
+    R_MODE, R_TILE, R_LAST,  # the same of a cell's items, which both tensors have together
+    OUTER, OUTER_COUNT,  # modes around tiles, innermost last: (extent, step in X, step in D)
+    TILES, CHUNK,  # how many there are, and how many are one task
+    X_SIZE, D_SIZE,  # bytes of an item
+    SQUARES, STREAMED_SQUARES,  # kernels that transpose a tile in registers; 0: cells are copied one by one,
+    CELLS,  # by this one
+    STREAMS,  # whether D is written past the caches, where it begins at a cache line
+    STAGE,  # a function of contiguous values, by its address; 0: items are moved as they are
+    IN_PLACE,  # whether the stage overwrites what it reads
+    WHOLE_ROWS,  # whether a row of a tile is contiguous in D
+    WORKSPACE, BUFFER,  # bytes of a thread, and of each of a stage's buffers
+    WORDS,
+) = range(29)  # fmt: skip
+
+# The block of a transposition in place. Of square matrices tiles change places with their mirror images; panels of
+# others are transposed each; then their rows, vectors of H items, are moved along cycles.
+(
+    BATCH, BATCH_STEP,  # matrices, and bytes from one to the next
+    HEIGHT, LAST_HEIGHT, PANELS, PANEL_STEP,  # rows of a panel, of the last one; how many; bytes from one to the next
+    WIDTH,  # columns; of a square matrix also its rows
+    ROW_STEP, COLUMN_STEP, ITEM,  # bytes
+    SIDE, SIDES,  # of a tile, and tiles along a side: the last one is longer
+    TURN, COPY, SCALE,  # kernels: of squares (0: there are none), of cells, a stage (0: no alpha)
+    VECTOR, VECTOR_ROWS, VECTOR_COLUMNS, PARTS,  # bytes of a vector, how they lie, and into how many parts they are cut
+    PLACE_TASKS, ROOM,  # tasks, and bytes of a thread's workspace
+    PLACE_WORDS,
+) = range(22)  # fmt: skip
