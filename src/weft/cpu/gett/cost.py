@@ -22,6 +22,7 @@ class _Cost(NamedTuple):
     tile: float  # seconds of a register block, besides its products
     call: float
     team: float  # of starting threads
+    stage: float  # seconds of one call of a stage, on a panel or a register block
     memory: float  # bytes a second of one core, of operands and results that are in no cache
 
 
@@ -41,6 +42,10 @@ def predict(contraction: Contraction, schedule: GettSchedule) -> float:
         products *= WRITTEN
     moved = outer * (rows * columns * cost.stored + (rows + columns) * k * cost.packed) * form.item / 4
     tiles = outer * rows * columns / (height * width) * cost.tile
+    stages = ((contraction.a_fn is not None) + (contraction.b_fn is not None)) * outer
+    if contraction.epilogue is not None or contraction.c is not None:
+        stages += outer * rows * columns // (height * width)
+    tiles += stages * cost.stage
     team = cost.team if schedule.threads > 1 else 0.0
     read = contraction.m * contraction.k * contraction.a.dtype.itemsize
     read += contraction.n * contraction.k * contraction.b.dtype.itemsize

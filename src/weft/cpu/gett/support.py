@@ -11,7 +11,8 @@ from weft.spec import Contraction, Role
 from weft.spec.dtypes import FP8
 
 LONGEST = 1 << 21  # rows, columns or k: tables of offsets take 8 bytes for each and operand
-WASTE = 20  # sums computed for each of D, beyond which torch's reductions are quicker
+WASTE = 20  # sums computed for each of D, beyond which torch's reductions are quicker,
+LITTLE = 1 << 20  # but for so few products: a pass of torch takes as long
 AUX = 20  # auxiliary operands of one stage
 LOADABLE = (
     torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128,
@@ -42,7 +43,9 @@ def supports(contraction: Contraction, target: Target) -> str | None:
     for role in (Role.M, Role.N, Role.K):
         if contraction.extent_of(role) > LONGEST:
             return f"its {role.value} modes are longer than {LONGEST}"
-    if _waste(contraction) > WASTE:
+    waste = _waste(contraction)
+    products = contraction.batch * contraction.m * contraction.n * contraction.k
+    if waste > WASTE and waste * products > LITTLE:
         return "it has too few rows and columns for register blocks"
     if len(contraction.aux) > AUX:
         return f"functions take more than {AUX} operands"
