@@ -1,6 +1,6 @@
 """Predicted time of a decomposition, for many sides of its squares or panels at once: so many moves of the matrix.
 
-The rates are of an H200, but only the proportions matter.
+Rates of an H200, but only the proportions matter.
 """
 
 from __future__ import annotations
