@@ -83,7 +83,12 @@ def _of_one_type(contraction: Contraction) -> bool:
 
 
 def of_bytes(contraction: Contraction) -> bool:
-    """Whether it is a product of int8 matrices, summed in int32, that this host has instructions for."""
+    """Whether it is a product of int8 matrices, summed in int32, that this host has instructions for.
+
+    Of a single k `torch._int_mm` leaves what was in memory.
+    """
+    if contraction.k < 2:
+        return False
     stored = {contraction.a.dtype, contraction.b.dtype, contraction.arithmetic.product}
     return stored == {torch.int8} and contraction.arithmetic.accumulate is torch.int32 and multiplies_bytes()
 

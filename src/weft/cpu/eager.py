@@ -106,7 +106,7 @@ def build(contraction: Contraction, schedule: EagerSchedule, target: Target) -> 
 def _of_bytes(contraction: Contraction) -> bool:
     """Whether it is one product of int8 matrices that the host has instructions for."""
     bare = contraction.algebra is None and contraction.a_fn is None and contraction.b_fn is None
-    return bare and of_bytes(contraction) and contraction.batch == 1 and contraction.k > 0
+    return bare and of_bytes(contraction) and contraction.batch == 1
 
 
 class Block(NamedTuple):
@@ -232,7 +232,9 @@ class EagerLaunch:
     def _products(self, x: Tensor, y: Tensor) -> Tensor:
         """[batch, m, n]. A real factor of a complex one meets its parts as columns of a real matrix."""
         if self._bytes:
-            return torch._int_mm(x[0], y[0].t())[None]
+            if x.shape[2] > 1:
+                return torch._int_mm(x[0], y[0].t())[None]
+            x, y = x.to(torch.int32), y.to(torch.int32)  # the last block of k may be of one
         if not self._k:  # infinities meet no zeros of a sum
             return x * y.transpose(1, 2)
         with exact_products():
