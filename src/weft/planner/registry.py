@@ -40,7 +40,12 @@ PERMUTATION_FAMILIES = {
     "cpu": ("weft.cpu.permute",),
 }
 # Families of kernels that are compiled once for all shapes, by what is described: see `planner.at_hand`.
-AT_HAND = {"triton": {"contraction": (_BLAS, "weft.gpu.at_hand.family"), "permutation": ()}}
+AT_HAND = {
+    "triton": {
+        "contraction": (_BLAS, "weft.gpu.at_hand.contraction.family"),
+        "permutation": ("weft.gpu.at_hand.permutation.family",),
+    }
+}
 WITHOUT_TRITON = "backend 'cpu' works without it, and so do plain matrix products on a GPU, by the vendor's library"
 
 

@@ -177,7 +177,7 @@ _GETT, _SEMIRING, _SIMT, _PERMUTE = (f"weft.gpu.{name}.family" for name in ("get
 _DIRECT, _INTERLEAVED, _REAL_FORMS = (
     f"weft.gpu.complex.{name}.family" for name in ("direct", "interleaved", "real_forms")
 )
-_HAND = "weft.gpu.at_hand.family"
+_HAND = "weft.gpu.at_hand.contraction.family"
 _TTGT, _SCATTER, _LOG = (f"weft.gpu.composite.{name}.family" for name in ("ttgt", "scatter", "logsumexp"))
 _PRE_REDUCE = "weft.planner.pre_reduce"
 

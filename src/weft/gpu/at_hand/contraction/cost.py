@@ -10,7 +10,7 @@ import math
 
 import torch
 
-from weft.gpu.at_hand.schedule import HandSchedule
+from weft.gpu.at_hand.contraction.schedule import HandSchedule
 from weft.gpu.common.cost import LEAST_LAUNCH
 from weft.gpu.common.hardware import LINE, VECTOR, sm_count
 from weft.gpu.common.tiling import A, B, D

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from weft.base.bounded_cache import BoundedCache
 from weft.gpu.at_hand.axes import Group
-from weft.gpu.at_hand.params import Laid, laid
-from weft.gpu.at_hand.schedule import HandSchedule, over_parts
+from weft.gpu.at_hand.contraction.params import Laid, laid
+from weft.gpu.at_hand.contraction.schedule import HandSchedule, over_parts
 from weft.gpu.common.launch import KernelLaunch, collecting, contraction_constants, pointer_layouts
 from weft.gpu.common.swap_ab import in_kernel_order
 from weft.gpu.common.tiling import D, by_stride
@@ -61,9 +61,9 @@ def _made(
     real = contraction.arithmetic.accumulate.is_floating_point
     pointers = pointer_layouts(contraction)
     if kind == "dot":
-        from weft.gpu.at_hand.dot_kernel import dot_kernel as kernel
+        from weft.gpu.at_hand.contraction.dot_kernel import dot_kernel as kernel
     else:
-        from weft.gpu.at_hand.lanes_kernel import lanes_kernel as kernel
+        from weft.gpu.at_hand.contraction.lanes_kernel import lanes_kernel as kernel
 
         algebra = contraction.algebra
         constants |= semiring_constants(contraction)

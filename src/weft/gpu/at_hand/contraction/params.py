@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from weft.gpu.at_hand.axes import NARROW, Group, HandAxis, Structure, axis_numbers, capacity, placed_axes
-from weft.gpu.at_hand.schedule import HandSchedule
+from weft.gpu.at_hand.contraction.schedule import HandSchedule
 from weft.gpu.common.constraints import widened
 from weft.gpu.common.launch import wide
 from weft.gpu.common.tiling import TENSORS, A, B, Run
