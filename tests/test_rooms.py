@@ -36,6 +36,7 @@ FAMILIES_MEET = {
     ("gpu.transpose", "gpu.permute"),
     ("gpu.composite", "gpu.permute"),
     ("gpu.composite", "gpu.semiring"),
+    ("gpu.composite", "gpu.blas"),
 }
 
 

@@ -42,7 +42,7 @@ PERMUTATION_FAMILIES = {
 # Families of kernels that are compiled once for all shapes, by what is described: see `planner.at_hand`.
 AT_HAND = {
     "triton": {
-        "contraction": (_BLAS, "weft.gpu.at_hand.contraction.family"),
+        "contraction": (_BLAS, "weft.gpu.at_hand.contraction.family", "weft.gpu.composite.ttgt.at_hand"),
         "permutation": ("weft.gpu.at_hand.permutation.family",),
     }
 }
