@@ -70,7 +70,7 @@ def _cycles(schedule: HandSchedule, tensor: int, size: int) -> float:
     groups = (*schedule.m, *schedule.n, schedule.k)
     runs = [_run(group.modes, tensor, group.tile) for group in groups if group.modes]
     fast = groups[-2] if tensor == D or schedule.depth_first else schedule.k
-    stated = schedule.vectors[tensor] > 1 or schedule.kernel == "dot"
+    stated = schedule.vectors[tensor] > 1 or schedule.by_side
     run = max(runs, default=1) if stated else _run(fast.modes, tensor, fast.tile) if fast.modes else 1
     return max(size / (32 * min(VECTOR, schedule.vectors[tensor] * size)), size / min(LINE, run * size))
 

@@ -131,7 +131,7 @@ def d_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
 @triton.jit
 def load_a(a, place, PARAMS: tl.constexpr):
     """A tile of A, (m, k)."""
-    if PARAMS.sides_known:
+    if not PARAMS.by_side:
         return load_or_zero(a + a_offsets(place, PARAMS, 0), a_mask(place, PARAMS, 0))
     else:
         if place[4][3] % 2 == 0:
@@ -145,7 +145,7 @@ def load_a(a, place, PARAMS: tl.constexpr):
 @triton.jit
 def load_b(b, place, PARAMS: tl.constexpr):
     """A tile of B, (k, n)."""
-    if PARAMS.sides_known:
+    if not PARAMS.by_side:
         return load_or_zero(b + b_offsets(place, PARAMS, 1), b_mask(place, PARAMS, 1))
     else:
         if place[4][3] < 2:
@@ -233,7 +233,7 @@ def dot_kernel(
         acc = tl.dot(x, y, acc, input_precision=PRECISION, max_num_imprecise_acc=K.tile, out_dtype=ACCUMULATE)
 
     # (3) Apply C and the epilogue, store; a part of a sum goes to its workspace.
-    d += split.to(tl.int64) * numbers[2]
+    d += split.to(tl.int64) * numbers[2] * PARAMS.axes[0].runs[3].divisor
     finish(
         tl.reshape(acc, PARAMS.stored), (c, d, pointers), (alpha, beta), tile, PARAMS, d_offsets, d_mask,
         (C_FN, EPILOGUE, None), RESULT, AUX,

@@ -141,7 +141,7 @@ def lanes_kernel(
         acc = tl.sum(acc, axis=K.place)
     else:
         acc = OVER_AXIS(acc, K.place)
-    d += split.to(tl.int64) * numbers[2]
+    d += split.to(tl.int64) * numbers[2] * PARAMS.axes[0].runs[3].divisor
     finish(
         acc, (c, d, pointers), (alpha, beta), tile, PARAMS, stored_offsets, stored_mask, (C_FN, EPILOGUE, REDUCE),
         RESULT, AUX,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from weft.gpu.at_hand.axes import NARROW, Group, HandAxis, Structure, axis_numbers, capacity, placed_axes
-from weft.gpu.at_hand.contraction.schedule import HandSchedule
+from weft.gpu.at_hand.contraction.schedule import HandSchedule, along_k, along_m
 from weft.gpu.common.constraints import widened
 from weft.gpu.common.launch import wide
-from weft.gpu.common.tiling import TENSORS, A, B, Run
+from weft.gpu.common.tiling import TENSORS, D, Run
 from weft.planner.schedule import Target
-from weft.spec import Contraction, Role
+from weft.spec import Contraction
 
 USUAL = 4  # modes that there is room for where nothing is stated of runs: kernels for fewer would be as many more
 
@@ -33,7 +33,7 @@ class DotParams(NamedTuple):
     tile: tuple[int, int]
     stored: tuple[int, ...]  # extents of the stored tile, an axis each
     present: tuple[tuple[bool, ...], ...]  # of outer, m, n and k: which tensors move along them
-    sides_known: bool  # which side operands are contiguous along is compiled in; else an argument
+    by_side: bool  # which side operands are contiguous along is an argument, see `dot_kernel`
     widen: bool  # products are made in the accumulator's type
     wide: tuple[bool, ...]
 
@@ -52,17 +52,18 @@ def laid(contraction: Contraction, schedule: HandSchedule, target: Target, part_
     groups = (schedule.outer, *schedule.m, *schedule.n, schedule.k)
     rows = len(schedule.m)
     least = NARROW if max(schedule.vectors) > 1 else USUAL
-    room = capacity(max([len(group.modes) for group in groups[1:-1]]), least)
+    room = capacity(max([len(group.modes) for group in groups[1:-1]]))
     depth = capacity(len(schedule.k.modes), 2 * least if schedule.kernel == "lanes" else least)
+    outer = capacity(len(schedule.outer.modes), USUAL) if schedule.outer.modes else 1
     structures = []
     for at, group in enumerate(groups):
         role = "outer" if at == 0 else "k" if at == len(groups) - 1 else "m" if at <= rows else "n"
-        digits = capacity(len(group.modes), USUAL) if role == "outer" else depth if role == "k" else room
+        digits = outer if role == "outer" else depth if role == "k" else room
         structures.append(_structure(contraction, schedule, group, role, digits))
     places = (-1, 1, 2, 0) if schedule.depth_first else (-1, *range(len(groups) - 1))
     axes = placed_axes(structures, places)
     offsets_wide = wide(contraction.modes, TENSORS + len(contraction.aux))
-    numbers = [schedule.split_steps, schedule.steps if contraction.k else 0, part_step, _sides(contraction)]
+    numbers = [schedule.split_steps, schedule.steps if contraction.k else 0, part_step // schedule.vectors[D], along_m(contraction) + 2 * along_k(contraction)]
     for group, structure in zip(groups, structures, strict=True):
         numbers += axis_numbers(group, structure)
     programs = schedule.tiles * schedule.splits
@@ -75,9 +76,8 @@ def laid(contraction: Contraction, schedule: HandSchedule, target: Target, part_
         m, n = axes[1 : 1 + rows], axes[1 + rows : -1]
         stored = tuple([axis.tile for axis in (*m, *n)])
         tile = _product(m), _product(n)
-        known = _sides_known(contraction, schedule)
         params = DotParams(axes[:-1], axes[0], m, n, axes[-1], axes[-1:], tile, stored,
-                           tuple(map(_present, (axes[:1], m, n, axes[-1:]))), known,
+                           tuple(map(_present, (axes[:1], m, n, axes[-1:]))), schedule.by_side,
                            widened(contraction, target), offsets_wide)  # fmt: skip
     return Laid(params, tuple(numbers), programs)
 
@@ -102,20 +102,6 @@ def _moved(schedule: HandSchedule, role: str) -> tuple[bool, bool, bool, bool]:
     if role == "outer" or (schedule.together and role != "k"):
         return True, True, True, True
     return {"m": (True, False, True, True), "n": (False, True, True, True), "k": (True, True, False, False)}[role]
-
-
-def _sides(contraction: Contraction) -> int:
-    """1 where A is contiguous along m, and 2 where B is contiguous along k."""
-    a = any([mode.strides[A] == 1 for mode in contraction.of_role(Role.M)])
-    b = any([mode.strides[B] == 1 for mode in contraction.of_role(Role.K)])
-    return a + 2 * b
-
-
-def _sides_known(contraction: Contraction, schedule: HandSchedule) -> bool:
-    """Whether the compiler finds the sides by itself: by stated runs, or as it takes the last dimension of a tile."""
-    sides = _sides(contraction)
-    large = max(schedule.vectors) > 1
-    return large and (schedule.vectors[A] > 1 or not sides & 1) and (schedule.vectors[B] > 1 or not sides & 2)
 
 
 def _present(axes: tuple[HandAxis, ...]) -> tuple[bool, ...]:

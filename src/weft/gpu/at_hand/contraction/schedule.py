@@ -39,15 +39,15 @@ class Tile(NamedTuple):
     warps: int
 
 
-# By bytes of a product. The first is for what is small: only that one is compiled for any side of operands.
+# By bytes of a product. The first is for what is small.
 _DOTS = {
     1: (Tile(32, 32, 64, 4), Tile(64, 64, 64, 4), Tile(128, 128, 64, 8)),
     2: (Tile(32, 32, 32, 4), Tile(64, 64, 32, 4), Tile(128, 128, 32, 8)),
-    4: (Tile(32, 32, 32, 4), Tile(64, 64, 32, 4), Tile(128, 64, 16, 8)),
+    4: (Tile(16, 16, 32, 4), Tile(32, 32, 16, 4), Tile(64, 64, 16, 4), Tile(128, 64, 16, 8)),
     8: (Tile(16, 16, 16, 2), Tile(32, 32, 16, 4), Tile(64, 64, 16, 8)),
 }
 # Off the matrix units: each operand along one axis of D and k; both along all axes.
-_APART = (Tile(4, 4, 128, 4), Tile(16, 16, 16, 4), Tile(32, 32, 8, 4), Tile(1, 16, 128, 4), Tile(1, 128, 16, 4))
+_APART = (Tile(4, 4, 128, 4), Tile(4, 4, 512, 4), Tile(16, 16, 16, 4), Tile(32, 32, 8, 4), Tile(1, 16, 128, 4), Tile(1, 128, 16, 4))
 _TOGETHER = (Tile(1, 512, 1, 4), Tile(32, 32, 1, 4), Tile(1, 32, 64, 4), Tile(4, 32, 16, 4), Tile(1, 1, 2048, 4))
 
 
@@ -64,6 +64,7 @@ class HandSchedule:
     together: bool = False  # off the matrix units: both operands move along both axes of D
     depth_first: bool = False  # off the matrix units: neighbouring lanes are neighbours along D, not along k
     swap_ab: bool = False
+    by_side: bool = False  # operands are loaded along the side that they are contiguous along, which comes at run time
     vectors: tuple[int, ...] = (1, 1, 1, 1)  # elements of A, B, C and D that are surely aligned and lie together
     splits: int = 1
     workspace_bytes: int = 0
@@ -118,7 +119,7 @@ def _dots(contraction: Contraction) -> Iterator[HandSchedule]:
     arithmetic = seen.arithmetic
     size = 8 if arithmetic.accumulate is torch.float64 else arithmetic.product.itemsize
     near_a, near_b = _nearest(seen.modes, A), _nearest(seen.modes, B)
-    along_m = by_stride(m, A if near_a is not None and near_a.role is Role.M else D)
+    rows = by_stride(m, A if near_a is not None and near_a.role is Role.M else D)
     by_d = by_stride(n, D)
     large = sum(_bytes(seen)) >= LARGE
     outer = Group(by_stride(batch, D), 1)
@@ -131,8 +132,8 @@ def _dots(contraction: Contraction) -> Iterator[HandSchedule]:
             others = tuple([mode for mode in by_d if mode is not near_b])
             columns = [(Group(others, tile.n // strip), Group((near_b,), strip))]
         for groups in columns:
-            schedule = HandSchedule("dot", outer, (Group(along_m, tile.m),), groups, Group(_along_k(seen), tile.k),
-                                    tile.warps, swap_ab=swapped)  # fmt: skip
+            schedule = HandSchedule("dot", outer, (Group(rows, tile.m),), groups, Group(_along_k(seen), tile.k),
+                                    tile.warps, swap_ab=swapped, by_side=at > 0)  # fmt: skip
             yield _stated(seen, schedule) if large else schedule
 
 
@@ -211,13 +212,25 @@ def _stated(contraction: Contraction, schedule: HandSchedule) -> HandSchedule:
     groups = (schedule.outer, *schedule.m, *schedule.n, schedule.k)
     layouts = (contraction.a, contraction.b, contraction.c, contraction.d)
     vectors = [
-        vector(tensor, layout.dtype.itemsize, layout.alignment, contraction.modes, groups) if layout is not None else 1
+        _vector(tensor, layout.dtype.itemsize, layout.alignment, contraction.modes, groups) if layout is not None else 1
         for tensor, layout in enumerate(layouts)
     ]
-    return replace(schedule, vectors=tuple(vectors))
+    # The compiler sees the side by itself where runs are stated, and takes neighbours along the last dimension else.
+    known = (vectors[A] > 1 or not along_m(contraction)) and (vectors[B] > 1 or not along_k(contraction))
+    return replace(schedule, vectors=tuple(vectors), by_side=schedule.kernel == "dot" and not known)
 
 
-def vector(
+def along_m(contraction: Contraction) -> bool:
+    """Whether A is contiguous along m."""
+    return _nearest(contraction.of_role(Role.M), A) is not None
+
+
+def along_k(contraction: Contraction) -> bool:
+    """Whether B is contiguous along k."""
+    return _nearest(contraction.of_role(Role.K), B) is not None
+
+
+def _vector(
     tensor: int, size: int, alignment: int, modes: tuple[Mode, ...], groups: tuple[Group, ...]
 ) -> int:
     """Elements of an access of 16 bytes where all runs of a tensor consist of such; else 1."""
