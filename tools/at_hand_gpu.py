@@ -104,7 +104,7 @@ def right(count: int) -> None:
         if not torch.equal(result.double(), wanted):
             bad += 1
             print("WRONG", equation, a_shape, b_shape, dtype, float((result.double() - wanted).abs().max()))
-    for at in range(count):
+    for _ in range(count):
         rank = rng.randint(1, 6)
         letters = "abcdef"[:rank]
         extents = [rng.choice([1, 2, 3, 5, 8, 16, 33, 64]) for _ in letters]

@@ -102,10 +102,10 @@ def contract(
     is stored.
 
     `specialize`: on a GPU, which kernels may serve. ``"never"``: those at hand, which are compiled once for all shapes.
-    ``"now"``: one made to measure, compiled for these extents. Either gives the same bits in every call. ``"auto"`` takes
-    what is at hand, and a kernel made to measure once the calls have lost by the model's count what compiling takes: at
-    a call whose number follows from predicted times alone (`Plan.explain` has it), and from the first call of the next
-    process on. It is compiled by another process meanwhile.
+    ``"now"``: one made to measure, compiled for these extents. Either gives the same bits in every call. ``"auto"``
+    takes what is at hand, and a kernel made to measure once the calls have lost by the model's count what compiling
+    takes: at a call whose number follows from predicted times alone (`Plan.explain` has it), and from the first call of
+    the next process on. It is compiled by another process meanwhile.
 
     `validate`: compute up to 256 elements of D (corners, and others drawn with a fixed seed) a second time in float64,
     complex128 or int64, functions, C and all, from the slices of A and B that they need, and hold each against its

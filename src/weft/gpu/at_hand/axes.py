@@ -1,8 +1,8 @@
 """Axes of a tile as kernels at hand take them: what is compiled in, and the numbers that come with each launch.
 
 An *axis* is a group of modes flattened into one index, innermost first, as in `common.tiling`; but its extents and
-strides are arguments of the kernel. What is compiled in is how many modes there may be, which tensors move along it, and
-in how long aligned runs. Missing modes have extent 1.
+strides are arguments of the kernel. What is compiled in is how many modes there may be, which tensors move along it,
+and in how long aligned runs. Missing modes have extent 1.
 
 A flattened index is taken apart by multiplications: the quotient by an extent that is known before the launch is the
 upper half of a product with a magic number, a sum and a shift (T. Granlund and P. Montgomery, "Division by Invariant

@@ -30,8 +30,8 @@ def explain(request: Any, description: Description, choice: Choice | None, tier:
     """The text of a plan's `explain`, at most forty lines.
 
     `request` is a `Request` or a `PermuteRequest`, `description` the canonical form that was planned. `choice` is None
-    for the reference backend, which chooses nothing. `tier` says which kind of kernel it is of. Nothing is measured here: ceilings are those kept from an earlier
-    measurement, or a datasheet's.
+    for the reference backend, which chooses nothing. `tier` says which kind of kernel serves. Nothing is measured here:
+    ceilings are those kept from an earlier measurement, or a datasheet's.
     """
     about: Any = permutation if isinstance(description, Permutation) else contraction
     known, unknown = known_ceilings(request.target)

@@ -1,7 +1,7 @@
 """Predicted time of a kernel at hand, in few operations: planning at hand must not take longer than the call.
 
-The slowest of memory, load-store cycles, arithmetic and waiting, each on the busiest SM, and what a launch adds. It ranks
-few candidates, and says what a kernel made to measure would save.
+The slowest of memory, load-store cycles, arithmetic and waiting, each on the busiest SM, and what a launch adds. It
+ranks few candidates, and says what a kernel made to measure would save.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from weft.gpu.common.hardware import LINE, VECTOR, sm_count
 from weft.gpu.common.tiling import A, B, D
 from weft.planner.coefficients import coefficients, fitted
 from weft.planner.schedule import Target
-from weft.spec import Contraction
+from weft.spec import Contraction, Mode
 from weft.spec.dtypes import dtype_name
 
 _FITTED = fitted("at_hand")
@@ -75,7 +75,7 @@ def _cycles(schedule: HandSchedule, tensor: int, size: int) -> float:
     return max(size / (32 * min(VECTOR, schedule.vectors[tensor] * size)), size / min(LINE, run * size))
 
 
-def _run(modes: tuple, tensor: int, tile: int) -> int:  # type: ignore[type-arg]
+def _run(modes: tuple[Mode, ...], tensor: int, tile: int) -> int:
     """Elements of a tile's axis that lie together."""
     run = 1
     for mode in modes:

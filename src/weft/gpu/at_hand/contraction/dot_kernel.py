@@ -206,11 +206,11 @@ def dot_kernel(
     n_starts = ()
     for i in tl.static_range(len(PARAMS.n)):
         left, block = block_of(left, numbers, PARAMS.n[len(PARAMS.n) - 1 - i])
-        n_starts = (block * PARAMS.n[len(PARAMS.n) - 1 - i].tile,) + n_starts
+        n_starts = (block * PARAMS.n[len(PARAMS.n) - 1 - i].tile,) + n_starts  # noqa: RUF005  Triton unpacks nothing
     m_starts = ()
     for i in tl.static_range(len(PARAMS.m)):
         left, block = block_of(left, numbers, PARAMS.m[len(PARAMS.m) - 1 - i])
-        m_starts = (block * PARAMS.m[len(PARAMS.m) - 1 - i].tile,) + m_starts
+        m_starts = (block * PARAMS.m[len(PARAMS.m) - 1 - i].tile,) + m_starts  # noqa: RUF005
     split, outer = block_of(left, numbers, PARAMS.outer)
     first_step = split * numbers[0]
     last_step = tl.minimum(first_step + numbers[0], numbers[1])

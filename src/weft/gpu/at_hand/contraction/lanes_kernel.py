@@ -55,7 +55,8 @@ def factors_at(
     if operands[1] is not None:
         y = load_or_zero(operands[1] + tile_offsets(place, PARAMS, 1), tile_mask(place, PARAMS, 1)).to(PRODUCT)
         if B_FN is not None:
-            y = B_FN(y, *gathered_step(known[1], pointers, place, AUX_B, K, PARAMS, tile_offsets, tile_mask)).to(PRODUCT)
+            beside = gathered_step(known[1], pointers, place, AUX_B, K, PARAMS, tile_offsets, tile_mask)
+            y = B_FN(y, *beside).to(PRODUCT)
     return x, y
 
 

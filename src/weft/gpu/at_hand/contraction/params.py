@@ -19,7 +19,7 @@ class LanesParams(NamedTuple):
     axes: tuple[HandAxis, ...]  # outer, two of D, k
     stored: tuple[HandAxis, ...]  # those of D, as dimensions of the tile without k
     k: HandAxis
-    tile: tuple[int, int, int]  # as its dimensions lie
+    tile: tuple[int, ...]  # as its dimensions lie
     wide: tuple[bool, ...]  # offsets need 64 bits, per tensor
 
 
@@ -63,7 +63,8 @@ def laid(contraction: Contraction, schedule: HandSchedule, target: Target, part_
     places = (-1, 1, 2, 0) if schedule.depth_first else (-1, *range(len(groups) - 1))
     axes = placed_axes(structures, places)
     offsets_wide = wide(contraction.modes, TENSORS + len(contraction.aux))
-    numbers = [schedule.split_steps, schedule.steps if contraction.k else 0, part_step // schedule.vectors[D], along_m(contraction) + 2 * along_k(contraction)]
+    steps, sides = schedule.steps if contraction.k else 0, along_m(contraction) + 2 * along_k(contraction)
+    numbers = [schedule.split_steps, steps, part_step // schedule.vectors[D], sides]
     for group, structure in zip(groups, structures, strict=True):
         numbers += axis_numbers(group, structure)
     programs = schedule.tiles * schedule.splits
@@ -85,7 +86,7 @@ def laid(contraction: Contraction, schedule: HandSchedule, target: Target, part_
 def _structure(contraction: Contraction, schedule: HandSchedule, group: Group, role: str, digits: int) -> Structure:
     vectors = schedule.vectors
     moved = _moved(schedule, role)
-    aux = [any([mode.strides.aux[at] for mode in group.modes]) for at in range(len(contraction.aux))]
+    aux = [any(mode.strides.aux[at] for mode in group.modes) for at in range(len(contraction.aux))]
     present = (*moved, *aux, True)
     runs, unit = [], 1
     for tensor in range(TENSORS):

@@ -1,7 +1,7 @@
 """Which kernel at hand computes a contraction, in which tiles: a few candidates by rule, so that planning is no search.
 
-A candidate names the modes of each axis of its tile. What a kernel is compiled for follows from that and is the same for
-most contractions: see `params`.
+A candidate names the modes of each axis of its tile. What a kernel is compiled for follows from that and is the same
+for most contractions: see `params`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from weft.gpu.common.constraints import LEAST_SPLIT_STEPS, power_of_two
 from weft.gpu.common.hardware import VECTOR, sm_count
 from weft.gpu.common.launch import MOST_PROGRAMS
 from weft.gpu.common.swap_ab import swap_ab
-from weft.gpu.common.tiling import A, B, C, D, by_stride
+from weft.gpu.common.tiling import A, B, D, by_stride
 from weft.planner.schedule import Target
 from weft.spec import Contraction, Mode, Role
 
@@ -47,7 +47,10 @@ _DOTS = {
     8: (Tile(16, 16, 16, 2), Tile(32, 32, 16, 4), Tile(64, 64, 16, 8)),
 }
 # Off the matrix units: each operand along one axis of D and k; both along all axes.
-_APART = (Tile(4, 4, 128, 4), Tile(4, 4, 512, 4), Tile(16, 16, 16, 4), Tile(32, 32, 8, 4), Tile(1, 16, 128, 4), Tile(1, 128, 16, 4))
+_APART = (
+    Tile(4, 4, 128, 4), Tile(4, 4, 512, 4), Tile(16, 16, 16, 4), Tile(32, 32, 8, 4), Tile(1, 16, 128, 4),
+    Tile(1, 128, 16, 4),
+)  # fmt: skip
 _TOGETHER = (Tile(1, 512, 1, 4), Tile(32, 32, 1, 4), Tile(1, 32, 64, 4), Tile(4, 32, 16, 4), Tile(1, 1, 2048, 4))
 
 
@@ -108,7 +111,7 @@ def too_long(contraction: Contraction) -> bool:
     for roles in ((Role.BATCH, Role.M, Role.N), (Role.K,)):
         if contraction.extent_of(*roles) > MOST_INDICES:
             return True
-    return any([stride >= 2**31 for mode in contraction.modes for stride in mode.strides])
+    return any(stride >= 2**31 for mode in contraction.modes for stride in mode.strides)
 
 
 def _dots(contraction: Contraction) -> Iterator[HandSchedule]:
@@ -126,15 +129,14 @@ def _dots(contraction: Contraction) -> Iterator[HandSchedule]:
     for at, tile in enumerate(_DOTS[size]):
         if at and (power_of_two(seen.m) * 2 <= tile.m or power_of_two(seen.n) * 2 <= tile.n):
             break
-        columns = [(Group(by_d, tile.n),)]
+        columns: tuple[Group, ...] = (Group(by_d, tile.n),)
         if large and near_b in n and by_d[0] is not near_b and near_b.extent >= 4:
             strip = min(STRIP, power_of_two(near_b.extent))
             others = tuple([mode for mode in by_d if mode is not near_b])
-            columns = [(Group(others, tile.n // strip), Group((near_b,), strip))]
-        for groups in columns:
-            schedule = HandSchedule("dot", outer, (Group(rows, tile.m),), groups, Group(_along_k(seen), tile.k),
-                                    tile.warps, swap_ab=swapped, by_side=at > 0)  # fmt: skip
-            yield _stated(seen, schedule) if large else schedule
+            columns = (Group(others, tile.n // strip), Group((near_b,), strip))
+        schedule = HandSchedule("dot", outer, (Group(rows, tile.m),), columns, Group(_along_k(seen), tile.k),
+                                tile.warps, swap_ab=swapped, by_side=at > 0)  # fmt: skip
+        yield _stated(seen, schedule) if large else schedule
 
 
 def _lanes(contraction: Contraction, by_dot: bool) -> Iterator[HandSchedule]:
@@ -146,7 +148,7 @@ def _lanes(contraction: Contraction, by_dot: bool) -> Iterator[HandSchedule]:
     if not (run is not None and run.role is Role.BATCH) and seen.n > 1:
         batch, m, n = (by_stride(seen.of_role(role), D) for role in (Role.BATCH, Role.M, Role.N))
         for tile in _APART:
-            if (tile.m == 1) is (seen.m == 1) and tile.k < 8 * power_of_two(seen.k) and not (by_dot and 16 <= tile.m):
+            if (tile.m == 1) is (seen.m == 1) and tile.k < 8 * power_of_two(seen.k) and not (by_dot and tile.m >= 16):
                 yield HandSchedule(
                     "lanes", Group(batch, 1), (Group(m, tile.m),), (Group(n, tile.n),), Group(_along_k(seen), tile.k),
                     tile.warps, swap_ab=swapped, depth_first=not _reads_along_k(contraction),
@@ -241,7 +243,7 @@ def _vector(
     run = _nearest(modes, tensor)
     if run is None or any(steps) or run.extent % length:
         return 1
-    return length if any([group.modes[:1] == (run,) and group.tile >= length for group in groups]) else 1
+    return length if any(group.modes[:1] == (run,) and group.tile >= length for group in groups) else 1
 
 
 def _bytes(contraction: Contraction) -> list[int]:

@@ -80,15 +80,15 @@ def schedule(words: Permutation, target: Target) -> HandPermuteSchedule:
     if not large:
         return found
     layouts: tuple[Layout | None, ...] = (words.x, None, words.c, words.d)
-    vectors = [_vector(words, tensor, layout, found) if layout is not None else 1 for tensor, layout in enumerate(layouts)]
+    given = enumerate(layouts)
+    vectors = [_vector(words, tensor, layout, found) if layout is not None else 1 for tensor, layout in given]
     return HandPermuteSchedule(*found.groups, found.warps, (vectors[0], 1, vectors[2], vectors[3]))
 
 
 def too_long(permutation: Permutation) -> bool:
     """Whether indices, or strides, do not fit into the 32 bits that kernels at hand take them in."""
-    return 2 * permutation.size > MOST_INDICES or any(
-        [2 * stride >= 2**31 for mode in permutation.modes for stride in mode.strides]
-    )
+    strides = [stride for mode in permutation.modes for stride in mode.strides]
+    return 2 * permutation.size > MOST_INDICES or 2 * max(strides, default=0) >= 2**31
 
 
 def _shared_out(
@@ -115,7 +115,7 @@ def _vector(words: Permutation, tensor: int, layout: Layout, found: HandPermuteS
     length = VECTOR // layout.dtype.itemsize
     if length < 2 or layout.alignment < VECTOR:
         return 1
-    if any([mode.strides[tensor] % length for mode in words.modes if mode.strides[tensor] != 1]):
+    if any(mode.strides[tensor] % length for mode in words.modes if mode.strides[tensor] != 1):
         return 1
     for group in found.groups[1:]:
         if group.modes and group.modes[0].strides[tensor] == 1 and group.tile >= length:

@@ -6,9 +6,9 @@ is compiled for the shape. Asked by `planner.at_hand` alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from weft.gpu.blas import family as blas
 from weft.gpu.common.tiling import A, B, by_stride
@@ -27,6 +27,8 @@ from weft.spec import Contraction, Role
 __all__ = ["NAME", "build", "predict", "schedules", "supports"]
 
 NAME = "ttgt_at_hand"
+
+_SCATTER: Any = scatter  # a module with the doors of a family
 
 LEAST_FLOPS = 2**30  # of a product that is worth other launches
 
@@ -60,7 +62,7 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
         if product is None:
             continue
         steps = [_step(packing.permutation, target) if packing is not None else None for packing in packed]
-        if all([(step is None) is (packing is None) for step, packing in zip(steps, packed, strict=True)]):
+        if all((step is None) is (packing is None) for step, packing in zip(steps, packed, strict=True)):
             found.append(TtgtSchedule((steps[A], steps[B]), product.choice, product.finish))
     return Candidates(tuple(found))
 
@@ -71,16 +73,7 @@ def _packings(contraction: Contraction) -> Iterator[tuple[Packing | None, Packin
     k = contraction.of_role(Role.K)
     for order in dict.fromkeys([by_stride(k, operand) for operand in (A, B)]):
         a, b = (matrix(contraction, operand, order, along_k=True) for operand in (A, B))
-        for packed in _distinct([(a, None), (None, b), (a, b)]):
-            yield packed
-
-
-def _distinct(
-    packed: Iterable[tuple[Packing | None, Packing | None]],
-) -> Iterator[tuple[Packing | None, Packing | None]]:
-    for each in dict.fromkeys(packed):
-        if any(each):
-            yield each
+        yield from (packed for packed in dict.fromkeys([(a, None), (None, b), (a, b)]) if any(packed))
 
 
 def _product(contraction: Contraction, target: Target, alone: bool) -> _Product | None:
@@ -97,7 +90,7 @@ def _product(contraction: Contraction, target: Target, alone: bool) -> _Product 
             product, finish = _library(way.product, target), None
             if product is not None and (finish := _step(way.finish, target)) is not None:
                 schedule = scatter.ScatterSchedule(product, finish)
-                found.append(Ranked(schedule, scatter.predict(contraction, schedule, target), scatter))
+                found.append(Ranked(schedule, scatter.predict(contraction, schedule, target), _SCATTER))
     if not found:
         return None
     found.sort(key=lambda rank: rank.seconds)
