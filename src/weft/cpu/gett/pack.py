@@ -131,8 +131,8 @@ def pack_rows(source, to, rows, along, first, end, start, k, kind):
                     break
                 count += 1
             if count > 0:
-                # A vector for each row block. What it has too much is written over later, by the next steps along k; but
-                # what the last steps write past the end of a panel, where the next one begins, is put right again.
+                # A vector for each row block. What it has too much is written over later, by the next steps along k;
+                # but what the last steps write past the end of a panel, where the next one begins, is put right again.
                 for p in range(k):
                     x, y = panel + p * height * size, at + load_word(along + 8 * (start + p))
                     for _ in range(count):
