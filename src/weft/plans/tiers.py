@@ -114,13 +114,18 @@ class PromotingLaunch:
             self._next = float("inf")
             rule = replace(self._rule, name="made to measure", why=f"promoted at call {self._rule.switch_at}")
             choice, launch = chosen_and_built(*self._asked)
-            if choice.best.seconds < self._seconds:
+            if _is_faster(choice, self._seconds):
                 self._launch = launch
                 promote(*self._asked[:4], rule)
                 self._report(Served(choice, launch, rule))
             else:
                 stays = replace(self._rule, why="the best kernel made to measure would not be faster", switch_at=None)
                 self._report(Served(choice, self._launch, stays))
+
+
+def _is_faster(choice: Choice, seconds: float) -> bool:
+    """Whether a kernel made to measure is predicted to take less than what is at hand."""
+    return choice.best.seconds < seconds
 
 
 def _compiled_beside(asked: Asked) -> Future[None]:

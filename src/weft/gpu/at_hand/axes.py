@@ -19,7 +19,6 @@ from typing import NamedTuple
 from weft.gpu.common.tiling import Run
 from weft.spec import Mode
 
-NARROW = 2  # modes that an axis has room for at least; more in twice as many
 MOST_INDICES = 2**31 - 2**13  # of an axis, tiles that overhang it included
 
 HEADER = 4  # numbers before those of the axes: see `LaunchNumbers`
@@ -71,8 +70,8 @@ def magic(divisor: int) -> tuple[int, int]:
     return (multiplier - (1 << 32) if multiplier >= 1 << 31 else multiplier), shift
 
 
-def capacity(count: int, least: int = NARROW) -> int:
-    """Room for so many modes."""
+def capacity(count: int, least: int) -> int:
+    """Room for so many modes, `least` or a power of two more."""
     found = least
     while found < count:
         found *= 2

@@ -8,14 +8,14 @@ from __future__ import annotations
 import torch
 
 from weft.gpu.at_hand.contraction.cost import predict
-from weft.gpu.at_hand.contraction.launch import build
+from weft.gpu.at_hand.contraction.launch import build, structures
 from weft.gpu.at_hand.contraction.schedule import NAME, HandSchedule, candidates, too_long
 from weft.gpu.common.constraints import is_product_of_vectors
 from weft.gpu.common.launch import common_reasons, precision_reason
 from weft.planner.schedule import Candidates, Target
 from weft.spec import Contraction
 
-__all__ = ["NAME", "HandSchedule", "build", "predict", "schedules", "supports"]
+__all__ = ["NAME", "HandSchedule", "build", "predict", "schedules", "structures", "supports"]
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:

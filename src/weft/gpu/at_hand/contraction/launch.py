@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import replace
 from threading import Lock
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,40 +27,65 @@ _KERNELS = BoundedCache(1024)  # by structure
 _LOCK = Lock()
 
 
+class Step(NamedTuple):
+    """One kernel of a launch: a contraction as the kernel sees it, its schedule, and what is laid out for it."""
+
+    contraction: Contraction
+    schedule: HandSchedule
+    laid: Laid
+    alone: bool = False  # A's values are reduced as they are, there is no B
+
+    @property
+    def layouts(self) -> tuple[Layout | None, ...]:
+        found = self.contraction
+        return found.a, None if self.alone else found.b, found.c, found.d
+
+    def structure(self, target: Target) -> Hashable:
+        """All that a kernel is compiled for."""
+        found = self.contraction
+        tensors = tuple([(each.dtype, each.alignment) if each is not None else None for each in self.layouts])
+        aux = tuple([
+            (each.kind, each.dtype, each.layout.alignment if each.layout is not None else 0) for each in found.aux
+        ])  # fmt: skip
+        functions = (found.a_fn, found.b_fn, found.c_fn, found.epilogue)
+        given = (found.a_args, found.b_args, found.c_args, found.epilogue_args)
+        return (
+            self.schedule.kernel, self.schedule.warps, target, self.laid.params, tensors, aux, functions, given,
+            found.arithmetic, found.algebra,
+        )  # fmt: skip
+
+
 def build(contraction: Contraction, schedule: HandSchedule, target: Target) -> Launch:
     """A launch of the whole contraction, or of its parts and their reduction."""
-    seen = in_kernel_order(contraction, schedule)
-    if schedule.splits == 1:
-        return HandLaunch(kernel_of(seen, schedule, target, laid(seen, schedule, target)), schedule.swap_ab)
-    return _split(seen, schedule, target)
+    steps = _steps(contraction, schedule, target)
+    kernels = [_kernel(step, target) for step in steps]
+    if len(steps) == 1:
+        return HandLaunch(kernels[0], schedule.swap_ab)
+    product = steps[0].contraction
+    return HandSplitLaunch(kernels[0], kernels[1], schedule.swap_ab, product.d, len(product.aux))
 
 
-def kernel_of(
-    contraction: Contraction, schedule: HandSchedule, target: Target, found: Laid, alone: bool = False
-) -> KernelLaunch:
-    """The kernel of a schedule's structure with the numbers of this launch.
+def structures(contraction: Contraction, schedule: HandSchedule, target: Target) -> list[Hashable]:
+    """What the kernels of a schedule are compiled for."""
+    return [step.structure(target) for step in _steps(contraction, schedule, target)]
 
-    `contraction` is in the kernel's order. `alone`: A's values are reduced as they are, there is no B.
-    """
-    kind = schedule.kernel
-    layouts = (contraction.a, None if alone else contraction.b, contraction.c, contraction.d)
-    key = _key(contraction, kind, layouts, schedule.warps, target, found.params)
+
+def _kernel(step: Step, target: Target) -> KernelLaunch:
+    """The kernel of a structure, compiled once, with the numbers of this launch."""
+    key = step.structure(target)
     kernel = _KERNELS.get(key) if not collecting() else None
     if kernel is None:
         with _LOCK:
-            kernel = _made(contraction, kind, layouts, schedule.warps, target, found)
+            kernel = _made(step, target)
             if not collecting():
                 _KERNELS.put(key, kernel)
-    return kernel.at(found.programs, found.numbers)
+    return kernel.at(step.laid.programs, step.laid.numbers)
 
 
-def _made(
-    contraction: Contraction, kind: str, layouts: tuple[Layout | None, ...], warps: int, target: Target, found: Laid
-) -> KernelLaunch:
-    constants = contraction_constants(contraction, found.params)
-    real = contraction.arithmetic.accumulate.is_floating_point
-    pointers = pointer_layouts(contraction)
-    if kind == "dot":
+def _made(step: Step, target: Target) -> KernelLaunch:
+    contraction, schedule = step.contraction, step.schedule
+    constants = contraction_constants(contraction, step.laid.params)
+    if schedule.kernel == "dot":
         from weft.gpu.at_hand.contraction.dot_kernel import dot_kernel as kernel
     else:
         from weft.gpu.at_hand.contraction.lanes_kernel import lanes_kernel as kernel
@@ -69,21 +94,9 @@ def _made(
         constants |= semiring_constants(contraction)
         constants["OVER_AXIS"] = over_axis(algebra.reduce) if algebra is not None else None
     return KernelLaunch(
-        kernel, layouts, constants, real, target, 1, warps, STAGES, pointers, numbers=found.numbers
-    )
-
-
-def _key(
-    contraction: Contraction, kind: str, layouts: tuple[Layout | None, ...], warps: int, target: Target, params: Any
-) -> Hashable:
-    """All that a kernel is compiled for."""
-    tensors = tuple([(layout.dtype, layout.alignment) if layout is not None else None for layout in layouts])
-    aux = tuple([
-        (each.kind, each.dtype, each.layout.alignment if each.layout is not None else 0) for each in contraction.aux
-    ])  # fmt: skip
-    functions = (contraction.a_fn, contraction.b_fn, contraction.c_fn, contraction.epilogue)
-    given = (contraction.a_args, contraction.b_args, contraction.c_args, contraction.epilogue_args)
-    return (kind, warps, target, params, tensors, aux, functions, given, contraction.arithmetic, contraction.algebra)
+        kernel, step.layouts, constants, contraction.arithmetic.accumulate.is_floating_point, target, 1,
+        schedule.warps, STAGES, pointer_layouts(contraction), numbers=step.laid.numbers,
+    )  # fmt: skip
 
 
 class HandLaunch:
@@ -115,8 +128,11 @@ class HandSplitLaunch:
         self.kernels[1]((parts, None, c, d), alpha, beta, aux)
 
 
-def _split(contraction: Contraction, schedule: HandSchedule, target: Target) -> HandSplitLaunch:
-    """Both launches of a split reduction; `contraction` in the kernel's order."""
+def _steps(contraction: Contraction, schedule: HandSchedule, target: Target) -> tuple[Step, ...]:
+    """The kernels that a schedule launches, one after the other."""
+    contraction = in_kernel_order(contraction, schedule)
+    if schedule.splits == 1:
+        return (Step(contraction, schedule, laid(contraction, schedule, target)),)
     accumulate = contraction.arithmetic.accumulate
     of_d = by_stride(contraction.of_role(Role.BATCH, Role.M, Role.N), D)
     steps, size = {}, 1  # of the modes in one part, which lies as D does, without gaps
@@ -131,7 +147,7 @@ def _split(contraction: Contraction, schedule: HandSchedule, target: Target) -> 
         contraction, modes=tuple(into_parts.values()), c=None, d=parts, c_fn=None, epilogue=None, c_args=(),
         epilogue_args=(), aux=contraction.aux[:inputs],
     )  # fmt: skip
-    first = laid(product, _onto(schedule, into_parts), target, size)
+    onto = _onto(schedule, into_parts)
     over = tuple([_with_strides(mode, steps[mode], 0, *mode.strides[2:])._replace(role=Role.M) for mode in of_d])
     part = Mode(("part",), schedule.splits, Role.K, Strides(size, 0, 0, 0, *[0] * len(contraction.aux)))
     total = replace(
@@ -139,11 +155,10 @@ def _split(contraction: Contraction, schedule: HandSchedule, target: Target) -> 
         b_fn=None, a_args=(), b_args=(),
     )  # fmt: skip
     finish = over_parts(total)
-    second = laid(total, finish, target)
-    return HandSplitLaunch(
-        kernel_of(product, schedule, target, first), kernel_of(total, finish, target, second, alone=True),
-        schedule.swap_ab, parts, inputs,
-    )  # fmt: skip
+    return (
+        Step(product, onto, laid(product, onto, target, size)),
+        Step(total, finish, laid(total, finish, target), alone=True),
+    )
 
 
 def _with_strides(mode: Mode, *strides: int) -> Mode:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from weft.gpu.at_hand.axes import NARROW, Group, HandAxis, Structure, axis_numbers, capacity, placed_axes
+from weft.gpu.at_hand.axes import Group, HandAxis, Structure, axis_numbers, capacity, placed_axes
 from weft.gpu.at_hand.contraction.schedule import HandSchedule, along_k, along_m
 from weft.gpu.common.constraints import widened
 from weft.gpu.common.launch import wide
@@ -12,7 +12,9 @@ from weft.gpu.common.tiling import TENSORS, D, Run
 from weft.planner.schedule import Target
 from weft.spec import Contraction
 
-USUAL = 4  # modes that there is room for where nothing is stated of runs: kernels for fewer would be as many more
+# Modes that there is room for: along m and n, along k, and of which a program has one index. Kernels for anything in
+# between would be as many more.
+FEW, MANY = (2, 2, 1), (4, 8, 4)
 
 
 class LanesParams(NamedTuple):
@@ -51,10 +53,9 @@ def laid(contraction: Contraction, schedule: HandSchedule, target: Target, part_
     in D the parts of a split sum are."""
     groups = (schedule.outer, *schedule.m, *schedule.n, schedule.k)
     rows = len(schedule.m)
-    least = NARROW if max(schedule.vectors) > 1 else USUAL
-    room = capacity(max([len(group.modes) for group in groups[1:-1]]))
-    depth = capacity(len(schedule.k.modes), 2 * least if schedule.kernel == "lanes" else least)
-    outer = capacity(len(schedule.outer.modes), USUAL) if schedule.outer.modes else 1
+    count = (max([len(group.modes) for group in groups[1:-1]]), len(schedule.k.modes), len(schedule.outer.modes))
+    few = schedule.kernel == "dot" and all([have <= room for have, room in zip(count, FEW, strict=True)])  # noqa: C419
+    room, depth, outer = map(capacity, count, FEW if few else MANY)
     structures = []
     for at, group in enumerate(groups):
         role = "outer" if at == 0 else "k" if at == len(groups) - 1 else "m" if at <= rows else "n"

@@ -24,7 +24,7 @@ from weft.spec import Contraction, Mode, Role
 
 NAME = "at_hand"
 
-LARGE = 2**21  # bytes of all operands from which runs are stated to the compiler: each statement is one more kernel
+LARGE = 2**23  # bytes of all operands from which runs are stated to the compiler: each statement is one more kernel
 STRIP = 16  # indices of B's run in a tile whose columns follow D's run besides
 MOST_SPLITS = 64
 WAVES = 2  # programs for each SM that a sum is split to have
@@ -37,6 +37,7 @@ class Tile(NamedTuple):
     n: int
     k: int
     warps: int
+    depth_first: bool = False  # off the matrix units: neighbouring lanes are neighbours along D, not along k
 
 
 # By bytes of a product. The first is for what is small.
@@ -48,10 +49,12 @@ _DOTS = {
 }
 # Off the matrix units: each operand along one axis of D and k; both along all axes.
 _APART = (
-    Tile(4, 4, 128, 4), Tile(4, 4, 512, 4), Tile(16, 16, 16, 4), Tile(32, 32, 8, 4), Tile(1, 16, 128, 4),
-    Tile(1, 128, 16, 4),
+    Tile(4, 4, 512, 4), Tile(16, 16, 16, 4), Tile(32, 32, 8, 4), Tile(1, 16, 128, 4), Tile(1, 128, 16, 4, True),
 )  # fmt: skip
-_TOGETHER = (Tile(1, 512, 1, 4), Tile(32, 32, 1, 4), Tile(1, 32, 64, 4), Tile(4, 32, 16, 4), Tile(1, 1, 2048, 4))
+_TOGETHER = (
+    Tile(1, 512, 1, 4, True), Tile(32, 32, 1, 4, True), Tile(1, 32, 64, 4), Tile(4, 32, 16, 4, True),
+    Tile(1, 1, 2048, 4),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ class HandSchedule:
     k: Group
     warps: int
     together: bool = False  # off the matrix units: both operands move along both axes of D
-    depth_first: bool = False  # off the matrix units: neighbouring lanes are neighbours along D, not along k
+    depth_first: bool = False  # as in `Tile`
     swap_ab: bool = False
     by_side: bool = False  # operands are loaded along the side that they are contiguous along, which comes at run time
     vectors: tuple[int, ...] = (1, 1, 1, 1)  # elements of A, B, C and D that are surely aligned and lie together
@@ -130,10 +133,9 @@ def _dots(contraction: Contraction) -> Iterator[HandSchedule]:
         if at and (power_of_two(seen.m) * 2 <= tile.m or power_of_two(seen.n) * 2 <= tile.n):
             break
         columns: tuple[Group, ...] = (Group(by_d, tile.n),)
-        if large and near_b in n and by_d[0] is not near_b and near_b.extent >= 4:
-            strip = min(STRIP, power_of_two(near_b.extent))
+        if large and near_b in n and by_d[0] is not near_b and near_b.extent >= STRIP // 2 and tile.n > STRIP:
             others = tuple([mode for mode in by_d if mode is not near_b])
-            columns = (Group(others, tile.n // strip), Group((near_b,), strip))
+            columns = (Group(others, tile.n // STRIP), Group((near_b,), STRIP))
         schedule = HandSchedule("dot", outer, (Group(rows, tile.m),), columns, Group(_along_k(seen), tile.k),
                                 tile.warps, swap_ab=swapped, by_side=at > 0)  # fmt: skip
         yield _stated(seen, schedule) if large else schedule
@@ -148,10 +150,10 @@ def _lanes(contraction: Contraction, by_dot: bool) -> Iterator[HandSchedule]:
     if not (run is not None and run.role is Role.BATCH) and seen.n > 1:
         batch, m, n = (by_stride(seen.of_role(role), D) for role in (Role.BATCH, Role.M, Role.N))
         for tile in _APART:
-            if (tile.m == 1) is (seen.m == 1) and tile.k < 8 * power_of_two(seen.k) and not (by_dot and tile.m >= 16):
+            if (tile.m == 1) is (seen.m == 1) and (tile.k < 8 * power_of_two(seen.k) or not by_dot) and not (by_dot and tile.m >= 16):
                 yield HandSchedule(
                     "lanes", Group(batch, 1), (Group(m, tile.m),), (Group(n, tile.n),), Group(_along_k(seen), tile.k),
-                    tile.warps, swap_ab=swapped, depth_first=not _reads_along_k(contraction),
+                    tile.warps, swap_ab=swapped, depth_first=tile.depth_first,
                 )  # fmt: skip
     yield from _together(contraction)
 
@@ -178,16 +180,9 @@ def _together(contraction: Contraction) -> Iterator[HandSchedule]:
         columns = tuple([mode for mode in every if mode not in rows])
         schedule = HandSchedule(
             "lanes", Group((), 1), (Group(rows, tile.m),), (Group(columns, tile.n),), Group(along_k, tile.k),
-            tile.warps, together=True, depth_first=not _reads_along_k(contraction),
+            tile.warps, together=True, depth_first=tile.depth_first,
         )  # fmt: skip
         yield _stated(contraction, schedule) if sum(_bytes(contraction)) >= LARGE else schedule
-
-
-def _reads_along_k(contraction: Contraction) -> bool:
-    """Whether the larger operand is contiguous along k."""
-    a, b, _ = _bytes(contraction)
-    run = _nearest(contraction.modes, A if a >= b else B)
-    return run is not None and run.role is Role.K
 
 
 def over_parts(contraction: Contraction) -> HandSchedule:
@@ -213,13 +208,16 @@ def _stated(contraction: Contraction, schedule: HandSchedule) -> HandSchedule:
     """The same with what the compiler may be told of runs: vectors of 16 bytes, or nothing."""
     groups = (schedule.outer, *schedule.m, *schedule.n, schedule.k)
     layouts = (contraction.a, contraction.b, contraction.c, contraction.d)
-    vectors = [
+    a, b, c, d = [
         _vector(tensor, layout.dtype.itemsize, layout.alignment, contraction.modes, groups) if layout is not None else 1
         for tensor, layout in enumerate(layouts)
     ]
-    # The compiler sees the side by itself where runs are stated, and takes neighbours along the last dimension else.
-    known = (vectors[A] > 1 or not along_m(contraction)) and (vectors[B] > 1 or not along_k(contraction))
-    return replace(schedule, vectors=tuple(vectors), by_side=schedule.kernel == "dot" and not known)
+    # Of both operands or of none, and of C with D: every other combination would be one more kernel.
+    if a == 1 or b == 1:
+        return schedule
+    if d == 1 or (contraction.c is not None and c == 1):
+        c = d = 1
+    return replace(schedule, vectors=(a, b, c, d), by_side=False)
 
 
 def along_m(contraction: Contraction) -> bool:

@@ -6,7 +6,7 @@ Asked by `planner.at_hand` alone: the family permute is what is made to measure.
 from __future__ import annotations
 
 from weft.gpu.at_hand.permutation.cost import predict
-from weft.gpu.at_hand.permutation.launch import HandPermuteLaunch
+from weft.gpu.at_hand.permutation.launch import HandPermuteLaunch, structures
 from weft.gpu.at_hand.permutation.schedule import NAME, HandPermuteSchedule, schedule, too_long
 from weft.gpu.common.launch import MOST_PROGRAMS
 from weft.gpu.permute import family as permute
@@ -14,7 +14,7 @@ from weft.gpu.permute.words import in_words
 from weft.planner.schedule import Candidates, Target
 from weft.spec.permutation import Permutation
 
-__all__ = ["NAME", "HandPermuteSchedule", "build", "predict", "schedules", "supports"]
+__all__ = ["NAME", "HandPermuteSchedule", "build", "predict", "schedules", "structures", "supports"]
 
 
 def supports(permutation: Permutation, target: Target) -> str | None:

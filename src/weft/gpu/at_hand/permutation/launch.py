@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from threading import Lock
 from typing import NamedTuple
 
@@ -36,11 +37,8 @@ class HandPermuteLaunch:
     def __init__(self, permutation: Permutation, schedule: HandPermuteSchedule, target: Target) -> None:
         words = in_words(permutation)
         params, numbers = laid(words, schedule)
-        layouts = (words.x, words.c, words.d)
-        self._types = [layout and layout.dtype for layout in layouts]
-        tensors = tuple([(layout.dtype, layout.alignment) if layout is not None else None for layout in layouts])
-        key = (params, tensors, words.fn, words.compute, permutation.scale, words.scaled, permutation.conjugate,
-               schedule.warps, target)  # fmt: skip
+        self._types = [layout and layout.dtype for layout in (words.x, words.c, words.d)]
+        key = _structure(words, permutation, params, schedule.warps, target)
         kernel = _KERNELS.get(key) if not collecting() else None
         if kernel is None:
             with _LOCK:
@@ -53,6 +51,22 @@ class HandPermuteLaunch:
         tensors = [view_as(tensor, dtype) for tensor, dtype in zip((x, c, d), self._types, strict=True)]
         alpha, beta = (each.real if isinstance(each, complex) else each for each in (alpha, beta))
         self.launch(tensors, alpha, beta)
+
+
+def structures(permutation: Permutation, schedule: HandPermuteSchedule, target: Target) -> list[Hashable]:
+    """What the kernel of a schedule is compiled for."""
+    words = in_words(permutation)
+    return [_structure(words, permutation, laid(words, schedule)[0], schedule.warps, target)]
+
+
+def _structure(
+    words: Permutation, permutation: Permutation, params: HandPermuteParams, warps: int, target: Target
+) -> Hashable:
+    """All that a kernel is compiled for."""
+    layouts = (words.x, words.c, words.d)
+    tensors = tuple([(layout.dtype, layout.alignment) if layout is not None else None for layout in layouts])
+    scale = (permutation.scale, words.scaled, permutation.conjugate)
+    return ("permutation", params, tensors, words.fn, words.compute, scale, warps, target)
 
 
 def laid(words: Permutation, schedule: HandPermuteSchedule) -> tuple[HandPermuteParams, tuple[int, ...]]:
