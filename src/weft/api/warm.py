@@ -1,11 +1,13 @@
 """`warm`: the kernels at hand compiled ahead, so that no first call waits for a compiler.
 
-What is compiled is found by planning: a list of ordinary shapes, for each of which the best schedules at hand are asked
-for. Equal structures are one kernel, so that some thirty remain for each type.
+What is compiled is found by planning: ordinary shapes and a sample of random ones, for each of which the best
+schedules at hand are asked for. Equal structures are one kernel, so that some fifty remain for each type.
 """
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import as_completed
 from typing import Any
@@ -14,7 +16,7 @@ import torch
 
 from weft.api.contract import plan
 from weft.api.permute import plan_permute
-from weft.errors import DTypeError, UnsupportedError
+from weft.errors import DTypeError, NotationError, UnsupportedError
 from weft.planner.registry import AT_HAND, imported
 from weft.planner.schedule import Description, Ranked, Target
 from weft.planner.target import target_of
@@ -23,25 +25,22 @@ from weft.selftest.cases import trials_of
 from weft.tune.compile_pool import Compiler
 from weft.tune.progress import shown
 
-LIKELY = 1.5  # times the best predicted time of a shape up to which a neighbouring shape may well take a schedule
+LIKELY = 1.05  # times the best predicted time of a shape up to which a neighbouring shape may well take a schedule
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
-# Equations and extents of letters that stand for what the rules tell apart: how many modes, which side is contiguous,
-# long sums, batches, reductions; small and large.
-_SMALL = (
-    ("ab,bc->ac", 20), ("abc,cde->deab", 5), ("acbd,cbefd->feab", 3), ("abecfdgh,hgdfcie->aib", 2),
-    ("xab,xbc->xac", 6), ("xyab,bycx->yaxc", 4), ("ab,b->a", 40), ("ab,b->a", 300), ("ab,ba->ab", 40), ("a,b->ab", 40),
-    ("ab,ab->", 50), ("abc,bc->a", 9), ("abc,->ca", 9),
-)  # fmt: skip
-_SPLIT = (("ab,bc->ac", {"a": 3, "b": 9000, "c": 5}), ("ab,bc->ac", {"a": 30, "b": 9000, "c": 50}))
-_LARGE = (
-    ("ab,bc->ac", 1024), ("ba,bc->ac", 1024), ("ab,cb->ac", 1024), ("ba,cb->ac", 1024), ("abc,cd->dab", 128),
-    ("abc,db->cad", 128), ("ab,b->a", 2048), ("ab,a->b", 2048),
-)  # fmt: skip
-_MOVES = (("ab->ba", 40), ("abc->bac", 12), ("abcd->dbca", 7))
-_LARGE_MOVES = (
-    ("ab->ba", {"a": 2048, "b": 2048}), ("abc->bac", {"a": 512, "b": 512, "c": 16}), ("abc->cba", {"a": 65, "b": 129, "c": 255}),
-    ("abc->bac", {"a": 128, "b": 128, "c": 128}), ("abcd->dbca", {"a": 48, "b": 48, "c": 48, "d": 48}),
+SAMPLED = 600  # random contractions of each kind that are planned to see which kernels shapes ask for
+# Extents of a kind, and multiply-adds at most.
+_KINDS = (((2, 2, 2, 3, 4, 8, 16), 2**24), ((2, 3, 5, 8, 12, 24, 48), 2**31))
+
+# Equations and extents, of all letters or by letter, that a random one seldom is.
+_ORDINARY: tuple[tuple[str, Any], ...] = (
+    ("ab,bc->ac", 20), ("xab,xbc->xac", 6), ("ab,b->a", 40), ("ab,b->a", 300), ("ab,ba->ab", 40), ("a,b->ab", 40),
+    ("ab,ab->", 50), ("abc,bc->a", 9), ("abc,->ca", 9), ("ab,bc->ac", {"a": 3, "b": 9000, "c": 5}),
+    ("ab,bc->ac", {"a": 30, "b": 9000, "c": 50}), ("ab,bc->ac", 1536), ("ba,bc->ac", 1536), ("ab,cb->ac", 1536),
+    ("ba,cb->ac", 1536), ("abc,cd->dab", 160), ("abc,db->cad", 160), ("ab,b->a", 2048), ("ab,a->b", 2048),
+    ("ab,ab->ab", 2048), ("ab,ba->ab", 2048),
+    ("ab->ba", 40), ("abc->bac", 12), ("abcd->dbca", 7), ("ab->ba", 2048), ("abcd->dbca", 48),
+    ("abc->bac", {"a": 512, "b": 512, "c": 16}), ("abc->cba", {"a": 65, "b": 129, "c": 255}), ("abc->bac", 128),
 )  # fmt: skip
 
 
@@ -85,10 +84,46 @@ def described(
     for equation, operands in equations:
         yield _description(equation, *operands)
     for dtype in dtypes:
-        for equation, given in (*_SMALL, *_SPLIT, *_LARGE):
+        for equation, given in (*_ORDINARY, *sampled()):
             yield _description(equation, *_operands(equation, given, dtype))
-        for equation, given in (*_MOVES, *_LARGE_MOVES):
-            yield _description(equation, *_operands(equation, given, dtype))
+
+
+def sampled() -> Iterator[tuple[str, dict[str, int]]]:
+    """Contractions of five to nine modes in any order, the same ones every time."""
+    rng = random.Random(0)
+    for sizes, most in _KINDS:
+        for _ in range(SAMPLED):
+            modes = rng.sample("abcdefghijkl", rng.randint(5, 9))
+            roles = {mode: "mnk"[at] if at < 3 else rng.choice("mnkkb") for at, mode in enumerate(modes)}
+            extents = {mode: rng.choice(sizes) for mode in modes}
+            while math.prod(extents.values()) > most:
+                largest = max(extents, key=lambda mode: extents[mode])
+                extents[largest] //= 2
+            terms = [[mode for mode in modes if roles[mode] in own] for own in ("mkb", "nkb", "mnb")]
+            for term in terms:
+                rng.shuffle(term)
+            a, b, d = map("".join, terms)
+            yield f"{a},{b}->{d}", extents
+
+
+def read_equations(
+    text: str, dtypes: Sequence[torch.dtype]
+) -> Iterator[tuple[str, Sequence[torch.Tensor]]]:
+    """Equations of a file, each in every type: a line has one and the extent of each label, ``ab,bc->ac a=3,b=4,c=5``.
+
+    Lines that are empty or begin with # say nothing. Raises `NotationError` for a line that cannot be read.
+    """
+    for number, line in enumerate(text.splitlines(), 1):
+        equation, _, given = line.partition(" ")
+        if not equation or equation.startswith("#"):
+            continue
+        try:
+            extents = {label: int(extent) for label, extent in (pair.split("=") for pair in given.strip().split(","))}
+            operands = [_operands(equation, extents, dtype) for dtype in dtypes]
+        except (ValueError, KeyError):
+            raise NotationError(f"line {number} is no equation with the extent of every label: {line!r}") from None
+        for each in operands:
+            yield equation, each
 
 
 def tasks(descriptions: Iterable[Description], target: Target) -> Iterator[tuple[Description, Ranked]]:

@@ -70,6 +70,19 @@ def magic(divisor: int) -> tuple[int, int]:
     return (multiplier - (1 << 32) if multiplier >= 1 << 31 else multiplier), shift
 
 
+def needs_wide(groups: Sequence[Group], tensors: int) -> tuple[bool, ...]:
+    """Whether offsets need 64 bits: of all tensors if of one, as every other combination would be one more kernel.
+
+    Lanes of a tile may overhang an axis and are computed before they are masked; only its last mode grows by that.
+    """
+    reaches = [0] * tensors
+    for group in groups:
+        for mode in group.modes:
+            indices = mode.extent + (group.tile if mode is group.modes[-1] else 0)
+            reaches = [reach + stride * indices for reach, stride in zip(reaches, mode.strides, strict=False)]
+    return (max(reaches) >= 2**31,) * tensors
+
+
 def capacity(count: int, least: int) -> int:
     """Room for so many modes, `least` or a power of two more."""
     found = least

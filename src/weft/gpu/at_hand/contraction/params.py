@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from weft.gpu.at_hand.axes import Group, HandAxis, Structure, axis_numbers, capacity, placed_axes
+from weft.gpu.at_hand.axes import Group, HandAxis, Structure, axis_numbers, capacity, needs_wide, placed_axes
 from weft.gpu.at_hand.contraction.schedule import HandSchedule, along_k, along_m
 from weft.gpu.common.constraints import widened
-from weft.gpu.common.launch import wide
 from weft.gpu.common.tiling import TENSORS, D, Run
 from weft.planner.schedule import Target
 from weft.spec import Contraction
 
 # Modes that there is room for: along m and n, along k, and of which a program has one index. Kernels for anything in
 # between would be as many more.
-FEW, MANY = (2, 2, 1), (4, 8, 4)
+ROOMS = ((2, 2, 1), (4, 8, 4), (8, 16, 16), (16, 32, 32))
 
 
 class LanesParams(NamedTuple):
@@ -54,8 +53,7 @@ def laid(contraction: Contraction, schedule: HandSchedule, target: Target, part_
     groups = (schedule.outer, *schedule.m, *schedule.n, schedule.k)
     rows = len(schedule.m)
     count = (max([len(group.modes) for group in groups[1:-1]]), len(schedule.k.modes), len(schedule.outer.modes))
-    few = schedule.kernel == "dot" and all([have <= room for have, room in zip(count, FEW, strict=True)])  # noqa: C419
-    room, depth, outer = map(capacity, count, FEW if few else MANY)
+    room, depth, outer = _rooms(count, schedule.kernel == "dot")
     structures = []
     for at, group in enumerate(groups):
         role = "outer" if at == 0 else "k" if at == len(groups) - 1 else "m" if at <= rows else "n"
@@ -63,7 +61,7 @@ def laid(contraction: Contraction, schedule: HandSchedule, target: Target, part_
         structures.append(_structure(contraction, schedule, group, role, digits))
     places = (-1, 1, 2, 0) if schedule.depth_first else (-1, *range(len(groups) - 1))
     axes = placed_axes(structures, places)
-    offsets_wide = wide(contraction.modes, TENSORS + len(contraction.aux))
+    offsets_wide = needs_wide(groups, TENSORS + len(contraction.aux))
     steps, sides = schedule.steps if contraction.k else 0, along_m(contraction) + 2 * along_k(contraction)
     numbers = [schedule.split_steps, steps, part_step // schedule.vectors[D], sides]
     for group, structure in zip(groups, structures, strict=True):
@@ -82,6 +80,14 @@ def laid(contraction: Contraction, schedule: HandSchedule, target: Target, part_
                            tuple(map(_present, (axes[:1], m, n, axes[-1:]))), schedule.by_side,
                            widened(contraction, target), offsets_wide)  # fmt: skip
     return Laid(params, tuple(numbers), programs)
+
+
+def _rooms(count: tuple[int, int, int], few: bool) -> tuple[int, int, int]:
+    """Room for so many modes; `few`: there are kernels for few of them."""
+    for rooms in ROOMS[not few :]:
+        if count[0] <= rooms[0] and count[1] <= rooms[1] and count[2] <= rooms[2]:
+            return rooms
+    return capacity(count[0], 32), capacity(count[1], 64), capacity(count[2], 64)
 
 
 def _structure(contraction: Contraction, schedule: HandSchedule, group: Group, role: str, digits: int) -> Structure:

@@ -132,13 +132,17 @@ def _dots(contraction: Contraction) -> Iterator[HandSchedule]:
     for at, tile in enumerate(_DOTS[size]):
         if at and (power_of_two(seen.m) * 2 <= tile.m or power_of_two(seen.n) * 2 <= tile.n):
             break
-        columns: tuple[Group, ...] = (Group(by_d, tile.n),)
-        if large and near_b in n and by_d[0] is not near_b and near_b.extent >= STRIP // 2 and tile.n > STRIP:
-            others = tuple([mode for mode in by_d if mode is not near_b])
-            columns = (Group(others, tile.n // STRIP), Group((near_b,), STRIP))
-        schedule = HandSchedule("dot", outer, (Group(rows, tile.m),), columns, Group(_along_k(seen), tile.k),
-                                tile.warps, swap_ab=swapped, by_side=at > 0)  # fmt: skip
-        yield _stated(seen, schedule) if large else schedule
+        along = Group(_along_k(seen), tile.k)
+        schedule = HandSchedule("dot", outer, (Group(rows, tile.m),), (Group(by_d, tile.n),), along, tile.warps,
+                                swap_ab=swapped, by_side=at > 0)  # fmt: skip
+        if large and at:
+            if near_b in n and by_d[0] is not near_b and tile.n > STRIP:
+                others = tuple([mode for mode in by_d if mode is not near_b])
+                columns = (Group(others, tile.n // STRIP), Group((near_b,), STRIP))
+                strips = _stated(seen, replace(schedule, n=columns))
+                schedule = strips if max(strips.vectors) > 1 else schedule
+            schedule = _stated(seen, schedule)
+        yield schedule
 
 
 def _lanes(contraction: Contraction, by_dot: bool) -> Iterator[HandSchedule]:
@@ -150,7 +154,9 @@ def _lanes(contraction: Contraction, by_dot: bool) -> Iterator[HandSchedule]:
     if not (run is not None and run.role is Role.BATCH) and seen.n > 1:
         batch, m, n = (by_stride(seen.of_role(role), D) for role in (Role.BATCH, Role.M, Role.N))
         for tile in _APART:
-            if (tile.m == 1) is (seen.m == 1) and (tile.k < 8 * power_of_two(seen.k) or not by_dot) and not (by_dot and tile.m >= 16):
+            if by_dot and (tile.m >= 16 or tile.k >= 8 * power_of_two(seen.k)):
+                continue  # `tl.dot` is better at it
+            if (tile.m == 1) is (seen.m == 1):
                 yield HandSchedule(
                     "lanes", Group(batch, 1), (Group(m, tile.m),), (Group(n, tile.n),), Group(_along_k(seen), tile.k),
                     tile.warps, swap_ab=swapped, depth_first=tile.depth_first,
@@ -208,8 +214,9 @@ def _stated(contraction: Contraction, schedule: HandSchedule) -> HandSchedule:
     """The same with what the compiler may be told of runs: vectors of 16 bytes, or nothing."""
     groups = (schedule.outer, *schedule.m, *schedule.n, schedule.k)
     layouts = (contraction.a, contraction.b, contraction.c, contraction.d)
+    modes = contraction.modes
     a, b, c, d = [
-        _vector(tensor, layout.dtype.itemsize, layout.alignment, contraction.modes, groups) if layout is not None else 1
+        _vector(tensor, layout.dtype.itemsize, layout.alignment, modes, groups) if layout is not None else 1
         for tensor, layout in enumerate(layouts)
     ]
     # Of both operands or of none, and of C with D: every other combination would be one more kernel.

@@ -9,10 +9,10 @@ from typing import NamedTuple
 from torch import Tensor
 
 from weft.base.bounded_cache import BoundedCache
-from weft.gpu.at_hand.axes import HEADER, HandAxis, Structure, axis_numbers, capacity, placed_axes
+from weft.gpu.at_hand.axes import HEADER, HandAxis, Structure, axis_numbers, capacity, needs_wide, placed_axes
 from weft.gpu.at_hand.permutation.schedule import HandPermuteSchedule
 from weft.gpu.common.complex_elements import real
-from weft.gpu.common.launch import TRITON_TYPES, KernelLaunch, collecting, wide
+from weft.gpu.common.launch import TRITON_TYPES, KernelLaunch, collecting
 from weft.gpu.common.tiling import TENSORS, B, Run
 from weft.gpu.permute.words import in_words, view_as
 from weft.planner.schedule import Scalar, Target
@@ -88,7 +88,7 @@ def laid(words: Permutation, schedule: HandPermuteSchedule) -> tuple[HandPermute
     for group, structure in zip(schedule.groups, structures, strict=True):
         numbers += axis_numbers(group, structure)
     tile = tuple([group.tile for group in schedule.groups[1:]])
-    return HandPermuteParams(load, store, tile, wide(words.modes)), tuple(numbers)  # type: ignore[arg-type]
+    return HandPermuteParams(load, store, tile, needs_wide(schedule.groups, TENSORS)), tuple(numbers)  # type: ignore[arg-type]
 
 
 def _made(
