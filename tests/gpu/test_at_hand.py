@@ -104,10 +104,10 @@ def test_algebras(algebra: str, triton_backend: Backend) -> None:
 
 def test_stated_runs_are_true(triton_backend: Backend) -> None:
     """Large operands whose runs are stated to the compiler, odd ones beside them where nothing may be."""
-    a, b = torch.ones(64, 2056, device=triton_backend.device), torch.ones(2056, 264, device=triton_backend.device)
+    a, b = torch.ones(64, 8200, device=triton_backend.device), torch.ones(8200, 264, device=triton_backend.device)
     stated = [schedule for schedule in offered(weft.plan("mk,kn->mn", a, b, backend="triton"))]
     assert any(schedule.vectors == (4, 4, 1, 4) for schedule in stated)
-    odd = torch.ones(64, 2057, device=triton_backend.device)[:, 1:]
+    odd = torch.ones(64, 8201, device=triton_backend.device)[:, 1:]
     assert all(schedule.vectors[0] == 1 for schedule in offered(weft.plan("mk,kn->mn", odd, b, backend="triton")))
 
 

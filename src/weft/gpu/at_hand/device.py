@@ -17,8 +17,9 @@ def quotient(index, magic, shift):
 
 
 @triton.jit
-def block_of(program, numbers, AXIS: tl.constexpr):
-    """What is left of a program's number once the axis has taken its block, and that block."""
+def block_of(program, numbers, AXES: tl.constexpr, I: tl.constexpr):
+    """What is left of a program's number once axis `I` has taken its block, and that block."""
+    AXIS: tl.constexpr = AXES[I]
     FIRST: tl.constexpr = AXIS.numbers
     left = quotient(program, numbers[FIRST + 1], numbers[FIRST + 2])
     return left, program - left * numbers[FIRST]
@@ -73,8 +74,11 @@ def lanes_of(start, AXIS: tl.constexpr):
 
 
 @triton.jit
-def spread_offset(start, numbers, AXIS: tl.constexpr, TENSOR: tl.constexpr, RANK: tl.constexpr, WIDE: tl.constexpr):
-    """Offsets along one axis, as its dimension of the tile; of one index where a program has but one."""
+def spread_offset(
+    start, numbers, AXES: tl.constexpr, I: tl.constexpr, TENSOR: tl.constexpr, RANK: tl.constexpr, WIDE: tl.constexpr
+):
+    """Offsets along axis `I`, as its dimension of the tile; of one index where a program has but one."""
+    AXIS: tl.constexpr = AXES[I]
     if AXIS.place < 0:
         return axis_offset(start, numbers, AXIS, TENSOR, WIDE)
     else:
@@ -90,13 +94,14 @@ def spread_offsets(starts, numbers, AXES: tl.constexpr, TENSOR: tl.constexpr, RA
     offset = starts[0].to(tl.int64) * 0 if WIDE else starts[0] * 0
     for i in tl.static_range(len(AXES)):
         if AXES[i].present[TENSOR]:
-            offset = offset + spread_offset(starts[i], numbers, AXES[i], TENSOR, RANK, WIDE)
+            offset = offset + spread_offset(starts[i], numbers, AXES, i, TENSOR, RANK, WIDE)
     return offset
 
 
 @triton.jit
-def inside(start, numbers, AXIS: tl.constexpr, RANK: tl.constexpr):
-    """Which indices along an axis exist, as its dimension of the tile."""
+def inside(start, numbers, AXES: tl.constexpr, I: tl.constexpr, RANK: tl.constexpr):
+    """Which indices along axis `I` exist, as its dimension of the tile."""
+    AXIS: tl.constexpr = AXES[I]
     return along(lanes_of(start, AXIS) < axis_extent(numbers, AXIS), AXIS.place, RANK)
 
 
@@ -106,5 +111,5 @@ def spread_mask(starts, numbers, AXES: tl.constexpr, TENSOR: tl.constexpr, RANK:
     mask = starts[0] >= 0
     for i in tl.static_range(len(AXES)):
         if AXES[i].place >= 0 and AXES[i].present[TENSOR]:
-            mask = mask & inside(starts[i], numbers, AXES[i], RANK)
+            mask = mask & inside(starts[i], numbers, AXES, i, RANK)
     return mask

@@ -27,12 +27,28 @@ def side_index(start, lane, SIDE: tl.constexpr, I: tl.constexpr):
 
 
 @triton.jit
+def lane_offset(
+    starts, lane, numbers, SIDE: tl.constexpr, I: tl.constexpr, TENSOR: tl.constexpr, WIDE: tl.constexpr
+):
+    """Offsets along axis `I` of one side."""
+    AXIS: tl.constexpr = SIDE[I]
+    return axis_offset(side_index(starts, lane, SIDE, I), numbers, AXIS, TENSOR, WIDE)
+
+
+@triton.jit
+def lane_inside(starts, lane, numbers, SIDE: tl.constexpr, I: tl.constexpr):
+    """Which indices along axis `I` of one side exist."""
+    AXIS: tl.constexpr = SIDE[I]
+    return side_index(starts, lane, SIDE, I) < axis_extent(numbers, AXIS)
+
+
+@triton.jit
 def side_offsets(starts, lane, numbers, SIDE: tl.constexpr, TENSOR: tl.constexpr, WIDE: tl.constexpr):
     """Offsets in a tensor of the lanes of one side, (m) or (n) or (k)."""
     offset = lane.to(tl.int64) * 0 if WIDE else lane * 0
     for i in tl.static_range(len(SIDE)):
         if SIDE[i].present[TENSOR]:
-            offset = offset + axis_offset(side_index(starts, lane, SIDE, i), numbers, SIDE[i], TENSOR, WIDE)
+            offset = offset + lane_offset(starts, lane, numbers, SIDE, i, TENSOR, WIDE)
     return offset
 
 
@@ -41,7 +57,7 @@ def side_mask(starts, lane, numbers, SIDE: tl.constexpr):
     """Which of them exist."""
     mask = lane >= 0
     for i in tl.static_range(len(SIDE)):
-        mask &= side_index(starts, lane, SIDE, i) < axis_extent(numbers, SIDE[i])
+        mask &= lane_inside(starts, lane, numbers, SIDE, i)
     return mask
 
 
@@ -87,29 +103,33 @@ def operand_mask(
 @triton.jit
 def a_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """Offsets in a tensor of a tile of A, (m, k)."""
-    return operand_offsets(place, PARAMS.m, 1, PARAMS, TENSOR, True)
+    OWN: tl.constexpr = PARAMS.m
+    return operand_offsets(place, OWN, 1, PARAMS, TENSOR, True)
 
 
 @triton.jit
 def a_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """Which of them exist."""
-    return operand_mask(place, PARAMS.m, 1, PARAMS, TENSOR, True)
+    OWN: tl.constexpr = PARAMS.m
+    return operand_mask(place, OWN, 1, PARAMS, TENSOR, True)
 
 
 @triton.jit
 def b_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """Offsets in a tensor of a tile of B, (k, n)."""
-    return operand_offsets(place, PARAMS.n, 2, PARAMS, TENSOR, False)
+    OWN: tl.constexpr = PARAMS.n
+    return operand_offsets(place, OWN, 2, PARAMS, TENSOR, False)
 
 
 @triton.jit
 def b_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """Which of them exist."""
-    return operand_mask(place, PARAMS.n, 2, PARAMS, TENSOR, False)
+    OWN: tl.constexpr = PARAMS.n
+    return operand_mask(place, OWN, 2, PARAMS, TENSOR, False)
 
 
 @triton.jit
-def d_starts(place, PARAMS: tl.constexpr):
+def d_starts(place):
     """First indices along the axes of D's tile, in the order of `PARAMS.axes`."""
     return (place[0],) + place[1] + place[2]
 
@@ -117,15 +137,18 @@ def d_starts(place, PARAMS: tl.constexpr):
 @triton.jit
 def d_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """Offsets in a tensor of an output tile, every axis a dimension of its own."""
+    AXES: tl.constexpr = PARAMS.axes
     RANK: tl.constexpr = len(PARAMS.stored)
-    return spread_offsets(d_starts(place, PARAMS), place[4], PARAMS.axes, TENSOR, RANK, PARAMS.wide[TENSOR])
+    WIDE: tl.constexpr = PARAMS.wide[TENSOR]
+    return spread_offsets(d_starts(place), place[4], AXES, TENSOR, RANK, WIDE)
 
 
 @triton.jit
 def d_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """Which of them exist."""
+    AXES: tl.constexpr = PARAMS.axes
     RANK: tl.constexpr = len(PARAMS.stored)
-    return spread_mask(d_starts(place, PARAMS), place[4], PARAMS.axes, TENSOR, RANK)
+    return spread_mask(d_starts(place), place[4], AXES, TENSOR, RANK)
 
 
 @triton.jit
@@ -137,8 +160,9 @@ def load_a(a, place, PARAMS: tl.constexpr):
         if place[4][3] % 2 == 0:
             x = load_or_zero(a + a_offsets(place, PARAMS, 0), a_mask(place, PARAMS, 0))
         else:
-            offsets = operand_offsets(place, PARAMS.m, 1, PARAMS, 0, False)
-            x = tl.trans(load_or_zero(a + offsets, operand_mask(place, PARAMS.m, 1, PARAMS, 0, False)))
+            OWN: tl.constexpr = PARAMS.m
+            offsets = operand_offsets(place, OWN, 1, PARAMS, 0, False)
+            x = tl.trans(load_or_zero(a + offsets, operand_mask(place, OWN, 1, PARAMS, 0, False)))
         return x
 
 
@@ -151,8 +175,9 @@ def load_b(b, place, PARAMS: tl.constexpr):
         if place[4][3] < 2:
             y = load_or_zero(b + b_offsets(place, PARAMS, 1), b_mask(place, PARAMS, 1))
         else:
-            offsets = operand_offsets(place, PARAMS.n, 2, PARAMS, 1, True)
-            y = tl.trans(load_or_zero(b + offsets, operand_mask(place, PARAMS.n, 2, PARAMS, 1, True)))
+            OWN: tl.constexpr = PARAMS.n
+            offsets = operand_offsets(place, OWN, 2, PARAMS, 1, True)
+            y = tl.trans(load_or_zero(b + offsets, operand_mask(place, OWN, 2, PARAMS, 1, True)))
         return y
 
 
@@ -169,7 +194,8 @@ def factor(
     if FN is not None:
         K: tl.constexpr = PARAMS.k
         x = FN(x, *gathered_step(known, pointers, place, ENTRIES, K, PARAMS, OFFSETS, MASK)).to(PRODUCT)
-        inside = side_mask(place[3], tl.arange(0, PARAMS.k.tile), place[4], PARAMS.k_side)
+        SIDE: tl.constexpr = PARAMS.k_side
+        inside = side_mask(place[3], tl.arange(0, PARAMS.k.tile), place[4], SIDE)
         x = tl.where(inside[None, :] if ROWS else inside[:, None], x, 0)
     return x
 
@@ -197,6 +223,9 @@ def dot_kernel(
 ):
     """D = epilogue(alpha * sum over k of a_fn(A) * b_fn(B) + beta * c_fn(C)), one output tile for each program."""
     pdl_begin()
+    AXES: tl.constexpr = PARAMS.axes
+    M: tl.constexpr = PARAMS.m
+    N: tl.constexpr = PARAMS.n
     K: tl.constexpr = PARAMS.k
     AUX_A: tl.constexpr = AUX.a
     AUX_B: tl.constexpr = AUX.b
@@ -204,19 +233,21 @@ def dot_kernel(
     # (1) Find this program's output tile and its part of the sum.
     left = tl.program_id(0)
     n_starts = ()
-    for i in tl.static_range(len(PARAMS.n)):
-        left, block = block_of(left, numbers, PARAMS.n[len(PARAMS.n) - 1 - i])
-        n_starts = (block * PARAMS.n[len(PARAMS.n) - 1 - i].tile,) + n_starts  # noqa: RUF005  Triton unpacks nothing
+    for i in tl.static_range(len(N)):
+        left, block = block_of(left, numbers, N, len(N) - 1 - i)
+        n_starts = (block * N[len(N) - 1 - i].tile,) + n_starts  # noqa: RUF005  Triton unpacks nothing
     m_starts = ()
-    for i in tl.static_range(len(PARAMS.m)):
-        left, block = block_of(left, numbers, PARAMS.m[len(PARAMS.m) - 1 - i])
-        m_starts = (block * PARAMS.m[len(PARAMS.m) - 1 - i].tile,) + m_starts  # noqa: RUF005
-    split, outer = block_of(left, numbers, PARAMS.outer)
+    for i in tl.static_range(len(M)):
+        left, block = block_of(left, numbers, M, len(M) - 1 - i)
+        m_starts = (block * M[len(M) - 1 - i].tile,) + m_starts  # noqa: RUF005
+    split, outer = block_of(left, numbers, AXES, 0)
     first_step = split * numbers[0]
     last_step = tl.minimum(first_step + numbers[0], numbers[1])
     tile = (outer, m_starts, n_starts, (0,), numbers)
 
-    acc = tl.zeros(PARAMS.tile, dtype=ACCUMULATE)
+    TILE: tl.constexpr = PARAMS.tile
+    STORED: tl.constexpr = PARAMS.stored
+    acc = tl.zeros(TILE, dtype=ACCUMULATE)
     known_a = gathered(pointers, tile, AUX_A, PARAMS, a_offsets, a_mask)
     known_b = gathered(pointers, tile, AUX_B, PARAMS, b_offsets, b_mask)
     for step in range(first_step, last_step):
@@ -235,6 +266,6 @@ def dot_kernel(
     # (3) Apply C and the epilogue, store; a part of a sum goes to its workspace.
     d += split.to(tl.int64) * numbers[2] * PARAMS.axes[0].runs[3].divisor
     finish(
-        tl.reshape(acc, PARAMS.stored), (c, d, pointers), (alpha, beta), tile, PARAMS, d_offsets, d_mask,
+        tl.reshape(acc, STORED), (c, d, pointers), (alpha, beta), tile, PARAMS, d_offsets, d_mask,
         (C_FN, EPILOGUE, None), RESULT, AUX,
     )  # fmt: skip

@@ -17,25 +17,31 @@ from weft.gpu.common.pdl import pdl_begin
 @triton.jit
 def tile_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """Offsets in a tensor of a tile of D and k."""
-    return spread_offsets(place[0], place[1], PARAMS.axes, TENSOR, 3, PARAMS.wide[TENSOR])
+    AXES: tl.constexpr = PARAMS.axes
+    WIDE: tl.constexpr = PARAMS.wide[TENSOR]
+    return spread_offsets(place[0], place[1], AXES, TENSOR, 3, WIDE)
 
 
 @triton.jit
 def tile_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """Which of them exist."""
-    return spread_mask(place[0], place[1], PARAMS.axes, TENSOR, 3)
+    AXES: tl.constexpr = PARAMS.axes
+    return spread_mask(place[0], place[1], AXES, TENSOR, 3)
 
 
 @triton.jit
 def stored_offsets(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """The same of D's tile alone."""
-    return spread_offsets(place[0], place[1], PARAMS.stored, TENSOR, 2, PARAMS.wide[TENSOR])
+    AXES: tl.constexpr = PARAMS.stored
+    WIDE: tl.constexpr = PARAMS.wide[TENSOR]
+    return spread_offsets(place[0], place[1], AXES, TENSOR, 2, WIDE)
 
 
 @triton.jit
 def stored_mask(place, PARAMS: tl.constexpr, TENSOR: tl.constexpr):
     """Which of them exist."""
-    return spread_mask(place[0], place[1], PARAMS.stored, TENSOR, 2)
+    AXES: tl.constexpr = PARAMS.stored
+    return spread_mask(place[0], place[1], AXES, TENSOR, 2)
 
 
 @triton.jit
@@ -107,24 +113,23 @@ def lanes_kernel(
 ):
     """D = reduce over k of combine(A, B), lane by lane."""
     pdl_begin()
-    OUTER: tl.constexpr = PARAMS.axes[0]
-    R0: tl.constexpr = PARAMS.axes[1]
-    R1: tl.constexpr = PARAMS.axes[2]
+    AXES: tl.constexpr = PARAMS.axes  # outer, two of D, k
     K: tl.constexpr = PARAMS.k
     AUX_A: tl.constexpr = AUX.a
     AUX_B: tl.constexpr = AUX.b
 
     # (1) Find this program's output tile and its part of the reduction.
-    left, r1_block = block_of(tl.program_id(0), numbers, R1)
-    left, r0_block = block_of(left, numbers, R0)
-    split, outer = block_of(left, numbers, OUTER)
+    left, r1_block = block_of(tl.program_id(0), numbers, AXES, 2)
+    left, r0_block = block_of(left, numbers, AXES, 1)
+    split, outer = block_of(left, numbers, AXES, 0)
     first_step = split * numbers[0]
     last_step = tl.minimum(first_step + numbers[0], numbers[1])
-    r0 = r0_block * R0.tile
-    r1 = r1_block * R1.tile
+    r0 = r0_block * AXES[1].tile
+    r1 = r1_block * AXES[2].tile
     tile = ((outer, r0, r1, 0), numbers)
 
-    acc = tl.full(PARAMS.tile, IDENTITY, dtype=ACCUMULATE)
+    TILE: tl.constexpr = PARAMS.tile
+    acc = tl.full(TILE, IDENTITY, dtype=ACCUMULATE)
     known = (
         gathered(pointers, tile, AUX_A, PARAMS, tile_offsets, tile_mask),
         gathered(pointers, tile, AUX_B, PARAMS, tile_offsets, tile_mask),
@@ -134,7 +139,7 @@ def lanes_kernel(
         # (2.1) Load both operands, each along the axes it has, and apply the functions in the product type.
         x, y = factors_at((a, b), known, pointers, place, PARAMS, (A_FN, B_FN), PRODUCT, AUX)
         # (2.2) Multiply in the accumulator's type, and add.
-        exists = inside(step * K.tile, numbers, K, 3)
+        exists = inside(step * K.tile, numbers, AXES, 3, 3)
         acc = reduce_step(acc, x, y, exists, b is None, COMBINE, REDUCE, IDENTITY, ACCUMULATE)
 
     # (3) Reduce over the lanes of k, apply C and the epilogue, store; a part of a reduction goes to its workspace.

@@ -28,28 +28,30 @@ def hand_permute_kernel(
     """D = alpha * fn(X permuted) + beta * C."""
     pdl_begin()
     # (1) Find the tile.
-    left, run = block_of(tl.program_id(0), numbers, PARAMS.load[3])
-    left, along_x = block_of(left, numbers, PARAMS.load[2])
-    outer, along_d = block_of(left, numbers, PARAMS.load[1])
+    LOAD: tl.constexpr = PARAMS.load
+    STORE: tl.constexpr = PARAMS.store
+    left, run = block_of(tl.program_id(0), numbers, LOAD, 3)
+    left, along_x = block_of(left, numbers, LOAD, 2)
+    outer, along_d = block_of(left, numbers, LOAD, 1)
     starts = (outer, along_d * PARAMS.tile[0], along_x * PARAMS.tile[1], run * PARAMS.tile[2])
 
     # (2) Load it, each element of X once, and exchange its dimensions.
-    offsets_x = spread_offsets(starts, numbers, PARAMS.load, 0, 3, PARAMS.wide[0])
-    value = load_or_zero(x + offsets_x, spread_mask(starts, numbers, PARAMS.load, -1, 3))
+    offsets_x = spread_offsets(starts, numbers, LOAD, 0, 3, PARAMS.wide[0])
+    value = load_or_zero(x + offsets_x, spread_mask(starts, numbers, LOAD, -1, 3))
     value = tl.permute(value, (1, 0, 2))
 
     # (3) Apply the function and the scaling, and add C.
     if FN is not None:
         value = FN(value.to(COMPUTE))
-    offsets_d = spread_offsets(starts, numbers, PARAMS.store, 3, 3, PARAMS.wide[3])
-    mask = spread_mask(starts, numbers, PARAMS.store, -1, 3)
+    offsets_d = spread_offsets(starts, numbers, STORE, 3, 3, PARAMS.wide[3])
+    mask = spread_mask(starts, numbers, STORE, -1, 3)
     value = tl.broadcast_to(value, offsets_d.shape)
     if CONJUGATE:
         value = tl.where(offsets_d % 2 == 1, -value, value)
     if SCALE is not None:
         value = value.to(SCALE) * scalar(alpha, SCALE)
         if c is not None:
-            offsets_c = spread_offsets(starts, numbers, PARAMS.store, 2, 3, PARAMS.wide[2])
+            offsets_c = spread_offsets(starts, numbers, STORE, 2, 3, PARAMS.wide[2])
             value += load_or_zero(c + offsets_c, mask).to(SCALE) * scalar(beta, SCALE)
 
     # (4) Store it.
