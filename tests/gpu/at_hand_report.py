@@ -15,6 +15,7 @@ from weft.gpu.at_hand.permutation import family as moving
 from weft.gpu.common.inspect import compiled, instructions
 from weft.gpu.common.launch import collected
 from weft.planner.schedule import Target
+from weft.tune.compile_worker import in_place_of_the_driver
 
 TARGETS = {
     "sm_80": Target("cuda", 0, "NVIDIA A100", 80, 108, 166912),
@@ -61,7 +62,29 @@ def main() -> None:
             with collected() as made:
                 moving.build(permutation, schedule, target)  # type: ignore[arg-type]
             report[f"{name} {architecture}"] = found(made, architecture, schedule)  # type: ignore[arg-type]
+    report["keys"] = {"kernels": keys()}
     print(json.dumps(report))
+
+
+def keys() -> int:
+    """Kernels that Triton compiles for shapes of one structure, extents of 1 and multiples of 16 among them."""
+    target = TARGETS["sm_90"]
+    in_place_of_the_driver(target)
+    hashes = set()
+    for equation, shapes in (
+        ("ab,bc->ac", ((33, 40), (40, 29))),
+        ("ab,bc->ac", ((16, 16), (16, 16))),
+        ("ba,bc->ca", ((48, 32), (48, 64))),
+        ("ab,bc->ac", ((2, 3), (3, 2))),
+    ):
+        a, b = (torch.empty(shape, device="meta") for shape in shapes)
+        contraction = weft.plan(equation, a, b, backend="reference").contraction
+        offered = contracting.schedules(contraction, target).schedules
+        dot = next(each for each in offered if each.kernel == "dot")  # type: ignore[attr-defined]
+        with collected() as made:
+            contracting.build(contraction, dot, target)  # type: ignore[arg-type]
+        hashes.add(made[0].compile().hash)
+    return len(hashes)
 
 
 if __name__ == "__main__":

@@ -47,6 +47,7 @@ _collected: ContextVar[list[KernelLaunch] | None] = ContextVar("launches made fo
 
 TENSOR_MEMORY = 512  # columns of tensor memory that an SM of Blackwell has
 LONGEST_TILE = 4096  # no tile is longer along one axis
+_ORDINARY = 3  # a number that Triton sees nothing special in
 MOST_PROGRAMS = 2**31 - 1  # grid x; y and z are not used, they stop at 65535
 
 
@@ -224,7 +225,9 @@ class KernelLaunch:
         arguments = [_stand_in(layout) for layout in self.layouts]
         aux_args = (tuple(_stand_in(layout) for layout in self.pointers),) if self.pointers else self._absent
         given = {**self.constants, **self.options}
-        return self.kernel.warmup(*arguments, *self._factors(0, 0), *aux_args, *self._numbers, grid=(1,), **given)
+        # Triton would compile numbers in that are 1, and take note of those that are multiples of 16.
+        numbers = tuple((_ORDINARY,) * len(each) for each in self._numbers)
+        return self.kernel.warmup(*arguments, *self._factors(0, 0), *aux_args, *numbers, grid=(1,), **given)
 
     def _loaded(self) -> Any:
         """The same on the current GPU."""
