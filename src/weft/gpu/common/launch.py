@@ -19,9 +19,10 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from weft.gpu.common.aux_operands import aux_params
 from weft.gpu.common.carveout import prefer_carveout
+from weft.gpu.common.direct_launch import DirectLaunch
 from weft.gpu.common.pdl import OPTION, can_pdl
 from weft.gpu.common.tiling import TENSORS, TiledAxis
-from weft.gpu.common.triton_versions import FUSION, settle_key, whole
+from weft.gpu.common.triton_versions import FUSION, launches_are_hooked, settle_key, whole
 from weft.planner.schedule import AuxTensors, ResourceError, Scalar, Target
 from weft.spec import Contraction, Layout, Mode
 from weft.spec.contraction import Arithmetic
@@ -43,6 +44,7 @@ TRITON_TYPES = {
 }
 
 
+_DOUBLE, _WORD = struct.Struct("=d"), struct.Struct("=q")
 _collected: ContextVar[list[KernelLaunch] | None] = ContextVar("launches made for compiling ahead", default=None)
 
 TENSOR_MEMORY = 512  # columns of tensor memory that an SM of Blackwell has
@@ -169,6 +171,7 @@ class KernelLaunch:
         self.kernel = kernel
         self._carveout = carveout if target.kind == "cuda" else None
         self.layouts = tuple(layouts)
+        self._given = [at for at, layout in enumerate(self.layouts) if layout is not None]
         self.pointers = tuple(pointers or ())
         self.numbers = numbers
         self.constants = constants
@@ -186,6 +189,7 @@ class KernelLaunch:
         self._numbers = (numbers,) if numbers is not None else ()
         self._trailing: tuple[Any, ...] = ()
         self._compiled: Any = None
+        self._direct: DirectLaunch | None = None
         for function in (kernel, *constants.values()):
             if isinstance(function, JITCallable):
                 settle_key(function)
@@ -197,11 +201,20 @@ class KernelLaunch:
         elif programs and self._device is not None and torch.cuda.is_available():
             with torch.cuda.device(self._device):
                 self._compiled = self._loaded()
-            self._run = self._compiled[(programs, 1, 1)]
+                self._run = self._compiled[(programs, 1, 1)]
+                if target.kind == "cuda":
+                    device = torch.cuda.current_device()
+                    self._direct = DirectLaunch.of(self._compiled, programs, device, numbers or ())
             self._trailing = tuple(constants.values())
 
     def __call__(self, tensors: Sequence[Any], alpha: Scalar, beta: Scalar, aux: AuxTensors = ()) -> None:
         """Launch on `tensors`, the kernel's tensor parameters in order; `aux` may hold None for coordinates."""
+        direct = self._direct
+        if direct is not None and direct.device == torch._C._cuda_getDevice() and not launches_are_hooked():
+            given = [tensors[at].data_ptr() for at in self._given]
+            others = [x.data_ptr() for x in aux if x is not None] if self.pointers else ()
+            direct(*given, *self._factors(alpha, beta), *others)
+            return
         pointers = (tuple(x for x in aux if x is not None),) if self.pointers else self._absent
         full = (*tensors, *self._factors(alpha, beta), *pointers, *self._numbers, *self._trailing)
         if self._device is None or self._device.index == torch.cuda.current_device():
@@ -216,6 +229,7 @@ class KernelLaunch:
         other.numbers, other._numbers = numbers, (numbers,)
         if self._compiled is not None:
             other._run = self._compiled[(programs, 1, 1)]
+            other._direct = self._direct.at(programs, numbers) if self._direct is not None else None
         elif self._run is not _nothing:
             other._run = partial(self.kernel[(programs,)], **self.constants, **self.options)
         return other
@@ -246,7 +260,8 @@ class KernelLaunch:
     def _bits(self, value: Scalar) -> int:
         """A scalar as the 64 bits it travels in: Triton would pass a Python float in single precision."""
         if self._real:
-            return int.from_bytes(struct.pack("<d", value), "little", signed=True)
+            bits: int = _WORD.unpack(_DOUBLE.pack(value))[0]
+            return bits
         return int(value)  # type: ignore[arg-type]
 
 
