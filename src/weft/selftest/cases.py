@@ -178,6 +178,7 @@ _DIRECT, _INTERLEAVED, _REAL_FORMS = (
     f"weft.gpu.complex.{name}.family" for name in ("direct", "interleaved", "real_forms")
 )
 _HAND = "weft.gpu.at_hand.contraction.family"
+_HAND_PERMUTE = "weft.gpu.at_hand.permutation.family"
 _TTGT, _SCATTER, _LOG = (f"weft.gpu.composite.{name}.family" for name in ("ttgt", "scatter", "logsumexp"))
 _PRE_REDUCE = "weft.planner.pre_reduce"
 
@@ -253,6 +254,8 @@ TRIALS: dict[str, tuple[Trial, ...]] = {
         Trial(_PERMUTE, PermuteCase(
             "ReLU, to float16", "abcd->dbca", (17, 9, 5, 70), fn="relu", out_dtype=HALF,
         ), _computes),
+        Trial(_HAND_PERMUTE, PermuteCase("float16", "abc->bac", (17, 30, 3), HALF)),
+        Trial(_HAND_PERMUTE, PermuteCase("ReLU, to float16", "abcd->dbca", (17, 9, 5, 70), fn="relu", out_dtype=HALF)),
         Trial(_INTERLEAVED, PermuteCase("complex64", "abc->cba", (33, 5, 35), COMPLEX, fn="double_it")),
         Trial(_TRANSPOSE, InPlaceCase("square", (2, 130, 130), HALF), _square),
         Trial(_TRANSPOSE, InPlaceCase("rectangular", (2, 130, 67)), _small),
