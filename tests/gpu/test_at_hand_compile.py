@@ -1,4 +1,4 @@
-"""What kernels at hand compile to on GPUs that are not here: wide accesses where runs are stated, matrix instructions."""
+"""What kernels at hand compile to on GPUs that are not here: wide accesses where runs are stated, matrix units."""
 
 from __future__ import annotations
 

@@ -52,7 +52,8 @@ def promoted_after(monkeypatch: pytest.MonkeyPatch, calls: int) -> int:
 @pytest.mark.parametrize("call", ["contract", "plan", "einsum", "matmul", "permute", "plan_permute"])
 def test_another_word_is_a_clear_error(call: str) -> None:
     x = torch.ones(3, 3)
-    arguments = {"matmul": (x, x), "permute": (x, "ab->ba"), "plan_permute": (x, "ab->ba")}.get(call, ("ab,bc->ac", x, x))
+    moved = (x, "ab->ba")
+    arguments = {"matmul": (x, x), "permute": moved, "plan_permute": moved}.get(call, ("ab,bc->ac", x, x))
     with pytest.raises(weft.UnsupportedError, match="specialize='later' is none of 'auto', 'now', 'never'"):
         getattr(weft, call)(*arguments, specialize="later")
 

@@ -6,6 +6,7 @@ The families asked here are few and offer a handful of schedules each; what is m
 from __future__ import annotations
 
 from types import ModuleType
+from typing import Any
 
 from weft.errors import UnsupportedError
 from weft.planner.planner import Choice, choose_among
@@ -31,9 +32,13 @@ def at_hand(
     description: Description, backend: str, target: Target, workspace_limit: int | None = None
 ) -> Choice | str:
     """The best of what is at hand for a description, or why nothing is."""
-    names = AT_HAND[backend]["permutation" if isinstance(description, Permutation) else "contraction"]
-    found = [family for name in names if isinstance(family := imported(name), ModuleType)]
     try:
-        return choose_among(found, description, backend, target, workspace_limit)
+        return choose_among(families_at_hand(description, backend), description, backend, target, workspace_limit)
     except UnsupportedError as error:
         return str(error)
+
+
+def families_at_hand(description: Description, backend: str) -> list[Any]:
+    """Those that may have something at hand for what is described, but for those that cannot be imported."""
+    names = AT_HAND[backend]["permutation" if isinstance(description, Permutation) else "contraction"]
+    return [family for name in names if isinstance(family := imported(name), ModuleType)]
