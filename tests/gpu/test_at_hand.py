@@ -22,7 +22,7 @@ from weft.gpu.common.swap_ab import in_kernel_order
 from weft.gpu.permute.words import in_words
 from weft.testing import poisoned
 
-# Axes of several modes, D contiguous along m, n and a batch, modes that one operand has, nothing to sum, nothing at all.
+# Axes of several modes, D contiguous along m, n and a batch, modes of one operand, nothing to sum, nothing at all.
 CASES = [
     ("ij,jk->ik", (33, 40), (40, 29)),
     ("ki,kj->ij", (24, 17), (24, 18)),
@@ -105,7 +105,7 @@ def test_algebras(algebra: str, triton_backend: Backend) -> None:
 def test_stated_runs_are_true(triton_backend: Backend) -> None:
     """Large operands whose runs are stated to the compiler, odd ones beside them where nothing may be."""
     a, b = torch.ones(64, 8200, device=triton_backend.device), torch.ones(8200, 264, device=triton_backend.device)
-    stated = [schedule for schedule in offered(weft.plan("mk,kn->mn", a, b, backend="triton"))]
+    stated = offered(weft.plan("mk,kn->mn", a, b, backend="triton"))
     assert any(schedule.vectors == (4, 4, 1, 4) for schedule in stated)
     odd = torch.ones(64, 8201, device=triton_backend.device)[:, 1:]
     assert all(schedule.vectors[0] == 1 for schedule in offered(weft.plan("mk,kn->mn", odd, b, backend="triton")))
