@@ -38,13 +38,14 @@ class Backend:
         return cases.scaled(case, INTERPRETED_WORK if self.interpreted else CPU_WORK)
 
 
-def run_poisoned(case: Case, backend: Backend, given: cases.Operands) -> torch.Tensor:
+def run_poisoned(case: Case, backend: Backend, given: cases.Operands, specialize: str = "now") -> torch.Tensor:
     """D of one call, written over poison; checks that nothing else was written."""
     before = [None if x is None else x.clone() for x in given]
     guarded: Guarded = poisoned(case.d_shape, case.dtypes[2], layout=case.layouts[3], device=backend.device)
     options: dict[str, Any] = case.options()
     result = weft.contract(
-        case.equation, given.a, given.b, c=given.c, out=guarded.tensor, backend=backend.name, **options
+        case.equation, given.a, given.b, c=given.c, out=guarded.tensor, backend=backend.name, specialize=specialize,
+        **options,
     )
     assert result is guarded.tensor
     guarded.check_guards()
@@ -53,14 +54,14 @@ def run_poisoned(case: Case, backend: Backend, given: cases.Operands) -> torch.T
     return guarded.tensor
 
 
-def check(case: Case, backend: Backend, seed: int = 0) -> None:
+def check(case: Case, backend: Backend, seed: int = 0, specialize: str = "now") -> None:
     """One call on normal values lies within its bound of the oracle.
 
     Triton's interpreter cuts off where it converts to bfloat16 and a GPU rounds: there it gets whole numbers.
     """
     cut_off = backend.interpreted and torch.bfloat16 in (case.dtypes[2], case.precision)
     given = cases.operands(case, device=backend.device, seed=seed, integers=cut_off)
-    result = run_poisoned(case, backend, given)
+    result = run_poisoned(case, backend, given, specialize)
     assert_close(result, *expectation(case.equation, given.a, given.b, c=given.c, **case.options()))
 
 

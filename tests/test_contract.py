@@ -45,6 +45,18 @@ def test_integers_are_exact(case: Case, backend: Backend) -> None:
     assert torch.equal(result, reference.contract(case.equation, given.a, given.b, c=given.c, **case.options()))
 
 
+@pytest.mark.parametrize("case", ORDINARY, ids=str)
+def test_at_hand_every_case_is_right_as_well(case: Case, triton_backend: Backend) -> None:
+    """The same by kernels that are compiled for no shape: exactly, or within the same bound."""
+    exact, case = case in EXACT, triton_backend.fitted(case)
+    if not exact:
+        check(case, triton_backend, specialize="never")
+        return
+    given = cases.operands(case, device=triton_backend.device, seed=1, integers=True)
+    result = run_poisoned(case, triton_backend, given, "never")
+    assert torch.equal(result, reference.contract(case.equation, given.a, given.b, c=given.c, **case.options()))
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", [case for case in cases.every() if "large" in case.tags], ids=str)
 def test_more_than_2_to_31_elements(case: Case) -> None:

@@ -21,7 +21,7 @@ PACKAGE = Path(weft.__file__).parent
 ROOMS = (
     *("errors", "base", "fn", "algebra", "spec", "machine", "planner"),
     *("gpu.common", "gpu.gett", "gpu.tma", "gpu.warp_specialized", "gpu.blas", "gpu.semiring", "gpu.simt"),
-    *("gpu.permute", "gpu.complex", "gpu.transpose", "gpu.composite", "cpu"),
+    *("gpu.permute", "gpu.at_hand", "gpu.complex", "gpu.transpose", "gpu.composite", "cpu"),
     *("oracle", "testing", "cases", "tune", "selftest", "plans", "api", "reference", "functions", "bench", "cli"),
 )
 
@@ -29,11 +29,14 @@ ROOMS = (
 FAMILIES_MEET = {
     ("gpu.warp_specialized", "gpu.tma"),
     ("gpu.simt", "gpu.semiring"),
+    ("gpu.at_hand", "gpu.semiring"),
+    ("gpu.at_hand", "gpu.permute"),
     ("gpu.complex", "gpu.gett"),
     ("gpu.complex", "gpu.permute"),
     ("gpu.transpose", "gpu.permute"),
     ("gpu.composite", "gpu.permute"),
     ("gpu.composite", "gpu.semiring"),
+    ("gpu.composite", "gpu.blas"),
 }
 
 

@@ -5,6 +5,7 @@ from weft.algebra import Algebra
 from weft.api.contract import contract, einsum, plan
 from weft.api.matmul import matmul
 from weft.api.permute import permute, plan_permute, transpose_
+from weft.api.warm import warm
 from weft.base.version import __version__
 from weft.errors import (
     AccuracyError,
@@ -44,4 +45,5 @@ __all__ = [
     "plan_permute",
     "reference",
     "transpose_",
+    "warm",
 ]

@@ -19,6 +19,7 @@ from weft.base.arrays import as_result, as_results, as_tensor, like, like_each
 from weft.base.bounded_cache import BoundedCache
 from weft.base.describe import describe_call
 from weft.errors import DTypeError, NotationError, ShapeError, call_context
+from weft.planner.at_hand import check_specialize
 from weft.planner.planner import check_tune
 from weft.planner.request import Results
 from weft.planner.schedule import Scalar
@@ -62,6 +63,7 @@ def contract(
     workspace_limit: int | None = None,
     backend: str = "auto",
     tune: str | None = None,
+    specialize: str = "auto",
     validate: bool = False,
 ) -> Any:
     """Contract two tensors: ``D = epilogue(alpha * sum_k a_fn(A) * b_fn(B) + beta * c_fn(C))``.
@@ -99,6 +101,12 @@ def contract(
     fastest; `UnsupportedError` while a CUDA graph is being captured. ``"model"`` takes the cost model's choice whatever
     is stored.
 
+    `specialize`: on a GPU, which kernels may serve. ``"never"``: those at hand, which are compiled once for all shapes.
+    ``"now"``: one made to measure, compiled for these extents. Either gives the same bits in every call. ``"auto"``
+    takes what is at hand, and a kernel made to measure once the calls have lost by the model's count what compiling
+    takes: at a call whose number follows from predicted times alone (`Plan.explain` has it), and from the first call of
+    the next process on. It is compiled by another process meanwhile.
+
     `validate`: compute up to 256 elements of D (corners, and others drawn with a fixed seed) a second time in float64,
     complex128 or int64, functions, C and all, from the slices of A and B that they need, and hold each against its
     `weft.error_bound`. `AccuracyError` names the worst element that is off, and D is not returned; an `out` that was
@@ -122,7 +130,7 @@ def contract(
         if signature is not None and prints is not None:
             key = (
                 equation, signature, c is None, out_dtype, precision, accumulate, prints, deterministic,
-                workspace_limit, backend, tune, generation(),
+                workspace_limit, backend, tune, specialize, generation(),
             )  # fmt: skip
             known = _CALLS.get(key)
             if known is not None and c is None and not validate:
@@ -137,6 +145,7 @@ def contract(
             options = _options(
                 target, out_dtype, precision, accumulate, (a_fn, b_fn, c_fn, epilogue),
                 operands, indices, algebra, deterministic, workspace_limit, backend, tune,
+                specialize,
             )  # fmt: skip
             planned, given = _find_plan(equation, x, y, options), options.tensors
         else:
@@ -169,6 +178,7 @@ def plan(
     workspace_limit: int | None = None,
     backend: str = "auto",
     tune: str | None = None,
+    specialize: str = "now",
 ) -> Plan:
     """Plan a contraction without running it; arguments and errors as for `contract`.
 
@@ -188,6 +198,7 @@ def plan(
         options = _options(
             target, out_dtype, precision, accumulate, (a_fn, b_fn, c_fn, epilogue),
             operands, indices, algebra, deterministic, workspace_limit, backend, tune,
+            specialize,
         )  # fmt: skip
         found = _find_plan(equation, x, y, options)
         return found.prepare(x, y, addend, target, options.tensors)
@@ -202,6 +213,7 @@ def einsum(
     epilogue: Function | None = None,
     backend: str = "auto",
     tune: str | None = None,
+    specialize: str = "auto",
 ) -> Any:
     """Einstein summation over any number of operands: ``einsum("ab,bc,cd->ad", A, B, C)``.
 
@@ -225,11 +237,13 @@ def einsum(
             if target is not None and share_memory(target, tensor):  # the last step sees but one of them
                 raise ShapeError(f"out overlaps operand {at} in memory: the result would overwrite what is to be read")
         terms = list(notation.inputs)
-        step = partial(contract, precision=precision, accumulate=accumulate, backend=backend, tune=tune)
+        step = partial(contract, precision=precision, accumulate=accumulate, backend=backend, tune=tune,
+                       specialize=specialize)  # fmt: skip
         if len(tensors) == 1 and set(terms[0]) == set(notation.output) and not (epilogue or precision or accumulate):
             # Nothing is summed: elements arrive bit for bit, whatever their type.
             equation = (terms[0], notation.output)
-            moved = permute(tensors[0], equation, out=target, out_dtype=out_dtype, backend=backend, tune=tune)
+            moved = permute(tensors[0], equation, out=target, out_dtype=out_dtype, backend=backend, tune=tune,
+                            specialize=specialize)  # fmt: skip
             return out if out is not None else like(operands[0], moved)
         if len(tensors) == 1:
             storage_type(tensors[0].dtype, tensors[0].dtype)  # raises for types that have no one
@@ -267,17 +281,19 @@ def _options(
     workspace_limit: int | None,
     backend: str,
     tune: str | None,
+    specialize: str,
 ) -> Options:
     """A call's options, read; types are those of `out` where they are not given."""
     check_limit(workspace_limit)
     check_tune(tune)
+    check_specialize(specialize)
     if out_dtype is None and target is not None:
         out_dtype = tuple(one.dtype for one in target) if isinstance(target, tuple) else target.dtype
     return Options(
         out_dtype, precision, accumulate, functions,
         read_operands(operands) if operands else {}, read_indices(indices) if indices else {},
         None if algebra == "plus_times" else find(algebra),
-        deterministic, workspace_limit, backend, tune,
+        deterministic, workspace_limit, backend, tune, specialize,
     )  # fmt: skip
 
 

@@ -32,6 +32,7 @@ def matmul(
     epilogue: Callable[..., Any] | None = None,
     backend: str = "auto",
     tune: str | None = None,
+    specialize: str = "auto",
 ) -> Any:
     """Multiply matrices: ``D = epilogue(alpha * op(a_fn(A)) @ op(b_fn(B)) + beta * C)``.
 
@@ -71,6 +72,7 @@ def matmul(
             epilogue=epilogue,
             backend=backend,
             tune=tune,
+            specialize=specialize,
         )
     return out if out is not None else like(a, result)
 

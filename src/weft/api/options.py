@@ -44,6 +44,7 @@ class Options:
     workspace_limit: int | None = None
     backend: str = "auto"
     tune: str | None = None
+    specialize: str = "now"
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -70,7 +71,7 @@ class Options:
             given = (frozenset(placed), frozenset(self.indices.items()))
         return (
             self.out_dtype, self.precision, self.accumulate, prints, given, algebra, self.deterministic,
-            self.workspace_limit, self.backend, self.tune,
+            self.workspace_limit, self.backend, self.tune, self.specialize,
         )  # fmt: skip
 
 
@@ -141,6 +142,7 @@ def resolved(notation: Notation, text: str, a: torch.Tensor, b: torch.Tensor, op
         target=target_of(backend, a.device),
         workspace_limit=options.workspace_limit,
         tune=options.tune,
+        specialize=options.specialize,
         named=named,
         outputs=outputs,
         algebra=algebra.traced(arithmetic.accumulate) if algebra is not None else None,

@@ -15,6 +15,7 @@ from weft.base.bounded_cache import BoundedCache
 from weft.base.describe import describe_call
 from weft.errors import DTypeError, NotationError, ShapeError, UnsupportedError, call_context
 from weft.fn import Pointwise, trace
+from weft.planner.at_hand import check_specialize
 from weft.planner.planner import check_tune
 from weft.planner.request import PermuteRequest
 from weft.planner.schedule import Scalar
@@ -55,6 +56,7 @@ def permute(
     workspace_limit: int | None = None,
     backend: str = "auto",
     tune: str | None = None,
+    specialize: str = "auto",
 ) -> Any:
     """Rearrange the modes of a tensor: ``out = alpha * fn(permuted x) + beta * out``, in one pass over memory.
 
@@ -73,7 +75,7 @@ def permute(
     negative view is resolved first.
 
     `workspace_limit`: most bytes to allocate besides the result. `backend`: ``"auto"``, ``"triton"``, ``"cpu"`` or
-    ``"reference"``. `tune` as for `contract`: None, ``"measure"`` or ``"model"``.
+    ``"reference"``. `tune` as for `contract`: None, ``"measure"`` or ``"model"``. `specialize` as for `contract`.
 
     Returns the result, never a view of `x`, as the kind of array that `x` is; or `out` when that is given. Raises a
     `weft.WeftError` (`NotationError`, `ShapeError`, `DTypeError`, `FunctionError`, `UnsupportedError`,
@@ -90,7 +92,8 @@ def permute(
     with call_context(lambda: describe_call("permute", equation, x=x, out=out)):
         source = as_tensor("x", x).resolve_neg()
         target = as_result(out) if out is not None else None
-        found = _find_plan(equation, source, target, fn, out_dtype, extents, workspace_limit, backend, tune)
+        found = _find_plan(equation, source, target, fn, out_dtype, extents, workspace_limit, backend, tune,
+                           specialize)  # fmt: skip
         result = found.run(source, target, alpha, beta)
     return out if out is not None else like(x, result)
 
@@ -108,6 +111,7 @@ def plan_permute(
     workspace_limit: int | None = None,
     backend: str = "auto",
     tune: str | None = None,
+    specialize: str = "now",
 ) -> PermutePlan:
     """Plan a permutation without running it; arguments and errors as for `permute`.
 
@@ -123,7 +127,8 @@ def plan_permute(
     with call_context(lambda: describe_call("plan_permute", equation, x=x, out=out)):
         source = as_tensor("x", x).resolve_neg()
         target = as_result(out) if out is not None else None
-        found = _find_plan(equation, source, target, fn, out_dtype, extents, workspace_limit, backend, tune)
+        found = _find_plan(equation, source, target, fn, out_dtype, extents, workspace_limit, backend, tune,
+                           specialize)  # fmt: skip
         return found.prepare(source, target, alpha, beta)
 
 
@@ -206,9 +211,11 @@ def _find_plan(
     workspace_limit: int | None,
     backend: str,
     tune: str | None,
+    specialize: str,
 ) -> PermutePlan:
     """The plan for this request, remembered by everything it depends on."""
     check_tune(tune)
+    check_specialize(specialize)
     notation_key = _notation_key(equation)
     given = checked_extents(extents) if extents is not None else {}
     if out_dtype is None and out is not None:
@@ -223,14 +230,14 @@ def _find_plan(
     if signature is not None and prints is not None:  # a function that cannot be seen through is traced each time
         key = (
             notation_key, signature, shape, out_dtype, prints, tuple(given.items()), workspace_limit, backend, tune,
-            generation(),
+            specialize, generation(),
         )  # fmt: skip
     known = _CALLS.get(key)
     if known is not None:
         found: PermutePlan = known.plan
         return found
     request = _resolve(notation_key, x, shape, fn, out_dtype, given, workspace_limit, backend)
-    request = replace(request, tune=tune)
+    request = replace(request, tune=tune, specialize=specialize)
     # Two ways to write one request, or a retraced function that turns out the same, share one plan.
     plan = _PLANS.get((request, generation()))
     if plan is None:

@@ -101,6 +101,26 @@ def demo(
 
 
 @app.command()
+def warm(
+    file: Annotated[
+        Path | None, typer.Argument(help="Equations with extents, a line each: ab,bc->ac a=3,b=4,c=5", exists=True)
+    ] = None,
+    dtypes: Annotated[str, typer.Option(help="Of operands, by comma.")] = "float32,float16,bfloat16,float64",
+    device: Annotated[str, typer.Option(help="cuda, cuda:1, ...")] = "cuda",
+    jobs: Annotated[int | None, typer.Option(min=1, help="Compilers at once; one for each core but one.")] = None,
+) -> None:
+    """Compile the kernels at hand ahead, and those that a file of equations needs: no first call waits for them."""
+    with errors_in_a_line():
+        from weft.api.warm import read_equations
+        from weft.api.warm import warm as compile_ahead
+
+        types = [read_dtype(name) for name in dtypes.split(",")]
+        equations = read_equations(file.read_text(), types) if file is not None else ()
+        count = compile_ahead(equations, dtypes=types, device=device, jobs=jobs)
+        console().print(f"{count} kernels at hand are compiled", markup=False)
+
+
+@app.command()
 def explain(
     equation: Annotated[str, typer.Argument(help='Two operands, e.g. "ecbfa,fd->abcde".')],
     extents: Annotated[str, typer.Option(help="Of every label: a=16,b=16,...")],

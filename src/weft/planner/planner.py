@@ -112,14 +112,25 @@ def _permutation(
 def _chosen(
     description: Description, backend: str, target: Target, workspace_limit: int | None, without: Collection[str]
 ) -> Choice:
+    found = [family for family in families(description, backend) if family.NAME not in without]
+    return choose_among(found, description, backend, target, workspace_limit, missing(description, backend))
+
+
+def choose_among(
+    found: Sequence[Any],
+    description: Description,
+    backend: str,
+    target: Target,
+    workspace_limit: int | None = None,
+    broken: Sequence[str] = (),
+) -> Choice:
+    """`choose` among these families; `broken` are sentences about families that cannot even be asked."""
     ranked: list[Ranked] = []
     excluded: list[str] = []
     least_workspace: int | None = None
-    failed = failures(backend, target, family_names(description, backend))
-    broken = missing(description, backend)  # these sentences come first: they tell of faults
-    for family in families(description, backend):
-        if family.NAME in without:
-            continue
+    failed = failures(backend, target, tuple([family.__name__ for family in found]))
+    broken = list(broken)  # these sentences come first: they tell of faults
+    for family in found:
         if family.__name__ in failed:
             broken.append(f"{family.NAME}: {failed[family.__name__]}")
             continue

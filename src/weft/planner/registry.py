@@ -39,6 +39,13 @@ PERMUTATION_FAMILIES = {
     "triton": ("weft.gpu.permute.family", "weft.gpu.complex.interleaved.family"),
     "cpu": ("weft.cpu.permute.family", "weft.cpu.permute.plain"),
 }
+# Families of kernels that are compiled once for all shapes, by what is described: see `planner.at_hand`.
+AT_HAND = {
+    "triton": {
+        "contraction": (_BLAS, "weft.gpu.at_hand.contraction.family", "weft.gpu.composite.ttgt.at_hand"),
+        "permutation": ("weft.gpu.at_hand.permutation.family",),
+    }
+}
 WITHOUT_TRITON = "backend 'cpu' works without it, and so do plain matrix products on a GPU, by the vendor's library"
 
 

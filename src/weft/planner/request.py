@@ -55,6 +55,7 @@ class Request:
     target: Target
     workspace_limit: int | None = None
     tune: str | None = None
+    specialize: str = "now"  # one of `at_hand.SPECIALIZE`
     named: tuple[AuxInput, ...] = ()  # operands and coordinates of the functions
     outputs: tuple[torch.dtype, ...] | None = None  # of what the epilogue yields after D; None where it is no tuple
     algebra: TracedAlgebra | None = None
@@ -118,6 +119,7 @@ class PermuteRequest:
     target: Target
     workspace_limit: int | None = None
     tune: str | None = None
+    specialize: str = "now"
     raw: Callable[..., Any] | None = field(default=None, compare=False)  # the function as the user passed it
 
     @property

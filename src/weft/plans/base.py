@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from weft.planner.planner import Choice
+from weft.planner.promotion import Tier
 from weft.planner.schedule import Description
-from weft.plans.building import chosen_and_built
+from weft.plans.tiers import Asked, PromotingLaunch, Served, served
 
 
 @dataclass(slots=True)
@@ -19,6 +20,11 @@ class Variant:
     description: Any  # a `Contraction` or a `Permutation`
     choice: Choice | None  # None for the reference backend, which chooses nothing
     launch: Callable[..., None]
+    tier: Tier | None = None  # which kind of kernel it is, and until when; None for the reference backend
+
+    def served(self, by: Served) -> None:
+        """Another choice serves from now on."""
+        self.choice, self.tier = by.choice, by.tier
 
 
 class PlanBase:
@@ -48,7 +54,7 @@ class PlanBase:
         from weft.plans.explain.report import explain
 
         first = self._first()
-        return explain(self._request, first.description, first.choice)
+        return explain(self._request, first.description, first.choice, first.tier)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._request.text!r}, {self.schedule or self._request.backend})"
@@ -85,7 +91,9 @@ class PlanBase:
         request = self._request
         if request.backend == "reference":
             return Variant(description, None, reference())
-        choice, launch = chosen_and_built(
-            description, request.backend, request.target, request.workspace_limit, request.tune
-        )
-        return Variant(description, choice, launch)
+        asked = Asked(description, request.backend, request.target, request.workspace_limit, request.tune)
+        by = served(asked, request.specialize)
+        found = Variant(description, by.choice, by.launch, by.tier)
+        if by.tier.switch_at is not None:
+            found.launch = PromotingLaunch(asked, by, found.served)
+        return found

@@ -18,7 +18,7 @@ import torch
 from weft.errors import UnsupportedError
 from weft.planner import verdicts
 from weft.planner.planner import Choice
-from weft.planner.registry import families, family_names
+from weft.planner.registry import family_names
 from weft.planner.schedule import Target
 from weft.planner.verdicts import Verdict
 
@@ -50,8 +50,7 @@ def check_in_place(family: str, described: Any, backend: str, target: Target) ->
 def parts(choice: Choice) -> Iterator[tuple[str, Any, Any]]:
     """Family (its module), description and schedule of a choice, and of each step of a schedule that has steps."""
     schedule = choice.best.schedule
-    names = {room.NAME: room.__name__ for room in families(choice.description, choice.backend)}
-    yield names[schedule.family], choice.description, schedule
+    yield choice.best.family.__name__, choice.description, schedule
     for step in _steps(schedule):
         yield from parts(step)
 

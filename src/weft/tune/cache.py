@@ -20,6 +20,7 @@ ABOUT = {
     "ceilings": "what devices were measured to do",
     "coefficients": "cost models fitted to devices",
     "probes": "whether an untested Triton compiles kernels",
+    "promotions": "contractions that were promoted to kernels made to measure",
     "selftest": "what the self-test of kernels found",
 }
 _ROOM = re.compile(r"[a-z]+")

@@ -36,17 +36,18 @@ class _Config(ctypes.Structure):
 
 
 class DirectLaunch:
-    """A loaded kernel on a grid; call it with one integer for each parameter."""
+    """A loaded kernel on a grid; call it with one integer for each parameter, but for the last that are fixed."""
 
     def __init__(
         self, driver: Any, function: int, programs: int, threads: int, shared: int, sizes: Sequence[int], pdl: bool,
-        device: int,
+        device: int, fixed: Sequence[int] = (),
     ) -> None:  # fmt: skip
         self._driver, self.device = driver, device
+        self._made_of = (threads, shared, sizes, pdl, device)
         self._function = ctypes.c_void_p(function)
-        count = len(sizes) + SCRATCH
-        self._pack = struct.Struct(f"={len(sizes)}q").pack_into  # a smaller number is the first bytes of its word
-        self._words = (ctypes.c_int64 * count)()
+        count, changing = len(sizes) + SCRATCH, len(sizes) - len(fixed)
+        self._pack = struct.Struct(f"={changing}q").pack_into  # a smaller number is the first bytes of its word
+        self._words = (ctypes.c_int64 * count)(*[0] * changing, *fixed)
         start = ctypes.addressof(self._words)
         self._params = (ctypes.c_void_p * count)(*(start + 8 * i for i in range(count)))
         self._attribute = _Attribute(_FOLLOWS, b"", 1, b"")
@@ -57,7 +58,7 @@ class DirectLaunch:
         self._lock = Lock()  # threads share the buffer until the driver has read it
 
     @classmethod
-    def of(cls, compiled: Any, programs: int, device: int) -> DirectLaunch | None:
+    def of(cls, compiled: Any, programs: int, device: int, fixed: Sequence[int] = ()) -> DirectLaunch | None:
         """That of a kernel which Triton has compiled and loaded; None where it asks for more than is known here."""
         driver, metadata = loaded_driver(), compiled.metadata
         sizes = parameter_sizes(compiled.src.signature)
@@ -67,7 +68,11 @@ class DirectLaunch:
             return None
         threads = metadata.num_warps * metadata.warp_size
         pdl = bool(metadata.launch_pdl)
-        return cls(driver, compiled.function, programs, threads, metadata.shared, sizes, pdl, device)
+        return cls(driver, compiled.function, programs, threads, metadata.shared, sizes, pdl, device, fixed)
+
+    def at(self, programs: int, fixed: Sequence[int]) -> DirectLaunch:
+        """The same kernel on another grid, with other fixed parameters."""
+        return DirectLaunch(self._driver, self._function.value or 0, programs, *self._made_of, fixed)
 
     def __call__(self, *words: int) -> None:
         """Launch on torch's current stream of the device, which must be the current one."""

@@ -36,6 +36,8 @@ def compiled(launch: KernelLaunch, architecture: str) -> Any:
     aux_args = "pointers" in launch.kernel.arg_names
     if aux_args:
         signature["pointers"] = tuple(map(pointer_type, launch.pointers)) or "constexpr"
+    if launch.numbers is not None:
+        signature["numbers"] = ("i32",) * len(launch.numbers)
     signature |= dict.fromkeys(launch.constants, "constexpr")
     aligned: dict[tuple[int, ...], Any] = {
         (at,): [["tt.divisibility", 16]]

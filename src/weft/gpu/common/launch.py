@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -48,6 +49,7 @@ _collected: ContextVar[list[KernelLaunch] | None] = ContextVar("launches made fo
 
 TENSOR_MEMORY = 512  # columns of tensor memory that an SM of Blackwell has
 LONGEST_TILE = 4096  # no tile is longer along one axis
+_ORDINARY = 3  # a number that Triton sees nothing special in
 MOST_PROGRAMS = 2**31 - 1  # grid x; y and z are not used, they stop at 65535
 
 
@@ -164,12 +166,14 @@ class KernelLaunch:
         pointers: Sequence[Layout] | None = None,  # of auxiliary operands; None where there are none
         carveout: int | None = None,  # per cent, see `prefer_carveout`; None: as the driver likes
         pdl: bool = True,  # its programs may come while the last ones of the launch before still run
+        numbers: tuple[int, ...] | None = None,  # what a kernel at hand takes at run time; None where it takes none
     ) -> None:
         self.kernel = kernel
         self._carveout = carveout if target.kind == "cuda" else None
         self.layouts = tuple(layouts)
         self._given = [at for at, layout in enumerate(self.layouts) if layout is not None]
         self.pointers = tuple(pointers or ())
+        self.numbers = numbers
         self.constants = constants
         self.options: dict[str, Any] = {"num_warps": warps, "num_stages": stages}
         if target.kind in ("cuda", "hip"):
@@ -180,9 +184,11 @@ class KernelLaunch:
             self.options[OPTION] = pdl and can_pdl(target)
         self._real = real
         self._device = target.device if target.kind in ("cuda", "hip") else None
-        self._alone: dict[str, Any] = {"pointers": None} if "pointers" in kernel.arg_names and not pointers else {}
-        self._run: Callable[..., Any] = partial(kernel[(programs,)], **self._alone, **constants, **self.options)
+        self._absent = (None,) if "pointers" in kernel.arg_names and not pointers else ()
+        self._run: Callable[..., Any] = partial(kernel[(programs,)], **constants, **self.options)
+        self._numbers = (numbers,) if numbers is not None else ()
         self._trailing: tuple[Any, ...] = ()
+        self._compiled: Any = None
         self._direct: DirectLaunch | None = None
         for function in (kernel, *constants.values()):
             if isinstance(function, JITCallable):
@@ -194,11 +200,12 @@ class KernelLaunch:
                 made.append(self)
         elif programs and self._device is not None and torch.cuda.is_available():
             with torch.cuda.device(self._device):
-                loaded = self._loaded()
-                self._run = loaded[(programs, 1, 1)]
+                self._compiled = self._loaded()
+                self._run = self._compiled[(programs, 1, 1)]
                 if target.kind == "cuda":
-                    self._direct = DirectLaunch.of(loaded, programs, torch.cuda.current_device())
-            self._trailing = (*self._alone.values(), *constants.values())
+                    device = torch.cuda.current_device()
+                    self._direct = DirectLaunch.of(self._compiled, programs, device, numbers or ())
+            self._trailing = tuple(constants.values())
 
     def __call__(self, tensors: Sequence[Any], alpha: Scalar, beta: Scalar, aux: AuxTensors = ()) -> None:
         """Launch on `tensors`, the kernel's tensor parameters in order; `aux` may hold None for coordinates."""
@@ -208,20 +215,33 @@ class KernelLaunch:
             others = [x.data_ptr() for x in aux if x is not None] if self.pointers else ()
             direct(*given, *self._factors(alpha, beta), *others)
             return
-        pointers = (tuple(x for x in aux if x is not None),) if self.pointers else ()
-        full = (*tensors, *self._factors(alpha, beta), *pointers, *self._trailing)
+        pointers = (tuple(x for x in aux if x is not None),) if self.pointers else self._absent
+        full = (*tensors, *self._factors(alpha, beta), *pointers, *self._numbers, *self._trailing)
         if self._device is None or self._device.index == torch.cuda.current_device():
             self._run(*full)
         else:
             with torch.cuda.device(self._device):
                 self._run(*full)
 
+    def at(self, programs: int, numbers: tuple[int, ...]) -> KernelLaunch:
+        """The same kernel with other numbers, and so many programs; nothing is compiled or loaded for it."""
+        other = copy.copy(self)
+        other.numbers, other._numbers = numbers, (numbers,)
+        if self._compiled is not None:
+            other._run = self._compiled[(programs, 1, 1)]
+            other._direct = self._direct.at(programs, numbers) if self._direct is not None else None
+        elif self._run is not _nothing:
+            other._run = partial(self.kernel[(programs,)], **self.constants, **self.options)
+        return other
+
     def compile(self) -> Any:
         """The kernel as Triton's driver wants it compiled; from Triton's own cache where it was compiled before."""
         arguments = [_stand_in(layout) for layout in self.layouts]
-        aux_args = (tuple(_stand_in(layout) for layout in self.pointers),) if self.pointers else ()
-        given = {**self._alone, **self.constants, **self.options}
-        return self.kernel.warmup(*arguments, *self._factors(0, 0), *aux_args, grid=(1,), **given)
+        aux_args = (tuple(_stand_in(layout) for layout in self.pointers),) if self.pointers else self._absent
+        given = {**self.constants, **self.options}
+        # Triton would compile numbers in that are 1, and take note of those that are multiples of 16.
+        numbers = tuple((_ORDINARY,) * len(each) for each in self._numbers)
+        return self.kernel.warmup(*arguments, *self._factors(0, 0), *aux_args, *numbers, grid=(1,), **given)
 
     def _loaded(self) -> Any:
         """The same on the current GPU."""
@@ -258,6 +278,11 @@ def excess(compiled: Any, target: Target) -> str | None:
     if columns > TENSOR_MEMORY:
         return f"it needs {columns} columns of tensor memory, the device has {TENSOR_MEMORY}"
     return None
+
+
+def collecting() -> bool:
+    """Whether launches are made for compiling alone, see `collected`."""
+    return _collected.get() is not None
 
 
 @contextmanager

@@ -14,7 +14,9 @@ from weft.base.figures import duration, share, si
 from weft.errors import UnsupportedError
 from weft.machine.ceilings import Ceilings, ceilings, from_datasheet
 from weft.machine.roofline import Floor
+from weft.planner.at_hand import has_tiers
 from weft.planner.planner import Choice
+from weft.planner.promotion import Tier
 from weft.planner.schedule import Description, Target
 from weft.plans.explain import contraction, permutation
 from weft.plans.explain.lines import section
@@ -24,12 +26,12 @@ CANDIDATES_SHOWN = 4
 EXCLUSIONS_SHOWN = 6
 
 
-def explain(request: Any, description: Description, choice: Choice | None) -> str:
+def explain(request: Any, description: Description, choice: Choice | None, tier: Tier | None = None) -> str:
     """The text of a plan's `explain`, at most forty lines.
 
     `request` is a `Request` or a `PermuteRequest`, `description` the canonical form that was planned. `choice` is None
-    for the reference backend, which chooses nothing. Nothing is measured here: ceilings are those kept from an earlier
-    measurement, or a datasheet's.
+    for the reference backend, which chooses nothing. `tier` says which kind of kernel serves. Nothing is measured here:
+    ceilings are those kept from an earlier measurement, or a datasheet's.
     """
     about: Any = permutation if isinstance(description, Permutation) else contraction
     known, unknown = known_ceilings(request.target)
@@ -41,6 +43,7 @@ def explain(request: Any, description: Description, choice: Choice | None) -> st
         "work": about.work(description),
         "roof": about.roof(description, known, floor) if floor is not None else [unknown],
         "plan": _plan(request.workspace_limit, choice, floor),
+        "tier": _tier(tier, choice, request) if tier is not None and choice is not None else [],
         "candidates": _candidates(choice),
         "excluded": _excluded(choice, request.workspace_limit),
     }
@@ -76,6 +79,18 @@ def _plan(workspace_limit: int | None, choice: Choice | None, floor: Floor | Non
     if choice.origin.source == "model":
         return [str(best.schedule), predicted]
     return [str(best.schedule), predicted, _measured(choice, floor)]
+
+
+def _tier(tier: Tier, choice: Choice, request: Any) -> list[str]:
+    """Which tier serves, why, and from which call on the other one does."""
+    if not has_tiers(request.backend):
+        return []
+    lines = [f"{tier.name}: {tier.why}"]
+    if tier.switch_at is not None and tier.name == "at hand":
+        other = duration(choice.best.seconds - tier.lost)
+        lines.append(f"made to measure from call {tier.switch_at} on, expected to take {other}; compiled beside from "
+                     f"call {tier.early} on")  # fmt: skip
+    return lines
 
 
 def _measured(choice: Choice, floor: Floor | None) -> str:

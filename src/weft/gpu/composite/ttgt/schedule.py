@@ -33,9 +33,10 @@ class TtgtSchedule:
     def packed_together(self) -> tuple[Move, Move] | None:
         """What one launch packs of both operands, where it can."""
         from weft.gpu.permute.pair import Move, supports
+        from weft.gpu.permute.schedule import PermuteSchedule
 
         a, b = self.steps
-        if a is None or b is None:
+        if a is None or b is None or not all(isinstance(step.best.schedule, PermuteSchedule) for step in (a, b)):
             return None
         moves = Move(a.description, a.best.schedule), Move(b.description, b.best.schedule)  # type: ignore[arg-type]
         return moves if supports(*moves) else None

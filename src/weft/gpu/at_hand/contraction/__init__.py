@@ -1,0 +1,1 @@
+"""Contractions at hand: on matrix units and off them."""

@@ -1,0 +1,1 @@
+"""Permutations at hand, of any rank and any extents."""

@@ -1,0 +1,44 @@
+"""The choice among what is at hand: kernels that need no compiling for the shape, by a rule instead of a search.
+
+The families asked here are few and offer a handful of schedules each; what is made to measure is `planner.choose`'s.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from weft.errors import UnsupportedError
+from weft.planner.planner import Choice, choose_among
+from weft.planner.registry import AT_HAND, imported
+from weft.planner.schedule import Description, Target
+from weft.spec.permutation import Permutation
+
+SPECIALIZE = ("auto", "now", "never")  # what `specialize=` may be
+
+
+def check_specialize(specialize: object) -> None:
+    """`UnsupportedError` unless `specialize` is one of `SPECIALIZE`."""
+    if specialize not in SPECIALIZE:
+        raise UnsupportedError(f"specialize={specialize!r} is none of {', '.join(map(repr, SPECIALIZE))}")
+
+
+def has_tiers(backend: str) -> bool:
+    """Whether a backend tells what is at hand from what is made to measure; others have one kind of kernel."""
+    return backend in AT_HAND
+
+
+def at_hand(
+    description: Description, backend: str, target: Target, workspace_limit: int | None = None
+) -> Choice | str:
+    """The best of what is at hand for a description, or why nothing is."""
+    try:
+        return choose_among(families_at_hand(description, backend), description, backend, target, workspace_limit)
+    except UnsupportedError as error:
+        return str(error)
+
+
+def families_at_hand(description: Description, backend: str) -> list[Any]:
+    """Those that may have something at hand for what is described, but for those that cannot be imported."""
+    names = AT_HAND[backend]["permutation" if isinstance(description, Permutation) else "contraction"]
+    return [family for name in names if isinstance(family := imported(name), ModuleType)]

@@ -1,0 +1,145 @@
+"""From a description to the kernel of one tier, and from one tier to the other while calls go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import replace
+from itertools import count
+from threading import Lock, Thread
+from typing import Any, NamedTuple
+
+import torch
+
+from weft.planner.at_hand import at_hand, has_tiers
+from weft.planner.planner import Choice
+from weft.planner.promotion import Tier, is_stored, promote, tier
+from weft.planner.schedule import Description, Target
+from weft.plans.building import chosen_and_built
+from weft.plans.select import select
+from weft.selftest.gate import admitted
+
+
+class Asked(NamedTuple):
+    """What a plan says of how one of its descriptions is to be served."""
+
+    description: Description
+    backend: str
+    target: Target
+    workspace_limit: int | None
+    tune: str | None
+
+
+class Served(NamedTuple):
+    """A choice, its launch, and the tier that they are of."""
+
+    choice: Choice
+    launch: Callable[..., None]
+    tier: Tier
+
+
+def served(asked: Asked, specialize: str) -> Served:
+    """The choice and launch of the tier that `specialize` asks for, or that the rule of `promotion` finds."""
+    if specialize == "now" or asked.tune is not None:
+        return _measured(asked, Tier("made to measure", "asked for" if specialize == "now" else "tuning asks for it"))
+    if not has_tiers(asked.backend):
+        return _measured(asked, Tier("made to measure", f"the {asked.backend} backend has one kind of kernel"))
+    if specialize == "auto" and (why := is_stored(*asked[:4])) is not None:
+        return _measured(asked, Tier("made to measure", why))
+    choice = _admitted_at_hand(asked)
+    if isinstance(choice, str):
+        return _measured(asked, Tier("made to measure", f"nothing at hand serves it ({choice})"))
+    if specialize == "never":
+        found, launch = choice.built()
+        return Served(found, launch, Tier("at hand", "asked for"))
+    rule = tier(asked.description, asked.target, choice.best.seconds)
+    if rule.name == "made to measure":
+        return _measured(asked, rule)
+    found, launch = choice.built()
+    return Served(found, launch, rule)
+
+
+def _admitted_at_hand(asked: Asked) -> Choice | str:
+    """What is at hand and has passed its self-test, or why nothing is."""
+    while True:
+        choice = at_hand(*asked[:4])
+        if isinstance(choice, str) or admitted(choice):
+            return choice
+
+
+def _measured(asked: Asked, rule: Tier) -> Served:
+    return Served(*chosen_and_built(*asked), rule)
+
+
+class PromotingLaunch:
+    """The launch of a plan at hand, which runs the kernel made to measure from one call on.
+
+    Calls are counted, and which of them is the first to run the other kernel is known beforehand. Half way there a
+    thread plans it and other processes compile it; the call that needs it waits for them. Within the capture of a CUDA
+    graph nothing is exchanged: the first call after it does.
+    """
+
+    def __init__(self, asked: Asked, at_hand: Served, report: Callable[[Served], None]) -> None:
+        """`report` hears of the exchange."""
+        self._asked, self._report = asked, report
+        self._launch, self._rule, self._seconds = at_hand.launch, at_hand.tier, at_hand.choice.best.seconds
+        self._count = count(1)
+        self._next: float = self._rule.early
+        self._ahead: Future[None] | None = None
+        self._lock = Lock()
+
+    def __call__(self, *arguments: Any) -> None:
+        if next(self._count) >= self._next:
+            self._turn()
+        self._launch(*arguments)
+
+    @property
+    def kernels(self) -> Any:
+        return getattr(self._launch, "kernels", ())
+
+    def _turn(self) -> None:
+        """Begin to compile, or exchange the kernels."""
+        if self._asked.target.kind in ("cuda", "hip") and torch.cuda.is_current_stream_capturing():
+            return
+        with self._lock:
+            if self._next == float("inf"):
+                return
+            if self._ahead is None:
+                self._ahead = _compiled_beside(self._asked)
+                self._next = self._rule.switch_at or float("inf")
+                if self._next > self._rule.early:
+                    return
+            self._ahead.result()
+            self._next = float("inf")
+            rule = replace(self._rule, name="made to measure", why=f"promoted at call {self._rule.switch_at}")
+            choice, launch = chosen_and_built(*self._asked)
+            if _is_faster(choice, self._seconds):
+                self._launch = launch
+                promote(*self._asked[:4], rule)
+                self._report(Served(choice, launch, rule))
+            else:
+                stays = replace(self._rule, why="the best kernel made to measure would not be faster", switch_at=None)
+                self._report(Served(choice, self._launch, stays))
+
+
+def _is_faster(choice: Choice, seconds: float) -> bool:
+    """Whether a kernel made to measure is predicted to take less than what is at hand."""
+    return choice.best.seconds < seconds
+
+
+def _compiled_beside(asked: Asked) -> Future[None]:
+    """Plan in a thread, compile in other processes. What goes wrong there is met again where the kernel is built."""
+    done: Future[None] = Future()
+
+    def work() -> None:
+        with suppress(Exception):
+            from weft.tune.compile_pool import Compiler
+
+            choice = select(*asked)
+            with Compiler(asked.target, asked.backend, jobs=1) as compiler:
+                compiler.submit(asked.description, choice.best).result()
+        done.set_result(None)
+
+    Thread(target=work, daemon=True, name="weft promotes").start()
+    return done

@@ -1,0 +1,54 @@
+"""What `weft.warm` would compile, and what it refuses. Compiling itself needs a GPU or minutes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import weft
+from weft.api.describe import TARGETS
+from weft.api.warm import described, read_equations, sampled, tasks
+from weft.cli.main import app
+
+pytest.importorskip("triton")
+
+SINGLE = (torch.float32,)
+
+
+def test_a_handful_of_kernels_serves_a_thousand_shapes() -> None:
+    wanted = list(tasks(described((), SINGLE), TARGETS["sm_90"]))
+    assert len(list(sampled())) >= 1000
+    assert 20 < len(wanted) < 80
+    families = {rank.schedule.family for _, rank in wanted}
+    assert families == {"at_hand", "permute_at_hand"}
+
+
+def test_equations_of_a_file_are_planned_too() -> None:
+    found = list(read_equations("# mine\n\nab,bc->ac a=3,b=4,c=5\nabc->cab a=2,b=3,c=4\n", SINGLE))
+    assert [equation for equation, _ in found] == ["ab,bc->ac", "abc->cab"]
+    assert [tuple(operand.shape) for operand in found[0][1]] == [(3, 4), (4, 5)]
+    first, second = described(found, ())
+    assert first.k == 4  # type: ignore[union-attr]
+    assert second.size == 24  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("line", ["ab,bc->ac", "ab,bc->ac a=3,b=4", "ab,bc->ac a=x,b=4,c=5"])
+def test_a_line_that_cannot_be_read_is_named(line: str) -> None:
+    with pytest.raises(weft.NotationError, match="line 1 is no equation with the extent of every label"):
+        list(read_equations(line, SINGLE))
+
+
+def test_another_device_is_refused() -> None:
+    with pytest.raises(weft.UnsupportedError, match="compiled ahead for NVIDIA GPUs, not for 'cpu' here"):
+        weft.warm(device="cpu")
+    done = CliRunner().invoke(app, ["warm", "--device", "cpu"])
+    assert done.exit_code
+    assert "NVIDIA GPUs" in done.output
+
+
+@pytest.mark.gpu
+def test_what_is_compiled_is_found_by_calls() -> None:
+    assert weft.warm(dtypes=SINGLE) > 20
+    a, b = torch.ones(7, 9, device="cuda"), torch.ones(9, 5, device="cuda")
+    assert torch.equal(weft.contract("ab,bc->ac", a, b, specialize="never"), torch.full((7, 5), 9.0, device="cuda"))
