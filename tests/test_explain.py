@@ -20,7 +20,8 @@ from weft.errors import NotationError, ShapeError, UnsupportedError, WorkspaceEr
 from weft.machine import ceilings
 from weft.machine.ceilings import Ceilings
 from weft.planner.schedule import Target
-from weft.plans.explain.report import explain, known_ceilings
+from weft.plans.explain.ceilings import known_ceilings
+from weft.plans.explain.report import explain
 
 ROUND = Ceilings(
     device="a round machine",

@@ -8,20 +8,25 @@ from typing import Any
 
 import torch
 
-from weft.algebra import Algebra
-from weft.base.arrays import as_tensor
-from weft.errors import DTypeError, FunctionError, NotationError, ShapeError, UnsupportedError
+from weft.algebra import Algebra, find
+from weft.api.keywords import result_types
+from weft.base.arrays import as_tensor, is_array
+from weft.errors import ArgumentError, DTypeError, FunctionError, NotationError, ShapeError, UnsupportedError
 from weft.fn import Pointwise, fingerprint, trace
 from weft.fn.binding import bind
-from weft.planner.request import Functions, Request
+from weft.planner.planner import check_tune
+from weft.planner.request import Functions, Request, Results
+from weft.planner.schedule import Schedule
 from weft.planner.target import resolve_backend, target_of
 from weft.plans.call_cache import call_signature
 from weft.plans.checks import reject_gradient
+from weft.plans.keywords import check_flag, refuse_unknown
 from weft.spec import Label, Layout, Notation, aux_operands
 from weft.spec.aux_operands import AuxInput
 from weft.spec.contraction import Arithmetic, mode_extents
-from weft.spec.dtypes import FP8, dtype_name, resolve, result_type, storage_type, value_type
+from weft.spec.dtypes import FP8, PRECISIONS, dtype_name, resolve, result_type, storage_type, value_type
 from weft.spec.notation import expand
+from weft.spec.type_names import read_dtype, read_mode
 
 HOOKS = ("a_fn", "b_fn", "c_fn", "epilogue")
 _TENSORS = {"a_fn": "A", "b_fn": "B", "c_fn": "C", "epilogue": "D"}
@@ -44,6 +49,8 @@ class Options:
     workspace_limit: int | None = None
     backend: str = "auto"
     tune: str | None = None
+    schedule: Schedule | str | None = None  # the one that is forced
+    promote: bool = False
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -70,8 +77,43 @@ class Options:
             given = (frozenset(placed), frozenset(self.indices.items()))
         return (
             self.out_dtype, self.precision, self.accumulate, prints, given, algebra, self.deterministic,
-            self.workspace_limit, self.backend, self.tune,
+            self.workspace_limit, self.backend, self.tune, self.schedule, self.promote,
         )  # fmt: skip
+
+
+def read_options(call: str, keywords: Mapping[str, Any], target: Results | None = None) -> Options:
+    """A call's keywords, checked and read; D's type is that of `target` where none is given.
+
+    Keywords that belong to the call alone (`c`, `alpha`, ...) are not among them. Raises `ArgumentError` for one that
+    the call does not take, else what the reading of each raises.
+    """
+    refuse_unknown(call, keywords)
+    given = keywords.get
+    check_limit(given("workspace_limit"))
+    check_tune(given("tune"))
+    if given("specialize", "auto") != "auto":
+        raise UnsupportedError(f"specialize={given('specialize')!r} is not supported: kernels are made to measure")
+    asked = given("out_dtype")
+    accumulate, algebra = given("accumulate"), given("algebra", "plus_times")
+    return Options(
+        read_out_dtype(asked) if asked is not None else result_types(target),  # type: ignore[arg-type]
+        read_mode("precision", given("precision"), PRECISIONS),
+        read_dtype("accumulate", accumulate) if accumulate is not None else None,
+        tuple(given(hook) for hook in HOOKS),
+        read_operands(given("operands")) if given("operands") else {},
+        read_indices(given("indices")) if given("indices") else {},
+        None if algebra == "plus_times" else find(algebra),
+        check_flag("deterministic", given("deterministic", True)),
+        given("workspace_limit"), given("backend", "auto"), given("tune"), given("schedule"),
+        check_flag("promote", given("promote", False)),
+    )  # fmt: skip
+
+
+def read_out_dtype(asked: Any) -> OutDtype:
+    """`out_dtype` as torch dtypes: one, or a tuple for an epilogue of several results."""
+    if isinstance(asked, (tuple, list)):
+        return tuple(read_dtype("out_dtype", each) if each is not None else None for each in asked)
+    return read_dtype("out_dtype", asked)
 
 
 def fingerprints(functions: tuple[Callable[..., Any] | None, ...]) -> tuple[Hashable, ...] | None:
@@ -91,6 +133,8 @@ def read_operands(operands: Any) -> dict[str, tuple[Hashable, torch.Tensor]]:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise FunctionError(f"operand '{name}' is a pair (modes, tensor), not {type(pair).__name__}")
         modes, value = pair
+        if is_array(modes) and not is_array(value):
+            raise ArgumentError(f"operand '{name}' is a pair (modes, tensor), in that order: the two are swapped")
         tensor = as_tensor(f"operand '{name}'", value).resolve_conj().resolve_neg()
         read[name] = (tuple(modes) if isinstance(modes, list) else modes, tensor)
         _check_hashable(f"the modes of operand '{name}'", read[name][0])
@@ -121,11 +165,13 @@ def resolved(notation: Notation, text: str, a: torch.Tensor, b: torch.Tensor, op
     for name, tensor in (("a", a), ("b", b)):
         reject_gradient(name, tensor)
     algebra = options.algebra
-    arithmetic = resolve(a.dtype, b.dtype, options.precision, options.accumulate, algebra.name if algebra else None)
+    arithmetic = resolve(
+        a.dtype, b.dtype, options.precision, options.accumulate, algebra.name if algebra else None, options.promote
+    )
     named, names = _named(notation, extents, a.device, options)
     traced = _traced(options.functions, names, named, (a.dtype, b.dtype), arithmetic)
     backend = resolve_backend(options.backend, a.device)
-    storage = storage_type(a.dtype, b.dtype, algebra is not None)
+    storage = storage_type(a.dtype, b.dtype, algebra is not None, options.promote)
     d_dtype, outputs = _results(storage, options.out_dtype, traced.epilogue, arithmetic.accumulate)
     return Request(
         notation=notation,
@@ -145,6 +191,8 @@ def resolved(notation: Notation, text: str, a: torch.Tensor, b: torch.Tensor, op
         outputs=outputs,
         algebra=algebra.traced(arithmetic.accumulate) if algebra is not None else None,
         raw_algebra=algebra,
+        schedule=options.schedule,
+        promote=options.promote,
     )
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from weft.planner.planner import Choice
 from weft.planner.schedule import Description
 from weft.plans.building import chosen_and_built
+
+if TYPE_CHECKING:
+    from weft.plans.explain.data import Report
 
 
 @dataclass(slots=True)
@@ -19,6 +21,10 @@ class Variant:
     description: Any  # a `Contraction` or a `Permutation`
     choice: Choice | None  # None for the reference backend, which chooses nothing
     launch: Callable[..., None]
+
+    @property
+    def workspace_bytes(self) -> int:
+        return self.choice.best.schedule.workspace_bytes if self.choice is not None else 0
 
 
 class PlanBase:
@@ -50,6 +56,24 @@ class PlanBase:
         first = self._first()
         return explain(self._request, first.description, first.choice)
 
+    def report(self) -> Report:
+        """What `explain` says, as data: `Report.to_dict` makes JSON of it, and `schedule=` takes its candidates."""
+        from weft.plans.explain.data import report
+
+        first = self._first()
+        return report(self._request, first.description, first.choice)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as its request, from which it is made again where it is loaded."""
+        return type(self), (self._request,)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        """Itself: nothing in a plan is the caller's to change, and all who ask for one share it."""
+        return self
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._request.text!r}, {self.schedule or self._request.backend})"
 
@@ -76,8 +100,8 @@ class PlanBase:
         """The same plan, standing for one of its variants."""
         if variant is self._first():
             return self
-        view = copy.copy(self)
-        view._viewed = variant
+        view = object.__new__(type(self))
+        view.__dict__.update(self.__dict__, _viewed=variant)
         return view
 
     def _built(self, description: Description, reference: Callable[[], Callable[..., None]]) -> Variant:
@@ -86,6 +110,6 @@ class PlanBase:
         if request.backend == "reference":
             return Variant(description, None, reference())
         choice, launch = chosen_and_built(
-            description, request.backend, request.target, request.workspace_limit, request.tune
+            description, request.backend, request.target, request.workspace_limit, request.tune, request.schedule
         )
         return Variant(description, choice, launch)
