@@ -75,7 +75,7 @@ def test_every_way_computes_the_same(equation: str, shape: tuple[int, ...]) -> N
     x = random_operand(shape, torch.float16, 1, integers=True)
     expected = weft.reference.permute(equation, x, fn=lambda v: v * v - 1, out_dtype=torch.float64)
     out = torch.ones_like(expected)
-    plan = weft.plan_permute(x, equation, fn=lambda v: v * v - 1, out=out, alpha=2, beta=3)
+    plan = weft.plan_permute(x, equation, fn=lambda v: v * v - 1, c=out, out=out, alpha=2, beta=3)
     for schedule in every_way(plan.permutation):
         assert schedule.way != "straight"
         out.fill_(5)

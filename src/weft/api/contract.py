@@ -178,7 +178,8 @@ def contract(
             if return_arg:
                 from weft.api.selection import selected
 
-                return selected(equation, x, y, addend, alpha, beta, target, asked, validate)
+                found, places = selected(equation, x, y, addend, alpha, beta, target, asked, validate)
+                return (out if out is not None else like(a, found)), like_each(a, places)
             planned, tensors = find_plan(equation, x, y, asked), asked.tensors
         else:
             planned, tensors = known.plan, {}
@@ -198,7 +199,6 @@ def plan(
     c: Any = None,
     out: Any = None,
     epilogue: Function | None = None,
-    return_arg: bool = False,
     **options: Unpack[PlanKeywords],
 ) -> Plan:
     """Plan a contraction without running it; arguments and errors as for `contract`.
@@ -221,7 +221,7 @@ def plan(
         x, y = read_pair(a, b, promote)
         addend = as_tensor("c", c, promote) if c is not None else None
         target = as_results(out)
-        asked = read_options("plan", {**keywords, "epilogue": epilogue, "return_arg": return_arg}, target)
+        asked = read_options("plan", {**keywords, "epilogue": epilogue}, target)
         return find_plan(equation, x, y, asked).prepare(x, y, addend, target, asked.tensors)
 
 
@@ -268,6 +268,11 @@ def _notation_key(equation: Equation) -> str | Notation:
     if len(terms) != 3:
         raise NotationError(f"labels come as three sequences (modes_a, modes_b, modes_d), {len(terms)} are given")
     return from_sequences(*terms)
+
+
+def read_notation(equation: Equation) -> Notation:
+    """An equation of two operands, text or sequences of labels."""
+    return _read(_notation_key(equation))
 
 
 def _read(equation: str | Notation) -> Notation:

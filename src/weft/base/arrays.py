@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from weft.errors import DTypeError, ShapeError, UnsupportedError
+from weft.errors import DTypeError, UnsupportedError
 
 #: Whether a tensor stands for another one inside vmap, grad, jvp or functionalize; torch has no public name for it.
 is_transformed: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
@@ -35,7 +35,6 @@ def as_tensor(name: str, value: Any, promote: bool = False) -> torch.Tensor:
             raise UnsupportedError(
                 f"{name} is inside a transform of torch.func (vmap, grad, jvp), and weft has no rule for any"
             )
-        _check_storage(name, value)
         return value
     if isinstance(value, np.ndarray):
         return _from_numpy(name, value)
@@ -60,21 +59,6 @@ def _refuse_distributed(name: str, tensor: torch.Tensor) -> None:
         raise UnsupportedError(
             f"{name} is a DTensor, spread over several processes: pass {name}.full_tensor(), or the parts by to_local()"
         )
-
-
-def _check_storage(name: str, tensor: torch.Tensor) -> None:
-    """`ShapeError` where a tensor reaches past its storage, which was resized or freed behind it."""
-    if tensor.device.type == "meta" or not tensor.numel():
-        return
-    last = sum(stride * (extent - 1) for stride, extent in zip(tensor.stride(), tensor.shape, strict=True))
-    needed = (int(tensor.storage_offset()) + last + 1) * tensor.element_size()
-    try:
-        held = tensor.untyped_storage().nbytes()
-    except (RuntimeError, NotImplementedError):  # a subclass without memory of its own, fake tensors
-        return
-    if held < needed:
-        state = "its storage was freed" if held == 0 else f"its storage holds {held}"
-        raise ShapeError(f"{name} of shape {tuple(tensor.shape)} needs {needed} bytes of memory, and {state}")
 
 
 def _converted(name: str, value: Any) -> np.ndarray:

@@ -33,7 +33,23 @@ def check_operand(name: str, tensor: torch.Tensor, planned: Layout, conjugate: b
         raise ShapeError(f"{name} is on {tensor.device}, planned was {device}")
     if tensor.is_conj() != conjugate or tensor.is_neg():
         raise DTypeError(f"{name} has another conjugate bit than planned, or a negative one: resolve it first")
+    check_storage(name, tensor)
     reject_gradient(name, tensor)
+
+
+def check_storage(name: str, tensor: torch.Tensor) -> None:
+    """`ShapeError` where a tensor reaches past its storage, which was resized or freed behind it."""
+    if not tensor.numel() or tensor.is_meta:
+        return
+    last = sum(stride * (extent - 1) for stride, extent in zip(tensor.stride(), tensor.shape, strict=True))
+    needed = (int(tensor.storage_offset()) + last + 1) * tensor.element_size()
+    try:
+        held = tensor.untyped_storage().nbytes()
+    except (RuntimeError, NotImplementedError):  # a subclass without memory of its own, fake tensors
+        return
+    if held < needed:
+        state = "its storage was freed" if held == 0 else f"its storage holds {held}"
+        raise ShapeError(f"{name} of shape {tuple(tensor.shape)} needs {needed} bytes of memory, and {state}")
 
 
 def aligned_as(tensors: Sequence[torch.Tensor], planned: Sequence[Layout | None]) -> tuple[int, ...]:
@@ -59,6 +75,7 @@ def check_addend(c: torch.Tensor, shape: tuple[int, ...], accumulate: torch.dtyp
         raise ShapeError(
             f"c has shape {tuple(c.shape)}, the result has {shape}: they must agree but for extents of 1 in c"
         )
+    check_storage("c", c)
     reject_gradient("c", c)
 
 
@@ -141,6 +158,7 @@ def check_out(
         raise ShapeError(f"{name} is on {out.device}, the operands are on {device}")
     if out.is_conj() or out.is_neg():
         raise UnsupportedError(f"{name} is a conjugate or negative view: pass the tensor it is a view of")
+    check_storage(name, out)
     if overlaps_itself(out):
         raise ShapeError(f"{name} with strides {out.stride()} overlaps itself: its elements would be written twice")
     for other, tensor in inputs.items():

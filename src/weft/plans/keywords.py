@@ -22,7 +22,7 @@ DEFAULTS: dict[str, Any] = {
 #: The keywords of each call.
 TAKEN: dict[str, tuple[str, ...]] = {
     "contract": tuple(DEFAULTS),
-    "plan": tuple(name for name in DEFAULTS if name not in ("alpha", "beta", "validate")),
+    "plan": tuple(name for name in DEFAULTS if name not in ("alpha", "beta", "return_arg", "validate")),
     "einsum": tuple(DEFAULTS),
     "matmul": ("transpose_a", "transpose_b", *DEFAULTS),
     "permute": (
