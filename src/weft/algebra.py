@@ -237,7 +237,8 @@ def find_named(name: str) -> Algebra:
     plain = name.strip().lower().replace("-", "_").replace(" ", "_")
     plain = ALIASES.get(plain, plain)
     if plain not in NAMED:
-        hint = nearest(plain, (*NAMED, *ALIASES)) or f": it is none of {', '.join(NAMED)}; see weft.Algebra for your own"
+        known = f": it is none of {', '.join(NAMED)}; see weft.Algebra for your own"
+        hint = nearest(plain, (*NAMED, *ALIASES)) or known
         raise UnsupportedError(f"no algebra is called {name!r}{hint}")
     return NAMED[plain]
 

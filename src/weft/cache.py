@@ -49,7 +49,7 @@ def info() -> Info:
         room = rooms.setdefault(entry.room, Room(files=0, bytes=0, about=ABOUT.get(entry.room, "of another version")))
         room["files"] += 1
         room["bytes"] += entry.size
-    files, size = (sum(room[what] for room in rooms.values()) for what in ("files", "bytes"))  # type: ignore[literal-required]
+    files, size = sum(room["files"] for room in rooms.values()), sum(room["bytes"] for room in rooms.values())
     return Info(folder=folder(), files=files, bytes=size, rooms=rooms)
 
 

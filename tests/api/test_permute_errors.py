@@ -71,7 +71,7 @@ BAD = [
     Bad("float as integer", D, ("float32", "int32"), options={"out_dtype": torch.int32}),
     Bad("complex as real", D, ("complex64", "float32"), x=ones(2, 3, dtype=torch.complex64),
         options={"out_dtype": torch.float32}),
-    Bad("numpy's dtype", D, ("torch dtype", "float32"), options={"out_dtype": np.float32}),
+    Bad("numpy's text", D, ("out_dtype", "str_"), options={"out_dtype": np.str_}),
     Bad("function's floats as integers", D, ("float32", "int32"), x=ones(2, 3, dtype=torch.int32),
         options={"fn": torch.tanh, "out_dtype": torch.int32}),
     Bad("bool scaled", D, ("bool", "scaled"), x=ones(2, 3, dtype=torch.bool), options={"alpha": 2}),

@@ -6,7 +6,7 @@ everything that they depend on, so a repeated call goes straight to the launch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Literal, TypeVar, Unpack, overload
 
 import numpy as np
@@ -21,22 +21,18 @@ from weft.api.keywords import (
     refuse_swapped,
     signed,
 )
-from weft.api.options import Options, fingerprints, read_options, resolved
+from weft.api.lookup import find_plan, read_pair
+from weft.api.options import fingerprints, read_options
+from weft.api.selection import selected
 from weft.base.arrays import as_results, as_tensor, like, like_each
-from weft.base.bounded_cache import BoundedCache
 from weft.base.describe import describe_call
-from weft.errors import NotationError, call_context
+from weft.errors import call_context
 from weft.planner.schedule import Scalar
 from weft.planner.validity import generation
-from weft.plans.call_cache import CallCache, KnownCall, call_signature
+from weft.plans.call_cache import CallCache, call_signature
 from weft.plans.contraction import Plan
-from weft.spec import Notation, parse
-from weft.spec.dtypes import promoted
-from weft.spec.notation import from_sequences
-from weft.spec.type_names import read_dtype
 
 _CALLS = CallCache(4096)  # by all that a call says: its plan, and where that is all it takes its launch
-_PLANS = BoundedCache(4096)  # by request: asked where a call is not known
 _FORM = "equation, a, b"
 
 Array = TypeVar("Array", torch.Tensor, np.ndarray)
@@ -97,8 +93,8 @@ def contract(
 
     `promote`: operands of different types are multiplied in the type that torch promotes them to (NumPy arrays: in
     NumPy's), which is D's type too; each stays as it is in memory and is converted as it is read. Then lists and
-    whatever else `numpy.asarray` reads are taken as well. Within `torch.autocast` products of float32, half and bfloat16
-    operands are made in autocast's type, and D has it, where neither is named.
+    whatever else `numpy.asarray` reads are taken as well. Within `torch.autocast` products of float32, half and
+    bfloat16 operands are made in autocast's type, and D has it, where neither is named.
 
     `a_fn`, `b_fn`, `c_fn`, `epilogue`: Python functions of torch operations, traced and fused. `a_fn` and `b_fn` see
     values of the product type, `c_fn` and `epilogue` of the accumulator's. Their first parameter is the value. Further
@@ -109,10 +105,10 @@ def contract(
     results of D's shape, in their own dtypes: then `out` and the result are tuples, and `out_dtype` may be one.
 
     `algebra`: what takes the place of product and sum, a `weft.Algebra` or the name of one: ``"plus_times"``,
-    ``"max_plus"``, ``"min_plus"``, ``"max_times"``, ``"min_max"``, ``"max_min"``, ``"or_and"``, ``"log"``, ``"gf2"``, or
-    an alias (``"tropical"``, ``"logsumexp"``, ``"boolean"``, ...; `weft.algebra.ALIASES` has them). Then
-    ``D = epilogue(reduce(acc, c_fn(C)))``, and `alpha` and `beta` other than 1 are a `DTypeError`. bool is an
-    operand of any algebra but plus_times.
+    ``"max_plus"``, ``"min_plus"``, ``"max_times"``, ``"min_max"``, ``"max_min"``, ``"or_and"``, ``"log"``, ``"gf2"``,
+    or an alias (``"tropical"``, ``"logsumexp"``, ``"boolean"``, ...; `weft.algebra.ALIASES` has them). Then ``D =
+    epilogue(reduce(acc, c_fn(C)))``, and `alpha` and `beta` other than 1 are a `DTypeError`. bool is an operand of any
+    algebra but plus_times.
 
     `workspace_limit`: most bytes to allocate besides D. `backend`: ``"auto"``, ``"triton"``, ``"cpu"`` or
     ``"reference"``. Results do not change from run to run (`deterministic`).
@@ -122,14 +118,14 @@ def contract(
     fastest; `UnsupportedError` while a CUDA graph is being captured. ``"model"`` takes the cost model's choice whatever
     is stored.
 
-    `schedule` forces one of the schedules that `Plan.report` lists, by the object or its printed form; `UnsupportedError`
-    names the nearest where it is none.
+    `schedule` forces one of the schedules that `Plan.report` lists, by the object or its printed form;
+    `UnsupportedError` names the nearest where it is none.
 
     `return_arg`: of an algebra that selects (max_plus, min_plus, max_times, min_max, max_min) return ``(D, where)``.
-    `where` is an int64 tensor of D's shape: the index along the reduced mode of the pair that was selected, the smallest
-    where several are equal, -1 where there was nothing to select from. Of several reduced modes it is a tuple of such
-    tensors, one for each in the order in which they first stand in the equation; the smallest index of the first mode
-    counts first.
+    `where` is an int64 tensor of D's shape: the index along the reduced mode of the pair that was selected, the
+    smallest where several are equal, -1 where there was nothing to select from. Of several reduced modes it is a tuple
+    of such tensors, one for each in the order in which they first stand in the equation; the smallest index of the
+    first mode counts first.
 
     `validate`: compute up to 256 elements of D (corners, and others drawn with a fixed seed) a second time in float64,
     complex128 or int64, functions, C and all, from the slices of A and B that they need, and hold each against its
@@ -176,8 +172,6 @@ def contract(
             given = {**options, "a_fn": a_fn, "b_fn": b_fn, "c_fn": c_fn, "epilogue": epilogue}
             asked = read_options("contract", given, target)
             if return_arg:
-                from weft.api.selection import selected
-
                 found, places = selected(equation, x, y, addend, alpha, beta, target, asked, validate)
                 return (out if out is not None else like(a, found)), like_each(a, places)
             planned, tensors = find_plan(equation, x, y, asked), asked.tensors
@@ -223,60 +217,3 @@ def plan(
         target = as_results(out)
         asked = read_options("plan", {**keywords, "epilogue": epilogue}, target)
         return find_plan(equation, x, y, asked).prepare(x, y, addend, target, asked.tensors)
-
-
-def read_pair(a: Any, b: Any, promote: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """The operands; a negative view is resolved here, as no kernel can see its bit."""
-    if isinstance(a, str) or isinstance(b, str):
-        text = a if isinstance(a, str) else b
-        raise NotationError(f"{text!r} stands in the place of an operand: one equation names all of them, as 'mk,kn->mn'")
-    x, y = as_tensor("a", a, promote).resolve_neg(), as_tensor("b", b, promote).resolve_neg()
-    if promote and x.dtype != y.dtype and not (isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor)):
-        common = read_dtype("the type that NumPy promotes a and b to", np.result_type(like(None, x), like(None, y)))
-        if common != promoted(x.dtype, y.dtype):
-            x, y = x.to(common), y.to(common)
-    return x, y
-
-
-def find_plan(equation: Equation, a: torch.Tensor, b: torch.Tensor, options: Options) -> Plan:
-    """The plan for this request, remembered by everything it depends on."""
-    notation_key = _notation_key(equation)
-    signature, asked = call_signature(a, b), options.key()
-    key = (notation_key, signature, *asked, generation()) if signature is not None and asked is not None else None
-    known = _CALLS.get(key)
-    if known is not None:
-        found: Plan = known.plan
-        return found
-    request = resolved(_read(notation_key), str(notation_key), a, b, options)
-    # Two ways to write one request, or a retraced function that turns out the same, share one plan.
-    plan = _PLANS.get((request, generation()))
-    if plan is None:
-        plan = Plan(request)
-        _PLANS.put((request, generation()), plan)
-    if key is not None:
-        _CALLS.put(key, KnownCall(plan))
-    return plan
-
-
-def _notation_key(equation: Equation) -> str | Notation:
-    """Text as it is, sequences of labels as a `Notation`: either can be looked up."""
-    if isinstance(equation, str):
-        return equation
-    if not isinstance(equation, Iterable):
-        raise NotationError(f"an equation is text or three sequences of labels, not {type(equation).__name__}")
-    terms = tuple(equation)
-    if len(terms) != 3:
-        raise NotationError(f"labels come as three sequences (modes_a, modes_b, modes_d), {len(terms)} are given")
-    return from_sequences(*terms)
-
-
-def read_notation(equation: Equation) -> Notation:
-    """An equation of two operands, text or sequences of labels."""
-    return _read(_notation_key(equation))
-
-
-def _read(equation: str | Notation) -> Notation:
-    notation = parse(equation) if isinstance(equation, str) else equation
-    if len(notation.inputs) != 2:
-        raise NotationError(f"contract takes two operands, '{notation}' names {len(notation.inputs)}: see weft.einsum")
-    return notation

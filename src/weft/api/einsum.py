@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from weft.algebra import Algebra, find
+from weft.algebra import find
 from weft.api.autocast import any_autocast, with_autocast
 from weft.api.contract import contract
 from weft.api.keywords import signed

@@ -99,5 +99,5 @@ def result_types(out: Any) -> OutDtype:
     """The types of results that a call brings its own places for; None where there is none."""
     if out is None:
         return None
-    return tuple(one.dtype for one in out) if isinstance(out, tuple) else out.dtype  # type: ignore[no-any-return]
+    return tuple(one.dtype for one in out) if isinstance(out, tuple) else out.dtype
 

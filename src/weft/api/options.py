@@ -24,9 +24,8 @@ from weft.plans.keywords import check_flag, refuse_unknown
 from weft.spec import Label, Layout, Notation, aux_operands
 from weft.spec.aux_operands import AuxInput
 from weft.spec.contraction import Arithmetic, mode_extents
-from weft.spec.dtypes import FP8, PRECISIONS, dtype_name, resolve, result_type, storage_type, value_type
+from weft.spec.dtypes import FP8, dtype_name, read_types, resolve, result_type, storage_type, value_type
 from weft.spec.notation import expand
-from weft.spec.type_names import read_dtype, read_mode
 
 HOOKS = ("a_fn", "b_fn", "c_fn", "epilogue")
 _TENSORS = {"a_fn": "A", "b_fn": "B", "c_fn": "C", "epilogue": "D"}
@@ -75,10 +74,11 @@ class Options:
             if any(signature is None for _, _, signature in placed):
                 return None
             given = (frozenset(placed), frozenset(self.indices.items()))
-        return (
+        key: tuple[Hashable, ...] = (
             self.out_dtype, self.precision, self.accumulate, prints, given, algebra, self.deterministic,
             self.workspace_limit, self.backend, self.tune, self.schedule, self.promote,
         )  # fmt: skip
+        return key
 
 
 def read_options(call: str, keywords: Mapping[str, Any], target: Results | None = None) -> Options:
@@ -93,12 +93,12 @@ def read_options(call: str, keywords: Mapping[str, Any], target: Results | None 
     check_tune(given("tune"))
     if given("specialize", "auto") != "auto":
         raise UnsupportedError(f"specialize={given('specialize')!r} is not supported: kernels are made to measure")
-    asked = given("out_dtype")
-    accumulate, algebra = given("accumulate"), given("algebra", "plus_times")
+    asked, algebra = given("out_dtype"), given("algebra", "plus_times")
+    if asked is None:
+        asked = result_types(target)
+    out_dtype, precision, accumulate = read_types(asked, given("precision"), given("accumulate"))
     return Options(
-        read_out_dtype(asked) if asked is not None else result_types(target),  # type: ignore[arg-type]
-        read_mode("precision", given("precision"), PRECISIONS),
-        read_dtype("accumulate", accumulate) if accumulate is not None else None,
+        out_dtype, precision, accumulate,
         tuple(given(hook) for hook in HOOKS),
         read_operands(given("operands")) if given("operands") else {},
         read_indices(given("indices")) if given("indices") else {},
@@ -107,13 +107,6 @@ def read_options(call: str, keywords: Mapping[str, Any], target: Results | None 
         given("workspace_limit"), given("backend", "auto"), given("tune"), given("schedule"),
         check_flag("promote", given("promote", False)),
     )  # fmt: skip
-
-
-def read_out_dtype(asked: Any) -> OutDtype:
-    """`out_dtype` as torch dtypes: one, or a tuple for an epilogue of several results."""
-    if isinstance(asked, (tuple, list)):
-        return tuple(read_dtype("out_dtype", each) if each is not None else None for each in asked)
-    return read_dtype("out_dtype", asked)
 
 
 def fingerprints(functions: tuple[Callable[..., Any] | None, ...]) -> tuple[Hashable, ...] | None:

@@ -75,9 +75,9 @@ def permute(
     function of torch operations, traced and fused, which sees values of `x`'s type. `out`: where the result goes, any
     strides, sharing no memory with `x`. `out_dtype`: the result's type, by default `out`'s, else that of `fn`'s
     results, else `x`'s; a cast costs no pass of its own. `c`: where it is given it is added, times `beta`: a tensor of
-    the result's type and shape (an extent of 1 broadcasts). ``c=out`` adds to what is there; another one costs a pass of
-    its own. `alpha` and `beta` are applied in the wider of the two types, half precision by way of float32 and integers
-    in int64; with ``beta == 0`` `c` is not read.
+    the result's type and shape (an extent of 1 broadcasts). ``c=out`` adds to what is there; another one costs a pass
+    of its own. `alpha` and `beta` are applied in the wider of the two types, half precision by way of float32 and
+    integers in int64; with ``beta == 0`` `c` is not read.
 
     Where nothing is computed the bits of each element arrive as they are. A conjugate view is conjugated on the way; a
     negative view is resolved first.
@@ -121,8 +121,8 @@ def plan_permute(
 ) -> PermutePlan:
     """Plan a permutation without running it; arguments and errors as for `permute`.
 
-    The plan holds for tensors that lie as `x` does. What `c`, `out`, `alpha` and `beta` ask for is prepared; other values
-    of them are prepared when a call first brings them.
+    The plan holds for tensors that lie as `x` does. What `c`, `out`, `alpha` and `beta` ask for is prepared; other
+    values of them are prepared when a call first brings them.
 
     >>> import torch, weft
     >>> x = torch.rand(8, 5, 7)

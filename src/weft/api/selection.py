@@ -7,7 +7,7 @@ and places; and one more pass applies the epilogue, or converts, where that is a
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import import_module
 from typing import Any
@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from weft.algebra import NAMED
-from weft.api.contract import contract, read_notation
 from weft.api.keywords import Equation
+from weft.api.lookup import find_plan, read_notation
 from weft.api.options import HOOKS, Options, resolved
 from weft.errors import AccuracyError, UnsupportedError, WorkspaceError
 from weft.fn.binding import bind
@@ -81,11 +81,10 @@ def selected(
 def _selects(request: Request) -> bool:
     """Whether the algebra keeps the larger of two values, or (False) the smaller; `UnsupportedError` for any other."""
     accumulate = request.arithmetic.accumulate
-    if request.algebra is not None:
+    if request.algebra is not None and not accumulate.is_complex and accumulate is not torch.bool:
         for name, largest in (("max_plus", True), ("min_plus", False)):
-            if not accumulate.is_complex and accumulate is not torch.bool:
-                if request.algebra.reduce == NAMED[name].traced(accumulate).reduce:
-                    return largest
+            if request.algebra.reduce == NAMED[name].traced(accumulate).reduce:
+                return largest
     name = request.algebra.name if request.algebra is not None else "plus_times"
     raise UnsupportedError(
         f"return_arg is for algebras that select, of max_plus, min_plus, max_times, min_max and max_min; {name} makes "
@@ -108,7 +107,8 @@ def _values_and_places(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Both as (batch, m, n)."""
     extents = request.extents()
-    batch, m, n, k = (math.prod(extents[label] for label in group) for group in (roles.batch, roles.m, roles.n, roles.k))
+    groups = (roles.batch, roles.m, roles.n, roles.k)
+    batch, m, n, k = (math.prod(extents[label] for label in group) for group in groups)
     accumulate = request.arithmetic.accumulate
     assert request.algebra is not None
     if 0 in (batch, m, n, k):
@@ -131,10 +131,11 @@ def _packed(
     if function is not None:
         own = tuple(dict.fromkeys(term))
         given = _taken(hook, options)
-        tensor = contract(
-            (term, (), own), tensor, _one(tensor.dtype, tensor.device), a_fn=function, precision=options.precision,
-            out_dtype=request.arithmetic.accumulate, backend=request.backend, **given,
+        asked = Options(
+            request.arithmetic.accumulate, options.precision, functions=(function, None, None, None),
+            backend=request.backend, **given,
         )  # fmt: skip
+        tensor = _computed((term, (), own), tensor, asked, None)
         term = own
     strides = mode_strides(term, Layout.of(tensor), extents)
     view = tensor.as_strided(
@@ -154,10 +155,17 @@ def _finished(values: torch.Tensor, request: Request, options: Options, out: Res
             return out.copy_(values)
         return values.to(request.d_dtype)
     output = request.notation.output
-    found: torch.Tensor = contract(
-        (output, (), output), values, _one(values.dtype, values.device), epilogue=epilogue, out=out,
-        out_dtype=request.d_dtype, backend=request.backend, **_taken("epilogue", options),
-    )  # fmt: skip
+    asked = Options(
+        request.d_dtype, functions=(None, None, None, epilogue), backend=request.backend, **_taken("epilogue", options)
+    )
+    return _computed((output, (), output), values, asked, out)
+
+
+def _computed(equation: Any, values: torch.Tensor, options: Options, out: torch.Tensor | None) -> torch.Tensor:
+    """One function of a tensor's elements: the tensor's product with one."""
+    one = _one(values.dtype, values.device)
+    found = find_plan(equation, values, one, options).run(values, one, None, 1.0, 1.0, out, options.tensors)
+    assert isinstance(found, torch.Tensor), "a function of one result"
     return found
 
 
@@ -194,12 +202,10 @@ def _check_workspace(roles: Roles, extents: dict[Label, int], request: Request, 
 
 def _validate(equation: Equation, a: torch.Tensor, b: torch.Tensor, result: torch.Tensor, options: Options) -> None:
     """`AccuracyError` where D is not what the validated contraction without places finds."""
-    hooks = dict(zip(HOOKS, options.functions, strict=True))
-    kept = {
-        "precision": options.precision, "accumulate": options.accumulate, "algebra": options.algebra,
-        "operands": options.operands, "indices": options.indices, "backend": options.backend,
-    }  # fmt: skip
-    expected = contract(equation, a, b, out_dtype=result.dtype, validate=True, **hooks, **kept)
+    expected = find_plan(equation, a, b, replace(options, out_dtype=result.dtype)).run_validated(
+        a, b, None, 1.0, 1.0, None, options.tensors
+    )
+    assert isinstance(expected, torch.Tensor), "an epilogue of one result"
     if not torch.equal(torch.nan_to_num(result), torch.nan_to_num(expected)):
         raise AccuracyError("return_arg selects other values than the contraction without it")
 

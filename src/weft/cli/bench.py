@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.arguments import read_device, split, split_cases
+from weft.cli.arguments import read_device, read_work, split, split_cases
 from weft.cli.terminal import INTERRUPTED, WRONG, console, device_ceilings, end, errors_in_a_line, progress
 from weft.errors import UnsupportedError, WeftError
 
@@ -62,7 +62,7 @@ def bench(
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...; a GPU where there is one.")] = None,
     mode: Annotated[str | None, typer.Option(help="Operands cold (on a GPU) or hot (on a CPU).")] = None,
     work: Annotated[
-        int | None, typer.Option(min=1, help="Most multiply-adds, or elements, a case; larger ones are scaled.")
+        str | None, typer.Option(help="Most multiply-adds, or elements, a case (1e7, 10M); larger are scaled.")
     ] = None,
     budget: Annotated[float | None, typer.Option(min=0, help="Seconds of samples for each timing.")] = None,
     rrs: Annotated[float | None, typer.Option(min=0, help="Relative robust spread that ends a timing.")] = None,
@@ -90,9 +90,9 @@ def bench(
 
         place = read_device(device)
         on_cpu = place.type == "cpu"
-        work = work or (CPU_WORK if on_cpu else None)
+        most = read_work(work) or (CPU_WORK if on_cpu else None)
         found = find(suite)
-        chosen = entries(suite, split(pairs), split_cases(cases), work)
+        chosen = entries(suite, split(pairs), split_cases(cases), most)
         names = split(peers) or found.peers or contenders.default_peers(place, found.kind)
         sides = [
             contenders.contender(name, found.kind, tune=tune, quick=quick) for name in dict.fromkeys(("weft", *names))

@@ -116,7 +116,9 @@ def _compiled(a: torch.Tensor, b: torch.Tensor, combine: str, largest: bool) -> 
     return values, places
 
 
-def _in_blocks(a: torch.Tensor, b: torch.Tensor, combine: Operation, largest: bool) -> tuple[torch.Tensor, torch.Tensor]:
+def _in_blocks(
+    a: torch.Tensor, b: torch.Tensor, combine: Operation, largest: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
     """All pairs of some rows of D at once; torch's own reductions yield the first index of several."""
     (batch, k, m), n = a.shape, b.shape[2]
     values = torch.empty((batch, m, n), dtype=a.dtype)

@@ -16,5 +16,5 @@ def select(
         left, right = torch.broadcast_tensors(row[:, :, None], b)
         pairs = algebra.combine(left, right)
         assert isinstance(pairs, torch.Tensor), "combine has one result"
-        rows.append((pairs.max(1) if largest else pairs.min(1)))
+        rows.append(pairs.max(1) if largest else pairs.min(1))
     return torch.stack([row.values for row in rows], 1).to(a.dtype), torch.stack([row.indices for row in rows], 1)

@@ -55,7 +55,8 @@ def _traced_again(
         trace(function, types, names=taken, hook=hook) if function is not None and types is not None else None
         for function, types, taken, hook in zip(raw, dtypes, names, hooks, strict=True)
     ]
-    return Functions(*graphs, names, raw)
+    a, b, c, epilogue = graphs
+    return Functions(a, b, c, epilogue, names, raw)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,9 @@ class Request:
             a, b = (layout._replace(alignment=to) for layout, to in zip((a, b), operands, strict=True))
         left = iter(aux)
         named = tuple(
-            replace(each, layout=each.layout._replace(alignment=next(left))) if aux and each.layout is not None else each
+            each
+            if not aux or each.layout is None
+            else replace(each, layout=each.layout._replace(alignment=next(left)))
             for each in self.named
         )
         return replace(self, a=a, b=b, named=named)
@@ -150,7 +153,8 @@ def _requested_again(kept: dict[str, Any]) -> Request:
 
 def _target_here(backend: str, device: torch.device) -> Target:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise UnsupportedError(f"the plan is for {device}, which is not here: torch sees {torch.cuda.device_count()} GPUs")
+        count = torch.cuda.device_count()
+        raise UnsupportedError(f"the plan is for {device}, which is not here: torch sees {count} GPUs")
     return target_of(backend, device)
 
 

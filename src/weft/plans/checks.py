@@ -16,8 +16,8 @@ from weft.planner.schedule import Scalar
 from weft.spec import Layout
 from weft.spec.aux_operands import AuxInput, read_modes
 from weft.spec.dtypes import dtype_name
-from weft.spec.notation import term_text
 from weft.spec.memory import overlaps_itself, same_memory, share_memory
+from weft.spec.notation import term_text
 
 
 def check_operand(name: str, tensor: torch.Tensor, planned: Layout, conjugate: bool, device: torch.device) -> None:

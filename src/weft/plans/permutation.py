@@ -32,8 +32,8 @@ from weft.spec.permutation import Permutation, scaling_type
 class PermutePlan(PlanBase):
     """A permutation, planned once; calling it runs it on new tensors of the same shape, strides and type.
 
-    Made by `weft.plan_permute`. `plan(x, *, c=None, alpha=1.0, beta=1.0, out=None)` returns the result, which is `out` when
-    that is given. `explain()` says what was chosen and why.
+    Made by `weft.plan_permute`. `plan(x, *, c=None, alpha=1.0, beta=1.0, out=None)` returns the result, which is `out`
+    when that is given. `explain()` says what was chosen and why.
     """
 
     def __init__(self, request: PermuteRequest) -> None:

@@ -5,11 +5,14 @@ Nothing is promoted silently and no less exact mode is a default: see `resolve`.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from weft.base.words import nearest
 from weft.errors import DTypeError, UnsupportedError
 from weft.spec.contraction import Arithmetic
+from weft.spec.type_names import read_dtype, read_mode
 
 PRECISIONS = ("ieee", "tf32", "tf32x3", "3m")
 FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
@@ -85,6 +88,19 @@ def promoted(a: torch.dtype, b: torch.dtype) -> torch.dtype:
         found = b if a in FP8 else a
         return found if found.is_floating_point or found.is_complex else torch.float16
     return torch.promote_types(a, b)
+
+
+def read_types(out_dtype: Any, precision: Any, accumulate: Any) -> tuple[Any, Any, Any]:
+    """The three choices of types of a call, read by the one reader of types; `out_dtype` may be a tuple of them."""
+    if isinstance(out_dtype, (tuple, list)):
+        out_dtype = tuple(read_dtype("out_dtype", each) if each is not None else None for each in out_dtype)
+    elif out_dtype is not None:
+        out_dtype = read_dtype("out_dtype", out_dtype)
+    return (
+        out_dtype,
+        read_mode("precision", precision, PRECISIONS),
+        read_dtype("accumulate", accumulate) if accumulate is not None else None,
+    )
 
 
 def resolve(

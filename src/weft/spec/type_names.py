@@ -82,7 +82,7 @@ def read_dtype(what: str, value: object, others: Iterable[str] = ()) -> torch.dt
 def read_mode(what: str, value: object, modes: tuple[str, ...]) -> str | torch.dtype | None:
     """A mode by its name, whatever its case, or a number type; None stays None."""
     if value is None or value in modes:
-        return value  # type: ignore[return-value]
+        return value
     if isinstance(value, str) and value.strip().lower() in modes:
         return value.strip().lower()
     return read_dtype(what, value, modes)

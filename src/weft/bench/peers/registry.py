@@ -87,7 +87,7 @@ class Weft:
         from weft.api.contract import plan
 
         self.planned = None
-        options = case.options()
+        options: dict[str, Any] = {**case.options(), "backend": self._backend, "tune": self._tune}
         alpha, beta = options.pop("alpha"), options.pop("beta")
         a, b, c, d = tensors
         name = case.c_as
@@ -95,9 +95,7 @@ class Weft:
             options["operands"] = {name: (case.notation.output, c)}
             options["epilogue"] = _added(name, options["epilogue"])
         try:
-            planned = plan(
-                case.equation, a, b, c=None if name else c, out=d, backend=self._backend, tune=self._tune, **options
-            )
+            planned = plan(case.equation, a, b, c=None if name else c, out=d, **options)
         except UnsupportedError as error:
             return first_line(error)
         self.planned = planned

@@ -110,7 +110,10 @@ def report(request: Any, description: Description, choice: Choice | None) -> Rep
         device=request.target.name if request.backend != "reference" else str(request.device),
         modes=tuple(
             ModeReport(
-                mode.name, mode.extent, mode.role.value if roles else "", {name: mode.strides[at] for name, at in tensors}
+                name=mode.name,
+                extent=mode.extent,
+                role=mode.role.value if roles else "",
+                strides={name: mode.strides[at] for name, at in tensors},
             )
             for mode in description.modes
         ),

@@ -61,9 +61,9 @@ def fused(request: PermuteRequest, permutation: Permutation) -> list[str]:
 
 
 def work(permutation: Permutation) -> list[str]:
-    needed = needed(permutation)
-    read = f"read X {si(needed.read_a, 'B')}" + (f" + D {si(needed.read_c, 'B')}" if needed.read_c else "")
-    return [f"{si(needed.traffic, 'B')} at least: {read}, write D {si(needed.write_d, 'B')}"]
+    counted = needed(permutation)
+    read = f"read X {si(counted.read_a, 'B')}" + (f" + D {si(counted.read_c, 'B')}" if counted.read_c else "")
+    return [f"{si(counted.traffic, 'B')} at least: {read}, write D {si(counted.write_d, 'B')}"]
 
 
 def roof(permutation: Permutation, known: Ceilings, floor: Floor) -> list[str]:
