@@ -74,9 +74,9 @@ def hypothetical(
     """The request that `weft.contract` makes of two contiguous operands of `dtype` whose labels have these extents.
 
     Options as for `weft.contract`; `operands` has a dtype in the place of each tensor. `strides`: of A and of B, in
-    elements by label; contiguous where there are none. `target`, one of `TARGETS` or `PRODUCTS`, asks for a plan of the Triton backend for that GPU, wherever this runs; without it `backend` "auto" is
-    Triton's where there is a GPU, else the CPU's. Raises the errors of `weft.contract`. Nothing is allocated: the
-    operands are meta tensors.
+    elements by label; contiguous where there are none. `target`, one of `TARGETS` or `PRODUCTS`, asks for a plan of the
+    Triton backend for that GPU, wherever this runs; without it `backend` "auto" is Triton's where there is a GPU, else
+    the CPU's. Raises the errors of `weft.contract`. Nothing is allocated: the operands are meta tensors.
     """
     notation = _read(equation)
     _check_labels(notation, extents)
@@ -124,7 +124,8 @@ def _strides(
         return Layout.contiguous(shape, torch.float32).strides
     labels = [str(label) for label in term]
     if sorted(given) != sorted(set(labels)):
-        raise NotationError(f"strides of {operand} are given for {_listed(list(given))}, its labels are {_listed(labels)}")
+        names = _listed(list(given))
+        raise NotationError(f"strides of {operand} are given for {names}, its labels are {_listed(labels)}")
     return tuple(given[label] for label in labels)
 
 

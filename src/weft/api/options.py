@@ -58,7 +58,7 @@ class Options:
 
     def key(self) -> tuple[Hashable, ...] | None:
         """All of it as a key that holds while this process runs; None for what must be read anew in each call."""
-        prints = fingerprints(self.functions)
+        prints, schedule = fingerprints(self.functions), self.schedule
         algebra: Hashable = None
         if self.algebra is not None:
             parts = fingerprints((self.algebra.combine, self.algebra.reduce))
@@ -74,11 +74,11 @@ class Options:
             if any(signature is None for _, _, signature in placed):
                 return None
             given = (frozenset(placed), frozenset(self.indices.items()))
-        key: tuple[Hashable, ...] = (
+        forced = schedule if isinstance(schedule, Hashable) else str(schedule)
+        return (
             self.out_dtype, self.precision, self.accumulate, prints, given, algebra, self.deterministic,
-            self.workspace_limit, self.backend, self.tune, self.schedule, self.promote,
+            self.workspace_limit, self.backend, self.tune, forced, self.promote,
         )  # fmt: skip
-        return key
 
 
 def read_options(call: str, keywords: Mapping[str, Any], target: Results | None = None) -> Options:

@@ -40,7 +40,9 @@ app = typer.Typer(
 
 Backend = Annotated[str, typer.Option(help="auto, triton, cpu or reference.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...; a GPU where there is one.")]
-FunctionName = Annotated[str | None, typer.Option(help="A function of torch or weft.functions, by name; several, by commas.")]
+FunctionName = Annotated[
+    str | None, typer.Option(help="A function of torch or weft.functions, by name; several with commas.")
+]
 
 
 def main() -> None:

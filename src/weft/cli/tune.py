@@ -39,7 +39,9 @@ if TYPE_CHECKING:
 
 CPU_WORK = 1 << 22  # multiply-adds of a suite's case on a CPU, as in `weft bench`
 
-FunctionName = Annotated[str | None, typer.Option(help="A function of torch or weft.functions, by name; several, by commas.")]
+FunctionName = Annotated[
+    str | None, typer.Option(help="A function of torch or weft.functions, by name; several with commas.")
+]
 
 
 def register(app: typer.Typer) -> None:

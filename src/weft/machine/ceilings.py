@@ -1,8 +1,8 @@
 """A device's ceilings: bandwidth, matrix rates and launch cost, measured once and kept on disk.
 
 What was not measured may be read from a datasheet instead; `Ceilings.source` says which it is. Each is measured in two
-rounds, some seconds apart, and the better one counts. Where the two differ by much, other programs use the machine: then
-there is a warning, and nothing is kept on disk.
+rounds, some seconds apart, and the better one counts. Where the two differ by much, other programs use the machine:
+then there is a warning, and nothing is kept on disk.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ _NOTHING = _Rate(0.0)
 
 
 def _better(rounds: Sequence[Mapping[str, _Rate]]) -> dict[str, _Rate]:
-    """Of each rate the best round; its spread is how far the worst one falls short of it, or its own if that is more."""
+    """Of each rate the best round; its spread is how far the worst falls short of it, or its own if that is more."""
     found = {}
     for name in rounds[0]:
         best = max(each[name] for each in rounds)
