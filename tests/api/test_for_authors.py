@@ -90,7 +90,9 @@ class TestLog:
         for part in ("mk,kn->mn on CPU", "from the model", "predicted", "planned in", "built in"):
             assert part in line
 
-    @pytest.mark.parametrize(("level", "said"), [("info", "planned in"), ("", ""), ("loud", "WEFT_LOG=loud is no level")])
+    @pytest.mark.parametrize(
+        ("level", "said"), [("info", "planned in"), ("", ""), ("loud", "WEFT_LOG=loud is no level")]
+    )
     def test_the_environment_asks_for_it(self, level: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("WEFT_LOG", level)
         code = "import torch, weft; weft.matmul(torch.ones(2, 2), torch.ones(2, 2))"
@@ -137,7 +139,7 @@ class TestMemory:
         """A result of a peta-element: no allocator has that."""
         x = torch.ones(1).expand(1 << 25)
         for _ in range(2):
-            with pytest.raises(weft.WorkspaceError, match=r"out of memory on cpu: the call allocates \d+ bytes .*available"):
+            with pytest.raises(weft.WorkspaceError, match=r"memory on cpu: the call allocates \d+ bytes .*available"):
                 weft.contract("m,n->mn", x, x)
         with pytest.raises(MemoryError, match=str(4 << 50)):
             weft.contract("m,n->mn", x, x)
@@ -186,7 +188,7 @@ class TestReport:
         assert report.flops == 2 * 2 * 3 * 4
         assert report.bytes_read == 4 * (6 + 12)
         assert report.bytes_written == 4 * 8
-        assert report.types == {"A": "float32", "B": "float32", "D": "float32", "products": "float32", "sums": "float32"}
+        assert report.types == dict.fromkeys(("A", "B", "D", "products", "sums"), "float32")
         assert report.functions == {"epilogue": "relu"}
         assert report.schedule == str(plan.schedule) == report.candidates[0].text
         assert report.source == "model"
@@ -274,5 +276,5 @@ class TestTensorsAsTheyCome:
                 return A.numpy()
 
         assert (weft.contract("mk,kn->mn", Dataset(), B.numpy(), promote=True) == AB.numpy()).all()
-        with pytest.raises(weft.DTypeError, match="a is Dataset: .*promote=True"):
+        with pytest.raises(weft.DTypeError, match=r"a is Dataset: .*promote=True"):
             weft.contract("mk,kn->mn", Dataset(), B)

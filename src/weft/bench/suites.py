@@ -7,6 +7,7 @@
     permute       permutations of ranks 2 to 8 and the reversal of 2^25, fused ones, the thesis's transpositions
     transpose     matrices transposed in place, square and rectangular
     epilogue      a bias and a ReLU behind a product
+    weights       a half-precision product of 16 rows with weights of eight bits and a scale for each column
     algebra       max-plus and logarithms in the place of products and sums
     numbers       complex numbers, integers and fp8
     call          what the host does for one call, on tensors too small to matter
@@ -200,6 +201,10 @@ def _epilogue(types: Sequence[str]) -> list[Entry]:
     return [Entry(case, case.name, "plain") for case in cases.epilogues()]
 
 
+def _weights(types: Sequence[str]) -> list[Entry]:
+    return [Entry(case, case.name, "half") for case in cases.weights()]
+
+
 def _algebra(types: Sequence[str]) -> list[Entry]:
     return [Entry(case, case.algebra, case.name) for case in cases.algebras()]
 
@@ -248,6 +253,11 @@ SUITES: dict[str, Suite] = {
     ),
     "epilogue": Suite(
         "a half-precision product of 4096 with a bias and a ReLU, beside cuBLAS without", _epilogue, peers=("cublas",)
+    ),
+    "weights": Suite(
+        "16 rows by weights of 4096 x 11008: in half precision, and of eight bits with a scale for each column",
+        _weights,
+        peers=("cublas", "torch"),
     ),
     "algebra": Suite(
         "max-plus and logarithms, beside torch.compile of all pairs reduced", _algebra, peers=("compile",)
