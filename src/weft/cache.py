@@ -1,8 +1,8 @@
 """What weft keeps on disk, for programs: where it lies, what is there, carried elsewhere, removed.
 
 >>> import weft
->>> sorted(weft.cache.info())[:2]
-['bytes', 'folder']
+>>> sorted(weft.cache.info())
+['bytes', 'files', 'folder', 'rooms']
 
 The rooms are "schedules", "tuning", "ceilings", "coefficients", "probes" and "selftest"; `weft cache` on the command
 line does the same.

@@ -52,7 +52,8 @@ def test_a_wrong_name_gets_the_right_one() -> None:
 @pytest.mark.parametrize(
     ("target", "device"),
     [("h100", "NVIDIA H100 80GB HBM3"), ("a100", "NVIDIA A100-SXM4-80GB"), ("RTX 4090", "NVIDIA GeForce RTX 4090"),
-     ("rtx4090", "NVIDIA GeForce RTX 4090"), ("b200", "NVIDIA B200"), ("sm_100", "NVIDIA B200"), ("sm90", "NVIDIA H200")],
+     ("rtx4090", "NVIDIA GeForce RTX 4090"), ("b200", "NVIDIA B200"),
+     ("sm_100", "NVIDIA B200"), ("sm90", "NVIDIA H200")],
 )  # fmt: skip
 def test_gpus_by_product_and_architecture(target: str, device: str) -> None:
     pytest.importorskip("triton")
