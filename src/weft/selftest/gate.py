@@ -6,7 +6,7 @@ costs about one more kernel. A family that fails is excluded, with one warning, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import fields, is_dataclass
@@ -85,7 +85,7 @@ def _admitted(family: str, description: Any, schedule: Any, backend: str, target
 
 
 def run(
-    trials: Sequence[Trial], backend: str, target: Target, report: Callable[[Trial], None] = lambda trial: None
+    trials: Iterable[Trial], backend: str, target: Target, report: Callable[[Trial], None] = lambda trial: None
 ) -> dict[Trial, Verdict]:
     """Run trials and keep what they find; those that cannot be run for now are left for another time.
 

@@ -6,7 +6,8 @@ import contextlib
 import gc
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
@@ -25,7 +26,7 @@ from weft.selftest.trials import schedules
 if TYPE_CHECKING:
     from weft.gpu.common.launch import KernelLaunch
 
-SECONDS = 30.0  # that a compiling process may take
+SECONDS = 30.0  # that compiling may take
 
 
 def whole(
@@ -36,20 +37,22 @@ def whole(
     None for a trial that could not be run for now; nothing for a family that cannot be imported. `report` hears of each
     trial before it is run.
     """
-    able = [trial for trial in trials(backend) if not isinstance(imported(trial.family), str)]
+    with ThreadPoolExecutor(1) as beside:
+        if _compiles_ahead(target):  # Triton hashes its whole library, once for all children
+            beside.submit(import_module("weft.gpu.common.triton_versions").hash_compiler)
+        able = [trial for trial in trials(backend) if not isinstance(imported(trial.family), str)]
     compiling = _compiled_ahead(able, backend, target)
-
-    def before(trial: Trial) -> None:
-        report(trial)
-        if trial in compiling:
-            _awaited(compiling.pop(trial))
-
     try:
-        found = gate.run(able, backend, target, before)
+        found = gate.run(_as_compiled(able, compiling), backend, target, report)
     finally:
         for child in compiling.values():
             _ended(child)
     return {trial: found.get(trial) for trial in able}
+
+
+def _compiles_ahead(target: Target) -> bool:
+    """Whether kernels are compiled in other processes."""
+    return target.kind == "cuda" and hasattr(os, "fork") and triton_fault() is None
 
 
 def _compiled_ahead(wanted: list[Trial], backend: str, target: Target) -> dict[Trial, int]:
@@ -58,11 +61,10 @@ def _compiled_ahead(wanted: list[Trial], backend: str, target: Target) -> dict[T
     Forked, as a new interpreter would import for longer than it compiles: this is for a process of weft's own, which
     runs nothing else meanwhile.
     """
-    if target.kind != "cuda" or not hasattr(os, "fork") or triton_fault() is not None:
+    if not _compiles_ahead(target):
         return {}
     for shared in ("triton.compiler", "weft.tune.compile_worker"):
         import_module(shared)  # once for all children
-    import_module("weft.gpu.common.triton_versions").hash_compiler()
     children = {}
     for trial in wanted:
         children[trial] = child = os.fork()
@@ -79,6 +81,7 @@ def _compile_and_leave(trial: Trial, backend: str, target: Target) -> NoReturn:
         gc.disable()  # it would copy the parent's memory
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         os.setpgid(0, 0)  # for `_ended`
+        os.nice(10)  # or some fifty of these leave the process that runs the trials no core
         torch.set_num_threads(1)
         in_place_of_the_driver(target)
         first, *others = _launches(trial, backend, target)
@@ -111,15 +114,28 @@ def _launches(trial: Trial, backend: str, target: Target) -> list[KernelLaunch]:
     return made
 
 
-def _awaited(child: int) -> None:
-    """Wait until a child has ended, or its time is up."""
+def _as_compiled(wanted: list[Trial], compiling: dict[Trial, int]) -> Iterator[Trial]:
+    """Trials in the order in which their kernels are there; those that take too long, last. Empties `compiling`."""
+    yield from (trial for trial in wanted if trial not in compiling)
     deadline = time.monotonic() + SECONDS
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(child, os.WNOHANG) == (0, 0):
-            if time.monotonic() > deadline:
-                _ended(child)
-                return
+    while compiling and time.monotonic() < deadline:
+        ready = [trial for trial, child in compiling.items() if _has_ended(child)]
+        for trial in ready:
+            del compiling[trial]
+            yield trial
+        if not ready:
             time.sleep(0.002)
+    while compiling:
+        trial, child = compiling.popitem()
+        _ended(child)
+        yield trial
+
+
+def _has_ended(child: int) -> bool:
+    try:
+        return os.waitpid(child, os.WNOHANG) != (0, 0)
+    except ChildProcessError:  # somebody else has waited for it
+        return True
 
 
 def _ended(child: int) -> None:

@@ -25,6 +25,7 @@ from weft.cpu.gett.vector import (
     item_size,
     lane_count,
     load_word,
+    opaque,
     row_count,
     store_word,
 )
@@ -74,7 +75,7 @@ def stored_tile(plan, tile, m, s, base, kind):
     rows, lanes, flags = load_word(plan + 8 * at.ROW_D), load_word(plan + 8 * at.SLOT_D), load_word(plan + 8 * at.FLAGS)
     for v in range(at.VECTORS):
         to = lanes + 8 * (s + v) * width
-        for i in range(row_count(kind)):
+        for i in range(opaque(row_count(kind))):  # unrolled, LLVM 22 takes all of it for never reached (complex64)
             row = load_word(rows + 8 * (m + i))
             here = tile + (i * at.VECTORS + v) * width * size
             if load_word(flags + 8 * (s + v)) & at.WRITE_CONTIGUOUS:

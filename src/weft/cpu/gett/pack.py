@@ -131,8 +131,8 @@ def pack_rows(source, to, rows, along, first, end, start, k, kind):
                     break
                 count += 1
             if count > 0:
-                # A vector for each row block: what it has too much goes where the next panel begins, whose first rows
-                # are written after it, but for those at k = 0, which are written again.
+                # A vector for each row block. What it has too much is written over later, by the next steps along k;
+                # but what the last steps write past the end of a panel, where the next one begins, is put right again.
                 for p in range(k):
                     x, y = panel + p * height * size, at + load_word(along + 8 * (start + p))
                     for _ in range(count):
@@ -140,9 +140,10 @@ def pack_rows(source, to, rows, along, first, end, start, k, kind):
                         x += height * k * size
                         y += height * size
                 for j in range(1, count):
-                    x, y = panel + j * height * k * size, at + load_word(along + 8 * start) + j * height * size
-                    for i in range(width - height):
-                        copy_item(x + i * size, y + i * size, kind)
+                    x, y = panel + j * height * k * size, at + j * height * size
+                    for i in range(min(width - height, height * k)):
+                        p = i // height
+                        copy_item(x + i * size, y + load_word(along + 8 * (start + p)) + (i - p * height) * size, kind)
                 m += (count - 1) * height
                 continue
         if near and height > width:

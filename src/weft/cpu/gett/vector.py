@@ -89,6 +89,16 @@ row_count = _constant(lambda kind: kind.rows)
 
 
 @intrinsic
+def opaque(typingctx: Any, value: Any) -> Any:
+    """The value, which the compiler no longer knows: a loop over it is not unrolled."""
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.asm(ir.FunctionType(WORD, [WORD]), "", "=r,0", args, side_effect=False)
+
+    return types.int64(types.int64), code
+
+
+@intrinsic
 def load_word(typingctx: Any, address: Any) -> Any:
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.load(at(builder, args[0], WORD))

@@ -18,9 +18,10 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from weft.gpu.common.aux_operands import aux_params
 from weft.gpu.common.carveout import prefer_carveout
+from weft.gpu.common.direct_launch import DirectLaunch
 from weft.gpu.common.pdl import OPTION, can_pdl
 from weft.gpu.common.tiling import TENSORS, TiledAxis
-from weft.gpu.common.triton_versions import FUSION, settle_key, whole
+from weft.gpu.common.triton_versions import FUSION, launches_are_hooked, settle_key, whole
 from weft.planner.schedule import AuxTensors, ResourceError, Scalar, Target
 from weft.spec import Contraction, Layout, Mode
 from weft.spec.contraction import Arithmetic
@@ -42,6 +43,7 @@ TRITON_TYPES = {
 }
 
 
+_DOUBLE, _WORD = struct.Struct("=d"), struct.Struct("=q")
 _collected: ContextVar[list[KernelLaunch] | None] = ContextVar("launches made for compiling ahead", default=None)
 
 TENSOR_MEMORY = 512  # columns of tensor memory that an SM of Blackwell has
@@ -166,6 +168,7 @@ class KernelLaunch:
         self.kernel = kernel
         self._carveout = carveout if target.kind == "cuda" else None
         self.layouts = tuple(layouts)
+        self._given = [at for at, layout in enumerate(self.layouts) if layout is not None]
         self.pointers = tuple(pointers or ())
         self.constants = constants
         self.options: dict[str, Any] = {"num_warps": warps, "num_stages": stages}
@@ -180,6 +183,7 @@ class KernelLaunch:
         self._alone: dict[str, Any] = {"pointers": None} if "pointers" in kernel.arg_names and not pointers else {}
         self._run: Callable[..., Any] = partial(kernel[(programs,)], **self._alone, **constants, **self.options)
         self._trailing: tuple[Any, ...] = ()
+        self._direct: DirectLaunch | None = None
         for function in (kernel, *constants.values()):
             if isinstance(function, JITCallable):
                 settle_key(function)
@@ -190,11 +194,20 @@ class KernelLaunch:
                 made.append(self)
         elif programs and self._device is not None and torch.cuda.is_available():
             with torch.cuda.device(self._device):
-                self._run = self._loaded()[(programs, 1, 1)]
+                loaded = self._loaded()
+                self._run = loaded[(programs, 1, 1)]
+                if target.kind == "cuda":
+                    self._direct = DirectLaunch.of(loaded, programs, torch.cuda.current_device())
             self._trailing = (*self._alone.values(), *constants.values())
 
     def __call__(self, tensors: Sequence[Any], alpha: Scalar, beta: Scalar, aux: AuxTensors = ()) -> None:
         """Launch on `tensors`, the kernel's tensor parameters in order; `aux` may hold None for coordinates."""
+        direct = self._direct
+        if direct is not None and direct.device == torch._C._cuda_getDevice() and not launches_are_hooked():
+            given = [tensors[at].data_ptr() for at in self._given]
+            others = [x.data_ptr() for x in aux if x is not None] if self.pointers else ()
+            direct(*given, *self._factors(alpha, beta), *others)
+            return
         pointers = (tuple(x for x in aux if x is not None),) if self.pointers else ()
         full = (*tensors, *self._factors(alpha, beta), *pointers, *self._trailing)
         if self._device is None or self._device.index == torch.cuda.current_device():
@@ -227,7 +240,8 @@ class KernelLaunch:
     def _bits(self, value: Scalar) -> int:
         """A scalar as the 64 bits it travels in: Triton would pass a Python float in single precision."""
         if self._real:
-            return int.from_bytes(struct.pack("<d", value), "little", signed=True)
+            bits: int = _WORD.unpack(_DOUBLE.pack(value))[0]
+            return bits
         return int(value)  # type: ignore[arg-type]
 
 

@@ -93,6 +93,17 @@ def _callees(function: Any) -> Iterator[JITCallable]:
             yield from (each for each in found if isinstance(each, JITCallable))
 
 
+def launches_are_hooked() -> bool:
+    """Whether somebody, a profiler say, asked Triton to be called at each launch."""
+    runtime = triton.knobs.runtime
+    return bool(_called(runtime.launch_enter_hook) or _called(runtime.launch_exit_hook))
+
+
+def _called(hook: Any) -> Any:
+    """What a chain of hooks calls; before there were chains, the hook itself."""
+    return getattr(hook, "calls", hook)
+
+
 def hash_compiler() -> None:
     """Have Triton take the hash of itself, part of every key of its cache: 0.3 s, once, that forks then share."""
     from triton.runtime.cache import triton_key

@@ -59,7 +59,8 @@ def tile_memory(
     a_tiles = gl.allocate_shared_memory(PRODUCT, A_SHAPE, A_LAYOUT)
     b_tiles = gl.allocate_shared_memory(PRODUCT, B_SHAPE, B_LAYOUT)
     if len(PARAMS.tma.n_parts) == 2:
-        return a_tiles, b_tiles, gl.allocate_shared_memory(PRODUCT, REST_SHAPE, REST_LAYOUT), b_rest
+        rest_tiles = gl.allocate_shared_memory(PRODUCT, REST_SHAPE, REST_LAYOUT)
+        return a_tiles, b_tiles, rest_tiles, b_rest
     else:
         return a_tiles, b_tiles, b_tiles, b
 

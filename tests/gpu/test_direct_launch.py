@@ -1,0 +1,162 @@
+"""Launches through the driver: what it is told, and on a GPU that results, streams, threads and graphs are right."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import weft
+
+pytest.importorskip("triton")
+from weft.gpu.common import direct_launch
+from weft.gpu.common.direct_launch import DirectLaunch, parameter_sizes
+
+
+class FakeDriver:
+    """A driver that knows one kernel, and reads its parameters as CUDA's does."""
+
+    def __init__(self, sizes: list[int], status: int = 0) -> None:
+        self.sizes, self.status, self.seen = sizes, status, []  # type: ignore[var-annotated]
+
+    def cuFuncGetParamInfo(self, function: Any, at: Any, offset: Any, size: Any) -> int:
+        if at.value >= len(self.sizes):
+            return 1
+        size._obj.value = self.sizes[at.value]
+        return 0
+
+    def cuLaunchKernelEx(self, config: Any, function: Any, params: Any, extra: Any) -> int:
+        given = config._obj
+        kinds = {8: ctypes.c_int64, 4: ctypes.c_int32}
+        values = [kinds[size].from_address(at).value for size, at in zip(self.sizes, params, strict=True)]
+        follows = given.attributes[0].id, given.attributes[0].value, given.count
+        self.seen.append(((given.grid_x, given.block_x, given.shared), given.stream, values, follows))
+        return self.status
+
+    def cuGetErrorName(self, status: int, name: Any) -> int:
+        name._obj.value = b"CUDA_ERROR_OF_THE_TEST"
+        return 0
+
+
+def compiled(signature: dict[str, Any], **metadata: Any) -> Any:
+    known = {
+        "num_ctas": 1, "launch_cooperative_grid": False, "global_scratch_size": 0, "profile_scratch_size": 0,
+        "num_warps": 4, "warp_size": 32, "shared": 8192, "launch_pdl": True,
+    } | metadata  # fmt: skip
+    return SimpleNamespace(src=SimpleNamespace(signature=signature), metadata=SimpleNamespace(**known), function=77)
+
+
+SIGNATURE = {"a": "*fp16", "c": "constexpr", "alpha": "i64", "extents": ("i32", "i64"), "pointers": ("*fp32",)}
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    found = FakeDriver([8, 8, 4, 8, 8, 8, 8])
+    monkeypatch.setattr(direct_launch, "loaded_driver", lambda: found)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 4242 + device, raising=False)
+    return found
+
+
+def test_the_driver_gets_each_parameter_in_its_place(driver: FakeDriver) -> None:
+    launch = DirectLaunch.of(compiled(SIGNATURE), 12, 1)
+    assert launch is not None
+    launch(0x7F0000001000, -3, -5, 6, 0x7F0000002000)
+    [(grid, stream, values, follows)] = driver.seen
+    assert grid == (12, 128, 8192)
+    assert stream == 4243
+    assert values == [0x7F0000001000, -3, -5, 6, 0x7F0000002000, 0, 0]
+    assert follows == (6, 1, 1)
+
+
+def test_a_launch_that_follows_nobody_says_so(driver: FakeDriver) -> None:
+    launch = DirectLaunch.of(compiled(SIGNATURE, launch_pdl=False), 12, 0)
+    assert launch is not None
+    launch(1, 2, 3, 4, 5)
+    assert driver.seen[0][3][2] == 0
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"num_ctas": 2}, {"launch_cooperative_grid": True}, {"global_scratch_size": 128}, {"profile_scratch_size": 8}],
+    ids=lambda each: next(iter(each)),
+)
+def test_what_asks_for_more_is_left_to_triton(driver: FakeDriver, other: dict[str, Any]) -> None:
+    assert DirectLaunch.of(compiled(SIGNATURE, **other), 12, 0) is None
+
+
+def test_so_is_a_kernel_whose_parameters_are_others(driver: FakeDriver) -> None:
+    driver.sizes = [8, 8, 8, 8, 8, 8, 8]
+    assert DirectLaunch.of(compiled(SIGNATURE), 12, 0) is None
+    driver.sizes = [8, 8, 4, 8, 8, 8, 8, 8]
+    assert DirectLaunch.of(compiled(SIGNATURE), 12, 0) is None
+    assert parameter_sizes({"a": "tensordesc<fp16[64, 64]>"}) is None
+    assert parameter_sizes({"alpha": "fp32"}) is None
+
+
+def test_an_error_of_the_driver_is_named(driver: FakeDriver) -> None:
+    driver.status = 700
+    launch = DirectLaunch.of(compiled(SIGNATURE), 12, 0)
+    assert launch is not None
+    with pytest.raises(RuntimeError, match="did not launch a kernel: CUDA_ERROR_OF_THE_TEST"):
+        launch(1, 2, 3, 4, 5)
+
+
+@pytest.mark.gpu
+class TestOnADevice:
+    def test_kernels_are_launched_so(self) -> None:
+        a, b = torch.rand(33, 20, device="cuda"), torch.rand(20, 17, device="cuda")
+        plan = weft.plan("mk,kn->mn", a, b, backend="triton", epilogue=torch.relu)
+        plan(a, b)
+        kernels = [kernel for each in plan._variants.values() for kernel in getattr(each.launch, "kernels", ())]
+        assert kernels
+        assert all(kernel._direct is not None for kernel in kernels if "tensordesc" not in str(kernel.layouts))
+        torch.testing.assert_close(plan(a, b, alpha=-0.5), torch.relu(-0.5 * (a @ b)))
+
+    def test_streams_and_threads(self) -> None:
+        sizes = (5, 17, 33, 64)
+        given = [(torch.rand(n, 20, device="cuda"), torch.rand(20, n, device="cuda")) for n in sizes]
+        wanted = [a @ b for a, b in given]
+        torch.cuda.synchronize()
+        wrong: list[int] = []
+
+        def work(at: int) -> None:
+            stream = torch.cuda.Stream()
+            with torch.cuda.stream(stream):
+                found = [weft.contract("mk,kn->mn", *given[at]) for _ in range(200)]
+                stream.synchronize()
+            wrong.extend(at for each in found if not torch.allclose(each, wanted[at]))
+
+        threads = [threading.Thread(target=work, args=(at % len(sizes),)) for at in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not wrong
+
+    def test_graphs_and_hooks(self) -> None:
+        import triton
+
+        a, b = torch.rand(33, 20, device="cuda"), torch.rand(20, 17, device="cuda")
+        out = torch.empty(33, 17, device="cuda")
+        plan = weft.plan("mk,kn->mn", a, b)
+        plan(a, b, out=out)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            plan(a, b, out=out)
+        a.mul_(3)
+        graph.replay()
+        torch.testing.assert_close(out, a @ b)
+        called: list[Any] = []
+        hook = called.append
+        plan = weft.plan("mk,kn->mn", a, b, epilogue=torch.relu, backend="triton")
+        plan(a, b)
+        triton.knobs.runtime.launch_enter_hook.add(hook)
+        try:
+            plan(a, b)
+        finally:
+            triton.knobs.runtime.launch_enter_hook.remove(hook)
+        assert called
