@@ -32,7 +32,7 @@ def numbers(value: Any) -> Iterator[float]:
 @pytest.mark.parametrize("section", CONTENT["sections"])
 def test_every_constant_is_used(section: str) -> None:
     """One that is asked for and missing is an error at import."""
-    for family in (*FAMILIES["triton"], *PERMUTATION_FAMILIES["triton"]):
+    for family in (*FAMILIES["triton"], *PERMUTATION_FAMILIES["triton"], "weft.gpu.transpose.family"):
         import_module(family)
     assert fitted(section).used == set(CONTENT["sections"][section]["values"])
 

@@ -1,6 +1,6 @@
 """Predicted time of a decomposition, for many sides of its squares or panels at once: so many moves of the matrix.
 
-The rates are of an H200, but only the proportions matter.
+Rates of an H200, but only the proportions matter.
 """
 
 from __future__ import annotations
@@ -9,13 +9,18 @@ import numpy as np
 
 from weft.gpu.common.hardware import LINE, VECTOR
 from weft.gpu.transpose.params import LEAST_SLIDING, MOST_SLIDING
+from weft.planner.coefficients import fitted
 
-_RATE = 4e12  # bytes per second
-_LAUNCH = 3e-6  # seconds
-_VIA_WORKSPACE = 1.7  # moves for a pass by way of the workspace, which mostly stays in the L2
-_MOST_SUPER_ELEMENTS = 1 << 20  # the tables are 8 bytes for each, and are made on the host
-_MOST_LEFT = 0.25  # of the workspace may keep what lies outside the main part
-_WORD_COST = {1: 3.0, 2: 1.6, 4: 1.1, 8: 1.0, 16: 1.0}  # of a move, by the bytes a thread moves at a time
+_FITTED = fitted("transpose")
+
+_RATE = _FITTED("rate")  # bytes per second
+_LAUNCH = _FITTED("launch")  # seconds
+_VIA_WORKSPACE = _FITTED("via_workspace")  # moves for a pass by way of the workspace, which mostly stays in the L2
+_MOST_SUPER_ELEMENTS = _FITTED("super_elements")  # the tables are 8 bytes for each, and are made on the host
+_MOST_LEFT = _FITTED("left")  # of the workspace may keep what lies outside the main part
+_SMALL_SLIDE, _SLIDE = _FITTED("small_slide"), _FITTED("slide")  # moves, with few programs at once and with many
+_SUPER_ELEMENT_LINE = _FITTED("super_element_line")  # moves that super-elements of a line or less add
+_WORD_COST = {int(word): cost for word, cost in _FITTED.table("word_moves").items()}  # of a move, by a thread's bytes
 
 
 def squares_seconds(rows: int, columns: int, side: np.ndarray, itemsize: int, workspace: int) -> np.ndarray:
@@ -62,7 +67,7 @@ def _workspace_seconds(move: float, rounds: np.ndarray) -> np.ndarray:
 def _padding_seconds(move: float, padding: np.ndarray, room: np.ndarray, rounds: np.ndarray) -> np.ndarray:
     """Seconds to take out or put in so many bytes of padding: a move where enough programs can slide at once."""
     programs = 2 * room / np.maximum(padding, 1)
-    slide = np.where(programs < MOST_SLIDING, 1.6, 1.3) * move + 2 * _LAUNCH
+    slide = np.where(programs < MOST_SLIDING, _SMALL_SLIDE, _SLIDE) * move + 2 * _LAUNCH
     return (padding > 0) * np.where(programs < LEAST_SLIDING, _workspace_seconds(move, rounds), slide)
 
 
@@ -70,7 +75,7 @@ def _super_element_moves(size: np.ndarray) -> np.ndarray:
     """Moves that the one of super-elements of so many bytes counts for."""
     word = np.gcd(size, VECTOR)
     cost = np.select([word == each for each in _WORD_COST], list(_WORD_COST.values()))
-    return np.maximum(cost, 1) * np.maximum(1, LINE / size) + 0.2 * np.minimum(1, LINE / size)
+    return np.maximum(cost, 1) * np.maximum(1, LINE / size) + _SUPER_ELEMENT_LINE * np.minimum(1, LINE / size)
 
 
 def _table_seconds(super_elements: np.ndarray, move: float) -> np.ndarray:
