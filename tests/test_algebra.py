@@ -214,7 +214,7 @@ REFUSED: dict[str, tuple[Any, torch.Tensor, dict[str, Any], type[Exception], str
     "bool sums": ("max_plus", ONES.bool(), {}, weft.DTypeError, "bool"),
     "tf32": ("max_plus", ONES, {"precision": "tf32"}, weft.DTypeError, "tf32"),
     "int8 without out_dtype": ("max_plus", ONES.to(torch.int8), {}, weft.DTypeError, "out_dtype"),
-    "an unknown name": ("max_minus", ONES, {}, weft.UnsupportedError, "'max_minus' is none of plus_times, max_plus"),
+    "an unknown name": ("max_minus", ONES, {}, weft.UnsupportedError, "'max_minus': did you mean 'max_min'"),
     "no algebra": (torch.add, ONES, {}, weft.UnsupportedError, "a name or a weft.Algebra"),
     "what torch refuses": (
         weft.Algebra(torch.bitwise_and, torch.add, 0), ONES, {}, weft.DTypeError, "does not work on float32",

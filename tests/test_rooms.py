@@ -21,8 +21,10 @@ PACKAGE = Path(weft.__file__).parent
 ROOMS = (
     *("errors", "base", "fn", "algebra", "spec", "machine", "planner"),
     *("gpu.common", "gpu.gett", "gpu.tma", "gpu.warp_specialized", "gpu.blas", "gpu.semiring", "gpu.simt"),
+    "gpu.selection",
     *("gpu.permute", "gpu.at_hand", "gpu.complex", "gpu.transpose", "gpu.composite", "cpu"),
-    *("oracle", "testing", "cases", "tune", "selftest", "plans", "api", "reference", "functions", "bench", "cli"),
+    *("oracle", "testing", "cases", "tune", "selftest", "plans", "api", "reference", "functions", "cache"),
+    *("bench", "cli"),
 )
 
 # Families meet in `gpu.common` alone, but for these.

@@ -86,12 +86,12 @@ def test_types_without_numbers_are_refused_before_anything_is_made_of_them(name:
 def test_unsigned_integers_are_scaled_and_added_to(dtype: torch.dtype, backend: str) -> None:
     for x in (torch.tensor([5, 6], dtype=dtype), torch.tensor([5, 6], dtype=torch.int32)):
         out = torch.full((2,), 3, dtype=dtype)
-        weft.permute(x, "a->a", out=out, alpha=3, beta=2, backend=backend)
+        weft.permute(x, "a->a", c=out, out=out, alpha=3, beta=2, backend=backend)
         assert out.tolist() == [21, 24]
 
 
 def test_unsigned_integers_that_triton_is_not_taught_are_refused() -> None:
     x, out = torch.tensor([5, 6], dtype=torch.uint16), torch.full((2,), 3, dtype=torch.uint16)
     with pytest.raises(weft.UnsupportedError, match="uint16 has no Triton type here"):
-        weft.permute(x, "a->a", out=out, alpha=3, beta=2, backend="triton")
+        weft.permute(x, "a->a", c=out, out=out, alpha=3, beta=2, backend="triton")
     assert weft.permute(x, "a->ba", extents={"b": 2}, backend="triton").tolist() == [[5, 6], [5, 6]]

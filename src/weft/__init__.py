@@ -1,14 +1,19 @@
 """weft: tensor contractions on GPUs, with your own functions woven into the kernel."""
 
-from weft import reference
+from weft import algebra, cache, functions, reference, testing
 from weft.algebra import Algebra
-from weft.api.contract import contract, einsum, plan
+from weft.api.contract import contract, plan
+from weft.api.einsum import einsum
+from weft.api.keywords import Equation, Function
 from weft.api.matmul import matmul
-from weft.api.permute import permute, plan_permute, transpose_
+from weft.api.permute import permute, plan_permute
+from weft.api.transpose import transpose_
 from weft.api.warm import warm
+from weft.base.log import start as _start_log
 from weft.base.version import __version__
 from weft.errors import (
     AccuracyError,
+    ArgumentError,
     DTypeError,
     FunctionError,
     NotationError,
@@ -20,30 +25,41 @@ from weft.errors import (
 )
 from weft.oracle.bounds import error_bound
 from weft.plans.contraction import Plan
+from weft.plans.explain.data import Report
 from weft.plans.permutation import PermutePlan
+
+_start_log()
 
 __all__ = [
     "AccuracyError",
     "Algebra",
+    "ArgumentError",
     "DTypeError",
+    "Equation",
+    "Function",
     "FunctionError",
     "NotationError",
     "PermutePlan",
     "Plan",
+    "Report",
     "ShapeError",
     "UnsupportedError",
     "WeftError",
     "WeftWarning",
     "WorkspaceError",
     "__version__",
+    "algebra",
+    "cache",
     "contract",
     "einsum",
     "error_bound",
+    "functions",
     "matmul",
     "permute",
     "plan",
     "plan_permute",
     "reference",
+    "testing",
     "transpose_",
     "warm",
 ]

@@ -2,7 +2,7 @@
 
     D[m, n] = reduce over k of combine(A[m, k], B[k, n])
 
-`combine` takes the place of the product and `reduce` that of the sum. Ready ones go by name: see `NAMED`.
+`combine` takes the place of the product and `reduce` that of the sum. Ready ones go by name: see `NAMED` and `ALIASES`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from weft.base.words import nearest
 from weft.errors import DTypeError, FunctionError, UnsupportedError
 from weft.fn import trace
 from weft.fn.algebra import TracedAlgebra
@@ -52,6 +53,15 @@ class Algebra:
     identity: Identity
     name: str = "algebra"
     requires: Callable[[torch.dtype], str | None] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A ready algebra is pickled by its name, so that it is the same object again; another one by its parts."""
+        if NAMED.get(self.name) is self:
+            return find_named, (self.name,)
+        made = getattr(self.combine, "__qualname__", ""), getattr(self.combine, "__module__", "")
+        if made == ("plus_times_mod.<locals>.combine", __name__):
+            return plus_times_mod, (int(self.name.removeprefix("plus_times_mod(").removesuffix(")")),)
+        return Algebra, (self.combine, self.reduce, self.identity, self.name, self.requires)
 
     def traced(self, dtype: torch.dtype) -> TracedAlgebra:
         """The algebra for values of one accumulator type.
@@ -167,6 +177,9 @@ max_times = Algebra(torch.mul, torch.maximum, "lowest", "max_times", _real)
 #: Bottlenecks: the smallest over all paths of the largest step.
 min_max = Algebra(torch.maximum, torch.minimum, "highest", "min_max", lambda t: _real(t) if t.is_complex else None)
 
+#: Widest paths: the largest over all paths of the smallest step.
+max_min = Algebra(torch.minimum, torch.maximum, "lowest", "max_min", lambda t: _real(t) if t.is_complex else None)
+
 #: Reachability: whether any pair is true (not zero) in both. Yields 0 and 1 in number types.
 or_and = Algebra(torch.logical_and, torch.logical_or, 0, "or_and")
 
@@ -203,15 +216,37 @@ def plus_times_mod(p: int) -> Algebra:
     return Algebra(combine, reduce, 0, f"plus_times_mod({p})", requires)
 
 
-NAMED = {found.name: found for found in (plus_times, max_plus, min_plus, max_times, min_max, or_and, log, gf2)}
+NAMED = {
+    found.name: found for found in (plus_times, max_plus, min_plus, max_times, min_max, max_min, or_and, log, gf2)
+}
+#: Other names of the ready ones. "tropical" is min_plus, as most books have it; max_plus is "arctic".
+ALIASES = {
+    "sum_product": "plus_times", "real": "plus_times", "ordinary": "plus_times",
+    "tropical": "min_plus", "min_sum": "min_plus", "shortest_path": "min_plus",
+    "arctic": "max_plus", "max_sum": "max_plus", "longest_path": "max_plus",
+    "max_product": "max_times", "viterbi": "max_times",
+    "minimax": "min_max", "bottleneck": "min_max", "maximin": "max_min", "widest_path": "max_min", "fuzzy": "max_min",
+    "boolean": "or_and", "bool": "or_and", "reachability": "or_and",
+    "logsumexp": "log", "log_semiring": "log", "logaddexp": "log", "log_plus": "log",
+    "xor_and": "gf2", "f2": "gf2",
+}  # fmt: skip
+
+
+def find_named(name: str) -> Algebra:
+    """The ready algebra of that name or alias; `UnsupportedError` with the nearest one where there is none."""
+    plain = name.strip().lower().replace("-", "_").replace(" ", "_")
+    plain = ALIASES.get(plain, plain)
+    if plain not in NAMED:
+        known = f": it is none of {', '.join(NAMED)}; see weft.Algebra for your own"
+        hint = nearest(plain, (*NAMED, *ALIASES)) or known
+        raise UnsupportedError(f"no algebra is called {name!r}{hint}")
+    return NAMED[plain]
 
 
 def find(algebra: Any) -> Algebra | None:
     """The algebra that an argument names; None for plus-times. Raises `UnsupportedError` for what is none."""
     if isinstance(algebra, str):
-        if algebra not in NAMED:
-            raise UnsupportedError(f"algebra {algebra!r} is none of {', '.join(NAMED)}; see weft.Algebra for your own")
-        algebra = NAMED[algebra]
+        algebra = find_named(algebra)
     if not isinstance(algebra, Algebra):
         raise UnsupportedError(f"an algebra is a name or a weft.Algebra, not {type(algebra).__name__}")
     return None if algebra is plus_times else algebra

@@ -32,6 +32,10 @@ class FunctionError(WeftError, TypeError):
     """A user function cannot be fused; the message names the operation and says what to write instead."""
 
 
+class ArgumentError(WeftError, TypeError):
+    """A keyword that a call does not take, arguments in the wrong order, or a flag that is neither True nor False."""
+
+
 class UnsupportedError(WeftError, NotImplementedError):
     """The request is well formed, but this backend or version cannot serve it."""
 

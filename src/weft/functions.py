@@ -1,7 +1,8 @@
 """Ready functions for `a_fn`, `b_fn`, `c_fn` and `epilogue`, and `chain` to put several behind one another.
 
-Each is an ordinary function of torch operations, or makes one of its options: write your own in the same way. The
-parameters after the value are named by `operands` and `indices`.
+Each is an ordinary function of torch operations: write your own in the same way. The parameters after the value are
+named by `operands` and `indices`; what follows the star are options. A function is passed as it is, or called with its
+options, ``f.gelu``, ``f.gelu()`` and ``f.gelu("tanh")``, which gives the function with those options set.
 
 >>> import torch, weft
 >>> from weft import functions as f
@@ -13,6 +14,7 @@ tensor([[0., 4.],
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 from collections.abc import Callable
@@ -23,8 +25,28 @@ from torch.nn import functional
 
 from weft.errors import DTypeError, FunctionError
 from weft.fn.binding import parameters
+from weft.fn.fingerprint import READY
+from weft.spec.type_names import DTypeLike, read_dtype
 
 Function: TypeAlias = Callable[..., torch.Tensor]
+
+
+def ready(function: Function) -> Callable[..., Any]:
+    """Let a function of a value be called without one, with its options by position or by name: it gets them set."""
+    kind = inspect.Parameter.KEYWORD_ONLY
+    options = tuple(name for name, each in inspect.signature(function).parameters.items() if each.kind is kind)
+
+    @functools.wraps(function)
+    def either(*arguments: Any, **named: Any) -> Any:
+        if arguments and isinstance(arguments[0], torch.Tensor):
+            return function(*arguments, **named)
+        if len(arguments) > len(options) or any(name not in options for name in named):
+            takes = f"its options are {', '.join(options)}" if options else "it has no options"
+            raise FunctionError(f"{function.__name__} is called with a tensor first, or with options alone: {takes}")
+        return functools.partial(either, **{**dict(zip(options, arguments, strict=False)), **named})
+
+    setattr(either, READY, function)
+    return either
 
 
 def chain(*functions: Function) -> Function:
@@ -59,11 +81,13 @@ def _default(function: Any, name: str) -> Any:
 # -- operands ----------------------------------------------------------------------------------------------------------
 
 
+@ready
 def bias(value: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     """value + bias."""
     return value + bias
 
 
+@ready
 def scale(value: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """value * scale."""
     return value * scale
@@ -72,77 +96,141 @@ def scale(value: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
 # -- activations -------------------------------------------------------------------------------------------------------
 
 
+@ready
 def relu(value: torch.Tensor) -> torch.Tensor:
+    """The larger of the value and 0."""
     return torch.relu(value)
 
 
+@ready
 def silu(value: torch.Tensor) -> torch.Tensor:
+    """The value times its sigmoid."""
     return functional.silu(value)
 
 
+@ready
 def sigmoid(value: torch.Tensor) -> torch.Tensor:
+    """``1 / (1 + exp(-value))``."""
     return torch.sigmoid(value)
 
 
+@ready
 def tanh(value: torch.Tensor) -> torch.Tensor:
+    """The hyperbolic tangent."""
     return torch.tanh(value)
 
 
-def leaky_relu(slope: float = 0.01) -> Function:
+@ready
+def leaky_relu(value: torch.Tensor, *, slope: float = 0.01) -> torch.Tensor:
     """`slope` times the value where that is negative."""
-
-    def leaky(value: torch.Tensor) -> torch.Tensor:
-        return functional.leaky_relu(value, slope)
-
-    return leaky
+    return functional.leaky_relu(value, slope)
 
 
-def elu(alpha: float = 1.0) -> Function:
+@ready
+def elu(value: torch.Tensor, *, alpha: float = 1.0) -> torch.Tensor:
     """``alpha * (exp(value) - 1)`` where the value is negative."""
-
-    def exponential(value: torch.Tensor) -> torch.Tensor:
-        return functional.elu(value, alpha)
-
-    return exponential
+    return functional.elu(value, alpha)
 
 
-def gelu(approximate: str = "none") -> Function:
+@ready
+def gelu(value: torch.Tensor, *, approximate: str = "none") -> torch.Tensor:
     """The value times the normal distribution's function of it; "tanh" for its usual approximation."""
-
-    def gaussian(value: torch.Tensor) -> torch.Tensor:
-        return functional.gelu(value, approximate=approximate)
-
-    return gaussian
+    return functional.gelu(value, approximate=approximate)
 
 
-# -- masks -------------------------------------------------------------------------------------------------------------
+@ready
+def softcap(value: torch.Tensor, *, cap: float = 50.0) -> torch.Tensor:
+    """``cap * tanh(value / cap)``: attention scores kept within -cap and cap, as in Gemma 2."""
+    return cap * torch.tanh(value / cap)
 
 
-def masked(fill: float = -math.inf) -> Function:
+# -- masks and scales of attention; `i` and `j` are coordinates, of queries and keys -----------------------------------
+
+
+@ready
+def masked(value: torch.Tensor, mask: torch.Tensor, *, fill: float = -math.inf) -> torch.Tensor:
     """The value where the operand `mask` (bool) is true, else `fill`."""
-
-    def where(value: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        return torch.where(mask, value, fill)
-
-    return where
+    return torch.where(mask, value, fill)
 
 
-def causal(offset: int = 0, fill: float = -math.inf) -> Function:
-    """The value where ``j <= i + offset``, else `fill`; `i` and `j` are coordinates (queries and keys)."""
+@ready
+def causal(
+    value: torch.Tensor, i: torch.Tensor, j: torch.Tensor, *, offset: int = 0, fill: float = -math.inf
+) -> torch.Tensor:
+    """The value where ``j <= i + offset``, else `fill`."""
+    return torch.where(j <= i + offset, value, fill)
 
-    def below(value: torch.Tensor, i: torch.Tensor, j: torch.Tensor) -> torch.Tensor:
-        return torch.where(j <= i + offset, value, fill)
 
-    return below
-
-
-def banded(before: int, after: int, fill: float = -math.inf) -> Function:
+@ready
+def banded(
+    value: torch.Tensor, i: torch.Tensor, j: torch.Tensor, *, before: int, after: int, fill: float = -math.inf
+) -> torch.Tensor:
     """The value where ``i - before <= j <= i + after``, else `fill`."""
+    return torch.where((j >= i - before) & (j <= i + after), value, fill)
 
-    def near(value: torch.Tensor, i: torch.Tensor, j: torch.Tensor) -> torch.Tensor:
-        return torch.where((j >= i - before) & (j <= i + after), value, fill)
 
-    return near
+@ready
+def sliding_window(
+    value: torch.Tensor, i: torch.Tensor, j: torch.Tensor, *, window: int, fill: float = -math.inf
+) -> torch.Tensor:
+    """The value where ``i - window < j <= i``, else `fill`: each query sees itself and the `window - 1` keys before."""
+    return torch.where((j > i - window) & (j <= i), value, fill)
+
+
+@ready
+def alibi(value: torch.Tensor, i: torch.Tensor, j: torch.Tensor, slope: torch.Tensor) -> torch.Tensor:
+    """``value + slope * (j - i)``: a bias by distance, its operand `slope` along the mode of heads.
+
+    Press, Smith and Lewis, "Train Short, Test Long: Attention with Linear Biases", 2022; `alibi_slopes` has theirs.
+    """
+    return value + slope * (j - i).to(value.dtype)
+
+
+def alibi_slopes(heads: int, device: torch.device | str | None = None) -> torch.Tensor:
+    """The slopes ``2 ** (-8 h / heads)`` for h from 1 to `heads`, float32: section 3 of the same paper."""
+    return 2.0 ** (torch.arange(1, heads + 1, dtype=torch.float32, device=device) * (-8.0 / heads))
+
+
+@ready
+def decay(value: torch.Tensor, i: torch.Tensor, j: torch.Tensor, *, rate: float) -> torch.Tensor:
+    """``value * rate ** (i - j)`` where ``j <= i``, else 0: the decay mask of retention (Sun et al., 2023)."""
+    distance = torch.clamp(i - j, min=0).to(value.dtype)
+    return torch.where(j <= i, value * torch.exp(distance * math.log(rate)), 0.0)
+
+
+@ready
+def rotary(
+    value: torch.Tensor, i: torch.Tensor, d: torch.Tensor, *, pairs: int, base: float = 10000.0
+) -> torch.Tensor:
+    """Complex values turned by the angle ``i * base ** (-d / pairs)``: rotary position embedding (Su et al., 2021).
+
+    A value is a pair of features seen as one complex number (`torch.view_as_complex`); `i` is the coordinate of its
+    position, `d` of the pair, from 0 to `pairs - 1`.
+    """
+    angle = i.to(torch.float32) * torch.exp(d.to(torch.float32) * (-math.log(base) / pairs))
+    return value * torch.complex(torch.cos(angle), torch.sin(angle))
+
+
+# -- quantized values: scales and zeros are operands, and lie along any modes, of blocks say ---------------------------
+
+
+@ready
+def dequantize(
+    value: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor | float = 0.0
+) -> torch.Tensor:
+    """``(value - zero) * scale``; the operand `zero` may be left out."""
+    return (value - zero) * scale
+
+
+def quantize(dtype: DTypeLike = torch.int8) -> Function:
+    """``value / scale``, plus the operand `zero` where it is given, rounded and saturated to `dtype`."""
+    return functools.partial(_quantized, dtype=read_dtype("dtype", dtype))
+
+
+def _quantized(
+    value: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor | float = 0.0, *, dtype: torch.dtype
+) -> torch.Tensor:
+    return _saturated(value / scale + zero, dtype=dtype)
 
 
 # -- random numbers ----------------------------------------------------------------------------------------------------
@@ -206,28 +294,29 @@ def dropout(p: float, seed: int, coordinates: tuple[str, ...] = ("i", "j")) -> F
 # -- casts -------------------------------------------------------------------------------------------------------------
 
 
-def saturate(dtype: torch.dtype) -> Function:
+def saturate(dtype: DTypeLike) -> Function:
     """The value as `dtype`: past its range its extreme value, for integers rounded to nearest (ties to even).
 
     NaN stays NaN in floating types and becomes 0 in integer ones. Infinities become the largest finite values.
     """
-    if dtype.is_complex or dtype is torch.bool:
-        raise DTypeError(f"{dtype} has no range to saturate to")
+    wanted = read_dtype("dtype", dtype)
+    if wanted.is_complex or wanted is torch.bool:
+        raise DTypeError(f"{wanted} has no range to saturate to")
+    return functools.partial(_saturated, dtype=wanted)
 
-    def cast(value: torch.Tensor) -> torch.Tensor:
-        if dtype.is_floating_point:
-            largest = torch.finfo(dtype).max
-            return value.clamp(-largest, largest).to(dtype)
-        low, high = torch.iinfo(dtype).min, torch.iinfo(dtype).max
-        if not value.dtype.is_floating_point:
-            range_of_value = torch.iinfo(value.dtype)
-            return value.clamp(max(low, range_of_value.min), min(high, range_of_value.max)).to(dtype)
-        # The largest integer may not be a value of this type: clamp to the next smaller that is, then mend.
-        kind = torch.finfo(value.dtype)
-        lost = max(high.bit_length() - (1 - int(math.log2(kind.eps))), 0)
-        largest, smallest = min(float(high >> lost << lost), kind.max), max(float(low), kind.min)
-        rounded = torch.round(torch.where(value == value, value, 0.0))
-        within = torch.where(rounded > largest, high, rounded.clamp(smallest, largest).to(dtype))
-        return torch.where(rounded < smallest, low, within)
 
-    return cast
+def _saturated(value: torch.Tensor, *, dtype: torch.dtype) -> torch.Tensor:
+    if dtype.is_floating_point:
+        highest = torch.finfo(dtype).max
+        return value.clamp(-highest, highest).to(dtype)
+    low, high = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+    if not value.dtype.is_floating_point:
+        range_of_value = torch.iinfo(value.dtype)
+        return value.clamp(max(low, range_of_value.min), min(high, range_of_value.max)).to(dtype)
+    # The largest integer may not be a value of this type: clamp to the next smaller that is, then mend.
+    kind = torch.finfo(value.dtype)
+    lost = max(high.bit_length() - (1 - int(math.log2(kind.eps))), 0)
+    largest, smallest = min(float(high >> lost << lost), kind.max), max(float(low), kind.min)
+    rounded = torch.round(torch.where(value == value, value, 0.0))
+    within = torch.where(rounded > largest, high, rounded.clamp(smallest, largest).to(dtype))
+    return torch.where(rounded < smallest, low, within)

@@ -149,7 +149,7 @@ class TestScaling:
         x = values((9, 7, 5), dtype, backend, integers=True)
         out = random_operand((5, 9, 7), dtype, 2, integers=True, device=backend.device)
         expected = alpha * x.permute(2, 0, 1) + beta * out
-        assert weft.permute(x, "abc->cab", out=out, alpha=alpha, beta=beta, backend=backend.name) is out
+        assert weft.permute(x, "abc->cab", c=out, out=out, alpha=alpha, beta=beta, backend=backend.name) is out
         assert torch.equal(out, expected)
 
     @pytest.mark.parametrize("layout", ["permuted", "padded", "strided"])
@@ -158,7 +158,8 @@ class TestScaling:
         x = values((6, 7), SINGLE, backend, integers=True)
         guarded = poisoned((7, 6), SINGLE, layout=layout, device=backend.device)
         guarded.tensor.fill_(5)
-        weft.permute(x, "ab->ba", fn=torch.relu, out=guarded.tensor, alpha=2, beta=-1, backend=backend.name)
+        out = guarded.tensor
+        weft.permute(x, "ab->ba", fn=torch.relu, c=out, out=out, alpha=2, beta=-1, backend=backend.name)
         guarded.check_guards()
         assert torch.equal(guarded.tensor, 2 * torch.relu(x).T - 5)
 
@@ -167,7 +168,7 @@ class TestScaling:
         ready(backend)
         x, y = values((40, 33), HALF, backend), random_operand((33, 40), HALF, 3, device=backend.device)
         out = y.clone()
-        weft.permute(x, "ab->ba", out=out, alpha=0.1, beta=1, backend=backend.name)
+        weft.permute(x, "ab->ba", c=out, out=out, alpha=0.1, beta=1, backend=backend.name)
         exact = 0.1 * x.T.double() + y.double()
         assert bool(((out.double() - exact).abs() <= 0.501 * torch.finfo(HALF).eps * exact.abs() + 2.0**-24).all())
 
@@ -176,7 +177,7 @@ class TestScaling:
         ready(backend)
         x = values((6, 7), SINGLE, backend, integers=True)
         out = torch.full((7, 6), 1 + 2.0**-40, dtype=DOUBLE, device=backend.device)
-        weft.permute(x, "ab->ba", out=out, beta=1, backend=backend.name)
+        weft.permute(x, "ab->ba", c=out, out=out, beta=1, backend=backend.name)
         assert torch.equal(out, x.T.double() + (1 + 2.0**-40))
 
     def test_integers_scaled_by_what_a_function_makes_of_them(self, backend: Backend) -> None:
@@ -191,7 +192,7 @@ class TestScaling:
         ready(backend)
         x = values((6, 7), SINGLE, backend)
         out = torch.full((7, 6), poison, device=backend.device)
-        weft.permute(x, "ab->ba", out=out, alpha=2, beta=0, backend=backend.name)
+        weft.permute(x, "ab->ba", c=out, out=out, alpha=2, beta=0, backend=backend.name)
         assert torch.equal(out, 2 * x.T)
 
     def test_alpha_zero_keeps_nan(self, backend: Backend) -> None:
@@ -206,7 +207,7 @@ class TestScaling:
         x = values((6,), SINGLE, backend, integers=True)
         out = values((4, 6), SINGLE, backend, integers=True)
         expected = x + 2 * out
-        weft.permute(x, "a->ba", out=out, beta=2, backend=backend.name)
+        weft.permute(x, "a->ba", c=out, out=out, beta=2, backend=backend.name)
         assert torch.equal(out, expected)
 
     def test_complex_scalars(self, backend: Backend) -> None:
@@ -214,7 +215,7 @@ class TestScaling:
         z, out = (values((3, 4), COMPLEX, backend, integers=True) for _ in range(2))
         expected = 1j * z.T + (1 - 2j) * out.T
         out = out.T.contiguous()
-        weft.permute(z, "ab->ba", out=out, alpha=1j, beta=1 - 2j, backend=backend.name)
+        weft.permute(z, "ab->ba", c=out, out=out, alpha=1j, beta=1 - 2j, backend=backend.name)
         assert torch.equal(out, expected)
 
     def test_complex_by_real_numbers(self, backend: Backend) -> None:
@@ -222,7 +223,7 @@ class TestScaling:
         z = values((3, 4), COMPLEX, backend, integers=True)
         out = values((4, 3), COMPLEX, backend, integers=True)
         expected = 2 * z.T.conj() + 3 * out
-        weft.permute(z.conj(), "ab->ba", out=out, alpha=2, beta=3, backend=backend.name)
+        weft.permute(z.conj(), "ab->ba", c=out, out=out, alpha=2, beta=3, backend=backend.name)
         assert torch.equal(out, expected)
 
 

@@ -177,7 +177,7 @@ def test_a_bias_is_an_operand_of_the_epilogue() -> None:
         judged(Weft(backend="reference"), case)
     judged(contender("torch"), biased)
     assert contender("cublas").prepare(biased, tensors_of(biased)) == "more than a matrix product"
-    with pytest.raises(UnsupportedError, match="is called 'bias'"):
+    with pytest.raises(UnsupportedError, match="is called 'bias' or 'scale'"):
         Weft().prepare(replace(biased, c_as="shift"), tensors_of(biased))
 
 
@@ -262,7 +262,7 @@ def test_what_is_not_there_yet_is_a_sentence(monkeypatch: pytest.MonkeyPatch) ->
     def refuse(*arguments: object, **options: object) -> None:
         raise UnsupportedError("not on the GPU yet")
 
-    monkeypatch.setattr("weft.api.permute.transpose_", refuse)
+    monkeypatch.setattr("weft.api.transpose.transpose_", refuse)
     monkeypatch.setattr("weft.api.permute.plan_permute", refuse)
     case = MOVES[0]
     assert contender("weft", "permutation").prepare(case, PermutationProblem(case).inputs(torch.device("cpu"))) == (
@@ -303,3 +303,17 @@ def test_einsum_letters() -> None:
     sixty = next(case for case in cases.general() if case.name == "labels-sixty")
     with pytest.raises(UnsupportedError, match="60 labels"):
         einsum_text(sixty)
+
+
+@pytest.mark.parametrize("name", ["int8", "e4m3"])
+def test_weights_of_eight_bits_with_scales_by_column(name: str) -> None:
+    case = cases.scaled(next(case for case in cases.weights() if case.name == name), SMALL)
+    assert case.c_as == "scale"
+    judged(Weft(backend="cpu"), case)
+    given = tensors_of(case)
+    (slab,) = reference_slabs(case, given)
+    assert given.c is not None
+    product = given.a.double() @ given.b.double().T
+    slab.compare((product * given.c.double()).half())
+    with pytest.raises(AssertionError):  # the scales forgotten
+        slab.compare(product.half())

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from weft.errors import UnsupportedError
+from weft.errors import UnsupportedError, WeftWarning
 from weft.machine import ceilings as module
 from weft.machine.ceilings import Ceilings, Probe, ceilings, from_datasheet, measure_ceilings, rate_name
 from weft.machine.stamp import cpu_name, device_stamp, package_version
@@ -34,6 +34,17 @@ def test_every_ceiling_of_this_cpu_is_measured(small: Ceilings) -> None:
     assert small.stamp == device_stamp("cpu")
 
 
+def test_the_better_round_counts_and_the_other_says_how_far_it_is_off() -> None:
+    rounds = [{"read": module._Rate(28.0, 0.01)}, {"read": module._Rate(122.0, 0.02)}]
+    assert module._better(rounds)["read"] == module._Rate(122.0, 1 - 28 / 122)
+    assert module._better(rounds[1:])["read"].spread == 0.02
+
+
+@pytest.fixture(scope="module")
+def steady(small: Ceilings) -> Ceilings:
+    return replace(small, spread=0.0, shakiest="float32 products")
+
+
 def test_derived_rates(small: Ceilings) -> None:
     assert small.matrix["float16"] >= small.matrix["float32"]
     assert small.best_read == max(small.read, small.copy)
@@ -47,6 +58,7 @@ def test_progress_names_every_measurement() -> None:
     heard: list[str] = []
     measure_ceilings("cpu", SMALL, heard.append)
     assert heard[:4] == ["launches", "read", "write", "copy"]
+    assert heard.count("read") == 2, "in two rounds"
     assert "float64 products" in heard
 
 
@@ -71,25 +83,37 @@ class TestKept:
     """What `ceilings` measures once, it finds again."""
 
     @pytest.fixture(autouse=True)
-    def _fresh(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, small: Ceilings) -> None:
+    def _fresh(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, steady: Ceilings) -> None:
         monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
         monkeypatch.setattr(module, "_known", {})
-        self.measured = 0
+        self.measured, self.spread = 0, 0.0
 
         def measure(device: object, **options: object) -> Ceilings:
             self.measured += 1
-            return small
+            return replace(steady, spread=self.spread)
 
         monkeypatch.setattr(module, "measure_ceilings", measure)
 
     def _forget(self) -> None:
         module._known.clear()
 
-    def test_in_memory_and_on_disk(self, small: Ceilings) -> None:
-        assert ceilings("cpu") == ceilings("cpu") == small
+    def test_in_memory_and_on_disk(self, steady: Ceilings) -> None:
+        assert ceilings("cpu") == ceilings("cpu") == steady
         self._forget()
-        assert ceilings("cpu") == small
+        assert ceilings("cpu") == steady
         assert self.measured == 1
+
+    def test_what_is_not_repeatable_is_told_and_not_kept(self, tmp_path: Path) -> None:
+        """On a busy host 28 GFLOP/s were found, stored and believed where 122 were to be had."""
+        self.spread = 0.77
+        with pytest.warns(WeftWarning, match=r"not repeatable \(float32 products differs by 77 %.*not kept"):
+            found = ceilings("cpu")
+        assert not found.steady
+        assert not (tmp_path / "ceilings").exists()
+        self._forget()
+        self.spread = 0.0
+        assert ceilings("cpu").steady
+        assert self.measured == 2
 
     def test_refresh_measures_again(self) -> None:
         ceilings("cpu")

@@ -128,7 +128,7 @@ def test_results_of_few_modes_or_none(equation: str, shapes: tuple) -> None:
 
 def test_results_that_are_added_to_are_put_back_before_each_run() -> None:
     x, out = torch.zeros(6, 5), torch.zeros(5, 6)
-    permutation = weft.plan_permute(x, "ab->ba", out=out, beta=1.0, backend="reference").permutation
+    permutation = weft.plan_permute(x, "ab->ba", c=out, out=out, beta=1.0, backend="reference").permutation
     problem = problem_of(permutation)
     checker = Checker(problem, problem.operands(1))
     launch = choice_of(permutation).build()

@@ -11,6 +11,7 @@ import torch
 
 from weft.algebra import Algebra, find
 from weft.api.options import Options, resolved
+from weft.base.words import nearest
 from weft.errors import NotationError, ShapeError, UnsupportedError
 from weft.planner.planner import Choice
 from weft.planner.request import Request
@@ -25,8 +26,29 @@ Function = Callable[..., Any]
 # GPUs that plans can be made for from anywhere: makers' figures for one product of each architecture.
 TARGETS = {
     "sm_80": Target("cuda", name="NVIDIA A100-SXM4-80GB", capability=80, processors=108, shared_memory=166912),
+    "sm_89": Target("cuda", name="NVIDIA GeForce RTX 4090", capability=89, processors=128, shared_memory=101376),
     "sm_90": Target("cuda", name="NVIDIA H200", capability=90, processors=132, shared_memory=232448),
+    "sm_100": Target("cuda", name="NVIDIA B200", capability=100, processors=148, shared_memory=232448),
 }
+_H100 = Target("cuda", name="NVIDIA H100 80GB HBM3", capability=90, processors=132, shared_memory=232448)
+# The same by the names of products.
+PRODUCTS = {
+    "a100": TARGETS["sm_80"], "rtx4090": TARGETS["sm_89"], "h100": _H100, "h200": TARGETS["sm_90"],
+    "b200": TARGETS["sm_100"],
+}  # fmt: skip
+
+
+def find_target(name: str) -> Target:
+    """The GPU of that architecture or product: "sm_90", "sm90", "h100", "RTX 4090"; `UnsupportedError` for others."""
+    plain = "".join(character for character in name.lower() if character.isalnum())
+    for product in PRODUCTS:
+        if plain.removeprefix("nvidia").removeprefix("geforce") == product:
+            return PRODUCTS[product]
+    for architecture in TARGETS:
+        if plain == architecture.replace("_", ""):
+            return TARGETS[architecture]
+    known = (*TARGETS, *PRODUCTS)
+    raise UnsupportedError(f"target {name!r} is none of {', '.join(known)}{nearest(name, known)}")
 
 
 def hypothetical(
@@ -43,23 +65,28 @@ def hypothetical(
     operands: Mapping[str, tuple[str, torch.dtype]] | None = None,
     indices: Mapping[str, str] | None = None,
     algebra: str | Algebra = "plus_times",
+    strides: Sequence[Mapping[str, int] | None] = (None, None),
     workspace_limit: int | None = None,
     backend: str = "auto",
     target: str | None = None,
+    schedule: str | None = None,
 ) -> Request:
     """The request that `weft.contract` makes of two contiguous operands of `dtype` whose labels have these extents.
 
-    Options as for `weft.contract`; `operands` has a dtype in the place of each tensor. `target`, one of
-    `TARGETS`, asks for a plan of the Triton backend for that GPU, wherever this runs; without it `backend` "auto" is
-    Triton's where there is a GPU, else the CPU's. Raises the errors of `weft.contract`. Nothing is allocated: the
-    operands are meta tensors.
+    Options as for `weft.contract`; `operands` has a dtype in the place of each tensor. `strides`: of A and of B, in
+    elements by label; contiguous where there are none. `target`, one of `TARGETS` or `PRODUCTS`, asks for a plan of the
+    Triton backend for that GPU, wherever this runs; without it `backend` "auto" is Triton's where there is a GPU, else
+    the CPU's. Raises the errors of `weft.contract`. Nothing is allocated: the operands are meta tensors.
     """
     notation = _read(equation)
     _check_labels(notation, extents)
     shapes = [[extents[str(label)] for label in term] for term in notation.inputs]
     if any(math.prod(shape) * dtype.itemsize >= 2**63 for shape in shapes):
         raise ShapeError(f"extents {dict(extents)}: no tensor has so many elements")
-    a, b = (torch.empty(shape, dtype=dtype, device="meta") for shape in shapes)
+    a, b = (
+        torch.empty_strided(shape, _strides(term, shape, given, name), dtype=dtype, device="meta")
+        for term, shape, given, name in zip(notation.inputs, shapes, strides, "AB", strict=True)
+    )
     chosen, device, planned_for = _placed(backend, target)
     aux_args = {
         name: (modes, torch.empty([extents.get(label, 1) for label in modes], dtype=kind, device="meta"))
@@ -71,7 +98,7 @@ def hypothetical(
         workspace_limit=workspace_limit, backend="reference",
     )  # fmt: skip
     request = resolved(notation, equation, a, b, options)
-    return replace(request, backend=chosen, device=device, target=planned_for)
+    return replace(request, backend=chosen, device=device, target=planned_for, schedule=schedule)
 
 
 def choice_for(request: Request) -> tuple[Contraction, Choice | None]:
@@ -85,7 +112,21 @@ def choice_for(request: Request) -> tuple[Contraction, Choice | None]:
     contraction = request.contraction(None, result)
     if request.backend == "reference":
         return contraction, None
-    return contraction, select(contraction, request.backend, request.target, request.workspace_limit, request.tune)
+    limit = request.workspace_limit
+    return contraction, select(contraction, request.backend, request.target, limit, request.tune, request.schedule)
+
+
+def _strides(
+    term: Sequence[object], shape: Sequence[int], given: Mapping[str, int] | None, operand: str
+) -> tuple[int, ...]:
+    """Of one operand: as they are given for each of its labels, else contiguous."""
+    if given is None:
+        return Layout.contiguous(shape, torch.float32).strides
+    labels = [str(label) for label in term]
+    if sorted(given) != sorted(set(labels)):
+        names = _listed(list(given))
+        raise NotationError(f"strides of {operand} are given for {names}, its labels are {_listed(labels)}")
+    return tuple(given[label] for label in labels)
 
 
 def _read(equation: str) -> Notation:
@@ -118,11 +159,10 @@ def _placed(backend: str, target: str | None) -> tuple[str, torch.device, Target
     if backend not in BACKENDS:
         raise UnsupportedError(f"backend {backend!r} is none of {', '.join(BACKENDS)}")
     if target is not None:
-        if target not in TARGETS:
-            raise UnsupportedError(f"target {target!r} is none of {', '.join(TARGETS)}")
+        found = find_target(target)
         if backend not in ("auto", "triton"):
             raise UnsupportedError(f"the {backend} backend plans for this machine, not for {target}")
-        return "triton", torch.device("cuda"), TARGETS[target]
+        return "triton", torch.device("cuda"), found
     if backend == "auto":
         backend = "triton" if torch.cuda.is_available() else "cpu"
     if backend == "triton" and not torch.cuda.is_available():

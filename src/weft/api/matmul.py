@@ -3,47 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, TypeVar, Unpack, overload
 
+import numpy as np
 import torch
 
 from weft.api.contract import contract
-from weft.base.arrays import as_result, as_tensor, like
+from weft.api.keywords import ContractKeywords, Function, signed
+from weft.base.arrays import as_result, as_tensor, like_each
 from weft.base.describe import describe_call
-from weft.errors import ShapeError, call_context
-from weft.planner.schedule import Scalar
+from weft.errors import ArgumentError, ShapeError, call_context
+from weft.plans.keywords import check_flag, refuse_unknown
+
+Array = TypeVar("Array", torch.Tensor, np.ndarray)
 
 
+@overload
 def matmul(
-    a: Any,
-    b: Any,
-    *,
-    transpose_a: bool = False,
-    transpose_b: bool = False,
-    alpha: Scalar = 1.0,
-    beta: Scalar = 0.0,
-    c: Any = None,
-    out: Any = None,
-    out_dtype: torch.dtype | None = None,
-    precision: str | torch.dtype | None = None,
-    accumulate: torch.dtype | None = None,
-    a_fn: Callable[..., Any] | None = None,
-    b_fn: Callable[..., Any] | None = None,
-    epilogue: Callable[..., Any] | None = None,
-    backend: str = "auto",
-    tune: str | None = None,
-    specialize: str = "auto",
-) -> Any:
-    """Multiply matrices: ``D = epilogue(alpha * op(a_fn(A)) @ op(b_fn(B)) + beta * C)``.
+    a: Array, b: Any, *, epilogue: Callable[..., torch.Tensor] | None = None, return_arg: Literal[False] = False,
+    transpose_a: bool = False, transpose_b: bool = False, **keywords: Unpack[ContractKeywords],
+) -> Array: ...
+@overload
+def matmul(
+    a: Any, b: Any, *, epilogue: Function | None = None, return_arg: bool = False,
+    transpose_a: bool = False, transpose_b: bool = False, **keywords: Unpack[ContractKeywords],
+) -> Any: ...
+@signed("matmul", ("a", "b"))
+def matmul(a: Any, b: Any, *, transpose_a: bool = False, transpose_b: bool = False, **keywords: Any) -> Any:
+    """Multiply matrices: ``D = epilogue(alpha * op(a_fn(A)) @ op(b_fn(B)) + beta * c_fn(C))``.
 
     `a` is (..., m, k) and `b` (..., k, n), or with `transpose_a` and `transpose_b` (..., k, m) and (..., n, k); the
     result is (..., m, n). As with `torch.matmul` dimensions before the last two are batches and broadcast, and a vector
     (k,) is a row on the left, a column on the right, and its dimension is not in the result. Row- and column-major
     matrices, and any other strides, mix freely.
 
-    `c`: what is added, of the result's rank, its extents those of the result or 1; not read where ``beta == 0``, the
-    default. To accumulate, as BLAS does, pass one tensor as `c` and `out`. All other options, types and errors are
-    those of `weft.contract`; a `ShapeError` names the shapes of both operands.
+    `c`: what is added, of the result's rank, its extents those of the result or 1; `beta`, 1 by default, is its factor.
+    To accumulate, as BLAS does, pass one tensor as `c` and `out`. The modes that `operands` and `indices` may name are
+    "m", "n" and "k". All other keywords, types and errors are those of `weft.contract`; a `ShapeError` names the shapes
+    of both operands, an `ArgumentError` a flag that is neither True nor False.
 
     >>> import torch, weft
     >>> x, y = torch.tensor([[1., 2.], [3., 4.], [5., 6.]]), torch.tensor([[1., 0.], [0., 1.], [1., 1.]])
@@ -51,30 +48,20 @@ def matmul(
     tensor([[ 6.,  8.],
             [ 8., 10.]])
     """
+    c, out = keywords.get("c"), keywords.get("out")
     with call_context(lambda: describe_call("matmul", _states(transpose_a, transpose_b), a=a, b=b, c=c, out=out)):
-        left, right = as_tensor("a", a), as_tensor("b", b)
+        refuse_unknown("matmul", keywords)
+        check_flag("transpose_a", transpose_a)
+        check_flag("transpose_b", transpose_b)
+        if isinstance(a, str) or isinstance(b, str):
+            raise ArgumentError("matmul takes no equation: weft.contract('mk,kn->mn', a, b) does")
+        promote = bool(keywords.get("promote"))
+        left, right = as_tensor("a", a, promote), as_tensor("b", b, promote)
         _check(left, right, transpose_a, transpose_b)
-        if c is None and beta != 0:
-            raise ShapeError(f"beta={beta!r} has no c to multiply: pass c, or c=out to add to out")
-        result = contract(
-            _equation(left.dim(), right.dim(), transpose_a, transpose_b),
-            left,
-            right,
-            c=c,
-            alpha=alpha,
-            beta=beta,
-            out=as_result(out) if out is not None else None,
-            out_dtype=out_dtype,
-            precision=precision,
-            accumulate=accumulate,
-            a_fn=a_fn,
-            b_fn=b_fn,
-            epilogue=epilogue,
-            backend=backend,
-            tune=tune,
-            specialize=specialize,
-        )
-    return out if out is not None else like(a, result)
+        if out is not None and not isinstance(out, tuple):
+            keywords = {**keywords, "out": as_result(out)}
+        result = contract(_equation(left.dim(), right.dim(), transpose_a, transpose_b), left, right, **keywords)
+    return out if out is not None else like_each(a, result)
 
 
 def _states(transpose_a: bool, transpose_b: bool) -> str:

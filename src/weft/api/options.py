@@ -8,19 +8,24 @@ from typing import Any
 
 import torch
 
-from weft.algebra import Algebra
-from weft.base.arrays import as_tensor
-from weft.errors import DTypeError, FunctionError, NotationError, ShapeError, UnsupportedError
+from weft.algebra import Algebra, find
+from weft.api.keywords import result_types
+from weft.base.arrays import as_tensor, is_array
+from weft.errors import ArgumentError, DTypeError, FunctionError, NotationError, ShapeError, UnsupportedError
 from weft.fn import Pointwise, fingerprint, trace
 from weft.fn.binding import bind
-from weft.planner.request import Functions, Request
+from weft.planner.at_hand import check_specialize
+from weft.planner.planner import check_tune
+from weft.planner.request import Functions, Request, Results
+from weft.planner.schedule import Schedule
 from weft.planner.target import resolve_backend, target_of
 from weft.plans.call_cache import call_signature
 from weft.plans.checks import reject_gradient
+from weft.plans.keywords import check_flag, default_of, refuse_unknown
 from weft.spec import Label, Layout, Notation, aux_operands
 from weft.spec.aux_operands import AuxInput
 from weft.spec.contraction import Arithmetic, mode_extents
-from weft.spec.dtypes import FP8, dtype_name, resolve, result_type, storage_type, value_type
+from weft.spec.dtypes import FP8, dtype_name, read_types, resolve, result_type, storage_type, value_type
 from weft.spec.notation import expand
 
 HOOKS = ("a_fn", "b_fn", "c_fn", "epilogue")
@@ -45,6 +50,8 @@ class Options:
     backend: str = "auto"
     tune: str | None = None
     specialize: str = "now"
+    schedule: Schedule | str | None = None  # the one that is forced
+    promote: bool = False
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -53,7 +60,7 @@ class Options:
 
     def key(self) -> tuple[Hashable, ...] | None:
         """All of it as a key that holds while this process runs; None for what must be read anew in each call."""
-        prints = fingerprints(self.functions)
+        prints, schedule = fingerprints(self.functions), self.schedule
         algebra: Hashable = None
         if self.algebra is not None:
             parts = fingerprints((self.algebra.combine, self.algebra.reduce))
@@ -69,10 +76,39 @@ class Options:
             if any(signature is None for _, _, signature in placed):
                 return None
             given = (frozenset(placed), frozenset(self.indices.items()))
+        forced = schedule if isinstance(schedule, Hashable) else str(schedule)
         return (
             self.out_dtype, self.precision, self.accumulate, prints, given, algebra, self.deterministic,
-            self.workspace_limit, self.backend, self.tune, self.specialize,
+            self.workspace_limit, self.backend, self.tune, self.specialize, forced, self.promote,
         )  # fmt: skip
+
+
+def read_options(call: str, keywords: Mapping[str, Any], target: Results | None = None) -> Options:
+    """A call's keywords, checked and read; D's type is that of `target` where none is given.
+
+    Keywords that belong to the call alone (`c`, `alpha`, ...) are not among them. Raises `ArgumentError` for one that
+    the call does not take, else what the reading of each raises.
+    """
+    refuse_unknown(call, keywords)
+    given = keywords.get
+    check_limit(given("workspace_limit"))
+    check_tune(given("tune"))
+    specialize = given("specialize", default_of(call, "specialize"))
+    check_specialize(specialize)
+    asked, algebra = given("out_dtype"), given("algebra", "plus_times")
+    if asked is None:
+        asked = result_types(target)
+    out_dtype, precision, accumulate = read_types(asked, given("precision"), given("accumulate"))
+    return Options(
+        out_dtype, precision, accumulate,
+        tuple(given(hook) for hook in HOOKS),
+        read_operands(given("operands")) if given("operands") else {},
+        read_indices(given("indices")) if given("indices") else {},
+        None if algebra == "plus_times" else find(algebra),
+        check_flag("deterministic", given("deterministic", True)),
+        given("workspace_limit"), given("backend", "auto"), given("tune"), specialize, given("schedule"),
+        check_flag("promote", given("promote", False)),
+    )  # fmt: skip
 
 
 def fingerprints(functions: tuple[Callable[..., Any] | None, ...]) -> tuple[Hashable, ...] | None:
@@ -92,6 +128,8 @@ def read_operands(operands: Any) -> dict[str, tuple[Hashable, torch.Tensor]]:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
             raise FunctionError(f"operand '{name}' is a pair (modes, tensor), not {type(pair).__name__}")
         modes, value = pair
+        if is_array(modes) and not is_array(value):
+            raise ArgumentError(f"operand '{name}' is a pair (modes, tensor), in that order: the two are swapped")
         tensor = as_tensor(f"operand '{name}'", value).resolve_conj().resolve_neg()
         read[name] = (tuple(modes) if isinstance(modes, list) else modes, tensor)
         _check_hashable(f"the modes of operand '{name}'", read[name][0])
@@ -122,11 +160,13 @@ def resolved(notation: Notation, text: str, a: torch.Tensor, b: torch.Tensor, op
     for name, tensor in (("a", a), ("b", b)):
         reject_gradient(name, tensor)
     algebra = options.algebra
-    arithmetic = resolve(a.dtype, b.dtype, options.precision, options.accumulate, algebra.name if algebra else None)
+    arithmetic = resolve(
+        a.dtype, b.dtype, options.precision, options.accumulate, algebra.name if algebra else None, options.promote
+    )
     named, names = _named(notation, extents, a.device, options)
     traced = _traced(options.functions, names, named, (a.dtype, b.dtype), arithmetic)
     backend = resolve_backend(options.backend, a.device)
-    storage = storage_type(a.dtype, b.dtype, algebra is not None)
+    storage = storage_type(a.dtype, b.dtype, algebra is not None, options.promote)
     d_dtype, outputs = _results(storage, options.out_dtype, traced.epilogue, arithmetic.accumulate)
     return Request(
         notation=notation,
@@ -147,6 +187,8 @@ def resolved(notation: Notation, text: str, a: torch.Tensor, b: torch.Tensor, op
         outputs=outputs,
         algebra=algebra.traced(arithmetic.accumulate) if algebra is not None else None,
         raw_algebra=algebra,
+        schedule=options.schedule,
+        promote=options.promote,
     )
 
 

@@ -14,9 +14,18 @@ from weft.errors import DTypeError, UnsupportedError
 is_transformed: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
 
 
-def as_tensor(name: str, value: Any) -> torch.Tensor:
-    """`value` as a torch tensor over the same memory: torch as it is, NumPy, CuPy, JAX and others by DLPack."""
+def is_array(value: object) -> bool:
+    """Whether `value` is a tensor or an array of any library, as no equation is."""
+    return isinstance(value, (torch.Tensor, np.ndarray)) or hasattr(value, "__dlpack__")
+
+
+def as_tensor(name: str, value: Any, promote: bool = False) -> torch.Tensor:
+    """`value` as a torch tensor over the same memory: torch as it is, NumPy, CuPy, JAX and others by DLPack.
+
+    With `promote` also what NumPy makes an array of: lists, numbers, datasets of files, which are copied.
+    """
     if isinstance(value, torch.Tensor):
+        _refuse_distributed(name, value)
         if value.layout is not torch.strided or value.is_nested:
             kind = "nested" if value.is_nested else value.layout
             raise UnsupportedError(f"{name} is {kind}: only strided tensors can be contracted")
@@ -36,7 +45,30 @@ def as_tensor(name: str, value: Any) -> torch.Tensor:
             raise UnsupportedError(
                 f"{name} of type {type(value).__name__} does not come through DLPack: {error}"
             ) from None
-    raise DTypeError(f"{name} is {type(value).__name__}: a torch tensor or an array that speaks DLPack is needed")
+    if promote:
+        return _from_numpy(name, _converted(name, value))
+    raise DTypeError(
+        f"{name} is {type(value).__name__}: a torch tensor or an array that speaks DLPack is needed "
+        "(promote=True takes what numpy.asarray makes an array of)"
+    )
+
+
+def _refuse_distributed(name: str, tensor: torch.Tensor) -> None:
+    """`UnsupportedError` for a `DTensor`, told by its name: torch.distributed is not imported for it."""
+    if type(tensor) is not torch.Tensor and any(kind.__name__ == "DTensor" for kind in type(tensor).__mro__):
+        raise UnsupportedError(
+            f"{name} is a DTensor, spread over several processes: pass {name}.full_tensor(), or the parts by to_local()"
+        )
+
+
+def _converted(name: str, value: Any) -> np.ndarray:
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError) as error:
+        raise DTypeError(f"{name} is {type(value).__name__}, of which numpy.asarray makes no array: {error}") from None
+    if array.dtype.kind not in "biufc":
+        raise DTypeError(f"{name} is {type(value).__name__}, of which numpy.asarray makes an array of {array.dtype}")
+    return array
 
 
 def as_result(out: Any, name: str = "out") -> torch.Tensor:
@@ -58,7 +90,7 @@ def like(source: Any, tensor: torch.Tensor) -> Any:
     """`tensor` as an array of the library that `source` belongs to."""
     if isinstance(source, torch.Tensor):
         return tensor
-    if isinstance(source, np.ndarray):
+    if not hasattr(source, "__dlpack__") or isinstance(source, np.ndarray):  # NumPy's, or what it made an array of
         return tensor.numpy()
     library = type(source).__module__.partition(".")[0]
     if library == "cupy":

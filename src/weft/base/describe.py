@@ -10,7 +10,8 @@ import torch
 def describe_call(call: str, equation: object, **arrays: Any) -> str:
     """One line for error messages: the call, its equation, and shape, strides and dtype of each array."""
     texts = [f"{name}: {_describe(value)}" for name, value in arrays.items() if value is not None]
-    return f"{call}({equation!r}; {', '.join(texts)})"
+    asked = _describe(equation) if hasattr(equation, "shape") else repr(equation)
+    return f"{call}({asked}; {', '.join(texts)})"
 
 
 def _describe(value: Any) -> str:

@@ -84,7 +84,9 @@ class ReferenceSlab:
             a_fn, b_fn = options["a_fn"] or wide, options["b_fn"] or wide
             off = off + step * contract(case.equation, a_fn(wide(a)).abs(), b_fn(wide(b)).abs())
         value, off = alpha * value, abs(alpha) * (off + step * value.abs())
-        if c is not None and beta != 0:
+        if c is not None and case.c_as == "scale":
+            value, off = value * wide(c), off * wide(c).abs() + 2 * step * (value * wide(c)).abs()
+        elif c is not None and beta != 0:
             value = value + beta * wide(c_fn(wide(c)) if c_fn else c)
             off = off + 2 * step * value.abs()
         if epilogue:
@@ -238,5 +240,7 @@ def _truth(
     options = case.options()
     if case.algebra == "log_direct":  # the same algebra as `log`, which no kernel may take for it
         options["algebra"] = "log"
+    if case.c_as == "scale" and c is not None:
+        options, c = case.with_operand(c), None
     reference, bound = expectation(case.equation, a, b, c=c, **options)
     return ReferenceSlab(case, part, reference, bound, operands)

@@ -7,6 +7,7 @@
     permute       permutations of ranks 2 to 8 and the reversal of 2^25, fused ones, the thesis's transpositions
     transpose     matrices transposed in place, square and rectangular
     epilogue      a bias and a ReLU behind a product
+    weights       a half-precision product of 16 rows with weights of eight bits and a scale for each column
     algebra       max-plus and logarithms in the place of products and sums
     numbers       complex numbers, integers and fp8
     call          what the host does for one call, on tensors too small to matter
@@ -26,11 +27,13 @@ from typing import Any
 import torch
 
 from weft import cases
+from weft.base.words import nearest
 from weft.bench.entry import Entry
 from weft.bench.records import CONTRACT
 from weft.cases import Case, layout
 from weft.cases.layout import PermuteCase
 from weft.errors import WeftError
+from weft.spec.type_names import find_dtype
 
 
 @dataclass(frozen=True)
@@ -91,17 +94,36 @@ def entries(name: str, types: Sequence[str] = (), only: Sequence[str] = (), work
     elements where nothing is multiplied. `WeftError` for names that do not exist, and when nothing is left.
     """
     found = suite(name)
-    for each in types:
-        if not found.types:
-            raise WeftError(f"the cases of '{name}' have number types of their own")
-        if each not in found.types:
-            raise WeftError(f"no number types are called '{each}': there are {', '.join(found.types)}")
-    made = found.make(types or found.usual)
+    if types and not found.types:
+        raise WeftError(f"the cases of '{name}' have number types of their own")
+    made = found.make([_types_of(each, found.types) for each in types] or found.usual)
     if only:
         made = [entry for entry in made if any(_matches(entry.case.name, pattern) for pattern in only)]
         if not made:
             raise WeftError(f"no case of '{name}' is called {' or '.join(only)}")
     return made if work is None else [_shrunk(entry, work) for entry in made]
+
+
+def _types_of(asked: str, known: Mapping[str, Any]) -> str:
+    """The name of the number types that are asked for: theirs, or types by any of their names ("half_float32")."""
+    if asked in known:
+        return asked
+    parts = asked.replace("->", "_").replace(":", "_").split("_")
+    wanted = tuple(find_dtype(part) for part in parts)
+    for name, types in known.items():
+        if None not in wanted and wanted in _spelled(types):
+            return name
+    raise WeftError(f"no number types are called '{asked}': there are {', '.join(known)}{nearest(asked, known)}")
+
+
+def _spelled(types: Any) -> tuple[tuple[torch.dtype, ...], ...]:
+    """Ways to name types by dtypes alone: of operands and result, or of both where they are one."""
+    if isinstance(types, torch.dtype):
+        return ((types,),)
+    operands, result, precision = types
+    if precision is not None:
+        return ()
+    return ((operands, result), (operands,)) if operands == result else ((operands, result),)
 
 
 def suite(name: str) -> Suite:
@@ -179,6 +201,10 @@ def _epilogue(types: Sequence[str]) -> list[Entry]:
     return [Entry(case, case.name, "plain") for case in cases.epilogues()]
 
 
+def _weights(types: Sequence[str]) -> list[Entry]:
+    return [Entry(case, case.name, "half") for case in cases.weights()]
+
+
 def _algebra(types: Sequence[str]) -> list[Entry]:
     return [Entry(case, case.algebra, case.name) for case in cases.algebras()]
 
@@ -227,6 +253,11 @@ SUITES: dict[str, Suite] = {
     ),
     "epilogue": Suite(
         "a half-precision product of 4096 with a bias and a ReLU, beside cuBLAS without", _epilogue, peers=("cublas",)
+    ),
+    "weights": Suite(
+        "16 rows by weights of 4096 x 11008: in half precision, and of eight bits with a scale for each column",
+        _weights,
+        peers=("cublas", "torch"),
     ),
     "algebra": Suite(
         "max-plus and logarithms, beside torch.compile of all pairs reduced", _algebra, peers=("compile",)

@@ -4,7 +4,7 @@
     tccg()     the 48 contractions of the TCCG suite
     general()  small ones, odd and empty extents first: every class of modes, number type, function, layout
     beyond()   what TCCG lacks, at sizes worth timing
-    epilogues(), algebras(), numbers()
+    epilogues(), algebras(), numbers(), weights()
                functions with operands, algebras, complex numbers and integers, at sizes worth timing
     tiny()     a few so small that only the call itself takes time
 
@@ -13,7 +13,7 @@
 
 from weft.cases.beyond import beyond
 from weft.cases.case import ALGEBRAS, FUNCTIONS, Case, Operands, from_letters, operands, scaled
-from weft.cases.fused import algebras, epilogues, numbers
+from weft.cases.fused import algebras, epilogues, numbers, weights
 from weft.cases.general import general
 from weft.cases.suite import example, tccg, tiny
 
@@ -34,6 +34,7 @@ __all__ = [
     "scaled",
     "tccg",
     "tiny",
+    "weights",
 ]
 
 

@@ -11,6 +11,8 @@ import torch
 from torch.nn import functional
 
 from weft.algebra import NAMED, Algebra
+from weft.errors import UnsupportedError
+from weft.spec.dtypes import FP8
 from weft.spec.notation import Label, Notation, expand, from_sequences, parse
 from weft.testing import random_operand
 
@@ -49,6 +51,8 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "modulus": lambda x: (x * x.conj()).real,
 }
 
+#: What an operand of the epilogue does to the value, by its name.
+WITH_C: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {"bias": torch.add, "scale": torch.mul}
 
 #: Algebras by name, as `weft.contract` takes them. "log_direct" is the logarithm's algebra as anybody would write it
 #: down: weft does not recognise "log" in it, which has a way of its own through matrix products.
@@ -76,7 +80,7 @@ class Case:
     beta: float | complex = 1.0
     add: bool = False  # whether there is a C, of D's type
     c_ones: tuple[int, ...] = ()  # dimensions along which C has extent 1
-    c_as: str = ""  # the name of an operand of the epilogue, as which C is added there; empty: it is the addend C
+    c_as: str = ""  # an operand of the epilogue that C is there: "bias" is added, "scale" multiplies; empty: the addend
     algebra: str = "plus_times"  # by its name in ALGEBRAS
     conjugate: tuple[bool, bool] = (False, False)
     layouts: tuple[str, str, str, str] = ("contiguous",) * 4  # of A, B, C, D: weft.testing.LAYOUTS
@@ -120,7 +124,31 @@ class Case:
             options[hook] = FUNCTIONS[name] if name else None
         if self.algebra != "plus_times":
             options["algebra"] = ALGEBRAS[self.algebra]
+        a, b = self.dtypes[:2]
+        if a != b and not (a.is_complex or b.is_complex or (a in FP8 and b in FP8)):
+            options["promote"] = True
         return options
+
+    def with_operand(self, c: torch.Tensor) -> dict[str, Any]:
+        """The options, C an operand of the epilogue by the name `c_as`. `UnsupportedError` for another name."""
+        if self.c_as not in WITH_C:
+            raise UnsupportedError(f"the epilogue's operand is called 'bias' or 'scale', not '{self.c_as}'")
+        options = self.options()
+        options["epilogue"] = _joined(self.c_as, options["epilogue"])
+        options["operands"] = {self.c_as: (self.notation.output, c)}
+        return options
+
+
+def _joined(name: str, function: Callable[..., Any] | None) -> Callable[..., Any]:
+    """An epilogue that takes the operand called `name` before `function`."""
+
+    def with_bias(value: Any, bias: Any) -> Any:
+        return function(value + bias) if function else value + bias
+
+    def with_scale(value: Any, scale: Any) -> Any:
+        return function(value * scale) if function else value * scale
+
+    return with_bias if name == "bias" else with_scale
 
 
 class Operands(NamedTuple):

@@ -2,6 +2,7 @@
 
 epilogues()    one product with and without a bias and a ReLU
 algebras()     max-plus and logarithms on a product, max-plus on some of TCCG
+weights()      a half-precision product of few rows, its weights of eight bits with a scale for each column
 numbers()      complex ones on some of TCCG, integers and fp8 beside half precision: (group, case)
 """
 
@@ -35,6 +36,19 @@ def epilogues() -> tuple[Case, ...]:
         replace(plain, name="relu", epilogue="relu"),
         biased,
         replace(biased, name="bias-relu-as-c", c_as=""),
+    )
+
+
+@cache
+def weights() -> tuple[Case, ...]:
+    """16 rows by the weights of a layer of 4096 to 11008, in float16, and with weights stored in a byte each."""
+    layer = {"m": 16, "k": 4096, "n": 11008}
+    half = from_letters("half", "mk,nk->mn", "weights", **layer, dtypes=_HALF)
+    scaled = replace(half, add=True, c_ones=(0,), c_as="scale")
+    return (
+        half,
+        replace(scaled, name="int8", dtypes=(torch.float16, torch.int8, torch.float16)),
+        replace(scaled, name="e4m3", dtypes=(torch.float16, torch.float8_e4m3fn, torch.float16)),
     )
 
 

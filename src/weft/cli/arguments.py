@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from weft.errors import DTypeError, NotationError, UnsupportedError
+from weft.errors import NotationError, UnsupportedError
 
 if TYPE_CHECKING:
     import torch
+
+_POWERS = {"K": 1e3, "M": 1e6, "G": 1e9}
 
 
 def read_extents(text: str) -> dict[str, int]:
@@ -23,13 +25,62 @@ def read_extents(text: str) -> dict[str, int]:
     return found
 
 
-def read_dtype(name: str) -> torch.dtype:
-    """A number type by its name in torch."""
-    import torch
+def read_dtype(name: str, option: str = "--dtype") -> torch.dtype:
+    """A number type by any of its names: see `weft.spec.type_names`."""
+    from weft.spec import type_names
 
-    found = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype):
-        raise DTypeError(f"'{name}' is no dtype of torch: float16, bfloat16, float32, float64, complex64, int8, ...")
+    return type_names.read_dtype(option, name)
+
+
+def read_work(text: str | None) -> int | None:
+    """A number of multiply-adds, as people write one: 10000000, 1e7 or 10M."""
+    if text is None:
+        return None
+    plain, factor = text.strip().replace("_", "").replace(",", ""), 1.0
+    if plain[-1:].upper() in _POWERS and not plain[-1:].isdigit():
+        plain, factor = plain[:-1], _POWERS[plain[-1:].upper()]
+    try:
+        found = float(plain) * factor
+    except ValueError:
+        raise NotationError(f"--work is a number (10000000, 1e7, 10M), not '{text}'") from None
+    if not 1 <= found < 2**63 or found != int(found):
+        raise NotationError(f"--work is a whole number of at least 1, not '{text}'")
+    return int(found)
+
+
+def read_strides(text: str | None, option: str) -> dict[str, int] | None:
+    """``m=1,k=64`` as a mapping from the labels of one operand to strides in elements."""
+    if text is None:
+        return None
+    found: dict[str, int] = {}
+    for part in text.split(","):
+        label, _, stride = (piece.strip() for piece in part.partition("="))
+        if not label or not stride.isdecimal():
+            raise NotationError(f"'{part.strip()}' in {option} is not of the form m=64")
+        found[label] = int(stride)
+    return found
+
+
+def read_operands(text: str | None, usual: torch.dtype) -> dict[str, tuple[str, torch.dtype]]:
+    """``bias=n:float16,scale=m`` as names to modes and number types, `usual` where none is given."""
+    found: dict[str, tuple[str, torch.dtype]] = {}
+    for part in split(text):
+        name, sign, rest = (piece.strip() for piece in part.partition("="))
+        modes, _, dtype = (piece.strip() for piece in rest.partition(":"))
+        if not name or not sign:
+            raise NotationError(f"'{part}' in --operands is not of the form bias=n or bias=n:float16")
+        found[name] = (modes, read_dtype(dtype, "--operands") if dtype else usual)
+    return found
+
+
+def read_indices(text: str | None) -> dict[str, str]:
+    """``i=m,j=n`` as names to labels."""
+    found: dict[str, str] = {}
+    for part in split(text):
+        name, sign, label = (piece.strip() for piece in part.partition("="))
+        if not name or not sign or not label:
+            raise NotationError(f"'{part}' in --indices is not of the form i=m")
+        found[name] = label
     return found
 
 
@@ -56,18 +107,36 @@ def read_device(name: str | None, backend: str = "auto") -> torch.device:
 
 def read_precision(name: str | None) -> str | torch.dtype | None:
     """A way to make products by name, or the type to make them in."""
-    return name if name in (None, "ieee", "tf32", "tf32x3", "3m") else read_dtype(name)
+    from weft.spec import type_names
+    from weft.spec.dtypes import PRECISIONS
+
+    return type_names.read_mode("--precision", name, PRECISIONS)
 
 
 def read_function(name: str | None) -> Callable[..., Any] | None:
-    """A function of torch.nn.functional, or of torch, by its name; None for none."""
+    """A function of torch.nn.functional, of torch or of `weft.functions`, by its name; several with commas, chained."""
     if name is None:
         return None
+    if "," in name:
+        from weft.functions import chain
+
+        return chain(*(_function(part) for part in split(name)))
+    return _function(name.strip())
+
+
+def _function(name: str) -> Callable[..., Any]:
     import torch
 
-    found = getattr(torch.nn.functional, name, None) or getattr(torch, name, None)
-    if not callable(found):
-        raise NotationError(f"neither torch.nn.functional nor torch has a function '{name}'")
+    from weft import functions
+    from weft.base.words import nearest
+
+    rooms = (torch.nn.functional, torch, functions)
+    found = next((each for room in rooms if callable(each := getattr(room, name, None))), None)
+    if found is None:
+        words = [word for room in (functions, torch.nn.functional) for word in dir(room) if not word.startswith("_")]
+        raise NotationError(
+            f"neither torch.nn.functional nor torch nor weft.functions has a function '{name}'{nearest(name, words)}"
+        )
     return found
 
 

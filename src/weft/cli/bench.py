@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from weft.cli.arguments import read_device, split, split_cases
+from weft.cli.arguments import read_device, read_work, split, split_cases
 from weft.cli.terminal import INTERRUPTED, WRONG, console, device_ceilings, end, errors_in_a_line, progress
 from weft.errors import UnsupportedError, WeftError
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 CPU_WORK = 1 << 22  # multiply-adds of a case on a CPU
 QUICK_SETS = 1024  # of inputs with --quick: still twice an H200's L2 for products of 100 x 100
 CPU_BUDGET = 0.2  # seconds of samples for one timing there
+_LIST_IN_WORDS = "Each row is one case: what is computed, at which extents, in which number types (of A, B and D)."
 _MOST_ROWS = 40  # of a comparison on the console; the page has all
 
 
@@ -62,7 +63,7 @@ def bench(
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...; a GPU where there is one.")] = None,
     mode: Annotated[str | None, typer.Option(help="Operands cold (on a GPU) or hot (on a CPU).")] = None,
     work: Annotated[
-        int | None, typer.Option(min=1, help="Most multiply-adds, or elements, a case; larger ones are scaled.")
+        str | None, typer.Option(help="Most multiply-adds, or elements, a case (1e7, 10M); larger are scaled.")
     ] = None,
     budget: Annotated[float | None, typer.Option(min=0, help="Seconds of samples for each timing.")] = None,
     rrs: Annotated[float | None, typer.Option(min=0, help="Relative robust spread that ends a timing.")] = None,
@@ -90,9 +91,9 @@ def bench(
 
         place = read_device(device)
         on_cpu = place.type == "cpu"
-        work = work or (CPU_WORK if on_cpu else None)
+        most = read_work(work) or (CPU_WORK if on_cpu else None)
         found = find(suite)
-        chosen = entries(suite, split(pairs), split_cases(cases), work)
+        chosen = entries(suite, split(pairs), split_cases(cases), most)
         names = split(peers) or found.peers or contenders.default_peers(place, found.kind)
         sides = [
             contenders.contender(name, found.kind, tune=tune, quick=quick) for name in dict.fromkeys(("weft", *names))
@@ -143,11 +144,14 @@ def report(
             typer.echo(f"wrote {folders[0] / reports.PAGE_FILE}")
             return
         comparison = reports.compare(runs, _distinct(folders))
-        _print_table(reports.comparison_table(comparison.means, comparison.names), "geometric means")
+        means = reports.comparison_table(comparison.means, comparison.names)
+        _print_table(means, "geometric means", reports.MEANS_IN_WORDS)
         changed = [line for line in comparison.cases if any(said not in ("", reports.SAME) for said in line.verdicts())]
         if changed:
             title = f"cases that differ: {len(changed)} of {len(comparison.cases)}"
-            _print_table(reports.comparison_table(changed[:_MOST_ROWS], comparison.names), title)
+            _print_table(
+                reports.comparison_table(changed[:_MOST_ROWS], comparison.names), title, reports.CASES_IN_WORDS
+            )
         else:
             typer.echo("no case differs by more than its intervals")
         if out is not None:
@@ -257,13 +261,14 @@ def _list(suite: str | None, pairs: tuple[str, ...], only: tuple[str, ...]) -> N
 
     if suite is None:
         known = [(Cell(name), Cell(str(len(entries(name)))), Cell(each.about)) for name, each in SUITES.items()]
-        _print_table(Table(("suite", "cases", "what"), known), "suites")
+        said = "Each row is a suite that `weft bench SUITE` measures; `weft bench SUITE --list` shows its cases."
+        _print_table(Table(("suite", "cases", "what"), known), "suites", said)
         return
     rows = [
         tuple(Cell(text) for text in (entry.group, entry.case.name, *_described(entry.case)))
         for entry in entries(suite, pairs, only)
     ]
-    _print_table(Table(("group", "case", "equation", "extents", "types", "functions"), rows), suite)
+    _print_table(Table(("group", "case", "equation", "extents", "types", "functions"), rows), suite, _LIST_IN_WORDS)
 
 
 def _described(case: Any) -> tuple[str, str, str, str]:
@@ -288,12 +293,16 @@ def _described(case: Any) -> tuple[str, str, str, str]:
 
 
 def _print_figures(run: Run) -> None:
-    from weft.bench.report.page import figure_table
+    from weft.bench.report.page import FIGURES_IN_WORDS, figure_table, remarks
 
-    _print_table(figure_table(run), f"{run.suite} on {run.device}" + (f" ({run.caveat})" if run.caveat else ""))
+    title = f"{run.suite} on {run.device}" + (f" ({run.caveat})" if run.caveat else "")
+    _print_table(figure_table(run), title, FIGURES_IN_WORDS)
+    if (found := remarks(run)).rows:
+        _print_table(found, "remarks", "What could not be done or came out wrong, and samples that do not agree.")
 
 
-def _print_table(content: Any, title: str) -> None:
+def _print_table(content: Any, title: str, said: str) -> None:
+    """A table with a sentence in words above it."""
     from rich.table import Table
     from rich.text import Text
 
@@ -304,6 +313,7 @@ def _print_table(content: Any, title: str) -> None:
     tones = {"better": "green", "worse": "red", "": ""}
     for row in content.rows:
         table.add_row(*(Text(cell.text, style=tones[cell.tone]) for cell in row))
+    console().print(Text(said, style="dim"))
     console().print(table)
 
 

@@ -14,7 +14,17 @@ from weft.cli import bench as bench_commands
 from weft.cli import cache as cache_commands
 from weft.cli import doctor as doctor_command
 from weft.cli import tune as tune_commands
-from weft.cli.arguments import read_device, read_dtype, read_extents, read_function, read_precision
+from weft.cli.arguments import (
+    read_device,
+    read_dtype,
+    read_extents,
+    read_function,
+    read_indices,
+    read_operands,
+    read_precision,
+    read_strides,
+    read_work,
+)
 from weft.cli.terminal import INTERRUPTED, WRONG, console, device_ceilings, end, errors_in_a_line, progress
 from weft.errors import UnsupportedError
 
@@ -30,7 +40,9 @@ app = typer.Typer(
 
 Backend = Annotated[str, typer.Option(help="auto, triton, cpu or reference.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...; a GPU where there is one.")]
-FunctionName = Annotated[str | None, typer.Option(help="A function of torch or torch.nn.functional, by name.")]
+FunctionName = Annotated[
+    str | None, typer.Option(help="A function of torch or weft.functions, by name; several with commas.")
+]
 
 
 def main() -> None:
@@ -59,7 +71,7 @@ def demo(
     backend: Backend = "auto",
     device: Device = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers there.", dir_okay=False)] = None,
-    work: Annotated[int | None, typer.Option(min=1, help="Most multiply-adds a case; larger ones are scaled.")] = None,
+    work: Annotated[str | None, typer.Option(help="Most multiply-adds a case (1e7, 10M); larger are scaled.")] = None,
     budget: Annotated[float, typer.Option(min=0, help="Seconds of samples for each timing.")] = 0.15,
     hot: Annotated[bool, typer.Option("--hot", help="Leave operands in the cache from run to run.")] = False,
 ) -> None:
@@ -70,7 +82,7 @@ def demo(
 
         if json_file is not None and not json_file.parent.is_dir():
             raise UnsupportedError(f"{json_file.parent} is no directory")
-        settings = job.settings_for(device, backend, work, budget, "hot" if hot else "cold")
+        settings = job.settings_for(device, backend, read_work(work), budget, "hot" if hot else "cold")
         chosen = job.select(cases, settings)
         screen = console()
         interpreted = settings.backend == "triton" and settings.device.type != "cuda"
@@ -131,30 +143,52 @@ def explain(
     a_fn: FunctionName = None,
     b_fn: FunctionName = None,
     epilogue: FunctionName = None,
+    operands: Annotated[
+        str | None, typer.Option(help="Of functions: their modes and types, bias=n:float16,scale=m.")
+    ] = None,
+    indices: Annotated[str | None, typer.Option(help="Coordinates that functions take: i=m,j=n.")] = None,
+    algebra: Annotated[str, typer.Option(help="max_plus, min_plus, log, tropical, ...: what replaces product and sum.")]
+    = "plus_times",
+    strides_a: Annotated[str | None, typer.Option(help="Of A in elements, m=1,k=64; contiguous by default.")] = None,
+    strides_b: Annotated[str | None, typer.Option(help="Of B.")] = None,
     workspace_limit: Annotated[int | None, typer.Option(min=0, help="Most bytes besides the result.")] = None,
     backend: Backend = "auto",
-    target: Annotated[str | None, typer.Option(help="Plan for another machine's GPU: sm_80 or sm_90.")] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Plan for another machine's GPU: h100, h200, a100, rtx4090, b200, sm_90, ...")
+    ] = None,
+    schedule: Annotated[str | None, typer.Option(help="Force one of the candidates, by its printed form.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Say what would be planned for contiguous operands and how fast it could be, without running anything."""
+    """Say what would be planned and how fast it could be, without running anything."""
     with errors_in_a_line():
         from weft.api.describe import choice_for, hypothetical
+        from weft.plans.explain.data import report as data_of
         from weft.plans.explain.report import explain as text_of
 
         request = hypothetical(
             equation,
             read_extents(extents),
             dtype=read_dtype(dtype),
-            out_dtype=read_dtype(out_dtype) if out_dtype is not None else None,
+            out_dtype=read_dtype(out_dtype, "--out-dtype") if out_dtype is not None else None,
             precision=read_precision(precision),
-            accumulate=read_dtype(accumulate) if accumulate is not None else None,
+            accumulate=read_dtype(accumulate, "--accumulate") if accumulate is not None else None,
             a_fn=read_function(a_fn),
             b_fn=read_function(b_fn),
             epilogue=read_function(epilogue),
+            operands=read_operands(operands, read_dtype(dtype)),
+            indices=read_indices(indices),
+            algebra=algebra,
+            strides=(read_strides(strides_a, "--strides-a"), read_strides(strides_b, "--strides-b")),
             workspace_limit=workspace_limit,
             backend=backend,
             target=target,
+            schedule=schedule,
         )
-        typer.echo(text_of(request, *choice_for(request)))
+        contraction, choice = choice_for(request)
+        if as_json:
+            typer.echo(json.dumps(data_of(request, contraction, choice).to_dict(), indent=1, allow_nan=False))
+            return
+        typer.echo(text_of(request, contraction, choice))
 
 
 @app.command()

@@ -17,7 +17,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from weft.base.figures import duration
-from weft.cli.arguments import read_device, read_dtype, read_extents, read_function, read_precision, split, split_cases
+from weft.cli.arguments import (
+    read_device,
+    read_dtype,
+    read_extents,
+    read_function,
+    read_precision,
+    read_work,
+    split,
+    split_cases,
+)
 from weft.cli.terminal import INTERRUPTED, WRONG, console, end, errors_in_a_line, progress
 from weft.errors import UnsupportedError
 
@@ -30,7 +39,9 @@ if TYPE_CHECKING:
 
 CPU_WORK = 1 << 22  # multiply-adds of a suite's case on a CPU, as in `weft bench`
 
-FunctionName = Annotated[str | None, typer.Option(help="A function of torch or torch.nn.functional, by name.")]
+FunctionName = Annotated[
+    str | None, typer.Option(help="A function of torch or weft.functions, by name; several with commas.")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -52,7 +63,7 @@ def tune(
     suite: Annotated[str | None, typer.Option(help="Tune the cases of a suite: weft bench --list shows them.")] = None,
     cases: Annotated[str | None, typer.Option(help="Some of its cases: 1,20-30 (TCCG) or names with *.")] = None,
     pairs: Annotated[str | None, typer.Option(help="Of the suite: fp16_fp32,bf16_fp32,tf32,fp64,...")] = None,
-    work: Annotated[int | None, typer.Option(min=1, help="Most multiply-adds a case; larger ones are scaled.")] = None,
+    work: Annotated[str | None, typer.Option(help="Most multiply-adds a case (1e7, 10M); larger are scaled.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...; a GPU where there is one.")] = None,
     backend: Annotated[str, typer.Option(help="auto, triton or cpu.")] = "auto",
     leaders: Annotated[int, typer.Option(min=1, help="Candidates by the cost model.")] = 12,
@@ -83,9 +94,9 @@ def tune(
         if suite is not None:
             from weft.bench.tuning.jobs import of_suite
 
-            work = work or (CPU_WORK if place.type == "cpu" else None)
+            most = read_work(work) or (CPU_WORK if place.type == "cpu" else None)
             types, only = split(pairs), split_cases(cases)
-            chosen, skipped = of_suite(suite, types, only, work=work, device=place, backend=backend)
+            chosen, skipped = of_suite(suite, types, only, work=most, device=place, backend=backend)
         else:
             chosen = _of_equation(
                 str(equation), extents, place, backend, workspace_limit,
@@ -121,13 +132,17 @@ def _of_equation(
     job = of_equation(
         equation,
         read_extents(extents),
-        **{what: read_dtype(name) if name is not None else None for what, name in types.items()},
+        **{what: read_dtype(name, _option(what)) if name is not None else None for what, name in types.items()},
         **{hook: read_function(name) for hook, name in functions.items()},
         precision=precision,
         workspace_limit=workspace_limit,
         backend=backend,
     )
     return [job]
+
+
+def _option(what: str) -> str:
+    return "--" + what.replace("_", "-")
 
 
 def _run(

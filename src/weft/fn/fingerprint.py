@@ -22,7 +22,7 @@ _NUMBERS = frozenset({bool, int, float, complex, str, bytes, type(None), type(El
 _SETTLED_KINDS = (types.BuiltinFunctionType, type)
 _CONSTANTS = (torch.dtype, torch.device, torch.memory_format, torch.layout)
 #: Packages whose modules and functions are taken not to change.
-_SETTLED = frozenset({"torch", "triton", "math", "cmath", "operator", "_operator", "builtins"})
+_SETTLED = frozenset({"torch", "triton", "math", "cmath", "operator", "_operator", "builtins", "functools"})
 #: Built-ins through which a function can read what its bytecode does not name.
 _OPAQUE = frozenset(
     {"globals", "locals", "vars", "eval", "exec", "getattr", "setattr", "delattr", "__import__", "open", "input",
@@ -35,6 +35,8 @@ _REFUSED_OPERATIONS = frozenset(
 _READS_OF_NAMES = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF"})
 _READS_OF_ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _REMEMBERED = 4096
+#: Under this attribute a ready function (`weft.functions`) has the one that it calls with a tensor.
+READY = "__weft_ready__"
 
 #: A name and the attributes read from it: ("config", ("ALPHA",)). None: the code does something opaque.
 _Reads = tuple[tuple[str, tuple[str, ...]], ...] | None
@@ -62,6 +64,8 @@ def _of_value(value: Any, callers: tuple[types.CodeType, ...]) -> Hashable:
     if kind in _NUMBERS:
         return repr(value)  # of these types only: tells kinds and signs of zero apart
     if kind is types.FunctionType:
+        if READY in value.__dict__:  # what it does with a tensor is what its function does
+            return ("ready", _of_value(value.__dict__[READY], callers))
         return value if _is_settled(value) else _of_function(value, callers)
     if isinstance(value, _SETTLED_KINDS) and _is_settled(value) and value.__name__ not in _OPAQUE:
         return value

@@ -1,13 +1,15 @@
 """A device's ceilings: bandwidth, matrix rates and launch cost, measured once and kept on disk.
 
-What was not measured may be read from a datasheet instead; `Ceilings.source` says which it is.
+What was not measured may be read from a datasheet instead; `Ceilings.source` says which it is. Each is measured in two
+rounds, some seconds apart, and the better one counts. Where the two differ by much, other programs use the machine:
+then there is a warning, and nothing is kept on disk.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -15,12 +17,12 @@ from typing import Any, Literal
 
 import torch
 
-from weft.errors import UnsupportedError
+from weft.errors import UnsupportedError, WeftWarning
 from weft.machine.datasheets import datasheet
 from weft.machine.rotation import cache_bytes, memory_bytes
 from weft.machine.stamp import device_stamp
 from weft.machine.store import Store
-from weft.machine.timing import measure
+from weft.machine.timing import Timing, measure
 
 _REAL = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 _MATRIX_TYPES = {
@@ -33,7 +35,9 @@ _MATRIX_TYPES = {
     "int32": torch.int32,
     "int64": torch.int64,
 }
-_FORMAT = 3  # of what is kept on disk, and of how it is measured
+STEADY = 0.2  # by which rounds, or samples of one, may differ for ceilings that are kept
+ROUNDS = 2
+_FORMAT = 4  # of what is kept on disk, and of how it is measured
 _known: dict[str, Ceilings] = {}
 
 Progress = Callable[[str], None]
@@ -53,6 +57,13 @@ class Ceilings:
     launch_graph: float | None  # the same within a CUDA graph; None where there are no graphs
     date: str  # of the measurement, ISO 8601; "" for a datasheet
     stamp: Mapping[str, Any]  # device and software, see `weft.machine.stamp`
+    spread: float = 0.0  # the largest relative difference between rounds, or relative robust spread within one
+    shakiest: str = ""  # what it was of
+
+    @property
+    def steady(self) -> bool:
+        """Whether another measurement would find about the same."""
+        return self.spread <= STEADY
 
     @property
     def best_read(self) -> float:
@@ -127,7 +138,16 @@ def ceilings(
         if not may_measure:
             return from_datasheet(stamp["name"])
     measured = measure_ceilings(device, progress=progress)
-    store.save(key, asdict(measured))
+    if measured.steady:
+        store.save(key, asdict(measured))
+    else:
+        warnings.warn(
+            f"the ceilings of {measured.device} are not repeatable ({measured.shakiest} differs by "
+            f"{100 * measured.spread:.0f} % from one measurement to the next): other programs use the machine. Floors "
+            "may be too high; these figures are not kept, `weft info --refresh` measures them on a quiet machine",
+            WeftWarning,
+            stacklevel=2,
+        )
     _known[place] = measured
     return measured
 
@@ -160,19 +180,49 @@ def measure_ceilings(
     progress = progress or (lambda name: None)
     stamp = device_stamp(device)
     launch_eager, launch_graph = _launches(device, probe, progress)
+    rounds = [(_bandwidths(device, probe, progress), _matrix_rates(device, probe, progress)) for _ in range(ROUNDS)]
+    bandwidths = _better([found for found, _ in rounds])
+    matrix = _better([found for _, found in rounds])
+    for half in ("float16", "bfloat16"):  # values of half precision may always be multiplied in single
+        matrix[half] = max(matrix.get(half, _NOTHING), matrix["float32"])
+    rates = {**bandwidths, **{f"{name} products": rate for name, rate in matrix.items()}}
+    shakiest = max(rates, key=lambda name: rates[name].spread)
     return Ceilings(
         device=stamp["name"],
         source="measured",
-        **_bandwidths(device, probe, progress),
-        matrix=_matrix_rates(device, probe, progress),
+        **{name: rate.value for name, rate in bandwidths.items()},
+        matrix={name: rate.value for name, rate in matrix.items()},
         launch_eager=launch_eager,
         launch_graph=launch_graph,
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         stamp=stamp,
+        spread=rates[shakiest].spread,
+        shakiest=shakiest,
     )
 
 
-def _bandwidths(device: torch.device, probe: Probe, progress: Progress) -> dict[str, float]:
+@dataclass(frozen=True, slots=True, order=True)
+class _Rate:
+    """What was measured, per second, and how far from it other samples or rounds lie."""
+
+    value: float
+    spread: float = 0.0
+
+
+_NOTHING = _Rate(0.0)
+
+
+def _better(rounds: Sequence[Mapping[str, _Rate]]) -> dict[str, _Rate]:
+    """Of each rate the best round; its spread is how far the worst falls short of it, or its own if that is more."""
+    found = {}
+    for name in rounds[0]:
+        best = max(each[name] for each in rounds)
+        worst = min(each[name].value for each in rounds)
+        found[name] = _Rate(best.value, max(best.spread, 1 - worst / best.value))
+    return found
+
+
+def _bandwidths(device: torch.device, probe: Probe, progress: Progress) -> dict[str, _Rate]:
     elements = max(1, probe.array_bytes // 4)
 
     def one() -> tuple[torch.Tensor]:
@@ -181,10 +231,10 @@ def _bandwidths(device: torch.device, probe: Probe, progress: Progress) -> dict[
     def two() -> tuple[torch.Tensor, torch.Tensor]:
         return torch.ones(elements, device=device), torch.empty(elements, device=device)
 
-    def rate(call: Callable[..., Any], make: Callable[[], Any], passes: int) -> float:
-        return passes * 4 * elements / measure(call, make, device=device, budget=probe.budget).seconds
+    def rate(call: Callable[..., Any], make: Callable[[], Any], passes: int) -> _Rate:
+        return _rate(passes * 4 * elements, measure(call, make, device=device, budget=probe.budget))
 
-    def copy() -> float:
+    def copy() -> _Rate:
         """By the driver's copy, or by a kernel that moves as much, which some GPUs do faster."""
         return max(rate(lambda x, y: y.copy_(x), two, 2), rate(lambda x, y: torch.neg(x, out=y), two, 2))
 
@@ -199,7 +249,12 @@ def _bandwidths(device: torch.device, probe: Probe, progress: Progress) -> dict[
     return found
 
 
-def _matrix_rates(device: torch.device, probe: Probe, progress: Progress) -> dict[str, float]:
+def _rate(work: float, timing: Timing) -> _Rate:
+    summary = timing.summary
+    return _Rate(work / summary.median, summary.rrs)
+
+
+def _matrix_rates(device: torch.device, probe: Probe, progress: Progress) -> dict[str, _Rate]:
     rates = {}
     for name, dtype in _MATRIX_TYPES.items():
         if name == "tf32" and device.type != "cuda":
@@ -207,14 +262,12 @@ def _matrix_rates(device: torch.device, probe: Probe, progress: Progress) -> dic
         progress(f"{name} products")
         with float32_products(tf32=name == "tf32"):
             found = [_matrix_rate(device, dtype, extent, probe.budget) for extent in probe.matrix_extents]
-        if (best := max(found)) > 0:
+        if (best := max(found)) > _NOTHING:
             rates[name] = best
-    for half in ("float16", "bfloat16"):  # values of half precision may always be multiplied in single
-        rates[half] = max(rates.get(half, 0.0), rates["float32"])
     return rates
 
 
-def _matrix_rate(device: torch.device, dtype: torch.dtype, extent: int, budget: float) -> float:
+def _matrix_rate(device: torch.device, dtype: torch.dtype, extent: int, budget: float) -> _Rate:
     """FLOP/s of a square product; 0 where torch has none for this type and device."""
     product = torch._int_mm if dtype is torch.int8 else torch.mm
 
@@ -224,8 +277,8 @@ def _matrix_rate(device: torch.device, dtype: torch.dtype, extent: int, budget: 
     try:
         product(*make())
     except (RuntimeError, NotImplementedError):
-        return 0.0
-    return 2 * extent**3 / measure(product, make, device=device, mode="hot", budget=budget).seconds
+        return _NOTHING
+    return _rate(2 * extent**3, measure(product, make, device=device, mode="hot", budget=budget))
 
 
 def _random(extent: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:

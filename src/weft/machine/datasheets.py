@@ -2,7 +2,8 @@
 
 Dense rates, without structured sparsity. Sources: *NVIDIA A100 Tensor Core GPU Architecture* (2020) and the A100
 product specifications; *NVIDIA H100 Tensor Core GPU Architecture* (2022), SXM5; the H200 product specifications, SXM,
-whose compute figures are the H100's.
+whose compute figures are the H100's; *NVIDIA Ada GPU Architecture* (2022), GeForce RTX 4090, half precision with sums
+in single; *NVIDIA HGX Platform*, B200 (2025), an eighth of the figures of eight.
 """
 
 from __future__ import annotations
@@ -39,13 +40,35 @@ _H100 = {
     "int8": 1978.9e12,
 }
 _H100_VECTOR = {"float64": 33.5e12, "float32": 66.9e12, "float16": 133.8e12, "bfloat16": 133.8e12}
+_ADA = {
+    "float64": 1.29e12,
+    "float32": 82.6e12,
+    "tf32": 82.6e12,
+    "float16": 165.2e12,
+    "bfloat16": 165.2e12,
+    "int8": 660.6e12,
+}
+_ADA_VECTOR = {"float64": 1.29e12, "float32": 82.6e12, "float16": 82.6e12, "bfloat16": 82.6e12}
+_B200 = {
+    "float64": 37e12,
+    "float32": 75e12,
+    "tf32": 1125e12,
+    "float16": 2250e12,
+    "bfloat16": 2250e12,
+    "int8": 4500e12,
+}
+_B200_VECTOR = {"float64": 37e12, "float32": 75e12}
 
 A100_40GB = Datasheet("NVIDIA A100-SXM4-40GB", 1.555e12, _A100, _A100_VECTOR)
 A100_80GB = Datasheet("NVIDIA A100-SXM4-80GB", 2.039e12, _A100, _A100_VECTOR)
 H100 = Datasheet("NVIDIA H100 80GB HBM3", 3.35e12, _H100, _H100_VECTOR)
 H200 = Datasheet("NVIDIA H200", 4.8e12, _H100, _H100_VECTOR)
 
-DATASHEETS = {sheet.name: sheet for sheet in (A100_40GB, A100_80GB, H100, H200)}
+RTX_4090 = Datasheet("NVIDIA GeForce RTX 4090", 1.008e12, _ADA, _ADA_VECTOR)
+
+B200 = Datasheet("NVIDIA B200", 8e12, _B200, _B200_VECTOR)
+
+DATASHEETS = {sheet.name: sheet for sheet in (A100_40GB, A100_80GB, H100, H200, RTX_4090, B200)}
 
 
 def datasheet(name: str) -> Datasheet | None:

@@ -44,7 +44,7 @@ from weft.oracle.rounding import (
 )
 from weft.oracle.sums import Factor, source, sum_of_products
 from weft.spec import Arithmetic
-from weft.spec.dtypes import resolve, storage_type, value_type
+from weft.spec.dtypes import read_types, resolve, storage_type, value_type
 from weft.spec.notation import Label
 
 Bounds: TypeAlias = torch.Tensor | tuple[torch.Tensor, ...]
@@ -68,6 +68,7 @@ def error_bound(
     operands: Mapping[str, tuple[Any, Any]] | None = None,
     indices: Mapping[str, Label] | None = None,
     algebra: str | Algebra = "plus_times",
+    promote: bool = False,
 ) -> Bounds:
     """The most by which each element of `weft.contract` with these arguments may differ from the exact one.
 
@@ -104,7 +105,7 @@ def error_bound(
         return expectation(
             equation, x, y, c=addend, alpha=alpha, beta=beta, out_dtype=out_dtype, precision=precision,
             accumulate=accumulate, a_fn=a_fn, b_fn=b_fn, c_fn=c_fn, epilogue=epilogue, operands=operands,
-            indices=indices, algebra=algebra,
+            indices=indices, algebra=algebra, promote=promote,
         )[1]  # fmt: skip
 
 
@@ -126,14 +127,18 @@ def expectation(
     operands: Mapping[str, tuple[Any, Any]] | None = None,
     indices: Mapping[str, Label] | None = None,
     algebra: str | Algebra = "plus_times",
+    promote: bool = False,
 ) -> tuple[Any, Any]:
     """The oracle's D, and for each of its elements the most by which a correct result may differ: see `error_bound`.
 
     Both are tuples where the epilogue yields several values. The oracle's own rounding, in float64, is in the bound.
     """
     other = None if algebra == "plus_times" else find(algebra)
-    arithmetic = resolve(a.dtype, b.dtype, precision, accumulate, other.name if other else None)
-    stored, total = storage_type(a.dtype, b.dtype, other is not None), arithmetic.accumulate
+    out_dtype, precision, accumulate = read_types(out_dtype, precision, accumulate)
+    arithmetic = resolve(a.dtype, b.dtype, precision, accumulate, other.name if other else None, promote)
+    stored, total = storage_type(a.dtype, b.dtype, other is not None, promote), arithmetic.accumulate
+    if promote and a.dtype != b.dtype:
+        precision = precision or arithmetic.product  # what the oracle would not guess from the operands alone
     hooks = {"a_fn": a_fn, "b_fn": b_fn, "c_fn": c_fn, "epilogue": epilogue}
     operands, indices = operands or {}, indices or {}
     inner = _without_epilogue(hooks, operands, indices)

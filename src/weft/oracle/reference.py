@@ -24,6 +24,7 @@ from weft.errors import ShapeError
 from weft.fn.binding import bind
 from weft.oracle.sums import AuxValues, Read, aligned, reduced, simplified, source, sum_of_products
 from weft.spec.aux_operands import read_modes
+from weft.spec.dtypes import read_types
 from weft.spec.notation import Label, Notation, expand, from_sequences, label_text, parse
 from weft.spec.permutation import permutation_extents
 
@@ -74,6 +75,7 @@ def contract(
     tensor([12, 34])
     """
     a, b = tensor_of(a), tensor_of(b)
+    out_dtype, precision, accumulate = read_types(out_dtype, precision, accumulate)
     notation = read_equation(equation, (a.ndim, b.ndim))
     extents = label_extents(notation, (a.shape, b.shape))
     shape = tuple(extents[label] for label in notation.output)

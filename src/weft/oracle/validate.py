@@ -186,6 +186,7 @@ class _Problem:
             "precision": _precision(request),
             "a_fn": a_fn, "b_fn": b_fn, "c_fn": c_fn, "epilogue": epilogue,
             "operands": aux_args, "indices": indices, "algebra": request.raw_algebra or "plus_times",
+            "promote": request.promote,
         }  # fmt: skip
         return cls(sample, (term_a, term_b, (mark,) if sample.labels else ()), x, y, options)
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeAlias
 
 import torch
 
 from weft.algebra import Algebra
-from weft.fn import Pointwise
+from weft.errors import UnsupportedError
+from weft.fn import Pointwise, trace
 from weft.fn.algebra import TracedAlgebra
-from weft.planner.schedule import Target
+from weft.planner.schedule import Schedule, Target
+from weft.planner.target import target_of
 from weft.spec import Arithmetic, Aux, Contraction, Label, Layout, Notation, canonical
 from weft.spec.aux_operands import AuxInput
 from weft.spec.contraction import class_modes, mode_extents, mode_strides
@@ -37,6 +39,25 @@ class Functions:
     names: tuple[tuple[str, ...], ...] = ((), (), (), ())
     raw: tuple[Callable[..., Any] | None, ...] = field(default=(None, None, None, None), compare=False)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as what the user passed, which is traced again where it is loaded."""
+        graphs = (self.a, self.b, self.c, self.epilogue)
+        return _traced_again, (self.raw, self.names, tuple(graph and graph.dtypes for graph in graphs))
+
+
+def _traced_again(
+    raw: tuple[Callable[..., Any] | None, ...],
+    names: tuple[tuple[str, ...], ...],
+    dtypes: tuple[tuple[torch.dtype, ...] | None, ...],
+) -> Functions:
+    hooks = ("a_fn", "b_fn", "c_fn", "epilogue")
+    graphs = [
+        trace(function, types, names=taken, hook=hook) if function is not None and types is not None else None
+        for function, types, taken, hook in zip(raw, dtypes, names, hooks, strict=True)
+    ]
+    a, b, c, epilogue = graphs
+    return Functions(a, b, c, epilogue, names, raw)
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -60,6 +81,27 @@ class Request:
     outputs: tuple[torch.dtype, ...] | None = None  # of what the epilogue yields after D; None where it is no tuple
     algebra: TracedAlgebra | None = None
     raw_algebra: Algebra | None = field(default=None, compare=False)
+    schedule: Schedule | str | None = None  # the one that is forced
+    promote: bool = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled without what belongs to this process: traced functions and algebra, and what the device can do."""
+        kept = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("target", "algebra")}
+        return _requested_again, (kept,)
+
+    def aligned(self, operands: Sequence[int], aux: Sequence[int]) -> Request:
+        """The same of A and B, and of auxiliary operands, at other alignments (bytes); `()` for those planned."""
+        a, b = self.a, self.b
+        if operands:
+            a, b = (layout._replace(alignment=to) for layout, to in zip((a, b), operands, strict=True))
+        left = iter(aux)
+        named = tuple(
+            each
+            if not aux or each.layout is None
+            else replace(each, layout=each.layout._replace(alignment=next(left)))
+            for each in self.named
+        )
+        return replace(self, a=a, b=b, named=named)
 
     def extents(self) -> dict[Any, int]:
         return mode_extents(self.notation, (self.a.shape, self.b.shape))
@@ -103,6 +145,20 @@ class Request:
         )
 
 
+def _requested_again(kept: dict[str, Any]) -> Request:
+    """The request on the machine where it is loaded; `UnsupportedError` where its device is not there."""
+    algebra, arithmetic = kept["raw_algebra"], kept["arithmetic"]
+    traced = algebra.traced(arithmetic.accumulate) if algebra is not None else None
+    return Request(**kept, algebra=traced, target=_target_here(kept["backend"], kept["device"]))
+
+
+def _target_here(backend: str, device: torch.device) -> Target:
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        count = torch.cuda.device_count()
+        raise UnsupportedError(f"the plan is for {device}, which is not here: torch sees {count} GPUs")
+    return target_of(backend, device)
+
+
 @dataclass(frozen=True, slots=True)
 class PermuteRequest:
     """All that a plan depends on besides the result: what was asked, checked and resolved."""
@@ -121,6 +177,12 @@ class PermuteRequest:
     tune: str | None = None
     specialize: str = "now"
     raw: Callable[..., Any] | None = field(default=None, compare=False)  # the function as the user passed it
+    schedule: Schedule | str | None = None  # the one that is forced
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As `Request` is pickled."""
+        kept = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("target", "fn")}
+        return _permutation_requested_again, (kept,)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -148,3 +210,8 @@ class PermuteRequest:
             scaled=scaled,
             text=self.text,
         )
+
+
+def _permutation_requested_again(kept: dict[str, Any]) -> PermuteRequest:
+    fn = trace(kept["raw"], (kept["x"].dtype,), hook="fn") if kept["raw"] is not None else None
+    return PermuteRequest(**kept, fn=fn, target=_target_here(kept["backend"], kept["device"]))

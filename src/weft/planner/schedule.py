@@ -124,5 +124,5 @@ class Ranked:
 class Origin:
     """Where a choice came from."""
 
-    source: Literal["model", "store", "tuned"]  # the cost model, an earlier tuning, a tuning just now
+    source: Literal["model", "store", "tuned", "forced"]  # the cost model, an earlier tuning, one just now, the caller
     date: str = ""  # of the tuning, ISO 8601

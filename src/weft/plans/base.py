@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from weft.planner.planner import Choice
 from weft.planner.promotion import Tier
 from weft.planner.schedule import Description
 from weft.plans.tiers import Asked, PromotingLaunch, Served, served
+
+if TYPE_CHECKING:
+    from weft.plans.explain.data import Report
 
 
 @dataclass(slots=True)
@@ -25,6 +27,10 @@ class Variant:
     def served(self, by: Served) -> None:
         """Another choice serves from now on."""
         self.choice, self.tier = by.choice, by.tier
+
+    @property
+    def workspace_bytes(self) -> int:
+        return self.choice.best.schedule.workspace_bytes if self.choice is not None else 0
 
 
 class PlanBase:
@@ -56,6 +62,24 @@ class PlanBase:
         first = self._first()
         return explain(self._request, first.description, first.choice, first.tier)
 
+    def report(self) -> Report:
+        """What `explain` says, as data: `Report.to_dict` makes JSON of it, and `schedule=` takes its candidates."""
+        from weft.plans.explain.data import report
+
+        first = self._first()
+        return report(self._request, first.description, first.choice)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as its request, from which it is made again where it is loaded."""
+        return type(self), (self._request,)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        """Itself: nothing in a plan is the caller's to change, and all who ask for one share it."""
+        return self
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._request.text!r}, {self.schedule or self._request.backend})"
 
@@ -82,8 +106,8 @@ class PlanBase:
         """The same plan, standing for one of its variants."""
         if variant is self._first():
             return self
-        view = copy.copy(self)
-        view._viewed = variant
+        view = object.__new__(type(self))
+        view.__dict__.update(self.__dict__, _viewed=variant)
         return view
 
     def _built(self, description: Description, reference: Callable[[], Callable[..., None]]) -> Variant:
@@ -91,7 +115,9 @@ class PlanBase:
         request = self._request
         if request.backend == "reference":
             return Variant(description, None, reference())
-        asked = Asked(description, request.backend, request.target, request.workspace_limit, request.tune)
+        asked = Asked(
+            description, request.backend, request.target, request.workspace_limit, request.tune, request.schedule
+        )
         by = served(asked, request.specialize)
         found = Variant(description, by.choice, by.launch, by.tier)
         if by.tier.switch_at is not None:

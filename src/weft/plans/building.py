@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from functools import lru_cache
+from time import perf_counter
 from typing import Any
 
+from weft.base.figures import duration
+from weft.base.log import log
 from weft.cpu import jit
 from weft.errors import WeftWarning
 from weft.planner.planner import Choice
 from weft.planner.registry import WITHOUT_TRITON, triton_fault
-from weft.planner.schedule import Description, Target
+from weft.planner.schedule import Description, Schedule, Target
 from weft.plans.select import select
 from weft.selftest.gate import admitted
 
 
 def chosen_and_built(
-    description: Description, backend: str, target: Target, workspace_limit: int | None, tune: str | None
+    description: Description,
+    backend: str,
+    target: Target,
+    workspace_limit: int | None,
+    tune: str | None,
+    schedule: Schedule | str | None = None,
 ) -> tuple[Choice, Any]:
     """The choice, without what the device cannot hold and without families that fail there, and its launch.
 
@@ -26,13 +35,29 @@ def chosen_and_built(
         _warn_of_triton()
     elif backend == "cpu":
         _warn_of_numba()
+    begun = perf_counter()
     while True:
-        choice = select(description, backend, target, workspace_limit, tune)
+        choice = select(description, backend, target, workspace_limit, tune, schedule)
         if not admitted(choice):
             continue
+        chosen = perf_counter()
         found, launch = choice.built()
         if found.best is choice.best or admitted(found):
+            _tell(found, chosen - begun, perf_counter() - chosen)
             return found, launch
+
+
+def _tell(choice: Choice, planning: float, building: float) -> None:
+    """A line for the log."""
+    if not log.isEnabledFor(logging.INFO):
+        return
+    log.info(
+        "%s on %s: %s, from the %s, predicted %s; planned in %s, built in %s",
+        choice.description.text, choice.target.name, choice.best.schedule, choice.origin.source,
+        duration(choice.best.seconds), duration(planning), duration(building),
+    )  # fmt: skip
+    for sentence in choice.excluded:
+        log.debug("%s: excluded: %s", choice.description.text, sentence)
 
 
 @lru_cache

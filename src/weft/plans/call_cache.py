@@ -42,7 +42,10 @@ def call_signature(*tensors: Any) -> tuple[Any, ...] | None:
         special = None
         if dual or tensor.requires_grad or tensor.is_conj() or tensor.is_neg() or type(tensor) is not Tensor:
             special = _special(tensor, dual)
-        found.append((tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.data_ptr() & 15, special))
+        address = tensor.data_ptr()
+        if not address and tensor.numel():  # freed memory: what has no other fault is refused where it is read
+            return None
+        found.append((tensor.shape, tensor.stride(), tensor.dtype, tensor.device, address & 15, special))
     return tuple(found)
 
 
@@ -72,13 +75,18 @@ class KnownCall(NamedTuple):
         _, launch, number, new, reaches, scaled = self
         if launch is None or type(alpha) is not number or type(beta) is not number:
             return None
-        if not scaled and (alpha != 1 or beta != 1):
+        if beta != 1 and (beta != 0 or not scaled):  # there is no C: a factor of it is a mistake
+            return None
+        if not scaled and alpha != 1:
             return None
         if number is int and not (fits(alpha) and fits(beta)):
             return None
         if out is None:
             shape, dtype, device = new
-            out = torch.empty(shape, dtype=dtype, device=device)
+            try:
+                out = torch.empty(shape, dtype=dtype, device=device)
+            except RuntimeError:  # out of memory: the full way tells how much was asked for
+                return None
         else:
             start, start_a, start_b = out.data_ptr(), a.data_ptr(), b.data_ptr()
             end = start + reaches[2]

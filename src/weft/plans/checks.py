@@ -14,13 +14,14 @@ from weft.errors import DTypeError, FunctionError, ShapeError, UnsupportedError
 from weft.planner.request import Results
 from weft.planner.schedule import Scalar
 from weft.spec import Layout
-from weft.spec.aux_operands import AuxInput
+from weft.spec.aux_operands import AuxInput, read_modes
 from weft.spec.dtypes import dtype_name
 from weft.spec.memory import overlaps_itself, same_memory, share_memory
+from weft.spec.notation import term_text
 
 
 def check_operand(name: str, tensor: torch.Tensor, planned: Layout, conjugate: bool, device: torch.device) -> None:
-    """A or B lies exactly as planned; a better alignment than planned is fine."""
+    """A or B lies exactly as planned; of its alignment see `aligned_as`."""
     if tensor.dtype != planned.dtype:
         raise DTypeError(f"{name} is {dtype_name(tensor.dtype)}, planned was {dtype_name(planned.dtype)}")
     if tensor.shape != planned.shape or tensor.stride() != planned.strides:
@@ -30,11 +31,38 @@ def check_operand(name: str, tensor: torch.Tensor, planned: Layout, conjugate: b
         )
     if tensor.device != device:
         raise ShapeError(f"{name} is on {tensor.device}, planned was {device}")
-    if tensor.data_ptr() % planned.alignment:
-        raise ShapeError(f"{name} is not aligned to {planned.alignment} bytes as planned: plan with such a tensor")
     if tensor.is_conj() != conjugate or tensor.is_neg():
         raise DTypeError(f"{name} has another conjugate bit than planned, or a negative one: resolve it first")
+    check_storage(name, tensor)
     reject_gradient(name, tensor)
+
+
+def check_storage(name: str, tensor: torch.Tensor) -> None:
+    """`ShapeError` where a tensor reaches past its storage, which was resized or freed behind it."""
+    if not tensor.numel() or tensor.is_meta:
+        return
+    last = sum(stride * (extent - 1) for stride, extent in zip(tensor.stride(), tensor.shape, strict=True))
+    needed = (int(tensor.storage_offset()) + last + 1) * tensor.element_size()
+    try:
+        held = tensor.untyped_storage().nbytes()
+    except (RuntimeError, NotImplementedError):  # a subclass without memory of its own, fake tensors
+        return
+    if held < needed:
+        state = "its storage was freed" if held == 0 else f"its storage holds {held}"
+        raise ShapeError(f"{name} of shape {tuple(tensor.shape)} needs {needed} bytes of memory, and {state}")
+
+
+def aligned_as(tensors: Sequence[torch.Tensor], planned: Sequence[Layout | None]) -> tuple[int, ...]:
+    """The bytes that each tensor's address is a multiple of, at most those planned; `()` where all are as planned.
+
+    A tensor that is less aligned than planned needs a variant that loads fewer bytes at once.
+    """
+    found = tuple(
+        layout.alignment if tensor.data_ptr() % layout.alignment == 0 else tensor.data_ptr() & -tensor.data_ptr()
+        for tensor, layout in zip(tensors, planned, strict=True)
+        if layout is not None
+    )
+    return () if found == tuple(layout.alignment for layout in planned if layout is not None) else found
 
 
 def check_addend(c: torch.Tensor, shape: tuple[int, ...], accumulate: torch.dtype, device: torch.device) -> None:
@@ -47,16 +75,29 @@ def check_addend(c: torch.Tensor, shape: tuple[int, ...], accumulate: torch.dtyp
         raise ShapeError(
             f"c has shape {tuple(c.shape)}, the result has {shape}: they must agree but for extents of 1 in c"
         )
+    check_storage("c", c)
     reject_gradient("c", c)
 
 
-def aux_tensors(operands: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """The operands of functions as tensors that a kernel sees as they are: conjugate and negative views resolved."""
+def aux_tensors(operands: Mapping[str, Any], planned: Sequence[AuxInput]) -> dict[str, torch.Tensor]:
+    """The operands of functions as tensors that a kernel sees as they are: conjugate and negative views resolved.
+
+    Each comes alone, or with its modes, which are then those that were planned.
+    """
     if not isinstance(operands, Mapping):
         raise FunctionError(f"operands come as a mapping from names to tensors, not {type(operands).__name__}")
-    return {
-        name: as_tensor(f"operand '{name}'", value).resolve_conj().resolve_neg() for name, value in operands.items()
-    }
+    terms = {each.name: each.term for each in planned if each.layout is not None}
+    found = {}
+    for name, value in operands.items():
+        if isinstance(value, (tuple, list)) and len(value) == 2 and not isinstance(value[0], Number):
+            modes, value = value
+            tensor = as_tensor(f"operand '{name}'", value)
+            if name in terms and (term := read_modes(name, modes, tensor.dim())) != terms[name]:
+                raise ShapeError(
+                    f"operand '{name}' lies along '{term_text(term)}', planned was '{term_text(terms[name])}'"
+                )
+        found[name] = as_tensor(f"operand '{name}'", value).resolve_conj().resolve_neg()
+    return found
 
 
 def check_aux(operands: Mapping[str, torch.Tensor], planned: Sequence[AuxInput], device: torch.device) -> None:
@@ -117,6 +158,7 @@ def check_out(
         raise ShapeError(f"{name} is on {out.device}, the operands are on {device}")
     if out.is_conj() or out.is_neg():
         raise UnsupportedError(f"{name} is a conjugate or negative view: pass the tensor it is a view of")
+    check_storage(name, out)
     if overlaps_itself(out):
         raise ShapeError(f"{name} with strides {out.stride()} overlaps itself: its elements would be written twice")
     for other, tensor in inputs.items():

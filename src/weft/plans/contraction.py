@@ -6,6 +6,7 @@ layouts is one variant, planned and built when it first appears.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -14,13 +15,14 @@ import torch
 
 from weft.base.arrays import as_results, as_tensor, like_each
 from weft.base.describe import describe_call
-from weft.errors import call_context
+from weft.errors import ShapeError, call_context
 from weft.oracle.reference import launcher
 from weft.planner.request import Request, Results
 from weft.planner.schedule import AuxTensors, Scalar
 from weft.plans.base import PlanBase, Variant
 from weft.plans.call_cache import CallCache, KnownCall, call_signature, reach
 from weft.plans.checks import (
+    aligned_as,
     aux_tensors,
     check_addend,
     check_aux,
@@ -29,6 +31,8 @@ from weft.plans.checks import (
     check_unscaled,
     checked_scalar,
 )
+from weft.plans.keywords import refuse_unknown
+from weft.plans.memory import is_out_of_memory, workspace_error
 from weft.spec import Aux, Contraction, Layout
 from weft.spec.contraction import output_shape
 
@@ -47,7 +51,7 @@ class Plan(PlanBase):
         self.shape = output_shape(request.notation, request.extents())
         self.dtype = request.d_dtype
         self.dtypes = (self.dtype, *(request.outputs or ()))  # of all results
-        self._variants = {}  # by the layouts of C and of all results
+        self._variants = {}  # by the layouts of C and of all results, and where less than planned, alignments
         self._default = tuple(Layout.contiguous(self.shape, dtype) for dtype in self.dtypes)
         self._calls = CallCache(CALLS_KNOWN)
 
@@ -68,12 +72,14 @@ class Plan(PlanBase):
         out: Any = None,
         operands: Mapping[str, Any] | None = None,
         validate: bool = False,
+        **unknown: Any,
     ) -> Any:
         """Run on `a` and `b`, which lie as the planned ones did; returns D, in the kind of array that `a` is.
 
-        `operands` has a tensor for each operand that the plan's functions take, by name: they lie as planned, too. Of
-        an epilogue that yields several values the result is a tuple, and so is `out`. `validate` checks a sample of D
-        as for `weft.contract`.
+        `operands` has for each operand that the plan's functions take, by name, a tensor or the pair (modes, tensor)
+        that `weft.contract` takes: they lie as planned, too. A tensor may be less aligned than planned: it gets a
+        variant of its own. Of an epilogue that yields several values the result is a tuple, and so is `out`. `validate`
+        checks a sample of D as for `weft.contract`.
 
         Raises `ShapeError` or `DTypeError` when a tensor does not fit the plan; then nothing is written. Raises
         `AccuracyError` when a validated element is off.
@@ -85,13 +91,16 @@ class Plan(PlanBase):
             if known is not None and (found := known.run(a, b, alpha, beta, out)) is not None:
                 return found
         with call_context(lambda: describe_call("plan", self._request.text, a=a, b=b, c=c, out=out)):
-            tensors = [as_tensor(name, value).resolve_neg() for name, value in (("a", a), ("b", b))]
-            addend = as_tensor("c", c) if c is not None else None
-            given = aux_tensors(operands) if operands else None
+            if unknown:
+                refuse_unknown("a plan's call", unknown)
+            promote = self._request.promote
+            x, y = (as_tensor(name, value, promote).resolve_neg() for name, value in (("a", a), ("b", b)))
+            addend = as_tensor("c", c, promote) if c is not None else None
+            given = aux_tensors(operands, self._request.named) if operands else None
             run = self.run_validated if validate else self.run
-            result = run(tensors[0], tensors[1], addend, alpha, beta, as_results(out), given)
+            result = run(x, y, addend, alpha, beta, as_results(out), given)
         if signature is not None and known is None:
-            self._calls.put(signature, self.known_call(signature, a, b, result))
+            self._calls.put(signature, self.known_call(signature, x, y, result))
         return out if out is not None else like_each(a, result)
 
     def run(
@@ -110,22 +119,30 @@ class Plan(PlanBase):
         device, accumulate = self._request.device, self._request.arithmetic.accumulate
         alpha = checked_scalar("alpha", alpha, accumulate)
         beta = checked_scalar("beta", beta, accumulate)
+        if c is None and beta not in (0, 1):
+            raise ShapeError(f"beta={beta!r} has no c to multiply: pass c, or c=out to add to out")
         if c is not None:
             check_addend(c, self.shape, accumulate, device)
             c = c.resolve_conj().resolve_neg() if beta != 0 else None
         variant = self._fitting(a, b, c, out, operands or {})
-        if out is None:
-            found = tuple(torch.empty(self.shape, dtype=dtype, device=device) for dtype in self.dtypes)
-            out = found if self._request.outputs is not None else found[0]
-        d, *others = out if isinstance(out, tuple) else (out,)
-        if d.numel():
-            # A launch sees memory as it lies: conjugation is in the contraction, not in the tensor's bit.
-            a, b = (x.conj() if x.is_conj() else x for x in (a, b))
-            if variant.description.aux:
-                aux = _in_order(variant.description.aux, operands or {}, others)
-                variant.launch(a, b, c, d, alpha, beta, aux)
-            else:
-                variant.launch(a, b, c, d, alpha, beta)
+        new = 0 if out is not None else sum(math.prod(self.shape) * dtype.itemsize for dtype in self.dtypes)
+        try:
+            if out is None:
+                found = tuple(torch.empty(self.shape, dtype=dtype, device=device) for dtype in self.dtypes)
+                out = found if self._request.outputs is not None else found[0]
+            d, *others = out if isinstance(out, tuple) else (out,)
+            if d.numel():
+                # A launch sees memory as it lies: conjugation is in the contraction, not in the tensor's bit.
+                a, b = (x.conj() if x.is_conj() else x for x in (a, b))
+                if variant.description.aux:
+                    aux = _in_order(variant.description.aux, operands or {}, others)
+                    variant.launch(a, b, c, d, alpha, beta, aux)
+                else:
+                    variant.launch(a, b, c, d, alpha, beta)
+        except (RuntimeError, MemoryError) as error:
+            if is_out_of_memory(error):
+                raise workspace_error(device, new, variant.workspace_bytes) from error
+            raise
         return out
 
     def run_validated(
@@ -172,7 +189,8 @@ class Plan(PlanBase):
         if not plain or isinstance(result, tuple) or not result.numel():
             return KnownCall(self)
         given = signature is not None and signature[2] is not None
-        variant = self._variant((None, (Layout.of(result),) if given else self._default))
+        inputs = aligned_as((a, b), (self._request.a, self._request.b))
+        variant = self._variant((None, (Layout.of(result),) if given else self._default, inputs, ()))
         if variant.description.aux:
             return KnownCall(self)
         request = self._request
@@ -200,15 +218,21 @@ class Plan(PlanBase):
             inputs = {"a": a, "b": b, **{f"operand '{name}'": tensor for name, tensor in operands.items()}}
             check_outputs(out, self.shape, self.dtypes, request.outputs is not None, request.device, inputs, c)
             layouts = tuple(map(Layout.of, out)) if isinstance(out, tuple) else (Layout.of(out),)
-        return self._variant((Layout.of(c) if c is not None else None, layouts))
+        aligned = aligned_as((a, b), (request.a, request.b))
+        aux: tuple[int, ...] = ()
+        if request.named:
+            taken = [named for named in request.named if named.layout is not None]
+            aux = aligned_as([operands[named.name] for named in taken], [named.layout for named in taken])
+        return self._variant((Layout.of(c) if c is not None else None, layouts, aligned, aux))
 
     def _usual(self) -> Variant:
-        return self._variant((None, self._default))
+        return self._variant((None, self._default, (), ()))
 
-    def _build(self, key: tuple[Layout | None, tuple[Layout, ...]]) -> Variant:
-        c, results = key
-        contraction = self._request.contraction(c, results[0], results[1:])
-        return self._built(contraction, partial(launcher, self._request, contraction))
+    def _build(self, key: tuple[Layout | None, tuple[Layout, ...], tuple[int, ...], tuple[int, ...]]) -> Variant:
+        c, results, aligned, aux = key
+        request = self._request.aligned(aligned, aux) if aligned or aux else self._request
+        contraction = request.contraction(c, results[0], results[1:])
+        return self._built(contraction, partial(launcher, request, contraction))
 
 
 def _in_order(aux: Sequence[Aux], operands: Mapping[str, torch.Tensor], outputs: Sequence[torch.Tensor]) -> AuxTensors:

@@ -6,6 +6,8 @@ combination is one variant, planned and built when it first appears.
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,17 +20,20 @@ from weft.oracle.reference import permute_launcher
 from weft.planner.request import PermuteRequest
 from weft.planner.schedule import Scalar
 from weft.plans.base import PlanBase, Variant
-from weft.plans.checks import check_operand, check_out, checked_scalar
+from weft.plans.checks import aligned_as, check_addend, check_operand, check_out, checked_scalar
+from weft.plans.keywords import refuse_unknown
+from weft.plans.memory import is_out_of_memory, workspace_error
 from weft.spec import Layout
 from weft.spec.dtypes import dtype_name
+from weft.spec.memory import same_memory
 from weft.spec.permutation import Permutation, scaling_type
 
 
 class PermutePlan(PlanBase):
     """A permutation, planned once; calling it runs it on new tensors of the same shape, strides and type.
 
-    Made by `weft.plan_permute`. `plan(x, *, out=None, alpha=1.0, beta=0.0)` returns the result, which is `out` when
-    that is given. `explain()` says what was chosen and why.
+    Made by `weft.plan_permute`. `plan(x, *, c=None, alpha=1.0, beta=1.0, out=None)` returns the result, which is `out`
+    when that is given. `explain()` says what was chosen and why.
     """
 
     def __init__(self, request: PermuteRequest) -> None:
@@ -44,58 +49,91 @@ class PermutePlan(PlanBase):
         found: Permutation = self._first().description
         return found
 
-    def __call__(self, x: Any, *, out: Any = None, alpha: Scalar = 1.0, beta: Scalar = 0.0) -> Any:
+    def __call__(
+        self, x: Any, *, c: Any = None, alpha: Scalar = 1.0, beta: Scalar = 1.0, out: Any = None, **unknown: Any
+    ) -> Any:
         """Run on `x`, which lies as the planned one did; returns the result in the kind of array that `x` is.
 
         Raises `ShapeError` or `DTypeError` when a tensor does not fit the plan; then nothing is written.
         """
-        with call_context(lambda: describe_call("plan", self._request.text, x=x, out=out)):
+        with call_context(lambda: describe_call("plan", self._request.text, x=x, c=c, out=out)):
+            if unknown:
+                refuse_unknown("a permutation plan's call", unknown)
             target = as_result(out) if out is not None else None
-            result = self.run(as_tensor("x", x).resolve_neg(), target, alpha, beta)
+            addend = None if c is None else target if c is out else as_tensor("c", c)
+            result = self.run(as_tensor("x", x).resolve_neg(), target, alpha, beta, addend)
         return out if out is not None else like(x, result)
 
-    def run(self, x: torch.Tensor, out: torch.Tensor | None, alpha: Scalar, beta: Scalar) -> torch.Tensor:
+    def run(
+        self, x: torch.Tensor, out: torch.Tensor | None, alpha: Scalar, beta: Scalar, c: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """The call on torch tensors: check what can differ, find the variant, launch."""
-        alpha, beta = self._scalars(alpha, beta, out)
-        variant = self._fitting(x, out, alpha, beta)
-        if out is None:
-            out = torch.empty(self.shape, dtype=self.dtype, device=self._request.device)
-        if out.numel():
-            # A launch sees memory as it lies: conjugation is in the description, not in the tensor's bit.
-            variant.launch(x.conj() if x.is_conj() else x, out if beta != 0 else None, out, alpha, beta)
+        alpha, beta = self._scalars(alpha, beta, c)
+        variant = self._fitting(x, out, alpha, beta, c)
+        new = 0 if out is not None else math.prod(self.shape) * self.dtype.itemsize
+        try:
+            if out is None:
+                out = torch.empty(self.shape, dtype=self.dtype, device=self._request.device)
+            if out.numel():
+                if beta != 0 and c is not None and not same_memory(out, c):
+                    out.copy_(c.expand(self.shape))  # kernels add to what is there
+                # A launch sees memory as it lies: conjugation is in the description, not in the tensor's bit.
+                variant.launch(x.conj() if x.is_conj() else x, out if beta != 0 else None, out, alpha, beta)
+        except (RuntimeError, MemoryError) as error:
+            if is_out_of_memory(error):
+                raise workspace_error(self._request.device, new, variant.workspace_bytes) from error
+            raise
         return out
 
     def prepare(
-        self, x: torch.Tensor, out: torch.Tensor | None = None, alpha: Scalar = 1.0, beta: Scalar = 0.0
+        self,
+        x: torch.Tensor,
+        out: torch.Tensor | None = None,
+        alpha: Scalar = 1.0,
+        beta: Scalar = 1.0,
+        c: torch.Tensor | None = None,
     ) -> PermutePlan:
         """Plan and build what such a call will launch, checked as that call will; runs nothing.
 
         Returns the same plan, which describes itself as that call's.
         """
-        return self._view(self._fitting(x, out, *self._scalars(alpha, beta, out)))
+        return self._view(self._fitting(x, out, *self._scalars(alpha, beta, c), c))
 
-    def _scalars(self, alpha: Scalar, beta: Scalar, out: torch.Tensor | None) -> tuple[Scalar, Scalar]:
+    def _scalars(self, alpha: Scalar, beta: Scalar, c: torch.Tensor | None) -> tuple[Scalar, Scalar]:
+        """The factors as plain numbers; beta is 0 where nothing is added."""
         scale = scaling_type(self._request.value, self.dtype)
         alpha, beta = checked_scalar("alpha", alpha, scale), checked_scalar("beta", beta, scale)
-        if beta != 0 and out is None:
-            raise ShapeError(f"beta={beta!r} adds to out, but no out is given")
+        if c is None and beta not in (0, 1):
+            raise ShapeError(f"beta={beta!r} has no c to multiply: pass c, or c=out to add to out")
+        beta = beta if c is not None else type(beta)(0)
         if (alpha != 1 or beta != 0) and torch.bool in (self._request.value, self.dtype):
             raise DTypeError(f"{dtype_name(self._request.value)} is not scaled or added into {dtype_name(self.dtype)}")
         return alpha, beta
 
-    def _fitting(self, x: torch.Tensor, out: torch.Tensor | None, alpha: Scalar, beta: Scalar) -> Variant:
+    def _fitting(
+        self, x: torch.Tensor, out: torch.Tensor | None, alpha: Scalar, beta: Scalar, c: torch.Tensor | None
+    ) -> Variant:
         """The variant for this call; it is checked first, so that no plan is made for what cannot run."""
         request = self._request
         check_operand("x", x, request.x, request.conjugate, request.device)
         if out is not None:
-            check_out(out, self.shape, self.dtype, request.device, {"x": x}, None)
+            check_out(out, self.shape, self.dtype, request.device, {"x": x}, c)
+        if c is not None:
+            check_addend(c, self.shape, self.dtype, request.device)
+            if c.dtype != self.dtype:
+                raise DTypeError(f"c is {dtype_name(c.dtype)}, the result is {dtype_name(self.dtype)}")
         added = beta != 0
-        return self._variant((Layout.of(out) if out is not None else self._default, alpha != 1 or added, added))
+        aligned = aligned_as((x,), (request.x,))
+        layout = Layout.of(out) if out is not None else self._default
+        return self._variant((layout, alpha != 1 or added, added, aligned))
 
     def _usual(self) -> Variant:
-        return self._variant((self._default, False, False))
+        return self._variant((self._default, False, False, ()))
 
-    def _build(self, key: tuple[Layout, bool, bool]) -> Variant:
-        d, scaled, added = key
-        permutation = self._request.permutation(d, scaled=scaled, added=added)
-        return self._built(permutation, partial(permute_launcher, self._request))
+    def _build(self, key: tuple[Layout, bool, bool, tuple[int, ...]]) -> Variant:
+        d, scaled, added, aligned = key
+        request = self._request
+        if aligned:
+            request = replace(request, x=request.x._replace(alignment=aligned[0]))
+        permutation = request.permutation(d, scaled=scaled, added=added)
+        return self._built(permutation, partial(permute_launcher, request))

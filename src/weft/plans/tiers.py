@@ -15,7 +15,7 @@ import torch
 from weft.planner.at_hand import at_hand, has_tiers
 from weft.planner.planner import Choice
 from weft.planner.promotion import Tier, is_stored, promote, tier
-from weft.planner.schedule import Description, Target
+from weft.planner.schedule import Description, Schedule, Target
 from weft.plans.building import chosen_and_built
 from weft.plans.select import select
 from weft.selftest.gate import admitted
@@ -29,6 +29,7 @@ class Asked(NamedTuple):
     target: Target
     workspace_limit: int | None
     tune: str | None
+    schedule: Schedule | str | None = None  # one that is forced
 
 
 class Served(NamedTuple):
@@ -41,6 +42,8 @@ class Served(NamedTuple):
 
 def served(asked: Asked, specialize: str) -> Served:
     """The choice and launch of the tier that `specialize` asks for, or that the rule of `promotion` finds."""
+    if asked.schedule is not None:
+        return _measured(asked, Tier("made to measure", "its schedule is forced"))
     if specialize == "now" or asked.tune is not None:
         return _measured(asked, Tier("made to measure", "asked for" if specialize == "now" else "tuning asks for it"))
     if not has_tiers(asked.backend):
@@ -136,7 +139,7 @@ def _compiled_beside(asked: Asked) -> Future[None]:
         with suppress(Exception):
             from weft.tune.compile_pool import Compiler
 
-            choice = select(*asked)
+            choice = select(*asked[:5])
             with Compiler(asked.target, asked.backend, jobs=1) as compiler:
                 compiler.submit(asked.description, choice.best).result()
         done.set_result(None)

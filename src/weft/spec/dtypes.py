@@ -5,10 +5,14 @@ Nothing is promoted silently and no less exact mode is a default: see `resolve`.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
+from weft.base.words import nearest
 from weft.errors import DTypeError, UnsupportedError
 from weft.spec.contraction import Arithmetic
+from weft.spec.type_names import read_dtype, read_mode
 
 PRECISIONS = ("ieee", "tf32", "tf32x3", "3m")
 FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
@@ -53,11 +57,11 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def storage_type(a: torch.dtype, b: torch.dtype, algebra: bool = False) -> torch.dtype:
+def storage_type(a: torch.dtype, b: torch.dtype, algebra: bool = False, promote: bool = False) -> torch.dtype:
     """The type two operands have in common; `DTypeError` unless equal or real with complex of the same precision.
 
     Two fp8 types go together too, and the first stands for both. `algebra`: for another algebra than plus-times, which
-    bool may have too.
+    bool may have too. `promote`: operands of any two types, which then have torch's promoted type in common.
     """
     for dtype in (a, b):
         if dtype is torch.bool:
@@ -70,7 +74,33 @@ def storage_type(a: torch.dtype, b: torch.dtype, algebra: bool = False) -> torch
         return a
     if REAL_OF.get(b) == a:
         return b
-    raise DTypeError(f"operands of types {dtype_name(a)} and {dtype_name(b)}: nothing is promoted, convert one of them")
+    if promote:
+        return promoted(a, b)
+    raise DTypeError(
+        f"operands of types {dtype_name(a)} and {dtype_name(b)}: nothing is promoted, convert one of them "
+        "or say promote=True"
+    )
+
+
+def promoted(a: torch.dtype, b: torch.dtype) -> torch.dtype:
+    """The type that torch promotes two types to; an fp8 type, of which torch knows no promotion, to the other."""
+    if a in FP8 or b in FP8:
+        found = b if a in FP8 else a
+        return found if found.is_floating_point or found.is_complex else torch.float16
+    return torch.promote_types(a, b)
+
+
+def read_types(out_dtype: Any, precision: Any, accumulate: Any) -> tuple[Any, Any, Any]:
+    """The three choices of types of a call, read by the one reader of types; `out_dtype` may be a tuple of them."""
+    if isinstance(out_dtype, (tuple, list)):
+        out_dtype = tuple(read_dtype("out_dtype", each) if each is not None else None for each in out_dtype)
+    elif out_dtype is not None:
+        out_dtype = read_dtype("out_dtype", out_dtype)
+    return (
+        out_dtype,
+        read_mode("precision", precision, PRECISIONS),
+        read_dtype("accumulate", accumulate) if accumulate is not None else None,
+    )
 
 
 def resolve(
@@ -79,6 +109,7 @@ def resolve(
     precision: str | torch.dtype | None = None,
     accumulate: torch.dtype | None = None,
     algebra: str | None = None,
+    promote: bool = False,
 ) -> Arithmetic:
     """The types of products and sums for operands stored as `a` and `b`.
 
@@ -90,11 +121,12 @@ def resolve(
     digits on some tensor cores, and is for two operands of that type. `accumulate` None: float32 for fp8, half and
     single precision, float64 for double, int32 up to 32-bit integers (wrapping), int64 for int64; a wider type may be
     asked for. `algebra` is the name of another algebra than plus-times: products in shortened float32 are not for it,
-    bool is, and stays bool.
+    bool is, and stays bool. `promote`: operands of different types are multiplied in the type that torch promotes
+    them to; each keeps its own in memory.
 
     Raises `DTypeError` or `UnsupportedError`.
     """
-    storage = storage_type(a, b, algebra is not None)
+    storage = storage_type(a, b, algebra is not None, promote)
     mode, three, product = "ieee", False, torch.float16 if storage in FP8 else storage
     if isinstance(precision, torch.dtype):
         if precision in FP8 and not a == b == precision:
@@ -115,7 +147,10 @@ def resolve(
             raise DTypeError(f"precision '3m' is for complex products, the operands are {dtype_name(storage)}")
         three = True
     elif precision not in (None, "ieee"):
-        raise DTypeError(f"precision {precision!r} is neither one of {', '.join(PRECISIONS)} nor a dtype")
+        raise DTypeError(
+            f"precision {precision!r} is neither one of {', '.join(PRECISIONS)} nor a dtype"
+            f"{nearest(str(precision), PRECISIONS)}"
+        )
     allowed = _ACCUMULATORS_OF_BOOL if product is torch.bool else _ACCUMULATORS[product]
     if accumulate is not None and accumulate not in allowed:
         raise DTypeError(

@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 
+from weft.base.figures import duration
+from weft.base.log import log
 from weft.errors import UnsupportedError, WeftError, WorkspaceError
 from weft.machine import timing
 from weft.machine.rotation import Rotation, cache_bytes, memory_bytes, rotation
@@ -91,6 +93,11 @@ def tune(
     found = tuned_schedules.TunedSchedule(fastest.schedule, fastest.best_known, model.schedule, model.best_known, tried)
     tuned_schedules.remember(choice, workspace_limit, found)
     journal.forget()
+    log.info(
+        "%s on %s: tuned in %s, %s of %s candidates measured; the fastest is %s, %s (the model's choice %s)",
+        choice.description.text, choice.target.name, duration(spent), tried, len(choice.ranked), fastest.schedule,
+        duration(fastest.best_known), duration(model.best_known),
+    )  # fmt: skip
     excluded = [f"{each.schedule}: {each.reason}" for each in candidates if each.verdict in ("wrong", "refused")]
     best = tuned_schedules.first(choice, found, Origin("tuned", now()))
     measured = {each.schedule: each.best_known for each in candidates if each.verdict == "measured"}

@@ -91,7 +91,7 @@ class WeftTranspose(_NoSettings):
     name = "weft"
 
     def prepare(self, case: PermuteCase, tensors: TransposeTensors) -> Prepared | str:
-        from weft.api.permute import transpose_
+        from weft.api.transpose import transpose_
 
         def run(x: torch.Tensor) -> torch.Tensor:
             result: torch.Tensor = transpose_(x)

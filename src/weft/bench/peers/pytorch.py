@@ -59,7 +59,9 @@ def composed(case: Case, product: Product, *, cast: bool = True) -> Call:
         value = product(a_fn(x) if a_fn else x, b_fn(y) if b_fn else y)
         if case.alpha != 1:
             value = value * case.alpha
-        if c is not None and case.beta != 0:
+        if c is not None and case.c_as == "scale":
+            value = value * c.to(value.dtype)
+        elif c is not None and case.beta != 0:
             addend = c_fn(c) if c_fn else c
             value = value + (addend if case.beta == 1 else case.beta * addend)
         if epilogue:

@@ -87,17 +87,13 @@ class Weft:
         from weft.api.contract import plan
 
         self.planned = None
-        options = case.options()
-        alpha, beta = options.pop("alpha"), options.pop("beta")
         a, b, c, d = tensors
         name = case.c_as
-        if name:
-            options["operands"] = {name: (case.notation.output, c)}
-            options["epilogue"] = _added(name, options["epilogue"])
+        given = case.with_operand(c) if name and c is not None else case.options()
+        options: dict[str, Any] = {**given, "backend": self._backend, "tune": self._tune}
+        alpha, beta = options.pop("alpha"), options.pop("beta")
         try:
-            planned = plan(
-                case.equation, a, b, c=None if name else c, out=d, backend=self._backend, tune=self._tune, **options
-            )
+            planned = plan(case.equation, a, b, c=None if name else c, out=d, **options)
         except UnsupportedError as error:
             return first_line(error)
         self.planned = planned
@@ -119,17 +115,6 @@ class Weft:
 
     def settings(self, case: Case) -> AbstractContextManager[Any]:
         return nullcontext()
-
-
-def _added(name: str, function: Callable[..., Any] | None) -> Callable[..., Any]:
-    """An epilogue that adds the operand called `name` before `function`."""
-
-    def epilogue(value: Any, bias: Any) -> Any:
-        return function(value + bias) if function else value + bias
-
-    if name != "bias":
-        raise UnsupportedError(f"the epilogue's operand is called 'bias', not '{name}'")
-    return epilogue
 
 
 class WeftModel(Weft):

@@ -19,6 +19,8 @@ The figures of the other suites stand in `weft.bench.report.suite_figures`.
 
 from __future__ import annotations
 
+import re
+
 from weft.bench.records import MODEL, Run
 from weft.bench.report.ratios import (
     Ratio,
@@ -33,6 +35,22 @@ from weft.bench.report.ratios import (
 from weft.bench.report.suite_figures import SUITE_FIGURES
 from weft.machine.statistics import Interval
 
+# What figures are in words, by the last part of their names.
+_IN_WORDS = (
+    (r"gm1_(.+)", "times as fast as {0}, geometric mean of all cases"),
+    (r"gm2_(.+)", "the same where whoever is faster than weft is taken instead of it"),
+    (r"worst_vs_(.+)", "times as fast as {0} in the worst case"),
+    (r"geomean_vs_best_peer", "times as fast as the fastest peer of each case, geometric mean"),
+    (r"untuned_vs_tuned", "time with the model's choice over the time with the tuned one"),
+    (r"time_over_floor", "time over the least that the device allows, geometric mean: 1 is the best there can be"),
+    (r"(.+)_over_floor", "the same of {0}"),
+    (r"geomean_over_plain", "time with functions over the time without, geometric mean"),
+    (r"worst_over_plain", "the same in the worst case"),
+    (r"(.+)_vs_(.+)", "{0}: times as fast as {1}, geometric mean"),
+    (r"(.+)_over_(.+)", "time of {0} over that of {1}"),
+    (r"(.+)_us", "{0}, in microseconds"),
+    (r"(.+)_tops", "{0}, in 10^12 operations a second"),
+)
 _UNITS = {"_us": "us", "_tops": "T op/s"}  # by how a figure's name ends; all others are ratios
 
 
@@ -47,6 +65,15 @@ def figures(run: Run) -> dict[str, Interval]:
         name = run.suite if group is None else f"{run.suite}.{group}"
         found |= {f"{name}.{figure}": value for figure, value in group_figures(run, group).items()}
     return found
+
+
+def in_words(name: str) -> str:
+    """What the figure of that name says, where it stands."""
+    last = name.rpartition(".")[2]
+    for pattern, sentence in _IN_WORDS:
+        if found := re.fullmatch(pattern, last):
+            return sentence.format(*found.groups())
+    return ""
 
 
 def unit(name: str) -> str:

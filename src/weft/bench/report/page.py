@@ -13,11 +13,22 @@ from string import Template
 from typing import Any
 
 from weft.bench.records import CaseRecord, Run
-from weft.bench.report.figures import figures, group_figures, scopes
-from weft.machine.statistics import Interval
+from weft.bench.report.figures import figures, group_figures, in_words, scopes
+from weft.machine.statistics import Interval, two_groups
+
+FIGURES_IN_WORDS = (
+    "Each row is one figure over all cases of a group, in brackets the interval that holds it with 95 % confidence. "
+    "Ratios against a peer say how many times as fast weft is; times over a floor how far from the best possible."
+)
+_CASES_IN_WORDS = (
+    "Each row is one case: microseconds a call of every contender, then how many times as long the peers take. A "
+    "click on a column's head sorts by it."
+)
+_REMARKS_IN_WORDS = "What could not be done or came out wrong, and whose samples do not agree on one time."
 
 _CAPTIONS = {
-    "swarm": "Time of each peer over weft's, one point a case: above 1 weft is faster. Black GM1, red GM2.",
+    "swarm": "Time of each peer over weft's, one point a case: above 1 weft is faster. Black: geometric mean (GM1); "
+    "red: of the same where the faster of the two is taken case by case (GM2).",
     "roofline": "Every case under the device's ceilings; filled points are weft.",
     "cumulative": "Share of cases whose ratio is at or below x.",
     "throughput": "Bytes read and written in a second, case by case; the line is the measured rate of a copy.",
@@ -60,10 +71,10 @@ def run_page(run: Run, plots: Mapping[str, bytes]) -> str:
     if run.caveat:
         lead += f" ({run.caveat})"
     parts = [
-        section("Figures", figure_table(run, groups=True).html(), "In brackets the 95 % bootstrap interval."),
+        section("Figures", figure_table(run, groups=True).html(), FIGURES_IN_WORDS),
         section("Plots", "\n".join(_figure(name, png) for name, png in plots.items())) if plots else "",
-        section("Cases", case_table(run).html(), "Microseconds a call. A click on a column's head sorts by it."),
-        section("What could not be done", _remarks(run).html()) if _remarks(run).rows else "",
+        section("Cases", case_table(run).html(), _CASES_IN_WORDS),
+        section("Remarks", remarks(run).html(), _REMARKS_IN_WORDS) if remarks(run).rows else "",
         section("How it was measured", _disclosure(run.environment)),
     ]
     return page(f"weft bench {run.suite}", lead, parts)
@@ -92,8 +103,8 @@ def figure_table(run: Run, *, groups: bool = False) -> Table:
         for group in run.groups:
             found |= {f"{run.suite}.{group}.{name}": value for name, value in group_figures(run, group).items()}
     return Table(
-        ("figure", "value", "interval"),
-        [(Cell(name), Cell(f"{value.value:.3g}", value.value), Cell(interval_text(value)))
+        ("figure", "value", "interval", "in words"),
+        [(Cell(name), Cell(f"{value.value:.3g}", value.value), Cell(interval_text(value)), Cell(in_words(name)))
          for name, value in found.items()],
     )  # fmt: skip
 
@@ -144,7 +155,8 @@ def _case_row(run: Run, case: CaseRecord) -> list[Cell]:
     ]
 
 
-def _remarks(run: Run) -> Table:
+def remarks(run: Run) -> Table:
+    """What could not be done, what is wrong, and which samples fall into two groups."""
     rows = [
         (Cell(f"{case.group} {case.name}"), Cell(name), Cell("wrong" if result.wrong else "cannot"),
          Cell(result.wrong or result.cannot))
@@ -152,6 +164,12 @@ def _remarks(run: Run) -> Table:
         for name, result in case.results.items()
         if result.wrong or result.cannot
     ]  # fmt: skip
+    rows += [
+        (Cell(f"{case.group} {case.name}"), Cell(name), Cell("two groups"), Cell(two.sentence()))
+        for case in run.cases
+        for name, result in case.results.items()
+        if result.samples and (two := two_groups(result.samples)) is not None
+    ]
     rows += [(Cell(name), Cell(""), Cell("skipped"), Cell(reason)) for name, reason in run.skipped.items()]
     return Table(("case", "contender", "what", "why"), rows)
 
@@ -181,7 +199,8 @@ def _class(number: bool, tone: str = "") -> str:
 def _figure(name: str, png: bytes) -> str:
     caption = html.escape(_CAPTIONS.get(name, name))
     source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
-    return f'<figure><img src="{source}" alt="{caption}"><figcaption>{caption}</figcaption></figure>'
+    image = f'<div class="scroll"><img src="{source}" alt="{caption}"></div>'
+    return f"<figure>{image}<figcaption>{caption}</figcaption></figure>"
 
 
 def _disclosure(environment: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@
     dense.geomean_vs_cublas            the peer's time over weft's, all number types together
     dense.worst_small_over_cublas      weft's time over the peer's, the largest of the small and thin products
     epilogue.bias_relu_vs_cublas       cuBLAS's time without bias and ReLU over weft's with both
+    weights.int8_over_half             weft's time with int8 weights over the fastest one's in half precision; e4m3 too
     algebra.max_plus_fp32_tops         additions and maxima per second, 10^12, on matrices of 4096
     algebra.max_plus_vs_compile_min    the peer's time over weft's, the smallest of the TCCG cases
     algebra.log_vs_direct              weft's time term by term over its time for "log"
@@ -103,6 +104,20 @@ def epilogue(run: Run) -> Figures:
             if mine and theirs:
                 other = "plain" if contender == run.ours else contender
                 found[f"epilogue.{name.replace('-', '_')}_vs_{other}"] = geomean([Ratio(theirs.samples, mine.samples)])
+    return found
+
+
+def weights(run: Run) -> Figures:
+    """Weights of eight bits against the product in half precision, whoever is fastest there."""
+    by_name = {case.name: case for case in run.cases}
+    plain = by_name.get("half")
+    known = [result for name in run.contenders if plain and (result := plain.measured(name)) is not None]
+    found: Figures = {}
+    for name in ("int8", "e4m3"):
+        mine = by_name[name].measured(run.ours) if name in by_name else None
+        if mine and known:
+            fastest = min(known, key=lambda result: result.seconds.value)
+            found[f"weights.{name}_over_half"] = geomean([Ratio(mine.samples, fastest.samples)])
     return found
 
 
@@ -207,6 +222,7 @@ SUITE_FIGURES: Mapping[str, Callable[[Run], Figures]] = {
     "transpose": transpose,
     "dense": dense,
     "epilogue": epilogue,
+    "weights": weights,
     "algebra": algebra,
     "numbers": numbers,
     "call": call,

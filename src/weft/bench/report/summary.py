@@ -20,6 +20,12 @@ from weft.machine.statistics import Interval
 PAGE_FILE = "index.html"
 SUMMARY_FILE = "summary.json"
 SAME = "no difference"
+MEANS_IN_WORDS = (
+    "Each row is a contender's mean time over the cases that all runs measured, one pair of columns a run. Speedup is "
+    "the first run's time over the later one's: above 1 the later one is faster. Verdicts stand only where the 95 % "
+    "intervals part."
+)
+CASES_IN_WORDS = "Each row is one case and contender: its times, and whether a later run differs from the first."
 
 
 @dataclass(frozen=True)
@@ -81,6 +87,9 @@ def compare(runs: Sequence[Run], names: Sequence[str]) -> Comparison:
         raise WeftError(f"runs of different suites cannot be compared: {', '.join(sorted(suites))}")
     by_name = [{(case.group, case.name): case for case in run.cases} for run in runs]
     keys = list(dict.fromkeys(key for cases in by_name for key in cases))
+    if len(runs) > 1 and not any(all(key in cases for cases in by_name) for key in keys):
+        has = "; ".join(f"{name} has {_groups_text(run)}" for name, run in zip(names, runs, strict=True))
+        raise WeftError(f"the runs have no case in common: {has}")
     contenders = list(dict.fromkeys(name for run in runs for name in run.contenders))
     cases: list[Line] = []
     means: list[Line] = []
@@ -93,6 +102,13 @@ def compare(runs: Sequence[Run], names: Sequence[str]) -> Comparison:
                 values = tuple(_mean([cases[key] for key in common], contender) for cases in by_name)
                 means.append(Line(group, "", contender, values))
     return Comparison(tuple(runs), tuple(names), tuple(means), tuple(cases))
+
+
+def _groups_text(run: Run) -> str:
+    """The cases of a run in a few words."""
+    counts = {group: sum(case.group == group for case in run.cases) for group in run.groups}
+    texts = [f"{count} of {group}" for group, count in counts.items()]
+    return ", ".join(texts) if len(texts) <= 4 else f"{', '.join(texts[:3])} and {len(texts) - 3} groups more"
 
 
 def comparison_table(lines: Sequence[Line], names: Sequence[str]) -> Table:
@@ -110,13 +126,14 @@ def comparison_page(comparison: Comparison) -> str:
         f"{name}: {run.device}, commit {run.commit or 'unknown'}, {run.date}" + (f" ({run.caveat})" * bool(run.caveat))
         for name, run in zip(comparison.names, comparison.runs, strict=True)
     )
-    said = "Verdicts only where the 95 % intervals part. Speedup is the first run's time over the later one's."
     return page.page(
         f"weft bench {first.suite}: {len(comparison.runs)} runs",
         lead,
         [
-            page.section("Geometric means", comparison_table(comparison.means, comparison.names).html(), said),
-            page.section("Cases", comparison_table(comparison.cases, comparison.names).html()),
+            page.section(
+                "Geometric means", comparison_table(comparison.means, comparison.names).html(), MEANS_IN_WORDS
+            ),
+            page.section("Cases", comparison_table(comparison.cases, comparison.names).html(), CASES_IN_WORDS),
         ],
     )
 

@@ -116,7 +116,7 @@ def _request(case: Case) -> Request:
     functions = tuple(given[hook] for hook in ("a_fn", "b_fn", "c_fn", "epilogue"))
     options = Options(
         given["out_dtype"], given["precision"], given["accumulate"], functions,
-        algebra=find(given.get("algebra", "plus_times")), backend="reference",
+        algebra=find(given.get("algebra", "plus_times")), backend="reference", promote=given.get("promote", False),
     )  # fmt: skip
     # Tensors without memory tell shapes, strides and conjugation; the alignment is put right below.
     operands = []

@@ -24,7 +24,7 @@ _KINDS = {
 
 
 def floor(permutation: Permutation, known: Ceilings) -> Floor:
-    return work_floor(_needed(permutation), known, in_graph=True)
+    return work_floor(needed(permutation), known, in_graph=True)
 
 
 def operation(request: PermuteRequest, permutation: Permutation) -> list[str]:
@@ -61,9 +61,9 @@ def fused(request: PermuteRequest, permutation: Permutation) -> list[str]:
 
 
 def work(permutation: Permutation) -> list[str]:
-    needed = _needed(permutation)
-    read = f"read X {si(needed.read_a, 'B')}" + (f" + D {si(needed.read_c, 'B')}" if needed.read_c else "")
-    return [f"{si(needed.traffic, 'B')} at least: {read}, write D {si(needed.write_d, 'B')}"]
+    counted = needed(permutation)
+    read = f"read X {si(counted.read_a, 'B')}" + (f" + D {si(counted.read_c, 'B')}" if counted.read_c else "")
+    return [f"{si(counted.traffic, 'B')} at least: {read}, write D {si(counted.write_d, 'B')}"]
 
 
 def roof(permutation: Permutation, known: Ceilings, floor: Floor) -> list[str]:
@@ -74,7 +74,7 @@ def roof(permutation: Permutation, known: Ceilings, floor: Floor) -> list[str]:
     ]
 
 
-def _needed(permutation: Permutation) -> Work:
+def needed(permutation: Permutation) -> Work:
     """Compulsory bytes of a permutation: each element that it needs read once, each of D written once.
 
     Unlike the layouts of whole tensors this leaves out what a diagonal passes by, and counts D once more where it is

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from weft.base.figures import duration, share, si
-from weft.errors import UnsupportedError
-from weft.machine.ceilings import Ceilings, ceilings, from_datasheet
 from weft.machine.roofline import Floor
 from weft.planner.at_hand import has_tiers
 from weft.planner.planner import Choice
 from weft.planner.promotion import Tier
-from weft.planner.schedule import Description, Target
+from weft.planner.schedule import Description
 from weft.plans.explain import contraction, permutation
+from weft.plans.explain.ceilings import known_ceilings
 from weft.plans.explain.lines import section
 from weft.spec.permutation import Permutation
 
@@ -51,32 +48,19 @@ def explain(request: Any, description: Description, choice: Choice | None, tier:
     return "\n".join([*about.operation(request, description), *lines])
 
 
-def known_ceilings(target: Target) -> tuple[Ceilings | None, str]:
-    """What is known of a device without measuring anything, else the sentence that says why nothing is."""
-    if target.kind == "interpreter":
-        return None, "Triton's interpreter has no ceilings"
-    try:
-        if target.kind == "cpu":
-            return ceilings(target.device, may_measure=False), ""
-        if torch.cuda.is_available() and torch.cuda.get_device_name(target.index) == target.name:
-            return ceilings(target.device, may_measure=False), ""
-        return from_datasheet(target.name), ""
-    except UnsupportedError:
-        return None, f"no ceilings are known for {target.name}, so no floor is given: `weft info` measures them"
-
-
 def _plan(workspace_limit: int | None, choice: Choice | None, floor: Floor | None) -> list[str]:
     if choice is None:
         return ["the oracle in float64, complex128 or int64: nothing is chosen and no time is predicted"]
     best = choice.best
-    predicted = f"predicted {duration(best.seconds)}{' (not tuned)' if choice.origin.source == 'model' else ''}"
+    how = {"model": " (not tuned)", "forced": " (forced by schedule=)"}.get(choice.origin.source, "")
+    predicted = f"predicted {duration(best.seconds)}{how}"
     if floor is not None and floor.seconds > best.seconds:
         predicted += " (under the floor: the model or the ceilings are off on this machine)"
     elif floor is not None:
         predicted += f", of which the floor is {share(floor.efficiency(best.seconds))}"
     limit = f" (limit {si(workspace_limit, 'B')})" if workspace_limit is not None else ""
     predicted += f"; workspace_bytes = {best.schedule.workspace_bytes}{limit}"
-    if choice.origin.source == "model":
+    if choice.origin.source in ("model", "forced"):
         return [str(best.schedule), predicted]
     return [str(best.schedule), predicted, _measured(choice, floor)]
 
@@ -99,7 +83,11 @@ def _measured(choice: Choice, floor: Floor | None) -> str:
     how = "tuned just now" if origin.source == "tuned" else f"stored by the tuning of {origin.date[:10]}"
     if seconds is None:
         return how
-    part = f", of which the floor is {share(floor.efficiency(seconds))}" if floor is not None else ""
+    part = ""
+    if floor is not None and seconds < floor.seconds:
+        part = ", under the floor: the ceilings were measured low (`weft info --refresh` measures them anew)"
+    elif floor is not None:
+        part = f", of which the floor is {share(floor.efficiency(seconds))}"
     return f"measured {duration(seconds)}{part}; {how}"
 
 

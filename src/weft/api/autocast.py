@@ -1,0 +1,36 @@
+"""What `torch.autocast` asks of a contraction: the keywords that say the same.
+
+Within autocast torch casts floating operands of a product, but for float64, to autocast's type, and the result has it
+(torch's documentation of automatic mixed precision, "CUDA Ops that can autocast to float16"). Here the operands are
+converted as they are read, and no copies are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+#: Whether autocast is on for any kind of device; torch's public question takes a device and costs five times as much.
+any_autocast: Callable[[], bool] = torch._C._is_any_autocast_enabled
+
+_CAST = (torch.float16, torch.bfloat16, torch.float32)
+
+
+def with_autocast(keywords: dict[str, Any], a: Any, b: Any, out: Any) -> dict[str, Any]:
+    """`keywords` as autocast has them; unchanged where it does not apply, or where a type of products is named."""
+    if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)):
+        return keywords
+    kind = a.device.type
+    if not torch.is_autocast_enabled(kind) or a.dtype not in _CAST or b.dtype not in _CAST:
+        return keywords
+    if keywords.get("precision") is not None or keywords.get("algebra", "plus_times") != "plus_times":
+        return keywords
+    chosen = torch.get_autocast_dtype(kind)
+    found = {**keywords, "precision": chosen}
+    if a.dtype != b.dtype:
+        found["promote"] = True
+    if out is None and keywords.get("out_dtype") is None:
+        found["out_dtype"] = chosen
+    return found

@@ -1,0 +1,104 @@
+"""The one signature, as type checkers and `help` read it: the types of the keywords that the public calls share.
+
+What each call takes, and the defaults, stand in `weft.plans.keywords`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias, TypedDict, TypeVar
+
+from weft.algebra import Algebra
+from weft.base.arrays import is_array
+from weft.errors import ArgumentError
+from weft.planner.schedule import Scalar, Schedule
+from weft.plans.keywords import TAKEN, default_of
+from weft.spec import Label
+from weft.spec.type_names import DTypeLike
+
+Equation: TypeAlias = str | Sequence[Sequence[Label]]
+Function: TypeAlias = Callable[..., Any]
+Backend: TypeAlias = Literal["auto", "triton", "cpu", "reference"]
+Precision: TypeAlias = Literal["ieee", "tf32", "tf32x3", "3m"]
+Tune: TypeAlias = Literal["model", "measure"]
+Specialize: TypeAlias = Literal["auto", "now", "never"]
+OutDtype: TypeAlias = "DTypeLike | tuple[DTypeLike | None, ...] | None"
+
+
+class PermuteKeywords(TypedDict, total=False):
+    """What every plan is asked for."""
+
+    out_dtype: OutDtype
+    workspace_limit: int | None
+    backend: Backend
+    tune: Tune | None
+    specialize: Specialize
+    schedule: Schedule | str | None
+    promote: bool
+
+
+class PlanKeywords(PermuteKeywords, total=False):
+    """What a plan of a contraction is asked for besides."""
+
+    precision: Precision | DTypeLike | None
+    accumulate: DTypeLike | None
+    a_fn: Function | None
+    b_fn: Function | None
+    c_fn: Function | None
+    operands: Mapping[str, tuple[Any, Any]] | None
+    indices: Mapping[str, Label] | None
+    algebra: str | Algebra
+    deterministic: bool
+
+
+class CallKeywords(TypedDict, total=False):
+    """What a call brings besides its operands."""
+
+    c: Any
+    alpha: Scalar
+    beta: Scalar
+    out: Any
+    validate: bool
+
+
+class ContractKeywords(PlanKeywords, CallKeywords, total=False):
+    """What `contract` takes besides `epilogue` and `return_arg`, which decide what it returns."""
+
+Call = TypeVar("Call", bound=Callable[..., Any])
+
+
+def refuse_swapped(call: str, equation: object, form: str) -> None:
+    """`ArgumentError` where an array stands in the place of an equation."""
+    if is_array(equation):
+        raise ArgumentError(f"the equation comes first: weft.{call}({form}); an array stands in its place")
+
+
+def signed(call: str, first: Sequence[str], result: Any = Any) -> Callable[[Call], Call]:
+    """Show the whole signature where `help` and editors ask for it; the function itself takes keywords as they come."""
+
+    def show(function: Call) -> Call:
+        given = inspect.signature(function).parameters
+        kinds = inspect.Parameter
+        places = [
+            kinds(name, kinds.POSITIONAL_OR_KEYWORD, default=given[name].default, annotation=given[name].annotation)
+            if given[name].kind is kinds.POSITIONAL_OR_KEYWORD
+            else given[name]
+            for name in first
+        ]
+        shared = [
+            kinds(name, kinds.KEYWORD_ONLY, default=given[name].default if name in given else default_of(call, name))
+            for name in TAKEN[call]
+        ]
+        function.__signature__ = inspect.Signature([*places, *shared], return_annotation=result)  # type: ignore[attr-defined]
+        return function
+
+    return show
+
+
+def result_types(out: Any) -> OutDtype:
+    """The types of results that a call brings its own places for; None where there is none."""
+    if out is None:
+        return None
+    return tuple(one.dtype for one in out) if isinstance(out, tuple) else out.dtype
+

@@ -1,0 +1,82 @@
+"""From operands and options to a plan: found again where an equal one was asked for, else made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+
+from weft.api.keywords import Equation
+from weft.api.options import Options, resolved
+from weft.base.arrays import as_tensor, like
+from weft.base.bounded_cache import BoundedCache
+from weft.errors import NotationError
+from weft.planner.validity import generation
+from weft.plans.call_cache import CallCache, KnownCall, call_signature
+from weft.plans.contraction import Plan
+from weft.spec import Notation, parse
+from weft.spec.dtypes import promoted
+from weft.spec.notation import from_sequences
+from weft.spec.type_names import read_dtype
+
+_CALLS = CallCache(4096)  # by the operands' signature and all options
+_PLANS = BoundedCache(4096)  # by request: asked where a call is not known
+
+
+def read_pair(a: Any, b: Any, promote: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """The operands; a negative view is resolved here, as no kernel can see its bit."""
+    if isinstance(a, str) or isinstance(b, str):
+        text = a if isinstance(a, str) else b
+        raise NotationError(f"{text!r} stands in the place of an operand: one equation names all, as 'mk,kn->mn'")
+    x, y = as_tensor("a", a, promote).resolve_neg(), as_tensor("b", b, promote).resolve_neg()
+    if promote and x.dtype != y.dtype and not (isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor)):
+        common = read_dtype("the type that NumPy promotes a and b to", np.result_type(like(None, x), like(None, y)))
+        if common != promoted(x.dtype, y.dtype):
+            x, y = x.to(common), y.to(common)
+    return x, y
+
+
+def find_plan(equation: Equation, a: torch.Tensor, b: torch.Tensor, options: Options) -> Plan:
+    """The plan for this request, remembered by everything it depends on."""
+    notation_key = _notation_key(equation)
+    signature, asked = call_signature(a, b), options.key()
+    key = (notation_key, signature, *asked, generation()) if signature is not None and asked is not None else None
+    known = _CALLS.get(key)
+    if known is not None:
+        found: Plan = known.plan
+        return found
+    request = resolved(_read(notation_key), str(notation_key), a, b, options)
+    # Two ways to write one request, or a retraced function that turns out the same, share one plan.
+    plan = _PLANS.get((request, generation()))
+    if plan is None:
+        plan = Plan(request)
+        _PLANS.put((request, generation()), plan)
+    if key is not None:
+        _CALLS.put(key, KnownCall(plan))
+    return plan
+
+
+def _notation_key(equation: Equation) -> str | Notation:
+    """Text as it is, sequences of labels as a `Notation`: either can be looked up."""
+    if isinstance(equation, str):
+        return equation
+    if not isinstance(equation, Iterable):
+        raise NotationError(f"an equation is text or three sequences of labels, not {type(equation).__name__}")
+    terms = tuple(equation)
+    if len(terms) != 3:
+        raise NotationError(f"labels come as three sequences (modes_a, modes_b, modes_d), {len(terms)} are given")
+    return from_sequences(*terms)
+
+
+def read_notation(equation: Equation) -> Notation:
+    """An equation of two operands, text or sequences of labels."""
+    return _read(_notation_key(equation))
+
+
+def _read(equation: str | Notation) -> Notation:
+    notation = parse(equation) if isinstance(equation, str) else equation
+    if len(notation.inputs) != 2:
+        raise NotationError(f"contract takes two operands, '{notation}' names {len(notation.inputs)}: see weft.einsum")
+    return notation

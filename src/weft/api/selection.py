@@ -1,0 +1,215 @@
+"""`return_arg=True`: what an algebra selected, and where it stands along the reduced modes.
+
+Operands are packed as (batch, k, m) and (batch, k, n), functions applied on the way; the backend's kernel finds values
+and places; and one more pass applies the epilogue, or converts, where that is asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from weft.algebra import NAMED
+from weft.api.keywords import Equation
+from weft.api.lookup import find_plan, read_notation
+from weft.api.options import HOOKS, Options, resolved
+from weft.errors import AccuracyError, UnsupportedError, WorkspaceError
+from weft.fn.binding import bind
+from weft.planner.request import Request, Results
+from weft.planner.schedule import Scalar
+from weft.plans.checks import check_outputs, check_unscaled
+from weft.spec import Label, Layout
+from weft.spec.contraction import mode_strides, output_shape
+
+_ROOMS = {"triton": "weft.gpu.selection.launch", "cpu": "weft.cpu.selection", "reference": "weft.oracle.selection"}
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """Labels by where they stand; reduced ones in the order in which they first do."""
+
+    batch: tuple[Label, ...]
+    m: tuple[Label, ...]
+    n: tuple[Label, ...]
+    k: tuple[Label, ...]
+
+
+def selected(
+    equation: Equation,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    c: torch.Tensor | None,
+    alpha: Scalar,
+    beta: Scalar,
+    out: Results | None,
+    options: Options,
+    validate: bool,
+) -> tuple[torch.Tensor, torch.Tensor | tuple[torch.Tensor, ...]]:
+    """D and the index along each reduced mode; a tensor where one is reduced, else a tuple."""
+    notation = read_notation(equation)
+    request = resolved(notation, str(notation), a, b, options)
+    largest = _selects(request)
+    if c is not None:
+        raise UnsupportedError("return_arg finds a pair of A and B: c has no place along a reduced mode")
+    assert request.algebra is not None
+    check_unscaled(request.algebra.name, alpha, beta)
+    if request.outputs is not None:
+        raise UnsupportedError("return_arg is for an epilogue of one value")
+    shape = output_shape(request.notation, request.extents())
+    if out is not None:
+        inputs = {"a": a, "b": b, **{f"operand '{name}'": tensor for name, tensor in options.tensors.items()}}
+        check_outputs(out, shape, (request.d_dtype,), False, request.device, inputs, None)
+    roles, extents = _roles(request), request.extents()
+    _check_workspace(roles, extents, request, options)
+    values, places = _values_and_places(a, b, request, roles, options, largest)
+    order = (*roles.batch, *roles.m, *roles.n)
+    turn = [order.index(label) for label in request.notation.output]
+    values, places = (
+        each.reshape([extents[label] for label in order]).permute(turn).contiguous() for each in (values, places)
+    )
+    result = _finished(values, request, options, out)
+    if validate:
+        _validate(equation, a, b, result, options)
+    return result, _along_each(places, [extents[label] for label in roles.k])
+
+
+def _selects(request: Request) -> bool:
+    """Whether the algebra keeps the larger of two values, or (False) the smaller; `UnsupportedError` for any other."""
+    accumulate = request.arithmetic.accumulate
+    if request.algebra is not None and not accumulate.is_complex and accumulate is not torch.bool:
+        for name, largest in (("max_plus", True), ("min_plus", False)):
+            if request.algebra.reduce == NAMED[name].traced(accumulate).reduce:
+                return largest
+    name = request.algebra.name if request.algebra is not None else "plus_times"
+    raise UnsupportedError(
+        f"return_arg is for algebras that select, of max_plus, min_plus, max_times, min_max and max_min; {name} makes "
+        "one value of several"
+    )
+
+
+def _roles(request: Request) -> Roles:
+    (first, second), output = request.notation.inputs, request.notation.output
+    return Roles(
+        batch=tuple(label for label in output if label in first and label in second),
+        m=tuple(label for label in output if label in first and label not in second),
+        n=tuple(label for label in output if label not in first),
+        k=tuple(label for label in dict.fromkeys((*first, *second)) if label not in output),
+    )
+
+
+def _values_and_places(
+    a: torch.Tensor, b: torch.Tensor, request: Request, roles: Roles, options: Options, largest: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both as (batch, m, n)."""
+    extents = request.extents()
+    groups = (roles.batch, roles.m, roles.n, roles.k)
+    batch, m, n, k = (math.prod(extents[label] for label in group) for group in groups)
+    accumulate = request.arithmetic.accumulate
+    assert request.algebra is not None
+    if 0 in (batch, m, n, k):
+        values = torch.full((batch, m, n), request.algebra.identity, dtype=accumulate, device=request.device)
+        return values, torch.full((batch, m, n), -1, dtype=torch.int64, device=request.device)
+    x = _packed("a_fn", a, 0, (*roles.batch, *roles.k, *roles.m), request, options).reshape(batch, k, m)
+    y = _packed("b_fn", b, 1, (*roles.batch, *roles.k, *roles.n), request, options).reshape(batch, k, n)
+    found: tuple[torch.Tensor, torch.Tensor] = import_module(_ROOMS[request.backend]).select(
+        x, y, request.algebra, largest
+    )
+    return found
+
+
+def _packed(
+    hook: str, tensor: torch.Tensor, operand: int, order: tuple[Label, ...], request: Request, options: Options
+) -> torch.Tensor:
+    """An operand along these labels, contiguous, in the accumulator's type, its function applied."""
+    extents, term = request.extents(), request.notation.inputs[operand]
+    function = options.functions[HOOKS.index(hook)]
+    if function is not None:
+        own = tuple(dict.fromkeys(term))
+        given = _taken(hook, options)
+        asked = Options(
+            request.arithmetic.accumulate, options.precision, functions=(function, None, None, None),
+            backend=request.backend, **given,
+        )  # fmt: skip
+        tensor = _computed((term, (), own), tensor, asked, None)
+        term = own
+    strides = mode_strides(term, Layout.of(tensor), extents)
+    view = tensor.as_strided(
+        [extents[label] for label in order], [strides.get(label, 0) for label in order], int(tensor.storage_offset())
+    )
+    if function is None and request.arithmetic.product != view.dtype:
+        view = view.to(request.arithmetic.product)  # rounded before anything is computed
+    return view.to(request.arithmetic.accumulate).contiguous()
+
+
+def _finished(values: torch.Tensor, request: Request, options: Options, out: Results | None) -> torch.Tensor:
+    """D of the selected values: through the epilogue, in its type, in `out` where that is given."""
+    assert not isinstance(out, tuple)
+    epilogue = options.functions[HOOKS.index("epilogue")]
+    if epilogue is None:
+        if out is not None:
+            return out.copy_(values)
+        return values.to(request.d_dtype)
+    output = request.notation.output
+    asked = Options(
+        request.d_dtype, functions=(None, None, None, epilogue), backend=request.backend, **_taken("epilogue", options)
+    )
+    return _computed((output, (), output), values, asked, out)
+
+
+def _computed(equation: Any, values: torch.Tensor, options: Options, out: torch.Tensor | None) -> torch.Tensor:
+    """One function of a tensor's elements: the tensor's product with one."""
+    one = _one(values.dtype, values.device)
+    found = find_plan(equation, values, one, options).run(values, one, None, 1.0, 1.0, out, options.tensors)
+    assert isinstance(found, torch.Tensor), "a function of one result"
+    return found
+
+
+def _taken(hook: str, options: Options) -> dict[str, Any]:
+    """The operands and indices that one function takes."""
+    names = bind(dict(zip(HOOKS, options.functions, strict=True)), [*options.operands, *options.indices])[hook]
+    return {
+        "operands": {name: pair for name, pair in options.operands.items() if name in names},
+        "indices": {name: label for name, label in options.indices.items() if name in names},
+    }
+
+
+def _along_each(places: torch.Tensor, extents: list[int]) -> torch.Tensor | tuple[torch.Tensor, ...]:
+    """The index along each reduced mode, of the index along all of them; -1 stays -1."""
+    if len(extents) == 1:
+        return places
+    found, run = [], 1
+    for extent in reversed(extents):
+        index = torch.div(places, run, rounding_mode="floor") % max(extent, 1)
+        found.append(torch.where(places < 0, places, index))
+        run *= extent
+    return tuple(reversed(found))
+
+
+def _check_workspace(roles: Roles, extents: dict[Label, int], request: Request, options: Options) -> None:
+    sides = ((roles.batch, roles.k, roles.m), (roles.batch, roles.k, roles.n))
+    elements = [math.prod(extents[label] for group in side for label in group) for side in sides]
+    needed = sum(elements) * request.arithmetic.accumulate.itemsize
+    if options.workspace_limit is not None and needed > options.workspace_limit:
+        raise WorkspaceError(
+            f"return_arg packs both operands into {needed} bytes of workspace, the limit is {options.workspace_limit}"
+        )
+
+
+def _validate(equation: Equation, a: torch.Tensor, b: torch.Tensor, result: torch.Tensor, options: Options) -> None:
+    """`AccuracyError` where D is not what the validated contraction without places finds."""
+    expected = find_plan(equation, a, b, replace(options, out_dtype=result.dtype)).run_validated(
+        a, b, None, 1.0, 1.0, None, options.tensors
+    )
+    assert isinstance(expected, torch.Tensor), "an epilogue of one result"
+    if not torch.equal(torch.nan_to_num(result), torch.nan_to_num(expected)):
+        raise AccuracyError("return_arg selects other values than the contraction without it")
+
+
+@lru_cache
+def _one(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    return torch.ones((), dtype=dtype, device=device)

@@ -1,0 +1,94 @@
+"""The public call that transposes in place: `transpose_`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from weft.base.arrays import as_result, is_array, like
+from weft.base.describe import describe_call
+from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
+from weft.planner.schedule import Scalar
+from weft.planner.target import resolve_backend, target_of
+from weft.plans.checks import checked_scalar, reject_gradient
+from weft.selftest.gate import check_in_place
+from weft.spec.dtypes import dtype_name
+from weft.spec.memory import overlaps_itself
+from weft.spec.permutation import scaling_type
+from weft.spec.transpose import InPlace
+
+# The rooms that transpose in place, imported when first asked.
+_IN_PLACE = {"cpu": "weft.cpu.transpose", "triton": "weft.gpu.transpose.family", "reference": "weft.oracle.reference"}
+
+
+def transpose_(x: Any, dims: Sequence[int] = (-2, -1), *, alpha: Scalar = 1.0, backend: str = "auto") -> Any:
+    """Transpose the matrices along two dimensions of `x` in its own memory, scaled by `alpha`.
+
+    Square matrices may have any strides. The result is `x` itself: its element [i, j] is then `alpha` times what
+    [j, i] was.
+
+    Matrices that are not square must lie dense, row- or column-major (up to a common step; the other dimensions lie as
+    they like). The result is a view of the same memory with the two extents exchanged, row-major where `x` was,
+    column-major where `x` was. `x` keeps its shape and strides; it now shows the same elements in an order that means
+    nothing, and is best forgotten: ``x = weft.transpose_(x)``.
+
+    Every element is read and written once where matrices are square, else two or three times; on the GPU up to six
+    times where the extents have no divisor that suits. The workspace does not grow with the matrix: on the CPU it is at
+    most 4 MiB for each of up to 8 threads and 4 MiB beside (more, in proportion to the shorter side, from 16 Ki
+    elements along that side on); on the GPU an eighth of `x`, but at least 8 and at most 32 MiB (see
+    `weft.gpu.transpose.family`).
+
+    `dims`: the two dimensions. `alpha`: applied in `x`'s type, half precision by way of float32 and integers in int64.
+    `backend` as for `permute`. Raises `ShapeError` where elements of `x` share memory (expanded, overlapping) and for
+    matrices that are neither square nor dense, `UnsupportedError` for conjugate and negative views, read-only arrays
+    and tensors that require a gradient, `DTypeError` for an `alpha` that does not fit; nothing is written then.
+
+    >>> import torch, weft
+    >>> x = torch.arange(6).reshape(2, 3)
+    >>> weft.transpose_(x)
+    tensor([[0, 3],
+            [1, 4],
+            [2, 5]])
+    >>> x
+    tensor([[0, 3, 1],
+            [4, 2, 5]])
+    """
+    with call_context(lambda: describe_call("transpose_", tuple(dims) if isinstance(dims, Sequence) else dims, x=x)):
+        if is_array(dims) and not is_array(x):
+            raise ArgumentError("the tensor comes first: weft.transpose_(x, dims)")
+        tensor = as_result(x, "x")
+        if tensor.is_conj() or tensor.is_neg():
+            raise UnsupportedError("x is a conjugate or negative view: transpose the tensor it is a view of")
+        reject_gradient("x", tensor)
+        described = InPlace.of(tensor, dims)
+        if overlaps_itself(tensor):
+            raise ShapeError(f"x with strides {tensor.stride()} overlaps itself: its elements cannot change places")
+        factor = checked_scalar("alpha", alpha, scaling_type(tensor.dtype, tensor.dtype))
+        if factor != 1 and tensor.dtype is torch.bool:
+            raise DTypeError("bool is not scaled")
+        with torch.no_grad():
+            _transpose(tensor, described, factor if factor != 1 else 1, resolve_backend(backend, tensor.device))
+        if described.square:
+            return x
+        result = tensor.as_strided(described.result_shape(), described.result_strides(), tensor.storage_offset())
+    return like(x, result)
+
+
+def _transpose(tensor: torch.Tensor, described: InPlace, alpha: Scalar, backend: str) -> None:
+    if tensor.numel() == 0:
+        return
+    if described.trivial:
+        if alpha != 1:
+            tensor.mul_(alpha)
+        return
+    room = import_module(_IN_PLACE[backend])
+    if backend == "triton" and alpha != 1 and tensor.is_complex():
+        raise UnsupportedError(f"{dtype_name(tensor.dtype)} is not scaled on the GPU yet")
+    if backend != "reference":
+        check_in_place(room.__name__, described, backend, target_of(backend, tensor.device))
+    transpose = room.square_ if described.square else room.rectangular_
+    for stack in described.stacks(tensor):
+        transpose(stack, alpha)

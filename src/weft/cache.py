@@ -1,0 +1,91 @@
+"""What weft keeps on disk, for programs: where it lies, what is there, carried elsewhere, removed.
+
+>>> import weft
+>>> sorted(weft.cache.info())
+['bytes', 'files', 'folder', 'rooms']
+
+The rooms are "schedules", "tuning", "ceilings", "coefficients", "probes" and "selftest"; `weft cache` on the command
+line does the same.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, TypedDict
+
+from weft.errors import UnsupportedError, WeftError
+from weft.machine.store import cache_directory
+from weft.planner.validity import outdate
+from weft.tune.cache import ABOUT, cleared, entries, exported, imported
+
+
+class Room(TypedDict):
+    """What one room of the cache holds."""
+
+    files: int
+    bytes: int
+    about: str
+
+
+class Info(TypedDict):
+    """What the cache holds."""
+
+    folder: Path
+    files: int
+    bytes: int
+    rooms: dict[str, Room]
+
+
+def folder() -> Path:
+    """Where the cache lies: `WEFT_CACHE_DIR`, else ``weft`` in `XDG_CACHE_HOME` or ``~/.cache``. It may not exist."""
+    return cache_directory()
+
+
+def info() -> Info:
+    """Folder, and files and bytes of the whole and of each room that has any."""
+    rooms: dict[str, Room] = {}
+    for entry in entries():
+        room = rooms.setdefault(entry.room, Room(files=0, bytes=0, about=ABOUT.get(entry.room, "of another version")))
+        room["files"] += 1
+        room["bytes"] += entry.size
+    files, size = sum(room["files"] for room in rooms.values()), sum(room["bytes"] for room in rooms.values())
+    return Info(folder=folder(), files=files, bytes=size, rooms=rooms)
+
+
+def clear(*rooms: str) -> int:
+    """Remove every file, or those of some rooms; how many. Plans of this process are made anew where asked again."""
+    count, _ = cleared(_known(rooms))
+    outdate()
+    return count
+
+
+def export(file: str | Path | None = None, *rooms: str) -> dict[str, Any]:
+    """All readable entries (of some rooms) as one JSON value, written to `file` too where that is given."""
+    document = exported(_known(rooms))
+    if file is not None:
+        Path(file).write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
+    return document
+
+
+def import_(source: str | Path | dict[str, Any]) -> int:
+    """Take over the entries of an exported file or value; how many. `WeftError` where it is none.
+
+    Tuned schedules serve where device and software are the same.
+    """
+    document: Any = source
+    if isinstance(source, (str, Path)):
+        try:
+            document = json.loads(Path(source).read_text())
+        except (OSError, ValueError) as error:
+            raise WeftError(f"{source} is no cache that weft has exported ({error})") from None
+    count = imported(document)
+    outdate()
+    return count
+
+
+def _known(rooms: tuple[str, ...]) -> tuple[str, ...]:
+    for room in rooms:
+        if room not in ABOUT:
+            raise UnsupportedError(f"the cache has no room {room!r}: its rooms are {', '.join(ABOUT)}")
+    return rooms

@@ -1,0 +1,176 @@
+"""What a plan says of itself as data: a `Report`, which `to_dict` makes plain JSON values of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from weft.machine.counts import Work, contraction_work
+from weft.machine.roofline import Floor
+from weft.planner.planner import Choice
+from weft.planner.schedule import Description, Schedule
+from weft.plans.explain import contraction, permutation
+from weft.plans.explain.ceilings import known_ceilings
+from weft.spec import Contraction
+from weft.spec.dtypes import dtype_name
+from weft.spec.permutation import Permutation
+
+
+@dataclass(frozen=True, slots=True)
+class ModeReport:
+    """One canonical mode: its labels, its extent, its role and its stride in each tensor (0: absent)."""
+
+    name: str
+    extent: int
+    role: str  # "batch", "m", "n" or "k"; "" in a permutation
+    strides: dict[str, int]  # elements
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateReport:
+    """One schedule that could be chosen, best first. `schedule=` of a call takes `schedule` or `text`."""
+
+    text: str
+    family: str
+    predicted_seconds: float
+    measured_seconds: float | None
+    workspace_bytes: int
+    schedule: Schedule = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything that `explain` says; seconds, bytes and flops of one call.
+
+    `floor_seconds`, `floor_binds` and `ceilings` are None where the device's ceilings are not known. `source` says who
+    chose: "model", "store" (an earlier tuning), "tuned", "forced" or "reference", which chooses nothing.
+    """
+
+    equation: str
+    backend: str
+    device: str
+    modes: tuple[ModeReport, ...]
+    types: dict[str, str]  # of each tensor by name, and of "products" and "sums"
+    functions: dict[str, str]  # by hook
+    flops: int  # of products and sums
+    function_flops: int
+    bytes_read: int  # compulsory
+    bytes_written: int
+    intensity: float  # flops per byte
+    floor_seconds: float | None
+    floor_binds: str | None  # "compute", "memory" or "launch"
+    ceilings: str | None  # "measured" or "datasheet"
+    schedule: str | None
+    family: str | None
+    source: str
+    tuned_on: str  # date, "" where nothing was tuned
+    predicted_seconds: float | None
+    measured_seconds: float | None
+    workspace_bytes: int
+    workspace_limit: int | None
+    candidates: tuple[CandidateReport, ...]
+    excluded: tuple[str, ...]  # one sentence for each rule that excludes something
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values: schedules are text, an infinite intensity is None."""
+        shallow = {
+            name: value
+            for name, value in ((name, getattr(self, name)) for name in self.__dataclass_fields__)
+            if name not in ("modes", "candidates")
+        }
+        shallow["intensity"] = self.intensity if math.isfinite(self.intensity) else None
+        shallow["excluded"] = list(self.excluded)
+        shallow["modes"] = [asdict(mode) for mode in self.modes]
+        names = [name for name in CandidateReport.__dataclass_fields__ if name != "schedule"]
+        shallow["candidates"] = [{name: getattr(each, name) for name in names} for each in self.candidates]
+        return shallow
+
+
+def report(request: Any, description: Description, choice: Choice | None) -> Report:
+    """The report of a request, of its canonical form, and of what was chosen (None: the reference backend)."""
+    known, _ = known_ceilings(request.target)
+    floor: Floor | None = None
+    work: Work
+    if isinstance(description, Permutation):
+        work = permutation.needed(description)
+        floor = permutation.floor(description, known) if known is not None else None
+        types, functions, roles = _types_of_move(description), _functions(("fn",), (request.raw,)), False
+        tensors: Sequence[tuple[str, int]] = (("X", 0), ("D", 3))
+    else:
+        work = contraction_work(description)
+        floor = contraction.floor(description, known) if known is not None else None
+        types, roles = _types(description), True
+        functions = _functions(("a_fn", "b_fn", "c_fn", "epilogue"), request.functions.raw)
+        tensors = [("A", 0), ("B", 1), *([("C", 2)] if description.c is not None else []), ("D", 3)]
+    return Report(
+        equation=request.text,
+        backend=request.backend,
+        device=request.target.name if request.backend != "reference" else str(request.device),
+        modes=tuple(
+            ModeReport(
+                name=mode.name,
+                extent=mode.extent,
+                role=mode.role.value if roles else "",
+                strides={name: mode.strides[at] for name, at in tensors},
+            )
+            for mode in description.modes
+        ),
+        types=types,
+        functions=functions,
+        flops=work.flops,
+        function_flops=work.function_flops,
+        bytes_read=work.reads,
+        bytes_written=work.writes,
+        intensity=work.intensity,
+        floor_seconds=floor.seconds if floor is not None else None,
+        floor_binds=floor.binds if floor is not None else None,
+        ceilings=known.source if known is not None else None,
+        **_chosen(choice),
+        workspace_limit=request.workspace_limit,
+    )
+
+
+def _chosen(choice: Choice | None) -> dict[str, Any]:
+    """The fields that a choice decides."""
+    if choice is None:
+        nothing = dict.fromkeys(("schedule", "family", "predicted_seconds", "measured_seconds"))
+        return {
+            **nothing, "source": "reference", "tuned_on": "", "workspace_bytes": 0, "candidates": (), "excluded": (),
+        }  # fmt: skip
+    best = choice.best
+    return {
+        "schedule": str(best.schedule),
+        "family": best.schedule.family,
+        "source": choice.origin.source,
+        "tuned_on": choice.origin.date,
+        "predicted_seconds": best.seconds,
+        "measured_seconds": best.measured,
+        "workspace_bytes": best.schedule.workspace_bytes,
+        "candidates": tuple(
+            CandidateReport(
+                str(rank.schedule), rank.schedule.family, rank.seconds, rank.measured, rank.schedule.workspace_bytes,
+                rank.schedule,
+            )
+            for rank in choice.ranked
+        ),
+        "excluded": choice.excluded,
+    }  # fmt: skip
+
+
+def _types(description: Contraction) -> dict[str, str]:
+    layouts = (("A", description.a), ("B", description.b), ("C", description.c), ("D", description.d))
+    found = {name: dtype_name(layout.dtype) for name, layout in layouts if layout is not None}
+    arithmetic = description.arithmetic
+    return found | {"products": dtype_name(arithmetic.product), "sums": dtype_name(arithmetic.accumulate)}
+
+
+def _types_of_move(description: Permutation) -> dict[str, str]:
+    return {"X": dtype_name(description.x.dtype), "D": dtype_name(description.d.dtype)}
+
+
+def _functions(hooks: Sequence[str], raw: Sequence[object]) -> dict[str, str]:
+    from weft.plans.explain.lines import function_name
+
+    return {hook: function_name(function) for hook, function in zip(hooks, raw, strict=True) if function is not None}

@@ -1,0 +1,93 @@
+"""The keywords that calls share: their defaults, who takes which, and what to say of one that nobody takes.
+
+An unknown keyword gets the nearest right one, or what weft calls what other libraries name so. The types of the
+keywords stand in `weft.api.keywords`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection
+from typing import Any
+
+from weft.errors import ArgumentError
+
+#: Every keyword that calls share, with its default, in the order in which `help` shows them.
+DEFAULTS: dict[str, Any] = {
+    "c": None, "alpha": 1.0, "beta": 1.0, "out": None, "out_dtype": None, "precision": None, "accumulate": None,
+    "a_fn": None, "b_fn": None, "c_fn": None, "epilogue": None, "operands": None, "indices": None,
+    "algebra": "plus_times", "deterministic": True, "workspace_limit": None, "backend": "auto", "tune": None,
+    "specialize": "auto", "schedule": None, "promote": False, "return_arg": False, "validate": False,
+}  # fmt: skip
+#: The same where a call makes a plan, which is for many calls.
+_OF_PLANS: dict[str, Any] = {"specialize": "now"}
+#: The keywords of each call.
+TAKEN: dict[str, tuple[str, ...]] = {
+    "contract": tuple(DEFAULTS),
+    "plan": tuple(name for name in DEFAULTS if name not in ("alpha", "beta", "return_arg", "validate")),
+    "einsum": tuple(DEFAULTS),
+    "matmul": ("transpose_a", "transpose_b", *DEFAULTS),
+    "permute": (
+        "fn", "c", "alpha", "beta", "out", "out_dtype", "extents", "workspace_limit", "backend", "tune", "specialize",
+        "schedule", "promote",
+    ),
+    "a plan's call": ("c", "alpha", "beta", "out", "operands", "validate"),
+    "a permutation plan's call": ("c", "alpha", "beta", "out"),
+}  # fmt: skip
+TAKEN["plan_permute"] = TAKEN["permute"]
+
+_FUSED_BIAS = 'epilogue=weft.functions.bias with operands={"bias": ("n", tensor)}'
+_ACTIVATION = "epilogue=, a function of each result: epilogue=torch.relu"
+#: What other libraries call something, and how weft says it.
+_ELSEWHERE = {
+    "bias": _FUSED_BIAS,
+    "activation": _ACTIVATION,
+    "act": _ACTIVATION,
+    "dtype": "out_dtype= (the result's type), precision= (the products') or accumulate= (the sums')",
+    "preferred_element_type": "out_dtype= or accumulate=",
+    "optimize": "nothing of it, as the order of contraction is its own to find",
+    "casting": "promote=True, which takes operands of different types",
+    "allow_tf32": 'precision="tf32"',
+    "memory_limit": "workspace_limit= (bytes)",
+    "workspace": "workspace_limit= (bytes)",
+    "semiring": "algebra=",
+    "mask": 'epilogue=weft.functions.masked with operands={"mask": ("mn", tensor)}',
+    "autotune": 'tune="measure"',
+    "trans_a": "transpose_a=",
+    "trans_b": "transpose_b=",
+    "transa": "transpose_a=",
+    "transb": "transpose_b=",
+    "input": "a, the first operand",
+    "other": "b, the second operand",
+    "fn": "epilogue= (of the result), a_fn= or b_fn= (of an operand)",
+    "epilogue": "fn=, a function of each element",
+    "a_fn": "fn=, a function of each element",
+}
+
+
+def default_of(call: str, name: str) -> Any:
+    """The default of a keyword that calls share."""
+    return _OF_PLANS.get(name, DEFAULTS[name]) if call.startswith("plan") else DEFAULTS[name]
+
+
+def refuse_unknown(call: str, unknown: Collection[str], what: str = "") -> None:
+    """`ArgumentError` for the first keyword that `call` does not take, with the nearest that it does."""
+    for name in unknown:
+        taken = TAKEN[call]
+        if name in taken:
+            continue
+        said = _ELSEWHERE.get(name.lower())
+        if said is not None and ("=" not in said or said.partition("=")[0] in taken):
+            hint = f": weft says {said}"
+        elif near := difflib.get_close_matches(name, taken, n=1, cutoff=0.6):
+            hint = f": did you mean {near[0]!r}?"
+        else:
+            hint = f": it takes {', '.join(taken)}"
+        raise ArgumentError(f"{what or call} takes no keyword {name!r}{hint}")
+
+
+def check_flag(name: str, value: object) -> bool:
+    """`value` where it is True or False; `ArgumentError` else: any other word would count as true."""
+    if not isinstance(value, bool):
+        raise ArgumentError(f"{name} is True or False, not {value!r}")
+    return value

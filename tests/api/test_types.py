@@ -1,0 +1,43 @@
+"""The types that type checkers see, on a sample: what is right passes, each line marked as an error is one."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import weft
+
+SAMPLE = Path(__file__).with_name("typed_sample.py")
+MARKED = {at for at, line in enumerate(SAMPLE.read_text().splitlines(), 1) if "# error: " in line}
+SOURCES = Path(weft.__file__).parents[1]
+
+
+def test_mypy(tmp_path: Path) -> None:
+    if importlib.util.find_spec("mypy") is None:
+        pytest.skip("mypy is not installed")
+    command = [
+        sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "--no-error-summary", "--config-file=",
+        f"--cache-dir={tmp_path}", str(SAMPLE),
+    ]  # fmt: skip
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=300, env={"MYPYPATH": str(SOURCES), "PATH": ""}
+    )
+    found = {int(line) for line in re.findall(rf"{SAMPLE.name}:(\d+): error", done.stdout)}
+    assert found == MARKED, done.stdout + done.stderr
+
+
+def test_pyright() -> None:
+    program = shutil.which("pyright") or shutil.which("basedpyright")
+    if program is None:
+        pytest.skip("pyright is not installed")
+    command = [program, "--outputjson", "--pythonpath", sys.executable, str(SAMPLE)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    errors = [each for each in json.loads(done.stdout)["generalDiagnostics"] if each["severity"] == "error"]
+    assert {each["range"]["start"]["line"] + 1 for each in errors} == MARKED, done.stdout
