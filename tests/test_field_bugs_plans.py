@@ -137,14 +137,17 @@ class TestSurroundings:
             weft.contract("k,k->", torch.ones(3), torch.ones(3, dtype=torch.int16))
 
     def test_autocast(self, backend: Backend) -> None:
-        """Under autocast the arithmetic stays what the call says."""
+        """Under autocast the arithmetic is what the call says, and where it says nothing what autocast says."""
         a = torch.full((8, 8), 1 + 2.0**-20, device=backend.device)
         eye = torch.eye(8, device=backend.device)
         for _ in range(2):
             with torch.autocast(backend.device, dtype=torch.bfloat16):
-                d = weft.contract("mk,kn->mn", a, eye, a_fn=lambda x: x * 1, backend=backend.name)
+                d = weft.contract("mk,kn->mn", a, eye, a_fn=lambda x: x * 1, precision="ieee", backend=backend.name)
+                e = weft.contract("mk,kn->mn", a, eye, a_fn=lambda x: x * 1, backend=backend.name)
             assert d.dtype == torch.float32
             assert torch.equal(d, a)
+            assert e.dtype == torch.bfloat16
+            assert torch.equal(e, torch.ones_like(e))
 
     def test_default_type_and_device(self, backend: Backend) -> None:
         """The defaults for new tensors change neither a function's constants nor where work is done."""

@@ -61,15 +61,15 @@ def contractions(draw: st.DrawFn, limits: Limits) -> Case:
     result = draw(st.sampled_from([dtype, torch.float32, torch.float64]))
     layouts = [draw(st.sampled_from(LAYOUTS)) for _ in range(3)]
     layouts.append(draw(st.sampled_from(LAYOUTS[:5])))
-    rank = len(output)
+    rank, added = len(output), draw(st.booleans())
     return Case(
         "random",
         f"{terms[0]},{terms[1]}->{output}",
         (shapes[0], shapes[1]),
         dtypes=(dtype, dtype, result),
         alpha=draw(st.sampled_from([1.0, 0.0, -2.0, 0.5])),
-        beta=draw(st.sampled_from([0.0, 1.0, -0.5])),
-        add=draw(st.booleans()),
+        beta=draw(st.sampled_from([0.0, 1.0, -0.5])) if added else 1.0,
+        add=added,
         c_ones=tuple(at for at in range(rank) if draw(st.integers(0, 5)) == 0),
         layouts=(layouts[0], layouts[1], layouts[2], layouts[3]),
     )

@@ -309,7 +309,9 @@ def _print_table(content: Any, title: str, said: str) -> None:
     table = Table(title=Text(title), title_justify="left")
     for column, head in enumerate(content.heads):
         numeric = any(row[column].key is not None for row in content.rows)
-        table.add_column(Text(head), justify="right" if numeric else "left", overflow="fold")
+        table.add_column(
+            Text(head), justify="right" if numeric else "left", overflow="fold", no_wrap=numeric or not column
+        )
     tones = {"better": "green", "worse": "red", "": ""}
     for row in content.rows:
         table.add_row(*(Text(cell.text, style=tones[cell.tone]) for cell in row))

@@ -9,6 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from weft.gpu.common.pdl import pdl_begin
+
 
 @triton.jit
 def selection_kernel(
@@ -29,6 +31,7 @@ def selection_kernel(
 
     NaN is better than any number, as in torch.maximum.
     """
+    pdl_begin()
     # (1) Which tile: programs go over n first, so that neighbours read the same rows of A.
     program = tl.program_id(0).to(tl.int64)
     n_blocks = tl.cdiv(n, TILE_N)
