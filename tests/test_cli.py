@@ -83,7 +83,10 @@ def test_explain_allocates_no_operands() -> None:
         (["explain", "mk,kn->mn", "--extents", "m=2,k=3"], "no extent is given for 'n'"),
         (["explain", "mk,kn->mn", "--extents", "m=2,k=3,n=4,m=5"], "gives 'm' twice: 2 and 5"),
         (["explain", "mk,kn->mn", "--extents", "m=2,k=three,n=4"], "'k=three' in --extents is not of the form a=16"),
-        (["explain", "mk,kn->mn", "--extents", "m=2,k=3,n=4", "--dtype", "half_float"], "'half_float' names no number type"),
+        (
+            ["explain", "mk,kn->mn", "--extents", "m=2,k=3,n=4", "--dtype", "half_float"],
+            "'half_float' names no number type",
+        ),
         (["explain", "mk,kn->mn", "--extents", "m=2,k=3,n=4", "--dtype", "int8"], "out_dtype"),
         (["explain", "mk,kn->mn", "--extents", "m=2,k=3,n=4", "--a-fn", "no_such"], "a function 'no_such'"),
         (["explain", "mk,kn->mn", "--extents", "m=2,k=3,n=4", "--epilogue", "sum"], "sum cannot be fused"),

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 import weft
 from weft.api.keywords import CallKeywords, ContractKeywords, PermuteKeywords, PlanKeywords
-from weft.plans.keywords import DEFAULTS, TAKEN
+from weft.plans.keywords import DEFAULTS, TAKEN, default_of
 
 A, B, C = torch.arange(6.0).reshape(2, 3), torch.arange(12.0).reshape(3, 4) - 5, torch.ones(2, 4)
 AB = A @ B
@@ -121,7 +121,7 @@ class TestOneSignature:
         shown = inspect.signature(call).parameters
         for name in TAKEN[call.__name__]:
             assert shown[name].kind is inspect.Parameter.KEYWORD_ONLY
-            assert shown[name].default == DEFAULTS.get(name, shown[name].default)
+            assert shown[name].default == (default_of(call.__name__, name) if name in DEFAULTS else shown[name].default)
         assert not any(each.kind is inspect.Parameter.VAR_KEYWORD for each in shown.values())
 
     def test_matmul_and_einsum_take_what_contract_takes(self) -> None:

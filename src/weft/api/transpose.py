@@ -21,7 +21,9 @@ from weft.spec.permutation import scaling_type
 from weft.spec.transpose import InPlace
 
 # The rooms that transpose in place, imported when first asked.
-_IN_PLACE = {"cpu": "weft.cpu.transpose", "triton": "weft.gpu.transpose.family", "reference": "weft.oracle.reference"}
+_IN_PLACE = {
+    "cpu": "weft.cpu.permute.transpose", "triton": "weft.gpu.transpose.family", "reference": "weft.oracle.reference",
+}  # fmt: skip
 
 
 def transpose_(x: Any, dims: Sequence[int] = (-2, -1), *, alpha: Scalar = 1.0, backend: str = "auto") -> Any:
@@ -36,10 +38,11 @@ def transpose_(x: Any, dims: Sequence[int] = (-2, -1), *, alpha: Scalar = 1.0, b
     nothing, and is best forgotten: ``x = weft.transpose_(x)``.
 
     Every element is read and written once where matrices are square, else two or three times; on the GPU up to six
-    times where the extents have no divisor that suits. The workspace does not grow with the matrix: on the CPU it is at
-    most 4 MiB for each of up to 8 threads and 4 MiB beside (more, in proportion to the shorter side, from 16 Ki
-    elements along that side on); on the GPU an eighth of `x`, but at least 8 and at most 32 MiB (see
-    `weft.gpu.transpose.family`).
+    times where the extents have no divisor that suits. The workspace hardly grows with the matrix: on the CPU it is at
+    most 2 MiB for each thread (more, in proportion to the shorter side, from 16 Ki elements along that side on) and a
+    thousandth of the matrix; on the GPU an eighth of `x`, but at least 8 and at most 32 MiB (see
+    `weft.gpu.transpose.family`). On the CPU a large matrix that is not square and whose elements have gaps between
+    them goes by way of a copy, and so does any matrix where numba is missing.
 
     `dims`: the two dimensions. `alpha`: applied in `x`'s type, half precision by way of float32 and integers in int64.
     `backend` as for `permute`. Raises `ShapeError` where elements of `x` share memory (expanded, overlapping) and for

@@ -7,12 +7,16 @@ where there is no numba, blocks of all pairs by torch's operations.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
 
 import torch
 
 from weft.cpu import jit
-from weft.cpu.algebra import Operation
 from weft.cpu.team import callback, together
+from weft.errors import WeftError
+from weft.fn import Pointwise, trace
 from weft.fn.algebra import TracedAlgebra
 
 BLOCK = 1 << 20  # pairs at once by torch's operations
@@ -90,11 +94,20 @@ def select(
 
     The index is the smallest one with the best value; NaN is better than any number, as in torch.maximum.
     """
-    combine = Operation(algebra.combine, a.dtype)
-    text = _COMBINE.get(combine.known) if combine.known is not None else None
+    text = next((code for one, code in _COMBINE.items() if _identity(one, a.dtype) == algebra.combine.identity), None)
     if text is not None and a.dtype in _KINDS and jit.fault() is None and a.shape[1] < 2**31:
         return _compiled(a, b, text, largest)
-    return _in_blocks(a, b, combine, largest)
+    return _in_blocks(a, b, algebra.combine, largest)
+
+
+@lru_cache
+def _identity(operation: Callable[..., Any], dtype: torch.dtype) -> str | None:
+    """By what one of torch's operations is recognised; None where it has none of this type, or yields another."""
+    try:
+        traced = trace(lambda p, q: operation(p, q), (dtype, dtype), names=("q",), hook="operation")
+    except WeftError:
+        return None
+    return traced.identity if traced.result == dtype else None
 
 
 def _compiled(a: torch.Tensor, b: torch.Tensor, combine: str, largest: bool) -> tuple[torch.Tensor, torch.Tensor]:
@@ -117,7 +130,7 @@ def _compiled(a: torch.Tensor, b: torch.Tensor, combine: str, largest: bool) -> 
 
 
 def _in_blocks(
-    a: torch.Tensor, b: torch.Tensor, combine: Operation, largest: bool
+    a: torch.Tensor, b: torch.Tensor, combine: Pointwise, largest: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """All pairs of some rows of D at once; torch's own reductions yield the first index of several."""
     (batch, k, m), n = a.shape, b.shape[2]
@@ -128,6 +141,8 @@ def _in_blocks(
         for start in range(0, m, rows):
             left, right = torch.broadcast_tensors(a[which, :, start : start + rows, None], b[which, :, None, :])
             pairs = combine(left, right)
+            assert isinstance(pairs, torch.Tensor), "a combination is one value"
+            pairs = pairs.to(a.dtype).expand(left.shape)
             found = pairs.max(0) if largest else pairs.min(0)
             values[which, start : start + rows], places[which, start : start + rows] = found
     return values, places
