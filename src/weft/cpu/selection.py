@@ -117,8 +117,8 @@ def _compiled(a: torch.Tensor, b: torch.Tensor, combine: str, largest: bool) -> 
         kind=_KINDS[a.dtype], combine=combine, better=">" if largest else "<"
     )
     entry = jit.compiled(source, kernel=True)
-    values = torch.empty((batch, m, n), dtype=a.dtype)
-    places = torch.empty((batch, m, n), dtype=torch.int64)
+    values = torch.empty((batch, m, n), dtype=a.dtype, device="cpu")
+    places = torch.empty((batch, m, n), dtype=torch.int64, device="cpu")
     pointers = (ctypes.c_int64 * 4)(*(x.data_ptr() for x in (a, b, values, places)))
     frame = _Words(0, batch, k, m, n, ctypes.addressof(pointers))
     threads = min(torch.get_num_threads(), batch * m)
@@ -134,8 +134,8 @@ def _in_blocks(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """All pairs of some rows of D at once; torch's own reductions yield the first index of several."""
     (batch, k, m), n = a.shape, b.shape[2]
-    values = torch.empty((batch, m, n), dtype=a.dtype)
-    places = torch.empty((batch, m, n), dtype=torch.int64)
+    values = torch.empty((batch, m, n), dtype=a.dtype, device="cpu")
+    places = torch.empty((batch, m, n), dtype=torch.int64, device="cpu")
     rows = max(1, BLOCK // (k * n))
     for which in range(batch):
         for start in range(0, m, rows):

@@ -70,13 +70,13 @@ class GettLaunch:
 
 def scalar_words(alpha: Scalar, beta: Scalar, dtype: torch.dtype) -> Sequence[int]:
     """alpha and beta as kernels of that type have them, two words for each."""
-    held = torch.zeros(4, dtype=torch.int64)
+    held = torch.zeros(4, dtype=torch.int64, device="cpu")
     for place, value in ((0, alpha), (2, beta)):
         if not (dtype.is_floating_point or dtype.is_complex):
             held[place] = _wrapped(int(value.real), 64)
         else:
             kind = torch.complex128 if dtype.is_complex else torch.float64
-            held[place : place + 2].view(kind)[0] = torch.tensor(value, dtype=kind)
+            held[place : place + 2].view(kind)[0] = torch.tensor(value, dtype=kind, device="cpu")
     found: list[int] = held.tolist()
     return found
 
