@@ -124,6 +124,78 @@ def test_a_call_with_c_does_not_stand_for_one_without() -> None:
         torch.testing.assert_close(weft.contract("ik,kj->ij", a, b, c=c, beta=2.0), a @ b + 2 * c)
 
 
+def launches_of(call: Callable[[], Any]) -> bool:
+    """Whether a call finds its launch without being read again."""
+    names = [code.co_name for code in called_functions(call)]
+    return "find_plan" not in names and "_fitting" not in names
+
+
+BIAS = torch.rand(6)
+KNOWN: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "C": (lambda a, b, c: weft.contract("ik,kj->ij", a, b, c=c, beta=0.5), lambda a, b, c: a @ b + 0.5 * c),
+    "whole factors": (lambda a, b, c: weft.contract("ik,kj->ij", a, b, alpha=2), lambda a, b, c: 2 * (a @ b)),
+    "an operand": (
+        lambda a, b, c: weft.contract(
+            "ik,kj->ij", a, b, epilogue=weft.functions.bias, operands={"bias": ("j", BIAS.to(a.dtype))}
+        ),
+        lambda a, b, c: a @ b + BIAS.to(a.dtype),
+    ),
+    "a coordinate and C": (
+        lambda a, b, c: weft.contract("ik,kj->ij", a, b, c=c, epilogue=_rows, indices={"row": "i"}),
+        lambda a, b, c: (a @ b + c) * torch.arange(4)[:, None],
+    ),
+}
+
+
+def _rows(x: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+    return x * row
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex64, torch.int64])
+@pytest.mark.parametrize("kind", KNOWN)
+def test_what_a_known_call_may_have(kind: str, dtype: torch.dtype) -> None:
+    """The second call of its kind goes to its launch, and sees the tensors that it is given."""
+    call, expected = KNOWN[kind]
+    if dtype is torch.int64 and kind == "C":
+        pytest.skip("a factor of 0.5")
+    if dtype.is_complex and kind == "a coordinate and C":
+        pytest.skip("coordinates are integers")
+    first, second = ([(torch.rand(shape) * 9).to(dtype) for shape in ((4, 5), (5, 6), (4, 6))] for _ in range(2))
+    torch.testing.assert_close(call(*first), expected(*first))
+    assert launches_of(lambda: call(*second))
+    torch.testing.assert_close(call(*second), expected(*second))
+
+
+def test_a_plan_knows_operands_by_name_too() -> None:
+    a, b, bias = torch.rand(4, 5), torch.rand(5, 6), torch.rand(6)
+    plan = weft.plan("ik,kj->ij", a, b, epilogue=weft.functions.bias, operands={"bias": ("j", bias)})
+    for operands in ({"bias": bias}, {"bias": ("j", bias)}):
+        for _ in range(2):
+            torch.testing.assert_close(plan(a, b, operands=operands), a @ b + bias)
+        assert launches_of(lambda given=operands: plan(a, b, operands=given))  # type: ignore[misc]
+        with pytest.raises(weft.ShapeError, match="operand 'bias' has shape"):
+            plan(a, b, operands={"bias": torch.rand(1, 6)})
+        with pytest.raises(weft.FunctionError, match="no operand 'other'"):
+            plan(a, b, operands={**operands, "other": bias})
+
+
+def test_a_known_call_still_sees_where_the_result_lies() -> None:
+    """`out` may be C, and nothing else that is read."""
+    memory = torch.rand(4, 16)
+    a, b, bias, c = torch.rand(4, 5), torch.rand(5, 6), memory[0, 10:], memory[:, :6]
+    options = {"epilogue": weft.functions.bias, "operands": {"bias": ("j", bias)}}
+    for _ in range(2):
+        before = c.clone()
+        weft.contract("ik,kj->ij", a, b, c=c, out=c, **options)  # type: ignore[call-overload]
+        torch.testing.assert_close(c, a @ b + before + bias)
+    kept = memory.clone()
+    with pytest.raises(weft.ShapeError, match="overlaps operand 'bias' in memory"):
+        weft.contract("ik,kj->ij", a, b, c=memory[:, 8:14], out=memory[:, 8:14], **options)  # type: ignore[call-overload]
+    with pytest.raises(weft.ShapeError, match="overlaps c in memory but is not exactly c"):
+        weft.contract("ik,kj->ij", a, b, c=memory[:, :6], out=memory[:, 2:8], **options)  # type: ignore[call-overload]
+    assert torch.equal(memory, kept)
+
+
 def test_a_known_call_of_another_algebra_takes_no_factors() -> None:
     a, b = torch.rand(4, 5), torch.rand(5, 6)
     plan = weft.plan("ik,kj->ij", a, b, algebra="max_plus")

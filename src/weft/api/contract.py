@@ -21,8 +21,8 @@ from weft.api.keywords import (
     refuse_swapped,
     signed,
 )
-from weft.api.lookup import find_plan, read_pair
-from weft.api.options import fingerprints, read_options
+from weft.api.lookup import find_plan, read_pair, said_options
+from weft.api.options import fingerprints, read_operands, read_options
 from weft.api.selection import selected
 from weft.base.arrays import as_results, as_tensor, like, like_each
 from weft.base.describe import describe_call
@@ -148,24 +148,22 @@ def contract(
     >>> weft.contract("ik,jk->ji", a, b, alpha=2.0, epilogue=torch.sqrt)[0]
     tensor([2.4495, 2.4495])
     """
-    key = known = None
+    key = known = signature = None
     if any_autocast():
         options = with_autocast(options, a, b, out)
-    # Operands, and algebras that are not named, are read anew in each call.
-    if type(equation) is str and not (
-        options and ("operands" in options or "indices" in options or type(options.get("algebra", "")) is not str)
-    ):
-        signature = call_signature(a, b, out)
+    asked, beside = said_options(options) if options else ((), ())
+    if type(equation) is str and asked is not None:
+        signature = call_signature(a, b, out, c, *beside)
         bare = a_fn is None and b_fn is None and c_fn is None and epilogue is None
         prints = () if bare else fingerprints((a_fn, b_fn, c_fn, epilogue))
         if signature is not None and prints is not None and not return_arg:
-            key = (equation, signature, c is None, prints, tuple(options.items()), generation())
+            key = (equation, signature, prints, asked, generation())
             try:
                 known = _CALLS.get(key)
             except TypeError:  # something that has no hash: it is refused where it is read
                 key = None
-            if known is not None and c is None and not validate:
-                found = known.run(a, b, alpha, beta, out)
+            if known is not None and not validate:
+                found = known.run(a, b, c, alpha, beta, out, beside)
                 if found is not None:
                     return found
     with call_context(lambda: describe_call("contract", equation, a=a, b=b, c=c, out=out)):
@@ -176,17 +174,19 @@ def contract(
         target = as_results(out)
         if known is None:
             given = {**options, "a_fn": a_fn, "b_fn": b_fn, "c_fn": c_fn, "epilogue": epilogue}
-            asked = read_options("contract", given, target)
+            read = read_options("contract", given, target)
             if return_arg:
-                found, places = selected(equation, x, y, addend, alpha, beta, target, asked, validate)
+                found, places = selected(equation, x, y, addend, alpha, beta, target, read, validate)
                 return (out if out is not None else like(a, found)), like_each(a, places)
-            planned, tensors = find_plan(equation, x, y, asked), asked.tensors
+            planned, tensors = find_plan(equation, x, y, read), read.tensors
         else:
-            planned, tensors = known.plan, {}
+            planned = known.plan
+            tensors = {name: tensor for name, (_, tensor) in read_operands(options.get("operands") or {}).items()}
         run = planned.run_validated if validate else planned.run
         result = run(x, y, addend, alpha, beta, target, tensors)
     if key is not None and known is None:
-        _CALLS.put(key, planned.known_call(signature if c is None else None, x, y, result))
+        assert signature is not None
+        _CALLS.put(key, planned.known_call(signature, x, y, addend, out is not None, result, tensors))
     return out if out is not None else like_each(a, result)
 
 

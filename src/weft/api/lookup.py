@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from weft.base.arrays import as_tensor, like
 from weft.base.bounded_cache import BoundedCache
 from weft.errors import NotationError
 from weft.planner.validity import generation
-from weft.plans.call_cache import CallCache, KnownCall, call_signature
+from weft.plans.call_cache import CallCache, KnownCall, call_signature, said_operands
 from weft.plans.contraction import Plan
 from weft.spec import Notation, parse
 from weft.spec.dtypes import promoted
@@ -36,6 +36,27 @@ def read_pair(a: Any, b: Any, promote: bool) -> tuple[torch.Tensor, torch.Tensor
         if common != promoted(x.dtype, y.dtype):
             x, y = x.to(common), y.to(common)
     return x, y
+
+
+def said_options(options: Mapping[str, Any]) -> tuple[tuple[Any, ...] | None, tuple[Any, ...]]:
+    """A call's keywords as a key, and the tensors of its operands; None for what must be read anew in each call."""
+    said: list[Any] = []
+    tensors: tuple[Any, ...] = ()
+    for name, value in options.items():
+        if name == "operands" and value:
+            names, tensors = said_operands(value)
+            if names is None:
+                return None, ()
+            said.append(names)
+        elif name == "indices" and value:
+            if type(value) is not dict:
+                return None, ()
+            said.append((name, tuple(value.items())))
+        elif name == "algebra" and type(value) is not str:
+            return None, ()
+        else:
+            said.append((name, value))
+    return tuple(said), tensors
 
 
 def find_plan(equation: Equation, a: torch.Tensor, b: torch.Tensor, options: Options) -> Plan:

@@ -7,7 +7,7 @@ relative to one another must be looked at in each call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -49,6 +49,22 @@ def call_signature(*tensors: Any) -> tuple[Any, ...] | None:
     return tuple(found)
 
 
+def said_operands(operands: Any) -> tuple[tuple[Any, ...] | None, tuple[Any, ...]]:
+    """What a call says of operands besides how they lie, as a key, and their tensors; None for what must be read."""
+    if type(operands) is not dict:
+        return None, ()
+    said, tensors = [], []
+    for name, value in operands.items():
+        modes = None
+        if type(value) is tuple and len(value) == 2:
+            modes, value = value
+            if type(modes) is not str:
+                return None, ()
+        said.append((name, modes))
+        tensors.append(value)
+    return tuple(said), tuple(tensors)
+
+
 def _special(tensor: Tensor, dual: bool) -> tuple[Any, ...] | None:
     """What else a call must look at; None for a parameter while no gradient is asked for, which is like any tensor."""
     gradient = tensor.requires_grad and torch.is_grad_enabled()
@@ -60,41 +76,77 @@ def _special(tensor: Tensor, dual: bool) -> tuple[Any, ...] | None:
 class KnownCall(NamedTuple):
     """What was found for one signature of a contraction: its plan, and where nothing is special its launch.
 
-    Calls with C, operands or several results have no launch here: their plan checks them and finds it.
+    Calls with several results have no launch here: their plan checks them and finds it.
     """
 
     plan: Any
     launch: Callable[..., None] | None = None
     number: type = float  # of alpha and beta
     new: Any = None  # shape, dtype and device of the result, where `out` is not given
-    reaches: tuple[int, int, int] = (0, 0, 0)  # bytes from the first to past the last element of A, B and D
+    reaches: tuple[int, ...] = ()  # bytes from the first to past the last element of D, A, B, and operands
     scaled: bool = True  # whether there are an alpha and a beta: only plus-times has them
+    addend: tuple[int, bool] | None = None  # of C: the same bytes, and whether it lies as `out`; None without C
+    order: tuple[int | None, ...] = ()  # which operand each auxiliary tensor of the launch is; None for a coordinate
 
-    def run(self, a: Any, b: Any, alpha: Any, beta: Any, out: Any) -> Tensor | None:
+    def run(self, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, operands: Sequence[Any]) -> Tensor | None:
         """The result of a call of that signature, or None where the call must be checked in full."""
-        _, launch, number, new, reaches, scaled = self
-        if launch is None or type(alpha) is not number or type(beta) is not number:
+        launch, number, order = self.launch, self.number, self.order
+        if launch is None:
             return None
-        if beta != 1 and (beta != 0 or not scaled):  # there is no C: a factor of it is a mistake
+        if type(alpha) is not number and (alpha := _as(number, alpha)) is None:
             return None
-        if not scaled and alpha != 1:
+        if type(beta) is not number and (beta := _as(number, beta)) is None:
             return None
-        if number is int and not (fits(alpha) and fits(beta)):
+        if c is None:
+            if beta != 1 and (beta != 0 or not self.scaled):  # a factor of a C that is not there is a mistake
+                return None
+        elif beta == 0 or (beta != 1 and not self.scaled):  # without C it is another launch
+            return None
+        if (alpha != 1 and not self.scaled) or (number is int and not (fits(alpha) and fits(beta))):
             return None
         if out is None:
-            shape, dtype, device = new
+            shape, dtype, device = self.new
             try:
                 out = torch.empty(shape, dtype=dtype, device=device)
             except RuntimeError:  # out of memory: the full way tells how much was asked for
                 return None
+        elif self._overlaps(out, (a, b, *operands)) or (c is not None and self._overlaps_addend(out, c)):
+            return None
+        if order:
+            launch(a, b, c, out, alpha, beta, [None if at is None else operands[at] for at in order])
         else:
-            start, start_a, start_b = out.data_ptr(), a.data_ptr(), b.data_ptr()
-            end = start + reaches[2]
-            if (start < start_a + reaches[0] and start_a < end) or (start < start_b + reaches[1] and start_b < end):
-                return None
-        launch(a, b, None, out, alpha, beta)
+            launch(a, b, c, out, alpha, beta)
         found: Tensor = out
         return found
+
+    def _overlaps(self, out: Any, inputs: Sequence[Any]) -> bool:
+        """Whether the result may share memory with what is read."""
+        start, reaches = out.data_ptr(), self.reaches
+        end = start + reaches[0]
+        for at, tensor in enumerate(inputs, 1):
+            first = tensor.data_ptr()
+            if start < first + reaches[at] and first < end:
+                return True
+        return False
+
+    def _overlaps_addend(self, out: Any, c: Any) -> bool:
+        """The same of C, which may be the result itself."""
+        assert self.addend is not None
+        start, first, (size, alike) = out.data_ptr(), c.data_ptr(), self.addend
+        return start < first + size and first < start + self.reaches[0] and not (alike and start == first)
+
+
+def _as(number: type, value: Any) -> Any:
+    """A Python number as another kind that has it exactly; None where it is none, or is to be looked at."""
+    if type(value) is int:
+        return number(value) if -(2**53) <= value <= 2**53 else None
+    if type(value) is float:
+        return value if number is float else complex(value) if number is complex else _whole(value)
+    return None
+
+
+def _whole(value: float) -> int | None:
+    return int(value) if value.is_integer() else None
 
 
 class CallCache(dict[Hashable, KnownCall]):

@@ -20,7 +20,7 @@ from weft.oracle.reference import launcher
 from weft.planner.request import Request, Results
 from weft.planner.schedule import AuxTensors, Scalar
 from weft.plans.base import PlanBase, Variant
-from weft.plans.call_cache import CallCache, KnownCall, call_signature, reach
+from weft.plans.call_cache import CallCache, KnownCall, call_signature, reach, said_operands
 from weft.plans.checks import (
     aligned_as,
     aux_tensors,
@@ -84,11 +84,14 @@ class Plan(PlanBase):
         Raises `ShapeError` or `DTypeError` when a tensor does not fit the plan; then nothing is written. Raises
         `AccuracyError` when a validated element is off.
         """
-        signature = None
-        if c is None and operands is None and not validate:
-            signature = call_signature(a, b, out)
-            known = self._calls.get(signature)
-            if known is not None and (found := known.run(a, b, alpha, beta, out)) is not None:
+        signature = key = known = None
+        said, beside = said_operands(operands) if operands else ((), ())
+        if said is not None and not validate and not unknown:
+            signature = call_signature(a, b, out, c, *beside)
+            if signature is not None:
+                key = (signature, said) if said else signature
+                known = self._calls.get(key)
+            if known is not None and (found := known.run(a, b, c, alpha, beta, out, beside)) is not None:
                 return found
         with call_context(lambda: describe_call("plan", self._request.text, a=a, b=b, c=c, out=out)):
             if unknown:
@@ -100,7 +103,7 @@ class Plan(PlanBase):
             run = self.run_validated if validate else self.run
             result = run(x, y, addend, alpha, beta, as_results(out), given)
         if signature is not None and known is None:
-            self._calls.put(signature, self.known_call(signature, x, y, result))
+            self._calls.put(key, self.known_call(signature, x, y, addend, out is not None, result, given or {}))
         return out if out is not None else like_each(a, result)
 
     def run(
@@ -179,25 +182,35 @@ class Plan(PlanBase):
         return self._view(self._fitting(a, b, c, out, operands or {}))
 
     def known_call(
-        self, signature: tuple[Any, ...] | None, a: torch.Tensor, b: torch.Tensor, result: Results
+        self,
+        signature: tuple[Any, ...],
+        a: torch.Tensor,
+        b: torch.Tensor,
+        c: torch.Tensor | None,
+        given: bool,
+        result: Results,
+        operands: Mapping[str, torch.Tensor],
     ) -> KnownCall:
-        """What to remember of a call without C that has been checked and run.
+        """What to remember of a call that has been checked and run.
 
-        `signature` is that of A, B and `out`; None for a call that must be checked in full each time.
+        `signature` is that of A, B, the result's place, C and operands, `given` whether there was a place.
         """
-        plain = signature is not None and all(entry is None or entry[-1] is None for entry in signature)
+        plain = all(entry is None or entry[-1] is None for entry in signature)
         if not plain or isinstance(result, tuple) or not result.numel():
             return KnownCall(self)
-        given = signature is not None and signature[2] is not None
-        inputs = aligned_as((a, b), (self._request.a, self._request.b))
-        variant = self._variant((None, (Layout.of(result),) if given else self._default, inputs, ()))
-        if variant.description.aux:
-            return KnownCall(self)
+        variant = self._fitting(a, b, c, result if given else None, operands)
+        names, aux = list(operands), variant.description.aux
         request = self._request
-        number = type(checked_scalar("alpha", 1, request.arithmetic.accumulate))
-        new = (self.shape, self.dtype, request.device)
-        reaches = (reach(a), reach(b), reach(result))
-        return KnownCall(self, variant.launch, number, new, reaches, request.algebra is None)
+        return KnownCall(
+            self,
+            variant.launch,
+            number=type(checked_scalar("alpha", 1, request.arithmetic.accumulate)),
+            new=(self.shape, self.dtype, request.device),
+            reaches=tuple(map(reach, (result, a, b, *operands.values()))),
+            scaled=request.algebra is None,
+            addend=None if c is None else (reach(c), given and signature[2][:4] == signature[3][:4]),
+            order=tuple(names.index(each.name) if each.name in operands else None for each in aux),
+        )
 
     def _fitting(
         self,
