@@ -121,7 +121,7 @@ def test_what_is_computed(equation: str, shape: tuple[int, ...]) -> None:
         for layout in ("contiguous", "strided"):
             guarded = poisoned(tuple(expected.shape), dtype, layout=layout)
             out = guarded.tensor.fill_(1)
-            permutation = described(x, equation, fn=lambda v: v * v - 1, out=out, alpha=2, beta=3)
+            permutation = described(x, equation, fn=lambda v: v * v - 1, c=out, out=out, alpha=2, beta=3)
             target = Target("cpu", name="CPU", processors=2)
             (by_torch,) = plain.schedules(permutation, target).schedules
             for run in (launch(permutation), plain.build(permutation, by_torch, target)):
@@ -146,7 +146,7 @@ def test_conjugates_and_integers() -> None:
     assert torch.equal(weft.permute(z.conj(), "ab->ba", backend="cpu"), z.conj().resolve_conj().T)
     x = torch.tensor([[2**62, -3], [5, 7]])
     out = torch.ones(2, 2, dtype=torch.int64)
-    assert weft.permute(x, "ab->ba", out=out, alpha=2, beta=-1).tolist() == [[-(2**63) - 1 + 2**64, 9], [-7, 13]]
+    assert weft.permute(x, "ab->ba", c=out, out=out, alpha=2, beta=-1).tolist() == [[-(2**63) - 1 + 2**64, 9], [-7, 13]]
 
 
 class TestWords:
@@ -226,7 +226,7 @@ def test_without_numba() -> None:
         "import torch, weft\n"
         "x = torch.arange(600000.).view(20, 300, 100); e = x.permute(2, 0, 1)\n"
         "assert torch.equal(weft.permute(x, 'abc->cab'), e)\n"
-        "assert torch.equal(weft.permute(x, 'abc->cab', fn=torch.relu, alpha=2., out=e.clone(), beta=1.), 3 * e)\n"
+        "assert torch.equal(weft.permute(x, 'abc->cab', fn=torch.relu, alpha=2., c=e.clone()), 3 * e)\n"
         "for shape in ((3, 50, 50), (2, 30, 70)):\n"
         "    y = torch.rand(shape); e = 2 * y.mT.clone(); assert torch.equal(weft.transpose_(y, alpha=2.), e)\n"
         "import sys; print('numba' in sys.modules, weft.plan_permute(x, 'abc->cab').schedule)"

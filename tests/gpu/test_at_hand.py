@@ -175,7 +175,8 @@ def test_permutations_compute_and_add(triton_backend: Backend) -> None:
     x = torch.randint(-9, 9, (9, 14, 5), device=triton_backend.device).float()
     out = torch.randint(-9, 9, (5, 9, 14), device=triton_backend.device).double()
     expected = 2 * torch.relu(x.double()).permute(2, 0, 1) - out
-    weft.permute(x, "abc->cab", fn=torch.relu, out=out, alpha=2.0, beta=-1.0, backend="triton", specialize="never")
+    scaled = {"alpha": 2.0, "beta": -1.0, "c": out, "out": out}
+    weft.permute(x, "abc->cab", fn=torch.relu, **scaled, backend="triton", specialize="never")
     assert torch.equal(out, expected)
 
 
