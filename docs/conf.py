@@ -20,7 +20,6 @@ exclude_patterns = ["_build"]
 smartquotes = False  # an option is spelled with two hyphens
 default_role = "py:obj"  # `contract` in a docstring links to what it names, where that is on a page
 autodoc_member_order = "bysource"
-autodoc_preserve_defaults = True
 python_maximum_signature_line_length = 88
 
 html_theme = "pydata_sphinx_theme"
