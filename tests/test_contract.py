@@ -378,3 +378,13 @@ def test_products_of_vectors_in_a_batch_are_not_shortened(backend: Backend, prec
     )
     d = weft.contract("ab,bac->bc", a, b, precision=precision, backend=backend.name)
     assert torch.allclose(d, torch.einsum("ab,bac->bc", a, b), atol=1e-5)
+
+
+def test_einsum_takes_a_place_for_each_result() -> None:
+    a, b, places = torch.rand(4, 5), torch.rand(5, 6), (torch.empty(4, 6), torch.empty(4, 6))
+    found = weft.einsum("ik,kj->ij", a, b, epilogue=lambda v: (v, v * 2), out=places)
+    assert found is places
+    torch.testing.assert_close(places[0], a @ b)
+    torch.testing.assert_close(places[1], 2 * (a @ b))
+    with pytest.raises(weft.ShapeError, match="out overlaps operand 0 in memory"):
+        weft.einsum("ik,kj->ij", a[:, :5], b[:, :5], epilogue=lambda v: (v, v * 2), out=(places[0][:, :5], a))

@@ -237,3 +237,15 @@ def test_the_reference_backend(options: dict[str, object]) -> None:
     result = weft.permute(x, "abc->cba", backend="reference", **options)
     expected = reference.permute("abc->cba", x, **{"out_dtype": SINGLE, **options})
     assert same_bits(result, expected)
+
+
+def test_c_is_a_conjugate_or_negative_view_of_the_result() -> None:
+    z, o = (torch.randn(4, 4, dtype=torch.complex64) for _ in range(2))
+    expected = z.T + o.conj()
+    weft.permute(z, "ab->ba", c=o.conj(), out=o)
+    torch.testing.assert_close(o, expected)
+    x, place = torch.randn(4, 4), torch.randn(4, 4, dtype=torch.complex64)
+    out = place.imag
+    expected = x.T + place.conj().imag
+    weft.permute(x, "ab->ba", c=place.conj().imag, out=out)
+    torch.testing.assert_close(out, expected)

@@ -125,6 +125,13 @@ class TestAutocast:
             assert torch.equal(found, theirs)
         assert weft.einsum("ik,kj->ij", a, a.T).dtype == torch.float32
 
+    def test_one_operand_keeps_its_type(self) -> None:
+        x = torch.rand(7, 5)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = weft.einsum("ij->i", x)
+            assert found.dtype is torch.einsum("ij->i", x).dtype is torch.float32
+        torch.testing.assert_close(found, x.sum(1))
+
     def test_what_autocast_leaves_alone(self) -> None:
         double, whole = torch.ones(3, 3, dtype=torch.float64), torch.ones(3, 3, dtype=torch.int32)
         single = torch.ones(3, 3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -116,6 +117,29 @@ def test_of_other_calls_too() -> None:
     assert torch.equal(k, a.max(1).indices)
     d, k = weft.matmul(a.numpy(), b.numpy(), algebra="max_plus", return_arg=True)
     assert type(d) is type(k) is type(a.numpy())
+
+
+def test_places_come_with_a_place_for_the_result_and_with_arrays() -> None:
+    x, y = torch.rand(4, 3, 5), torch.rand(3, 5, 6)
+    expected, where = weft.contract("iab,abj->ij", x, y, algebra="max_plus", return_arg=True)
+    out = torch.empty(4, 6)
+    found, places = weft.einsum("iab,abj->ij", x, y, algebra="max_plus", return_arg=True, out=out)
+    assert found is out
+    assert torch.equal(out, expected)
+    assert all(map(torch.equal, places, where))
+    found, places = weft.einsum("iab,abj->ij", x.numpy(), y.numpy(), algebra="max_plus", return_arg=True)
+    assert np.array_equal(found, expected.numpy())
+    assert all(np.array_equal(one, other.numpy()) for one, other in zip(places, where, strict=True))
+    a, b, out = x[:, 0], y[0], torch.empty(4, 6)
+    found, place = weft.matmul(a, b, algebra="max_plus", return_arg=True, out=out)
+    assert found is out
+    assert torch.equal(place, (a[:, :, None] + b).argmax(1))
+
+
+def test_functions_see_the_type_of_products() -> None:
+    a, b = torch.randint(-5, 5, (4, 3), dtype=torch.int8), torch.rand(3, 6)
+    found, _ = weft.contract("ik,kj->ij", a, b, algebra="max_plus", a_fn=torch.sigmoid, promote=True, return_arg=True)
+    torch.testing.assert_close(found, (a.float().sigmoid()[:, :, None] + b).amax(1))
 
 
 def test_bad_input() -> None:

@@ -37,6 +37,18 @@ class FakeDriver:
         self.seen.append(((given.grid_x, given.block_x, given.shared), given.stream, values, follows))
         return self.status
 
+    def cuDeviceGet(self, device: Any, ordinal: int) -> int:
+        device._obj.value = ordinal
+        return 0
+
+    def cuDevicePrimaryCtxRetain(self, context: Any, device: Any) -> int:
+        context._obj.value = 100 + device.value
+        return 0
+
+    def cuCtxSetCurrent(self, context: Any) -> int:
+        self.context, self.status = context.value, 0
+        return 0
+
     def cuGetErrorName(self, status: int, name: Any) -> int:
         name._obj.value = b"CUDA_ERROR_OF_THE_TEST"
         return 0
@@ -105,8 +117,28 @@ def test_an_error_of_the_driver_is_named(driver: FakeDriver) -> None:
         launch(1, 2, 3, 4, 5)
 
 
+def test_a_thread_without_a_context_gets_that_of_the_device(driver: FakeDriver) -> None:
+    driver.status = 201
+    launch = DirectLaunch.of(compiled(SIGNATURE), 12, 3)
+    assert launch is not None
+    launch(1, 2, 3, 4, 5)
+    assert driver.context == 103
+    assert [values for _, _, values, _ in driver.seen] == [[1, 2, 3, 4, 5, 0, 0]] * 2
+
+
 @pytest.mark.gpu
 class TestOnADevice:
+    def test_a_thread_that_has_asked_nothing_of_cuda(self) -> None:
+        a, b, out = torch.rand(33, 20, device="cuda"), torch.rand(20, 17, device="cuda"), torch.empty(33, 17).cuda()
+        plan = weft.plan("mk,kn->mn", a, b)
+        plan(a, b, out=out)
+        out.zero_()
+        torch.cuda.synchronize()
+        thread = threading.Thread(target=lambda: plan(a, b, out=out))
+        thread.start()
+        thread.join()
+        torch.testing.assert_close(out, a @ b)
+
     def test_kernels_are_launched_so(self) -> None:
         a, b = torch.rand(33, 20, device="cuda"), torch.rand(20, 17, device="cuda")
         plan = weft.plan("mk,kn->mn", a, b, backend="triton", epilogue=torch.relu)

@@ -196,6 +196,40 @@ def test_a_known_call_still_sees_where_the_result_lies() -> None:
     assert torch.equal(memory, kept)
 
 
+def test_memory_that_was_freed_behind_a_known_call() -> None:
+    """Of a view the address is then an offset, and not 0."""
+    a, b = torch.randn(136)[36:100].view(8, 8), torch.randn(8, 8)
+    plan = weft.plan("ik,kj->ij", a, b)
+    for _ in range(2):
+        plan(a, b)
+    a.untyped_storage().resize_(0)
+    for call in (plan, lambda a, b: weft.contract("ik,kj->ij", a, b)):
+        with pytest.raises(weft.ShapeError, match="its storage was freed"):
+            call(a, b)
+
+
+def test_a_c_that_is_not_read_needs_nothing() -> None:
+    a, b, c, out = torch.rand(40, 50), torch.rand(50, 60), torch.rand(40, 60).T.contiguous().T, torch.empty(40, 60)
+    for _ in range(2):
+        weft.contract("ik,kj->ij", a, b, c=c, beta=0, out=out)
+        torch.testing.assert_close(out, a @ b)
+        torch.testing.assert_close(weft.contract("ik,kj->ij", a, b, c=c), a @ b + c)
+
+
+def test_memory_that_runs_out_in_a_known_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = torch.rand(4, 5), torch.rand(5, 6)
+    plan = weft.plan("ik,kj->ij", a, b)
+    plan(a, b)
+    [(key, known)] = plan._calls.items()
+
+    def failing(*_: Any) -> None:
+        raise torch.OutOfMemoryError("no memory")
+
+    plan._calls[key] = known._replace(launch=failing)
+    with pytest.raises(weft.WorkspaceError, match="out of memory on cpu"):
+        plan(a, b)
+
+
 def test_a_known_call_of_another_algebra_takes_no_factors() -> None:
     a, b = torch.rand(4, 5), torch.rand(5, 6)
     plan = weft.plan("ik,kj->ij", a, b, algebra="max_plus")

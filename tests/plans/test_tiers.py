@@ -136,6 +136,21 @@ def test_a_kernel_that_is_not_faster_is_not_taken(monkeypatch: pytest.MonkeyPatc
     assert planned(specialize="auto").schedule.family in HAND
 
 
+def test_a_kernel_that_cannot_be_built_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    switch = promoted_after(monkeypatch, 4)
+    a, b = operands()
+    hand, plan = planned(specialize="never")(a, b), planned(specialize="auto")
+
+    def fails(*_: Any) -> Any:
+        raise weft.UnsupportedError("no kernel today")
+
+    monkeypatch.setattr(tiers, "chosen_and_built", fails)
+    for _ in range(switch + 2):
+        assert torch.equal(plan(a, b), hand)
+    assert "no kernel made to measure could be built: UnsupportedError: no kernel today" in plan.explain()
+    assert plan.schedule.family in HAND
+
+
 def test_what_loses_that_much_in_one_call_is_compiled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(promotion, "COMPILING", 1e-12)
     monkeypatch.setattr(promotion, "expected", lambda description, target: 0.0)

@@ -24,7 +24,7 @@ from weft.api.keywords import (
 from weft.api.lookup import find_plan, read_pair, said_options
 from weft.api.options import fingerprints, read_operands, read_options
 from weft.api.selection import selected
-from weft.base.arrays import as_results, as_tensor, like, like_each
+from weft.base.arrays import as_results, as_tensor, returned
 from weft.base.describe import describe_call
 from weft.errors import call_context
 from weft.planner.schedule import Scalar
@@ -177,17 +177,17 @@ def contract(
             read = read_options("contract", given, target)
             if return_arg:
                 found, places = selected(equation, x, y, addend, alpha, beta, target, read, validate)
-                return (out if out is not None else like(a, found)), like_each(a, places)
+                return returned(a, out, (found, places), True)
             planned, tensors = find_plan(equation, x, y, read), read.tensors
         else:
             planned = known.plan
             tensors = {name: tensor for name, (_, tensor) in read_operands(options.get("operands") or {}).items()}
         run = planned.run_validated if validate else planned.run
         result = run(x, y, addend, alpha, beta, target, tensors)
-    if key is not None and known is None:
+    if key is not None and known is None and (c is None or beta != 0):  # a C that is not read has no launch of its own
         assert signature is not None
         _CALLS.put(key, planned.known_call(signature, x, y, addend, out is not None, result, tensors))
-    return out if out is not None else like_each(a, result)
+    return returned(a, out, result, False)
 
 
 @signed("plan", ("equation", "a", "b"), Plan)

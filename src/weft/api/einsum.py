@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -12,10 +11,12 @@ from weft.algebra import find
 from weft.api.autocast import any_autocast, with_autocast
 from weft.api.contract import contract
 from weft.api.keywords import signed
+from weft.api.lookup import one_of
 from weft.api.permute import permute
-from weft.base.arrays import as_result, as_tensor, is_array, like_each
+from weft.base.arrays import as_results, as_tensor, is_array, returned
 from weft.base.describe import describe_call
 from weft.errors import ArgumentError, DTypeError, NotationError, ShapeError, UnsupportedError, call_context
+from weft.planner.request import Results
 from weft.plans.checks import reject_gradient
 from weft.plans.keywords import refuse_unknown
 from weft.spec import Notation, parse
@@ -57,10 +58,11 @@ def einsum(*arguments: Any, **keywords: Any) -> Any:
         notation = expand(notation, [tensor.dim() for tensor in tensors])
         mode_extents(notation, [tensor.shape for tensor in tensors])
         out = keywords.get("out")
-        target = as_result(out) if out is not None else None
+        target = as_results(out)
+        places = target if isinstance(target, tuple) else () if target is None else (target,)
         for at, tensor in enumerate(tensors):
             reject_gradient(f"operand {at}", tensor)
-            if target is not None and share_memory(target, tensor):  # the last step sees but one of them
+            if any(share_memory(place, tensor) for place in places):  # the last step sees but one of them
                 raise ShapeError(f"out overlaps operand {at} in memory: the result would overwrite what is to be read")
         each = {name: value for name, value in keywords.items() if name not in _LAST}
         last = {name: value for name, value in keywords.items() if value is not out or name != "out"}
@@ -69,22 +71,24 @@ def einsum(*arguments: Any, **keywords: Any) -> Any:
             result = _of_one(notation, tensors[0], last, target)
         else:
             result = _of_many(notation, tensors, each, last, target)
-    return out if out is not None else like_each(operands[0], result)
+    return returned(operands[0], out, result, bool(keywords.get("return_arg")))
 
 
-def _of_one(notation: Notation, x: torch.Tensor, last: dict[str, Any], target: torch.Tensor | None) -> Any:
+def _of_one(notation: Notation, x: torch.Tensor, last: dict[str, Any], target: Results | None) -> Any:
     """One operand: moved where nothing is computed, so that elements arrive bit for bit; else against a one."""
     (term,), output = notation.inputs, notation.output
     computed = {name for name, value in last.items() if name not in _MOVING and value is not None}
-    if set(term) == set(output) and not computed:
+    if set(term) == set(output) and not computed and not isinstance(target, tuple):
         moving = {name: last[name] for name in _MOVING[1:-2] if name in last}
         return permute(x, (term, output), out=target, **moving)
+    if any_autocast() and x.is_floating_point() and last.get("precision") is None:
+        last = {**last, "precision": x.dtype}  # autocast is about products of two
     algebra = find(last.get("algebra", "plus_times"))
     if algebra is not None:
         # `combine` with what would change nothing is not known of an algebra: the operand's values are its own.
         last = {**last, "algebra": replace(algebra, combine=_first)}
     storage_type(x.dtype, x.dtype, algebra is not None)  # raises for types that have no one
-    return contract((term, (), output), x, _one(x.dtype, x.device), out=target, **last)
+    return contract((term, (), output), x, one_of(x.dtype, x.device), out=target, **last)
 
 
 def _of_many(
@@ -92,7 +96,7 @@ def _of_many(
     tensors: list[torch.Tensor],
     each: dict[str, Any],
     last: dict[str, Any],
-    target: torch.Tensor | None,
+    target: Results | None,
 ) -> Any:
     """Two or more operands, from left to right."""
     terms = list(notation.inputs)
@@ -144,6 +148,4 @@ def _describe_einsum(arguments: tuple[Any, ...]) -> str:
     return describe_call("einsum", *text or ["interleaved"], **{f"operand {i}": x for i, x in enumerate(arrays)})
 
 
-@lru_cache
-def _one(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    return torch.ones((), dtype=dtype, device=device)
+

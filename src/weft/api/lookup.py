@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,18 @@ def find_plan(equation: Equation, a: torch.Tensor, b: torch.Tensor, options: Opt
     if key is not None:
         _CALLS.put(key, KnownCall(plan))
     return plan
+
+
+def one_of(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """The number one: what an operand alone is contracted with. It is kept, but for one that a CUDA graph makes."""
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        return torch.ones((), dtype=dtype, device=device)
+    return _kept_one(dtype, device)
+
+
+@lru_cache
+def _kept_one(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    return torch.ones((), dtype=dtype, device=device)
 
 
 def _notation_key(equation: Equation) -> str | Notation:

@@ -10,7 +10,7 @@ import torch
 
 from weft.api.contract import contract
 from weft.api.keywords import ContractKeywords, Function, signed
-from weft.base.arrays import as_result, as_tensor, like_each
+from weft.base.arrays import as_result, as_tensor, returned
 from weft.base.describe import describe_call
 from weft.errors import ArgumentError, ShapeError, call_context
 from weft.plans.keywords import check_flag, refuse_unknown
@@ -61,7 +61,7 @@ def matmul(a: Any, b: Any, *, transpose_a: bool = False, transpose_b: bool = Fal
         if out is not None and not isinstance(out, tuple):
             keywords = {**keywords, "out": as_result(out)}
         result = contract(_equation(left.dim(), right.dim(), transpose_a, transpose_b), left, right, **keywords)
-    return out if out is not None else like_each(a, result)
+    return returned(a, out, result, bool(keywords.get("return_arg")))
 
 
 def _states(transpose_a: bool, transpose_b: bool) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
@@ -16,7 +15,7 @@ import torch
 
 from weft.algebra import NAMED
 from weft.api.keywords import Equation
-from weft.api.lookup import find_plan, read_notation
+from weft.api.lookup import find_plan, one_of, read_notation
 from weft.api.options import HOOKS, Options, resolved
 from weft.errors import AccuracyError, UnsupportedError, WorkspaceError
 from weft.fn.binding import bind
@@ -25,6 +24,7 @@ from weft.planner.schedule import Scalar
 from weft.plans.checks import check_outputs, check_unscaled
 from weft.spec import Label, Layout
 from weft.spec.contraction import mode_strides, output_shape
+from weft.spec.dtypes import value_type
 
 _ROOMS = {"triton": "weft.gpu.selection.launch", "cpu": "weft.cpu.selection", "reference": "weft.oracle.selection"}
 
@@ -129,6 +129,7 @@ def _packed(
     extents, term = request.extents(), request.notation.inputs[operand]
     function = options.functions[HOOKS.index(hook)]
     if function is not None:
+        tensor = tensor.to(value_type(tensor.dtype, request.arithmetic.product))
         own = tuple(dict.fromkeys(term))
         given = _taken(hook, options)
         asked = Options(
@@ -163,7 +164,7 @@ def _finished(values: torch.Tensor, request: Request, options: Options, out: Res
 
 def _computed(equation: Any, values: torch.Tensor, options: Options, out: torch.Tensor | None) -> torch.Tensor:
     """One function of a tensor's elements: the tensor's product with one."""
-    one = _one(values.dtype, values.device)
+    one = one_of(values.dtype, values.device)
     found = find_plan(equation, values, one, options).run(values, one, None, 1.0, 1.0, out, options.tensors)
     assert isinstance(found, torch.Tensor), "a function of one result"
     return found
@@ -209,7 +210,3 @@ def _validate(equation: Equation, a: torch.Tensor, b: torch.Tensor, result: torc
     if not torch.equal(torch.nan_to_num(result), torch.nan_to_num(expected)):
         raise AccuracyError("return_arg selects other values than the contraction without it")
 
-
-@lru_cache
-def _one(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    return torch.ones((), dtype=dtype, device=device)

@@ -109,6 +109,17 @@ def like_each(source: Any, results: torch.Tensor | tuple[torch.Tensor, ...]) -> 
     return tuple(like(source, one) for one in results) if isinstance(results, tuple) else like(source, results)
 
 
+def returned(source: Any, out: Any, result: Any, places: bool) -> Any:
+    """What a call returns, as the kind of array that `source` is: `out` where that was given, else its result.
+
+    `places`: the result is a pair, of which the second stays what it is.
+    """
+    if places:
+        value, where = result
+        return (out if out is not None else like(source, value)), like_each(source, where)
+    return out if out is not None else like_each(source, result)
+
+
 def _from_numpy(name: str, array: np.ndarray) -> torch.Tensor:
     if any(stride < 0 for stride in array.strides):
         raise UnsupportedError(

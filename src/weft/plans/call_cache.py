@@ -18,8 +18,10 @@ from torch.nn import Parameter
 
 from weft.base.arrays import is_transformed
 from weft.plans.checks import fits
+from weft.plans.memory import is_out_of_memory, workspace_error
 
 _STRIDED = torch.strided  # read in every call
+_LOW = 1 << 36  # an address below may be an offset into memory that was freed: torch counts it from 0
 
 
 def call_signature(*tensors: Any) -> tuple[Any, ...] | None:
@@ -43,8 +45,8 @@ def call_signature(*tensors: Any) -> tuple[Any, ...] | None:
         if dual or tensor.requires_grad or tensor.is_conj() or tensor.is_neg() or type(tensor) is not Tensor:
             special = _special(tensor, dual)
         address = tensor.data_ptr()
-        if not address and tensor.numel():  # freed memory: what has no other fault is refused where it is read
-            return None
+        if address < _LOW and tensor.numel() and not (address and tensor.untyped_storage().nbytes()):
+            return None  # its memory was freed: what has no other fault is refused where it is read
         found.append((tensor.shape, tensor.stride(), tensor.dtype, tensor.device, address & 15, special))
     return tuple(found)
 
@@ -86,6 +88,7 @@ class KnownCall(NamedTuple):
     reaches: tuple[int, ...] = ()  # bytes from the first to past the last element of D, A, B, and operands
     scaled: bool = True  # whether there are an alpha and a beta: only plus-times has them
     addend: tuple[int, bool] | None = None  # of C: the same bytes, and whether it lies as `out`; None without C
+    workspace: int = 0  # bytes that the launch allocates
     order: tuple[int | None, ...] = ()  # which operand each auxiliary tensor of the launch is; None for a coordinate
 
     def run(self, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, operands: Sequence[Any]) -> Tensor | None:
@@ -112,10 +115,15 @@ class KnownCall(NamedTuple):
                 return None
         elif self._overlaps(out, (a, b, *operands)) or (c is not None and self._overlaps_addend(out, c)):
             return None
-        if order:
-            launch(a, b, c, out, alpha, beta, [None if at is None else operands[at] for at in order])
-        else:
-            launch(a, b, c, out, alpha, beta)
+        try:
+            if order:
+                launch(a, b, c, out, alpha, beta, [None if at is None else operands[at] for at in order])
+            else:
+                launch(a, b, c, out, alpha, beta)
+        except (RuntimeError, MemoryError) as error:
+            if is_out_of_memory(error):
+                raise workspace_error(out.device, 0, self.workspace) from error
+            raise
         found: Tensor = out
         return found
 

@@ -102,7 +102,7 @@ class Plan(PlanBase):
             given = aux_tensors(operands, self._request.named) if operands else None
             run = self.run_validated if validate else self.run
             result = run(x, y, addend, alpha, beta, as_results(out), given)
-        if signature is not None and known is None:
+        if signature is not None and known is None and (c is None or beta != 0):
             self._calls.put(key, self.known_call(signature, x, y, addend, out is not None, result, given or {}))
         return out if out is not None else like_each(a, result)
 
@@ -193,7 +193,7 @@ class Plan(PlanBase):
     ) -> KnownCall:
         """What to remember of a call that has been checked and run.
 
-        `signature` is that of A, B, the result's place, C and operands, `given` whether there was a place.
+        `signature` is that of A, B, the result's place, C and operands, `given` whether there was a place. C was read.
         """
         plain = all(entry is None or entry[-1] is None for entry in signature)
         if not plain or isinstance(result, tuple) or not result.numel():
@@ -209,6 +209,7 @@ class Plan(PlanBase):
             reaches=tuple(map(reach, (result, a, b, *operands.values()))),
             scaled=request.algebra is None,
             addend=None if c is None else (reach(c), given and signature[2][:4] == signature[3][:4]),
+            workspace=variant.workspace_bytes,
             order=tuple(names.index(each.name) if each.name in operands else None for each in aux),
         )
 

@@ -69,6 +69,8 @@ class PermutePlan(PlanBase):
     ) -> torch.Tensor:
         """The call on torch tensors: check what can differ, find the variant, launch."""
         alpha, beta = self._scalars(alpha, beta, c)
+        if c is not None and beta != 0:
+            c = c.resolve_conj().resolve_neg()
         variant = self._fitting(x, out, alpha, beta, c)
         new = 0 if out is not None else math.prod(self.shape) * self.dtype.itemsize
         try:

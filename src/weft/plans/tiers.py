@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 
 import torch
 
+from weft.errors import WeftError
 from weft.planner.at_hand import at_hand, has_tiers
 from weft.planner.planner import Choice
 from weft.planner.promotion import Tier, is_stored, promote, tier
+from weft.planner.registry import first_line
 from weft.planner.schedule import Description, Schedule, Target
 from weft.plans.building import chosen_and_built
 from weft.plans.select import select
@@ -86,7 +88,7 @@ class PromotingLaunch:
     def __init__(self, asked: Asked, at_hand: Served, report: Callable[[Served], None]) -> None:
         """`report` hears of the exchange."""
         self._asked, self._report = asked, report
-        self._launch, self._rule, self._seconds = at_hand.launch, at_hand.tier, at_hand.choice.best.seconds
+        self._launch, self._rule, self._choice = at_hand.launch, at_hand.tier, at_hand.choice
         self._count = count(1)
         self._next: float = self._rule.early
         self._ahead: Future[None] | None = None
@@ -116,14 +118,19 @@ class PromotingLaunch:
             self._ahead.result()
             self._next = float("inf")
             rule = replace(self._rule, name="made to measure", why=f"promoted at call {self._rule.switch_at}")
-            choice, launch = chosen_and_built(*self._asked)
-            if _is_faster(choice, self._seconds):
+            try:
+                choice, launch = chosen_and_built(*self._asked)
+            except (WeftError, RuntimeError, MemoryError) as error:  # what is at hand serves on
+                why = f"no kernel made to measure could be built: {first_line(error)}"
+                self._report(Served(self._choice, self._launch, replace(self._rule, why=why, switch_at=None)))
+                return
+            if _is_faster(choice, self._choice.best.seconds):
                 self._launch = launch
                 promote(*self._asked[:4], rule)
                 self._report(Served(choice, launch, rule))
             else:
                 stays = replace(self._rule, why="the best kernel made to measure would not be faster", switch_at=None)
-                self._report(Served(choice, self._launch, stays))
+                self._report(Served(self._choice, self._launch, stays))
 
 
 def _is_faster(choice: Choice, seconds: float) -> bool:
@@ -136,13 +143,15 @@ def _compiled_beside(asked: Asked) -> Future[None]:
     done: Future[None] = Future()
 
     def work() -> None:
-        with suppress(Exception):
-            from weft.tune.compile_pool import Compiler
+        try:
+            with suppress(Exception):
+                from weft.tune.compile_pool import Compiler
 
-            choice = select(*asked[:5])
-            with Compiler(asked.target, asked.backend, jobs=1) as compiler:
-                compiler.submit(asked.description, choice.best).result()
-        done.set_result(None)
+                choice = select(*asked[:5])
+                with Compiler(asked.target, asked.backend, jobs=1) as compiler:
+                    compiler.submit(asked.description, choice.best).result()
+        finally:
+            done.set_result(None)
 
     Thread(target=work, daemon=True, name="weft promotes").start()
     return done

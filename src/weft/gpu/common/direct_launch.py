@@ -19,6 +19,7 @@ from weft.gpu.common.driver import loaded_driver
 
 SCRATCH = 2  # pointers that Triton adds to a kernel's parameters: memory that none of weft's kernels asks for
 _FOLLOWS = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, see `pdl`
+_NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 _SIZES = {"*": 8, "i64": 8, "i32": 4}
 
 
@@ -80,6 +81,9 @@ class DirectLaunch:
             self._pack(self._words, 0, *words)
             self._config.stream = torch._C._cuda_getCurrentRawStream(self.device)
             status = self._driver.cuLaunchKernelEx(self._by_reference, self._function, self._params, None)
+            if status == _NO_CONTEXT:  # a thread that has not asked anything of CUDA before
+                _bind_context(self._driver, self.device)
+                status = self._driver.cuLaunchKernelEx(self._by_reference, self._function, self._params, None)
         if status:
             raise RuntimeError(f"CUDA's driver did not launch a kernel: {_error_name(self._driver, status)}")
 
@@ -111,6 +115,14 @@ def _agrees(driver: Any, function: int, sizes: Sequence[int]) -> bool:
             return False
     past = ctypes.c_size_t(len(sizes) + SCRATCH)
     return bool(ask(ctypes.c_void_p(function), past, ctypes.byref(offset), ctypes.byref(size)))
+
+
+def _bind_context(driver: Any, ordinal: int) -> None:
+    """Make the device's primary context, which torch works in, the one of this thread."""
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    driver.cuDeviceGet(ctypes.byref(device), ordinal)
+    driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+    driver.cuCtxSetCurrent(context)
 
 
 def _error_name(driver: Any, status: int) -> str:
