@@ -101,6 +101,7 @@ class PlanWords:
         slots = slot_tables(form.axes, lanes, form.item, bases, once=added)
         k = [offsets(form.axes.k, base) if base in bases else None for base in range(form.axes.bases)]
         self._set_tables(form, schedule, rows, slots, k, lanes)
+        self._words[at.ONCE] = added
         self._set_kernels(contraction, form)
         self._set_stages(contraction, form, rows, slots, k, (scaled, added, weighted))
         self._set_tasks(form, schedule, rows.length, slots.length)

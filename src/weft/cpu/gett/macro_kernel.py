@@ -108,7 +108,8 @@ def finished_tile(plan, frame, bases, tile, m, s, scratch, kind):
         base = load_word(bases + 8 * load_word(entry + 8 * at.ENTRY_BASE))
         rows, lanes = load_word(entry + 8 * at.ENTRY_ROWS) + 8 * m, load_word(entry + 8 * at.ENTRY_LANES) + 8 * lane
         values = first + i * height * width * 16
-        if i == 0 and size == item_size(kind) and whole(plan, rows, s, kind):
+        every = load_word(plan + 8 * at.ONCE) == 0
+        if i == 0 and size == item_size(kind) and (every or whole(plan, rows, s, kind)):
             stored_tile(plan, values, m, s, base, kind)
             continue
         for r in range(height):

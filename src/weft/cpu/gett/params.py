@@ -21,6 +21,7 @@ ROW_BASE, SLOT_BASE, D_BASE, C_BASE, AUX_BASE = range(5)
     ROWS_INSIDE,  # whether the loop over register blocks goes along rows first
     MICRO_KERNEL, EXACT_KERNEL, SCAN,  # addresses; the second for panels that `scan` (0: none) finds special values in
     ROW_STAGE, SLOT_STAGE, D_STAGE,  # descriptions of stages; 0 where there is none
+    ONCE,  # whether tables of D have ABSENT rows and lanes
     BETWEEN,  # address of a function of partial sums, 0 where they stay as they are
     OUTER, OUTER_COUNT,  # modes of the loop around: their table, and how many
     BASE_COUNT,  # operands whose addresses the loop around moves
@@ -28,7 +29,7 @@ ROW_BASE, SLOT_BASE, D_BASE, C_BASE, AUX_BASE = range(5)
     OUTER_TOTAL, OUTER_CHUNK, TASKS,
     ROW_PANEL, SLOT_PANEL, PARTIALS, SCRATCH,  # bytes of a thread's workspace
     WORDS,
-) = range(39)  # fmt: skip
+) = range(40)  # fmt: skip
 
 # A stage: a function of contiguous values, what it reads beside them, and what it yields.
 STAGE_FUNCTION, STAGE_SIZE, STAGE_READS, STAGE_WRITES, STAGE_LIST = range(5)
