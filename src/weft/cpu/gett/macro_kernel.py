@@ -108,8 +108,7 @@ def finished_tile(plan, frame, bases, tile, m, s, scratch, kind):
         base = load_word(bases + 8 * load_word(entry + 8 * at.ENTRY_BASE))
         rows, lanes = load_word(entry + 8 * at.ENTRY_ROWS) + 8 * m, load_word(entry + 8 * at.ENTRY_LANES) + 8 * lane
         values = first + i * height * width * 16
-        every = load_word(plan + 8 * at.ONCE) == 0
-        if i == 0 and size == item_size(kind) and (every or whole(plan, rows, s, kind)):
+        if i == 0 and size == item_size(kind) and whole(plan, rows, s, kind):
             stored_tile(plan, values, m, s, base, kind)
             continue
         for r in range(height):
@@ -122,7 +121,9 @@ def finished_tile(plan, frame, bases, tile, m, s, scratch, kind):
 
 @numba.njit(error_model="numpy")
 def whole(plan, rows, s, kind):
-    """Whether both slots are contiguous in D, and every row of the block is stored."""
+    """Whether every row and lane of the block is stored: all are, or both slots are contiguous in D."""
+    if load_word(plan + 8 * at.ONCE) == 0:
+        return True
     flags = load_word(plan + 8 * at.FLAGS) + 8 * s
     both = load_word(flags) & load_word(flags + 8) & at.WRITE_CONTIGUOUS
     return both != 0 and load_word(rows + 8 * (row_count(kind) - 1)) != at.ABSENT
