@@ -11,6 +11,7 @@ from weft.api.transpose import transpose_
 from weft.api.warm import warm
 from weft.base.log import start as _start_log
 from weft.base.version import __version__
+from weft.compiled import calls as _calls  # noqa: F401  # torch's operations; the name is for nothing else
 from weft.errors import (
     AccuracyError,
     ArgumentError,

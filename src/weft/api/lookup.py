@@ -11,7 +11,7 @@ import torch
 
 from weft.api.keywords import Equation
 from weft.api.options import Options, resolved
-from weft.base.arrays import as_tensor, like
+from weft.base.arrays import as_tensor, like, without_neg
 from weft.base.bounded_cache import BoundedCache
 from weft.errors import NotationError
 from weft.planner.validity import generation
@@ -31,7 +31,7 @@ def read_pair(a: Any, b: Any, promote: bool) -> tuple[torch.Tensor, torch.Tensor
     if isinstance(a, str) or isinstance(b, str):
         text = a if isinstance(a, str) else b
         raise NotationError(f"{text!r} stands in the place of an operand: one equation names all, as 'mk,kn->mn'")
-    x, y = as_tensor("a", a, promote).resolve_neg(), as_tensor("b", b, promote).resolve_neg()
+    x, y = without_neg(as_tensor("a", a, promote)), without_neg(as_tensor("b", b, promote))
     if promote and x.dtype != y.dtype and not (isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor)):
         common = read_dtype("the type that NumPy promotes a and b to", np.result_type(like(None, x), like(None, y)))
         if common != promoted(x.dtype, y.dtype):

@@ -13,10 +13,26 @@ from weft.errors import DTypeError, UnsupportedError
 #: Whether a tensor stands for another one inside vmap, grad, jvp or functionalize; torch has no public name for it.
 is_transformed: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
 
+#: How many dispatch modes are on, which see every operation of torch: fake tensors', `FlopCounterMode`, those of
+#: torch's tracers. torch has no public name for it.
+dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
 
 def is_array(value: object) -> bool:
     """Whether `value` is a tensor or an array of any library, as no equation is."""
     return isinstance(value, (torch.Tensor, np.ndarray)) or hasattr(value, "__dlpack__")
+
+
+def without_memory(tensor: torch.Tensor) -> bool:
+    """Whether a kernel cannot read a tensor: it is a meta tensor, or of a kind that sees every operation on it itself.
+
+    Fake tensors are, and what torch's tracers make of tensors.
+    """
+    return tensor.is_meta or (
+        type(tensor) not in _PLAIN and type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+    )
 
 
 def as_tensor(name: str, value: Any, promote: bool = False) -> torch.Tensor:
@@ -51,6 +67,11 @@ def as_tensor(name: str, value: Any, promote: bool = False) -> torch.Tensor:
         f"{name} is {type(value).__name__}: a torch tensor or an array that speaks DLPack is needed "
         "(promote=True takes what numpy.asarray makes an array of)"
     )
+
+
+def without_neg(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, negated in memory where it is a negative view: no kernel can see that bit."""
+    return tensor.resolve_neg() if tensor.is_neg() else tensor
 
 
 def _refuse_distributed(name: str, tensor: torch.Tensor) -> None:
