@@ -1,6 +1,6 @@
 """weft: tensor contractions on GPUs, with your own functions woven into the kernel."""
 
-from weft import algebra, cache, functions, reference, testing
+from weft import algebra, cache, functions, nn, reference, testing
 from weft.algebra import Algebra
 from weft.api.contract import contract, plan
 from weft.api.einsum import einsum
@@ -56,6 +56,7 @@ __all__ = [
     "error_bound",
     "functions",
     "matmul",
+    "nn",
     "permute",
     "plan",
     "plan_permute",
