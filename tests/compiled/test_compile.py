@@ -158,6 +158,26 @@ def test_a_plan_is_for_the_tensors_that_it_was_made_for() -> None:
         torch.compile(PLAN, fullgraph=True, backend="eager")(torch.randn(3, 6), B, operands={"bias": BIAS})
 
 
+def test_what_is_no_operation_runs_between_graphs() -> None:
+    def call(a: torch.Tensor, b: torch.Tensor) -> Any:
+        first = weft.plan("mk,kn->mn", a * 2, b, epilogue=torch.relu)(a * 2, b)
+        turned = weft.plan_permute(first, "ab->ba")(first)
+        return weft.transpose_(turned + 1)
+
+    same(torch.compile(call, backend="aot_eager")(A, B), call(A, B))
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="plans are made, and tensors transposed in place, outside of compiled code"):
+        torch.compile(call, backend="aot_eager", fullgraph=True)(A, B)
+
+
+def test_a_function_that_dynamo_cannot_take_for_a_constant_ends_the_graph() -> None:
+    def call(a: torch.Tensor, b: torch.Tensor) -> Any:
+        shift = b.sum().item()
+        return weft.matmul(a, b, epilogue=lambda total: total + shift) * 2
+
+    same(torch.compile(call, backend="aot_eager")(A, B), call(A, B))
+
+
 @pytest.mark.slow
 def test_inductor_runs_the_calls() -> None:
     same(torch.compile(layer, fullgraph=True)(A, B), layer(A, B))

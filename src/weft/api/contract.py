@@ -7,7 +7,7 @@ everything that they depend on, so a repeated call goes straight to the launch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, TypeVar, Unpack, overload
+from typing import Any, Literal, TypeVar, Unpack, cast, overload
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from weft.api.options import fingerprints, read_operands, read_options
 from weft.api.selection import selected
 from weft.base.arrays import as_results, as_tensor, returned
 from weft.base.describe import describe_call
-from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced
+from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside
 from weft.errors import call_context
 from weft.planner.schedule import Scalar
 from weft.planner.validity import generation
@@ -233,6 +233,8 @@ def plan(
     >>> torch.allclose(p(a, b), a @ b)
     True
     """
+    if is_dynamo_compiling():
+        return cast(Plan, outside(plan, equation, a, b, c=c, out=out, epilogue=epilogue, **options))
     with call_context(lambda: describe_call("plan", equation, a=a, b=b, c=c, out=out)):
         refuse_swapped("plan", equation, _FORM)
         keywords: dict[str, Any] = dict(options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar, Unpack, overload
+from typing import Any, TypeVar, Unpack, cast, overload
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from weft.api.options import check_limit, fingerprints
 from weft.base.arrays import as_result, as_tensor, is_array, like, without_neg
 from weft.base.bounded_cache import BoundedCache
 from weft.base.describe import describe_call
-from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced
+from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside
 from weft.errors import ArgumentError, DTypeError, NotationError, UnsupportedError, call_context
 from weft.fn import Pointwise, trace
 from weft.planner.at_hand import check_specialize
@@ -136,6 +136,9 @@ def plan_permute(
     >>> torch.equal(p(x), x.permute(2, 1, 0))
     True
     """
+    if is_dynamo_compiling():
+        given = {"fn": fn, "c": c, "alpha": alpha, "beta": beta, "out": out, "extents": extents}
+        return cast(PermutePlan, outside(plan_permute, x, equation, **given, **options))
     if is_array(equation) and not is_array(x):
         x, equation = equation, x
     with call_context(lambda: describe_call("plan_permute", equation, x=x, c=c, out=out)):

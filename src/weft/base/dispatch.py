@@ -17,7 +17,7 @@ from torch.compiler import is_dynamo_compiling
 
 from weft.base.arrays import dispatch_modes, without_memory
 
-__all__ = ["as_operation", "is_dynamo_compiling", "is_traced", "taken_by"]
+__all__ = ["as_operation", "is_dynamo_compiling", "is_traced", "outside", "taken_by"]
 
 _TAKEN: dict[str, Callable[..., Any]] = {}
 
@@ -35,3 +35,17 @@ def as_operation(call: str) -> Callable[..., Any]:
 def is_traced(tensors: Iterable[Any]) -> bool:
     """Whether a call on these tensors is to be an operation."""
     return dispatch_modes() > 0 or any(isinstance(one, torch.Tensor) and without_memory(one) for one in tensors)
+
+
+def outside(call: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+    """Run what is no operation, the making of a plan say, outside of the graph that dynamo is reading.
+
+    Dynamo ends its graph here and goes on after it. What runs is the function as it was written: as dynamo compiles it
+    `is_dynamo_compiling` would be true.
+    """
+    return torch._dynamo.disable(call)(*arguments, **keywords)
+
+
+# What torch.compiler.disable sets, without its import of dynamo.
+outside._torchdynamo_disable = True  # type: ignore[attr-defined]
+outside._torchdynamo_disable_msg = "plans are made, and tensors transposed in place, outside of compiled code"  # type: ignore[attr-defined]
