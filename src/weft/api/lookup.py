@@ -11,7 +11,7 @@ import torch
 
 from weft.api.keywords import Equation
 from weft.api.options import Options, resolved
-from weft.base.arrays import as_tensor, like
+from weft.base.arrays import as_tensor, like, outside_transforms
 from weft.base.bounded_cache import BoundedCache
 from weft.errors import NotationError
 from weft.planner.validity import generation
@@ -89,7 +89,8 @@ def one_of(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
 
 @lru_cache
 def _kept_one(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    return torch.ones((), dtype=dtype, device=device)
+    with outside_transforms():
+        return torch.ones((), dtype=dtype, device=device)
 
 
 def _notation_key(equation: Equation) -> str | Notation:
