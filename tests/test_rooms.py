@@ -23,8 +23,8 @@ ROOMS = (
     *("gpu.common", "gpu.gett", "gpu.tma", "gpu.warp_specialized", "gpu.blas", "gpu.semiring", "gpu.simt"),
     "gpu.selection",
     *("gpu.permute", "gpu.at_hand", "gpu.complex", "gpu.transpose", "gpu.composite", "cpu"),
-    *("oracle", "testing", "cases", "tune", "selftest", "plans", "api", "reference", "functions", "cache"),
-    *("compiled", "nn"),
+    *("oracle", "testing", "cases", "tune", "selftest", "plans", "api", "autograd"),
+    *("reference", "functions", "cache", "compiled", "nn"),
     *("bench", "cli"),
 )
 

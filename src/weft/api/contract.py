@@ -7,6 +7,7 @@ everything that they depend on, so a repeated call goes straight to the launch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, Literal, TypeVar, Unpack, cast, overload
 
 import numpy as np
@@ -32,6 +33,8 @@ from weft.planner.schedule import Scalar
 from weft.planner.validity import generation
 from weft.plans.call_cache import CallCache, call_signature
 from weft.plans.contraction import Plan
+from weft.plans.derivatives import any_tensor, detached, differentiable, operand_tensors
+from weft.plans.derivatives import asked as asked_of
 
 _CALLS = CallCache(4096)  # by all that a call says: its plan, and where that is all it takes its launch
 _FORM = "equation, a, b"
@@ -174,6 +177,14 @@ def contract(
                     return found
     with call_context(lambda: describe_call("contract", equation, a=a, b=b, c=c, out=out)):
         refuse_swapped("contract", equation, _FORM)
+        if asked_of(a, b, c, *operand_tensors(options.get("operands"))) or any_tensor(alpha, beta):
+            functions = {"a_fn": a_fn, "b_fn": b_fn, "c_fn": c_fn, "epilogue": epilogue}
+            found, known = differentiable("contract")(
+                equation, a, b, c, alpha, beta, out, {**options, **functions}, return_arg, validate
+            )
+            if key is not None and known is not None:
+                _CALLS.put(key, known)
+            return found
         promote = bool(options.get("promote"))
         x, y = read_pair(a, b, promote)
         addend = as_tensor("c", c, promote) if c is not None else None
@@ -245,4 +256,12 @@ def plan(
         addend = as_tensor("c", c, promote) if c is not None else None
         target = as_results(out)
         asked = read_options("plan", {**keywords, "epilogue": epilogue}, target)
-        return find_plan(equation, x, y, asked).prepare(x, y, addend, target, asked.tensors)
+        tensors = (x, y, addend, *asked.tensors.values())
+        if not asked_of(*tensors):
+            return find_plan(equation, x, y, asked).prepare(x, y, addend, target, asked.tensors)
+        needs = tuple(each is not None and asked_of(each) for each in tensors)
+        x, y, addend, *others = (None if each is None else detached(each) for each in tensors)
+        placed = zip(asked.operands.items(), others, strict=True)
+        asked = replace(asked, operands={name: (modes, tensor) for (name, (modes, _)), tensor in placed})
+        found = find_plan(equation, x, y, asked).prepare(x, y, addend, target, asked.tensors)
+        return found.differentiated(needs)

@@ -18,7 +18,7 @@ from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced
 from weft.errors import ArgumentError, DTypeError, NotationError, ShapeError, UnsupportedError, call_context
 from weft.planner.request import Results
-from weft.plans.checks import reject_gradient
+from weft.plans.derivatives import asked
 from weft.plans.keywords import refuse_unknown
 from weft.spec import Notation, parse
 from weft.spec.contraction import mode_extents
@@ -65,8 +65,8 @@ def einsum(*arguments: Any, **keywords: Any) -> Any:
         places = target if isinstance(target, tuple) else () if target is None else (target,)
         places = () if is_traced(tensors) else places  # what has no memory overlaps nothing
         for at, tensor in enumerate(tensors):
-            reject_gradient(f"operand {at}", tensor)
-            if any(share_memory(place, tensor) for place in places):  # the last step sees but one of them
+            # The last step sees but one of them.
+            if any(not asked(tensor) and share_memory(place, tensor) for place in places):
                 raise ShapeError(f"out overlaps operand {at} in memory: the result would overwrite what is to be read")
         each = {name: value for name, value in keywords.items() if name not in LAST}
         last = {name: value for name, value in keywords.items() if value is not out or name != "out"}

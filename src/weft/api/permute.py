@@ -25,6 +25,7 @@ from weft.planner.target import resolve_backend, target_of
 from weft.planner.validity import generation
 from weft.plans.call_cache import CallCache, KnownCall, call_signature
 from weft.plans.checks import reject_gradient
+from weft.plans.derivatives import asked, detached, differentiable
 from weft.plans.keywords import check_flag, default_of, refuse_unknown
 from weft.plans.permutation import PermutePlan
 from weft.spec import Label, Layout, Notation, parse
@@ -105,6 +106,9 @@ def permute(
         x, equation = equation, x
     with call_context(lambda: describe_call("permute", equation, x=x, c=c, out=out)):
         source, target, addend = _read("permute", x, c, out, options)
+        if asked(source, addend):
+            given = {**options, "fn": fn, "extents": extents}
+            return differentiable("permute")(equation, source, addend, alpha, beta, target, given)
         if is_traced((source, target, addend)):
             return as_operation("permute")(source, equation, fn, addend, alpha, beta, target, extents, options)
         found = _find_plan("permute", equation, source, target, fn, extents, options)
@@ -143,8 +147,12 @@ def plan_permute(
         x, equation = equation, x
     with call_context(lambda: describe_call("plan_permute", equation, x=x, c=c, out=out)):
         source, target, addend = _read("plan_permute", x, c, out, options)
+        gradient = asked(source, addend)
+        if gradient:
+            source, addend = detached(source), None if addend is None else detached(addend)
         found = _find_plan("plan_permute", equation, source, target, fn, extents, options)
-        return found.prepare(source, target, alpha, beta, addend)
+        found = found.prepare(source, target, alpha, beta, addend)
+        return found.differentiated((True,)) if gradient else found
 
 
 def _read(

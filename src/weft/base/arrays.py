@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,21 @@ from weft.errors import DTypeError, UnsupportedError
 
 #: Whether a tensor stands for another one inside vmap, grad, jvp or functionalize; torch has no public name for it.
 is_transformed: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
+#: Whether a call is made inside of one; new tensors stand for others there, too.
+is_transforming: Callable[[], bool] = torch._C._are_functorch_transforms_active
+
+
+@contextmanager
+def outside_transforms() -> Iterator[None]:
+    """Whatever is made here is what it seems, and may be kept: the transforms of torch.func are set aside."""
+    layers = []
+    while torch._C._functorch.peek_interpreter_stack() is not None:
+        layers.append(torch._C._functorch.pop_dynamic_layer_stack())
+    try:
+        yield
+    finally:
+        while layers:
+            torch._C._functorch.push_dynamic_layer_stack(layers.pop())
 
 #: How many dispatch modes are on, which see every operation of torch: fake tensors', `FlopCounterMode`, those of
 #: torch's tracers. torch has no public name for it.
@@ -47,10 +63,6 @@ def as_tensor(name: str, value: Any, promote: bool = False) -> torch.Tensor:
             raise UnsupportedError(f"{name} is {kind}: only strided tensors can be contracted")
         if value.is_quantized:
             raise UnsupportedError(f"{name} is quantized ({str(value.dtype).removeprefix('torch.')}): dequantize it")
-        if is_transformed(value):
-            raise UnsupportedError(
-                f"{name} is inside a transform of torch.func (vmap, grad, jvp), and weft has no rule for any"
-            )
         return value
     if isinstance(value, np.ndarray):
         return _from_numpy(name, value)

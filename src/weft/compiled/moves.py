@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from weft.api.contract import contract
 from weft.api.keywords import Equation
 from weft.api.permute import permute, requested
 from weft.base.describe import describe_call
@@ -66,6 +67,22 @@ class Move:
         found: torch.Tensor = permute(
             tensors[0], str(self.notation), c=tensors[1] if len(tensors) > 1 else None, alpha=alpha, beta=beta, out=out,
             extents=given, **self.keywords,
+        )  # fmt: skip
+        return found
+
+    def as_contraction(
+        self, tensors: list[torch.Tensor], alpha: Scalar, beta: Scalar, extents: list[int]
+    ) -> torch.Tensor:
+        """The same as a contraction, whose derivatives are known: with a one that is repeated along new modes."""
+        x, (term,), output = tensors[0], self.notation.inputs, self.notation.output
+        given = dict(zip(self.labels, extents, strict=True))
+        x = x.expand([given.get(label, extent) for label, extent in zip(term, x.shape, strict=True)])
+        new = [label for label in output if label not in term]
+        one = x.new_ones(()).expand([given[label] for label in new])
+        keywords = {name: value for name, value in self.keywords.items() if name != "fn"}
+        found: torch.Tensor = contract(
+            f"{''.join(term)},{''.join(new)}->{''.join(output)}", x, one, a_fn=self.keywords.get("fn"),
+            c=tensors[1] if len(tensors) > 1 else None, alpha=alpha, beta=beta, **keywords,
         )  # fmt: skip
         return found
 

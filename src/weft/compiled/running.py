@@ -39,7 +39,7 @@ class Running:
         call = self._call
         a, b, c, beside = call.split(tensors)
         if self._full:
-            return self._made(tensors, alpha, beta, out)
+            return self.made(tensors, alpha, beta, out)
         place = out[0] if out is not None and len(out) == 1 else None
         signature = call_signature(a, b, place, c, *beside) if out is None or place is not None else None
         key = (signature, generation()) if signature is not None else None
@@ -57,9 +57,10 @@ class Running:
             self._calls.put(key, plan.known_call(signature, a, b, c, place is not None, results, options.tensors))
         return _listed(results)
 
-    def _made(
+    def made(
         self, tensors: list[torch.Tensor], alpha: Scalar, beta: Scalar, out: tuple[torch.Tensor, ...] | None
     ) -> list[torch.Tensor]:
+        """The same by the public call."""
         call = self._call
         a, b, c, _ = call.split(tensors)
         target: Any = out if out is None or len(call.types) > 1 else out[0]

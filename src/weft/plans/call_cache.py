@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 
-from weft.base.arrays import dispatch_modes, is_transformed, without_memory
+from weft.base.arrays import dispatch_modes, is_transforming, without_memory
 from weft.plans.checks import fits
 from weft.plans.memory import is_out_of_memory, workspace_error
 
@@ -29,10 +29,10 @@ def call_signature(*tensors: Any) -> tuple[Any, ...] | None:
 
     An entry has shape, strides, dtype, device, the address modulo 16 bytes, and None, or what is special about the
     tensor and must be looked at in each call. The signature is None where something else than a strided tensor is
-    given: it must be read first. It is None, too, where torch wants to see the call: within a dispatch mode, and of
-    tensors without memory.
+    given: it must be read first; and so must all inside a transform of torch.func. It is None, too, where torch wants
+    to see the call: within a dispatch mode, and of tensors without memory.
     """
-    if dispatch_modes():
+    if dispatch_modes() or is_transforming():
         return None
     dual = forward_ad._current_level >= 0
     found: list[tuple[Any, ...] | None] = []
@@ -42,7 +42,7 @@ def call_signature(*tensors: Any) -> tuple[Any, ...] | None:
             continue
         if type(tensor) is not Tensor and not isinstance(tensor, Tensor):
             return None
-        if tensor.layout is not _STRIDED or tensor.is_nested or is_transformed(tensor):
+        if tensor.layout is not _STRIDED or tensor.is_nested:
             return None
         special = None
         if dual or tensor.requires_grad or tensor.is_conj() or tensor.is_neg() or type(tensor) is not Tensor:

@@ -32,6 +32,7 @@ from weft.plans.checks import (
     check_unscaled,
     checked_scalar,
 )
+from weft.plans.derivatives import asked, differentiable, operand_tensors
 from weft.plans.keywords import refuse_unknown
 from weft.plans.memory import is_out_of_memory, workspace_error
 from weft.spec import Aux, Contraction, Layout
@@ -104,6 +105,11 @@ class Plan(PlanBase):
         with call_context(lambda: describe_call("plan", self._request.text, a=a, b=b, c=c, out=out)):
             if unknown:
                 refuse_unknown("a plan's call", unknown)
+            if asked(a, b, c, *operand_tensors(operands)):
+                result, known = differentiable("plan_call")(self, a, b, c, alpha, beta, out, operands, validate)
+                if key is not None and known is not None:
+                    self._calls.put(key, known)
+                return result
             promote = self._request.promote
             x, y = (as_tensor(name, value, promote).resolve_neg() for name, value in (("a", a), ("b", b)))
             addend = as_tensor("c", c, promote) if c is not None else None

@@ -22,6 +22,7 @@ from weft.planner.request import PermuteRequest
 from weft.planner.schedule import Scalar
 from weft.plans.base import PlanBase, Variant
 from weft.plans.checks import aligned_as, check_addend, check_operand, check_out, checked_scalar
+from weft.plans.derivatives import asked, differentiable
 from weft.plans.keywords import refuse_unknown
 from weft.plans.memory import is_out_of_memory, workspace_error
 from weft.spec import Layout
@@ -71,6 +72,8 @@ class PermutePlan(PlanBase):
                 refuse_unknown("a permutation plan's call", unknown)
             target = as_result(out) if out is not None else None
             addend = None if c is None else target if c is out else as_tensor("c", c)
+            if asked(x, addend):
+                return differentiable("permute_plan_call")(self, x, addend, alpha, beta, out)
             result = self.run(as_tensor("x", x).resolve_neg(), target, alpha, beta, addend)
         return out if out is not None else like(x, result)
 
