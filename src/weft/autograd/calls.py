@@ -43,6 +43,7 @@ class DifferentiableCall:
         self._count = len(form.spec.results)
         self._several = form.spec.several
         self._order = order  # which of the operands given each of the rule's is
+        self._settled = False
         self._composed = found if isinstance(found, Composed) else None
 
     def run(self, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, operands: Sequence[Any]) -> Any:
@@ -56,6 +57,10 @@ class DifferentiableCall:
             found = self._composed.call(tensors)
         else:
             found = apply(self._rule, alpha, beta, tensors)
+            if not self._settled:  # the first call of these tensors
+                self._settled = True
+                if isinstance(self._rule, Product) and not self._rule.ahead:
+                    self._rule = self._rule.remembering(tensors, [each.detach() for each in found])
         return found[: self._count] if self._several else found[0]
 
 

@@ -17,7 +17,6 @@ from weft.api.lookup import one_of
 from weft.autograd import hooks
 from weft.autograd.backward import SUMS, arithmetic, operand_source, product_type
 from weft.autograd.spec import A, A_FN, B_FN, C, C_FN, EPILOGUE, FIRST_OPERAND, Spec, used_options
-from weft.base.arrays import outside_transforms
 from weft.fn.derivative import Derived, converted, derived, push
 from weft.planner.schedule import Scalar
 from weft.spec.dtypes import value_type
@@ -40,7 +39,7 @@ def pushed(
     if total is None and not moving:
         return (*(None for _ in spec.results), *sums)
     held = sources[SUMS]
-    functions = _recorded_of_epilogue(spec, total is not None, tuple(moving), held.dtype)
+    functions = _of_epilogue(spec, total is not None, tuple(moving), held.dtype)
     given = {"weft_total": (spec.term_d, total), "weft_sums": (spec.term_d, held)} | _operands(spec, sources, tangents)
     found = [
         None if each is None else _over(spec, each, held, spec.term_d, spec.term_d, given, dtype)
@@ -61,7 +60,7 @@ def _operand(
     value, given = sources[name], _operands(spec, sources, tangents)
     if function is not None:
         given |= {"weft_x": (own, value), "weft_dx": (own, tangent)}
-        (pushed_,) = _recorded_of_function(spec, hook, tangent is not None, tuple(moving), value.dtype)
+        (pushed_,) = _of_function(spec, hook, tangent is not None, tuple(moving), value.dtype)
         if pushed_ is None:
             return total
         tangent = _over(spec, pushed_, value, own, own, given, spec.accumulate)
@@ -89,7 +88,7 @@ def _addend(
     tangent, term, value = tangents[C], spec.term_c, sources["C"]
     if spec.functions[C_FN] is not None:
         given = _operands(spec, sources, tangents) | {"weft_x": (term, value), "weft_dx": (term, tangent)}
-        (pushed_,) = _recorded_of_function(spec, C_FN, tangent is not None, tuple(moving), value.dtype)
+        (pushed_,) = _of_function(spec, C_FN, tangent is not None, tuple(moving), value.dtype)
         if pushed_ is None:
             return total
         whole = value[tuple(slice(None) if label in term else None for label in spec.term_d)]
@@ -130,16 +129,6 @@ def _over(
         **({"operands": operands} if operands else {}), **({"indices": indices} if indices else {}),
     )  # fmt: skip
     return found
-
-
-def _recorded_of_function(*given: Any) -> tuple[Derived | None, ...]:
-    with outside_transforms():
-        return _of_function(*given)
-
-
-def _recorded_of_epilogue(*given: Any) -> tuple[Derived | None, ...]:
-    with outside_transforms():
-        return _of_epilogue(*given)
 
 
 @lru_cache(maxsize=1024)

@@ -98,6 +98,29 @@ def apply(rule: Rule, alpha: Scalar, beta: Scalar, tensors: Tensors) -> tuple[to
     return result
 
 
-def once(what: str) -> UnsupportedError:
-    """The refusal of a second derivative."""
-    return UnsupportedError(f"{what} has no second derivative in weft: differentiate torch.einsum's form of it twice")
+class _Once(torch.autograd.Function):
+    """Gradients as they are; theirs are refused in the words given."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(what: str, grad: torch.Tensor, *of: torch.Tensor) -> torch.Tensor:
+        return grad.view_as(grad)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.what = inputs[0]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
+        raise UnsupportedError(
+            f"{ctx.what} has no second derivative in weft: write that call with torch's operations to differentiate it twice"
+        )
+
+
+def once(what: str, grad: torch.Tensor, *of: torch.Tensor) -> torch.Tensor:
+    """A gradient that was made of tensors without recording how; to differentiate it with respect to them is an error."""
+    if not torch.is_grad_enabled():
+        return grad
+    found: torch.Tensor = _Once.apply(what, grad, *of)  # type: ignore[no-untyped-call]
+    return found

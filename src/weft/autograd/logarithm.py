@@ -54,23 +54,27 @@ class Logarithm:
         grads: Sequence[Tensor | None],
         needs: Needs,
     ) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():
-            raise once("the algebra log")
         a, b, total = saved
         grad = grads[0]
         assert a is not None and b is not None and total is not None
         found: list[Tensor | None] = [None] * len(needs)
         if grad is None:
             return tuple(found)
+        with torch.no_grad():
+            signed = self._signed(grad, total)
+            for side, (own, other) in enumerate(((a, b), (b, a))):
+                if needs[side]:
+                    found[side] = self._weighted(signed, own, other, side)
+        return tuple(each if each is None else once("the algebra log", each, grad, a, b) for each in found)
+
+    def _signed(self, grad: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
+        """log|dD| - D, of the positive dD and of the negative."""
         term, one = self.spec.term_d, one_of(grad.dtype, grad.device)
-        signed = contract(
+        found: tuple[Tensor, Tensor] = contract(
             f"{term},->{term}", grad, one, epilogue=_logarithms(grad.dtype, total.dtype),
             operands={"weft_total": (term, total)}, **self._elements(), out_dtype=(self.spec.accumulate,) * 2,
         )  # fmt: skip
-        for side, (own, other) in enumerate(((a, b), (b, a))):
-            if needs[side]:
-                found[side] = self._weighted(signed, own, other, side)
-        return tuple(found)
+        return found
 
     def _weighted(self, signed: tuple[Tensor, Tensor], own: Tensor, other: Tensor, side: int) -> Tensor:
         spec = self.spec

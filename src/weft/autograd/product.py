@@ -13,12 +13,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import copy
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, Self
 
 import torch
 
 from weft.api.contract import contract
+from weft.api.lookup import find_plan
+from weft.api.options import read_options
 from weft.api.permute import permute
 from weft.autograd import hooks
 from weft.autograd.backward import (
@@ -36,11 +39,12 @@ from weft.autograd.backward import (
     with_sums,
 )
 from weft.autograd.forward import pushed
-from weft.autograd.spec import A, A_FN, B, B_FN, C, C_FN, EPILOGUE, Spec, batched, is_smooth
+from weft.autograd.spec import A, A_FN, B, B_FN, C, C_FN, EPILOGUE, FIRST_OPERAND, Spec, batched, is_smooth
 from weft.autograd.steps import Step
 from weft.base.arrays import outside_transforms
 from weft.errors import WeftError
 from weft.planner.schedule import Scalar
+from weft.plans.call_cache import KnownCall, call_signature
 
 
 class Product:
@@ -48,6 +52,8 @@ class Product:
 
     `needs` says which gradients may be asked for. `forward` returns D, further results, and last what is `kept`.
     """
+
+    _known_call: KnownCall | None = None
 
     def __init__(
         self, spec: Spec, needs: Needs, shapes: tuple[tuple[int, ...] | None, ...], device: torch.device, ahead: bool
@@ -88,13 +94,35 @@ class Product:
         }  # fmt: skip
 
     def forward(self, alpha: Scalar, beta: Scalar, tensors: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor, ...]:
-        spec = self.spec
-        used = {name for names in spec.names for name in names}
-        found = contract(
-            spec.text, tensors[A], tensors[B], c=self._addend(tensors[C]), alpha=alpha, beta=beta,
-            **self.keywords, **spec.aux(tensors, used),
-        )  # fmt: skip
+        found = None
+        if self._known_call is not None:
+            a, b, c, *operands = tensors
+            found = self._known_call.run(a, b, self._addend(c), alpha, beta, None, operands)
+        if found is None:
+            found = contract(
+                self.spec.text, tensors[A], tensors[B], c=self._addend(tensors[C]), alpha=alpha, beta=beta,
+                **self.keywords, **self._aux(tensors),
+            )  # fmt: skip
         return found if isinstance(found, tuple) else (found,)
+
+    def remembering(self, tensors: Sequence[torch.Tensor | None], results: Sequence[torch.Tensor]) -> Self:
+        """The same rule, for tensors that lie as these do: it goes straight to the launch of their call."""
+        a, b = tensors[A], tensors[B]
+        assert a is not None and b is not None
+        found = copy(self)
+        with torch.no_grad():
+            a, b, c = a.detach(), b.detach(), self._addend(tensors[C])
+            operands = [each.detach() for each in tensors[FIRST_OPERAND:] if each is not None]
+            signature = call_signature(a, b, None, c, *operands)
+            if signature is not None:
+                options = read_options("contract", {**self.keywords, **self._aux(tensors)})
+                plan, given = find_plan(self.spec.text, a, b, options), results if len(results) > 1 else results[0]
+                names = dict(zip((name for name, _ in self.spec.operands), operands, strict=True))
+                found._known_call = plan.known_call(signature, a, b, c, False, given, names)
+        return found
+
+    def _aux(self, tensors: Sequence[torch.Tensor | None]) -> dict[str, Any]:
+        return self.spec.aux(tensors, {name for names in self.spec.names for name in names})
 
     def _addend(self, c: torch.Tensor | None) -> torch.Tensor | None:
         """C with a dimension for each of D's."""
@@ -279,6 +307,9 @@ class Permuted(Product):
 
     B is a one, repeated along the modes that A lacks; `fn` is A's function.
     """
+
+    def remembering(self, tensors: Sequence[torch.Tensor | None], results: Sequence[torch.Tensor]) -> Self:
+        return self
 
     def forward(self, alpha: Scalar, beta: Scalar, tensors: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor, ...]:
         spec, b = self.spec, tensors[B]

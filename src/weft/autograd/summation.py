@@ -54,24 +54,25 @@ class Summation:
         needs: Needs,
     ) -> tuple[Tensor | None, ...]:
         spec = self.spec
-        if torch.is_grad_enabled():
-            raise once(f"the algebra {spec.algebra.name if spec.algebra else ''}")
         a, b, total = saved
         grad = grads[0]
         assert a is not None and b is not None and total is not None
         found: list[Tensor | None] = [None] * len(needs)
         if grad is None:
             return tuple(found)
-        values = {
-            "x": (spec.term_a, a.to(spec.accumulate)), "y": (spec.term_b, b.to(spec.accumulate)),
-            "grad": (spec.term_d, grad.to(spec.accumulate)), "total": (spec.term_d, total.to(spec.accumulate)),
-        }  # fmt: skip
-        for side, (own, main) in enumerate((("x", "y"), ("y", "x"))):
-            if needs[side]:
-                like = (a, b)[side]
-                slope = self.slopes[side]
-                found[side] = torch.zeros_like(like) if slope is None else self._summed(slope, own, main, values, like)
-        return tuple(found)
+        with torch.no_grad():
+            values = {
+                "x": (spec.term_a, a.to(spec.accumulate)), "y": (spec.term_b, b.to(spec.accumulate)),
+                "grad": (spec.term_d, grad.to(spec.accumulate)), "total": (spec.term_d, total.to(spec.accumulate)),
+            }  # fmt: skip
+            for side, (own, main) in enumerate((("x", "y"), ("y", "x"))):
+                if needs[side]:
+                    like, slope = (a, b)[side], self.slopes[side]
+                    found[side] = (
+                        torch.zeros_like(like) if slope is None else self._summed(slope, own, main, values, like)
+                    )
+        what = f"the algebra {spec.algebra.name if spec.algebra else ''}"
+        return tuple(each if each is None else once(what, each, grad, a, b) for each in found)
 
     def _summed(
         self, slope: Derived, own: str, main: str, values: Mapping[str, tuple[str, Tensor]], like: Tensor

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from weft.base.arrays import outside_transforms
 from weft.errors import FunctionError
 from weft.fn.backward_rules import BACKWARD, IN_PLACE_OF, SELECTING
 from weft.fn.pointwise import Pointwise, RecordedFunction
@@ -130,9 +131,7 @@ def derived(
         given[:] = body(dict(zip(names, tensors, strict=True)))
         return (*(value for value in given if value is not None), tensors[0])
 
-    graph = record(
-        call, list(inputs.values()), _SHAPE, hook=f"the derivative of {hook}", fusible=fusible, decompositions=BACKWARD
-    )
+    graph = _recorded(call, inputs, f"the derivative of {hook}")
     (outputs,) = next(node for node in graph.nodes if node.op == "output").args
     nodes = iter(outputs)
     values = [next(nodes) if value is not None else None for value in given]
@@ -153,8 +152,12 @@ def recorded(
         found = tuple(body(dict(zip(names, tensors, strict=True))))
         return found if len(found) > 1 else found[0]
 
-    graph = record(call, list(inputs.values()), _SHAPE, hook=hook, fusible=fusible, decompositions=BACKWARD)
-    return RecordedFunction(graph, names)
+    return RecordedFunction(_recorded(call, inputs, hook), names)
+
+
+def _recorded(call: Callable[..., Any], inputs: Mapping[str, torch.dtype], hook: str) -> fx.Graph:
+    with outside_transforms():
+        return record(call, list(inputs.values()), _SHAPE, hook=hook, fusible=fusible, decompositions=BACKWARD)
 
 
 def _alone(graph: fx.Graph, wanted: fx.Node, names: Sequence[str], cut: Mapping[fx.Node, str]) -> Derived:
