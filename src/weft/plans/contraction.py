@@ -218,7 +218,8 @@ class Plan(PlanBase):
         `signature` is that of A, B, the result's place, C and operands, `given` whether there was a place. C was read.
         """
         plain = all(entry is None or entry[-1] is None for entry in signature)
-        if not plain or isinstance(result, tuple) or not result.numel():
+        first = result[0] if isinstance(result, tuple) else result
+        if not plain or not first.numel() or (given and first is not result):
             return KnownCall(self)
         variant = self._fitting(a, b, c, result if given else None, operands)
         names, aux = list(operands), variant.description.aux
@@ -228,11 +229,12 @@ class Plan(PlanBase):
             variant.launch,
             number=type(checked_scalar("alpha", 1, request.arithmetic.accumulate)),
             new=(self.shape, self.dtype, request.device),
-            reaches=tuple(map(reach, (result, a, b, *operands.values()))),
+            reaches=tuple(map(reach, (first, a, b, *operands.values()))),
             scaled=request.algebra is None,
             addend=None if c is None else (reach(c), given and signature[2][:4] == signature[3][:4]),
             workspace=variant.workspace_bytes,
-            order=tuple(names.index(each.name) if each.name in operands else None for each in aux),
+            others=request.outputs or (),
+            order=tuple(names.index(each.name) if each.name in operands else None for each in aux if each.kind != "output"),
         )
 
     def _fitting(
