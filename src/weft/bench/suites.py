@@ -9,6 +9,8 @@
     epilogue      a bias and a ReLU behind a product
     weights       a half-precision product of 16 rows with weights of eight bits and a scale for each column
     algebra       max-plus and logarithms in the place of products and sums
+    gradients     forward and backward passes: a layer, masked scores, TCCG with functions, algebras
+    nn            a gated layer (SwiGLU), forward and backward
     numbers       complex numbers, integers and fp8
     call          what the host does for one call, on tensors too small to matter
     demo          the fused example of the paper and TCCG in one pair of number types: what `weft demo` runs
@@ -209,6 +211,10 @@ def _algebra(types: Sequence[str]) -> list[Entry]:
     return [Entry(case, case.algebra, case.name) for case in cases.algebras()]
 
 
+def _gradients(types: Sequence[str]) -> list[Entry]:
+    return [Entry(case, "tccg" if "tccg" in case.name else case.name, case.name) for case in cases.gradients()]
+
+
 def _numbers(types: Sequence[str]) -> list[Entry]:
     return [Entry(case, group, case.name) for group, case in cases.numbers()]
 
@@ -261,6 +267,18 @@ SUITES: dict[str, Suite] = {
     ),
     "algebra": Suite(
         "max-plus and logarithms, beside torch.compile of all pairs reduced", _algebra, peers=("compile",)
+    ),
+    "gradients": Suite(
+        "forward and backward passes: a layer, masked scores, TCCG with leaky ReLU on A, B and D, algebras",
+        _gradients,
+        kind="gradient",
+        peers=("torch", "compile"),
+    ),
+    "nn": Suite(
+        "a gated layer (SwiGLU) of weft.nn, forward and backward, plain and under torch.compile",
+        lambda types: [Entry(case, case.name, case.name) for case in cases.layers()],
+        kind="gated",
+        peers=("weft-compiled", "torch", "compile"),
     ),
     "numbers": Suite("complex numbers on some of TCCG, integers and fp8 beside half precision", _numbers),
     "call": Suite(

@@ -171,6 +171,17 @@ PEERS: dict[str, dict[str, tuple[str, str]]] = {
         "opt_einsum": ("arrays", "OptEinsum"),
         MODEL: ("registry", "WeftModel"),
     },
+    "gradient": {
+        "weft": ("gradients", "WeftGradients"),
+        "torch": ("gradients", "TorchGradients"),
+        "compile": ("gradients", "CompiledGradients"),
+    },
+    "gated": {
+        "weft": ("gated", "WeftGate"),
+        "weft-compiled": ("gated", "CompiledWeftGate"),
+        "torch": ("gated", "TorchGate"),
+        "compile": ("gated", "CompiledGate"),
+    },
     "permutation": {
         "weft": ("permutations", "WeftPermute"),
         "cutensor": ("cutensor_permute", "CutensorPermute"),
@@ -181,6 +192,8 @@ PEERS: dict[str, dict[str, tuple[str, str]]] = {
         "weft": ("calls", "PlanCall"),
         CONTRACT: ("calls", "ContractCall"),
         "torch": ("calls", "EinsumCall"),
+        "weft-compiled": ("calls", "CompiledContractCall"),
+        "compile": ("calls", "CompiledEinsumCall"),
     },
     "in place": {
         "weft": ("permutations", "WeftTranspose"),
