@@ -178,9 +178,9 @@ def contract(
     with call_context(lambda: describe_call("contract", equation, a=a, b=b, c=c, out=out)):
         refuse_swapped("contract", equation, _FORM)
         if asked_of(a, b, c, *operand_tensors(options.get("operands"))) or any_tensor(alpha, beta):
-            functions = {"a_fn": a_fn, "b_fn": b_fn, "c_fn": c_fn, "epilogue": epilogue}
+            given = {**options, "a_fn": a_fn, "b_fn": b_fn, "c_fn": c_fn, "epilogue": epilogue}
             found, known = differentiable("contract")(
-                equation, a, b, c, alpha, beta, out, {**options, **functions}, return_arg, validate
+                equation, a, b, c, alpha, beta, out, given, return_arg, validate
             )
             if key is not None and known is not None:
                 _CALLS.put(key, known)

@@ -145,7 +145,7 @@ class GradientProblem(ContractionProblem):
 
 @dataclass(frozen=True)
 class GatedProblem(GradientProblem):
-    """``silu(x @ gate.T) * (x @ up.T)``, forward and backward: run(x, gate, up, g). Weights are scaled as in a layer."""
+    """``silu(x @ gate.T) * (x @ up.T)``, forward and backward: run(x, gate, up, g). Weights are as in a layer."""
 
     def inputs(self, device: torch.device, seed: int = 0) -> GatedTensors:  # type: ignore[override]
         x_shape, w_shape = self.case.shapes

@@ -80,8 +80,9 @@ class Move:
         new = [label for label in output if label not in term]
         one = x.new_ones(()).expand([given[label] for label in new])
         keywords = {name: value for name, value in self.keywords.items() if name != "fn"}
+        asked = Notation((term, tuple(new)), output)
         found: torch.Tensor = contract(
-            spelled_equation(Notation((term, tuple(new)), output), {label: str(label) for label in (*term, *new)}), x, one, a_fn=self.keywords.get("fn"),
+            spelled_equation(asked, letters((*asked.inputs, output))), x, one, a_fn=self.keywords.get("fn"),
             c=tensors[1] if len(tensors) > 1 else None, alpha=alpha, beta=beta, **keywords,
         )  # fmt: skip
         return found
