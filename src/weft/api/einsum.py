@@ -61,7 +61,8 @@ def einsum(*arguments: Any, **keywords: Any) -> Any:
         target = as_results(out)
         places = target if isinstance(target, tuple) else () if target is None else (target,)
         for at, tensor in enumerate(tensors):
-            if any(not asked(tensor) and share_memory(place, tensor) for place in places):  # the last step sees but one of them
+            # The last step sees but one of them, and says of derivatives that they take no out.
+            if any(not asked(tensor) and share_memory(place, tensor) for place in places):
                 raise ShapeError(f"out overlaps operand {at} in memory: the result would overwrite what is to be read")
         each = {name: value for name, value in keywords.items() if name not in _LAST}
         last = {name: value for name, value in keywords.items() if value is not out or name != "out"}
