@@ -260,8 +260,8 @@ def plan(
         if not asked_of(*tensors):
             return find_plan(equation, x, y, asked).prepare(x, y, addend, target, asked.tensors)
         needs = tuple(each is not None and asked_of(each) for each in tensors)
-        x, y, addend, *others = (None if each is None else detached(each) for each in tensors)
-        placed = zip(asked.operands.items(), others, strict=True)
-        asked = replace(asked, operands={name: (modes, tensor) for (name, (modes, _)), tensor in placed})
+        x, y, addend = detached(x), detached(y), None if addend is None else detached(addend)
+        placed = {name: (modes, detached(tensor)) for name, (modes, tensor) in asked.operands.items()}
+        asked = replace(asked, operands=placed)
         found = find_plan(equation, x, y, asked).prepare(x, y, addend, target, asked.tensors)
         return found.differentiated(needs)
