@@ -3,7 +3,6 @@
 from weft import algebra, cache, functions, reference, testing
 from weft.algebra import Algebra
 from weft.api.contract import contract, plan
-from weft.api.einsum import einsum
 from weft.api.keywords import Equation, Function
 from weft.api.matmul import matmul
 from weft.api.permute import permute, plan_permute
@@ -23,6 +22,8 @@ from weft.errors import (
     WeftWarning,
     WorkspaceError,
 )
+from weft.networks.network import Network
+from weft.networks.public import einsum, network
 from weft.oracle.bounds import error_bound
 from weft.plans.contraction import Plan
 from weft.plans.explain.data import Report
@@ -38,6 +39,7 @@ __all__ = [
     "Equation",
     "Function",
     "FunctionError",
+    "Network",
     "NotationError",
     "PermutePlan",
     "Plan",
@@ -55,6 +57,7 @@ __all__ = [
     "error_bound",
     "functions",
     "matmul",
+    "network",
     "permute",
     "plan",
     "plan_permute",
