@@ -19,6 +19,7 @@ from weft.networks.graph import Graph
 from weft.networks.order import orders_of
 from weft.networks.path import Found
 from weft.networks.program import Paused, Program, Scheme
+from weft.networks.recent import Recent
 from weft.networks.settings import (
     Settings,
     check_same,
@@ -63,6 +64,7 @@ class Network:
         self._programs = BoundedCache(PROGRAMS)
         self._changes = Changes() if settings.reuse else None
         self._paused: Paused | None = None
+        self._recent: Recent | None = None
         self.latest: Program | None = None  # the program that was made last
         # Calls that go straight to their program: nothing is to be looked at between their steps.
         if settings.strip_exponent and self.functions:
@@ -96,9 +98,7 @@ class Network:
         Raises `ShapeError` or `DTypeError` for tensors that do not fit; nothing is written then. On Ctrl-C between two
         slices `KeyboardInterrupt` leaves, and `resume()` goes on.
         """
-        key = call_signature(*tensors) if self._plain and out is None and changed is None else None
-        known = self._programs.get(key) if key is not None else None
-        if known is not None:  # tensors that lie as some did before: they were checked then
+        if self._plain and out is None and changed is None and (known := self._known(tensors)) is not None:
             place = self.place()
             known.run([*tensors, *self.constants] if self.constants else tensors, place)
             return place
@@ -128,7 +128,8 @@ class Network:
             key = (key, "special")  # of these every call is read anew
         program: Program | None = self._programs.get(key) if key is not None else None
         if program is None:
-            program = self.latest = Program(self.scheme, self._operands(read), keep=keep)
+            graphs = self.settings.cuda_graph if keep else False
+            program = self.latest = Program(self.scheme, self._operands(read), keep=keep, graphs=graphs)
             if key is not None:
                 self._programs.put(key, program)
         return program
@@ -189,6 +190,18 @@ class Network:
 
     def _items(self, tree: Tree) -> dict[int, int]:
         return {step.node: self.dtypes[step.node].itemsize for step in tree.steps}
+
+    def _known(self, tensors: Sequence[Any]) -> Program | None:
+        """The program of tensors that lie as some did before: they were checked then."""
+        recent = self._recent
+        if recent is not None and recent.again(tensors):
+            found: Program = recent.found
+            return found
+        key = call_signature(*tensors)
+        known: Program | None = self._programs.get(key) if key is not None else None
+        if known is not None:
+            self._recent = Recent(tensors, known)
+        return known
 
     def _ours(self, of_whole: Mapping[int, Any]) -> dict[int, Any]:
         """What is known of the whole tree's nodes, of those that are left after folding."""

@@ -19,6 +19,7 @@ import torch
 
 from weft.networks.arena import Arena, ordered
 from weft.networks.order import Orders
+from weft.networks.replay import Replay, is_worth_while
 from weft.networks.slicing import indices, least_aligned, part
 from weft.networks.steps import Asked, Call, as_launched, prepared
 from weft.networks.tree import Step, Tree
@@ -59,8 +60,11 @@ class Paused:
 class Program:
     """A scheme on operands that lie as these do. Calls of one program take turns."""
 
-    def __init__(self, scheme: Scheme, tensors: Sequence[torch.Tensor], *, keep: bool = True) -> None:
-        """`keep`: the arena is allocated now, whatever its size, and kept."""
+    def __init__(
+        self, scheme: Scheme, tensors: Sequence[torch.Tensor], *, keep: bool = True, graphs: bool | str = False
+    ) -> None:
+        """`keep`: the arena is allocated now, whatever its size, and kept. `graphs`: calls are replayed as CUDA graphs,
+        "auto" where launches would take longer than their kernels."""
         self.scheme = scheme
         self.lock = RLock()
         self.device = tensors[0].device
@@ -86,6 +90,9 @@ class Program:
         self.base = base if self._keep else None
         self._kept = self.values_in(base) if self._keep else None
         self._stream: Any = None
+        self.replay: Replay | None = None
+        if graphs and self.device.type == "cuda" and (graphs is True or is_worth_while(self.each)):
+            self.replay = Replay(self.each, tree.leaves, not scheme.arena.shared)
 
     def run(
         self, tensors: Sequence[torch.Tensor], out: torch.Tensor, watch: Watch | None = None,
@@ -125,7 +132,10 @@ class Program:
         for at, where in enumerate(self.slices[begun:], begun):
             for leaf, tensor in whole.items():
                 values[leaf] = part(tensor, tree.graph.terms[leaf], where)
-            self._calls(calls, values, watch, where)
+            if self.replay is not None and watch is None and changed is None and not _is_capturing():
+                self.replay.run(values)
+            else:
+                self._calls(calls, values, watch, where)
             first, last = at % summed == 0, at % summed == summed - 1
             place = part(out, output, where) if self._sliced else out
             self._finish(values, place, sums, (first, last), whole)
@@ -259,7 +269,7 @@ class Program:
         A graph that the caller captures runs whenever it is replayed: its memory is its own.
         """
         cuda = self.device.type == "cuda"
-        if cuda and torch.cuda.is_current_stream_capturing():
+        if cuda and _is_capturing():
             return self.values_in(self._allocated())
         if self._kept is None:
             return self.values_in(self._allocated())
@@ -271,6 +281,10 @@ class Program:
                 self.base.record_stream(stream)
             self._stream = stream
         return list(self._kept)
+
+
+def _is_capturing() -> bool:
+    return torch.cuda.is_current_stream_capturing()
 
 
 @contextmanager
