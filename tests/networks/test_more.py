@@ -9,9 +9,9 @@ from pathlib import Path
 import networkx
 import pytest
 import torch
+from nets import chain, net_of
 
 import weft
-from nets import chain, net_of
 
 LEFT_FIRST = [(0, 1), (0, 1), (0, 1)]
 
@@ -101,7 +101,7 @@ def test_exponents_of_zeros_and_of_complex_numbers() -> None:
 def test_the_step_that_makes_nan_or_inf_is_named() -> None:
     a, b, c = torch.full((3, 3), 1e30), torch.full((3, 3), 1e30), torch.ones(3, 3)
     net = weft.network("ab,bc,cd->ad", a, b, c, check_finite=True, optimize=from_left(3))
-    with pytest.raises(weft.AccuracyError, match="step 3 .*'ab' of node 0.* makes 9 values that are NaN or Inf"):
+    with pytest.raises(weft.AccuracyError, match=r"step 3 .*'ab' of node 0.* makes 9 values that are NaN or Inf"):
         net(a, b, c)
     assert net(c, c, c)[0, 0] == 9
     b[1, 1] = torch.nan

@@ -27,12 +27,17 @@ def error_bound(network: Network, read: Sequence[torch.Tensor]) -> torch.Tensor:
     """A float64 tensor in the result's shape. `UnsupportedError` for networks with functions or another algebra."""
     if network.functions or network.settings.steps.get("algebra", "plus_times") != "plus_times":
         raise UnsupportedError("the bound of a network is of sums of products without functions")
-    sizes = _magnitudes(network, read)
-    growth, low = 1.0, 0.0
+    relative, low = growth(network)
+    return relative * _magnitudes(network, read) + low
+
+
+def growth(network: Network) -> tuple[float, float]:
+    """What all steps together may change a product by, relative to its magnitude, and by underflow."""
+    found, low = 1.0, 0.0
     for relative, least in _steps(network):
-        growth *= 1.0 + relative
+        found *= 1.0 + relative
         low += least
-    return (growth - 1.0) * sizes + low
+    return found - 1.0, low
 
 
 def _steps(network: Network) -> list[tuple[float, float]]:

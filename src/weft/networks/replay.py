@@ -52,7 +52,7 @@ class Replay:
     def run(self, values: list[Any]) -> None:
         """The steps on the operands among `values`."""
         # All that are due turn at once, whatever the first of them says.
-        if self._seen is not None and any([launch.replayed() for launch in self._promoting]):
+        if self._seen is not None and sum(launch.replayed() for launch in self._promoting):
             self._graphs.clear()
             self._gathering, self._seen = None, None
         operands = values[: self._leaves]
