@@ -1,9 +1,8 @@
 """A process that compiles kernels ahead, so that the one that measures finds them in Triton's cache.
 
-Started by `weft.tune.compile_pool` as ``python -m weft.tune.compile_worker``. It imports torch and Triton once, never
-touches a GPU, and forks a child for each schedule. Standard input brings a header and then frames, each a length of
-eight bytes and so many bytes; standard output takes a line of JSON for each frame: its number, and null or what went
-wrong.
+Started by `weft.tune.compile_pool`. It imports torch and Triton once, never touches a GPU, and forks a child for each
+schedule. Standard input brings a header and then frames, each a length of eight bytes and so many bytes; standard
+output takes a line of JSON for each frame: its number, and null or what went wrong.
 """
 
 from __future__ import annotations
@@ -199,7 +198,3 @@ def _exactly(size: int) -> bytes:
             sys.exit(0)
         taken.write(piece)
     return taken.getvalue()
-
-
-if __name__ == "__main__":
-    main()
