@@ -1,7 +1,7 @@
 """`warm`: the kernels at hand compiled ahead, so that no first call waits for a compiler.
 
 What is compiled is found by planning: ordinary shapes and a sample of random ones, for each of which the best
-schedules at hand are asked for. Equal structures are one kernel, so that some fifty remain for each type.
+schedules at hand are asked for. Equal structures are one kernel, so that some hundred remain for each type.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ leave in Triton's cache serves every later process, and a note in weft's own say
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Hashable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from importlib import import_module
@@ -20,10 +21,12 @@ import torch
 from weft.base.log import log
 from weft.cases import from_letters
 from weft.machine.store import Store
+from weft.planner import verdicts
 from weft.planner.code_digest import of_family
 from weft.planner.planner import Choice
 from weft.planner.schedule import Description, Ranked, Target
 from weft.planner.validity import environment, here
+from weft.selftest.cases import trials_of
 from weft.spec import Contraction, Layout
 
 ROOM = "handfuls"  # of the store
@@ -71,7 +74,7 @@ def settle(choice: Choice) -> None:
             if futures is None:
                 futures = _begun[key] = {}
                 if _is_wanted(description, target):
-                    futures.update(_started(choice, futures.clear))
+                    _start(choice, futures)
     if futures:  # still
         for structure in family.structures(description, choice.best.schedule, target):
             if (future := futures.get(structure)) is not None:
@@ -99,50 +102,50 @@ def _is_wanted(description: Contraction, target: Target) -> bool:
     return Store(ROOM).load(_place(description, target)) is None
 
 
-def _started(choice: Choice, report: Callable[[], None]) -> dict[Hashable, Future[Any]]:
-    """Compilers for a choice's own kernels, those of the self-test, and the others.
+def _start(choice: Choice, futures: dict[Hashable, Future[Any]]) -> None:
+    """Compilers for a choice's own kernels, those of the self-test, which runs next, and the others.
 
-    They end when all is done, which `report` hears of.
+    Returns when those of the self-test are there. `futures` is filled, and emptied when all is done.
     """
     from weft.tune.compile_pool import Compiler
 
     description, target = choice.description, choice.target
+    family: Any = choice.best.family
     assert isinstance(description, Contraction)
     pool = Compiler(target, choice.backend)
-    found: dict[Hashable, Future[Any]] = {}
-    open_ = 1
-    lock = Lock()
+    wanted = [(choice.description, choice.best), *_of_trials(choice)]
+    awaited = len(wanted)
+    wanted += _others(choice)
+    left, lock = Counter({"open": 1}), Lock()
 
     def done(_: object = None) -> None:
-        nonlocal open_
         with lock:
-            open_ -= 1
-            last = open_ == 0
-        if last:
-            note(description, target)
-            report()
-            pool.close()
+            left["open"] -= 1
+            if left["open"]:
+                return
+        note(description, target)
+        futures.clear()
+        pool.close()
 
-    family: Any = choice.best.family
-    for wanted, rank in _wanted(choice):
-        structures = family.structures(wanted, rank.schedule, target)
-        if not all(structure in found for structure in structures):
-            future = pool.submit(wanted, rank)
-            found.update(dict.fromkeys(structures, future))
-            with lock:
-                open_ += 1
-            future.add_done_callback(done)
-    log.info("%d kernels at hand are compiled side by side", len(found))
+    first: list[Future[Any]] = []
+    for at, (each, rank) in enumerate(wanted):
+        structures = family.structures(each, rank.schedule, target)
+        if all(structure in futures for structure in structures):
+            continue
+        future = pool.submit(each, rank)
+        futures.update(dict.fromkeys(structures, future))
+        first += [future] * (0 < at < awaited)
+        with lock:
+            left["open"] += 1
+        future.add_done_callback(done)
+    log.info("%d kernels at hand are compiled side by side", len(futures))
     done()
-    return found
+    for future in first:
+        future.result()
 
 
-def _wanted(choice: Choice) -> Iterator[tuple[Description, Ranked]]:
-    """Those that a first call waits for come first."""
-    from weft.selftest.cases import trials_of
-
-    yield choice.description, choice.best
-    yield from _of_trials(trials_of(FAMILY, choice.backend), choice)
+def _others(choice: Choice) -> Iterator[tuple[Description, Ranked]]:
+    """What `SHAPES` take."""
     assert isinstance(choice.description, Contraction)
     for description in shapes_of(choice.description):
         if choice.best.family.supports(description, choice.target) is None:
@@ -168,10 +171,13 @@ def _best(description: Contraction, family: Any, target: Target) -> Ranked:
     return min(priced, key=lambda rank: rank.seconds)
 
 
-def _of_trials(trials: Iterable[Any], choice: Choice) -> Iterator[tuple[Description, Ranked]]:
-    """What the self-test of the family will run."""
+def _of_trials(choice: Choice) -> Iterator[tuple[Description, Ranked]]:
+    """What the self-test of the family will run, unless it has on this machine."""
     problems, runs = import_module("weft.selftest.problems"), import_module("weft.selftest.trials")
-    for trial in trials:
+    known = verdicts.known(FAMILY, choice.backend, choice.target)
+    for trial in trials_of(FAMILY, choice.backend):
+        if trial.name in known:
+            continue
         description = problems.problem(trial.case, torch.device("cpu")).description
         found = runs.schedules(trial, description, choice.backend, choice.target)
         if isinstance(found, Choice):

@@ -8,6 +8,7 @@ output takes a line of JSON for each frame: its number, and null or what went wr
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import json
 import os
@@ -148,6 +149,7 @@ def _prepare(target: Any, backend: str) -> None:
     """Import what every child needs, and put a driver in Triton's place of one that would ask a GPU."""
     import torch
 
+    from weft.gpu.common.triton_versions import hash_compiler
     from weft.gpu.gett import kernel  # noqa: F401  the largest of them, with all that it imports
     from weft.planner.registry import FAMILIES, PERMUTATION_FAMILIES, imported
 
@@ -155,6 +157,8 @@ def _prepare(target: Any, backend: str) -> None:
         imported(name)
     torch.set_num_threads(1)
     in_place_of_the_driver(target)
+    hash_compiler()
+    gc.freeze()  # what is here is the children's too: collecting it would copy it
 
 
 def in_place_of_the_driver(target: Any) -> None:
