@@ -118,7 +118,7 @@ def test_a_later_process_finds_them_and_another_type_does_not(compilers: list[Co
 @pytest.mark.parametrize("types", [(torch.float16, torch.int8), (torch.int8, torch.int8)])
 def test_operands_of_any_types_have_a_handful(types: tuple[torch.dtype, torch.dtype]) -> None:
     a, b = (torch.empty(4, 4, dtype=dtype, device="meta") for dtype in types)
-    like = plan("mk,nk->mn", a, b, promote=True, backend="reference").contraction
+    like = plan("mk,nk->mn", a, b, promote=True, out_dtype=torch.float32, backend="reference").contraction
     found = list(handful.shapes_of(like))
     assert len(found) == len(handful.SHAPES)
     assert {(each.a.dtype, each.b.dtype) for each in found} == {types}
