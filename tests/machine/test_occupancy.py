@@ -72,9 +72,7 @@ def test_it_is_cudas_formula(tmp_path: Path) -> None:
     assert len(answers) == len(asked)
     assert len({blocks for blocks, _, _ in answers}) > 12
     for (limits, registers, shared, warps, barriers, carveout), answer in zip(asked, answers, strict=True):
-        mine = occupancy(
-            limits, registers=registers, shared=shared, warps=warps, barriers=barriers, carveout=carveout
-        )
+        mine = occupancy(limits, registers=registers, shared=shared, warps=warps, barriers=barriers, carveout=carveout)
         said = (limits.capability, registers, shared, warps, barriers, carveout)
         assert (mine.blocks, mine.registers, mine.shared) == answer, said
 

@@ -14,6 +14,7 @@ from weft.cli import bench as bench_commands
 from weft.cli import cache as cache_commands
 from weft.cli import doctor as doctor_command
 from weft.cli import occupancy as occupancy_command
+from weft.cli import profile as profile_command
 from weft.cli import tune as tune_commands
 from weft.cli.arguments import (
     read_device,
@@ -221,3 +222,4 @@ tune_commands.register(app)
 cache_commands.register(app)
 doctor_command.register(app)
 occupancy_command.register(app)
+profile_command.register(app)

@@ -40,9 +40,7 @@ def occupancy(
 
         limits, processors = find_sm(target)
         size = read_bytes(shared)
-        found = computed(
-            limits, registers=registers, shared=size, warps=warps, barriers=barriers, carveout=carveout
-        )
+        found = computed(limits, registers=registers, shared=size, warps=warps, barriers=barriers, carveout=carveout)
         run = waves(programs, processors or 1, found.blocks) if programs is not None else None
         if as_json:
             typer.echo(json.dumps({**asdict(found), "waves": asdict(run) if run is not None else None}, indent=1))

@@ -72,10 +72,12 @@ def run_page(run: Run, plots: Mapping[str, bytes]) -> str:
         lead += f" ({run.caveat})"
     parts = [
         section("Figures", figure_table(run, groups=True).html(), FIGURES_IN_WORDS),
-        section("Plots", "\n".join(_figure(name, png) for name, png in plots.items())) if plots else "",
+        section("Plots", "\n".join(figure(png, _CAPTIONS.get(name, name)) for name, png in plots.items()))
+        if plots
+        else "",
         section("Cases", case_table(run).html(), _CASES_IN_WORDS),
         section("Remarks", remarks(run).html(), _REMARKS_IN_WORDS) if remarks(run).rows else "",
-        section("How it was measured", _disclosure(run.environment)),
+        section("How it was measured", disclosure(run.environment)),
     ]
     return page(f"weft bench {run.suite}", lead, parts)
 
@@ -196,14 +198,15 @@ def _class(number: bool, tone: str = "") -> str:
     return f' class="{names}"' if names else ""
 
 
-def _figure(name: str, png: bytes) -> str:
-    caption = html.escape(_CAPTIONS.get(name, name))
+def figure(png: bytes, caption: str) -> str:
+    """A picture within the page, with words under it."""
+    caption = html.escape(caption)
     source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
     image = f'<div class="scroll"><img src="{source}" alt="{caption}"></div>'
     return f"<figure>{image}<figcaption>{caption}</figcaption></figure>"
 
 
-def _disclosure(environment: Mapping[str, Any]) -> str:
+def disclosure(environment: Mapping[str, Any]) -> str:
     """Each item of the environment, to unfold."""
     return "\n".join(
         f"<details><summary>{html.escape(item)}</summary><pre>"

@@ -158,7 +158,7 @@ def loop_of(lines: Sequence[Instruction | str]) -> Loop:
         if isinstance(line, Instruction) and line.kind == "branch":
             target = re.search(r"(\.L_\w+|\$L__BB\w+)", line.text)
             if target and (start := places.get(target[1], at)) < at:
-                loops.append([each for each in lines[start:at + 1] if isinstance(each, Instruction)])
+                loops.append([each for each in lines[start : at + 1] if isinstance(each, Instruction)])
     every = tuple(line for line in lines if isinstance(line, Instruction))
     counts = [_products(loop) for loop in loops]
     best = max(counts, default=(0, 0))

@@ -29,8 +29,10 @@ def code_text(kernels: Sequence[Kernel], of: str, most: int | None = LINES_SHOWN
     lines: list[str] = []
     for kernel in kernels:
         loop = kernel.loop(of=of)
-        where = f"no loop, all {len(loop.instructions)} instructions" if loop.whole else (
-            f"the loop's {len(loop.instructions)} instructions"
+        where = (
+            f"no loop, all {len(loop.instructions)} instructions"
+            if loop.whole
+            else (f"the loop's {len(loop.instructions)} instructions")
         )
         kinds = ", ".join(f"{count} {kind}" for kind, count in loop.mix.items())
         lines += [kernel.name, *(f"  {line}" for line in facts(kernel)), f"  {where}: {kinds}", ""]
