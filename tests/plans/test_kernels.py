@@ -22,6 +22,9 @@ from weft.plans.kernels.text import code_text
 pytest.importorskip("triton")
 
 
+TARGETS = ("sm_90", "a100", "rtx4090")
+
+
 @pytest.fixture(scope="module")
 def report() -> dict[str, dict[str, Any]]:
     root = Path(__file__).parents[2]
@@ -34,7 +37,7 @@ def report() -> dict[str, dict[str, Any]]:
 
 
 def test_code_at_every_level(report: dict[str, dict[str, Any]]) -> None:
-    for kernel in report.values():
+    for kernel in (report[name] for name in TARGETS):
         assert f".entry {kernel['name']}" in kernel["ptx"]
         assert "ttg." in kernel["ttgir"]
         assert f".text.{kernel['name']}" in kernel["sass"]
@@ -77,6 +80,19 @@ def test_text_names_facts_mix_and_lines(report: dict[str, dict[str, Any]]) -> No
         for part in (report["sm_90"]["name"], "registers a thread", "blocks by warps", "wgmma", "... and "):
             assert part in text
     assert "no kernel of weft's own" in code_text([], "ptx")
+
+
+def test_kernels_of_the_microbenchmarks(report: dict[str, dict[str, Any]]) -> None:
+    """Strided elements go one by one; what comes from the L2 comes in 16 bytes, past the first cache."""
+    found = report["micro"]
+    copied = machine_code.mix(
+        [each for each in machine_code.read_ptx(found["strided_copy_kernel"]) if not isinstance(each, str)]
+    )
+    assert copied["ld.global 4 B"] == copied["st.global 4 B"] == 2
+    again = machine_code.read_ptx(found["read_again_kernel"])
+    loads = [each.text for each in again if not isinstance(each, str) and each.kind == "ld.global 16 B"]
+    assert loads
+    assert all(".cg" in load for load in loads)
 
 
 def test_a_plan_on_the_cpu_has_none() -> None:
