@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,8 +12,9 @@ import torch
 
 import weft
 from weft.errors import UnsupportedError
-from weft.machine.energy import Reading, read_while, trapezoid, update_period
-from weft.profiling.energy import Energy, Point, call_energy, fit, sensor_of
+from weft.machine.energy import Energy, call_energy, sensor_of
+from weft.machine.sensors import Reading, read_while, trapezoid, update_period
+from weft.profiling.energy import Point, fit, loads
 
 
 class Card:
@@ -50,7 +53,7 @@ class Card:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Idle power is looked at without waiting for the real clock."""
-    monkeypatch.setattr("weft.profiling.energy.idle_watts", lambda sensor: sensor.watts())
+    monkeypatch.setattr("weft.machine.energy.idle_watts", lambda sensor: sensor.watts())
 
 
 def drawn(card: Card, **options: float) -> Energy:
@@ -146,6 +149,32 @@ def test_no_coefficient_is_negative() -> None:
     assert found.base_watts == pytest.approx(200, rel=0.1)
     with pytest.raises(UnsupportedError, match="three loads or more, not 2"):
         fit(points[:2])
+
+
+def test_loads_of_a_card_tell_its_coefficients(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five made-up loads on a made-up card, each at its own power."""
+    card = Card()
+    shares = {
+        "waiting": (0.0, 0.0),
+        "copy": (0.0, 1e9),
+        "product": (5e10, 1e8),
+        "thin": (1e10, 8e8),
+        "wide": (3e10, 5e8),
+    }
+
+    def load(flops: float, moved: float) -> Callable[..., tuple[Callable[[], None], float, float]]:
+        def work() -> None:
+            card._busy = 100 + (0.5e-12 * flops + 50e-12 * moved) / 0.002
+            card.work(0.002)
+
+        return lambda device, dtype: (work, flops, moved)
+
+    monkeypatch.setattr("weft.profiling.energy._LOADS", {name: load(*share) for name, share in shares.items()})
+    monkeypatch.setattr("weft.profiling.energy.call_energy", partial(call_energy, clock=card.clock))
+    found = fit(loads(torch.device("cpu"), "float16", card, seconds=0.5))
+    assert found.base_watts == pytest.approx(100, rel=0.1)
+    assert found.joules_per_flop == pytest.approx(0.5e-12, rel=0.1)
+    assert found.joules_per_byte == pytest.approx(50e-12, rel=0.1)
 
 
 @pytest.mark.gpu

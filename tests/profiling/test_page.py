@@ -15,7 +15,12 @@ from weft.errors import WeftError
 from weft.profiling.page import JSON_FILE, save
 from weft.profiling.profile import Profile, load
 from weft.profiling.scaling import Scaling
+from weft.profiling.tradeoff import Trade
 
+TRADES = [
+    Trade("fp64", 9e-3, 8e-3, 1e-2, 4.0, 15.9, "gett 64x64x16"), Trade("fp16", 1e-3, 9e-4, 1.1e-3, 0.5, 3.1, "ws"),
+    Trade("tf32", missing=HOSTILE),
+]  # fmt: skip
 SCALED = [Scaling("strong", (1, 2), (1.0, 1.8))]
 
 
@@ -23,7 +28,7 @@ SCALED = [Scaling("strong", (1, 2), (1.0, 1.8))]
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = tmp_path_factory.mktemp("profile")
     other = profile("torch", 120e-6, dram_read=9e8, K2=40.0)
-    save([profile(), other], found, SCALED)
+    save([profile(), other], found, SCALED, TRADES)
     return found
 
 
@@ -35,6 +40,7 @@ def test_json_reads_back_and_says_the_same(folder: Path) -> None:
     assert document["evidence"]["verdict"].startswith("attributed to")
     assert "traffic" in document["evidence"]["mechanisms"]
     assert document["scaling"][0]["kind"] == "strong"
+    assert document["precisions"][0]["digits"] == 15.9
     assert document["profiles"][0]["sentence"].startswith("gett_kernel: bound by memory")
 
 
@@ -53,7 +59,7 @@ def test_text_is_escaped_and_everything_is_inside(folder: Path) -> None:
     assert "http" not in content.replace("http-equiv", "").replace(html.escape(HOSTILE), "").replace(
         json.dumps(HOSTILE)[1:-1].replace("<", "&lt;"), ""
     )
-    assert content.count('src="data:image/png;base64,') == 3
+    assert content.count('src="data:image/png;base64,') == 4
 
 
 @pytest.fixture(scope="module")

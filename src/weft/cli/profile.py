@@ -46,6 +46,12 @@ def profile(
     ] = None,
     counters: Annotated[bool, typer.Option(help="Read hardware counters with Nsight Compute.")] = True,
     energy: Annotated[bool, typer.Option("--energy", help="Measure joules, too.")] = False,
+    energy_model: Annotated[
+        bool, typer.Option("--energy-model", help="Fit the card's energy model (20 s, then kept), and show it.")
+    ] = False,
+    precisions: Annotated[
+        bool, typer.Option("--precisions", help="Time, joules and digits in fp64, fp32, tf32x3, tf32 and fp16, too.")
+    ] = False,
     scaling: Annotated[bool, typer.Option("--scaling", help="On a CPU: strong and weak scaling over threads.")] = False,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...; a GPU where there is one.")] = None,
     work: Annotated[str | None, typer.Option(help="Most multiply-adds (1e7, 10M); larger cases are scaled.")] = None,
@@ -57,7 +63,7 @@ def profile(
         from weft.profiling.evidence import MECHANISMS
         from weft.profiling.page import save
         from weft.profiling.record import compared
-        from weft.profiling.text import side_by_side
+        from weft.profiling.text import side_by_side, trade_lines
 
         known = [each.name for each in MECHANISMS]
         if claim is not None and claim not in known:
@@ -69,15 +75,21 @@ def profile(
             raise UnsupportedError("--scaling varies the threads of a CPU: add --device cpu")
         ceilings = device_ceilings(place)
         sides = [("weft", None), *([_side(against)] if against is not None else [])]
-        found = [_measured(case, place, who, schedule, ceilings, counters, energy, budget) for who, schedule in sides]
+        how = {"counters": counters, "energy": energy or energy_model, "budget": budget}
+        found = [_measured(case, place, who, schedule, ceilings, how) for who, schedule in sides]
+        if energy_model:
+            _modelled(found, place)
         scaled = _scaling(case) if scaling else ()
+        trades = _traded(case, place, budget) if precisions else ()
         text = side_by_side(found, compared(found, claim))
         console().print(text, markup=False, highlight=False, soft_wrap=True)
         for each in scaled:
             said = ", ".join(f"{p}: {s:.2f}" for p, s in zip(each.workers, each.speedups, strict=True))
             typer.echo(f"{each.kind} scaling, speed-up by threads {said}; parallel share {each.parallel:.3f}")
+        for line in trade_lines(trades):
+            typer.echo(line)
         if out is not None:
-            typer.echo(f"wrote {save(found, out, scaled)}")
+            typer.echo(f"wrote {save(found, out, scaled, trades)}")
 
 
 def _case(
@@ -164,9 +176,8 @@ def _side(against: str) -> tuple[str, str | None]:
 
 
 def _measured(
-    case: Case, place: torch.device, who: str, schedule: str | None, ceilings: Ceilings | None, counters: bool,
-    energy: bool, budget: float | None,
-) -> Profile:  # fmt: skip
+    case: Case, place: torch.device, who: str, schedule: str | None, ceilings: Ceilings | None, how: dict[str, Any]
+) -> Profile:
     """One side: checked, timed, traced, counted."""
     from dataclasses import replace
 
@@ -186,25 +197,45 @@ def _measured(
         except WrongResult as wrong:
             error = wrong.error
         sampling = usual_sampling(place)
-        if budget is not None:
-            sampling = replace(sampling, budget=budget)
+        if how["budget"] is not None:
+            sampling = replace(sampling, budget=how["budget"])
         environment = disclose(
             place, workloads={"case": case.name, "call": subject.about, "inputs": "normal random values"},
             correctness=tolerance_text(), ceilings=ceilings, rrs=sampling.rrs, budget=sampling.budget,
         )  # fmt: skip
         step(f"{schedule or who}: time, launches, counters")
         found = profiled(
-            subject, sampling=sampling, ceilings=ceilings, counters=counters, error_over_bound=error,
+            subject, sampling=sampling, ceilings=ceilings, counters=how["counters"], error_over_bound=error,
             environment=environment,
         )  # fmt: skip
         add_work(found, case, subject.tensors, ceilings)
-        if energy:
+        if how["energy"]:
             step(f"{schedule or who}: energy")
             try:
                 found.energy = measured_energy(subject, flops=found.flops, moved=found.moved or found.bytes).to_dict()
             except UnsupportedError as reason:
                 found.missing["energy"] = str(reason)
     return found
+
+
+def _modelled(found: list[Profile], place: torch.device) -> None:
+    """What the card's model says of each call, beside what was measured."""
+    from weft.profiling.energy import card_model
+
+    for each in found:
+        if not each.energy:
+            continue
+        model = card_model(place, str(each.ceilings.get("rate") or "float32"), refresh=each is found[0])
+        expected = model.predict(each.energy["seconds"], each.flops, each.moved or each.bytes)
+        each.energy |= {"model": str(model), "model_joules": expected}
+
+
+def _traded(case: Case, place: torch.device, budget: float | None) -> tuple[Any, ...]:
+    from weft.machine.energy import sensor_of
+    from weft.profiling.tradeoff import trade
+
+    sensor = sensor_of(place) if place.type == "cuda" else None
+    return tuple(trade(case, place, 0.2 if budget is None else budget, sensor))
 
 
 def _scaling(case: Case) -> tuple[Any, ...]:

@@ -1,164 +1,178 @@
-"""What a GPU draws: joules by its own counter, watts by its sensor, and the period at which the two change.
+"""Joules of a call, over repetitions that are long beside the sensor's period, and what they buy.
 
-NVML has, since Volta, a counter of all millijoules since the driver was loaded; it changes every 20 to 100 ms. Where
-there is none, power is sampled by a thread and integrated by the trapezoid rule. Figures are the board's: nothing of
-the host, and nothing of what cools it.
+The metrics are those of section 5.7 of *Design and Performance Engineering of GPU-Accelerated Tensor Network
+Algorithms*: joules a call, flops and bytes a joule, energy-delay product E T, energy-delay-squared product E T^2.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, Protocol
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 
 from weft.errors import UnsupportedError
-from weft.machine.clocks import nvml_handle
+from weft.machine.rotation import InputSet
+from weft.machine.sensors import LEAST_UPDATES, NvmlSensor, Reading, Sensor, idle_watts, read_while, update_period
 from weft.machine.statistics import summarise
+from weft.machine.timing import Call
 
-POLL = 0.002  # seconds between looks at a sensor, when its period is measured
-SAMPLE = 0.01  # seconds between samples of power
-LEAST_UPDATES = 20  # of the counter, that a measurement must span: then its grain is 5 % of it at most
-
-Clock = Callable[[], float]
-
-
-class Sensor(Protocol):
-    """The seam to NVML: what a fake must answer."""
-
-    def joules(self) -> float | None:
-        """Since some moment in the past; None where there is no counter."""
-
-    def watts(self) -> float:
-        """Drawn now."""
-
-
-class NvmlSensor:
-    """The sensors of one GPU, through NVML. `UnsupportedError` where it does not answer."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._handle = nvml_handle(device)
-        if self._handle is None:
-            raise UnsupportedError(f"no sensor tells the energy of {device}: it is read of NVIDIA's GPUs, through NVML")
-        import pynvml
-
-        self._nvml: Any = pynvml
-        try:
-            pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)
-            self._counts = True
-        except pynvml.NVMLError:
-            self._counts = False
-
-    def joules(self) -> float | None:
-        return self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle) / 1e3 if self._counts else None
-
-    def watts(self) -> float:
-        try:
-            return float(self._nvml.nvmlDeviceGetPowerUsage(self._handle)) / 1e3
-        except self._nvml.NVMLError as error:
-            raise UnsupportedError(f"NVML does not tell this GPU's power: {error}") from None
+SECONDS = 2.0  # of one repetition, at least so many updates of the sensor
+REPETITIONS = 5
+_TRIAL = 0.05  # seconds of calls, from which it is known how many fill a repetition
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """Energy over a span of time, by the counter and by power samples."""
+class Energy:
+    """What one call draws, over several repetitions of many calls."""
 
-    seconds: float
-    counted: float | None  # joules by the counter
-    integrated: float  # joules by the trapezoid rule
-    samples: int  # of power
+    name: str
+    joules: float  # a call, the median over repetitions
+    low: float  # 95 % interval of the median
+    high: float
+    seconds: float  # a call, while energy was measured: one after another, operands where the last call left them
+    watts: float  # on average
+    idle_watts: float
+    source: str  # "energy counter" or "power samples"
+    flops: float
+    bytes: float
+    repetitions: int
+    calls: int  # in each repetition
+    update_seconds: float  # how often the sensor changes
+    integrated: float  # joules a call by power samples, to hold against the counter
 
     @property
-    def joules(self) -> float:
-        """By the counter where there is one."""
-        return self.counted if self.counted is not None else self.integrated
+    def edp(self) -> float:
+        """Energy-delay product, J s."""
+        return self.joules * self.seconds
 
     @property
-    def source(self) -> str:
-        return "energy counter" if self.counted is not None else "power samples"
+    def ed2p(self) -> float:
+        """Energy-delay-squared product, J s^2."""
+        return self.joules * self.seconds**2
+
+    @property
+    def flops_per_joule(self) -> float:
+        return self.flops / self.joules
+
+    @property
+    def bytes_per_joule(self) -> float:
+        return self.bytes / self.joules
+
+    @property
+    def agreement(self) -> float:
+        """Power samples over the counter: 1 where the two agree."""
+        return self.integrated / self.joules
+
+    def to_dict(self) -> dict[str, Any]:
+        made = ("edp", "ed2p", "flops_per_joule", "bytes_per_joule", "agreement")
+        return asdict(self) | {name: getattr(self, name) for name in made}
+
+    def __str__(self) -> str:
+        return (
+            f"{self.joules:.4g} J a call [{self.low:.4g}, {self.high:.4g}], {self.watts:.0f} W for {self.seconds:.4g} "
+            f"s by the {self.source} (idle {self.idle_watts:.0f} W), {self.flops_per_joule:.3g} FLOP/J, "
+            f"{self.bytes_per_joule:.3g} B/J, EDP {self.edp:.3g} J s, ED2P {self.ed2p:.3g} J s^2; power samples say "
+            f"{self.agreement:.3f} of it"
+        )
 
 
-def trapezoid(times: Sequence[float], watts: Sequence[float]) -> float:
-    """Joules under power samples: the sum of (P_i + P_i+1) / 2 (t_i+1 - t_i)."""
-    spans = zip(pairwise(times), pairwise(watts), strict=True)
-    return sum((first + second) / 2 * (end - start) for (start, end), (first, second) in spans)
+def call_energy(
+    name: str, call: Callable[[], Any], synchronise: Callable[[], None], sensor: Sensor, *, flops: float, moved: float,
+    seconds: float = SECONDS, repetitions: int = REPETITIONS, calls_in_one: int = 1,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Energy:  # fmt: skip
+    """The same of anything that makes so many calls in one; `synchronise` waits until the device has done its work."""
+    if repetitions < 1 or not seconds > 0:
+        raise UnsupportedError(f"energy takes at least one repetition of some time, not {repetitions} of {seconds} s")
+    synchronise()
+    idle = idle_watts(sensor)
+    call()
+    synchronise()
+    period = update_period_under(sensor, call, synchronise, clock)
+    span = max(seconds, LEAST_UPDATES * period)
+    calls = _calls_in(span, call, synchronise, clock)
+
+    def batch() -> None:
+        for _ in range(calls):
+            call()
+        synchronise()
+
+    batch()
+    readings = [read_while(batch, sensor, clock) for _ in range(repetitions)]
+    return _summed(name, readings, calls * calls_in_one, idle, period, flops, moved)
 
 
-class Sampler:
-    """Samples power in a thread while it is entered; `times` and `watts` hold what it saw."""
-
-    def __init__(self, sensor: Sensor, every: float = SAMPLE, clock: Clock = time.perf_counter) -> None:
-        self._sensor, self._every, self._clock = sensor, every, clock
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._go, daemon=True, name="weft samples power")
-        self.times: list[float] = []
-        self.watts: list[float] = []
-
-    def __enter__(self) -> Sampler:
-        self._take()
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-        self._take()
-
-    def _go(self) -> None:
-        while not self._stop.wait(self._every):
-            self._take()
-
-    def _take(self) -> None:
-        self.watts.append(self._sensor.watts())
-        self.times.append(self._clock())
+def sensor_of(device: torch.device) -> Sensor:
+    """The sensor of a GPU; `UnsupportedError` where there is none."""
+    if device.type != "cuda":
+        raise UnsupportedError(f"no sensor tells the energy of '{device}': it is read of NVIDIA's GPUs, through NVML")
+    return NvmlSensor(device)
 
 
-def read_while(work: Callable[[], Any], sensor: Sensor, clock: Clock = time.perf_counter) -> Reading:
-    """Energy while `work` runs; it must end when the device has done it (synchronised)."""
-    with Sampler(sensor, clock=clock) as sampler:
-        before, start = sensor.joules(), clock()
-        work()
-        after, end = sensor.joules(), clock()
-    counted = after - before if after is not None and before is not None else None
-    return Reading(end - start, counted, trapezoid(sampler.times, sampler.watts) * (end - start)
-                   / max(sampler.times[-1] - sampler.times[0], 1e-9), len(sampler.times))  # fmt: skip
+def synchroniser(device: torch.device) -> Callable[[], None]:
+    """What waits for a device."""
+    return (lambda: torch.cuda.synchronize(device)) if device.type == "cuda" else (lambda: None)
 
 
-def update_period(
-    sensor: Sensor, seconds: float = 1.0, clock: Clock = time.perf_counter, sleep: Callable[[float], None] = time.sleep
+def update_period_under(
+    sensor: Sensor, call: Callable[[], Any], synchronise: Callable[[], None], clock: Callable[[], float]
 ) -> float:
-    """Seconds between two changes of what the sensor says, the median over a while; `seconds` where none came."""
-    changes: list[float] = []
-    start = now = clock()
-    last = _look(sensor)
-    while now - start < seconds:
-        sleep(POLL)
-        now, found = clock(), _look(sensor)
-        if found != last:
-            changes.append(now)
-            last = found
-    gaps = [second - first for first, second in pairwise(changes)]
-    return summarise(gaps).median if gaps else seconds
+    """The sensor's period while calls run: at rest its power may stay the same for long."""
+
+    def pause(_: float) -> None:
+        call()
+        synchronise()
+
+    return update_period(sensor, 1.0, clock, pause)
 
 
-def idle_watts(sensor: Sensor, seconds: float = 1.0, sleep: Callable[[float], None] = time.sleep) -> float:
-    """Power while nothing is asked of the device: the median over a while."""
-    return summarise(power_samples(sensor, seconds, sleep)).median
+def one_pass(call: Call, sets: Sequence[InputSet], device: torch.device) -> Callable[[], Any]:
+    """Calls on all sets of tensors, one after another, in a CUDA graph where they can be."""
+
+    def once() -> None:
+        for each in sets:
+            call(*each)
+
+    if device.type != "cuda":
+        return once
+    once()
+    torch.cuda.synchronize(device)
+    graph = torch.cuda.CUDAGraph()
+    stream = torch.cuda.current_stream()
+    try:
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            once()
+    except Exception:  # what synchronises cannot be captured; torch leaves the capturing stream current
+        torch.cuda.set_stream(stream)
+        torch.cuda.synchronize()
+        return once
+    return graph.replay
 
 
-def power_samples(sensor: Sensor, seconds: float, sleep: Callable[[float], None] = time.sleep) -> list[float]:
-    """Watts at steps of `SAMPLE` over a while, at least one."""
-    found = [sensor.watts()]
-    for _ in range(int(seconds / SAMPLE)):
-        sleep(SAMPLE)
-        found.append(sensor.watts())
-    return found
+def _calls_in(span: float, call: Callable[[], Any], synchronise: Callable[[], None], clock: Callable[[], float]) -> int:
+    """How many calls take about `span` seconds."""
+    count = 1
+    while True:
+        start = clock()
+        for _ in range(count):
+            call()
+        synchronise()
+        taken = clock() - start
+        if taken >= _TRIAL or count >= 1 << 24:
+            return max(1, round(count * span / max(taken, 1e-9)))
+        count *= 2
 
 
-def _look(sensor: Sensor) -> float:
-    joules = sensor.joules()
-    return joules if joules is not None else sensor.watts()
+def _summed(
+    name: str, readings: Sequence[Reading], calls: int, idle: float, period: float, flops: float, moved: float
+) -> Energy:
+    joules = summarise([each.joules / calls for each in readings])
+    seconds = summarise([each.seconds / calls for each in readings]).median
+    integrated = summarise([each.integrated / calls for each in readings]).median
+    return Energy(
+        name, joules.median, joules.low, joules.high, seconds, joules.median / seconds, idle, readings[0].source,
+        float(flops), float(moved), len(readings), calls, period, integrated,
+    )  # fmt: skip

@@ -11,8 +11,9 @@ import torch
 from weft.bench.environment import disclose
 from weft.errors import ArgumentError, UnsupportedError
 from weft.machine.ceilings import Ceilings, ceilings
+from weft.machine.energy import SECONDS, Energy
 from weft.plans.base import PlanBase
-from weft.profiling.energy import SECONDS, Energy, measured_energy
+from weft.profiling.energy import measured_energy
 from weft.profiling.profile import Profile, profiled, work_of
 from weft.profiling.subject import Subject, of_plan, usual_sampling
 

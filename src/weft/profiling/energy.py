@@ -1,15 +1,13 @@
-"""Joules of a call, what they buy, and a model of them: E = P_base T + e_F F + e_B Q.
+"""Energy of what is profiled, and a model of it, fitted on the card itself: E = P_base T + e_F F + e_B Q.
 
-The model and the metrics are those of section 5.7 of *Design and Performance Engineering of GPU-Accelerated Tensor
-Network Algorithms*: joules a call, flops and bytes a joule, energy-delay product E T and energy-delay-squared product
-E T^2. The coefficients are fitted on the card itself, to loads that differ in flops and bytes, and are never negative.
+The model is that of section 5.7.3 of *Design and Performance Engineering of GPU-Accelerated Tensor Network Algorithms*.
+Its coefficients are fitted to loads that differ in flops and bytes, and are never negative.
 """
 
 from __future__ import annotations
 
 import itertools
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,68 +16,12 @@ import torch
 
 from weft.bench.timed_sets import TimedSets
 from weft.errors import UnsupportedError
-from weft.machine.energy import LEAST_UPDATES, NvmlSensor, Reading, Sensor, idle_watts, read_while, update_period
-from weft.machine.statistics import summarise
+from weft.machine.ceilings import float32_products
+from weft.machine.energy import REPETITIONS, SECONDS, Energy, call_energy, one_pass, sensor_of, synchroniser
+from weft.machine.sensors import Sensor
+from weft.machine.stamp import device_stamp
+from weft.machine.store import Store
 from weft.profiling.subject import Subject, usual_sampling
-
-SECONDS = 2.0  # of one repetition, at least so many updates of the sensor
-REPETITIONS = 5
-_TRIAL = 0.05  # seconds of calls, from which it is known how many fill a repetition
-
-
-@dataclass(frozen=True, slots=True)
-class Energy:
-    """What one call draws, over several repetitions of many calls."""
-
-    name: str
-    joules: float  # a call, the median over repetitions
-    low: float  # 95 % interval of the median
-    high: float
-    seconds: float  # a call, while energy was measured: one after another, operands where the last call left them
-    watts: float  # on average
-    idle_watts: float
-    source: str  # "energy counter" or "power samples"
-    flops: float
-    bytes: float
-    repetitions: int
-    calls: int  # in each repetition
-    update_seconds: float  # how often the sensor changes
-    integrated: float  # joules a call by power samples, to hold against the counter
-
-    @property
-    def edp(self) -> float:
-        """Energy-delay product, J s."""
-        return self.joules * self.seconds
-
-    @property
-    def ed2p(self) -> float:
-        """Energy-delay-squared product, J s^2."""
-        return self.joules * self.seconds**2
-
-    @property
-    def flops_per_joule(self) -> float:
-        return self.flops / self.joules
-
-    @property
-    def bytes_per_joule(self) -> float:
-        return self.bytes / self.joules
-
-    @property
-    def agreement(self) -> float:
-        """Power samples over the counter: 1 where the two agree."""
-        return self.integrated / self.joules
-
-    def to_dict(self) -> dict[str, Any]:
-        made = ("edp", "ed2p", "flops_per_joule", "bytes_per_joule", "agreement")
-        return asdict(self) | {name: getattr(self, name) for name in made}
-
-    def __str__(self) -> str:
-        return (
-            f"{self.joules:.4g} J a call [{self.low:.4g}, {self.high:.4g}], {self.watts:.0f} W for {self.seconds:.4g} "
-            f"s by the {self.source} (idle {self.idle_watts:.0f} W), {self.flops_per_joule:.3g} FLOP/J, "
-            f"{self.bytes_per_joule:.3g} B/J, EDP {self.edp:.3g} J s, ED2P {self.ed2p:.3g} J s^2; power samples say "
-            f"{self.agreement:.3f} of it"
-        )
 
 
 def measured_energy(
@@ -91,85 +33,12 @@ def measured_energy(
     The calls are replayed in a CUDA graph where they can be. `UnsupportedError` without a sensor.
     """
     sensor = sensor or sensor_of(subject.device)
-    call, each = _passes(subject)
+    sets = TimedSets(subject.tensors, subject.device, usual_sampling(subject.device)).rotated(subject.call)
+    call = one_pass(subject.call, sets, subject.device)
     return call_energy(
         subject.name, call, synchroniser(subject.device), sensor, flops=flops, moved=moved, seconds=seconds,
-        repetitions=repetitions, calls_in_one=each,
+        repetitions=repetitions, calls_in_one=len(sets),
     )  # fmt: skip
-
-
-def _passes(subject: Subject) -> tuple[Callable[[], Any], int]:
-    """Calls on all sets of tensors, one after another, in a CUDA graph where they can be; and how many these are."""
-    sets = TimedSets(subject.tensors, subject.device, usual_sampling(subject.device)).rotated(subject.call)
-
-    def once() -> None:
-        for each in sets:
-            subject.call(*each)
-
-    if subject.device.type != "cuda":
-        return once, len(sets)
-    once()
-    torch.cuda.synchronize(subject.device)
-    graph = torch.cuda.CUDAGraph()
-    stream = torch.cuda.current_stream()
-    try:
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            once()
-    except Exception:  # what synchronises cannot be captured; torch leaves the capturing stream current
-        torch.cuda.set_stream(stream)
-        torch.cuda.synchronize()
-        return once, len(sets)
-    return graph.replay, len(sets)
-
-
-def call_energy(
-    name: str, call: Callable[[], Any], synchronise: Callable[[], None], sensor: Sensor, *, flops: float, moved: float,
-    seconds: float = SECONDS, repetitions: int = REPETITIONS, calls_in_one: int = 1,
-    clock: Callable[[], float] = time.perf_counter,
-) -> Energy:  # fmt: skip
-    """The same of anything that makes so many calls in one; `synchronise` waits until the device has done its work."""
-    if repetitions < 1 or not seconds > 0:
-        raise UnsupportedError(f"energy takes at least one repetition of some time, not {repetitions} of {seconds} s")
-    synchronise()
-    idle = idle_watts(sensor)
-    call()
-    synchronise()
-    period = update_period_under(sensor, call, synchronise, clock)
-    span = max(seconds, LEAST_UPDATES * period)
-    calls = _calls_in(span, call, synchronise, clock)
-
-    def batch() -> None:
-        for _ in range(calls):
-            call()
-        synchronise()
-
-    batch()
-    readings = [read_while(batch, sensor, clock) for _ in range(repetitions)]
-    return _summed(name, readings, calls * calls_in_one, idle, period, flops, moved)
-
-
-def sensor_of(device: torch.device) -> Sensor:
-    """The sensor of a GPU; `UnsupportedError` where there is none."""
-    if device.type != "cuda":
-        raise UnsupportedError(f"no sensor tells the energy of '{device}': it is read of NVIDIA's GPUs, through NVML")
-    return NvmlSensor(device)
-
-
-def synchroniser(device: torch.device) -> Callable[[], None]:
-    """What waits for a device."""
-    return (lambda: torch.cuda.synchronize(device)) if device.type == "cuda" else (lambda: None)
-
-
-def update_period_under(
-    sensor: Sensor, call: Callable[[], Any], synchronise: Callable[[], None], clock: Callable[[], float]
-) -> float:
-    """The sensor's period while calls run: at rest its power may stay the same for long."""
-
-    def pause(_: float) -> None:
-        call()
-        synchronise()
-
-    return update_period(sensor, 1.0, clock, pause)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,27 +101,65 @@ def fit(points: Sequence[Point]) -> EnergyModel:
     return EnergyModel(base, flop, byte, worst)
 
 
-def _calls_in(span: float, call: Callable[[], Any], synchronise: Callable[[], None], clock: Callable[[], float]) -> int:
-    """How many calls take about `span` seconds."""
-    count = 1
-    while True:
-        start = clock()
-        for _ in range(count):
-            call()
-        synchronise()
-        taken = clock() - start
-        if taken >= _TRIAL or count >= 1 << 24:
-            return max(1, round(count * span / max(taken, 1e-9)))
-        count *= 2
+def card_model(device: torch.device, rate: str, *, refresh: bool = False) -> EnergyModel:
+    """The model of a card for products of one rate name ("float16", "tf32", "float64", ...).
+
+    Kept on disk with the device's stamp; where it is not known, or with `refresh`, it is fitted to loads that are
+    measured now, some 20 seconds. `UnsupportedError` where no sensor answers.
+    """
+    store, key = Store("energy"), {"stamp": device_stamp(device), "rate": rate}
+    if not refresh and (saved := store.load(key)) is not None:
+        return EnergyModel(**saved)
+    model = fit(loads(device, rate))
+    store.save(key, asdict(model))
+    return model
 
 
-def _summed(
-    name: str, readings: Sequence[Reading], calls: int, idle: float, period: float, flops: float, moved: float
-) -> Energy:
-    joules = summarise([each.joules / calls for each in readings])
-    seconds = summarise([each.seconds / calls for each in readings]).median
-    integrated = summarise([each.integrated / calls for each in readings]).median
-    return Energy(
-        name, joules.median, joules.low, joules.high, seconds, joules.median / seconds, idle, readings[0].source,
-        float(flops), float(moved), len(readings), calls, period, integrated,
-    )  # fmt: skip
+def loads(device: torch.device, rate: str, sensor: Sensor | None = None, seconds: float = 1.0) -> list[Point]:
+    """Measured loads that tell the three coefficients apart: a launch at a time, a copy, large and thin products."""
+    sensor = sensor or sensor_of(device)
+    dtype = {"tf32": torch.float32, "tf32x3": torch.float32}.get(rate) or getattr(torch, rate)
+    found = []
+    for name, make in _LOADS.items():
+        call, flops, moved = make(device, dtype)
+        with float32_products(tf32=rate.startswith("tf32")):
+            drawn = call_energy(
+                name, call, synchroniser(device), sensor, flops=max(flops, 1.0), moved=max(moved, 1.0),
+                seconds=seconds, repetitions=3,
+            )  # fmt: skip
+        found.append(Point(name, drawn.seconds, flops, moved, drawn.joules))
+    return found
+
+
+Load = tuple[Callable[[], Any], float, float]
+
+
+def _waiting(device: torch.device, dtype: torch.dtype) -> Load:
+    """The smallest kernel, over and over: the card is awake and does nothing."""
+    x = torch.zeros(1, device=device)
+    return lambda: x.add_(1.0), 0.0, 0.0
+
+
+def _copying(device: torch.device, dtype: torch.dtype) -> Load:
+    x = torch.ones(1 << 28, device=device, dtype=torch.uint8)
+    y = torch.empty_like(x)
+    return lambda: y.copy_(x), 0.0, 2.0 * x.numel()
+
+
+def _multiplying(m: int, n: int, k: int) -> Callable[[torch.device, torch.dtype], Load]:
+    def make(device: torch.device, dtype: torch.dtype) -> Load:
+        a, b = torch.randn(m, k, device=device).to(dtype), torch.randn(k, n, device=device).to(dtype)
+        d = torch.empty(m, n, device=device, dtype=dtype)
+        moved = float((m * k + k * n + m * n) * dtype.itemsize)
+        return lambda: torch.mm(a, b, out=d), 2.0 * m * n * k, moved
+
+    return make
+
+
+_LOADS: Mapping[str, Callable[[torch.device, torch.dtype], Load]] = {
+    "waiting": _waiting,
+    "copy": _copying,
+    "large product": _multiplying(4096, 4096, 4096),
+    "thin product": _multiplying(1 << 18, 256, 64),
+    "wide product": _multiplying(16384, 4096, 256),
+}

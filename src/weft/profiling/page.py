@@ -14,6 +14,7 @@ from weft.bench.report.page import Cell, Table, disclosure, figure, page, sectio
 from weft.profiling.counters import ALL
 from weft.profiling.record import Record, compared
 from weft.profiling.scaling import Scaling
+from weft.profiling.tradeoff import Trade, picture
 
 JSON_FILE, PAGE_FILE = "profile.json", "index.html"
 
@@ -31,23 +32,31 @@ _KERNELS = (
     "What each kernel takes of an SM, how many of its programs an SM holds at once, what limits them, and how the grid "
     "falls into waves."
 )
+_TRADES = (
+    "The same values in each precision: what the time and the energy buy in digits, against the product of fp64 values."
+)
 _EVIDENCE = (
     "A variant is called faster because of something only where there is an effect, the counters moved as that "
     "mechanism says, results are right, and others can repeat it."
 )
 
 
-def save(profiles: Sequence[Record], folder: Path, measured: Sequence[Scaling] = ()) -> Path:
-    """Write profiles, the second held against the first, as JSON and as a page into a folder; returns the page."""
+def save(
+    profiles: Sequence[Record], folder: Path, measured: Sequence[Scaling] = (), trades: Sequence[Trade] = ()
+) -> Path:
+    """Write profiles, the second held against the first, as JSON and as a page into a folder; returns the page.
+
+    `measured` are scalings over threads, `trades` one contraction in several precisions.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     document = {
         "profiles": [each.to_dict() for each in profiles], "evidence": compared(profiles),
-        "scaling": [each.to_dict() for each in measured],
+        "scaling": [each.to_dict() for each in measured], "precisions": [each.to_dict() for each in trades],
     }  # fmt: skip
     write_whole(folder / JSON_FILE, json.dumps(document, indent=1, allow_nan=False) + "\n")
     first = profiles[0]
     lead = f"{first.device}, {first.date}. {first.sentence}"
-    content = page(f"weft profile {first.about}", lead, [body(profiles, measured)])
+    content = page(f"weft profile {first.about}", lead, [body(profiles, measured), _traded(trades)])
     write_whole(folder / PAGE_FILE, content)
     return folder / PAGE_FILE
 
@@ -205,6 +214,28 @@ def _counted(profile: Record, named: bool) -> str:
 
 def _launched(profile: Record, named: bool) -> str:
     return section(f"Launches{f' of {profile.name}' if named else ''}", launches(profile).html(), _LAUNCHES)
+
+
+def _traded(trades: Sequence[Trade]) -> str:
+    """One contraction in several precisions, as a table and in one picture."""
+    if not trades:
+        return ""
+    rows = [
+        (Cell(each.precision), _us(each.seconds), _number(each.joules, ".3g"), _number(each.digits, ".1f"),
+         Cell(each.schedule or each.missing))
+        for each in trades
+    ]  # fmt: skip
+    parts = [Table(("precision", "time us", "J a call", "digits", "schedule"), rows).html()]
+    try:
+        from weft.bench.report.drawing import png
+
+        drawn = picture(trades, "time, joules and digits")
+        parts += (
+            [figure(png(drawn), "Digits over time, each point as large as its joules.")] if drawn is not None else []
+        )
+    except ImportError as error:
+        parts.append(f'<p class="note">{html.escape(f"no picture: {error}")}</p>')
+    return section("Precisions", "\n".join(parts), _TRADES)
 
 
 def _achieved(profile: Record, kernel: str) -> Cell:

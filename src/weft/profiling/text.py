@@ -8,6 +8,7 @@ from weft.base.figures import duration, share, si
 from weft.plans.explain.lines import aligned, section
 from weft.profiling.counters import ALL, PACK
 from weft.profiling.record import Record
+from weft.profiling.tradeoff import Trade
 
 _MOST_NAME = 44  # characters of a launch's name
 
@@ -120,7 +121,22 @@ def _energy(profile: Record) -> list[str]:
         f"{found['source']}, idle {found['idle_watts']:.0f} W",
         f"{si(found['flops_per_joule'], 'FLOP/J')}, {si(found['bytes_per_joule'], 'B/J')}, EDP {found['edp']:.3g} J s, "
         f"ED2P {found['ed2p']:.3g} J s2",
+        *([f"by the model {found['model_joules']:.4g} J: {found['model']}"] if "model" in found else []),
     ]
+
+
+def trade_lines(trades: Sequence[Trade]) -> list[str]:
+    """Time, joules and digits of each precision, in columns; nothing where none was tried."""
+    if not trades:
+        return []
+    rows = [("precision", "time", "energy", "digits", "schedule")]
+    for each in trades:
+        energy = "-" if each.joules is None else f"{each.joules:.3g} J"
+        if each.seconds is None or each.digits is None:
+            rows.append((each.precision, "-", "-", "-", each.missing))
+        else:
+            rows.append((each.precision, duration(each.seconds), energy, f"{each.digits:.1f}", each.schedule or ""))
+    return aligned(rows, left=(0, 4))
 
 
 def _value(value: float | None, unit: str) -> str:
