@@ -24,7 +24,7 @@ ROOMS = (
     "gpu.selection",
     *("gpu.permute", "gpu.at_hand", "gpu.complex", "gpu.transpose", "gpu.composite", "cpu"),
     *("oracle", "testing", "cases", "tune", "selftest", "plans", "api", "reference", "functions", "cache"),
-    *("bench", "cli"),
+    *("bench", "profiling", "cli"),
 )
 
 # Families meet in `gpu.common` alone, but for these.

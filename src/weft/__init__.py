@@ -1,5 +1,7 @@
 """weft: tensor contractions on GPUs, with your own functions woven into the kernel."""
 
+from typing import TYPE_CHECKING, Any
+
 from weft import algebra, cache, functions, reference, testing
 from weft.algebra import Algebra
 from weft.api.contract import contract, plan
@@ -28,7 +30,20 @@ from weft.plans.contraction import Plan
 from weft.plans.explain.data import Report
 from weft.plans.permutation import PermutePlan
 
+if TYPE_CHECKING:
+    from weft.profiling.api import energy, profile
+
 _start_log()
+
+
+def __getattr__(name: str) -> Any:
+    """What few programs use is imported when it is first asked for."""
+    if name in ("energy", "profile"):
+        from weft.profiling import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "AccuracyError",
@@ -52,12 +67,14 @@ __all__ = [
     "cache",
     "contract",
     "einsum",
+    "energy",
     "error_bound",
     "functions",
     "matmul",
     "permute",
     "plan",
     "plan_permute",
+    "profile",
     "reference",
     "testing",
     "transpose_",
