@@ -23,7 +23,7 @@ ROOMS = (
     *("gpu.common", "gpu.gett", "gpu.tma", "gpu.warp_specialized", "gpu.blas", "gpu.semiring", "gpu.simt"),
     "gpu.selection",
     *("gpu.permute", "gpu.at_hand", "gpu.complex", "gpu.transpose", "gpu.composite", "cpu"),
-    *("oracle", "testing", "cases", "tune", "selftest", "plans", "api", "reference", "functions", "cache"),
+    *("oracle", "testing", "cases", "tune", "selftest", "plans", "api", "networks", "reference", "functions", "cache"),
     *("bench", "profiling", "cli"),
 )
 

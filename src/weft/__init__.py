@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any
 from weft import algebra, cache, functions, reference, testing
 from weft.algebra import Algebra
 from weft.api.contract import contract, plan
-from weft.api.einsum import einsum
 from weft.api.keywords import Equation, Function
 from weft.api.matmul import matmul
 from weft.api.permute import permute, plan_permute
@@ -25,6 +24,8 @@ from weft.errors import (
     WeftWarning,
     WorkspaceError,
 )
+from weft.networks.network import Network
+from weft.networks.public import einsum, network
 from weft.oracle.bounds import error_bound
 from weft.plans.contraction import Plan
 from weft.plans.explain.data import Report
@@ -53,6 +54,7 @@ __all__ = [
     "Equation",
     "Function",
     "FunctionError",
+    "Network",
     "NotationError",
     "PermutePlan",
     "Plan",
@@ -71,6 +73,7 @@ __all__ = [
     "error_bound",
     "functions",
     "matmul",
+    "network",
     "permute",
     "plan",
     "plan_permute",
