@@ -24,6 +24,7 @@ ROOMS = (
     "gpu.selection",
     *("gpu.permute", "gpu.at_hand", "gpu.complex", "gpu.transpose", "gpu.composite", "cpu"),
     *("oracle", "testing", "cases", "tune", "selftest", "plans", "api", "reference", "functions", "cache"),
+    "hooks",
     *("bench", "cli"),
 )
 

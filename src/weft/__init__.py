@@ -1,11 +1,15 @@
 """weft: tensor contractions on GPUs, with your own functions woven into the kernel."""
 
+from importlib import import_module as _import_module
+from typing import Any as _Any
+
 from weft import algebra, cache, functions, reference, testing
 from weft.algebra import Algebra
 from weft.api.contract import contract, plan
 from weft.api.einsum import einsum
 from weft.api.keywords import Equation, Function
 from weft.api.matmul import matmul
+from weft.api.numpy_words import inner, outer, tensordot, trace, transpose
 from weft.api.permute import permute, plan_permute
 from weft.api.transpose import transpose_
 from weft.api.warm import warm
@@ -29,6 +33,16 @@ from weft.plans.explain.data import Report
 from weft.plans.permutation import PermutePlan
 
 _start_log()
+
+#: Rooms that are imported when they are first named, as they import other libraries.
+_LATER = ("hooks",)
+
+
+def __getattr__(name: str) -> _Any:
+    if name in _LATER:
+        return _import_module(f"weft.{name}")
+    raise AttributeError(f"module 'weft' has no attribute {name!r}")
+
 
 __all__ = [
     "AccuracyError",
@@ -54,12 +68,17 @@ __all__ = [
     "einsum",
     "error_bound",
     "functions",
+    "inner",
     "matmul",
+    "outer",
     "permute",
     "plan",
     "plan_permute",
     "reference",
+    "tensordot",
     "testing",
+    "trace",
+    "transpose",
     "transpose_",
     "warm",
 ]

@@ -13,7 +13,7 @@ from weft.api.contract import contract
 from weft.api.keywords import signed
 from weft.api.lookup import one_of
 from weft.api.permute import permute
-from weft.base.arrays import as_results, as_tensor, is_array, returned
+from weft.base.arrays import as_results, as_tensors, is_array, returned
 from weft.base.describe import describe_call
 from weft.errors import ArgumentError, DTypeError, NotationError, ShapeError, UnsupportedError, call_context
 from weft.planner.request import Results
@@ -38,8 +38,9 @@ def einsum(*arguments: Any, **keywords: Any) -> Any:
     """Einstein summation over any number of operands: ``einsum("ab,bc,cd->ad", A, B, C)``.
 
     Also takes the interleaved form ``einsum(A, (0, 1), B, (1, 2), (0, 2))`` with any hashable labels. One operand is
-    permuted, reduced or its diagonal taken; more than two are contracted from left to right. Intermediate results have
-    the operands' type. The result is always a tensor of its own, never a view.
+    permuted, reduced or its diagonal taken; more than two are contracted from left to right. Numbers of Python and
+    scalars of NumPy are operands without dimensions: the former take the type of the operands beside them.
+    Intermediate results have the operands' type. The result is always a tensor of its own, never a view.
 
     Keywords as for `contract`. `c`, `alpha`, `beta`, `out`, `out_dtype`, `c_fn`, `epilogue`, `operands` and `indices`
     apply to the last step, all others to each; `a_fn`, `b_fn` and `return_arg` are for at most two operands.
@@ -53,8 +54,10 @@ def einsum(*arguments: Any, **keywords: Any) -> Any:
         notation, operands = _read_einsum(arguments)
         if any_autocast() and len(operands) > 1:
             keywords = with_autocast(keywords, operands[0], operands[1], keywords.get("out"))
-        promote = bool(keywords.get("promote"))
-        tensors = [as_tensor(f"operand {at}", one, promote).resolve_neg() for at, one in enumerate(operands)]
+        if not operands:
+            raise NotationError("einsum needs an equation and operands")
+        found, source = as_tensors(operands, bool(keywords.get("promote")))
+        tensors = [tensor.resolve_neg() for tensor in found]
         notation = expand(notation, [tensor.dim() for tensor in tensors])
         mode_extents(notation, [tensor.shape for tensor in tensors])
         out = keywords.get("out")
@@ -71,7 +74,7 @@ def einsum(*arguments: Any, **keywords: Any) -> Any:
             result = _of_one(notation, tensors[0], last, target)
         else:
             result = _of_many(notation, tensors, each, last, target)
-    return returned(operands[0], out, result, bool(keywords.get("return_arg")))
+    return returned(source, out, result, bool(keywords.get("return_arg")))
 
 
 def _of_one(notation: Notation, x: torch.Tensor, last: dict[str, Any], target: Results | None) -> Any:
@@ -129,10 +132,10 @@ def _read_einsum(arguments: tuple[Any, ...]) -> tuple[Notation, tuple[Any, ...]]
         raise NotationError("einsum needs an equation and operands")
     if isinstance(arguments[0], str):
         given = arguments[1:]
-        if len(given) == 1 and isinstance(given[0], (list, tuple)) and given[0] and all(map(is_array, given[0])):
+        if len(given) == 1 and isinstance(given[0], (list, tuple)) and any(map(is_array, given[0])):
             given = tuple(given[0])  # torch's form, the operands in a list
         return parse(arguments[0]), given
-    if any(isinstance(argument, str) for argument in arguments[1:]) and all(map(is_array, arguments[:1])):
+    if any(isinstance(argument, str) for argument in arguments[1:]) and is_array(arguments[0]):
         text = next(argument for argument in arguments if isinstance(argument, str))
         if "," in text or "->" in text:
             raise ArgumentError(f"the equation comes first: weft.einsum({text!r}, ...)")
