@@ -27,6 +27,7 @@ from weft.errors import (
     WeftWarning,
     WorkspaceError,
 )
+from weft.groups.grouped import GroupedPlan, grouped, plan_grouped
 from weft.oracle.bounds import error_bound
 from weft.plans.contraction import Plan
 from weft.plans.explain.data import Report
@@ -52,6 +53,7 @@ __all__ = [
     "Equation",
     "Function",
     "FunctionError",
+    "GroupedPlan",
     "NotationError",
     "PermutePlan",
     "Plan",
@@ -68,11 +70,13 @@ __all__ = [
     "einsum",
     "error_bound",
     "functions",
+    "grouped",
     "inner",
     "matmul",
     "outer",
     "permute",
     "plan",
+    "plan_grouped",
     "plan_permute",
     "reference",
     "tensordot",
