@@ -21,7 +21,7 @@ from weft.groups.results import Results
 from weft.plans.keywords import check_flag, refuse_unknown
 from weft.spec import Notation
 from weft.spec.dtypes import dtype_name
-from weft.spec.group import group_form, group_table
+from weft.spec.group import SIDES, group_form, group_table
 from weft.spec.notation import term_text
 
 
@@ -137,8 +137,10 @@ class GroupedPlan:
     def explain(self) -> str:
         """How many pairs, which extents, and what computes them."""
         sizes = self._table.sizes
-        spans = [f"{side} {low}" if low == high else f"{side} {low} to {high}"
-                 for side, low, high in zip(("batch", "m", "n", "k"), sizes.min(0), sizes.max(0), strict=True)]  # fmt: skip
+        spans = [
+            f"{side} {low}" if low == high else f"{side} {low} to {high}"
+            for side, low, high in zip(SIDES, sizes.min(0), sizes.max(0), strict=True)
+        ]
         flops = 2 * float(sizes.astype(float).prod(1).sum())
         return (
             f"{len(sizes)} pairs of '{self._notation}', {dtype_name(self.dtype)}; {', '.join(spans)}\n"

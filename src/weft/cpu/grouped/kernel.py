@@ -225,9 +225,9 @@ def finish_tile(frame, tile, workspace, kind):
         step_a, step_b = 0, 0
         if in_k == 1 and load_word(frame + 8 * STAGES) == 0:
             step_a = load_word(row + 8 * (3 + 4 * (side + in_n))) * size
-        if in_k == 1 and in_n == 1 and load_word(frame + 8 * (STAGES + 1)) == 0:
-            if load_word(row + 8 * (3 + 4 * side + 1)) == 1:
-                step_b = load_word(row + 8 * (3 + 4 * (side + in_n) + 1)) * size
+        in_line = in_k == 1 and in_n == 1 and load_word(row + 8 * (3 + 4 * side + 1)) == 1
+        if in_line and load_word(frame + 8 * (STAGES + 1)) == 0:
+            step_b = load_word(row + 8 * (3 + 4 * (side + in_n) + 1)) * size
         alone = load_word(output + 16) - load_word(output + 8) == 1 and 0 < k <= K_BLOCK and not begun
         if alone and plain and step_a != 0 and step_b != 0 and n >= width:
             to = d + load_word(columns_d)
