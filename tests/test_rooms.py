@@ -22,10 +22,10 @@ ROOMS = (
     *("errors", "base", "fn", "algebra", "spec", "machine", "planner"),
     *("gpu.common", "gpu.gett", "gpu.tma", "gpu.warp_specialized", "gpu.blas", "gpu.semiring", "gpu.simt"),
     "gpu.selection",
-    "gpu.grouped",
+    *("gpu.grouped", "gpu.chain"),
     *("gpu.permute", "gpu.at_hand", "gpu.complex", "gpu.transpose", "gpu.composite", "cpu"),
-    *("oracle", "testing", "cases", "tune", "selftest", "plans", "api", "groups", "reference", "functions", "cache"),
-    "hooks",
+    *("oracle", "testing", "cases", "tune", "selftest", "plans", "api", "groups", "blocks"),
+    *("reference", "functions", "cache", "hooks", "tn"),
     *("bench", "cli"),
 )
 

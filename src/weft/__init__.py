@@ -3,7 +3,7 @@
 from importlib import import_module as _import_module
 from typing import Any as _Any
 
-from weft import algebra, cache, functions, reference, testing
+from weft import algebra, blocks, cache, functions, reference, testing
 from weft.algebra import Algebra
 from weft.api.contract import contract, plan
 from weft.api.einsum import einsum
@@ -27,7 +27,9 @@ from weft.errors import (
     WeftWarning,
     WorkspaceError,
 )
+from weft.groups.chain import chain
 from weft.groups.grouped import GroupedPlan, grouped, plan_grouped
+from weft.groups.operator_sum import OperatorSum, operator_sum
 from weft.oracle.bounds import error_bound
 from weft.plans.contraction import Plan
 from weft.plans.explain.data import Report
@@ -36,7 +38,7 @@ from weft.plans.permutation import PermutePlan
 _start_log()
 
 #: Rooms that are imported when they are first named, as they import other libraries.
-_LATER = ("hooks",)
+_LATER = ("hooks", "tn")
 
 
 def __getattr__(name: str) -> _Any:
@@ -55,6 +57,7 @@ __all__ = [
     "FunctionError",
     "GroupedPlan",
     "NotationError",
+    "OperatorSum",
     "PermutePlan",
     "Plan",
     "Report",
@@ -65,7 +68,9 @@ __all__ = [
     "WorkspaceError",
     "__version__",
     "algebra",
+    "blocks",
     "cache",
+    "chain",
     "contract",
     "einsum",
     "error_bound",
@@ -73,6 +78,7 @@ __all__ = [
     "grouped",
     "inner",
     "matmul",
+    "operator_sum",
     "outer",
     "permute",
     "plan",
