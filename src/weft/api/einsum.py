@@ -13,7 +13,7 @@ from weft.api.contract import contract
 from weft.api.keywords import signed
 from weft.api.lookup import one_of
 from weft.api.permute import permute
-from weft.base.arrays import as_results, as_tensor, is_array, returned
+from weft.base.arrays import as_results, as_tensors, is_array, returned
 from weft.base.describe import describe_call
 from weft.errors import ArgumentError, NotationError, ShapeError, UnsupportedError, call_context
 from weft.planner.request import Results
@@ -39,8 +39,10 @@ def einsum(*arguments: Any, **keywords: Any) -> Any:
         notation, operands = read_einsum(arguments)
         if any_autocast() and len(operands) > 1:
             keywords = with_autocast(keywords, operands[0], operands[1], keywords.get("out"))
-        promote = bool(keywords.get("promote"))
-        tensors = [as_tensor(f"operand {at}", one, promote).resolve_neg() for at, one in enumerate(operands)]
+        if not operands:
+            raise NotationError("einsum needs an equation and operands")
+        found, source = as_tensors(operands, bool(keywords.get("promote")))
+        tensors = [tensor.resolve_neg() for tensor in found]
         notation = expand(notation, [tensor.dim() for tensor in tensors])
         mode_extents(notation, [tensor.shape for tensor in tensors])
         out = keywords.get("out")
@@ -56,7 +58,7 @@ def einsum(*arguments: Any, **keywords: Any) -> Any:
             result = _of_one(notation, tensors[0], last, target)
         else:
             result = _of_two(notation, tensors, last, target)
-    return returned(operands[0], out, result, bool(keywords.get("return_arg")))
+    return returned(source, out, result, bool(keywords.get("return_arg")))
 
 
 def _of_one(notation: Notation, x: torch.Tensor, last: dict[str, Any], target: Results | None) -> Any:
@@ -96,10 +98,10 @@ def read_einsum(arguments: tuple[Any, ...]) -> tuple[Notation, tuple[Any, ...]]:
         raise NotationError("einsum needs an equation and operands")
     if isinstance(arguments[0], str):
         given = arguments[1:]
-        if len(given) == 1 and isinstance(given[0], (list, tuple)) and given[0] and all(map(is_array, given[0])):
+        if len(given) == 1 and isinstance(given[0], (list, tuple)) and any(map(is_array, given[0])):
             given = tuple(given[0])  # torch's form, the operands in a list
         return parse(arguments[0]), given
-    if any(isinstance(argument, str) for argument in arguments[1:]) and all(map(is_array, arguments[:1])):
+    if any(isinstance(argument, str) for argument in arguments[1:]) and is_array(arguments[0]):
         text = next(argument for argument in arguments if isinstance(argument, str))
         if "," in text or "->" in text:
             raise ArgumentError(f"the equation comes first: weft.einsum({text!r}, ...)")

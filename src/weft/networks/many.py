@@ -10,7 +10,7 @@ from weft.api.autocast import any_autocast, with_autocast
 from weft.api.contract import contract
 from weft.api.einsum import check_functions, describe_einsum, einsum, read_einsum
 from weft.api.lookup import said_options
-from weft.base.arrays import as_results, as_tensor, returned
+from weft.base.arrays import as_results, as_tensors, returned
 from weft.base.bounded_cache import BoundedCache
 from weft.errors import ShapeError, call_context
 from weft.networks.cost import model
@@ -56,11 +56,11 @@ def einsum_of_many(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
             return einsum(*arguments, **keywords)
         if any_autocast():
             keywords = with_autocast(keywords, operands[0], operands[1], keywords.get("out"))
-        promote = bool(keywords.get("promote"))
-        tensors = [as_tensor(f"operand {at}", one, promote).resolve_neg() for at, one in enumerate(operands)]
+        found, source = as_tensors(operands, bool(keywords.get("promote")))
+        tensors = [tensor.resolve_neg() for tensor in found]
         check_functions(keywords, len(tensors))
         result = _run(notation, tensors, keywords, key)
-    return returned(operands[0], keywords.get("out"), result, False)
+    return returned(source, keywords.get("out"), result, False)
 
 
 def _key(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
