@@ -4,7 +4,7 @@ from importlib import import_module as _import_module
 from typing import TYPE_CHECKING
 from typing import Any as _Any
 
-from weft import algebra, blocks, cache, functions, reference, testing
+from weft import algebra, blocks, cache, functions, nn, reference, testing
 from weft.algebra import Algebra
 from weft.api.contract import contract, plan
 from weft.api.keywords import Equation, Function
@@ -15,6 +15,7 @@ from weft.api.transpose import transpose_
 from weft.api.warm import warm
 from weft.base.log import start as _start_log
 from weft.base.version import __version__
+from weft.compiled import calls as _calls  # noqa: F401  # torch's operations; the name is for nothing else
 from weft.errors import (
     AccuracyError,
     ArgumentError,
@@ -92,6 +93,7 @@ __all__ = [
     "inner",
     "matmul",
     "network",
+    "nn",
     "operator_sum",
     "outer",
     "permute",
