@@ -10,8 +10,9 @@ from weft.api.autocast import any_autocast, with_autocast
 from weft.api.contract import contract
 from weft.api.einsum import check_functions, describe_einsum, einsum, read_einsum
 from weft.api.lookup import said_options
-from weft.base.arrays import as_results, as_tensor, returned
+from weft.base.arrays import as_results, as_tensors, returned, without_memory, without_neg
 from weft.base.bounded_cache import BoundedCache
+from weft.base.dispatch import is_traced
 from weft.errors import ShapeError, call_context
 from weft.networks.cost import model
 from weft.networks.graph import graph_of
@@ -21,7 +22,7 @@ from weft.networks.program import Program
 from weft.networks.settings import STEP_KEYWORDS, is_ordered, read_settings
 from weft.planner.validity import generation
 from weft.plans.call_cache import call_signature
-from weft.plans.checks import reject_gradient
+from weft.plans.derivatives import asked
 from weft.plans.keywords import refuse_unknown
 from weft.spec import Notation
 from weft.spec.memory import overlaps_itself, share_memory
@@ -56,11 +57,11 @@ def einsum_of_many(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
             return einsum(*arguments, **keywords)
         if any_autocast():
             keywords = with_autocast(keywords, operands[0], operands[1], keywords.get("out"))
-        promote = bool(keywords.get("promote"))
-        tensors = [as_tensor(f"operand {at}", one, promote).resolve_neg() for at, one in enumerate(operands)]
+        found, source = as_tensors(operands, bool(keywords.get("promote")))
+        tensors = [without_neg(tensor) for tensor in found]
         check_functions(keywords, len(tensors))
         result = _run(notation, tensors, keywords, key)
-    return returned(operands[0], keywords.get("out"), result, False)
+    return returned(source, keywords.get("out"), result, False)
 
 
 def _key(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
@@ -91,6 +92,8 @@ def _run(notation: Notation, tensors: list[torch.Tensor], keywords: dict[str, An
         steps["out_dtype"] = keywords.get("out_dtype") or (out.dtype if out is not None else None)
     network = _network(notation, tensors, steps)
     _check(network, tensors, out)
+    if is_traced(tensors) or asked(*tensors):
+        return _one_by_one(network, tensors, keywords, out)
     program = network.program(tensors, keep=False)
     if plain and not isinstance(out, tuple):
         place = out if out is not None else network.place()
@@ -123,8 +126,8 @@ def _network(notation: Notation, tensors: list[torch.Tensor], steps: dict[str, A
 def _check(network: Network, tensors: list[torch.Tensor], out: Any) -> None:
     places = out if isinstance(out, tuple) else () if out is None else (out,)
     for at, tensor in enumerate(tensors):
-        reject_gradient(f"operand {at}", tensor)
-        if any(share_memory(place, tensor) for place in places):  # the last step sees but one of them
+        # The last step sees but one of them; what has no memory overlaps nothing.
+        if any(not without_memory(tensor) and share_memory(place, tensor) for place in places):
             raise ShapeError(f"out overlaps operand {at} in memory: the result would overwrite what is to be read")
     for place in places:
         if tuple(place.shape) != network.graph.shape:

@@ -10,6 +10,7 @@ import torch
 from weft.api.einsum import einsum as einsum_of_two
 from weft.api.keywords import signed
 from weft.base.arrays import as_tensor, is_array
+from weft.base.dispatch import as_operation, is_dynamo_compiling
 from weft.errors import ArgumentError, call_context
 from weft.networks.cost import model
 from weft.networks.graph import graph_of, read_equation
@@ -144,6 +145,8 @@ def einsum(*arguments: Any, **keywords: Any) -> Any:
     >>> weft.einsum("ii->i", torch.arange(4.).reshape(2, 2))
     tensor([0., 3.])
     """
+    if is_dynamo_compiling():
+        return as_operation("einsum")(arguments, keywords)
     if len(arguments) < 4 and not (len(arguments) == 2 and isinstance(arguments[1], (list, tuple))):
         return einsum_of_two(*arguments, **keywords)
     return einsum_of_many(arguments, keywords)
