@@ -3,6 +3,7 @@
     ContractionProblem    a `weft.cases.Case`: ways are called as run(a, b, c, d); also of kind "call"
     PermutationProblem    a `PermuteCase`:     run(x, d)
     TransposeProblem      the same, in place:  run(x)
+    SmallProblem          a `SmallCase`:       run(a, b, c, x, d), of which a task has some
 
 `PROBLEMS` names the one for each kind of suite.
 """
@@ -20,6 +21,7 @@ from weft.api.contract import plan
 from weft.bench.checking import ContractionCheck, PermutationCheck, TransposeCheck
 from weft.bench.peers.registry import Tensors
 from weft.bench.records import CaseRecord
+from weft.bench.small import SmallProblem
 from weft.cases import FUNCTIONS, Case, operands
 from weft.cases.layout import PermuteCase
 from weft.errors import WeftError
@@ -173,6 +175,7 @@ PROBLEMS: Mapping[str, Callable[[Any], Problem]] = {
     "call": ContractionProblem,
     "permutation": PermutationProblem,
     "in place": TransposeProblem,
+    "small": SmallProblem,
 }
 
 

@@ -182,6 +182,12 @@ PEERS: dict[str, dict[str, tuple[str, str]]] = {
         CONTRACT: ("calls", "ContractCall"),
         "torch": ("calls", "EinsumCall"),
     },
+    "small": {
+        "weft": ("small", "WeftSmall"),
+        "torch": ("small", "TorchLoop"),
+        "bmm": ("small", "TorchBatched"),
+        "operator": ("small", "MadeOperator"),
+    },
     "in place": {
         "weft": ("permutations", "WeftTranspose"),
         "torch": ("permutations", "TorchTranspose"),
