@@ -1,12 +1,12 @@
 """weft: tensor contractions on GPUs, with your own functions woven into the kernel."""
 
 from importlib import import_module as _import_module
+from typing import TYPE_CHECKING
 from typing import Any as _Any
 
-from weft import algebra, blocks, cache, functions, reference, testing
+from weft import algebra, blocks, cache, functions, nn, reference, testing
 from weft.algebra import Algebra
 from weft.api.contract import contract, plan
-from weft.api.einsum import einsum
 from weft.api.keywords import Equation, Function
 from weft.api.matmul import matmul
 from weft.api.numpy_words import inner, outer, tensordot, trace, transpose
@@ -15,6 +15,7 @@ from weft.api.transpose import transpose_
 from weft.api.warm import warm
 from weft.base.log import start as _start_log
 from weft.base.version import __version__
+from weft.compiled import calls as _calls  # noqa: F401  # torch's operations; the name is for nothing else
 from weft.errors import (
     AccuracyError,
     ArgumentError,
@@ -30,21 +31,32 @@ from weft.errors import (
 from weft.groups.chain import chain
 from weft.groups.grouped import GroupedPlan, grouped, plan_grouped
 from weft.groups.operator_sum import OperatorSum, operator_sum
+from weft.networks.network import Network
+from weft.networks.public import einsum, network
 from weft.oracle.bounds import error_bound
 from weft.plans.contraction import Plan
 from weft.plans.explain.data import Report
 from weft.plans.permutation import PermutePlan
 
+if TYPE_CHECKING:
+    from weft.profiling.api import energy, profile
+
 _start_log()
 
-#: Rooms that are imported when they are first named, as they import other libraries.
-_LATER = ("hooks", "tn")
+#: What is imported when it is first named: rooms that import other libraries, and what few programs use.
+_LATER = {
+    "hooks": "weft.hooks",
+    "tn": "weft.tn",
+    "energy": "weft.profiling.api",
+    "profile": "weft.profiling.api",
+}
 
 
 def __getattr__(name: str) -> _Any:
-    if name in _LATER:
-        return _import_module(f"weft.{name}")
-    raise AttributeError(f"module 'weft' has no attribute {name!r}")
+    if name not in _LATER:
+        raise AttributeError(f"module 'weft' has no attribute {name!r}")
+    found = _import_module(_LATER[name])
+    return found if _LATER[name] == f"weft.{name}" else getattr(found, name)
 
 
 __all__ = [
@@ -56,6 +68,7 @@ __all__ = [
     "Function",
     "FunctionError",
     "GroupedPlan",
+    "Network",
     "NotationError",
     "OperatorSum",
     "PermutePlan",
@@ -73,17 +86,21 @@ __all__ = [
     "chain",
     "contract",
     "einsum",
+    "energy",
     "error_bound",
     "functions",
     "grouped",
     "inner",
     "matmul",
+    "network",
+    "nn",
     "operator_sum",
     "outer",
     "permute",
     "plan",
     "plan_grouped",
     "plan_permute",
+    "profile",
     "reference",
     "tensordot",
     "testing",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,28 @@ from weft.errors import DTypeError, UnsupportedError
 
 #: Whether a tensor stands for another one inside vmap, grad, jvp or functionalize; torch has no public name for it.
 is_transformed: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
+#: Whether a call is made inside of one; new tensors stand for others there, too.
+is_transforming: Callable[[], bool] = torch._C._are_functorch_transforms_active
 
 
+@contextmanager
+def outside_transforms() -> Iterator[None]:
+    """Whatever is made here is what it seems, and may be kept: the transforms of torch.func are set aside."""
+    layers = []
+    while torch._C._functorch.peek_interpreter_stack() is not None:
+        layers.append(torch._C._functorch.pop_dynamic_layer_stack())
+    try:
+        yield
+    finally:
+        while layers:
+            torch._C._functorch.push_dynamic_layer_stack(layers.pop())
+
+
+#: How many dispatch modes are on, which see every operation of torch: fake tensors', `FlopCounterMode`, those of
+#: torch's tracers. torch has no public name for it.
+dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
@@ -25,6 +46,16 @@ def is_array(value: object) -> bool:
 def is_scalar(value: object) -> bool:
     """Whether `value` is a number of Python or a scalar of NumPy."""
     return isinstance(value, (bool, int, float, complex, np.number, np.bool_))
+
+
+def without_memory(tensor: torch.Tensor) -> bool:
+    """Whether a kernel cannot read a tensor: it is a meta tensor, or of a kind that sees every operation on it itself.
+
+    Fake tensors are, and what torch's tracers make of tensors.
+    """
+    return tensor.is_meta or (
+        type(tensor) not in _PLAIN and type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+    )
 
 
 def as_tensor(name: str, value: Any, promote: bool = False) -> torch.Tensor:
@@ -39,10 +70,6 @@ def as_tensor(name: str, value: Any, promote: bool = False) -> torch.Tensor:
             raise UnsupportedError(f"{name} is {kind}: only strided tensors can be contracted")
         if value.is_quantized:
             raise UnsupportedError(f"{name} is quantized ({str(value.dtype).removeprefix('torch.')}): dequantize it")
-        if is_transformed(value):
-            raise UnsupportedError(
-                f"{name} is inside a transform of torch.func (vmap, grad, jvp), and weft has no rule for any"
-            )
         return value
     if isinstance(value, np.ndarray):
         return _from_numpy(name, value)
@@ -100,6 +127,11 @@ def _zero_dimensional(name: str, number: complex, dtype: torch.dtype | None, pro
             "(promote=True multiplies in a common type)"
         )
     return own.to(fitting)
+
+
+def without_neg(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, negated in memory where it is a negative view: no kernel can see that bit."""
+    return tensor.resolve_neg() if tensor.is_neg() else tensor
 
 
 def _refuse_distributed(name: str, tensor: torch.Tensor) -> None:

@@ -4,6 +4,7 @@
     PermutationProblem    a `PermuteCase`:     run(x, d)
     TransposeProblem      the same, in place:  run(x)
     SmallProblem          a `SmallCase`:       run(a, b, c, x, d), of which a task has some
+    NetworkProblem        a `NetworkCase`:     run(*operands), see `weft.bench.networks`
 
 `PROBLEMS` names the one for each kind of suite.
 """
@@ -19,6 +20,7 @@ import torch
 
 from weft.api.contract import plan
 from weft.bench.checking import ContractionCheck, PermutationCheck, TransposeCheck
+from weft.bench.networks import NetworkProblem
 from weft.bench.peers.registry import Tensors
 from weft.bench.records import CaseRecord
 from weft.bench.small import SmallProblem
@@ -176,6 +178,7 @@ PROBLEMS: Mapping[str, Callable[[Any], Problem]] = {
     "permutation": PermutationProblem,
     "in place": TransposeProblem,
     "small": SmallProblem,
+    "network": NetworkProblem,
 }
 
 
