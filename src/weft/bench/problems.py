@@ -3,6 +3,7 @@
     ContractionProblem    a `weft.cases.Case`: ways are called as run(a, b, c, d); also of kind "call"
     PermutationProblem    a `PermuteCase`:     run(x, d)
     TransposeProblem      the same, in place:  run(x)
+    SmallProblem          a `SmallCase`:       run(a, b, c, x, d), of which a task has some
     NetworkProblem        a `NetworkCase`:     run(*operands), see `weft.bench.networks`
 
 `PROBLEMS` names the one for each kind of suite.
@@ -22,6 +23,7 @@ from weft.bench.checking import ContractionCheck, PermutationCheck, TransposeChe
 from weft.bench.networks import NetworkProblem
 from weft.bench.peers.registry import Tensors
 from weft.bench.records import CaseRecord
+from weft.bench.small import SmallProblem
 from weft.cases import FUNCTIONS, Case, operands
 from weft.cases.layout import PermuteCase
 from weft.errors import WeftError
@@ -175,6 +177,7 @@ PROBLEMS: Mapping[str, Callable[[Any], Problem]] = {
     "call": ContractionProblem,
     "permutation": PermutationProblem,
     "in place": TransposeProblem,
+    "small": SmallProblem,
     "network": NetworkProblem,
 }
 

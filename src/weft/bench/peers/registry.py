@@ -193,6 +193,12 @@ PEERS: dict[str, dict[str, tuple[str, str]]] = {
         CONTRACT: ("calls", "ContractCall"),
         "torch": ("calls", "EinsumCall"),
     },
+    "small": {
+        "weft": ("small", "WeftSmall"),
+        "torch": ("small", "TorchLoop"),
+        "bmm": ("small", "TorchBatched"),
+        "operator": ("small", "MadeOperator"),
+    },
     "network": {
         "weft": ("networks", "WeftNetwork"),
         "torch": ("networks", "TorchNetwork"),
