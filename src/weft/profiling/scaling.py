@@ -132,7 +132,8 @@ def roofline_picture(profiles: Sequence[Record], l2: float | None = None) -> Fig
     flat = _flat_roofs(known, shown[0].device)
     memory = {"DRAM": float(known["copy"]), **({"L2": l2} if l2 else {})}
     top = max(flat.values(), default=max(memory.values()) * max(places))
-    reach = np.geomspace(min(*places, top / max(memory.values())) / 4, max(places) * 4, 200)
+    knees = [rate / min(memory.values()) for rate in flat.values()]
+    reach = np.geomspace(min(places) / 4, 4 * max(*places, *knees), 200)
     for name, rate in memory.items():
         axes.plot(reach, np.minimum(top, rate * reach) / 1e12, color=_ROOF, linewidth=1)
         _note(axes, f"{name} {rate / 1e12:.3g} TB/s", reach[12], rate * reach[12] / 1e12)
