@@ -121,11 +121,13 @@ class Record:
 
 
 def append_recorded(file: Path, records: Sequence[Record]) -> int:
-    """Add the counters of profiles to a file of recorded sets, each with its source and what binds it; how many there are.
+    """Add the counters of profiles to a file of recorded sets, each with its source and what binds it.
 
-    A set of the same kernel, call and device takes the place of the one before.
+    Returns how many sets there are then. A set of the same kernel, call and device takes the place of the one before.
     """
-    document = json.loads(file.read_text()) if file.exists() else {"about": "Recorded counters.", "sets": []}
+    document: dict[str, Any] = (
+        json.loads(file.read_text()) if file.exists() else {"about": "Recorded counters.", "sets": []}
+    )
     for each in records:
         found = each.busiest
         if found is None:
