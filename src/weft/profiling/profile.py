@@ -31,6 +31,7 @@ from weft.machine.stamp import device_stamp
 from weft.machine.timing import host_time, measure
 from weft.plans.base import PlanBase
 from weft.profiling import ncu
+from weft.profiling.kept import kept_l2
 from weft.profiling.launches import Launch, traced
 from weft.profiling.page import JSON_FILE, body, save
 from weft.profiling.record import Record
@@ -136,12 +137,13 @@ def _of_work(found: Profile, description: Any, known: Ceilings | None, on_gpu: b
     if known is None or floor is None:
         found.missing["floor"] = "no ceilings are known of this device: `weft info` measures them"
         return
+    l2 = kept_l2(torch.device("cuda")) if on_gpu and torch.cuda.is_available() else None
     causes = {name: value for name, value in asdict(floor).items() if math.isfinite(value)}
     found.floor = {"seconds": floor.seconds, "binds": floor.binds, **causes}
     found.ceilings = {
         "source": known.source, "read": known.best_read, "write": known.best_write, "copy": known.copy,
         "rate": rate, "products": known.rate(rate) if rate else None, "matrix": dict(known.matrix),
-        "launch": known.launch_graph if on_gpu else known.launch_eager,
+        "launch": known.launch_graph if on_gpu else known.launch_eager, "l2": l2,
     }  # fmt: skip
 
 
