@@ -129,6 +129,7 @@ $(FIGURES:%=figure-%): figure-%: $(READY)
 	$(PY) -m weft bench $(RUN_$*) --out $(RESULTS)/$*
 
 profiles: $(PROFILED:%=profile-%)
+	$(PY) -m weft.profiling.summary $(RESULTS)/profiles
 
 $(PROFILED:%=profile-%): profile-%: $(READY)
 	$(PY) -m weft profile tccg-$* --out $(RESULTS)/profiles/tccg-$* $(ARGS)
