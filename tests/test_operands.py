@@ -267,7 +267,6 @@ class TestPlan:
             ({"bias": whole((6,), 1, layout="strided")}, weft.ShapeError, "strides"),
             ({"bias": BIAS.double()}, weft.DTypeError, "operand 'bias' is float64, planned was float32"),
             ({"bias": torch.empty(6, device="meta")}, weft.ShapeError, "operand 'bias' is on meta"),
-            ({"bias": BIAS.clone().requires_grad_()}, weft.UnsupportedError, "gradient"),
             ([BIAS], weft.FunctionError, "mapping"),
         ],
     )
@@ -338,10 +337,6 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "another device": (
         {"epilogue": plus, "operands": {"bias": ("n", torch.empty(6, device="meta"))}},
         weft.ShapeError, "operand 'bias' is on meta, a and b are on cpu",
-    ),
-    "a gradient": (
-        {"epilogue": plus, "operands": {"bias": ("n", BIAS.clone().requires_grad_())}},
-        weft.UnsupportedError, "operand 'bias' requires a gradient",
     ),
     "no pair": ({"epilogue": plus, "operands": {"bias": BIAS}}, weft.FunctionError, "'bias' is a pair .modes, tensor."),
     "no mapping": ({"epilogue": plus, "operands": [BIAS]}, weft.FunctionError, "mapping"),

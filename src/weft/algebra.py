@@ -39,6 +39,11 @@ class Algebra:
 
     Integers wrap around as they do in torch, in `combine` as well.
 
+    Where `reduce` is a sum, or the larger or smaller of two values, contractions have gradients. For others give `vjp`:
+    a traced function of `(x, y, total, grad)`, where `total` is what all pairs were reduced to and `grad` its gradient;
+    it returns what the pair (x, y) adds to the gradients of x and of y. Of `log` it would be
+    ``lambda x, y, total, grad: (grad * torch.exp(x + y - total),) * 2``.
+
     `requires` may say, for an accumulator dtype, why the algebra does not work on it; None where it does.
 
     >>> import torch, weft
@@ -53,6 +58,7 @@ class Algebra:
     identity: Identity
     name: str = "algebra"
     requires: Callable[[torch.dtype], str | None] | None = None
+    vjp: Callable[..., Any] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A ready algebra is pickled by its name, so that it is the same object again; another one by its parts."""
@@ -61,7 +67,7 @@ class Algebra:
         made = getattr(self.combine, "__qualname__", ""), getattr(self.combine, "__module__", "")
         if made == ("plus_times_mod.<locals>.combine", __name__):
             return plus_times_mod, (int(self.name.removeprefix("plus_times_mod(").removesuffix(")")),)
-        return Algebra, (self.combine, self.reduce, self.identity, self.name, self.requires)
+        return Algebra, (self.combine, self.reduce, self.identity, self.name, self.requires, self.vjp)
 
     def traced(self, dtype: torch.dtype) -> TracedAlgebra:
         """The algebra for values of one accumulator type.

@@ -86,7 +86,6 @@ BAD = [
     Bad("backend unheard of", U, ("'cuda'", "auto"), options={"backend": "cuda"}),
     Bad("meta tensor", U, ("meta",), x=torch.ones(2, 3, device="meta")),
     Bad("sparse", U, ("sparse",), x=ones(2, 3).to_sparse()),
-    Bad("gradient", U, ("gradient",), x=ones(2, 3).requires_grad_()),
     Bad("read-only result", U, ("read-only",), x=np.ones((2, 3), dtype=np.float32), options={"out": READ_ONLY}),
     Bad("negative strides", U, ("negative strides",), x=np.ones((2, 3), dtype=np.float32)[::-1]),
     Bad("conjugate result", U, ("conjugate",), x=ones(2, 3, dtype=torch.complex64),

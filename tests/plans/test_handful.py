@@ -115,6 +115,15 @@ def test_a_later_process_finds_them_and_another_type_does_not(compilers: list[Co
     assert len(compilers) == 1
 
 
+@pytest.mark.parametrize("types", [(torch.float16, torch.int8), (torch.int8, torch.int8)])
+def test_operands_of_any_types_have_a_handful(types: tuple[torch.dtype, torch.dtype]) -> None:
+    a, b = (torch.empty(4, 4, dtype=dtype, device="meta") for dtype in types)
+    like = plan("mk,nk->mn", a, b, promote=True, out_dtype=torch.float32, backend="reference").contraction
+    found = list(handful.shapes_of(like))
+    assert len(found) == len(handful.SHAPES)
+    assert {(each.a.dtype, each.b.dtype) for each in found} == {types}
+
+
 def test_nothing_is_compiled_where_the_gpu_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     made.clear()
     monkeypatch.setattr("weft.tune.compile_pool.Compiler", Compilers)
@@ -138,4 +147,4 @@ def test_most_small_contractions_take_a_kernel_of_the_handful() -> None:
         best = at_hand(description, "triton", TARGET)
         if isinstance(best, Choice) and best.best.family is family:
             found.append(known.issuperset(family.structures(description, best.best.schedule, TARGET)))
-    assert sum(found) >= 0.8 * len(found)
+    assert sum(found) >= 0.85 * len(found)

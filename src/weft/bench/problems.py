@@ -3,6 +3,7 @@
     ContractionProblem    a `weft.cases.Case`: ways are called as run(a, b, c, d); also of kind "call"
     PermutationProblem    a `PermuteCase`:     run(x, d)
     TransposeProblem      the same, in place:  run(x)
+    NetworkProblem        a `NetworkCase`:     run(*operands), see `weft.bench.networks`
 
 `PROBLEMS` names the one for each kind of suite.
 """
@@ -18,6 +19,7 @@ import torch
 
 from weft.api.contract import plan
 from weft.bench.checking import ContractionCheck, PermutationCheck, TransposeCheck
+from weft.bench.networks import NetworkProblem
 from weft.bench.peers.registry import Tensors
 from weft.bench.records import CaseRecord
 from weft.cases import FUNCTIONS, Case, operands
@@ -173,6 +175,7 @@ PROBLEMS: Mapping[str, Callable[[Any], Problem]] = {
     "call": ContractionProblem,
     "permutation": PermutationProblem,
     "in place": TransposeProblem,
+    "network": NetworkProblem,
 }
 
 

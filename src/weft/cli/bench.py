@@ -92,8 +92,8 @@ def bench(
 
         place = read_device(device)
         on_cpu = place.type == "cpu"
-        most = read_work(work) or (CPU_WORK if on_cpu else None)
         found = find(suite)
+        most = read_work(work) or ((found.work or CPU_WORK) if on_cpu else None)
         chosen = entries(suite, split(pairs), split_cases(cases), most)
         names = split(peers) or found.peers or contenders.default_peers(place, found.kind)
         sides = [
@@ -278,7 +278,10 @@ def _list(suite: str | None, pairs: tuple[str, ...], only: tuple[str, ...]) -> N
 def _described(case: Any) -> tuple[str, str, str, str]:
     """Equation, extents, number types and functions."""
     from weft.cases import Case
+    from weft.cases.networks import NetworkCase
 
+    if isinstance(case, NetworkCase):
+        return case.equation, f"{len(case.sliced)} sliced", str(case.dtype).removeprefix("torch."), ""
     extents: Any
     dtypes: tuple[Any, ...]
     functions: tuple[str | None, ...]

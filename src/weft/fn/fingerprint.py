@@ -20,7 +20,7 @@ import torch
 
 _NUMBERS = frozenset({bool, int, float, complex, str, bytes, type(None), type(Ellipsis)})
 _SETTLED_KINDS = (types.BuiltinFunctionType, type)
-_CONSTANTS = (torch.dtype, torch.device, torch.memory_format, torch.layout)
+_CONSTANTS = (torch.dtype, torch.device, torch.memory_format, torch.layout, torch._ops.OpOverload)
 #: Packages whose modules and functions are taken not to change.
 _SETTLED = frozenset({"torch", "triton", "math", "cmath", "operator", "_operator", "builtins", "functools"})
 #: Built-ins through which a function can read what its bytecode does not name.
@@ -37,6 +37,8 @@ _READS_OF_ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
 _REMEMBERED = 4096
 #: Under this attribute a ready function (`weft.functions`) has the one that it calls with a tensor.
 READY = "__weft_ready__"
+#: Under this attribute of its class a traced function says that its `identity` is all that it depends on.
+TRACED = "__weft_traced__"
 
 #: A name and the attributes read from it: ("config", ("ALPHA",)). None: the code does something opaque.
 _Reads = tuple[tuple[str, tuple[str, ...]], ...] | None
@@ -86,6 +88,8 @@ def _of_value(value: Any, callers: tuple[types.CodeType, ...]) -> Hashable:
         return value
     if kind is np.ufunc:
         return value
+    if hasattr(kind, TRACED):
+        return ("traced", value.identity, value.inputs)
     if kind.__module__ == "triton.language.core" and kind.__name__ == "constexpr":
         return ("constexpr", _of_value(value.value, callers))
     if kind.__module__ in ("triton.runtime.jit", "triton.runtime.interpreter") and hasattr(value, "fn"):

@@ -6,8 +6,9 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
+from copy import copy
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -38,6 +39,8 @@ class Pointwise(ABC):
     a tuple of dtypes where it yields a tuple. `flops` counts arithmetic operations for each element.
     """
 
+    __weft_traced__ = True  # see `weft.fn.fingerprint`
+
     identity: str
     inputs: tuple[str, ...]
     dtypes: tuple[torch.dtype, ...]
@@ -55,6 +58,12 @@ class Pointwise(ABC):
     @abstractmethod
     def elementary(self) -> int:
         """How many of `flops` are elementary functions (exponentials, roots, ...), which cost many instructions."""
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """As a function of users has one: by it operands find their parameters."""
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        return inspect.Signature([inspect.Parameter(name, kind) for name in self.inputs])
 
     @property
     def issue_slots(self) -> float:
@@ -89,6 +98,13 @@ class Pointwise(ABC):
         `UnsupportedError` where an operation has no such form.
         """
         raise UnsupportedError("a function of complex values is written with torch operations to run on the GPU")
+
+    def renamed(self, inputs: Sequence[str]) -> Self:
+        """The same function with other names for its inputs."""
+        found = copy(self)
+        found.inputs = tuple(inputs)
+        found.__dict__.pop("split_complex", None)  # whose names come of these
+        return found
 
     @abstractmethod
     def __call__(self, *tensors: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:

@@ -46,6 +46,7 @@ _FILLS: dict[str, tuple[int, float | None]] = {
     "empty_like": (-1, 0),  # what stands in fresh memory may as well be zero
     "new_empty": (-1, 0),
     "empty": (-1, 0),
+    "_efficientzerotensor": (-1, 0),  # what autograd takes for a gradient that is zero
 }
 #: Conjugates and negatives that torch leaves undone until somebody reads them: what they come to.
 _LAZY = {"_conj": aten.conj_physical.default, "_neg_view": aten.neg.default}
@@ -186,6 +187,8 @@ class _Recorder(TorchDispatchMode):
                 raise self._cannot(f"aten.{name}", instead_of(name))
             return result
         values = [self._value(tensor) for tensor in tensors_among(args, kwargs)]
+        if not values:  # the conjugate of a number, which autograd takes where it differentiates a product with it
+            return self._literal(func(*map(torch.tensor, args), **kwargs).resolve_conj())
         first = values[0]
         if as_real:
             return self._part(name, args, first)
@@ -251,6 +254,8 @@ class _Recorder(TorchDispatchMode):
         number = args[position] if number is None else number
         sample = self._ask(func, args, kwargs)
         self._check_shape(func, sample)
+        if sample._is_zerotensor():
+            sample = torch.zeros(sample.shape, dtype=sample.dtype)
         if isinstance(number, torch.Tensor):  # fill_ with a 0-d tensor
             value = Value(self._spread(self._value(number).node, sample), sample)
         else:

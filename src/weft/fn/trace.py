@@ -40,6 +40,8 @@ def trace(
     that it closes over, reads from globals or gets by default are baked in. It runs twice on fake tensors, unless an
     earlier trace is known to hold still (`fingerprint`). It may change its argument in place: the copy it is given.
 
+    A `Pointwise` for elements of these dtypes is returned as it is.
+
     `hook` names the argument in messages (`"a_fn"`). Raises `FunctionError` for what is not pointwise, closes over
     tensors, reads values into Python or depends on its argument's shape.
     """
@@ -49,6 +51,8 @@ def trace(
         raise FunctionError(f"{hook}: parameters {parameters} need as many dtypes, not {len(dtypes)}")
     if not callable(fn):
         raise FunctionError(f"{hook}: {type(fn).__name__} is not a function")
+    if isinstance(fn, Pointwise) and fn.dtypes == dtypes and fn.inputs[1:] == names:
+        return fn
     print_of_fn = fingerprint(fn)
     if print_of_fn is None:
         return _trace(fn, dtypes, names, hook)
@@ -75,7 +79,7 @@ def _trace(fn: Callable[..., Any], dtypes: tuple[torch.dtype, ...], names: tuple
     def call(value: torch.Tensor, *others: torch.Tensor) -> Any:
         return fn(value, **dict(zip(names, others, strict=True)))
 
-    graph, other = (record(call, dtypes, shape, hook=hook, fusible=_fusible) for shape in _SHAPES)
+    graph, other = (record(call, dtypes, shape, hook=hook, fusible=fusible) for shape in _SHAPES)
     function = RecordedFunction(graph, (first, *names))
     if function.identity != canonical(other):
         raise FunctionError(
@@ -85,7 +89,8 @@ def _trace(fn: Callable[..., Any], dtypes: tuple[torch.dtype, ...], names: tuple
     return function
 
 
-def _fusible(name: str) -> bool:
+def fusible(name: str) -> bool:
+    """Whether an aten operation of that name may stand in a recorded function."""
     return name in LOWERINGS or name in DECOMPOSITIONS or name in _COMPLEX
 
 

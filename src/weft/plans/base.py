@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from weft.planner.planner import Choice
 from weft.planner.promotion import Tier
 from weft.planner.schedule import Description
+from weft.plans.derivatives import differentiable
 from weft.plans.tiers import Asked, PromotingLaunch, Served, served
 
 if TYPE_CHECKING:
@@ -44,6 +45,12 @@ class PlanBase:
     _request: Any  # a `Request` or a `PermuteRequest`
     _variants: dict[Hashable, Variant]
     _viewed: Variant | None = None  # what a view stands for; the plan itself stands for its first variant
+    _needs: tuple[bool, ...] = ()  # which operands require a gradient, where it was made for such
+
+    @property
+    def request(self) -> Any:
+        """What was asked, checked and resolved: a `Request` or a `PermuteRequest`."""
+        return self._request
 
     @property
     def schedule(self) -> Any:
@@ -71,7 +78,8 @@ class PlanBase:
         from weft.plans.explain.report import explain
 
         first = self._first()
-        return explain(self._request, first.description, first.choice, first.tier)
+        text = explain(self._request, first.description, first.choice, first.tier)
+        return f"{text}\n{differentiable('explained')(self, self._needs)}" if self._needs else text
 
     def report(self) -> Report:
         """What `explain` says, as data: `Report.to_dict` makes JSON of it, and `schedule=` takes its candidates."""
@@ -79,6 +87,12 @@ class PlanBase:
 
         first = self._first()
         return report(self._request, first.description, first.choice)
+
+    def differentiated(self, needs: tuple[bool, ...]) -> Self:
+        """The same plan, describing its backward pass, too; `needs`: which tensors of A, B, C, operands (or X)."""
+        view = object.__new__(type(self))
+        view.__dict__.update(self.__dict__, _needs=needs)
+        return view
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as its request, from which it is made again where it is loaded."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 
-from weft.base.arrays import is_transformed
+from weft.base.arrays import dispatch_modes, is_transforming, without_memory
 from weft.plans.checks import fits
 from weft.plans.memory import is_out_of_memory, workspace_error
 
@@ -29,8 +29,11 @@ def call_signature(*tensors: Any) -> tuple[Any, ...] | None:
 
     An entry has shape, strides, dtype, device, the address modulo 16 bytes, and None, or what is special about the
     tensor and must be looked at in each call. The signature is None where something else than a strided tensor is
-    given: it must be read first.
+    given: it must be read first; and so must all inside a transform of torch.func. It is None, too, where torch wants
+    to see the call: within a dispatch mode, and of tensors without memory.
     """
+    if dispatch_modes() or is_transforming():
+        return None
     dual = forward_ad._current_level >= 0
     found: list[tuple[Any, ...] | None] = []
     for tensor in tensors:
@@ -39,10 +42,12 @@ def call_signature(*tensors: Any) -> tuple[Any, ...] | None:
             continue
         if type(tensor) is not Tensor and not isinstance(tensor, Tensor):
             return None
-        if tensor.layout is not _STRIDED or tensor.is_nested or is_transformed(tensor):
+        if tensor.layout is not _STRIDED or tensor.is_nested:
             return None
         special = None
         if dual or tensor.requires_grad or tensor.is_conj() or tensor.is_neg() or type(tensor) is not Tensor:
+            if type(tensor) is not Tensor and without_memory(tensor):
+                return None
             special = _special(tensor, dual)
         address = tensor.data_ptr()
         if address < _LOW and tensor.numel() and not (address and tensor.untyped_storage().nbytes()):
@@ -89,9 +94,10 @@ class KnownCall(NamedTuple):
     scaled: bool = True  # whether there are an alpha and a beta: only plus-times has them
     addend: tuple[int, bool] | None = None  # of C: the same bytes, and whether it lies as `out`; None without C
     workspace: int = 0  # bytes that the launch allocates
+    others: tuple[torch.dtype, ...] = ()  # of what the epilogue yields after D; then there is no `out`
     order: tuple[int | None, ...] = ()  # which operand each auxiliary tensor of the launch is; None for a coordinate
 
-    def run(self, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, operands: Sequence[Any]) -> Tensor | None:
+    def run(self, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, operands: Sequence[Any]) -> Any:
         """The result of a call of that signature, or None where the call must be checked in full."""
         launch, number, order = self.launch, self.number, self.order
         if launch is None:
@@ -107,25 +113,28 @@ class KnownCall(NamedTuple):
             return None
         if (alpha != 1 and not self.scaled) or (number is int and not (fits(alpha) and fits(beta))):
             return None
+        further: tuple[Tensor, ...] = ()
         if out is None:
             shape, dtype, device = self.new
             try:
                 out = torch.empty(shape, dtype=dtype, device=device)
+                if self.others:
+                    further = tuple([torch.empty(shape, dtype=kind, device=device) for kind in self.others])
             except RuntimeError:  # out of memory: the full way tells how much was asked for
                 return None
         elif self._overlaps(out, (a, b, *operands)) or (c is not None and self._overlaps_addend(out, c)):
             return None
         try:
-            if order:
-                launch(a, b, c, out, alpha, beta, [None if at is None else operands[at] for at in order])
+            if order or further:
+                aux = [None if at is None else operands[at] for at in order]
+                launch(a, b, c, out, alpha, beta, [*aux, *further] if further else aux)
             else:
                 launch(a, b, c, out, alpha, beta)
         except (RuntimeError, MemoryError) as error:
             if is_out_of_memory(error):
                 raise workspace_error(out.device, 0, self.workspace) from error
             raise
-        found: Tensor = out
-        return found
+        return (out, *further) if further else out
 
     def _overlaps(self, out: Any, inputs: Sequence[Any]) -> bool:
         """Whether the result may share memory with what is read."""

@@ -11,7 +11,6 @@ import os
 from collections import Counter
 from collections.abc import Hashable, Iterator
 from concurrent.futures import Future
-from dataclasses import replace
 from importlib import import_module
 from threading import Lock
 from typing import Any
@@ -19,7 +18,6 @@ from typing import Any
 import torch
 
 from weft.base.log import log
-from weft.cases import from_letters
 from weft.machine.store import Store
 from weft.planner import verdicts
 from weft.planner.code_digest import of_family
@@ -27,7 +25,8 @@ from weft.planner.planner import Choice
 from weft.planner.schedule import Description, Ranked, Target
 from weft.planner.validity import environment, here
 from weft.selftest.cases import trials_of
-from weft.spec import Contraction, Layout
+from weft.spec import Contraction, Label, Layout, canonical, parse
+from weft.spec.contraction import class_modes
 
 ROOM = "handfuls"  # of the store
 FAMILY = "weft.gpu.at_hand.contraction.family"
@@ -50,6 +49,14 @@ SHAPES = (
     "ca,dlce->elda a=2,l=16,c=3,e=8,d=3",
     "bfaec,jb->acjfe a=3,j=3,b=48,e=5,c=48,f=8",
     "jg,fjcb->cbgf g=3,c=16,j=4,f=2,b=16",
+    "algbk,lbdkha->khdg g=3,h=2,b=12,l=24,a=12,d=3,k=5",
+    "kie,ijf->ekfj e=12,f=48,i=24,k=12,j=12",
+    "bfaj,elj->lfeab b=24,e=5,j=2,l=8,f=8,a=48",
+    "ecdjab,fciel->dalijfbc b=2,i=2,e=2,j=2,a=2,l=2,d=2,c=3,f=8",
+    "chjk,chbk->jb j=3,b=3,k=3,h=48,c=5",
+    "cdfahb,fbedag->chaegb h=2,g=24,f=2,c=12,d=3,a=5,e=8,b=24",
+    "ejbagdc,cdfgjba->feb e=2,f=8,j=2,d=3,a=16,c=16,b=2,g=2",
+    "aejl,edl->jald a=48,d=48,e=3,l=12,j=5",
 )
 
 _begun: dict[Hashable, dict[Hashable, Future[Any]]] = {}  # by target and type: what is compiled, by its structure
@@ -153,16 +160,19 @@ def _others(choice: Choice) -> Iterator[tuple[Description, Ranked]]:
 
 
 def shapes_of(like: Contraction) -> Iterator[Contraction]:
-    """The contractions of `SHAPES`, in the types of another one."""
-    problems = import_module("weft.selftest.problems")
+    """The contractions of `SHAPES`, in the types and the arithmetic of another one."""
     types = like.a.dtype, like.b.dtype, like.d.dtype
     for line in SHAPES:
         equation, _, given = line.partition(" ")
-        extents: dict[str, Any] = {pair[0]: int(pair[2:]) for pair in given.split(",")}
-        case = from_letters(equation, equation, dtypes=types, **extents)
-        shapes = (*case.shapes, case.d_shape)
-        a, b, d = (Layout.contiguous(shape, dtype) for shape, dtype in zip(shapes, types, strict=True))
-        yield replace(problems.contraction_of(case, a, b, None, d), arithmetic=like.arithmetic)
+        notation = parse(equation)
+        extents: dict[Label, int] = {pair[0]: int(pair[2:]) for pair in given.split(",")}
+        terms = (*notation.inputs, notation.output)
+        a, b, d = (
+            Layout.contiguous([extents[label] for label in term], dtype)
+            for term, dtype in zip(terms, types, strict=True)
+        )
+        modes = class_modes(notation, a, b, None, d, extents)
+        yield canonical(Contraction(modes, a, b, None, d, like.arithmetic, text=equation))
 
 
 def _best(description: Contraction, family: Any, target: Target) -> Ranked:

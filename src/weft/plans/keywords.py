@@ -35,6 +35,12 @@ TAKEN: dict[str, tuple[str, ...]] = {
     "a permutation plan's call": ("c", "alpha", "beta", "out"),
 }  # fmt: skip
 TAKEN["plan_permute"] = TAKEN["permute"]
+TAKEN["grouped"] = TAKEN["plan_grouped"] = (
+    "accumulate_into", "out", "out_dtype", "precision", "accumulate", "a_fn", "b_fn", "epilogue", "backend",
+)  # fmt: skip
+TAKEN["blocks.contract"] = ("out_dtype", "precision", "accumulate", "a_fn", "b_fn", "epilogue", "backend")
+TAKEN["operator_sum"] = ("precision", "accumulate", "backend", "tune", "specialize", "deterministic")
+TAKEN["chain"] = ("out", "out_dtype", "precision", "accumulate", "backend")
 
 _FUSED_BIAS = 'epilogue=weft.functions.bias with operands={"bias": ("n", tensor)}'
 _ACTIVATION = "epilogue=, a function of each result: epilogue=torch.relu"

@@ -103,6 +103,13 @@ class PromotingLaunch:
             self._turn()
         self._launch(*arguments)
 
+    def replayed(self) -> bool:
+        """Count a call that a CUDA graph replays; whether other kernels serve from now on, and the graph is stale."""
+        before = self._launch
+        if next(self._count) >= self._next:
+            self._turn()
+        return self._launch is not before
+
     @property
     def kernels(self) -> Any:
         return getattr(self._launch, "kernels", ())

@@ -193,6 +193,10 @@ PEERS: dict[str, dict[str, tuple[str, str]]] = {
         CONTRACT: ("calls", "ContractCall"),
         "torch": ("calls", "EinsumCall"),
     },
+    "network": {
+        "weft": ("networks", "WeftNetwork"),
+        "torch": ("networks", "TorchNetwork"),
+    },
     "in place": {
         "weft": ("permutations", "WeftTranspose"),
         "torch": ("permutations", "TorchTranspose"),

@@ -43,6 +43,10 @@ class GettLaunch:
         self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar,
         aux: AuxTensors = (),
     ) -> None:  # fmt: skip
+        if self._form.real_parts and alpha.imag:  # parts are scaled one by one: a complex factor mixes them
+            self(a, b, c, d, 1, beta, aux)
+            d.mul_(alpha)
+            return
         row, slot = (b, a) if self._swapped else (a, b)
         if self._plain is not None and alpha == 1 and c is None and not aux:
             frame = _Words(self._plain.address, 0, 1, 0, 0, 0, row.data_ptr(), slot.data_ptr(), d.data_ptr())

@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 from weft.gpu.at_hand.device import axis_extent, axis_offset, block_of, spread_mask, spread_offsets
+from weft.gpu.common.conversion import converted
 from weft.gpu.common.device import finish, gathered, gathered_step, load_or_zero
 from weft.gpu.common.pdl import pdl_begin
 
@@ -183,7 +184,7 @@ def factor(
 
     `ROWS`: its rows run along m, else its columns along n.
     """
-    x = x.to(PRODUCT)
+    x = converted(x, PRODUCT)
     if FN is not None:
         K: tl.constexpr = PARAMS.k
         x = FN(x, *gathered_step(known, pointers, place, ENTRIES, K, PARAMS, OFFSETS, MASK)).to(PRODUCT)

@@ -1,0 +1,218 @@
+"""Which rule an algebra has; and contractions of other algebras with functions and C, composed of differentiable parts.
+
+A bare contraction (no functions, no C) has a rule of its own. With functions it is three calls, each differentiable:
+`a_fn` and `b_fn` as passes over A and B, the bare contraction, and one more pass for C and the epilogue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from weft.algebra import NAMED, Algebra
+from weft.api.contract import contract
+from weft.api.lookup import one_of
+from weft.autograd.backward import Needs
+from weft.autograd.function import Rule, apply
+from weft.autograd.logarithm import Logarithm
+from weft.autograd.product import Product, product
+from weft.autograd.selection import Selection
+from weft.autograd.spec import A, B, C, C_FN, EPILOGUE, FIRST_OPERAND, Plain, Spec, batched, plain, used_options
+from weft.autograd.summation import Summation
+from weft.errors import UnsupportedError
+from weft.fn import Pointwise
+from weft.fn.derivative import compute, converted, recorded
+from weft.planner.request import Request
+from weft.planner.schedule import Scalar
+from weft.spec.dtypes import value_type
+
+Shapes = tuple[tuple[int, ...] | None, ...]
+
+
+def plain_rule(
+    request: Request,
+    tensors: Sequence[Tensor | None],
+    needs: Needs,
+    *,
+    device: torch.device | None = None,
+    backend: str | None = None,
+    ahead: bool = False,
+    kind: type[Product] = Product,
+) -> tuple[Plain, Rule]:
+    """A request's plain form and its rule, of tensors (or meta tensors) as a call gives them.
+
+    `tensors` are A, B, C (or None) and an operand for each of `request.named` that is no coordinate, in that order;
+    `needs` says of which of these a gradient may be asked for. The rule takes what `Plain.of` makes of them.
+    """
+    c = tensors[C]
+    form = plain(request, None if c is None else (tuple(c.shape), c.dtype), backend or request.backend)
+    named = [each.name for each in request.named if each.layout is not None]
+    places = (0, 1, 2, *(FIRST_OPERAND + named.index(name) for name in form.given))
+    shapes = tuple(None if each is None else tuple(each.shape) for each in form.of([tensors[at] for at in places]))
+    return form, rule(form.spec, tuple(needs[at] for at in places), shapes, device or request.device, ahead, kind)
+
+
+def rule(
+    spec: Spec, needs: Needs, shapes: Shapes, device: torch.device, ahead: bool, kind: type[Product] = Product
+) -> Rule:
+    """The rule of a contraction. `needs`: which gradients may be asked for; `ahead`: whether tangents may be."""
+    if spec.algebra is None:
+        return product(spec, needs, shapes, device, ahead, kind)
+    made = _kind(spec.algebra, spec.accumulate)
+    if any(spec.functions) or spec.term_c is not None or spec.results != (spec.accumulate,):
+        return Composed(spec, needs, ahead)
+    return made(spec, needs, ahead)
+
+
+@lru_cache(maxsize=256)
+def _kind(algebra: Algebra, dtype: torch.dtype) -> Callable[[Spec, Needs, bool], Rule]:
+    if algebra.vjp is not None:
+        return Summation
+    traced = algebra.traced(dtype)
+    if traced.reduce == NAMED["plus_times"].traced(dtype).reduce:
+        return Summation
+    if _larger(algebra, dtype) is not None:
+        return Selection
+    if dtype.is_floating_point and traced == NAMED["log"].traced(dtype):
+        return Logarithm
+    raise UnsupportedError(
+        f"the algebra {algebra.name} has no derivative that is known: its reduce is neither a sum nor a selection; give "
+        "weft.Algebra a vjp, or detach the operands"
+    )
+
+
+def _larger(algebra: Algebra, dtype: torch.dtype) -> bool | None:
+    """Whether the larger of two values is kept, or the smaller; None where neither."""
+    if dtype.is_complex or not dtype.is_floating_point:
+        return None
+    reduce = algebra.traced(dtype).reduce
+    for name, larger in (("max_plus", True), ("min_plus", False)):
+        if reduce == NAMED[name].traced(dtype).reduce:
+            return larger
+    return None
+
+
+class Composed:
+    """A contraction of another algebra with functions, C or another type of result.
+
+    `call` is differentiable as it is. As a rule of its own it is called again in the backward pass.
+    """
+
+    def __init__(self, spec: Spec, needs: Needs, ahead: bool) -> None:
+        self.spec, self.needs, self.ahead = spec, needs, ahead
+
+    def call(self, tensors: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+        spec, accumulate = self.spec, self.spec.accumulate
+        a, b = (self._values(side, tensors) for side in (A, B))
+        core = replace(
+            spec.without(0, 1, 2, 3), term_c=None, storage=(a.dtype, b.dtype, accumulate), results=(accumulate,),
+            arithmetic=replace(spec.arithmetic, product=torch.promote_types(a.dtype, b.dtype)), several=False,
+        )  # fmt: skip
+        shapes = (tuple(a.shape), tuple(b.shape), None)
+        value = apply(rule(core, (True, True, False), shapes, a.device, self.ahead), 1.0, 1.0, (a, b, None))[0]
+        if spec.functions[EPILOGUE] is None and spec.term_c is None:
+            return (value.to(spec.results[0]),)
+        return self._finished(value, tensors)
+
+    def _values(self, side: int, tensors: Sequence[Tensor | None]) -> Tensor:
+        """A or B as it is combined: rounded to the type of products, its function applied."""
+        spec, tensor = self.spec, tensors[side]
+        assert tensor is not None
+        function, product = spec.functions[side], value_type(spec.storage[side], spec.arithmetic.product)
+        if function is None:
+            return tensor.to(product)
+        term = (spec.term_a, spec.term_b)[side]
+        found: Tensor = contract(
+            f"{term},->{term}", tensor, one_of(tensor.dtype, tensor.device), a_fn=function, out_dtype=spec.accumulate,
+            precision=product, accumulate=spec.accumulate, **_passing(spec), **spec.aux(tensors, spec.names[side]),
+        )  # fmt: skip
+        return found
+
+    def _finished(self, value: Tensor, tensors: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+        spec = self.spec
+        names = (*spec.names[C_FN], *spec.names[EPILOGUE])
+        given = spec.aux(tensors, names)
+        if spec.term_c is not None:
+            given["operands"] = {**given.get("operands", {}), "weft_c": (spec.term_c, tensors[C])}
+        types = spec.results if spec.several else spec.results[0]
+        found = contract(
+            f"{spec.term_d},->{spec.term_d}", value, one_of(value.dtype, value.device), epilogue=_finish(spec),
+            out_dtype=types, precision=spec.accumulate, accumulate=spec.accumulate, **_passing(spec), **given,
+        )  # fmt: skip
+        return found if isinstance(found, tuple) else (found,)
+
+    def forward(self, alpha: Scalar, beta: Scalar, tensors: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+        return self.call(tensors)
+
+    def saved(self, tensors: Sequence[Tensor | None], results: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
+        return tuple(tensors)
+
+    def backward(
+        self,
+        alpha: Scalar,
+        beta: Scalar,
+        saved: Sequence[Tensor | None],
+        grads: Sequence[Tensor | None],
+        needs: Needs,
+    ) -> tuple[Tensor | None, ...]:
+        with torch.enable_grad():
+            inputs = [
+                each.detach().requires_grad_() if need and each is not None else each
+                for each, need in zip(saved, needs, strict=True)
+            ]
+            results = self.call(inputs)
+        pairs = [(r, g) for r, g in zip(results, grads, strict=True) if g is not None and r.requires_grad]
+        wanted = [each for each, need in zip(inputs, needs, strict=True) if need and each is not None]
+        found = iter(
+            torch.autograd.grad([r for r, _ in pairs], wanted, [g for _, g in pairs], allow_unused=True)
+        )
+        return tuple(next(found) if need else None for need in needs)
+
+    def forward_mode(
+        self, alpha: Scalar, beta: Scalar, saved: Sequence[Tensor | None], tangents: Sequence[Tensor | None]
+    ) -> tuple[Tensor | None, ...]:
+        raise UnsupportedError("a contraction of another algebra with functions is composed of parts with tangents")
+
+    def batched(
+        self, tensors: Sequence[Tensor | None], batches: Sequence[bool], size: int
+    ) -> tuple[Composed, tuple[Tensor | None, ...]]:
+        spec, arguments = batched(self.spec, tensors, batches, size)
+        return Composed(spec, self.needs, self.ahead), arguments
+
+
+def _passing(spec: Spec) -> dict[str, Any]:
+    """Options of a pass over elements."""
+    return {name: value for name, value in used_options(spec).items() if name != "promote"}
+
+
+@lru_cache(maxsize=256)
+def _finish(spec: Spec) -> Pointwise:
+    """Of a reduced value: C added by the algebra's `reduce`, and the epilogue. Of equal values the sum's is selected."""
+    accumulate, addend, epilogue = spec.accumulate, spec.functions[C_FN], spec.functions[EPILOGUE]
+    assert spec.algebra is not None
+    larger, reduce = _larger(spec.algebra, accumulate), spec.algebra.traced(accumulate).reduce
+    inputs: dict[str, torch.dtype] = {"weft_value": accumulate}
+    inputs |= {name: spec.dtype_of(name) for name in (*spec.names[C_FN], *spec.names[EPILOGUE])}
+    if spec.term_c is not None:
+        inputs["weft_c"] = spec.storage[C]
+
+    def body(t: Mapping[str, Tensor]) -> Sequence[Tensor]:
+        value = t["weft_value"]
+        if "weft_c" in t:
+            c = converted(t["weft_c"], accumulate)
+            if addend is not None:
+                c = converted(compute(addend, [c, *(t[name] for name in spec.names[C_FN])])[0], accumulate)
+            if larger is None:
+                (value,) = compute(reduce, [value, c])
+            else:
+                value = torch.where(value >= c if larger else value <= c, value, c)
+        if epilogue is None:
+            return (value,)
+        return compute(epilogue, [value, *(t[name] for name in spec.names[EPILOGUE])])
+
+    return recorded(body, inputs, "epilogue")

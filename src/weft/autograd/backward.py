@@ -1,0 +1,310 @@
+"""The steps of the backward pass of one contraction of plus-times, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from weft.autograd import hooks
+from weft.autograd.spec import A_FN, B_FN, C, C_FN, EPILOGUE, FIRST_OPERAND, Spec
+from weft.autograd.steps import ONE, Spread, Step
+from weft.errors import UnsupportedError
+from weft.fn.derivative import Derived
+from weft.spec.dtypes import FP8, value_type
+
+Needs = tuple[bool, ...]  # of A, B, C and the operands: which gradients are asked for
+Steps = tuple[Step | Spread, ...]
+
+WHOLE_C = "C as D"  # source: C with a dimension for each of D's
+SUMS, TOTAL = "sums", "G"  # sources: the sums that were kept or are made again, and their gradient where it is stored
+
+
+class Backward:
+    """The steps of one backward pass being put together."""
+
+    def __init__(self, spec: Spec, pattern: hooks.Pattern, known: frozenset[int], stored: bool, sums: int) -> None:
+        self.spec, self.pattern, self.known, self.stored = spec, pattern, known, stored
+        self.sums = sums  # which result is the sums that are kept, if any
+        self.found: list[Step | Spread] = []
+        self.done: dict[str, str] = {}  # gradients of operands so far: what a further part is added to
+        at = next(at for at, given in enumerate(pattern) if given)
+        self.main = f"weft_grad{at}"
+        kind = spec.results[at]
+        if spec.accumulate.is_complex and not kind.is_complex and spec.functions[EPILOGUE] is not None:
+            self.main, kind = "weft_sums", hooks.kept_type(spec)  # a real value has no complex prologue
+        self.kind = kind
+
+    def steps(self, needs: Needs) -> Steps:
+        spec = self.spec
+        needed = {name for at, (name, _) in enumerate(spec.operands) if needs[FIRST_OPERAND + at]}
+        total = self._function(0, products=False)
+        flows = total is not None or spec.functions[EPILOGUE] is None
+        if flows and self.stored:
+            self.found.append(self._on_elements(TOTAL, 0, spec.term_d, product_type(spec)))
+        for hook, target in ((A_FN, "dA"), (B_FN, "dB")):
+            taken = [name for name in spec.taken(hook) if name in needed]
+            if flows and (needs[hook] or taken):
+                self._operand(hook, target, needs[hook], taken)
+        if flows and spec.term_c is not None:
+            taken = [name for name in spec.taken(C_FN) if name in needed]
+            if needs[C] or taken:
+                self._addend(needs[C], taken)
+        for name in spec.taken(EPILOGUE):
+            if name in needed:
+                place = 1 + spec.names[EPILOGUE].index(name)
+                if self._function(place, products=False) is not None:
+                    self._add(self._on_elements(self._d(name), place, spec.modes(name), self._type(name)))
+        return tuple(self.found)
+
+    # -- the gradient of the sums --------------------------------------------------------------------------------------
+
+    def _function(self, place: int, *, products: bool) -> Derived | None:
+        """The derivative that makes the gradient of the sums (0), or of a name that the epilogue takes."""
+        spec = self.spec
+        value = value_type(self.kind, product_type(spec) if products else spec.accumulate)
+        if spec.functions[EPILOGUE] is None and self.kind.is_complex == spec.accumulate.is_complex:
+            return None
+        return hooks.of_sums(spec, self.pattern, self.main, value, self.known)[place]
+
+    def _source(self, parameter: str) -> str:
+        """Where a parameter's values come from."""
+        if not parameter.startswith("weft_"):
+            return operand_source(parameter)
+        name = parameter.removeprefix("weft_")
+        if name.startswith("grad"):
+            return grad_source(int(name.removeprefix("grad")))
+        if name.startswith("result"):
+            at = int(name.removeprefix("result"))
+            return SUMS if at == self.sums else result_source(at)
+        return {"sums": SUMS, "a": "A", "b": "B", "c": "C"}[name]
+
+    def _beside(
+        self, function: Derived | None, own: str, places: dict[str, tuple[str, str]] | None = None
+    ) -> tuple[tuple[tuple[str, str, str], ...], tuple[tuple[str, str], ...]]:
+        """What a derivative reads beside its value, as `aux` and `indices` of a step; `own` are the modes it lies on."""
+        if function is None:
+            return (), ()
+        aux, indices, known = [], [], dict(self.spec.indices)
+        for name in function.inputs[1:]:
+            if name in known:
+                indices.append((name, known[name]))
+            elif places is not None and name in places:
+                aux.append((name, *places[name]))
+            else:
+                modes = own if name.startswith("weft_") else self.spec.modes(name)
+                aux.append((name, self._source(name), modes))
+        return tuple(aux), tuple(indices)
+
+    def _on_elements(self, target: str, place: int, term: str, out: torch.dtype) -> Step:
+        """The gradient of the sums, or of an operand of the epilogue, summed to some modes of D."""
+        spec = self.spec
+        function = self._function(place, products=False)
+        fits = torch.promote_types(out, product_type(spec)) == product_type(spec)
+        if self.stored and fits and target != TOTAL and function == self._function(0, products=False):
+            step = over_elements(spec, target, out, TOTAL, term)
+        else:
+            aux, indices = self._beside(function, spec.term_d)
+            step = over_elements(spec, target, out, self._source(self.main), term)
+            step = replace(step, a_fn=function and function.function, aux=aux, indices=indices, prologue=bool(function))
+        return self._in_kind(step, out)
+
+    def _in_kind(self, step: Step, out: torch.dtype) -> Step:
+        """Real where what it is the gradient of is."""
+        if self.spec.accumulate.is_complex and not out.is_complex:
+            return replace(step, epilogue=hooks.real_part(self.spec.accumulate))
+        return step
+
+    # -- A and B -------------------------------------------------------------------------------------------------------
+
+    def _operand(self, hook: int, target: str, needed: bool, taken: Sequence[str]) -> None:
+        """dA, or dB, and the gradients of what its function takes."""
+        spec = self.spec
+        own, other = (spec.term_a, spec.term_b) if hook == A_FN else (spec.term_b, spec.term_a)
+        core = "".join(label for label in own if label in other or label in spec.term_d)
+        function, storage = spec.functions[hook], spec.storage[hook]
+        if function is None:
+            if core == own:
+                self.found.append(self._in_kind(self._contracted(hook, target, core, storage), storage))
+            else:
+                self.found.append(self._in_kind(self._contracted(hook, f"{target} along {core}", core, storage), storage))
+                source = self.found[-1].target
+                self.found.append(Spread(target, source, core, own, "A" if hook == A_FN else "B", storage))
+            return
+        if core == own and not taken:
+            (pulled, *_) = hooks.of_operand(spec, hook, "weft_h", spec.accumulate)
+            if pulled is not None:
+                step = self._contracted(hook, target, core, storage)
+                aux, indices = self._beside(pulled, own, {"weft_a": ("A" if hook == A_FN else "B", own)})
+                self.found.append(
+                    replace(step, epilogue=pulled.function, aux=_joined(step.aux, aux),
+                            indices=_joined(step.indices, indices))
+                )  # fmt: skip
+            return
+        made = f"{target} before its function"
+        self.found.append(self._contracted(hook, made, core, spec.accumulate))
+        self._pulled(hook, target, made, core, needed, taken)
+
+    def _pulled(self, hook: int, target: str, made: str, core: str, needed: bool, taken: Sequence[str]) -> None:
+        """Through the derivative of an operand's function, and on to what it takes, in passes of their own."""
+        spec = self.spec
+        own = spec.term_a if hook == A_FN else spec.term_b
+        storage = spec.storage[hook]
+        # The main input has all modes: the operand. A real value has no complex function; then it is the gradient.
+        main, left = ("weft_a", "A" if hook == A_FN else "B")
+        places = {"weft_h": (made, core)}
+        kind = storage
+        if not storage.is_complex and any(self._type(name).is_complex for name in taken):
+            main, left, kind, places = "weft_h", made, spec.accumulate, {"weft_a": (left, own)}
+            if core != own:
+                raise UnsupportedError(
+                    f"complex operands of {hooks.HOOKS[hook]} beside a real tensor with a mode that is summed alone have "
+                    "no gradient here: sum that mode before"
+                )
+        value = value_type(kind, spec.accumulate)
+        functions = hooks.of_operand(spec, hook, main, value)
+        wanted = [(target, own, storage, functions[0])] if needed else []
+        for name in taken:
+            place = 1 + spec.names[hook].index(name)
+            wanted.append((self._d(name), spec.modes(name), self._type(name), functions[place]))
+        for goal, term, out, function in wanted:
+            if function is None:
+                continue
+            aux, indices = self._beside(function, own, places)
+            step = Step(
+                goal, f"{own},->{term}", left, ONE, out, step_options(spec, products=False), a_fn=function.function, aux=aux,
+                indices=indices,
+            )  # fmt: skip
+            self._add(self._in_kind(step, out))
+
+    def _contracted(self, hook: int, target: str, core: str, out: torch.dtype) -> Step:
+        """The sum of G with the other operand's values, conjugated."""
+        spec = self.spec
+        other = B_FN if hook == A_FN else A_FN
+        term, source = (spec.term_b, "B") if hook == A_FN else (spec.term_a, "A")
+        function = spec.functions[other]
+        is_complex = value_type(spec.storage[other], product_type(spec)).is_complex
+        if function is not None and is_complex:
+            function = hooks.conjugated(function)
+        names = {*spec.names[other]}
+        beside = tuple((name, operand_source(name), modes) for name, modes in spec.operands if name in names)
+        placed = tuple(each for each in spec.indices if each[0] in names)
+        left, prologue = TOTAL, None
+        if not self.stored:
+            left, prologue = self._source(self.main), self._function(0, products=True)
+        aux, indices = self._beside(prologue, spec.term_d)
+        return Step(
+            target, f"{spec.term_d},{term}->{core}", left, source, out, step_options(spec, products=True),
+            a_fn=prologue and prologue.function, b_fn=function, aux=_joined(aux, beside),
+            indices=_joined(indices, placed), scale="alpha", conjugate=is_complex and function is None,
+            prologue=prologue is not None,
+        )  # fmt: skip
+
+    # -- C and operands ------------------------------------------------------------------------------------------------
+
+    def _addend(self, needed: bool, taken: Sequence[str]) -> None:
+        """dC, and the gradients of what `c_fn` takes."""
+        spec = self.spec
+        term, storage = spec.term_c or "", spec.storage[C]
+        if spec.functions[C_FN] is None:
+            self.found.append(replace(self._on_elements("dC", 0, term, storage), scale="beta"))
+            return
+        main, kind, left, scale = self.main, self.kind, self._source(self.main), "beta"
+        if spec.accumulate.is_complex:  # its derivative need not be linear in complex factors: beta goes first
+            self.found.append(replace(self._on_elements("beta G", 0, spec.term_d, spec.accumulate), scale="beta"))
+            main, kind, left, scale = "weft_h", spec.accumulate, "beta G", None
+        functions = hooks.of_addend(spec, self.pattern, main, value_type(kind, spec.accumulate), self.known)
+        wanted = [("dC", term, storage, functions[0])] if needed else []
+        for name in taken:
+            place = 1 + spec.names[C_FN].index(name)
+            wanted.append((self._d(name), spec.modes(name), self._type(name), functions[place]))
+        for goal, modes, out, function in wanted:
+            if function is not None:
+                aux, indices = self._beside(function, spec.term_d, {"weft_c": ("C", term)})
+                step = over_elements(spec, goal, out, left, modes)
+                step = replace(step, a_fn=function.function, aux=aux, indices=indices, scale=scale)
+                self._add(self._in_kind(step, out))
+
+    def _add(self, step: Step) -> None:
+        """A step whose result is a part of its target's gradient."""
+        before = self.done.get(step.target)
+        if before is not None:
+            step = replace(step, addend=before)
+        self.done[step.target] = step.target
+        self.found.append(step)
+
+    def _d(self, name: str) -> str:
+        return f"d {operand_source(name)}"
+
+    def _type(self, name: str) -> torch.dtype:
+        return self.spec.storage[self.spec.place(name)]
+
+
+def operand_source(name: str) -> str:
+    return f"operand {name}"
+
+
+def result_source(at: int) -> str:
+    return f"D{at or ''}"
+
+
+def grad_source(at: int) -> str:
+    return f"dD{at or ''}"
+
+
+def _joined(first: tuple[Any, ...], second: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(dict.fromkeys((*first, *second)))
+
+
+def product_type(spec: Spec) -> torch.dtype:
+    """In which backward products are made; fp8 values, which gradients do not fit, as halves."""
+    return torch.float16 if spec.arithmetic.product in FP8 else spec.arithmetic.product
+
+
+def arithmetic(spec: Spec) -> dict[str, Any]:
+    """`precision` and `accumulate` of products like those of the forward pass."""
+    types = spec.arithmetic
+    precision: Any = product_type(spec)
+    if types.precision != "ieee":
+        precision = types.precision
+    elif types.three:
+        precision = "3m"
+    return {"precision": precision, "accumulate": types.accumulate}
+
+
+@lru_cache(maxsize=256)
+def with_sums(spec: Spec) -> Spec:
+    """The same with the sums as one more result."""
+    epilogue = spec.functions[EPILOGUE]
+    assert epilogue is not None
+    return replace(
+        spec, functions=(*spec.functions[:EPILOGUE], hooks.keeping(epilogue)),
+        results=(*spec.results, hooks.kept_type(spec)), several=True,
+    )  # fmt: skip
+
+
+def step_options(spec: Spec, *, products: bool) -> tuple[tuple[str, Any], ...]:
+    """Keywords of a step: of sums of products, or of a pass over elements."""
+    kept = [each for each in spec.options if each[0] not in ("schedule", "promote") and each[1] is not None]
+    types = arithmetic(spec) if products else {"precision": spec.accumulate, "accumulate": spec.accumulate}
+    return (*kept, *types.items())
+
+
+def over_elements(spec: Spec, target: str, out: torch.dtype, left: str, term: str) -> Step:
+    """A step over the elements of D, summed to those of `term`."""
+    return Step(target, f"{spec.term_d},->{term}", left, ONE, out, step_options(spec, products=False))
+
+
+def sums_again(spec: Spec) -> Step:
+    """The sums, made from A and B (and C) as the forward pass made them."""
+    names = {*spec.names[A_FN], *spec.names[B_FN], *spec.names[C_FN]}
+    return Step(
+        SUMS, spec.text, "A", "B", hooks.kept_type(spec), step_options(spec, products=True),
+        a_fn=spec.functions[A_FN], b_fn=spec.functions[B_FN], c_fn=spec.functions[C_FN],
+        aux=tuple((name, operand_source(name), modes) for name, modes in spec.operands if name in names),
+        indices=tuple(each for each in spec.indices if each[0] in names), scale="forward",
+        addend=WHOLE_C if spec.term_c is not None else None,
+    )  # fmt: skip

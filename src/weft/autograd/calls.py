@@ -1,0 +1,221 @@
+"""The public calls where derivatives are asked for: from what a call says to a rule, and the rule called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+from weft.api.contract import contract as plain_contract
+from weft.api.lookup import read_notation, read_pair
+from weft.api.options import read_options
+from weft.api.permute import plan_permute
+from weft.autograd.algebras import Composed, plain_rule
+from weft.autograd.explain import lines_of, lines_of_permutation
+from weft.autograd.factors import with_factors
+from weft.autograd.function import Rule, apply
+from weft.autograd.permutation import as_contraction, meta, meta_request
+from weft.autograd.product import Permuted, Product
+from weft.autograd.selection import Selection
+from weft.autograd.spec import Plain, is_smooth
+from weft.base.arrays import as_tensor, is_transformed, is_transforming, outside_transforms
+from weft.errors import UnsupportedError
+from weft.planner.request import PermuteRequest, Request
+from weft.planner.schedule import Scalar
+from weft.plans.checks import aux_tensors
+from weft.plans.contraction import Plan
+from weft.plans.derivatives import any_tensor, asks
+from weft.plans.permutation import PermutePlan
+
+Results = torch.Tensor | tuple[torch.Tensor, ...]
+
+
+class DifferentiableCall:
+    """What to remember of a call: its plain form and its rule. It stands among known calls, as `KnownCall` does."""
+
+    plan = None
+
+    def __init__(self, form: Plain, found: Rule, order: tuple[int, ...]) -> None:
+        self._form = form if any(form.views) else None
+        self._rule = found
+        self._count = len(form.spec.results)
+        self._several = form.spec.several
+        self._order = order  # which of the operands given each of the rule's is
+        self._settled = False
+        self._composed = found if isinstance(found, Composed) else None
+
+    def run(self, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, operands: Sequence[Any]) -> Any:
+        """The result, or None where the call must be read in full."""
+        if out is not None or isinstance(alpha, torch.Tensor) or isinstance(beta, torch.Tensor):
+            return None
+        tensors: Sequence[Any] = (a, b, c, *[operands[at] for at in self._order])
+        if self._form is not None:
+            tensors = self._form.of(tensors)
+        if self._composed is not None:
+            found = self._composed.call(tensors)
+        else:
+            found = apply(self._rule, alpha, beta, tensors)
+            if not self._settled:  # the first call of these tensors
+                self._settled = True
+                if isinstance(self._rule, Product) and not self._rule.ahead:
+                    self._rule = self._rule.remembering(tensors, [each.detach() for each in found])
+        return found[: self._count] if self._several else found[0]
+
+
+def contract(
+    equation: Any,
+    a: Any,
+    b: Any,
+    c: Any,
+    alpha: Any,
+    beta: Any,
+    out: Any,
+    keywords: Mapping[str, Any],
+    return_arg: bool,
+    validate: bool,
+) -> tuple[Any, DifferentiableCall | None]:
+    """The result of `weft.contract`, and what to remember of the call."""
+    if any_tensor(alpha, beta):
+        return with_factors(equation, a, b, c, alpha, beta, out, keywords, return_arg, validate), None
+    refuse_out(out)
+    promote = bool(keywords.get("promote"))
+    x, y = read_pair(a, b, promote)
+    addend = as_tensor("c", c, promote).resolve_neg() if c is not None else None
+    options = read_options("contract", keywords, None)
+    with outside_transforms():
+        request = meta_request(read_notation(equation), str(equation), x, y, options, x.device)
+    tensors = (x, y, addend, *options.tensors.values())
+    if validate:
+        _validated(equation, x, y, addend, alpha, beta, keywords)
+    found, call = called(request, tensors, tuple(options.operands), alpha, beta, options.backend, return_arg)
+    return found, call
+
+
+def plan_call(
+    plan: Plan,
+    a: Any,
+    b: Any,
+    c: Any,
+    alpha: Any,
+    beta: Any,
+    out: Any,
+    operands: Mapping[str, Any] | None,
+    validate: bool,
+) -> tuple[Any, DifferentiableCall | None]:
+    """The result of a plan's call, on tensors that lie as planned, and what to remember of it."""
+    refuse_out(out)
+    request = plan.request
+    x, y = (as_tensor(name, value, request.promote).resolve_neg() for name, value in (("a", a), ("b", b)))
+    addend = as_tensor("c", c).resolve_neg() if c is not None else None
+    given = aux_tensors(operands, request.named) if operands else {}
+    tensors = (x, y, addend, *given.values())
+    if not is_transforming():
+        p, q, r, *others = (None if each is None else each.detach() for each in tensors)
+        plan.prepare(p, q, r, None, dict(zip(given, others, strict=True)))
+        if validate:
+            with torch.no_grad():
+                plan.run_validated(p, q, r, alpha, beta, None, dict(zip(given, others, strict=True)))
+    return called(request, tensors, tuple(given), alpha, beta, request.backend)
+
+
+def permute(
+    equation: Any,
+    x: torch.Tensor,
+    c: torch.Tensor | None,
+    alpha: Scalar,
+    beta: Scalar,
+    out: Any,
+    keywords: Mapping[str, Any],
+) -> torch.Tensor:
+    """The result of `weft.permute`."""
+    refuse_out(out)
+    given = {name: value for name, value in keywords.items() if name not in ("fn", "extents")}
+    with outside_transforms():
+        plan = plan_permute(meta(x), equation, **{**keywords, "backend": "reference"})
+    return _permuted(plan.request, given.get("backend", "auto"), x, c, alpha, beta)
+
+
+def permute_plan_call(
+    plan: PermutePlan, x: torch.Tensor, c: torch.Tensor | None, alpha: Scalar, beta: Scalar, out: Any
+) -> torch.Tensor:
+    """The result of a permutation plan's call."""
+    refuse_out(out)
+    x = as_tensor("x", x).resolve_neg()
+    if not is_transforming():
+        plan.prepare(x.detach(), None, alpha, beta, None if c is None else c.detach())
+    return _permuted(plan.request, plan.request.backend, x, c, alpha, beta)
+
+
+def _permuted(
+    request: PermuteRequest, backend: str, x: torch.Tensor, c: torch.Tensor | None, alpha: Scalar, beta: Scalar
+) -> torch.Tensor:
+    with outside_transforms():
+        asked, one = as_contraction(request, x)
+    x = x.expand(asked.a.shape)  # extents of 1 that were asked to be longer
+    found, _ = called(asked, (x, one, c), (), alpha, beta, backend, kind=Permuted)
+    made: torch.Tensor = found
+    return made
+
+
+def refuse_out(out: Any) -> None:
+    if out is not None:
+        raise UnsupportedError("out= has no derivative: leave it out where an operand requires a gradient")
+
+
+def called(
+    request: Request,
+    tensors: Sequence[torch.Tensor | None],
+    names: tuple[str, ...],
+    alpha: Scalar,
+    beta: Scalar,
+    backend: str,
+    return_arg: bool = False,
+    kind: type[Product] = Product,
+) -> tuple[Any, DifferentiableCall | None]:
+    """The result of a request's call; `tensors` are A, B, C and the operands of these names."""
+    ahead = forward_ad._current_level >= 0 or is_transforming()
+    device = next(each.device for each in tensors if each is not None)
+    named = [each.name for each in request.named if each.layout is not None]
+    ordered = (*tensors[:3], *(tensors[3 + names.index(name)] for name in named))
+    needs = tuple(each is not None and is_smooth(each.dtype) and (ahead or asks(each)) for each in ordered)
+    with outside_transforms():
+        metas = [None if each is None else meta(each) for each in ordered]
+        form, found = plain_rule(request, metas, needs, device=device, backend=backend, ahead=ahead, kind=kind)
+    order = tuple(names.index(name) for name in form.given)
+    call = DifferentiableCall(form, found, order)
+    if return_arg:
+        viewed = form.of((*tensors[:3], *(tensors[3 + at] for at in order)))
+        return _with_places(found, viewed), None
+    result = call.run(*tensors[:3], alpha, beta, None, tensors[3:])
+    return result, None if ahead else call
+
+
+def _with_places(found: Rule, tensors: Sequence[torch.Tensor | None]) -> Any:
+    """`return_arg`: the values of a contraction that selects, and where they lie."""
+    if not isinstance(found, Selection):
+        raise UnsupportedError("return_arg with a gradient is for algebras that select, without functions and C")
+    value, *places = apply(found, 1.0, 1.0, tensors)
+    return value, places[0] if len(places) == 1 else tuple(places)
+
+
+def _validated(
+    equation: Any, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, alpha: Any, beta: Any, given: Any
+) -> None:
+    """Run the plain call, which holds a sample of its results against the reference."""
+    if is_transformed(a) or is_transformed(b):
+        raise UnsupportedError("validate looks at values, which a transform of torch.func hides: call without it there")
+    keywords = dict(given)
+    if keywords.get("operands"):
+        keywords["operands"] = {name: (modes, x.detach()) for name, (modes, x) in keywords["operands"].items()}
+    with torch.no_grad():
+        plain_contract(
+            equation, a.detach(), b.detach(), c=c if c is None else c.detach(), alpha=alpha, beta=beta, validate=True,
+            **keywords,
+        )  # fmt: skip
+
+
+def explained(plan: Plan | PermutePlan, needs: tuple[bool, ...]) -> str:
+    """What `explain` of a plan says of the backward pass."""
+    return lines_of(plan, needs) if isinstance(plan, Plan) else lines_of_permutation(plan)

@@ -1,0 +1,126 @@
+"""Rules of contractions as one `torch.autograd.Function`: reverse and forward mode, and vmap."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+
+from weft.autograd.backward import Needs
+from weft.autograd.spec import is_smooth
+from weft.errors import UnsupportedError
+from weft.planner.schedule import Scalar
+
+Tensors = Sequence[torch.Tensor | None]
+
+
+class Rule(Protocol):
+    """How one contraction is differentiated. Tensors are A, B, C and the operands; C may be None.
+
+    `ahead` says whether tangents may be asked for: then everything is saved.
+    """
+
+    ahead: bool
+
+    def forward(self, alpha: Scalar, beta: Scalar, tensors: Tensors) -> tuple[torch.Tensor, ...]:
+        """The results, and behind them what is kept."""
+
+    def saved(self, tensors: Tensors, results: Sequence[torch.Tensor]) -> Tensors:
+        """What backward needs of them, in the same places."""
+
+    def backward(
+        self, alpha: Scalar, beta: Scalar, saved: Tensors, grads: Tensors, needs: Needs
+    ) -> tuple[torch.Tensor | None, ...]:
+        """A gradient for each tensor of which one is needed."""
+
+    def forward_mode(
+        self, alpha: Scalar, beta: Scalar, saved: Tensors, tangents: Tensors
+    ) -> tuple[torch.Tensor | None, ...]:
+        """A tangent for each result."""
+
+    def batched(self, tensors: Tensors, batches: Sequence[bool], size: int) -> tuple[Rule, Tensors]:
+        """The rule with one more batch mode, the first of these tensors; every result has it first."""
+
+
+class Differentiated(torch.autograd.Function):
+    """The call of a rule. Outputs are a tuple; those that hold no numbers with derivatives have none."""
+
+    @staticmethod
+    def forward(rule: Rule, alpha: Scalar, beta: Scalar, *tensors: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+        return rule.forward(alpha, beta, tensors)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        rule, alpha, beta, *tensors = inputs
+        ctx.rule, ctx.alpha, ctx.beta = rule, alpha, beta
+        ctx.set_materialize_grads(False)
+        saved = rule.saved(tensors, output)
+        ctx.save_for_backward(*saved)
+        if rule.ahead:
+            ctx.save_for_forward(*saved)
+        if whole := [each for each in output if not is_smooth(each.dtype)]:
+            ctx.mark_non_differentiable(*whole)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[Any, ...]:
+        found = ctx.rule.backward(ctx.alpha, ctx.beta, ctx.saved_tensors, grads, ctx.needs_input_grad[3:])
+        return (None, None, None, *found)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: torch.Tensor | None) -> Any:
+        return ctx.rule.forward_mode(ctx.alpha, ctx.beta, ctx.saved_tensors, tangents[3:])
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> Any:
+        rule, alpha, beta, *tensors = inputs
+        places = in_dims[3:]
+        moved = [
+            tensor if at is None or tensor is None else tensor.movedim(at, 0)
+            for tensor, at in zip(tensors, places, strict=True)
+        ]
+        wider, arguments = rule.batched(moved, [at is not None for at in places], info.batch_size)
+        found = apply(wider, alpha, beta, arguments)
+        return found, (0,) * len(found)
+
+
+#: `Function.apply` without torch.func, straight to torch's C++: binding arguments by name costs more than the call.
+_plainly: Any = super(torch.autograd.Function, Differentiated).apply
+_transforming: Any = torch._C._are_functorch_transforms_active
+
+
+def apply(rule: Rule, alpha: Scalar, beta: Scalar, tensors: Tensors) -> tuple[torch.Tensor, ...]:
+    """Call a rule on tensors that autograd may look at."""
+    if _transforming():
+        found: tuple[torch.Tensor, ...] = Differentiated.apply(rule, alpha, beta, *tensors)  # type: ignore[no-untyped-call]
+        return found
+    result: tuple[torch.Tensor, ...] = _plainly(rule, alpha, beta, *tensors)
+    return result
+
+
+class _Once(torch.autograd.Function):
+    """Gradients as they are; theirs are refused in the words given."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(what: str, grad: torch.Tensor, *of: torch.Tensor) -> torch.Tensor:
+        return grad.view_as(grad)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.what = inputs[0]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
+        raise UnsupportedError(
+            f"{ctx.what} has no second derivative in weft: write that call with torch's operations to differentiate it twice"
+        )
+
+
+def once(what: str, grad: torch.Tensor, *of: torch.Tensor) -> torch.Tensor:
+    """A gradient that was made of tensors without recording how; to differentiate it with respect to them is an error."""
+    if not torch.is_grad_enabled():
+        return grad
+    found: torch.Tensor = _Once.apply(what, grad, *of)  # type: ignore[no-untyped-call]
+    return found

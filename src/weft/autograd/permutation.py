@@ -1,0 +1,59 @@
+"""A permutation as a contraction, whose derivatives are known: with a one that is repeated along new modes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from weft.api.options import Options, resolved
+from weft.planner.request import PermuteRequest, Request
+from weft.planner.target import target_of
+from weft.spec import Notation
+
+_UNKNOWN = 1024  # an extent of which a tracer knows nothing
+
+def as_contraction(request: PermuteRequest, x: torch.Tensor) -> tuple[Request, torch.Tensor]:
+    """What a permutation of `x` asks for, as a contraction of x at its full extents with that one."""
+    (term,), output = request.notation.inputs, request.notation.output
+    extents = dict(request.extents)
+    new = tuple(label for label in output if label not in term)
+    one = torch.ones((), dtype=x.dtype, device=x.device).expand([extents[label] for label in new])
+    options = Options(
+        request.d_dtype, functions=(request.fn, None, None, None), workspace_limit=request.workspace_limit,
+        tune=request.tune, specialize=request.specialize,
+    )  # fmt: skip
+    wide = meta(x).expand([extents[label] for label in term])
+    asked = meta_request(Notation((term, new), output), request.text, wide, one, options, x.device)
+    if x.device.type == "meta":  # to explain a plan
+        asked = replace(asked, backend=request.backend, device=request.device, target=request.target)
+    return asked, one
+
+
+def meta_request(
+    notation: Notation, text: str, a: torch.Tensor, b: torch.Tensor, options: Options, device: torch.device
+) -> Request:
+    """What a call asks, of tensors without memory: those inside a transform have no address.
+
+    The backend is the reference's, which takes them; `device` is where the tensors are.
+    """
+    operands = {name: (modes, meta(tensor)) for name, (modes, tensor) in options.operands.items()}
+    asked = replace(options, operands=operands, backend="reference", schedule=None)
+    found = resolved(notation, text, meta(a), meta(b), asked)
+    return replace(found, schedule=options.schedule, device=device, target=target_of("reference", device))
+
+
+def meta(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor's shape and type without memory. An extent that a tracer leaves open is what it is at present."""
+    with _disable_current_modes():
+        return torch.empty([present(extent) for extent in tensor.shape], dtype=tensor.dtype, device="meta")
+
+
+def present(extent: Any) -> int:
+    """The extent itself, or what stands for it in a program that is traced for any: plans are chosen by it."""
+    if type(extent) is int:
+        return extent
+    hint = extent.node.hint
+    return int(hint) if hint is not None else _UNKNOWN

@@ -1,0 +1,336 @@
+"""Plus-times: the backward pass of D = epilogue(alpha * sum a_fn(A) b_fn(B) + beta * c_fn(C)) as contractions.
+
+With G the gradient of the sums, which the epilogue's derivative makes of that of D,
+
+    dA = a_fn'(A) * sum_n conj(alpha) G conj(b_fn(B))      dC = c_fn'(C) * conj(beta) G      d bias = sum of its part
+
+in torch's convention of complex gradients. G is never stored where the cost model finds it cheaper to make it as the
+contractions read dD: then it is their prologue. a_fn' is fused into the epilogue. What G needs of the sums is read off
+D where that says it all (`relu`), else the sums are kept as one more result, or computed again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from copy import copy
+from functools import cached_property, lru_cache
+from typing import Any, Self
+
+import torch
+
+from weft.api.contract import contract
+from weft.api.lookup import find_plan
+from weft.api.options import read_options
+from weft.api.permute import permute
+from weft.autograd import hooks
+from weft.autograd.backward import (
+    SUMS,
+    WHOLE_C,
+    Backward,
+    Needs,
+    Steps,
+    arithmetic,
+    grad_source,
+    operand_source,
+    over_elements,
+    result_source,
+    sums_again,
+    with_sums,
+)
+from weft.autograd.forward import pushed
+from weft.autograd.spec import A, A_FN, B, B_FN, C, C_FN, EPILOGUE, FIRST_OPERAND, Spec, batched, is_smooth
+from weft.autograd.steps import Step
+from weft.base.arrays import outside_transforms
+from weft.errors import WeftError
+from weft.planner.schedule import Scalar
+from weft.plans.call_cache import KnownCall, call_signature
+
+
+class Product:
+    """The rule of one contraction of plus-times, for tensors of these shapes.
+
+    `needs` says which gradients may be asked for. `forward` returns D, further results, and last what is `kept`.
+    """
+
+    _known_call: KnownCall | None = None
+
+    def __init__(
+        self, spec: Spec, needs: Needs, shapes: tuple[tuple[int, ...] | None, ...], device: torch.device, ahead: bool
+    ) -> None:
+        self.spec, self.needs, self.shapes, self.device = spec, needs, shapes, device
+        self.ahead = ahead  # whether tangents may be asked for, too
+        self._steps: dict[Any, Steps] = {}
+        every = tuple(is_smooth(dtype) for dtype in spec.results)
+        self.again = False
+        self._known = frozenset(at for at, smooth in enumerate(every) if smooth)
+        self._reads = {source for step in self._made(every, needs, stored=False) for source in step.reads}
+        self._known = frozenset(at for at in self._known if result_source(at) in self._reads)
+        self.again = SUMS in self._reads and not self._is_kept()
+        if ahead and spec.functions[EPILOGUE] is not None:
+            self.again, self._reads = False, self._reads | {SUMS}
+        self.kept = SUMS in self._reads and not self.again
+        if self.again:
+            self._reads |= sums_again(spec).reads
+
+    # -- forward ---------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def keywords(self) -> dict[str, Any]:
+        """Of the forward call, but for operands and coordinates."""
+        spec = self.spec
+        epilogue, types = spec.functions[EPILOGUE], spec.results
+        if self.kept:
+            assert epilogue is not None
+            epilogue = hooks.keeping(epilogue)
+            types = (*types, hooks.kept_type(spec))
+        functions = {"a_fn": spec.functions[A_FN], "b_fn": spec.functions[B_FN], "c_fn": spec.functions[C_FN]}
+        given = {name: value for name, value in {**functions, "epilogue": epilogue}.items() if value is not None}
+        options = {name: value for name, value in spec.options if value is not None}
+        if self.kept:
+            options.pop("schedule", None)
+        return {
+            **given, **options, **arithmetic(spec), "out_dtype": types if len(types) > 1 else types[0],
+        }  # fmt: skip
+
+    def forward(self, alpha: Scalar, beta: Scalar, tensors: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor, ...]:
+        found = None
+        if self._known_call is not None:
+            a, b, c, *operands = tensors
+            found = self._known_call.run(a, b, self._addend(c), alpha, beta, None, operands)
+        if found is None:
+            found = contract(
+                self.spec.text, tensors[A], tensors[B], c=self._addend(tensors[C]), alpha=alpha, beta=beta,
+                **self.keywords, **self._aux(tensors),
+            )  # fmt: skip
+        return found if isinstance(found, tuple) else (found,)
+
+    def remembering(self, tensors: Sequence[torch.Tensor | None], results: Sequence[torch.Tensor]) -> Self:
+        """The same rule, for tensors that lie as these do: it goes straight to the launch of their call."""
+        a, b = tensors[A], tensors[B]
+        assert a is not None and b is not None
+        found = copy(self)
+        with torch.no_grad():
+            a, b, c = a.detach(), b.detach(), self._addend(tensors[C])
+            operands = [each.detach() for each in tensors[FIRST_OPERAND:] if each is not None]
+            signature = call_signature(a, b, None, c, *operands)
+            if signature is not None:
+                options = read_options("contract", {**self.keywords, **self._aux(tensors)})
+                plan, given = find_plan(self.spec.text, a, b, options), results if len(results) > 1 else results[0]
+                names = dict(zip((name for name, _ in self.spec.operands), operands, strict=True))
+                found._known_call = plan.known_call(signature, a, b, c, False, given, names)
+        return found
+
+    def _aux(self, tensors: Sequence[torch.Tensor | None]) -> dict[str, Any]:
+        return self.spec.aux(tensors, {name for names in self.spec.names for name in names})
+
+    def _addend(self, c: torch.Tensor | None) -> torch.Tensor | None:
+        """C with a dimension for each of D's."""
+        term = self.spec.term_c
+        if c is None or term is None or len(term) == len(self.spec.term_d):
+            return c
+        for at, label in enumerate(self.spec.term_d):
+            if label not in term:
+                c = c.unsqueeze(at)
+        return c
+
+    # -- what is kept ------------------------------------------------------------------------------------------------
+
+    def saved(
+        self, tensors: Sequence[torch.Tensor | None], results: Sequence[torch.Tensor]
+    ) -> tuple[torch.Tensor | None, ...]:
+        """What the backward pass reads, in the order of A, B, C, operands, results; None for what it does not."""
+        names = self._names()
+        return tuple(
+            each if self.ahead or name in self._reads else None
+            for name, each in zip(names, (*tensors, *results), strict=True)
+        )
+
+    def _names(self) -> tuple[str, ...]:
+        """The sources that tensors and results are."""
+        operands = tuple(operand_source(name) for name, _ in self.spec.operands)
+        results = tuple(result_source(at) for at in range(len(self.spec.results)))
+        return ("A", "B", "C", *operands, *results, *((SUMS,) if self.kept else ()))
+
+    @property
+    def kept_bytes(self) -> int:
+        """Memory kept besides operands and results."""
+        return self._sums_bytes if self.kept else 0
+
+    @property
+    def _sums_bytes(self) -> int:
+        return math.prod(self._shape(self.spec.term_d)) * hooks.kept_type(self.spec).itemsize
+
+    def _is_kept(self) -> bool:
+        """Whether the sums are kept, or made again: what the cost model finds cheaper, within the workspace limit."""
+        limit = self.spec.how.get("workspace_limit")
+        if limit is not None and self._sums_bytes > limit:
+            return False
+        try:
+            _, again = sums_again(self.spec).chosen(self.metas(), self.device)
+        except WeftError:
+            return True
+        if again is None:
+            return True
+        # Kept sums are written once and read once, as a copy of them is.
+        kept = hooks.kept_type(self.spec)
+        copied = over_elements(self.spec, "copy", kept, "D", self.spec.term_d)
+        held = torch.empty(self._shape(self.spec.term_d), dtype=kept, device="meta")
+        _, copy = copied.chosen({"D": held}, self.device)
+        return copy is None or copy.best.seconds <= again.best.seconds
+
+    # -- backward ----------------------------------------------------------------------------------------------------
+
+    def backward(
+        self,
+        alpha: Scalar,
+        beta: Scalar,
+        saved: Sequence[torch.Tensor | None],
+        grads: Sequence[torch.Tensor | None],
+        needs: Needs,
+    ) -> tuple[torch.Tensor | None, ...]:
+        """Gradients of A, B, C and the operands; `grads` are those of the results, the kept sums' last."""
+        spec = self.spec
+        sources = {name: each for name, each in zip(self._names(), saved, strict=True) if each is not None}
+        sources |= {grad_source(at): each for at, each in enumerate(grads) if each is not None}
+        if self.again and "C" in sources:
+            sources[WHOLE_C] = self._addend(sources["C"])
+        pattern = tuple(each is not None for each in grads)
+        asked = tuple(mine and asked for mine, asked in zip(self.needs, needs, strict=True))
+        for step in self.steps(pattern, asked):
+            if step.scale == "beta" and beta == 0:
+                continue
+            sources[step.target] = step.run(sources, alpha, beta)
+        targets = ("dA", "dB", "dC", *(f"d {operand_source(name)}" for name, _ in spec.operands))
+        return tuple(
+            sources.get(target, self._zeros(at)) if need else None
+            for at, (target, need) in enumerate(zip(targets, asked, strict=True))
+        )
+
+    def _zeros(self, at: int) -> torch.Tensor:
+        shape = self.shapes[at]
+        assert shape is not None
+        return torch.zeros(shape, dtype=self.spec.storage[at], device=self.device)
+
+    def steps(self, pattern: hooks.Pattern, needs: Needs) -> Steps:
+        """The contractions of a backward pass; the way the cost model expects to take less time."""
+        key = (pattern, needs)
+        found = self._steps.get(key)
+        if found is None:
+            with outside_transforms():
+                found = self._steps[key] = self._cheaper(pattern, needs)
+        return found
+
+    def _cheaper(self, pattern: hooks.Pattern, needs: Needs) -> Steps:
+        found = self._made(pattern, needs, stored=False)
+        if any(isinstance(step, Step) and step.prologue for step in found):
+            stored = self._made(pattern, needs, stored=True)
+            if self._seconds(stored) < self._seconds(found):
+                return stored
+        return found
+
+    def _seconds(self, steps: Steps) -> float:
+        """What the cost model expects of these steps; infinite where one cannot be done."""
+        metas, total = self.metas(), 0.0
+        try:
+            for step in steps:
+                if isinstance(step, Step):
+                    metas[step.target], choice = step.chosen(metas, self.device)
+                    total += choice.best.seconds if choice is not None else 0.0
+        except WeftError:
+            return math.inf
+        return total
+
+    def _made(self, pattern: hooks.Pattern, needs: Needs, *, stored: bool) -> Steps:
+        """The steps, with G as a tensor of its own (`stored`) or as a prologue of those that read it."""
+        spec, count, known = self.spec, len(self.spec.results), self._known
+        if len(pattern) > count and pattern[-1]:  # a gradient of the kept sums comes from a second derivative
+            spec, known = with_sums(spec), known | {count}
+        else:
+            pattern = pattern[:count]
+        if not any(pattern):
+            return ()
+        found = Backward(spec, pattern, known, stored, count).steps(needs)
+        if self.again and any(SUMS in step.reads for step in found):
+            found = (sums_again(self.spec), *found)
+        return found
+
+    # -- transforms ---------------------------------------------------------------------------------------------------
+
+    def batched(
+        self, tensors: Sequence[torch.Tensor | None], batches: Sequence[bool], size: int
+    ) -> tuple[Product, tuple[torch.Tensor | None, ...]]:
+        """The same with one more mode, first in all these tensors and in D."""
+        spec, arguments = batched(self.spec, tensors, batches, size)
+        shapes = tuple(None if each is None else tuple(each.shape) for each in arguments)
+        with outside_transforms():
+            return product(spec, self.needs, shapes, self.device, self.ahead, type(self)), arguments
+
+    def forward_mode(
+        self,
+        alpha: Scalar,
+        beta: Scalar,
+        saved: Sequence[torch.Tensor | None],
+        tangents: Sequence[torch.Tensor | None],
+    ) -> tuple[torch.Tensor | None, ...]:
+        """The tangent of each result."""
+        sources = {name: each for name, each in zip(self._names(), saved, strict=True) if each is not None}
+        return pushed(self.spec, sources, tangents, alpha, beta, self.kept)
+
+    def _shape(self, term: str) -> list[int]:
+        extents: dict[str, int] = {}
+        for each, shape in zip(self.spec.terms(), self.shapes, strict=True):
+            if each is not None and shape is not None:
+                extents.update(zip(each, shape, strict=True))
+        return [extents[label] for label in term]
+
+    def metas(self) -> dict[str, torch.Tensor]:
+        """Every source as a meta tensor, contiguous."""
+        spec = self.spec
+        found = {
+            name: torch.empty(shape, dtype=dtype, device="meta")
+            for name, shape, dtype in zip(self._inputs(), self.shapes, spec.storage, strict=True)
+            if shape is not None
+        }
+        shape = self._shape(spec.term_d)
+        for at, dtype in enumerate((*spec.results, hooks.kept_type(spec))):
+            found[grad_source(at)] = found[result_source(at)] = torch.empty(shape, dtype=dtype, device="meta")
+        found[SUMS] = torch.empty(shape, dtype=hooks.kept_type(spec), device="meta")
+        return found
+
+    def _inputs(self) -> tuple[str, ...]:
+        return ("A", "B", "C", *(operand_source(name) for name, _ in self.spec.operands))
+
+
+class Permuted(Product):
+    """A permutation: what `weft.permute` makes of A, with the derivatives of its sum over nothing.
+
+    B is a one, repeated along the modes that A lacks; `fn` is A's function.
+    """
+
+    def remembering(self, tensors: Sequence[torch.Tensor | None], results: Sequence[torch.Tensor]) -> Self:
+        return self
+
+    def forward(self, alpha: Scalar, beta: Scalar, tensors: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor, ...]:
+        spec, b = self.spec, tensors[B]
+        assert b is not None
+        options = {name: value for name, value in spec.options if value is not None}
+        found = permute(
+            tensors[A], f"{spec.term_a}->{spec.term_d}", fn=spec.functions[A_FN], c=self._addend(tensors[C]),
+            alpha=alpha, beta=beta, extents=dict(zip(spec.term_b, b.shape, strict=True)), out_dtype=spec.results[0],
+            **options,
+        )  # fmt: skip
+        return (found,)
+
+
+@lru_cache(maxsize=1024)
+def product(
+    spec: Spec,
+    needs: Needs,
+    shapes: tuple[tuple[int, ...] | None, ...],
+    device: torch.device,
+    ahead: bool,
+    kind: type[Product] = Product,
+) -> Product:
+    """The rule of these, kept."""
+    return kind(spec, needs, shapes, device, ahead)

@@ -1,0 +1,139 @@
+"""Algebras that select (max-plus and its kin): the gradient goes to the selected element.
+
+The forward pass keeps the index of what was selected, the smallest where several are equal. The backward pass takes the
+selected elements of A and B, and adds their gradients up where they came from. Nothing of the size of all pairs is
+made. All is done by torch's operations, which have derivatives themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from weft.algebra import Algebra
+from weft.api.contract import contract
+from weft.autograd.backward import Needs
+from weft.autograd.spec import A, B, Spec, batched, used_options
+from weft.fn.derivative import Derived, derived, pull
+from weft.planner.schedule import Scalar
+
+
+class Selection:
+    """The rule of a bare contraction of an algebra that selects. It keeps the index along each reduced mode."""
+
+    def __init__(self, spec: Spec, needs: Needs, ahead: bool) -> None:
+        self.spec, self.needs, self.ahead = spec, needs, ahead
+        self.reduced = tuple(x for x in dict.fromkeys(spec.term_a + spec.term_b) if x not in spec.term_d)
+
+    def forward(self, alpha: Scalar, beta: Scalar, tensors: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+        spec = self.spec
+        value, places = contract(
+            spec.text, tensors[A], tensors[B], algebra=spec.algebra, return_arg=True, out_dtype=spec.results[0],
+            accumulate=spec.accumulate, **used_options(spec),
+        )  # fmt: skip
+        return (value, *places) if isinstance(places, tuple) else (value, places)
+
+    def saved(self, tensors: Sequence[Tensor | None], results: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
+        return (*tensors[:2], *results[1:])
+
+    def backward(
+        self,
+        alpha: Scalar,
+        beta: Scalar,
+        saved: Sequence[Tensor | None],
+        grads: Sequence[Tensor | None],
+        needs: Needs,
+    ) -> tuple[Tensor | None, ...]:
+        a, b, *places = saved
+        assert a is not None and b is not None
+        grad = grads[0]
+        found: list[Tensor | None] = [None] * len(needs)
+        if grad is None:
+            return tuple(found)
+        at, there = self._coordinates(places, grad)
+        picked = tuple(self._picked(x, term, at) for x, term in ((a, self.spec.term_a), (b, self.spec.term_b)))
+        slopes = _slopes(self.spec.algebra, self.spec.accumulate)
+        for side, (tensor, term) in enumerate(((a, self.spec.term_a), (b, self.spec.term_b))):
+            if needs[side]:
+                part = _evaluated(slopes[side], grad.to(self.spec.accumulate), *picked)
+                found[side] = self._added_up(torch.where(there, part, 0), tensor, term, at)
+        return tuple(found)
+
+    def forward_mode(
+        self, alpha: Scalar, beta: Scalar, saved: Sequence[Tensor | None], tangents: Sequence[Tensor | None]
+    ) -> tuple[Tensor | None, ...]:
+        a, b, *places = saved
+        assert a is not None and b is not None and places[0] is not None
+        at, there = self._coordinates(places, places[0])
+        terms = (self.spec.term_a, self.spec.term_b)
+        picked = tuple(self._picked(x, term, at) for x, term in zip((a, b), terms, strict=True))
+        slopes = _slopes(self.spec.algebra, self.spec.accumulate)
+        total = torch.zeros((), dtype=self.spec.accumulate, device=a.device)
+        for side, tangent in enumerate(tangents[:2]):
+            if tangent is not None:
+                total = total + _evaluated(slopes[side], self._picked(tangent, terms[side], at), *picked)
+        value = torch.where(there, total, 0).to(self.spec.results[0])
+        return (value, *(None for _ in places))
+
+    def batched(
+        self, tensors: Sequence[Tensor | None], batches: Sequence[bool], size: int
+    ) -> tuple[Selection, tuple[Tensor | None, ...]]:
+        spec, arguments = batched(self.spec, tensors, batches, size)
+        return Selection(spec, self.needs, self.ahead), arguments
+
+    def _coordinates(self, places: Sequence[Tensor | None], like: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        """Of the selected pair along each mode, to be broadcast to D's shape; and where there was something to select."""
+        found: dict[str, Tensor] = {}
+        for at, label in enumerate(self.spec.term_d):
+            shape = [-1 if each == at else 1 for each in range(like.dim())]
+            found[label] = torch.arange(like.shape[at], device=like.device).reshape(shape)
+        for label, place in zip(self.reduced, places, strict=True):
+            assert place is not None
+            found[label] = place.clamp_min(0)
+        assert places[0] is not None
+        return found, places[0] >= 0
+
+    def _picked(self, tensor: Tensor, term: str, at: Mapping[str, Tensor]) -> Tensor:
+        if not tensor.numel():
+            return torch.zeros((), dtype=self.spec.accumulate, device=tensor.device)
+        found = tensor[tuple(at[label] for label in term)] if term else tensor
+        return found.to(self.spec.accumulate)
+
+    def _added_up(self, part: Tensor, tensor: Tensor, term: str, at: Mapping[str, Tensor]) -> Tensor:
+        """The sum over D's elements that selected the same one, in an order that does not change from run to run."""
+        place: Any = 0
+        for label, extent in zip(term, tensor.shape, strict=True):
+            place = place * extent + at[label]
+        zeros = torch.zeros(tensor.numel(), dtype=part.dtype, device=part.device)
+        if not tensor.numel() or not part.numel():
+            return zeros.reshape(tensor.shape).to(tensor.dtype)
+        flat = torch.broadcast_to(torch.as_tensor(place, device=part.device), part.shape).reshape(-1)
+        if part.device.type == "cpu":  # one thread adds along one dimension; on a GPU that would take atomics
+            added = zeros.scatter_add(0, flat, part.reshape(-1))
+        else:  # sorts by place first
+            added = zeros.index_put((flat,), part.reshape(-1), accumulate=True)
+        return added.reshape(tensor.shape).to(tensor.dtype)
+
+
+@lru_cache(maxsize=256)
+def _slopes(algebra: Algebra, dtype: torch.dtype) -> tuple[Derived | None, ...]:
+    """Gradients of both values that are combined; where `combine` selects, too, the first of equal ones gets it."""
+    combine = algebra.traced(dtype).combine
+
+    def body(t: Mapping[str, Tensor]) -> Sequence[Tensor | None]:
+        return pull(combine, (t["x"], t["y"]), (t["grad"],), selecting=True)[0]
+
+    return derived(body, {"grad": dtype, "x": dtype, "y": dtype}, f"combine of {algebra.name}")
+
+
+def _evaluated(slope: Derived | None, grad: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    if slope is None:
+        return torch.zeros_like(grad)
+    given = {"grad": grad, "x": x.expand(grad.shape), "y": y.expand(grad.shape)}
+    found = slope.function(*(given[name] for name in slope.inputs))
+    assert isinstance(found, Tensor)
+    return found

@@ -1,0 +1,229 @@
+"""The derivative of a traced function, traced: torch's autograd runs on the recorded graph, under the recorder.
+
+`pull` and `push` are called by the body of a function that `derived` records. What comes out is a `Pointwise` like
+any other: it is fused where it is used, has an identity, and can be differentiated again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from weft.base.arrays import outside_transforms
+from weft.errors import FunctionError
+from weft.fn.backward_rules import BACKWARD, IN_PLACE_OF, SELECTING
+from weft.fn.pointwise import Pointwise, RecordedFunction
+from weft.fn.record import record
+from weft.fn.trace import fusible
+
+_SHAPE = (5, 7)  # of the elements that a derivative is recorded on
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """A derivative, recorded: the function, and the names of what it reads, the main input first."""
+
+    function: Pointwise
+    inputs: tuple[str, ...]
+
+
+def compute(function: Pointwise, arguments: Sequence[Tensor], *, selecting: bool = False) -> tuple[Tensor, ...]:
+    """The results of a traced function on tensors that autograd may look at.
+
+    `selecting`: of equal values `maximum` and `minimum` select the first, and not half of each as in torch.
+    """
+    if not isinstance(function, RecordedFunction):
+        raise FunctionError("a function written in Triton has no known derivative: write it with torch operations")
+    values: dict[fx.Node, Any] = {}
+    places = iter(arguments)
+    for node in function.graph.nodes:
+        if node.op == "placeholder":
+            values[node] = next(places)
+        elif node.op == "output":
+            found = fx.node.map_arg(node.args[0], values.__getitem__)
+        else:
+            name = node.target._schema.name.partition("::")[2]
+            instead = SELECTING.get(name) if selecting else None
+            call = instead or IN_PLACE_OF.get(name, node.target)
+            args = fx.node.map_arg(node.args, values.__getitem__)
+            values[node] = call(*args, **fx.node.map_arg(node.kwargs, values.__getitem__))
+    return tuple(found) if isinstance(found, (tuple, list)) else (found,)
+
+
+def pull(
+    function: Pointwise,
+    arguments: Sequence[Tensor],
+    cotangents: Sequence[Tensor | None],
+    *,
+    selecting: bool = False,
+) -> tuple[tuple[Tensor | None, ...], tuple[Tensor, ...]]:
+    """Gradients with respect to each argument, None where there is none, and the function's results.
+
+    A cotangent is of any type; it is converted to its result's, real parts where that is real.
+    """
+    with torch.enable_grad():
+        inputs = [_leaf(argument) for argument in arguments]
+        results = compute(function, inputs, selecting=selecting)
+    pairs = [
+        (result, converted(cotangent, result.dtype).expand(result.shape))
+        for result, cotangent in zip(results, cotangents, strict=True)
+        if cotangent is not None and result.requires_grad
+    ]
+    wanted = [each for each in inputs if each.requires_grad]
+    if not pairs or not wanted:
+        return (None,) * len(inputs), results
+    found = iter(
+        torch.autograd.grad([pair[0] for pair in pairs], wanted, [pair[1] for pair in pairs], allow_unused=True)
+    )
+    return tuple(next(found) if each.requires_grad else None for each in inputs), results
+
+
+def push(
+    function: Pointwise, arguments: Sequence[Tensor], tangents: Sequence[Tensor | None]
+) -> tuple[Tensor | None, ...]:
+    """The tangent of each result, None where it is zero: `pull` is linear in its cotangents, and is pulled back."""
+    with torch.enable_grad():
+        inputs = [_leaf(argument) for argument in arguments]
+        results = compute(function, inputs)
+        found: list[Tensor | None] = []
+        for result in results:
+            if not result.requires_grad:
+                found.append(None)
+                continue
+            dummy = torch.zeros_like(result).requires_grad_()
+            pairs = [(each, to) for each, to in zip(inputs, tangents, strict=True) if to is not None]
+            grads = torch.autograd.grad(
+                result, [each for each, _ in pairs], dummy, allow_unused=True, create_graph=True
+            )
+            kept = [(grad, to) for grad, (_, to) in zip(grads, pairs, strict=True) if grad is not None]
+            if not kept:
+                found.append(None)
+                continue
+            (tangent,) = torch.autograd.grad(
+                [grad for grad, _ in kept], [dummy], [converted(to, grad.dtype) for grad, to in kept],
+                allow_unused=True, retain_graph=True,
+            )  # fmt: skip
+            found.append(tangent)
+    return tuple(found)
+
+
+def derived(
+    body: Callable[[Mapping[str, Tensor]], Sequence[Tensor | None]],
+    inputs: Mapping[str, torch.dtype],
+    hook: str,
+    known: Mapping[str, int] | None = None,
+) -> tuple[Derived | None, ...]:
+    """Record what `body` makes of tensors by name: a function for each value that it returns, None for None.
+
+    `inputs` are the names and types offered, the main one first; a function reads the main one and those it needs.
+    `known` says which inputs hold values that `body` computes itself, by their places among what it returns: they are
+    read instead where that spares another input. Such a place has no function of its own. The last cast to another
+    type of the same kind is left out, as what is summed or stored next is cast there.
+    """
+    names, known = list(inputs), known or {}
+    given: list[Tensor | None] = []
+
+    def call(*tensors: Tensor) -> Any:
+        given[:] = body(dict(zip(names, tensors, strict=True)))
+        return (*(value for value in given if value is not None), tensors[0])
+
+    graph = _recorded(call, inputs, f"the derivative of {hook}")
+    (outputs,) = next(node for node in graph.nodes if node.op == "output").args
+    nodes = iter(outputs)
+    values = [next(nodes) if value is not None else None for value in given]
+    cut = {values[place]: name for name, place in known.items() if values[place] is not None}
+    return tuple(
+        None if node is None or at in known.values() else _alone(graph, _uncast(node), names, cut)
+        for at, node in enumerate(values)
+    )
+
+
+def recorded(
+    body: Callable[[Mapping[str, Tensor]], Sequence[Tensor]], inputs: Mapping[str, torch.dtype], hook: str
+) -> Pointwise:
+    """What `body` makes of tensors by name, as one function; a tuple where it is several values."""
+    names = list(inputs)
+
+    def call(*tensors: Tensor) -> Any:
+        found = tuple(body(dict(zip(names, tensors, strict=True))))
+        return found if len(found) > 1 else found[0]
+
+    return RecordedFunction(_recorded(call, inputs, hook), names)
+
+
+def _recorded(call: Callable[..., Any], inputs: Mapping[str, torch.dtype], hook: str) -> fx.Graph:
+    with outside_transforms():
+        return record(call, list(inputs.values()), _SHAPE, hook=hook, fusible=fusible, decompositions=BACKWARD)
+
+
+def _alone(graph: fx.Graph, wanted: fx.Node, names: Sequence[str], cut: Mapping[fx.Node, str]) -> Derived:
+    """One value of a graph as a function of what it depends on; nodes of `cut` are inputs where that spares others."""
+    offered = dict(zip((node for node in graph.nodes if node.op == "placeholder"), names, strict=True))
+    plain, read = _reads(wanted, offered, {}), _reads(wanted, offered, cut)
+    if not plain - set(cut.values()) > read - set(cut.values()):
+        cut, read = {}, plain
+    new, places, by_name = fx.Graph(), {}, {}
+    for at, (node, name) in enumerate(offered.items()):
+        if at == 0 or name in read:
+            places[node] = by_name[name] = new.placeholder(f"x{len(by_name)}")
+            by_name[name].meta.update(node.meta)
+    for node, name in cut.items():
+        if name in by_name:
+            places[node] = _cast(new, by_name[name], node.meta["dtype"])
+    for node in graph.nodes:
+        if node.op == "call_function" and node not in places and all(each in places for each in node.all_input_nodes):
+            places[node] = new.node_copy(node, places.__getitem__)
+    new.output(places[wanted])
+    new.eliminate_dead_code()
+    return Derived(RecordedFunction(new, tuple(by_name)), tuple(by_name))
+
+
+def _reads(wanted: fx.Node, offered: Mapping[fx.Node, str], cut: Mapping[fx.Node, str]) -> set[str]:
+    """Names of the inputs that a node depends on; what lies behind a node that is cut does not count."""
+    found: set[str] = set()
+    seen: set[fx.Node] = set()
+    stack = [wanted]
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if name := cut.get(node) or offered.get(node):
+            found.add(name)
+        stack.extend(() if node in cut else node.all_input_nodes)
+    return found
+
+
+def _cast(graph: fx.Graph, node: fx.Node, dtype: torch.dtype) -> fx.Node:
+    if node.meta["dtype"] == dtype:
+        return node
+    made = graph.call_function(torch.ops.aten._to_copy.default, (node,), {"dtype": dtype})
+    made.meta.update(dtype=dtype, scalar=False)
+    return made
+
+
+def _uncast(node: fx.Node) -> fx.Node:
+    """What a last cast was of, where both types are floating, or both complex."""
+    while node.op == "call_function" and node.target is torch.ops.aten._to_copy.default:
+        (source,) = node.all_input_nodes
+        before, after = source.meta["dtype"], node.meta["dtype"]
+        if before.is_complex != after.is_complex or before.is_floating_point != after.is_floating_point:
+            break
+        node = source
+    return node
+
+
+def _leaf(argument: Tensor) -> Tensor:
+    argument = argument.detach()
+    return argument.requires_grad_() if argument.is_floating_point() or argument.is_complex() else argument
+
+
+def converted(cotangent: Tensor, dtype: torch.dtype) -> Tensor:
+    """A gradient in the type of the value that it is of: what a real value has no part of is dropped."""
+    if cotangent.is_complex() and not dtype.is_complex:
+        cotangent = torch.real(cotangent)
+    return cotangent if cotangent.dtype == dtype else cotangent.to(dtype)

@@ -1,0 +1,58 @@
+"""The seam where a call that is to be differentiated leaves the plain way, for the room above that knows derivatives.
+
+A call asks here only where it is not a known one: a known plain call has no operand of which anything is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+from weft.base.arrays import is_transformed, is_transforming
+from weft.errors import UnsupportedError
+
+_ROOM = "weft.autograd.calls"  # by name: it lies above
+
+
+def asked(*values: Any) -> bool:
+    """Whether a derivative with respect to one of these tensors may be asked for, by any means of torch."""
+    return is_transforming() or any(isinstance(value, torch.Tensor) and asks(value) for value in values)
+
+
+def asks(tensor: torch.Tensor) -> bool:
+    """Whether a tensor requires a gradient here, has a tangent, or stands for others inside a transform."""
+    if is_transformed(tensor) or (tensor.requires_grad and torch.is_grad_enabled()):
+        return True
+    return forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None
+
+
+def any_tensor(*values: Any) -> bool:
+    """Whether one of these factors is a tensor, which takes part as an operand does."""
+    return any(isinstance(value, torch.Tensor) for value in values)
+
+
+def detached(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor to plan for; `UnsupportedError` inside a transform of torch.func, where tensors have no layout."""
+    if is_transformed(tensor):
+        raise UnsupportedError(
+            "a plan is made of tensors, and inside a transform of torch.func (vmap, grad, jvp) others stand for them: "
+            "make it outside, and call it inside"
+        )
+    return tensor.detach()
+
+
+def operand_tensors(operands: Any) -> Iterable[Any]:
+    """The tensors among a call's operands, given alone or with their modes."""
+    if not isinstance(operands, Mapping):
+        return
+    for value in operands.values():
+        yield value[1] if isinstance(value, (tuple, list)) and len(value) == 2 else value
+
+
+def differentiable(call: str) -> Any:
+    """What does a call of that name where derivatives are asked for."""
+    return getattr(import_module(_ROOM), call)
