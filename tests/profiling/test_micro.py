@@ -105,6 +105,21 @@ def test_every_read_of_a_bank_is_made(tmp_path: Path) -> None:
     assert machine_code.loop_of(lines).mix["ld.shared 4 B"] == 8
 
 
+def test_kernels_touch_what_they_say() -> None:
+    """In Triton's interpreter: strided copies, and every tile read once in each pass, also where tiles are odd."""
+    pytest.importorskip("triton")
+    from weft.profiling.micro.kernels import read_again_kernel, strided_copy_kernel
+
+    x, y = torch.randn(1024), torch.full((1024,), torch.nan)
+    strided_copy_kernel[(4,)](x, y, 8, ELEMENTS=1024, BLOCK=256)
+    assert torch.equal(y[::8], x[::8])
+    assert y.isnan().sum() == 1024 - 128
+    for tiles in (3, 11):
+        data, out = torch.randn(tiles * 64), torch.empty(4 * 64)
+        read_again_kernel[(4,)](data, out, tiles, 3, PROGRAMS=4, BLOCK=64)
+        assert torch.allclose(out.sum(), 3 * data.sum(), atol=1e-3)
+
+
 def test_launches_on_this_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launching, "SIZES", (1, 4))
     (found,) = run(["launch"], CPU, 0.001)

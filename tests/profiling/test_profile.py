@@ -142,6 +142,11 @@ def test_the_command_measures_compares_and_writes(tmp_path: Path) -> None:
         (["mk,kn->mn"], "--extents gives the extent of every label"),
         (["mk,kn->mn", "--extents", "m=2,k=3"], "no extent is given for n"),
         (["mk,kn->mn", "--extents", "m=2,k=3,n=4,q=5"], "extents are given for q"),
+        (["tccg-01,tccg-02"], "is neither an equation nor one case: profile cases one by one"),
+        (
+            ["example", "--device", "cpu", "--work", "4096", "--record", "x.json"],
+            "nothing was counted of ecbfa,fd",
+        ),
         (["tccg-99"], "'tccg-99' is neither an equation nor a case"),
         (["tccg-04", "--extents", "a=3"], "case tccg-04 has extents of its own"),
         (["example", "--functions", "relu"], "'relu' in --functions is not of the form epilogue=relu"),

@@ -98,10 +98,12 @@ def _by_cupy(cupy: Any, name: str, source: str) -> CudaKernel:
 
     def launch(grid: int, block: int, arguments: Sequence[Any]) -> None:
         words = [_word(np, each) for each in arguments]
-        with cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream):
+        stream = torch.cuda.current_stream().cuda_stream
+        with cupy.cuda.Device(torch.cuda.current_device()), cupy.cuda.ExternalStream(stream):
             function((grid,), (block,), tuple(words))
 
-    return CudaKernel(launch, int(function.num_regs))
+    with cupy.cuda.Device(torch.cuda.current_device()):
+        return CudaKernel(launch, int(function.num_regs))
 
 
 def _word(np: Any, value: Any) -> Any:
