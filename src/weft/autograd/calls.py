@@ -60,7 +60,7 @@ class DifferentiableCall:
             if not self._settled:  # the first call of these tensors
                 self._settled = True
                 if isinstance(self._rule, Product) and not self._rule.ahead:
-                    self._rule = self._rule.remembering(tensors, [each.detach() for each in found])
+                    self._rule = self._rule.remembering(tensors, tuple(each.detach() for each in found))
         return found[: self._count] if self._several else found[0]
 
 
