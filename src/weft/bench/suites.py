@@ -9,6 +9,7 @@
     epilogue      a bias and a ReLU behind a product
     weights       a half-precision product of 16 rows with weights of eight bits and a scale for each column
     algebra       max-plus and logarithms in the place of products and sums
+    gradients     forward and backward passes: a layer, masked scores, TCCG with functions, algebras
     numbers       complex numbers, integers and fp8
     small         many small products, two-site updates, sums of operators and blocks, in CUDA graphs
     small-call    the same with the host's own work, and a sweep of DMRG
@@ -215,6 +216,10 @@ def _algebra(types: Sequence[str]) -> list[Entry]:
     return [Entry(case, case.algebra, case.name) for case in cases.algebras()]
 
 
+def _gradients(types: Sequence[str]) -> list[Entry]:
+    return [Entry(case, "tccg" if "tccg" in case.name else case.name, case.name) for case in cases.gradients()]
+
+
 def _numbers(types: Sequence[str]) -> list[Entry]:
     return [Entry(case, group, case.name) for group, case in cases.numbers()]
 
@@ -276,6 +281,12 @@ SUITES: dict[str, Suite] = {
     ),
     "algebra": Suite(
         "max-plus and logarithms, beside torch.compile of all pairs reduced", _algebra, peers=("compile",)
+    ),
+    "gradients": Suite(
+        "forward and backward passes: a layer, masked scores, TCCG with leaky ReLU on A, B and D, algebras",
+        _gradients,
+        kind="gradient",
+        peers=("torch", "compile"),
     ),
     "numbers": Suite("complex numbers on some of TCCG, integers and fp8 beside half precision", _numbers),
     "call": Suite(

@@ -182,6 +182,11 @@ PEERS: dict[str, dict[str, tuple[str, str]]] = {
         "opt_einsum": ("arrays", "OptEinsum"),
         MODEL: ("registry", "WeftModel"),
     },
+    "gradient": {
+        "weft": ("gradients", "WeftGradients"),
+        "torch": ("gradients", "TorchGradients"),
+        "compile": ("gradients", "CompiledGradients"),
+    },
     "permutation": {
         "weft": ("permutations", "WeftPermute"),
         "cutensor": ("cutensor_permute", "CutensorPermute"),
