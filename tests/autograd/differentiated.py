@@ -123,10 +123,7 @@ OTHERS = [
          lambda a: a.diagonal().expand(3, 2), True),
 ]  # fmt: skip
 
-ACTIVATIONS = (
-    "gelu silu elu leaky_relu relu mish softplus hardswish hardsigmoid logsigmoid hardtanh selu celu softsign "
-    "tanhshrink softshrink hardshrink relu6"
-).split()
+ACTIVATIONS = ["gelu", "silu", "elu", "leaky_relu", "relu", "mish", "softplus", "hardswish", "hardsigmoid", "logsigmoid", "hardtanh", "selu", "celu", "softsign", "tanhshrink", "softshrink", "hardshrink", "relu6"]
 
 
 def _layered(name: str) -> Case:

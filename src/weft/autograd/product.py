@@ -39,7 +39,7 @@ from weft.autograd.backward import (
     with_sums,
 )
 from weft.autograd.forward import pushed
-from weft.autograd.spec import A, A_FN, B, B_FN, C, C_FN, EPILOGUE, FIRST_OPERAND, Spec, batched, is_smooth
+from weft.autograd.spec import A_FN, B_FN, C_FN, EPILOGUE, FIRST_OPERAND, A, B, C, Spec, batched, is_smooth
 from weft.autograd.steps import Step
 from weft.base.arrays import outside_transforms
 from weft.errors import WeftError

@@ -21,11 +21,8 @@ import torch
 
 from weft.api.contract import plan
 from weft.bench.checking import ContractionCheck, PermutationCheck, TransposeCheck
-<<<<<<< HEAD
-from weft.bench.networks import NetworkProblem
-=======
 from weft.bench.gradient_check import GradientCheck
->>>>>>> grad
+from weft.bench.networks import NetworkProblem
 from weft.bench.peers.registry import Tensors
 from weft.bench.records import CaseRecord
 from weft.bench.small import SmallProblem

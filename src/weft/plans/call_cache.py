@@ -16,11 +16,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 
-<<<<<<< HEAD
-from weft.base.arrays import dispatch_modes, is_transforming, without_memory
-=======
-from weft.base.arrays import is_transformed, is_transforming
->>>>>>> grad
+from weft.base.arrays import dispatch_modes, is_transformed, is_transforming, without_memory
 from weft.plans.checks import fits
 from weft.plans.memory import is_out_of_memory, workspace_error
 
