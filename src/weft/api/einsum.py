@@ -1,4 +1,4 @@
-"""`einsum`: any number of operands, two at a time."""
+"""`einsum` of one operand or two; of more see `weft.networks`."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from weft.api.contract import contract
 from weft.api.keywords import signed
 from weft.api.lookup import one_of
 from weft.api.permute import permute
-from weft.base.arrays import as_results, as_tensor, is_array, returned, without_neg
+from weft.base.arrays import as_results, as_tensors, is_array, returned, without_neg
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced
-from weft.errors import ArgumentError, DTypeError, NotationError, ShapeError, UnsupportedError, call_context
+from weft.errors import ArgumentError, NotationError, ShapeError, UnsupportedError, call_context
 from weft.planner.request import Results
 from weft.plans.derivatives import asked
 from weft.plans.keywords import refuse_unknown
 from weft.spec import Notation, parse
 from weft.spec.contraction import mode_extents
-from weft.spec.dtypes import NEEDS_OUT_DTYPE, dtype_name, storage_type
+from weft.spec.dtypes import storage_type
 from weft.spec.memory import share_memory
 from weft.spec.notation import expand, from_sequences, implicit_from_sequences
 
@@ -36,28 +36,18 @@ MOVING = (
 
 @signed("einsum", ("arguments",))
 def einsum(*arguments: Any, **keywords: Any) -> Any:
-    """Einstein summation over any number of operands: ``einsum("ab,bc,cd->ad", A, B, C)``.
-
-    Also takes the interleaved form ``einsum(A, (0, 1), B, (1, 2), (0, 2))`` with any hashable labels. One operand is
-    permuted, reduced or its diagonal taken; more than two are contracted from left to right. Intermediate results have
-    the operands' type. The result is always a tensor of its own, never a view.
-
-    Keywords as for `contract`. `c`, `alpha`, `beta`, `out`, `out_dtype`, `c_fn`, `epilogue`, `operands` and `indices`
-    apply to the last step, all others to each; `a_fn`, `b_fn` and `return_arg` are for at most two operands.
-
-    >>> import torch, weft
-    >>> weft.einsum("ii->i", torch.arange(4.).reshape(2, 2))
-    tensor([0., 3.])
-    """
+    """`weft.einsum` of at most two operands, with all its keywords; what it says of one and of two holds here."""
     if is_dynamo_compiling():
         return as_operation("einsum")(arguments, keywords)
-    with call_context(lambda: _describe_einsum(arguments)):
+    with call_context(lambda: describe_einsum(arguments)):
         refuse_unknown("einsum", keywords)
-        notation, operands = _read_einsum(arguments)
+        notation, operands = read_einsum(arguments)
         if any_autocast() and len(operands) > 1:
             keywords = with_autocast(keywords, operands[0], operands[1], keywords.get("out"))
-        promote = bool(keywords.get("promote"))
-        tensors = [without_neg(as_tensor(f"operand {at}", one, promote)) for at, one in enumerate(operands)]
+        if not operands:
+            raise NotationError("einsum needs an equation and operands")
+        found, source = as_tensors(operands, bool(keywords.get("promote")))
+        tensors = [without_neg(tensor) for tensor in found]
         notation = expand(notation, [tensor.dim() for tensor in tensors])
         mode_extents(notation, [tensor.shape for tensor in tensors])
         out = keywords.get("out")
@@ -68,14 +58,13 @@ def einsum(*arguments: Any, **keywords: Any) -> Any:
             # The last step sees but one of them.
             if any(not asked(tensor) and share_memory(place, tensor) for place in places):
                 raise ShapeError(f"out overlaps operand {at} in memory: the result would overwrite what is to be read")
-        each = {name: value for name, value in keywords.items() if name not in LAST}
         last = {name: value for name, value in keywords.items() if value is not out or name != "out"}
-        _check_functions(keywords, len(tensors))
+        check_functions(keywords, len(tensors))
         if len(tensors) == 1:
             result = _of_one(notation, tensors[0], last, target)
         else:
-            result = _of_many(notation, tensors, each, last, target)
-    return returned(operands[0], out, result, bool(keywords.get("return_arg")))
+            result = _of_two(notation, tensors, last, target)
+    return returned(source, out, result, bool(keywords.get("return_arg")))
 
 
 def _of_one(notation: Notation, x: torch.Tensor, last: dict[str, Any], target: Results | None) -> Any:
@@ -95,23 +84,8 @@ def _of_one(notation: Notation, x: torch.Tensor, last: dict[str, Any], target: R
     return contract((term, (), output), x, one, out=target, **last)
 
 
-def _of_many(
-    notation: Notation,
-    tensors: list[torch.Tensor],
-    each: dict[str, Any],
-    last: dict[str, Any],
-    target: Results | None,
-) -> Any:
-    """Two or more operands, from left to right."""
-    if len(tensors) > 2 and tensors[0].dtype in NEEDS_OUT_DTYPE:
-        raise DTypeError(
-            f"einsum of {len(tensors)} {dtype_name(tensors[0].dtype)} operands: intermediate results do not fit "
-            "their type; convert the operands, or contract two at a time"
-        )
-    *steps, final = left_to_right(notation)
-    for step in steps:
-        tensors[:2] = [contract((*step.inputs, step.output), tensors[0], tensors[1], **each)]
-    return contract((*final.inputs, final.output), *tensors, out=target, **last)
+def _of_two(notation: Notation, tensors: list[torch.Tensor], last: dict[str, Any], target: Results | None) -> Any:
+    return contract((*notation.inputs, notation.output), *tensors, out=target, **last)
 
 
 def left_to_right(notation: Notation) -> list[Notation]:
@@ -134,22 +108,22 @@ def _first(x: Any, y: Any) -> Any:
     return x
 
 
-def _check_functions(keywords: dict[str, Any], operands: int) -> None:
+def check_functions(keywords: dict[str, Any], operands: int) -> None:
     for name, most in (("a_fn", 2), ("b_fn", 2), ("return_arg", 2)):
         if operands > most and keywords.get(name):
             raise UnsupportedError(f"{name} is for at most two operands, einsum has {operands}: contract two at a time")
 
 
-def _read_einsum(arguments: tuple[Any, ...]) -> tuple[Notation, tuple[Any, ...]]:
+def read_einsum(arguments: tuple[Any, ...]) -> tuple[Notation, tuple[Any, ...]]:
     """The text form or the interleaved one."""
     if not arguments:
         raise NotationError("einsum needs an equation and operands")
     if isinstance(arguments[0], str):
         given = arguments[1:]
-        if len(given) == 1 and isinstance(given[0], (list, tuple)) and given[0] and all(map(is_array, given[0])):
+        if len(given) == 1 and isinstance(given[0], (list, tuple)) and any(map(is_array, given[0])):
             given = tuple(given[0])  # torch's form, the operands in a list
         return parse(arguments[0]), given
-    if any(isinstance(argument, str) for argument in arguments[1:]) and all(map(is_array, arguments[:1])):
+    if any(isinstance(argument, str) for argument in arguments[1:]) and is_array(arguments[0]):
         text = next(argument for argument in arguments if isinstance(argument, str))
         if "," in text or "->" in text:
             raise ArgumentError(f"the equation comes first: weft.einsum({text!r}, ...)")
@@ -159,7 +133,7 @@ def _read_einsum(arguments: tuple[Any, ...]) -> tuple[Notation, tuple[Any, ...]]
     return implicit_from_sequences(*terms), operands
 
 
-def _describe_einsum(arguments: tuple[Any, ...]) -> str:
+def describe_einsum(arguments: tuple[Any, ...]) -> str:
     text = [argument for argument in arguments[:1] if isinstance(argument, str)]
     arrays = [x for x in arguments if isinstance(x, torch.Tensor) or hasattr(x, "shape")]
     return describe_call("einsum", *text or ["interleaved"], **{f"operand {i}": x for i, x in enumerate(arrays)})

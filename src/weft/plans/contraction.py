@@ -203,6 +203,27 @@ class Plan(PlanBase):
             check_addend(c, self.shape, self._request.arithmetic.accumulate, self._request.device)
         return self._view(self._fitting(a, b, c, out, operands or {}))
 
+    def launch(
+        self,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        c: torch.Tensor | None,
+        out: torch.Tensor,
+        operands: Mapping[str, torch.Tensor] | None = None,
+    ) -> Variant:
+        """The variant whose `launch(a, b, c, out, alpha, beta, aux)` serves tensors that lie so; it checks nothing.
+
+        A launch sees memory as it lies: a conjugate view goes in without its bit. `aux` is `aux_of` the variant.
+        """
+        if c is not None:
+            check_addend(c, self.shape, self._request.arithmetic.accumulate, self._request.device)
+        return self._fitting(a, b, c, out, operands or {})
+
+    @staticmethod
+    def aux_of(variant: Variant, operands: Mapping[str, torch.Tensor]) -> AuxTensors:
+        """Operands of functions as the variant's launch takes them."""
+        return _in_order(variant.description.aux, operands, ())
+
     def known_call(
         self,
         signature: tuple[Any, ...],
