@@ -22,7 +22,7 @@ from weft.autograd.function import Rule, apply
 from weft.autograd.logarithm import Logarithm
 from weft.autograd.product import Product, product
 from weft.autograd.selection import Selection
-from weft.autograd.spec import A, B, C, C_FN, EPILOGUE, FIRST_OPERAND, Plain, Spec, batched, plain, used_options
+from weft.autograd.spec import C_FN, EPILOGUE, FIRST_OPERAND, A, B, C, Plain, Spec, batched, plain, used_options
 from weft.autograd.summation import Summation
 from weft.errors import UnsupportedError
 from weft.fn import Pointwise

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from weft.autograd import hooks
-from weft.autograd.spec import A_FN, B_FN, C, C_FN, EPILOGUE, FIRST_OPERAND, Spec
+from weft.autograd.spec import A_FN, B_FN, C_FN, EPILOGUE, FIRST_OPERAND, C, Spec
 from weft.autograd.steps import ONE, Spread, Step
 from weft.errors import UnsupportedError
 from weft.fn.derivative import Derived

@@ -60,7 +60,7 @@ class DifferentiableCall:
             if not self._settled:  # the first call of these tensors
                 self._settled = True
                 if isinstance(self._rule, Product) and not self._rule.ahead:
-                    self._rule = self._rule.remembering(tensors, [each.detach() for each in found])
+                    self._rule = self._rule.remembering(tensors, tuple(each.detach() for each in found))
         return found[: self._count] if self._several else found[0]
 
 
@@ -175,6 +175,8 @@ def called(
     kind: type[Product] = Product,
 ) -> tuple[Any, DifferentiableCall | None]:
     """The result of a request's call; `tensors` are A, B, C and the operands of these names."""
+    # What a transform that has ended left behind stands for the tensor itself.
+    tensors = [each if each is None else torch._C._functorch.unwrap_if_dead(each) for each in tensors]
     ahead = forward_ad._current_level >= 0 or is_transforming()
     device = next(each.device for each in tensors if each is not None)
     named = [each.name for each in request.named if each.layout is not None]

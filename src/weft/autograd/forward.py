@@ -15,8 +15,8 @@ from torch import Tensor
 from weft.api.contract import contract
 from weft.api.lookup import one_of
 from weft.autograd import hooks
-from weft.autograd.backward import SUMS, arithmetic, operand_source, product_type
-from weft.autograd.spec import A, A_FN, B_FN, C, C_FN, EPILOGUE, FIRST_OPERAND, Spec, used_options
+from weft.autograd.backward import SUMS, arithmetic, operand_source
+from weft.autograd.spec import A_FN, B_FN, C_FN, EPILOGUE, FIRST_OPERAND, C, Spec, used_options
 from weft.fn.derivative import Derived, converted, derived, push
 from weft.planner.schedule import Scalar
 from weft.spec.dtypes import value_type

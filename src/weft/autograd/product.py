@@ -39,7 +39,7 @@ from weft.autograd.backward import (
     with_sums,
 )
 from weft.autograd.forward import pushed
-from weft.autograd.spec import A, A_FN, B, B_FN, C, C_FN, EPILOGUE, FIRST_OPERAND, Spec, batched, is_smooth
+from weft.autograd.spec import A_FN, B_FN, C_FN, EPILOGUE, FIRST_OPERAND, A, B, C, Spec, batched, is_smooth
 from weft.autograd.steps import Step
 from weft.base.arrays import outside_transforms
 from weft.errors import WeftError
@@ -140,12 +140,13 @@ class Product:
         self, tensors: Sequence[torch.Tensor | None], results: Sequence[torch.Tensor]
     ) -> tuple[torch.Tensor | None, ...]:
         """What the backward pass reads, in the order of A, B, C, operands, results; None for what it does not."""
-        names = self._names()
+        names = self._names
         return tuple(
             each if self.ahead or name in self._reads else None
             for name, each in zip(names, (*tensors, *results), strict=True)
         )
 
+    @cached_property
     def _names(self) -> tuple[str, ...]:
         """The sources that tensors and results are."""
         operands = tuple(operand_source(name) for name, _ in self.spec.operands)
@@ -191,7 +192,7 @@ class Product:
     ) -> tuple[torch.Tensor | None, ...]:
         """Gradients of A, B, C and the operands; `grads` are those of the results, the kept sums' last."""
         spec = self.spec
-        sources = {name: each for name, each in zip(self._names(), saved, strict=True) if each is not None}
+        sources = {name: each for name, each in zip(self._names, saved, strict=True) if each is not None}
         sources |= {grad_source(at): each for at, each in enumerate(grads) if each is not None}
         if self.again and "C" in sources:
             sources[WHOLE_C] = self._addend(sources["C"])
@@ -274,7 +275,7 @@ class Product:
         tangents: Sequence[torch.Tensor | None],
     ) -> tuple[torch.Tensor | None, ...]:
         """The tangent of each result."""
-        sources = {name: each for name, each in zip(self._names(), saved, strict=True) if each is not None}
+        sources = {name: each for name, each in zip(self._names, saved, strict=True) if each is not None}
         return pushed(self.spec, sources, tangents, alpha, beta, self.kept)
 
     def _shape(self, term: str) -> list[int]:

@@ -1,8 +1,10 @@
 """What a runner must know of a case: the tensors of one call, whether a result is right, what to write down of it.
 
     ContractionProblem    a `weft.cases.Case`: ways are called as run(a, b, c, d); also of kind "call"
+    GradientProblem       the same, forward and backward: run(a, b, c, g), g the gradient of D
     PermutationProblem    a `PermuteCase`:     run(x, d)
     TransposeProblem      the same, in place:  run(x)
+    SmallProblem          a `SmallCase`:       run(a, b, c, x, d), of which a task has some
     NetworkProblem        a `NetworkCase`:     run(*operands), see `weft.bench.networks`
 
 `PROBLEMS` names the one for each kind of suite.
@@ -19,9 +21,11 @@ import torch
 
 from weft.api.contract import plan
 from weft.bench.checking import ContractionCheck, PermutationCheck, TransposeCheck
+from weft.bench.gradient_check import GradientCheck
 from weft.bench.networks import NetworkProblem
 from weft.bench.peers.registry import Tensors
 from weft.bench.records import CaseRecord
+from weft.bench.small import SmallProblem
 from weft.cases import FUNCTIONS, Case, operands
 from weft.cases.layout import PermuteCase
 from weft.errors import WeftError
@@ -30,7 +34,7 @@ from weft.machine.counts import Work, contraction_work, permutation_work
 from weft.machine.floor import contraction_floor, work_floor
 from weft.machine.roofline import Floor
 from weft.spec import Layout
-from weft.testing import poisoned
+from weft.testing import poisoned, random_operand
 
 if TYPE_CHECKING:
     from weft.bench.entry import Entry
@@ -123,6 +127,24 @@ class ContractionProblem:
 
 
 @dataclass(frozen=True)
+class GradientProblem(ContractionProblem):
+    """The forward and the backward pass of a contraction; work and floor are those of its three contractions."""
+
+    def inputs(self, device: torch.device, seed: int = 0) -> Tensors:
+        case = self.case
+        given = operands(case, device=device, seed=seed)
+        return Tensors(*given, random_operand(case.d_shape, case.dtypes[2], 3 * seed + 99, device=device))
+
+    def check(self, tensors: Tensors) -> Check:
+        return GradientCheck(self.case, tensors)
+
+    def record(self, entry: Entry, tensors: Tensors, ceilings: Ceilings | None) -> CaseRecord:
+        found = super().record(entry, tensors, None)
+        found.work = {name: 3 * count for name, count in found.work.items()}
+        return found
+
+
+@dataclass(frozen=True)
 class PermutationProblem:
     """A permutation out of place."""
 
@@ -173,8 +195,10 @@ class TransposeProblem:
 PROBLEMS: Mapping[str, Callable[[Any], Problem]] = {
     "contraction": ContractionProblem,
     "call": ContractionProblem,
+    "gradient": GradientProblem,
     "permutation": PermutationProblem,
     "in place": TransposeProblem,
+    "small": SmallProblem,
     "network": NetworkProblem,
 }
 

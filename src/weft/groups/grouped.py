@@ -111,8 +111,7 @@ class GroupedPlan:
         self.dtype = self._request.d_dtype
         if self._out is not None and self._out.dtype != self.dtype:
             raise DTypeError(f"out has {dtype_name(self._out.dtype)}, out_dtype says {dtype_name(self.dtype)}")
-        sizes = self.shapes.prod(1)
-        self._ends = np.concatenate([[0], np.cumsum(sizes + sizes % 2)])  # results begin at even places
+        self._ends = np.concatenate([[0], np.cumsum(self.shapes.prod(1))])
         self._start(x, y, self._out)
         self._launch = self._made()
 
@@ -223,14 +222,10 @@ class GroupedPlan:
         views = [stack.stacked(step) for stack, step in zip(stacks, steps, strict=True) if step is not None]
         every = object()
         terms = tuple((every, *term) for term in (*self._notation.inputs, self._notation.output))
-        padded = int(self._ends[1])
-        shape = tuple(self.shapes[0])
+        shape = (len(self.shapes), *self.shapes[0].tolist())
 
         def run(a: torch.Tensor, b: torch.Tensor, d: torch.Tensor) -> None:
-            if len(views) == 3:
-                target = views[2]
-            else:
-                target = d.as_strided((len(self.shapes), *shape), (padded, *torch.empty(shape, device="meta").stride()))
+            target = views[2] if len(views) == 3 else d.view(shape)
             contract(terms, views[0], views[1], out=target, **self._keywords)
 
         return _Described(run, "one contraction with a batch mode")

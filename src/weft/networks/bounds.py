@@ -9,21 +9,19 @@ of magnitudes. Slices are one more sum. (Higham, Accuracy and Stability of Numer
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from weft.api.contract import contract
 from weft.api.options import read_options
 from weft.errors import UnsupportedError
+from weft.networks.planned import Planned
 from weft.oracle.rounding import FP8_LOSS, SHORTENED, epsilon, smallest
 from weft.spec.dtypes import FP8, resolve
 
-if TYPE_CHECKING:
-    from weft.networks.network import Network
 
-
-def error_bound(network: Network, read: Sequence[torch.Tensor]) -> torch.Tensor:
+def error_bound(network: Planned, read: Sequence[torch.Tensor]) -> torch.Tensor:
     """A float64 tensor in the result's shape. `UnsupportedError` for networks with functions or another algebra."""
     if network.functions or network.settings.steps.get("algebra", "plus_times") != "plus_times":
         raise UnsupportedError("the bound of a network is of sums of products without functions")
@@ -31,7 +29,7 @@ def error_bound(network: Network, read: Sequence[torch.Tensor]) -> torch.Tensor:
     return relative * _magnitudes(network, read) + low
 
 
-def growth(network: Network) -> tuple[float, float]:
+def growth(network: Planned) -> tuple[float, float]:
     """What all steps together may change a product by, relative to its magnitude, and by underflow."""
     found, low = 1.0, 0.0
     for relative, least in _steps(network):
@@ -40,7 +38,7 @@ def growth(network: Network) -> tuple[float, float]:
     return found - 1.0, low
 
 
-def _steps(network: Network) -> list[tuple[float, float]]:
+def _steps(network: Planned) -> list[tuple[float, float]]:
     """What each step may change a product by, relatively, and by underflow."""
     tree, scheme, keywords = network.tree, network.scheme, network.settings.steps
     options = read_options("plan", dict(keywords))
@@ -67,7 +65,7 @@ def _rounds(a: torch.dtype, b: torch.dtype, arithmetic: Any) -> bool:
     return any(epsilon(each) < epsilon(arithmetic.product) for each in (a, b))
 
 
-def _magnitudes(network: Network, read: Sequence[torch.Tensor]) -> torch.Tensor:
+def _magnitudes(network: Planned, read: Sequence[torch.Tensor]) -> torch.Tensor:
     """The network of magnitudes, in float64."""
     tree, orders = network.tree.with_slices(()), network.scheme.orders
     terms: dict[int, tuple[int, ...]] = {}

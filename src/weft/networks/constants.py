@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from weft.errors import call_context
 from weft.networks.folding import Folded
 from weft.networks.order import orders_of
+from weft.networks.planned import Planned
 from weft.networks.steps import Asked, as_launched, prepared
 from weft.networks.tree import Tree
 
-if TYPE_CHECKING:
-    from weft.networks.network import Network
-
 
 def made_constants(
-    network: Network, whole: Tree, parts: Folded, given: Mapping[int, torch.Tensor]
+    network: Planned, whole: Tree, parts: Folded, given: Mapping[int, torch.Tensor]
 ) -> list[torch.Tensor]:
     """Operands of the folded tree after the caller's: constants as they are, and nodes made of them."""
     items = {step.node: network.dtypes[step.node].itemsize for step in whole.steps}
-    orders = orders_of(whole, items)
+    orders = orders_of(whole, items, network.model)
     extents, asked = whole.graph.extents, Asked({"specialize": "auto", **network.settings.steps})
     values: dict[int, Any] = {at: whole.graph.operands[at].view(tensor) for at, tensor in given.items()}
     with call_context(lambda: "the constants of a network"):

@@ -19,6 +19,7 @@ from weft.planner.schedule import Target
 
 _TILE = 64  # extent of a matrix product below which its rate falls in proportion
 _GRAPH_LAUNCH = 2.0e-6  # seconds between two small kernels of a CUDA graph (H200, measured)
+_CPU_TILE, _GPU_TILE = 16, 128
 _MEMORY_SHARE = 0.85  # of the memory's rate, what a step that is bound by it gets
 
 
@@ -31,6 +32,7 @@ class Model:
     memory: float
     item: int  # bytes of an element
     factor: float  # flops of a multiply-add
+    tile: int  # rows and columns of a product that the library computes at once
 
     def seconds(self, tree: Tree, step: Step) -> float:
         """Of one step of one slice."""
@@ -74,13 +76,13 @@ def model(target: Target, dtype: torch.dtype, precision: str = "ieee") -> Model:
         rates = found.table("rate")
         threads = max(target.processors, 1)
         rate = rates.get(name, rates["float32"]) * threads
-        return Model(found("call"), rate, found("memory") * min(threads, 4), dtype.itemsize, factor)
+        return Model(found("call"), rate, found("memory") * min(threads, 4), dtype.itemsize, factor, _CPU_TILE)
     library = fitted("blas")
     rates = library.table("rates")
     rate = rates.get(name, rates["float32"])
     if precision == "tf32":
         rate = library("tf32_rate")
-    return Model(_GRAPH_LAUNCH, rate, _MEMORY_SHARE * library("memory_rate"), dtype.itemsize, factor)
+    return Model(_GRAPH_LAUNCH, rate, _MEMORY_SHARE * library("memory_rate"), dtype.itemsize, factor, _GPU_TILE)
 
 
 def flops(tree: Tree, steps: Iterable[Step], dtype: torch.dtype) -> float:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from weft.errors import AccuracyError
+from weft.networks.planned import Planned
 from weft.networks.tree import Step
 
-if TYPE_CHECKING:
-    from weft.networks.network import Network
 
-
-def finite_watch(network: Network) -> Any:
+def finite_watch(network: Planned) -> Any:
     """A watch that looks at every result, and waits for the device to do so."""
 
     def watch(step: Step, values: Sequence[Any], where: Mapping[int, int]) -> None:
@@ -40,7 +38,7 @@ def _not_finite(tensor: torch.Tensor) -> int:
     return int((~torch.isfinite(tensor)).sum())
 
 
-def _slice(network: Network, where: Mapping[int, int]) -> str:
+def _slice(network: Planned, where: Mapping[int, int]) -> str:
     if not where:
         return ""
     return " in slice " + ", ".join(f"{network.graph.names[label]}={index}" for label, index in where.items())

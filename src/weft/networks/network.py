@@ -12,12 +12,13 @@ from weft.base.bounded_cache import BoundedCache
 from weft.errors import ArgumentError, ShapeError, UnsupportedError, WorkspaceError, call_context
 from weft.networks.arena import arena
 from weft.networks.changes import Changes
-from weft.networks.cost import Model, invariant, model
+from weft.networks.cost import invariant
 from weft.networks.finite import finite_watch
 from weft.networks.folding import folded
 from weft.networks.graph import Graph
 from weft.networks.order import orders_of
 from weft.networks.path import Found
+from weft.networks.planned import Planned
 from weft.networks.program import Paused, Program, Scheme
 from weft.networks.recent import Recent
 from weft.networks.settings import (
@@ -29,7 +30,7 @@ from weft.networks.settings import (
 )
 from weft.networks.slicing import fitted_slices, read_slices
 from weft.networks.steps import Asked
-from weft.networks.tree import Step, Tree
+from weft.networks.tree import Tree
 from weft.plans.call_cache import call_signature
 from weft.plans.checks import reject_gradient
 from weft.spec.memory import overlaps_itself, share_memory
@@ -38,7 +39,7 @@ WORKSPACE = 4 << 20  # bytes that a kernel may take for packing whatever the lim
 PROGRAMS = 4  # ways for operands to lie that a network is prepared for at once
 
 
-class Network:
+class Network(Planned):
     """A network of tensors, planned once; calling it contracts tensors of the same shapes and types.
 
     Made by `weft.network`. `net(*tensors)` returns the result. `path`, `slices`, `explain()`, `report()`, `to_graph()`,
@@ -57,7 +58,7 @@ class Network:
         self.functions = read_functions(tree, functions)
         self.dtypes = node_dtypes(tree, leaves, settings)
         asked_slices = read_slices(tree, slices) or found.sliced
-        self._folded = folded(tree, given.keys(), orders_of(tree, self._items(tree)))
+        self.folded = folded(tree, given.keys(), orders_of(tree, self._items(tree), self.model))
         self.tree = self._sliced(asked_slices)
         self.scheme = self._scheme()
         self.constants = self._make_constants(tree, given)
@@ -71,22 +72,6 @@ class Network:
             raise UnsupportedError("strip_exponent and functions do not go together: they would see scaled values")
         special = settings.strip_exponent or settings.reuse or settings.check_finite or self.tree.slices > 1
         self._plain = bool(self.tree.steps) and not special
-
-    @property
-    def path(self) -> tuple[tuple[int, int], ...]:
-        """The path, as `opt_einsum` has it: places in a list from which operands go and to whose end results come."""
-        pairs = sorted(self._whole_steps(), key=lambda step: step.node)
-        return Tree.of(self.graph, [(step.left, step.right) for step in pairs]).path
-
-    @property
-    def slices(self) -> tuple[Any, ...]:
-        """The labels that are sliced, as the caller named them."""
-        return tuple(self.graph.names[label] for label in self.tree.sliced)
-
-    @property
-    def memory(self) -> int:
-        """Bytes that a call holds at once besides its operands: intermediates and the result."""
-        return self.scheme.arena.size + self._result_bytes
 
     def __call__(self, *tensors: Any, out: Any = None, changed: Collection[int] | None = None) -> Any:
         """Contract these tensors: all operands but constants, in their order, of the shapes and types planned for.
@@ -136,7 +121,7 @@ class Network:
 
     def place(self) -> torch.Tensor:
         """Memory for a result."""
-        return torch.empty(self.graph.shape, dtype=self.dtypes[max(self.dtypes)], device=self.settings.device)
+        return torch.empty(self.graph.shape, dtype=self.dtype, device=self.settings.device)
 
     def explain(self) -> str:
         """Path, slices, steps with their flops, bytes and predicted times, peak memory, and the tree as text."""
@@ -174,20 +159,6 @@ class Network:
 
         return error_bound(self, self._read(tensors))
 
-    @property
-    def model(self) -> Model:
-        """What the steps are priced with."""
-        dtype = self.dtypes[max(self.dtypes)]
-        return model(self.settings.target, dtype, str(self.settings.steps.get("precision") or "ieee"))
-
-    def __repr__(self) -> str:
-        count = len(self.graph.operands)
-        return f"Network({count} operands, {len(self.tree.steps)} steps, {self.tree.slices} slices, {self.source})"
-
-    @property
-    def _result_bytes(self) -> int:
-        return self.graph.size(self.graph.output) * self.dtypes[max(self.dtypes)].itemsize
-
     def _items(self, tree: Tree) -> dict[int, int]:
         return {step.node: self.dtypes[step.node].itemsize for step in tree.steps}
 
@@ -203,15 +174,11 @@ class Network:
             self._recent = Recent(tensors, known)
         return known
 
-    def _ours(self, of_whole: Mapping[int, Any]) -> dict[int, Any]:
-        """What is known of the whole tree's nodes, of those that are left after folding."""
-        return {ours: of_whole[node] for node, ours in self._folded.nodes.items() if node in of_whole}
-
     def _sliced(self, slices: Iterable[int]) -> Tree:
         """The tree of a call, with the slices that are asked for or that the limit needs."""
-        tree, limit = self._folded.tree, self.settings.memory_limit
+        tree, limit = self.folded.tree, self.settings.memory_limit
         there = {label for term in tree.graph.terms for label in term}
-        functions = self._ours(self.functions)
+        functions = self.ours(self.functions)
         kept = kept_whole(tree, functions)
         asked = [label for label in slices if label in there]
         if wrong := kept & set(asked):
@@ -224,29 +191,29 @@ class Network:
         tree = tree.with_slices(asked)
         if limit is None or not tree.steps:
             return tree
-        items = {node: dtype.itemsize for node, dtype in self._ours(self.dtypes).items()}
+        items = {node: dtype.itemsize for node, dtype in self.ours(self.dtypes).items()}
         if self.settings.reuse:
             return tree
-        return fitted_slices(tree, items, self._result_bytes, limit, self.model, kept)
+        return fitted_slices(tree, items, self.result_bytes, limit, self.model, kept)
 
     def _scheme(self) -> Scheme:
         tree, settings = self.tree, self.settings
-        dtypes = self._ours(self.dtypes)
+        dtypes = self.ours(self.dtypes)
         items = {node: dtype.itemsize for node, dtype in dtypes.items()}
         once = invariant(tree) if tree.sliced else frozenset()
         keywords: dict[str, Any] = dict(settings.steps)
         keywords.setdefault("specialize", "auto")
         place = arena(tree, items, once, keep=settings.reuse)
         if settings.memory_limit is not None:
-            total = place.size + self._result_bytes
+            total = place.size + self.result_bytes
             if total > settings.memory_limit:
                 raise WorkspaceError(
                     f"memory_limit is {settings.memory_limit} bytes; with every intermediate kept (reuse=True) the "
                     f"network needs {total} bytes"
                 )
             keywords["workspace_limit"] = max(settings.memory_limit - total, WORKSPACE)
-        orders = orders_of(tree, items)
-        return Scheme(tree, orders, dtypes, place, once, Asked(keywords), self._ours(self.functions))
+        orders = orders_of(tree, items, self.model)
+        return Scheme(tree, orders, dtypes, place, once, Asked(keywords), self.ours(self.functions))
 
     def _make_constants(self, whole: Tree, given: Mapping[int, torch.Tensor]) -> list[torch.Tensor]:
         """Operands of the folded tree that are made of constants."""
@@ -254,12 +221,12 @@ class Network:
             return []
         from weft.networks.constants import made_constants
 
-        return made_constants(self, whole, self._folded, given)
+        return made_constants(self, whole, self.folded, given)
 
     def _read(self, tensors: Sequence[Any]) -> list[torch.Tensor]:
         """The operands of a call, checked."""
         promote = bool(self.settings.steps.get("promote"))
-        given = self._folded.given
+        given = self.folded.given
         if len(tensors) != len(given):
             constant = f" besides {len(self.graph.operands) - len(given)} constants" if self.constants else ""
             raise ShapeError(f"the network takes {len(given)} operands{constant}, {len(tensors)} are given")
@@ -274,7 +241,7 @@ class Network:
 
     def _place(self, out: Any, read: Sequence[torch.Tensor]) -> torch.Tensor:
         """Where the result goes."""
-        shape, dtype = self.graph.shape, self.dtypes[max(self.dtypes)]
+        shape, dtype = self.graph.shape, self.dtype
         if out is None:
             return self.place()
         place = as_results(out)
@@ -287,7 +254,7 @@ class Network:
             )
         if overlaps_itself(place):
             raise ShapeError("out overlaps itself in memory: two elements of the result would share a place")
-        for at, tensor in zip(self._folded.given, read, strict=True):
+        for at, tensor in zip(self.folded.given, read, strict=True):
             if share_memory(place, tensor):
                 raise ShapeError(f"out overlaps operand {at} in memory: the result would overwrite what is to be read")
         return place
@@ -334,7 +301,7 @@ class Network:
         """Operands of a call among those of the folded tree."""
         if changed is None:
             return None
-        given = self._folded.given
+        given = self.folded.given
         if wrong := [at for at in changed if at not in given]:
             raise ArgumentError(f"changed names operand {wrong[0]}, the network takes {', '.join(map(str, given))}")
         return [given.index(at) for at in changed]
@@ -343,16 +310,10 @@ class Network:
         """A network of one operand: nothing meets, it is moved or reduced."""
         from weft.api.einsum import einsum
 
-        (operand,) = self._folded.tree.graph.operands
+        (operand,) = self.folded.tree.graph.operands
         keywords = {name: value for name, value in self.settings.steps.items() if name not in ("tune",)}
         view = operand.view(self._operands(read)[0])
         einsum(view, operand.term, self.graph.output, out=place, **keywords)
-
-    def _whole_steps(self) -> list[Step]:
-        """Steps of the whole tree: those that were folded, and those of a call, by the whole tree's numbers."""
-        back = {ours: node for node, ours in self._folded.nodes.items()}
-        live = [Step(back[step.node], back[step.left], back[step.right]) for step in self.tree.steps]
-        return [*self._folded.steps, *live]
 
     def _described(self, tensors: Sequence[Any]) -> str:
         shapes = ", ".join("x".join(map(str, getattr(x, "shape", ()))) or type(x).__name__ for x in tensors[:8])

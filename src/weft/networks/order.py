@@ -8,11 +8,11 @@ the root. Small tensors are free: they are made as their step wants them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from weft.networks.fit import MOST_UNROLLED, Order, Roles, fits, moves
+from weft.networks.cost import Model
+from weft.networks.fit import MOST_UNROLLED, Order, Roles, Shape, cost
 from weft.networks.tree import Labels, Step, Tree
 
 LARGE = 1 << 20  # bytes from which moving a tensor costs more than a launch
@@ -20,6 +20,7 @@ KEPT = 12  # orders of a node
 NEVER = 1 << 20  # steps until a label of the result is summed
 _LESS = 0.8  # of what a step pays, what the one before it is to reckon with
 _PAIRS = 4  # orders of each of two large nodes that are tried with one another
+_PASSES = 2.6  # times that permuting a tensor takes of reading it: it is read and written, not all in line
 Orders = dict[int, Order]
 
 
@@ -32,12 +33,12 @@ class State(NamedTuple):
     right: Order = ()
 
 
-def orders_of(tree: Tree, item: Mapping[int, int]) -> Orders:
+def orders_of(tree: Tree, item: Mapping[int, int], price: Model) -> Orders:
     """The order of every node's labels. `item` has the bytes of an element of each result."""
     found = natural_orders(tree)
     size = {node: tree.size(node) * item.get(node, max(item.values(), default=1)) for node in tree.nodes}
     large = frozenset(node for node, count in size.items() if count >= LARGE)
-    if not any(node in large for node in (step.node for step in tree.steps)):
+    if not any(step.node in large for step in tree.steps):
         return found
     ends = _ends(tree)
     states: dict[int, list[State]] = {}
@@ -46,9 +47,20 @@ def orders_of(tree: Tree, item: Mapping[int, int]) -> Orders:
             if child not in states:
                 states[child] = [State(0.0, found[child])]
         if large & {step.node, step.left, step.right}:
-            states[step.node] = _kept(tree, step, states, large, size, ends, found)
+            given = _Given(tree, step, large, ends[step.node], shape_of(tree, step, size, price))
+            states[step.node] = _kept(given, states, found)
     _read_back(tree, states, large, found)
     return found
+
+
+def shape_of(tree: Tree, step: Step, size: Mapping[int, int], price: Model) -> Shape:
+    """What a step costs besides how its tensors lie."""
+    nodes = (step.left, step.right, step.node)
+    roles = Roles.of(*(tree.nodes[node] for node in nodes))
+    a, b, d = (_PASSES * size[node] / price.memory if size[node] >= LARGE else 0.0 for node in nodes)
+    products = price.factor * tree.macs(step) / price.rate
+    unrolled = bool(roles.batch) and tree.graph.size(roles.batch) <= MOST_UNROLLED
+    return Shape(roles, tree.graph.extents, products, (a, b, d), price.tile, unrolled)
 
 
 def natural_orders(tree: Tree) -> Orders:
@@ -78,30 +90,29 @@ def _ends(tree: Tree) -> dict[int, dict[int, int]]:
     return ends
 
 
-def _kept(
-    tree: Tree, step: Step, states: Mapping[int, list[State]], large: Labels, size: Mapping[int, int],
-    ends: Mapping[int, dict[int, int]], natural: Orders,
-) -> list[State]:  # fmt: skip
+def _kept(given: _Given, states: Mapping[int, list[State]], natural: Orders) -> list[State]:
     """The best orders of a step's result, the cheapest first."""
-    given = _Given(tree, step, large, size, ends[step.node])
-    forced = natural[step.node] if step.node == tree.root else None
+    step, large = given.step, given.large
+    forced = natural[step.node] if step.node == given.tree.root else None
     best: dict[Order, State] = {}
     few = _PAIRS if step.left in large and step.right in large else KEPT
     for one in states[step.left][: few if step.left in large else 1]:
         for two in states[step.right][: few if step.right in large else 1]:
             paid = one.cost + two.cost
-            for order, cost in given.results(one.order, two.order, forced):
+            for order in given.results(one.order, two.order, forced):
+                total = paid + cost((one.order, two.order, order), given.shape)
                 known = best.get(order)
-                if known is None or paid + cost < known.cost:
-                    best[order] = State(paid + cost, order, one.order, two.order)
-    ranked = [(state.cost + _ahead(state.order, ends[step.node], size[step.node]), state) for state in best.values()]
+                if known is None or total < known.cost:
+                    best[order] = State(total, order, one.order, two.order)
+    moving = given.shape.moving[2]
+    ranked = [(state.cost + _ahead(state.order, given.ends, moving), state) for state in best.values()]
     return [state for _, state in sorted(ranked)[:KEPT]]
 
 
-def _ahead(order: Order, ends: Mapping[int, int], size: int) -> float:
+def _ahead(order: Order, ends: Mapping[int, int], moving: float) -> float:
     """What the steps to come may pay: labels that are summed together must lie together once all that are summed
     before them are gone. The next step counts in full, later ones less and less."""
-    found, weight = 0.0, 2.0 * size
+    found, weight = 0.0, moving
     for when in sorted({ends[label] for label in order if ends[label] < NEVER}):
         places = [ends[label] == when for label in order if ends[label] >= when]
         first, last = places.index(True), len(places) - 1 - places[::-1].index(True)
@@ -117,51 +128,39 @@ class _Given(NamedTuple):
     tree: Tree
     step: Step
     large: Labels
-    size: Mapping[int, int]
-    ends: Mapping[int, int]
+    ends: Mapping[int, int]  # of its result's labels
+    shape: Shape
 
-    def results(self, left: Order, right: Order, forced: Order | None) -> Iterator[tuple[Order, float]]:
-        """Orders of the result of operands that lie so, each with what is paid for it in permutations."""
-        step, large = self.step, self.large
-        both = [node in large for node in (step.left, step.right)]
-        roles = Roles.of(*(self.tree.nodes[node] for node in (step.left, step.right, step.node)))
-        unrolled = bool(roles.batch) and self.tree.graph.size(roles.batch) <= MOST_UNROLLED
-        if forced is None and both[0] is not both[1] and not roles.batch:
-            own, other = (roles.m, roles.n) if both[0] else (roles.n, roles.m)
-            yield from self._beside_small(left if both[0] else right, own, other, roles.k)
-            return
-        costs = [2.0 * self.size[node] if node in large else 0.0 for node in (step.left, step.right, step.node)]
-        orders = iter((forced,)) if forced is not None else _proposed(left, right, roles, self.ends, (both[0], both[1]))
-        if forced is None and unrolled and both[0] is not both[1]:
+    def results(self, left: Order, right: Order, forced: Order | None) -> Iterable[Order]:
+        """Orders of the result that are worth trying where the operands lie so."""
+        if forced is not None:
+            return (forced,)
+        roles = self.shape.roles
+        both = (self.step.left in self.large, self.step.right in self.large)
+        found = dict.fromkeys(_proposed(left, right, roles, self.ends, both))
+        if both[0] is not both[1] and (self.shape.unrolled or not roles.batch):
             sides = (left, roles.m, roles.n) if both[0] else (right, roles.n, roles.m)
-            amid = self._beside_small(sides[0], sides[1] | roles.batch, sides[2], roles.k)
-            orders = chain(orders, dict.fromkeys(order for order, _ in amid))
-        for order in orders:
-            if not any(costs):
-                yield order, 0.0
-                continue
-            lie = [known if cost else None for known, cost in zip((left, right, order), costs, strict=True)]
-            yield order, 0.0 if fits(lie, roles, unrolled) else moves((left, right, order), roles, costs, unrolled)
+            found |= dict.fromkeys(self._beside_small(sides[0], sides[1] | roles.batch, sides[2]))
+        return found
 
-    def _beside_small(self, order: Order, own: Labels, other: Labels, k: Labels) -> Iterator[tuple[Order, float]]:
-        """A large operand against a small one, which lies as it is wanted."""
-        node = self.step.left if self.step.left in self.large else self.step.right
+    def _beside_small(self, order: Order, own: Labels, other: Labels) -> Iterator[Order]:
+        """A large operand against a small one, which lies as it is wanted: the new block goes where the step sums, to
+        an end, or between labels that are not summed together."""
+        k = self.shape.roles.k
         kept = tuple(label for label in order if label in own)
-        new = [_by_end(other, self.ends), _by_end(other, self.ends)[::-1]]
         summed = [at for at, label in enumerate(order) if label in k]
-        together = not summed or summed[-1] - summed[0] + 1 == len(summed)
         gap = summed[0] if summed else 0
         inside = bool(summed) and gap > 0 and summed[-1] + 1 < len(order)
-        places = {0, gap, len(kept)} if inside else set(_places(kept, self.ends)) | {gap}
-        moving = 0.0 if together else 2.0 * self.size[node]
-        for block in new:
-            for at in places:
-                yield (*kept[:at], *block, *kept[at:]), moving
+        places = {0, gap, len(kept)} if inside else {*_places(kept, self.ends), gap}
+        blocks = (_by_end(other, self.ends), _by_end(other, self.ends)[::-1])
+        for block in blocks:
+            for at in sorted(places):
+                yield (*kept[:at], *block, *kept[at:])
         free = _by_end(own, self.ends)
         for rows in (free, free[::-1]):
-            for block in new:
-                for at in _places(rows, self.ends):
-                    yield (*rows[:at], *block, *rows[at:]), 2.0 * self.size[node]
+            for block in blocks:
+                for at in (0, len(rows)):
+                    yield (*rows[:at], *block, *rows[at:])
 
 
 def _proposed(

@@ -5,17 +5,15 @@ from __future__ import annotations
 import html
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from weft.networks.planned import Planned
 from weft.networks.report import explain, report
-
-if TYPE_CHECKING:
-    from weft.networks.network import Network
 
 _WIDTH, _LEVEL = 22.0, 34.0  # of a page's picture: pixels for each operand and for each level
 
 
-def to_graph(network: Network) -> Any:
+def to_graph(network: Planned) -> Any:
     """A `networkx.DiGraph` with an edge from each tensor to the step that takes it.
 
     Nodes have `kind` ("operand" or "step"), `labels`, `shape` and `bytes`; steps also `flops`, `seconds`, `equation`.
@@ -40,7 +38,7 @@ def to_graph(network: Network) -> Any:
     return found
 
 
-def positions(network: Network) -> dict[int, tuple[float, float]]:
+def positions(network: Planned) -> dict[int, tuple[float, float]]:
     """Where each node stands: operands side by side, every step amid its two, a level above the higher one."""
     tree = network.tree
     by_node = {step.node: step for step in tree.steps}
@@ -59,7 +57,7 @@ def positions(network: Network) -> dict[int, tuple[float, float]]:
     return found
 
 
-def draw(network: Network, file: Any = None) -> Any:
+def draw(network: Planned, file: Any = None) -> Any:
     """A matplotlib figure: circles grow with the tensors, colours with the time of the step that makes them."""
     from matplotlib.figure import Figure
 
@@ -81,7 +79,7 @@ def draw(network: Network, file: Any = None) -> Any:
     return figure
 
 
-def to_html(network: Network, file: Any = None) -> str:
+def to_html(network: Planned, file: Any = None) -> str:
     """A page with the tree as SVG, each node with its labels and figures on hovering, and the report."""
     at, graph = positions(network), to_graph(network)
     height = (max(y for _, y in at.values()) + 1) * _LEVEL

@@ -48,6 +48,7 @@ class Replay:
         self._graphs: dict[tuple[int, ...], torch.cuda.CUDAGraph] = {}
         self._gathering: tuple[torch.cuda.CUDAGraph, list[torch.Tensor]] | None = None
         self._seen: tuple[int, ...] | None = None
+        self._streams: list[torch.cuda.Stream] = []
 
     def run(self, values: list[Any]) -> None:
         """The steps on the operands among `values`."""
@@ -84,6 +85,8 @@ class Replay:
     def _captured(self, values: list[Any]) -> torch.cuda.CUDAGraph:
         """A graph of the steps on these values; on one stream where several cannot be captured."""
         if self._branches:
+            if not self._streams:  # made before the capture, which may not wait for them
+                self._streams = [torch.cuda.Stream() for _ in range(STREAMS - 1)]
             try:
                 return _graph_of(lambda: self._side_by_side(values))
             except RuntimeError as error:
@@ -99,7 +102,7 @@ class Replay:
     def _side_by_side(self, values: list[Any]) -> None:
         """Each step on the stream of one that it needs, behind the other; those that need none on any."""
         main = torch.cuda.current_stream()
-        streams = [main, *(torch.cuda.Stream() for _ in range(STREAMS - 1))]
+        streams = [main, *self._streams]
         begun = main.record_event()
         for stream in streams[1:]:
             stream.wait_event(begun)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from weft.base.figures import duration, si
+from weft.networks.planned import Planned
 from weft.networks.tree import Step
-
-if TYPE_CHECKING:
-    from weft.networks.network import Network
 
 MOST_STEPS = 12  # that the text lists, those that take longest
 MOST_LINES = 40  # of the tree
 
 
-def report(network: Network) -> dict[str, Any]:
+def report(network: Planned) -> dict[str, Any]:
     """Numbers, text and lists alone. Seconds are predicted; what is said of a step is of one slice."""
     tree, scheme, price = network.tree, network.scheme, network.model
     steps = [_step(network, step) for step in tree.steps]
@@ -37,7 +35,7 @@ def report(network: Network) -> dict[str, Any]:
     }
 
 
-def explain(network: Network) -> str:
+def explain(network: Planned) -> str:
     """The report for people."""
     found = report(network)
     lines = [
@@ -72,7 +70,7 @@ def _line(step: dict[str, Any]) -> str:
     )
 
 
-def _step(network: Network, step: Step) -> dict[str, Any]:
+def _step(network: Planned, step: Step) -> dict[str, Any]:
     tree, scheme, graph = network.tree, network.scheme, network.tree.graph
     left, right, out = (tree.nodes[node] for node in (step.left, step.right, step.node))
     factor = 8 if scheme.dtypes[step.node].is_complex else 2
@@ -99,13 +97,13 @@ def _step(network: Network, step: Step) -> dict[str, Any]:
     }
 
 
-def _planned(network: Network, node: int) -> Any:
+def _planned(network: Planned, node: int) -> Any:
     """The call that a step is, once some operands were planned for."""
     program = network.latest
     return program.calls.get(node) if program is not None else None
 
 
-def tree_lines(network: Network, most: int = MOST_LINES) -> list[str]:
+def tree_lines(network: Planned, most: int = MOST_LINES) -> list[str]:
     """The tree as text, the result at the top; of large ones the part that takes longest."""
     tree, graph = network.tree, network.tree.graph
     by_node = {step.node: step for step in tree.steps}

@@ -9,25 +9,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from weft.errors import DTypeError
+from weft.networks.planned import Planned
+from weft.networks.program import Program
 from weft.networks.slicing import part
 from weft.networks.steps import Call, as_launched, prepared
 from weft.networks.tree import Step
 from weft.spec.dtypes import REAL_OF, dtype_name
 
-if TYPE_CHECKING:
-    from weft.networks.network import Network
-    from weft.networks.program import Program
-
 _APART = 16  # bytes between scales: each is aligned as a tensor of its own is
 
 
 def run_scaled(
-    network: Network, program: Program, operands: Sequence[torch.Tensor], place: torch.Tensor
+    network: Planned, program: Program, operands: Sequence[torch.Tensor], place: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """``(mantissa, exponent)``: `place` with the result over 10**exponent, a float64 tensor of no dimension."""
     with program.lock:

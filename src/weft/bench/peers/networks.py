@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from weft.bench.networks import NetworkTensors
 
 
+MEASURED = 1 << 26  # bytes of the largest intermediate from which kernels made to measure are tried, too
+
+
 class WeftNetwork:
     """``weft.network``, planned once. What is told beside: the first call, planning and compiling included."""
 
@@ -39,7 +42,11 @@ class WeftNetwork:
             "predicted seconds": float(f"{net.report()['seconds']:.4g}"),
             "memory bytes": net.memory,
         }
-        return Prepared([Way("", net, about)], note=_said(case, about))
+        ways = [Way("", net, about)]
+        if tensors[0].is_cuda and case.largest >= MEASURED:
+            net = planned_network(case, tensors, specialize="now")
+            ways = [Way("at hand", ways[0].run, about), Way("made to measure", net, about)]
+        return Prepared(ways, note=_said(case, about))
 
     def settings(self, case: NetworkCase) -> AbstractContextManager[Any]:
         return nullcontext()

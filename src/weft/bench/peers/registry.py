@@ -182,6 +182,11 @@ PEERS: dict[str, dict[str, tuple[str, str]]] = {
         "opt_einsum": ("arrays", "OptEinsum"),
         MODEL: ("registry", "WeftModel"),
     },
+    "gradient": {
+        "weft": ("gradients", "WeftGradients"),
+        "torch": ("gradients", "TorchGradients"),
+        "compile": ("gradients", "CompiledGradients"),
+    },
     "permutation": {
         "weft": ("permutations", "WeftPermute"),
         "cutensor": ("cutensor_permute", "CutensorPermute"),
@@ -192,6 +197,12 @@ PEERS: dict[str, dict[str, tuple[str, str]]] = {
         "weft": ("calls", "PlanCall"),
         CONTRACT: ("calls", "ContractCall"),
         "torch": ("calls", "EinsumCall"),
+    },
+    "small": {
+        "weft": ("small", "WeftSmall"),
+        "torch": ("small", "TorchLoop"),
+        "bmm": ("small", "TorchBatched"),
+        "operator": ("small", "MadeOperator"),
     },
     "network": {
         "weft": ("networks", "WeftNetwork"),
