@@ -13,8 +13,8 @@ from weft.base.dispatch import is_traced
 from weft.errors import ArgumentError, ShapeError, UnsupportedError, WorkspaceError, call_context
 from weft.networks.arena import arena
 from weft.networks.changes import Changes
-from weft.networks.derivatives import differentiable
 from weft.networks.cost import invariant
+from weft.networks.derivatives import differentiable
 from weft.networks.finite import finite_watch
 from weft.networks.folding import folded
 from weft.networks.graph import Graph
