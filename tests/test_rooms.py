@@ -22,10 +22,11 @@ ROOMS = (
     *("errors", "base", "fn", "algebra", "spec", "machine", "planner"),
     *("gpu.common", "gpu.gett", "gpu.tma", "gpu.warp_specialized", "gpu.blas", "gpu.semiring", "gpu.simt"),
     "gpu.selection",
+    *("gpu.grouped", "gpu.chain"),
     *("gpu.permute", "gpu.at_hand", "gpu.complex", "gpu.transpose", "gpu.composite", "cpu"),
-    *("oracle", "testing", "cases", "tune", "selftest", "plans", "api", "autograd"),
-    *("reference", "functions", "cache"),
-    *("bench", "cli"),
+    *("oracle", "testing", "cases", "tune", "selftest", "plans", "api", "autograd", "networks", "groups", "blocks"),
+    *("reference", "functions", "cache", "compiled", "nn", "hooks", "tn"),
+    *("bench", "profiling", "cli"),
 )
 
 # Families meet in `gpu.common` alone, but for these.

@@ -1,16 +1,21 @@
 """weft: tensor contractions on GPUs, with your own functions woven into the kernel."""
 
-from weft import algebra, cache, functions, reference, testing
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING
+from typing import Any as _Any
+
+from weft import algebra, blocks, cache, functions, nn, reference, testing
 from weft.algebra import Algebra
 from weft.api.contract import contract, plan
-from weft.api.einsum import einsum
 from weft.api.keywords import Equation, Function
 from weft.api.matmul import matmul
+from weft.api.numpy_words import inner, outer, tensordot, trace, transpose
 from weft.api.permute import permute, plan_permute
 from weft.api.transpose import transpose_
 from weft.api.warm import warm
 from weft.base.log import start as _start_log
 from weft.base.version import __version__
+from weft.compiled import calls as _calls  # noqa: F401  # torch's operations; the name is for nothing else
 from weft.errors import (
     AccuracyError,
     ArgumentError,
@@ -23,12 +28,36 @@ from weft.errors import (
     WeftWarning,
     WorkspaceError,
 )
+from weft.groups.chain import chain
+from weft.groups.grouped import GroupedPlan, grouped, plan_grouped
+from weft.groups.operator_sum import OperatorSum, operator_sum
+from weft.networks.network import Network
+from weft.networks.public import einsum, network
 from weft.oracle.bounds import error_bound
 from weft.plans.contraction import Plan
 from weft.plans.explain.data import Report
 from weft.plans.permutation import PermutePlan
 
+if TYPE_CHECKING:
+    from weft.profiling.api import energy, profile
+
 _start_log()
+
+#: What is imported when it is first named: rooms that import other libraries, and what few programs use.
+_LATER = {
+    "hooks": "weft.hooks",
+    "tn": "weft.tn",
+    "energy": "weft.profiling.api",
+    "profile": "weft.profiling.api",
+}
+
+
+def __getattr__(name: str) -> _Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'weft' has no attribute {name!r}")
+    found = _import_module(_LATER[name])
+    return found if _LATER[name] == f"weft.{name}" else getattr(found, name)
+
 
 __all__ = [
     "AccuracyError",
@@ -38,7 +67,10 @@ __all__ = [
     "Equation",
     "Function",
     "FunctionError",
+    "GroupedPlan",
+    "Network",
     "NotationError",
+    "OperatorSum",
     "PermutePlan",
     "Plan",
     "Report",
@@ -49,17 +81,31 @@ __all__ = [
     "WorkspaceError",
     "__version__",
     "algebra",
+    "blocks",
     "cache",
+    "chain",
     "contract",
     "einsum",
+    "energy",
     "error_bound",
     "functions",
+    "grouped",
+    "inner",
     "matmul",
+    "network",
+    "nn",
+    "operator_sum",
+    "outer",
     "permute",
     "plan",
+    "plan_grouped",
     "plan_permute",
+    "profile",
     "reference",
+    "tensordot",
     "testing",
+    "trace",
+    "transpose",
     "transpose_",
     "warm",
 ]

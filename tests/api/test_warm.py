@@ -16,10 +16,10 @@ pytest.importorskip("triton")
 SINGLE = (torch.float32,)
 
 
-def test_a_handful_of_kernels_serves_a_thousand_shapes() -> None:
+def test_some_hundred_kernels_serve_a_thousand_shapes() -> None:
     wanted = list(tasks(described((), SINGLE), TARGETS["sm_90"]))
     assert len(list(sampled())) >= 1000
-    assert 20 < len(wanted) < 80
+    assert 40 < len(wanted) < 160
     families = {rank.schedule.family for _, rank in wanted}
     assert families == {"at_hand", "permute_at_hand"}
 

@@ -68,7 +68,7 @@ def click(browser: Browser, head: str) -> str:
 def test_it_renders(shown: Browser) -> None:
     assert shown.run("document.title") == "weft bench tccg"
     assert shown.run('[...document.querySelectorAll("h2")].map((head) => head.textContent)') == [
-        "Figures", "Plots", "Cases", "What could not be done", "How it was measured"
+        "Figures", "Plots", "Cases", "Remarks", "How it was measured"
     ]  # fmt: skip
     assert shown.run("document.images.length") == 3
     assert shown.run("[...document.images].every((image) => image.complete && image.naturalWidth > 600)")
@@ -143,3 +143,22 @@ def test_cells_sort_by_numbers_where_they_show_numbers() -> None:
     ]
     assert 'class="number"' in Table(("n",), [(Cell("1", 1.0),)]).html()
     assert "data-key" not in Table(("n",), [(Cell("one"),)]).html()
+
+
+def test_energy_and_waves_have_columns_where_a_run_has_them() -> None:
+    plain, found = known_run(), known_run()
+    about = found.cases[0].results["weft"].about
+    about["energy"] = {"joules": 0.025, "watts": 512.0, "flops_per_joule": 4.8e8, "edp": 2.4e-7}
+    small = {"programs": 1, "warps": 4, "waves": 0.1, "slots_used": 0.1, "blocks_per_sm": 9, "occupancy": 0.9}
+    about["kernels"] = [
+        small | {"limited_by": ["warps"]},
+        small | {"programs": 500, "waves": 1.894, "limited_by": ["registers", "shared memory"]},
+    ]
+    heads = ("weft waves", "slots used", "blocks an SM", "occupancy", "limited by", "weft J", "weft W", "weft FLOP/J")
+    assert not set(heads) & set(case_table(plain).heads)
+    table = case_table(found)
+    row = dict(zip(table.heads, table.rows[0], strict=True))
+    assert [row[head].text for head in heads] == [
+        "1.89", "10%", "9", "90%", "registers and shared memory", "0.025", "512", "4.8e+08"
+    ]  # fmt: skip
+    assert dict(zip(table.heads, table.rows[1], strict=True))["weft J"].text == ""

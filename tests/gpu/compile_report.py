@@ -15,6 +15,7 @@ from dataclasses import replace
 import torch
 from triton.backends.nvidia.compiler import get_ptxas
 
+import weft
 from weft.cases import tccg
 from weft.fn import trace
 from weft.gpu.common.inspect import compiled, instructions
@@ -53,7 +54,9 @@ def report(
     built = compiled(getattr(launch, "kernels", (launch,))[0], architecture)
     text = built.asm["amdgcn" if architecture.startswith("gfx") else "ptx"]
     types = sorted(set(re.findall(r"wgmma\.mma_async\S*?k\d+\.(\S+)", text)))
+    converted = len(re.findall(r"cvt\.rn\S*\.s(?:8|16|32)\b", text))
     found = {"schedule": str(best.schedule), "shared": built.metadata.shared, "types": types, "late": late(text)}
+    found |= {"converted integers": converted, "prmt": text.count("prmt.b32")}
     return found | instructions(text)
 
 
@@ -115,6 +118,11 @@ def main() -> None:
     for name in ("tccg-01", "tccg-11"):  # A against the sum, B against it
         against = contraction(equations[name], extents[name], single, single, precision="tf32")
         results[f"tf32 {name} sm_90"] = report(against, "sm_90", "gett")
+    weights = weft.plan(
+        "mk,nk->mn", torch.empty(16, 4096, dtype=half, device="meta"),
+        torch.empty(11008, 4096, dtype=torch.int8, device="meta"), promote=True, backend="reference",
+    ).contraction  # fmt: skip
+    results["int8 weights sm_90"] = report(weights, "sm_90", "gett", tile=(16, 32, 128))
     bytes_wide = {
         "int8": contraction("ik,jk->ij", square, torch.int8, torch.int32),
         "e4m3": contraction("ik,jk->ij", square, torch.float8_e4m3fn, half, precision=torch.float8_e4m3fn),

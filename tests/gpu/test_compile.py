@@ -121,6 +121,13 @@ def test_other_architectures_use_their_own_matrix_instructions(report: dict[str,
     assert report["fused gfx942"]["mfma"]
 
 
+def test_weights_of_a_byte_become_halves_without_a_conversion_each(report: dict[str, dict[str, object]]) -> None:
+    found = report["int8 weights sm_90"]
+    assert found["converted integers"] == 0
+    assert found["prmt"] >= 32  # type: ignore[operator]
+    assert found["cp.async"]
+
+
 def test_fused_functions_keep_the_fast_path(report: dict[str, dict[str, object]]) -> None:
     assert report["fused sm_90"]["wgmma"]
     assert report["fused sm_90"]["cp.async"] == report["fused sm_90"]["cp.async.16"]

@@ -22,15 +22,22 @@ def with_autocast(keywords: dict[str, Any], a: Any, b: Any, out: Any) -> dict[st
     """`keywords` as autocast has them; unchanged where it does not apply, or where a type of products is named."""
     if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)):
         return keywords
-    kind = a.device.type
-    if not torch.is_autocast_enabled(kind) or a.dtype not in _CAST or b.dtype not in _CAST:
+    return autocast_keywords(keywords, a.device.type, (a.dtype, b.dtype), out is not None)
+
+
+def autocast_keywords(
+    keywords: dict[str, Any], kind: str, stored: tuple[torch.dtype, torch.dtype], given: bool
+) -> dict[str, Any]:
+    """The same of operands on a `kind` of device, stored in two types; `given`: there is a place for the result."""
+    a, b = stored
+    if kind == "meta" or not torch.is_autocast_enabled(kind) or a not in _CAST or b not in _CAST:
         return keywords
     if keywords.get("precision") is not None or keywords.get("algebra", "plus_times") != "plus_times":
         return keywords
     chosen = torch.get_autocast_dtype(kind)
     found = {**keywords, "precision": chosen}
-    if a.dtype != b.dtype:
+    if a != b:
         found["promote"] = True
-    if out is None and keywords.get("out_dtype") is None:
+    if not given and keywords.get("out_dtype") is None:
         found["out_dtype"] = chosen
     return found

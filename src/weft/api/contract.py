@@ -6,9 +6,9 @@ everything that they depend on, so a repeated call goes straight to the launch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, Literal, TypeVar, Unpack, overload
+from typing import Any, Literal, TypeVar, Unpack, cast, overload
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from weft.api.options import fingerprints, read_operands, read_options
 from weft.api.selection import selected
 from weft.base.arrays import as_results, as_tensor, returned
 from weft.base.describe import describe_call
+from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside
 from weft.errors import call_context
 from weft.planner.schedule import Scalar
 from weft.planner.validity import generation
@@ -151,6 +152,11 @@ def contract(
     >>> weft.contract("ik,jk->ji", a, b, alpha=2.0, epilogue=torch.sqrt)[0]
     tensor([2.4495, 2.4495])
     """
+    functions = (a_fn, b_fn, c_fn, epilogue)
+    if is_dynamo_compiling():
+        return as_operation("contract")(
+            equation, a, b, c, alpha, beta, out, functions, return_arg, validate, options
+        )
     key = known = signature = None
     if any_autocast():
         options = with_autocast(options, a, b, out)
@@ -158,7 +164,7 @@ def contract(
     if type(equation) is str and asked is not None:
         signature = call_signature(a, b, out, c, *beside)
         bare = a_fn is None and b_fn is None and c_fn is None and epilogue is None
-        prints = () if bare else fingerprints((a_fn, b_fn, c_fn, epilogue))
+        prints = () if bare else fingerprints(functions)
         if signature is not None and prints is not None and not return_arg:
             key = (equation, signature, prints, asked, generation())
             try:
@@ -172,9 +178,9 @@ def contract(
     with call_context(lambda: describe_call("contract", equation, a=a, b=b, c=c, out=out)):
         refuse_swapped("contract", equation, _FORM)
         if asked_of(a, b, c, *operand_tensors(options.get("operands"))) or any_tensor(alpha, beta):
-            functions = {"a_fn": a_fn, "b_fn": b_fn, "c_fn": c_fn, "epilogue": epilogue}
+            given = {**options, "a_fn": a_fn, "b_fn": b_fn, "c_fn": c_fn, "epilogue": epilogue}
             found, known = differentiable("contract")(
-                equation, a, b, c, alpha, beta, out, {**options, **functions}, return_arg, validate
+                equation, a, b, c, alpha, beta, out, given, return_arg, validate
             )
             if key is not None and known is not None:
                 _CALLS.put(key, known)
@@ -183,6 +189,10 @@ def contract(
         x, y = read_pair(a, b, promote)
         addend = as_tensor("c", c, promote) if c is not None else None
         target = as_results(out)
+        if signature is None and is_traced((x, y, addend, *_each(target), *_beside(options))):
+            return as_operation("contract")(
+                equation, x, y, addend, alpha, beta, target, functions, return_arg, validate, options
+            )
         if known is None:
             given = {**options, "a_fn": a_fn, "b_fn": b_fn, "c_fn": c_fn, "epilogue": epilogue}
             read = read_options("contract", given, target)
@@ -199,6 +209,17 @@ def contract(
         assert signature is not None
         _CALLS.put(key, planned.known_call(signature, x, y, addend, out is not None, result, tensors))
     return returned(a, out, result, False)
+
+
+def _each(out: Any) -> tuple[Any, ...]:
+    return out if isinstance(out, tuple) else (out,)
+
+
+def _beside(options: dict[str, Any]) -> Iterator[Any]:
+    """The tensors among a call's operands, read or not."""
+    operands = options.get("operands")
+    for pair in operands.values() if isinstance(operands, dict) else ():
+        yield from pair if isinstance(pair, (tuple, list)) else ()
 
 
 @signed("plan", ("equation", "a", "b"), Plan)
@@ -223,6 +244,8 @@ def plan(
     >>> torch.allclose(p(a, b), a @ b)
     True
     """
+    if is_dynamo_compiling():
+        return cast(Plan, outside(plan, equation, a, b, c=c, out=out, epilogue=epilogue, **options))
     with call_context(lambda: describe_call("plan", equation, a=a, b=b, c=c, out=out)):
         refuse_swapped("plan", equation, _FORM)
         keywords: dict[str, Any] = dict(options)

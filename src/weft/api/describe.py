@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -20,6 +20,9 @@ from weft.planner.target import BACKENDS, target_of
 from weft.plans.select import select
 from weft.spec import Contraction, Layout, Notation, parse
 from weft.spec.contraction import output_shape
+
+if TYPE_CHECKING:
+    from weft.plans.kernels.kernel import Kernel
 
 Function = Callable[..., Any]
 
@@ -114,6 +117,25 @@ def choice_for(request: Request) -> tuple[Contraction, Choice | None]:
         return contraction, None
     limit = request.workspace_limit
     return contraction, select(contraction, request.backend, request.target, limit, request.tune, request.schedule)
+
+
+def kernels_for(request: Request, choice: Choice | None) -> tuple[Kernel, ...]:
+    """The kernels of a choice, for reading: nothing is loaded, so its GPU need not be here.
+
+    Raises `UnsupportedError` where Triton is missing, or is in its interpreter, which compiles nothing.
+    """
+    from weft.planner.target import interpreting
+    from weft.plans.kernels.kernel import kernels_of
+
+    if choice is None or request.target.kind == "cpu":
+        return ()
+    if interpreting():
+        raise UnsupportedError("Triton is in its interpreter, which compiles nothing: unset TRITON_INTERPRET")
+    from weft.gpu.common.launch import collected
+
+    with collected():
+        launch = choice.built()[1]
+        return kernels_of(launch, request.target)
 
 
 def _strides(

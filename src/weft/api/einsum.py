@@ -1,4 +1,4 @@
-"""`einsum`: any number of operands, two at a time."""
+"""`einsum` of one operand or two; of more see `weft.networks`."""
 
 from __future__ import annotations
 
@@ -7,132 +7,123 @@ from typing import Any
 
 import torch
 
-from weft.algebra import find
+from weft.algebra import Algebra, find
 from weft.api.autocast import any_autocast, with_autocast
 from weft.api.contract import contract
 from weft.api.keywords import signed
 from weft.api.lookup import one_of
 from weft.api.permute import permute
-from weft.base.arrays import as_results, as_tensor, is_array, returned
+from weft.base.arrays import as_results, as_tensors, is_array, returned, without_neg
 from weft.base.describe import describe_call
-from weft.errors import ArgumentError, DTypeError, NotationError, ShapeError, UnsupportedError, call_context
+from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced
+from weft.errors import ArgumentError, NotationError, ShapeError, UnsupportedError, call_context
 from weft.planner.request import Results
 from weft.plans.derivatives import asked
 from weft.plans.keywords import refuse_unknown
 from weft.spec import Notation, parse
 from weft.spec.contraction import mode_extents
-from weft.spec.dtypes import NEEDS_OUT_DTYPE, dtype_name, storage_type
+from weft.spec.dtypes import storage_type
 from weft.spec.memory import share_memory
 from weft.spec.notation import expand, from_sequences, implicit_from_sequences
 
 # What holds for the last step alone; all other keywords hold for each.
-_LAST = ("c", "alpha", "beta", "out", "out_dtype", "c_fn", "epilogue", "operands", "indices", "return_arg")
+LAST = ("c", "alpha", "beta", "out", "out_dtype", "c_fn", "epilogue", "operands", "indices", "return_arg")
 # What a mere rearrangement of one operand can be asked for, too.
-_MOVING = (
+MOVING = (
     "out", "out_dtype", "workspace_limit", "backend", "tune", "specialize", "promote", "deterministic", "validate",
 )  # fmt: skip
 
 
 @signed("einsum", ("arguments",))
 def einsum(*arguments: Any, **keywords: Any) -> Any:
-    """Einstein summation over any number of operands: ``einsum("ab,bc,cd->ad", A, B, C)``.
-
-    Also takes the interleaved form ``einsum(A, (0, 1), B, (1, 2), (0, 2))`` with any hashable labels. One operand is
-    permuted, reduced or its diagonal taken; more than two are contracted from left to right. Intermediate results have
-    the operands' type. The result is always a tensor of its own, never a view.
-
-    Keywords as for `contract`. `c`, `alpha`, `beta`, `out`, `out_dtype`, `c_fn`, `epilogue`, `operands` and `indices`
-    apply to the last step, all others to each; `a_fn`, `b_fn` and `return_arg` are for at most two operands.
-
-    >>> import torch, weft
-    >>> weft.einsum("ii->i", torch.arange(4.).reshape(2, 2))
-    tensor([0., 3.])
-    """
-    with call_context(lambda: _describe_einsum(arguments)):
+    """`weft.einsum` of at most two operands, with all its keywords; what it says of one and of two holds here."""
+    if is_dynamo_compiling():
+        return as_operation("einsum")(arguments, keywords)
+    with call_context(lambda: describe_einsum(arguments)):
         refuse_unknown("einsum", keywords)
-        notation, operands = _read_einsum(arguments)
+        notation, operands = read_einsum(arguments)
         if any_autocast() and len(operands) > 1:
             keywords = with_autocast(keywords, operands[0], operands[1], keywords.get("out"))
-        promote = bool(keywords.get("promote"))
-        tensors = [as_tensor(f"operand {at}", one, promote).resolve_neg() for at, one in enumerate(operands)]
+        if not operands:
+            raise NotationError("einsum needs an equation and operands")
+        found, source = as_tensors(operands, bool(keywords.get("promote")))
+        tensors = [without_neg(tensor) for tensor in found]
         notation = expand(notation, [tensor.dim() for tensor in tensors])
         mode_extents(notation, [tensor.shape for tensor in tensors])
         out = keywords.get("out")
         target = as_results(out)
         places = target if isinstance(target, tuple) else () if target is None else (target,)
+        places = () if is_traced(tensors) else places  # what has no memory overlaps nothing
         for at, tensor in enumerate(tensors):
             # The last step sees but one of them, and says of derivatives that they take no out.
             if any(not asked(tensor) and share_memory(place, tensor) for place in places):
                 raise ShapeError(f"out overlaps operand {at} in memory: the result would overwrite what is to be read")
-        each = {name: value for name, value in keywords.items() if name not in _LAST}
         last = {name: value for name, value in keywords.items() if value is not out or name != "out"}
-        _check_functions(keywords, len(tensors))
+        check_functions(keywords, len(tensors))
         if len(tensors) == 1:
             result = _of_one(notation, tensors[0], last, target)
         else:
-            result = _of_many(notation, tensors, each, last, target)
-    return returned(operands[0], out, result, bool(keywords.get("return_arg")))
+            result = _of_two(notation, tensors, last, target)
+    return returned(source, out, result, bool(keywords.get("return_arg")))
 
 
 def _of_one(notation: Notation, x: torch.Tensor, last: dict[str, Any], target: Results | None) -> Any:
     """One operand: moved where nothing is computed, so that elements arrive bit for bit; else against a one."""
     (term,), output = notation.inputs, notation.output
-    computed = {name for name, value in last.items() if name not in _MOVING and value is not None}
+    computed = {name for name, value in last.items() if name not in MOVING and value is not None}
     if set(term) == set(output) and not computed and not isinstance(target, tuple):
-        moving = {name: last[name] for name in _MOVING[1:-2] if name in last}
+        moving = {name: last[name] for name in MOVING[1:-2] if name in last}
         return permute(x, (term, output), out=target, **moving)
     if any_autocast() and x.is_floating_point() and last.get("precision") is None:
         last = {**last, "precision": x.dtype}  # autocast is about products of two
     algebra = find(last.get("algebra", "plus_times"))
     if algebra is not None:
-        # `combine` with what would change nothing is not known of an algebra: the operand's values are its own.
-        last = {**last, "algebra": replace(algebra, combine=_first)}
+        last = {**last, "algebra": lone(algebra)}
     storage_type(x.dtype, x.dtype, algebra is not None)  # raises for types that have no one
-    return contract((term, (), output), x, one_of(x.dtype, x.device), out=target, **last)
+    one = x.new_ones(()) if is_traced((x,)) else one_of(x.dtype, x.device)
+    return contract((term, (), output), x, one, out=target, **last)
 
 
-def _of_many(
-    notation: Notation,
-    tensors: list[torch.Tensor],
-    each: dict[str, Any],
-    last: dict[str, Any],
-    target: Results | None,
-) -> Any:
-    """Two or more operands, from left to right."""
-    terms = list(notation.inputs)
-    if len(tensors) > 2 and tensors[0].dtype in NEEDS_OUT_DTYPE:
-        raise DTypeError(
-            f"einsum of {len(tensors)} {dtype_name(tensors[0].dtype)} operands: intermediate results do not fit "
-            "their type; convert the operands, or contract two at a time"
-        )
-    while len(tensors) > 2:
+def _of_two(notation: Notation, tensors: list[torch.Tensor], last: dict[str, Any], target: Results | None) -> Any:
+    return contract((*notation.inputs, notation.output), *tensors, out=target, **last)
+
+
+def left_to_right(notation: Notation) -> list[Notation]:
+    """Contractions of two operands: each of what came before with the next one."""
+    terms, steps = list(notation.inputs), []
+    while len(terms) > 2:
         kept = {label for term in (*terms[2:], notation.output) for label in term}
         middle = tuple(dict.fromkeys(label for term in terms[:2] for label in term if label in kept))
-        product = contract((terms[0], terms[1], middle), tensors[0], tensors[1], **each)
-        terms[:2], tensors[:2] = [middle], [product]
-    return contract((*terms, notation.output), *tensors, out=target, **last)
+        steps.append(Notation((terms[0], terms[1]), middle))
+        terms[:2] = [middle]
+    return [*steps, Notation(tuple(terms), notation.output)]
+
+
+def lone(algebra: Algebra) -> Algebra:
+    """The algebra in which an operand alone is reduced against a one: what `combine` leaves as it is, it cannot say."""
+    return replace(algebra, combine=_first)
 
 
 def _first(x: Any, y: Any) -> Any:
     return x
 
 
-def _check_functions(keywords: dict[str, Any], operands: int) -> None:
+def check_functions(keywords: dict[str, Any], operands: int) -> None:
     for name, most in (("a_fn", 2), ("b_fn", 2), ("return_arg", 2)):
         if operands > most and keywords.get(name):
             raise UnsupportedError(f"{name} is for at most two operands, einsum has {operands}: contract two at a time")
 
 
-def _read_einsum(arguments: tuple[Any, ...]) -> tuple[Notation, tuple[Any, ...]]:
+def read_einsum(arguments: tuple[Any, ...]) -> tuple[Notation, tuple[Any, ...]]:
     """The text form or the interleaved one."""
     if not arguments:
         raise NotationError("einsum needs an equation and operands")
     if isinstance(arguments[0], str):
         given = arguments[1:]
-        if len(given) == 1 and isinstance(given[0], (list, tuple)) and given[0] and all(map(is_array, given[0])):
+        if len(given) == 1 and isinstance(given[0], (list, tuple)) and any(map(is_array, given[0])):
             given = tuple(given[0])  # torch's form, the operands in a list
         return parse(arguments[0]), given
-    if any(isinstance(argument, str) for argument in arguments[1:]) and all(map(is_array, arguments[:1])):
+    if any(isinstance(argument, str) for argument in arguments[1:]) and is_array(arguments[0]):
         text = next(argument for argument in arguments if isinstance(argument, str))
         if "," in text or "->" in text:
             raise ArgumentError(f"the equation comes first: weft.einsum({text!r}, ...)")
@@ -142,7 +133,7 @@ def _read_einsum(arguments: tuple[Any, ...]) -> tuple[Notation, tuple[Any, ...]]
     return implicit_from_sequences(*terms), operands
 
 
-def _describe_einsum(arguments: tuple[Any, ...]) -> str:
+def describe_einsum(arguments: tuple[Any, ...]) -> str:
     text = [argument for argument in arguments[:1] if isinstance(argument, str)]
     arrays = [x for x in arguments if isinstance(x, torch.Tensor) or hasattr(x, "shape")]
     return describe_call("einsum", *text or ["interleaved"], **{f"operand {i}": x for i, x in enumerate(arrays)})

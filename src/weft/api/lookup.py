@@ -11,7 +11,7 @@ import torch
 
 from weft.api.keywords import Equation
 from weft.api.options import Options, resolved
-from weft.base.arrays import as_tensor, like, outside_transforms
+from weft.base.arrays import as_tensor, dispatch_modes, like, outside_transforms, without_neg
 from weft.base.bounded_cache import BoundedCache
 from weft.errors import NotationError
 from weft.planner.validity import generation
@@ -31,7 +31,7 @@ def read_pair(a: Any, b: Any, promote: bool) -> tuple[torch.Tensor, torch.Tensor
     if isinstance(a, str) or isinstance(b, str):
         text = a if isinstance(a, str) else b
         raise NotationError(f"{text!r} stands in the place of an operand: one equation names all, as 'mk,kn->mn'")
-    x, y = as_tensor("a", a, promote).resolve_neg(), as_tensor("b", b, promote).resolve_neg()
+    x, y = without_neg(as_tensor("a", a, promote)), without_neg(as_tensor("b", b, promote))
     if promote and x.dtype != y.dtype and not (isinstance(a, torch.Tensor) or isinstance(b, torch.Tensor)):
         common = read_dtype("the type that NumPy promotes a and b to", np.result_type(like(None, x), like(None, y)))
         if common != promoted(x.dtype, y.dtype):
@@ -81,7 +81,12 @@ def find_plan(equation: Equation, a: torch.Tensor, b: torch.Tensor, options: Opt
 
 
 def one_of(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """The number one: what an operand alone is contracted with. It is kept, but for one that a CUDA graph makes."""
+    """The number one: what an operand alone is contracted with.
+
+    It is kept, but for one that a CUDA graph makes, or a program that torch traces.
+    """
+    if dispatch_modes():
+        return torch.ones((), dtype=dtype, device=device)
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         return torch.ones((), dtype=dtype, device=device)
     return _kept_one(dtype, device)

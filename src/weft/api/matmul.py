@@ -12,6 +12,7 @@ from weft.api.contract import contract
 from weft.api.keywords import ContractKeywords, Function, signed
 from weft.base.arrays import as_result, as_tensor, returned
 from weft.base.describe import describe_call
+from weft.base.dispatch import is_dynamo_compiling
 from weft.errors import ArgumentError, ShapeError, call_context
 from weft.plans.keywords import check_flag, refuse_unknown
 
@@ -48,6 +49,9 @@ def matmul(a: Any, b: Any, *, transpose_a: bool = False, transpose_b: bool = Fal
     tensor([[ 6.,  8.],
             [ 8., 10.]])
     """
+    if is_dynamo_compiling():  # which reads no further than it must
+        _check(a, b, transpose_a, transpose_b)
+        return contract(_equation(a.dim(), b.dim(), transpose_a, transpose_b), a, b, **keywords)
     c, out = keywords.get("c"), keywords.get("out")
     with call_context(lambda: describe_call("matmul", _states(transpose_a, transpose_b), a=a, b=b, c=c, out=out)):
         refuse_unknown("matmul", keywords)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar, Unpack, overload
+from typing import Any, TypeVar, Unpack, cast, overload
 
 import numpy as np
 import torch
 
 from weft.api.keywords import Equation, Function, PermuteKeywords, signed
 from weft.api.options import check_limit, fingerprints
-from weft.base.arrays import as_result, as_tensor, is_array, like
+from weft.base.arrays import as_result, as_tensor, is_array, like, without_neg
 from weft.base.bounded_cache import BoundedCache
 from weft.base.describe import describe_call
+from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside
 from weft.errors import ArgumentError, DTypeError, NotationError, UnsupportedError, call_context
 from weft.fn import Pointwise, trace
 from weft.planner.at_hand import check_specialize
@@ -99,6 +100,8 @@ def permute(
     tensor([[1.5000, 2.5000],
             [1.5000, 2.5000]])
     """
+    if is_dynamo_compiling():
+        return as_operation("permute")(x, equation, fn, c, alpha, beta, out, extents, options)
     if is_array(equation) and not is_array(x):
         x, equation = equation, x
     with call_context(lambda: describe_call("permute", equation, x=x, c=c, out=out)):
@@ -106,6 +109,8 @@ def permute(
         if asked(source, addend):
             given = {**options, "fn": fn, "extents": extents}
             return differentiable("permute")(equation, source, addend, alpha, beta, target, given)
+        if is_traced((source, target, addend)):
+            return as_operation("permute")(source, equation, fn, addend, alpha, beta, target, extents, options)
         found = _find_plan("permute", equation, source, target, fn, extents, options)
         result = found.run(source, target, alpha, beta, addend)
     return out if out is not None else like(x, result)
@@ -135,6 +140,9 @@ def plan_permute(
     >>> torch.equal(p(x), x.permute(2, 1, 0))
     True
     """
+    if is_dynamo_compiling():
+        given = {"fn": fn, "c": c, "alpha": alpha, "beta": beta, "out": out, "extents": extents}
+        return cast(PermutePlan, outside(plan_permute, x, equation, **given, **options))
     if is_array(equation) and not is_array(x):
         x, equation = equation, x
     with call_context(lambda: describe_call("plan_permute", equation, x=x, c=c, out=out)):
@@ -155,7 +163,7 @@ def _read(
     if isinstance(x, str):
         raise ArgumentError(f"{call} takes a tensor and an equation: 'x', {x!r}; a second text stands for the tensor")
     promote = check_flag("promote", options.get("promote", False))
-    source = as_tensor("x", x, promote).resolve_neg()
+    source = without_neg(as_tensor("x", x, promote))
     target = as_result(out) if out is not None else None
     addend = None if c is None else target if c is out else as_tensor("c", c, promote)
     return source, target, addend
@@ -195,7 +203,7 @@ def _find_plan(
     if known is not None:
         found: PermutePlan = known.plan
         return found
-    request = _resolve(notation_key, x, shape, fn, out_dtype, given, workspace_limit, backend)
+    request = requested(notation_key, x, shape, fn, out_dtype, given, workspace_limit, backend)
     request = replace(request, tune=tune, specialize=specialize, schedule=schedule)
     # Two ways to write one request, or a retraced function that turns out the same, share one plan.
     plan = _PLANS.get((request, generation()))
@@ -207,7 +215,7 @@ def _find_plan(
     return plan
 
 
-def _resolve(
+def requested(
     equation: str | Notation,
     x: torch.Tensor,
     out_shape: tuple[int, ...] | None,

@@ -53,13 +53,9 @@ def selected(
     """D and the index along each reduced mode; a tensor where one is reduced, else a tuple."""
     notation = read_notation(equation)
     request = resolved(notation, str(notation), a, b, options)
-    largest = _selects(request)
-    if c is not None:
-        raise UnsupportedError("return_arg finds a pair of A and B: c has no place along a reduced mode")
+    largest = check_selected(request, c is not None)
     assert request.algebra is not None
     check_unscaled(request.algebra.name, alpha, beta)
-    if request.outputs is not None:
-        raise UnsupportedError("return_arg is for an epilogue of one value")
     shape = output_shape(request.notation, request.extents())
     if out is not None:
         inputs = {"a": a, "b": b, **{f"operand '{name}'": tensor for name, tensor in options.tensors.items()}}
@@ -76,6 +72,24 @@ def selected(
     if validate:
         _validate(equation, a, b, result, options)
     return result, _along_each(places, [extents[label] for label in roles.k])
+
+
+def check_selected(request: Request, added: bool) -> bool:
+    """Whether the larger of two values is selected; `UnsupportedError` for a request that finds no places.
+
+    `added`: whether a C is given.
+    """
+    largest = _selects(request)
+    if added:
+        raise UnsupportedError("return_arg finds a pair of A and B: c has no place along a reduced mode")
+    if request.outputs is not None:
+        raise UnsupportedError("return_arg is for an epilogue of one value")
+    return largest
+
+
+def reduced_labels(request: Request) -> tuple[Label, ...]:
+    """The labels along which places are found, in the order of the indices."""
+    return _roles(request).k
 
 
 def _selects(request: Request) -> bool:

@@ -10,6 +10,7 @@ import torch
 
 from weft.base.arrays import as_result, is_array, like
 from weft.base.describe import describe_call
+from weft.base.dispatch import is_dynamo_compiling, outside
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
 from weft.planner.schedule import Scalar
 from weft.planner.target import resolve_backend, target_of
@@ -59,6 +60,8 @@ def transpose_(x: Any, dims: Sequence[int] = (-2, -1), *, alpha: Scalar = 1.0, b
     tensor([[0, 3, 1],
             [4, 2, 5]])
     """
+    if is_dynamo_compiling():
+        return outside(transpose_, x, dims, alpha=alpha, backend=backend)
     with call_context(lambda: describe_call("transpose_", tuple(dims) if isinstance(dims, Sequence) else dims, x=x)):
         if is_array(dims) and not is_array(x):
             raise ArgumentError("the tensor comes first: weft.transpose_(x, dims)")

@@ -1,7 +1,7 @@
 """`warm`: the kernels at hand compiled ahead, so that no first call waits for a compiler.
 
 What is compiled is found by planning: ordinary shapes and a sample of random ones, for each of which the best
-schedules at hand are asked for. Equal structures are one kernel, so that some fifty remain for each type.
+schedules at hand are asked for. Equal structures are one kernel, so that some hundred remain for each type.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import math
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import as_completed
+from itertools import islice
 from typing import Any
 
 import torch
@@ -20,8 +21,10 @@ from weft.errors import DTypeError, NotationError, UnsupportedError
 from weft.planner.registry import AT_HAND, imported
 from weft.planner.schedule import Description, Ranked, Target
 from weft.planner.target import target_of
+from weft.plans import handful
 from weft.selftest import gate
 from weft.selftest.cases import trials_of
+from weft.spec import Contraction
 from weft.tune.compile_pool import Compiler
 from weft.tune.progress import shown
 
@@ -72,6 +75,10 @@ def warm(
         futures = [compiler.submit(*task) for task in wanted]
         for done, _ in enumerate(as_completed(futures), 1):
             report("kernels at hand", done, len(futures))
+    for dtype in dtypes:
+        for description in islice(described((), (dtype,)), 1):
+            assert isinstance(description, Contraction)
+            handful.note(description, target)
     for name in dict.fromkeys(name for names in AT_HAND["triton"].values() for name in names):
         gate.run(trials_of(name, "triton"), "triton", target)
     return len(wanted)

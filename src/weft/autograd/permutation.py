@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 
 from weft.api.options import Options, resolved
+from weft.base.arrays import outside_transforms
 from weft.planner.request import PermuteRequest, Request
 from weft.planner.target import target_of
 from weft.spec import Notation
 
+_UNKNOWN = 1024  # an extent of which a tracer knows nothing
 
 def as_contraction(request: PermuteRequest, x: torch.Tensor) -> tuple[Request, torch.Tensor]:
     """What a permutation of `x` asks for, as a contraction of x at its full extents with that one."""
@@ -43,5 +46,14 @@ def meta_request(
 
 
 def meta(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor's shape and type without memory."""
-    return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+    """A tensor's shape and type without memory. An extent that a tracer leaves open is what it is at present."""
+    with outside_transforms():
+        return torch.empty([present(extent) for extent in tensor.shape], dtype=tensor.dtype, device="meta")
+
+
+def present(extent: Any) -> int:
+    """The extent itself, or what stands for it in a program that is traced for any: plans are chosen by it."""
+    if type(extent) is int:
+        return extent
+    hint = extent.node.hint
+    return int(hint) if hint is not None else _UNKNOWN

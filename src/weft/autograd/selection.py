@@ -103,7 +103,8 @@ class Selection:
     def _picked(self, tensor: Tensor, term: str, at: Mapping[str, Tensor]) -> Tensor:
         if not tensor.numel():
             return torch.zeros((), dtype=self.spec.accumulate, device=tensor.device)
-        found = tensor[tuple(at[label] for label in term)] if term else tensor
+        # Not tensor[...], which reads an index of no dimensions into Python.
+        found = torch.ops.aten.index(tensor, [at[label] for label in term]) if term else tensor
         return found.to(self.spec.accumulate)
 
     def _added_up(self, part: Tensor, tensor: Tensor, term: str, at: Mapping[str, Tensor]) -> Tensor:

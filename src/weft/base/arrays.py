@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from weft.errors import DTypeError, UnsupportedError
 
@@ -19,20 +20,44 @@ is_transforming: Callable[[], bool] = torch._C._are_functorch_transforms_active
 
 @contextmanager
 def outside_transforms() -> Iterator[None]:
-    """Whatever is made here is what it seems, and may be kept: the transforms of torch.func are set aside."""
+    """Whatever is made here is what it seems, and may be kept: transforms of torch.func and modes are set aside."""
     layers = []
     while torch._C._functorch.peek_interpreter_stack() is not None:
         layers.append(torch._C._functorch.pop_dynamic_layer_stack())
     try:
-        yield
+        with _disable_current_modes():
+            yield
     finally:
         while layers:
             torch._C._functorch.push_dynamic_layer_stack(layers.pop())
 
 
+#: How many dispatch modes are on, which see every operation of torch: fake tensors', `FlopCounterMode`, those of
+#: torch's tracers. torch has no public name for it.
+dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+
 def is_array(value: object) -> bool:
     """Whether `value` is a tensor or an array of any library, as no equation is."""
     return isinstance(value, (torch.Tensor, np.ndarray)) or hasattr(value, "__dlpack__")
+
+
+def is_scalar(value: object) -> bool:
+    """Whether `value` is a number of Python or a scalar of NumPy."""
+    return isinstance(value, (bool, int, float, complex, np.number, np.bool_))
+
+
+def without_memory(tensor: torch.Tensor) -> bool:
+    """Whether a kernel cannot read a tensor: it is a meta tensor, or of a kind that sees every operation on it itself.
+
+    Fake tensors are, and what torch's tracers make of tensors.
+    """
+    return tensor.is_meta or (
+        type(tensor) not in _PLAIN and type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+    )
 
 
 def as_tensor(name: str, value: Any, promote: bool = False) -> torch.Tensor:
@@ -50,6 +75,8 @@ def as_tensor(name: str, value: Any, promote: bool = False) -> torch.Tensor:
         return value
     if isinstance(value, np.ndarray):
         return _from_numpy(name, value)
+    if isinstance(value, np.generic):  # what NumPy makes of a 0-d result
+        return _from_numpy(name, np.asarray(value))
     if hasattr(value, "__dlpack__"):
         try:
             return torch.from_dlpack(value)
@@ -63,6 +90,50 @@ def as_tensor(name: str, value: Any, promote: bool = False) -> torch.Tensor:
         f"{name} is {type(value).__name__}: a torch tensor or an array that speaks DLPack is needed "
         "(promote=True takes what numpy.asarray makes an array of)"
     )
+
+
+def as_tensors(values: Sequence[Any], promote: bool = False) -> tuple[list[torch.Tensor], Any]:
+    """Operands as tensors, scalars as 0-d ones; and the operand that says what kind of array a result is.
+
+    A scalar of NumPy keeps its type, as an array of NumPy does. A number of Python takes the type of the operands
+    beside it, and goes where they are: a complex one the complex type of their precision. Raises `DTypeError` for one
+    that their type does not hold.
+    """
+    arrays = {
+        at: as_tensor(f"operand {at}", value, promote)
+        for at, value in enumerate(values)
+        if isinstance(value, np.generic) or not is_scalar(value)
+    }
+    beside = [tensor for at, tensor in arrays.items() if not isinstance(values[at], np.generic)] or [*arrays.values()]
+    device = beside[0].device if beside else torch.device("cpu")
+    dtype = beside[0].dtype if beside else None
+    tensors = []
+    for at, value in enumerate(values):
+        tensor = arrays[at] if at in arrays else _zero_dimensional(f"operand {at}", value, dtype, promote)
+        tensors.append(tensor.to(device) if is_scalar(value) and tensor.device != device else tensor)
+    return tensors, next((value for value in values if not is_scalar(value)), values[0])
+
+
+def _zero_dimensional(name: str, number: complex, dtype: torch.dtype | None, promote: bool) -> torch.Tensor:
+    """A number of Python as a tensor of the type of the operands beside it; of its own where there are none."""
+    own = torch.from_numpy(np.asarray(number))
+    if dtype is None:
+        return own
+    fitting = torch.result_type(torch.empty(1, dtype=dtype), number)  # torch's rule for numbers beside tensors
+    whole = torch.iinfo(dtype) if fitting == dtype and dtype in _INTEGERS else None
+    past = whole is not None and not whole.min <= number.real <= whole.max
+    if past or (fitting != dtype and not (promote or (dtype.is_floating_point and fitting == dtype.to_complex()))):
+        kind = str(dtype).removeprefix("torch.")
+        raise DTypeError(
+            f"{name} is the number {number!r}, which {kind} does not hold: the operand beside it has that type "
+            "(promote=True multiplies in a common type)"
+        )
+    return own.to(fitting)
+
+
+def without_neg(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, negated in memory where it is a negative view: no kernel can see that bit."""
+    return tensor.resolve_neg() if tensor.is_neg() else tensor
 
 
 def _refuse_distributed(name: str, tensor: torch.Tensor) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 class Entry:
     """A case within a suite. `group` is averaged apart; cases with one `base` differ in functions alone."""
 
-    case: Any  # Case, or PermuteCase where the suite's kind is "permutation" or "in place"
+    case: Any  # Case; PermuteCase or NetworkCase as the suite's kind says
     group: str
     base: str
     scaled: bool = False

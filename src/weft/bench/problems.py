@@ -4,6 +4,8 @@
     GradientProblem       the same, forward and backward: run(a, b, c, g), g the gradient of D
     PermutationProblem    a `PermuteCase`:     run(x, d)
     TransposeProblem      the same, in place:  run(x)
+    SmallProblem          a `SmallCase`:       run(a, b, c, x, d), of which a task has some
+    NetworkProblem        a `NetworkCase`:     run(*operands), see `weft.bench.networks`
 
 `PROBLEMS` names the one for each kind of suite.
 """
@@ -20,8 +22,10 @@ import torch
 from weft.api.contract import plan
 from weft.bench.checking import ContractionCheck, PermutationCheck, TransposeCheck
 from weft.bench.gradient_check import GradientCheck
+from weft.bench.networks import NetworkProblem
 from weft.bench.peers.registry import Tensors
 from weft.bench.records import CaseRecord
+from weft.bench.small import SmallProblem
 from weft.cases import FUNCTIONS, Case, operands
 from weft.cases.layout import PermuteCase
 from weft.errors import WeftError
@@ -194,6 +198,8 @@ PROBLEMS: Mapping[str, Callable[[Any], Problem]] = {
     "gradient": GradientProblem,
     "permutation": PermutationProblem,
     "in place": TransposeProblem,
+    "small": SmallProblem,
+    "network": NetworkProblem,
 }
 
 

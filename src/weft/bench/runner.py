@@ -23,9 +23,12 @@ from weft.bench.records import Result, Run
 from weft.bench.timed_sets import Sampling, TimedSets
 from weft.errors import UnsupportedError
 from weft.machine.ceilings import Ceilings
+from weft.machine.energy import call_energy, one_pass, synchroniser
 from weft.machine.rotation import free_bytes
+from weft.machine.sensors import Sensor
 from weft.machine.timing import Timing, measure
 
+ENERGY_SECONDS, ENERGY_REPETITIONS = 1.0, 3  # of one repetition, and how many, where energy is measured
 NEAR = 1.2  # ways within this factor of the fastest first try are timed in full
 _CHECKED_SEED, _TIMED_SEED = 1, 0
 
@@ -45,6 +48,7 @@ class Runner:
     kind: str = "contraction"  # of the suite's cases: one of PROBLEMS
     begun: Callable[[str], None] = lambda name: None
     kept: Callable[[Run], None] = lambda run: None
+    sensor: Sensor | None = None  # with one, the energy of each contender's best way is measured, too
 
     def go(self, entries: Sequence[Entry]) -> None:
         """Measure all entries that the run does not have yet.
@@ -120,12 +124,13 @@ class Runner:
             about = dict(prepared.ways[0].about) if len(prepared.ways) == 1 else {}
             return Result(wrong=said, ways=ways, error_over_bound=min(errors.values(), default=None), about=about)
         best, taken = self._best(right, ways, sets)
+        about = dict(best.about) | ({"energy": self._energy(best, sets)} if self.sensor is not None else {})
         return Result(
             samples=tuple(float(f"{sample:.7g}") for sample in taken.samples),
             way=best.label,
             error_over_bound=errors[best.label],
             timing=_how(taken),
-            about=dict(best.about),
+            about=about,
             ways=_rounded(ways) if len(ways) > 1 else {},
             note=prepared.note,
         )
@@ -140,6 +145,21 @@ class Runner:
         timed = [(way, self._time(way, sets, budget=self.sampling.budget)) for way in right]
         ways |= {way.label: taken.seconds for way, taken in timed}
         return min(timed, key=lambda pair: pair[1].seconds)
+
+    def _energy(self, way: Way, sets: TimedSets) -> dict[str, float | str]:
+        """What a call of a way draws: see `weft.machine.energy.Energy`."""
+        assert self.sensor is not None
+        call = way.timed or way.run
+        rotated = sets.rotated(call)
+        work = self.run.cases[-1].work
+        drawn = call_energy(
+            way.label, one_pass(call, rotated, self.device), synchroniser(self.device), self.sensor,
+            flops=work.get("flops", 0), moved=work.get("bytes", 0), seconds=ENERGY_SECONDS,
+            repetitions=ENERGY_REPETITIONS, calls_in_one=len(rotated),
+        )  # fmt: skip
+        kept = ("joules", "low", "high", "watts", "idle_watts", "source", "flops_per_joule", "bytes_per_joule", "edp",
+                "ed2p", "agreement")  # fmt: skip
+        return {name: value for name, value in drawn.to_dict().items() if name in kept}
 
     def _time(self, way: Way, sets: TimedSets, budget: float) -> Timing:
         sampling = self.sampling

@@ -11,7 +11,10 @@
     algebra       max-plus and logarithms in the place of products and sums
     gradients     forward and backward passes: a layer, masked scores, TCCG with functions, algebras
     numbers       complex numbers, integers and fp8
+    small         many small products, two-site updates, sums of operators and blocks, in CUDA graphs
+    small-call    the same with the host's own work, and a sweep of DMRG
     call          what the host does for one call, on tensors too small to matter
+    networks      a slice of each of five public tensor networks
     demo          the fused example of the paper and TCCG in one pair of number types: what `weft demo` runs
 
 A suite is data: what kind its cases are of, which number types it may be asked for, and a function that makes its
@@ -33,6 +36,8 @@ from weft.bench.entry import Entry
 from weft.bench.records import CONTRACT
 from weft.cases import Case, layout
 from weft.cases.layout import PermuteCase
+from weft.cases.networks import NetworkCase, networks, shrunk_network
+from weft.cases.small import SmallCase, small
 from weft.errors import WeftError
 from weft.spec.type_names import find_dtype
 
@@ -48,6 +53,7 @@ class Suite:
     usual: tuple[str, ...] = ()  # those of them that are measured where none are asked for
     peers: tuple[str, ...] = ()  # where nobody is named; none: see weft.bench.peers.registry.default_peers
     sampling: Mapping[str, Any] = field(default_factory=dict)  # what differs from weft.bench.runner.Sampling
+    work: int | None = None  # most multiply-adds of a case on a CPU; None: as for others
 
 
 #: Number types of contractions by name: of A and B, of D, and how products are made.
@@ -218,8 +224,17 @@ def _numbers(types: Sequence[str]) -> list[Entry]:
     return [Entry(case, group, case.name) for group, case in cases.numbers()]
 
 
+def _networks(types: Sequence[str]) -> list[Entry]:
+    precisions = SUITES["networks"].types
+    return [Entry(case, name, case.name) for name in types for case in networks(precisions[name])]
+
+
 def _call(types: Sequence[str]) -> list[Entry]:
     return [Entry(case, "call", case.name) for case in cases.tiny()]
+
+
+def _small(host: bool) -> Callable[[Sequence[str]], list[Entry]]:
+    return lambda types: [Entry(case, case.task, case.name) for case in small(host)]
 
 
 SUITES: dict[str, Suite] = {
@@ -281,6 +296,30 @@ SUITES: dict[str, Suite] = {
         peers=(CONTRACT, "torch"),
         sampling={"mode": "hot", "capture": False},
     ),
+    "small": Suite(
+        "1000 small products, two-site updates, sums of operators and block-sparse tensors, in CUDA graphs",
+        _small(host=False),
+        kind="small",
+        peers=("torch", "bmm", "operator"),
+        sampling={"mode": "hot", "budget": 0.2},
+    ),
+    "small-call": Suite(
+        "the same with the host's own work, and a sweep of DMRG",
+        _small(host=True),
+        kind="small",
+        peers=("torch", "bmm"),
+        sampling={"mode": "hot", "budget": 0.2, "capture": False},
+    ),
+    "networks": Suite(
+        "a slice of each of five public tensor networks, along one path: two of many tiny steps, three of large ones",
+        _networks,
+        kind="network",
+        types={"fp32": None, "tf32": "tf32"},
+        usual=("fp32",),
+        peers=("torch",),
+        sampling={"mode": "hot", "capture": False},
+        work=1 << 29,
+    ),
     "demo": Suite(
         "the fused example of the paper, and TCCG in one pair of number types",
         _demo,
@@ -298,10 +337,14 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 def _shrunk(entry: Entry, work: int) -> Entry:
-    case: Case | PermuteCase = entry.case
-    small: Case | PermuteCase
+    case: Case | PermuteCase | SmallCase = entry.case
+    if isinstance(entry.case, NetworkCase):
+        sliced = shrunk_network(entry.case, work)
+        return replace(entry, case=sliced, scaled=sliced.terms != entry.case.terms)
+    if isinstance(case, SmallCase):  # is small
+        return entry
     if isinstance(case, Case):
-        small = cases.scaled(case, work)
-        return replace(entry, case=small, scaled=small.shapes != case.shapes)
-    small = layout.shrunk(case, work)
-    return replace(entry, case=small, scaled=small.shape != case.shape)
+        scaled = cases.scaled(case, work)
+        return replace(entry, case=scaled, scaled=scaled.shapes != case.shapes)
+    shrunk = layout.shrunk(case, work)
+    return replace(entry, case=shrunk, scaled=shrunk.shape != case.shape)

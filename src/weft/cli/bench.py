@@ -69,6 +69,7 @@ def bench(
     rrs: Annotated[float | None, typer.Option(min=0, help="Relative robust spread that ends a timing.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Of torch on a CPU.")] = None,
     tune: Annotated[str | None, typer.Option(help="Plans by the cost model alone: model; tuned now: measure.")] = None,
+    energy: Annotated[bool, typer.Option("--energy", help="On a GPU: joules of each contender, too.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer cuTENSOR modes and input sets.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
     listed: Annotated[bool, typer.Option("--list", help="Show the suites, or the cases of SUITE, and end.")] = False,
@@ -91,8 +92,8 @@ def bench(
 
         place = read_device(device)
         on_cpu = place.type == "cpu"
-        most = read_work(work) or (CPU_WORK if on_cpu else None)
         found = find(suite)
+        most = read_work(work) or ((found.work or CPU_WORK) if on_cpu else None)
         chosen = entries(suite, split(pairs), split_cases(cases), most)
         names = split(peers) or found.peers or contenders.default_peers(place, found.kind)
         sides = [
@@ -102,7 +103,7 @@ def bench(
         usual |= {"most_sets": QUICK_SETS} if quick else {}
         sampling = usual | dict(found.sampling) | _given(mode=mode, budget=budget, rrs=rrs, threads=threads)
         folder = out or Path("out") / suite
-        run = _measure(suite, sides, chosen, place, folder, bool(cases), resume, sampling, tune)
+        run = _measure(suite, sides, chosen, place, folder, bool(cases), resume, sampling, tune, energy)
         if run.ended == "interrupted":
             end("interrupted; what was measured is kept", INTERRUPTED)
         wrong = [f"{case.group} {case.name} ({said})" for case, said in run.failures()]
@@ -179,6 +180,7 @@ def _measure(
     resume: bool,
     sampling: dict[str, Any],
     tune: str | None,
+    energy: bool = False,
 ) -> Run:
     """Run the suite and write what came of it."""
     from weft.bench.checking import tolerance_text
@@ -189,8 +191,10 @@ def _measure(
     from weft.bench.report import summary as reports
     from weft.bench.runner import Runner, Sampling
     from weft.bench.suites import suite as find
+    from weft.machine.energy import sensor_of
     from weft.machine.stamp import device_stamp
 
+    sensor = sensor_of(place) if energy else None
     known = device_ceilings(place)
     how = Sampling(**sampling)
     environment = disclose(
@@ -207,7 +211,7 @@ def _measure(
     with ahead, progress(f"bench {suite}", len(left)) as step:
         compile_kernels(sides, [entry.case for entry in left], place)
         keep = partial(_keep, folder=folder)
-        Runner(run, sides, place, known, how, find(suite).kind, begun=step, kept=keep).go(chosen)
+        Runner(run, sides, place, known, how, find(suite).kind, begun=step, kept=keep, sensor=sensor).go(chosen)
     if run.cases:
         reports.write(run, folder)
         _print_figures(run)
@@ -274,7 +278,10 @@ def _list(suite: str | None, pairs: tuple[str, ...], only: tuple[str, ...]) -> N
 def _described(case: Any) -> tuple[str, str, str, str]:
     """Equation, extents, number types and functions."""
     from weft.cases import Case
+    from weft.cases.networks import NetworkCase
 
+    if isinstance(case, NetworkCase):
+        return case.equation, f"{len(case.sliced)} sliced", str(case.dtype).removeprefix("torch."), ""
     extents: Any
     dtypes: tuple[Any, ...]
     functions: tuple[str | None, ...]

@@ -13,6 +13,9 @@ from weft.cli import accuracy as accuracy_command
 from weft.cli import bench as bench_commands
 from weft.cli import cache as cache_commands
 from weft.cli import doctor as doctor_command
+from weft.cli import micro as micro_command
+from weft.cli import occupancy as occupancy_command
+from weft.cli import profile as profile_command
 from weft.cli import tune as tune_commands
 from weft.cli.arguments import (
     read_device,
@@ -158,6 +161,9 @@ def explain(
     ] = None,
     schedule: Annotated[str | None, typer.Option(help="Force one of the candidates, by its printed form.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    ptx: Annotated[bool, typer.Option("--ptx", help="Print each kernel's loop as PTX, and its mix.")] = False,
+    sass: Annotated[bool, typer.Option("--sass", help="The same as the GPU's machine code.")] = False,
+    lines: Annotated[int, typer.Option(min=0, help="Most lines of machine code for each kernel.")] = 80,
 ) -> None:
     """Say what would be planned and how fast it could be, without running anything."""
     with errors_in_a_line():
@@ -185,6 +191,12 @@ def explain(
             schedule=schedule,
         )
         contraction, choice = choice_for(request)
+        if ptx or sass:
+            from weft.api.describe import kernels_for
+            from weft.plans.kernels.text import code_text
+
+            typer.echo(code_text(kernels_for(request, choice), "sass" if sass else "ptx", lines))
+            return
         if as_json:
             typer.echo(json.dumps(data_of(request, contraction, choice).to_dict(), indent=1, allow_nan=False))
             return
@@ -210,3 +222,6 @@ accuracy_command.register(app)
 tune_commands.register(app)
 cache_commands.register(app)
 doctor_command.register(app)
+micro_command.register(app)
+occupancy_command.register(app)
+profile_command.register(app)

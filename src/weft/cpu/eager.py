@@ -122,7 +122,9 @@ class Block(NamedTuple):
         return math.prod(self.shape(modes))
 
     def of(self, tensor: Tensor, modes: Sequence[Mode], place: int) -> Tensor:
-        """The part of a tensor, one dimension for each mode."""
+        """The part of a tensor, one dimension for each mode; of one without elements a part of zeros."""
+        if tensor.numel() == 0:  # modes of stride 0 would need an element that memory does not have
+            return tensor.new_zeros(self.shape(modes))
         start = sum(self.starts[mode] * mode.strides[place] for mode in modes)
         strides = [mode.strides[place] for mode in modes]
         return tensor.as_strided(self.shape(modes), strides, int(tensor.storage_offset()) + start)

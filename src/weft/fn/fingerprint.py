@@ -20,7 +20,7 @@ import torch
 
 _NUMBERS = frozenset({bool, int, float, complex, str, bytes, type(None), type(Ellipsis)})
 _SETTLED_KINDS = (types.BuiltinFunctionType, type)
-_CONSTANTS = (torch.dtype, torch.device, torch.memory_format, torch.layout)
+_CONSTANTS = (torch.dtype, torch.device, torch.memory_format, torch.layout, torch._ops.OpOverload)
 #: Packages whose modules and functions are taken not to change.
 _SETTLED = frozenset({"torch", "triton", "math", "cmath", "operator", "_operator", "builtins", "functools"})
 #: Built-ins through which a function can read what its bytecode does not name.

@@ -38,6 +38,7 @@ MOST_CALLS = 4096  # in one batch: a graph of more nodes takes longer to make th
 BATCH_SECONDS = {"cuda": 5e-3, "cpu": 2e-3}  # large beside the resolution of events and of the clock
 WARM_SECONDS = 1.0  # a cold GPU reads up to 30 % low for about this long
 IDLE_SECONDS = 3.0  # after which a GPU counts as cold again
+ISSUES = 50  # calls that the host's time is taken of
 REST = 2.0  # times that a GPU was at work: then its power stays under the cap on average
 
 Call = Callable[..., Any]
@@ -118,6 +119,17 @@ def glance(call: Call, arguments: InputSet, device: torch.device, clock: Clock =
             return min(_on_clock(lambda: call(*arguments), clock) for _ in range(2))
         with torch.cuda.device(device):
             return min(_between_events(lambda: call(*arguments)) for _ in range(2))
+
+
+def host_time(call: Call, arguments: InputSet, device: torch.device, clock: Clock = time.perf_counter) -> float:
+    """Seconds that the host spends to issue a call on a GPU, which is idle when it comes: the median of `ISSUES`."""
+    with _one_at_a_time, torch.cuda.device(device), _no_garbage_collection():
+        taken = []
+        for _ in range(ISSUES):
+            torch.cuda.synchronize()
+            taken.append(_on_clock(lambda: call(*arguments), clock))
+        torch.cuda.synchronize()
+    return summarise(taken).median
 
 
 def sample(

@@ -14,6 +14,7 @@ from weft.plans.tiers import Asked, PromotingLaunch, Served, served
 
 if TYPE_CHECKING:
     from weft.plans.explain.data import Report
+    from weft.plans.kernels.kernel import Kernel
 
 
 @dataclass(slots=True)
@@ -61,6 +62,16 @@ class PlanBase:
     def workspace_bytes(self) -> int:
         """Bytes allocated during a call besides the result."""
         return self.schedule.workspace_bytes if self.schedule is not None else 0
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The Triton kernels that a call launches, each with its `ptx`, `sass`, `ttgir`, `registers` and `spills`.
+
+        Empty on the CPU; products that a vendor's library makes are not among them.
+        """
+        from weft.plans.kernels.kernel import kernels_of
+
+        return kernels_of(self._first().launch, self._request.target)
 
     def explain(self) -> str:
         """Modes, schedule, bytes, flops, the roofline floor, and why this schedule and not another."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 
-from weft.base.arrays import is_transformed, is_transforming
+from weft.base.arrays import dispatch_modes, is_transformed, is_transforming, without_memory
 from weft.plans.checks import fits
 from weft.plans.memory import is_out_of_memory, workspace_error
 
@@ -29,9 +29,10 @@ def call_signature(*tensors: Any) -> tuple[Any, ...] | None:
 
     An entry has shape, strides, dtype, device, the address modulo 16 bytes, and None, or what is special about the
     tensor and must be looked at in each call. The signature is None where something else than a strided tensor is
-    given: it must be read first; and so must all inside a transform of torch.func.
+    given: it must be read first; and so must all inside a transform of torch.func. It is None, too, where torch wants
+    to see the call: within a dispatch mode, and of tensors without memory.
     """
-    if is_transforming():
+    if dispatch_modes() or is_transforming():
         return None
     dual = forward_ad._current_level >= 0
     found: list[tuple[Any, ...] | None] = []
@@ -45,6 +46,8 @@ def call_signature(*tensors: Any) -> tuple[Any, ...] | None:
             return None
         special = None
         if dual or tensor.requires_grad or tensor.is_conj() or tensor.is_neg() or type(tensor) is not Tensor:
+            if type(tensor) is not Tensor and without_memory(tensor):
+                return None
             special = _special(tensor, dual)
         address = tensor.data_ptr()
         if address < _LOW and tensor.numel() and not (address and tensor.untyped_storage().nbytes()):

@@ -15,6 +15,7 @@ import torch
 
 from weft.base.arrays import as_results, as_tensor, like_each
 from weft.base.describe import describe_call
+from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced
 from weft.errors import ShapeError, call_context
 from weft.oracle.reference import launcher
 from weft.planner.request import Request, Results
@@ -57,6 +58,11 @@ class Plan(PlanBase):
         self._calls = CallCache(CALLS_KNOWN)
 
     @property
+    def request(self) -> Request:
+        """What was asked for."""
+        return self._request
+
+    @property
     def contraction(self) -> Contraction:
         """The canonical contraction this plan was made for."""
         found: Contraction = self._first().description
@@ -85,6 +91,8 @@ class Plan(PlanBase):
         Raises `ShapeError` or `DTypeError` when a tensor does not fit the plan; then nothing is written. Raises
         `AccuracyError` when a validated element is off.
         """
+        if is_dynamo_compiling():
+            return as_operation("plan")(self, a, b, c, alpha, beta, out, operands, validate)
         signature = key = known = None
         said, beside = said_operands(operands) if operands else ((), ())
         if said is not None and not validate and not unknown:
@@ -106,11 +114,19 @@ class Plan(PlanBase):
             x, y = (as_tensor(name, value, promote).resolve_neg() for name, value in (("a", a), ("b", b)))
             addend = as_tensor("c", c, promote) if c is not None else None
             given = aux_tensors(operands, self._request.named) if operands else None
+            if signature is None and is_traced((x, y, addend, *_each(out), *(given or {}).values())):
+                return as_operation("plan")(self, x, y, addend, alpha, beta, out, given, validate)
             run = self.run_validated if validate else self.run
             result = run(x, y, addend, alpha, beta, as_results(out), given)
         if signature is not None and known is None and (c is None or beta != 0):
             self._calls.put(key, self.known_call(signature, x, y, addend, out is not None, result, given or {}))
         return out if out is not None else like_each(a, result)
+
+    def text_of_call(self, added: bool, validate: bool) -> Any:
+        """What an operation of a call is told: see `weft.compiled`. Dynamo takes it for a constant."""
+        return as_operation("text of a plan's call")(self, added, validate)
+
+    text_of_call._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as torch.compiler.assume_constant_result
 
     def run(
         self,
@@ -187,6 +203,27 @@ class Plan(PlanBase):
             check_addend(c, self.shape, self._request.arithmetic.accumulate, self._request.device)
         return self._view(self._fitting(a, b, c, out, operands or {}))
 
+    def launch(
+        self,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        c: torch.Tensor | None,
+        out: torch.Tensor,
+        operands: Mapping[str, torch.Tensor] | None = None,
+    ) -> Variant:
+        """The variant whose `launch(a, b, c, out, alpha, beta, aux)` serves tensors that lie so; it checks nothing.
+
+        A launch sees memory as it lies: a conjugate view goes in without its bit. `aux` is `aux_of` the variant.
+        """
+        if c is not None:
+            check_addend(c, self.shape, self._request.arithmetic.accumulate, self._request.device)
+        return self._fitting(a, b, c, out, operands or {})
+
+    @staticmethod
+    def aux_of(variant: Variant, operands: Mapping[str, torch.Tensor]) -> AuxTensors:
+        """Operands of functions as the variant's launch takes them."""
+        return _in_order(variant.description.aux, operands, ())
+
     def known_call(
         self,
         signature: tuple[Any, ...],
@@ -257,6 +294,10 @@ class Plan(PlanBase):
         request = self._request.aligned(aligned, aux) if aligned or aux else self._request
         contraction = request.contraction(c, results[0], results[1:])
         return self._built(contraction, partial(launcher, request, contraction))
+
+
+def _each(out: Any) -> tuple[Any, ...]:
+    return tuple(out) if isinstance(out, (tuple, list)) else (out,)
 
 
 def _in_order(aux: Sequence[Aux], operands: Mapping[str, torch.Tensor], outputs: Sequence[torch.Tensor]) -> AuxTensors:

@@ -35,6 +35,12 @@ TAKEN: dict[str, tuple[str, ...]] = {
     "a permutation plan's call": ("c", "alpha", "beta", "out"),
 }  # fmt: skip
 TAKEN["plan_permute"] = TAKEN["permute"]
+TAKEN["grouped"] = TAKEN["plan_grouped"] = (
+    "accumulate_into", "out", "out_dtype", "precision", "accumulate", "a_fn", "b_fn", "epilogue", "backend",
+)  # fmt: skip
+TAKEN["blocks.contract"] = ("out_dtype", "precision", "accumulate", "a_fn", "b_fn", "epilogue", "backend")
+TAKEN["operator_sum"] = ("precision", "accumulate", "backend", "tune", "specialize", "deterministic")
+TAKEN["chain"] = ("out", "out_dtype", "precision", "accumulate", "backend")
 
 _FUSED_BIAS = 'epilogue=weft.functions.bias with operands={"bias": ("n", tensor)}'
 _ACTIVATION = "epilogue=, a function of each result: epilogue=torch.relu"
@@ -45,10 +51,10 @@ _ELSEWHERE = {
     "act": _ACTIVATION,
     "dtype": "out_dtype= (the result's type), precision= (the products') or accumulate= (the sums')",
     "preferred_element_type": "out_dtype= or accumulate=",
-    "optimize": "nothing of it, as the order of contraction is its own to find",
+    "optimize": "weft.network(..., optimize=), as einsum finds the order by itself",
     "casting": "promote=True, which takes operands of different types",
     "allow_tf32": 'precision="tf32"',
-    "memory_limit": "workspace_limit= (bytes)",
+    "memory_limit": "workspace_limit= (bytes); of several operands weft.network(..., memory_limit=)",
     "workspace": "workspace_limit= (bytes)",
     "semiring": "algebra=",
     "mask": 'epilogue=weft.functions.masked with operands={"mask": ("mn", tensor)}',

@@ -15,6 +15,7 @@ import torch
 
 from weft.base.arrays import as_result, as_tensor, like
 from weft.base.describe import describe_call
+from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced
 from weft.errors import DTypeError, ShapeError, call_context
 from weft.oracle.reference import permute_launcher
 from weft.planner.request import PermuteRequest
@@ -45,6 +46,11 @@ class PermutePlan(PlanBase):
         self._default = Layout.contiguous(self.shape, self.dtype)
 
     @property
+    def request(self) -> PermuteRequest:
+        """What was asked for."""
+        return self._request
+
+    @property
     def permutation(self) -> Permutation:
         """The canonical permutation this plan was made for."""
         found: Permutation = self._first().description
@@ -57,7 +63,11 @@ class PermutePlan(PlanBase):
 
         Raises `ShapeError` or `DTypeError` when a tensor does not fit the plan; then nothing is written.
         """
+        if is_dynamo_compiling():
+            return as_operation("permutation plan")(self, x, c, alpha, beta, out)
         with call_context(lambda: describe_call("plan", self._request.text, x=x, c=c, out=out)):
+            if is_traced((x, c, out)):
+                return as_operation("permutation plan")(self, x, c, alpha, beta, out)
             if unknown:
                 refuse_unknown("a permutation plan's call", unknown)
             target = as_result(out) if out is not None else None
@@ -66,6 +76,12 @@ class PermutePlan(PlanBase):
                 return differentiable("permute_plan_call")(self, x, addend, alpha, beta, out)
             result = self.run(as_tensor("x", x).resolve_neg(), target, alpha, beta, addend)
         return out if out is not None else like(x, result)
+
+    def text_of_call(self) -> Any:
+        """What an operation of a call is told: see `weft.compiled`. Dynamo takes it for a constant."""
+        return as_operation("text of a permutation plan's call")(self)
+
+    text_of_call._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as torch.compiler.assume_constant_result
 
     def run(
         self, x: torch.Tensor, out: torch.Tensor | None, alpha: Scalar, beta: Scalar, c: torch.Tensor | None = None

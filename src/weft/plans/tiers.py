@@ -19,6 +19,7 @@ from weft.planner.promotion import Tier, is_stored, promote, tier
 from weft.planner.registry import first_line
 from weft.planner.schedule import Description, Schedule, Target
 from weft.plans.building import chosen_and_built
+from weft.plans.handful import settle
 from weft.plans.select import select
 from weft.selftest.gate import admitted
 
@@ -69,7 +70,10 @@ def _admitted_at_hand(asked: Asked) -> Choice | str:
     """What is at hand and has passed its self-test, or why nothing is."""
     while True:
         choice = at_hand(*asked[:4])
-        if isinstance(choice, str) or admitted(choice):
+        if isinstance(choice, str):
+            return choice
+        settle(choice)
+        if admitted(choice):
             return choice
 
 
@@ -98,6 +102,13 @@ class PromotingLaunch:
         if next(self._count) >= self._next:
             self._turn()
         self._launch(*arguments)
+
+    def replayed(self) -> bool:
+        """Count a call that a CUDA graph replays; whether other kernels serve from now on, and the graph is stale."""
+        before = self._launch
+        if next(self._count) >= self._next:
+            self._turn()
+        return self._launch is not before
 
     @property
     def kernels(self) -> Any:

@@ -17,6 +17,9 @@ import torch
 
 from weft.errors import NotationError, ShapeError
 
+#: Where the symbols of `opt_einsum.get_symbol` go on after the letters of ASCII; none of them has a meaning of its own.
+FIRST_SYMBOL = "\u00c0"
+
 Label: TypeAlias = Hashable
 Term: TypeAlias = tuple[Label | EllipsisType, ...]
 
@@ -59,8 +62,9 @@ def term_text(term: Term) -> str:
 def parse(equation: str, *, new_labels: bool = False) -> Notation:
     """Read einsum text, e.g. ``"ij,jk->ik"``, ``"...ij,...jk"``, ``"ab, bc"``.
 
-    Labels are single letters of any alphabet; spaces mean nothing. Without ``->`` the output holds the ellipsis
-    first and then, in sorted order, every label that stands exactly once: NumPy's rule.
+    Labels are single letters of any alphabet, and all other signs from U+00C0 on: every symbol that
+    `opt_einsum.get_symbol` makes. Spaces mean nothing (those from U+00C0 on are labels). Without ``->`` the output
+    holds the ellipsis first and then, in sorted order, every label that stands exactly once: NumPy's rule.
 
     Raises `NotationError` for text that is not an equation, for an output label that is repeated, and for one that no
     input has, unless `new_labels` allows it.
@@ -131,12 +135,12 @@ def expand(notation: Notation, ranks: Sequence[int]) -> Notation:
 
 
 def _parse_term(text: str) -> Term:
-    text = "".join(text.split())
+    text = "".join([character for character in text if character >= FIRST_SYMBOL or not character.isspace()])
     head, dots, tail = text.partition("...")
     if "..." in tail:
         raise NotationError(f"'...' stands more than once in '{text}'")
     for character in head + tail:
-        if not character.isalpha():
+        if character < FIRST_SYMBOL and not character.isalpha():
             raise NotationError(f"'{character}' in '{text}' is not a label: labels are letters")
     return (*head, Ellipsis, *tail) if dots else tuple(head)
 

@@ -95,7 +95,7 @@ class Compiler:
             self._frames.put(pickle.dumps(self._header))
             try:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "weft.tune.compile_worker"],
+                    [sys.executable, "-c", "from weft.tune.compile_worker import main; main()"],
                     stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True,
                 )  # fmt: skip
             except OSError:

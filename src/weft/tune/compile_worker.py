@@ -1,14 +1,14 @@
 """A process that compiles kernels ahead, so that the one that measures finds them in Triton's cache.
 
-Started by `weft.tune.compile_pool` as ``python -m weft.tune.compile_worker``. It imports torch and Triton once, never
-touches a GPU, and forks a child for each schedule. Standard input brings a header and then frames, each a length of
-eight bytes and so many bytes; standard output takes a line of JSON for each frame: its number, and null or what went
-wrong.
+Started by `weft.tune.compile_pool`. It imports torch and Triton once, never touches a GPU, and forks a child for each
+schedule. Standard input brings a header and then frames, each a length of eight bytes and so many bytes; standard
+output takes a line of JSON for each frame: its number, and null or what went wrong.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import json
 import os
@@ -149,6 +149,7 @@ def _prepare(target: Any, backend: str) -> None:
     """Import what every child needs, and put a driver in Triton's place of one that would ask a GPU."""
     import torch
 
+    from weft.gpu.common.triton_versions import hash_compiler
     from weft.gpu.gett import kernel  # noqa: F401  the largest of them, with all that it imports
     from weft.planner.registry import FAMILIES, PERMUTATION_FAMILIES, imported
 
@@ -156,6 +157,8 @@ def _prepare(target: Any, backend: str) -> None:
         imported(name)
     torch.set_num_threads(1)
     in_place_of_the_driver(target)
+    hash_compiler()
+    gc.freeze()  # what is here is the children's too: collecting it would copy it
 
 
 def in_place_of_the_driver(target: Any) -> None:
@@ -199,7 +202,3 @@ def _exactly(size: int) -> bytes:
             sys.exit(0)
         taken.write(piece)
     return taken.getvalue()
-
-
-if __name__ == "__main__":
-    main()

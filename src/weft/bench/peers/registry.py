@@ -107,7 +107,7 @@ class Weft:
             return result
 
         schedule = str(planned.schedule) if planned.schedule is not None else None
-        about = {"schedule": schedule, "workspace bytes": planned.workspace_bytes}
+        about = {"schedule": schedule, "workspace bytes": planned.workspace_bytes, **kernel_facts(planned)}
         if name:
             return Prepared([Way("", run_with_operand, about)])
         allocating = (lambda a, b, c, d: run(a, b, c, None)) if self._allocates else None
@@ -115,6 +115,17 @@ class Weft:
 
     def settings(self, case: Case) -> AbstractContextManager[Any]:
         return nullcontext()
+
+
+def kernel_facts(planned: Plan) -> dict[str, Any]:
+    """What the kernels of a plan take of an SM, and their waves, where they are loaded on a GPU; else nothing."""
+    if planned._request.target.kind != "cuda":
+        return {}
+    try:
+        found = [kernel.to_dict() for kernel in planned.kernels]
+    except UnsupportedError:  # no such SM in the table
+        return {}
+    return {"kernels": found} if found else {}
 
 
 class WeftModel(Weft):
@@ -186,6 +197,16 @@ PEERS: dict[str, dict[str, tuple[str, str]]] = {
         "weft": ("calls", "PlanCall"),
         CONTRACT: ("calls", "ContractCall"),
         "torch": ("calls", "EinsumCall"),
+    },
+    "small": {
+        "weft": ("small", "WeftSmall"),
+        "torch": ("small", "TorchLoop"),
+        "bmm": ("small", "TorchBatched"),
+        "operator": ("small", "MadeOperator"),
+    },
+    "network": {
+        "weft": ("networks", "WeftNetwork"),
+        "torch": ("networks", "TorchNetwork"),
     },
     "in place": {
         "weft": ("permutations", "WeftTranspose"),

@@ -65,6 +65,43 @@ class Table:
         )
 
 
+@dataclass(frozen=True)
+class Column:
+    """A column of cases that only some runs have: of weft's energy, or of its kernel that has most programs."""
+
+    head: str
+    key: str  # in what the result says about itself
+    place: str  # "energy" or "kernels"
+    how: str = ".3g"
+
+    def of(self, run: Run, case: CaseRecord) -> Any:
+        """The value; None where there is none."""
+        mine = case.measured(run.ours)
+        said: Any = mine.about.get(self.place) if mine is not None else None
+        if self.place == "kernels":
+            said = max(said, key=lambda kernel: kernel["programs"] * kernel["warps"]) if said else None
+        return said.get(self.key) if said else None
+
+    def cell(self, run: Run, case: CaseRecord) -> Cell:
+        value = self.of(run, case)
+        if isinstance(value, list):
+            return Cell(" and ".join(value))
+        return _number(value, self.how)
+
+
+_COLUMNS = (
+    Column("weft waves", "waves", "kernels", ".2f"),
+    Column("slots used", "slots_used", "kernels", ".0%"),
+    Column("blocks an SM", "blocks_per_sm", "kernels", "d"),
+    Column("occupancy", "occupancy", "kernels", ".0%"),
+    Column("limited by", "limited_by", "kernels"),
+    Column("weft J", "joules", "energy"),
+    Column("weft W", "watts", "energy", ".0f"),
+    Column("weft FLOP/J", "flops_per_joule", "energy"),
+    Column("weft EDP J s", "edp", "energy"),
+)
+
+
 def run_page(run: Run, plots: Mapping[str, bytes]) -> str:
     """The page of one run; `plots` holds PNG images by name."""
     lead = f"{run.device}, {run.date}, commit {run.commit or 'unknown'}, {len(run.cases)} cases, {run.ended}"
@@ -72,10 +109,12 @@ def run_page(run: Run, plots: Mapping[str, bytes]) -> str:
         lead += f" ({run.caveat})"
     parts = [
         section("Figures", figure_table(run, groups=True).html(), FIGURES_IN_WORDS),
-        section("Plots", "\n".join(_figure(name, png) for name, png in plots.items())) if plots else "",
+        section("Plots", "\n".join(figure(png, _CAPTIONS.get(name, name)) for name, png in plots.items()))
+        if plots
+        else "",
         section("Cases", case_table(run).html(), _CASES_IN_WORDS),
         section("Remarks", remarks(run).html(), _REMARKS_IN_WORDS) if remarks(run).rows else "",
-        section("How it was measured", _disclosure(run.environment)),
+        section("How it was measured", disclosure(run.environment)),
     ]
     return page(f"weft bench {run.suite}", lead, parts)
 
@@ -115,8 +154,10 @@ def case_table(run: Run) -> Table:
     heads += [f"{name} us" for name in run.contenders]
     heads += [f"{peer} / weft" for peer in run.peers]
     heads += ["weft / floor", "floor us", "binds", "weft Tflop/s", "weft TB/s"]
+    more = [column for column in _COLUMNS if any(column.of(run, case) is not None for case in run.cases)]
+    heads += [column.head for column in more]
     heads += ["extents", "types", "functions", "weft's schedule"]
-    return Table(heads, [_case_row(run, case) for case in run.cases])
+    return Table(heads, [_case_row(run, case, more) for case in run.cases])
 
 
 def interval_text(value: Interval) -> str:
@@ -127,7 +168,7 @@ def microseconds(value: Interval) -> Cell:
     return Cell(f"{1e6 * value.value:.4g}", 1e6 * value.value)
 
 
-def _case_row(run: Run, case: CaseRecord) -> list[Cell]:
+def _case_row(run: Run, case: CaseRecord, more: Sequence[Column] = ()) -> list[Cell]:
     mine = case.measured(run.ours)
     row = [Cell(case.name), Cell(case.group), Cell(case.equation)]
     for name in run.contenders:
@@ -148,6 +189,7 @@ def _case_row(run: Run, case: CaseRecord) -> list[Cell]:
         Cell(str(case.floor.get("binds", ""))),
         _number(rate, ".4g"),
         _number(moved, ".4g"),
+        *(column.cell(run, case) for column in more),
         Cell(" ".join(f"{label}={extent}" for label, extent in case.extents)),
         Cell(" ".join((*case.dtypes, case.precision)).strip()),
         Cell(" ".join(f"{hook}={name}" for hook, name in case.functions.items())),
@@ -196,14 +238,15 @@ def _class(number: bool, tone: str = "") -> str:
     return f' class="{names}"' if names else ""
 
 
-def _figure(name: str, png: bytes) -> str:
-    caption = html.escape(_CAPTIONS.get(name, name))
+def figure(png: bytes, caption: str) -> str:
+    """A picture within the page, with words under it."""
+    caption = html.escape(caption)
     source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
     image = f'<div class="scroll"><img src="{source}" alt="{caption}"></div>'
     return f"<figure>{image}<figcaption>{caption}</figcaption></figure>"
 
 
-def _disclosure(environment: Mapping[str, Any]) -> str:
+def disclosure(environment: Mapping[str, Any]) -> str:
     """Each item of the environment, to unfold."""
     return "\n".join(
         f"<details><summary>{html.escape(item)}</summary><pre>"

@@ -7,17 +7,14 @@ relative to a peer without them (its Figures 2 to 4). throughput: bytes a second
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator
 
 from weft.bench.records import CaseRecord, Run
+from weft.bench.report.drawing import new_axes, plain_logarithm, png
 from weft.bench.report.figures import scopes
 from weft.bench.report.ratios import geomean, relative, value
 
@@ -43,7 +40,7 @@ def draw(run: Run) -> dict[str, bytes]:
     for name, plot in PLOTS.items():
         figure = plot(run)
         if figure is not None:
-            drawn[name] = _png(figure)
+            drawn[name] = png(figure)
     return drawn
 
 
@@ -53,7 +50,8 @@ def swarm(run: Run) -> Figure | None:
     columns = [column for column in columns if column[2]]
     if not columns:
         return None
-    figure, axes = _axes(f"{run.suite} on {run.device}: relative performance", width=max(6.4, 1.7 * len(columns) + 2))
+    title = f"{run.suite} on {run.device}: relative performance"
+    figure, axes = new_axes(title, width=max(6.4, 1.7 * len(columns) + 2))
     for x, (group, peer, pairs) in enumerate(columns):
         ratios = relative(run, peer, group)
         values = [value(ratio) for ratio in ratios]
@@ -74,7 +72,7 @@ def swarm(run: Run) -> Figure | None:
         range(len(columns)), [f"{group or run.suite}\nagainst {peer}" for group, peer, _ in columns], fontsize=8
     )
     axes.set_xlim(-0.7, len(columns) - 0.3)
-    _plain_logarithm(axes.yaxis, axes.set_yscale)
+    plain_logarithm(axes.yaxis, axes.set_yscale)
     axes.set_ylabel("time of the peer / time of weft")
     axes.axhline(1, color="#999999", linewidth=0.8, zorder=0)
     axes.plot([], [], color=_GM1, label="GM1: geometric mean")
@@ -88,7 +86,7 @@ def roofline(run: Run) -> Figure | None:
     cases = [case for case in run.cases if case.floor and case.work["flops"] and case.work["bytes"]]
     if not any(case.measured(name) for case in cases for name in run.contenders):
         return None
-    figure, axes = _axes(f"{run.suite} on {run.device}: roofline", width=8.5)
+    figure, axes = new_axes(f"{run.suite} on {run.device}: roofline", width=8.5)
     intensities = [case.work["flops"] / case.work["bytes"] for case in cases]
     reach = np.geomspace(min(intensities) / 3, max(intensities) * 3, 200)
     bandwidth, peaks = _roofs(cases)
@@ -106,8 +104,8 @@ def roofline(run: Run) -> Figure | None:
             [x for x, _, _ in found], rates, s=22 if ours else 16, label=name, zorder=3 if ours else 2,
             facecolors=_colour(name) if ours else "none", edgecolors=_colour(name), linewidths=0.9,
         )  # fmt: skip
-    _plain_logarithm(axes.xaxis, axes.set_xscale)
-    _plain_logarithm(axes.yaxis, axes.set_yscale)
+    plain_logarithm(axes.xaxis, axes.set_xscale)
+    plain_logarithm(axes.yaxis, axes.set_yscale)
     axes.set_xlabel("flop per compulsory byte")
     axes.set_ylabel("Tflop/s")
     axes.legend(fontsize=8, frameon=False, loc="lower right")
@@ -121,7 +119,7 @@ def cumulative(run: Run) -> Figure | None:
     lines = [line for line in lines if line[2]]
     if not lines:
         return None
-    figure, axes = _axes(f"{run.suite} on {run.device}: cumulative distribution", width=8.5)
+    figure, axes = new_axes(f"{run.suite} on {run.device}: cumulative distribution", width=8.5)
     styles = ("-", "--", ":", "-.")
     for group, peer, ratios in lines:
         values = sorted(value(ratio) for ratio in ratios)
@@ -130,7 +128,7 @@ def cumulative(run: Run) -> Figure | None:
             [values[0], *values], [0.0, *shares], where="post", color=_colour(peer),
             linestyle=styles[groups.index(group) % len(styles)], label=f"{group or run.suite} against {peer}",
         )  # fmt: skip
-    _plain_logarithm(axes.xaxis, axes.set_xscale)
+    plain_logarithm(axes.xaxis, axes.set_xscale)
     axes.set_xlabel("time of the peer / time of weft")
     axes.set_ylabel("share of cases at or below")
     axes.axvline(1, color="#999999", linewidth=0.8, zorder=0)
@@ -151,7 +149,7 @@ def fusion(run: Run) -> Figure | None:
     if not any(case.functions and case.base in bases for case in run.cases):
         return None
     order = {base: at for at, base in enumerate(bases)}
-    figure, axes = _axes(f"{run.suite} on {run.device}: relative to {peer} without functions", width=11)
+    figure, axes = new_axes(f"{run.suite} on {run.device}: relative to {peer} without functions", width=11)
     for group in groups:
         colour = _FUNCTION_COLOURS[groups.index(group) % len(_FUNCTION_COLOURS)]
         for name, marker in ((run.ours, "o"), (peer, "^")):
@@ -165,7 +163,7 @@ def fusion(run: Run) -> Figure | None:
                 alpha=0.85, label=f"{group}, {name}",
             )  # fmt: skip
     axes.set_xticks(list(order.values()), [_brief(base) for base in order], fontsize=6.5, rotation=90)
-    _plain_logarithm(axes.yaxis, axes.set_yscale)
+    plain_logarithm(axes.yaxis, axes.set_yscale)
     axes.axhline(1, color="#999999", linewidth=0.8, zorder=0)
     axes.set_ylabel(f"time of {peer} without functions / time")
     axes.legend(fontsize=7, frameon=False, ncols=2)
@@ -178,7 +176,7 @@ def throughput(run: Run) -> Figure | None:
     cases = sorted((case for case in run.cases if "copy" in case.floor), key=lambda case: order(case.group))
     if not any(case.measured(name) for case in cases for name in run.contenders):
         return None
-    figure, axes = _axes(f"{run.suite} on {run.device}: bytes moved", width=max(8.5, 0.07 * len(cases)))
+    figure, axes = new_axes(f"{run.suite} on {run.device}: bytes moved", width=max(8.5, 0.07 * len(cases)))
     for name in reversed(run.contenders):
         points = [
             (x, case.work["bytes"] / result.seconds.value / 1e12)
@@ -238,32 +236,6 @@ def _roofs(cases: Sequence[CaseRecord]) -> tuple[float, dict[float, list[str]]]:
             if (name := case.precision or case.dtypes[0]) not in names:
                 names.append(name)
     return bandwidth, peaks
-
-
-def _axes(title: str, *, width: float) -> tuple[Figure, Any]:
-    figure = Figure(figsize=(width, 4.8), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    axes.set_title(title, fontsize=10)
-    axes.grid(visible=True, which="major", color="#e6e6e6", linewidth=0.6)
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    return figure, axes
-
-
-def _plain_logarithm(axis: Any, set_scale: Callable[[str], Any]) -> None:
-    """Logarithmic, with plain numbers at 1, 2 and 5 of each decade."""
-    set_scale("log")
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axis.set_major_formatter(FuncFormatter(lambda ratio, _: f"{ratio:g}"))
-    axis.set_minor_formatter(FuncFormatter(lambda ratio, _: ""))
-
-
-def _png(figure: Figure) -> bytes:
-    stream = io.BytesIO()
-    figure.savefig(stream, format="png", metadata={"Software": "weft"})
-    return stream.getvalue()
 
 
 def _colour(contender: str) -> str:

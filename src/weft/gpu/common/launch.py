@@ -169,11 +169,12 @@ class KernelLaunch:
         numbers: tuple[int, ...] | None = None,  # what a kernel at hand takes at run time; None where it takes none
     ) -> None:
         self.kernel = kernel
-        self._carveout = carveout if target.kind == "cuda" else None
+        self.carveout = carveout if target.kind == "cuda" else None
         self.layouts = tuple(layouts)
         self._given = [at for at, layout in enumerate(self.layouts) if layout is not None]
         self.pointers = tuple(pointers or ())
         self.numbers = numbers
+        self.programs = programs
         self.constants = constants
         self.options: dict[str, Any] = {"num_warps": warps, "num_stages": stages}
         if target.kind in ("cuda", "hip"):
@@ -188,7 +189,7 @@ class KernelLaunch:
         self._run: Callable[..., Any] = partial(kernel[(programs,)], **constants, **self.options)
         self._numbers = (numbers,) if numbers is not None else ()
         self._trailing: tuple[Any, ...] = ()
-        self._compiled: Any = None
+        self.loaded: Any = None  # the compiled kernel, where it is on a GPU
         self._direct: DirectLaunch | None = None
         for function in (kernel, *constants.values()):
             if isinstance(function, JITCallable):
@@ -200,11 +201,11 @@ class KernelLaunch:
                 made.append(self)
         elif programs and self._device is not None and torch.cuda.is_available():
             with torch.cuda.device(self._device):
-                self._compiled = self._loaded()
-                self._run = self._compiled[(programs, 1, 1)]
+                self.loaded = self._loaded()
+                self._run = self.loaded[(programs, 1, 1)]
                 if target.kind == "cuda":
                     device = torch.cuda.current_device()
-                    self._direct = DirectLaunch.of(self._compiled, programs, device, numbers or ())
+                    self._direct = DirectLaunch.of(self.loaded, programs, device, numbers or ())
             self._trailing = tuple(constants.values())
 
     def __call__(self, tensors: Sequence[Any], alpha: Scalar, beta: Scalar, aux: AuxTensors = ()) -> None:
@@ -226,9 +227,9 @@ class KernelLaunch:
     def at(self, programs: int, numbers: tuple[int, ...]) -> KernelLaunch:
         """The same kernel with other numbers, and so many programs; nothing is compiled or loaded for it."""
         other = copy.copy(self)
-        other.numbers, other._numbers = numbers, (numbers,)
-        if self._compiled is not None:
-            other._run = self._compiled[(programs, 1, 1)]
+        other.programs, other.numbers, other._numbers = programs, numbers, (numbers,)
+        if self.loaded is not None:
+            other._run = self.loaded[(programs, 1, 1)]
             other._direct = self._direct.at(programs, numbers) if self._direct is not None else None
         elif self._run is not _nothing:
             other._run = partial(self.kernel[(programs,)], **self.constants, **self.options)
@@ -250,8 +251,8 @@ class KernelLaunch:
             compiled._init_handles()
         except OutOfResources as error:
             raise ResourceError(f"it needs {error.required} of {error.name}, the device has {error.limit}") from None
-        if self._carveout is not None:
-            prefer_carveout(compiled.function, self._carveout)
+        if self.carveout is not None:
+            prefer_carveout(compiled.function, self.carveout)
         return compiled
 
     def _factors(self, alpha: Scalar, beta: Scalar) -> tuple[int, ...]:

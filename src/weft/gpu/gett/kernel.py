@@ -9,6 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from weft.gpu.common.conversion import converted
 from weft.gpu.common.device import (
     batch_offset,
     dim_mask,
@@ -69,7 +70,7 @@ def factor_of_a(
     M: tl.constexpr = PARAMS.m
     K: tl.constexpr = PARAMS.k
     K_OF_A: tl.constexpr = PARAMS.k_of_a
-    x = x.to(PRODUCT)
+    x = converted(x, PRODUCT)
     if A_FN is not None:
         x = A_FN(x, *gathered_step(known, pointers, place, AUX_A, K, PARAMS, a_offsets, a_mask)).to(PRODUCT)
         if PARAMS.masked[0]:
@@ -91,7 +92,7 @@ def factor_of_b(
     """The same of a tile of B, at (batch, n, k)."""
     AUX_B: tl.constexpr = AUX.b
     K: tl.constexpr = PARAMS.k
-    y = y.to(PRODUCT)
+    y = converted(y, PRODUCT)
     if B_FN is not None:
         y = B_FN(y, *gathered_step(known, pointers, place, AUX_B, K, PARAMS, b_offsets, b_mask)).to(PRODUCT)
         if PARAMS.masked[1]:

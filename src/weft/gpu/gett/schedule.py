@@ -96,6 +96,12 @@ _DOUBLE = (
 )  # fmt: skip
 # As many bytes of k as with two; an instruction takes 32 of them.
 _BYTE = tuple(dict.fromkeys(shape._replace(k=min(2 * shape.k, 128)) for shape in _HALF))
+# Of an operand that is stored in fewer bytes than it is multiplied in: few rows, or columns, by weights of a byte each.
+# A line of memory along k, and columns enough for all SMs without splitting sums.
+_NARROW = (
+    TileShape(16, 32, 128, 2, 4), TileShape(16, 64, 128, 4, 4), TileShape(16, 64, 256, 4, 3),
+    TileShape(32, 16, 128, 2, 4), TileShape(64, 16, 128, 4, 4), TileShape(64, 16, 256, 4, 3),
+)  # fmt: skip
 _SHAPES = {1: _BYTE, 2: _HALF, 4: _SINGLE, 8: _DOUBLE}
 _RUNS = (16, 8, 32, 4)  # indices of A's (or B's) own run where a dim needs two axes
 
@@ -112,7 +118,8 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
     m_modes, n_modes, k_modes = (contraction.of_role(role) for role in (Role.M, Role.N, Role.K))
     size = product_bytes(contraction)
     shared = target.shared_memory or 64 * 1024
-    for shape in _SHAPES[size]:
+    narrow = size == 2 and min(contraction.a.dtype.itemsize, contraction.b.dtype.itemsize) < size
+    for shape in (*_SHAPES[size], *(_NARROW if narrow else ())):
         reason = _misfit(contraction, shape, size, shared)
         if reason is not None:
             excluded[reason] = None

@@ -1,16 +1,18 @@
 """Predicted time of a kernel at hand, in few operations: planning at hand must not take longer than the call.
 
-The slowest of memory, load-store cycles, arithmetic and waiting, each on the busiest SM, and what a launch adds. It
-ranks few candidates, and says what a kernel made to measure would save.
+Memory, load-store cycles, arithmetic and waiting, each on the busiest SM, and what a launch adds. It ranks few
+candidates, and says what a kernel made to measure would save.
 """
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 
-from weft.gpu.at_hand.contraction.schedule import HandSchedule
+from weft.gpu.at_hand.axes import Group
+from weft.gpu.at_hand.contraction.schedule import HandSchedule, rooms
 from weft.gpu.common.cost import LEAST_LAUNCH
 from weft.gpu.common.hardware import LINE, VECTOR, sm_count
 from weft.gpu.common.tiling import A, B, D
@@ -24,10 +26,22 @@ _FITTED = fitted("at_hand")
 DOT_RATES = fitted("common").table("matrix_rate")
 DOT_SHARE = _FITTED("dot_share")  # of the rate of matrix instructions that is had
 LANE_RATE = _FITTED("lane_rate")  # products per second off the matrix units
-DOT_STEP, LANES_STEP = _FITTED("dot_step"), _FITTED("lanes_step")  # seconds of a step along k that a program waits
-PROGRAM = _FITTED("program")  # seconds of a program besides
 SECOND = _FITTED("second")  # seconds of the launch that adds up split sums
+DIGIT = _FITTED("digit")  # seconds that a program takes indices apart for, for each mode that there is room for
+STORED = _FITTED("stored")  # seconds for each element of D that a thread finishes
 RESIDENT = 2048  # threads of an SM
+
+
+class Waits(NamedTuple):
+    """Seconds that a program takes however little there is to do: it waits for memory and for itself."""
+
+    program: float
+    step: float  # along k
+    product: float  # of one thread
+    load: float  # of one thread
+
+
+DOT, LANES = (Waits(*[_FITTED(f"{kind}_{name}") for name in Waits._fields]) for kind in ("dot", "lanes"))
 
 
 def predict(contraction: Contraction, schedule: HandSchedule, target: Target) -> float:
@@ -52,12 +66,11 @@ def predict(contraction: Contraction, schedule: HandSchedule, target: Target) ->
     of_d = contraction.arithmetic.accumulate if schedule.splits > 1 else contraction.d.dtype
     cycles += programs * rows * columns * _cycles(schedule, D, of_d.itemsize)
     seconds += contraction.d.dtype.itemsize * _count(contraction, D) / by.memory_rate
-    waves = math.ceil(programs / (sms * resident))
     pipes = (
         seconds,
         uneven * cycles / (sms * by.clock),
-        uneven * products / (_dot_rate(contraction) if dot else LANE_RATE),
-        waves * (steps * (DOT_STEP if dot else LANES_STEP) + PROGRAM),
+        uneven * products / (DOT_SHARE * _dot_rate(contraction) if dot else LANE_RATE),
+        math.ceil(programs / (sms * resident)) * _waits(contraction, schedule, each),
     )
     slowest = max(pipes)
     busy = slowest * math.sqrt(sum([(pipe / slowest) ** 2 for pipe in pipes]))
@@ -65,14 +78,38 @@ def predict(contraction: Contraction, schedule: HandSchedule, target: Target) ->
     return busy + min(by.launch, LEAST_LAUNCH + busy) + again
 
 
+def _waits(contraction: Contraction, schedule: HandSchedule, each: tuple[int, int]) -> float:
+    """Seconds of one program. `each`: elements of A's and B's tile for each index along k."""
+    dot = schedule.kernel == "dot"
+    by, threads, depth = DOT if dot else LANES, 32 * schedule.warps, schedule.k.tile
+    elements = math.prod([group.tile for group in (*schedule.m, *schedule.n)])
+    products = elements * depth / threads
+    if dot:
+        products *= DOT_RATES["float32 ieee"] / 2 / _dot_rate(contraction)
+    loads = sum([depth * each[at] / threads / schedule.vectors[at] for at in range(2)])
+    room, room_k, _ = rooms(schedule)
+    step = by.step + by.product * products + by.load * loads
+    return by.program + schedule.split_steps * step + STORED * elements / threads + DIGIT * (2 * room + room_k)
+
+
 def _cycles(schedule: HandSchedule, tensor: int, size: int) -> float:
     """Cycles of the load-store units for each element of a tile: lines that a warp touches, 16 bytes a lane at most."""
-    groups = (*schedule.m, *schedule.n, schedule.k)
-    runs = [_run(group.modes, tensor, group.tile) for group in groups if group.modes]
-    fast = groups[-2] if tensor == D or schedule.depth_first else schedule.k
-    stated = schedule.vectors[tensor] > 1 or schedule.by_side
-    run = max(runs, default=1) if stated else _run(fast.modes, tensor, fast.tile) if fast.modes else 1
+    if schedule.vectors[tensor] > 1:
+        groups = (*schedule.m, *schedule.n, schedule.k)
+        run = max([_run(group.modes, tensor, group.tile) for group in groups if group.modes], default=1)
+    else:
+        fast = _fastest(schedule, tensor)
+        run = _run(fast.modes, tensor, fast.tile) if fast.modes else 1
     return max(size / (32 * min(VECTOR, schedule.vectors[tensor] * size)), size / min(LINE, run * size))
+
+
+def _fastest(schedule: HandSchedule, tensor: int) -> Group:
+    """The axis of a tile that neighbouring lanes are neighbours along, where nothing is known of runs."""
+    if tensor == D or schedule.depth_first:
+        return schedule.n[-1]
+    if schedule.kernel == "dot" and schedule.transposed[tensor] is (tensor == A):
+        return schedule.m[-1] if tensor == A else schedule.n[-1]
+    return schedule.k
 
 
 def _run(modes: tuple[Mode, ...], tensor: int, tile: int) -> int:
@@ -94,4 +131,4 @@ def _dot_rate(contraction: Contraction) -> float:
     """Products per second by `tl.dot`."""
     arithmetic = contraction.arithmetic
     product = torch.float64 if arithmetic.accumulate is torch.float64 else arithmetic.product
-    return DOT_SHARE * DOT_RATES[f"{dtype_name(product)} {arithmetic.precision}"] / 2
+    return DOT_RATES[f"{dtype_name(product)} {arithmetic.precision}"] / 2

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from weft.gpu.at_hand.axes import Group, HandAxis, Structure, axis_numbers, capacity, needs_wide, placed_axes
-from weft.gpu.at_hand.contraction.schedule import HandSchedule, along_k, along_m
+from weft.gpu.at_hand.axes import Group, HandAxis, Structure, axis_numbers, needs_wide, placed_axes
+from weft.gpu.at_hand.contraction.schedule import HandSchedule, rooms
 from weft.gpu.common.constraints import widened
 from weft.gpu.common.tiling import TENSORS, D, Run
 from weft.planner.schedule import Target
 from weft.spec import Contraction
-
-# Modes that there is room for: along m and n, along k, and of which a program has one index. Kernels for anything in
-# between would be as many more.
-ROOMS = ((2, 2, 1), (4, 8, 4), (8, 16, 16), (16, 32, 32))
 
 
 class LanesParams(NamedTuple):
@@ -34,7 +30,7 @@ class DotParams(NamedTuple):
     tile: tuple[int, int]
     stored: tuple[int, ...]  # extents of the stored tile, an axis each
     present: tuple[tuple[bool, ...], ...]  # of outer, m, n and k: which tensors move along them
-    by_side: bool  # which side operands are contiguous along is an argument, see `dot_kernel`
+    transposed: tuple[bool, bool]  # the tile of A is loaded as (k, m), that of B as (n, k)
     widen: bool  # products are made in the accumulator's type
     wide: tuple[bool, ...]
 
@@ -52,8 +48,7 @@ def laid(contraction: Contraction, schedule: HandSchedule, target: Target, part_
     in D the parts of a split sum are."""
     groups = (schedule.outer, *schedule.m, *schedule.n, schedule.k)
     rows = len(schedule.m)
-    count = (max([len(group.modes) for group in groups[1:-1]]), len(schedule.k.modes), len(schedule.outer.modes))
-    room, depth, outer = _rooms(count, schedule.kernel == "dot")
+    room, depth, outer = rooms(schedule)
     structures = []
     for at, group in enumerate(groups):
         role = "outer" if at == 0 else "k" if at == len(groups) - 1 else "m" if at <= rows else "n"
@@ -62,8 +57,7 @@ def laid(contraction: Contraction, schedule: HandSchedule, target: Target, part_
     places = (-1, 1, 2, 0) if schedule.depth_first else (-1, *range(len(groups) - 1))
     axes = placed_axes(structures, places)
     offsets_wide = needs_wide(groups, TENSORS + len(contraction.aux))
-    steps, sides = schedule.steps if contraction.k else 0, along_m(contraction) + 2 * along_k(contraction)
-    numbers = [schedule.split_steps, steps, part_step // schedule.vectors[D], sides]
+    numbers = [schedule.split_steps, schedule.steps if contraction.k else 0, part_step // schedule.vectors[D]]
     for group, structure in zip(groups, structures, strict=True):
         numbers += axis_numbers(group, structure)
     programs = schedule.tiles * schedule.splits
@@ -77,17 +71,9 @@ def laid(contraction: Contraction, schedule: HandSchedule, target: Target, part_
         stored = tuple([axis.tile for axis in (*m, *n)])
         tile = _product(m), _product(n)
         params = DotParams(axes[:-1], axes[0], m, n, axes[-1], axes[-1:], tile, stored,
-                           tuple(map(_present, (axes[:1], m, n, axes[-1:]))), schedule.by_side,
+                           tuple(map(_present, (axes[:1], m, n, axes[-1:]))), schedule.transposed,
                            widened(contraction, target), offsets_wide)  # fmt: skip
     return Laid(params, tuple(numbers), programs)
-
-
-def _rooms(count: tuple[int, int, int], few: bool) -> tuple[int, int, int]:
-    """Room for so many modes; `few`: there are kernels for few of them."""
-    for rooms in ROOMS[not few :]:
-        if count[0] <= rooms[0] and count[1] <= rooms[1] and count[2] <= rooms[2]:
-            return rooms
-    return capacity(count[0], 32), capacity(count[1], 64), capacity(count[2], 64)
 
 
 def _structure(contraction: Contraction, schedule: HandSchedule, group: Group, role: str, digits: int) -> Structure:

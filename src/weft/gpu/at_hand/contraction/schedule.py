@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 import torch
 
-from weft.gpu.at_hand.axes import MOST_INDICES, Group
+from weft.gpu.at_hand.axes import MOST_INDICES, Group, capacity
 from weft.gpu.common.constraints import LEAST_SPLIT_STEPS, power_of_two
 from weft.gpu.common.hardware import VECTOR, sm_count
 from weft.gpu.common.launch import MOST_PROGRAMS
@@ -27,6 +27,9 @@ NAME = "at_hand"
 LARGE = 2**23  # bytes of all operands from which runs are stated to the compiler: each statement is one more kernel
 STRIP = 16  # indices of B's run in a tile whose columns follow D's run besides
 MOST_SPLITS = 64
+# Modes that there is room for: along m and n, along k, and of which a program has one index. More room is more
+# instructions, which a small contraction waits for; kernels for anything in between would be as many more.
+ROOMS = ((2, 2, 1), (3, 3, 1), (6, 4, 1), (4, 8, 4), (8, 16, 16), (16, 32, 32))
 WAVES = 2  # programs for each SM that a sum is split to have
 
 
@@ -44,16 +47,16 @@ class Tile(NamedTuple):
 _DOTS = {
     1: (Tile(32, 32, 64, 4), Tile(64, 64, 64, 4), Tile(128, 128, 64, 8)),
     2: (Tile(32, 32, 32, 4), Tile(64, 64, 32, 4), Tile(128, 128, 32, 8)),
-    4: (Tile(16, 16, 32, 4), Tile(32, 32, 16, 4), Tile(64, 64, 16, 4), Tile(128, 64, 16, 8)),
+    4: (Tile(16, 16, 32, 8), Tile(32, 32, 16, 4), Tile(64, 64, 16, 4), Tile(128, 64, 16, 8)),
     8: (Tile(16, 16, 16, 2), Tile(32, 32, 16, 4), Tile(64, 64, 16, 8)),
 }
 # Off the matrix units: each operand along one axis of D and k; both along all axes.
 _APART = (
-    Tile(4, 4, 512, 4), Tile(16, 16, 16, 4), Tile(32, 32, 8, 4), Tile(1, 16, 128, 4), Tile(1, 128, 16, 4, True),
+    Tile(4, 4, 512, 8), Tile(16, 16, 16, 4), Tile(32, 32, 8, 4), Tile(1, 16, 128, 4), Tile(1, 128, 16, 4, True),
 )  # fmt: skip
 _TOGETHER = (
-    Tile(1, 512, 1, 4, True), Tile(32, 32, 1, 4, True), Tile(1, 32, 64, 4), Tile(4, 32, 16, 4, True),
-    Tile(1, 1, 2048, 4),
+    Tile(1, 512, 1, 4, True), Tile(32, 32, 1, 4, True), Tile(1, 32, 64, 8), Tile(4, 32, 16, 8, True),
+    Tile(1, 1, 512, 4), Tile(1, 1, 2048, 8),
 )  # fmt: skip
 
 
@@ -70,7 +73,7 @@ class HandSchedule:
     together: bool = False  # off the matrix units: both operands move along both axes of D
     depth_first: bool = False  # as in `Tile`
     swap_ab: bool = False
-    by_side: bool = False  # operands are loaded along the side that they are contiguous along, which comes at run time
+    transposed: tuple[bool, bool] = (False, False)  # the tile of A is loaded as (k, m), that of B as (n, k)
     vectors: tuple[int, ...] = (1, 1, 1, 1)  # elements of A, B, C and D that are surely aligned and lie together
     splits: int = 1
     workspace_bytes: int = 0
@@ -109,6 +112,16 @@ def candidates(contraction: Contraction, target: Target, by_dot: bool) -> Iterat
                 yield split
 
 
+def rooms(schedule: HandSchedule) -> tuple[int, int, int]:
+    """Modes that a kernel has room for: along m and n, along k, and of which a program has one index."""
+    along = max([len(group.modes) for group in (*schedule.m, *schedule.n)])
+    count = along, len(schedule.k.modes), len(schedule.outer.modes)
+    for room in ROOMS[schedule.kernel == "lanes" :]:
+        if count[0] <= room[0] and count[1] <= room[1] and count[2] <= room[2]:
+            return room
+    return capacity(count[0], 32), capacity(count[1], 64), capacity(count[2], 64)
+
+
 def too_long(contraction: Contraction) -> bool:
     """Whether indices, or strides, do not fit into the 32 bits that kernels at hand take them in."""
     for roles in ((Role.BATCH, Role.M, Role.N), (Role.K,)):
@@ -133,8 +146,9 @@ def _dots(contraction: Contraction) -> Iterator[HandSchedule]:
         if at and (power_of_two(seen.m) * 2 <= tile.m or power_of_two(seen.n) * 2 <= tile.n):
             break
         along = Group(_along_k(seen), tile.k)
+        transposed = _loaded_transposed(seen) if at else (False, False)
         schedule = HandSchedule("dot", outer, (Group(rows, tile.m),), (Group(by_d, tile.n),), along, tile.warps,
-                                swap_ab=swapped, by_side=at > 0)  # fmt: skip
+                                swap_ab=swapped, transposed=transposed)  # fmt: skip
         if large and at:
             if near_b in n and by_d[0] is not near_b and tile.n > STRIP:
                 others = tuple([mode for mode in by_d if mode is not near_b])
@@ -176,7 +190,7 @@ def _together(contraction: Contraction) -> Iterator[HandSchedule]:
     along_k, size, depth = _along_k(contraction), math.prod([mode.extent for mode in every]), contraction.k
     near = next((run for at in (A, B) if (run := _nearest(every, at)) is not None and run is not every[0]), None)
     for tile in _TOGETHER:
-        if (tile.k == 1) is not (depth == 1) or (depth > 1 and (tile.n == 1) is not (size == 1)):
+        if (tile.k == 1) is not (depth == 1) or (size == 1 and depth > 1 and tile.n > 1):
             continue
         rows: tuple[Mode, ...] = ()
         if tile.m > 1:
@@ -224,17 +238,12 @@ def _stated(contraction: Contraction, schedule: HandSchedule) -> HandSchedule:
         return schedule
     if d == 1 or (contraction.c is not None and c == 1):
         c = d = 1
-    return replace(schedule, vectors=(a, b, c, d), by_side=False)
+    return replace(schedule, vectors=(a, b, c, d), transposed=(False, False))
 
 
-def along_m(contraction: Contraction) -> bool:
-    """Whether A is contiguous along m."""
-    return _nearest(contraction.of_role(Role.M), A) is not None
-
-
-def along_k(contraction: Contraction) -> bool:
-    """Whether B is contiguous along k."""
-    return _nearest(contraction.of_role(Role.K), B) is not None
+def _loaded_transposed(contraction: Contraction) -> tuple[bool, bool]:
+    """Whether A is contiguous along m, and B along k."""
+    return _nearest(contraction.of_role(Role.M), A) is not None, _nearest(contraction.of_role(Role.K), B) is not None
 
 
 def _vector(

@@ -1,0 +1,183 @@
+"""`tensordot`, `inner`, `outer`, `trace` and `transpose` with the arguments that NumPy gives them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from weft.api.contract import contract
+from weft.api.einsum import einsum
+from weft.base.arrays import as_tensor, as_tensors, is_scalar, like
+from weft.base.describe import describe_call
+from weft.errors import ArgumentError, ShapeError, call_context
+
+Axes = int | Sequence[int | Sequence[int]]
+
+
+def tensordot(a: Any, b: Any, axes: Axes = 2, **keywords: Any) -> Any:
+    """Sum of products over axes of `a` and `b`, as `numpy.tensordot` has it.
+
+    `axes`: how many of the last axes of `a` are summed with as many first ones of `b`, or a pair: the axes of `a`, and
+    those of `b` in the same order; negative ones count from the end. The result has the other axes of `a`, then those
+    of `b`. Keywords, types and errors as for `weft.contract`, which makes it; a `ShapeError` names axes that do not
+    fit.
+
+    >>> import torch, weft
+    >>> weft.tensordot(torch.ones(2, 3, 4), torch.ones(4, 3, 5), axes=((1, 2), (1, 0))).shape
+    torch.Size([2, 5])
+    """
+    with call_context(lambda: describe_call("tensordot", f"axes={axes!r}", a=a, b=b)):
+        (x, y), source = _operands(a, b, keywords)
+        equation = _tensordot_equation(_rank(x), _rank(y), *_pair_of_axes(axes, _rank(x)))
+        _check_extents(x, y, axes, equation)
+        return _like(source, x, contract(equation, x, y, **keywords))
+
+
+def inner(a: Any, b: Any, **keywords: Any) -> Any:
+    """Sum of products over the last axes of both, as `numpy.inner` has it; of a scalar and anything their product.
+
+    >>> import torch, weft
+    >>> weft.inner(torch.ones(2, 3), torch.ones(5, 3)).shape
+    torch.Size([2, 5])
+    """
+    with call_context(lambda: describe_call("inner", "", a=a, b=b)):
+        (x, y), source = _operands(a, b, keywords)
+        axes: Axes = ((-1,), (-1,)) if _rank(x) and _rank(y) else 0
+        return _like(source, x, tensordot(x, y, axes, **keywords))
+
+
+def outer(a: Any, b: Any, **keywords: Any) -> Any:
+    """All products of an element of `a` with one of `b`, both flattened, as `numpy.outer` has it: (a.size, b.size).
+
+    >>> import torch, weft
+    >>> weft.outer(torch.arange(2.), torch.ones(3))
+    tensor([[0., 0., 0.],
+            [1., 1., 1.]])
+    """
+    with call_context(lambda: describe_call("outer", "", a=a, b=b)):
+        (x, y), source = _operands(a, b, keywords)
+        promote = bool(keywords.get("promote"))
+        left, right = (as_tensor(name, one, promote).reshape(-1) for name, one in (("a", x), ("b", y)))
+        return _like(source, left, contract("m,n->mn", left, right, **keywords), keywords.get("out"))
+
+
+def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, **keywords: Any) -> Any:
+    """Sum along a diagonal of two axes, as `numpy.trace` has it; the result has the axes that are left.
+
+    `offset`: how far above the main diagonal (below, where it is negative) the elements lie. The result has the type of
+    `a` unless `out_dtype` says otherwise.
+
+    >>> import torch, weft
+    >>> weft.trace(torch.eye(3))
+    tensor(3.)
+    """
+    with call_context(lambda: describe_call("trace", f"axes {axis1} and {axis2}", a=a)):
+        x = as_tensor("a", a, bool(keywords.get("promote")))
+        if x.dim() < 2:
+            raise ShapeError(f"trace of a tensor of {x.dim()} dimensions: it takes two")
+        first, second = (_axis(axis, x.dim(), "a") for axis in (axis1, axis2))
+        if first == second:
+            raise ShapeError(f"axis {first} of a stands twice in the trace")
+        result = einsum("...i->...", x.diagonal(operator.index(offset), first, second), **keywords)
+        return _like(a, x, result, keywords.get("out"))
+
+
+def transpose(x: Any, axes: Sequence[int] | None = None) -> Any:
+    """A view of `x` with its axes in another order, all of them reversed by default, as `numpy.transpose` has it.
+
+    Nothing is moved; `weft.permute` does, and `weft.transpose_` in place.
+
+    >>> import torch, weft
+    >>> weft.transpose(torch.ones(2, 3, 4), (1, 2, 0)).shape
+    torch.Size([3, 4, 2])
+    """
+    with call_context(lambda: describe_call("transpose", f"axes={axes!r}", x=x)):
+        tensor = as_tensor("x", x)
+        rank = tensor.dim()
+        order = list(reversed(range(rank))) if axes is None else [_axis(axis, rank, "x") for axis in axes]
+        if sorted(order) != list(range(rank)):
+            raise ShapeError(f"axes {tuple(order)} are not each axis of x once: it has {rank}")
+        return like(x, tensor.permute(order))
+
+
+def _operands(a: Any, b: Any, keywords: dict[str, Any]) -> tuple[list[Any], Any]:
+    """Both operands, numbers as tensors, and the one that says what kind of array the result is."""
+    if isinstance(a, str) or isinstance(b, str):
+        raise ArgumentError("it takes no equation: weft.contract('mk,kn->mn', a, b) does")
+    if is_scalar(a) or is_scalar(b):
+        tensors, source = as_tensors((a, b), bool(keywords.get("promote")))
+        return list(tensors), source
+    if not (hasattr(a, "ndim") and hasattr(b, "ndim")):
+        promote = bool(keywords.get("promote"))
+        return [as_tensor("a", a, promote), as_tensor("b", b, promote)], a
+    return [a, b], a
+
+
+def _like(source: Any, given: Any, result: Any, out: Any = None) -> Any:
+    """The result as the kind of array that `source` is, where a tensor was made of it."""
+    if out is not None:
+        return out
+    return result if source is given or not isinstance(result, torch.Tensor) else like(source, result)
+
+
+def _rank(x: Any) -> int:
+    return int(x.ndim)
+
+
+def _pair_of_axes(axes: Axes, rank_a: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The axes of a and of b that are summed, as they were given."""
+    if hasattr(axes, "__index__"):
+        count = operator.index(axes)
+        if count < 0:
+            raise ShapeError(f"axes={count}: a number of axes is not negative")
+        return tuple(range(rank_a - count, rank_a)), tuple(range(count))
+    assert not isinstance(axes, int)
+    if len(axes) != 2:
+        raise ShapeError(f"axes is a number or a pair (axes of a, axes of b), not {axes!r}")
+    first, second = (_sequence(one) for one in axes)
+    if len(first) != len(second):
+        raise ShapeError(f"axes: {len(first)} of a with {len(second)} of b")
+    return first, second
+
+
+def _sequence(axes: int | Sequence[int]) -> tuple[int, ...]:
+    return (operator.index(axes),) if hasattr(axes, "__index__") else tuple(map(operator.index, axes))
+
+
+@lru_cache(maxsize=4096)
+def _tensordot_equation(rank_a: int, rank_b: int, axes_a: tuple[int, ...], axes_b: tuple[int, ...]) -> str:
+    """Text, by which `contract` knows a repeated call at once."""
+    of_a, of_b = [_axis(axis, rank_a, "a") for axis in axes_a], [_axis(axis, rank_b, "b") for axis in axes_b]
+    for name, found in (("a", of_a), ("b", of_b)):
+        if len(set(found)) != len(found):
+            raise ShapeError(f"axes {tuple(found)} of {name}: one stands twice")
+    from opt_einsum import get_symbol
+
+    labels = [get_symbol(at) for at in range(rank_a + rank_b)]
+    term_a, term_b = labels[:rank_a], labels[rank_a:]
+    for at, other in zip(of_a, of_b, strict=True):
+        term_b[other] = term_a[at]
+    kept = [label for label in term_a + term_b if (label in term_a) is not (label in term_b)]
+    return f"{''.join(term_a)},{''.join(term_b)}->{''.join(kept)}"
+
+
+def _axis(axis: int, rank: int, name: str) -> int:
+    found = operator.index(axis)
+    if not -rank <= found < rank:
+        raise ShapeError(f"axis {found} of {name}, which has {rank} dimensions")
+    return found % rank
+
+
+def _check_extents(x: Any, y: Any, axes: Axes, equation: str) -> None:
+    """Extents of 1 do not broadcast here, as they do not in NumPy."""
+    term_a, term_b = equation.partition("->")[0].split(",")
+    for at, label in enumerate(term_a):
+        other = term_b.find(label)
+        if other >= 0 and x.shape[at] != y.shape[other]:
+            raise ShapeError(
+                f"axis {at} of a has extent {x.shape[at]}, axis {other} of b that it is summed with {y.shape[other]}"
+            )

@@ -1,0 +1,192 @@
+"""The public calls as operations. Dynamo reads these functions in place of the calls' own: they stay simple.
+
+Everything but tensors and numbers goes through `spelled`, which dynamo runs while it reads.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from weft.algebra import Algebra
+from weft.api.einsum import LAST, MOVING
+from weft.api.options import HOOKS
+from weft.base.dispatch import taken_by
+from weft.compiled.modules import constant_of
+from weft.compiled.moves import spelled_move, spelled_move_plan
+from weft.compiled.operations import CONTRACT, CONTRACT_OUT, PERMUTE, PERMUTE_OUT
+from weft.compiled.spelling import spelled, spelled_plan, steps_of_einsum
+from weft.errors import DTypeError, FunctionError, ShapeError
+
+_HOOKS = HOOKS
+#: Keywords that `contract` below takes one by one.
+_OF_CALLS = ("c", "alpha", "beta", "out", "return_arg", "validate")
+
+
+def contract(
+    equation: Any,
+    a: Any,
+    b: Any,
+    c: Any,
+    alpha: Any,
+    beta: Any,
+    out: Any,
+    functions: Any,
+    return_arg: bool,
+    validate: bool,
+    options: dict[str, Any],
+) -> Any:
+    """`weft.contract`: `functions` in the order of the hooks, `options` all other keywords."""
+    tensors = [a, b] if c is None else [a, b, c]
+    said, operands = [("validate", validate)], []
+    algebra: Any = "plus_times"
+    for name, value in options.items():
+        if name == "operands":
+            for each, (modes, tensor) in (value or {}).items():
+                operands.append((each, modes, (tensor.dtype, tensor.dim())))
+                tensors.append(tensor)
+        elif name == "algebra":
+            algebra = value
+            if isinstance(value, Algebra):  # made within compiled code it is no object yet
+                algebra = (value.combine, value.reduce, value.identity, value.name, value.requires)
+        else:
+            said.append((name, value))
+    several = isinstance(out, (tuple, list))
+    types = None if out is None else tuple([place.dtype for place in out]) if several else out.dtype
+    a_fn, b_fn, c_fn, epilogue = [constant_of(function) for function in functions]
+    text, structure = spelled(
+        equation, ((a.dtype, a.dim()), (b.dtype, b.dim())), a.device.type, tuple(operands), tuple(said), types,
+        c is not None, return_arg, a_fn, b_fn, c_fn, epilogue, algebra,
+    )  # fmt: skip
+    if out is not None and not return_arg:
+        CONTRACT_OUT(text, tensors, alpha, beta, list(out) if several else [out])
+        return out
+    found = CONTRACT(text, tensors, alpha, beta)
+    if structure == "one":
+        return found[0]
+    if structure == "several":
+        return tuple(found)
+    value = found[0]
+    if out is not None:
+        value = out.copy_(value)
+    return value, (found[1] if structure == "place" else tuple(found[1:]))
+
+
+def plan(
+    planned: Any, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, operands: Any, validate: bool
+) -> Any:
+    """A call of a `weft.Plan`."""
+    text, structure, names, layouts = planned.text_of_call(c is not None, validate)
+    for name, tensor, layout in (("a", a, layouts[0]), ("b", b, layouts[1])):
+        _check_planned(name, tensor, layout)
+    given = dict(operands or {})
+    tensors = [a, b] if c is None else [a, b, c]
+    for name in names:
+        if name not in given:
+            raise FunctionError(f"operand '{name}' is missing: pass operands={{{name!r}: tensor}}")
+        each = given.pop(name)
+        tensors.append(each[1] if isinstance(each, (tuple, list)) else each)
+    if given:
+        raise FunctionError(f"the plan has no operand '{next(iter(given))}': its operands are {', '.join(names)}")
+    if out is not None:
+        CONTRACT_OUT(text, tensors, alpha, beta, list(out) if isinstance(out, (tuple, list)) else [out])
+        return out
+    found = CONTRACT(text, tensors, alpha, beta)
+    return found[0] if structure == "one" else tuple(found)
+
+
+def permute(
+    x: Any, equation: Any, fn: Any, c: Any, alpha: Any, beta: Any, out: Any, extents: Any, options: dict[str, Any]
+) -> Any:
+    """`weft.permute`."""
+    if isinstance(equation, torch.Tensor):
+        x, equation = equation, x
+    given = dict(extents or {})
+    place = None if out is None else (out.dtype, out.dim())
+    text, by_place = spelled_move(
+        equation, (x.dtype, x.dim()), x.device.type, tuple(given), tuple(options.items()), place, constant_of(fn)
+    )
+    said = [*given.values(), *[out.shape[at] for at in by_place]]
+    tensors = [x] if c is None else [x, c]
+    if out is not None:
+        PERMUTE_OUT(text, tensors, alpha, beta, said, out)
+        return out
+    return PERMUTE(text, tensors, alpha, beta, said)
+
+
+def permutation_plan(planned: Any, x: Any, c: Any, alpha: Any, beta: Any, out: Any) -> Any:
+    """A call of a `weft.PermutePlan`."""
+    text, extents, layout = planned.text_of_call()
+    _check_planned("x", x, layout)
+    tensors = [x] if c is None else [x, c]
+    if out is not None:
+        PERMUTE_OUT(text, tensors, alpha, beta, list(extents), out)
+        return out
+    return PERMUTE(text, tensors, alpha, beta, list(extents))
+
+
+def einsum(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """`weft.einsum`: the calls that it consists of."""
+    equation, operands = _einsum_arguments(arguments)
+    moved = not any(name not in MOVING and keywords[name] is not None for name in keywords)
+    steps = steps_of_einsum(equation, tuple([operand.dim() for operand in operands]), moved)
+    each = {name: value for name, value in keywords.items() if name not in LAST and name not in _HOOKS}
+    last = {name: value for name, value in keywords.items() if name not in _OF_CALLS and name not in _HOOKS}
+    asked = keywords.get
+    for _, step in steps[:-1]:
+        product = contract(
+            step, operands[0], operands[1], None, 1.0, 1.0, None, (None,) * 4, False, asked("validate", False), each
+        )
+        operands = [product, *operands[2:]]
+    kind, step = steps[-1]
+    if kind == "permute":
+        moving = {name: keywords[name] for name in MOVING[1:-2] if name in keywords}
+        return permute(operands[0], step, None, None, 1.0, 1.0, asked("out"), None, moving)
+    if kind == "alone":
+        operands = [operands[0], operands[0].new_ones(())]
+        last["alone"] = True
+    functions = tuple([asked(hook) for hook in _HOOKS])
+    return contract(
+        step, operands[0], operands[1], asked("c"), asked("alpha", 1.0), asked("beta", 1.0), asked("out"), functions,
+        asked("return_arg", False), asked("validate", False), last,
+    )  # fmt: skip
+
+
+def _einsum_arguments(arguments: tuple[Any, ...]) -> tuple[Any, list[Any]]:
+    """The equation, text or sequences of labels, and the operands."""
+    if isinstance(arguments[0], str):
+        operands = list(arguments[1:])
+        if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
+            operands = list(operands[0])
+        return arguments[0], operands
+    count = len(arguments) // 2
+    terms = [tuple(arguments[2 * at + 1]) for at in range(count)]
+    if len(arguments) % 2:
+        terms.append(tuple(arguments[-1]))
+    return tuple(terms), [arguments[2 * at] for at in range(count)]
+
+
+def _check_planned(name: str, tensor: Any, planned: Any) -> None:
+    """The tensor lies as planned (type, shape, strides): the plan is for no other."""
+    dtype, shape, strides = planned
+    if tensor.dtype != dtype:
+        raise DTypeError(f"{name} is {tensor.dtype}, planned was {dtype}")
+    found, steps = tensor.shape, tensor.stride()
+    fits = len(found) == len(shape)
+    for at in range(len(shape) if fits else 0):  # one by one, as torch 2.11 compares no tuples here
+        fits = fits and found[at] == shape[at] and steps[at] == strides[at]
+    if not fits:
+        raise ShapeError(
+            f"{name} has shape {tuple(tensor.shape)} and strides {tuple(tensor.stride())}, planned were "
+            f"{shape} and {strides}"
+        )
+
+
+for _name, _operation in (
+    ("contract", contract), ("plan", plan), ("permute", permute), ("permutation plan", permutation_plan),
+    ("einsum", einsum),
+):  # fmt: skip
+    taken_by(_name, _operation)
+taken_by("text of a plan's call", spelled_plan)
+taken_by("text of a permutation plan's call", spelled_move_plan)

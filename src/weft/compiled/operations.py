@@ -1,0 +1,133 @@
+"""`torch.ops.weft`: the operations, what they do, and what torch is told of their results.
+
+`contract(call, tensors, alpha, beta)` has A, B, C where there is one, and the operands of functions among its tensors;
+`call` is the text of `weft.compiled.text`. It returns all results. `contract_out` writes them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from weft.base.arrays import is_transforming
+from weft.base.dispatch import is_traced
+from weft.compiled.moves import read_move
+from weft.compiled.running import running
+from weft.compiled.text import read
+from weft.errors import UnsupportedError
+from weft.planner.schedule import Scalar
+
+_TENSORS = "str call, Tensor[] tensors, Scalar alpha, Scalar beta"
+_SCHEMAS = {
+    "contract": f"({_TENSORS}) -> Tensor[]",
+    "contract_out": f"({_TENSORS}, Tensor(a!)[] out) -> ()",
+    "permute": f"({_TENSORS}, SymInt[] extents) -> Tensor",
+    "permute_out": f"({_TENSORS}, SymInt[] extents, Tensor(a!) out) -> ()",
+}
+_TAGS = (torch.Tag.pt2_compliant_tag,)
+
+library = torch.library.Library("weft", "DEF")
+
+
+def _contract(call: str, tensors: list[torch.Tensor], alpha: Scalar, beta: Scalar) -> list[torch.Tensor]:
+    return running(call)(tensors, alpha, beta, None)
+
+
+def _contract_out(
+    call: str, tensors: list[torch.Tensor], alpha: Scalar, beta: Scalar, out: list[torch.Tensor]
+) -> None:
+    running(call)(tensors, alpha, beta, tuple(out))
+
+
+def _fake_contract(call: str, tensors: list[torch.Tensor], alpha: Scalar, beta: Scalar) -> list[torch.Tensor]:
+    return read(call).results(tensors)
+
+
+def _fake_contract_out(
+    call: str, tensors: list[torch.Tensor], alpha: Scalar, beta: Scalar, out: list[torch.Tensor]
+) -> None:
+    read(call).check_out(tensors, out)
+
+
+def _permute(
+    call: str, tensors: list[torch.Tensor], alpha: Scalar, beta: Scalar, extents: list[int]
+) -> torch.Tensor:
+    return read_move(call).run(tensors, alpha, beta, extents, None)
+
+
+def _permute_out(
+    call: str, tensors: list[torch.Tensor], alpha: Scalar, beta: Scalar, extents: list[int], out: torch.Tensor
+) -> None:
+    read_move(call).run(tensors, alpha, beta, extents, out)
+
+
+def _fake_permute(
+    call: str, tensors: list[torch.Tensor], alpha: Scalar, beta: Scalar, extents: list[int]
+) -> torch.Tensor:
+    return read_move(call).result(tensors, extents)
+
+
+def _fake_permute_out(
+    call: str, tensors: list[torch.Tensor], alpha: Scalar, beta: Scalar, extents: list[int], out: torch.Tensor
+) -> None:
+    read_move(call).check_out(tensors, extents, out)
+
+
+def _differentiable_contract(
+    call: str, tensors: list[torch.Tensor], alpha: Scalar, beta: Scalar
+) -> list[torch.Tensor]:
+    return running(call).made(tensors, alpha, beta, None)
+
+
+def _differentiable_permute(
+    call: str, tensors: list[torch.Tensor], alpha: Scalar, beta: Scalar, extents: list[int]
+) -> torch.Tensor:
+    return read_move(call).as_contraction(tensors, alpha, beta, extents)
+
+
+def _no_derivative(call: str, tensors: list[torch.Tensor], alpha: Scalar, beta: Scalar, *others: Any) -> None:
+    raise UnsupportedError("out= has no derivative: leave it out where an operand requires a gradient")
+
+
+_BODIES: dict[str, tuple[Any, Any, Any]] = {
+    "contract": (_contract, _fake_contract, _differentiable_contract),
+    "contract_out": (_contract_out, _fake_contract_out, _no_derivative),
+    "permute": (_permute, _fake_permute, _differentiable_permute),
+    "permute_out": (_permute_out, _fake_permute_out, _no_derivative),
+}
+
+
+def _with_autograd(name: str, body: Any, differentiable: Any) -> Any:
+    """What autograd does for an operation: nothing, or the public call, which knows its derivative.
+
+    The public call is made of the same operations, by then without autograd: so a tracer sees its steps, and those of
+    the backward pass.
+    """
+    overload = getattr(torch.ops.weft, name).default
+
+    def operation(call: str, tensors: list[torch.Tensor], *others: Any) -> Any:
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+            return differentiable(call, tensors, *others)
+        if is_traced(tensors) or is_transforming():
+            with torch._C._AutoDispatchBelowAutograd():
+                found = overload(call, tensors, *others)
+        else:
+            found = body(call, tensors, *others)
+        if found is None:
+            torch.autograd.graph.increment_version(others[-1])
+        return found
+
+    return operation
+
+
+for _name, (_body, _fake, _derived) in _BODIES.items():
+    library.define(_name + _SCHEMAS[_name], tags=_TAGS)
+    library.impl(_name, _body, "CompositeExplicitAutograd")
+    library.impl(_name, _with_autograd(_name, _body, _derived), "Autograd")
+    torch.library.register_fake(f"weft::{_name}", _fake, lib=library)
+
+CONTRACT = torch.ops.weft.contract.default
+CONTRACT_OUT = torch.ops.weft.contract_out.default
+PERMUTE = torch.ops.weft.permute.default
+PERMUTE_OUT = torch.ops.weft.permute_out.default

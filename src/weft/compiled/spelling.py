@@ -1,0 +1,165 @@
+"""From a call to the text of its operation, by way of the request that the call would make.
+
+The request is made of stand-ins: tensors of one element with the operands' types and ranks. All that it settles besides
+holds for any extents.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from weft.algebra import NAMED, Algebra, find
+from weft.api.autocast import autocast_keywords
+from weft.api.einsum import left_to_right, lone
+from weft.api.keywords import Equation
+from weft.api.lookup import read_notation
+from weft.api.options import HOOKS, read_options, resolved
+from weft.api.selection import check_selected, reduced_labels
+from weft.base.describe import describe_call
+from weft.compiled.flops import announce_flops
+from weft.compiled.letters import letters, spelled_equation
+from weft.compiled.modules import function_of
+from weft.compiled.text import backend_of, lies, text_of
+from weft.errors import call_context
+from weft.planner.target import resolve_backend
+from weft.plans.contraction import Plan
+from weft.plans.keywords import check_flag
+from weft.spec import Notation, parse
+from weft.spec.notation import expand, from_sequences, implicit_from_sequences
+
+Stored = tuple[torch.dtype, int]  # a tensor's type and rank
+Function = Callable[..., Any] | None
+
+
+def spelled(
+    equation: Equation,
+    stored: tuple[Stored, Stored],
+    kind: str,
+    operands: tuple[tuple[str, Any, Stored], ...],
+    options: tuple[tuple[str, Any], ...],
+    out_types: Any,
+    added: bool,
+    return_arg: bool,
+    a_fn: Function,
+    b_fn: Function,
+    c_fn: Function,
+    epilogue: Function,
+    algebra: Any,
+) -> tuple[str, str]:
+    """The text of a call of `weft.contract`, and how its results come: "one", "several", with a "place" or "places".
+
+    Raises what the call would raise.
+
+    `stored`: types and ranks of A and B, which are on a `kind` of device. `operands`: name, modes, type and rank of
+    each. `out_types`: those of the places for the results, if any. `added`: whether there is a C.
+
+    Dynamo runs it once, while it reads the code, and takes the text for a constant.
+    """
+    announce_flops()
+    write = _written
+    if "torch._dynamo" in sys.modules:  # where dynamo could not read the arguments it runs this, and must not read it
+        write = _unread()
+    functions = dict(zip(HOOKS, map(function_of, (a_fn, b_fn, c_fn, epilogue)), strict=True))
+    keywords = {**dict(options), **functions, "algebra": algebra}
+    found: tuple[str, str] = write(equation, stored, kind, operands, keywords, out_types, added, return_arg)
+    return found
+
+
+spelled._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as torch.compiler.assume_constant_result does
+
+
+@lru_cache(maxsize=1)
+def _unread() -> Callable[..., tuple[str, str]]:
+    found: Callable[..., tuple[str, str]] = torch._dynamo.disable(_written)
+    return found
+
+
+def _written(
+    equation: Equation,
+    stored: tuple[Stored, Stored],
+    kind: str,
+    operands: tuple[tuple[str, Any, Stored], ...],
+    keywords: dict[str, Any],
+    out_types: Any,
+    added: bool,
+    return_arg: bool,
+) -> tuple[str, str]:
+    with _disable_current_modes(), call_context(lambda: describe_call("contract", equation)):
+        if isinstance(keywords["algebra"], tuple):
+            made = Algebra(*keywords["algebra"])
+            keywords["algebra"] = NAMED[made.name] if NAMED.get(made.name) == made else made
+        if keywords.pop("alone", False):
+            algebra = find(keywords["algebra"])
+            keywords["algebra"] = "plus_times" if algebra is None else lone(algebra)
+        keywords = autocast_keywords(keywords, kind, (stored[0][0], stored[1][0]), out_types is not None)
+        backend = keywords.get("backend", "auto")
+        if kind != "meta":
+            resolve_backend(backend, torch.device(kind))
+        a, b = (_stand_in(*each) for each in stored)
+        keywords["operands"] = {name: (modes, _stand_in(*each)) for name, modes, each in operands}
+        keywords["out_dtype"] = keywords.get("out_dtype") if keywords.get("out_dtype") is not None else out_types
+        plain = {name: keywords.get(name) for name in ("workspace_limit", "tune", "schedule")}
+        plain["schedule"] = None if plain["schedule"] is None else str(plain["schedule"])
+        plain["validate"] = check_flag("validate", keywords.pop("validate", False))
+        options = read_options("contract", {**keywords, "backend": "reference", "schedule": None})
+        plain |= {"specialize": options.specialize, "promote": options.promote, "backend": backend}
+        notation = read_notation(equation)
+        request = resolved(notation, str(notation), a, b, options)
+        places, structure = None, "one" if request.outputs is None else "several"
+        if return_arg:
+            check_selected(request, added)
+            places = len(reduced_labels(request))
+            structure = "place" if places == 1 else "places"
+        return text_of(request, tuple(options.operands), added, places, plain), structure
+
+
+def _stand_in(dtype: torch.dtype, rank: int) -> torch.Tensor:
+    return torch.empty((1,) * rank, dtype=dtype, device="cpu")
+
+
+def spelled_plan(plan: Plan, added: bool, validate: bool) -> tuple[str, str, tuple[str, ...], tuple[Any, Any]]:
+    """The text of a call of a plan, how its results come, the names of its operands, and how A and B were planned."""
+    request = plan.request
+    plain = {
+        "workspace_limit": request.workspace_limit,
+        "tune": request.tune,
+        "specialize": request.specialize,
+        "schedule": None if request.schedule is None else str(request.schedule),
+        "promote": request.promote,
+        "validate": validate,
+        "backend": backend_of(request),
+    }
+    order = tuple(named.name for named in request.named if named.layout is not None)
+    structure = "one" if request.outputs is None else "several"
+    return text_of(request, order, added, None, plain), structure, order, (lies(request.a), lies(request.b))
+
+
+def steps_of_einsum(equation: Any, ranks: tuple[int, ...], moved: bool) -> tuple[tuple[str, str], ...]:
+    """The calls that an einsum consists of: "permute" or "contract", and the equation of each.
+
+    `equation`: text, or the sequences of labels, the result's last where it is given. `moved`: whether one operand is
+    a mere rearrangement if its labels are.
+    """
+    if isinstance(equation, str):
+        notation = parse(equation)
+    elif len(equation) > len(ranks):
+        notation = from_sequences(*equation)
+    else:
+        notation = implicit_from_sequences(*equation)
+    notation = expand(notation, ranks)
+    names = letters((*notation.inputs, notation.output))
+    if len(ranks) == 1:
+        (term,), output = notation.inputs, notation.output
+        if moved and set(term) == set(output):
+            return (("permute", spelled_equation(notation, names)),)
+        return (("alone", spelled_equation(Notation((term, ()), output), names)),)
+    return tuple(("contract", spelled_equation(step, names)) for step in left_to_right(notation))
+
+
+steps_of_einsum._dynamo_marked_constant = True  # type: ignore[attr-defined]

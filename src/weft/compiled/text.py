@@ -1,0 +1,175 @@
+"""What an operation of a contraction is told besides its tensors: a text, and the call that it describes.
+
+The text is JSON. It is made of a checked request, so that what cannot be computed is refused where the program is
+traced, with the message that the call itself would give.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from weft.algebra import NAMED, Algebra
+from weft.api.options import HOOKS
+from weft.compiled.letters import letters, spelled_equation
+from weft.errors import DTypeError, ShapeError
+from weft.fn import portable
+from weft.fn.algebra import TracedAlgebra
+from weft.planner.request import Request
+from weft.planner.target import resolve_backend
+from weft.spec import Layout, Notation, parse
+from weft.spec.contraction import Arithmetic, mode_extents, output_shape
+from weft.spec.dtypes import FP8, dtype_name, storage_type
+
+#: Keywords that go into the text as they are, with what they are where the text says nothing.
+PLAIN: dict[str, Any] = {
+    "workspace_limit": None, "tune": None, "specialize": "auto", "promote": False, "validate": False,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """A contraction as its operation is told it: all but the tensors, alpha and beta."""
+
+    text: str
+    notation: Notation  # two inputs, no ellipsis
+    added: bool  # whether there is a C
+    aux: tuple[tuple[str, str], ...]  # operands of functions, in the order of the tensors: name, modes
+    keywords: Mapping[str, Any]  # of `weft.contract`, but for operands
+    types: tuple[torch.dtype, ...]  # of the results
+    places: int | None = None  # how many indices `return_arg` finds; None where it is not asked
+
+    @property
+    def equation(self) -> str:
+        return str(self.notation)
+
+    def extents(self, tensors: list[torch.Tensor]) -> dict[Any, int]:
+        return mode_extents(self.notation, (tensors[0].shape, tensors[1].shape))
+
+    def results(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Empty tensors as the results will be: contiguous, in their types."""
+        shape, device = output_shape(self.notation, self.extents(tensors)), tensors[0].device
+        types = (*self.types, *(torch.int64 for _ in range(self.places or 0)))
+        return [torch.empty(shape, dtype=dtype, device=device) for dtype in types]
+
+    def check_out(self, tensors: list[torch.Tensor], out: list[torch.Tensor]) -> None:
+        """Raise `ShapeError` or `DTypeError` where a place does not fit its result."""
+        shape = output_shape(self.notation, self.extents(tensors))
+        if len(out) != len(self.types):
+            raise ShapeError(f"out has {len(out)} tensors, the call {len(self.types)} results")
+        for place, dtype in zip(out, self.types, strict=True):
+            if place.dim() != len(shape) or any(have != want for have, want in zip(place.shape, shape, strict=True)):
+                raise ShapeError(f"out has shape {tuple(place.shape)}, the result has {shape}")
+            if place.dtype != dtype:
+                raise DTypeError(f"out is {dtype_name(place.dtype)}, the result is {dtype_name(dtype)}")
+
+    def split(
+        self, tensors: list[torch.Tensor]
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, list[torch.Tensor]]:
+        """A, B, C and the operands of functions."""
+        first = 3 if self.added else 2
+        return tensors[0], tensors[1], tensors[2] if self.added else None, tensors[first:]
+
+    def operands(self, tensors: list[torch.Tensor]) -> dict[str, tuple[str, torch.Tensor]]:
+        """Those of functions as `weft.contract` takes them."""
+        return {name: (modes, tensor) for (name, modes), tensor in zip(self.aux, self.split(tensors)[3], strict=True)}
+
+
+def text_of(request: Request, order: tuple[str, ...], added: bool, places: int | None, plain: Mapping[str, Any]) -> str:
+    """The text of a checked call. `order`: the operands' names; `plain`: keywords of `PLAIN`, backend, schedule."""
+    named = {found.name: found for found in request.named}
+    terms = [(*request.notation.inputs, request.notation.output), [found.term for found in request.named]]
+    names = letters(term for group in terms for term in group)
+    functions = request.functions
+    graphs = zip(HOOKS, (functions.a, functions.b, functions.c, functions.epilogue), strict=True)
+    types = (request.d_dtype, *(request.outputs or ()))
+    said: dict[str, Any] = {
+        "equation": spelled_equation(request.notation, names),
+        "c": added,
+        "operands": [[name, "".join(names[label] for label in named[name].term)] for name in order],
+        "indices": {name: names[found.term[0]] for name, found in named.items() if found.layout is None},
+        "functions": {hook: portable.written(graph) for hook, graph in graphs if graph is not None},
+        "results": [dtype_name(dtype) for dtype in types],
+        "several": request.outputs is not None,
+        "places": places,
+        **_types(request.arithmetic, storage_of(request)),
+        **{name: value for name, value in plain.items() if value != PLAIN.get(name, "auto")},
+    }
+    if request.raw_algebra is not None:
+        said["algebra"] = _algebra(request.raw_algebra, request.algebra)
+    return json.dumps(_short(said), sort_keys=True, separators=(",", ":"))
+
+
+@lru_cache(maxsize=4096)
+def read(text: str) -> Call:
+    """The call that a text describes; `FunctionError` where a function of it is not to be had here."""
+    said = json.loads(text)
+    keywords: dict[str, Any] = {hook: portable.read(data) for hook, data in said.get("functions", {}).items()}
+    types = tuple(getattr(torch, name) for name in said["results"])
+    keywords["out_dtype"] = types if said.get("several") else types[0]
+    for name in ("accumulate", "precision"):
+        if name in said:
+            keywords[name] = getattr(torch, said[name], said[name])
+    if "algebra" in said:
+        keywords["algebra"] = _read_algebra(said["algebra"])
+    if "indices" in said:
+        keywords["indices"] = said["indices"]
+    keywords |= {name: said[name] for name in (*PLAIN, "backend", "schedule") if name in said}
+    places = said.get("places")
+    if places is not None:
+        keywords["return_arg"] = True
+    operands = tuple((name, modes) for name, modes in said.get("operands", ()))
+    return Call(text, parse(said["equation"]), said.get("c", False), operands, keywords, types, places)
+
+
+def storage_of(request: Request) -> torch.dtype:
+    return storage_type(request.a.dtype, request.b.dtype, request.algebra is not None, request.promote)
+
+
+def lies(layout: Layout) -> tuple[torch.dtype, tuple[int, ...], tuple[int, ...]]:
+    """How a tensor was planned: type, shape, strides."""
+    return layout.dtype, tuple(layout.shape), tuple(layout.strides)
+
+
+def backend_of(request: Request) -> str:
+    """The backend as a call asks for it: by name only where it is not what the device gets anyway."""
+    usual = request.device.type in ("cpu", "cuda") and resolve_backend("auto", request.device) == request.backend
+    return "auto" if usual else request.backend
+
+
+def _types(arithmetic: Arithmetic, storage: torch.dtype) -> dict[str, str]:
+    """The types of products and sums as `precision` and `accumulate`."""
+    found = {"accumulate": dtype_name(arithmetic.accumulate)}
+    if arithmetic.three:
+        found["precision"] = "3m"
+    elif arithmetic.precision != "ieee":
+        found["precision"] = arithmetic.precision
+    elif arithmetic.product != (torch.float16 if storage in FP8 else storage):
+        found["precision"] = dtype_name(arithmetic.product)
+    return found
+
+
+def _algebra(given: Algebra, traced: TracedAlgebra | None) -> Any:
+    """A ready algebra by its name, another one by what it computes in this type."""
+    if NAMED.get(given.name) is given:
+        return given.name
+    assert traced is not None
+    parts = [portable.written(traced.combine), portable.written(traced.reduce)]
+    return {"name": given.name, "parts": parts, "identity": portable.constant(traced.identity)}
+
+
+def _read_algebra(said: Any) -> str | Algebra:
+    if isinstance(said, str):
+        return said
+    combine, reduce = map(portable.read, said["parts"])
+    return Algebra(combine, reduce, portable.read_constant(said["identity"]), said["name"])
+
+
+def _short(said: dict[str, Any]) -> dict[str, Any]:
+    """What says something: not what is empty or false. A zero says something."""
+    return {name: value for name, value in said.items() if value or type(value) is int}

@@ -1,0 +1,80 @@
+"""A group's tables on the CPU, and a call of the kernel with them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from weft.cpu.gett import entries
+from weft.cpu.gett.operations import Operation
+from weft.cpu.gett.stages import in_place
+from weft.cpu.grouped import kernel as at
+from weft.cpu.jit import compiled, fault
+from weft.cpu.team import callback, together
+from weft.fn import Pointwise
+from weft.spec.dtypes import dtype_name
+from weft.spec.group import GroupTable, tiles_of
+
+_SOURCE = """\
+from numba import cfunc, {kind}
+from weft.cpu.grouped.kernel import run
+
+
+@cfunc("void(int64)", cache=True, error_model="numpy")
+def entry(frame):
+    run(frame, {kind}(0))
+"""
+TYPES = (torch.float32, torch.float64, torch.complex64, torch.complex128)
+TILE = (96, 128)  # rows and columns of D that a thread takes at once
+ALONE = 2e5  # products that one thread does before others could have woken up
+
+_Frame = ctypes.c_int64 * at.FRAME
+_SUMS = Operation("mul", "add")
+
+Functions = tuple[Pointwise | None, Pointwise | None, Pointwise | None]
+
+
+def serves(types: Sequence[torch.dtype]) -> bool:
+    """Whether the kernel takes A, B and D of those types."""
+    return fault() is None and types[0] in TYPES and len(set(types)) == 1
+
+
+class GroupLaunch:
+    """Call it with what A, B and D begin at; `move` takes other starts without a new plan."""
+
+    def __init__(self, dtype: torch.dtype, functions: Functions, add: bool, table: GroupTable) -> None:
+        self._table = table
+        self._tiles = tiles_of(table, *TILE)
+        kind = dtype_name(dtype)
+        self._address = compiled(_SOURCE.format(kind=kind), kernel=True)
+        depth = int(min(table.sizes[:, 3].max(initial=1), at.K_BLOCK))
+        largest = [int(table.sizes[:, side].max(initial=1)) for side in (1, 2)]
+        stages = [0 if function is None else in_place(function) for function in functions]
+        products = float(table.sizes.astype(float).prod(1).sum())
+        self._threads = min(torch.get_num_threads(), len(self._tiles)) if products > ALONE else 1
+        self._head = (0, self._tiles.ctypes.data, len(self._tiles))
+        self._tail = (
+            *table.form.counts, entries.micro_kernel(kind, _SUMS), *stages, int(add),
+            *map(min, TILE, largest), max(depth, 1),
+        )  # fmt: skip
+        self.move(table)
+
+    def move(self, table: GroupTable) -> None:
+        """Take where tensors begin from a table that is the same otherwise."""
+        self._rows, self._outputs = np.ascontiguousarray(table.rows), np.ascontiguousarray(table.outputs)
+        self._middle = (self._rows.ctypes.data, self._outputs.ctypes.data, table.form.words)
+
+    def __str__(self) -> str:
+        return f"one call: {len(self._tiles)} tiles, taken in turn by {self._threads} threads"
+
+    def __call__(self, a: torch.Tensor, b: torch.Tensor, d: torch.Tensor) -> None:
+        if not len(self._tiles):
+            return
+        frame = _Frame(*self._head, *self._middle, a.data_ptr(), b.data_ptr(), d.data_ptr(), *self._tail)
+        if self._threads == 1:
+            callback(self._address)(frame)
+        else:
+            together(self._address, frame, self._threads)

@@ -1,0 +1,175 @@
+"""A traced function as plain data that outlives the process, and the Python function that such data describes.
+
+A recorded function is its graph: a list of aten operations. Written as data (lists, texts, numbers: what JSON holds) it
+can stand in a compiled program or in a file, and be made a function again where the user's own source is not there.
+A function that the user wrote in Triton has no such graph: it travels by its module and name.
+
+    {"takes": ["value", "bias"], "does": [["aten.add.Tensor", [{"at": 0}, {"at": 1}], {}]], "gives": {"at": 2}}
+
+`{"at": i}` is the i-th value: parameters first, then the result of each operation in turn.
+"""
+
+from __future__ import annotations
+
+import json
+import linecache
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from importlib import import_module
+from itertools import count
+from types import CodeType
+from typing import Any
+
+import torch
+from torch import fx
+
+from weft.errors import FunctionError
+from weft.fn.pointwise import Pointwise, RecordedFunction, TritonFunction
+from weft.fn.triton_function import is_triton_function
+
+_serial = count()
+_live: dict[str, Any] = {}  # functions in Triton that this process has written, by what was written
+
+
+def written(function: Pointwise) -> dict[str, Any]:
+    """`function` as data that JSON holds. Raises `FunctionError` for a constant that has no such form."""
+    if isinstance(function, TritonFunction):
+        return _named(function)
+    assert isinstance(function, RecordedFunction), "a function is recorded or written in Triton"
+    places: dict[fx.Node, int] = {}
+    does = []
+    gives: Any = None
+    for node in function.graph.nodes:
+        if node.op == "output":
+            gives = _data(node.args[0], places)
+            continue
+        if node.op == "call_function":
+            named = {key: _data(value, places) for key, value in node.kwargs.items()}
+            does.append([str(node.target), [_data(each, places) for each in node.args], named])
+        places[node] = len(places)
+    return {"takes": list(function.inputs), "does": does, "gives": gives}
+
+
+def read(data: Mapping[str, Any]) -> Callable[..., Any]:
+    """The function that `written` wrote: the same object for the same data.
+
+    Its parameters have the names that the traced function's had. Raises `FunctionError` where it is a Triton function
+    that is not to be had here.
+    """
+    return _read(json.dumps(data, sort_keys=True))
+
+
+@lru_cache(maxsize=1024)
+def _read(text: str) -> Callable[..., Any]:
+    data = json.loads(text)
+    if "triton" in data:
+        return _found(data["triton"], data["key"])
+    names, lines = list(data["takes"]), []
+    known: dict[str, Any] = {}
+    values = list(names)
+    for operation, args, kwargs in data["does"]:
+        given = [_source(each, values, known) for each in args]
+        given += [f"{key}={_source(value, values, known)}" for key, value in kwargs.items()]
+        called = _kept(_operation(operation), known)
+        values.append(f"_v{len(values)}")
+        lines.append(f"    {values[-1]} = {called}({', '.join(given)})")
+    lines.append(f"    return {_source(data['gives'], values, known)}")
+    source = "\n".join([f"def rebuilt({', '.join(names)}):", *lines, ""])
+    exec(_compiled(source), known)
+    function: Callable[..., Any] = known["rebuilt"]
+    return function
+
+
+def _compiled(source: str) -> CodeType:
+    """Code whose lines are found in messages that quote the user's line."""
+    name = f"<weft function {next(_serial)}>"
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    return compile(source, name, "exec")
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+
+def _data(value: Any, places: Mapping[fx.Node, int]) -> Any:
+    """An argument as JSON holds it: floats in hexadecimal, which keeps every bit and writes infinities."""
+    if isinstance(value, fx.Node):
+        return {"at": places[value]}
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return {"float": value.hex()}
+    if isinstance(value, complex):
+        return {"complex": [value.real.hex(), value.imag.hex()]}
+    if isinstance(value, torch.dtype):
+        return {"dtype": str(value).removeprefix("torch.")}
+    if isinstance(value, (tuple, list)):
+        return [_data(each, places) for each in value]
+    raise FunctionError(f"a function with the constant {value!r} cannot be put into a compiled program")
+
+
+def constant(value: Any) -> Any:
+    """A number, a dtype or a text as data that JSON holds."""
+    return _data(value, {})
+
+
+def read_constant(data: Any) -> Any:
+    """What `constant` wrote."""
+    if not isinstance(data, dict):
+        return data
+    ((kind, value),) = data.items()
+    if kind == "float":
+        return float.fromhex(value)
+    if kind == "complex":
+        return complex(*map(float.fromhex, value))
+    return getattr(torch, value)
+
+
+def _source(data: Any, values: Sequence[str], known: dict[str, Any]) -> str:
+    """The same as Python text; what has no literal is kept in `known` under a name."""
+    if isinstance(data, list):
+        return f"({''.join(_source(each, values, known) + ', ' for each in data)})"
+    if not isinstance(data, dict):
+        return repr(data)
+    if "at" in data:
+        return values[data["at"]]
+    return _kept(read_constant(data), known)
+
+
+def _kept(value: Any, known: dict[str, Any]) -> str:
+    name = f"_c{len(known)}"
+    known[name] = value
+    return name
+
+
+def _operation(text: str) -> Any:
+    """`aten.add.Tensor` as torch's object."""
+    namespace, name, overload = text.split(".")
+    try:
+        return getattr(getattr(getattr(torch.ops, namespace), name), overload)
+    except AttributeError:
+        raise FunctionError(f"a function in a compiled program uses {text}, which this torch lacks") from None
+
+
+# -- functions in Triton -----------------------------------------------------------------------------------------------
+
+
+def _named(function: TritonFunction) -> dict[str, Any]:
+    jit = function.jit
+    data = {"triton": f"{jit.fn.__module__}:{jit.fn.__qualname__}", "key": function.identity}
+    _live[function.identity] = jit
+    return data
+
+
+def _found(name: str, key: str) -> Any:
+    if key in _live:
+        return _live[key]
+    module, _, path = name.partition(":")
+    try:
+        found: Any = import_module(module)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError):
+        found = None
+    if found is None or not is_triton_function(found):
+        raise FunctionError(f"a compiled program calls the Triton function {path} of module {module}: it is not here")
+    return found

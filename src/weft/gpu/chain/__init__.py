@@ -1,0 +1,1 @@
+"""Chains of two products in one launch: the intermediate stays on the chip."""

@@ -1,0 +1,1 @@
+"""Many small contractions of different extents in one launch."""

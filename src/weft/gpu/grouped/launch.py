@@ -1,0 +1,114 @@
+"""A group's tables on the device, the tiles that programs take in turn, and the launch."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from weft.base.bounded_cache import BoundedCache
+from weft.fn import Pointwise
+from weft.gpu.common.hardware import sm_count
+from weft.gpu.common.launch import TRITON_TYPES, KernelLaunch, collecting
+from weft.planner.schedule import Target
+from weft.spec import Arithmetic, Layout
+from weft.spec.group import GroupTable, tiles_of
+
+STAGES = 2
+RESIDENT = 16  # programs for each SM: so many small ones it holds at once
+OVERHEAD = 8192  # products that a tile's own start, and a step along k, take the time of
+
+_KERNELS = BoundedCache(256)
+
+
+class Tile(NamedTuple):
+    m: int
+    n: int
+    k: int
+    warps: int
+
+
+_TILES = {
+    2: (Tile(16, 16, 32, 1), Tile(32, 32, 32, 4), Tile(64, 64, 32, 4)),
+    4: (Tile(16, 16, 16, 1), Tile(32, 32, 32, 4), Tile(64, 64, 16, 4)),
+    8: (Tile(16, 16, 16, 1), Tile(32, 32, 16, 4), Tile(64, 64, 16, 8)),
+}
+
+
+class GroupKernel(NamedTuple):
+    """All that a kernel for groups is compiled for, but the tile."""
+
+    sides: tuple[int, ...]
+    arithmetic: Arithmetic
+    types: tuple[torch.dtype, torch.dtype, torch.dtype]  # of A, B and D
+    functions: tuple[Pointwise | None, Pointwise | None, Pointwise | None]  # of A, B and the sum
+    add: bool
+
+
+class GroupLaunch:
+    """Call it with what A, B and D begin at; `move` takes other starts without a new plan."""
+
+    def __init__(self, kernel: GroupKernel, table: GroupTable, target: Target) -> None:
+        self.tile = choose_tile(table, 8 if kernel.arithmetic.accumulate == torch.float64 else kernel.types[0].itemsize)
+        tiles = tiles_of(table, self.tile.m, self.tile.n)
+        self.count = len(tiles)
+        programs = min(self.count, RESIDENT * sm_count(target))
+        self.kernel = made(kernel, self.tile, target).at(programs, (self.count,))
+        self._device = target.device
+        self._rows, self._outputs, self._tiles = map(self._sent, (table.rows, table.outputs, tiles))
+
+    def _sent(self, numbers: Any) -> torch.Tensor:
+        return torch.from_numpy(np.ascontiguousarray(numbers)).to(self._device, copy=True)
+
+    def move(self, table: GroupTable) -> None:
+        """Take where tensors begin from a table that is the same otherwise."""
+        self._rows.copy_(torch.from_numpy(table.rows), non_blocking=True)
+        self._outputs.copy_(torch.from_numpy(table.outputs), non_blocking=True)
+
+    def __str__(self) -> str:
+        return f"one launch: {self.count} tiles of {self.tile.m}x{self.tile.n}x{self.tile.k}, {self.tile.warps} warps"
+
+    def __call__(self, a: torch.Tensor, b: torch.Tensor, d: torch.Tensor) -> None:
+        if self.count:
+            self.kernel((a, b, d, self._rows, self._outputs, self._tiles), 1.0, 1.0)
+
+
+def choose_tile(table: GroupTable, size: int) -> Tile:
+    """The tile that computes fewest products, those past the extents and the overheads counted in."""
+    batch, m, n, _ = table.sizes[table.outputs[:, 1]].T
+    sums = np.concatenate([[0], np.cumsum(table.sizes[:, 3])])
+    depths = sums[table.outputs[:, 2]] - sums[table.outputs[:, 1]]
+
+    def cost(tile: Tile) -> float:
+        steps = 1 + depths / tile.k
+        each = np.ceil(depths / tile.k) * tile.m * tile.n * tile.k + OVERHEAD * steps
+        return float((batch * np.ceil(m / tile.m) * np.ceil(n / tile.n) * each).sum())
+
+    return min(_TILES[size], key=cost)
+
+
+def made(kernel: GroupKernel, tile: Tile, target: Target) -> KernelLaunch:
+    """The compiled kernel, made once."""
+    key = (kernel, tile, target)
+    known = _KERNELS.get(key) if not collecting() else None
+    if known is None:
+        from weft.gpu.grouped.kernel import grouped_kernel
+
+        arithmetic = kernel.arithmetic
+        jits = [function and function.jit for function in kernel.functions]
+        constants = {
+            "SIDES": kernel.sides, "TILE": tile[:3], "ADD": kernel.add, "A_FN": jits[0], "B_FN": jits[1],
+            "EPILOGUE": jits[2], "PRODUCT": TRITON_TYPES[arithmetic.product],
+            "ACCUMULATE": TRITON_TYPES[arithmetic.accumulate], "RESULT": TRITON_TYPES[kernel.types[2]],
+            "PRECISION": arithmetic.precision,
+        }  # fmt: skip
+        tables = [Layout.contiguous((1,), dtype) for dtype in (torch.int64, torch.int64, torch.int32)]
+        data = [Layout((1,), (1,), dtype, dtype.itemsize) for dtype in kernel.types]
+        known = KernelLaunch(
+            grouped_kernel, (*data, *tables), constants, arithmetic.accumulate.is_floating_point, target, 1,
+            tile.warps, STAGES, numbers=(1,),
+        )  # fmt: skip
+        if not collecting():
+            _KERNELS.put(key, known)
+    return known

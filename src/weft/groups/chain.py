@@ -1,0 +1,146 @@
+"""`chain`: a tensor between two matrices, in one launch."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from weft.api.contract import contract
+from weft.api.keywords import signed
+from weft.api.options import read_options, resolved
+from weft.base.arrays import as_result, as_tensor, returned
+from weft.base.describe import describe_call
+from weft.errors import NotationError, ShapeError, call_context
+from weft.plans.keywords import refuse_unknown
+from weft.spec import Label, Layout, Notation, parse
+from weft.spec.contraction import mode_extents
+from weft.spec.memory import share_memory
+from weft.spec.notation import expand, from_sequences
+
+
+class Roles(NamedTuple):
+    """What the labels of a chain do: G is (p, q), X is of b, q and c, M is (c, r), and Y of b, p and r."""
+
+    b: tuple[Label, ...]
+    p: tuple[Label, ...]
+    q: tuple[Label, ...]
+    c: tuple[Label, ...]
+    r: tuple[Label, ...]
+
+
+@signed("chain", ("equation", "g", "x", "m"))
+def chain(equation: Any, g: Any, x: Any, m: Any, **keywords: Any) -> Any:
+    """A tensor between two matrices: ``chain("pq,bqc,cr->bpr", g, x, m)``, the update of two sites of a tensor network.
+
+    `equation`: text or four sequences of labels. The first and the last operand share labels with the middle one and
+    the result alone. `out`: where the result goes. `out_dtype`, `precision`, `accumulate`, `backend` as for `contract`.
+
+    On a GPU it is one launch where each of b, p, q, c, r is one mode (or none) and q has at most 128 indices: the
+    product of the first two stays on the chip, and is as precise as it would be in memory. Otherwise, and on the CPU,
+    it is two contractions, in the order of fewer products.
+
+    Returns the kind of array that `g` is. Raises what `contract` raises, and `NotationError` for what is no chain.
+
+    >>> import torch, weft
+    >>> weft.chain("pq,bqc,cr->bpr", torch.ones(2, 3), torch.ones(4, 3, 5), torch.ones(5, 6)).shape
+    torch.Size([4, 2, 6])
+    """
+    out = keywords.get("out")
+    with call_context(lambda: describe_call("chain", equation, g=g, x=x, m=m, out=out)):
+        refuse_unknown("chain", keywords)
+        tensors = [as_tensor(name, value).resolve_neg() for name, value in (("g", g), ("x", x), ("m", m))]
+        notation = expand(_read(equation), [tensor.dim() for tensor in tensors])
+        roles, extents = roles_of(notation), mode_extents(notation, [tensor.shape for tensor in tensors])
+        target = None if out is None else as_result(out)
+        if target is not None and any(share_memory(target, tensor) for tensor in tensors):
+            raise ShapeError("out overlaps an operand in memory: the result would overwrite what is to be read")
+        given = {name: value for name, value in keywords.items() if name != "out"}
+        result = _in_one_launch(notation, roles, tensors, target, given)
+        if result is None:
+            result = _in_two(notation, roles, extents, tensors, target, given)
+    return returned(g, out, result, False)
+
+
+def roles_of(notation: Notation) -> Roles:
+    """Raises `NotationError` that names the label which no chain has."""
+    first, middle, last = (tuple(dict.fromkeys(term)) for term in notation.inputs)
+    found = Roles(
+        tuple(label for label in notation.output if label in middle and label not in first and label not in last),
+        tuple(label for label in notation.output if label in first),
+        tuple(label for label in first if label not in notation.output),
+        tuple(label for label in last if label not in notation.output),
+        tuple(label for label in notation.output if label in last),
+    )
+    for label in (*found.p, *found.r):
+        if label in middle or (label in first and label in last):
+            raise NotationError(f"label '{label}' is in two operands and the result of '{notation}': no chain has it")
+    for label in (*found.q, *found.c, *middle):
+        if (label in first) + (label in middle) + (label in last) + (label in found.b) != 2:
+            raise NotationError(f"label '{label}' of '{notation}' is neither summed between neighbours nor kept")
+    return found
+
+
+def _read(equation: Any) -> Notation:
+    notation = parse(equation) if isinstance(equation, str) else from_sequences(*equation)
+    if len(notation.inputs) != 3:
+        raise NotationError(f"a chain has three operands, '{notation}' names {len(notation.inputs)}")
+    return notation
+
+
+def _in_one_launch(
+    notation: Notation, roles: Roles, tensors: list[torch.Tensor], out: torch.Tensor | None, keywords: dict[str, Any]
+) -> torch.Tensor | None:
+    """The result of the kernel for chains; None where it does not serve."""
+    if any(len(side) > 1 for side in roles) or len({tensor.dtype for tensor in tensors}) > 1:
+        return None
+    middle = tuple(label for label in notation.inputs[1] if label not in roles.q) + roles.p
+    options = read_options("chain", keywords, out)
+    request = resolved(Notation(notation.inputs[:2], middle), str(notation), tensors[0], tensors[1], options)
+    types = (request.a.dtype, request.d_dtype, request.arithmetic.accumulate)
+    if request.backend != "triton" or any(not dtype.is_floating_point or dtype.itemsize < 2 for dtype in types):
+        return None
+    from weft.gpu.chain.launch import ChainLaunch, Extents, fits
+
+    sizes = {label: extent for term, tensor in zip(notation.inputs, tensors, strict=True)
+             for label, extent in zip(term, tensor.shape, strict=True)}  # fmt: skip
+    extents = Extents(*(sizes[side[0]] if side else 1 for side in roles))
+    repeated = any(len(set(term)) < len(term) for term in notation.inputs)
+    if repeated or not fits(extents) or any(tensor.device != tensors[0].device for tensor in tensors):
+        return None
+    wanted = tuple(sizes[label] for label in notation.output)
+    y = out if out is not None else torch.empty(wanted, dtype=request.d_dtype, device=tensors[0].device)
+    if tuple(y.shape) != wanted or any(s == 0 and n > 1 for s, n in zip(y.stride(), wanted, strict=True)):
+        return None  # the contraction that follows says what is wrong
+    sides = ((roles.p, roles.q), (roles.b, roles.q, roles.c), (roles.c, roles.r), (roles.b, roles.p, roles.r))
+    layouts = []
+    for term, tensor, order in zip((*notation.inputs, notation.output), (*tensors, y), sides, strict=True):
+        steps = [tensor.stride(term.index(side[0])) if side else 0 for side in order]
+        layouts.append(Layout((), tuple(steps), tensor.dtype, Layout.of(tensor).alignment))
+    launch = ChainLaunch(extents, tuple(layouts), request.arithmetic, False, request.target)  # type: ignore[arg-type]
+    launch(tensors[0], tensors[1], tensors[2], y)
+    return y
+
+
+def _in_two(
+    notation: Notation, roles: Roles, extents: dict[Label, int], tensors: list[torch.Tensor],
+    out: torch.Tensor | None, keywords: dict[str, Any],
+) -> Any:  # fmt: skip
+    def size(*sides: tuple[Label, ...]) -> int:
+        found = 1
+        for label in (label for side in sides for label in side):
+            found *= extents[label]
+        return found
+
+    g, x, m = tensors
+    first, middle, last = notation.inputs
+    sums = {name: value for name, value in keywords.items() if name != "out_dtype"}
+    from_left = size(roles.b, roles.p, roles.q, roles.c) + size(roles.b, roles.p, roles.c, roles.r)
+    if from_left <= size(roles.b, roles.q, roles.c, roles.r) + size(roles.b, roles.p, roles.q, roles.r):
+        between = (*roles.b, *roles.p, *roles.c)
+        half = contract((first, middle, between), g, x, **sums)
+        return contract((between, last, notation.output), half, m, out=out, **keywords)
+    between = (*roles.b, *roles.q, *roles.r)
+    half = contract((middle, last, between), x, m, **sums)
+    return contract((first, between, notation.output), g, half, out=out, **keywords)
+

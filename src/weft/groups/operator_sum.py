@@ -1,0 +1,202 @@
+"""Sums of products of operators, applied to a state without making the operator.
+
+    Y[l', s', r'] = sum over t of L_t[l', l] O_t[s', s] R_t[r', r] X[l, s, r]
+
+Terms are stacked, and the sum over t becomes part of a contraction's own:
+
+    V[t, l, s, r'] = R[t, r', r] X[l, s, r]
+    W[t, l, s', r'] = O[t, s', s] V[t, l, s, r']
+    Y[l', s', r'] += L[t, l', l] W[t, l, s', r']      summed over t and l at once, onto Y in place
+
+An operator that is left out is the identity: its step falls away. Terms of a single operator are added up first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from weft.api.contract import contract
+from weft.base.arrays import as_result, as_tensor, returned
+from weft.base.describe import describe_call
+from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
+from weft.plans.checks import reject_gradient
+from weft.plans.keywords import refuse_unknown
+from weft.spec.dtypes import dtype_name
+from weft.spec.memory import share_memory
+
+NAMES = ("L", "O", "R")
+LABELS = (("l", "L"), ("s", "S"), ("r", "R"))  # of the state and of the result, mode by mode
+ROOM = 32 << 20  # bytes of intermediates that are always allowed, where two states take less
+
+
+class Block(NamedTuple):
+    """Terms that have the same operators, stacked along t: None where they have none."""
+
+    operators: tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
+    terms: int
+
+
+class OperatorSum:
+    """A sum of terms (L, O, R) that is applied to many states.
+
+    `terms`: triples of square or oblong matrices ``L`` (l', l), ``O`` (s', s), ``R`` (r', r), each None for the
+    identity; extents, type and device are one for all terms. `workspace_limit`: most bytes of intermediates, by default
+    what two states take, or 32 MiB where that is more: terms are contracted in blocks that fit, one term at least.
+    Further keywords (`precision`, `accumulate`, `backend`, `specialize`, ...) are those of `weft.contract`.
+
+    Raises `ArgumentError`, `ShapeError`, `DTypeError` or `UnsupportedError` that names the term by its place.
+    """
+
+    def __init__(self, terms: Iterable[Sequence[Any]], *, workspace_limit: int | None = None, **keywords: Any) -> None:
+        with call_context(lambda: describe_call("operator_sum", "terms")):
+            refuse_unknown("operator_sum", keywords)
+            self._keywords, self._limit = keywords, workspace_limit
+            read = _read(terms)
+            self.count = len(read)
+            self.extents: tuple[tuple[int, int] | None, ...] = tuple(
+                next((tuple(term[side].shape) for term in read if term[side] is not None), None)  # type: ignore[union-attr]
+                for side in range(3)
+            )
+            first = next((one for term in read for one in term if one is not None), None)
+            self.dtype = None if first is None else first.dtype
+            self.device = None if first is None else first.device
+            self._blocks = [_stacked(read, pattern) for pattern in dict.fromkeys(map(_pattern, read))]
+
+    def __call__(self, state: Any, *, out: Any = None) -> Any:
+        """Apply it to `state` (l, s, r). Returns the result (l', s', r'), or `out`, of the state's kind of array."""
+        with call_context(lambda: describe_call("operator_sum", f"{self.count} terms", state=state, out=out)):
+            x = as_tensor("state", state).resolve_conj().resolve_neg()
+            shape = self._check(x)
+            target = None if out is None else as_result(out)
+            if target is not None and tuple(target.shape) != shape:
+                raise ShapeError(f"out has shape {tuple(target.shape)}, the result {shape}")
+            if target is not None and share_memory(target, x):
+                raise ShapeError("out overlaps the state in memory: the result would overwrite what is to be read")
+            y = target if target is not None else torch.empty(shape, dtype=x.dtype, device=x.device)
+            begun = False
+            for block in self._blocks:
+                for part in self._parts(block, x):
+                    self._apply(part, x, y, begun)
+                    begun = True
+            if not begun:
+                y.zero_()
+        return returned(state, out, y, False)
+
+    def _check(self, x: torch.Tensor) -> tuple[int, ...]:
+        if x.dim() != 3:
+            raise ShapeError(f"the state has three modes (l, s, r), this one {x.dim()}")
+        reject_gradient("state", x)
+        if self.dtype not in (None, x.dtype):
+            raise DTypeError(f"the state is {dtype_name(x.dtype)}, the terms are {dtype_name(self.dtype)}")
+        if self.device not in (None, x.device):
+            raise UnsupportedError(f"the state is on {x.device}, the terms are on {self.device}")
+        for name, extent, own in zip(NAMES, self.extents, x.shape, strict=True):
+            if extent is not None and extent[1] != own:
+                raise ShapeError(f"{name} of the terms is {extent[0]} x {extent[1]}, the state's mode has extent {own}")
+        return tuple(own if extent is None else extent[0] for extent, own in zip(self.extents, x.shape, strict=True))
+
+    def _parts(self, block: Block, x: torch.Tensor) -> Iterable[Block]:
+        """As many terms at once as the workspace has room for."""
+        one = 2 * x.numel() * x.element_size()
+        for extent in self.extents:
+            one = one if extent is None else max(one, one * extent[0] // max(extent[1], 1))
+        limit = max(one, ROOM) if self._limit is None else self._limit
+        many = max(1, min(block.terms, limit // max(one, 1)))
+        for start in range(0, block.terms, many):
+            cut = tuple(None if stack is None else stack[start : start + many] for stack in block.operators)
+            yield Block(cut, min(many, block.terms - start))  # type: ignore[arg-type]
+
+    def _apply(self, block: Block, x: torch.Tensor, y: torch.Tensor, begun: bool) -> None:
+        """Add what the terms of a block make of `x` to `y`; write it where nothing has been."""
+        given = [side for side in (2, 1, 0) if block.operators[side] is not None]
+        if not given:
+            y.add_(x, alpha=block.terms) if begun else torch.mul(x, block.terms, out=y)
+            return
+        labels, value, stacked = [low for low, _ in LABELS], x, False
+        for side in given:
+            operator = block.operators[side]
+            low, high = LABELS[side]
+            here = ("t", *labels) if stacked else tuple(labels)
+            labels[side] = high
+            there = tuple(labels) if side == given[-1] else ("t", *labels)
+            last: dict[str, Any] = {"out": y, "c": y if begun else None} if side == given[-1] else {}
+            value = contract((("t", high, low), here, there), operator, value, **last, **self._keywords)
+            stacked = True
+
+
+def operator_sum(
+    terms: Iterable[Sequence[Any]], state: Any, *, out: Any = None, workspace_limit: int | None = None, **keywords: Any
+) -> Any:
+    """Apply ``sum_t L_t (x) O_t (x) R_t`` to a state without making the operator.
+
+    Arguments and errors as for `OperatorSum`, which keeps the terms stacked for many states. `state`: (l, s, r).
+    `out`: where the result goes, which is not the state. Returns (l', s', r') as the kind of array that `state` is.
+
+    >>> import torch, weft
+    >>> z, x = torch.tensor([[1., 0.], [0., -1.]]), torch.ones(3, 2, 3)
+    >>> weft.operator_sum([(None, z, None), (torch.eye(3), None, torch.eye(3))], x)[0]
+    tensor([[2., 2., 2.],
+            [0., 0., 0.]])
+    """
+    return OperatorSum(terms, workspace_limit=workspace_limit, **keywords)(state, out=out)
+
+
+Term = tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
+
+
+def _read(terms: Iterable[Sequence[Any]]) -> list[Term]:
+    """The terms as tensors, alike in type, device and extents."""
+    read: list[Term] = []
+    first: list[tuple[int, torch.Tensor] | None] = [None, None, None]
+    any_tensor: torch.Tensor | None = None
+    for at, term in enumerate(terms):
+        if not isinstance(term, (tuple, list)) or len(term) != 3:
+            raise ArgumentError(f"term {at} is a triple (L, O, R), each a matrix or None")
+        found = []
+        for side, (name, value) in enumerate(zip(NAMES, term, strict=True)):
+            tensor = None if value is None else as_tensor(f"{name} of term {at}", value).resolve_conj().resolve_neg()
+            found.append(tensor)
+            if tensor is None:
+                continue
+            reject_gradient(f"{name} of term {at}", tensor)
+            any_tensor = tensor if any_tensor is None else any_tensor
+            if tensor.dim() != 2:
+                raise ShapeError(f"{name} of term {at} has {tensor.dim()} dimensions: it is a matrix")
+            if tensor.dtype != any_tensor.dtype:
+                before = dtype_name(any_tensor.dtype)
+                raise DTypeError(f"{name} of term {at} is {dtype_name(tensor.dtype)}, terms before are {before}")
+            if tensor.device != any_tensor.device:
+                there = any_tensor.device
+                raise UnsupportedError(f"{name} of term {at} is on {tensor.device}, terms before on {there}")
+            known = first[side]
+            if known is None:
+                first[side] = (at, tensor)
+            elif known[1].shape != tensor.shape:
+                raise ShapeError(
+                    f"{name} of term {at} is {tuple(tensor.shape)}, that of term {known[0]} {tuple(known[1].shape)}"
+                )
+        read.append(tuple(found))  # type: ignore[arg-type]
+    for name, known in zip(NAMES, first, strict=True):
+        side = NAMES.index(name)
+        if known is not None and known[1].shape[0] != known[1].shape[1]:
+            missing = next((at for at, term in enumerate(read) if term[side] is None), None)
+            if missing is not None:
+                raise ShapeError(f"{name} of term {missing} is the identity, but that of term {known[0]} is oblong")
+    return read
+
+
+def _pattern(term: Term) -> tuple[bool, ...]:
+    return tuple(one is not None for one in term)
+
+
+def _stacked(terms: list[Term], pattern: tuple[bool, ...]) -> Block:
+    """The terms of one pattern; operators that stand alone in theirs are added up."""
+    chosen = [term for term in terms if _pattern(term) == pattern]
+    stacks = [torch.stack([term[side] for term in chosen]) if there else None for side, there in enumerate(pattern)]  # type: ignore[misc]
+    if sum(pattern) == 1:
+        stacks = [None if stack is None else stack.sum(0, keepdim=True) for stack in stacks]
+        return Block(tuple(stacks), 1)  # type: ignore[arg-type]
+    return Block(tuple(stacks), len(chosen))  # type: ignore[arg-type]

@@ -1,0 +1,195 @@
+"""How many CTAs of a kernel an SM holds at once, what limits them, and how a grid falls into waves.
+
+Blocks per SM = min over warps, registers, shared memory, block slots and barriers. Registers are given to warps in
+units of 256, out of a quarter of the file each (an SM has four partitions, and a warp lives in one); shared memory to
+blocks in units of 128 bytes, with the 1 KiB that the driver keeps in each. Limits: CUDA C++ Programming Guide,
+"Technical Specifications per Compute Capability". Formula: `cuda_occupancy.h` of CUDA's toolkit, which the tests
+compile and compare.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from weft.base.words import nearest
+from weft.errors import UnsupportedError
+
+WARP = 32
+PARTITIONS = 4  # of an SM, each with its scheduler and its quarter of the registers
+REGISTER_UNIT = 256  # registers: what a warp gets is a multiple of it
+MOST_REGISTERS = 255  # of a thread
+SHARED_UNIT = 128  # bytes: what a block gets is a multiple of it
+RESERVED = 1024  # bytes of shared memory that the driver takes of each block
+MOST_THREADS = 1024  # of a block
+KIB = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SmLimits:
+    """What one SM of a compute capability has."""
+
+    capability: int  # 90 for 9.0
+    warps: int
+    blocks: int
+    shared: int  # bytes, for all blocks together
+    sizes: tuple[int, ...]  # KiB: how much of the first cache can be shared memory
+    registers: int = 65536  # 32-bit, for all blocks together; a block may have as many
+    barriers: int = 2  # for each block slot (from 9.0 on they may limit)
+
+    @property
+    def shared_block(self) -> int:
+        """Bytes that one block may ask for."""
+        return self.shared - RESERVED
+
+
+_SIZES_164 = (0, 8, 16, 32, 64, 100, 132, 164)
+_SIZES_228 = (*_SIZES_164, 196, 228)
+_SIZES_100 = (0, 8, 16, 32, 64, 100)
+LIMITS: Mapping[int, SmLimits] = {
+    each.capability: each
+    for each in (
+        SmLimits(80, 64, 32, 164 * KIB, _SIZES_164),
+        SmLimits(86, 48, 16, 100 * KIB, _SIZES_100, barriers=1),
+        SmLimits(89, 48, 24, 100 * KIB, _SIZES_100, barriers=1),
+        SmLimits(90, 64, 32, 228 * KIB, _SIZES_228),
+        SmLimits(100, 64, 32, 228 * KIB, _SIZES_228),
+        SmLimits(120, 48, 24, 100 * KIB, _SIZES_100, barriers=1),
+    )
+}
+
+# Compute capability and SMs of products, from their makers' data sheets.
+PRODUCTS: Mapping[str, tuple[int, int]] = {
+    "a100": (80, 108), "rtx3090": (86, 82), "a6000": (86, 84), "rtx4090": (89, 128), "l40s": (89, 142),
+    "h100": (90, 132), "h200": (90, 132), "b200": (100, 148), "rtx5090": (120, 170),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """How many blocks of one kernel an SM holds."""
+
+    blocks: int  # at once; 0: the kernel cannot be launched
+    warps: int  # of all of them
+    share: float  # of the warps that the SM could hold
+    by: Mapping[str, int]  # blocks that each resource allows; a resource that is not used is missing
+    binds: tuple[str, ...]  # the resources that allow fewest
+    registers: int  # that a block is given
+    shared: int  # bytes that a block is given
+
+    def __str__(self) -> str:
+        if not self.blocks:
+            return f"no block fits an SM ({', '.join(self.binds)})"
+        plural = "s" if self.blocks != 1 else ""
+        limits = ", ".join(f"{name} {count}" for name, count in self.by.items())
+        return (
+            f"{self.blocks} block{plural} an SM, {self.warps} warps ({self.share:.0%} of what it holds), "
+            f"limited by {' and '.join(self.binds)} (blocks by {limits})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Waves:
+    """How a grid runs on all SMs: full waves, then what is left."""
+
+    programs: int
+    room: int  # blocks that the device holds at once
+    full: int
+    tail: int  # blocks in the last wave, where it is not full; 0 where it is
+
+    @property
+    def count(self) -> float:
+        return self.programs / self.room if self.room else math.inf
+
+    @property
+    def used(self) -> float:
+        """The share of block slots that have work, over all waves, if every block takes equally long."""
+        return self.count / math.ceil(self.count) if self.programs and self.room else 0.0
+
+    def __str__(self) -> str:
+        if not self.room:
+            return "no wave"
+        last = f", {self.tail} of {self.room} slots in the last" if self.tail else ", the last one full"
+        return f"{self.count:.2f} waves{last}"
+
+
+def limits_of(capability: int) -> SmLimits:
+    """`UnsupportedError` for an architecture that is not in the table."""
+    if capability not in LIMITS:
+        known = ", ".join(f"sm_{each}" for each in LIMITS)
+        raise UnsupportedError(f"the SM of compute capability {capability / 10:.1f} is not in the table: {known}")
+    return LIMITS[capability]
+
+
+def find_sm(name: str) -> tuple[SmLimits, int | None]:
+    """Limits, and SMs of the whole device where a product is named: "h200", "sm_90", "9.0"."""
+    plain = "".join(each for each in name.lower() if each.isalnum())
+    plain = plain.removeprefix("nvidia").removeprefix("geforce")
+    if plain in PRODUCTS:
+        capability, processors = PRODUCTS[plain]
+        return LIMITS[capability], processors
+    number = plain.removeprefix("sm").removeprefix("cc")
+    if number.isdecimal() and int(number) in LIMITS:
+        return LIMITS[int(number)], None
+    known = (*(f"sm_{each}" for each in LIMITS), *PRODUCTS)
+    raise UnsupportedError(f"target {name!r} is none of {', '.join(known)}{nearest(name, known)}")
+
+
+def occupancy(
+    limits: SmLimits, *, registers: int, shared: int, warps: int, barriers: int = 1, carveout: int | None = None
+) -> Occupancy:
+    """How many blocks an SM holds of a kernel with so many `registers` a thread, bytes of `shared` memory a block
+    (static and dynamic together) and `warps` a block.
+
+    `barriers` are the named barriers that the kernel uses; `carveout` is the share, per cent, of the first cache that
+    the kernel asks to have as shared memory (as much as there is where None). Raises `UnsupportedError` for numbers
+    that no kernel can have.
+    """
+    if warps < 1 or registers < 0 or shared < 0 or barriers < 0 or not 0 <= (carveout or 0) <= 100:
+        raise UnsupportedError(
+            f"no kernel has {registers} registers a thread, {shared} bytes of shared memory, {warps} warps a block, "
+            f"{barriers} barriers and a carve-out of {carveout} per cent"
+        )
+    per_warp = _up(registers * WARP, REGISTER_UNIT)
+    given = _up(shared + RESERVED, SHARED_UNIT)
+    by = {"warps": limits.warps // warps if warps * WARP <= MOST_THREADS else 0}
+    if registers:
+        # The hardware's check of a launch takes the warps of a block to fill all partitions alike.
+        fits = registers <= MOST_REGISTERS + 1 and per_warp * _up(warps, PARTITIONS) <= limits.registers
+        by["registers"] = PARTITIONS * (limits.registers // PARTITIONS // per_warp) // warps if fits else 0
+    by["shared memory"] = _room(limits, given, carveout) // given if given <= limits.shared else 0
+    by["block slots"] = limits.blocks
+    if barriers and limits.capability >= 90:
+        by["barriers"] = limits.barriers * limits.blocks // barriers
+    least = min(by.values())
+    return Occupancy(
+        blocks=least,
+        warps=least * warps,
+        share=least * warps / limits.warps,
+        by=by,
+        binds=tuple(name for name, count in by.items() if count == least),
+        registers=per_warp * warps,
+        shared=given,
+    )
+
+
+def waves(programs: int, processors: int, blocks: int) -> Waves:
+    """How `programs` blocks fall into waves where each of so many SMs holds `blocks` at once."""
+    room = processors * blocks
+    return Waves(programs, room, *(divmod(programs, room) if room else (0, programs)))
+
+
+def _room(limits: SmLimits, given: int, carveout: int | None) -> int:
+    """Bytes of shared memory that an SM is set up with: of the sizes that it has the next to what is asked for, or to
+    what one block is given where that is more."""
+    asked = _size(limits, limits.shared if carveout is None else carveout * limits.shared // 100)
+    return asked if asked >= given else _size(limits, given)
+
+
+def _size(limits: SmLimits, size: int) -> int:
+    return KIB * next(each for each in limits.sizes if KIB * each >= size)
+
+
+def _up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit

@@ -1,0 +1,91 @@
+"""How far the result of a network may be off: the bound of every step, carried up the tree.
+
+Each step rounds its sums, relative to the sum of magnitudes, by (K + 2) eps of its accumulator, and its result by half
+an eps of the type that it is stored in (`weft.oracle.rounding`). Every product of the whole network goes through all
+steps, so its relative error is at most the product of all (1 + step) less one; the bound is that times the same network
+of magnitudes. Slices are one more sum. (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from weft.api.contract import contract
+from weft.api.options import read_options
+from weft.errors import UnsupportedError
+from weft.networks.planned import Planned
+from weft.oracle.rounding import FP8_LOSS, SHORTENED, epsilon, smallest
+from weft.spec.dtypes import FP8, resolve
+
+
+def error_bound(network: Planned, read: Sequence[torch.Tensor]) -> torch.Tensor:
+    """A float64 tensor in the result's shape. `UnsupportedError` for networks with functions or another algebra."""
+    if network.functions or network.settings.steps.get("algebra", "plus_times") != "plus_times":
+        raise UnsupportedError("the bound of a network is of sums of products without functions")
+    relative, low = growth(network)
+    return relative * _magnitudes(network, read) + low
+
+
+def growth(network: Planned) -> tuple[float, float]:
+    """What all steps together may change a product by, relative to its magnitude, and by underflow."""
+    found, low = 1.0, 0.0
+    for relative, least in _steps(network):
+        found *= 1.0 + relative
+        low += least
+    return found - 1.0, low
+
+
+def _steps(network: Planned) -> list[tuple[float, float]]:
+    """What each step may change a product by, relatively, and by underflow."""
+    tree, scheme, keywords = network.tree, network.scheme, network.settings.steps
+    options = read_options("plan", dict(keywords))
+    found = []
+    for step in tree.steps:
+        a, b = scheme.dtypes[step.left], scheme.dtypes[step.right]
+        arithmetic = resolve(a, b, options.precision, options.accumulate, None, options.promote)
+        count = tree.graph.size(tree.reduced(step))
+        parts = 4.0 if a.is_complex or b.is_complex else 1.0
+        relative = parts * (count + 5) * (epsilon(arithmetic.accumulate) + epsilon(torch.float64))
+        rounded = epsilon(arithmetic.product) / 2 if _rounds(a, b, arithmetic) else 0.0
+        relative += 2.5 * max(SHORTENED.get(arithmetic.precision, 0.0), rounded)
+        relative += FP8_LOSS if arithmetic.product in FP8 else 0.0
+        stored = scheme.dtypes[step.node]
+        found.append((relative + epsilon(stored) / 2, count * smallest(arithmetic.accumulate) + smallest(stored)))
+    if tree.slices > 1:
+        stored = scheme.dtypes[tree.root]
+        found.append(((tree.slices + 2) * epsilon(stored), tree.slices * smallest(stored)))
+    return found
+
+
+def _rounds(a: torch.dtype, b: torch.dtype, arithmetic: Any) -> bool:
+    """Whether factors are rounded before they are multiplied."""
+    return any(epsilon(each) < epsilon(arithmetic.product) for each in (a, b))
+
+
+def _magnitudes(network: Planned, read: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The network of magnitudes, in float64."""
+    tree, orders = network.tree.with_slices(()), network.scheme.orders
+    terms: dict[int, tuple[int, ...]] = {}
+    values: dict[int, torch.Tensor] = {}
+    operands = [*read, *network.constants]
+    for leaf, operand in enumerate(tree.graph.operands):
+        values[leaf] = operand.view(operands[leaf].resolve_conj()).abs().double()
+        terms[leaf] = operand.term
+    for step in tree.steps:
+        kept = tree.nodes[step.node]
+        order = tuple(label for label in orders[step.node] if label in kept)
+        terms[step.node] = order + tuple(sorted(kept - set(order)))
+        if step.node == tree.root:
+            terms[step.node] = tree.graph.output
+        values[step.node] = contract(
+            (terms[step.left], terms[step.right], terms[step.node]), values.pop(step.left), values.pop(step.right)
+        )
+    if tree.steps:
+        return values[tree.root]
+    from weft.api.einsum import einsum
+
+    found: torch.Tensor = einsum(values[0], terms[0], tree.graph.output)
+    return found

@@ -1,0 +1,38 @@
+"""Which operands are other than in the last call: by identity and version, or as the caller says."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import torch
+
+
+class Changes:
+    """What the intermediates that a program holds were made of.
+
+    torch counts a tensor's version up with every operation that writes it in place. It does not see what a kernel of
+    its own, or another library, has written.
+    """
+
+    def __init__(self) -> None:
+        self._program: Any = None
+        self._seen: list[tuple[weakref.ref[torch.Tensor], int, int]] = []
+
+    def since(self, program: Any, operands: Sequence[torch.Tensor], said: Collection[int] | None) -> set[int] | None:
+        """Places of operands that changed since the last call; None where all steps have to run."""
+        if program is not self._program or len(self._seen) != len(operands):
+            return None
+        self._program = None  # until the call is done
+        if said is not None:
+            return set(said)
+        return {
+            at for at, (tensor, (known, address, version)) in enumerate(zip(operands, self._seen, strict=True))
+            if known() is not tensor or tensor.data_ptr() != address or tensor._version != version
+        }  # fmt: skip
+
+    def done(self, program: Any, operands: Sequence[torch.Tensor]) -> None:
+        """A call has run to its end."""
+        self._program = program
+        self._seen = [(weakref.ref(tensor), tensor.data_ptr(), tensor._version) for tensor in operands]

@@ -1,0 +1,90 @@
+"""What a step costs by weft's count: a launch, and whichever takes longer of its products and its bytes.
+
+Paths and slices are ranked with it long before a step is planned. Rates are those of the cost models
+(`data/costs`): of cuBLAS and of memory on a GPU, of torch's library on the CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+
+from weft.cpu.host import costs as cpu_costs
+from weft.networks.tree import Step, Tree
+from weft.planner.coefficients import fitted
+from weft.planner.schedule import Target
+
+_TILE = 64  # extent of a matrix product below which its rate falls in proportion
+_GRAPH_LAUNCH = 2.0e-6  # seconds between two small kernels of a CUDA graph (H200, measured)
+_CPU_TILE, _GPU_TILE = 16, 128
+_MEMORY_SHARE = 0.85  # of the memory's rate, what a step that is bound by it gets
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """The figures of one device and type; seconds, FLOP/s, bytes/s."""
+
+    launch: float
+    rate: float
+    memory: float
+    item: int  # bytes of an element
+    factor: float  # flops of a multiply-add
+    tile: int  # rows and columns of a product that the library computes at once
+
+    def seconds(self, tree: Tree, step: Step) -> float:
+        """Of one step of one slice."""
+        graph, nodes = tree.graph, tree.nodes
+        left, right, out = nodes[step.left], nodes[step.right], nodes[step.node]
+        union = left | right
+        sides = (graph.size(left - right), graph.size(right - left), graph.size(union - out))
+        share = 1.0
+        for extent in sides[:2]:
+            share *= min(1.0, extent / _TILE) ** 0.5
+        flops = self.factor * graph.size(union) / (self.rate * max(share, 1 / _TILE))
+        moved = self.item * (graph.size(left) + graph.size(right) + graph.size(out)) / self.memory
+        return self.launch + max(flops, moved)
+
+    def total(self, tree: Tree) -> float:
+        """Of all slices, steps that are the same in every slice counted once."""
+        once = invariant(tree)
+        slices = tree.slices
+        return sum(self.seconds(tree, step) * (1 if step.node in once else slices) for step in tree.steps)
+
+
+def invariant(tree: Tree) -> frozenset[int]:
+    """Nodes that no sliced label is under: they are the same in every slice."""
+    if not tree.sliced:
+        return frozenset(tree.nodes)
+    sliced = frozenset(tree.sliced)
+    found = {leaf for leaf, term in enumerate(tree.graph.terms) if not sliced & frozenset(term)}
+    for step in sorted(tree.steps, key=lambda step: step.node):
+        if step.left in found and step.right in found:
+            found.add(step.node)
+    return frozenset(found)
+
+
+@lru_cache(maxsize=64)
+def model(target: Target, dtype: torch.dtype, precision: str = "ieee") -> Model:
+    """The figures for products of that type."""
+    name = str(dtype).removeprefix("torch.")
+    factor = 8.0 if dtype.is_complex else 2.0
+    if target.kind == "cpu":
+        found = cpu_costs("blas")
+        rates = found.table("rate")
+        threads = max(target.processors, 1)
+        rate = rates.get(name, rates["float32"]) * threads
+        return Model(found("call"), rate, found("memory") * min(threads, 4), dtype.itemsize, factor, _CPU_TILE)
+    library = fitted("blas")
+    rates = library.table("rates")
+    rate = rates.get(name, rates["float32"])
+    if precision == "tf32":
+        rate = library("tf32_rate")
+    return Model(_GRAPH_LAUNCH, rate, _MEMORY_SHARE * library("memory_rate"), dtype.itemsize, factor, _GPU_TILE)
+
+
+def flops(tree: Tree, steps: Iterable[Step], dtype: torch.dtype) -> float:
+    """Real operations of these steps of one slice, a complex multiply-add being eight."""
+    return (8.0 if dtype.is_complex else 2.0) * sum(tree.macs(step) for step in steps)

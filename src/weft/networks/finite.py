@@ -1,0 +1,44 @@
+"""`check_finite`: the first step that makes NaN or Inf of finite numbers, named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from weft.errors import AccuracyError
+from weft.networks.planned import Planned
+from weft.networks.tree import Step
+
+
+def finite_watch(network: Planned) -> Any:
+    """A watch that looks at every result, and waits for the device to do so."""
+
+    def watch(step: Step, values: Sequence[Any], where: Mapping[int, int]) -> None:
+        bad = _not_finite(values[step.node])
+        if not bad:
+            return
+        tree, graph = network.tree, network.tree.graph
+        for child in (step.left, step.right):
+            if child < tree.leaves and (wrong := _not_finite(values[child])):
+                raise AccuracyError(f"operand {child} holds {wrong} values that are NaN or Inf{_slice(network, where)}")
+        left, right, made = (graph.text(sorted(tree.nodes[node])) for node in (step.left, step.right, step.node))
+        raise AccuracyError(
+            f"step {step.node} ('{left}' of node {step.left}, '{right}' of node {step.right}, into '{made}') makes "
+            f"{bad} values that are NaN or Inf of finite ones{_slice(network, where)}"
+        )
+
+    return watch
+
+
+def _not_finite(tensor: torch.Tensor) -> int:
+    if not (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
+        return 0
+    return int((~torch.isfinite(tensor)).sum())
+
+
+def _slice(network: Planned, where: Mapping[int, int]) -> str:
+    if not where:
+        return ""
+    return " in slice " + ", ".join(f"{network.graph.names[label]}={index}" for label, index in where.items())

@@ -1,0 +1,126 @@
+"""How well a step's tensors lie: whether it is a plain matrix product, and else which of them has to be moved first.
+
+Neighbouring labels that are neighbours in every tensor that has them are one mode. What is left is a matrix product,
+perhaps in a batch, if it has one mode of each role; a batch over a second mode of m or n does where there is no other
+(Y. Shi, U. N. Niranjan, A. Anandkumar, C. Cecka, "Tensor Contractions with Extended BLAS Kernels", HiPC 2016).
+Otherwise a tensor is permuted, which reads and writes it once more. A batch of few may also be unrolled into as many
+products, each of tensors with one index of the batch: then it may stand anywhere but last.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import pairwise, product
+from typing import NamedTuple
+
+Order = tuple[int, ...]
+MOST_UNROLLED = 16  # products that a batch is unrolled into
+
+
+class Roles(NamedTuple):
+    """The labels of a step by the tensors they stand in."""
+
+    batch: frozenset[int]
+    m: frozenset[int]
+    n: frozenset[int]
+    k: frozenset[int]
+
+    @classmethod
+    def of(cls, left: frozenset[int], right: frozenset[int], out: frozenset[int]) -> Roles:
+        return cls(left & right & out, (left & out) - right, (right & out) - left, (left | right) - out)
+
+
+class Shape(NamedTuple):
+    """What a step costs besides how its tensors lie: seconds of its products, and of moving each tensor."""
+
+    roles: Roles
+    extents: Sequence[int]  # by label
+    products: float
+    moving: tuple[float, float, float]  # of A, B and D; 0 for one that lies as it is wanted
+    tile: int  # rows and columns that the library computes at once
+    unrolled: bool = False  # a batch of few is as many products
+
+
+def cost(orders: Sequence[Order], shape: Shape) -> float:
+    """Seconds that are paid because A, B and D lie so: for tensors to be moved, or for tiles that are not full."""
+    sides = _extent(shape, shape.roles.m), _extent(shape, shape.roles.n)
+    best = sum(shape.moving) + shape.products * _padding(sides, shape)
+    for moved in _moved(shape.moving):
+        paid = sum(each for each, away in zip(shape.moving, moved, strict=True) if away)
+        if paid >= best:
+            break
+        share = waste([None if away else order for order, away in zip(orders, moved, strict=True)], shape)
+        if share is not None:
+            best = min(best, paid + share * shape.products)
+    return best
+
+
+def fits(orders: Sequence[Order | None], roles: Roles, unrolled: bool = False) -> bool:
+    """Whether A, B and D are a matrix product as they lie; None lies as it is wanted. `unrolled`: for each index of
+    the batch."""
+    extents = dict.fromkeys(roles.batch | roles.m | roles.n | roles.k, 1)
+    return waste(orders, Shape(roles, extents, 0.0, (0.0, 0.0, 0.0), 1, unrolled)) is not None  # type: ignore[arg-type]
+
+
+def waste(orders: Sequence[Order | None], shape: Shape) -> float | None:
+    """The share of padded tiles in the products of A, B and D as they lie; None where they are no matrix product."""
+    roles = shape.roles
+    if roles.batch and any(order and order[-1] in roles.batch for order in orders):
+        return None  # no row or column of it lies together
+    after = [dict(pairwise(order)) if order is not None else None for order in orders]
+    k = _runs(roles.k, (after[0], after[1]), shape.extents)
+    m, n = _runs(roles.m, (after[0], after[2]), shape.extents), _runs(roles.n, (after[1], after[2]), shape.extents)
+    batch = 0 if shape.unrolled else len(_runs(roles.batch, after, shape.extents))
+    if len(k) > 1:
+        return None
+    if max(batch, len(m), len(n)) <= 1:
+        return _padding((m[0] if m else 1, n[0] if n else 1), shape)
+    if batch:
+        return None
+    if len(m) == 2 and len(n) <= 1:
+        return min(_padding((each, n[0] if n else 1), shape) for each in m)
+    if len(n) == 2 and len(m) <= 1:
+        return min(_padding((m[0] if m else 1, each), shape) for each in n)
+    return None
+
+
+@lru_cache(maxsize=256)
+def _moved(costs: tuple[float, ...]) -> tuple[tuple[bool, ...], ...]:
+    """Sets of tensors to be moved, the cheapest first; those that cost nothing always are."""
+    found = [moved for moved in product((False, True), repeat=3)
+             if all(away or cost for away, cost in zip(moved, costs, strict=True))]  # fmt: skip
+    return tuple(sorted(found, key=lambda moved: sum(cost for cost, away in zip(costs, moved, strict=True) if away)))
+
+
+def _extent(shape: Shape, labels: frozenset[int]) -> int:
+    return math.prod([shape.extents[label] for label in labels])
+
+
+def _padding(sides: tuple[int, int], shape: Shape) -> float:
+    """How much more than the product of its sides a matrix product computes."""
+    found = 1.0
+    for side in sides:
+        tiles = -(-side // shape.tile)
+        found *= tiles * shape.tile / max(side, 1) if side * 4 >= shape.tile else 4.0
+    return found - 1.0
+
+
+def _runs(labels: frozenset[int], tensors: Sequence[dict[int, int] | None], extents: Sequence[int]) -> list[int]:
+    """The extents of the modes that these labels are once neighbours that are so in all tensors are merged."""
+    there = [after for after in tensors if after is not None]
+    if not there or not labels:
+        return [math.prod([extents[label] for label in labels])] if labels else []
+    joined = {}
+    for label in labels:
+        follower = there[0].get(label)
+        if follower in labels and all(after.get(label) == follower for after in there[1:]):
+            joined[label] = follower
+    found = []
+    for label in labels.difference(joined.values()):
+        extent, at = extents[label], joined.get(label)
+        while at is not None:
+            extent, at = extent * extents[at], joined.get(at)
+        found.append(extent)
+    return found

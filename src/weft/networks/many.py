@@ -1,0 +1,154 @@
+"""`einsum` of three operands and more: planned once, found again by one look-up, replayed."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from weft.api.autocast import any_autocast, with_autocast
+from weft.api.contract import contract
+from weft.api.einsum import check_functions, describe_einsum, einsum, read_einsum
+from weft.api.lookup import said_options
+from weft.base.arrays import as_results, as_tensors, returned, without_memory, without_neg
+from weft.base.bounded_cache import BoundedCache
+from weft.base.dispatch import is_traced
+from weft.errors import ShapeError, call_context
+from weft.networks.cost import model
+from weft.networks.graph import graph_of
+from weft.networks.network import Network
+from weft.networks.path import find_path
+from weft.networks.program import Program
+from weft.networks.settings import STEP_KEYWORDS, is_ordered, read_settings
+from weft.planner.validity import generation
+from weft.plans.call_cache import call_signature
+from weft.plans.derivatives import asked
+from weft.plans.keywords import refuse_unknown
+from weft.spec import Notation
+from weft.spec.memory import overlaps_itself, share_memory
+
+_KNOWN = BoundedCache(512)  # calls, by all that they say
+_NETWORKS = BoundedCache(1024)  # plans, by notation, shapes, types and keywords
+# What the last step is asked for besides; a call with any of it has no replay of its own, but for `out`.
+_LAST = ("c", "alpha", "beta", "c_fn", "epilogue", "operands", "indices")
+
+
+class Known(NamedTuple):
+    """What was found for a call."""
+
+    network: Network
+    program: Program
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def einsum_of_many(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """`weft.einsum` of any number of operands."""
+    key = _key(arguments, keywords)
+    known = _KNOWN.get(key) if key is not None else None
+    if known is not None:
+        place = torch.empty(known.shape, dtype=known.dtype, device=known.program.device)
+        known.program.run(arguments[1:], place)
+        return place
+    with call_context(lambda: describe_einsum(arguments)):
+        refuse_unknown("einsum", keywords)
+        notation, operands = read_einsum(arguments)
+        if len(operands) < 3:
+            return einsum(*arguments, **keywords)
+        if any_autocast():
+            keywords = with_autocast(keywords, operands[0], operands[1], keywords.get("out"))
+        found, source = as_tensors(operands, bool(keywords.get("promote")))
+        tensors = [without_neg(tensor) for tensor in found]
+        check_functions(keywords, len(tensors))
+        result = _run(notation, tensors, keywords, key)
+    return returned(source, keywords.get("out"), result, False)
+
+
+def _key(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """A plain call as a key: text and tensors, keywords that can be looked up, no place for the result."""
+    if type(arguments[0]) is not str or any_autocast():
+        return None
+    said, beside = said_options(keywords) if keywords else ((), ())
+    signature = call_signature(*arguments[1:])
+    if signature is None or said is None or beside or any(entry[-1] is not None for entry in signature if entry):
+        return None
+    if any(name in keywords for name in (*_LAST, "out", "validate", "return_arg")):
+        return None
+    key = (arguments[0], signature, said, generation())
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+def _run(notation: Notation, tensors: list[torch.Tensor], keywords: dict[str, Any], key: Any) -> Any:
+    steps = {name: keywords[name] for name in STEP_KEYWORDS if keywords.get(name) is not None}
+    last = {name: keywords[name] for name in (*_LAST, "return_arg") if keywords.get(name) is not None}
+    out = as_results(keywords.get("out"))
+    several = isinstance(out, tuple) or isinstance(keywords.get("out_dtype"), (tuple, list))
+    plain = not last and not several and not keywords.get("validate") and not keywords.get("workspace_limit")
+    if plain and not isinstance(out, tuple):
+        steps["out_dtype"] = keywords.get("out_dtype") or (out.dtype if out is not None else None)
+    network = _network(notation, tensors, steps)
+    _check(network, tensors, out)
+    if is_traced(tensors) or asked(*tensors):
+        return _one_by_one(network, tensors, keywords, out)
+    program = network.program(tensors, keep=False)
+    if plain and not isinstance(out, tuple):
+        place = out if out is not None else network.place()
+        program.run(tensors, place)
+        if key is not None:
+            _KNOWN.put(key, Known(network, program, tuple(place.shape), place.dtype))
+        return place
+    return _one_by_one(network, tensors, keywords, out)
+
+
+def _network(notation: Notation, tensors: list[torch.Tensor], steps: dict[str, Any]) -> Network:
+    """The plan for operands of these shapes."""
+    shapes, types = [tuple(x.shape) for x in tensors], [x.dtype for x in tensors]
+    device = tensors[0].device
+    for at, tensor in enumerate(tensors):
+        if tensor.device != device:
+            raise ShapeError(f"operand 0 is on {device}, operand {at} is on {tensor.device}")
+    ordered = is_ordered(steps.get("algebra"))
+    key = (notation, tuple(shapes), tuple(types), device, repr(sorted(steps.items(), key=str)), generation())
+    known: Network | None = _NETWORKS.get(key) if not ordered else None
+    if known is None:
+        settings = read_settings(device, steps)
+        graph = graph_of(notation, shapes, ordered=ordered)
+        found = find_path(graph, "auto", model(settings.target, types[0], str(steps.get("precision") or "ieee")))
+        known = Network(graph, types, settings, found)
+        _NETWORKS.put(key, known)
+    return known
+
+
+def _check(network: Network, tensors: list[torch.Tensor], out: Any) -> None:
+    places = out if isinstance(out, tuple) else () if out is None else (out,)
+    for at, tensor in enumerate(tensors):
+        # The last step sees but one of them; what has no memory overlaps nothing.
+        if any(not without_memory(tensor) and share_memory(place, tensor) for place in places):
+            raise ShapeError(f"out overlaps operand {at} in memory: the result would overwrite what is to be read")
+    for place in places:
+        if tuple(place.shape) != network.graph.shape:
+            raise ShapeError(f"out has shape {tuple(place.shape)}, the result has {network.graph.shape}")
+        if overlaps_itself(place):
+            raise ShapeError("out overlaps itself in memory: two elements of the result would share a place")
+
+
+def _one_by_one(network: Network, tensors: list[torch.Tensor], keywords: dict[str, Any], out: Any) -> Any:
+    """Steps as calls of `contract`, where the last one is asked for more than the others."""
+    scheme = network.scheme
+    values: list[Any] = list(tensors) + [None] * len(scheme.tree.steps)
+    for leaf, operand in enumerate(scheme.tree.graph.operands):
+        values[leaf] = operand.view(tensors[leaf])
+    each = {name: value for name, value in keywords.items() if name not in (*_LAST, "out", "out_dtype", "return_arg")}
+    last = {name: value for name, value in keywords.items() if name != "out"}
+    for step in scheme.tree.steps:
+        terms = (scheme.orders[step.left], scheme.orders[step.right], scheme.orders[step.node])
+        if step.node == scheme.tree.root:
+            names = network.graph.names  # operands of functions are named by the caller's labels
+            called = tuple(tuple(names[label] for label in term) for term in terms)
+            return contract(called, values[step.left], values[step.right], out=out, **last)
+        values[step.node] = contract(terms, values[step.left], values[step.right], **each)
+    raise AssertionError("a network of three operands has a last step")

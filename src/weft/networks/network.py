@@ -1,0 +1,321 @@
+"""A `Network`: any number of tensors, planned once, contracted again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from weft.base.arrays import as_results, as_tensor, like
+from weft.base.bounded_cache import BoundedCache
+from weft.errors import ArgumentError, ShapeError, UnsupportedError, WorkspaceError, call_context
+from weft.networks.arena import arena
+from weft.networks.changes import Changes
+from weft.networks.cost import invariant
+from weft.networks.finite import finite_watch
+from weft.networks.folding import folded
+from weft.networks.graph import Graph
+from weft.networks.order import orders_of
+from weft.networks.path import Found
+from weft.networks.planned import Planned
+from weft.networks.program import Paused, Program, Scheme
+from weft.networks.recent import Recent
+from weft.networks.settings import (
+    Settings,
+    check_same,
+    kept_whole,
+    node_dtypes,
+    read_functions,
+)
+from weft.networks.slicing import fitted_slices, read_slices
+from weft.networks.steps import Asked
+from weft.networks.tree import Tree
+from weft.plans.call_cache import call_signature
+from weft.plans.checks import reject_gradient
+from weft.spec.memory import overlaps_itself, share_memory
+
+WORKSPACE = 4 << 20  # bytes that a kernel may take for packing whatever the limit: they stay in the caches
+PROGRAMS = 4  # ways for operands to lie that a network is prepared for at once
+
+
+class Network(Planned):
+    """A network of tensors, planned once; calling it contracts tensors of the same shapes and types.
+
+    Made by `weft.network`. `net(*tensors)` returns the result. `path`, `slices`, `explain()`, `report()`, `to_graph()`,
+    `draw()` and `to_html()` say what was planned; `error_bound(*tensors)` how far a result may be off.
+    """
+
+    def __init__(
+        self, graph: Graph, leaves: Sequence[torch.dtype], settings: Settings, found: Found, slices: Any = (),
+        functions: Any = None, constants: Mapping[int, torch.Tensor] | None = None,
+    ) -> None:  # fmt: skip
+        """`constants` are operands by place. The rest as read from the arguments of `weft.network`."""
+        self.graph, self.settings, self.source = graph, settings, found.source
+        self._leaves = tuple(leaves)
+        given = dict(constants or {})
+        tree = Tree.of(graph, found.pairs)
+        self.functions = read_functions(tree, functions)
+        self.dtypes = node_dtypes(tree, leaves, settings)
+        asked_slices = read_slices(tree, slices) or found.sliced
+        self.folded = folded(tree, given.keys(), orders_of(tree, self._items(tree), self.model))
+        self.tree = self._sliced(asked_slices)
+        self.scheme = self._scheme()
+        self.constants = self._make_constants(tree, given)
+        self._programs = BoundedCache(PROGRAMS)
+        self._changes = Changes() if settings.reuse else None
+        self._paused: Paused | None = None
+        self._recent: Recent | None = None
+        self.latest: Program | None = None  # the program that was made last
+        # Calls that go straight to their program: nothing is to be looked at between their steps.
+        if settings.strip_exponent and self.functions:
+            raise UnsupportedError("strip_exponent and functions do not go together: they would see scaled values")
+        special = settings.strip_exponent or settings.reuse or settings.check_finite or self.tree.slices > 1
+        self._plain = bool(self.tree.steps) and not special
+
+    def __call__(self, *tensors: Any, out: Any = None, changed: Collection[int] | None = None) -> Any:
+        """Contract these tensors: all operands but constants, in their order, of the shapes and types planned for.
+
+        `out` is where the result goes: its shape and type, any strides, no memory of an operand. `changed`, of a
+        network made with `reuse=True`: the places of the operands that are other than in the last call; without it
+        that is found by the tensors' identity and version, which does not see what others than torch have written.
+
+        Raises `ShapeError` or `DTypeError` for tensors that do not fit; nothing is written then. On Ctrl-C between two
+        slices `KeyboardInterrupt` leaves, and `resume()` goes on.
+        """
+        if self._plain and out is None and changed is None and (known := self._known(tensors)) is not None:
+            place = self.place()
+            known.run([*tensors, *self.constants] if self.constants else tensors, place)
+            return place
+        with call_context(lambda: self._described(tensors)):
+            read = self._read(tensors)
+            place = self._place(out, read)
+            if self.settings.strip_exponent:
+                from weft.networks.rescale import run_scaled
+
+                result, exponent = run_scaled(self, self.program(read), self._operands(read), place)
+                return (out if out is not None else like(tensors[0], result)), exponent
+            self._run(read, place, changed)
+        return out if out is not None else (like(tensors[0], place) if tensors else place)
+
+    def resume(self) -> Any:
+        """Go on with the call that Ctrl-C has interrupted, from the first slice that was not done."""
+        paused = self._paused
+        if paused is None:
+            raise ArgumentError("there is nothing to resume: no call of this network was interrupted between slices")
+        self._slices_from(paused)
+        return paused.out
+
+    def program(self, read: Sequence[torch.Tensor], *, keep: bool = True) -> Program:
+        """The network bound to operands that lie as these do; `keep`: with an arena that stays allocated."""
+        key = call_signature(*read)
+        if key is not None and any(entry is not None and entry[-1] is not None for entry in key):
+            key = (key, "special")  # of these every call is read anew
+        program: Program | None = self._programs.get(key) if key is not None else None
+        if program is None:
+            graphs = self.settings.cuda_graph if keep else False
+            program = self.latest = Program(self.scheme, self._operands(read), keep=keep, graphs=graphs)
+            if key is not None:
+                self._programs.put(key, program)
+        return program
+
+    def place(self) -> torch.Tensor:
+        """Memory for a result."""
+        return torch.empty(self.graph.shape, dtype=self.dtype, device=self.settings.device)
+
+    def explain(self) -> str:
+        """Path, slices, steps with their flops, bytes and predicted times, peak memory, and the tree as text."""
+        from weft.networks.report import explain
+
+        return explain(self)
+
+    def report(self) -> dict[str, Any]:
+        """The same as data: plain numbers, text and lists."""
+        from weft.networks.report import report
+
+        return report(self)
+
+    def to_graph(self) -> Any:
+        """The contraction tree as a `networkx.DiGraph`: operands and steps, with labels, shapes, flops and bytes."""
+        from weft.networks.picture import to_graph
+
+        return to_graph(self)
+
+    def draw(self, file: Any = None) -> Any:
+        """The tree as a matplotlib figure; saved where `file` is a path."""
+        from weft.networks.picture import draw
+
+        return draw(self, file)
+
+    def to_html(self, file: Any = None) -> str:
+        """The report and the tree as one HTML page; saved where `file` is a path."""
+        from weft.networks.picture import to_html
+
+        return to_html(self, file)
+
+    def error_bound(self, *tensors: Any) -> torch.Tensor:
+        """The most by which each element of the result may differ from the exact one, in float64."""
+        from weft.networks.bounds import error_bound
+
+        return error_bound(self, self._read(tensors))
+
+    def _items(self, tree: Tree) -> dict[int, int]:
+        return {step.node: self.dtypes[step.node].itemsize for step in tree.steps}
+
+    def _known(self, tensors: Sequence[Any]) -> Program | None:
+        """The program of tensors that lie as some did before: they were checked then."""
+        recent = self._recent
+        if recent is not None and recent.again(tensors):
+            found: Program = recent.found
+            return found
+        key = call_signature(*tensors)
+        known: Program | None = self._programs.get(key) if key is not None else None
+        if known is not None:
+            self._recent = Recent(tensors, known)
+        return known
+
+    def _sliced(self, slices: Iterable[int]) -> Tree:
+        """The tree of a call, with the slices that are asked for or that the limit needs."""
+        tree, limit = self.folded.tree, self.settings.memory_limit
+        there = {label for term in tree.graph.terms for label in term}
+        functions = self.ours(self.functions)
+        kept = kept_whole(tree, functions)
+        asked = [label for label in slices if label in there]
+        if wrong := kept & set(asked):
+            raise UnsupportedError(
+                f"'{tree.graph.text(sorted(wrong))}' cannot be sliced: a function is applied to sums over it, "
+                "which are not complete in a slice"
+            )
+        if self.settings.reuse and asked:
+            raise UnsupportedError("reuse keeps every intermediate, of which each slice has its own: do without slices")
+        tree = tree.with_slices(asked)
+        if limit is None or not tree.steps:
+            return tree
+        items = {node: dtype.itemsize for node, dtype in self.ours(self.dtypes).items()}
+        if self.settings.reuse:
+            return tree
+        return fitted_slices(tree, items, self.result_bytes, limit, self.model, kept)
+
+    def _scheme(self) -> Scheme:
+        tree, settings = self.tree, self.settings
+        dtypes = self.ours(self.dtypes)
+        items = {node: dtype.itemsize for node, dtype in dtypes.items()}
+        once = invariant(tree) if tree.sliced else frozenset()
+        keywords: dict[str, Any] = dict(settings.steps)
+        keywords.setdefault("specialize", "auto")
+        place = arena(tree, items, once, keep=settings.reuse)
+        if settings.memory_limit is not None:
+            total = place.size + self.result_bytes
+            if total > settings.memory_limit:
+                raise WorkspaceError(
+                    f"memory_limit is {settings.memory_limit} bytes; with every intermediate kept (reuse=True) the "
+                    f"network needs {total} bytes"
+                )
+            keywords["workspace_limit"] = max(settings.memory_limit - total, WORKSPACE)
+        orders = orders_of(tree, items, self.model)
+        return Scheme(tree, orders, dtypes, place, once, Asked(keywords), self.ours(self.functions))
+
+    def _make_constants(self, whole: Tree, given: Mapping[int, torch.Tensor]) -> list[torch.Tensor]:
+        """Operands of the folded tree that are made of constants."""
+        if not given:
+            return []
+        from weft.networks.constants import made_constants
+
+        return made_constants(self, whole, self.folded, given)
+
+    def _read(self, tensors: Sequence[Any]) -> list[torch.Tensor]:
+        """The operands of a call, checked."""
+        promote = bool(self.settings.steps.get("promote"))
+        given = self.folded.given
+        if len(tensors) != len(given):
+            constant = f" besides {len(self.graph.operands) - len(given)} constants" if self.constants else ""
+            raise ShapeError(f"the network takes {len(given)} operands{constant}, {len(tensors)} are given")
+        read = [as_tensor(f"operand {at}", one, promote).resolve_neg() for at, one in zip(given, tensors, strict=True)]
+        for at, tensor in zip(given, read, strict=True):
+            reject_gradient(f"operand {at}", tensor)
+        check_same(read, self.graph, self._leaves, given, self.settings.device)
+        return read
+
+    def _operands(self, read: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        return [*read, *self.constants]
+
+    def _place(self, out: Any, read: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Where the result goes."""
+        shape, dtype = self.graph.shape, self.dtype
+        if out is None:
+            return self.place()
+        place = as_results(out)
+        if not isinstance(place, torch.Tensor):
+            raise ArgumentError("a network has one result: out is one tensor")
+        if tuple(place.shape) != shape or place.dtype != dtype or place.device != self.settings.device:
+            raise ShapeError(
+                f"out has shape {tuple(place.shape)}, type {place.dtype} on {place.device}; the result has "
+                f"{shape}, {dtype} on {self.settings.device}"
+            )
+        if overlaps_itself(place):
+            raise ShapeError("out overlaps itself in memory: two elements of the result would share a place")
+        for at, tensor in zip(self.folded.given, read, strict=True):
+            if share_memory(place, tensor):
+                raise ShapeError(f"out overlaps operand {at} in memory: the result would overwrite what is to be read")
+        return place
+
+    def _run(self, read: Sequence[torch.Tensor], place: torch.Tensor, changed: Collection[int] | None) -> None:
+        if not self.tree.steps:
+            self._move(read, place)
+            return
+        operands = self._operands(read)
+        program = self.program(read)
+        if self._changes is not None:
+            touched = self._changes.since(program, operands, self._places_of(changed))
+            program.run(operands, place, self._watch(), touched)
+            self._changes.done(program, operands)
+            return
+        if changed is not None:
+            raise ArgumentError("changed= is for a network made with reuse=True, which keeps its intermediates")
+        if self.tree.slices > 1:
+            self._slices_from(program.begun(operands, place))
+        else:
+            program.run(operands, place, self._watch())
+
+    def _slices_from(self, paused: Paused) -> None:
+        """Slices one after the other; what is done when Ctrl-C comes is kept for `resume`."""
+        from contextlib import nullcontext
+
+        from weft.tune.progress import quiet, shown
+
+        total = self.tree.slices
+        with shown("slices") if self.settings.progress else nullcontext(quiet) as told:
+            self._paused = paused
+
+            def report(done: int) -> None:
+                paused.done = done
+                told("contracting", done, total)
+
+            paused.program.go_on(paused, self._watch(), report)
+            self._paused = None
+
+    def _watch(self) -> Any:
+        return finite_watch(self) if self.settings.check_finite else None
+
+    def _places_of(self, changed: Collection[int] | None) -> list[int] | None:
+        """Operands of a call among those of the folded tree."""
+        if changed is None:
+            return None
+        given = self.folded.given
+        if wrong := [at for at in changed if at not in given]:
+            raise ArgumentError(f"changed names operand {wrong[0]}, the network takes {', '.join(map(str, given))}")
+        return [given.index(at) for at in changed]
+
+    def _move(self, read: Sequence[torch.Tensor], place: torch.Tensor) -> None:
+        """A network of one operand: nothing meets, it is moved or reduced."""
+        from weft.api.einsum import einsum
+
+        (operand,) = self.folded.tree.graph.operands
+        keywords = {name: value for name, value in self.settings.steps.items() if name not in ("tune",)}
+        view = operand.view(self._operands(read)[0])
+        einsum(view, operand.term, self.graph.output, out=place, **keywords)
+
+    def _described(self, tensors: Sequence[Any]) -> str:
+        shapes = ", ".join("x".join(map(str, getattr(x, "shape", ()))) or type(x).__name__ for x in tensors[:8])
+        more = ", ..." if len(tensors) > 8 else ""
+        return f"network of {len(self.graph.operands)} operands ({shapes}{more})"

@@ -1,0 +1,70 @@
+"""What was planned of a network: all that reports, bounds and exponents look at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from weft.networks.cost import Model, model
+from weft.networks.folding import Folded
+from weft.networks.graph import Graph
+from weft.networks.program import Program, Scheme
+from weft.networks.settings import Settings
+from weft.networks.tree import Step, Tree
+
+
+class Planned:
+    """The values that a `Network` consists of."""
+
+    graph: Graph
+    settings: Settings
+    source: str  # of the path
+    dtypes: Mapping[int, torch.dtype]  # of all nodes
+    functions: Mapping[int, Callable[..., Any]]  # by node
+    folded: Folded  # what is left where there are constants
+    tree: Tree  # of a call: without what is made of constants alone, sliced
+    scheme: Scheme
+    constants: list[torch.Tensor]  # operands of the tree after those of the caller
+    latest: Program | None  # the program that was made last
+
+    @property
+    def path(self) -> tuple[tuple[int, int], ...]:
+        """The path, as `opt_einsum` has it: places in a list from which operands go and to whose end results come."""
+        back = {ours: node for node, ours in self.folded.nodes.items()}
+        live = [Step(back[step.node], back[step.left], back[step.right]) for step in self.tree.steps]
+        steps = sorted([*self.folded.steps, *live], key=lambda step: step.node)
+        return Tree.of(self.graph, [(step.left, step.right) for step in steps]).path
+
+    @property
+    def slices(self) -> tuple[Any, ...]:
+        """The labels that are sliced, as the caller named them."""
+        return tuple(self.graph.names[label] for label in self.tree.sliced)
+
+    @property
+    def memory(self) -> int:
+        """Bytes that a call holds at once besides its operands: intermediates and the result."""
+        return self.scheme.arena.size + self.result_bytes
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the result."""
+        return self.dtypes[max(self.dtypes)]
+
+    @property
+    def result_bytes(self) -> int:
+        return self.graph.size(self.graph.output) * self.dtype.itemsize
+
+    @property
+    def model(self) -> Model:
+        """What the steps are priced with."""
+        return model(self.settings.target, self.dtype, str(self.settings.steps.get("precision") or "ieee"))
+
+    def ours(self, of_whole: Mapping[int, Any]) -> dict[int, Any]:
+        """What is known of the whole tree's nodes, of those that are left after folding."""
+        return {ours: of_whole[node] for node, ours in self.folded.nodes.items() if node in of_whole}
+
+    def __repr__(self) -> str:
+        count = len(self.graph.operands)
+        return f"Network({count} operands, {len(self.tree.steps)} steps, {self.tree.slices} slices, {self.source})"

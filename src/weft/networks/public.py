@@ -1,0 +1,152 @@
+"""`network` and `einsum`: what users call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from weft.api.einsum import einsum as einsum_of_two
+from weft.api.keywords import signed
+from weft.base.arrays import as_tensor, is_array
+from weft.base.dispatch import as_operation, is_dynamo_compiling
+from weft.errors import ArgumentError, call_context
+from weft.networks.cost import model
+from weft.networks.graph import graph_of, read_equation
+from weft.networks.many import einsum_of_many
+from weft.networks.network import Network
+from weft.networks.path import find_path
+from weft.networks.settings import is_ordered, read_settings
+from weft.spec.type_names import read_dtype
+
+
+def network(
+    equation: Any,
+    *operands: Any,
+    output: Any = None,
+    optimize: Any = "auto",
+    slices: Any = (),
+    functions: Mapping[Any, Any] | None = None,
+    constants: Sequence[int] = (),
+    dtype: Any = None,
+    device: Any = None,
+    **keywords: Any,
+) -> Network:
+    """A network of any number of tensors, planned once: ``net = weft.network("ab,bc,cd->ad", A, B, C); net(A, B, C)``.
+
+    `equation` is einsum text, any character being a label, or one sequence of hashable labels for each operand, with
+    the result's labels in `output` (by default those that stand once). A label may stand in any number of operands, and
+    twice in one. `operands` are tensors, or shapes, of which `dtype` (default: torch's) and `device` (default: the CPU)
+    say the rest.
+
+    `optimize`: ``"auto"`` compares paths of opt_einsum and cotengra by weft's own count of bytes, flops and launches;
+    ``"greedy"``, ``"optimal"``, ``"auto-hq"`` and the other words of both libraries; a path, as `opt_einsum` writes it;
+    a tree or an optimizer of cotengra.
+    `memory_limit`: most bytes, or text such as ``"8GB"``, that a call may hold besides its operands; slices are found
+    for it, or `WorkspaceError` says the least that would do. Kernels pack operands in what is left of it, or in 4 MiB
+    where less is. `slices`: labels that are to be sliced; with a
+    `memory_limit` only as many of them as it needs.
+
+    `functions`: ``{node: fn}``, functions of intermediates, fused into the step that makes them. A node is its number
+    (operands come first, then results in the order of the path), or the labels of one intermediate.
+    `constants`: places of operands that never change. They are given here and left out of calls.
+    `strip_exponent`: each intermediate is scaled by a power of two, and calls return ``(mantissa, exponent)``, two
+    tensors, the value being ``mantissa * 10**exponent``.
+    `reuse`: every intermediate is kept, and a call repeats only the steps above operands that changed.
+    `check_finite`: `AccuracyError` names the step that makes NaN or Inf; it waits for the device after each.
+    `progress`: a bar while there are many slices. `cuda_graph`: whether calls on a GPU are replayed as a CUDA graph;
+    by default where launches would take longer than their kernels.
+    `out_dtype`, `precision`, `accumulate`, `algebra`, `backend`, `specialize`, `tune`, `promote`, `deterministic`: of
+    every step, as for `weft.contract`; `out_dtype` of the last one.
+
+    Raises `NotationError`, `ShapeError`, `DTypeError`, `ArgumentError`, `UnsupportedError` or `WorkspaceError`; nothing
+    is allocated then.
+
+    >>> import torch, weft
+    >>> A, B, C = torch.ones(2, 3), torch.ones(3, 4), torch.ones(4, 5)
+    >>> net = weft.network("ab,bc,cd->ad", A, B, C)
+    >>> net(A, B, C)[0, 0]
+    tensor(12.)
+    """
+    with call_context(lambda: f"network({str(equation)[:200]!r}, {len(operands)} operands)"):
+        shapes, types, given = _read_operands(operands, dtype, device, bool(keywords.get("promote")))
+        place = _device_of(given, device)
+        settings = read_settings(place, keywords)
+        graph = graph_of(read_equation(equation, output), shapes, ordered=is_ordered(keywords.get("algebra")))
+        fixed = _constants(constants, given)
+        price = model(settings.target, types[0], str(keywords.get("precision") or "ieee"))
+        found = find_path(graph, optimize, price)
+        return Network(graph, types, settings, found, slices, functions, fixed)
+
+
+def _read_operands(
+    operands: Sequence[Any], dtype: Any, device: Any, promote: bool
+) -> tuple[list[tuple[int, ...]], list[torch.dtype], list[torch.Tensor | None]]:
+    """Shapes, types, and the tensors among the operands."""
+    if not operands:
+        raise ArgumentError("network needs operands after the equation: tensors or shapes")
+    plain = read_dtype("dtype", dtype) if dtype is not None else torch.get_default_dtype()
+    shapes: list[tuple[int, ...]] = []
+    types: list[torch.dtype] = []
+    given: list[torch.Tensor | None] = []
+    for at, one in enumerate(operands):
+        if is_array(one) or not isinstance(one, (tuple, list)):
+            tensor = as_tensor(f"operand {at}", one, promote).resolve_neg()
+            shapes.append(tuple(tensor.shape))
+            types.append(tensor.dtype)
+            given.append(tensor)
+        else:
+            if not all(isinstance(extent, int) and extent >= 0 for extent in one):
+                raise ArgumentError(f"operand {at} is a tensor or a shape, not {one!r}")
+            shapes.append(tuple(one))
+            types.append(plain)
+            given.append(None)
+    return shapes, types, given
+
+
+def _device_of(given: Sequence[torch.Tensor | None], device: Any) -> torch.device:
+    found = [tensor.device for tensor in given if tensor is not None]
+    asked = torch.device(device) if device is not None else (found[0] if found else torch.device("cpu"))
+    if asked.type == "cuda":
+        asked = torch.device("cuda", asked.index if asked.index is not None else torch.cuda.current_device())
+    for at, tensor in enumerate(given):
+        if tensor is not None and tensor.device != asked:
+            raise ArgumentError(f"operand {at} is on {tensor.device}, the network is on {asked}")
+    return asked
+
+
+def _constants(constants: Sequence[int], given: Sequence[torch.Tensor | None]) -> dict[int, torch.Tensor]:
+    found = {}
+    for at in constants:
+        if not isinstance(at, int) or not 0 <= at < len(given):
+            raise ArgumentError(f"constants are places of operands, 0 to {len(given) - 1}, not {at!r}")
+        tensor = given[at]
+        if tensor is None:
+            raise ArgumentError(f"operand {at} is a constant: its tensor is needed, not only its shape")
+        found[at] = tensor
+    return found
+
+
+@signed("einsum", ("arguments",))
+def einsum(*arguments: Any, **keywords: Any) -> Any:
+    """Einstein summation over any number of operands: ``einsum("ab,bc,cd->ad", A, B, C)``.
+
+    Also takes the interleaved form ``einsum(A, (0, 1), B, (1, 2), (0, 2))`` with any hashable labels. One operand is
+    permuted, reduced or its diagonal taken. Three and more are contracted in pairs along a path that `weft.network`
+    finds by predicted time; the plan is kept, and an equal call replays it. Intermediate results have the operands'
+    type. Of an algebra that is not one of weft's own, operands meet from left to right. The result is always a tensor
+    of its own, never a view.
+
+    Keywords as for `contract`. `c`, `alpha`, `beta`, `out`, `out_dtype`, `c_fn`, `epilogue`, `operands` and `indices`
+    apply to the last step, all others to each; `a_fn`, `b_fn` and `return_arg` are for at most two operands.
+
+    >>> import torch, weft
+    >>> weft.einsum("ii->i", torch.arange(4.).reshape(2, 2))
+    tensor([0., 3.])
+    """
+    if is_dynamo_compiling():
+        return as_operation("einsum")(arguments, keywords)
+    if len(arguments) < 4 and not (len(arguments) == 2 and isinstance(arguments[1], (list, tuple))):
+        return einsum_of_two(*arguments, **keywords)
+    return einsum_of_many(arguments, keywords)

@@ -1,0 +1,145 @@
+"""The steps of a program as one CUDA graph: a step costs what its kernel takes, not what its launch costs the host.
+
+    pointers that come again   the graph was captured on these very operands: it is replayed as it is
+    other pointers             operands are gathered into places of the graph's own by one call, and that is replayed
+
+Steps that need nothing of one another are captured on streams of their own, so that the graph runs them side by side;
+that takes an arena in which nothing shares a place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from weft.base.log import log
+from weft.networks.steps import Call
+from weft.networks.unrolled import Unrolled
+from weft.plans.tiers import PromotingLaunch
+
+LAUNCH = 8e-6  # seconds that the host spends on one launch: longer kernels hide it
+FEWEST = 3  # steps for which a graph is worth while
+STREAMS = 8
+GRAPHS = 4  # of a program, captured on operands
+_BRANCHES = 1.5  # steps a level from which streams are worth while
+
+Calls = Sequence[Call | Unrolled]
+
+
+def is_worth_while(calls: Calls) -> bool:
+    """Whether launching takes longer than the kernels, as predicted."""
+    if len(calls) < FEWEST:
+        return False
+    seconds = sum(call.variant.choice.best.seconds for call in calls if call.variant.choice is not None)
+    return seconds < LAUNCH * len(calls)
+
+
+class Replay:
+    """Graphs of the same steps, on operands of the caller's or gathered ones."""
+
+    def __init__(self, calls: Calls, leaves: int, apart: bool) -> None:
+        """`apart`: no intermediate shares a place with another, so steps may run side by side."""
+        self._calls, self._leaves = calls, leaves
+        self._branches = apart and len(calls) >= _BRANCHES * _depth(calls)
+        launches = [call.call.launch if isinstance(call, Unrolled) else call.launch for call in calls]
+        self._promoting = [launch for launch in launches if isinstance(launch, PromotingLaunch)]
+        self._graphs: dict[tuple[int, ...], torch.cuda.CUDAGraph] = {}
+        self._gathering: tuple[torch.cuda.CUDAGraph, list[torch.Tensor]] | None = None
+        self._seen: tuple[int, ...] | None = None
+        self._streams: list[torch.cuda.Stream] = []
+
+    def run(self, values: list[Any]) -> None:
+        """The steps on the operands among `values`."""
+        # All that are due turn at once, whatever the first of them says.
+        if self._seen is not None and sum(launch.replayed() for launch in self._promoting):
+            self._graphs.clear()
+            self._gathering, self._seen = None, None
+        operands = values[: self._leaves]
+        pointers = tuple([operand.data_ptr() for operand in operands])
+        known = self._graphs.get(pointers)
+        if known is not None:
+            known.replay()
+        elif self._seen is None:  # what kernels set up at their first launch is not for a graph
+            self._launched(values)
+        elif self._seen == pointers and len(self._graphs) < GRAPHS:
+            graph = self._graphs[pointers] = self._captured(values)
+            graph.replay()
+        else:
+            self._gathered(values)
+        self._seen = pointers
+
+    def _gathered(self, values: list[Any]) -> None:
+        operands = values[: self._leaves]
+        if self._gathering is None:
+            places = [
+                torch.empty_strided(operand.shape, operand.stride(), dtype=operand.dtype, device=operand.device)
+                for operand in operands
+            ]
+            self._gathering = self._captured([*places, *values[self._leaves :]]), places
+        graph, places = self._gathering
+        torch._foreach_copy_(places, operands)
+        graph.replay()
+
+    def _captured(self, values: list[Any]) -> torch.cuda.CUDAGraph:
+        """A graph of the steps on these values; on one stream where several cannot be captured."""
+        if self._branches:
+            if not self._streams:  # made before the capture, which may not wait for them
+                self._streams = [torch.cuda.Stream() for _ in range(STREAMS - 1)]
+            try:
+                return _graph_of(lambda: self._side_by_side(values))
+            except RuntimeError as error:
+                log.info("a network's steps are captured on one stream: %s", str(error).partition("\n")[0])
+                self._branches = False
+                torch.cuda.synchronize()
+        return _graph_of(lambda: self._launched(values))
+
+    def _launched(self, values: list[Any]) -> None:
+        for call in self._calls:
+            call.run(values)
+
+    def _side_by_side(self, values: list[Any]) -> None:
+        """Each step on the stream of one that it needs, behind the other; those that need none on any."""
+        main = torch.cuda.current_stream()
+        streams = [main, *self._streams]
+        begun = main.record_event()
+        for stream in streams[1:]:
+            stream.wait_event(begun)
+        of_node: dict[int, torch.cuda.Stream] = {}
+        done: dict[int, torch.cuda.Event] = {}
+        turn = 0
+        for call in self._calls:
+            needed = [node for node in (call.left, call.right) if node in of_node]
+            if needed:
+                stream = of_node[needed[-1]]
+            else:
+                stream, turn = streams[turn % STREAMS], turn + 1
+            for node in needed:
+                if of_node[node] is not stream:
+                    stream.wait_event(done[node])
+            with torch.cuda.stream(stream):
+                call.run(values)
+            of_node[call.node], done[call.node] = stream, stream.record_event()
+        for stream in streams[1:]:
+            main.wait_stream(stream)
+
+
+def _graph_of(work: Any) -> torch.cuda.CUDAGraph:
+    graph = torch.cuda.CUDAGraph()
+    stream = torch.cuda.current_stream()
+    try:
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            work()
+    except BaseException:
+        torch.cuda.set_stream(stream)  # torch leaves the capturing stream current when a capture fails
+        raise
+    return graph
+
+
+def _depth(calls: Calls) -> int:
+    """How many steps wait for one another at most."""
+    depth: dict[int, int] = {}
+    for call in calls:
+        depth[call.node] = 1 + max(depth.get(call.left, 0), depth.get(call.right, 0))
+    return max(depth.values(), default=1)

@@ -1,0 +1,125 @@
+"""What was planned, in words and as data: path, slices, every step, memory, predicted time, and the tree as text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.base.figures import duration, si
+from weft.networks.planned import Planned
+from weft.networks.tree import Step
+
+MOST_STEPS = 12  # that the text lists, those that take longest
+MOST_LINES = 40  # of the tree
+
+
+def report(network: Planned) -> dict[str, Any]:
+    """Numbers, text and lists alone. Seconds are predicted; what is said of a step is of one slice."""
+    tree, scheme, price = network.tree, network.scheme, network.model
+    steps = [_step(network, step) for step in tree.steps]
+    each = sum(step["flops"] * (1 if step["once"] else tree.slices) for step in steps)
+    return {
+        "operands": len(network.graph.operands),
+        "constants": len(network.graph.operands) - len(network.scheme.tree.graph.operands) + len(network.constants),
+        "labels": len(network.graph.extents),
+        "hyper_edges": [network.graph.text((label,)) for label in network.graph.hyper()],
+        "source": network.source,
+        "path": [list(pair) for pair in network.path],
+        "sliced": [network.graph.text((label,)) for label in tree.sliced],
+        "slices": tree.slices,
+        "flops": each,
+        "seconds": price.total(tree) if steps else price.launch,
+        "intermediates_bytes": scheme.arena.size,
+        "memory_bytes": network.memory,
+        "largest_bytes": max((step["result_bytes"] for step in steps), default=0),
+        "steps": steps,
+    }
+
+
+def explain(network: Planned) -> str:
+    """The report for people."""
+    found = report(network)
+    lines = [
+        f"network of {found['operands']} operands, {found['labels']} labels"
+        + (f", hyper-edges {', '.join(found['hyper_edges'][:8])}" if found["hyper_edges"] else ""),
+        f"  device       {network.settings.target.name or network.settings.device}, {network.settings.backend} backend",
+        f"  path         {found['source']}; {len(found['steps'])} steps",
+        f"  slices       {found['slices']}" + (f" over {', '.join(found['sliced'])}" if found["sliced"] else ""),
+        f"  flops        {si(found['flops'], 'flop')}",
+        f"  memory       {si(found['memory_bytes'], 'B')} besides the operands, "
+        f"{si(found['intermediates_bytes'], 'B')} of which are intermediates; the largest is "
+        f"{si(found['largest_bytes'], 'B')}",
+        f"  predicted    {duration(found['seconds'])}",
+    ]
+    if found["constants"]:
+        lines.append(f"  constants    {found['constants']} operands, contracted once")
+    ranked = sorted(found["steps"], key=lambda step: -step["seconds"])[:MOST_STEPS]
+    lines += ["", f"steps that take longest ({len(ranked)} of {len(found['steps'])}), each of one slice", _HEAD]
+    lines += [_line(step) for step in ranked]
+    return "\n".join([*lines, "", "tree", *tree_lines(network)])
+
+
+_HEAD = f"  {'node':>5} {'m':>9} {'n':>9} {'k':>9} {'batch':>7} {'flops':>10} {'bytes':>9} {'time':>8}  contraction"
+
+
+def _line(step: dict[str, Any]) -> str:
+    chosen = f"  {step['kernel']}" if step["kernel"] else ""
+    return (
+        f"  {step['node']:>5} {step['m']:>9} {step['n']:>9} {step['k']:>9} {step['batch']:>7} "
+        f"{si(step['flops'], ''):>10} {si(step['bytes'], 'B'):>9} {duration(step['seconds']):>8}  "
+        f"{step['equation']}{chosen}"
+    )
+
+
+def _step(network: Planned, step: Step) -> dict[str, Any]:
+    tree, scheme, graph = network.tree, network.scheme, network.tree.graph
+    left, right, out = (tree.nodes[node] for node in (step.left, step.right, step.node))
+    factor = 8 if scheme.dtypes[step.node].is_complex else 2
+    sizes = [tree.size(node) * scheme.dtypes[node].itemsize for node in (step.left, step.right, step.node)]
+    texts = [graph.text(scheme.orders[node]) for node in (step.left, step.right, step.node)]
+    call = _planned(network, step.node)
+    choice = call.variant.choice if call is not None else None
+    return {
+        "node": step.node,
+        "of": [step.left, step.right],
+        "equation": f"{texts[0]},{texts[1]}->{texts[2]}",
+        "m": graph.size((left & out) - right),
+        "n": graph.size((right & out) - left),
+        "k": graph.size((left | right) - out),
+        "batch": graph.size(left & right & out),
+        "flops": factor * tree.macs(step),
+        "bytes": sum(sizes),
+        "result_bytes": sizes[2],
+        "once": bool(tree.sliced) and step.node in scheme.once,
+        "function": step.node in scheme.functions,
+        "seconds": choice.best.seconds if choice is not None else network.model.seconds(tree, step),
+        "kernel": str(choice.best.schedule) if choice is not None else "",
+        "tier": call.variant.tier.name if call is not None and call.variant.tier is not None else "",
+    }
+
+
+def _planned(network: Planned, node: int) -> Any:
+    """The call that a step is, once some operands were planned for."""
+    program = network.latest
+    return program.calls.get(node) if program is not None else None
+
+
+def tree_lines(network: Planned, most: int = MOST_LINES) -> list[str]:
+    """The tree as text, the result at the top; of large ones the part that takes longest."""
+    tree, graph = network.tree, network.tree.graph
+    by_node = {step.node: step for step in tree.steps}
+    lines: list[str] = []
+    stack: list[tuple[int, str, str]] = [(tree.root, "", "")]
+    while stack and len(lines) < most:
+        node, lead, inner = stack.pop()
+        text = graph.text(network.scheme.orders[node]) or "scalar"
+        if node not in by_node:
+            lines.append(f"{lead}{text}  operand {node}")
+            continue
+        step = by_node[node]
+        lines.append(f"{lead}{text}  node {node}, {duration(network.model.seconds(tree, step))}")
+        children = sorted((step.left, step.right), key=lambda child: -tree.size(child))
+        stack.append((children[1], inner + "└─ ", inner + "   "))
+        stack.append((children[0], inner + "├─ ", inner + "│  "))
+    if stack:
+        lines.append(f"... {len(tree.nodes) - most} nodes more: draw(), to_html() or to_graph() have all")
+    return lines

@@ -1,0 +1,115 @@
+"""`strip_exponent`: every tensor is scaled by a power of two as it is read, and the powers are added up.
+
+The largest magnitude of each intermediate is found on the device by a pass of reading alone, since an epilogue is
+pointwise and cannot reduce. Scaling costs no pass: the next step's prologue multiplies by the power of two, an
+auxiliary operand of one element. Nothing waits for the device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from weft.errors import DTypeError
+from weft.networks.planned import Planned
+from weft.networks.program import Program
+from weft.networks.slicing import part
+from weft.networks.steps import Call, as_launched, prepared
+from weft.networks.tree import Step
+from weft.spec.dtypes import REAL_OF, dtype_name
+
+_APART = 16  # bytes between scales: each is aligned as a tensor of its own is
+
+
+def run_scaled(
+    network: Planned, program: Program, operands: Sequence[torch.Tensor], place: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """``(mantissa, exponent)``: `place` with the result over 10**exponent, a float64 tensor of no dimension."""
+    with program.lock:
+        run = _Scaled(program, operands)
+        place.zero_()
+        shared = torch.full((), -math.inf, dtype=torch.float64, device=place.device)
+        for where in program.slices:
+            values, exponent = run.slice(where)
+            shared = _added(part(place, network.graph.output, where), place, values, exponent, shared)
+        return place, shared * math.log10(2.0)
+
+
+class _Scaled:
+    """The steps of a program with a scale on each side, and the scales' places."""
+
+    def __init__(self, program: Program, operands: Sequence[torch.Tensor]) -> None:
+        scheme = program.scheme
+        self._program, self._scheme = program, scheme
+        dtype = scheme.dtypes[scheme.tree.root]
+        if not (dtype.is_floating_point or dtype.is_complex):
+            raise DTypeError(f"strip_exponent is for floating types, the result is {dtype_name(dtype)}")
+        count = scheme.tree.root + 1
+        self._real = torch.float64 if REAL_OF.get(dtype, dtype) is torch.float64 else torch.float32
+        step = _APART // self._real.itemsize
+        self._scales = torch.ones(count * step, dtype=self._real, device=program.device)[::step]
+        self._exponents = torch.zeros(count, dtype=torch.float64, device=program.device)
+        self._whole = program.views(operands)
+        self._values: list[Any] = program.values(operands)
+        self._calls: dict[Any, Call] = {}
+
+    def slice(self, where: dict[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
+        """The result of one slice before it is scaled, and its exponent to the base of two."""
+        scheme, tree = self._scheme, self._scheme.tree
+        tensors: list[Any] = list(self._values)
+        for leaf, tensor in enumerate(self._whole):
+            tensors[leaf] = part(tensor, tree.graph.terms[leaf], where)
+            self._measure(leaf, tensors[leaf])
+        tensors[tree.root] = torch.empty(
+            scheme.shape(tree.root), dtype=scheme.dtypes[tree.root], device=self._program.device
+        )
+        for step in tree.steps:
+            call = self._call(step, tensors)
+            a, b = as_launched(tensors[step.left]), as_launched(tensors[step.right])
+            call.launch(a, b, None, tensors[step.node], call.one, call.zero, call.aux)
+            self._measure(step.node, tensors[step.node])
+        # The result is scaled by its own power of two where it is added; all others were as they were read.
+        return tensors[tree.root] * self._scales[tree.root].to(tensors[tree.root].dtype), self._exponents.sum()
+
+    def _measure(self, node: int, tensor: torch.Tensor) -> None:
+        """The power of two that brings a tensor's largest magnitude under one, at least to a half."""
+        if not tensor.numel():
+            return
+        kind = tensor if tensor.dtype not in (torch.float16, torch.bfloat16) else tensor.float()
+        largest = torch.linalg.vector_norm(kind, math.inf).to(self._real)
+        exponent = torch.frexp(largest)[1]
+        self._scales[node] = torch.ldexp(torch.ones_like(largest), -exponent)
+        self._exponents[node] = exponent
+
+    def _call(self, step: Step, tensors: Sequence[Any]) -> Call:
+        scheme = self._scheme
+        key = (step.node, *(tensors[node].data_ptr() & 15 for node in (step.left, step.right)))
+        known = self._calls.get(key)
+        if known is None:
+            asked = scheme.asked.having(a_fn=_by_left, b_fn=_by_right)
+            terms = (scheme.orders[step.left], scheme.orders[step.right], scheme.orders[step.node])
+            sides = (tensors[step.left], tensors[step.right], None, tensors[step.node])
+            beside = {"left": ("", self._scales[step.left]), "right": ("", self._scales[step.right])}
+            known = self._calls[key] = prepared((step.left, step.right, step.node), terms, sides, asked, beside)
+        return known
+
+
+def _by_left(value: Any, left: Any) -> Any:
+    return value * left
+
+
+def _by_right(value: Any, right: Any) -> Any:
+    return value * right
+
+
+def _added(
+    into: torch.Tensor, whole: torch.Tensor, values: torch.Tensor, exponent: torch.Tensor, shared: torch.Tensor
+) -> torch.Tensor:
+    """Add values times 2**exponent to a part of the result, which has one exponent for all; returns the new one."""
+    found = torch.maximum(shared, exponent)
+    whole *= torch.exp2(shared - found).to(REAL_OF.get(whole.dtype, whole.dtype))
+    into += (values * torch.exp2(exponent - found).to(REAL_OF.get(values.dtype, values.dtype))).to(into.dtype)
+    return found

@@ -1,0 +1,177 @@
+"""What a network is asked for, read and checked once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from weft.algebra import NAMED, find
+from weft.errors import ArgumentError, DTypeError, NotationError, ShapeError, UnsupportedError
+from weft.networks.graph import Graph
+from weft.networks.slicing import read_limit
+from weft.networks.tree import Tree
+from weft.planner.schedule import Target
+from weft.planner.target import resolve_backend, target_of
+from weft.spec.dtypes import NEEDS_OUT_DTYPE, dtype_name, storage_type
+from weft.spec.type_names import read_dtype
+
+#: Keywords of a network that every step is asked for, as `weft.plan` takes them.
+STEP_KEYWORDS = ("precision", "accumulate", "algebra", "backend", "specialize", "tune", "promote", "deterministic")
+GRAPHS = ("auto", True, False)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options of `weft.network`."""
+
+    device: torch.device
+    target: Target
+    backend: str
+    steps: Mapping[str, Any] = field(default_factory=dict)  # keywords of every step
+    out_dtype: torch.dtype | None = None
+    memory_limit: int | None = None
+    strip_exponent: bool = False
+    reuse: bool = False
+    check_finite: bool = False
+    progress: bool = False
+    cuda_graph: bool | str = "auto"
+
+
+def read_settings(device: torch.device, keywords: Mapping[str, Any]) -> Settings:
+    """`ArgumentError` for a keyword that a network does not take, and for values that are none of theirs."""
+    given = dict(keywords)
+    backend = given.get("backend", "auto")
+    steps = {name: given.pop(name) for name in STEP_KEYWORDS if name in given}
+    flags = {name: given.pop(name, False) for name in ("strip_exponent", "reuse", "check_finite", "progress")}
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise ArgumentError(f"{name} is True or False, not {value!r}")
+    cuda_graph = given.pop("cuda_graph", "auto")
+    if cuda_graph not in GRAPHS:
+        raise ArgumentError(f"cuda_graph={cuda_graph!r} is none of 'auto', True, False")
+    limit = read_limit(given.pop("memory_limit", None))
+    out_dtype = given.pop("out_dtype", None)
+    if given:
+        from weft.base.words import nearest
+
+        known = (*STEP_KEYWORDS, *flags, "cuda_graph", "memory_limit", "out_dtype", "optimize", "slices", "functions",
+                 "constants", "output", "dtype", "device")  # fmt: skip
+        name = next(iter(given))
+        raise ArgumentError(f"network takes no keyword {name!r}{nearest(name, known)}: it takes {', '.join(known)}")
+    chosen = resolve_backend(backend, device)
+    found = Settings(
+        device, target_of(chosen, device), chosen, steps,
+        read_dtype("out_dtype", out_dtype) if out_dtype is not None else None, limit, cuda_graph=cuda_graph, **flags,
+    )  # fmt: skip
+    _check_together(found)
+    return found
+
+
+def _check_together(found: Settings) -> None:
+    if found.strip_exponent and not _is_plus_times(found):
+        raise UnsupportedError("strip_exponent is for sums of products, not for another algebra")
+    if found.reuse and found.strip_exponent:
+        raise UnsupportedError("reuse and strip_exponent do not go together: exponents would have to be kept too")
+
+
+def _is_plus_times(found: Settings) -> bool:
+    return found.steps.get("algebra", "plus_times") == "plus_times"
+
+
+def is_ordered(algebra: Any) -> bool:
+    """Whether operands must meet from left to right: of an algebra of the caller's own nothing is known."""
+    return algebra is not None and not isinstance(algebra, str) and algebra not in NAMED.values()
+
+
+def node_dtypes(tree: Tree, leaves: Sequence[torch.dtype], settings: Settings) -> dict[int, torch.dtype]:
+    """The type of every node: intermediates have their operands', the result `out_dtype` where that is given."""
+    algebra = find(settings.steps.get("algebra", "plus_times"))
+    promote = bool(settings.steps.get("promote"))
+    found = dict(enumerate(leaves))
+    for dtype in leaves:
+        if len(leaves) > 2 and dtype in NEEDS_OUT_DTYPE:
+            raise DTypeError(
+                f"a network of {len(leaves)} operands, one of them {dtype_name(dtype)}: intermediate results do not "
+                "fit their type; convert the operands, or contract two at a time"
+            )
+    for step in sorted(tree.steps, key=lambda step: step.node):
+        found[step.node] = storage_type(found[step.left], found[step.right], algebra is not None, promote)
+    if settings.out_dtype is not None and tree.steps:
+        found[tree.root] = settings.out_dtype
+    return found
+
+
+def read_functions(tree: Tree, functions: Any) -> dict[int, Callable[..., Any]]:
+    """Functions by node. A key is a node's number, or the labels of one intermediate (a set, a sequence, or text).
+
+    `NotationError` lists what intermediates there are where a key is none of them.
+    """
+    if not functions:
+        return {}
+    if not isinstance(functions, Mapping):
+        raise ArgumentError(f"functions come as a mapping from nodes to functions, not {type(functions).__name__}")
+    found: dict[int, Callable[..., Any]] = {}
+    for key, function in functions.items():
+        node = _node_of(tree, key)
+        if node in found:
+            raise NotationError(f"two functions are given for node {node}, '{tree.graph.text(tree.nodes[node])}'")
+        if not callable(function):
+            raise ArgumentError(f"the function of node {node} is {type(function).__name__}, which cannot be called")
+        found[node] = function
+    return found
+
+
+def _node_of(tree: Tree, key: Any) -> int:
+    graph = tree.graph
+    if isinstance(key, int) and not isinstance(key, bool):
+        if tree.leaves <= key <= tree.root and tree.steps:
+            return key
+        raise NotationError(
+            f"node {key} is no result of a step: operands are 0 to {tree.leaves - 1}, results {tree.leaves} to "
+            f"{tree.root}"
+        )
+    names = set(key)
+    whole = tree.with_slices(()) if tree.sliced else tree
+    matching = [
+        step.node for step in whole.steps if {graph.names[label] for label in whole.nodes[step.node]} == names
+    ]
+    if len(matching) == 1:
+        return matching[0]
+    there = ", ".join(f"{step.node}: '{graph.text(sorted(whole.nodes[step.node]))}'" for step in whole.steps[:12])
+    problem = "several intermediates have" if matching else "no intermediate of this path has"
+    raise NotationError(
+        f"{problem} the labels {sorted(map(str, names))}; there are {there}. A path of your own (optimize=) decides "
+        "which there are, a node's number names one of them"
+    )
+
+
+def kept_whole(tree: Tree, functions: Mapping[int, Any]) -> frozenset[int]:
+    """Labels that are summed under a function: its sum must be complete, so they cannot be sliced."""
+    found: set[int] = set()
+    below = tree.below()
+    whole = tree.with_slices(()) if tree.sliced else tree
+    for node in functions:
+        under = {label for leaf in below[node] for label in tree.graph.terms[leaf]}
+        if node != tree.root:
+            found |= under - whole.nodes[node]
+    return frozenset(found)
+
+
+def check_same(
+    tensors: Sequence[torch.Tensor], graph: Graph, dtypes: Sequence[torch.dtype], places: Sequence[int],
+    device: torch.device,
+) -> None:  # fmt: skip
+    """Operands of a call have the shapes and types that the network was made for; `places` are theirs among all."""
+    for at, tensor in zip(places, tensors, strict=True):
+        shape, dtype = graph.operands[at].shape, dtypes[at]
+        if tuple(tensor.shape) != shape:
+            raise ShapeError(f"operand {at} has shape {tuple(tensor.shape)}, the network was made for {shape}")
+        if tensor.dtype != dtype:
+            raise DTypeError(
+                f"operand {at} is {dtype_name(tensor.dtype)}, the network was made for {dtype_name(dtype)}"
+            )
+        if tensor.device != device:
+            raise ShapeError(f"operand {at} is on {tensor.device}, the network was made for {device}")

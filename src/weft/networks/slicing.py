@@ -1,0 +1,155 @@
+"""Slices: labels that take one index at a time, so that what is between the operands and the result fits in memory.
+
+Every slice repeats the steps under which a sliced label stands. cotengra's `SliceFinder` looks for the labels that
+repeat least for a size of the largest intermediate; what is asked for here is a size of all that is alive at once, so
+the size is lowered until that fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from weft.base.figures import si
+from weft.errors import ArgumentError, NotationError, WorkspaceError
+from weft.networks.arena import arena, least
+from weft.networks.cost import Model, invariant
+from weft.networks.tree import Tree
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_REPEATS = 8  # searches for each size, seeded
+_KEPT = 3  # proposals of each that are looked at
+
+
+def read_limit(limit: Any) -> int | None:
+    """Bytes: a number, or text such as "8GB" or "512 MiB". `ArgumentError` for anything else."""
+    if limit is None:
+        return None
+    if isinstance(limit, str):
+        text = limit.replace(" ", "").lower().removesuffix("b")
+        digits = text.rstrip("kmgti")
+        try:
+            return int(float(digits) * _UNITS[text[len(digits) :]])
+        except (KeyError, ValueError):
+            raise ArgumentError(f"memory_limit={limit!r} is no size: a number of bytes, or '8GB', '512 MiB'") from None
+    if isinstance(limit, bool) or not isinstance(limit, (int, float)) or limit < 0:
+        raise ArgumentError(f"memory_limit={limit!r} is no number of bytes")
+    return int(limit)
+
+
+def read_slices(tree: Tree, slices: Any) -> tuple[int, ...]:
+    """Labels that are to be sliced, by their names; `NotationError` for one that is not there."""
+    found = []
+    for name in slices:
+        if name not in tree.graph.names:
+            raise NotationError(f"label {name!r} cannot be sliced: no operand has it")
+        found.append(tree.graph.names.index(name))
+    return tuple(dict.fromkeys(found))
+
+
+def held(tree: Tree, item: Mapping[int, int], result: int) -> int:
+    """Bytes that a call holds at once besides its operands: intermediates, and a result of `result` bytes."""
+    return least(tree, item, invariant(tree)) + result
+
+
+def fitted_slices(
+    tree: Tree, item: Mapping[int, int], result: int, limit: int, model: Model, kept: Collection[int] = ()
+) -> Tree:
+    """The tree with as few slices as `limit` bytes allow; labels in `kept` are never sliced.
+
+    A tree that comes with slices loses those that are not needed. `WorkspaceError` says the least that would do.
+    """
+    whole = tree.with_slices(()) if tree.sliced else tree
+    if held(whole, item, result) <= limit and arena(whole, item, invariant(whole)).size + result <= limit:
+        return whole
+    if tree.sliced and held(tree, item, result) <= limit:
+        found = [_batched(tree, item, result, limit, model), tree]
+        for each in found:
+            if arena(each, item, invariant(each)).size + result <= limit:
+                return each
+    smallest = min(held(whole, item, result), held(tree, item, result))
+    largest = max(whole.size(step.node) for step in whole.steps)
+    target = min(largest, max(1, limit // max(item.values())))
+    while True:
+        proposed = [whole.with_slices(labels) for labels in _proposals(whole, target, frozenset(kept))]
+        fitting = [_batched(each, item, result, limit, model) for each in proposed if held(each, item, result) <= limit]
+        fitting = [each for each in fitting if arena(each, item, invariant(each)).size + result <= limit]
+        if fitting:
+            return min(fitting, key=model.total)
+        smallest = min([smallest, *(held(each, item, result) for each in proposed)])
+        if target <= 1:
+            free = _sliceable(whole, frozenset(kept))
+            smallest = min(smallest, held(whole.with_slices(free), item, result))
+            raise WorkspaceError(
+                f"memory_limit is {limit} bytes ({si(limit, 'B')}); with all that may be sliced the network still "
+                f"needs {smallest} bytes ({si(smallest, 'B')}), {si(result, 'B')} of which are its result"
+            )
+        target = target // 2
+
+
+def _batched(tree: Tree, item: Mapping[int, int], result: int, limit: int, model: Model) -> Tree:
+    """The tree without slices that it does not need: a label that fits as a whole makes its slices one batch."""
+    while True:
+        fewer = [tree.with_slices(label for label in tree.sliced if label != out) for out in tree.sliced]
+        fitting = [each for each in fewer if held(each, item, result) <= limit]
+        if not fitting:
+            return tree
+        tree = min(fitting, key=model.total)
+
+
+def _sliceable(tree: Tree, kept: frozenset[int]) -> tuple[int, ...]:
+    """Labels of some intermediate, but for those that must be whole."""
+    inner = frozenset().union(*(tree.nodes[step.node] for step in tree.steps)) if tree.steps else frozenset()
+    return tuple(sorted(label for label in inner - kept if tree.graph.extents[label] > 1))
+
+
+def _proposals(tree: Tree, target: int, kept: frozenset[int]) -> list[tuple[int, ...]]:
+    """Sets of labels after which no intermediate has more than `target` elements, those that repeat least first."""
+    import cotengra
+    from cotengra.slicer import SliceFinder
+
+    graph = tree.graph
+    sizes = dict(enumerate(graph.extents))  # labels are numbers: sets of them have one order in every process
+    other = cotengra.ContractionTree.from_path(graph.terms, graph.output, sizes, ssa_path=tree.pairs)
+    finder = SliceFinder(other, target_size=target, seed=0)
+    finder.forbidden = set(finder.forbidden) | kept
+    try:
+        finder.search(max_repeats=_REPEATS)
+        return [tuple(sorted(labels)) for labels, _ in finder.best(k=_KEPT)]
+    except (RuntimeError, ValueError):  # nothing that may be sliced makes them so small
+        return []
+
+
+def indices(tree: Tree) -> list[dict[int, int]]:
+    """The index of every sliced label in each slice; slices that add to the same part of the result stand together."""
+    graph = tree.graph
+    order = sorted(tree.sliced, key=lambda label: label not in graph.output)
+    found: list[dict[int, int]] = [{}]
+    for label in order:
+        found = [{**known, label: index} for known in found for index in range(graph.extents[label])]
+    return found
+
+
+def part(tensor: torch.Tensor, term: Sequence[int], at: Mapping[int, int]) -> torch.Tensor:
+    """The part of a tensor that one slice sees."""
+    for dim in range(len(term) - 1, -1, -1):
+        if term[dim] in at:
+            tensor = tensor.select(dim, at[term[dim]])
+    return tensor
+
+
+def least_aligned(tensor: torch.Tensor, term: Sequence[int], sliced: frozenset[int]) -> torch.Tensor:
+    """The part of one slice whose address is a multiple of least: what holds for it holds for all parts."""
+    found = {label: 0 for label in term if label in sliced}
+    if not found:
+        return tensor
+    worst, least = dict(found), 1 << 30
+    for label, extent in zip(term, tensor.shape, strict=True):
+        if label in found:
+            where = {**found, label: 1 if extent > 1 else 0}
+            address = part(tensor, term, where).data_ptr() % 16 or 16
+            if address & -address < least:
+                worst, least = where, address & -address
+    return part(tensor, term, worst)

@@ -1,0 +1,93 @@
+"""One step of a network: a contraction planned for tensors that lie as the step's do, and its launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+
+from weft.api.lookup import find_plan
+from weft.api.options import read_options
+from weft.planner.schedule import AuxTensors
+from weft.plans.checks import checked_scalar
+from weft.plans.contraction import Plan
+
+Terms = tuple[Sequence[int], Sequence[int], Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What every step of a network is asked for, by the keywords of `weft.plan`."""
+
+    keywords: Mapping[str, Any] = field(default_factory=dict)
+
+    def having(self, **more: Any) -> Asked:
+        return Asked({**self.keywords, **more})
+
+
+class Call(NamedTuple):
+    """A step that is ready to run: `launch(a, b, c, d, alpha, beta)` on the values of nodes."""
+
+    launch: Callable[..., None]
+    left: int
+    right: int
+    node: int
+    one: Any  # alpha, in the accumulator's kind of number
+    zero: Any
+    aux: AuxTensors
+    variant: Any  # of the plan: its choice and tier
+    plan: Plan
+
+    def run(self, values: Sequence[Any]) -> None:
+        """The step on the values of its nodes."""
+        if self.aux:
+            self.launch(values[self.left], values[self.right], None, values[self.node], self.one, self.zero, self.aux)
+        else:
+            self.launch(values[self.left], values[self.right], None, values[self.node], self.one, self.zero)
+
+
+def prepared(
+    nodes: tuple[int, int, int],
+    terms: Terms,
+    tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor],
+    asked: Asked,
+    operands: Mapping[str, tuple[Any, torch.Tensor]] | None = None,
+) -> Call:
+    """A step planned for tensors that lie as A, B, C (or None) and D do. Equal steps share a plan.
+
+    `operands` are those of its functions, as for `weft.plan`.
+    """
+    a, b, c, d = tensors
+    keywords = {**asked.keywords, "out_dtype": d.dtype}
+    if operands:
+        keywords["operands"] = operands
+    options = read_options("plan", keywords)
+    plan = find_plan(renamed(terms), a, b, options)
+    beside = options.tensors
+    variant = plan.launch(a, b, c, d, beside)
+    accumulate = plan.contraction.arithmetic.accumulate
+    one, zero = checked_scalar("alpha", 1, accumulate), checked_scalar("beta", 0, accumulate)
+    aux = Plan.aux_of(variant, beside) if variant.description.aux else ()
+    launch = variant.launch if d.numel() else _nothing
+    return Call(launch, *nodes, one, zero, aux, variant, plan)
+
+
+def renamed(terms: Terms) -> Terms:
+    """Labels in the order in which they first stand: equal steps of different labels are one contraction."""
+    numbers: dict[int, int] = {}
+    for term in terms:
+        for label in term:
+            numbers.setdefault(label, len(numbers))
+    first, second, third = (tuple(numbers[label] for label in term) for term in terms)
+    return first, second, third
+
+
+def as_launched(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor as launches see it: memory as it lies. That it is conjugated stands in the plan."""
+    return tensor.conj() if tensor.is_conj() else tensor
+
+
+def _nothing(*_: Any) -> None:
+    """What the launch of an empty result does."""

@@ -1,0 +1,199 @@
+"""A contraction tree: which two tensors meet in each step, what each intermediate holds, and in which order steps run.
+
+Nodes are numbered as in static single assignment: the operands first, then every step's result in turn.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from weft.errors import NotationError
+from weft.networks.graph import Graph
+
+Labels = frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One contraction of two nodes."""
+
+    node: int  # of the result
+    left: int
+    right: int
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A graph with a path through it. `sliced` labels have one index at a time and stand in no node."""
+
+    graph: Graph
+    steps: tuple[Step, ...]  # in the order in which they run
+    sliced: tuple[int, ...] = ()
+    nodes: dict[int, Labels] = field(default_factory=dict, compare=False)
+
+    @classmethod
+    def of(cls, graph: Graph, pairs: Sequence[tuple[int, int]], sliced: Iterable[int] = ()) -> Tree:
+        """The tree of a path in static single assignment, its steps in an order that needs little memory."""
+        sliced = tuple(sliced)
+        count = len(graph.operands)
+        steps = [Step(count + at, left, right) for at, (left, right) in enumerate(pairs)]
+        nodes = _node_labels(graph, steps, frozenset(sliced))
+        return cls(graph, tuple(_postorder(graph, steps, nodes)), sliced, nodes)
+
+    def with_slices(self, sliced: Iterable[int]) -> Tree:
+        """The same path with other labels sliced."""
+        return Tree.of(self.graph, self.pairs, sliced)
+
+    @property
+    def leaves(self) -> int:
+        return len(self.graph.operands)
+
+    @property
+    def root(self) -> int:
+        return self.leaves + len(self.steps) - 1 if self.steps else 0
+
+    @property
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """The path in static single assignment."""
+        return tuple((step.left, step.right) for step in sorted(self.steps, key=lambda step: step.node))
+
+    @property
+    def path(self) -> tuple[tuple[int, int], ...]:
+        """The path as `opt_einsum` has it: places in a list from which operands go and to whose end results come."""
+        left = list(range(self.leaves))
+        found = []
+        for step in sorted(self.steps, key=lambda step: step.node):
+            places = sorted((left.index(step.left), left.index(step.right)))
+            for place in reversed(places):
+                del left[place]
+            left.append(step.node)
+            found.append((places[0], places[1]))
+        return tuple(found)
+
+    @property
+    def slices(self) -> int:
+        """How many there are."""
+        return math.prod([self.graph.extents[label] for label in self.sliced])
+
+    def size(self, node: int) -> int:
+        """Elements of a node."""
+        return self.graph.size(self.nodes[node])
+
+    def macs(self, step: Step) -> int:
+        """Multiply-adds of a step of one slice."""
+        return self.graph.size(self.nodes[step.left] | self.nodes[step.right])
+
+    def reduced(self, step: Step) -> Labels:
+        """Labels that the step sums over."""
+        return (self.nodes[step.left] | self.nodes[step.right]) - self.nodes[step.node]
+
+    def consumers(self) -> dict[int, Step]:
+        """The step that takes each node."""
+        return {child: step for step in self.steps for child in (step.left, step.right)}
+
+    def below(self) -> dict[int, frozenset[int]]:
+        """The operands that each node is made of."""
+        found = {leaf: frozenset((leaf,)) for leaf in range(self.leaves)}
+        for step in sorted(self.steps, key=lambda step: step.node):
+            found[step.node] = found[step.left] | found[step.right]
+        return found
+
+    def depths(self) -> dict[int, int]:
+        """Steps between each node and the farthest operand under it."""
+        found = dict.fromkeys(range(self.leaves), 0)
+        for step in sorted(self.steps, key=lambda step: step.node):
+            found[step.node] = 1 + max(found[step.left], found[step.right])
+        return found
+
+
+def pairs_of_path(path: Sequence[Sequence[int]], operands: int, *, ssa: bool = False) -> tuple[tuple[int, int], ...]:
+    """A path of any form as pairs in static single assignment.
+
+    `path` has places in a shrinking list, as `opt_einsum` writes it, or node numbers with `ssa`. An entry of more than
+    two is taken from left to right, one alone is left out, and what remains at the end is multiplied. `NotationError`
+    names an entry that does not fit.
+    """
+    left = list(range(operands))
+    found: list[tuple[int, int]] = []
+    for entry in path:
+        taken = _taken(tuple(entry), left, ssa)
+        left = [node for node in left if node not in taken]
+        left.append(_merged(taken, operands, found))
+    if len(left) > 1:
+        _merged(left, operands, found)
+    return tuple(found)
+
+
+def _taken(entry: tuple[int, ...], left: Sequence[int], ssa: bool) -> list[int]:
+    """The nodes that an entry of a path names."""
+    if len(set(entry)) != len(entry) or not entry or not all(isinstance(place, int) for place in entry):
+        raise NotationError(f"path entry {entry} is no list of different numbers")
+    if ssa:
+        if missing := [node for node in entry if node not in left]:
+            raise NotationError(f"path entry {entry} names node {missing[0]}, which is not there (any more)")
+        return list(entry)
+    if not all(-len(left) <= place < len(left) for place in entry):
+        raise NotationError(f"path entry {entry} reaches past the {len(left)} tensors that are left")
+    return [left[place] for place in entry]
+
+
+def _merged(taken: Sequence[int], operands: int, found: list[tuple[int, int]]) -> int:
+    node = taken[0]
+    for other in taken[1:]:
+        found.append((node, other))
+        node = operands + len(found) - 1
+    return node
+
+
+def _node_labels(graph: Graph, steps: Sequence[Step], sliced: Labels) -> dict[int, Labels]:
+    """What each node holds: labels that somebody outside of it still has."""
+    uses = [0] * len(graph.extents)
+    nodes = {}
+    for leaf, term in enumerate(graph.terms):
+        nodes[leaf] = frozenset(term) - sliced
+    for labels in (*nodes.values(), graph.output):
+        for label in labels:
+            uses[label] += 1
+    for step in steps:
+        left, right = nodes[step.left], nodes[step.right]
+        for labels in (left, right):
+            for label in labels:
+                uses[label] -= 1
+        kept = frozenset([label for label in left | right if uses[label] > 0])
+        for label in kept:
+            uses[label] += 1
+        nodes[step.node] = kept
+    return nodes
+
+
+def _postorder(graph: Graph, steps: Sequence[Step], nodes: dict[int, Labels]) -> list[Step]:
+    """Steps in depth first order; of two subtrees first the one that needs more beyond what it leaves behind.
+
+    (R. Sethi, J. D. Ullman, "The Generation of Optimal Code for Arithmetic Expressions", J. ACM 17(4), 1970, with
+    sizes in the place of registers.)
+    """
+    by_node = {step.node: step for step in steps}
+    peak: dict[int, int] = {}
+    size = {node: graph.size(labels) if node in by_node else 0 for node, labels in nodes.items()}
+    first: dict[int, tuple[int, int]] = {}
+    for step in steps:
+        pair = sorted((step.left, step.right), key=lambda node: size[node] - peak.get(node, 0))
+        one, two = pair
+        first[step.node] = (one, two)
+        peak[step.node] = max(
+            peak.get(one, 0), size[one] + peak.get(two, 0), size[one] + size[two] + size[step.node]
+        )
+    order: list[Step] = []
+    stack: list[tuple[int, bool]] = [(steps[-1].node, False)] if steps else []
+    while stack:
+        node, done = stack.pop()
+        if node not in by_node:
+            continue
+        if done:
+            order.append(by_node[node])
+        else:
+            stack.append((node, True))
+            stack += [(child, False) for child in reversed(first[node])]
+    return order

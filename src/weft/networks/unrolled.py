@@ -1,0 +1,74 @@
+"""A step with a batch of few, run as so many matrix products: none of its tensors is moved for the batch's sake."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from weft.networks.fit import MOST_UNROLLED, Roles, fits
+from weft.networks.order import LARGE
+from weft.networks.slicing import least_aligned, part
+from weft.networks.steps import Asked, Call, Terms, prepared
+from weft.networks.tree import Step, Tree
+
+
+@dataclass(frozen=True)
+class Unrolled:
+    """The calls of all indices of the batch, which are one call on different parts."""
+
+    call: Call
+    terms: Terms
+    places: tuple[dict[int, int], ...]  # the index of each batch label
+
+    @classmethod
+    def of(
+        cls, nodes: tuple[int, int, int], terms: Terms, tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+        asked: Asked, batch: Sequence[tuple[int, int]],
+    ) -> Unrolled:  # fmt: skip
+        """`batch` are its labels with their extents."""
+        labels = frozenset(label for label, _ in batch)
+        places: list[dict[int, int]] = [{}]
+        for label, extent in batch:
+            places = [{**known, label: index} for known in places for index in range(extent)]
+        a, b, d = (least_aligned(tensor, term, labels) for tensor, term in zip(tensors, terms, strict=True))
+        first, second, third = (tuple(label for label in term if label not in labels) for term in terms)
+        return cls(prepared(nodes, (first, second, third), (a, b, None, d), asked), terms, tuple(places))
+
+    def run(self, values: Sequence[Any]) -> None:
+        call = self.call
+        whole = (values[call.left], values[call.right], values[call.node])
+        for where in self.places:
+            a, b, d = (part(tensor, term, where) for tensor, term in zip(whole, self.terms, strict=True))
+            call.launch(a, b, None, d, call.one, call.zero, call.aux)
+
+    @property
+    def left(self) -> int:
+        return self.call.left
+
+    @property
+    def right(self) -> int:
+        return self.call.right
+
+    @property
+    def node(self) -> int:
+        return self.call.node
+
+    @property
+    def variant(self) -> Any:
+        return self.call.variant
+
+
+def unrolled_batch(tree: Tree, step: Step, terms: Terms, item: int) -> tuple[tuple[int, int], ...]:
+    """Labels of the batch with their extents, where a large step is a matrix product for each index and not else."""
+    nodes = (step.left, step.right, step.node)
+    sizes = [tree.size(node) * item for node in nodes]
+    roles = Roles.of(*(tree.nodes[node] for node in nodes))
+    if max(sizes) < LARGE or not 1 < tree.graph.size(roles.batch) <= MOST_UNROLLED:
+        return ()
+    lie = [tuple(term) if size >= LARGE else None for term, size in zip(terms, sizes, strict=True)]
+    if fits(lie, roles) or not fits(lie, roles, unrolled=True):
+        return ()
+    return tuple((label, tree.graph.extents[label]) for label in sorted(roles.batch))

@@ -1,0 +1,96 @@
+"""`GatedLinear`: two products of one input, of which one gates the other (SwiGLU and its kin).
+
+N. Shazeer, *GLU Variants Improve Transformer*, 2020, arXiv:2002.05202.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from weft.api.contract import contract
+from weft.errors import DTypeError
+from weft.nn.activations import Activation, Function, finish, gate, gate_of_parts
+from weft.nn.fused import Fused, parameter_type, uniform
+from weft.spec.dtypes import dtype_name
+from weft.spec.type_names import DTypeLike
+
+
+class GatedLinear(Fused):
+    """``activation(x @ gate.T + gate_bias) * (x @ up.T + up_bias)``: SwiGLU with "silu", GEGLU with "gelu", and so on.
+
+    `x` is (..., in_features), the result (..., out_features). Parameters: `gate` and `up`, (out_features, in_features)
+    each, and where `bias` asks for them `gate_bias` and `up_bias`; initial values as for `Linear`. Two kernels run: the
+    product with `gate`, and the product with `up`, whose epilogue reads the first and applies activation and gate.
+
+    `interleaved`: gate and up lie together, as real and imaginary parts of one weight, (out_features, in_features, 2),
+    with `bias` (out_features, 2). One kernel then reads `x` once, multiplies it with complex numbers, and gates the
+    parts of each sum. float32 and float64 only: there are no complex numbers of half precision (`DTypeError`).
+
+    >>> import torch, weft
+    >>> weft.nn.GatedLinear(16, 64)(torch.rand(2, 16)).shape
+    torch.Size([2, 64])
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = False,
+        device: torch.device | str | None = None,
+        dtype: DTypeLike | None = None,
+        *,
+        activation: Activation = "silu",
+        interleaved: bool = False,
+    ) -> None:
+        super().__init__(activation)
+        self.in_features, self.out_features, self.interleaved = in_features, out_features, interleaved
+        kind = parameter_type(dtype)
+        if interleaved and kind not in (torch.float32, torch.float64):
+            raise DTypeError(f"interleaved weights are pairs of float32 or float64, not of {dtype_name(kind)}")
+        for name in ("weight",) if interleaved else ("gate", "up"):
+            last = (2,) if interleaved else ()
+            shape, of_bias = (out_features, in_features, *last), (out_features, *last)
+            self.register_parameter(name, torch.nn.Parameter(torch.empty(shape, device=device, dtype=kind)))
+            beside = torch.nn.Parameter(torch.empty(of_bias, device=device, dtype=kind)) if bias else None
+            self.register_parameter("bias" if interleaved else f"{name}_bias", beside)
+        self._biased = bias
+        self.reset_parameters()
+        self._fuse()
+
+    def reset_parameters(self) -> None:
+        """Draw the initial values anew."""
+        for parameter in self.parameters():
+            uniform(parameter, self.in_features)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor
+        if self.interleaved:
+            beside = {"bias": ("n", torch.view_as_complex(self.bias))} if self._biased else {}
+            weight = torch.view_as_complex(self.weight)
+            found = contract("...k,nk->...n", x, weight, epilogue=self._second, operands=beside, out_dtype=x.dtype)
+            return found
+        beside = {"bias": ("n", self.gate_bias)} if self._biased else {}
+        product = contract("...k,nk->...n", x, self.gate, epilogue=self._first, operands=beside)
+        operands = {"gate": ("...n", product)}
+        if self._biased:
+            operands["bias"] = ("n", self.up_bias)
+        found = contract("...k,nk->...n", x, self.up, epilogue=self._second, operands=operands)
+        return found
+
+    def extra_repr(self) -> str:
+        text = f"in_features={self.in_features}, out_features={self.out_features}, bias={self._biased}"
+        return f"{text}{self._activation_text()}{', interleaved=True' if self.interleaved else ''}"
+
+    gate: torch.Tensor
+    up: torch.Tensor
+    gate_bias: torch.Tensor
+    up_bias: torch.Tensor
+    weight: torch.Tensor
+    bias: torch.Tensor
+    _first: Function | None
+    _second: Function | None
+
+    def _functions(self, function: Function | None) -> dict[str, Function | None]:
+        if self.interleaved:
+            return {"_first": None, "_second": gate_of_parts(self._biased, function)}
+        return {"_first": finish(False, self._biased, None), "_second": gate(self._biased, function)}

@@ -1,0 +1,160 @@
+"""One kernel of a plan as data: what it takes of an SM, how many of it run at once, its code at every level.
+
+Of a GPU that is here these are the loaded kernel's own; of another one the kernel is cross-compiled when first asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+from weft.errors import UnsupportedError
+from weft.machine.occupancy import Occupancy, Waves, limits_of, occupancy, waves
+from weft.planner.schedule import Target
+from weft.plans.kernels import machine_code
+from weft.plans.kernels.machine_code import Loop, Resources
+
+_WORD = 4  # bytes of a spilled register
+
+
+class Kernel:
+    """A Triton kernel of a plan. Compiling it, and reading its machine code, wait until they are asked for.
+
+    Raises `UnsupportedError` where there is nothing to compile for (Triton's interpreter, an AMD GPU's PTX), or a tool
+    is missing.
+    """
+
+    def __init__(self, launch: Any, target: Target) -> None:
+        self._launch, self._target = launch, target
+        self.name: str = launch.kernel.__name__
+        self.programs: int = launch.programs  # of one call
+
+    @cached_property
+    def compiled(self) -> Any:
+        """Triton's compiled kernel."""
+        if self._launch.loaded is not None:
+            return self._launch.loaded
+        if self._target.kind not in ("cuda", "hip"):
+            raise UnsupportedError(f"{self.name} is compiled for no GPU: it runs in {self._target.name}")
+        from weft.gpu.common.inspect import TARGETS, compiled
+
+        architecture = f"sm_{self._target.capability}" if self._target.kind == "cuda" else "gfx942"
+        if architecture not in TARGETS:
+            raise UnsupportedError(f"kernels are cross-compiled for {', '.join(TARGETS)}, not for {architecture}")
+        return compiled(self._launch, architecture)
+
+    @property
+    def ttgir(self) -> str:
+        """Triton's own representation of the kernel, with the layouts of all tiles."""
+        return str(self.compiled.asm["ttgir"])
+
+    @property
+    def ptx(self) -> str:
+        """NVIDIA's virtual machine code."""
+        return str(self._code("ptx"))
+
+    @cached_property
+    def sass(self) -> str:
+        """The GPU's machine code, with comments that name source lines."""
+        return machine_code.sass(self._code("cubin"))
+
+    @property
+    def registers(self) -> int:
+        """32-bit registers that each thread is launched with."""
+        return self._resources.registers
+
+    @property
+    def spills(self) -> int:
+        """Bytes of local memory of each thread: registers that did not fit."""
+        return self._resources.stack
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory of each program, but for what the driver keeps."""
+        return int(self.compiled.metadata.shared)
+
+    @cached_property
+    def warps(self) -> int:
+        """Of a program, those of all roles."""
+        stated = machine_code.block_threads(self.ptx) if self._target.kind == "cuda" else None
+        return stated // 32 if stated else int(self.compiled.metadata.num_warps)
+
+    @cached_property
+    def occupancy(self) -> Occupancy:
+        """How many programs an SM of the target holds at once."""
+        return occupancy(
+            limits_of(self._target.capability), registers=self.registers, shared=self.shared, warps=self.warps,
+            barriers=machine_code.block_barriers(self.ptx), carveout=self._launch.carveout,
+        )  # fmt: skip
+
+    @property
+    def waves(self) -> Waves:
+        """How the programs of one call fall into waves on the target's SMs."""
+        return waves(self.programs, self._target.processors, self.occupancy.blocks)
+
+    def blocks_by_driver(self) -> int:
+        """What CUDA's driver answers to the question that `occupancy` computes; of a loaded kernel alone."""
+        import ctypes
+
+        from weft.gpu.common.driver import loaded_driver
+
+        if self._launch.loaded is None:
+            raise UnsupportedError(f"{self.name} is not loaded: the driver answers for kernels on a GPU that is here")
+        blocks = ctypes.c_int()
+        status = loaded_driver().cuOccupancyMaxActiveBlocksPerMultiprocessor(
+            ctypes.byref(blocks), ctypes.c_void_p(self.compiled.function), 32 * self.warps, ctypes.c_size_t(self.shared)
+        )
+        if status:
+            raise UnsupportedError(f"CUDA's driver does not say how many blocks of {self.name} fit: error {status}")
+        return blocks.value
+
+    def loop(self, *, of: str = "sass") -> Loop:
+        """The loop that the kernel is about, in "sass" or in "ptx"."""
+        lines = machine_code.read_ptx(self.ptx) if of == "ptx" else machine_code.read_sass(self.sass)
+        return machine_code.loop_of(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values: what it takes of an SM."""
+        held, run = self.occupancy, self.waves
+        return {
+            "name": self.name, "programs": self.programs, "warps": self.warps, "registers": self.registers,
+            "spills": self.spills, "shared": self.shared, "blocks_per_sm": held.blocks, "occupancy": held.share,
+            "limited_by": list(held.binds), "waves": run.count, "tail": run.tail, "slots_used": run.used,
+        }  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"Kernel({self.name!r}, {self.programs} programs, {self._target.name})"
+
+    @cached_property
+    def _resources(self) -> Resources:
+        if self._launch.loaded is not None:
+            return Resources(int(self.compiled.n_regs), _WORD * int(self.compiled.n_spills))
+        return machine_code.resources(self._code("cubin"), self.compiled.metadata.name)
+
+    def _code(self, kind: str) -> Any:
+        if kind not in self.compiled.asm:
+            raise UnsupportedError(f"{self.name} has no {kind}: it is compiled for {self._target.name}")
+        return self.compiled.asm[kind]
+
+
+def kernels_of(launch: Any, target: Target) -> tuple[Kernel, ...]:
+    """The kernels that a built launch launches; those of a vendor's library, and of the CPU, are not among them."""
+    if target.kind == "cpu":
+        return ()
+    return tuple(Kernel(each, target) for each in _launches(launch))
+
+
+def _launches(launch: Any) -> Iterator[Any]:
+    """What is launched, found by what launches say of themselves: `kernels`, or one `launch`."""
+    from weft.gpu.common.launch import KernelLaunch
+
+    if isinstance(launch, KernelLaunch):
+        yield launch
+        return
+    inner = getattr(launch, "kernels", None)
+    if inner is None:
+        one = getattr(launch, "launch", None)
+        inner = () if one is None else (one,)
+    for each in inner:
+        yield from _launches(each)

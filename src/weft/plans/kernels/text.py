@@ -1,0 +1,40 @@
+"""The text of `weft explain --ptx` and `--sass`: of every kernel what it takes, and the loop with its instructions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.base.figures import si
+from weft.plans.kernels.kernel import Kernel
+from weft.plans.kernels.machine_code import listing
+
+LINES_SHOWN = 80
+
+
+def facts(kernel: Kernel) -> list[str]:
+    """What a kernel takes of an SM, and how its programs run."""
+    spills = f"{kernel.spills} B of spilled registers a thread" if kernel.spills else "nothing spilled"
+    return [
+        f"{kernel.programs} programs of {kernel.warps} warps, {kernel.registers} registers a thread, {spills}, "
+        f"{si(kernel.shared, 'B')} of shared memory",
+        str(kernel.occupancy),
+        str(kernel.waves),
+    ]
+
+
+def code_text(kernels: Sequence[Kernel], of: str, most: int | None = LINES_SHOWN) -> str:
+    """Each kernel's facts, the instructions of its loop by kind, and the loop's lines; `of` is "ptx" or "sass"."""
+    if not kernels:
+        return "no kernel of weft's own: what runs is a vendor's library, or compiled for a CPU"
+    lines: list[str] = []
+    for kernel in kernels:
+        loop = kernel.loop(of=of)
+        where = (
+            f"no loop, all {len(loop.instructions)} instructions"
+            if loop.whole
+            else (f"the loop's {len(loop.instructions)} instructions")
+        )
+        kinds = ", ".join(f"{count} {kind}" for kind, count in loop.mix.items())
+        lines += [kernel.name, *(f"  {line}" for line in facts(kernel)), f"  {where}: {kinds}", ""]
+        lines += [f"    {line}" for line in listing(loop, most)] + [""]
+    return "\n".join(lines).rstrip()

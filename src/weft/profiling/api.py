@@ -1,0 +1,98 @@
+"""`weft.profile` and `weft.energy`: a plan on tensors of the caller's, measured and explained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from weft.bench.environment import disclose
+from weft.errors import ArgumentError, UnsupportedError
+from weft.machine.ceilings import Ceilings, ceilings
+from weft.machine.energy import SECONDS, Energy
+from weft.plans.base import PlanBase
+from weft.profiling.energy import measured_energy
+from weft.profiling.profile import Profile, profiled, work_of
+from weft.profiling.subject import Subject, of_plan, usual_sampling
+
+
+def profile(
+    plan: PlanBase,
+    *tensors: torch.Tensor,
+    c: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+    operands: Mapping[str, torch.Tensor] | None = None,
+    counters: bool = True,
+    energy: bool = False,
+    budget: float | None = None,
+) -> Profile:
+    """Why a plan is fast, or slow, on these tensors: a `Profile`, which prints itself and has `to_dict` and `save`.
+
+    `plan` is what `weft.plan` or `weft.plan_permute` returned, and `tensors`, `c`, `out` and `operands` are those of
+    its call (tensors of torch's; an operand without its modes). Measured are the time of a call with its 95 % interval,
+    the floor, each launch with its time, the host's time, and, with `counters`, what Nsight Compute counts in a process
+    of its own. `energy` adds joules. `budget` is seconds of samples (1 on a GPU, 0.3 on a CPU). What cannot be had is
+    in `Profile.missing`, with the reason; without a GPU only time, floor and work are there.
+
+    The plan is measured as it is now: it exchanges no kernels meanwhile. Tensors are read, and `out` is written.
+
+    Raises `ArgumentError` for what is no plan, and what the plan's call raises.
+
+    >>> import torch, weft
+    >>> a, b = torch.randn(64, 64), torch.randn(64, 64)
+    >>> found = weft.profile(weft.plan("ij,jk->ik", a, b), a, b, budget=0.01)
+    >>> found.seconds.value > 0 and found.flops == 2 * 64**3
+    True
+    """
+    subject = _subject(plan, tensors, c, out, operands)
+    sampling = usual_sampling(subject.device)
+    if budget is not None:
+        sampling = replace(sampling, budget=budget)
+    known = _known(subject.device)
+    environment = disclose(
+        subject.device, workloads={"call": subject.about, "tensors": "the caller's, and copies of them"},
+        correctness="not checked", ceilings=known, rrs=sampling.rrs, budget=sampling.budget,
+    )  # fmt: skip
+    found = profiled(subject, sampling=sampling, ceilings=known, counters=counters, environment=environment)
+    if energy:
+        try:
+            found.energy = measured_energy(subject, flops=found.flops, moved=found.moved or found.bytes).to_dict()
+        except UnsupportedError as error:
+            found.missing["energy"] = str(error)
+    return found
+
+
+def energy(
+    plan: PlanBase,
+    *tensors: torch.Tensor,
+    c: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+    operands: Mapping[str, torch.Tensor] | None = None,
+    seconds: float = SECONDS,
+) -> Energy:
+    """Joules of a call of a plan on a GPU, by the device's own counter, else by power samples over time.
+
+    The call is repeated for about `seconds`, several times over; the result has the median with its spread, idle power,
+    flops and bytes a joule, and the energy-delay products. Arguments as for `weft.profile`.
+
+    Raises `UnsupportedError` where no sensor answers: on a CPU, and where NVML is missing.
+    """
+    subject = _subject(plan, tensors, c, out, operands)
+    work = work_of(subject)
+    return measured_energy(subject, flops=work.flops, moved=work.traffic, seconds=seconds)
+
+
+def _subject(plan: Any, tensors: Any, c: Any, out: Any, operands: Any) -> Subject:
+    if not isinstance(plan, PlanBase):
+        raise ArgumentError(f"a profile is of a plan (weft.plan, weft.plan_permute), not of {type(plan).__name__}")
+    return of_plan(plan, tensors, {"c": c, "out": out, "operands": operands})
+
+
+def _known(device: torch.device) -> Ceilings | None:
+    """Ceilings as they were measured, or a data sheet's: a profile measures none by itself."""
+    try:
+        return ceilings(device, may_measure=False)
+    except UnsupportedError:
+        return None

@@ -1,0 +1,1 @@
+"""Small benchmarks of one mechanism each, beside the figures that a thesis has of an A100."""

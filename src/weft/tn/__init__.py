@@ -1,0 +1,33 @@
+"""Building blocks of tensor-network algorithms: matrix product states and operators, updates, DMRG, TEBD, PEPS norms.
+
+They are thin: contractions are `weft.contract`'s, factorisations torch's. Tensors of a state are (left, site, right),
+those of an operator (left, out, in, right); the outermost bonds have extent 1.
+"""
+
+from weft.tn.dmrg import DmrgResult, dmrg
+from weft.tn.models import heisenberg, heisenberg_bond, ising, ising_bonds
+from weft.tn.operator import MPO
+from weft.tn.peps import PepsNorm, peps_norm
+from weft.tn.state import MPS
+from weft.tn.tebd import TebdResult, tebd
+from weft.tn.truncation import Split, split
+from weft.tn.update import TwoSite, two_site_update
+
+__all__ = [
+    "MPO",
+    "MPS",
+    "DmrgResult",
+    "PepsNorm",
+    "Split",
+    "TebdResult",
+    "TwoSite",
+    "dmrg",
+    "heisenberg",
+    "heisenberg_bond",
+    "ising",
+    "ising_bonds",
+    "peps_norm",
+    "split",
+    "tebd",
+    "two_site_update",
+]

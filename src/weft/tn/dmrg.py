@@ -1,0 +1,127 @@
+"""DMRG with two sites at a time (S. R. White 1992; U. Schollwoeck, arXiv:1008.3477, section 6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+
+from weft.api.contract import contract
+from weft.errors import ArgumentError, ShapeError
+from weft.tn.operator import MPO
+from weft.tn.state import MPS, grow_left, grow_right
+from weft.tn.truncation import split
+
+
+class DmrgResult(NamedTuple):
+    """The energy after the last sweep, the state, and for each sweep its energy and its largest truncation error."""
+
+    energy: float
+    state: MPS
+    energies: list[float]
+    errors: list[float]
+
+
+def dmrg(
+    operator: MPO, state: MPS, *, max_bond: int, sweeps: int = 10, cutoff: float = 1e-12, krylov: int = 4,
+    tolerance: float = 0.0,
+) -> DmrgResult:  # fmt: skip
+    """The lowest eigenvalue of a Hermitian operator, and its state.
+
+    A sweep goes over all bonds to the right and back. Each update takes `krylov` steps of Lanczos from the present
+    tensors, and is split with `max_bond` and `cutoff` (see `split`). It stops after `sweeps`, or where a sweep lowers
+    the energy by less than `tolerance`. `state` is where it begins, and stays as it is.
+
+    Raises `ShapeError` for chains of different lengths or of one site, `ArgumentError`, and what `split` raises.
+    """
+    if len(operator) != len(state) or len(state) < 2:
+        raise ShapeError(f"an operator of {len(operator)} sites and a state of {len(state)}: equal, two at least")
+    if sweeps < 1 or krylov < 2:
+        raise ArgumentError(f"sweeps is 1 at least and krylov 2, not {sweeps} and {krylov}")
+    psi = state.copy().canonicalize(0)
+    psi.tensors[0] = psi.tensors[0] / torch.linalg.vector_norm(psi.tensors[0])
+    edge = psi.tensors[0].new_ones(1, 1, 1)
+    lefts, rights = [edge], [edge]
+    for at in range(len(psi) - 1, 1, -1):
+        rights.append(grow_right(rights[-1], psi.tensors[at], operator.tensors[at]))
+    energies: list[float] = []
+    errors: list[float] = []
+    for _ in range(sweeps):
+        found: list[torch.Tensor] = []
+        for at in range(len(psi) - 1):
+            energy = _update(operator, psi, at, lefts[-1], rights[-1], (max_bond, cutoff, krylov), True, found)
+            if at + 2 < len(psi):
+                lefts.append(grow_left(lefts[-1], psi.tensors[at], operator.tensors[at]))
+                rights.pop()
+        for at in range(len(psi) - 2, -1, -1):
+            energy = _update(operator, psi, at, lefts[-1], rights[-1], (max_bond, cutoff, krylov), False, found)
+            if at:
+                rights.append(grow_right(rights[-1], psi.tensors[at + 1], operator.tensors[at + 1]))
+                lefts.pop()
+        energies.append(float(energy))
+        errors.append(float(torch.stack(found).max()))
+        if len(energies) > 1 and energies[-2] - energies[-1] < tolerance:
+            break
+    return DmrgResult(energies[-1], psi, energies, errors)
+
+
+def _update(
+    operator: MPO, psi: MPS, at: int, left: torch.Tensor, right: torch.Tensor, options: tuple[int, float, int],
+    rightwards: bool, errors: list[torch.Tensor],
+) -> torch.Tensor:  # fmt: skip
+    """The two sites from `at` on by Lanczos, the centre moved on; returns the energy."""
+    max_bond, cutoff, krylov = options
+    first, second = operator.tensors[at], operator.tensors[at + 1]
+
+    def apply(theta: torch.Tensor) -> torch.Tensor:
+        value = contract("awl,lstr->awstr", left, theta)
+        value = contract("awstr,wpsv->apvtr", value, first)
+        value = contract("apvtr,vqtx->apqxr", value, second)
+        return contract("apqxr,bxr->apqb", value, right)
+
+    theta = contract("lsm,mtr->lstr", psi.tensors[at], psi.tensors[at + 1])
+    energy, theta = lowest(apply, theta, krylov)
+    l, s, t, r = theta.shape
+    u, values, v, error = split(theta.reshape(l * s, t * r), max_bond=max_bond, cutoff=cutoff)
+    values = (values / torch.linalg.vector_norm(values)).to(theta.dtype)
+    if rightwards:
+        v = values[:, None] * v
+    else:
+        u = u * values
+    psi.tensors[at], psi.tensors[at + 1] = u.reshape(l, s, -1), v.reshape(-1, t, r)
+    psi.center = at + 1 if rightwards else at
+    errors.append(error)
+    return energy
+
+
+def lowest(
+    apply: Callable[[torch.Tensor], torch.Tensor], start: torch.Tensor, steps: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The lowest eigenvalue of a Hermitian map within the Krylov space of `start`, and its vector of norm 1.
+
+    Every vector is orthogonalised twice against all before it, as there are few. A space that closes early is left at
+    that: vectors of no length come out as zeros, and are lifted out of the way of the lowest eigenvalue.
+    """
+    count = min(steps, start.numel())
+    basis = start.new_zeros(count, start.numel())
+    images = torch.zeros_like(basis)
+    basis[0] = start.reshape(-1) / torch.linalg.vector_norm(start)
+    tiny = torch.finfo(start.dtype).eps * 1e2
+    for step in range(count):
+        images[step] = apply(basis[step].reshape(start.shape)).reshape(-1)
+        if step + 1 == count:
+            break
+        vector = images[step]
+        scale = torch.linalg.vector_norm(vector)
+        for _ in range(2):
+            vector = vector - basis[: step + 1].T @ (basis[: step + 1].conj() @ vector)
+        length = torch.linalg.vector_norm(vector)
+        basis[step + 1] = torch.where(length > tiny * scale, vector / length, torch.zeros_like(vector))
+    small = basis.conj() @ images.T
+    small = (small + small.mH) / 2
+    empty = (torch.linalg.vector_norm(basis, dim=1) < 0.5).to(small.real.dtype)
+    small = small + torch.diag(empty * (1 + small.abs().sum())).to(small.dtype)
+    values, vectors = torch.linalg.eigh(small)
+    best = vectors[:, 0] @ basis
+    return values[0], (best / torch.linalg.vector_norm(best)).reshape(start.shape)

@@ -1,0 +1,135 @@
+"""Matrix product states and their canonical forms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from weft.api.contract import contract
+from weft.errors import ArgumentError, ShapeError
+from weft.tn.operator import MPO, check_chain
+
+
+class MPS:
+    """A matrix product state: tensors (left, site, right), the first `left` and the last `right` of extent 1.
+
+    `center` is the site around which the state is canonical, if it is: tensors before it are isometries from the left,
+    tensors behind it from the right. Methods that change tensors change this object.
+    """
+
+    def __init__(self, tensors: Sequence[torch.Tensor], center: int | None = None) -> None:
+        self.tensors = list(tensors)
+        check_chain(self.tensors, 3)
+        self.center = center
+
+    @classmethod
+    def random(
+        cls, sites: int, extent: int, bond: int, *, dtype: torch.dtype = torch.float64,
+        device: torch.device | str = "cpu", seed: int = 0,
+    ) -> MPS:  # fmt: skip
+        """A random state of norm 1, canonical around site 0; `extent` of each site, bonds of `bond` at most."""
+        generator = torch.Generator().manual_seed(seed)
+        bonds = [min(bond, extent**at, extent ** (sites - at)) for at in range(sites + 1)]
+        tensors = [
+            torch.randn(bonds[at], extent, bonds[at + 1], dtype=dtype, generator=generator).to(device)
+            for at in range(sites)
+        ]
+        state = cls(tensors).canonicalize(0)
+        state.tensors[0] = state.tensors[0] / torch.linalg.vector_norm(state.tensors[0])
+        return state
+
+    @classmethod
+    def product(
+        cls, places: Sequence[int], extent: int = 2, *, dtype: torch.dtype = torch.float64,
+        device: torch.device | str = "cpu",
+    ) -> MPS:  # fmt: skip
+        """The product state with site i in basis state ``places[i]``."""
+        eye = torch.eye(extent, dtype=dtype, device=device)
+        return cls([eye[place].reshape(1, extent, 1) for place in places], 0)
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+    @property
+    def bonds(self) -> list[int]:
+        """Extents of the bonds between sites."""
+        return [tensor.shape[-1] for tensor in self.tensors[:-1]]
+
+    def copy(self) -> MPS:
+        """Another object of the same tensors, which no method writes to."""
+        return MPS(self.tensors, self.center)
+
+    def canonicalize(self, center: int) -> MPS:
+        """Make the state canonical around a site, by QR factorisations; returns this object."""
+        if not 0 <= center < len(self):
+            raise ArgumentError(f"site {center} of {len(self)}")
+        first, last = (0, len(self) - 1) if self.center is None else (self.center, self.center)
+        for at in range(first, center):
+            l, s, r = self.tensors[at].shape
+            q, rest = torch.linalg.qr(self.tensors[at].reshape(l * s, r))
+            self.tensors[at] = q.reshape(l, s, -1)
+            self.tensors[at + 1] = contract("ab,bsr->asr", rest, self.tensors[at + 1])
+        for at in range(last, center, -1):
+            l, s, r = self.tensors[at].shape
+            q, rest = torch.linalg.qr(self.tensors[at].reshape(l, s * r).mH)
+            self.tensors[at] = q.mH.reshape(-1, s, r).contiguous()
+            self.tensors[at - 1] = contract("lsa,ba->lsb", self.tensors[at - 1], rest.conj().resolve_conj())
+        self.center = center
+        return self
+
+    def inner(self, other: MPS) -> torch.Tensor:
+        """<self|other>, a 0-d tensor."""
+        if len(self) != len(other):
+            raise ShapeError(f"states of {len(self)} and {len(other)} sites")
+        total = self.tensors[0].new_ones(1, 1)
+        for mine, theirs in zip(self.tensors, other.tensors, strict=True):
+            half = contract("ab,bsr->asr", total, theirs)
+            total = contract("asr,asq->qr", half, mine.conj())
+        return total[0, 0]
+
+    def norm(self) -> torch.Tensor:
+        """The norm, a real 0-d tensor."""
+        if self.center is not None:
+            return torch.linalg.vector_norm(self.tensors[self.center])
+        return self.inner(self).real.clamp_min(0).sqrt()
+
+    def expectation(self, operator: MPO | torch.Tensor, site: int | None = None) -> torch.Tensor:
+        """<self|operator|self> / <self|self>, a 0-d tensor: of an `MPO`, or of a matrix (out, in) on one site."""
+        if isinstance(operator, MPO):
+            return self._between(operator) / self.inner(self)
+        if site is None or not 0 <= site < len(self):
+            raise ArgumentError(f"a matrix acts on one site of {len(self)}, not on {site}")
+        changed = self.copy()
+        changed.tensors[site] = contract("ps,lsr->lpr", operator.to(self.tensors[site].dtype), self.tensors[site])
+        return self.inner(changed) / self.inner(self)
+
+    def to_dense(self) -> torch.Tensor:
+        """All amplitudes, a dimension for each site; for small chains."""
+        total = self.tensors[0].new_ones(1, 1)
+        for tensor in self.tensors:
+            total = contract("xa,asr->xsr", total, tensor)
+            total = total.reshape(-1, tensor.shape[-1])
+        return total.reshape([tensor.shape[1] for tensor in self.tensors])
+
+    def _between(self, operator: MPO) -> torch.Tensor:
+        if len(self) != len(operator):
+            raise ShapeError(f"an operator of {len(operator)} sites on a state of {len(self)}")
+        left = self.tensors[0].new_ones(1, 1, 1)
+        for tensor, piece in zip(self.tensors, operator.tensors, strict=True):
+            left = grow_left(left, tensor, piece)
+        return left[0, 0, 0]
+
+
+def grow_left(left: torch.Tensor, tensor: torch.Tensor, piece: torch.Tensor) -> torch.Tensor:
+    """The environment (bra, operator, ket) with one more site on its right."""
+    half = contract("awl,lsr->awsr", left, tensor)
+    half = contract("awsr,wpsv->apvr", half, piece)
+    return contract("apvr,apb->bvr", half, tensor.conj())
+
+
+def grow_right(right: torch.Tensor, tensor: torch.Tensor, piece: torch.Tensor) -> torch.Tensor:
+    """The environment (bra, operator, ket) with one more site on its left."""
+    half = contract("bvr,lsr->bvls", right, tensor)
+    half = contract("bvls,wpsv->bpwl", half, piece)
+    return contract("bpwl,apb->awl", half, tensor.conj())

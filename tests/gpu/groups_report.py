@@ -1,0 +1,81 @@
+"""Cross-compile the kernels for groups and chains without a GPU and print what their code holds, as JSON: run by
+`test_groups_compile`.
+
+A process of its own, because Triton compiles only where it was not told to interpret.
+"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import torch
+
+from weft.fn import trace
+from weft.gpu.chain.launch import ChainLaunch, Extents
+from weft.gpu.common.inspect import compiled, instructions
+from weft.gpu.common.launch import collected
+from weft.gpu.grouped.launch import GroupKernel, GroupLaunch
+from weft.planner.schedule import Target
+from weft.spec import Layout, parse
+from weft.spec.dtypes import resolve
+from weft.spec.group import contiguous_strides, group_form, group_table
+
+TARGETS = {
+    "sm_80": Target("cuda", 0, "NVIDIA A100", 80, 108, 166912),
+    "sm_90": Target("cuda", 0, "NVIDIA H200", 90, 132, 232448),
+    "sm_100": Target("cuda", 0, "NVIDIA B200", 100, 148, 232448),
+    "gfx942": Target("hip", 0, "AMD MI300X", 94, 304, 65536),
+}
+TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+class OnPaper(GroupLaunch):
+    """A launch whose tables are sent nowhere."""
+
+    def _sent(self, numbers: object) -> torch.Tensor:
+        return torch.empty(0)
+
+
+def group(target: Target, dtype: torch.dtype, most: int, equation: str = "mk,kn->mn") -> None:
+    form = group_form(parse(equation))
+    extents = np.arange(1, most + 1)[:, None]
+    shapes = [np.repeat(extents, len(term), 1) for term in form.notation.inputs]
+    table, _ = group_table(form, shapes, [contiguous_strides(shape) for shape in shapes])
+    arithmetic = resolve(dtype, dtype)
+    relu = trace(torch.relu, (arithmetic.accumulate,), hook="epilogue")
+    kernel = GroupKernel(form.counts, arithmetic, (dtype,) * 3, (None, None, relu), add=True)
+    OnPaper(kernel, table, target)
+
+
+def chain(target: Target, dtype: torch.dtype, b: int) -> None:
+    p = q = 16
+    c = r = 256
+    tensors = [Layout.contiguous(shape, dtype) for shape in ((p, q), (b, q, c), (c, r), (b, p, r))]
+    ChainLaunch(Extents(b, p, q, c, r), tuple(tensors), resolve(dtype, dtype), False, target)  # type: ignore[arg-type]
+
+
+def main() -> None:
+    report = {}
+    for architecture, target in TARGETS.items():
+        for dtype in TYPES if architecture == "sm_90" else TYPES[2:]:
+            name = str(dtype).removeprefix("torch.")
+            cases = {
+                f"small {name}": lambda dtype=dtype, target=target: group(target, dtype, 16),
+                f"mixed {name}": lambda dtype=dtype, target=target: group(target, dtype, 64),
+                f"chain 1 {name}": lambda dtype=dtype, target=target: chain(target, dtype, 1),
+                f"chain 256 {name}": lambda dtype=dtype, target=target: chain(target, dtype, 256),
+            }
+            if dtype is torch.float64:
+                cases["modes"] = lambda dtype=dtype, target=target: group(target, dtype, 3, "aibj,jcib->ca")
+            for case, make in cases.items():
+                with collected() as made:
+                    make()
+                built = compiled(made[0], architecture)
+                text = built.asm["amdgcn" if architecture.startswith("gfx") else "ptx"]
+                report[f"{case} {architecture}"] = {"shared": built.metadata.shared} | instructions(text)
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()

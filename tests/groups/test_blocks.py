@@ -1,0 +1,104 @@
+"""Block-sparse tensors against dense ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import weft
+from support import Backend
+from weft.blocks import BlockTensor
+from weft.testing import random_operand
+
+# Charges and their extents, by label; blocks are those whose charges add up to zero.
+SECTORS = {
+    "a": {-1: 2, 0: 5, 1: 3}, "b": {0: 1, 1: 4}, "c": {-2: 3, -1: 17, 0: 2, 1: 1}, "d": {-1: 2, 0: 3, 1: 2},
+}  # fmt: skip
+
+
+def blocked(labels: str, seed: int, device: str = "cpu", dtype: torch.dtype = torch.float64) -> BlockTensor:
+    keys: list[tuple[int, ...]] = [()]
+    for label in labels:
+        keys = [(*key, sector) for key in keys for sector in SECTORS[label]]
+    blocks = {
+        key: random_operand(
+            tuple(SECTORS[label][sector] for label, sector in zip(labels, key, strict=True)), dtype, seed + at,
+            integers=True, device=device,
+        )
+        for at, key in enumerate(keys)
+        if sum(key) == 0
+    }  # fmt: skip
+    return BlockTensor(blocks)
+
+
+def dense(tensor: BlockTensor, labels: str) -> torch.Tensor:
+    return tensor.to_dense([SECTORS[label] for label in labels])
+
+
+@pytest.mark.parametrize(
+    "equation", ["abc,cd->abd", "abc,bca->", "abc,abd->cd", "ac,db->acdb", "cab,bd->dca", "ac,ca->ac"]
+)
+def test_values(equation: str, backend: Backend) -> None:
+    first, second, output = equation.replace("->", ",").split(",")
+    a, b = blocked(first, 0, backend.device), blocked(second, 50, backend.device)
+    found = weft.blocks.contract(equation, a, b, backend=backend.name)
+    assert torch.equal(dense(found, output), torch.einsum(equation, dense(a, first), dense(b, second)))
+
+
+def test_functions_and_types_that_no_kernel_takes() -> None:
+    a, b = blocked("abc", 0), blocked("cd", 7)
+    found = weft.blocks.contract("abc,cd->abd", a, b, epilogue=torch.relu)
+    right = torch.relu(torch.einsum("abc,cd->abd", dense(a, "abc"), dense(b, "cd")))
+    assert torch.equal(dense(found, "abd"), right)
+    again = weft.blocks.contract("abc,cd->abd", a, b, epilogue=torch.relu, backend="reference")
+    assert torch.equal(dense(again, "abd"), right)
+
+
+def test_the_same_blocks_with_other_values() -> None:
+    for seed in (1, 2):
+        a, b = blocked("ac", seed), blocked("cb", seed + 30)
+        found = weft.blocks.contract("ac,cb->ab", a, b)
+        assert torch.equal(dense(found, "ab"), dense(a, "ac") @ dense(b, "cb"))
+
+
+def test_a_block_tensor_is_a_dict_of_views() -> None:
+    x = BlockTensor({(0, "x"): np.ones((2, 3)), (1, "y"): np.zeros((1, 1))})
+    assert len(x) == 2
+    assert (0, "x") in x
+    assert x.sectors() == ({0: 2, 1: 1}, {"x": 3, "y": 1})
+    x[1, "y"].fill_(5)
+    assert float(x.buffer.sum()) == 11
+    assert "2 blocks of 2 modes, float64" in repr(x)
+    assert x.to_dense().shape == (3, 4)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "error", "message"),
+    [
+        ({}, weft.ArgumentError, "one block at least"),
+        ({0: torch.ones(2)}, weft.ArgumentError, "named by a tuple"),
+        ({(0,): torch.ones(2, 2)}, weft.ShapeError, "has 2 dimensions"),
+        ({(0, 0): torch.ones(2, 2), (0, 1): torch.ones(3, 2)}, weft.ShapeError, "sector 0 of mode 0 has extent 3"),
+        ({(0,): torch.ones(2), (1,): torch.ones(2).double()}, weft.DTypeError, r"\(1,\) is float64"),
+    ],
+)
+def test_blocks_that_do_not_fit(blocks: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        BlockTensor(blocks)
+
+
+def test_operands_that_do_not_fit() -> None:
+    x = BlockTensor({(0, 0): torch.ones(2, 3)})
+    with pytest.raises(weft.ShapeError, match="sector 0 of 'b' has extent 3 in a and 2 in b"):
+        weft.blocks.contract("ab,bc->ac", x, x)
+    with pytest.raises(weft.ShapeError, match="no blocks of a and b meet"):
+        weft.blocks.contract("ab,bc->ac", x, BlockTensor({(1, 0): torch.ones(2, 3)}))
+    with pytest.raises(weft.ShapeError, match="3 labels"):
+        weft.blocks.contract("abc,cd->abd", x, x)
+    with pytest.raises(weft.UnsupportedError, match="label twice"):
+        weft.blocks.contract("aa,ac->c", x, x)
+    with pytest.raises(weft.ArgumentError, match="not Tensor"):
+        weft.blocks.contract("ab,bc->ac", x, torch.ones(2, 2))

@@ -1,0 +1,74 @@
+"""Chains: a tensor between two matrices."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import weft
+from support import Backend
+from weft.testing import random_operand
+
+
+def operands(shapes: tuple[tuple[int, ...], ...], device: str) -> list[torch.Tensor]:
+    return [random_operand(shape, torch.float64, at, integers=True, device=device) for at, shape in enumerate(shapes)]
+
+
+SHAPES = [
+    ((16, 16), (1, 16, 40), (40, 33)),
+    ((4, 3), (9, 3, 17), (17, 5)),
+    ((1, 1), (1, 1, 1), (1, 1)),
+    ((70, 20), (2, 20, 16), (16, 16)),
+    ((2, 2), (3, 2, 0), (0, 4)),
+]
+
+
+@pytest.mark.parametrize("shapes", SHAPES)
+def test_values(shapes: tuple[tuple[int, ...], ...], backend: Backend) -> None:
+    g, x, m = operands(shapes, backend.device)
+    found = weft.chain("pq,bqc,cr->bpr", g, x, m, backend=backend.name)
+    assert torch.equal(found, torch.einsum("pq,bqc,cr->bpr", g, x, m))
+
+
+@pytest.mark.parametrize("equation", ["qp,cqb,rc->pbr", "pq,qc,cr->rp", "pq,qbc,cr->bpr"])
+def test_any_order_and_strides(equation: str, backend: Backend) -> None:
+    extents = dict(zip("bpqcr", (3, 18, 5, 20, 17), strict=True))
+    terms = equation.partition("->")[0].split(",")
+    given = operands(tuple(tuple(extents[label] for label in term) for term in terms), backend.device)
+    right = torch.einsum(equation, *given)
+    out = torch.full((*right.shape, 2), torch.nan, dtype=torch.float64, device=backend.device)[..., 1]
+    assert weft.chain(equation, *given, out=out, backend=backend.name) is out
+    assert torch.equal(out, right)
+
+
+def test_several_modes_and_the_order_of_fewer_products() -> None:
+    given = operands(((2, 3, 4), (3, 4, 5, 6), (6, 7)), "cpu")
+    assert torch.equal(weft.chain("pxy,xybc,cr->bpr", *given), torch.einsum("pxy,xybc,cr->bpr", *given))
+    given = operands(((50, 3), (2, 3, 40), (40, 2)), "cpu")
+    assert torch.equal(weft.chain("pq,bqc,cr->bpr", *given), torch.einsum("pq,bqc,cr->bpr", *given))
+
+
+def test_float32_within_its_bound(triton_backend: Backend) -> None:
+    g, x, m = (torch.randn(shape, device=triton_backend.device) for shape in ((16, 16), (2, 16, 64), (64, 20)))
+    found = weft.chain("pq,bqc,cr->bpr", g, x, m, backend="triton").double()
+    exact = torch.einsum("pq,bqc,cr->bpr", g.double(), x.double(), m.double())
+    bound = 80 * torch.finfo(torch.float32).eps * torch.einsum("pq,bqc,cr->bpr", *(t.double().abs() for t in (g, x, m)))
+    assert ((found - exact).abs() <= bound).all()
+
+
+@pytest.mark.parametrize("equation", ["pq,bqc,cr->bprq", "pq,bqc,cp->bp", "pq,bqcz,cr->bpr", "pq,bqc->bpc"])
+def test_what_is_no_chain(equation: str) -> None:
+    shapes = tuple((2,) * len(term) for term in equation.partition("->")[0].split(","))
+    given = operands(shapes, "cpu")
+    with pytest.raises(weft.WeftError, match=r"chain|neither summed|three operands"):
+        weft.chain(equation, *given, *([given[0]] if len(given) == 2 else []))
+
+
+def test_bad_operands() -> None:
+    g, x, m = (torch.ones(shape, dtype=torch.float64) for shape in ((2, 2), (3, 2, 4), (4, 5)))
+    with pytest.raises(weft.ShapeError, match="'c'"):
+        weft.chain("pq,bqc,cr->bpr", g, x, m.T)
+    with pytest.raises(weft.ShapeError, match="out overlaps"):
+        weft.chain("pq,bqc,cr->bpr", g, x, m[:, :4], out=x)
+    with pytest.raises(weft.ShapeError):
+        weft.chain("pq,bqc,cr->bpr", g, x, m, out=torch.empty(3, 2, 4, dtype=torch.float64))

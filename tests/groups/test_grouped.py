@@ -1,0 +1,160 @@
+"""Groups of contractions of different extents, against torch one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import weft
+from support import Backend
+from weft.testing import random_operand
+
+EQUATIONS = ("mk,kn->mn", "km,nk->nm", "bmk,bkn->mbn", "aibj,jcib->ca", "mk,k->m", "m,n->nm", "iik,kj->ij", "ab,ab->")
+
+
+def group(
+    equation: str, count: int, most: int, device: str = "cpu", dtype: torch.dtype = torch.float64, seed: int = 0
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Pairs of whole numbers whose extents are drawn, some of them 0 and 1."""
+    rng = np.random.default_rng(seed)
+    terms = equation.partition("->")[0].split(",")
+    found = []
+    for at in range(count):
+        extents = {label: int(rng.integers(0 if at % 7 == 3 else 1, most + 1)) for label in "".join(terms)}
+        shapes = [[extents[label] for label in term] for term in terms]
+        found.append(tuple(
+            random_operand(tuple(shape), dtype, seed + 2 * at + i, integers=True, device=device)
+            for i, shape in enumerate(shapes)
+        ))  # fmt: skip
+    return found
+
+
+def wanted(equation: str, pairs: list[tuple[Any, Any]]) -> list[torch.Tensor]:
+    return [torch.einsum(equation, a, b) for a, b in pairs]
+
+
+@pytest.mark.parametrize("equation", EQUATIONS)
+def test_every_pair_on_the_cpu(equation: str) -> None:
+    pairs = group(equation, 40, 6 if equation.index("-") > 7 else 20)
+    for found, right in zip(weft.grouped(equation, pairs), wanted(equation, pairs), strict=True):
+        assert torch.equal(found, right)
+
+
+@pytest.mark.parametrize("equation", EQUATIONS[:5])
+def test_every_pair_in_triton(equation: str, triton_backend: Backend) -> None:
+    pairs = group(equation, 5, 4 if equation.index("-") > 7 else 19, triton_backend.device)
+    results = weft.grouped(equation, pairs, backend="triton")
+    for found, right in zip(results, wanted(equation, pairs), strict=True):
+        assert torch.equal(found, right)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex128])
+def test_rounding_stays_within_its_bound(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(1)
+    shapes = [((m, k), (k, n)) for m, k, n in ((3, 700, 130), (200, 5, 8), (97, 33, 129), (1, 1, 1), (6, 300, 7))]
+    pairs = [tuple(torch.randn(shape, dtype=dtype, generator=generator) for shape in pair) for pair in shapes]
+    for found, (a, b) in zip(weft.grouped("mk,kn->mn", pairs), pairs, strict=True):
+        assert found.dtype is dtype
+        exact = a.to(torch.complex128) @ b.to(torch.complex128)
+        bound = 4 * a.shape[1] * torch.finfo(dtype).eps * (a.abs().double() @ b.abs().double())
+        assert ((found - exact).abs() <= bound).all()
+
+
+def test_functions_and_types() -> None:
+    pairs = group("mk,kn->mn", 20, 12)
+    results = weft.grouped("mk,kn->mn", pairs, a_fn=torch.relu, b_fn=lambda x: x + 1, epilogue=lambda x: x * 0.5 + 1)
+    for found, (a, b) in zip(results, pairs, strict=True):
+        torch.testing.assert_close(found, torch.relu(a) @ (b + 1) * 0.5 + 1)
+    for dtype in (torch.float16, torch.int32):  # one by one
+        pairs = group("mk,kn->mn", 3, 5, dtype=dtype)
+        for found, (a, b) in zip(weft.grouped("mk,kn->mn", pairs, backend="reference"), pairs, strict=True):
+            assert torch.equal(found.double(), a.double() @ b.double())
+
+
+def test_functions_in_triton(triton_backend: Backend) -> None:
+    pairs = group("mk,kn->mn", 4, 17, triton_backend.device, torch.float32)
+    results = weft.grouped("mk,kn->mn", pairs, b_fn=lambda x: x + 1, epilogue=torch.relu, backend="triton")
+    for found, (a, b) in zip(results, pairs, strict=True):
+        assert torch.equal(found, torch.relu(a @ (b + 1)))
+
+
+@pytest.mark.parametrize("name", ["cpu", "triton"])
+def test_places_and_what_they_hold(name: str) -> None:
+    pairs = group("mk,kn->mn", 6, 18, seed=4)
+    out = [torch.full((n, m), 2.0, dtype=torch.float64).T for m, n in (x.shape for x in wanted("mk,kn->mn", pairs))]
+    results = weft.grouped("mk,kn->mn", pairs, out=out, accumulate_into=True, backend=name)
+    for found, place, right in zip(results, out, wanted("mk,kn->mn", pairs), strict=True):
+        assert found is place
+        assert torch.equal(place, right + 2)
+
+
+def test_equal_pairs_that_lie_evenly_are_one_batch() -> None:
+    a, b = torch.randn(30, 4, 5), torch.randn(30, 5, 6)
+    plan = weft.plan_grouped("mk,kn->mn", list(zip(a, b, strict=True)))
+    assert "batch" in plan.explain()
+    torch.testing.assert_close(torch.stack(list(plan())), a @ b)
+
+
+def test_a_plan_takes_other_values_and_other_tensors() -> None:
+    pairs, others = group("mk,kn->mn", 9, 11, seed=2), group("mk,kn->mn", 9, 11, seed=2)
+    plan = weft.plan_grouped("mk,kn->mn", pairs)
+    before = plan()
+    for a, b in others:
+        a.mul_(3), b.add_(1)
+    for found, right in zip(plan(others), wanted("mk,kn->mn", others), strict=True):
+        assert torch.equal(found, right)
+    for found, right in zip(before, wanted("mk,kn->mn", pairs), strict=True):  # results of a call are its own
+        assert torch.equal(found, right)
+    with pytest.raises(weft.ShapeError, match="b of pair 2 lies otherwise"):
+        plan([(a, b.T.contiguous().T if at == 2 else b) for at, (a, b) in enumerate(others)])
+    with pytest.raises(weft.ShapeError, match="of 9 pairs, 8 are given"):
+        plan(others[:8])
+    assert "9 pairs of 'mk,kn->mn', float64" in plan.explain()
+
+
+def test_numpy_in_and_out() -> None:
+    a = [np.arange(6.0).reshape(2, 3), np.ones((1, 3))]
+    found = weft.grouped("mk,nk->mn", [(x, x) for x in a])
+    assert all(isinstance(x, np.ndarray) for x in found)
+    np.testing.assert_array_equal(found[0], a[0] @ a[0].T)
+
+
+def test_nothing_is_an_empty_list() -> None:
+    assert weft.grouped("mk,kn->mn", []) == []
+
+
+A, B = torch.ones(2, 3), torch.ones(3, 4)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "error", "message"),
+    [
+        ([(A, B), (A, B.double())], weft.DTypeError, "b of pair 1 is float64, that of pair 0 float32"),
+        ([(A, B), (A, torch.ones(4, 4))], weft.ShapeError, "pair 1: label 'k' of 'mk,kn->mn' has extents 3 and 4"),
+        ([(A, B), (A[0], B)], weft.ShapeError, "a of pair 1 has 1 dimensions, 'mk' 2 labels"),
+        ([(A, B), (A, B.to("meta"))], weft.UnsupportedError, "b of pair 1 is on meta"),
+        ([(A, B), A], weft.ArgumentError, "pair 1 is not a pair"),
+        (A, weft.ArgumentError, "a list of pairs"),
+        ([(A.double(), B)], weft.DTypeError, "float64 and float32"),
+        ([(A, B), (A.clone().requires_grad_(), B)], weft.UnsupportedError, "a of pair 1"),
+    ],
+)
+def test_what_is_wrong_is_named_by_its_place(pairs: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        weft.grouped("mk,kn->mn", pairs)
+
+
+def test_other_mistakes() -> None:
+    with pytest.raises(weft.ArgumentError, match="did you mean 'epilogue'"):
+        weft.grouped("mk,kn->mn", [(A, B)], epilog=torch.relu)
+    with pytest.raises(weft.ShapeError, match="out of pair 0 has shape"):
+        weft.grouped("mk,kn->mn", [(A, B)], out=[torch.empty(4, 2)])
+    with pytest.raises(weft.ArgumentError, match="pass out"):
+        weft.grouped("mk,kn->mn", [(A, B)], accumulate_into=True)
+    with pytest.raises(weft.ShapeError, match="a place for each pair: 1, not 2"):
+        weft.grouped("mk,kn->mn", [(A, B)], out=[torch.empty(2, 4)] * 2)
+    with pytest.raises(weft.NotationError, match="name every mode"):
+        weft.grouped("...k,kn->...n", [(A, B)])

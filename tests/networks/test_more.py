@@ -1,0 +1,176 @@
+"""Functions, constants, reuse, exponents, faults, slices that are interrupted, reports."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+
+import networkx
+import pytest
+import torch
+
+import weft
+from nets import chain, net_of
+
+LEFT_FIRST = [(0, 1), (0, 1), (0, 1)]
+
+
+def from_left(count: int) -> list[tuple[int, int]]:
+    """The path from left to right: results go to the end of the list."""
+    return [(0, 1)] + [(0, count - at - 1) for at in range(1, count - 1)]
+
+
+def test_functions_are_applied_between_steps() -> None:
+    a, b, c = (torch.randn(5, 5) for _ in range(3))
+    expected = torch.tanh(torch.relu(a @ b) @ c)
+    for functions in ({"ac": torch.relu, "ad": torch.tanh}, {3: torch.relu, 4: torch.tanh}):
+        net = weft.network("ab,bc,cd->ad", a, b, c, functions=functions, optimize=from_left(3))
+        torch.testing.assert_close(net(a, b, c), expected)
+    sliced = weft.network("ab,bc,cd->ad", a, b, c, functions=functions, optimize=from_left(3), slices="c")
+    torch.testing.assert_close(sliced(a, b, c), expected)  # the last function waits for the last slice
+    with pytest.raises(weft.UnsupportedError, match="'b' cannot be sliced"):
+        weft.network("ab,bc,cd->ad", a, b, c, functions=functions, optimize=from_left(3), slices="b")
+    with pytest.raises(weft.UnsupportedError, match="bound"):
+        net.error_bound(a, b, c)
+
+
+def test_constants_are_contracted_once() -> None:
+    net = chain(6)
+    planned = weft.network(net.equation, *net.tensors, constants=[2, 3, 4], optimize=from_left(6))
+    torch.testing.assert_close(planned(*net.tensors[:2], net.tensors[5]), net.expected)
+    planned = weft.network(net.equation, *net.tensors, constants=[0, 1, 2], optimize=from_left(6))
+    assert len(planned.report()["steps"]) == 3
+    assert len(planned.path) == 5
+    torch.testing.assert_close(planned(*net.tensors[3:]), net.expected)
+    torch.testing.assert_close(planned(*[2 * tensor for tensor in net.tensors[3:]]), 8 * net.expected)
+    with pytest.raises(weft.ShapeError, match="takes 3 operands besides 3 constants"):
+        planned(*net.tensors)
+    alone = weft.network(net.equation, *net.tensors, constants=range(6))
+    torch.testing.assert_close(alone(), net.expected)
+    function = weft.network("ab,bc,cd->ad", *net.tensors[:3], constants=[0, 1], functions={"ac": torch.relu},
+                            optimize=from_left(3))  # fmt: skip
+    torch.testing.assert_close(function(net.tensors[2]), torch.relu(net.tensors[0] @ net.tensors[1]) @ net.tensors[2])
+
+
+def test_reuse_repeats_what_changed_alone() -> None:
+    net = chain(6)
+    tensors = list(net.tensors)
+    planned = weft.network(net.equation, *tensors, reuse=True)
+    torch.testing.assert_close(planned(*tensors), net.expected)
+    program = planned.latest
+    assert program is not None
+    assert not list(program._above(program.each, set()))
+    for at in (0, 5, 3):
+        tensors[at] = tensors[at] + 1  # another tensor
+        torch.testing.assert_close(planned(*tensors), torch.linalg.multi_dot(tensors))
+        tensors[at].mul_(1.5)  # the same tensor, written in place
+        torch.testing.assert_close(planned(*tensors), torch.linalg.multi_dot(tensors))
+    before = tensors[2].clone()
+    tensors[2].data.add_(1.0)  # past torch's count of versions
+    stale = planned(*tensors)
+    torch.testing.assert_close(stale, torch.linalg.multi_dot([*tensors[:2], before, *tensors[3:]]))
+    torch.testing.assert_close(planned(*tensors, changed=[2]), torch.linalg.multi_dot(tensors))
+    with pytest.raises(weft.ArgumentError, match="changed names operand 9"):
+        planned(*tensors, changed=[9])
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1e9, 1.0])
+@pytest.mark.parametrize("slices", ["", "c", "ac"])
+def test_exponents_are_stripped_where_values_over_and_underflow(scale: float, slices: str) -> None:
+    net = chain(8, seed=1)
+    tensors = [(tensor * scale).float() for tensor in net.tensors]
+    planned = weft.network(net.equation, *tensors, strip_exponent=True, slices=slices)
+    mantissa, exponent = planned(*tensors)
+    exact = torch.linalg.multi_dot([tensor.double() / scale for tensor in tensors])
+    found = mantissa.double() * 10 ** (exponent - 8 * torch.log10(torch.tensor(scale, dtype=torch.float64)))
+    torch.testing.assert_close(found, exact, rtol=1e-5, atol=1e-4)
+    assert mantissa.abs().max() < 64
+
+
+def test_exponents_of_zeros() -> None:
+    a = torch.zeros(3, 3)
+    mantissa, _ = weft.network("ab,bc,cd->ad", a, a, a, strip_exponent=True)(a, a, a)
+    assert torch.equal(mantissa, a)
+
+
+@pytest.mark.slow
+def test_exponents_of_complex_numbers() -> None:
+    z = torch.randn(3, 3, dtype=torch.complex64) * 1e-20
+    mantissa, exponent = weft.network("ab,bc,cd->ad", z, z.conj(), z, strip_exponent=True)(z, z.conj(), z)
+    y = z.to(torch.complex128) * 1e20
+    torch.testing.assert_close(mantissa.to(y.dtype) * 10 ** (exponent + 60), y @ y.conj() @ y, rtol=1e-5, atol=1e-5)
+
+
+def test_the_step_that_makes_nan_or_inf_is_named() -> None:
+    a, b, c = torch.full((3, 3), 1e30), torch.full((3, 3), 1e30), torch.ones(3, 3)
+    net = weft.network("ab,bc,cd->ad", a, b, c, check_finite=True, optimize=from_left(3))
+    with pytest.raises(weft.AccuracyError, match=r"step 3 .*'ab' of node 0.* makes 9 values that are NaN or Inf"):
+        net(a, b, c)
+    assert net(c, c, c)[0, 0] == 9
+    b[1, 1] = torch.nan
+    sliced = weft.network("ab,bc,cd->ad", a, b, c, check_finite=True, optimize=from_left(3), slices="c")
+    with pytest.raises(weft.AccuracyError, match="operand 1 holds 1 values that are NaN or Inf in slice c=1"):
+        sliced(torch.ones(3, 3), b, c)
+
+
+def test_ctrl_c_comes_between_slices_and_the_call_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = chain(4)
+    planned = weft.network(net.equation, *net.tensors, slices="bc")
+    planned(*net.tensors)
+    program = planned.latest
+    assert program is not None
+    finish, count = program._finish, iter(range(100))
+
+    def interrupting(*arguments: object) -> None:
+        if next(count) == 5:
+            signal.raise_signal(signal.SIGINT)  # amid the slice: the interrupt waits for its end
+        finish(*arguments)
+
+    monkeypatch.setattr(program, "_finish", interrupting)
+    with pytest.raises(KeyboardInterrupt):
+        planned(*net.tensors)
+    torch.testing.assert_close(planned.resume(), net.expected)
+    assert next(count) == 16  # every slice once
+    with pytest.raises(weft.ArgumentError, match="nothing to resume"):
+        planned.resume()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_threads_share_a_network() -> None:
+    net = chain(6)
+    planned = weft.network(net.equation, *net.tensors)
+    wrong = []
+
+    def work(factor: float) -> None:
+        for _ in range(50):
+            found = planned(factor * net.tensors[0], *net.tensors[1:])
+            wrong.extend([] if torch.allclose(found, factor * net.expected) else [factor])
+
+    threads = [threading.Thread(target=work, args=(float(at),)) for at in (1, 2, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_reports_say_what_was_planned(tmp_path: Path) -> None:
+    net = net_of("abx,bcx,cdx,dax->x", {**dict.fromkeys("abcd", 4), "x": 3})
+    planned = weft.network(net.equation, *net.tensors, slices="b")
+    text = planned.explain()
+    for word in ("4 operands", "hyper-edges x", "4 over b", "flop", "predicted", "operand 3"):
+        assert word in text
+    planned(*net.tensors)
+    found = planned.report()
+    assert found["slices"] == 4
+    assert sum(step["flops"] * (1 if step["once"] else 4) for step in found["steps"]) == found["flops"]
+    assert all(step["kernel"] for step in found["steps"])
+    graph = planned.to_graph()
+    assert networkx.is_arborescence(graph.reverse())
+    assert [known["kind"] for _, known in graph.nodes(data=True)].count("operand") == 4
+    planned.draw(tmp_path / "tree.png")
+    assert (tmp_path / "tree.png").stat().st_size > 1000
+    page = planned.to_html(tmp_path / "tree.html")
+    assert page.count("<circle") == 7
+    assert (tmp_path / "tree.html").read_text() == page

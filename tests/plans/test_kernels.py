@@ -1,0 +1,159 @@
+"""The kernels of a plan: facts, code at every level, and the loop, by cross-compilation without a GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import weft
+from plans.kernels_report import EQUATION
+from weft.errors import UnsupportedError
+from weft.machine.occupancy import LIMITS, occupancy
+from weft.plans.kernels import machine_code
+from weft.plans.kernels.text import code_text
+
+pytest.importorskip("triton")
+
+
+TARGETS = ("sm_90", "a100", "rtx4090")
+
+
+@pytest.fixture(scope="module")
+def report() -> dict[str, dict[str, Any]]:
+    root = Path(__file__).parents[2]
+    paths = os.pathsep.join(filter(None, (str(root / "src"), str(root / "tests"), os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": paths}
+    command = [sys.executable, "-m", "plans.kernels_report"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
+
+
+def test_code_at_every_level(report: dict[str, dict[str, Any]]) -> None:
+    for kernel in (report[name] for name in TARGETS):
+        assert f".entry {kernel['name']}" in kernel["ptx"]
+        assert "ttg." in kernel["ttgir"]
+        assert f".text.{kernel['name']}" in kernel["sass"]
+        assert 16 <= kernel["registers"] <= 255
+        assert kernel["spills"] == 0
+        assert 32 * kernel["warps"] == machine_code.block_threads(kernel["ptx"])
+
+
+def test_occupancy_is_that_of_the_facts(report: dict[str, dict[str, Any]]) -> None:
+    for name, capability, processors in (("sm_90", 90, 132), ("a100", 80, 108), ("rtx4090", 89, 128)):
+        kernel = report[name]
+        mine = occupancy(
+            LIMITS[capability],
+            **{what: kernel[what] for what in ("registers", "shared", "warps", "barriers")},
+        )
+        assert kernel["blocks_per_sm"] == mine.blocks >= 1
+        assert kernel["waves"] == kernel["programs"] / (processors * mine.blocks)
+
+
+@pytest.mark.parametrize(("name", "product"), [("sm_90", "wgmma"), ("a100", "mma"), ("rtx4090", "mma")])
+@pytest.mark.parametrize("of", ["ptx", "sass"])
+def test_the_mix_has_what_the_gpu_multiplies_with(
+    name: str, product: str, of: str, report: dict[str, dict[str, Any]]
+) -> None:
+    """Matrix instructions of its own generation, 16-byte accesses, and no instruction of an unknown kind."""
+    read = machine_code.read_ptx if of == "ptx" else machine_code.read_sass
+    lines = read(report[name][of])
+    kinds = machine_code.mix([each for each in lines if not isinstance(each, str)])
+    assert kinds[product] >= 4
+    assert "other" not in kinds
+    assert kinds.keys() & {"ld.global 16 B", "cp.async 16 B", "TMA load"}
+    loop = machine_code.loop_of(lines)
+    assert loop.mix[product] >= 1
+    assert any("kernel.py:" in each.source for each in loop.instructions)
+
+
+def test_text_names_facts_mix_and_lines(report: dict[str, dict[str, Any]]) -> None:
+    for of in ("ptx", "sass"):
+        text = report["sm_90"][f"{of} text"]
+        for part in (report["sm_90"]["name"], "registers a thread", "blocks by warps", "wgmma", "... and "):
+            assert part in text
+    assert "no kernel of weft's own" in code_text([], "ptx")
+
+
+def test_kernels_of_the_microbenchmarks(report: dict[str, dict[str, Any]]) -> None:
+    """Strided elements go one by one; what comes from the L2 comes in 16 bytes, past the first cache."""
+    found = report["micro"]
+    copied = machine_code.mix(
+        [each for each in machine_code.read_ptx(found["strided_copy_kernel"]) if not isinstance(each, str)]
+    )
+    assert copied["ld.global 4 B"] == copied["st.global 4 B"] == 2
+    again = machine_code.read_ptx(found["read_again_kernel"])
+    loads = [each.text for each in again if not isinstance(each, str) and each.kind == "ld.global 16 B"]
+    assert loads
+    assert all(".cg" in load for load in loads)
+
+
+def test_a_plan_on_the_cpu_has_none() -> None:
+    a = torch.ones(3, 3)
+    assert weft.plan("ij,jk->ik", a, a).kernels == ()
+
+
+def test_loops_are_told_from_straight_code() -> None:
+    text = """
+        .file 1 "a/b/kernel.py"
+$L__BB0_1:
+        .loc 1 7 3
+        mma.sync.aligned.m16n8k16 {%r1}, {%r2};
+        st.shared.v4.b32 [%r3], {%r1, %r1, %r1, %r1};
+        @%p1 bra $L__BB0_1;
+        st.global.v2.b64 [%rd1], {%rd2, %rd2};
+        @!%p2 ld.global.b16 %rs1, [%rd1];
+        ret;
+    """
+    lines = machine_code.read_ptx(text)
+    loop = machine_code.loop_of(lines)
+    assert not loop.whole
+    assert loop.mix == {"mma": 1, "st.shared 16 B": 1, "branch": 1}
+    assert loop.instructions[0].source == "b/kernel.py:7"
+    every = machine_code.mix([each for each in lines if not isinstance(each, str)])
+    assert every["st.global 16 B"] == every["ld.global 2 B"] == 1
+    straight = machine_code.loop_of(machine_code.read_sass("/*0000*/ @!P0 LDG.E.128 R4, desc[UR4][R2.64] ;"))
+    assert straight.whole
+    assert straight.mix == {"ld.global 16 B": 1}
+
+
+def test_without_tools_it_says_which_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_code, "tool", lambda name: None)
+    with pytest.raises(UnsupportedError, match="nvdisasm, which is neither in Triton's package nor on PATH"):
+        machine_code.sass(b"\x7fELF")
+
+
+def test_what_is_no_kernel_is_said() -> None:
+    with pytest.raises(UnsupportedError, match="nvdisasm cannot read this kernel"):
+        machine_code.sass(b"not a cubin")
+
+
+@pytest.mark.gpu
+def test_the_calculator_agrees_with_the_driver() -> None:
+    """Every kernel of a list of contractions and permutations, as loaded."""
+    device = torch.device("cuda")
+    plans = []
+    for dtype in (torch.float16, torch.float32, torch.float64):
+        a = torch.randn(16, 16, 16, 256, 16, device=device).to(dtype)
+        b = torch.randn(256, 64, device=device).to(dtype)
+        first = weft.plan(EQUATION, a, b, specialize="now")
+        plans += [first, weft.plan(EQUATION, a, b, specialize="never")]
+        for candidate in first.report().candidates[:12]:
+            try:
+                plans.append(weft.plan(EQUATION, a, b, schedule=candidate.schedule))
+            except UnsupportedError:  # it does not fit the device
+                continue
+        plans.append(weft.plan_permute(a, "ecbfa->abcef"))
+    x = torch.randn(512, 512, device=device)
+    plans += [weft.plan("ik,kj->ij", x, x, algebra="max_plus"), weft.plan("ik,kj->ij", x + 0j, x + 0j)]
+    found = [kernel for plan in plans for kernel in plan.kernels]
+    assert len({kernel.name for kernel in found}) >= 4
+    for kernel in found:
+        assert kernel.occupancy.blocks == kernel.blocks_by_driver(), (kernel, kernel.to_dict())

@@ -1,0 +1,147 @@
+"""Tensor-network algorithms against exact diagonalisation, dense states and published values."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import weft
+from weft import tn
+
+DOUBLE = torch.float64
+
+
+def test_canonical_forms() -> None:
+    for dtype in (torch.float64, torch.complex128):
+        state = tn.MPS.random(6, 2, 5, dtype=dtype, seed=1)
+        dense = state.to_dense()
+        assert float(torch.linalg.vector_norm(dense)) == pytest.approx(1)
+        for center in (3, 5, 0):
+            state.canonicalize(center)
+            torch.testing.assert_close(state.to_dense(), dense)
+            for at, tensor in enumerate(state.tensors):
+                rows = tensor.reshape(-1, tensor.shape[-1]) if at < center else tensor.reshape(tensor.shape[0], -1).mH
+                if at != center:
+                    torch.testing.assert_close(rows.mH @ rows, torch.eye(rows.shape[1], dtype=dtype))
+
+
+def test_expectation_values() -> None:
+    state = tn.MPS.random(5, 2, 4, dtype=torch.complex128, seed=2)
+    dense = state.to_dense().reshape(-1)
+    z = torch.diag(torch.tensor([1.0, -1.0], dtype=torch.complex128))
+    whole = torch.kron(torch.kron(torch.eye(4), z), torch.eye(4)).to(torch.complex128)
+    torch.testing.assert_close(state.expectation(z, 2), dense.conj() @ whole @ dense)
+    operator = tn.heisenberg(5, field=0.3, dtype=torch.complex128)
+    torch.testing.assert_close(state.expectation(operator), dense.conj() @ operator.to_dense() @ dense)
+    assert float(tn.MPS.product([0, 1, 0]).expectation(z.real, 1)) == -1
+
+
+@pytest.mark.parametrize("model", [tn.heisenberg, tn.ising])
+def test_operators_are_the_sums_of_their_bonds(model: object) -> None:
+    bonds = [tn.heisenberg_bond()] * 3 if model is tn.heisenberg else tn.ising_bonds(4)
+    total = torch.zeros(16, 16, dtype=DOUBLE)
+    for at, bond in enumerate(bonds):
+        left, right = torch.eye(2**at, dtype=DOUBLE), torch.eye(2 ** (2 - at), dtype=DOUBLE)
+        total += torch.kron(torch.kron(left, bond.reshape(4, 4)), right)
+    torch.testing.assert_close(model(4).to_dense(), total)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("operator", [tn.heisenberg(8), tn.ising(8, field=0.7)])
+def test_dmrg_finds_the_lowest_energy_of_small_chains(operator: tn.MPO) -> None:
+    exact = float(torch.linalg.eigvalsh(operator.to_dense())[0])
+    found = tn.dmrg(operator, tn.MPS.random(8, 2, 4, seed=3), max_bond=16, sweeps=6)
+    assert found.energy == pytest.approx(exact, abs=1e-9)
+    assert float(found.state.expectation(operator)) == pytest.approx(exact, abs=1e-9)
+    assert max(found.state.bonds) <= 16
+    assert found.energies == sorted(found.energies, reverse=True) or max(found.errors) < 1e-10
+
+
+def test_dmrg_of_a_long_critical_chain() -> None:
+    """Open transverse-field Ising chain at its critical point: 1 - 1 / sin(pi / (4 L + 2)), from P. Pfeuty,
+    Annals of Physics 57 (1970)."""
+    sites = 40
+    found = tn.dmrg(tn.ising(sites), tn.MPS.product([0] * sites), max_bond=20, sweeps=4, cutoff=1e-11)
+    assert found.energy == pytest.approx(1 - 1 / math.sin(math.pi / (4 * sites + 2)), abs=1e-6)
+
+
+def test_tebd_in_real_and_imaginary_time() -> None:
+    sites = 6
+    operator = tn.heisenberg(sites).to_dense()
+    start = tn.MPS.product([0, 1] * 3)
+    evolved = tn.tebd(start, tn.heisenberg_bond(), step=-0.05j, steps=10, max_bond=8)
+    exact = torch.matrix_exp(-0.5j * operator.to(torch.complex128)) @ start.to_dense().reshape(-1).to(torch.complex128)
+    torch.testing.assert_close(evolved.state.to_dense().reshape(-1), exact, atol=2e-4, rtol=0)
+    assert float(evolved.state.norm()) == pytest.approx(1)
+    cooled = tn.tebd(start, tn.heisenberg_bond(), step=-0.1, steps=120, max_bond=8)
+    lowest = float(torch.linalg.eigvalsh(operator)[0])
+    assert float(cooled.state.expectation(tn.heisenberg(sites))) == pytest.approx(lowest, abs=2e-3)
+
+
+def test_two_site_updates_truncate_as_little_as_they_say() -> None:
+    generator = torch.Generator().manual_seed(4)
+    left = torch.randn(3, 4, 2, 5, dtype=DOUBLE, generator=generator)
+    right = torch.randn(3, 5, 2, 6, dtype=DOUBLE, generator=generator)
+    gate = torch.randn(2, 2, 2, 2, dtype=DOUBLE, generator=generator)
+    theta = torch.einsum("zlsm,zmtr,pqst->zlpqr", left, right, gate)
+    for absorb in ("left", "right", "both"):
+        whole = tn.two_site_update(left, right, gate, absorb=absorb)  # type: ignore[arg-type]
+        torch.testing.assert_close(torch.einsum("zlsk,zktr->zlstr", whole.left, whole.right), theta)
+    cut = tn.two_site_update(left, right, gate, max_bond=3)
+    lost = (torch.einsum("zlsk,zktr->zlstr", cut.left, cut.right) - theta).square().sum((1, 2, 3, 4))
+    torch.testing.assert_close(cut.error, lost / theta.square().sum((1, 2, 3, 4)))
+    assert cut.left.shape == (3, 4, 2, 3)
+    weak = tn.two_site_update(left, right, gate, cutoff=0.05)
+    assert (weak.error <= 0.05).all()
+    assert weak.left.shape[-1] < whole.left.shape[-1]
+    one = tn.two_site_update(left[0], right[0], gate, max_bond=3, normalize=True)
+    assert float(torch.linalg.vector_norm(one.values)) == pytest.approx(1)
+    torch.testing.assert_close(one.error, cut.error[0])
+
+
+def test_the_norm_of_a_peps() -> None:
+    generator = torch.Generator().manual_seed(5)
+    rows, columns, bond = 3, 3, 2
+
+    def site(i: int, j: int) -> torch.Tensor:
+        shape = (bond if i else 1, bond if j else 1, bond if i + 1 < rows else 1, bond if j + 1 < columns else 1, 2)
+        return torch.randn(shape, dtype=DOUBLE, generator=generator)
+
+    tensors = [[site(i, j) for j in range(columns)] for i in range(rows)]
+    inputs: list[object] = []
+    for i in range(rows):
+        for j in range(columns):
+            inputs += [tensors[i][j], (("v", i, j), ("h", i, j), ("v", i + 1, j), ("h", i, j + 1), ("s", i, j))]
+    output = tuple(("s", i, j) for i in range(rows) for j in range(columns))
+    state = weft.einsum(*inputs, output)
+    exact = float(state.square().sum())
+    found = tn.peps_norm(tensors)
+    assert found.mantissa * 10**found.exponent == pytest.approx(exact, rel=1e-10)
+    assert found.error < 1e-12
+    cut = tn.peps_norm(tensors, max_bond=6)
+    assert cut.mantissa * 10**cut.exponent == pytest.approx(exact, rel=0.05)
+
+
+def test_a_truncation_that_drops_everything() -> None:
+    with pytest.raises(weft.ShapeError, match=r"drops every singular value: they range from 1 to 3"):
+        tn.split(torch.diag(torch.tensor([3.0, 1.0])), cutoff=1.0)
+    with pytest.raises(weft.ShapeError, match="range from 0 to 0"):
+        tn.split(torch.zeros(2, 2))
+    with pytest.raises(weft.ArgumentError, match="max_bond"):
+        tn.split(torch.eye(2), max_bond=0)
+    with pytest.raises(weft.ShapeError, match="no singular values"):
+        tn.split(torch.zeros(0, 2))
+
+
+def test_what_does_not_fit() -> None:
+    with pytest.raises(weft.ShapeError, match="site 1 has a left bond of 3, the site before a right one of 2"):
+        tn.MPS([torch.ones(1, 2, 2), torch.ones(3, 2, 1)])
+    with pytest.raises(weft.ShapeError, match="6 sites and a state of 5"):
+        tn.dmrg(tn.ising(6), tn.MPS.random(5, 2, 2), max_bond=4)
+    with pytest.raises(weft.ShapeError, match="2 terms for 3 bonds"):
+        tn.tebd(tn.MPS.random(4, 2, 2), [tn.heisenberg_bond()] * 2, step=-0.1, steps=1, max_bond=4)
+    with pytest.raises(weft.ShapeError, match=r"site \(0, 0\) is at the border"):
+        tn.peps_norm([[torch.ones(1, 1, 2, 1, 2)]])
+    with pytest.raises(weft.ShapeError, match="the gate"):
+        tn.two_site_update(torch.ones(1, 2, 3), torch.ones(3, 2, 1), torch.ones(4, 4))
