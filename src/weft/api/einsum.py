@@ -88,17 +88,6 @@ def _of_two(notation: Notation, tensors: list[torch.Tensor], last: dict[str, Any
     return contract((*notation.inputs, notation.output), *tensors, out=target, **last)
 
 
-def left_to_right(notation: Notation) -> list[Notation]:
-    """Contractions of two operands: each of what came before with the next one."""
-    terms, steps = list(notation.inputs), []
-    while len(terms) > 2:
-        kept = {label for term in (*terms[2:], notation.output) for label in term}
-        middle = tuple(dict.fromkeys(label for term in terms[:2] for label in term if label in kept))
-        steps.append(Notation((terms[0], terms[1]), middle))
-        terms[:2] = [middle]
-    return [*steps, Notation(tuple(terms), notation.output)]
-
-
 def lone(algebra: Algebra) -> Algebra:
     """The algebra in which an operand alone is reduced against a one: what `combine` leaves as it is, it cannot say."""
     return replace(algebra, combine=_first)

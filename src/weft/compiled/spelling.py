@@ -15,7 +15,7 @@ import torch
 
 from weft.algebra import NAMED, Algebra, find
 from weft.api.autocast import autocast_keywords
-from weft.api.einsum import left_to_right, lone
+from weft.api.einsum import lone
 from weft.api.keywords import Equation
 from weft.api.lookup import read_notation
 from weft.api.options import HOOKS, read_options, resolved
@@ -160,6 +160,17 @@ def steps_of_einsum(equation: Any, ranks: tuple[int, ...], moved: bool) -> tuple
             return (("permute", spelled_equation(notation, names)),)
         return (("alone", spelled_equation(Notation((term, ()), output), names)),)
     return tuple(("contract", spelled_equation(step, names)) for step in left_to_right(notation))
+
+
+def left_to_right(notation: Notation) -> list[Notation]:
+    """Contractions of two operands: each of what came before with the next one."""
+    terms, steps = list(notation.inputs), []
+    while len(terms) > 2:
+        kept = {label for term in (*terms[2:], notation.output) for label in term}
+        middle = tuple(dict.fromkeys(label for term in terms[:2] for label in term if label in kept))
+        steps.append(Notation((terms[0], terms[1]), middle))
+        terms[:2] = [middle]
+    return [*steps, Notation(tuple(terms), notation.output)]
 
 
 steps_of_einsum._dynamo_marked_constant = True  # type: ignore[attr-defined]
