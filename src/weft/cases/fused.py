@@ -86,6 +86,17 @@ def gradients() -> tuple[Case, ...]:
 
 
 @cache
+def layers() -> tuple[Case, ...]:
+    """One of the two products of a gated layer: its other weight has the same shape."""
+    sizes = {"m": 8192, "k": 4096, "n": 11008}
+    types = (torch.float16, torch.bfloat16)
+    return tuple(
+        from_letters(f"swiglu-{str(dtype).removeprefix('torch.')}", "mk,nk->mn", "nn", **sizes, dtypes=(dtype,) * 3)
+        for dtype in types
+    )
+
+
+@cache
 def numbers() -> tuple[tuple[str, Case], ...]:
     """(group, case): number types as `weft.bench.suites.PAIRS` names them."""
     return tuple(_numbers())
