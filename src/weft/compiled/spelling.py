@@ -12,7 +12,6 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from weft.algebra import NAMED, Algebra, find
 from weft.api.autocast import autocast_keywords
@@ -21,6 +20,7 @@ from weft.api.keywords import Equation
 from weft.api.lookup import read_notation
 from weft.api.options import HOOKS, read_options, resolved
 from weft.api.selection import check_selected, reduced_labels
+from weft.base.arrays import outside_tracing
 from weft.base.describe import describe_call
 from weft.compiled.flops import announce_flops
 from weft.compiled.letters import letters, spelled_equation
@@ -90,7 +90,7 @@ def _written(
     added: bool,
     return_arg: bool,
 ) -> tuple[str, str]:
-    with _disable_current_modes(), call_context(lambda: describe_call("contract", equation)):
+    with outside_tracing(), call_context(lambda: describe_call("contract", equation)):
         if isinstance(keywords["algebra"], tuple):
             made = Algebra(*keywords["algebra"])
             keywords["algebra"] = NAMED[made.name] if NAMED.get(made.name) == made else made
