@@ -6,6 +6,7 @@
 #   make test-all  run the slow tests too, and those of pages: installs Chromium where it may
 #   make test-gpu  run the tests that need a GPU, some minutes on one
 #   make test-tritons  cross-compile with each Triton that is supported, some minutes each
+#   make profiles      profile the cases of TCCG that are furthest from their floor, on a GPU, five minutes
 #   make sanitize      compute-sanitizer on every family's kernels, on a GPU, some minutes
 #
 # `make test PY=python` uses an environment that is there already (a GPU machine with its own torch,
@@ -28,6 +29,7 @@ endif
 RESULTS ?= out/figures
 FIGURES ?= tccg tccg-bf16 tccg-tf32 tccg-fp64 tccg-fusion beyond dense epilogue algebra numbers permute transpose call
 TUNED   ?= tccg tccg-fusion
+PROFILED ?= 01 04 13 14 16 19 20 31 40 46
 
 RUN_tccg        := tccg --peers cutensor,torch,weft-model --quick --budget 0.03
 RUN_tccg-bf16   := tccg --dtypes bf16_fp32 --peers cutensor --quick --budget 0.02
@@ -49,11 +51,11 @@ TUNE_tccg-fusion := tccg-fusion --leaders 6
 TRITONS ?= 3.6.0 3.7.1 3.8.0 3.9.0
 
 .NOTPARALLEL:
-.PHONY: help demo test test-all test-gpu test-tritons sanitize lint bench tuned figures browser clean \
-  $(FIGURES:%=figure-%) $(TUNED:%=tuned-%) $(TRITONS:%=test-triton-%)
+.PHONY: help demo test test-all test-gpu test-tritons sanitize lint bench tuned figures profiles browser clean \
+  $(FIGURES:%=figure-%) $(TUNED:%=tuned-%) $(TRITONS:%=test-triton-%) $(PROFILED:%=profile-%)
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 9
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 10
 
 demo: $(READY)
 	$(PY) -m weft demo $(ARGS)
@@ -125,6 +127,12 @@ figures: $(FIGURES:%=figure-%)
 $(FIGURES:%=figure-%): figure-%: $(READY)
 	rm -rf $(RESULTS)/$*
 	$(PY) -m weft bench $(RUN_$*) --out $(RESULTS)/$*
+
+profiles: $(PROFILED:%=profile-%)
+	$(PY) -m weft.profiling.summary $(RESULTS)/profiles
+
+$(PROFILED:%=profile-%): profile-%: $(READY)
+	$(PY) -m weft profile tccg-$* --out $(RESULTS)/profiles/tccg-$* $(ARGS)
 
 clean:
 	rm -rf $(VENV)

@@ -46,7 +46,7 @@ class Structure(NamedTuple):
     @classmethod
     def of(cls, keys: Sequence[Key], shapes: Sequence[tuple[int, ...]]) -> Structure:
         sizes = [int(np.prod(shape, dtype=np.int64)) for shape in shapes]
-        starts = [0, *itertools.accumulate(size + size % 2 for size in sizes)]
+        starts = [0, *itertools.accumulate(sizes)]
         return cls(tuple(keys), tuple(shapes), tuple(starts[:-1]))
 
 
@@ -66,15 +66,15 @@ class BlockTensor:
         with call_context(lambda: describe_call("BlockTensor", f"{len(blocks)} blocks")):
             keys, tensors = _read(blocks)
         structure = Structure.of(keys, [tuple(tensor.shape) for tensor in tensors])
-        padded = [part for tensor in tensors for part in (tensor.reshape(-1), tensor.new_zeros(tensor.numel() % 2))]
-        self._set(structure, torch.cat(padded))
+        self._set(structure, torch.cat([tensor.reshape(-1) for tensor in tensors]))
 
     def _set(self, structure: Structure, buffer: torch.Tensor) -> None:
         self.structure, self.buffer = structure, buffer
         self._place = {key: at for at, key in enumerate(structure.keys)}
 
     @classmethod
-    def _over(cls, structure: Structure, buffer: torch.Tensor) -> BlockTensor:
+    def over(cls, structure: Structure, buffer: torch.Tensor) -> BlockTensor:
+        """Blocks that lie in a buffer already, where the structure says."""
         made = cls.__new__(cls)
         made._set(structure, buffer)
         return made
@@ -172,7 +172,7 @@ class _Plan:
             if len(set(term)) < len(term):
                 raise UnsupportedError(f"'{term_text(term)}' has a label twice: diagonals are not for blocks")
         self._notation, self._keywords = notation, keywords
-        self._pairs = _meeting(notation, a.structure, b.structure)
+        self._pairs = meeting(notation, a.structure, b.structure)
         if not self._pairs:
             raise ShapeError(f"no blocks of a and b meet by '{notation}': the result is zero")
         rows = [(i, j) for pairs in self._pairs.values() for i, j in pairs]
@@ -194,7 +194,7 @@ class _Plan:
 
     def __call__(self, a: BlockTensor, b: BlockTensor) -> BlockTensor:
         size = self.structure.starts[-1] + int(np.prod(self.structure.shapes[-1], dtype=np.int64))
-        made = BlockTensor._over(self.structure, torch.empty(size + size % 2, dtype=self._dtype, device=a.device))
+        made = BlockTensor.over(self.structure, torch.empty(size, dtype=self._dtype, device=a.device))
         if self._launch is not None:
             self._launch(a.buffer, b.buffer, made.buffer)
         else:
@@ -214,7 +214,7 @@ class _Plan:
                 pairwise.contract(terms, x, y, c=place if at else None, out=place, epilogue=last, **others)
 
 
-def _meeting(notation: Notation, a: Structure, b: Structure) -> dict[Key, list[tuple[int, int]]]:
+def meeting(notation: Notation, a: Structure, b: Structure) -> dict[Key, list[tuple[int, int]]]:
     """For each block of the result the pairs of blocks, by place, that are summed into it."""
     first, second = notation.inputs
     shared = [label for label in first if label in second]

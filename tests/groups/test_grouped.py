@@ -139,7 +139,6 @@ A, B = torch.ones(2, 3), torch.ones(3, 4)
         ([(A, B), A], weft.ArgumentError, "pair 1 is not a pair"),
         (A, weft.ArgumentError, "a list of pairs"),
         ([(A.double(), B)], weft.DTypeError, "float64 and float32"),
-        ([(A, B), (A.clone().requires_grad_(), B)], weft.UnsupportedError, "a of pair 1"),
     ],
 )
 def test_what_is_wrong_is_named_by_its_place(pairs: Any, error: type[Exception], message: str) -> None:

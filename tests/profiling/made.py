@@ -30,7 +30,7 @@ def profile(name: str = "weft", seconds: float = 40e-6, **counters: float) -> Pr
         flops=10**9, bytes=8 * 10**7,
         floor={"seconds": 22e-6, "binds": "memory", "compute": 2e-6, "memory": 21e-6, "launch": 1e-6},
         ceilings={"source": "measured", "read": 4.3e12, "write": 4.6e12, "copy": 4.2e12, "rate": "float16",
-                  "products": 7.6e14, "matrix": {"float16": 7.6e14, "float32": 5.1e13}, "launch": 1e-6},
+                  "products": 7.6e14, "matrix": {"float16": 7.6e14, "float32": 5.1e13}, "launch": 1e-6, "l2": 5.5e12},
         kernels=[kernel], launches=[Launch("gett_kernel", seconds, 512, 256, 96, 40960), Launch(HOSTILE, 1e-6)],
         counters=[CounterSet("gett_kernel", {**_COUNTERS, **counters}, {}, "NVIDIA H200")],
         error_over_bound=0.3, missing={"energy": HOSTILE},

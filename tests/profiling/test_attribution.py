@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from profiling.made import profile
+from weft.errors import UnsupportedError
 from weft.profiling.attribution import RULES, attribute, binds, sentence
 from weft.profiling.counters import PACK, CounterSet
 from weft.profiling.evidence import Variant, weigh
+from weft.profiling.record import append_recorded
 
 RECORDED = json.loads((Path(__file__).parent / "data" / "counter_sets.json").read_text())["sets"]
 SETS = {each["kernel"]: CounterSet.from_dict(each) for each in RECORDED}
@@ -25,6 +28,21 @@ def test_recorded_sets_are_bound_by_what_their_source_says(entry: dict[str, Any]
         assert f"bound by {entry['binds']}" in sentence(found)
         for name, value in first.numbers.items():
             assert value == found.get(name) or name in ("pipe", "memory", "register limit")
+
+
+def test_a_profile_adds_its_counters_to_those_recorded(tmp_path: Path) -> None:
+    """Once for each call and device, with what binds it: what the test above then holds against the rules."""
+    file = tmp_path / "sets.json"
+    assert append_recorded(file, [profile()]) == 1
+    assert append_recorded(file, [profile(K1=3.0)]) == 1
+    (entry,) = json.loads(file.read_text())["sets"]
+    assert entry["binds"] == "memory"
+    assert entry["values"]["K1"] == 3.0
+    assert CounterSet.from_dict(entry).dram_bytes == 1e8
+    bare = profile()
+    bare.counters = []
+    with pytest.raises(UnsupportedError, match="nothing was counted of mk,kn->mn"):
+        append_recorded(file, [bare])
 
 
 def made(**values: float) -> CounterSet:

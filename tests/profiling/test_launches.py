@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from weft.machine.occupancy import LIMITS
 from weft.profiling.launches import read
 
 
@@ -29,6 +30,10 @@ def test_each_launch_gets_the_median_of_its_times() -> None:
     assert (second.name, second.seconds) == ("gett_kernel", pytest.approx(41e-6))
     assert (second.programs, second.threads, second.registers, second.shared) == (512, 128, 96, 40960)
     assert first.programs is None
+    placed = second.on(LIMITS[90], 132)
+    assert placed.occupancy == 5 * 4 / 64  # 96 registers allow five blocks of four warps
+    assert placed.waves == 512 / (5 * 132)
+    assert first.on(LIMITS[90], 132) == first
 
 
 def test_a_first_call_that_did_more_is_left_out() -> None:

@@ -12,6 +12,7 @@ import pytest
 from browser import Browser, chromium
 from profiling.made import HOSTILE, profile
 from weft.errors import WeftError
+from weft.profiling import summary
 from weft.profiling.page import JSON_FILE, save
 from weft.profiling.profile import Profile, load
 from weft.profiling.scaling import Scaling
@@ -42,6 +43,16 @@ def test_json_reads_back_and_says_the_same(folder: Path) -> None:
     assert document["scaling"][0]["kind"] == "strong"
     assert document["precisions"][0]["digits"] == 15.9
     assert document["profiles"][0]["sentence"].startswith("gett_kernel: bound by memory")
+
+
+def test_profiles_of_a_folder_have_a_sentence_each(tmp_path: Path) -> None:
+    save([profile()], tmp_path / "tccg-04")
+    save([profile(K2=20.0, K3=20.0, K1=80.0, tensor=90.0)], tmp_path / "tccg-20")
+    lines = summary.write(tmp_path).read_text().splitlines()
+    assert "[tccg-04](tccg-04/index.html) | 40.0 us | 22.0 us | 55% | 1.25 | gett_kernel: bound by memory" in lines[-2]
+    assert "bound by compute" in lines[-1]
+    with pytest.raises(WeftError, match=r"there is no profile.json in any folder of"):
+        summary.write(tmp_path / "tccg-04")
 
 
 def test_other_formats_are_refused(folder: Path, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_the_share_that_faster_kernels_shorten() -> None:
 
 def test_pictures_are_drawn_of_what_is_known() -> None:
     strong, weak = (Scaling(kind, (1, 2, 4), (1.0, 1.9, 3.5)) for kind in ("strong", "weak"))
-    drawn = pictures([profile()], [strong, weak], l2=5.5e12)
+    drawn = pictures([profile()], [strong, weak])
     assert len(drawn) == 4
     assert all(png.startswith(b"\x89PNG") for png in drawn.values())
     bare = profile()

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from weft.api.options import Options, resolved
+from weft.base.arrays import outside_transforms
 from weft.planner.request import PermuteRequest, Request
 from weft.planner.target import target_of
 from weft.spec import Notation
@@ -47,7 +47,7 @@ def meta_request(
 
 def meta(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor's shape and type without memory. An extent that a tracer leaves open is what it is at present."""
-    with _disable_current_modes():
+    with outside_transforms():
         return torch.empty([present(extent) for extent in tensor.shape], dtype=tensor.dtype, device="meta")
 
 

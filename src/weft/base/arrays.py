@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from weft.errors import DTypeError, UnsupportedError
 
@@ -19,12 +20,13 @@ is_transforming: Callable[[], bool] = torch._C._are_functorch_transforms_active
 
 @contextmanager
 def outside_transforms() -> Iterator[None]:
-    """Whatever is made here is what it seems, and may be kept: the transforms of torch.func are set aside."""
+    """Whatever is made here is what it seems, and may be kept: transforms of torch.func and modes are set aside."""
     layers = []
     while torch._C._functorch.peek_interpreter_stack() is not None:
         layers.append(torch._C._functorch.pop_dynamic_layer_stack())
     try:
-        yield
+        with _disable_current_modes():
+            yield
     finally:
         while layers:
             torch._C._functorch.push_dynamic_layer_stack(layers.pop())

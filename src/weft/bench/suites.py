@@ -9,7 +9,11 @@
     epilogue      a bias and a ReLU behind a product
     weights       a half-precision product of 16 rows with weights of eight bits and a scale for each column
     algebra       max-plus and logarithms in the place of products and sums
+    gradients     forward and backward passes: a layer, masked scores, TCCG with functions, algebras
+    nn            a gated layer (SwiGLU), forward and backward
     numbers       complex numbers, integers and fp8
+    small         many small products, two-site updates, sums of operators and blocks, in CUDA graphs
+    small-call    the same with the host's own work, and a sweep of DMRG
     call          what the host does for one call, on tensors too small to matter
     networks      a slice of each of five public tensor networks
     demo          the fused example of the paper and TCCG in one pair of number types: what `weft demo` runs
@@ -34,6 +38,7 @@ from weft.bench.records import CONTRACT
 from weft.cases import Case, layout
 from weft.cases.layout import PermuteCase
 from weft.cases.networks import NetworkCase, networks, shrunk_network
+from weft.cases.small import SmallCase, small
 from weft.errors import WeftError
 from weft.spec.type_names import find_dtype
 
@@ -212,6 +217,10 @@ def _algebra(types: Sequence[str]) -> list[Entry]:
     return [Entry(case, case.algebra, case.name) for case in cases.algebras()]
 
 
+def _gradients(types: Sequence[str]) -> list[Entry]:
+    return [Entry(case, "tccg" if "tccg" in case.name else case.name, case.name) for case in cases.gradients()]
+
+
 def _numbers(types: Sequence[str]) -> list[Entry]:
     return [Entry(case, group, case.name) for group, case in cases.numbers()]
 
@@ -223,6 +232,10 @@ def _networks(types: Sequence[str]) -> list[Entry]:
 
 def _call(types: Sequence[str]) -> list[Entry]:
     return [Entry(case, "call", case.name) for case in cases.tiny()]
+
+
+def _small(host: bool) -> Callable[[Sequence[str]], list[Entry]]:
+    return lambda types: [Entry(case, case.task, case.name) for case in small(host)]
 
 
 SUITES: dict[str, Suite] = {
@@ -270,6 +283,18 @@ SUITES: dict[str, Suite] = {
     "algebra": Suite(
         "max-plus and logarithms, beside torch.compile of all pairs reduced", _algebra, peers=("compile",)
     ),
+    "gradients": Suite(
+        "forward and backward passes: a layer, masked scores, TCCG with leaky ReLU on A, B and D, algebras",
+        _gradients,
+        kind="gradient",
+        peers=("torch", "compile"),
+    ),
+    "nn": Suite(
+        "a gated layer (SwiGLU) of weft.nn, forward and backward, plain and under torch.compile",
+        lambda types: [Entry(case, case.name, case.name) for case in cases.layers()],
+        kind="gated",
+        peers=("weft-compiled", "torch", "compile"),
+    ),
     "numbers": Suite("complex numbers on some of TCCG, integers and fp8 beside half precision", _numbers),
     "call": Suite(
         "what the host does for each call of a plan, of weft.contract and of torch.einsum, on tiny tensors",
@@ -277,6 +302,20 @@ SUITES: dict[str, Suite] = {
         kind="call",
         peers=(CONTRACT, "torch"),
         sampling={"mode": "hot", "capture": False},
+    ),
+    "small": Suite(
+        "1000 small products, two-site updates, sums of operators and block-sparse tensors, in CUDA graphs",
+        _small(host=False),
+        kind="small",
+        peers=("torch", "bmm", "operator"),
+        sampling={"mode": "hot", "budget": 0.2},
+    ),
+    "small-call": Suite(
+        "the same with the host's own work, and a sweep of DMRG",
+        _small(host=True),
+        kind="small",
+        peers=("torch", "bmm"),
+        sampling={"mode": "hot", "budget": 0.2, "capture": False},
     ),
     "networks": Suite(
         "a slice of each of five public tensor networks, along one path: two of many tiny steps, three of large ones",
@@ -305,13 +344,14 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 def _shrunk(entry: Entry, work: int) -> Entry:
-    case: Case | PermuteCase = entry.case
-    small: Case | PermuteCase
+    case: Case | PermuteCase | SmallCase = entry.case
     if isinstance(entry.case, NetworkCase):
         sliced = shrunk_network(entry.case, work)
         return replace(entry, case=sliced, scaled=sliced.terms != entry.case.terms)
+    if isinstance(case, SmallCase):  # is small
+        return entry
     if isinstance(case, Case):
-        small = cases.scaled(case, work)
-        return replace(entry, case=small, scaled=small.shapes != case.shapes)
-    small = layout.shrunk(case, work)
-    return replace(entry, case=small, scaled=small.shape != case.shape)
+        scaled = cases.scaled(case, work)
+        return replace(entry, case=scaled, scaled=scaled.shapes != case.shapes)
+    shrunk = layout.shrunk(case, work)
+    return replace(entry, case=shrunk, scaled=shrunk.shape != case.shape)

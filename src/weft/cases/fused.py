@@ -3,6 +3,7 @@
 epilogues()    one product with and without a bias and a ReLU
 algebras()     max-plus and logarithms on a product, max-plus on some of TCCG
 weights()      a half-precision product of few rows, its weights of eight bits with a scale for each column
+gradients()    layers, scores, TCCG with functions, and algebras, for their forward and backward passes
 numbers()      complex ones on some of TCCG, integers and fp8 beside half precision: (group, case)
 """
 
@@ -61,6 +62,37 @@ def algebras() -> tuple[Case, ...]:
     return (
         *(replace(product, name=name, algebra=algebra) for name, algebra in squares.items()),
         *(replace(single[at - 1], algebra="max_plus") for at in MAX_PLUS),
+    )
+
+
+CAUSAL = "causal"  # the tag of scores of which those above the diagonal are masked
+LEAKY = (1, 4, 9, 13, 16, 20, 31, 40)  # numbers of TCCG
+
+
+@cache
+def gradients() -> tuple[Case, ...]:
+    """A layer with bias and GELU, masked scores, TCCG with leaky ReLU on A, B and D, max-plus and `log`."""
+    layer = from_letters("linear-gelu", "mk,nk->mn", "gradients", m=8192, k=4096, n=11008, dtypes=_HALF)
+    scores = from_letters("masked-scores", "bhid,bhjd->bhij", f"gradients {CAUSAL}", b=4, h=16, i=2048, j=2048, d=64)
+    product = from_letters("max-plus-2048", "mk,kn->mn", "gradients", **dict.fromkeys("mkn", 2048))
+    leaky = "leaky_relu"
+    return (
+        replace(layer, epilogue="gelu", add=True, c_ones=(0,), c_as="bias"),
+        replace(scores, dtypes=_HALF),
+        *(replace(tccg(*_HALF[:2])[at - 1], a_fn=leaky, b_fn=leaky, epilogue=leaky) for at in LEAKY),
+        replace(product, algebra="max_plus"),
+        from_letters("log-4096", "mk,kn->mn", "gradients", **_SQUARE, algebra="log"),
+    )
+
+
+@cache
+def layers() -> tuple[Case, ...]:
+    """One of the two products of a gated layer: its other weight has the same shape."""
+    sizes = {"m": 8192, "k": 4096, "n": 11008}
+    types = (torch.float16, torch.bfloat16)
+    return tuple(
+        from_letters(f"swiglu-{str(dtype).removeprefix('torch.')}", "mk,nk->mn", "nn", **sizes, dtypes=(dtype,) * 3)
+        for dtype in types
     )
 
 

@@ -57,18 +57,21 @@ def profile(
     work: Annotated[str | None, typer.Option(help="Most multiply-adds (1e7, 10M); larger cases are scaled.")] = None,
     budget: Annotated[float | None, typer.Option(min=0, help="Seconds of samples for each timing.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for index.html and profile.json.", file_okay=False)] = None,
+    record: Annotated[Path | None, typer.Option(help="Add the counters to this file of recorded sets.")] = None,
 ) -> None:
     """Measure one contraction and say why it is fast, or slow: floor, launches, counters, what binds it."""
     with errors_in_a_line():
         from weft.profiling.evidence import MECHANISMS
         from weft.profiling.page import save
-        from weft.profiling.record import compared
+        from weft.profiling.record import append_recorded, compared
         from weft.profiling.text import side_by_side, trade_lines
 
         known = [each.name for each in MECHANISMS]
         if claim is not None and claim not in known:
             raise UnsupportedError(f"--claim {claim} is no mechanism: {', '.join(known)}")
         place = read_device(device)
+        if "->" not in equation and "," in equation:
+            raise NotationError(f"'{equation}' is neither an equation nor one case: profile cases one by one")
         case = _case(equation, extents, dtype, out_dtype, precision, functions, algebra)
         case = _shrunk(case, read_work(work))
         if scaling and place.type != "cpu":
@@ -88,6 +91,8 @@ def profile(
             typer.echo(f"{each.kind} scaling, speed-up by threads {said}; parallel share {each.parallel:.3f}")
         for line in trade_lines(trades):
             typer.echo(line)
+        if record is not None:
+            typer.echo(f"{record} holds {append_recorded(record, found)} sets of counters")
         if out is not None:
             typer.echo(f"wrote {save(found, out, scaled, trades)}")
 

@@ -47,7 +47,7 @@ class Running:
         if known is not None:
             found = known.run(a, b, c, alpha, beta, place, beside)
             if found is not None:
-                return [found]
+                return _listed(found)
         with call_context(lambda: describe_call("contract", call.equation, a=a, b=b, c=c, out=place)):
             operands = call.operands(tensors)
             options = self._options(operands)

@@ -12,6 +12,7 @@ from weft.api.options import read_options, resolved
 from weft.base.arrays import as_result, as_tensor, returned
 from weft.base.describe import describe_call
 from weft.errors import NotationError, ShapeError, call_context
+from weft.plans.derivatives import asked as asked_of
 from weft.plans.keywords import refuse_unknown
 from weft.spec import Label, Layout, Notation, parse
 from weft.spec.contraction import mode_extents
@@ -38,7 +39,7 @@ def chain(equation: Any, g: Any, x: Any, m: Any, **keywords: Any) -> Any:
 
     On a GPU it is one launch where each of b, p, q, c, r is one mode (or none) and q has at most 128 indices: the
     product of the first two stays on the chip, and is as precise as it would be in memory. Otherwise, and on the CPU,
-    it is two contractions, in the order of fewer products.
+    it is two contractions, in the order of fewer products; so it is where a gradient is required.
 
     Returns the kind of array that `g` is. Raises what `contract` raises, and `NotationError` for what is no chain.
 
@@ -56,7 +57,9 @@ def chain(equation: Any, g: Any, x: Any, m: Any, **keywords: Any) -> Any:
         if target is not None and any(share_memory(target, tensor) for tensor in tensors):
             raise ShapeError("out overlaps an operand in memory: the result would overwrite what is to be read")
         given = {name: value for name, value in keywords.items() if name != "out"}
-        result = _in_one_launch(notation, roles, tensors, target, given)
+        result = None
+        if not asked_of(*tensors):  # contractions have derivatives, the kernel has none
+            result = _in_one_launch(notation, roles, tensors, target, given)
         if result is None:
             result = _in_two(notation, roles, extents, tensors, target, given)
     return returned(g, out, result, False)

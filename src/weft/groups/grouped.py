@@ -12,12 +12,14 @@ from weft.api.contract import contract
 from weft.api.keywords import Equation, signed
 from weft.api.lookup import read_notation
 from weft.api.options import read_options, resolved
-from weft.base.arrays import as_result, like
+from weft.base.arrays import as_result, as_tensor, like
 from weft.base.describe import describe_call
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
+from weft.groups.gradient import with_gradient
 from weft.groups.launch import launch_of
 from weft.groups.operands import Stack, read_pairs, stack_of
 from weft.groups.results import Results
+from weft.plans.derivatives import asked as asked_of
 from weft.plans.keywords import check_flag, refuse_unknown
 from weft.spec import Notation
 from weft.spec.dtypes import dtype_name
@@ -39,6 +41,8 @@ def grouped(
 
     Where all pairs are alike and lie evenly they are one contraction with a batch mode. Types that no kernel for groups
     takes are contracted one by one on the CPU (half precision, integers); on a GPU they are an `UnsupportedError`.
+    Gradients of plain products are groups, too; with functions, broadcast extents or modes of one operand alone they
+    are found pair by pair.
 
     Returns a list of results of the kind that the first operand is; it is empty where `pairs` is. Raises what
     `contract` raises, with the pair named by its place, and `ArgumentError` for what is no list of pairs. To call the
@@ -56,8 +60,17 @@ def grouped(
             read_notation(equation)
             return []
         out = keywords.get("out")
+        if asked_of(*a, *b):
+            if out is not None:
+                raise UnsupportedError("a group whose operands require gradients makes its results: leave out out")
+            x, y = ([as_tensor(f"operand of pair {at}", one) for at, one in enumerate(side)] for side in (a, b))
+            return with_gradient(grouped, read_notation(equation), x, y, _given(keywords))
         results = GroupedPlan(equation, a, b, accumulate_into, keywords)()
         return list(out) if out is not None else [like(a[0], result) for result in results]
+
+
+def _given(keywords: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in keywords.items() if name != "out" and value is not None}
 
 
 @signed("plan_grouped", ("equation", "pairs"))
@@ -102,7 +115,7 @@ class GroupedPlan:
         strides = None if self._out is None else self._out.strides
         self._table, self.shapes = group_table(form, (x.shapes, y.shapes), (x.strides, y.strides), strides)
         self._check_places()
-        self._keywords = {name: value for name, value in keywords.items() if name != "out" and value is not None}
+        self._keywords = _given(keywords)
         target = None if self._out is None else self._out.tensors[0]
         options = read_options("grouped", keywords, target)
         self._request = resolved(self._notation, str(equation), x.tensors[0], y.tensors[0], options)
@@ -111,8 +124,7 @@ class GroupedPlan:
         self.dtype = self._request.d_dtype
         if self._out is not None and self._out.dtype != self.dtype:
             raise DTypeError(f"out has {dtype_name(self._out.dtype)}, out_dtype says {dtype_name(self.dtype)}")
-        sizes = self.shapes.prod(1)
-        self._ends = np.concatenate([[0], np.cumsum(sizes + sizes % 2)])  # results begin at even places
+        self._ends = np.concatenate([[0], np.cumsum(self.shapes.prod(1))])
         self._start(x, y, self._out)
         self._launch = self._made()
 
@@ -223,14 +235,10 @@ class GroupedPlan:
         views = [stack.stacked(step) for stack, step in zip(stacks, steps, strict=True) if step is not None]
         every = object()
         terms = tuple((every, *term) for term in (*self._notation.inputs, self._notation.output))
-        padded = int(self._ends[1])
-        shape = tuple(self.shapes[0])
+        shape = (len(self.shapes), *self.shapes[0].tolist())
 
         def run(a: torch.Tensor, b: torch.Tensor, d: torch.Tensor) -> None:
-            if len(views) == 3:
-                target = views[2]
-            else:
-                target = d.as_strided((len(self.shapes), *shape), (padded, *torch.empty(shape, device="meta").stride()))
+            target = views[2] if len(views) == 3 else d.view(shape)
             contract(terms, views[0], views[1], out=target, **self._keywords)
 
         return _Described(run, "one contraction with a batch mode")

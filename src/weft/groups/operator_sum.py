@@ -22,7 +22,7 @@ from weft.api.contract import contract
 from weft.base.arrays import as_result, as_tensor, returned
 from weft.base.describe import describe_call
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
-from weft.plans.checks import reject_gradient
+from weft.plans.derivatives import asked as asked_of
 from weft.plans.keywords import refuse_unknown
 from weft.spec.dtypes import dtype_name
 from weft.spec.memory import share_memory
@@ -75,6 +75,10 @@ class OperatorSum:
                 raise ShapeError(f"out has shape {tuple(target.shape)}, the result {shape}")
             if target is not None and share_memory(target, x):
                 raise ShapeError("out overlaps the state in memory: the result would overwrite what is to be read")
+            if asked_of(x, *(stack for block in self._blocks for stack in block.operators if stack is not None)):
+                if target is not None:
+                    raise UnsupportedError("out is not for operands that require gradients: leave it out")
+                return returned(state, None, self._with_gradient(x, shape), False)
             y = target if target is not None else torch.empty(shape, dtype=x.dtype, device=x.device)
             begun = False
             for block in self._blocks:
@@ -85,10 +89,17 @@ class OperatorSum:
                 y.zero_()
         return returned(state, out, y, False)
 
+    def _with_gradient(self, x: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+        """The same in tensors of its own: what lies between is kept for the backward pass."""
+        total = x.new_zeros(shape)
+        for block in self._blocks:
+            for part in self._parts(block, x):
+                total = total + self._of_block(part, x)
+        return total
+
     def _check(self, x: torch.Tensor) -> tuple[int, ...]:
         if x.dim() != 3:
             raise ShapeError(f"the state has three modes (l, s, r), this one {x.dim()}")
-        reject_gradient("state", x)
         if self.dtype not in (None, x.dtype):
             raise DTypeError(f"the state is {dtype_name(x.dtype)}, the terms are {dtype_name(self.dtype)}")
         if self.device not in (None, x.device):
@@ -111,20 +122,28 @@ class OperatorSum:
 
     def _apply(self, block: Block, x: torch.Tensor, y: torch.Tensor, begun: bool) -> None:
         """Add what the terms of a block make of `x` to `y`; write it where nothing has been."""
+        if any(operator is not None for operator in block.operators):
+            self._of_block(block, x, out=y, c=y if begun else None)
+        elif begun:
+            y.add_(x, alpha=block.terms)
+        else:
+            torch.mul(x, block.terms, out=y)
+
+    def _of_block(self, block: Block, x: torch.Tensor, **last: Any) -> torch.Tensor:
+        """What the terms of a block make of `x`; `last` are keywords of the last contraction."""
         given = [side for side in (2, 1, 0) if block.operators[side] is not None]
         if not given:
-            y.add_(x, alpha=block.terms) if begun else torch.mul(x, block.terms, out=y)
-            return
-        labels, value, stacked = [low for low, _ in LABELS], x, False
+            return x * block.terms
+        labels, value = [low for low, _ in LABELS], x
         for side in given:
-            operator = block.operators[side]
             low, high = LABELS[side]
-            here = ("t", *labels) if stacked else tuple(labels)
+            here = tuple(labels) if side == given[0] else ("t", *labels)
             labels[side] = high
-            there = tuple(labels) if side == given[-1] else ("t", *labels)
-            last: dict[str, Any] = {"out": y, "c": y if begun else None} if side == given[-1] else {}
-            value = contract((("t", high, low), here, there), operator, value, **last, **self._keywords)
-            stacked = True
+            ends = side == given[-1]
+            there = tuple(labels) if ends else ("t", *labels)
+            terms = (("t", high, low), here, there)
+            value = contract(terms, block.operators[side], value, **(last if ends else {}), **self._keywords)
+        return value
 
 
 def operator_sum(
@@ -161,7 +180,6 @@ def _read(terms: Iterable[Sequence[Any]]) -> list[Term]:
             found.append(tensor)
             if tensor is None:
                 continue
-            reject_gradient(f"{name} of term {at}", tensor)
             any_tensor = tensor if any_tensor is None else any_tensor
             if tensor.dim() != 2:
                 raise ShapeError(f"{name} of term {at} has {tensor.dim()} dimensions: it is a matrix")

@@ -9,8 +9,8 @@ from typing import Any
 
 from cotengra.contract import default_implementation
 
-from weft.api.einsum import einsum
 from weft.api.numpy_words import tensordot
+from weft.networks.public import einsum
 from weft.plans.keywords import refuse_unknown
 
 Pair = tuple[Callable[..., Any], Callable[..., Any]]

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 
-from weft.base.arrays import dispatch_modes, is_transforming, without_memory
+from weft.base.arrays import dispatch_modes, is_transformed, is_transforming, without_memory
 from weft.plans.checks import fits
 from weft.plans.memory import is_out_of_memory, workspace_error
 
@@ -42,7 +42,7 @@ def call_signature(*tensors: Any) -> tuple[Any, ...] | None:
             continue
         if type(tensor) is not Tensor and not isinstance(tensor, Tensor):
             return None
-        if tensor.layout is not _STRIDED or tensor.is_nested:
+        if tensor.layout is not _STRIDED or tensor.is_nested or is_transformed(tensor):
             return None
         special = None
         if dual or tensor.requires_grad or tensor.is_conj() or tensor.is_neg() or type(tensor) is not Tensor:

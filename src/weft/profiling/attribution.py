@@ -128,7 +128,7 @@ def sentence(found: CounterSet) -> str:
     first = binds(findings)
     if first is not None:
         others = [each.pattern for each in findings if each.holds and each is not first]
-        also = f" (the patterns {' and '.join(others)} hold, too)" if others else ""
+        also = f" ({' and '.join(others)} {'hold' if len(others) > 1 else 'holds'}, too)" if others else ""
         return f"{found.kernel}: bound by {first.pattern}: {first.sentence}{also}"
     unknown = [each.pattern for each in findings if each.holds is None]
     why = f" ({', '.join(unknown)}: counters are missing)" if unknown else ""

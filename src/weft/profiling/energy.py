@@ -19,8 +19,7 @@ from weft.errors import UnsupportedError
 from weft.machine.ceilings import float32_products
 from weft.machine.energy import REPETITIONS, SECONDS, Energy, call_energy, one_pass, sensor_of, synchroniser
 from weft.machine.sensors import Sensor
-from weft.machine.stamp import device_stamp
-from weft.machine.store import Store
+from weft.profiling.kept import keep_model, kept_model
 from weft.profiling.subject import Subject, usual_sampling
 
 
@@ -107,11 +106,10 @@ def card_model(device: torch.device, rate: str, *, refresh: bool = False) -> Ene
     Kept on disk with the device's stamp; where it is not known, or with `refresh`, it is fitted to loads that are
     measured now, some 20 seconds. `UnsupportedError` where no sensor answers.
     """
-    store, key = Store("energy"), {"stamp": device_stamp(device), "rate": rate}
-    if not refresh and (saved := store.load(key)) is not None:
+    if not refresh and (saved := kept_model(device, rate)) is not None:
         return EnergyModel(**saved)
     model = fit(loads(device, rate))
-    store.save(key, asdict(model))
+    keep_model(device, rate, asdict(model))
     return model
 
 

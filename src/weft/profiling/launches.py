@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from weft.machine.occupancy import SmLimits, occupancy, waves
 from weft.machine.statistics import summarise
 
 CALLS = 5  # that are traced; each launch's time is the median over them
@@ -29,6 +30,23 @@ class Launch:
     threads: int | None = None  # of a block
     registers: int | None = None  # of a thread
     shared: int | None = None  # bytes of a block
+    occupancy: float | None = None  # the share of an SM's warps that its blocks could fill
+    waves: float | None = None
+
+    def on(self, limits: SmLimits, processors: int) -> Launch:
+        """With what its blocks could fill of SMs with such limits, where the trace says what they take."""
+        taken = (self.programs, self.threads, self.registers, self.shared)
+        if None in taken:
+            return self
+        held = occupancy(
+            limits,
+            registers=int(self.registers or 0),
+            shared=int(self.shared or 0),
+            warps=-(-int(self.threads or 1) // 32),
+        )
+        if not held.blocks:
+            return self
+        return replace(self, occupancy=held.share, waves=waves(int(self.programs or 0), processors, held.blocks).count)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -117,8 +117,10 @@ def launches(profile: Record) -> Table:
     for each in profile.launches:
         share_of_all = _number(each.seconds / whole if whole else None, ".0%")
         taken = (each.programs, each.threads, each.registers, each.shared)
-        rows.append([Cell(each.name[:80]), _us(each.seconds), share_of_all, *(_number(count, "d") for count in taken)])
-    return Table(("launch", "time us", "of all", "programs", "threads", "registers", "shared B"), rows)
+        row = [Cell(each.name[:80]), _us(each.seconds), share_of_all, *(_number(count, "d") for count in taken)]
+        rows.append([*row, _number(each.occupancy, ".0%"), _number(each.waves, ".2f")])
+    heads = ("launch", "time us", "of all", "programs", "threads", "registers", "shared B", "of an SM's warps", "waves")
+    return Table(heads, rows)
 
 
 def kernels(profile: Record) -> Table:

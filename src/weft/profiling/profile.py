@@ -25,12 +25,14 @@ from weft.errors import UnsupportedError, WeftError
 from weft.machine.ceilings import Ceilings, rate_name
 from weft.machine.counts import Work, contraction_work, permutation_work
 from weft.machine.floor import contraction_floor, work_floor
+from weft.machine.occupancy import limits_of
 from weft.machine.roofline import Floor
 from weft.machine.stamp import device_stamp
 from weft.machine.timing import host_time, measure
 from weft.plans.base import PlanBase
 from weft.profiling import ncu
-from weft.profiling.launches import traced
+from weft.profiling.kept import kept_l2
+from weft.profiling.launches import Launch, traced
 from weft.profiling.page import JSON_FILE, body, save
 from weft.profiling.record import Record
 from weft.profiling.subject import Subject, usual_sampling
@@ -135,12 +137,13 @@ def _of_work(found: Profile, description: Any, known: Ceilings | None, on_gpu: b
     if known is None or floor is None:
         found.missing["floor"] = "no ceilings are known of this device: `weft info` measures them"
         return
+    l2 = kept_l2(torch.device("cuda")) if on_gpu and torch.cuda.is_available() else None
     causes = {name: value for name, value in asdict(floor).items() if math.isfinite(value)}
     found.floor = {"seconds": floor.seconds, "binds": floor.binds, **causes}
     found.ceilings = {
         "source": known.source, "read": known.best_read, "write": known.best_write, "copy": known.copy,
         "rate": rate, "products": known.rate(rate) if rate else None, "matrix": dict(known.matrix),
-        "launch": known.launch_graph if on_gpu else known.launch_eager,
+        "launch": known.launch_graph if on_gpu else known.launch_eager, "l2": l2,
     }  # fmt: skip
 
 
@@ -157,12 +160,22 @@ def _work(description: Any, known: Ceilings | None, on_gpu: bool) -> tuple[Work,
 
 def _of_launches(found: Profile, subject: Subject) -> None:
     try:
-        found.launches = traced(lambda: subject.call(*subject.tensors))
+        found.launches = _placed(traced(lambda: subject.call(*subject.tensors)), subject.device)
     except (RuntimeError, OSError, ValueError) as error:
         found.missing["launches"] = f"torch's profiler gave no trace: {str(error).partition(chr(10))[0]}"
         return
     if not found.launches:
         found.missing["launches"] = "torch's profiler saw no launch: another profiler may hold the GPU"
+
+
+def _placed(launches: list[Launch], device: torch.device) -> list[Launch]:
+    """Launches with what they could fill of the device's SMs, where its architecture is in the table."""
+    properties = torch.cuda.get_device_properties(device)
+    try:
+        limits = limits_of(10 * properties.major + properties.minor)
+    except UnsupportedError:
+        return launches
+    return [each.on(limits, properties.multi_processor_count) for each in launches]
 
 
 def _of_counters(found: Profile, subject: Subject) -> None:

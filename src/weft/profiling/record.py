@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Self
 
-from weft.errors import WeftError
+from weft.errors import UnsupportedError, WeftError
 from weft.machine.statistics import Interval, summarise
-from weft.profiling.attribution import Finding, attribute, figures_of, sentence
+from weft.profiling.attribution import Finding, attribute, binds, figures_of, sentence
 from weft.profiling.counters import CounterSet
 from weft.profiling.evidence import Variant, weigh
 from weft.profiling.launches import Launch
@@ -116,6 +118,30 @@ class Record:
         entry["launches"] = [Launch(**each) for each in entry["launches"]]
         entry["counters"] = [CounterSet.from_dict(each) for each in entry["counters"]]
         return cls(**entry)
+
+
+def append_recorded(file: Path, records: Sequence[Record]) -> int:
+    """Add the counters of profiles to a file of recorded sets, each with its source and what binds it.
+
+    Returns how many sets there are then. A set of the same kernel, call and device takes the place of the one before.
+    """
+    document: dict[str, Any] = (
+        json.loads(file.read_text()) if file.exists() else {"about": "Recorded counters.", "sets": []}
+    )
+    for each in records:
+        found = each.busiest
+        if found is None:
+            raise UnsupportedError(
+                f"nothing was counted of {each.about}: {each.missing.get('counters', 'no counters')}"
+            )
+        first = binds(each.findings)
+        tool = each.environment.get("profiling", {}).get("tool", "")
+        source = f"weft profile {each.about}, {tool}, commit {each.environment.get('artifacts', {}).get('commit')}"
+        name = f"{found.kernel}: {each.about}, {each.device}"
+        entry = found.to_dict() | {"kernel": name, "source": source, "binds": first.pattern if first else None}
+        document["sets"] = [kept for kept in document["sets"] if kept["kernel"] != name] + [entry]
+    file.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
+    return len(document["sets"])
 
 
 def compared(profiles: Sequence[Record], claim: str | None = None) -> dict[str, Any] | None:

@@ -117,8 +117,8 @@ def gustafson_picture(shares: Mapping[str, float], measured: Sequence[Scaling] =
     return figure
 
 
-def roofline_picture(profiles: Sequence[Record], l2: float | None = None) -> Figure | None:
-    """Calls under several ceilings: DRAM and, where its bandwidth (bytes/s) is known, the L2; matrix and vector rates.
+def roofline_picture(profiles: Sequence[Record]) -> Figure | None:
+    """Calls under several ceilings: DRAM and, where `weft micro l2` has measured it, the L2; matrix and vector rates.
 
     A filled point stands at flops over compulsory bytes, a ring at flops over the bytes that really moved. None where
     no profile has both ceilings and work.
@@ -130,9 +130,10 @@ def roofline_picture(profiles: Sequence[Record], l2: float | None = None) -> Fig
     figure, axes = new_axes(f"roofline of {shown[0].device}", width=8.5)
     places = [each.flops / moved for each in shown for moved in (each.bytes, each.moved or each.bytes)]
     flat = _flat_roofs(known, shown[0].device)
-    memory = {"DRAM": float(known["copy"]), **({"L2": l2} if l2 else {})}
+    memory = {"DRAM": float(known["copy"]), **({"L2": float(known["l2"])} if known.get("l2") else {})}
     top = max(flat.values(), default=max(memory.values()) * max(places))
-    reach = np.geomspace(min(*places, top / max(memory.values())) / 4, max(places) * 4, 200)
+    knees = [rate / min(memory.values()) for rate in flat.values()]
+    reach = np.geomspace(min(places) / 4, 4 * max(*places, *knees), 200)
     for name, rate in memory.items():
         axes.plot(reach, np.minimum(top, rate * reach) / 1e12, color=_ROOF, linewidth=1)
         _note(axes, f"{name} {rate / 1e12:.3g} TB/s", reach[12], rate * reach[12] / 1e12)
@@ -155,12 +156,10 @@ def roofline_picture(profiles: Sequence[Record], l2: float | None = None) -> Fig
     return figure
 
 
-def pictures(profiles: Sequence[Record], measured: Sequence[Scaling] = (), l2: float | None = None) -> dict[str, bytes]:
+def pictures(profiles: Sequence[Record], measured: Sequence[Scaling] = ()) -> dict[str, bytes]:
     """PNG images of all models that these profiles feed, by the words under them."""
     found: dict[str, Figure | None] = {
-        "The calls under the device's ceilings: memory, caches, matrix and vector pipes.": roofline_picture(
-            profiles, l2
-        )
+        "The calls under the device's ceilings: memory, caches, matrix and vector pipes.": roofline_picture(profiles)
     }
     shares = {each.name: share for each in profiles if (share := call_share(each)) is not None}
     if shares:

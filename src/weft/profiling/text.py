@@ -82,6 +82,7 @@ def _launches(profile: Record) -> list[str]:
             duration(each.seconds), share(each.seconds / whole) if whole else "-", _short(each.name),
             f"{each.programs} x {each.threads}" if each.programs else "",
             f"{each.registers} reg" if each.registers else "",
+            f"{share(each.occupancy)} of warps, {each.waves or 0:.2f} waves" if each.occupancy is not None else "",
         )
         for each in profile.launches
     ]  # fmt: skip

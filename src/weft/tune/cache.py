@@ -19,6 +19,8 @@ ABOUT = {
     "tuning": "tunings that were interrupted",
     "ceilings": "what devices were measured to do",
     "coefficients": "cost models fitted to devices",
+    "energy": "models of what cards draw",
+    "micro": "what microbenchmarks found of devices",
     "probes": "whether an untested Triton compiles kernels",
     "promotions": "contractions that were promoted to kernels made to measure",
     "selftest": "what the self-test of kernels found",

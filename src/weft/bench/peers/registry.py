@@ -182,6 +182,17 @@ PEERS: dict[str, dict[str, tuple[str, str]]] = {
         "opt_einsum": ("arrays", "OptEinsum"),
         MODEL: ("registry", "WeftModel"),
     },
+    "gradient": {
+        "weft": ("gradients", "WeftGradients"),
+        "torch": ("gradients", "TorchGradients"),
+        "compile": ("gradients", "CompiledGradients"),
+    },
+    "gated": {
+        "weft": ("gated", "WeftGate"),
+        "weft-compiled": ("gated", "CompiledWeftGate"),
+        "torch": ("gated", "TorchGate"),
+        "compile": ("gated", "CompiledGate"),
+    },
     "permutation": {
         "weft": ("permutations", "WeftPermute"),
         "cutensor": ("cutensor_permute", "CutensorPermute"),
@@ -192,6 +203,14 @@ PEERS: dict[str, dict[str, tuple[str, str]]] = {
         "weft": ("calls", "PlanCall"),
         CONTRACT: ("calls", "ContractCall"),
         "torch": ("calls", "EinsumCall"),
+        "weft-compiled": ("calls", "CompiledContractCall"),
+        "compile": ("calls", "CompiledEinsumCall"),
+    },
+    "small": {
+        "weft": ("small", "WeftSmall"),
+        "torch": ("small", "TorchLoop"),
+        "bmm": ("small", "TorchBatched"),
+        "operator": ("small", "MadeOperator"),
     },
     "network": {
         "weft": ("networks", "WeftNetwork"),

@@ -145,10 +145,13 @@ def _break_even(device: torch.device, bandwidth: float) -> dict[str, float]:
 
 def _copied(to: torch.Tensor, source: torch.Tensor, device: torch.device, budget: float) -> float:
     """Seconds of a copy on the stream; of pageable memory with what the host does for it."""
-    return measure(
-        lambda: to.copy_(source, non_blocking=True), [()], device=device, mode="hot", budget=budget, capture=False
-    ).seconds
+
+    def copy() -> None:
+        to.copy_(source, non_blocking=True)
+
+    taken = measure(copy, [()], device=device, mode="hot", budget=budget, capture=False, quick=True)
+    return taken.seconds
 
 
 def _seconds(call: Callable[[], Any], device: torch.device, budget: float) -> float:
-    return measure(call, [()], device=device, mode="hot", budget=budget).seconds
+    return measure(call, [()], device=device, mode="hot", budget=budget, quick=True).seconds

@@ -1,0 +1,153 @@
+"""Gradients against differences (`gradcheck`), against torch's of the same computation, and second ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.autograd import gradcheck, gradgradcheck
+
+import weft
+from autograd.differentiated import ALGEBRAS, FUNCTIONS, FUSED, OTHERS, PRODUCTS, Case
+
+F64, C128 = torch.float64, torch.complex128
+CASES = [*PRODUCTS, *FUSED, *OTHERS, *FUNCTIONS, *ALGEBRAS]
+ONLY_COMPLEX = ("parts of complex numbers", "a complex factor")
+RUNS = [
+    *[pytest.param(case, F64, id=case.name) for case in CASES if case.name not in ONLY_COMPLEX],
+    *[pytest.param(case, C128, id=f"{case.name}, complex") for case in CASES if case.complex_too],
+]
+
+
+def results(found: Any) -> tuple[torch.Tensor, ...]:
+    return found if isinstance(found, tuple) else (found,)
+
+
+@pytest.mark.parametrize(("case", "dtype"), RUNS)
+def test_gradients_are_those_of_differences(case: Case, dtype: torch.dtype) -> None:
+    tensors = case.tensors(dtype)
+    assert gradcheck(case.call, tensors, fast_mode=True)
+    if case.twice:
+        assert gradgradcheck(case.call, tensors, fast_mode=True, atol=1e-4)
+
+
+@pytest.mark.parametrize(("case", "dtype"), RUNS)
+def test_gradients_are_those_of_torch(case: Case, dtype: torch.dtype) -> None:
+    """Every element of each, with gradients of the results that differ from element to element."""
+    if case.expected is None:
+        pytest.skip("torch has no such words")
+    tensors = case.tensors(dtype)
+    mine, theirs = results(case.call(*tensors)), results(case.expected(*tensors))
+    grads = [torch.randn_like(each) for each in theirs]
+    found = torch.autograd.grad(mine, tensors, grads)
+    assert [(x.shape, x.dtype) for x in found] == [(x.shape, x.dtype) for x in tensors]
+    torch.testing.assert_close(mine, theirs)
+    torch.testing.assert_close(found, torch.autograd.grad(theirs, tensors, grads))
+
+
+@pytest.mark.parametrize("algebra", ["max_plus", "min_plus", "max_times", "min_max", "max_min"])
+def test_of_equal_elements_the_first_gets_the_gradient(algebra: str) -> None:
+    a, b = torch.ones(2, 3, dtype=F64, requires_grad=True), torch.ones(3, 4, dtype=F64, requires_grad=True)
+    value, where = weft.contract("mk,kn->mn", a, b, algebra=algebra, return_arg=True)
+    assert not where.any()
+    da, db = torch.autograd.grad(value.sum(), (a, b))
+    assert torch.equal(da, torch.tensor([[4.0, 0, 0]] * 2, dtype=F64))
+    expected = torch.zeros(3, 4, dtype=F64)
+    expected[0] = 2.0 if algebra in ("max_plus", "min_plus", "max_times") else 0.0  # of a pair the first is selected
+    assert torch.equal(db, expected)
+
+
+def test_of_a_sum_and_an_equal_c_the_sum_gets_the_gradient() -> None:
+    a, b, c = (torch.ones(1, 1, dtype=F64, requires_grad=True) for _ in range(3))
+    d = weft.contract("mk,kn->mn", a, b, c=c + 1, algebra="max_plus")
+    assert [x.item() for x in torch.autograd.grad(d, (a, b, c))] == [1, 1, 0]
+
+
+def test_absent_edges_have_no_gradient() -> None:
+    """Minus infinity in `log` and max-plus: nothing is NaN, also where all paths are absent."""
+    a = torch.tensor([[0.5, -torch.inf], [-torch.inf, -torch.inf]], dtype=F64, requires_grad=True)
+    b = torch.randn(2, 3, dtype=F64, requires_grad=True)
+    for algebra in ("log", "max_plus"):
+        da, db = torch.autograd.grad(weft.contract("mk,kn->mn", a, b, algebra=algebra)[0].sum(), (a, b))
+        assert torch.equal(da, torch.tensor([[3.0, 0], [0, 0]], dtype=F64)) or algebra == "log"
+        torch.testing.assert_close(da, torch.tensor([[3.0, 0], [0, 0]], dtype=F64))
+        torch.testing.assert_close(db, torch.tensor([[1.0] * 3, [0] * 3], dtype=F64))
+
+
+def test_log_is_safe_from_overflow() -> None:
+    a = (1000 * torch.randn(5, 7, dtype=F64)).requires_grad_()
+    b = (1000 * torch.randn(7, 6, dtype=F64)).requires_grad_()
+    grad = torch.randn(5, 6, dtype=F64)
+    found = torch.autograd.grad(weft.contract("mk,kn->mn", a, b, algebra="log"), (a, b), grad)
+    expected = torch.autograd.grad((a[:, :, None] + b).logsumexp(1), (a, b), grad)
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "out_dtype"), [(torch.float16, None), (torch.bfloat16, torch.float32), (torch.float32, None)]
+)
+def test_low_precision(dtype: torch.dtype, out_dtype: torch.dtype | None) -> None:
+    """Gradients come in the operands' types, as exact as torch's own in that type, and no worse by more than half."""
+    made = torch.Generator().manual_seed(3)
+    x, w, u = (torch.randn(shape, generator=made) / 4 for shape in ((40, 30), (30, 20), (20,)))
+    grad = torch.randn(40, 20, generator=made).to(out_dtype or dtype)
+
+    def gradients(call: Any, kind: torch.dtype) -> tuple[torch.Tensor, ...]:
+        tensors = [each.to(dtype).to(kind).requires_grad_() for each in (x, w, u)]
+        found = call(*tensors)
+        return torch.autograd.grad(found, tensors, grad.to(found.dtype))
+
+    def mine(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor) -> Any:
+        return weft.contract(
+            "mk,kn->mn", a, b, epilogue=lambda s, u: torch.nn.functional.gelu(s + u), operands={"u": ("n", bias)},
+            out_dtype=out_dtype,
+        )  # fmt: skip
+
+    def theirs(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor) -> Any:
+        return torch.nn.functional.gelu(a @ b + bias)
+
+    exact = gradients(theirs, F64)
+    ours, eager = gradients(mine, dtype), gradients(theirs, dtype)
+    for wide, have, torchs in zip(exact, ours, eager, strict=True):
+        assert have.dtype == dtype
+        scale = wide.abs().max() * torch.finfo(dtype).eps
+        assert (have - wide).abs().max() <= 1.5 * (torchs - wide).abs().max() + scale
+
+
+def test_gradients_that_are_poisoned_reach_only_what_they_belong_to() -> None:
+    """One NaN in dD: one row of dA, one column of dB, and every element beside them is right."""
+    a, b = (torch.randn(shape, dtype=F64, requires_grad=True) for shape in ((5, 6), (6, 7)))
+    grad = torch.ones(5, 7, dtype=F64)
+    grad[2, 3] = torch.nan
+    da, db = torch.autograd.grad(weft.contract("mk,kn->mn", a, b, epilogue=torch.tanh), (a, b), grad)
+    want_a, want_b = torch.autograd.grad(torch.tanh(a @ b), (a, b), grad)
+    assert torch.equal(da.isnan(), want_a.isnan())
+    assert torch.equal(db.isnan(), want_b.isnan())
+    torch.testing.assert_close((da, db), (want_a, want_b), equal_nan=True)
+
+
+def test_only_what_is_asked_for_is_made_and_kept() -> None:
+    """A frozen weight has no gradient, and what its own gradient would need is not held."""
+    x, w = torch.randn(4, 5), torch.randn(5, 6, requires_grad=True)
+    d = weft.contract("mk,kn->mn", x, w, epilogue=torch.relu)
+    assert d.grad_fn is not None
+    held = [each for each in d.grad_fn.saved_tensors if each is not None]
+    assert [tuple(each.shape) for each in held] == [(4, 5), (4, 6)], "x and D: relu's derivative is read off D"
+    d.sum().backward()
+    assert w.grad is not None
+    assert x.grad is None
+    frozen = weft.contract("mk,kn->mn", w.detach().T, w, a_fn=torch.sin)
+    frozen.sum().backward()
+
+
+def test_sums_are_kept_or_made_again_as_costs_less() -> None:
+    """A long sum is kept, a short one made again; and so is one that may not be kept."""
+    kept, again = "the sums, 4.19 MB in float32", "nothing; the sums are made again"
+    gelu = torch.nn.functional.gelu
+    for k, limit, words in ((200, None, kept), (5, None, again), (200, 4_000_000, again)):
+        x, w = torch.randn(1024, k, requires_grad=True), torch.randn(k, 1024, requires_grad=True)
+        plan = weft.plan("mk,kn->mn", x, w, epilogue=gelu, workspace_limit=limit)
+        assert words in plan.explain()
+        expected = torch.autograd.grad(gelu(x @ w).sum(), (x, w))
+        torch.testing.assert_close(torch.autograd.grad(plan(x, w).sum(), (x, w)), expected, rtol=1e-4, atol=1e-3)
