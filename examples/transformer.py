@@ -1,4 +1,4 @@
-"""A transformer block that learns the letters of weft's own pages, once in weft's layers and once in torch's operations.
+"""A transformer block that learns the letters of weft's own pages, in weft's layers and in torch's operations.
 
 Both begin with the same parameters and see the same batches, so their losses agree up to rounding:
 
@@ -101,10 +101,13 @@ def batches(text: Tensor, batch: int, context: int, device: str) -> Iterator[tup
         yield pieces[:, :-1], pieces[:, 1:]
 
 
-def train(model: Callable[[Tensor], Tensor], parameters: list[Tensor], data: Iterator[tuple[Tensor, Tensor]], steps: int,
-          rate: float) -> list[float]:  # fmt: skip
+def train(
+    model: Callable[[Tensor], Tensor],
+    optimizer: torch.optim.Optimizer,
+    data: Iterator[tuple[Tensor, Tensor]],
+    steps: int,
+) -> list[float]:
     """The loss of each step, in nats a letter."""
-    optimizer = torch.optim.SGD(parameters, lr=rate, momentum=0.9)
     losses = []
     for _ in range(steps):
         text, following = next(data)
@@ -128,9 +131,10 @@ def curves(
         model = Model(letters, width, heads, blocks, context, fused=name == "weft").to(device, dtype)
         call = torch.compile(model, fullgraph=True) if compiled else model
         data = batches(text, batch, context, device)
-        first = train(call, list(model.parameters()), data, 1, rate)
+        optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
+        first = train(call, optimizer, data, 1)
         start = time.perf_counter()
-        found[name] = first + train(call, list(model.parameters()), data, steps - 1, rate)
+        found[name] = first + train(call, optimizer, data, steps - 1)
         found["seconds"].append(time.perf_counter() - start)
     return found
 

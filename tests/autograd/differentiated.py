@@ -123,7 +123,10 @@ OTHERS = [
          lambda a: a.diagonal().expand(3, 2), True),
 ]  # fmt: skip
 
-ACTIVATIONS = ["gelu", "silu", "elu", "leaky_relu", "relu", "mish", "softplus", "hardswish", "hardsigmoid", "logsigmoid", "hardtanh", "selu", "celu", "softsign", "tanhshrink", "softshrink", "hardshrink", "relu6"]
+ACTIVATIONS = (
+    *("gelu", "silu", "elu", "leaky_relu", "relu", "mish", "softplus", "hardswish", "hardsigmoid", "logsigmoid"),
+    *("hardtanh", "selu", "celu", "softsign", "tanhshrink", "softshrink", "hardshrink", "relu6"),
+)
 
 
 def _layered(name: str) -> Case:
@@ -135,7 +138,8 @@ FUNCTIONS = [_layered(name) for name in ACTIVATIONS]
 
 MINE = weft.Algebra(lambda x, y: torch.sin(x * y) + x, torch.add, 0, "mine")
 EXPLICIT = weft.Algebra(
-    torch.add, torch.logaddexp, "lowest", "with vjp", vjp=lambda x, y, total, grad: (grad * torch.exp(x + y - total),) * 2
+    torch.add, torch.logaddexp, "lowest", "with vjp",
+    vjp=lambda x, y, total, grad: (grad * torch.exp(x + y - total),) * 2,
 )
 
 

@@ -142,9 +142,9 @@ def test_only_what_is_asked_for_is_made_and_kept() -> None:
 
 def test_sums_are_made_again_where_they_may_not_be_kept() -> None:
     gelu = torch.nn.functional.gelu
-    x, w = torch.randn(256, 5, requires_grad=True), torch.randn(5, 256, requires_grad=True)
+    x, w = torch.randn(1024, 5, requires_grad=True), torch.randn(5, 1024, requires_grad=True)
     expected = torch.autograd.grad(gelu(x @ w).sum(), (x, w))
-    for limit, words in ((None, "the sums, 262 kB in float32"), (250_000, "nothing; the sums are made again")):
+    for limit, words in ((None, "the sums, 4.19 MB in float32"), (4_000_000, "nothing; the sums are made again")):
         plan = weft.plan("mk,kn->mn", x, w, epilogue=gelu, workspace_limit=limit)
         assert words in plan.explain()
         torch.testing.assert_close(torch.autograd.grad(plan(x, w).sum(), (x, w)), expected)

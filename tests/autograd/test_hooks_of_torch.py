@@ -56,8 +56,8 @@ def test_transforms(transform: Any) -> None:
     both(transform, A, B, U)
 
 
-@pytest.mark.parametrize(("dims", "at"), [((0, None, 0), 0), ((None, 2, None), 1), ((None, None, 0), 2), ((0, 0, 0), 3)])
-def test_vmap_is_a_batch_mode(dims: tuple[Any, ...], at: int) -> None:
+@pytest.mark.parametrize("dims", [(0, None, 0), (None, 2, None), (None, None, 0), (0, 0, 0)])
+def test_vmap_is_a_batch_mode(dims: tuple[Any, ...]) -> None:
     given = [
         each if dim is None else torch.stack([each, 2 * each, each - 1], dim)
         for each, dim in zip((A, B, U), dims, strict=True)
@@ -205,8 +205,10 @@ BAD: dict[str, tuple[Callable[[torch.Tensor], Any], type[Exception], str]] = {
             "out= has no derivative: leave it out"),
     "out of permute": (lambda x: weft.permute(x, "ab->ba", out=torch.empty(4, 3, dtype=F64)), weft.UnsupportedError,
                        "out= has no derivative"),
-    "an integer result": (lambda x: weft.contract("mk,kn->mn", x, B, epilogue=lambda s: s.int(), out_dtype=torch.int32),
-                          weft.DTypeError, "int32 is not differentiable, and an operand requires a gradient: detach it"),
+    "an integer result": (
+        lambda x: weft.contract("mk,kn->mn", x, B, epilogue=lambda s: s.int(), out_dtype=torch.int32),
+        weft.DTypeError, "int32 is not differentiable, and an operand requires a gradient: detach it",
+    ),
     "no known reduce": (lambda x: weft.contract("mk,kn->mn", x, B, algebra="or_and"), weft.UnsupportedError,
                         "or_and has no derivative that is known: its reduce is neither a sum nor a selection"),
     "no derivative": (lambda x: weft.contract("mk,kn->mn", x, B, epilogue=torch.lgamma), weft.FunctionError,
@@ -225,16 +227,16 @@ def test_what_has_no_derivative_says_so(call: Any, error: type[Exception], words
     with pytest.raises(error, match=words):
         call(A.clone().requires_grad_())
     with torch.no_grad():
-        if words.startswith("out") or "derivative" in words or "gradient" in words:
-            call(A.clone().requires_grad_() if call is not BAD["in place"][0] else torch.rand(3, 3))
+        if "derivative" in words:
+            call(A.clone().requires_grad_())
 
 
 def test_finite_fields_and_integers_are_refused_in_a_sentence() -> None:
     whole = torch.ones(3, 3, dtype=torch.int32)
     scale = torch.ones(3, requires_grad=True)
     with pytest.raises(weft.DTypeError, match="is not differentiable, and an operand requires a gradient"):
-        weft.contract("mk,kn->mn", whole, whole, algebra=weft.algebra.plus_times_mod(7),
-                      epilogue=lambda s, u: (s * u).int(), operands={"u": ("n", scale)}, out_dtype=torch.int32)  # fmt: skip
+        weft.contract("mk,kn->mn", whole, whole, algebra=weft.algebra.plus_times_mod(7), out_dtype=torch.int32,
+                      epilogue=lambda s, u: (s * u).int(), operands={"u": ("n", scale)})  # fmt: skip
 
 
 def test_log_has_no_second_derivative_and_says_so() -> None:

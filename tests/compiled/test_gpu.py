@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import weft
 from weft import nn
-from weft.machine.statistics import median
+from weft.machine.timing import measure
 
 pytestmark = pytest.mark.gpu
 
@@ -83,8 +84,21 @@ def test_einsum_permutation_and_algebra_under_inductor() -> None:
 
 @pytest.mark.alone
 def test_a_compiled_call_costs_the_host_an_eager_one_and_torchs_wrapper() -> None:
-    from weft.bench.nn import host_times
+    """The wrapper is what a compiled function of torch's costs that does next to nothing."""
+    a, b = torch.randn(64, 32, **F16), torch.randn(32, 48, **F16)
 
-    times = {name: median(samples) for name, samples in host_times("cuda").items()}
-    wrapper = times["compiled torch"] - times["torch"]
-    assert times["compiled"] <= times["weft"] + max(wrapper, 0) + 10e-6, times
+    def call(a: torch.Tensor, b: torch.Tensor) -> Any:
+        return weft.contract("mk,kn->mn", a, b)
+
+    calls = {
+        "weft": call,
+        "compiled": torch.compile(call, fullgraph=True),
+        "wrapper": torch.compile(lambda a, b: a.sin(), fullgraph=True),
+        "torch": lambda a, b: a.sin(),
+    }
+    times = {}
+    with torch.no_grad():
+        for name, each in calls.items():
+            taken = measure(each, [(a, b)], device="cuda", mode="hot", capture=False)
+            times[name] = float(np.median(taken.samples))
+    assert times["compiled"] <= times["weft"] + times["wrapper"] - times["torch"] + 5e-6, times

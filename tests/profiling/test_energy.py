@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import bisect
 import math
+import sys
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +16,7 @@ import torch
 import weft
 from weft.errors import UnsupportedError
 from weft.machine.energy import Energy, call_energy, sensor_of
-from weft.machine.sensors import Reading, read_while, trapezoid, update_period
+from weft.machine.sensors import NvmlSensor, Reading, idle_watts, read_while, trapezoid, update_period
 from weft.profiling.energy import Point, fit, loads
 
 
@@ -23,7 +26,7 @@ class Card:
     def __init__(self, idle: float = 80.0, busy: float = 500.0, period: float = 0.05, counts: bool = True) -> None:
         self.now = 0.0
         self._idle, self._busy, self._period, self._counts = idle, busy, period, counts
-        self._drawn = [(0.0, 0.0)]  # time, joules so far
+        self._times, self._drawn = [0.0], [0.0]  # and joules until then
         self._working = False
 
     def clock(self) -> float:
@@ -31,9 +34,9 @@ class Card:
 
     def pass_time(self, seconds: float) -> None:
         power = self._busy if self._working else self._idle
-        time, joules = self._drawn[-1]
         self.now += seconds
-        self._drawn.append((self.now, joules + power * (self.now - time)))
+        self._times.append(self.now)
+        self._drawn.append(self._drawn[-1] + power * seconds)
 
     def work(self, seconds: float) -> None:
         self._working = True
@@ -43,8 +46,8 @@ class Card:
         if not self._counts:
             return None
         seen = math.floor(self.now / self._period + 1e-9) * self._period
-        times, joules = zip(*self._drawn, strict=True)
-        return float(np.interp(seen, times, joules))
+        at = min(max(bisect.bisect_left(self._times, seen), 1), len(self._times) - 1)
+        return float(np.interp(seen, self._times[at - 1 : at + 1], self._drawn[at - 1 : at + 1]))
 
     def watts(self) -> float:
         return self._busy if self._working else self._idle
@@ -112,6 +115,65 @@ def test_a_reading_says_where_it_comes_from() -> None:
     assert found.seconds == 1.0
     assert Reading(1.0, None, 3.0, 2).joules == 3.0
     assert found.samples >= 2
+
+
+class NvmlError(Exception):
+    pass
+
+
+class Nvml:
+    """The library as `NvmlSensor` calls it."""
+
+    NVMLError = NvmlError
+    NVML_FI_DEV_POWER_INSTANT = 186
+
+    def __init__(self, counts: bool = True, instant: int = 0) -> None:
+        self._counts, self._return = counts, instant
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: str) -> int:
+        if not self._counts:
+            raise NvmlError("Not Supported")
+        return 12_345
+
+    def nvmlDeviceGetPowerUsage(self, handle: str) -> int:
+        return 250_000
+
+    def nvmlDeviceGetFieldValues(self, handle: str, fields: list[int]) -> list[SimpleNamespace]:
+        assert fields == [186]
+        return [SimpleNamespace(nvmlReturn=self._return, value=SimpleNamespace(uiVal=310_500))]
+
+
+@pytest.mark.parametrize(
+    ("library", "joules", "watts"),
+    [(Nvml(), 12.345, 310.5), (Nvml(counts=False), None, 310.5), (Nvml(instant=3), 12.345, 250.0)],
+)
+def test_nvml_is_asked_in_its_units(
+    library: Nvml, joules: float | None, watts: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Millijoules and milliwatts; power at the moment where the driver tells it, else on average."""
+    monkeypatch.setitem(sys.modules, "pynvml", library)
+    monkeypatch.setattr("weft.machine.sensors.nvml_handle", lambda device: "handle")
+    sensor = NvmlSensor(torch.device("cuda"))
+    assert sensor.joules() == joules
+    assert sensor.watts() == watts
+
+
+def test_without_nvml_there_is_no_sensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.machine.sensors.nvml_handle", lambda device: None)
+    with pytest.raises(UnsupportedError, match="no sensor tells the energy of cuda"):
+        NvmlSensor(torch.device("cuda"))
+
+
+def test_idle_power_is_waited_for() -> None:
+    """A card that has worked draws less and less, until it rests."""
+
+    class Cooling(Card):
+        def watts(self) -> float:
+            return 80 + 300 * 0.2**self.now
+
+    card = Cooling()
+    assert idle_watts(card, 0.5, card.pass_time) == pytest.approx(80, rel=0.05)
+    assert card.now < 5
 
 
 def test_bad_requests_are_refused() -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import shutil
 import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +19,7 @@ from typer.testing import CliRunner
 from weft.cli.main import app
 from weft.errors import UnsupportedError
 from weft.plans.kernels import machine_code
-from weft.profiling.micro import launching, published
+from weft.profiling.micro import cuda, launching, published
 from weft.profiling.micro.cuda import SOURCES
 from weft.profiling.micro.models import break_even, conflicts, fit_transfer, knee
 from weft.profiling.micro.page import picture, save
@@ -77,6 +81,36 @@ def compiled(
     subprocess.run([compiler, "-arch=sm_90", "-cubin", "kernel.cu"], cwd=folder, check=True, timeout=120)
     cubin = (folder / "kernel.cubin").read_bytes()
     return machine_code.resources(cubin, name), machine_code.read_sass(machine_code.sass(cubin))
+
+
+def test_arguments_reach_a_kernel_as_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through CuPy, on torch's current stream; a stand-in for it writes down what comes."""
+    log: list[Any] = []
+
+    class RawKernel:
+        num_regs = 17
+
+        def __init__(self, source: str, name: str) -> None:
+            log.append((name, source.splitlines()[0]))
+
+        def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], words: tuple[Any, ...]) -> None:
+            log.append((grid, block, [type(word).__name__ for word in words]))
+
+    def entered(_: Any) -> Any:
+        return contextlib.nullcontext()
+
+    cupy = SimpleNamespace(RawKernel=RawKernel, cuda=SimpleNamespace(Device=entered, ExternalStream=entered))
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=7))
+    cuda.kernel.cache_clear()
+    made = cuda.kernel("live_sums", LIVE=8)
+    made(4, 256, torch.zeros(3), 10, 0.5, 2.0)
+    cuda.kernel.cache_clear()
+    assert made.registers == 17
+    assert log == [
+        ("live_sums", "#define LIVE 8"), ((4,), (256,), ["uint64", "int32", "float32", "float32"])
+    ]  # fmt: skip
 
 
 def test_sums_live_in_registers(tmp_path: Path) -> None:

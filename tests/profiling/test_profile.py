@@ -16,6 +16,7 @@ import weft
 from weft.cases import example, scaled
 from weft.cli.main import app
 from weft.errors import ArgumentError, ShapeError, UnsupportedError
+from weft.machine.ceilings import Ceilings
 from weft.profiling.profile import Profile, load
 from weft.profiling.subject import of_case, of_plan
 from weft.profiling.threads import grown, strong
@@ -57,6 +58,15 @@ def test_a_permutation() -> None:
     found = weft.profile(weft.plan_permute(A, "abc->cab"), A, budget=0.01)
     assert found.flops == 0
     assert found.bytes == 2 * A.numel() * 4
+
+
+def test_kernels_in_the_interpreter_are_compiled_for_nothing() -> None:
+    pytest.importorskip("triton")
+    plan = weft.plan("abc,cd->adb", A, B, backend="triton", specialize="now")
+    assert plan.kernels
+    found = weft.profile(plan, A, B, budget=0)
+    assert "is compiled for no GPU: it runs in Triton interpreter" in found.missing["kernels"]
+    assert found.flops == 2 * 6 * 5 * 4 * 7
 
 
 def test_what_cannot_be_profiled_is_said() -> None:
@@ -120,7 +130,14 @@ def weft_command(*arguments: str) -> tuple[int, str]:
     return done.exit_code, done.output
 
 
-def test_the_command_measures_compares_and_writes(tmp_path: Path) -> None:
+CEILINGS = Ceilings(
+    "a CPU", "datasheet", read=1e10, write=1e10, copy=1e10, matrix={"float32": 1e11}, launch_eager=1e-6,
+    launch_graph=None, date="", stamp={},
+)  # fmt: skip
+
+
+def test_the_command_measures_compares_and_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.cli.profile.device_ceilings", lambda place: CEILINGS)
     code, said = weft_command(
         "profile", "mk,kn->mn", "--extents", "m=24,k=16,n=8", "--dtype", "float32", "--functions", "epilogue=relu",
         "--against", "torch", "--claim", "traffic", "--budget", "0.01", "--device", "cpu",
@@ -131,6 +148,12 @@ def test_the_command_measures_compares_and_writes(tmp_path: Path) -> None:
         assert part in said
     first, second = load(tmp_path / "page")
     assert first.flops == second.flops == 2 * 24 * 16 * 8
+    assert (
+        first.floor["seconds"]
+        == second.floor["seconds"]
+        == pytest.approx(1e-6 + 4 * (24 * 16 + 16 * 8 + 24 * 8) / 1e10)
+    )
+    assert first.share == pytest.approx(first.floor["seconds"] / first.seconds.value)
     assert first.error_over_bound is not None
     assert first.error_over_bound <= 1
     assert (tmp_path / "page" / "index.html").stat().st_size > 10_000

@@ -178,9 +178,9 @@ def contract(
     with call_context(lambda: describe_call("contract", equation, a=a, b=b, c=c, out=out)):
         refuse_swapped("contract", equation, _FORM)
         if asked_of(a, b, c, *operand_tensors(options.get("operands"))) or any_tensor(alpha, beta):
-            functions = {"a_fn": a_fn, "b_fn": b_fn, "c_fn": c_fn, "epilogue": epilogue}
+            given = {**options, "a_fn": a_fn, "b_fn": b_fn, "c_fn": c_fn, "epilogue": epilogue}
             found, known = differentiable("contract")(
-                equation, a, b, c, alpha, beta, out, {**options, **functions}, return_arg, validate
+                equation, a, b, c, alpha, beta, out, given, return_arg, validate
             )
             if key is not None and known is not None:
                 _CALLS.put(key, known)
@@ -260,8 +260,8 @@ def plan(
         if not asked_of(*tensors):
             return find_plan(equation, x, y, asked).prepare(x, y, addend, target, asked.tensors)
         needs = tuple(each is not None and asked_of(each) for each in tensors)
-        x, y, addend, *others = (None if each is None else detached(each) for each in tensors)
-        placed = zip(asked.operands.items(), others, strict=True)
-        asked = replace(asked, operands={name: (modes, tensor) for (name, (modes, _)), tensor in placed})
+        x, y, addend = detached(x), detached(y), None if addend is None else detached(addend)
+        placed = {name: (modes, detached(tensor)) for name, (modes, tensor) in asked.operands.items()}
+        asked = replace(asked, operands=placed)
         found = find_plan(equation, x, y, asked).prepare(x, y, addend, target, asked.tensors)
         return found.differentiated(needs)

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from weft.algebra import NAMED, Algebra
-from weft.api.contract import contract
 from weft.api.lookup import one_of
 from weft.autograd.backward import Needs
 from weft.autograd.function import Rule, apply
 from weft.autograd.logarithm import Logarithm
-from weft.autograd.product import Product, product
+from weft.autograd.product import product
 from weft.autograd.selection import Selection
 from weft.autograd.spec import C_FN, EPILOGUE, FIRST_OPERAND, A, B, C, Plain, Spec, batched, plain, used_options
+from weft.autograd.steps import contraction
 from weft.autograd.summation import Summation
 from weft.errors import UnsupportedError
 from weft.fn import Pointwise
@@ -42,7 +42,7 @@ def plain_rule(
     device: torch.device | None = None,
     backend: str | None = None,
     ahead: bool = False,
-    kind: type[Product] = Product,
+    permutes: bool = False,
 ) -> tuple[Plain, Rule]:
     """A request's plain form and its rule, of tensors (or meta tensors) as a call gives them.
 
@@ -54,15 +54,15 @@ def plain_rule(
     named = [each.name for each in request.named if each.layout is not None]
     places = (0, 1, 2, *(FIRST_OPERAND + named.index(name) for name in form.given))
     shapes = tuple(None if each is None else tuple(each.shape) for each in form.of([tensors[at] for at in places]))
-    return form, rule(form.spec, tuple(needs[at] for at in places), shapes, device or request.device, ahead, kind)
+    return form, rule(form.spec, tuple(needs[at] for at in places), shapes, device or request.device, ahead, permutes)
 
 
 def rule(
-    spec: Spec, needs: Needs, shapes: Shapes, device: torch.device, ahead: bool, kind: type[Product] = Product
+    spec: Spec, needs: Needs, shapes: Shapes, device: torch.device, ahead: bool, permutes: bool = False
 ) -> Rule:
     """The rule of a contraction. `needs`: which gradients may be asked for; `ahead`: whether tangents may be."""
     if spec.algebra is None:
-        return product(spec, needs, shapes, device, ahead, kind)
+        return product(spec, needs, shapes, device, ahead, permutes)
     made = _kind(spec.algebra, spec.accumulate)
     if any(spec.functions) or spec.term_c is not None or spec.results != (spec.accumulate,):
         return Composed(spec, needs, ahead)
@@ -81,8 +81,8 @@ def _kind(algebra: Algebra, dtype: torch.dtype) -> Callable[[Spec, Needs, bool],
     if dtype.is_floating_point and traced == NAMED["log"].traced(dtype):
         return Logarithm
     raise UnsupportedError(
-        f"the algebra {algebra.name} has no derivative that is known: its reduce is neither a sum nor a selection; give "
-        "weft.Algebra a vjp, or detach the operands"
+        f"the algebra {algebra.name} has no derivative that is known: its reduce is neither a sum nor a selection; "
+        "give weft.Algebra a vjp, or detach the operands"
     )
 
 
@@ -127,7 +127,7 @@ class Composed:
         if function is None:
             return tensor.to(product)
         term = (spec.term_a, spec.term_b)[side]
-        found: Tensor = contract(
+        found: Tensor = contraction(
             f"{term},->{term}", tensor, one_of(tensor.dtype, tensor.device), a_fn=function, out_dtype=spec.accumulate,
             precision=product, accumulate=spec.accumulate, **_passing(spec), **spec.aux(tensors, spec.names[side]),
         )  # fmt: skip
@@ -140,7 +140,7 @@ class Composed:
         if spec.term_c is not None:
             given["operands"] = {**given.get("operands", {}), "weft_c": (spec.term_c, tensors[C])}
         types = spec.results if spec.several else spec.results[0]
-        found = contract(
+        found = contraction(
             f"{spec.term_d},->{spec.term_d}", value, one_of(value.dtype, value.device), epilogue=_finish(spec),
             out_dtype=types, precision=spec.accumulate, accumulate=spec.accumulate, **_passing(spec), **given,
         )  # fmt: skip
@@ -192,7 +192,7 @@ def _passing(spec: Spec) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def _finish(spec: Spec) -> Pointwise:
-    """Of a reduced value: C added by the algebra's `reduce`, and the epilogue. Of equal values the sum's is selected."""
+    """Of a reduced value: C added by the algebra's `reduce`, and the epilogue. Of equal values the sum is selected."""
     accumulate, addend, epilogue = spec.accumulate, spec.functions[C_FN], spec.functions[EPILOGUE]
     assert spec.algebra is not None
     larger, reduce = _larger(spec.algebra, accumulate), spec.algebra.traced(accumulate).reduce

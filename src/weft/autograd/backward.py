@@ -85,7 +85,7 @@ class Backward:
     def _beside(
         self, function: Derived | None, own: str, places: dict[str, tuple[str, str]] | None = None
     ) -> tuple[tuple[tuple[str, str, str], ...], tuple[tuple[str, str], ...]]:
-        """What a derivative reads beside its value, as `aux` and `indices` of a step; `own` are the modes it lies on."""
+        """What a derivative reads beside its value, as `aux` and `indices` of a step; `own` are its modes."""
         if function is None:
             return (), ()
         aux, indices, known = [], [], dict(self.spec.indices)
@@ -109,7 +109,8 @@ class Backward:
         else:
             aux, indices = self._beside(function, spec.term_d)
             step = over_elements(spec, target, out, self._source(self.main), term)
-            step = replace(step, a_fn=function and function.function, aux=aux, indices=indices, prologue=bool(function))
+            made = function.function if function is not None else None
+            step = replace(step, a_fn=made, aux=aux, indices=indices, prologue=made is not None)
         return self._in_kind(step, out)
 
     def _in_kind(self, step: Step, out: torch.dtype) -> Step:
@@ -130,9 +131,9 @@ class Backward:
             if core == own:
                 self.found.append(self._in_kind(self._contracted(hook, target, core, storage), storage))
             else:
-                self.found.append(self._in_kind(self._contracted(hook, f"{target} along {core}", core, storage), storage))
-                source = self.found[-1].target
-                self.found.append(Spread(target, source, core, own, "A" if hook == A_FN else "B", storage))
+                part = f"{target} along {core}"
+                self.found.append(self._in_kind(self._contracted(hook, part, core, storage), storage))
+                self.found.append(Spread(target, part, core, own, "A" if hook == A_FN else "B", storage))
             return
         if core == own and not taken:
             (pulled, *_) = hooks.of_operand(spec, hook, "weft_h", spec.accumulate)
@@ -161,8 +162,8 @@ class Backward:
             main, left, kind, places = "weft_h", made, spec.accumulate, {"weft_a": (left, own)}
             if core != own:
                 raise UnsupportedError(
-                    f"complex operands of {hooks.HOOKS[hook]} beside a real tensor with a mode that is summed alone have "
-                    "no gradient here: sum that mode before"
+                    f"complex operands of {hooks.HOOKS[hook]} beside a real tensor with a mode that is summed alone "
+                    "have no gradient here: sum that mode before"
                 )
         value = value_type(kind, spec.accumulate)
         functions = hooks.of_operand(spec, hook, main, value)
@@ -175,8 +176,8 @@ class Backward:
                 continue
             aux, indices = self._beside(function, own, places)
             step = Step(
-                goal, f"{own},->{term}", left, ONE, out, step_options(spec, products=False), a_fn=function.function, aux=aux,
-                indices=indices,
+                goal, f"{own},->{term}", left, ONE, out, step_options(spec, products=False), a_fn=function.function,
+                aux=aux, indices=indices,
             )  # fmt: skip
             self._add(self._in_kind(step, out))
 
@@ -198,7 +199,7 @@ class Backward:
         aux, indices = self._beside(prologue, spec.term_d)
         return Step(
             target, f"{spec.term_d},{term}->{core}", left, source, out, step_options(spec, products=True),
-            a_fn=prologue and prologue.function, b_fn=function, aux=_joined(aux, beside),
+            a_fn=prologue.function if prologue is not None else None, b_fn=function, aux=_joined(aux, beside),
             indices=_joined(indices, placed), scale="alpha", conjugate=is_complex and function is None,
             prologue=prologue is not None,
         )  # fmt: skip
@@ -212,7 +213,8 @@ class Backward:
         if spec.functions[C_FN] is None:
             self.found.append(replace(self._on_elements("dC", 0, term, storage), scale="beta"))
             return
-        main, kind, left, scale = self.main, self.kind, self._source(self.main), "beta"
+        main, kind, left = self.main, self.kind, self._source(self.main)
+        scale: str | None = "beta"
         if spec.accumulate.is_complex:  # its derivative need not be linear in complex factors: beta goes first
             self.found.append(replace(self._on_elements("beta G", 0, spec.term_d, spec.accumulate), scale="beta"))
             main, kind, left, scale = "weft_h", spec.accumulate, "beta G", None

@@ -17,7 +17,7 @@ from weft.autograd.explain import lines_of, lines_of_permutation
 from weft.autograd.factors import with_factors
 from weft.autograd.function import Rule, apply
 from weft.autograd.permutation import as_contraction, meta, meta_request
-from weft.autograd.product import Permuted, Product
+from weft.autograd.product import Product
 from weft.autograd.selection import Selection
 from weft.autograd.spec import Plain, is_smooth
 from weft.base.arrays import as_tensor, is_transformed, is_transforming, outside_transforms
@@ -112,11 +112,12 @@ def plan_call(
     given = aux_tensors(operands, request.named) if operands else {}
     tensors = (x, y, addend, *given.values())
     if not is_transforming():
-        p, q, r, *others = (None if each is None else each.detach() for each in tensors)
-        plan.prepare(p, q, r, None, dict(zip(given, others, strict=True)))
+        pair, third = (x.detach(), y.detach()), None if addend is None else addend.detach()
+        others = {name: each.detach() for name, each in given.items()}
+        plan.prepare(*pair, third, None, others)
         if validate:
             with torch.no_grad():
-                plan.run_validated(p, q, r, alpha, beta, None, dict(zip(given, others, strict=True)))
+                plan.run_validated(*pair, third, alpha, beta, None, others)
     return called(request, tensors, tuple(given), alpha, beta, request.backend)
 
 
@@ -154,7 +155,7 @@ def _permuted(
     with outside_transforms():
         asked, one = as_contraction(request, x)
     x = x.expand(asked.a.shape)  # extents of 1 that were asked to be longer
-    found, _ = called(asked, (x, one, c), (), alpha, beta, backend, kind=Permuted)
+    found, _ = called(asked, (x, one, c), (), alpha, beta, backend, permutes=True)
     made: torch.Tensor = found
     return made
 
@@ -172,25 +173,27 @@ def called(
     beta: Scalar,
     backend: str,
     return_arg: bool = False,
-    kind: type[Product] = Product,
+    permutes: bool = False,
 ) -> tuple[Any, DifferentiableCall | None]:
     """The result of a request's call; `tensors` are A, B, C and the operands of these names."""
     # What a transform that has ended left behind stands for the tensor itself.
-    tensors = [each if each is None else torch._C._functorch.unwrap_if_dead(each) for each in tensors]
+    a, b, c, *operands = (each if each is None else torch._C._functorch.unwrap_if_dead(each) for each in tensors)
     ahead = forward_ad._current_level >= 0 or is_transforming()
-    device = next(each.device for each in tensors if each is not None)
+    assert a is not None
     named = [each.name for each in request.named if each.layout is not None]
-    ordered = (*tensors[:3], *(tensors[3 + names.index(name)] for name in named))
+    ordered = (a, b, c, *(operands[names.index(name)] for name in named))
     needs = tuple(each is not None and is_smooth(each.dtype) and (ahead or asks(each)) for each in ordered)
     with outside_transforms():
         metas = [None if each is None else meta(each) for each in ordered]
-        form, found = plain_rule(request, metas, needs, device=device, backend=backend, ahead=ahead, kind=kind)
+        form, found = plain_rule(
+            request, metas, needs, device=a.device, backend=backend, ahead=ahead, permutes=permutes
+        )
     order = tuple(names.index(name) for name in form.given)
     call = DifferentiableCall(form, found, order)
     if return_arg:
-        viewed = form.of((*tensors[:3], *(tensors[3 + at] for at in order)))
+        viewed = form.of((a, b, c, *(operands[at] for at in order)))
         return _with_places(found, viewed), None
-    result = call.run(*tensors[:3], alpha, beta, None, tensors[3:])
+    result = call.run(a, b, c, alpha, beta, None, operands)
     return result, None if ahead else call
 
 

@@ -10,7 +10,7 @@ from weft.autograd.algebras import plain_rule
 from weft.autograd.function import Rule
 from weft.autograd.hooks import kept_type
 from weft.autograd.permutation import as_contraction
-from weft.autograd.product import Permuted, Product
+from weft.autograd.product import Product
 from weft.autograd.spec import Plain, is_smooth
 from weft.autograd.steps import Step
 from weft.base.figures import duration, si
@@ -23,7 +23,7 @@ from weft.spec.dtypes import dtype_name
 def lines_of(plan: Plan, needs: tuple[bool, ...]) -> str:
     """The section of a plan that was made of tensors which require gradients; `needs` says which of them."""
     request, c = plan.request, plan.contraction.c
-    tensors = [_meta(request.a.shape, request.a.dtype), _meta(request.b.shape, request.b.dtype)]
+    tensors: list[torch.Tensor | None] = [_meta(each.shape, each.dtype) for each in (request.a, request.b)]
     tensors.append(_meta(c.shape, c.dtype) if c is not None else None)
     tensors += [_meta(each.layout.shape, each.dtype) for each in request.named if each.layout is not None]
     asked = tuple(need and each is not None for need, each in zip(needs, tensors, strict=False))
@@ -34,8 +34,8 @@ def lines_of(plan: Plan, needs: tuple[bool, ...]) -> str:
 def lines_of_permutation(plan: PermutePlan) -> str:
     """The same of a plan that permutes."""
     request, one = as_contraction(plan.request, _meta(plan.request.x.shape, plan.request.x.dtype))
-    found = plain_rule(request, (_meta(request.a.shape, request.a.dtype), one, None), (True, False, False), kind=Permuted)
-    return "\n".join(section("backward", described(*found)))
+    tensors = (_meta(request.a.shape, request.a.dtype), one, None)
+    return "\n".join(section("backward", described(*plain_rule(request, tensors, (True, False, False), permutes=True))))
 
 
 def described(form: Plain, found: Rule) -> list[str]:

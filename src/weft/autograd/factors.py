@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -45,27 +45,32 @@ def with_factors(
     for name, value in (("alpha", alpha), ("beta", beta)):
         if isinstance(value, torch.Tensor):
             if value.dim():
-                raise ShapeError(f"{name} has shape {tuple(value.shape)}: a factor is a number, or a tensor of no dimensions")
+                raise ShapeError(
+                    f"{name} has shape {tuple(value.shape)}: a factor is a number, or a tensor of no dimensions"
+                )
             operands[f"weft_{name}"] = ("", value.to(x.device))
         factors.append(None if isinstance(value, torch.Tensor) else value)
     if c is not None:
         output = expand(read_notation(equation), (x.dim(), y.dim())).output
         operands["weft_c"] = (output, c)
     names = (*(keywords.get("operands") or ()), *(keywords.get("indices") or ()))
-    scaled = _scaled(tuple(factors), keywords.get("c_fn"), keywords.get("epilogue"), names, c is not None)
+    scaled = _scaled(factors, keywords.get("c_fn"), keywords.get("epilogue"), names, c is not None)
     given = {name: value for name, value in keywords.items() if name not in ("c_fn", "epilogue", "operands")}
     return contract(equation, x, y, epilogue=scaled, operands=operands, out=out, validate=validate, **given)
 
 
 def _scaled(
-    factors: tuple[Any, Any],
+    factors: Sequence[Any],
     c_fn: Callable[..., Any] | None,
     epilogue: Callable[..., Any] | None,
     names: tuple[str, ...],
     added: bool,
 ) -> Callable[..., Any]:
     """The epilogue with the factors, and C, in it."""
-    own = [tuple(name for name in parameters(fn) or () if name in names) if fn is not None else () for fn in (c_fn, epilogue)]
+    own = [
+        tuple(name for name in parameters(fn) or () if name in names) if fn is not None else ()
+        for fn in (c_fn, epilogue)
+    ]
     alpha, beta = factors
 
     def scaled(value: torch.Tensor, **given: torch.Tensor) -> Any:

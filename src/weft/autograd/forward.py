@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.api.contract import contract
 from weft.api.lookup import one_of
 from weft.autograd import hooks
 from weft.autograd.backward import SUMS, arithmetic, operand_source
 from weft.autograd.spec import A_FN, B_FN, C_FN, EPILOGUE, FIRST_OPERAND, C, Spec, used_options
+from weft.autograd.steps import contraction
 from weft.fn.derivative import Derived, converted, derived, push
 from weft.planner.schedule import Scalar
 from weft.spec.dtypes import value_type
@@ -70,7 +70,7 @@ def _operand(
     indices = {each: label for each, label in spec.indices if each in spec.names[other]}
     functions: dict[str, Any] = {("a_fn", "b_fn")[other]: spec.functions[other]}
     pair = (tangent, sources["B"]) if hook == A_FN else (sources["A"], tangent)
-    found: Tensor = contract(
+    found: Tensor = contraction(
         spec.text, *pair, c=total, alpha=alpha, out_dtype=spec.accumulate, promote=pair[0].dtype != pair[1].dtype,
         **functions, **{k: v for k, v in used_options(spec).items() if k != "promote"}, **arithmetic(spec),
         **({"operands": taken} if taken else {}), **({"indices": indices} if indices else {}),
@@ -123,7 +123,7 @@ def _over(
     """A function of a tensor's elements."""
     indices = {name: label for name, label in spec.indices if name in function.inputs}
     operands = {name: given[name] for name in function.inputs[1:] if name not in indices}
-    found: Tensor = contract(
+    found: Tensor = contraction(
         f"{own},->{term}", main, one_of(main.dtype, main.device), a_fn=function.function, out_dtype=out,
         **{**used_options(spec), "precision": spec.accumulate, "accumulate": spec.accumulate},
         **({"operands": operands} if operands else {}), **({"indices": indices} if indices else {}),
@@ -135,7 +135,7 @@ def _over(
 def _of_function(
     spec: Spec, hook: int, itself: bool, moving: tuple[str, ...], storage: torch.dtype
 ) -> tuple[Derived | None, ...]:
-    """The tangent of a_fn, b_fn or c_fn; the value is the operand, `weft_dx` its tangent where it has one (`itself`)."""
+    """The tangent of a_fn, b_fn or c_fn; the value is the operand, `weft_dx` its tangent if it has one (`itself`)."""
     function = spec.functions[hook]
     assert function is not None
     names = spec.names[hook]
@@ -155,7 +155,7 @@ def _of_function(
 def _of_epilogue(
     spec: Spec, summed: bool, moving: tuple[str, ...], held: torch.dtype
 ) -> tuple[Derived | None, ...]:
-    """The tangent of each result; the value is the sums, `weft_total` their tangent where they have one (`summed`)."""
+    """The tangent of each result; the value is the sums, `weft_total` their tangent if they have one (`summed`)."""
     epilogue = spec.functions[EPILOGUE]
     assert epilogue is not None
     names = spec.names[EPILOGUE]

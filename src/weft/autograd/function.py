@@ -92,7 +92,7 @@ _transforming: Any = torch._C._are_functorch_transforms_active
 def apply(rule: Rule, alpha: Scalar, beta: Scalar, tensors: Tensors) -> tuple[torch.Tensor, ...]:
     """Call a rule on tensors that autograd may look at."""
     if _transforming():
-        found: tuple[torch.Tensor, ...] = Differentiated.apply(rule, alpha, beta, *tensors)  # type: ignore[no-untyped-call]
+        found: tuple[torch.Tensor, ...] = Differentiated.apply(rule, alpha, beta, *tensors)
         return found
     result: tuple[torch.Tensor, ...] = _plainly(rule, alpha, beta, *tensors)
     return result
@@ -114,13 +114,14 @@ class _Once(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
         raise UnsupportedError(
-            f"{ctx.what} has no second derivative in weft: write that call with torch's operations to differentiate it twice"
+            f"{ctx.what} has no second derivative in weft: write that call with torch's operations to differentiate it "
+            "twice"
         )
 
 
 def once(what: str, grad: torch.Tensor, *of: torch.Tensor) -> torch.Tensor:
-    """A gradient that was made of tensors without recording how; to differentiate it with respect to them is an error."""
+    """A gradient that was made of tensors without recording how: to differentiate it again is an error."""
     if not torch.is_grad_enabled():
         return grad
-    found: torch.Tensor = _Once.apply(what, grad, *of)  # type: ignore[no-untyped-call]
+    found: torch.Tensor = _Once.apply(what, grad, *of)
     return found

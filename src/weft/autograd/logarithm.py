@@ -17,11 +17,11 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from weft.api.contract import contract
 from weft.api.lookup import one_of
 from weft.autograd.backward import Needs
 from weft.autograd.function import once
 from weft.autograd.spec import A, B, Spec, batched, used_options
+from weft.autograd.steps import contraction
 from weft.errors import UnsupportedError
 from weft.fn import Pointwise
 from weft.fn.derivative import recorded
@@ -37,7 +37,7 @@ class Logarithm:
     def forward(self, alpha: Scalar, beta: Scalar, tensors: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
         spec = self.spec
         return (
-            contract(
+            contraction(
                 spec.text, tensors[A], tensors[B], algebra=spec.algebra, out_dtype=spec.results[0],
                 accumulate=spec.accumulate, **used_options(spec),
             ),
@@ -56,7 +56,9 @@ class Logarithm:
     ) -> tuple[Tensor | None, ...]:
         a, b, total = saved
         grad = grads[0]
-        assert a is not None and b is not None and total is not None
+        assert a is not None
+        assert b is not None
+        assert total is not None
         found: list[Tensor | None] = [None] * len(needs)
         if grad is None:
             return tuple(found)
@@ -70,7 +72,7 @@ class Logarithm:
     def _signed(self, grad: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
         """log|dD| - D, of the positive dD and of the negative."""
         term, one = self.spec.term_d, one_of(grad.dtype, grad.device)
-        found: tuple[Tensor, Tensor] = contract(
+        found: tuple[Tensor, Tensor] = contraction(
             f"{term},->{term}", grad, one, epilogue=_logarithms(grad.dtype, total.dtype),
             operands={"weft_total": (term, total)}, **self._elements(), out_dtype=(self.spec.accumulate,) * 2,
         )  # fmt: skip
@@ -82,17 +84,17 @@ class Logarithm:
         core = "".join(label for label in term if label in beside or label in spec.term_d)
         how = {**used_options(spec), "algebra": spec.algebra, "accumulate": spec.accumulate, "promote": True}
         text = f"{spec.term_d},{beside}->{core}"
-        above = contract(text, signed[0], other, out_dtype=spec.accumulate, **how)
+        above = contraction(text, signed[0], other, out_dtype=spec.accumulate, **how)
         weights = _weights(own.dtype, spec.accumulate)
         if core == term:  # fused into the second sum
             operands = {"weft_own": (term, own), "weft_above": (term, above)}
-            made: Tensor = contract(
+            made: Tensor = contraction(
                 text, signed[1], other, epilogue=weights, operands=operands, out_dtype=own.dtype, **how
             )
             return made
-        below = contract(text, signed[1], other, out_dtype=spec.accumulate, **how)
+        below = contraction(text, signed[1], other, out_dtype=spec.accumulate, **how)
         spread = below[tuple(slice(None) if label in core else None for label in term)].expand(own.shape)
-        passed: Tensor = contract(
+        passed: Tensor = contraction(
             f"{term},->{term}", spread, one_of(spread.dtype, spread.device), epilogue=weights,
             operands={"weft_own": (term, own), "weft_above": (core, above)}, out_dtype=own.dtype, **self._elements(),
         )  # fmt: skip
@@ -105,7 +107,9 @@ class Logarithm:
     def forward_mode(
         self, alpha: Scalar, beta: Scalar, saved: Sequence[Tensor | None], tangents: Sequence[Tensor | None]
     ) -> tuple[Tensor | None, ...]:
-        raise UnsupportedError("the algebra log has no forward mode in weft: use reverse mode (torch.func.vjp, backward)")
+        raise UnsupportedError(
+            "the algebra log has no forward mode in weft: use reverse mode (torch.func.vjp, backward)"
+        )
 
     def batched(
         self, tensors: Sequence[Tensor | None], batches: Sequence[bool], size: int

@@ -19,7 +19,6 @@ from typing import Any, Self
 
 import torch
 
-from weft.api.contract import contract
 from weft.api.lookup import find_plan
 from weft.api.options import read_options
 from weft.api.permute import permute
@@ -40,7 +39,7 @@ from weft.autograd.backward import (
 )
 from weft.autograd.forward import pushed
 from weft.autograd.spec import A_FN, B_FN, C_FN, EPILOGUE, FIRST_OPERAND, A, B, C, Spec, batched, is_smooth
-from weft.autograd.steps import Step
+from weft.autograd.steps import Step, contraction
 from weft.base.arrays import outside_transforms
 from weft.errors import WeftError
 from weft.planner.schedule import Scalar
@@ -53,6 +52,7 @@ class Product:
     `needs` says which gradients may be asked for. `forward` returns D, further results, and last what is `kept`.
     """
 
+    permutes = False
     _known_call: KnownCall | None = None
 
     def __init__(
@@ -99,16 +99,17 @@ class Product:
             a, b, c, *operands = tensors
             found = self._known_call.run(a, b, self._addend(c), alpha, beta, None, operands)
         if found is None:
-            found = contract(
+            found = contraction(
                 self.spec.text, tensors[A], tensors[B], c=self._addend(tensors[C]), alpha=alpha, beta=beta,
                 **self.keywords, **self._aux(tensors),
             )  # fmt: skip
         return found if isinstance(found, tuple) else (found,)
 
-    def remembering(self, tensors: Sequence[torch.Tensor | None], results: Sequence[torch.Tensor]) -> Self:
+    def remembering(self, tensors: Sequence[torch.Tensor | None], results: tuple[torch.Tensor, ...]) -> Self:
         """The same rule, for tensors that lie as these do: it goes straight to the launch of their call."""
         a, b = tensors[A], tensors[B]
-        assert a is not None and b is not None
+        assert a is not None
+        assert b is not None
         found = copy(self)
         with torch.no_grad():
             a, b, c = a.detach(), b.detach(), self._addend(tensors[C])
@@ -116,7 +117,8 @@ class Product:
             signature = call_signature(a, b, None, c, *operands)
             if signature is not None:
                 options = read_options("contract", {**self.keywords, **self._aux(tensors)})
-                plan, given = find_plan(self.spec.text, a, b, options), results if len(results) > 1 else results[0]
+                plan = find_plan(self.spec.text, a, b, options)
+                given = results if len(results) > 1 else results[0]
                 names = dict(zip((name for name, _ in self.spec.operands), operands, strict=True))
                 found._known_call = plan.known_call(signature, a, b, c, False, given, names)
         return found
@@ -126,9 +128,10 @@ class Product:
 
     def _addend(self, c: torch.Tensor | None) -> torch.Tensor | None:
         """C with a dimension for each of D's."""
-        term = self.spec.term_c
-        if c is None or term is None or len(term) == len(self.spec.term_d):
-            return c
+        return None if c is None else self._whole(c)
+
+    def _whole(self, c: torch.Tensor) -> torch.Tensor:
+        term = self.spec.term_c or ""
         for at, label in enumerate(self.spec.term_d):
             if label not in term:
                 c = c.unsqueeze(at)
@@ -195,7 +198,7 @@ class Product:
         sources = {name: each for name, each in zip(self._names, saved, strict=True) if each is not None}
         sources |= {grad_source(at): each for at, each in enumerate(grads) if each is not None}
         if self.again and "C" in sources:
-            sources[WHOLE_C] = self._addend(sources["C"])
+            sources[WHOLE_C] = self._whole(sources["C"])
         pattern = tuple(each is not None for each in grads)
         asked = tuple(mine and asked for mine, asked in zip(self.needs, needs, strict=True))
         for step in self.steps(pattern, asked):
@@ -265,7 +268,7 @@ class Product:
         spec, arguments = batched(self.spec, tensors, batches, size)
         shapes = tuple(None if each is None else tuple(each.shape) for each in arguments)
         with outside_transforms():
-            return product(spec, self.needs, shapes, self.device, self.ahead, type(self)), arguments
+            return product(spec, self.needs, shapes, self.device, self.ahead, self.permutes), arguments
 
     def forward_mode(
         self,
@@ -309,7 +312,9 @@ class Permuted(Product):
     B is a one, repeated along the modes that A lacks; `fn` is A's function.
     """
 
-    def remembering(self, tensors: Sequence[torch.Tensor | None], results: Sequence[torch.Tensor]) -> Self:
+    permutes = True
+
+    def remembering(self, tensors: Sequence[torch.Tensor | None], results: tuple[torch.Tensor, ...]) -> Self:
         return self
 
     def forward(self, alpha: Scalar, beta: Scalar, tensors: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor, ...]:
@@ -331,7 +336,7 @@ def product(
     shapes: tuple[tuple[int, ...] | None, ...],
     device: torch.device,
     ahead: bool,
-    kind: type[Product] = Product,
+    permutes: bool = False,
 ) -> Product:
     """The rule of these, kept."""
-    return kind(spec, needs, shapes, device, ahead)
+    return (Permuted if permutes else Product)(spec, needs, shapes, device, ahead)

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from weft.algebra import Algebra
-from weft.api.contract import contract
 from weft.autograd.backward import Needs
 from weft.autograd.spec import A, B, Spec, batched, used_options
+from weft.autograd.steps import contraction
 from weft.fn.derivative import Derived, derived, pull
 from weft.planner.schedule import Scalar
 
@@ -31,7 +31,7 @@ class Selection:
 
     def forward(self, alpha: Scalar, beta: Scalar, tensors: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
         spec = self.spec
-        value, places = contract(
+        value, places = contraction(
             spec.text, tensors[A], tensors[B], algebra=spec.algebra, return_arg=True, out_dtype=spec.results[0],
             accumulate=spec.accumulate, **used_options(spec),
         )  # fmt: skip
@@ -49,7 +49,8 @@ class Selection:
         needs: Needs,
     ) -> tuple[Tensor | None, ...]:
         a, b, *places = saved
-        assert a is not None and b is not None
+        assert a is not None
+        assert b is not None
         grad = grads[0]
         found: list[Tensor | None] = [None] * len(needs)
         if grad is None:
@@ -67,7 +68,9 @@ class Selection:
         self, alpha: Scalar, beta: Scalar, saved: Sequence[Tensor | None], tangents: Sequence[Tensor | None]
     ) -> tuple[Tensor | None, ...]:
         a, b, *places = saved
-        assert a is not None and b is not None and places[0] is not None
+        assert a is not None
+        assert b is not None
+        assert places[0] is not None
         at, there = self._coordinates(places, places[0])
         terms = (self.spec.term_a, self.spec.term_b)
         picked = tuple(self._picked(x, term, at) for x, term in zip((a, b), terms, strict=True))
@@ -86,7 +89,7 @@ class Selection:
         return Selection(spec, self.needs, self.ahead), arguments
 
     def _coordinates(self, places: Sequence[Tensor | None], like: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        """Of the selected pair along each mode, to be broadcast to D's shape; and where there was something to select."""
+        """Of the selected pair along each mode, to be broadcast to D's shape; and where there was one."""
         found: dict[str, Tensor] = {}
         for at, label in enumerate(self.spec.term_d):
             shape = [-1 if each == at else 1 for each in range(like.dim())]

@@ -120,7 +120,7 @@ class Spec:
 
 
 def used_options(spec: Spec) -> dict[str, Any]:
-    """The keywords of calls beside the equation, functions and types; a forced schedule is for the forward call alone."""
+    """Keywords of calls beside equation, functions and types; a forced schedule is for the forward call alone."""
     return {name: value for name, value in spec.options if value is not None and name != "schedule"}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +18,9 @@ from weft.planner.schedule import Scalar
 from weft.planner.target import resolve_backend, target_of
 from weft.spec import parse
 from weft.spec.dtypes import dtype_name
+
+#: `weft.contract`, whose keywords are put together here as they come.
+contraction: Callable[..., Any] = contract
 
 ONE = "1"  # the source of an operand that is the number one
 
@@ -87,7 +90,7 @@ class Step:
         if self.addend is not None:
             keywords["c"] = sources[self.addend]
         left, right = self._pair(sources)
-        found: torch.Tensor = contract(self.text, left, right, **keywords)
+        found: torch.Tensor = contraction(self.text, left, right, **keywords)
         return found
 
     def chosen(self, sources: Mapping[str, torch.Tensor], device: torch.device) -> tuple[torch.Tensor, Choice | None]:
@@ -102,7 +105,7 @@ class Step:
         asked = replace(read_options("contract", keywords), backend="reference")
         request = resolved(parse(self.text), self.text, left, right, asked)
         request = replace(request, backend=backend, device=device, target=target_of(backend, device))
-        contraction, choice = choice_for(request)
+        choice = choice_for(request)[1]
         extents = request.extents()
         shape = [extents[label] for label in request.notation.output]
         return torch.empty(shape, dtype=self.out_dtype, device="meta"), choice

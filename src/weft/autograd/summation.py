@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from weft.algebra import Algebra
-from weft.api.contract import contract
 from weft.api.lookup import one_of
 from weft.autograd.backward import Needs
 from weft.autograd.function import once
 from weft.autograd.spec import A, B, Spec, batched, used_options
+from weft.autograd.steps import contraction
 from weft.errors import FunctionError, UnsupportedError
 from weft.fn.derivative import Derived, derived, pull
 from weft.planner.schedule import Scalar
@@ -36,7 +36,7 @@ class Summation:
     def forward(self, alpha: Scalar, beta: Scalar, tensors: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
         spec = self.spec
         return (
-            contract(
+            contraction(
                 spec.text, tensors[A], tensors[B], algebra=spec.algebra, out_dtype=spec.results[0],
                 accumulate=spec.accumulate, **used_options(spec),
             ),
@@ -56,7 +56,9 @@ class Summation:
         spec = self.spec
         a, b, total = saved
         grad = grads[0]
-        assert a is not None and b is not None and total is not None
+        assert a is not None
+        assert b is not None
+        assert total is not None
         found: list[Tensor | None] = [None] * len(needs)
         if grad is None:
             return tuple(found)
@@ -83,7 +85,7 @@ class Summation:
         tensor = tensor.permute([term.index(label) for label in every if label in term])
         tensor = tensor[tuple(slice(None) if label in term else None for label in every)]
         tensor = tensor.expand([extents[label] for label in every])
-        found: Tensor = contract(
+        found: Tensor = contraction(
             f"{every},->{values[own][0]}", tensor, one_of(tensor.dtype, tensor.device), a_fn=slope.function,
             operands={name: values[name] for name in slope.inputs[1:]}, out_dtype=like.dtype,
             **{**used_options(self.spec), "accumulate": self.spec.accumulate},

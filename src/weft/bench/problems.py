@@ -1,6 +1,7 @@
 """What a runner must know of a case: the tensors of one call, whether a result is right, what to write down of it.
 
     ContractionProblem    a `weft.cases.Case`: ways are called as run(a, b, c, d); also of kind "call"
+    GatedProblem          one product of a layer of two, forward and backward: run(x, gate, up, g)
     GradientProblem       the same, forward and backward: run(a, b, c, g), g the gradient of D
     PermutationProblem    a `PermuteCase`:     run(x, d)
     TransposeProblem      the same, in place:  run(x)
@@ -21,8 +22,10 @@ import torch
 
 from weft.api.contract import plan
 from weft.bench.checking import ContractionCheck, PermutationCheck, TransposeCheck
+from weft.bench.gated_check import GatedCheck
 from weft.bench.gradient_check import GradientCheck
 from weft.bench.networks import NetworkProblem
+from weft.bench.peers.gated import GatedTensors
 from weft.bench.peers.registry import Tensors
 from weft.bench.records import CaseRecord
 from weft.bench.small import SmallProblem
@@ -145,6 +148,30 @@ class GradientProblem(ContractionProblem):
 
 
 @dataclass(frozen=True)
+class GatedProblem(GradientProblem):
+    """``silu(x @ gate.T) * (x @ up.T)``, forward and backward: run(x, gate, up, g). Weights are as in a layer."""
+
+    def inputs(self, device: torch.device, seed: int = 0) -> GatedTensors:  # type: ignore[override]
+        x_shape, w_shape = self.case.shapes
+        scale = w_shape[-1] ** -0.5
+        shapes = (x_shape, w_shape, w_shape, self.case.d_shape)
+        x, gate, up, g = (
+            random_operand(shape, self.case.dtypes[0], 4 * seed + at, device=device) for at, shape in enumerate(shapes)
+        )
+        return GatedTensors(x, gate * scale, up * scale, g)
+
+    def check(self, tensors: GatedTensors) -> GatedCheck:  # type: ignore[override]
+        return GatedCheck(tensors)
+
+    def record(self, entry: Entry, tensors: GatedTensors, ceilings: Ceilings | None) -> CaseRecord:  # type: ignore[override]
+        """Work is that of two layers."""
+        x, _, up, g = tensors
+        found = super().record(entry, Tensors(x, up, None, g), None)
+        found.work = {name: 2 * count for name, count in found.work.items()}
+        return found
+
+
+@dataclass(frozen=True)
 class PermutationProblem:
     """A permutation out of place."""
 
@@ -196,6 +223,7 @@ PROBLEMS: Mapping[str, Callable[[Any], Problem]] = {
     "contraction": ContractionProblem,
     "call": ContractionProblem,
     "gradient": GradientProblem,
+    "gated": GatedProblem,
     "permutation": PermutationProblem,
     "in place": TransposeProblem,
     "small": SmallProblem,

@@ -10,6 +10,7 @@
     weights       a half-precision product of 16 rows with weights of eight bits and a scale for each column
     algebra       max-plus and logarithms in the place of products and sums
     gradients     forward and backward passes: a layer, masked scores, TCCG with functions, algebras
+    nn            a gated layer (SwiGLU), forward and backward
     numbers       complex numbers, integers and fp8
     small         many small products, two-site updates, sums of operators and blocks, in CUDA graphs
     small-call    the same with the host's own work, and a sweep of DMRG
@@ -287,6 +288,12 @@ SUITES: dict[str, Suite] = {
         _gradients,
         kind="gradient",
         peers=("torch", "compile"),
+    ),
+    "nn": Suite(
+        "a gated layer (SwiGLU) of weft.nn, forward and backward, plain and under torch.compile",
+        lambda types: [Entry(case, case.name, case.name) for case in cases.layers()],
+        kind="gated",
+        peers=("weft-compiled", "torch", "compile"),
     ),
     "numbers": Suite("complex numbers on some of TCCG, integers and fp8 beside half precision", _numbers),
     "call": Suite(

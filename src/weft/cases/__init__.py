@@ -13,7 +13,7 @@
 
 from weft.cases.beyond import beyond
 from weft.cases.case import ALGEBRAS, FUNCTIONS, Case, Operands, from_letters, operands, scaled
-from weft.cases.fused import algebras, epilogues, gradients, numbers, weights
+from weft.cases.fused import algebras, epilogues, gradients, layers, numbers, weights
 from weft.cases.general import general
 from weft.cases.suite import example, tccg, tiny
 
@@ -30,6 +30,7 @@ __all__ = [
     "from_letters",
     "general",
     "gradients",
+    "layers",
     "numbers",
     "operands",
     "scaled",

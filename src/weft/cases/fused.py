@@ -75,13 +75,24 @@ def gradients() -> tuple[Case, ...]:
     layer = from_letters("linear-gelu", "mk,nk->mn", "gradients", m=8192, k=4096, n=11008, dtypes=_HALF)
     scores = from_letters("masked-scores", "bhid,bhjd->bhij", f"gradients {CAUSAL}", b=4, h=16, i=2048, j=2048, d=64)
     product = from_letters("max-plus-2048", "mk,kn->mn", "gradients", **dict.fromkeys("mkn", 2048))
-    leaky = {"a_fn": "leaky_relu", "b_fn": "leaky_relu", "epilogue": "leaky_relu"}
+    leaky = "leaky_relu"
     return (
         replace(layer, epilogue="gelu", add=True, c_ones=(0,), c_as="bias"),
         replace(scores, dtypes=_HALF),
-        *(replace(tccg(*_HALF[:2])[at - 1], **leaky) for at in LEAKY),
+        *(replace(tccg(*_HALF[:2])[at - 1], a_fn=leaky, b_fn=leaky, epilogue=leaky) for at in LEAKY),
         replace(product, algebra="max_plus"),
         from_letters("log-4096", "mk,kn->mn", "gradients", **_SQUARE, algebra="log"),
+    )
+
+
+@cache
+def layers() -> tuple[Case, ...]:
+    """One of the two products of a gated layer: its other weight has the same shape."""
+    sizes = {"m": 8192, "k": 4096, "n": 11008}
+    types = (torch.float16, torch.bfloat16)
+    return tuple(
+        from_letters(f"swiglu-{str(dtype).removeprefix('torch.')}", "mk,nk->mn", "nn", **sizes, dtypes=(dtype,) * 3)
+        for dtype in types
     )
 
 

@@ -52,9 +52,10 @@ def contract(
                 algebra = (value.combine, value.reduce, value.identity, value.name, value.requires)
         else:
             said.append((name, value))
-    several = isinstance(out, (tuple, list))
+    several = out is not None and isinstance(out, (tuple, list))
     types = None if out is None else tuple([place.dtype for place in out]) if several else out.dtype
-    a_fn, b_fn, c_fn, epilogue = [constant_of(function) for function in functions]
+    # Dynamo guards on all that is read here: nothing is that need not be.
+    a_fn, b_fn, c_fn, epilogue = [None if function is None else constant_of(function) for function in functions]
     text, structure = spelled(
         equation, ((a.dtype, a.dim()), (b.dtype, b.dim())), a.device.type, tuple(operands), tuple(said), types,
         c is not None, return_arg, a_fn, b_fn, c_fn, epilogue, algebra,

@@ -75,13 +75,14 @@ class Move:
     ) -> torch.Tensor:
         """The same as a contraction, whose derivatives are known: with a one that is repeated along new modes."""
         x, (term,), output = tensors[0], self.notation.inputs, self.notation.output
-        given = dict(zip(self.labels, extents, strict=True))
+        given: dict[Label, int] = dict(zip(self.labels, extents, strict=True))
         x = x.expand([given.get(label, extent) for label, extent in zip(term, x.shape, strict=True)])
         new = [label for label in output if label not in term]
         one = x.new_ones(()).expand([given[label] for label in new])
         keywords = {name: value for name, value in self.keywords.items() if name != "fn"}
+        asked = Notation((term, tuple(new)), output)
         found: torch.Tensor = contract(
-            f"{''.join(term)},{''.join(new)}->{''.join(output)}", x, one, a_fn=self.keywords.get("fn"),
+            spelled_equation(asked, letters((*asked.inputs, output))), x, one, a_fn=self.keywords.get("fn"),
             c=tensors[1] if len(tensors) > 1 else None, alpha=alpha, beta=beta, **keywords,
         )  # fmt: skip
         return found

@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 
-from weft.base.arrays import is_transforming
-from weft.base.dispatch import is_traced
+from weft.base.arrays import dispatch_modes, is_transforming, without_memory
 from weft.compiled.moves import read_move
 from weft.compiled.running import running
 from weft.compiled.text import read
@@ -107,13 +106,16 @@ def _with_autograd(name: str, body: Any, differentiable: Any) -> Any:
     overload = getattr(torch.ops.weft, name).default
 
     def operation(call: str, tensors: list[torch.Tensor], *others: Any) -> Any:
-        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-            return differentiable(call, tensors, *others)
-        if is_traced(tensors) or is_transforming():
+        asked, plain = torch.is_grad_enabled(), not (dispatch_modes() or is_transforming())
+        for tensor in tensors:  # no generators: this is read at every call of compiled code
+            if asked and tensor.requires_grad:
+                return differentiable(call, tensors, *others)
+            plain = plain and (type(tensor) is torch.Tensor or not without_memory(tensor)) and not tensor.is_meta
+        if plain:
+            found = body(call, tensors, *others)
+        else:
             with torch._C._AutoDispatchBelowAutograd():
                 found = overload(call, tensors, *others)
-        else:
-            found = body(call, tensors, *others)
         if found is None:
             torch.autograd.graph.increment_version(others[-1])
         return found

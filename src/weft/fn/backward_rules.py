@@ -188,13 +188,13 @@ class _Elu(torch.autograd.Function):
 
 
 def _leaky_relu(x: Tensor, slope: Number = 0.01) -> Any:
-    return _LeakyRelu.apply(x, slope) if slope > 0 else aten.leaky_relu(x, slope)  # type: ignore[no-untyped-call]
+    return _LeakyRelu.apply(x, slope) if slope > 0 else aten.leaky_relu(x, slope)
 
 
 def _elu(x: Tensor, alpha: Number = 1, scale: Number = 1, input_scale: Number = 1) -> Any:
     if alpha <= 0 or scale <= 0:
         return aten.elu(x, alpha, scale, input_scale)
-    return _Elu.apply(x, alpha, scale, input_scale)  # type: ignore[no-untyped-call]
+    return _Elu.apply(x, alpha, scale, input_scale)
 
 
 #: aten name -> a differentiable function in its place.

@@ -135,7 +135,7 @@ def derived(
     (outputs,) = next(node for node in graph.nodes if node.op == "output").args
     nodes = iter(outputs)
     values = [next(nodes) if value is not None else None for value in given]
-    cut = {values[place]: name for name, place in known.items() if values[place] is not None}
+    cut = {node: name for name, place in known.items() if (node := values[place]) is not None}
     return tuple(
         None if node is None or at in known.values() else _alone(graph, _uncast(node), names, cut)
         for at, node in enumerate(values)
@@ -166,7 +166,9 @@ def _alone(graph: fx.Graph, wanted: fx.Node, names: Sequence[str], cut: Mapping[
     plain, read = _reads(wanted, offered, {}), _reads(wanted, offered, cut)
     if not plain - set(cut.values()) > read - set(cut.values()):
         cut, read = {}, plain
-    new, places, by_name = fx.Graph(), {}, {}
+    new = fx.Graph()
+    places: dict[fx.Node, fx.Node] = {}
+    by_name: dict[str, fx.Node] = {}
     for at, (node, name) in enumerate(offered.items()):
         if at == 0 or name in read:
             places[node] = by_name[name] = new.placeholder(f"x{len(by_name)}")

@@ -22,6 +22,7 @@ from weft.machine.statistics import summarise
 
 POLL = 0.002  # seconds between looks at a sensor, when its period is measured
 SAMPLE = 0.01  # seconds between samples of power
+SETTLING = 8  # whiles that power may take to fall to what an idle device draws
 LEAST_UPDATES = 20  # of the counter, that a measurement must span: then its grain is 5 % of it at most
 
 Clock = Callable[[], float]
@@ -52,15 +53,30 @@ class NvmlSensor:
             self._counts = True
         except pynvml.NVMLError:
             self._counts = False
+        self._instant = getattr(pynvml, "NVML_FI_DEV_POWER_INSTANT", None)
+        if self._instant_watts() is None:
+            self._instant = None
 
     def joules(self) -> float | None:
         return self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle) / 1e3 if self._counts else None
 
     def watts(self) -> float:
+        """At this moment where the driver tells it, else the average of the last second, which newer GPUs give."""
+        if self._instant is not None and (found := self._instant_watts()) is not None:
+            return found
         try:
             return float(self._nvml.nvmlDeviceGetPowerUsage(self._handle)) / 1e3
         except self._nvml.NVMLError as error:
             raise UnsupportedError(f"NVML does not tell this GPU's power: {error}") from None
+
+    def _instant_watts(self) -> float | None:
+        if self._instant is None:
+            return None
+        try:
+            (field,) = self._nvml.nvmlDeviceGetFieldValues(self._handle, [self._instant])
+        except (self._nvml.NVMLError, ValueError):
+            return None
+        return field.value.uiVal / 1e3 if field.nvmlReturn == 0 and field.value.uiVal else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +161,18 @@ def update_period(
     return summarise(gaps).median if gaps else seconds
 
 
-def idle_watts(sensor: Sensor, seconds: float = 1.0, sleep: Callable[[float], None] = time.sleep) -> float:
-    """Power while nothing is asked of the device: the median over a while."""
-    return summarise(power_samples(sensor, seconds, sleep)).median
+def idle_watts(sensor: Sensor, seconds: float = 0.5, sleep: Callable[[float], None] = time.sleep) -> float:
+    """Power while nothing is asked of the device: the median over a while, once it falls no more.
+
+    After work clocks, and averages over the last second, take some time to come down: at most `SETTLING` whiles.
+    """
+    before = summarise(power_samples(sensor, seconds, sleep)).median
+    for _ in range(SETTLING):
+        now = summarise(power_samples(sensor, seconds, sleep)).median
+        if now >= 0.98 * before:
+            return min(now, before)
+        before = now
+    return before
 
 
 def power_samples(sensor: Sensor, seconds: float, sleep: Callable[[float], None] = time.sleep) -> list[float]:

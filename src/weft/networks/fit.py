@@ -16,6 +16,7 @@ from itertools import pairwise, product
 from typing import NamedTuple
 
 Order = tuple[int, ...]
+FEW_RESULTS = 64  # of each index of the batch
 MOST_UNROLLED = 16  # products that a batch is unrolled into
 
 
@@ -57,11 +58,15 @@ def cost(orders: Sequence[Order], shape: Shape) -> float:
     return best
 
 
-def fits(orders: Sequence[Order | None], roles: Roles, unrolled: bool = False) -> bool:
+def is_reduction(shape: Shape) -> bool:
+    """Whether a step is a long sum for a few results, so that it is bound by how its operands are read."""
+    return bool(shape.roles.k) and _extent(shape, shape.roles.m) * _extent(shape, shape.roles.n) <= FEW_RESULTS
+
+
+def fits(orders: Sequence[Order | None], roles: Roles, extents: Sequence[int], unrolled: bool = False) -> bool:
     """Whether A, B and D are a matrix product as they lie; None lies as it is wanted. `unrolled`: for each index of
     the batch."""
-    extents = dict.fromkeys(roles.batch | roles.m | roles.n | roles.k, 1)
-    return waste(orders, Shape(roles, extents, 0.0, (0.0, 0.0, 0.0), 1, unrolled)) is not None  # type: ignore[arg-type]
+    return waste(orders, Shape(roles, extents, 0.0, (0.0, 0.0, 0.0), 1, unrolled)) is not None
 
 
 def waste(orders: Sequence[Order | None], shape: Shape) -> float | None:
@@ -69,6 +74,8 @@ def waste(orders: Sequence[Order | None], shape: Shape) -> float | None:
     roles = shape.roles
     if roles.batch and any(order and order[-1] in roles.batch for order in orders):
         return None  # no row or column of it lies together
+    if is_reduction(shape) and any(order and order[-1] not in roles.k for order in orders[:2]):
+        return None  # both are read once: along the sum, or in pieces
     after = [dict(pairwise(order)) if order is not None else None for order in orders]
     k = _runs(roles.k, (after[0], after[1]), shape.extents)
     m, n = _runs(roles.m, (after[0], after[2]), shape.extents), _runs(roles.n, (after[1], after[2]), shape.extents)

@@ -9,10 +9,12 @@ import torch
 
 from weft.base.arrays import as_results, as_tensor, like
 from weft.base.bounded_cache import BoundedCache
+from weft.base.dispatch import is_traced
 from weft.errors import ArgumentError, ShapeError, UnsupportedError, WorkspaceError, call_context
 from weft.networks.arena import arena
 from weft.networks.changes import Changes
 from weft.networks.cost import invariant
+from weft.networks.derivatives import differentiable
 from weft.networks.finite import finite_watch
 from weft.networks.folding import folded
 from weft.networks.graph import Graph
@@ -32,7 +34,7 @@ from weft.networks.slicing import fitted_slices, read_slices
 from weft.networks.steps import Asked
 from weft.networks.tree import Tree
 from weft.plans.call_cache import call_signature
-from weft.plans.checks import reject_gradient
+from weft.plans.derivatives import asked
 from weft.spec.memory import overlaps_itself, share_memory
 
 WORKSPACE = 4 << 20  # bytes that a kernel may take for packing whatever the limit: they stay in the caches
@@ -89,6 +91,10 @@ class Network(Planned):
             return place
         with call_context(lambda: self._described(tensors)):
             read = self._read(tensors)
+            if asked(*read) or is_traced(read):
+                if out is not None:
+                    raise UnsupportedError("out= takes no part in derivatives: leave it out, or use torch.no_grad()")
+                return differentiable(self, self._operands(read))
             place = self._place(out, read)
             if self.settings.strip_exponent:
                 from weft.networks.rescale import run_scaled
@@ -231,8 +237,6 @@ class Network(Planned):
             constant = f" besides {len(self.graph.operands) - len(given)} constants" if self.constants else ""
             raise ShapeError(f"the network takes {len(given)} operands{constant}, {len(tensors)} are given")
         read = [as_tensor(f"operand {at}", one, promote).resolve_neg() for at, one in zip(given, tensors, strict=True)]
-        for at, tensor in zip(given, read, strict=True):
-            reject_gradient(f"operand {at}", tensor)
         check_same(read, self.graph, self._leaves, given, self.settings.device)
         return read
 

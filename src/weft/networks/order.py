@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from weft.networks.cost import Model
-from weft.networks.fit import MOST_UNROLLED, Order, Roles, Shape, cost
+from weft.networks.fit import MOST_UNROLLED, Order, Roles, Shape, cost, is_reduction
 from weft.networks.tree import Labels, Step, Tree
 
 LARGE = 1 << 20  # bytes from which moving a tensor costs more than a launch
@@ -42,14 +42,16 @@ def orders_of(tree: Tree, item: Mapping[int, int], price: Model) -> Orders:
         return found
     ends = _ends(tree)
     states: dict[int, list[State]] = {}
+    shapes: dict[int, Shape] = {}
     for step in sorted(tree.steps, key=lambda step: step.node):
         for child in (step.left, step.right):
             if child not in states:
                 states[child] = [State(0.0, found[child])]
         if large & {step.node, step.left, step.right}:
-            given = _Given(tree, step, large, ends[step.node], shape_of(tree, step, size, price))
+            shapes[step.node] = shape_of(tree, step, size, price)
+            given = _Given(tree, step, large, ends[step.node], shapes[step.node])
             states[step.node] = _kept(given, states, found)
-    _read_back(tree, states, large, found)
+    _read_back(tree, states, large, found, shapes)
     return found
 
 
@@ -195,26 +197,45 @@ def _places(order: Order, ends: Mapping[int, int]) -> list[int]:
     return [0, *inner, len(order)] if order else [0]
 
 
-def _read_back(tree: Tree, states: Mapping[int, list[State]], large: Labels, found: Orders) -> None:
+def _read_back(
+    tree: Tree, states: Mapping[int, list[State]], large: Labels, found: Orders, shapes: Mapping[int, Shape]
+) -> None:
     """From the root to the operands, the orders that the cheapest state of the root was made of."""
     wanted: dict[int, Order] = {}
+    forced: set[int] = set()
     for step in sorted(tree.steps, key=lambda step: -step.node):
         node = step.node
         state = None
         if node in states and len(states[node][0].left):
             order = wanted.get(node)
             state = next((each for each in states[node] if each.order == order), states[node][0])
-        if state is not None and (node in large or node not in wanted):
+        if node in forced:
+            found[node] = wanted[node]
+        elif state is not None and (node in large or node not in wanted):
             found[node] = state.order
         elif node in wanted:
             found[node] = wanted[node]
         roles = Roles.of(*(tree.nodes[each] for each in (step.left, step.right, node)))
         for child, order in ((step.left, state.left if state else ()), (step.right, state.right if state else ())):
-            if child < tree.leaves:
-                continue
-            if child in large and order:
+            if child >= tree.leaves and child in large and order:
                 wanted[child] = order
         _suit(tree, step, roles, large, found, wanted)
+        if node in shapes and is_reduction(shapes[node]) and {step.left, step.right} <= large:
+            _match(tree, step, roles, found, wanted, forced)
+
+
+def _match(
+    tree: Tree, step: Step, roles: Roles, found: Orders, wanted: dict[int, Order], forced: set[int]
+) -> None:
+    """The smaller operand of a long sum is made in the order in which the sum runs through the larger one."""
+    small, other = sorted((step.left, step.right), key=tree.size)
+    if small < tree.leaves:
+        return
+    like = wanted.get(other, found[other])
+    summed = tuple(label for label in like if label in roles.k and label in tree.nodes[small])
+    rest = tuple(label for label in found[small] if label not in summed)
+    wanted[small] = (*rest, *summed)
+    forced.add(small)
 
 
 def _suit(

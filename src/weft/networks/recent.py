@@ -16,17 +16,18 @@ import torch
 class Recent:
     """Tensors of a call that was checked, and what was found for it."""
 
-    __slots__ = ("_facts", "_refs", "found")
+    __slots__ = ("_differentiable", "_facts", "_refs", "found")
 
     def __init__(self, tensors: Sequence[torch.Tensor], found: Any) -> None:
         self._refs = [weakref.ref(tensor) for tensor in tensors]
         self._facts = _facts(tensors)
+        self._differentiable = any(tensor.requires_grad for tensor in tensors)
         self.found = found
 
     def again(self, tensors: Sequence[Any]) -> bool:
         """Whether these are the same objects, lying as they did."""
         refs = self._refs
-        if len(tensors) != len(refs):
+        if len(tensors) != len(refs) or (self._differentiable and torch.is_grad_enabled()):
             return False
         for tensor, ref in zip(tensors, refs, strict=True):
             if ref() is not tensor:

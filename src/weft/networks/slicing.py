@@ -80,7 +80,7 @@ def fitted_slices(
             return min(fitting, key=model.total)
         smallest = min([smallest, *(held(each, item, result) for each in proposed)])
         if target <= 1:
-            free = _sliceable(whole, frozenset(kept))
+            free = sliceable(whole, frozenset(kept))
             smallest = min(smallest, held(whole.with_slices(free), item, result))
             raise WorkspaceError(
                 f"memory_limit is {limit} bytes ({si(limit, 'B')}); with all that may be sliced the network still "
@@ -99,7 +99,7 @@ def _batched(tree: Tree, item: Mapping[int, int], result: int, limit: int, model
         tree = min(fitting, key=model.total)
 
 
-def _sliceable(tree: Tree, kept: frozenset[int]) -> tuple[int, ...]:
+def sliceable(tree: Tree, kept: frozenset[int]) -> tuple[int, ...]:
     """Labels of some intermediate, but for those that must be whole."""
     inner = frozenset().union(*(tree.nodes[step.node] for step in tree.steps)) if tree.steps else frozenset()
     return tuple(sorted(label for label in inner - kept if tree.graph.extents[label] > 1))

@@ -69,6 +69,7 @@ def unrolled_batch(tree: Tree, step: Step, terms: Terms, item: int) -> tuple[tup
     if max(sizes) < LARGE or not 1 < tree.graph.size(roles.batch) <= MOST_UNROLLED:
         return ()
     lie = [tuple(term) if size >= LARGE else None for term, size in zip(terms, sizes, strict=True)]
-    if fits(lie, roles) or not fits(lie, roles, unrolled=True):
+    extents = tree.graph.extents
+    if fits(lie, roles, extents) or not fits(lie, roles, extents, unrolled=True):
         return ()
     return tuple((label, tree.graph.extents[label]) for label in sorted(roles.batch))

@@ -69,12 +69,23 @@ class GatedLinear(Fused):
             weight = torch.view_as_complex(self.weight)
             found = contract("...k,nk->...n", x, weight, epilogue=self._second, operands=beside, out_dtype=x.dtype)
             return found
-        beside = {"bias": ("n", self.gate_bias)} if self._biased else {}
-        product = contract("...k,nk->...n", x, self.gate, epilogue=self._first, operands=beside)
-        operands = {"gate": ("...n", product)}
-        if self._biased:
-            operands["bias"] = ("n", self.up_bias)
-        found = contract("...k,nk->...n", x, self.up, epilogue=self._second, operands=operands)
+        return self.product(x, self.gate, self.up, self.gate_bias, self.up_bias)
+
+    def product(
+        self,
+        x: torch.Tensor,
+        gate: torch.Tensor,
+        up: torch.Tensor,
+        gate_bias: torch.Tensor | None = None,
+        up_bias: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """The layer with these weights in the place of its own (not of an interleaved one)."""
+        beside = {} if gate_bias is None else {"bias": ("n", gate_bias)}
+        first = contract("...k,nk->...n", x, gate, epilogue=self._first, operands=beside)
+        operands = {"gate": ("...n", first)}
+        if up_bias is not None:
+            operands["bias"] = ("n", up_bias)
+        found: torch.Tensor = contract("...k,nk->...n", x, up, epilogue=self._second, operands=operands)
         return found
 
     def extra_repr(self) -> str:
@@ -83,8 +94,8 @@ class GatedLinear(Fused):
 
     gate: torch.Tensor
     up: torch.Tensor
-    gate_bias: torch.Tensor
-    up_bias: torch.Tensor
+    gate_bias: torch.Tensor | None
+    up_bias: torch.Tensor | None
     weight: torch.Tensor
     bias: torch.Tensor
     _first: Function | None

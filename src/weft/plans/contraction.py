@@ -255,7 +255,9 @@ class Plan(PlanBase):
             addend=None if c is None else (reach(c), given and signature[2][:4] == signature[3][:4]),
             workspace=variant.workspace_bytes,
             others=request.outputs or (),
-            order=tuple(names.index(each.name) if each.name in operands else None for each in aux if each.kind != "output"),
+            order=tuple(
+                names.index(each.name) if each.name in operands else None for each in aux if each.kind != "output"
+            ),
         )
 
     def _fitting(

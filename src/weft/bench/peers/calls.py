@@ -1,5 +1,5 @@
 """Who is called, for the time that the host takes: a plan, `weft.contract`, and `torch.einsum`, with as little around
-each as a user's program would have."""
+each as a user's program would have; and the last two under `torch.compile`."""
 
 from __future__ import annotations
 
@@ -59,6 +59,24 @@ class ContractCall(_WeftCall):
         return lambda a, b, c, d: contract(equation, a, b, out=d, a_fn=a_fn, epilogue=epilogue)
 
 
+class CompiledContractCall(_WeftCall):
+    """``weft.contract(equation, a, b)`` under `torch.compile`, which allocates its result."""
+
+    name = "weft-compiled"
+
+    def call(self, case: Case, tensors: Tensors) -> Call:
+        from weft.api.contract import contract
+
+        equation, a_fn, epilogue = case.equation, _function(case.a_fn), _function(case.epilogue)
+
+        def plain(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = contract(equation, a, b, a_fn=a_fn, epilogue=epilogue)
+            return found
+
+        compiled = torch.compile(plain, dynamic=False, fullgraph=True)
+        return lambda a, b, c, d: compiled(a, b)
+
+
 class EinsumCall:
     """``torch.einsum(text, a, b)``, which allocates its result; functions around it where the case has them."""
 
@@ -74,10 +92,23 @@ class EinsumCall:
             value = torch.einsum(text, a_fn(a) if a_fn else a, b)
             return epilogue(value) if epilogue else value
 
-        return Prepared([Way("", fused if a_fn or epilogue else plain)], stored=case.dtypes[2])
+        return Prepared([Way("", self.compiled(fused if a_fn or epilogue else plain))], stored=case.dtypes[2])
+
+    def compiled(self, call: Call) -> Call:
+        return call
 
     def settings(self, case: Case) -> AbstractContextManager[Any]:
         return exact_products(tf32=False)
+
+
+class CompiledEinsumCall(EinsumCall):
+    """The same under `torch.compile`."""
+
+    name = "compile"
+
+    def compiled(self, call: Call) -> Call:
+        found: Call = torch.compile(call, dynamic=False, fullgraph=True)
+        return found
 
 
 def _function(name: str | None) -> Any:

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from weft.bench.peers.pytorch import exact_products
 from weft.bench.peers.registry import Call, Prepared, Tensors, Way, first_line
@@ -101,7 +102,8 @@ def _broadcast(case: Case, at_once: int) -> Forward:
         step = max(1, at_once // b.numel())
         if step >= a.shape[0]:
             return rows(a, b)
-        return torch.cat([torch.utils.checkpoint.checkpoint(rows, part, b, use_reentrant=False) for part in a.split(step)])
+        parts = [checkpoint(rows, part, b, use_reentrant=False) for part in a.split(step)]
+        return torch.cat(parts)
 
     return forward
 

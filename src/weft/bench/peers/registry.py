@@ -187,6 +187,12 @@ PEERS: dict[str, dict[str, tuple[str, str]]] = {
         "torch": ("gradients", "TorchGradients"),
         "compile": ("gradients", "CompiledGradients"),
     },
+    "gated": {
+        "weft": ("gated", "WeftGate"),
+        "weft-compiled": ("gated", "CompiledWeftGate"),
+        "torch": ("gated", "TorchGate"),
+        "compile": ("gated", "CompiledGate"),
+    },
     "permutation": {
         "weft": ("permutations", "WeftPermute"),
         "cutensor": ("cutensor_permute", "CutensorPermute"),
@@ -197,6 +203,8 @@ PEERS: dict[str, dict[str, tuple[str, str]]] = {
         "weft": ("calls", "PlanCall"),
         CONTRACT: ("calls", "ContractCall"),
         "torch": ("calls", "EinsumCall"),
+        "weft-compiled": ("calls", "CompiledContractCall"),
+        "compile": ("calls", "CompiledEinsumCall"),
     },
     "small": {
         "weft": ("small", "WeftSmall"),

@@ -17,6 +17,7 @@ from weft.bench.records import CaseRecord, Run
 from weft.bench.report.drawing import new_axes, plain_logarithm, png
 from weft.bench.report.figures import scopes
 from weft.bench.report.ratios import geomean, relative, value
+from weft.machine.datasheets import datasheet
 
 COLOURS = {
     "weft": "#0b6e99",
@@ -94,6 +95,10 @@ def roofline(run: Run) -> Figure | None:
         roof = np.minimum(peak, bandwidth * reach) / 1e12
         axes.plot(reach, roof, color="#999999", linewidth=1)
         axes.annotate(", ".join(names), (reach[-1], roof[-1]), fontsize=7, ha="right", va="bottom", color="#555555")
+    for name, peak in _vector_roofs(run, cases).items():
+        axes.plot(reach, np.minimum(peak, bandwidth * reach) / 1e12, color="#999999", linewidth=0.8, linestyle="--")
+        words = f"{name} vector pipes"
+        axes.annotate(words, (reach[-1], peak / 1e12), fontsize=7, ha="right", va="top", color="#555555")
     for name in reversed(run.contenders):
         found = [
             (x, case, result) for x, case in zip(intensities, cases, strict=True) if (result := case.measured(name))
@@ -236,6 +241,13 @@ def _roofs(cases: Sequence[CaseRecord]) -> tuple[float, dict[float, list[str]]]:
             if (name := case.precision or case.dtypes[0]) not in names:
                 names.append(name)
     return bandwidth, peaks
+
+
+def _vector_roofs(run: Run, cases: Sequence[CaseRecord]) -> dict[str, float]:
+    """Flop/s outside the matrix units, by the data sheet, of the types that the run's operands have."""
+    sheet = datasheet(run.device)
+    types = dict.fromkeys(case.dtypes[0] for case in cases)
+    return {name: sheet.vector[name] for name in types if name in sheet.vector} if sheet is not None else {}
 
 
 def _colour(contender: str) -> str:

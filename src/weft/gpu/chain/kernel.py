@@ -67,7 +67,9 @@ def chain_kernel(
 
     x_rows = x + b_inner.to(tl.int64)[:, None] * numbers[7] + q[:, None] * numbers[8]
     m_columns = m + r[None, :] * stride_of(numbers, 11, UNIT[2])
-    acc = tl.zeros((TILE[0] * TILE[1], TILE[4]), dtype=ACCUMULATE)
+    ROWS: tl.constexpr = TILE[0] * TILE[1]
+    COLUMNS: tl.constexpr = TILE[4]
+    acc = tl.zeros([ROWS, COLUMNS], dtype=ACCUMULATE)
     for c0 in range(0, numbers[3], TILE[3]):
         # (3) A block of the intermediate, and its product with M.
         c = c0 + tl.arange(0, TILE[3])

@@ -79,7 +79,9 @@ def grouped_kernel(
         own = rows + first * WORDS  # extents and D's strides are the same in all rows of a result
         i_inside = i < side_extent(own, AT_M, SIDES[1])
         j_inside = j < side_extent(own, AT_N, SIDES[2])
-        acc = tl.zeros((TILE[0], TILE[1]), dtype=ACCUMULATE)
+        ROWS: tl.constexpr = TILE[0]
+        COLUMNS: tl.constexpr = TILE[1]
+        acc = tl.zeros([ROWS, COLUMNS], dtype=ACCUMULATE)
         for at in range(first, last):
             row = rows + at * WORDS
             depth = side_extent(row, AT_K, SIDES[3])

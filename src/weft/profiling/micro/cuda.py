@@ -102,8 +102,12 @@ def _by_cupy(cupy: Any, name: str, source: str) -> CudaKernel:
         with cupy.cuda.Device(torch.cuda.current_device()), cupy.cuda.ExternalStream(stream):
             function((grid,), (block,), tuple(words))
 
-    with cupy.cuda.Device(torch.cuda.current_device()):
-        return CudaKernel(launch, int(function.num_regs))
+    try:
+        with cupy.cuda.Device(torch.cuda.current_device()):
+            return CudaKernel(launch, int(function.num_regs))
+    except Exception as error:  # CuPy's own kinds
+        said = str(error).strip().partition("\n")[0]
+        raise UnsupportedError(f"CuPy does not compile {name}: {type(error).__name__}: {said}") from error
 
 
 def _word(np: Any, value: Any) -> Any:

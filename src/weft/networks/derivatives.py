@@ -1,0 +1,103 @@
+"""Derivatives of networks: every step is a contraction that torch can go back through, so one backward sweep over the
+tree makes the gradients of all operands, and environments are shared between them.
+
+Going back needs all intermediates. Where a `memory_limit` is set they are not kept: each slice is made anew in the
+backward sweep, and there are as many slices as the intermediates of one need to fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from weft.api.contract import contract
+from weft.api.einsum import einsum
+from weft.base.figures import si
+from weft.errors import UnsupportedError, WorkspaceError
+from weft.networks.planned import Planned
+from weft.networks.settings import kept_whole
+from weft.networks.slicing import indices, part, sliceable
+from weft.networks.tree import Tree
+
+
+def differentiable(network: Planned, operands: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The result, connected to its operands for torch's autograd in any of its modes."""
+    if network.settings.strip_exponent:
+        raise UnsupportedError("strip_exponent has no derivative: take the logarithm of a result that is in range")
+    tree = _tree(network)
+    scheme = network.scheme
+    if not tree.steps:
+        moved: torch.Tensor = einsum(
+            tree.graph.operands[0].view(operands[0]), tree.graph.operands[0].term, tree.graph.output,
+            **network.settings.steps,
+        )  # fmt: skip
+        return moved
+    views = [operand.view(tensor) for operand, tensor in zip(tree.graph.operands, operands, strict=True)]
+    if tree.slices == 1 and network.settings.memory_limit is None:
+        return _slice(network, tree, views)
+    if tree.slices > 1 and tree.root in scheme.functions:
+        raise UnsupportedError("the derivative of a function of the whole result, in slices: apply it to the result")
+    sums: dict[tuple[int, ...], torch.Tensor] = {}
+    outer = [label for label in tree.graph.output if label in tree.sliced]
+    for where in indices(tree):
+        parts = [part(view, term, where) for view, term in zip(views, tree.graph.terms, strict=True)]
+        found = checkpoint(lambda *given: _slice(network, tree, given), *parts, use_reentrant=False)
+        place = tuple(where[label] for label in outer)
+        sums[place] = sums[place] + found if place in sums else found
+    return _assembled(tree, outer, sums)
+
+
+def _tree(network: Planned) -> Tree:
+    """The tree with so many slices that all intermediates of one fit in the limit, and two gradients beside."""
+    tree, limit = network.tree, network.settings.memory_limit
+    if limit is None:
+        return tree
+    items = {node: dtype.itemsize for node, dtype in network.scheme.dtypes.items()}
+    whole = kept_whole(tree, network.scheme.functions)
+    while (needed := _kept(tree, items) + network.result_bytes) > limit:
+        more = [tree.with_slices((*tree.sliced, label)) for label in sliceable(tree, whole)]
+        if not more:
+            raise WorkspaceError(
+                f"memory_limit is {limit} bytes ({si(limit, 'B')}); going back through the network needs "
+                f"{needed} bytes ({si(needed, 'B')}) with all that may be sliced"
+            )
+        tree = min(more, key=lambda each: (_kept(each, items), each.slices))
+    return tree
+
+
+def _kept(tree: Tree, items: Mapping[int, int]) -> int:
+    sizes = [tree.size(step.node) * items[step.node] for step in tree.steps]
+    return sum(sizes) + 2 * max(sizes, default=0)
+
+
+def _slice(network: Planned, tree: Tree, views: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The steps of one slice as contractions of their own."""
+    scheme, sliced = network.scheme, frozenset(tree.sliced)
+    orders = {node: tuple(label for label in order if label not in sliced) for node, order in scheme.orders.items()}
+    for leaf, term in enumerate(tree.graph.terms):
+        orders[leaf] = tuple(label for label in term if label not in sliced)
+    values: dict[int, Any] = dict(enumerate(views))
+    for step in tree.steps:
+        keywords: dict[str, Any] = dict(network.settings.steps)
+        if step.node in scheme.functions:
+            keywords["epilogue"] = scheme.functions[step.node]
+        terms = (orders[step.left], orders[step.right], orders[step.node])
+        keywords["out_dtype"] = scheme.dtypes[step.node]
+        values[step.node] = contract(terms, values.pop(step.left), values.pop(step.right), **keywords)
+    found: torch.Tensor = values[tree.root]
+    return found
+
+
+def _assembled(tree: Tree, outer: Sequence[int], sums: Mapping[tuple[int, ...], torch.Tensor]) -> torch.Tensor:
+    """Parts of the result by the indices of its sliced labels, as one tensor."""
+    parts = dict(sums)
+    for at in reversed(range(len(outer))):
+        extent = tree.graph.extents[outer[at]]
+        heads = dict.fromkeys(place[:at] for place in parts)
+        parts = {head: torch.stack([parts[(*head, index)] for index in range(extent)]) for head in heads}
+    rest = [label for label in tree.graph.output if label not in outer]
+    lie = [*outer, *rest]
+    return parts[()].permute([lie.index(label) for label in tree.graph.output])

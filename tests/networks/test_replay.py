@@ -1,0 +1,95 @@
+"""When graphs are captured, replayed, gathered for and dropped: the rules, with a stand-in for CUDA's graphs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import weft
+from nets import chain
+from weft.networks import program as programs
+from weft.networks import replay as replays
+
+
+class Graph:
+    """What was captured, to be run again on the very same tensors."""
+
+    captured: list[Graph] = []  # noqa: RUF012  the test's own
+
+    def __init__(self, work: Any) -> None:
+        self._work = work
+        Graph.captured.append(self)
+
+    def replay(self) -> None:
+        self._work()
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
+    Graph.captured = []
+    monkeypatch.setattr(replays, "_graph_of", Graph)
+    monkeypatch.setattr(programs, "_is_capturing", lambda: False)
+    return Graph.captured
+
+
+def test_known_addresses_are_replayed_and_others_gathered(graphs: list[Graph]) -> None:
+    net = chain(6)
+    planned = weft.network(net.equation, *net.tensors)
+    planned(*net.tensors)
+    program = planned.latest
+    assert program is not None
+    program.replay = replay = replays.Replay(program.each, 6, apart=False)
+    for count in (0, 1, 1, 1):  # at once, captured, replayed
+        torch.testing.assert_close(planned(*net.tensors), net.expected)
+        assert len(graphs) == count
+    others = [2 * tensor for tensor in net.tensors]
+    torch.testing.assert_close(planned(*others), 64 * net.expected)
+    assert len(graphs) == 2  # of gathered operands
+    torch.testing.assert_close(planned(*net.tensors), net.expected)
+    more = [3 * tensor for tensor in net.tensors]
+    torch.testing.assert_close(planned(*more), 729 * net.expected)
+    assert len(graphs) == 2
+    torch.testing.assert_close(planned(*more), 729 * net.expected)
+    assert len(graphs) == 3  # these came twice
+    net.tensors[0].mul_(2)
+    torch.testing.assert_close(planned(*net.tensors), 2 * net.expected)
+    assert len(graphs) == 3
+    assert len(replay._graphs) == 2
+
+
+def test_a_kernel_that_is_exchanged_drops_the_graphs(graphs: list[Graph]) -> None:
+    net = chain(5)
+    planned = weft.network(net.equation, *net.tensors)
+    planned(*net.tensors)
+    program = planned.latest
+    assert program is not None
+    program.replay = replay = replays.Replay(program.each, 5, apart=False)
+
+    class Exchanged:
+        turned = False
+
+        def replayed(self) -> bool:
+            return self.turned
+
+    launch = Exchanged()
+    replay._promoting = [launch]  # type: ignore[list-item]
+    for _ in range(3):
+        planned(*net.tensors)
+    assert len(replay._graphs) == 1
+    launch.turned = True
+    torch.testing.assert_close(planned(*net.tensors), net.expected)
+    assert not replay._graphs
+
+
+def test_slices_are_gathered_one_by_one(graphs: list[Graph]) -> None:
+    net = chain(5)
+    planned = weft.network(net.equation, *net.tensors, slices="bc")
+    planned(*net.tensors)
+    program = planned.latest
+    assert program is not None
+    program.replay = replays.Replay(program.each, 5, apart=False)
+    for _ in range(2):
+        torch.testing.assert_close(planned(*net.tensors), net.expected)
+    assert 1 <= len(graphs) <= 1 + replays.GRAPHS
