@@ -84,8 +84,9 @@ def test_log_is_safe_from_overflow() -> None:
     torch.testing.assert_close(found, expected)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("out_dtype", [None, torch.float32])
+@pytest.mark.parametrize(
+    ("dtype", "out_dtype"), [(torch.float16, None), (torch.bfloat16, torch.float32), (torch.float32, None)]
+)
 def test_low_precision(dtype: torch.dtype, out_dtype: torch.dtype | None) -> None:
     """Gradients come in the operands' types, as exact as torch's own in that type, and no worse by more than half."""
     made = torch.Generator().manual_seed(3)
@@ -140,11 +141,13 @@ def test_only_what_is_asked_for_is_made_and_kept() -> None:
     frozen.sum().backward()
 
 
-def test_sums_are_made_again_where_they_may_not_be_kept() -> None:
+def test_sums_are_kept_or_made_again_as_costs_less() -> None:
+    """A long sum is kept, a short one made again; and so is one that may not be kept."""
+    kept, again = "the sums, 4.19 MB in float32", "nothing; the sums are made again"
     gelu = torch.nn.functional.gelu
-    x, w = torch.randn(1024, 5, requires_grad=True), torch.randn(5, 1024, requires_grad=True)
-    expected = torch.autograd.grad(gelu(x @ w).sum(), (x, w))
-    for limit, words in ((None, "the sums, 4.19 MB in float32"), (4_000_000, "nothing; the sums are made again")):
+    for k, limit, words in ((200, None, kept), (5, None, again), (200, 4_000_000, again)):
+        x, w = torch.randn(1024, k, requires_grad=True), torch.randn(k, 1024, requires_grad=True)
         plan = weft.plan("mk,kn->mn", x, w, epilogue=gelu, workspace_limit=limit)
         assert words in plan.explain()
-        torch.testing.assert_close(torch.autograd.grad(plan(x, w).sum(), (x, w)), expected)
+        expected = torch.autograd.grad(gelu(x @ w).sum(), (x, w))
+        torch.testing.assert_close(torch.autograd.grad(plan(x, w).sum(), (x, w)), expected, rtol=1e-4, atol=1e-3)

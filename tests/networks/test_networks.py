@@ -7,9 +7,9 @@ import numpy as np
 import opt_einsum
 import pytest
 import torch
-from nets import chain, net_of, random_net
 
 import weft
+from nets import chain, net_of, random_net
 
 SEEDS = range(24)
 

@@ -55,7 +55,7 @@ def einsum(*arguments: Any, **keywords: Any) -> Any:
         places = target if isinstance(target, tuple) else () if target is None else (target,)
         places = () if is_traced(tensors) else places  # what has no memory overlaps nothing
         for at, tensor in enumerate(tensors):
-            # The last step sees but one of them.
+            # The last step sees but one of them, and says of derivatives that they take no out.
             if any(not asked(tensor) and share_memory(place, tensor) for place in places):
                 raise ShapeError(f"out overlaps operand {at} in memory: the result would overwrite what is to be read")
         last = {name: value for name, value in keywords.items() if value is not out or name != "out"}
