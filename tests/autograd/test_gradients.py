@@ -32,11 +32,10 @@ def test_gradients_are_those_of_differences(case: Case, dtype: torch.dtype) -> N
         assert gradgradcheck(case.call, tensors, fast_mode=True, atol=1e-4)
 
 
-@pytest.mark.parametrize(("case", "dtype"), RUNS)
+@pytest.mark.parametrize(("case", "dtype"), [run for run in RUNS if run.values[0].expected is not None])
 def test_gradients_are_those_of_torch(case: Case, dtype: torch.dtype) -> None:
     """Every element of each, with gradients of the results that differ from element to element."""
-    if case.expected is None:
-        pytest.skip("torch has no such words")
+    assert case.expected is not None
     tensors = case.tensors(dtype)
     mine, theirs = results(case.call(*tensors)), results(case.expected(*tensors))
     grads = [torch.randn_like(each) for each in theirs]

@@ -84,6 +84,15 @@ def test_one_operand_is_moved_or_reduced(equation: str) -> None:
     torch.testing.assert_close(weft.network(equation, *net.tensors)(*net.tensors), net.expected)
 
 
+def test_scalars_are_operands_of_no_dimension() -> None:
+    x, y = torch.randn(2, 3), torch.randn(3, 4)
+    net = weft.network("ab,,bc,->ac", x, 2.0, y, np.float32(0.5))
+    torch.testing.assert_close(net(x, 2.0, y, np.float32(0.5)), x @ y)
+    torch.testing.assert_close(net(x, 3.0, y, 1), 3 * x @ y)
+    found = weft.network(",ab,bc->ac", 2.0, x, y)(2.0, x, y)
+    assert isinstance(found, torch.Tensor)
+
+
 def test_empty_extents_give_zeros() -> None:
     x, y, z = torch.ones(2, 0), torch.ones(0, 3), torch.ones(3, 4)
     assert torch.equal(weft.network("ab,bc,cd->ad", x, y, z)(x, y, z), torch.zeros(2, 4))
@@ -200,7 +209,7 @@ def test_algebras_go_along_any_path_and_ones_of_the_caller_from_left_to_right() 
         (("ab->a->b", (2, 3)), weft.NotationError, "stands more than once"),
         (({"a", "b"}, (2, 3)), weft.NotationError, "sequences of labels"),
         (("ab,bc->ac",), weft.ArgumentError, "needs operands"),
-        (("ab,bc->ac", (2, 3), "x"), weft.DTypeError, "operand 1 is str"),
+        (("ab,bc->ac", torch.ones(2, 3), "x"), weft.DTypeError, "operand 1 is str"),
     ],
 )
 def test_what_contradicts_itself_is_named(arguments: tuple[object, ...], error: type, message: str) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from numbers import Number
 from typing import Any
 
 import torch
 
-from weft.base.arrays import as_results, as_tensor, like
+from weft.base.arrays import as_results, as_tensor, like, without_neg
 from weft.base.bounded_cache import BoundedCache
 from weft.base.dispatch import is_traced
 from weft.errors import ArgumentError, ShapeError, UnsupportedError, WorkspaceError, call_context
@@ -100,9 +101,9 @@ class Network(Planned):
                 from weft.networks.rescale import run_scaled
 
                 result, exponent = run_scaled(self, self.program(read), self._operands(read), place)
-                return (out if out is not None else like(tensors[0], result)), exponent
+                return (out if out is not None else like(_source(tensors), result)), exponent
             self._run(read, place, changed)
-        return out if out is not None else (like(tensors[0], place) if tensors else place)
+        return out if out is not None else like(_source(tensors), place)
 
     def resume(self) -> Any:
         """Go on with the call that Ctrl-C has interrupted, from the first slice that was not done."""
@@ -236,7 +237,11 @@ class Network(Planned):
         if len(tensors) != len(given):
             constant = f" besides {len(self.graph.operands) - len(given)} constants" if self.constants else ""
             raise ShapeError(f"the network takes {len(given)} operands{constant}, {len(tensors)} are given")
-        read = [as_tensor(f"operand {at}", one, promote).resolve_neg() for at, one in zip(given, tensors, strict=True)]
+        numbers = [
+            torch.tensor(one, dtype=self._leaves[at], device=self.settings.device) if isinstance(one, Number) else one
+            for at, one in zip(given, tensors, strict=True)
+        ]
+        read = [without_neg(as_tensor(f"operand {at}", one, promote)) for at, one in zip(given, numbers, strict=True)]
         check_same(read, self.graph, self._leaves, given, self.settings.device)
         return read
 
@@ -323,3 +328,8 @@ class Network(Planned):
         shapes = ", ".join("x".join(map(str, getattr(x, "shape", ()))) or type(x).__name__ for x in tensors[:8])
         more = ", ..." if len(tensors) > 8 else ""
         return f"network of {len(self.graph.operands)} operands ({shapes}{more})"
+
+
+def _source(tensors: Sequence[Any]) -> Any:
+    """The operand that says what kind of array a result is: the first that is no number."""
+    return next((one for one in tensors if not isinstance(one, Number)), torch.empty(0))

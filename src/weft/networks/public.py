@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from weft.api.einsum import einsum as einsum_of_two
 from weft.api.keywords import signed
-from weft.base.arrays import as_tensor, is_array
+from weft.base.arrays import as_tensors, is_array, without_neg
 from weft.base.dispatch import as_operation, is_dynamo_compiling
 from weft.errors import ArgumentError, call_context
 from weft.networks.cost import model
@@ -87,21 +87,17 @@ def _read_operands(
     if not operands:
         raise ArgumentError("network needs operands after the equation: tensors or shapes")
     plain = read_dtype("dtype", dtype) if dtype is not None else torch.get_default_dtype()
-    shapes: list[tuple[int, ...]] = []
-    types: list[torch.dtype] = []
-    given: list[torch.Tensor | None] = []
+    is_shape = [isinstance(one, (tuple, list)) and not is_array(one) for one in operands]
     for at, one in enumerate(operands):
-        if is_array(one) or not isinstance(one, (tuple, list)):
-            tensor = as_tensor(f"operand {at}", one, promote).resolve_neg()
-            shapes.append(tuple(tensor.shape))
-            types.append(tensor.dtype)
-            given.append(tensor)
-        else:
-            if not all(isinstance(extent, int) and extent >= 0 for extent in one):
-                raise ArgumentError(f"operand {at} is a tensor or a shape, not {one!r}")
-            shapes.append(tuple(one))
-            types.append(plain)
-            given.append(None)
+        if is_shape[at] and not all(isinstance(extent, int) and extent >= 0 for extent in one):
+            raise ArgumentError(f"operand {at} is a tensor or a shape, not {one!r}")
+    tensors: Iterator[torch.Tensor] = iter(())
+    if not all(is_shape):
+        arrays = [one for one, shape in zip(operands, is_shape, strict=True) if not shape]
+        tensors = iter([without_neg(tensor) for tensor in as_tensors(arrays, promote)[0]])
+    given = [None if shape else next(tensors) for shape in is_shape]
+    shapes = [tuple(one if tensor is None else tensor.shape) for one, tensor in zip(operands, given, strict=True)]
+    types = [plain if tensor is None else tensor.dtype for tensor in given]
     return shapes, types, given
 
 

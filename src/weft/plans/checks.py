@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from weft.base.arrays import as_tensor
+from weft.base.arrays import as_tensor, is_transformed
 from weft.errors import DTypeError, FunctionError, ShapeError, UnsupportedError
 from weft.planner.request import Results
 from weft.planner.schedule import Scalar
@@ -203,11 +203,11 @@ def fits(number: object) -> bool:
 
 
 def reject_gradient(name: str, tensor: torch.Tensor) -> None:
+    """`UnsupportedError` where a call that has no derivative is asked for one."""
+    instead = "which this call does not compute; contract, einsum, matmul, permute and plans do"
+    if is_transformed(tensor):
+        raise UnsupportedError(f"{name} is inside a transform of torch.func, {instead}")
     if tensor.requires_grad and torch.is_grad_enabled():
-        raise UnsupportedError(
-            f"{name} requires a gradient, which weft does not compute yet: detach it or use torch.no_grad()"
-        )
+        raise UnsupportedError(f"{name} requires a gradient, {instead}: detach it or use torch.no_grad()")
     if forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None:
-        raise UnsupportedError(
-            f"{name} has a tangent, and weft does not compute derivatives yet: pass the primal of unpack_dual"
-        )
+        raise UnsupportedError(f"{name} has a tangent, {instead}: pass the primal of unpack_dual")

@@ -36,7 +36,7 @@ class WeftGradients:
             given = case.with_operand(c) if case.c_as and c is not None else case.options()
             if CAUSAL in case.tags:
                 given |= {"epilogue": _causal, "indices": {"i": "i", "j": "j"}}
-            found: torch.Tensor = contract(case.equation, a, b, **given)
+            found: torch.Tensor = contract(case.equation, a, b, specialize="now", **given)
             return found
 
         return _prepared(forward, tensors)
