@@ -5,6 +5,8 @@ N. Shazeer, *GLU Variants Improve Transformer*, 2020, arXiv:2002.05202.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from weft.api.contract import contract
@@ -78,14 +80,18 @@ class GatedLinear(Fused):
         up: torch.Tensor,
         gate_bias: torch.Tensor | None = None,
         up_bias: torch.Tensor | None = None,
+        **options: Any,
     ) -> torch.Tensor:
-        """The layer with these weights in the place of its own (not of an interleaved one)."""
+        """The layer with these weights in the place of its own (not of an interleaved one).
+
+        `options` are keywords of `weft.contract` for both products, `specialize` say.
+        """
         beside = {} if gate_bias is None else {"bias": ("n", gate_bias)}
-        first = contract("...k,nk->...n", x, gate, epilogue=self._first, operands=beside)
+        first = contract("...k,nk->...n", x, gate, epilogue=self._first, operands=beside, **options)
         operands = {"gate": ("...n", first)}
         if up_bias is not None:
             operands["bias"] = ("n", up_bias)
-        found: torch.Tensor = contract("...k,nk->...n", x, up, epilogue=self._second, operands=operands)
+        found: torch.Tensor = contract("...k,nk->...n", x, up, epilogue=self._second, operands=operands, **options)
         return found
 
     def extra_repr(self) -> str:

@@ -81,7 +81,7 @@ class CompiledGate(TorchGate):
 
 
 class WeftGate(TorchGate):
-    """`weft.nn.GatedLinear`, called on the weights of the set."""
+    """`weft.nn.GatedLinear`, called on the weights of the set, with kernels made to measure."""
 
     name = "weft"
 
@@ -92,7 +92,7 @@ class WeftGate(TorchGate):
         layer = GatedLinear(k, n, device="meta")
 
         def forward(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-            return layer.product(x, gate, up)
+            return layer.product(x, gate, up, specialize="now")
 
         return forward
 
