@@ -234,7 +234,7 @@ def test_what_has_no_derivative_says_so(call: Any, error: type[Exception], words
 def test_calls_without_derivatives_say_so_inside_transforms() -> None:
     with pytest.raises(weft.UnsupportedError, match=r"inside a transform of torch.func, which this call does not"):
         func.vmap(weft.transpose_)(torch.rand(2, 3, 3))
-    with pytest.raises(weft.UnsupportedError, match="a plan is made of tensors, .*: make it outside, and call it inside"):
+    with pytest.raises(weft.UnsupportedError, match=r"a plan is made of tensors, .*: make it outside"):
         func.grad(lambda a: weft.plan("mk,kn->mn", a, B)(a, B).sum())(A)
 
 
