@@ -84,7 +84,6 @@ BAD = [
     Bad("no function", F, ("not a function",), options={"fn": 3}),
     Bad("two results", U, ("2 values",), options={"fn": lambda v: (v, -v)}),
     Bad("backend unheard of", U, ("'cuda'", "auto"), options={"backend": "cuda"}),
-    Bad("meta tensor", U, ("meta",), x=torch.ones(2, 3, device="meta")),
     Bad("sparse", U, ("sparse",), x=ones(2, 3).to_sparse()),
     Bad("read-only result", U, ("read-only",), x=np.ones((2, 3), dtype=np.float32), options={"out": READ_ONLY}),
     Bad("negative strides", U, ("negative strides",), x=np.ones((2, 3), dtype=np.float32)[::-1]),

@@ -33,8 +33,16 @@ def as_operation(call: str) -> Callable[..., Any]:
 
 
 def is_traced(tensors: Iterable[Any]) -> bool:
-    """Whether a call on these tensors is to be an operation."""
-    return dispatch_modes() > 0 or any(isinstance(one, torch.Tensor) and without_memory(one) for one in tensors)
+    """Whether a call on these tensors is to be an operation.
+
+    Meta tensors beside others are a mistake, which the call itself names.
+    """
+    given = [one for one in tensors if isinstance(one, torch.Tensor)]
+    if dispatch_modes() > 0:
+        return True
+    if not any(map(without_memory, given)):
+        return False
+    return all(one.is_meta for one in given) or any(without_memory(one) and not one.is_meta for one in given)
 
 
 def outside(call: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
