@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 
@@ -53,19 +54,20 @@ def test_an_operation_that_torch_lacks_is_named() -> None:
 
 def test_a_triton_function_is_found_by_its_name() -> None:
     pytest.importorskip("triton")
-    from fn import test_triton_function as there
+    import portable_functions as there
 
-    traced = trace(there.leaky, (torch.float32,), hook="fn")
+    traced = trace(there.halved, (torch.float32,), hook="fn")
     data = portable.written(traced)
-    assert portable.read(data) is there.leaky
+    assert portable.read(data) is there.halved
     code = (
         "import json, sys\nfrom weft.fn import portable\n"
         "found = portable.read(json.loads(sys.stdin.read()))\n"
         "print(found.fn.__qualname__)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], input=json.dumps(data), capture_output=True, text=True, check=True, timeout=120
-    )
-    assert done.stdout.strip() == "leaky"
-    with pytest.raises(FunctionError, match=r"calls the Triton function gone of module fn\.test_triton_function"):
-        portable.read({"triton": "fn.test_triton_function:gone", "key": "another"})
+        [sys.executable, "-c", code], input=json.dumps(data), capture_output=True, text=True, check=True, timeout=120,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )  # fmt: skip
+    assert done.stdout.strip() == "halved"
+    with pytest.raises(FunctionError, match=r"calls the Triton function gone of module portable_functions"):
+        portable.read({"triton": "portable_functions:gone", "key": "another"})

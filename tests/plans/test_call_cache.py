@@ -95,7 +95,7 @@ def test_a_known_call_is_six_functions_in_four_files_from_its_launch(given: bool
     call()
     entered = called_functions(call)
     launch = next(at for at, code in enumerate(entered) if "/cpu/" in code.co_filename)
-    path = entered[: launch + 1]
+    path = [code for code in entered[: launch + 1] if "/torch/" not in code.co_filename]  # it says whether it compiles
     assert path[0].co_name == "contract"
     assert len(path) <= 6
     assert len({code.co_filename for code in path}) <= 4

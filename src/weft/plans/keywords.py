@@ -51,7 +51,7 @@ _ELSEWHERE = {
     "act": _ACTIVATION,
     "dtype": "out_dtype= (the result's type), precision= (the products') or accumulate= (the sums')",
     "preferred_element_type": "out_dtype= or accumulate=",
-    "optimize": "weft.network(..., optimize=), as einsum finds the order by itself",
+    "optimize": "nothing of it: einsum finds the order by itself, and weft.network takes one",
     "casting": "promote=True, which takes operands of different types",
     "allow_tf32": 'precision="tf32"',
     "memory_limit": "workspace_limit= (bytes); of several operands weft.network(..., memory_limit=)",
