@@ -27,7 +27,8 @@ endif
 # What `make figures` measures: a folder of RESULTS each, and what `weft bench` is told for it. FIGURES="call dense"
 # measures those two again; the summary is of all that lie there.
 RESULTS ?= out/figures
-FIGURES ?= tccg tccg-bf16 tccg-tf32 tccg-fp64 tccg-fusion beyond dense epilogue algebra numbers permute transpose call
+FIGURES ?= tccg tccg-bf16 tccg-tf32 tccg-fp64 tccg-fusion beyond dense epilogue weights algebra numbers permute \
+  transpose call
 TUNED   ?= tccg tccg-fusion
 PROFILED ?= 01 04 13 14 16 19 20 31 40 46
 
@@ -39,6 +40,7 @@ RUN_tccg-fusion := tccg-fusion --peers cutensor,torch --quick --budget 0.02
 RUN_beyond      := beyond --peers cutensor,torch --quick --budget 0.02
 RUN_dense       := dense --quick --budget 0.03
 RUN_epilogue    := epilogue --budget 0.3
+RUN_weights     := weights --peers cublas,torch --tune measure
 RUN_algebra     := algebra --budget 0.05
 RUN_numbers     := numbers --quick --budget 0.03
 RUN_permute     := permute --quick --budget 0.02
