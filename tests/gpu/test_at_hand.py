@@ -56,6 +56,9 @@ def run(plan: weft.Plan, schedule: HandSchedule, a: torch.Tensor, b: torch.Tenso
     return guarded.tensor
 
 
+MOST_INTERPRETED = 300  # programs
+
+
 @pytest.mark.parametrize(("equation", "a_shape", "b_shape"), CASES)
 def test_every_schedule_gives_the_same_integers(
     equation: str, a_shape: tuple[int, ...], b_shape: tuple[int, ...], triton_backend: Backend
@@ -68,6 +71,8 @@ def test_every_schedule_gives_the_same_integers(
     plan = weft.plan(equation, a, b, backend="triton", epilogue=torch.relu)
     expected = reference.contract(equation, a, b, epilogue=torch.relu)
     schedules = offered(plan)
+    if triton_backend.device == "cpu":  # the interpreter takes milliseconds for each program
+        schedules = [schedule for schedule in schedules if schedule.tiles * schedule.splits <= MOST_INTERPRETED]
     assert schedules
     for schedule in schedules:
         assert torch.equal(run(plan, schedule, a, b).double(), expected), str(schedule)
