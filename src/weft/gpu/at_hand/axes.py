@@ -21,7 +21,7 @@ from weft.spec import Mode
 
 MOST_INDICES = 2**31 - 2**13  # of an axis, tiles that overhang it included
 
-HEADER = 3  # numbers before those of the axes: see `LaunchNumbers`
+HEADER = 3  # numbers before those of the axes: see `contraction.params.laid`
 
 
 class HandAxis(NamedTuple):
