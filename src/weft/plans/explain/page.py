@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from weft.base.figures import duration, share, si
 from weft.base.notebook import table
 
-if TYPE_CHECKING:
-    from weft.plans.explain.data import Report
-
 CANDIDATES_SHOWN = 4
 
 
-def shown(report: Report) -> str:
-    """HTML: what is computed, what it costs, what was chosen, and what else could have been."""
+def shown(report: Any) -> str:
+    """HTML of a `Report`: what is computed, what it costs, what was chosen, and what else could have been."""
     heads = ("", "schedule", "predicted", "measured", "workspace")
     candidates = [
         (
@@ -26,7 +23,7 @@ def shown(report: Report) -> str:
     return table(_rows(report)) + (table(candidates, heads) if candidates else "")
 
 
-def _rows(report: Report) -> list[tuple[str, str]]:
+def _rows(report: Any) -> list[tuple[str, str]]:
     modes = [f"{mode.name}={mode.extent}" + (f" ({mode.role})" if mode.role else "") for mode in report.modes]
     rows = [
         ("equation", report.equation),
