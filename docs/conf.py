@@ -5,14 +5,14 @@ from pathlib import Path
 
 import weft
 
-sys.path.insert(0, str(Path(__file__).parent))  # for the directive of commands
+sys.path.insert(0, str(Path(__file__).parent))  # for the directives
 
 project = "weft"
 author = "the weft maintainers"
 project_copyright = author
 version = release = weft.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "command_options"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "command_options", "measured_times"]
 myst_heading_anchors = 3  # headings down to ### can be linked to
 myst_enable_extensions = ["tasklist"]
 exclude_patterns = ["_build"]
