@@ -51,8 +51,8 @@ def main() -> int:
         }
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(record, indent=1) + "\n")
-        times = [f"{name} {duration(each['seconds'])}" for name, each in record["recipes"][recipe.name]["times"].items()]
-        print(f"{recipe.name}: {', '.join(times)}", flush=True)
+        found = record["recipes"][recipe.name]["times"]
+        print(f"{recipe.name}: " + ", ".join(f"{name} {duration(each['seconds'])}" for name, each in found.items()))
     return 0
 
 
