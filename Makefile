@@ -112,6 +112,11 @@ $(VENV)/.docs: $(VENV)/.installed
 	$(VENV)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	@touch $@
 
+# A wheel and an sdist to out/dist.
+.PHONY: dist
+dist: $(READY)
+	$(PY) -m build --no-isolation --outdir out/dist .
+
 bench: $(READY)
 	$(PY) -m weft bench tccg $(ARGS)
 
@@ -140,7 +145,7 @@ clean:
 	rm -rf $(VENV)
 
 # Modules are compiled when they are first imported: most never are, and compiling all takes half of the time.
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(VENV)/.installed: pyproject.toml constraints.txt src/weft/base/version.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "weft needs Python 3.11 or newer as $(PYTHON); name another: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; \
 	  exit 1; }

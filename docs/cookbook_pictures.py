@@ -134,8 +134,9 @@ def experts() -> Shapes:
 
 
 DRAWN: dict[str, tuple[Callable[[], Shapes], int, int]] = {
-    "windows": (windows, 410, 172), "band": (band, 310, 184), "tiles": (tiles, 380, 214), "trellis": (trellis, 380, 160),
-    "circuit": (circuit, 362, 172), "peps": (peps, 240, 170), "experts": (experts, 285, 150),
+    "windows": (windows, 410, 172), "band": (band, 310, 184), "tiles": (tiles, 380, 214),
+    "trellis": (trellis, 380, 160), "circuit": (circuit, 362, 172),
+    "peps": (peps, 240, 170), "experts": (experts, 285, 150),
 }  # fmt: skip
 
 
