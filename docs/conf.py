@@ -27,7 +27,9 @@ html_title = f"weft {release}"
 html_theme_options = {
     "show_toc_level": 2,
     "navigation_with_keys": False,
-    "header_links_before_dropdown": 6,
+    "header_links_before_dropdown": 4,
     "footer_end": [],
 }
 html_show_sourcelink = False
+html_context = {"default_mode": "auto"}  # light or dark as the reader's system says
+html_show_search_summary = False  # a browser lets no page that is opened as a file read the others
