@@ -68,7 +68,7 @@ PYTEST := -m pytest -n auto --dist loadfile
 test: $(READY)
 	$(PY) $(PYTEST) $(ARGS)
 
-test-all: $(READY) browser
+test-all: $(READY) $(if $(READY),$(VENV)/.docs) browser
 	$(PY) $(PYTEST) -m "not gpu and not alone" $(ARGS)
 	$(PY) -m pytest -m "not gpu and alone" $(ARGS)
 
@@ -109,7 +109,7 @@ docs: $(READY) $(if $(READY),$(VENV)/.docs)
 	$(PY) -m sphinx -W --keep-going -q docs out/docs
 
 $(VENV)/.docs: $(VENV)/.installed
-	$(VENV)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(VENV)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[docs,notebooks]'
 	@touch $@
 
 # A wheel and an sdist to out/dist.
