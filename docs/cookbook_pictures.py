@@ -122,21 +122,21 @@ def peps() -> Shapes:
 
 def experts() -> Shapes:
     """Rows of tokens by expert, each group with a matrix of its own."""
-    y = 10.0
+    y = 14.0
     for name, rows, fill in (("expert 0", 3, BLUE), ("expert 1", 1, RED), ("expert 2", 5, GREEN)):
         for row in range(rows):
             yield box(80, y + 11 * row, 90, 11, fill, "#ffffff")
         yield word(40, y + 11 * rows / 2 + 4, name)
         yield word(185, y + 11 * rows / 2 + 4, "x")
         middle = y + 11 * rows / 2
-        yield box(200, max(y, middle - 16), 70, min(32.0, 11 * rows + 6), fill, "#ffffff")
-        y += 11 * rows + 16
+        yield box(200, middle - 16, 70, 32, fill, "#ffffff")
+        y += max(11 * rows, 32) + 12
 
 
 DRAWN: dict[str, tuple[Callable[[], Shapes], int, int]] = {
     "windows": (windows, 410, 172), "band": (band, 310, 184), "tiles": (tiles, 380, 214),
     "trellis": (trellis, 380, 160), "circuit": (circuit, 362, 172),
-    "peps": (peps, 240, 170), "experts": (experts, 285, 150),
+    "peps": (peps, 240, 170), "experts": (experts, 285, 166),
 }  # fmt: skip
 
 

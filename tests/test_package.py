@@ -19,7 +19,7 @@ def pins() -> dict[str, str]:
 
 
 def test_distribution_and_module_agree_on_the_version() -> None:
-    """Of an editable install the version is that of the day it was made: `tests/test_distribution.py` makes a new one."""
+    """An editable install has the version of the day it was made: `tests/test_distribution.py` makes a new one."""
     made = metadata.distribution("weft")
     if "editable" in (made.read_text("direct_url.json") or ""):
         assert PROJECT["dynamic"] == ["version"]
