@@ -54,6 +54,8 @@ def _machine(stamp: dict[str, Any]) -> str:
 def _cell(time: dict[str, Any] | None) -> str:
     if time is None:
         return ""
+    if "cannot" in time:
+        return str(time["cannot"]).replace("|", " ")
     return f"{duration(time['seconds'])} [{duration(time['low'])}, {duration(time['high'])}]"
 
 

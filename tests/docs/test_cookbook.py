@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import cookbook.__main__ as command
 from cookbook.recipes import FOLDER, Recipe, pages, read
 from pages import docs_module
+from weft.base.figures import duration
 
 
 def close(found: Any, expected: Any, tolerance: float) -> None:
@@ -52,6 +56,53 @@ def test_every_recipe_is_in_the_index() -> None:
     for page in pages():
         assert f"]({page.name})" in index, page.name
         assert f"\n{page.stem}\n" in index, page.name
+
+
+def test_the_command_measures_and_keeps_what_it_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "results" / "cookbook.json"
+    for name in ("vector_addition", "mp2"):
+        monkeypatch.setattr(sys, "argv", ["cookbook", name, "--out", str(file), "--budget", "0.001"])
+        assert command.main() == 0
+    record = json.loads(file.read_text())
+    assert set(record["recipes"]) == {"vector_addition", "mp2"}
+    for recipe in record["recipes"].values():
+        assert all(0 < time["low"] <= time["seconds"] <= time["high"] for time in recipe["times"].values())
+    assert "2 relu(x) - y" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["cookbook", "souffle", "--out", str(file)])
+    assert command.main() == 2
+    assert "souffle" in capsys.readouterr().err
+
+
+def test_a_way_that_cannot_be_measured_does_not_end_it() -> None:
+    def full() -> None:
+        raise RuntimeError("out of memory\nand more")
+
+    found = command.timed({"full": full, "other": lambda: None}, "cpu", 0.001)
+    assert found["full"] == {"cannot": "RuntimeError: out of memory"}
+    assert found["other"]["seconds"] > 0
+
+
+def test_what_was_measured_is_of_these_pages() -> None:
+    """Every way that a file of results has a time of is one that its page still shows."""
+    shown = {page.stem: page.read_text() for page in pages()}
+    for file in sorted(FOLDER.parents[1].glob("results/*/cookbook.json")):
+        record = json.loads(file.read_text())
+        assert record["recipes"].keys() <= shown.keys(), file
+        for name, recipe in record["recipes"].items():
+            assert all(f'"{way}"' in shown[name] for way in recipe["times"]), (file, name)
+
+
+def test_times_are_shown_as_they_are_in_the_file() -> None:
+    pytest.importorskip("sphinx", reason="Sphinx is not installed: make docs installs it")
+    times = docs_module("measured_times")
+    (_, record), *_ = times.records()
+    text = times.described("transpose")
+    assert record["machine"]["name"] in text
+    for way, time in record["recipes"]["transpose"]["times"].items():
+        assert f"| {way} | {duration(time['seconds'])} [" in text
+    assert "Not measured" in times.described("souffle")
 
 
 @pytest.mark.gpu

@@ -24,6 +24,7 @@ import torch
 
 from cookbook.recipes import Calls, pages, read
 from weft.base.figures import duration
+from weft.errors import WeftError
 from weft.machine.stamp import device_stamp
 from weft.machine.timing import measure
 
@@ -40,6 +41,8 @@ def main() -> int:
         print(f"no page of docs/cookbook is called {', '.join(sorted(missing))}", file=sys.stderr)
         return 2
     record = _begun(options.out, options.device)
+    if options.missing:
+        chosen = [page for page in chosen if page.stem not in record["recipes"]]
     for page in chosen:
         torch.manual_seed(SEED)
         recipe = read(page, options.device)
@@ -52,23 +55,31 @@ def main() -> int:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(record, indent=1) + "\n")
         found = record["recipes"][recipe.name]["times"]
-        print(f"{recipe.name}: " + ", ".join(f"{name} {duration(each['seconds'])}" for name, each in found.items()))
+        print(f"{recipe.name}: " + ", ".join(f"{name} {_said(each)}" for name, each in found.items()), flush=True)
     return 0
 
 
 def timed(calls: Calls, device: str, budget: float) -> dict[str, Any]:
     """Seconds of each call, the median with its 95 % interval, and what departed from the protocol."""
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     for name, call in calls.items():
-        if device == "cuda":
-            _steady(call)
-        taken = measure(call, [()], device=device, mode="hot", budget=budget)
+        try:
+            if device == "cuda":
+                _steady(call)
+            taken = measure(call, [()], device=device, mode="hot", budget=budget)
+        except (WeftError, RuntimeError) as error:  # memory that is not there, say: the others are measured all the same
+            found[name] = {"cannot": f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"}
+            continue
         summary = taken.summary
         found[name] = {
             "seconds": summary.median, "low": summary.low, "high": summary.high, "samples": len(taken.samples),
             "captured": taken.captured, "notes": list(taken.notes),
         }  # fmt: skip
     return found
+
+
+def _said(time: dict[str, Any]) -> str:
+    return str(time["cannot"]) if "cannot" in time else duration(time["seconds"])
 
 
 def _steady(call: Callable[[], Any]) -> None:
@@ -96,6 +107,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m cookbook", description=__doc__.partition("\n")[0])
     parser.add_argument("recipes", nargs="*", help="names of pages; all where none is named")
     parser.add_argument("--out", type=Path, required=True, help="the JSON file")
+    parser.add_argument("--missing", action="store_true", help="only what the file does not have yet")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--threads", type=int, default=0, help="of torch on the CPU; as many as it has by default")
     parser.add_argument("--budget", type=float, default=0.5, help="seconds of samples for each call")
