@@ -23,7 +23,9 @@ def close(found: Any, expected: Any, tolerance: float) -> None:
         for one, other in zip(found, expected, strict=True):
             close(one, other, tolerance)
         return
-    found, expected = torch.as_tensor(found).double(), torch.as_tensor(expected).double()
+    found, expected = torch.as_tensor(found), torch.as_tensor(expected)
+    wide = torch.complex128 if expected.is_complex() else torch.float64
+    found, expected = found.to(wide), expected.to(wide)
     finite = expected[expected.isfinite()]
     largest = float(finite.abs().max()) if finite.numel() else 1.0
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance * max(largest, 1e-30))

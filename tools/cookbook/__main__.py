@@ -67,7 +67,7 @@ def timed(calls: Calls, device: str, budget: float) -> dict[str, Any]:
             if device == "cuda":
                 _steady(call)
             taken = measure(call, [()], device=device, mode="hot", budget=budget)
-        except (WeftError, RuntimeError) as error:  # memory that is not there, say: the others are measured all the same
+        except (WeftError, RuntimeError) as error:  # memory that is not there, say: others are measured still
             found[name] = {"cannot": f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"}
             continue
         summary = taken.summary
