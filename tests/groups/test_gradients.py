@@ -53,11 +53,73 @@ def test_chains_and_sums_of_operators() -> None:
     same_gradients(found.square().sum(), right.square().sum(), [l, o, r, x])
 
 
-def test_where_there_are_none() -> None:
+def test_plans_have_gradients() -> None:
+    given, others = leaves((2, 3), (3, 4), (5, 1), (1, 2)), leaves((2, 3), (3, 4), (5, 1), (1, 2))
+    plan = weft.plan_grouped("mk,kn->nm", [(given[0], given[1]), (given[2], given[3])])
+    for a, b, c, d in (given, others):
+        found = plan([(a, b), (c, d)])
+        same_gradients(sum(x.square().sum() for x in found), sum((x @ y).square().sum() for x, y in ((a, b), (c, d))),
+                       [a, b, c, d])  # fmt: skip
+    with torch.no_grad():
+        assert not plan()[0].requires_grad
+    assert plan()[1].requires_grad
+    plain = plan([(x.detach(), y.detach()) for x, y in ((given[0], given[1]), (given[2], given[3]))])
+    assert not plain[0].requires_grad
+
+
+def test_second_derivatives_and_tangents_of_groups() -> None:
+    given = leaves((2, 3), (3, 2), (1, 3), (3, 1))
+
+    def product(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x.reshape(-1) for x in weft.grouped("mk,kn->mn", [(a, b), (c, d), (a, d)])])
+
+    assert torch.autograd.gradgradcheck(product, given)
+    directions = [torch.randn_like(one) for one in given]
+    found = torch.func.jvp(product, tuple(given), tuple(directions))
+    right = torch.func.jvp(
+        lambda a, b, c, d: torch.cat([(x @ y).reshape(-1) for x, y in ((a, b), (c, d), (a, d))]),
+        tuple(given), tuple(directions),
+    )  # fmt: skip
+    torch.testing.assert_close(found, right)
+
+
+@pytest.mark.parametrize("functions", [{}, {"epilogue": torch.tanh}])
+@pytest.mark.parametrize("dims", [(0, 0), (1, None), (None, 2)])
+def test_vmap_adds_a_batch_mode(functions: dict[str, Any], dims: tuple[int | None, int | None]) -> None:
+    a, b = torch.randn(4, 4, 4, dtype=torch.float64), torch.randn(4, 4, 4, dtype=torch.float64)
+    x, y = (one if dim is not None else one[0] for one, dim in zip((a, b), dims, strict=True))
+    left, right = torch.randn(2, 4, dtype=torch.float64), torch.randn(4, 1, dtype=torch.float64)
+    end = functions.get("epilogue", lambda value: value)
+
+    def ours(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(weft.grouped("mk,kn->mn", [(x, y), (left, y), (x, right)], **functions))
+
+    def theirs(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(end(one @ other) for one, other in ((x, y), (left, y), (x, right)))
+
+    torch.testing.assert_close(torch.func.vmap(ours, dims)(x, y), torch.func.vmap(theirs, dims)(x, y))
+
+
+def test_vmap_of_a_gradient_of_a_plan() -> None:
+    a, b, rows = (torch.randn(s, dtype=torch.float64) for s in ((2, 3), (3, 2), (5, 2, 3)))
+    plan = weft.plan_grouped("mk,kn->mn", [(a, b), (a, b)])
+
+    def energy(x: torch.Tensor) -> torch.Tensor:
+        first, second = plan([(x, b), (a, b)])
+        return first.square().sum() + second.sum()
+
+    found = torch.func.vmap(torch.func.grad(energy))(rows)
+    torch.testing.assert_close(found, 2 * rows @ b @ b.T)
+    with pytest.raises(weft.ShapeError, match="a of pair 0 has shape"):
+        torch.func.vmap(energy)(rows[:, :1])
+
+
+def test_what_has_no_gradient_says_so() -> None:
     a, b = leaves((2, 3), (3, 2))
-    with pytest.raises(weft.UnsupportedError, match="requires a gradient"):
-        weft.plan_grouped("mk,kn->mn", [(a, b)])
+    out = [torch.empty(2, 2, dtype=torch.float64)]
     with pytest.raises(weft.UnsupportedError, match="leave out out"):
-        weft.grouped("mk,kn->mn", [(a, b)], out=[torch.empty(2, 2, dtype=torch.float64)])
-    with pytest.raises(weft.UnsupportedError, match="requires a gradient"):
-        weft.blocks.BlockTensor({(0, 0): a})
+        weft.grouped("mk,kn->mn", [(a, b)], out=out)
+    with pytest.raises(weft.UnsupportedError, match="leave out out"):
+        weft.plan_grouped("mk,kn->mn", [(a, b)], out=out)()
+    with pytest.raises(weft.UnsupportedError, match="make it outside"):
+        torch.func.grad(lambda x: weft.plan_grouped("mk,kn->mn", [(x, b)])()[0].sum())(a)

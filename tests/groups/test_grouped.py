@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -113,6 +115,69 @@ def test_a_plan_takes_other_values_and_other_tensors() -> None:
     with pytest.raises(weft.ShapeError, match="of 9 pairs, 8 are given"):
         plan(others[:8])
     assert "9 pairs of 'mk,kn->mn', float64" in plan.explain()
+
+
+def shaken(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Other tensors that lie alike, with other values."""
+    return [(a.clone() + 1, b.clone() * 2) for a, b in pairs]
+
+
+@pytest.mark.parametrize("backend", ["cpu", "triton"])
+def test_a_group_that_lies_as_one_before_is_not_read_again(backend: str) -> None:
+    pairs = group("mk,kn->mn", 7, 9, seed=5)
+    first = weft.grouped("mk,kn->mn", pairs, backend=backend)
+    before = [one.clone() for one in first]
+    others = shaken(pairs)
+    with mock.patch("weft.groups.plan.stack_of", side_effect=AssertionError("read again")):
+        again = weft.grouped("mk,kn->mn", others, backend=backend)
+    for found, right in zip(again, wanted("mk,kn->mn", others), strict=True):
+        assert torch.equal(found, right)
+    for found, right in zip(first, before, strict=True):
+        assert torch.equal(found, right)
+
+
+def test_what_lies_otherwise_is_read_anew() -> None:
+    pairs = group("mk,kn->mn", 8, 9, seed=6)
+    weft.grouped("mk,kn->mn", pairs)
+    middle = 4
+    a, b = pairs[middle]
+    for changed in (
+        (a.T.contiguous().T, b), (torch.cat([a, a]), b), (a, torch.cat([b, b], 1)[:, ::2]), (a, pairs[middle][1])
+    ):  # fmt: skip
+        others = [changed if at == middle else pair for at, pair in enumerate(pairs)]
+        for found, right in zip(weft.grouped("mk,kn->mn", others), wanted("mk,kn->mn", others), strict=True):
+            assert torch.equal(found, right)
+    same = (torch.ones(3, 3), torch.ones(3, 3))
+    for others in ([same, same, same], [same, (same[0] * 2, same[1]), same], [(same[0],) * 2] * 3):
+        for found, right in zip(weft.grouped("mk,kn->mn", others), wanted("mk,kn->mn", others), strict=True):
+            assert torch.equal(found, right)
+    turned = [(x.to(torch.complex128), y.to(torch.complex128) * 1j) for x, y in pairs]
+    for view in (turned, [(x.conj(), y) for x, y in turned], turned):
+        for found, right in zip(weft.grouped("mk,kn->mn", view), wanted("mk,kn->mn", view), strict=True):
+            assert torch.equal(found, right)
+    with pytest.raises(weft.DTypeError, match="a of pair 4 is float32"):
+        weft.grouped("mk,kn->mn", [(x.float(), y) if at == middle else (x, y) for at, (x, y) in enumerate(pairs)])
+
+
+def test_remembered_groups_keep_no_tensor_and_read_closures_anew() -> None:
+    pairs = group("mk,kn->mn", 3, 5, seed=7)
+    weft.grouped("mk,kn->mn", pairs)
+    kept = [weakref.ref(one) for pair in pairs for one in pair]
+    del pairs
+    assert not any(one() is not None for one in kept)
+    pairs = group("mk,kn->mn", 3, 5, seed=7)
+    for factor in (2.0, 3.0):
+        found = weft.grouped("mk,kn->mn", pairs, epilogue=lambda x: x * factor)  # noqa: B023  it is called at once
+        assert torch.equal(found[0], pairs[0][0] @ pairs[0][1] * factor)
+
+
+def test_results_are_tensors_of_the_callers() -> None:
+    pairs = group("mk,kn->mn", 3, 5, seed=8)
+    slope = torch.ones((), dtype=torch.float64, requires_grad=True)
+    first = weft.grouped("mk,kn->mn", pairs)[0]
+    first.mul_(slope)
+    (found,) = torch.autograd.grad(first.sum(), slope)
+    assert found == (pairs[0][0] @ pairs[0][1]).sum()
 
 
 def test_numpy_in_and_out() -> None:
