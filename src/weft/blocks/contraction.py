@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from weft.api.keywords import Equation
 from weft.api.lookup import read_notation
 from weft.api.options import HOOKS, fingerprints
 from weft.base.bounded_cache import BoundedCache
 from weft.base.describe import describe_call
+from weft.base.dispatch import near_dynamo, outside
 from weft.blocks.gradient import with_gradient
 from weft.blocks.meeting import check_sectors, products
 from weft.blocks.plan import BlockPlan
@@ -38,6 +39,8 @@ def contract(equation: Equation, a: BlockTensor, b: BlockTensor, **keywords: Any
     Raises what `weft.contract` raises; a `ShapeError` names the sector whose extents differ. A result without a block
     is a `ShapeError`, too: no sectors meet.
     """
+    if near_dynamo():
+        return cast(BlockTensor, outside(contract, equation, a, b, **keywords))
     with call_context(lambda: describe_call("blocks.contract", equation)):
         refuse_unknown("blocks.contract", keywords)
         for name, value in (("a", a), ("b", b)):

@@ -11,6 +11,7 @@ import torch
 
 from weft.base.arrays import as_tensor
 from weft.base.describe import describe_call
+from weft.base.dispatch import near_dynamo, outside
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
 from weft.spec.dtypes import dtype_name
 
@@ -56,10 +57,7 @@ class BlockTensor:
     """
 
     def __init__(self, blocks: Mapping[Key, Any]) -> None:
-        with call_context(lambda: describe_call("BlockTensor", f"{len(blocks)} blocks")):
-            keys, tensors = _read(blocks)
-        structure = Structure.of(keys, [tuple(tensor.shape) for tensor in tensors])
-        self._set(structure, torch.cat([tensor.reshape(-1) for tensor in tensors]))
+        self._set(*(outside(_built, blocks) if near_dynamo() else _built(blocks)))
 
     def _set(self, structure: Structure, buffer: torch.Tensor) -> None:
         self.structure, self.buffer = structure, buffer
@@ -120,6 +118,13 @@ class BlockTensor:
                        for start, sector, extent in zip(starts, key, block.shape, strict=True))  # fmt: skip
             dense[at] = block
         return dense
+
+
+def _built(blocks: Mapping[Key, Any]) -> tuple[Structure, torch.Tensor]:
+    with call_context(lambda: describe_call("BlockTensor", f"{len(blocks)} blocks")):
+        keys, tensors = _read(blocks)
+    structure = Structure.of(keys, [tuple(tensor.shape) for tensor in tensors])
+    return structure, torch.cat([tensor.reshape(-1) for tensor in tensors])
 
 
 def _read(blocks: Mapping[Key, Any]) -> tuple[list[Key], list[torch.Tensor]]:

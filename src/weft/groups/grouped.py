@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -14,6 +14,7 @@ from weft.api.options import HOOKS, fingerprints
 from weft.base.arrays import is_transforming, like
 from weft.base.bounded_cache import BoundedCache
 from weft.base.describe import describe_call
+from weft.base.dispatch import near_dynamo, outside
 from weft.errors import ShapeError, UnsupportedError, call_context
 from weft.groups.gradient import with_gradient
 from weft.groups.operands import as_operands, read_pairs
@@ -52,6 +53,8 @@ def grouped(
     >>> [tuple(x.shape) for x in weft.grouped("mk,kn->mn", pairs)]
     [(1, 2), (3, 2)]
     """
+    if near_dynamo():
+        return cast(list[Any], outside(grouped, equation, pairs, accumulate_into=accumulate_into, **keywords))
     with call_context(lambda: describe_call("grouped", equation)):
         refuse_unknown("grouped", keywords)
         operands = read_pairs(pairs)
@@ -84,6 +87,8 @@ def plan_grouped(
     >>> plan()[1][0]
     tensor([3., 3.])
     """
+    if near_dynamo():
+        return cast(GroupedPlan, outside(plan_grouped, equation, pairs, accumulate_into=accumulate_into, **keywords))
     with call_context(lambda: describe_call("plan_grouped", equation)):
         refuse_unknown("plan_grouped", keywords)
         operands = read_pairs(pairs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from weft.api.lookup import read_notation
 from weft.api.options import read_options, resolved
 from weft.base.arrays import as_result, is_transforming
 from weft.base.describe import describe_call
+from weft.base.dispatch import near_dynamo, outside
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
 from weft.groups.launch import launch_of
 from weft.groups.likeness import Likeness
@@ -77,6 +78,8 @@ class GroupedPlan:
         Returns the results in a sequence, each of which is a view of one tensor, or `out`. Where gradients are asked
         for, as is read when tensors are given, it is a list.
         """
+        if near_dynamo():
+            return cast(Sequence[torch.Tensor], outside(self, pairs, out))
         with call_context(lambda: describe_call("a grouped plan's call", str(self._notation))):
             if out is not None:
                 self._take_out(out)
