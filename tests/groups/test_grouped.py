@@ -83,6 +83,65 @@ def test_functions_in_triton(triton_backend: Backend) -> None:
         assert torch.equal(found, torch.relu(a @ (b + 1)))
 
 
+TRITON_TYPES = (
+    (torch.complex64,) * 2, (torch.complex128,) * 2, (torch.complex64, torch.float32),
+    (torch.float64, torch.complex128),
+    *((dtype,) * 2 for dtype in (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)),
+    (torch.float8_e5m2, torch.float8_e4m3fn),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("types", TRITON_TYPES, ids=lambda types: "-".join(str(each)[6:] for each in types))
+def test_types_in_triton(types: tuple[torch.dtype, torch.dtype], triton_backend: Backend) -> None:
+    """Whole numbers, exactly; sums of int8 past its range, and conjugate views."""
+    generator, shapes = torch.Generator().manual_seed(9), (((5, 20), (20, 3)), ((17, 2), (2, 18)), ((1, 0), (0, 2)))
+    pairs: list[Any] = [
+        tuple(_whole(one, dtype, generator).to(triton_backend.device) for one, dtype in zip(two, types, strict=True))
+        for two in shapes
+    ]
+    if types[0].is_complex:
+        pairs = [(a.conj(), b) for a, b in pairs]
+    small = types[0].itemsize == 1
+    result = {torch.int8: torch.int32, torch.uint8: torch.int32}.get(types[0], torch.float32 if small else None)
+    for found, (a, b) in zip(weft.grouped("mk,kn->mn", pairs, backend="triton", out_dtype=result), pairs, strict=True):
+        kind = torch.complex128 if any(dtype.is_complex for dtype in types) else torch.float64
+        assert torch.equal(found.cpu().to(kind), a.cpu().to(kind) @ b.cpu().to(kind))
+
+
+def _whole(shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+    """Small whole numbers, as far as the type holds them."""
+    low, high = (0 if dtype is torch.uint8 else -9), (100 if dtype is torch.int8 else 10)
+    re, im = (torch.randint(low, high, shape, generator=generator).double() for _ in range(2))
+    return torch.complex(re, im).to(dtype) if dtype.is_complex else re.to(dtype)
+
+
+def test_complex_functions_in_triton(triton_backend: Backend) -> None:
+    pairs = group("mk,kn->mn", 4, 9, triton_backend.device, torch.complex64)
+    for functions in (
+        {"a_fn": lambda z: z * 1j, "epilogue": torch.conj},
+        {"a_fn": torch.abs, "b_fn": lambda z: z.real},
+        {"epilogue": lambda z: z * z.conj()},
+    ):
+        ends = [functions.get(name, lambda z: z) for name in ("a_fn", "b_fn", "epilogue")]
+        results = weft.grouped("mk,kn->mn", pairs, backend="triton", **functions)
+        for found, (a, b) in zip(results, pairs, strict=True):
+            left, right = (fn(x).to(torch.complex64) for fn, x in zip(ends, (a, b), strict=False))
+            torch.testing.assert_close(found, ends[2](left @ right).to(torch.complex64))
+    mixed = weft.grouped("mk,kn->mn", pairs, backend="triton", epilogue=lambda z: z.abs(), out_dtype=torch.complex64)
+    torch.testing.assert_close(mixed[0], (pairs[0][0] @ pairs[0][1]).abs().to(torch.complex64))
+    places = [torch.ones_like(a @ b) for a, b in pairs]
+    weft.grouped("mk,kn->mn", pairs, backend="triton", out=places, accumulate_into=True)
+    torch.testing.assert_close(places, [a @ b + 1 for a, b in pairs])
+
+
+def test_integer_functions_in_triton(triton_backend: Backend) -> None:
+    pairs = group("mk,kn->mn", 3, 9, triton_backend.device, torch.int32)
+    functions = {"b_fn": lambda x: x + 1, "epilogue": lambda x: x.clamp_min(0)}
+    results = weft.grouped("mk,kn->mn", pairs, backend="triton", **functions)
+    for found, (a, b) in zip(results, pairs, strict=True):
+        assert torch.equal(found.cpu(), (a.cpu() @ (b.cpu() + 1)).clamp_min(0))
+
+
 @pytest.mark.parametrize("name", ["cpu", "triton"])
 def test_places_and_what_they_hold(name: str) -> None:
     pairs = group("mk,kn->mn", 6, 18, seed=4)
@@ -212,6 +271,10 @@ def test_what_is_wrong_is_named_by_its_place(pairs: Any, error: type[Exception],
 
 
 def test_other_mistakes() -> None:
+    memory = np.zeros(100, np.uint8)
+    odd = np.frombuffer(memory[4:36].data, np.float64).reshape(2, 2)
+    with pytest.raises(weft.UnsupportedError, match="the tensor of pair 1 begins at an address"):
+        weft.grouped("mk,kn->mn", [(np.frombuffer(memory[:32].data).reshape(2, 2), odd), (odd, odd)])
     with pytest.raises(weft.ArgumentError, match="did you mean 'epilogue'"):
         weft.grouped("mk,kn->mn", [(A, B)], epilog=torch.relu)
     with pytest.raises(weft.ShapeError, match="out of pair 0 has shape"):

@@ -39,7 +39,8 @@ def grouped(
     `backend` as for `contract`.
 
     Where all pairs are alike and lie evenly they are one contraction with a batch mode. Types that no kernel for groups
-    takes are contracted one by one on the CPU (half precision, integers); on a GPU they are an `UnsupportedError`.
+    takes are contracted one by one on the CPU (half precision, integers); on a GPU they are an `UnsupportedError`, but
+    all that Triton computes with is taken there.
     Gradients of plain products are groups, too; with functions, broadcast extents or modes of one operand alone they
     are found pair by pair. `torch.func.vmap` adds a batch mode to every pair.
 

@@ -38,8 +38,13 @@ class Stack(NamedTuple):
         return self.tensors[0].device
 
     def starts(self) -> np.ndarray:
-        """Elements from the first tensor's begin to each one's."""
-        found: np.ndarray = (self.addresses - self.addresses[0]) // self.dtype.itemsize
+        """Elements from the first tensor's begin to each one's; `UnsupportedError` where they are no whole number."""
+        found, rest = np.divmod(self.addresses - self.addresses[0], self.dtype.itemsize)
+        if rest.any():
+            raise UnsupportedError(
+                f"the tensor of pair {int(np.flatnonzero(rest)[0])} begins at an address that is no whole number of "
+                f"elements ({self.dtype.itemsize} bytes) from that of pair 0: pass a copy of it"
+            )
         return found
 
     def over(self, tensors: Sequence[torch.Tensor]) -> Stack:
