@@ -145,7 +145,7 @@ def test_open_extents_count_as_one_number_where_a_path_is_chosen() -> None:
     torch._dynamo.mark_dynamic(a, 0)
     assert equations(call, a, b, c, v) == way
     torch._dynamo.reset()
-    with pytest.raises(Exception, match="label .*b.* has extent 30 in operand 0 and 29"):
+    with pytest.raises(Exception, match=r"label .*b.* has extent 30 in operand 0 and 29"):
         torch.compile(call, backend="eager")(a, b[1:], c, v)
 
 
