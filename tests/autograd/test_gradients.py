@@ -12,7 +12,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import weft
 from autograd.differentiated import ALGEBRAS, FUNCTIONS, FUSED, OTHERS, PRODUCTS, Case
-from weft.autograd.product import Product
+from weft.autograd.product import Product, product
 from weft.autograd.steps import Step
 
 F64, C128 = torch.float64, torch.complex128
@@ -72,6 +72,39 @@ def test_places_are_kept_in_as_few_bytes_as_hold_them(extent: int, dtype: torch.
     assert [(x.dtype, tuple(x.shape)) for x in kept if not x.is_floating_point()] == [(dtype, (2, 1))]
     (grad,) = torch.autograd.grad(found.sum(), a)
     assert grad.nonzero().tolist() == [[0, extent - 1], [1, 0]]
+
+
+@pytest.mark.parametrize("call", ["contract", "plan", "einsum", "compiled"])
+def test_sums_are_kept_as_asked(call: str) -> None:
+    a, b = torch.randn(8, 600), torch.randn(600, 8, requires_grad=True)
+    keywords = {"epilogue": torch.nn.functional.silu, "kept_dtype": "bf16"}
+    calls = {
+        "contract": lambda: weft.contract("mk,kn->mn", a, b, **keywords),
+        "plan": lambda: weft.plan("mk,kn->mn", a, b, **keywords)(a, b),
+        "einsum": lambda: weft.einsum("mk,kl,ln->mn", a, b, torch.eye(8), **keywords),
+        "compiled": lambda: torch.compile(lambda: weft.matmul(a, b, **keywords), backend="eager", fullgraph=True)(),
+    }
+    kept = []
+    with (
+        mock.patch.object(Product, "_is_kept", return_value=True),
+        torch.autograd.graph.saved_tensors_hooks(lambda x: (kept.append(x.dtype), x)[1], lambda x: x),
+    ):
+        product.cache_clear()
+        found = calls[call]()
+    product.cache_clear()
+    assert kept.count(torch.bfloat16) == 1
+    (grad,) = torch.autograd.grad(found.sum(), b)
+    sums = (a @ b).detach().bfloat16().float().requires_grad_()
+    (slope,) = torch.autograd.grad(torch.nn.functional.silu(sums).sum(), sums)
+    torch.testing.assert_close(grad, a.T @ slope, rtol=1e-3, atol=5e-2)
+
+
+def test_sums_are_not_kept_in_what_has_no_place_for_them() -> None:
+    a, b = torch.randn(2, 3, dtype=torch.complex64), torch.randn(3, 2, dtype=torch.complex64, requires_grad=True)
+    with pytest.raises(weft.DTypeError, match="sums in complex64 are not kept in float32"):
+        weft.contract("mk,kn->mn", a, b, kept_dtype="fp32")
+    with pytest.raises(weft.DTypeError, match="sums in float32 are not kept in int32"):
+        weft.contract("mk,kn->mn", a.real, b.real, kept_dtype=torch.int32)
 
 
 def test_sums_that_are_made_again_are_gone_before_the_products() -> None:

@@ -232,6 +232,7 @@ def plain(request: Request, c: tuple[Sequence[int], torch.dtype] | None, backend
         options=(
             ("backend", backend), ("workspace_limit", request.workspace_limit), ("tune", request.tune),
             ("specialize", request.specialize), ("schedule", request.schedule), ("promote", request.promote),
+            ("kept_dtype", request.kept),
         ),
         algebra=request.raw_algebra,
     )  # fmt: skip

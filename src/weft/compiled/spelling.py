@@ -32,6 +32,7 @@ from weft.planner.target import resolve_backend
 from weft.plans.contraction import Plan
 from weft.plans.keywords import check_flag
 from weft.spec import Notation, parse
+from weft.spec.dtypes import dtype_name
 from weft.spec.notation import expand, from_sequences, implicit_from_sequences
 
 Stored = tuple[torch.dtype, int]  # a tensor's type and rank
@@ -121,6 +122,7 @@ def _written(
         plain["validate"] = check_flag("validate", keywords.pop("validate", False))
         options = read_options("contract", {**keywords, "backend": "reference", "schedule": None})
         plain |= {"specialize": options.specialize, "promote": options.promote, "backend": backend}
+        plain["kept_dtype"] = None if options.kept is None else dtype_name(options.kept)
         notation = read_notation(equation)
         request = resolved(notation, str(notation), a, b, options)
         places, structure = None, "one" if request.outputs is None else "several"
@@ -145,6 +147,7 @@ def spelled_plan(plan: Plan, added: bool, validate: bool) -> tuple[str, str, tup
         "schedule": None if request.schedule is None else str(request.schedule),
         "promote": request.promote,
         "validate": validate,
+        "kept_dtype": None if request.kept is None else dtype_name(request.kept),
         "backend": backend_of(request),
     }
     order = tuple(named.name for named in request.named if named.layout is not None)

@@ -31,7 +31,7 @@ from weft.spec.memory import overlaps_itself, share_memory
 _KNOWN = BoundedCache(512)  # calls, by all that they say
 _NETWORKS = BoundedCache(1024)  # plans, by notation, shapes, types and keywords
 # What the last step is asked for besides; a call with any of it has no replay of its own, but for `out`.
-_LAST = ("c", "alpha", "beta", "c_fn", "epilogue", "operands", "indices")
+_LAST = ("c", "alpha", "beta", "c_fn", "epilogue", "operands", "indices", "kept_dtype")
 
 
 class Known(NamedTuple):
