@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,12 +21,25 @@ Sector = Hashable
 Key = tuple[Sector, ...]
 
 
-class Structure(NamedTuple):
+@dataclass(frozen=True)
+class Structure:
     """Which blocks there are, of which shapes, and where each begins in the buffer."""
 
     keys: tuple[Key, ...]
     shapes: tuple[tuple[int, ...], ...]
     starts: tuple[int, ...]
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        """Made once: every contraction asks for it, and there may be thousands of blocks."""
+        return hash((self.keys, self.shapes, self.starts))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Without the hash, which is another one in another process."""
+        return Structure, (self.keys, self.shapes, self.starts)
 
     @classmethod
     def of(cls, keys: Sequence[Key], shapes: Sequence[tuple[int, ...]]) -> Structure:
@@ -32,7 +47,7 @@ class Structure(NamedTuple):
         starts = [0, *itertools.accumulate(sizes)]
         return cls(tuple(keys), tuple(shapes), tuple(starts[:-1]))
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Elements of the buffer."""
         return self.starts[-1] + int(np.prod(self.shapes[-1], dtype=np.int64))
