@@ -106,13 +106,13 @@ def _in_one_launch(
     types = (request.a.dtype, request.d_dtype, request.arithmetic.accumulate)
     if request.backend != "triton" or any(not dtype.is_floating_point or dtype.itemsize < 2 for dtype in types):
         return None
-    from weft.gpu.chain.launch import ChainLaunch, Extents, fits
+    from weft.gpu.chain.launch import ChainLaunch, Extents, fits, pays
 
     sizes = {label: extent for term, tensor in zip(notation.inputs, tensors, strict=True)
              for label, extent in zip(term, tensor.shape, strict=True)}  # fmt: skip
     extents = Extents(*(sizes[side[0]] if side else 1 for side in roles))
     repeated = any(len(set(term)) < len(term) for term in notation.inputs)
-    if repeated or not fits(extents) or any(tensor.device != tensors[0].device for tensor in tensors):
+    if repeated or not (fits(extents) and pays(extents, request.arithmetic)) or any(tensor.device != tensors[0].device for tensor in tensors):
         return None
     wanted = tuple(sizes[label] for label in notation.output)
     y = out if out is not None else torch.empty(wanted, dtype=request.d_dtype, device=tensors[0].device)

@@ -21,6 +21,10 @@ ROWS = 128  # of a tile: of several b together
 LEAST = 16  # of a side of `tl.dot`
 STAGES = 2
 OVERHEAD = 4096  # products that a step along c takes the time of
+# Multiply-adds from which two contractions are faster, in types that no matrix unit multiplies as they are: one launch
+# makes the intermediate again for every block of r, and its small tiles reach 14 TFLOP/s of fp32 on an H200 (256
+# updates of two sites, 0.29e9 multiply-adds: 39.6 us, torch's two products 24.6; 16 updates: 7.5 us and 9.7).
+MOST_PLAIN = 8e7
 
 _KERNELS = BoundedCache(256)
 
@@ -45,6 +49,13 @@ class ChainTile(NamedTuple):
 def fits(extents: Extents) -> bool:
     """Whether the intermediate of a tile stays on the chip, and indices in 32 bits."""
     return extents.q <= MOST_Q and all(extents) and math.prod(extents[:3]) * max(extents[3:]) < 2**31
+
+
+def pays(extents: Extents, arithmetic: Arithmetic) -> bool:
+    """Whether one launch is as fast as two contractions."""
+    b, p, q, c, r = extents
+    plain = arithmetic.precision == "ieee" and arithmetic.product.itemsize >= 4
+    return not plain or b * p * c * (q + r) <= MOST_PLAIN
 
 
 def choose_tile(extents: Extents, itemsize: int, processors: int) -> ChainTile:
