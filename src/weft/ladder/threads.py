@@ -1,0 +1,66 @@
+"""Kernels of single threads by numba-cuda: on torch's tensors and stream, or in its simulator where no GPU is.
+
+The simulator runs each thread of a block as a thread of Python: it is right, and very slow. numba reads whether to
+simulate when `numba.cuda` is first imported, so import it from here alone.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import numpy as np
+import torch
+
+from weft.errors import UnsupportedError
+
+SIMULATED = not torch.cuda.is_available() or torch.version.hip is not None
+
+if SIMULATED and "numba.cuda" not in sys.modules:
+    os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
+    from numba.core import config
+
+    config.ENABLE_CUDASIM = 1
+
+from numba import cuda, float32, uint32
+
+__all__ = ["SIMULATED", "blocks", "cuda", "float32", "launch", "uint32"]
+
+_simulator = "numba.cuda.simulator.kernelapi"
+
+
+def blocks(extent: int, tile: int) -> int:
+    """Blocks of `tile` that cover `extent`."""
+    return -(-extent // tile)
+
+
+def launch(kernel: Any, grid: tuple[int, ...], threads: int | tuple[int, ...], *tensors: torch.Tensor) -> None:
+    """Start `kernel` on torch's current stream, or go through it in the simulator; nothing where the grid is empty.
+
+    Raises `UnsupportedError` where neither can be: numba.cuda was imported for a GPU, and there is none.
+    """
+    if 0 in grid:
+        return
+    if SIMULATED:
+        if _simulator not in sys.modules:
+            raise UnsupportedError("numba.cuda was imported before weft.ladder: set NUMBA_ENABLE_CUDASIM=1 beforehand")
+        kernel[grid, threads](*(tensor.numpy() for tensor in tensors))
+        return
+    stream = cuda.external_stream(torch.cuda.current_stream().cuda_stream)
+    kernel[grid, threads, stream](*(cuda.as_cuda_array(tensor) for tensor in tensors))
+
+
+def _shared_array(memory: Any, shape: Any, dtype: Any, alignment: int | None = None) -> Any:
+    """The simulator's `cuda.shared.array`: one array for each line that asks for one.
+
+    Its own refuses an alignment, which means nothing there, and reads source files at each call.
+    """
+    kernelapi: Any = sys.modules[_simulator]
+    asked = sys._getframe(1)
+    dtype = kernelapi.numpy_support.as_dtype(dtype) if isinstance(dtype, kernelapi.types.Type) else dtype
+    return memory._allocations.setdefault((asked.f_code, asked.f_lineno), np.empty(shape, dtype))
+
+
+if _simulator in sys.modules:
+    sys.modules[_simulator].FakeCUDAShared.array = _shared_array  # type: ignore[attr-defined]
