@@ -41,8 +41,9 @@ def consume(
     d, a_tiles, b_tiles, results, full, empty, row, column, steps, STAGES: gl.constexpr, CONSUMER: gl.constexpr
 ):
     HALF: gl.constexpr = d.block_shape[0]
-    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, d.block_shape[1], 16])
-    sums = warpgroup_mma_init(gl.zeros([HALF, d.block_shape[1]], gl.float32, LAYOUT))
+    COLUMNS: gl.constexpr = d.block_shape[1]
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
+    sums = warpgroup_mma_init(gl.full([HALF, COLUMNS], 0, gl.float32, LAYOUT))
     stage, phase = gl.to_tensor(0), gl.to_tensor(0)
     before = stage
     for step in range(steps):
@@ -78,7 +79,6 @@ def warp_specialization(a, b, d, M, N, K, STAGES: gl.constexpr):
     fence_async_shared()
     m, n = grouped_tile(gl.program_id(0), gl.cdiv(M, TM), gl.cdiv(N, TN), 8)
     row, column, steps = m * TM, n * TN, gl.cdiv(K, TK)
-    given = (d, a_tiles, b_tiles, results, full, empty, row, column, steps, STAGES)
     gl.warp_specialize(
         [
             (consume, (d, a_tiles, b_tiles, results, full, empty, row, column, steps, STAGES, 0)),
