@@ -25,7 +25,7 @@ if SIMULATED and "numba.cuda" not in sys.modules:
 
 from numba import cuda, float32, uint32
 
-__all__ = ["SIMULATED", "blocks", "cuda", "float32", "launch", "uint32"]
+__all__ = ["SIMULATED", "at_most", "blocks", "cuda", "float32", "launch", "uint32"]
 
 _simulator = "numba.cuda.simulator.kernelapi"
 
@@ -33,6 +33,11 @@ _simulator = "numba.cuda.simulator.kernelapi"
 def blocks(extent: int, tile: int) -> int:
     """Blocks of `tile` that cover `extent`."""
     return -(-extent // tile)
+
+
+def at_most(registers: int) -> dict[str, int]:
+    """Options of `cuda.jit` that hold the compiler to so many registers a thread; the simulator knows none."""
+    return {} if SIMULATED else {"max_registers": registers}
 
 
 def launch(kernel: Any, grid: tuple[int, ...], threads: int | tuple[int, ...], *tensors: torch.Tensor) -> None:

@@ -10,7 +10,7 @@ multiply-adds, and a step needs one barrier instead of two.
     store      0 -> buffer 0   1 -> 1     2 -> 0     3 -> 1    one barrier after each
 """
 
-from weft.ladder.threads import blocks, cuda, float32, launch, uint32
+from weft.ladder.threads import at_most, blocks, cuda, float32, launch, uint32
 
 TILE, STEP, SUMS, RUN = 128, 8, 8, 4
 THREADS, PADDED, EACH = 256, TILE + RUN, 4  # values of each operand that a thread loads for a step
@@ -47,7 +47,7 @@ def multiply(a_tile, b_tile, y, x, of_a, of_b, sums):
                 sums[i, j] += of_a[i] * of_b[j]
 
 
-@cuda.jit(max_registers=128)  # two blocks an SM
+@cuda.jit(**at_most(128))  # two blocks an SM
 def double_buffers(a, b, d):
     a_even = cuda.shared.array((STEP, PADDED), float32, alignment=16)
     b_even = cuda.shared.array((STEP, TILE), float32, alignment=16)
