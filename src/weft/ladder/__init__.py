@@ -1,0 +1,14 @@
+"""Kernels made fast step by step, to learn from: every rung runs, is checked and is measured by the same tools.
+
+>>> from weft import ladder
+>>> rungs = ladder.LADDERS["multiply"].rungs
+>>> rungs[0][1].title
+'One thread for each element'
+"""
+
+from __future__ import annotations
+
+from weft.ladder.ladders import LADDERS, ladder
+from weft.ladder.rung import Flight, Ladder, Prediction, Published, Rung, Size
+
+__all__ = ["LADDERS", "Flight", "Ladder", "Prediction", "Published", "Rung", "Size", "ladder"]
