@@ -22,14 +22,17 @@ from triton.compiler import ASTSource
 from triton.compiler import compile as triton_compile
 
 HOPPER = GPUTarget("cuda", 90, 32)
-COUNTED = ("wgmma.mma_async", "mma.sync", "cp.async.bulk.tensor", "cp.async.cg", "setmaxnreg", "ld.global.v4", "st.global.v4")
+COUNTED = ("wgmma.mma_async", "mma.sync", "cp.async.bulk.tensor", "cp.async.cg", "setmaxnreg", "st.global.v4")
 
 
 def report(kernel: Any, types: dict[str, str], constants: dict[str, Any], **options: Any) -> dict[str, Any]:
-    """What one kernel compiles to; pointers and extents are multiples of 16."""
+    """What one kernel compiles to; pointers, and extents M, N and K, are multiples of 16."""
     signature = types | dict.fromkeys(constants, "constexpr")
-    aligned = {(at,): [["tt.divisibility", 16]] for at, name in enumerate(kernel.arg_names)
-               if signature[name] in ("i32",) or signature[name].startswith("*")}  # fmt: skip
+    aligned = {
+        (at,): [["tt.divisibility", 16]]
+        for at, name in enumerate(kernel.arg_names)
+        if signature[name].startswith("*") or name in "MNK"
+    }
     source_type: Any = ASTSource
     if kernel.is_gluon():
         from triton.experimental.gluon._runtime import GluonASTSource as source_type
@@ -92,7 +95,16 @@ def specialized() -> dict[str, Any]:
     )
 
 
+def contraction(name: str, tile: tuple[int, int, int], **constants: int) -> Any:
+    """A rung of TCCG 20: A, B and D by pointers, and six extents."""
+    types = {"a": "*fp16", "b": "*fp16", "d": "*fp32"} | dict.fromkeys("BEFACD", "i32")
+    sizes = dict(zip(("TM", "TN", "TK"), tile, strict=True)) | constants
+    return lambda: report(kernel(name), types, sizes, num_warps=8, num_stages=3)
+
+
 RUNGS: dict[str, Any] = {
+    "tensor.gett": contraction("tensor.gett", (128, 128, 64)),
+    "tensor.stated_runs": contraction("tensor.stated_runs", (128, 128, 64), RUN=8),
     "multiply.tf32": by_pointers("multiply.tf32", "fp32", (128, 128, 32), num_warps=8, num_stages=3),
     "multiply.warp_mma": by_pointers("multiply.warp_mma", "fp16", (64, 64, 32), num_warps=2, num_stages=3),
     "multiply.warpgroup_mma": by_pointers("multiply.warpgroup_mma", "fp16", (128, 256, 64), num_warps=8, num_stages=3),

@@ -8,7 +8,24 @@
 
 from __future__ import annotations
 
+from weft.ladder.climbing import How, climb
 from weft.ladder.ladders import LADDERS, ladder
+from weft.ladder.page import save
+from weft.ladder.record import Climb, Step
 from weft.ladder.rung import Flight, Ladder, Prediction, Published, Rung, Size
 
-__all__ = ["LADDERS", "Flight", "Ladder", "Prediction", "Published", "Rung", "Size", "ladder"]
+__all__ = [
+    "LADDERS",
+    "Climb",
+    "Flight",
+    "How",
+    "Ladder",
+    "Prediction",
+    "Published",
+    "Rung",
+    "Size",
+    "Step",
+    "climb",
+    "ladder",
+    "save",
+]

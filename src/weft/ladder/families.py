@@ -29,7 +29,7 @@ def forced(
         if a.device.type != "cuda":
             raise UnsupportedError(f"weft's family '{family}' is one of GPUs, and the operands are on a CPU")
         first = plan(equation, a, b, out=d, specialize="now", **functions)
-        for candidate in first.report.candidates:
+        for candidate in first.report().candidates:
             right = candidate.family == family and having in candidate.text
             if right and (lacking is None or lacking not in candidate.text):
                 found = plan(equation, a, b, out=d, specialize="now", schedule=candidate.schedule, **functions)

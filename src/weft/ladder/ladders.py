@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from weft.base.words import nearest
 from weft.errors import UnsupportedError
-from weft.ladder.multiply.ladder import LADDER as MULTIPLY
+from weft.ladder.multiply_rungs import LADDER as MULTIPLY
 from weft.ladder.rung import Ladder
-from weft.ladder.tensor.ladder import LADDER as TENSOR
-from weft.ladder.transpose.ladder import LADDER as TRANSPOSE
+from weft.ladder.tensor_rungs import LADDER as TENSOR
+from weft.ladder.transpose_rungs import LADDER as TRANSPOSE
 
 LADDERS: Mapping[str, Ladder] = {each.name: each for each in (MULTIPLY, TRANSPOSE, TENSOR)}
 

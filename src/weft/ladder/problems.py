@@ -64,7 +64,7 @@ class Contraction:
         a, _, d = (str(dtype).removeprefix("torch.") for dtype in self.case.dtypes)
         hooks = [f"{hook}={name}" for hook in ("a_fn", "b_fn", "epilogue") if (name := getattr(self.case, hook))]
         precision = f", products in {self.case.precision}" if self.case.precision is not None else ""
-        return f"{self.case.notation} {extents}, {' '.join(hooks + [''])}{a} -> {d}{precision}"
+        return f"{self.case.notation} {extents}, {' '.join([*hooks, ''])}{a} -> {d}{precision}"
 
     @property
     def rate(self) -> str:

@@ -64,11 +64,11 @@ class Rung:
 
     @property
     def run(self) -> Callable[..., torch.Tensor]:
-        """The rung's function. Raises `UnsupportedError` where what it is written in is not installed."""
+        """The rung's function. Raises `UnsupportedError` where what it is written in cannot be used."""
         try:
             return getattr(import_module(f"weft.ladder.{self.module}"), self.function)
         except ImportError as error:
-            raise UnsupportedError(f"rung '{self.name}' is written in {self.tool}, which is not here: {error}") from None
+            raise UnsupportedError(f"{self.tool}, which it is written in, cannot be used here: {error}") from None
 
     @cached_property
     def text(self) -> str:

@@ -23,7 +23,7 @@ if SIMULATED and "numba.cuda" not in sys.modules:
 
     config.ENABLE_CUDASIM = 1
 
-from numba import cuda, float32, uint32
+from numba import cuda, float32, uint32  # noqa: E402  # after it is known whether to simulate
 
 __all__ = ["SIMULATED", "at_most", "blocks", "cuda", "float32", "launch", "uint32"]
 
@@ -68,4 +68,4 @@ def _shared_array(memory: Any, shape: Any, dtype: Any, alignment: int | None = N
 
 
 if _simulator in sys.modules:
-    sys.modules[_simulator].FakeCUDAShared.array = _shared_array  # type: ignore[attr-defined]
+    sys.modules[_simulator].FakeCUDAShared.array = _shared_array

@@ -1,23 +1,27 @@
 """Kernels of tiles by Triton: on a GPU, or in Triton's interpreter where there is none.
 
-Triton reads whether to interpret when a kernel is made, so import `triton` and `tl` from here.
+Triton reads whether to interpret when a kernel is made, its own among them, so import all of Triton from here.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 
 import torch
 
 from weft.errors import UnsupportedError
 
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
+if not torch.cuda.is_available() and "TRITON_INTERPRET" not in os.environ:
+    if "triton" in sys.modules:
+        raise ImportError("Triton was imported to compile, and there is no GPU: set TRITON_INTERPRET=1 beforehand")
+    os.environ["TRITON_INTERPRET"] = "1"
 
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
-__all__ = ["grouped_tile", "need_aligned_rows", "tile_count", "tl", "triton"]
+__all__ = ["TensorDescriptor", "grouped_tile", "need_aligned_rows", "tile_count", "tl", "triton"]
 
 _TMA_BYTES = 16  # what the Tensor Memory Accelerator wants rows to be a multiple of
 
@@ -43,6 +47,6 @@ def need_aligned_rows(*tensors: torch.Tensor) -> None:
         if row % _TMA_BYTES or tensor.stride(1) != 1 or 0 in tensor.shape:
             shape = " x ".join(map(str, tensor.shape))
             raise UnsupportedError(
-                f"TMA loads rows of a multiple of {_TMA_BYTES} bytes; those of the {shape} matrix of {tensor.dtype} lie "
-                f"{row} bytes apart"
+                f"TMA loads rows of a multiple of {_TMA_BYTES} bytes; those of the {shape} matrix of {tensor.dtype} "
+                f"lie {row} bytes apart"
             )

@@ -1,7 +1,8 @@
 """Neighbouring threads take neighbouring columns
 
 The same kernel with x as the column. At each step the lanes of a warp share one element of A, which is broadcast, and
-read 32 elements of B that lie side by side: one transaction of 128 bytes each, instead of 32. Stores join the same way.
+read 32 elements of B that lie side by side: one transaction of 128 bytes each, instead of 32. Stores join the same
+way.
 
     a warp at step k            A                 B                    D
     lanes 0 1 2 ... 31      [k] . . . .       . . . . . .          x x x x x x

@@ -1,8 +1,8 @@
 """A square of 8 x 8 sums in registers
 
-Twice the side: sixteen values loaded serve 64 multiply-adds, a quarter of a load for each. A block of 256 threads has a
-tile of 128 x 128, so that global memory is read once in 128. What a thread loads of B lies side by side: the lanes of a
-warp meet the same bank in turns of four.
+Twice the side: sixteen values loaded serve 64 multiply-adds, a quarter of a load for each. A block of 256 threads has
+a tile of 128 x 128, so that global memory is read once in 128. What a thread loads of B lies side by side: the lanes
+of a warp meet the same bank in turns of four.
 
     A 128 x 8              B 8 x 128                 8 values of B
     . . . .                . . 8 ... 8 . .              * * * * * * * *
@@ -34,9 +34,11 @@ def eight_by_eight(a, b, d):
         for i in range(TILE * STEP // THREADS):
             at = thread + i * THREADS
             r, k = at // STEP, at % STEP
-            a_tile[k, r] = a[row + r, first + k] if row + r < a.shape[0] and first + k < a.shape[1] else float32(0)
+            inside = row + r < a.shape[0] and first + k < a.shape[1]
+            a_tile[k, r] = a[row + r, first + k] if inside else float32(0)
             k, c = at // TILE, at % TILE
-            b_tile[k, c] = b[first + k, column + c] if first + k < b.shape[0] and column + c < b.shape[1] else float32(0)
+            inside = first + k < b.shape[0] and column + c < b.shape[1]
+            b_tile[k, c] = b[first + k, column + c] if inside else float32(0)
         cuda.syncthreads()
         for k in range(uint32(STEP)):
             for i in range(uint32(SUMS)):

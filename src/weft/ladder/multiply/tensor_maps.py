@@ -1,17 +1,16 @@
 """A unit that copies tiles: TMA
 
-The Tensor Memory Accelerator knows a matrix by a map of its extents and strides. One thread asks for a tile by its corner
-and goes on; the unit computes addresses, fills what lies outside with zeros, writes shared memory in the order that wgmma
-reads, and reports at a barrier when all bytes are there. Registers and instructions of address arithmetic are free again.
+The Tensor Memory Accelerator knows a matrix by a map of its extents and strides. One thread asks for a tile by its
+corner and goes on; the unit computes addresses, fills what lies outside with zeros, writes shared memory in the order
+that wgmma reads, and reports at a barrier when all bytes are there. Registers and instructions of address arithmetic
+are free again.
 
     one thread       tile (m, k) of map A, tile (k, n) of map B, please
     TMA              global memory ========> shared memory, swizzled; arrives at the stage's barrier
     all warps        wait at the barrier, wgmma
 """
 
-from triton.tools.tensor_descriptor import TensorDescriptor
-
-from weft.ladder.tiles import grouped_tile, need_aligned_rows, tile_count, tl, triton
+from weft.ladder.tiles import TensorDescriptor, grouped_tile, need_aligned_rows, tile_count, tl, triton
 
 TILE_M, TILE_N, TILE_K = 128, 256, 64
 

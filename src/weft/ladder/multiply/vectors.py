@@ -1,9 +1,9 @@
 """Four values with each load
 
 A thread's eight rows are now two runs of four, 64 apart, and so are its columns. With tiles aligned to 16 bytes the
-compiler joins the loads of a run to one of 128 bits: four loads for 64 multiply-adds, and no bank conflicts, as the runs
-of neighbouring lanes lie side by side. (numba knows nothing of the alignment of its arguments: loads from global memory
-stay 32 bits wide.)
+compiler joins the loads of a run to one of 128 bits: four loads for 64 multiply-adds, and no bank conflicts, as the
+runs of neighbouring lanes lie side by side. (numba knows nothing of the alignment of its arguments: loads from global
+memory stay 32 bits wide.)
 
     columns of a tile      0 . . 3  4 . . 7  ...  60 .. 63 | 64 .. 67 ...
     thread x = 0           ^^^^^^^                           ^^^^^^^        one load of 128 bits each
@@ -34,9 +34,11 @@ def vectors(a, b, d):
         for i in range(TILE * STEP // THREADS):
             at = thread + i * THREADS
             r, k = at // STEP, at % STEP
-            a_tile[k, r] = a[row + r, first + k] if row + r < a.shape[0] and first + k < a.shape[1] else float32(0)
+            inside = row + r < a.shape[0] and first + k < a.shape[1]
+            a_tile[k, r] = a[row + r, first + k] if inside else float32(0)
             k, c = at // TILE, at % TILE
-            b_tile[k, c] = b[first + k, column + c] if first + k < b.shape[0] and column + c < b.shape[1] else float32(0)
+            inside = first + k < b.shape[0] and column + c < b.shape[1]
+            b_tile[k, c] = b[first + k, column + c] if inside else float32(0)
         cuda.syncthreads()
         for k in range(uint32(STEP)):
             for half in range(uint32(2)):

@@ -12,7 +12,12 @@ consumers have read them. The loading warp gives its registers to the multiplyin
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared, mbarrier, tma, warpgroup_mma, warpgroup_mma_init, warpgroup_mma_wait,
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_init,
+    warpgroup_mma_wait,
 )  # fmt: skip
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 

@@ -1,8 +1,9 @@
 """A tile for each warp
 
-The 32 lanes of a warp ask for their runs together, and a run that several of them want is read once. Sixteen columns of
-threads by two rows want 16 runs of B and 2 of A. As 8 rows by 4 columns they want 8 of A and 4 of B: 128 bytes at most
-in a load, which is one cycle instead of two. Eight warps tile the block, two below one another and four side by side.
+The 32 lanes of a warp ask for their runs together, and a run that several of them want is read once. Sixteen columns
+of threads by two rows want 16 runs of B and 2 of A. As 8 rows by 4 columns they want 8 of A and 4 of B: 128 bytes at
+most in a load, which is one cycle instead of two. Eight warps tile the block, two below one another and four side by
+side.
 
     block 128 x 128                     warp 64 x 32: lanes 8 x 4, runs of 4 x 4, twice each way
     +------+------+------+------+       lane  0  1  2  3 | 0  1  2  3
@@ -37,9 +38,11 @@ def warp_tiles(a, b, d):
         for i in range(TILE * STEP // THREADS):
             at = thread + i * THREADS
             r, k = at // STEP, at % STEP
-            a_tile[k, r] = a[row + r, first + k] if row + r < a.shape[0] and first + k < a.shape[1] else float32(0)
+            inside = row + r < a.shape[0] and first + k < a.shape[1]
+            a_tile[k, r] = a[row + r, first + k] if inside else float32(0)
             k, c = at // TILE, at % TILE
-            b_tile[k, c] = b[first + k, column + c] if first + k < b.shape[0] and column + c < b.shape[1] else float32(0)
+            inside = first + k < b.shape[0] and column + c < b.shape[1]
+            b_tile[k, c] = b[first + k, column + c] if inside else float32(0)
         cuda.syncthreads()
         for k in range(uint32(STEP)):
             for half in range(uint32(2)):

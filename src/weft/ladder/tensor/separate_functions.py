@@ -1,7 +1,7 @@
 """Functions in kernels of their own
 
-A leaky ReLU of A, of B and of D, each by a pass over memory: A and B are read, written and read again, and D is written,
-read and written.
+A leaky ReLU of A, of B and of D, each by a pass over memory: A and B are read, written and read again, and D is
+written, read and written.
 
     A --relu--> A' \\
                      product --> D' --relu--> D        four launches, three more passes

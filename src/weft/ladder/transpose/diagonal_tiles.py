@@ -1,10 +1,10 @@
 """Tiles through shared memory, blocks along diagonals
 
 A block reads a tile by rows, leaves it in shared memory, and writes it by rows of the result: both sides of global
-memory see whole transactions. The tile is put down transposed and swizzled, element (r, c) at c, c XOR r, so that neither
-side meets a bank twice. Blocks are numbered along diagonals, so that those which run together write to different columns
-of tiles: this once kept them from one partition of the memory; later GPUs hash addresses. There are two kernels: one for
-matrices of whole tiles, one that checks each element.
+memory see whole transactions. The tile is put down transposed and swizzled, element (r, c) at c, c XOR r, so that
+neither side meets a bank twice. Blocks are numbered along diagonals, so that those which run together write to
+different columns of tiles: this once kept them from one partition of the memory; later GPUs hash addresses. There are
+two kernels: one for matrices of whole tiles, one that checks each element.
 
     X: tile (1, 2)       shared memory        result: tile (2, 1)       order of blocks
     . . . .                                   . . . .                   0 3 2 1

@@ -1,8 +1,8 @@
 """In place: two tiles change places
 
-A square matrix needs no second one. A block takes a tile and its mirror image across the diagonal, holds both in shared
-memory, and writes each where the other was; blocks below the diagonal have nothing to do. Both tiles are read before
-either is written, so no block sees what another has changed.
+A square matrix needs no second one. A block takes a tile and its mirror image across the diagonal, holds both in
+shared memory, and writes each where the other was; blocks below the diagonal have nothing to do. Both tiles are read
+before either is written, so no block sees what another has changed.
 
     . . . B          block (0, 3) holds T = tile (0, 3) and B' = tile (3, 0)
     . D . .          and writes T transposed to (3, 0), B' transposed to (0, 3);

@@ -1,7 +1,7 @@
 """One kernel for whole and for cut tiles
 
-The two kernels become one with a flag: a matrix of whole tiles passes by every check, a cut one takes them. The flag is
-the same for all threads, so no warp divides. What is gained is half of the code.
+The two kernels become one with a flag: a matrix of whole tiles passes by every check, a cut one takes them. The flag
+is the same for all threads, so no warp divides. What is gained is half of the code.
 
     aligned?  --- yes --->  read 4 rows, barrier, write 4 rows
               --- no  --->  the same, where inside: row < rows and column < columns

@@ -1,8 +1,8 @@
 """More bytes on their way
 
-What is left is latency: memory is fast only while many bytes are asked for. A tile of 64 x 64 by 256 threads gives each
-thread sixteen independent loads before the first barrier, four times as many as before, and half as many barriers for a
-byte. One column more keeps the reads of columns free of bank conflicts.
+What is left is latency: memory is fast only while many bytes are asked for. A tile of 64 x 64 by 256 threads gives
+each thread sixteen independent loads before the first barrier, four times as many as before, and half as many barriers
+for a byte. One column more keeps the reads of columns free of bank conflicts.
 
     one thread:  load, load, ... 16 loads, all on their way at once   | barrier |   16 stores
 """

@@ -1,7 +1,8 @@
 """Stage 4: more work that does not wait
 
-A thread has sixteen sums that do not depend on one another: a warp can start the next multiply-add while the last one is
-still under way, and eight loads from shared memory serve sixteen of them. A block has 16 rows, all p, and 64 columns.
+A thread has sixteen sums that do not depend on one another: a warp can start the next multiply-add while the last one
+is still under way, and eight loads from shared memory serve sixteen of them. A block has 16 rows, all p, and 64
+columns.
 
     64 threads, 4 x 4 sums each
     p  0.. 3   | 4 x 4 | 4 x 4 | ...  16 threads along c
@@ -31,7 +32,8 @@ def independent_sums(a, b, d):
     for first in range(uint32(0), uint32(a.shape[2]), uint32(STEP)):
         for i in range(SUMS):
             r = y * SUMS + i
-            a_tile[r, x] = a[of_a, row + r, first + x] if row + r < a.shape[1] and first + x < a.shape[2] else float32(0)
+            inside = row + r < a.shape[1] and first + x < a.shape[2]
+            a_tile[r, x] = a[of_a, row + r, first + x] if inside else float32(0)
             for j in range(SUMS):
                 c = x + j * WIDE
                 inside = first + r < b.shape[1] and column + c < b.shape[2]

@@ -1,7 +1,8 @@
 """Stage 7: sizes chosen for the shape
 
-`weft.chain` does both products in one launch like the stage before, in Triton, with tiles, warps and stages that follow
-the extents: small ones for few columns, larger ones where there is more to do. What is best differs from shape to shape.
+`weft.chain` does both products in one launch like the stage before, in Triton, with tiles, warps and stages that
+follow the extents: small ones for few columns, larger ones where there is more to do. What is best differs from shape
+to shape.
 
     weft.chain("pq,bqc,cr->bpr", G, X, M)
 """

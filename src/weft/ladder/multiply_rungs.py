@@ -19,7 +19,7 @@ def _times_issue(cycles: float, because: str) -> Prediction:
 
 _CYCLE = "one load of a warp a cycle and SM, against four multiply-adds"
 _ISSUE = Prediction(
-    86 / 64, "64 multiply-adds in about 86 instructions, 4 of them loads that 6 cycles serve: the schedulers' slots bind"
+    86 / 64, "64 multiply-adds in about 86 instructions, 4 of them loads of 6 cycles in all: issue slots bind"
 )
 _WARP_ISSUE = Prediction(
     86 / 64, "as before: the slots bind, not the loads, which now take 4 cycles for 64 multiply-adds instead of 6"
@@ -38,7 +38,7 @@ FP32 = (
          _times_issue(2 + 4 / 32, "two loads a multiply-add, and the sum in and out once in 32"),
          (product_kernel("1.1"), product_kernel("1.2", "1.1"), product_kernel("1.3", "1.2"))),
     Rung("shared tiles", "multiply.shared_tiles",
-         _times_issue(2, "two loads a multiply-add: no fewer than from the L1 (nvcc joins four loads of A, numba does not)"),
+         _times_issue(2, "two loads a multiply-add, as from the L1 (nvcc joins four loads of A, numba does not)"),
          (slides(9190.8, 6358.7), product_kernel("1.4", "1.1")), over="coalesced"),
     Rung("padded tiles", "multiply.padded_tiles",
          _times_issue(2, "with matrices stored by rows no lane reads a column: there is no conflict to mend"),
@@ -79,8 +79,8 @@ FP16 = (
          tool="Triton"),
     Rung("warp specialization", "multiply.warp_specialization",
          Prediction(1.15, "loads never wait for products; stores are still waited for"), tool="Gluon"),
-    Rung("weft", "multiply.weft_call", Prediction(1.05, "programs that stay, and store one tile while the next is multiplied"),
-         tool="weft"),
+    Rung("weft", "multiply.weft_call",
+         Prediction(1.05, "programs that stay, and store one tile while the next is multiplied"), tool="weft"),
     Rung("cuBLAS", "multiply.library", _ROOF, tool="torch"),
 )  # fmt: skip
 

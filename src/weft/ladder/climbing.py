@@ -63,9 +63,9 @@ class RungRecipe:
 
 
 def climb(which: Ladder, how: How, numbers: Sequence[int] = ()) -> Climb:
-    """Check and measure the rungs of those numbers, or all: a `Climb`. A rung that cannot run says why, and others go on.
+    """Check and measure the rungs of those numbers, or all: a `Climb`. One that cannot run says why; others go on.
 
-    Raises `UnsupportedError` for a number that is none, and what problems raise for a size or type that they do not have.
+    Raises `UnsupportedError` for a number that is none, and what problems raise for a size or type they do not have.
     """
     wanted = numbers or range(1, len(which.rungs) + 1)
     if strangers := [number for number in wanted if not 1 <= number <= len(which.rungs)]:

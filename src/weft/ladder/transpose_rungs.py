@@ -14,7 +14,7 @@ _WAITS = "8 kB on their way to an SM, where some 11 kB would keep the memory bus
 
 RUNGS = (
     Rung("thread an element", "transpose.by_reads",
-         Prediction(3.4, "eight stores of 4 bytes to each sector: the L2 is asked for 4.5 times the sectors of a copy")),
+         Prediction(3.4, "eight stores to each sector: the L2 is asked for 4.5 times the sectors of a copy")),
     Rung("diagonal tiles", "transpose.diagonal_tiles", Prediction(1.4, f"whole transactions; {_WAITS}"),
          (transposition_kernel("2.1"),)),
     Rung("one kernel", "transpose.one_kernel", Prediction(1.4, "the same accesses by half of the code"),
@@ -23,10 +23,12 @@ RUNGS = (
          (transposition_kernel("2.3", "2.2"),)),
     Rung("in place", "transpose.in_place", Prediction(1.2, "two tiles a block: twice the loads before a barrier"),
          (transposition_kernel("2.4", "2.3"),), kind="in place"),
-    Rung("wide tiles", "transpose.wide_tiles", Prediction(1.05, "sixteen loads a thread on their way at once"), over="padded tiles"),
+    Rung("wide tiles", "transpose.wide_tiles", Prediction(1.05, "sixteen loads a thread on their way at once"),
+         over="padded tiles"),
     Rung("weft in place", "transpose.weft_call", Prediction(1.1, "whole sectors on both sides, two tiles a program"),
          function="run_in_place", kind="in place", tool="weft", over="in place"),
-    Rung("weft", "transpose.weft_call", Prediction(1.05, "whole sectors on both sides"), tool="weft", over="wide tiles"),
+    Rung("weft", "transpose.weft_call", Prediction(1.05, "whole sectors on both sides"), tool="weft",
+         over="wide tiles"),
     Rung("copy", "transpose.copy", Prediction(1.0, "the roof is this rate"), kind="copy", tool="torch"),
 )  # fmt: skip
 

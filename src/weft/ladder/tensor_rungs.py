@@ -13,22 +13,23 @@ from weft.ladder.published import GETT, NETWORKS
 from weft.ladder.rung import Flight, Ladder, Prediction, Published, Rung, Size
 
 METHODS = (
-    Rung("loops", "tensor.loops", Prediction(90, "two loads a multiply-add by ordinary units: 7.4 of some 680 TFLOP/s"),
+    Rung("loops", "tensor.loops", Prediction(90, "two loads a multiply-add by ordinary units: 7.4 of 680 TFLOP/s"),
          (Published("loop nests suit small contractions that caches hold", GETT),), tool="Triton"),
     Rung("loops over products", "tensor.loops_over_products",
          Prediction(50, "two launches for each of 72 x 72 pairs (e, b), 2 us each"), tool="torch"),
     Rung("TTGT", "tensor.ttgt",
          Prediction(2.0, "the product at full rate, and three copies by torch at about 1 TB/s"),
          (Published("launches and memory besides one product of matrices", GETT),), tool="torch"),
-    Rung("GETT", "tensor.gett", Prediction(6.0, "elements one by one: 1024 loads and stores for 256 cycles of products"),
-         tool="Triton"),
-    Rung("runs stated", "tensor.stated_runs", Prediction(1.8, "copies by threads feed the tensor cores to about a half"),
+    Rung("GETT", "tensor.gett",
+         Prediction(6.0, "elements one by one: 1024 loads and stores in 256 cycles of products"), tool="Triton"),
+    Rung("runs stated", "tensor.stated_runs", Prediction(2.0, "copies by threads feed tensor cores to about a half"),
          tool="Triton"),
     Rung("weft's GETT", "tensor.weft_gett", Prediction(1.5, "the cost model's time for its best schedule over 410 us"),
          tool="weft family"),
     Rung("pack and TMA", "tensor.weft_tma", Prediction(1.16, "the cost model's time, two packing copies among it"),
          tool="weft family"),
-    Rung("warp specialization", "tensor.weft_specialized", Prediction(1.08, "the cost model's time"), tool="weft family"),
+    Rung("warp specialization", "tensor.weft_specialized", Prediction(1.08, "the cost model's time"),
+         tool="weft family"),
     Rung("weft", "tensor.weft_call", Prediction(1.06, "the cost model's best"), tool="weft"),
 )  # fmt: skip
 
@@ -36,7 +37,7 @@ FUNCTIONS = (
     Rung("separate functions", "tensor.separate_functions",
          Prediction(3.9, "334 MB more to move than the 146 MB of the product alone"), tool="torch and weft"),
     Rung("fused functions", "tensor.fused_functions", Prediction(1.7, "the time of the product without functions"),
-         (Published("functions fused hardly slow a contraction down, separate ones do; 48 of TCCG, figures 2 to 4", GETT),),
+         (Published("fused functions hardly slow a contraction down, separate ones do; figures 2 to 4", GETT),),
          tool="weft"),
 )  # fmt: skip
 
@@ -45,7 +46,8 @@ SUMS = (
     Rung("split sums", "tensor.split_sums", Prediction(3.5, "some hundred programs; partial tiles written and read"),
          (Published("cuTENSOR takes a second kernel that adds up for this contraction (TC13)", GETT),),
          tool="weft family"),
-    Rung("split, specialized", "tensor.split_specialized", Prediction(2.3, "TMA feeds the same parts"), tool="weft family"),
+    Rung("split, specialized", "tensor.split_specialized", Prediction(2.3, "TMA feeds the same parts"),
+         tool="weft family"),
 )  # fmt: skip
 
 TWO_SITE = (
@@ -60,7 +62,8 @@ TWO_SITE = (
     Rung("5 balance", "two_site.balanced", Prediction(1.5, "twelve loads for 32 terms; 24 warps an SM")),
     Rung("two batched products", "two_site.batched_library", Prediction(1.4, "full rate, two launches, T in memory"),
          tool="torch"),
-    Rung("6 one launch", "two_site.one_launch", Prediction(1.5, "twelve loads for 32 terms, one launch, T on the chip"), over="5 balance"),
+    Rung("6 one launch", "two_site.one_launch",
+         Prediction(1.5, "twelve loads for 32 terms, one launch, T on the chip"), over="5 balance"),
     Rung("7 sizes for the shape", "two_site.weft_chain", Prediction(1.3, "one launch, tiles that suit"), tool="weft"),
 )  # fmt: skip
 
@@ -73,8 +76,8 @@ def _methods(size: Size, kind: str) -> Contraction:
 
 
 def _functions(size: Size, kind: str) -> Contraction:
-    fused = {"a_fn": "leaky_relu", "b_fn": "leaky_relu", "epilogue": "leaky_relu"}
-    return Contraction(replace(_case("functions", size), **fused))
+    name = "leaky_relu"
+    return Contraction(replace(_case("functions", size), a_fn=name, b_fn=name, epilogue=name))
 
 
 def _sums(size: Size, kind: str) -> Contraction:
