@@ -27,7 +27,7 @@ from numba import cuda, float32, uint32  # noqa: E402  # after it is known wheth
 
 __all__ = ["SIMULATED", "at_most", "blocks", "cuda", "float32", "launch", "uint32"]
 
-_simulator = "numba.cuda.simulator.kernelapi"
+_simulating = "simulator" in cuda.jit.__module__  # which numba decided when `numba.cuda` was first imported
 
 
 def blocks(extent: int, tile: int) -> int:
@@ -48,7 +48,7 @@ def launch(kernel: Any, grid: tuple[int, ...], threads: int | tuple[int, ...], *
     if 0 in grid:
         return
     if SIMULATED:
-        if _simulator not in sys.modules:
+        if not _simulating:
             raise UnsupportedError("numba.cuda was imported before weft.ladder: set NUMBA_ENABLE_CUDASIM=1 beforehand")
         kernel[grid, threads](*(tensor.numpy() for tensor in tensors))
         return
@@ -56,16 +56,19 @@ def launch(kernel: Any, grid: tuple[int, ...], threads: int | tuple[int, ...], *
     kernel[grid, threads, stream](*(cuda.as_cuda_array(tensor) for tensor in tensors))
 
 
+_KERNELS = "numba.cuda.simulator.kernelapi"
+
+
 def _shared_array(memory: Any, shape: Any, dtype: Any, alignment: int | None = None) -> Any:
     """The simulator's `cuda.shared.array`: one array for each line that asks for one.
 
     Its own refuses an alignment, which means nothing there, and reads source files at each call.
     """
-    kernelapi: Any = sys.modules[_simulator]
+    kernelapi: Any = sys.modules[_KERNELS]
     asked = sys._getframe(1)
     dtype = kernelapi.numpy_support.as_dtype(dtype) if isinstance(dtype, kernelapi.types.Type) else dtype
     return memory._allocations.setdefault((asked.f_code, asked.f_lineno), np.empty(shape, dtype))
 
 
-if _simulator in sys.modules:
-    sys.modules[_simulator].FakeCUDAShared.array = _shared_array
+if _simulating:
+    sys.modules[_KERNELS].FakeCUDAShared.array = _shared_array
