@@ -84,6 +84,20 @@ def test_a_rung_that_breaks_or_is_wrong_says_so_and_the_others_go_on(monkeypatch
     assert "elements are off" in found.steps[1].wrong
 
 
+def test_a_timed_climb_has_times_floors_and_profiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The path of a GPU, gone on a CPU by the library's rung, which runs on either."""
+    monkeypatch.setattr(How, "timed", property(lambda how: True))
+    known = from_datasheet("NVIDIA H200")
+    how = replace(HOW, size=Size(64), ceilings=known, budget=0.01, profile=True)
+    (step,) = climb(ladder("multiply"), how, [14]).steps
+    assert step.state == "right"
+    assert 0 < step.seconds["low"] <= step.seconds["value"] <= step.seconds["high"]
+    assert step.share == pytest.approx(step.floor["seconds"] / step.seconds["value"])
+    assert step.rate == (pytest.approx(2 * 64**3 / step.seconds["value"] / 1e12), "TFLOP/s")
+    assert step.profile["missing"]["counters"].startswith("hardware counters are read of NVIDIA's GPUs")
+    assert Step(**json.loads(json.dumps(climb(ladder("multiply"), how, [14]).to_dict()))["steps"][0]).profile
+
+
 def test_gains_are_over_the_rung_that_is_named() -> None:
     found = Climb("multiply", "Says.", "a GPU", "2026-01-01", True)
     found.steps = [timed("first", 0.9), timed("second", 0.6), timed("third", 0.3, over="first")]

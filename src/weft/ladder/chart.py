@@ -24,14 +24,14 @@ def chart(climb: Climb) -> Figure:
     timed = [(row, step.interval) for row, step in enumerate(steps)]
     points = [(row, found) for row, found in timed if found is not None]
     if points:
-        left.barh([row for row, _ in points], [found.value * 1e3 for _, found in points], height=0.6, color=_MEASURED)
+        left.plot([found.value * 1e3 for _, found in points], [row for row, _ in points], "o", color=_MEASURED)
         plain_logarithm(left.xaxis, left.set_xscale)
     left.set_xlabel("time of a call, ms" if points else "time: not measured")
     left.set_yticks(at, [_label(step) for step in steps], fontsize=8)
     _shares(right, steps)
     right.set_xlabel("share of the roof")
     for axes in (left, right):
-        axes.grid(visible=True, axis="x", color="#e6e6e6", linewidth=0.6)
+        axes.grid(visible=True, color="#e6e6e6", linewidth=0.6)
         axes.set_axisbelow(True)
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
@@ -57,4 +57,4 @@ def _shares(axes: Any, steps: list[Step]) -> None:
 
 
 def _label(step: Step) -> str:
-    return f"{step.name}  ({step.flight}) {step.number}"
+    return f"{step.number}  {step.name} ({step.flight})"

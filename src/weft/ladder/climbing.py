@@ -6,6 +6,7 @@ Without a GPU kernels go through simulator and interpreter on tiny tensors: valu
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -70,8 +71,11 @@ def climb(which: Ladder, how: How, numbers: Sequence[int] = ()) -> Climb:
     wanted = numbers or range(1, len(which.rungs) + 1)
     if strangers := [number for number in wanted if not 1 <= number <= len(which.rungs)]:
         raise UnsupportedError(f"ladder '{which.name}' has rungs 1 to {len(which.rungs)}, no {strangers[0]}")
-    if not how.timed and how.size.extent is None:
-        how = replace(how, size=replace(how.size, extent=which.tiny))
+    if not how.timed:
+        for switch in ("NUMBA_ENABLE_CUDASIM", "TRITON_INTERPRET"):  # read when kernels are first imported
+            os.environ.setdefault(switch, "1")
+        if how.size.extent is None:
+            how = replace(how, size=replace(how.size, extent=which.tiny))
     for flight, rung in which.rungs:
         flight.problem(how.size, rung.kind)  # bad sizes and types are refused before anything runs
     found = Climb(

@@ -15,7 +15,8 @@ import torch
 
 from weft.errors import UnsupportedError
 
-SIMULATED = not torch.cuda.is_available() or torch.version.hip is not None
+_ASKED = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
+SIMULATED = _ASKED or not torch.cuda.is_available() or torch.version.hip is not None
 
 if SIMULATED and "numba.cuda" not in sys.modules:
     os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
@@ -43,7 +44,7 @@ def at_most(registers: int) -> dict[str, int]:
 def launch(kernel: Any, grid: tuple[int, ...], threads: int | tuple[int, ...], *tensors: torch.Tensor) -> None:
     """Start `kernel` on torch's current stream, or go through it in the simulator; nothing where the grid is empty.
 
-    Raises `UnsupportedError` where neither can be: numba.cuda was imported for a GPU, and there is none.
+    Raises `UnsupportedError` where neither can be: for tensors on a CPU where numba.cuda was imported for a GPU.
     """
     if 0 in grid:
         return
@@ -52,6 +53,8 @@ def launch(kernel: Any, grid: tuple[int, ...], threads: int | tuple[int, ...], *
             raise UnsupportedError("numba.cuda was imported before weft.ladder: set NUMBA_ENABLE_CUDASIM=1 beforehand")
         kernel[grid, threads](*(tensor.numpy() for tensor in tensors))
         return
+    if not all(tensor.is_cuda for tensor in tensors):
+        raise UnsupportedError("kernels are compiled for the GPU here: set NUMBA_ENABLE_CUDASIM=1 to simulate them")
     stream = cuda.external_stream(torch.cuda.current_stream().cuda_stream)
     kernel[grid, threads, stream](*(cuda.as_cuda_array(tensor) for tensor in tensors))
 
