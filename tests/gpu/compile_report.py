@@ -14,9 +14,9 @@ from dataclasses import replace
 
 import torch
 from triton.backends.nvidia.compiler import get_ptxas
+from uniform_registers import unwritten
 
 import weft
-from uniform_registers import unwritten
 from weft.cases import tccg
 from weft.fn import trace
 from weft.gpu.common.inspect import compiled, instructions

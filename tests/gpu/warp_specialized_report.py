@@ -14,8 +14,8 @@ import tempfile
 import torch
 from compile_report import H200, contraction
 from triton.backends.nvidia.compiler import get_ptxas
-
 from uniform_registers import unwritten
+
 from weft.fn import trace
 from weft.gpu.common.inspect import compiled, instructions
 from weft.gpu.warp_specialized import family as warp_specialized

@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("triton")
 pytestmark = pytest.mark.early
 
-REPORT = Path(__file__).with_name("compile_report.py")
+REPORT = Path(__file__).with_name("hopper_report.py")
 
 
 @pytest.fixture(scope="module")
