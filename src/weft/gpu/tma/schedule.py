@@ -164,8 +164,8 @@ def miscompiled(contraction: Contraction, b: TmaView, tile: Sequence[int]) -> st
     """Why an assembler makes wrong code of a tile, in one sentence.
 
     The machine code that ptxas 12.8 makes (of Triton 3.6 and 3.7) addresses B's second part in shared memory by a
-    uniform register that nothing has written: wrong values or an illegal access, found on an H200. That of ptxas 12.9 is
-    right. `tests/gpu/uniform_registers.py` finds such reads in any kernel.
+    uniform register that nothing has written: wrong values or an illegal access, found on an H200. That of ptxas 12.9
+    is right. `tests/gpu/uniform_registers.py` finds such reads in any kernel.
     """
     if contraction.b_fn is None or b.along_k or len(n_parts(tile[1])) == 1:
         return None
