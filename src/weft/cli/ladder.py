@@ -5,6 +5,7 @@ python -m weft ladder all --out out/ladder
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -57,11 +58,7 @@ def ladder(
         if show:
             _shown(wanted[0] if len(wanted) == 1 else None, numbers)
             return
-        found = _climbed(wanted, numbers, _how(device, size, dtype, budget, profile))
-        if out is not None:
-            from weft.ladder.page import save
-
-            typer.echo(f"wrote {save(found, out)}")
+        found = _climbed(wanted, numbers, _how(device, size, dtype, budget, profile), out)
         if wrong := [f"{each.ladder} {step.number}" for each in found for step in each.steps if step.wrong]:
             end(f"wrong: {', '.join(wrong)}", WRONG)
 
@@ -93,6 +90,9 @@ def _how(device: str | None, size: int | None, dtype: str | None, budget: float,
     from weft.ladder.rung import Size
 
     place = read_device(device)
+    if place.type == "cpu":
+        for switch in ("NUMBA_ENABLE_CUDASIM", "TRITON_INTERPRET"):  # read when kernels are first imported
+            os.environ.setdefault(switch, "1")
     if profile and place.type != "cuda":
         raise UnsupportedError("--profile reads hardware counters of a GPU, and there is none")
     stored = read_dtype(dtype) if dtype is not None else None
@@ -100,16 +100,20 @@ def _how(device: str | None, size: int | None, dtype: str | None, budget: float,
     return How(Size(size, stored), place, known, budget, profile)
 
 
-def _climbed(wanted: list[Ladder], numbers: tuple[int, ...], how: How) -> list[Climb]:
+def _climbed(wanted: list[Ladder], numbers: tuple[int, ...], how: How, out: Path | None) -> list[Climb]:
+    """Each is printed, and written where that is asked, before the next one begins."""
     from dataclasses import replace
 
     from weft.ladder.climbing import climb
+    from weft.ladder.page import save
 
     found = []
     for each in wanted:
         with progress(f"ladder {each.name}", len(numbers or each.rungs)) as step:
             found.append(climb(each, replace(how, begun=step), numbers))
         _printed(found[-1])
+        if out is not None:
+            typer.echo(f"wrote {save(found[-1:], out)}")
     return found
 
 

@@ -6,7 +6,6 @@ Without a GPU kernels go through simulator and interpreter on tiny tensors: valu
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -34,7 +33,11 @@ BUDGET = 0.3  # seconds of samples for each rung
 
 @dataclass(frozen=True)
 class How:
-    """How a climb is made."""
+    """How a climb is made: at which size, on which device, with `budget` seconds of samples for each rung.
+
+    On a CPU nothing is timed, and kernels are simulated; beside a GPU that wants NUMBA_ENABLE_CUDASIM and
+    TRITON_INTERPRET set to 1 before weft is imported.
+    """
 
     size: Size
     device: torch.device
@@ -67,15 +70,18 @@ def climb(which: Ladder, how: How, numbers: Sequence[int] = ()) -> Climb:
     """Check and measure the rungs of those numbers, or all: a `Climb`. One that cannot run says why; others go on.
 
     Raises `UnsupportedError` for a number that is none, and what problems raise for a size or type they do not have.
+
+    >>> import torch
+    >>> library = 14
+    >>> found = climb(ladder("multiply"), How(Size(4), torch.device("cpu")), [library])
+    >>> found.steps[0].state, found.measured
+    ('right', False)
     """
     wanted = numbers or range(1, len(which.rungs) + 1)
     if strangers := [number for number in wanted if not 1 <= number <= len(which.rungs)]:
         raise UnsupportedError(f"ladder '{which.name}' has rungs 1 to {len(which.rungs)}, no {strangers[0]}")
-    if not how.timed:
-        for switch in ("NUMBA_ENABLE_CUDASIM", "TRITON_INTERPRET"):  # read when kernels are first imported
-            os.environ.setdefault(switch, "1")
-        if how.size.extent is None:
-            how = replace(how, size=replace(how.size, extent=which.tiny))
+    if not how.timed and how.size.extent is None:
+        how = replace(how, size=replace(how.size, extent=which.tiny))
     for flight, rung in which.rungs:
         flight.problem(how.size, rung.kind)  # bad sizes and types are refused before anything runs
     found = Climb(
