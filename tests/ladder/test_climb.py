@@ -62,6 +62,8 @@ def test_bad_numbers_sizes_and_types_are_refused_before_anything_runs() -> None:
         climb(ladder("transpose"), HOW, [1, 19])
     with pytest.raises(DTypeError, match="flight 'fp32' is of float32, not of float16"):
         climb(ladder("multiply"), replace(HOW, size=Size(4, torch.float16)), [14])
+    (found,) = climb(ladder("multiply"), replace(HOW, size=Size(4, torch.bfloat16)), [23]).steps
+    assert (found.state, "bfloat16" in found.problem) == ("right", True)
 
 
 def broken(*tensors: torch.Tensor) -> torch.Tensor:

@@ -111,6 +111,9 @@ def test_what_a_kernel_does_not_take_is_refused_with_the_figures() -> None:
     half = torch.float16
     with pytest.raises(UnsupportedError, match=r"multiple of 16 bytes; those of the 4 x 5 matrix.*10 bytes apart"):
         maps.run(torch.ones(4, 5, dtype=half), torch.ones(5, 8, dtype=half), torch.ones(4, 8, dtype=half))
+    brain = torch.ones(8, 8, dtype=torch.bfloat16)
+    with pytest.raises(UnsupportedError, match="interpreter does not multiply bfloat16"):
+        maps.run(brain, brain, brain.clone())
     runs = next(rung for _, rung in ladder("tensor").rungs if rung.name == "runs stated")
     with pytest.raises(UnsupportedError, match="extents a and d to be multiples of it, not 9, 8"):
         runs.run(torch.ones(2, 2, 2, 9, dtype=half), torch.ones(2, 2, 2, 8, dtype=half), torch.empty(8, 2, 2, 9))

@@ -82,8 +82,9 @@ def climb(which: Ladder, how: How, numbers: Sequence[int] = ()) -> Climb:
         raise UnsupportedError(f"ladder '{which.name}' has rungs 1 to {len(which.rungs)}, no {strangers[0]}")
     if not how.timed and how.size.extent is None:
         how = replace(how, size=replace(how.size, extent=which.tiny))
-    for flight, rung in which.rungs:
-        flight.problem(how.size, rung.kind)  # bad sizes and types are refused before anything runs
+    for number, flight, rung in which:
+        if number in wanted:
+            flight.problem(how.size, rung.kind)  # bad sizes and types are refused before anything runs
     found = Climb(
         which.name, which.says, str(device_stamp(how.device)["name"]), datetime.now(UTC).isoformat(timespec="seconds"),
         how.timed, environment=_disclosed(which, how),

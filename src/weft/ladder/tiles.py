@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-__all__ = ["TensorDescriptor", "grouped_tile", "need_aligned_rows", "tile_count", "tl", "triton"]
+__all__ = ["TensorDescriptor", "grouped_tile", "need_aligned_rows", "need_dot", "tile_count", "tl", "triton"]
 
 _TMA_BYTES = 16  # what the Tensor Memory Accelerator wants rows to be a multiple of
 
@@ -38,6 +38,12 @@ def grouped_tile(number, rows, columns, GROUP: tl.constexpr):  # type: ignore[no
 def tile_count(extent: int, tile: int) -> int:
     """Tiles that cover `extent`."""
     return -(-extent // tile)
+
+
+def need_dot(a: torch.Tensor) -> None:
+    """Raises `UnsupportedError` for a type whose tiles cannot be multiplied here."""
+    if a.dtype is torch.bfloat16 and not a.is_cuda:
+        raise UnsupportedError("Triton's interpreter does not multiply bfloat16: run this rung on a GPU")
 
 
 def need_aligned_rows(*tensors: torch.Tensor) -> None:

@@ -10,7 +10,7 @@ are free again.
     all warps        wait at the barrier, wgmma
 """
 
-from weft.ladder.tiles import TensorDescriptor, grouped_tile, need_aligned_rows, tile_count, tl, triton
+from weft.ladder.tiles import TensorDescriptor, grouped_tile, need_aligned_rows, need_dot, tile_count, tl, triton
 
 TILE_M, TILE_N, TILE_K = 128, 256, 64
 
@@ -27,6 +27,7 @@ def tensor_maps(a, b, d, M, N, K, TM: tl.constexpr, TN: tl.constexpr, TK: tl.con
 
 
 def run(a, b, d):
+    need_dot(a)
     (m, k), n = a.shape, b.shape[1]
     need_aligned_rows(a, b, d)
     maps = [

@@ -10,7 +10,7 @@ registers.
     warp 1         lower half
 """
 
-from weft.ladder.tiles import grouped_tile, tile_count, tl, triton
+from weft.ladder.tiles import grouped_tile, need_dot, tile_count, tl, triton
 
 
 @triton.jit
@@ -28,6 +28,7 @@ def warp_mma(a, b, d, M, N, K, TM: tl.constexpr, TN: tl.constexpr, TK: tl.conste
 
 
 def run(a, b, d):
+    need_dot(a)
     (m, k), n = a.shape, b.shape[1]
     warp_mma[(tile_count(m, 64) * tile_count(n, 64),)](a, b, d, m, n, k, TM=64, TN=64, TK=32, num_warps=2, num_stages=3)
     return d

@@ -9,7 +9,7 @@ needs each element of A once in 256 columns. Threads still compute every address
     warps 4-7            rows 64 .. 127: the same
 """
 
-from weft.ladder.tiles import grouped_tile, tile_count, tl, triton
+from weft.ladder.tiles import grouped_tile, need_dot, tile_count, tl, triton
 
 
 @triton.jit
@@ -27,6 +27,7 @@ def warpgroup_mma(a, b, d, M, N, K, TM: tl.constexpr, TN: tl.constexpr, TK: tl.c
 
 
 def run(a, b, d):
+    need_dot(a)
     (m, k), n = a.shape, b.shape[1]
     grid = (tile_count(m, 128) * tile_count(n, 256),)
     warpgroup_mma[grid](a, b, d, m, n, k, TM=128, TN=256, TK=64, num_warps=8, num_stages=3)

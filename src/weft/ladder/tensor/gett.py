@@ -9,7 +9,7 @@ loads the elements one by one.
     step k = (e, f)                  k % F * (B * E * A) + k // F * A
 """
 
-from weft.ladder.tiles import grouped_tile, tile_count, tl, triton
+from weft.ladder.tiles import grouped_tile, need_dot, tile_count, tl, triton
 
 
 @triton.jit
@@ -30,6 +30,7 @@ def gett(a, b, d, B, E, F, A, C, D, TM: tl.constexpr, TN: tl.constexpr, TK: tl.c
 
 
 def run(a, b, d):
+    need_dot(a)
     (f, b_, e, a_), (_, c, _, d_) = a.shape, b.shape
     grid = (tile_count(b_ * a_, 128) * tile_count(d_ * c, 128),)
     gett[grid](a, b, d, b_, e, f, a_, c, d_, TM=128, TN=128, TK=64, num_warps=8, num_stages=3)

@@ -9,7 +9,7 @@ by side and begin at a multiple of eight. Stated in the kernel, this gives back 
 """
 
 from weft.errors import UnsupportedError
-from weft.ladder.tiles import grouped_tile, tile_count, tl, triton
+from weft.ladder.tiles import grouped_tile, need_dot, tile_count, tl, triton
 
 RUN = 8
 
@@ -35,6 +35,7 @@ def stated_runs(a, b, d, B, E, F, A, C, D, TM: tl.constexpr, TN: tl.constexpr, T
 
 
 def run(a, b, d):
+    need_dot(a)
     (f, b_, e, a_), (_, c, _, d_) = a.shape, b.shape
     if a_ % RUN or d_ % RUN:
         raise UnsupportedError(f"runs of {RUN} elements want extents a and d to be multiples of it, not {a_}, {d_}")
