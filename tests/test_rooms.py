@@ -28,7 +28,7 @@ ROOMS = (
     *("gpu.permute", "gpu.at_hand", "gpu.complex", "gpu.transpose", "gpu.composite", "cpu"),
     *("oracle", "testing", "cases", "tune", "selftest", "plans", "api", "autograd", "networks", "groups", "blocks"),
     *("reference", "functions", "cache", "compiled", "nn", "hooks", "tn"),
-    *("bench", "profiling", "cli"),
+    *("bench", "profiling", "ladder", "cli"),
 )
 
 # Families meet in `gpu.common` alone, but for these.

@@ -47,6 +47,7 @@ _start_log()
 #: What is imported when it is first named: rooms that import other libraries, and what few programs use.
 _LATER = {
     "hooks": "weft.hooks",
+    "ladder": "weft.ladder",
     "tn": "weft.tn",
     "energy": "weft.profiling.api",
     "profile": "weft.profiling.api",

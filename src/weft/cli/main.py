@@ -13,6 +13,7 @@ from weft.cli import accuracy as accuracy_command
 from weft.cli import bench as bench_commands
 from weft.cli import cache as cache_commands
 from weft.cli import doctor as doctor_command
+from weft.cli import ladder as ladder_command
 from weft.cli import micro as micro_command
 from weft.cli import occupancy as occupancy_command
 from weft.cli import profile as profile_command
@@ -225,3 +226,4 @@ doctor_command.register(app)
 micro_command.register(app)
 occupancy_command.register(app)
 profile_command.register(app)
+ladder_command.register(app)

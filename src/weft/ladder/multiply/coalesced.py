@@ -1,0 +1,31 @@
+"""Neighbouring threads take neighbouring columns
+
+The same kernel with x as the column. At each step the lanes of a warp share one element of A, which is broadcast, and
+read 32 elements of B that lie side by side: one transaction of 128 bytes each, instead of 32. Stores join the same
+way.
+
+    a warp at step k            A                 B                    D
+    lanes 0 1 2 ... 31      [k] . . . .       . . . . . .          x x x x x x
+                            one element:  k>  x x x x x x          1 transaction
+                            1 transaction     1 transaction
+"""
+
+from weft.ladder.threads import blocks, cuda, float32, launch
+
+SIDE = 32
+
+
+@cuda.jit
+def coalesced(a, b, d):
+    column, row = cuda.grid(2)
+    if row < d.shape[0] and column < d.shape[1]:
+        total = float32(0)
+        for k in range(a.shape[1]):
+            total += a[row, k] * b[k, column]
+        d[row, column] = total
+
+
+def run(a, b, d):
+    grid = blocks(d.shape[1], SIDE), blocks(d.shape[0], SIDE)
+    launch(coalesced, grid, (SIDE, SIDE), a, b, d)
+    return d
