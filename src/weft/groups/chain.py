@@ -40,7 +40,8 @@ def chain(equation: Any, g: Any, x: Any, m: Any, **keywords: Any) -> Any:
 
     On a GPU it is one launch where each of b, p, q, c, r is one mode (or none) and q has at most 128 indices: the
     product of the first two stays on the chip, and is as precise as it would be in memory. Otherwise, and on the CPU,
-    it is two contractions, in the order of fewer products; so it is where a gradient is required.
+    it is two contractions, in the order of fewer products; so it is where a gradient is required, and from 80 million
+    multiply-adds on in single or double precision without TF32, where two contractions are faster.
 
     Returns the kind of array that `g` is. Raises what `contract` raises, and `NotationError` for what is no chain.
 
