@@ -113,7 +113,9 @@ def _in_one_launch(
              for label, extent in zip(term, tensor.shape, strict=True)}  # fmt: skip
     extents = Extents(*(sizes[side[0]] if side else 1 for side in roles))
     repeated = any(len(set(term)) < len(term) for term in notation.inputs)
-    if repeated or not (fits(extents) and pays(extents, request.arithmetic)) or any(tensor.device != tensors[0].device for tensor in tensors):
+    if repeated or any(tensor.device != tensors[0].device for tensor in tensors):
+        return None
+    if not (fits(extents) and pays(extents, request.arithmetic)):
         return None
     wanted = tuple(sizes[label] for label in notation.output)
     y = out if out is not None else torch.empty(wanted, dtype=request.d_dtype, device=tensors[0].device)
