@@ -25,7 +25,7 @@ ROOMS = (
     *("gpu.grouped", "gpu.chain"),
     *("gpu.permute", "gpu.at_hand", "gpu.complex", "gpu.transpose", "gpu.composite", "cpu"),
     *("oracle", "testing", "cases", "tune", "selftest", "plans", "api", "autograd", "networks", "groups", "blocks"),
-    *("reference", "functions", "cache", "compiled", "nn", "hooks", "tn"),
+    *("distributed", "reference", "functions", "cache", "compiled", "nn", "hooks", "tn"),
     *("bench", "profiling", "cli"),
 )
 

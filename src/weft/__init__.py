@@ -22,6 +22,7 @@ from weft.errors import (
     DTypeError,
     FunctionError,
     NotationError,
+    RankError,
     ShapeError,
     UnsupportedError,
     WeftError,
@@ -45,6 +46,7 @@ _start_log()
 
 #: What is imported when it is first named: rooms that import other libraries, and what few programs use.
 _LATER = {
+    "distributed": "weft.distributed",
     "hooks": "weft.hooks",
     "tn": "weft.tn",
     "energy": "weft.profiling.api",
@@ -73,6 +75,7 @@ __all__ = [
     "OperatorSum",
     "PermutePlan",
     "Plan",
+    "RankError",
     "Report",
     "ShapeError",
     "UnsupportedError",
