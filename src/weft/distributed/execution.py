@@ -90,7 +90,7 @@ class Execution:
             blocks = dict(known)
             for tensor in moving:
                 token = fetched[at].get(tensor.name)
-                blocks[tensor.name] = token.wait() if token is not None else self._own(tensor)
+                blocks[tensor.name] = token.wait() if token is not None else self._own_piece(tensor)
             kept[at % 2] = blocks
             if at == 0:
                 sums.addend = addend()
@@ -126,6 +126,13 @@ class Execution:
 
     def _own(self, tensor: Placed) -> Block:
         return self._block(tensor, self.local[tensor.name], tensor.places)
+
+    def _own_piece(self, tensor: Placed) -> Block:
+        """What is here of an operand that is gathered along the loop's label: of other labels what is needed."""
+        block, needed = self._own(tensor), self.spans(self.strategy.needed(tensor))
+        runs = {label: needed[label] for label in tensor.term if label != self.label and label not in block.broadcast}
+        starts = {**block.starts, **{label: run.start for label, run in runs.items()}}
+        return Block(block.cut(runs)[0], tensor.term, starts, block.broadcast)
 
     def _block(self, tensor: Placed, value: torch.Tensor, places: Places) -> Block:
         shape = self.problem.shapes[tensor.name]
@@ -174,8 +181,8 @@ class Execution:
         dim = tensor.term.index(label)
         rows = max(span.extent for span in step.spans)
         mine = step.spans[line.rank]
-        local = self.local[tensor.name]
-        here = self._own(tensor).cut({label: Run.of(mine)})[0] if mine.extent else local.narrow(dim, 0, 0)
+        own = self._own_piece(tensor)
+        here = own.cut({label: Run.of(mine)})[0] if mine.extent else own.tensor.narrow(dim, 0, 0)
         what = f"all-gather of {tensor.name} along '{label_text(label)}', part {step.part}"
 
         def work() -> Block:

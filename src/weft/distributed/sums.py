@@ -294,15 +294,18 @@ class Sums:
         _, spans = self.strategy.leaving_pieces(step.part, call.rank)
         rows = max(span.extent for span in spans)
         places = call.spans(call.problem.d.places)
+        finished = call.spans(call.finished_as)
+        starts = {one: finished[one].start for one in self.term}
+        others = {one: _common(finished[one], places[one]) for one in self.term if one != label}
         for at, tensor in enumerate(tensors):
-            part = padded(tensor.movedim(dim, 0), rows)
+            part = padded(Block(tensor, self.term, starts).cut(others)[0].movedim(dim, 0), rows)
             whole = part.new_empty((line.size, *part.shape))
             if not whole.numel():
                 continue
             wait_for(all_gather(line, whole, part), line, f"all-gather of D, part {step.part}")
             for piece, span in zip(whole, spans, strict=True):
                 if span.extent:
-                    place = call.in_results({**places, label: Run.of(span)})[at]
+                    place = call.in_results({**places, **others, label: Run.of(span)})[at]
                     place.copy_(piece[: span.extent].movedim(0, dim))
 
     def end(self) -> None:
