@@ -90,7 +90,9 @@ def all_strategies(plan: DistributedPlan) -> Iterator[Strategy]:
 def run(case: Case, most: int | None, seed: int = 0) -> tuple[int, list[str]]:
     """Every way (or `most` of them, drawn alike on all ranks) of one case; what differs from the whole."""
     ranks = find_ranks(timeout=60)
-    whole = wholes(case)
+    on_gpu = "nccl" in torch.distributed.get_backend()
+    device = torch.device("cuda", ranks.rank) if on_gpu else torch.device("cpu")
+    whole = {name: tensor.to(device) for name, tensor in wholes(case).items()}
     inputs, d = case.equation.split("->")
     terms = dict(zip("ab", inputs.split(","), strict=True)) | case.operands
     parts = {name: part(whole[name], term, case.placements.get(name), case.mesh, ranks.rank)
@@ -214,7 +216,7 @@ def said(call: Any, *args: Any, **keywords: Any) -> tuple[str, str]:
 
 def on_two(cases: Sequence[Case]) -> dict[str, Any]:
     """All that tests of two ranks look at."""
-    found: dict[str, Any] = {"cases": many(cases)}
+    found: dict[str, Any] = {"cases": many(cases, 7)}
     found["errors"] = bad_calls()
     found |= kept_plans() | of_dtensors() | reports()
     return found
@@ -299,3 +301,31 @@ def reports() -> dict[str, Any]:
     }
     other = weft.distributed.plan("mk,kn->mn", a, b, placements={"a": "k", "b": "k", "d": "m"})
     return {**found, "link is used": other.link}
+
+
+def large_on_gpu() -> dict[str, tuple[float, bool, str]]:
+    """Each kind of pipeline on some megabytes: the largest relative error, whether it repeats, a timeline."""
+    ranks = find_ranks(timeout=200)
+    device = torch.device("cuda", ranks.rank)
+    size = 2048
+    generator = torch.Generator().manual_seed(1)
+    a, b = (torch.randn(size, size, generator=generator).half() for _ in range(2))
+    right = torch.relu(a.double() @ b.double())
+    found = {}
+    for name, places in {
+        "sums": ("k", "k", "m"), "gathered": ("m", "n", "m"), "summed whole": ("k", "k", None), "moved": ("m", "k", "n"),
+    }.items():  # fmt: skip
+        x = part(a, "mk", places[0], (ranks.size,), ranks.rank).to(device)
+        y = part(b, "kn", places[1], (ranks.size,), ranks.rank).to(device)
+        plan = weft.distributed.plan(
+            "mk,kn->mn", x, y, placements=places, epilogue=torch.relu, out_dtype=torch.float32, timeout=200
+        )
+        loops = [one for one in plan.candidates if one.strategy.parts in (1, 4)][:4]
+        for way in [plan.forced(one) for one in loops] or [plan]:
+            first, second = way(x, y), way(x, y)
+            expected = part(right, "mn", places[2], (ranks.size,), ranks.rank)
+            error = float((first.cpu().double() - expected).abs().max() / right.abs().max())
+            text = str(way.timeline(x, y))
+            strategy = way.prediction.strategy
+            found[f"{name}, {strategy.split}, {strategy.loop}"] = error, torch.equal(first, second), text
+    return found

@@ -46,7 +46,7 @@ def on_two() -> list[Any]:
 
 @pytest.fixture(scope="module")
 def on_four() -> list[Any]:
-    cases = [random_case(seed, 4, distributed_cases.FEW) for seed in range(14)]
+    cases = [random_case(seed, 4, distributed_cases.FEW) for seed in range(10)]
     return checked(on_ranks(4, distributed_cases.many, cases, 3))
 
 
@@ -58,7 +58,7 @@ def test_every_way_of_every_placement_is_the_whole_on_one_process(on_two: list[A
     for one in on_two:
         assert not wrong_of(one["cases"])
     ways = [count for count, _ in on_two[0]["cases"]]
-    assert sum(ways) > 200  # each placement in several ways, by parts along every mode
+    assert sum(ways) > 130  # each placement in several ways, by parts along every mode
     assert on_two[0]["cases"] == on_two[1]["cases"]
 
 

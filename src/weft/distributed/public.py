@@ -174,11 +174,10 @@ def _planned(
     problem, request = ranks.agreed(what, lambda: problem_of(asked, whole))
     chosen = str(options.get("specialize", specialize))
     found = ranks.agreed(
-        what, lambda: DistributedPlan(asked, problem, request, ranks, lines, link, chosen, agree),
-        lambda one: {"the strategy": (one.prediction.strategy.split, one.prediction.strategy.loop,
-                                      one.prediction.strategy.parts)},
+        what, lambda: DistributedPlan(asked, problem, request, ranks, lines, link, chosen, agree)
     )  # fmt: skip
-    return found
+    # Predicted times follow from what each rank sees of its machine, its threads say: the first rank's choice counts.
+    return found.taking(ranks.exchanged(f"{what}: choice", found.choice())[0])
 
 
 def _key(

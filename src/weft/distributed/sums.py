@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from weft.distributed.blocks import Block, Run
+from weft.distributed.call import Call
 from weft.distributed.collectives import all_gather, all_reduce, all_to_all, own_operation, reduce_scatter
 from weft.distributed.lanes import Token, done, wait_for
 from weft.distributed.moves import padded
@@ -23,16 +24,13 @@ from weft.distributed.steps import Step
 from weft.distributed.strategy import Reduction
 from weft.spec.notation import Label, label_text
 
-if TYPE_CHECKING:
-    from weft.distributed.execution import Execution
-
 BOTH = ("a_fn", "b_fn")
 
 
 class Sums:
     """D of one call on one rank."""
 
-    def __init__(self, call: Execution) -> None:
+    def __init__(self, call: Call) -> None:
         self.call, self.strategy, self.work = call, call.strategy, call.work
         self.label, self.term = call.label, call.problem.d.term
         self.addend: Block | None = None
