@@ -279,9 +279,13 @@ def _described(case: Any) -> tuple[str, str, str, str]:
     """Equation, extents, number types and functions."""
     from weft.cases import Case
     from weft.cases.networks import NetworkCase
+    from weft.cases.small import SmallCase
 
     if isinstance(case, NetworkCase):
         return case.equation, f"{len(case.sliced)} sliced", str(case.dtype).removeprefix("torch."), ""
+    if isinstance(case, SmallCase):
+        sizes = " ".join(map(str, case.shape)) + (f", {len(case.extents)} in all" if len(case.extents) > 1 else "")
+        return case.equation, sizes, str(case.dtype).removeprefix("torch."), ""
     extents: Any
     dtypes: tuple[Any, ...]
     functions: tuple[str | None, ...]
