@@ -218,7 +218,7 @@ def on_two(cases: Sequence[Case]) -> dict[str, Any]:
     """All that tests of two ranks look at."""
     found: dict[str, Any] = {"cases": many(cases, 5)}
     found["errors"] = bad_calls()
-    found |= kept_plans() | of_dtensors() | reports()
+    found |= kept_plans() | further_results() | of_dtensors() | reports()
     return found
 
 
@@ -291,6 +291,30 @@ def kept_plans() -> dict[str, Any]:
     ]
     public._planned = planned
     return {"contract": tuple(right), "plans made": len(made)}
+
+
+def doubled(total: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.relu(total), total > 0
+
+
+def further_results() -> dict[str, Any]:
+    """An epilogue that yields two values, a C, a name that is also A's, and no agreement at each call; every way."""
+    mine = find_ranks().rank
+    a, b, c = values((6, 8), torch.float64, 1), values((8, 4), torch.float64, 2), values((6, 4), torch.float64, 3)
+    right = []
+    for pa, pb, pd in (("k", "k", "m"), ("m", "n", "m"), ("m", "k", None), ("k", "k", "n")):
+        x, y, z = part(a, "mk", pa, (2,), mine), part(b, "kn", pb, (2,), mine), part(c, "mn", pd, (2,), mine)
+        plan = weft.distributed.plan("mk,kn->mn", x, y, placements=(pa, pb, pd), epilogue=doubled, agree=False)
+        expected = [part(one, "mn", pd, (2,), mine) for one in doubled(a @ b + 2 * c)]
+        for strategy in all_strategies(plan):
+            got = plan.forced(predicted(strategy, plan.kernel, plan.link))(x, y, c=z, beta=2)
+            right.append(all(torch.equal(one, other) for one, other in zip(got, expected, strict=True)))
+    named = weft.distributed.contract(
+        "mk,kn->mn", part(a, "mk", "k", (2,), mine), part(b, "kn", "k", (2,), mine), placements={"a": "k", "b": "k"},
+        epilogue=lambda total, a: total + a, operands={"a": ("mn", c)},
+    )  # fmt: skip
+    right.append(torch.equal(named, a @ b + c))
+    return {"further results": (len(right), all(right))}
 
 
 def of_dtensors() -> dict[str, Any]:
