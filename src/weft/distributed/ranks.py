@@ -210,7 +210,7 @@ class Ranks:
         pause = 1e-4
         while not self._store.check(keys):  # asked again and again: waiting in the store logs every look that was vain
             time.sleep(pause)
-            pause = min(2 * pause, 2e-2)
+            pause = min(2 * pause, 2e-3)
             now = time.monotonic()
             if now - looked > _LOOK:
                 looked = now
