@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -121,6 +122,11 @@ class Lane:
         if record is not None and self.recorder is not None:
             self.recorder.end(record)
         return value
+
+
+def on(device: torch.device) -> AbstractContextManager[Any]:
+    """Within, events and streams are those of `device`."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def done(device: torch.device, value: Any = None) -> Token:

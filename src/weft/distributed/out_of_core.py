@@ -25,7 +25,7 @@ from weft.distributed.blocks import Block, Run
 from weft.distributed.copies import copy_block, pinned
 from weft.distributed.grid import ROLES, Estimate, Grid, Whole, chosen_grid
 from weft.distributed.kernel_model import Kernel
-from weft.distributed.lanes import Lane, Recorder, Token, done
+from weft.distributed.lanes import Lane, Recorder, Token, done, on
 from weft.distributed.link import Link, read_link
 from weft.distributed.placement import Placed
 from weft.distributed.problem import Problem
@@ -122,7 +122,7 @@ class OutOfCorePlan:
             results = self._results(out)
             if results[0].numel():
                 tensors = [x, y, *results, *([addend] if addend is not None else [])]
-                with pinned(tensors, self.device):
+                with on(self.device), pinned(tensors, self.device):
                     _Pass(self, x, y, addend, results, alpha, beta, recorder).run()
         if out is not None:
             return out

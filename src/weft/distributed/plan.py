@@ -13,7 +13,7 @@ from weft.distributed.asked import Asked, aux_block, check_part, is_dtensor, key
 from weft.distributed.blocks import Block
 from weft.distributed.execution import Execution
 from weft.distributed.kernel_model import Kernel
-from weft.distributed.lanes import Recorder, wait_for
+from weft.distributed.lanes import Recorder, on, wait_for
 from weft.distributed.link import Link, read_link
 from weft.distributed.moves import Route
 from weft.distributed.placement import Placed, held, whole_shape
@@ -155,14 +155,13 @@ class DistributedPlan:
             block = None
             if addend is not None and not (beta == 0 and self._asked.options.algebra is None):
                 block = self._addend(addend, what)
-            work = self._with_operands(given)
-            results = [torch.empty(self.shape, dtype=dtype, device=x.device) for dtype in self.dtypes]
-            call = Execution(
-                self.prediction.strategy, self.ranks.rank, self._lines, work, x, y, block, results, alpha, beta,
-                recorder,
-            )  # fmt: skip
-            with self.ranks.failing():
-                call.run()
+            with on(x.device), self.ranks.failing():
+                work = self._with_operands(given)
+                results = [torch.empty(self.shape, dtype=dtype, device=x.device) for dtype in self.dtypes]
+                Execution(
+                    self.prediction.strategy, self.ranks.rank, self._lines, work, x, y, block, results, alpha, beta,
+                    recorder,
+                ).run()  # fmt: skip
         kept = self._as_dtensors(results, a) if is_dtensor(a) else results
         return kept[0] if len(kept) == 1 else tuple(kept)
 
