@@ -70,7 +70,7 @@ PYTEST := -m pytest -n auto --dist loadfile
 test: $(READY)
 	$(PY) $(PYTEST) $(ARGS)
 
-test-all: $(READY) browser
+test-all: $(READY) $(if $(READY),$(VENV)/.docs) browser
 	$(PY) $(PYTEST) -m "not gpu and not alone" $(ARGS)
 	$(PY) -m pytest -m "not gpu and alone" $(ARGS)
 
@@ -111,8 +111,13 @@ docs: $(READY) $(if $(READY),$(VENV)/.docs)
 	$(PY) -m sphinx -W --keep-going -q docs out/docs
 
 $(VENV)/.docs: $(VENV)/.installed
-	$(VENV)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(VENV)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[docs,notebooks]'
 	@touch $@
+
+# A wheel and an sdist to out/dist.
+.PHONY: dist
+dist: $(READY)
+	$(PY) -m build --no-isolation --outdir out/dist .
 
 bench: $(READY)
 	$(PY) -m weft bench tccg $(ARGS)
@@ -142,7 +147,7 @@ clean:
 	rm -rf $(VENV)
 
 # Modules are compiled when they are first imported: most never are, and compiling all takes half of the time.
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(VENV)/.installed: pyproject.toml constraints.txt src/weft/base/version.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "weft needs Python 3.11 or newer as $(PYTHON); name another: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; \
 	  exit 1; }

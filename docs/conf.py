@@ -5,14 +5,14 @@ from pathlib import Path
 
 import weft
 
-sys.path.insert(0, str(Path(__file__).parent))  # for the directive of commands
+sys.path.insert(0, str(Path(__file__).parent))  # for the directives
 
 project = "weft"
 author = "the weft maintainers"
 project_copyright = author
 version = release = weft.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "command_options"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "command_options", "measured_times"]
 myst_heading_anchors = 3  # headings down to ### can be linked to
 myst_enable_extensions = ["tasklist"]
 exclude_patterns = ["_build"]
@@ -27,7 +27,9 @@ html_title = f"weft {release}"
 html_theme_options = {
     "show_toc_level": 2,
     "navigation_with_keys": False,
-    "header_links_before_dropdown": 6,
+    "header_links_before_dropdown": 4,
     "footer_end": [],
 }
 html_show_sourcelink = False
+html_context = {"default_mode": "auto"}  # light or dark as the reader's system says
+html_show_search_summary = False  # a browser lets no page that is opened as a file read the others

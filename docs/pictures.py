@@ -10,6 +10,8 @@ import ast
 import re
 import tomllib
 from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -45,7 +47,7 @@ def modules() -> dict[str, Path]:
 def imported(path: Path, known: dict[str, Path]) -> set[str]:
     """The modules of weft that one file imports, anywhere in it."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in statements(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -55,6 +57,16 @@ def imported(path: Path, known: dict[str, Path]) -> set[str]:
     return {name for name in found if name.split(".")[0] == "weft"}
 
 
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """What stands within, at any depth, expressions aside: they are most of a tree, and import nothing."""
+    for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+        below = getattr(node, field, None)
+        for each in below if isinstance(below, list) else ():
+            yield each
+            yield from statements(each)
+
+
+@cache
 def room_imports() -> Imports:
     """For each room the other rooms that its files import."""
     known = modules()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import fcntl
 import json
 import os
@@ -70,11 +71,24 @@ class Browser:
         os.close(self._read)
 
     def open(self, file: Path) -> None:
-        """Show a local file and wait until it is loaded."""
+        """Show a local file, a query behind its name if there is one, and wait until it is loaded."""
         self._loaded = False
-        self._call("Page.navigate", url=file.resolve().as_uri())
+        name, mark, query = str(file).partition("?")
+        self._call("Page.navigate", url=Path(name).resolve().as_uri() + mark + query)
         while not self._loaded:
             self._event(self._receive())
+
+    def show_as(self, width: int, height: int, *, dark: bool) -> None:
+        """The window's size in CSS pixels, as a phone's below 600, and what the reader prefers."""
+        self._call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
+        )
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self._call("Emulation.setEmulatedMedia", features=[scheme])
+
+    def picture(self) -> bytes:
+        """The window as a PNG."""
+        return base64.b64decode(self._call("Page.captureScreenshot", format="png")["data"])
 
     def run(self, script: str) -> Any:
         """The value of a JavaScript expression in the page; a promise is waited for."""

@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 
 import weft
+from pages import docs_module
 
 PACKAGE = Path(weft.__file__).parent
+statements = docs_module("pictures").statements
 
 # From the ground up: a room may import only those before it. `weft/__init__` and `__main__` may import all.
 ROOMS = (
@@ -55,7 +57,7 @@ FILES = {module_of(file): file for file in sorted(PACKAGE.rglob("*.py"))}
 
 def imported(file: Path) -> Iterator[str]:
     """The modules of weft that a file names in any import."""
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in statements(ast.parse(file.read_text())):
         if isinstance(node, ast.ImportFrom) and node.level == 0 and (node.module or "").split(".")[0] == "weft":
             for name in node.names:
                 full = f"{node.module}.{name.name}"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import graphlib
 import importlib
-import string
 import sys
 from collections.abc import Iterator
+from functools import cache
 from types import FrameType
 from typing import Any
 
@@ -78,7 +78,8 @@ class Followed:
     def _seen(self, frame: FrameType, event: str, _: object) -> None:
         if event == "call" and (name := named(frame)) is not None:
             self.entered.append(name)
-            self.stacks.setdefault(name, [inner for outer in above(frame) if (inner := named(outer)) is not None][::-1])
+            if name not in self.stacks:
+                self.stacks[name] = [inner for outer in above(frame) if (inner := named(outer)) is not None][::-1]
 
 
 def above(frame: FrameType | None) -> Iterator[FrameType]:
@@ -92,13 +93,13 @@ def named(frame: FrameType) -> str | None:
     return f"{module}.{frame.f_code.co_qualname}" if module.split(".")[0] == "weft" else None
 
 
-FRESH = iter(string.ascii_lowercase)  # labels: an equation that was read before is not read again
-
-
+@cache
 def follow(backend: str) -> tuple[Followed, Followed]:
     """A call that is new, and the same again."""
-    equation = "XYk,kZ->ZXY".replace("k", next(FRESH))
+    equation = "XYk,kZ->ZXY" if backend == "cpu" else "XYl,lZ->ZXY"  # one that was read before is not read again
     a, b = torch.randn(6, 5, 4), torch.randn(4, 7)
+    if backend == "cpu":  # numba's compiler is not to be followed
+        weft.contract("XYm,mZ->ZXY", a, b, b_fn=torch.relu, backend=backend)
     calls = Followed(), Followed()
     for call in calls:
         with call:

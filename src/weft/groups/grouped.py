@@ -14,6 +14,8 @@ from weft.api.lookup import read_notation
 from weft.api.options import read_options, resolved
 from weft.base.arrays import as_result, as_tensor, like
 from weft.base.describe import describe_call
+from weft.base.figures import si
+from weft.base.notebook import folded, table
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
 from weft.groups.gradient import with_gradient
 from weft.groups.launch import launch_of
@@ -158,6 +160,15 @@ class GroupedPlan:
             f"{len(sizes)} pairs of '{self._notation}', {dtype_name(self.dtype)}; {', '.join(spans)}\n"
             f"{flops:.4g} flops; {self._launch}"
         )
+
+    def __repr__(self) -> str:
+        return f"GroupedPlan({str(self._notation)!r}, {len(self._table.sizes)} pairs, {dtype_name(self.dtype)})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        flops = 2 * float(self._table.sizes.astype(float).prod(1).sum())
+        rows = [("pairs", len(self._table.sizes)), ("equation", self._notation), ("work", si(flops, "flop"))]
+        return table(rows) + folded("explain()", self.explain())
 
     def _read(self, a: Sequence[Any], b: Sequence[Any]) -> tuple[Stack, Stack]:
         terms = self._notation.inputs

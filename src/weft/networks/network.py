@@ -160,6 +160,12 @@ class Network(Planned):
 
         return to_html(self, file)
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: figures, the tree as a picture, and what `explain` says behind a click."""
+        from weft.networks.picture import shown
+
+        return shown(self)
+
     def error_bound(self, *tensors: Any) -> torch.Tensor:
         """The most by which each element of the result may differ from the exact one, in float64."""
         from weft.networks.bounds import error_bound

@@ -7,6 +7,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+from weft.base.figures import duration, si
+from weft.base.notebook import folded, table
 from weft.networks.planned import Planned
 from weft.networks.report import explain, report
 
@@ -79,8 +81,8 @@ def draw(network: Planned, file: Any = None) -> Any:
     return figure
 
 
-def to_html(network: Planned, file: Any = None) -> str:
-    """A page with the tree as SVG, each node with its labels and figures on hovering, and the report."""
+def tree_svg(network: Planned) -> str:
+    """The tree as SVG, each node with its labels and figures on hovering."""
     at, graph = positions(network), to_graph(network)
     height = (max(y for _, y in at.values()) + 1) * _LEVEL
     width = (max(x for x, _ in at.values()) + 1) * _WIDTH
@@ -103,10 +105,30 @@ def to_html(network: Planned, file: Any = None) -> str:
         title = html.escape(f"{known['kind']} {node}: {what}, {known['bytes']} bytes")
         place = f'cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}"'
         parts.append(f'<circle {place} fill="{colour}"><title>{title}</title></circle>')
+    size = f'viewBox="0 0 {width:.0f} {height:.0f}" style="max-width:100%"'
+    return f'<svg {size} role="img" aria-label="contraction tree">{"".join(parts)}</svg>'
+
+
+def shown(network: Planned) -> str:
+    """What a notebook shows: the figures of the report, the tree, and all that `explain` says behind a click."""
+    found = report(network)
+    rows = [
+        ("operands", found["operands"]),
+        ("path", f"{found['source']}; {len(found['steps'])} steps"),
+        ("slices", f"{found['slices']}" + (f" over {', '.join(found['sliced'])}" if found["sliced"] else "")),
+        ("work", si(found["flops"], "flop")),
+        ("memory", f"{si(found['memory_bytes'], 'B')} besides the operands"),
+        ("predicted", duration(found["seconds"])),
+    ]
+    width = f"max-width:{min(960, 40 * len(network.graph.operands) + 80)}px"
+    return f'{table(rows)}<div style="{width}">{tree_svg(network)}</div>{folded("explain()", explain(network))}'
+
+
+def to_html(network: Planned, file: Any = None) -> str:
+    """A page with the tree and the report."""
     page = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Contraction tree</title></head><body>'
-        f'<svg viewBox="0 0 {width:.0f} {height:.0f}" style="max-width:100%" role="img">{"".join(parts)}</svg>'
-        f"<pre>{html.escape(explain(network))}</pre></body></html>"
+        f"{tree_svg(network)}<pre>{html.escape(explain(network))}</pre></body></html>"
     )
     if file is not None:
         Path(file).write_text(page, encoding="utf-8")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
+from weft.base.notebook import folded
 from weft.planner.planner import Choice
 from weft.planner.promotion import Tier
 from weft.planner.schedule import Description
@@ -87,6 +88,12 @@ class PlanBase:
 
         first = self._first()
         return report(self._request, first.description, first.choice)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the report as tables, and what `explain` says behind a click."""
+        from weft.plans.explain.page import shown
+
+        return shown(self.report()) + folded("explain()", self.explain())
 
     def differentiated(self, needs: tuple[bool, ...]) -> Self:
         """The same plan, describing its backward pass, too; `needs`: which tensors of A, B, C, operands (or X)."""

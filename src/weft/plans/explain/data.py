@@ -87,6 +87,12 @@ class Report:
         shallow["candidates"] = [{name: getattr(each, name) for name in names} for each in self.candidates]
         return shallow
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from weft.plans.explain.page import shown
+
+        return shown(self)
+
 
 def report(request: Any, description: Description, choice: Choice | None) -> Report:
     """The report of a request, of its canonical form, and of what was chosen (None: the reference backend)."""
