@@ -30,8 +30,9 @@ from weft.errors import (
     WorkspaceError,
 )
 from weft.groups.chain import chain
-from weft.groups.grouped import GroupedPlan, grouped, plan_grouped
+from weft.groups.grouped import grouped, plan_grouped
 from weft.groups.operator_sum import OperatorSum, operator_sum
+from weft.groups.plan import GroupedPlan
 from weft.networks.network import Network
 from weft.networks.public import einsum, network
 from weft.oracle.bounds import error_bound

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -10,6 +12,8 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import weft
 from autograd.differentiated import ALGEBRAS, FUNCTIONS, FUSED, OTHERS, PRODUCTS, Case
+from weft.autograd.product import Product, product
+from weft.autograd.steps import Step
 
 F64, C128 = torch.float64, torch.complex128
 CASES = [*PRODUCTS, *FUSED, *OTHERS, *FUNCTIONS, *ALGEBRAS]
@@ -55,6 +59,73 @@ def test_of_equal_elements_the_first_gets_the_gradient(algebra: str) -> None:
     expected = torch.zeros(3, 4, dtype=F64)
     expected[0] = 2.0 if algebra in ("max_plus", "min_plus", "max_times") else 0.0  # of a pair the first is selected
     assert torch.equal(db, expected)
+
+
+@pytest.mark.parametrize(("extent", "dtype"), [(300, torch.int16), (2**15 + 1, torch.int32)])
+def test_places_are_kept_in_as_few_bytes_as_hold_them(extent: int, dtype: torch.dtype) -> None:
+    a, b = torch.zeros(2, extent, requires_grad=True), torch.zeros(extent, 1)
+    with torch.no_grad():
+        a[0, -1] = 1.0
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: (kept.append(x), x)[1], lambda x: x):
+        found = weft.contract("mk,kn->mn", a, b, algebra="max_plus")
+    assert [(x.dtype, tuple(x.shape)) for x in kept if not x.is_floating_point()] == [(dtype, (2, 1))]
+    (grad,) = torch.autograd.grad(found.sum(), a)
+    assert grad.nonzero().tolist() == [[0, extent - 1], [1, 0]]
+
+
+@pytest.mark.parametrize("call", ["contract", "plan", "einsum", "compiled"])
+def test_sums_are_kept_as_asked(call: str) -> None:
+    a, b = torch.randn(8, 600), torch.randn(600, 8, requires_grad=True)
+    keywords = {"epilogue": torch.nn.functional.silu, "kept_dtype": "bf16"}
+    calls = {
+        "contract": lambda: weft.contract("mk,kn->mn", a, b, **keywords),
+        "plan": lambda: weft.plan("mk,kn->mn", a, b, **keywords)(a, b),
+        "einsum": lambda: weft.einsum("mk,kl,ln->mn", a, b, torch.eye(8), **keywords),
+        "compiled": lambda: torch.compile(lambda: weft.matmul(a, b, **keywords), backend="eager", fullgraph=True)(),
+    }
+    kept = []
+    with (
+        mock.patch.object(Product, "_is_kept", return_value=True),
+        torch.autograd.graph.saved_tensors_hooks(lambda x: (kept.append(x.dtype), x)[1], lambda x: x),
+    ):
+        product.cache_clear()
+        found = calls[call]()
+    product.cache_clear()
+    assert kept.count(torch.bfloat16) == 1
+    (grad,) = torch.autograd.grad(found.sum(), b)
+    sums = (a @ b).detach().bfloat16().float().requires_grad_()
+    (slope,) = torch.autograd.grad(torch.nn.functional.silu(sums).sum(), sums)
+    torch.testing.assert_close(grad, a.T @ slope, rtol=1e-3, atol=5e-2)
+
+
+def test_sums_are_not_kept_in_what_has_no_place_for_them() -> None:
+    a, b = torch.randn(2, 3, dtype=torch.complex64), torch.randn(3, 2, dtype=torch.complex64, requires_grad=True)
+    with pytest.raises(weft.DTypeError, match="sums in complex64 are not kept in float32"):
+        weft.contract("mk,kn->mn", a, b, kept_dtype="fp32")
+    with pytest.raises(weft.DTypeError, match="sums in float32 are not kept in int32"):
+        weft.contract("mk,kn->mn", a.real, b.real, kept_dtype=torch.int32)
+
+
+def test_sums_that_are_made_again_are_gone_before_the_products() -> None:
+    """What a backward pass makes for itself lives as long as a later step reads it."""
+    a, b = (torch.randn(shape, requires_grad=True) for shape in ((65, 17), (17, 66)))
+    again = mock.patch.object(Product, "_is_kept", return_value=False)
+    stored = mock.patch.object(Product, "_cheaper", lambda rule, *asked: rule._made(*asked, stored=True))
+    alive: list[int] = []
+    made: list[weakref.ref[torch.Tensor]] = []
+    run = Step.run
+
+    def watched(step: Step, sources: Any, alpha: Any, beta: Any) -> torch.Tensor:
+        alive.append(sum(each() is not None for each in made))
+        result = run(step, sources, alpha, beta)
+        made.append(weakref.ref(result))
+        return result
+
+    with again, stored, mock.patch.object(Step, "run", watched):
+        found = weft.contract("mk,kn->mn", a, b, epilogue=torch.nn.functional.gelu)
+        torch.autograd.grad(found.sum(), (a, b))
+    assert alive == [0, 1, 1, 2]  # the sums; G, of the sums; dA, of G; dB, of G
 
 
 def test_of_a_sum_and_an_equal_c_the_sum_gets_the_gradient() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -104,6 +105,48 @@ def test_one_graph_serves_all_extents(name: str) -> None:
         for rows in (8, 3, 11, 2):
             a = torch.randn(rows, 6)
             same_as(name, compiled(a, B), CALLS[name](a, B))
+
+
+def equations(call: Callable[..., Any], *tensors: torch.Tensor, **how: Any) -> list[str]:
+    """Those of the operations in the graph of a call."""
+    found: list[str] = []
+
+    def backend(graph: torch.fx.GraphModule, _: Any) -> Any:
+        found.extend(json.loads(node.args[0])["equation"] for node in graph.graph.nodes if "weft" in str(node.target))
+        return graph
+
+    torch.compile(call, fullgraph=True, backend=backend, **how)(*tensors)
+    return found
+
+
+def test_einsum_of_many_goes_the_way_of_the_call() -> None:
+    """The network's path, and its orders of modes: bit for bit what runs without compiling."""
+    a, b, c, v = (torch.randn(shape) for shape in ((20, 30), (30, 40), (40, 20), (20,)))
+    call = partial(weft.einsum, "ab,bc,cd,d->a")
+    assert [text.split("->")[1] for text in equations(call, a, b, c, v)] == ["c", "b", "a"]
+    batch = [torch.randn(shape) for shape in ((3, 4, 5), (3, 5, 6), (3, 6, 2), (4, 2))]
+    ring = partial(weft.einsum, "zab,zbc,zcd,ad->z")
+    for each, tensors in ((call, (a, b, c, v)), (ring, batch)):
+        torch._dynamo.reset()
+        same(torch.compile(each, fullgraph=True, backend="aot_eager")(*tensors), each(*tensors))
+    torch._dynamo.reset()
+    ones = torch.randn(1, 6)  # an extent of 1 that broadcasts, and a diagonal
+    found = torch.compile(lambda x, y, z: weft.einsum("iij,jk,kl->il", x, y, z), fullgraph=True, backend="eager")
+    x, y = torch.randn(3, 3, 4), torch.randn(6, 2)
+    torch.testing.assert_close(found(x, ones, y), torch.einsum("iij,jk,kl->il", x, ones.expand(4, 6), y))
+
+
+def test_open_extents_count_as_one_number_where_a_path_is_chosen() -> None:
+    a, b, c, v = (torch.randn(shape) for shape in ((20, 30), (30, 40), (40, 20), (20, 1)))
+    call = partial(weft.einsum, "ab,bc,cd,de->ae")
+    way = equations(call, a, b, c, v, dynamic=True)
+    assert [text.split("->")[1] for text in way] == ["ce", "be", "ae"]  # an extent of 1 is never open
+    torch._dynamo.reset()
+    torch._dynamo.mark_dynamic(a, 0)
+    assert equations(call, a, b, c, v) == way
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match=r"label .*b.* has extent 30 in operand 0 and 29"):
+        torch.compile(call, backend="eager")(a, b[1:], c, v)
 
 
 def test_extents_that_are_given_may_change() -> None:

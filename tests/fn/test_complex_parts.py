@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+import weft
+from support import Backend
 from weft.errors import UnsupportedError
 from weft.fn import trace
 
@@ -45,6 +47,13 @@ FUNCTIONS: list[Callable[..., Any]] = [
     lambda z: z.to(torch.complex128).exp().to(torch.complex64),
     lambda z: z != 1j,
     lambda z: z,
+    *(torch.sin, torch.cos, torch.tan, torch.sinh, torch.cosh, torch.tanh, torch.sigmoid, torch.sgn, torch.rsqrt),
+    *(torch.expm1, torch.log1p, torch.log2, torch.log10, torch.exp2, torch.atan, torch.atanh),
+    lambda z: z**0.5,
+    lambda z: z ** (1 - 2j),
+    lambda z: 2**z,
+    lambda z: z**z.conj(),
+    torch.nn.functional.silu,
 ]
 
 
@@ -107,7 +116,40 @@ def test_several_results() -> None:
     assert tuple(function.split_complex.result) == dtypes
 
 
-@pytest.mark.parametrize(("fn", "word"), [(torch.tanh, "tanh"), (torch.sgn, "sgn")])
+@pytest.mark.parametrize(
+    ("fn", "at", "right"),
+    [
+        (torch.tanh, [200 + 1j, -200 - 2j, 1e-20 + 1e-20j, 1e-4 + (torch.pi / 2) * 1j], None),
+        (torch.tan, [1 + 200j, 2 - 200j, 1e-20j], None),
+        (torch.sigmoid, [200 + 1j, -80 + 2j], None),
+        (torch.sin, [200j, -300j], [complex(0, torch.inf), complex(0, -torch.inf)]),
+        (torch.cosh, [200, -200], [complex(torch.inf, 0), complex(torch.inf, 0)]),
+        (torch.expm1, [1e-12 + 1e-13j], None),
+        (torch.log1p, [1e-12 + 1e-13j, -1e-9j], None),
+    ],
+)
+def test_large_and_small_arguments(fn: Callable[..., Any], at: list[complex], right: list[complex] | None) -> None:
+    """Against double precision, where nothing of this overflows or cancels, or what is known."""
+    z = torch.tensor(at, dtype=torch.complex64)
+    found = joined(trace(fn, (torch.complex64,)).split_complex(z.real.contiguous(), z.imag.contiguous()), z.shape)
+    exact = torch.tensor(right) if right is not None else fn(z.to(torch.complex128))
+    for own, wide in ((found.real, exact.real), (found.imag, exact.imag)):
+        torch.testing.assert_close(own, wide.float(), rtol=2e-5, atol=1e-37)
+
+
+@pytest.mark.parametrize("fn", [torch.tanh, torch.sin, torch.sigmoid])
+def test_gradients_of_complex_functions_in_triton(fn: Callable[..., Any], triton_backend: Backend) -> None:
+    device, generator = triton_backend.device, torch.Generator().manual_seed(3)
+    a, b = (torch.randn(4, 4, dtype=torch.complex64, generator=generator).to(device) for _ in range(2))
+    a.requires_grad_()
+    found = weft.contract("mk,kn->mn", a, b, a_fn=fn, epilogue=fn, backend="triton")
+    right = fn(fn(a) @ b)
+    torch.testing.assert_close(found, right, rtol=1e-4, atol=1e-4)
+    grads = [torch.autograd.grad(value.abs().sum(), a)[0] for value in (found, right)]
+    torch.testing.assert_close(*grads, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize(("fn", "word"), [(torch.asin, "asin"), (torch.acosh, "acosh")])
 def test_what_has_no_form_in_real_values(fn: Callable[..., Any], word: str) -> None:
     with pytest.raises(UnsupportedError, match=word):
         _ = trace(fn, (torch.complex64,)).split_complex

@@ -28,6 +28,7 @@ TARGETS = {
     "gfx942": Target("hip", 0, "AMD MI300X", 94, 304, 65536),
 }
 TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+IN_GROUPS = (torch.complex64, torch.complex128, torch.int8, torch.int64)  # and no chains
 
 
 class OnPaper(GroupLaunch):
@@ -43,8 +44,8 @@ def group(target: Target, dtype: torch.dtype, most: int, equation: str = "mk,kn-
     shapes = [np.repeat(extents, len(term), 1) for term in form.notation.inputs]
     table, _ = group_table(form, shapes, [contiguous_strides(shape) for shape in shapes])
     arithmetic = resolve(dtype, dtype)
-    relu = trace(torch.relu, (arithmetic.accumulate,), hook="epilogue")
-    kernel = GroupKernel(form.counts, arithmetic, (dtype,) * 3, (None, None, relu), add=True)
+    last = trace(torch.square if dtype.is_complex else torch.relu, (arithmetic.accumulate,), hook="epilogue")
+    kernel = GroupKernel(form.counts, arithmetic, (dtype,) * 3, (None, None, last), add=True)
     OnPaper(kernel, table, target)
 
 
@@ -58,7 +59,8 @@ def chain(target: Target, dtype: torch.dtype, b: int) -> None:
 def main() -> None:
     report = {}
     for architecture, target in TARGETS.items():
-        for dtype in TYPES if architecture == "sm_90" else TYPES[2:]:
+        every = architecture == "sm_90"
+        for dtype in (*(TYPES if every else TYPES[2:]), *(IN_GROUPS if every else IN_GROUPS[::3])):
             name = str(dtype).removeprefix("torch.")
             cases = {
                 f"small {name}": lambda dtype=dtype, target=target: group(target, dtype, 16),
@@ -66,6 +68,8 @@ def main() -> None:
                 f"chain 1 {name}": lambda dtype=dtype, target=target: chain(target, dtype, 1),
                 f"chain 256 {name}": lambda dtype=dtype, target=target: chain(target, dtype, 256),
             }
+            if dtype in IN_GROUPS:
+                cases = {f"mixed {name}": cases[f"mixed {name}"]}
             if dtype is torch.float64:
                 cases["modes"] = lambda dtype=dtype, target=target: group(target, dtype, 3, "aibj,jcib->ca")
             for case, make in cases.items():

@@ -24,7 +24,7 @@ def report() -> dict[str, dict[str, object]]:
 
 
 def test_every_kernel_compiles_everywhere_and_spills_nothing(report: dict[str, dict[str, object]]) -> None:
-    assert len(report) == 4 * 9 + 8
+    assert len(report) == 4 * (9 + 2) + 8 + 2
     assert not [name for name, found in report.items() if found["local"]]
 
 
@@ -33,3 +33,7 @@ def test_products_run_on_matrix_units(report: dict[str, dict[str, object]], dtyp
     for case in ("small", "mixed", "chain 1", "chain 256"):
         found = report[f"{case} {dtype} sm_90"]
         assert found["mma"] or found["wgmma"], case
+
+
+def test_complex_products_run_on_matrix_units(report: dict[str, dict[str, object]]) -> None:
+    assert report["mixed complex128 sm_90"]["mma"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import numpy as np
@@ -73,6 +75,14 @@ def test_a_block_tensor_is_a_dict_of_views() -> None:
     assert float(x.buffer.sum()) == 11
     assert "2 blocks of 2 modes, float64" in repr(x)
     assert x.to_dense().shape == (3, 4)
+
+
+def test_a_structure_travels_without_its_hash() -> None:
+    x = BlockTensor({("up", 0): torch.ones(2, 3)})
+    assert hash(x.structure) == hash(copy.deepcopy(x.structure))
+    again = pickle.loads(pickle.dumps(x.structure))
+    assert again == x.structure
+    assert "_hash" not in vars(again)
 
 
 @pytest.mark.parametrize(

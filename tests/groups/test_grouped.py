@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -81,6 +83,65 @@ def test_functions_in_triton(triton_backend: Backend) -> None:
         assert torch.equal(found, torch.relu(a @ (b + 1)))
 
 
+TRITON_TYPES = (
+    (torch.complex64,) * 2, (torch.complex128,) * 2, (torch.complex64, torch.float32),
+    (torch.float64, torch.complex128),
+    *((dtype,) * 2 for dtype in (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)),
+    (torch.float8_e5m2, torch.float8_e4m3fn),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("types", TRITON_TYPES, ids=lambda types: "-".join(str(each)[6:] for each in types))
+def test_types_in_triton(types: tuple[torch.dtype, torch.dtype], triton_backend: Backend) -> None:
+    """Whole numbers, exactly; sums of int8 past its range, and conjugate views."""
+    generator, shapes = torch.Generator().manual_seed(9), (((5, 20), (20, 3)), ((17, 2), (2, 18)), ((1, 0), (0, 2)))
+    pairs: list[Any] = [
+        tuple(_whole(one, dtype, generator).to(triton_backend.device) for one, dtype in zip(two, types, strict=True))
+        for two in shapes
+    ]
+    if types[0].is_complex:
+        pairs = [(a.conj(), b) for a, b in pairs]
+    small = types[0].itemsize == 1
+    result = {torch.int8: torch.int32, torch.uint8: torch.int32}.get(types[0], torch.float32 if small else None)
+    for found, (a, b) in zip(weft.grouped("mk,kn->mn", pairs, backend="triton", out_dtype=result), pairs, strict=True):
+        kind = torch.complex128 if any(dtype.is_complex for dtype in types) else torch.float64
+        assert torch.equal(found.cpu().to(kind), a.cpu().to(kind) @ b.cpu().to(kind))
+
+
+def _whole(shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+    """Small whole numbers, as far as the type holds them."""
+    low, high = (0 if dtype is torch.uint8 else -9), (100 if dtype is torch.int8 else 10)
+    re, im = (torch.randint(low, high, shape, generator=generator).double() for _ in range(2))
+    return torch.complex(re, im).to(dtype) if dtype.is_complex else re.to(dtype)
+
+
+def test_complex_functions_in_triton(triton_backend: Backend) -> None:
+    pairs = group("mk,kn->mn", 4, 9, triton_backend.device, torch.complex64)
+    for functions in (
+        {"a_fn": lambda z: z * 1j, "epilogue": torch.conj},
+        {"a_fn": torch.abs, "b_fn": lambda z: z.real},
+        {"epilogue": lambda z: z * z.conj()},
+    ):
+        ends = [functions.get(name, lambda z: z) for name in ("a_fn", "b_fn", "epilogue")]
+        results = weft.grouped("mk,kn->mn", pairs, backend="triton", **functions)
+        for found, (a, b) in zip(results, pairs, strict=True):
+            left, right = (fn(x).to(torch.complex64) for fn, x in zip(ends, (a, b), strict=False))
+            torch.testing.assert_close(found, ends[2](left @ right).to(torch.complex64))
+    mixed = weft.grouped("mk,kn->mn", pairs, backend="triton", epilogue=lambda z: z.abs(), out_dtype=torch.complex64)
+    torch.testing.assert_close(mixed[0], (pairs[0][0] @ pairs[0][1]).abs().to(torch.complex64))
+    places = [torch.ones_like(a @ b) for a, b in pairs]
+    weft.grouped("mk,kn->mn", pairs, backend="triton", out=places, accumulate_into=True)
+    torch.testing.assert_close(places, [a @ b + 1 for a, b in pairs])
+
+
+def test_integer_functions_in_triton(triton_backend: Backend) -> None:
+    pairs = group("mk,kn->mn", 3, 9, triton_backend.device, torch.int32)
+    functions = {"b_fn": lambda x: x + 1, "epilogue": lambda x: x.clamp_min(0)}
+    results = weft.grouped("mk,kn->mn", pairs, backend="triton", **functions)
+    for found, (a, b) in zip(results, pairs, strict=True):
+        assert torch.equal(found.cpu(), (a.cpu() @ (b.cpu() + 1)).clamp_min(0))
+
+
 @pytest.mark.parametrize("name", ["cpu", "triton"])
 def test_places_and_what_they_hold(name: str) -> None:
     pairs = group("mk,kn->mn", 6, 18, seed=4)
@@ -115,6 +176,69 @@ def test_a_plan_takes_other_values_and_other_tensors() -> None:
     assert "9 pairs of 'mk,kn->mn', float64" in plan.explain()
 
 
+def shaken(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Other tensors that lie alike, with other values."""
+    return [(a.clone() + 1, b.clone() * 2) for a, b in pairs]
+
+
+@pytest.mark.parametrize("backend", ["cpu", "triton"])
+def test_a_group_that_lies_as_one_before_is_not_read_again(backend: str) -> None:
+    pairs = group("mk,kn->mn", 7, 9, seed=5)
+    first = weft.grouped("mk,kn->mn", pairs, backend=backend)
+    before = [one.clone() for one in first]
+    others = shaken(pairs)
+    with mock.patch("weft.groups.plan.stack_of", side_effect=AssertionError("read again")):
+        again = weft.grouped("mk,kn->mn", others, backend=backend)
+    for found, right in zip(again, wanted("mk,kn->mn", others), strict=True):
+        assert torch.equal(found, right)
+    for found, right in zip(first, before, strict=True):
+        assert torch.equal(found, right)
+
+
+def test_what_lies_otherwise_is_read_anew() -> None:
+    pairs = group("mk,kn->mn", 8, 9, seed=6)
+    weft.grouped("mk,kn->mn", pairs)
+    middle = 4
+    a, b = pairs[middle]
+    for changed in (
+        (a.T.contiguous().T, b), (torch.cat([a, a]), b), (a, torch.cat([b, b], 1)[:, ::2]), (a, pairs[middle][1])
+    ):  # fmt: skip
+        others = [changed if at == middle else pair for at, pair in enumerate(pairs)]
+        for found, right in zip(weft.grouped("mk,kn->mn", others), wanted("mk,kn->mn", others), strict=True):
+            assert torch.equal(found, right)
+    same = (torch.ones(3, 3), torch.ones(3, 3))
+    for others in ([same, same, same], [same, (same[0] * 2, same[1]), same], [(same[0],) * 2] * 3):
+        for found, right in zip(weft.grouped("mk,kn->mn", others), wanted("mk,kn->mn", others), strict=True):
+            assert torch.equal(found, right)
+    turned = [(x.to(torch.complex128), y.to(torch.complex128) * 1j) for x, y in pairs]
+    for view in (turned, [(x.conj(), y) for x, y in turned], turned):
+        for found, right in zip(weft.grouped("mk,kn->mn", view), wanted("mk,kn->mn", view), strict=True):
+            assert torch.equal(found, right)
+    with pytest.raises(weft.DTypeError, match="a of pair 4 is float32"):
+        weft.grouped("mk,kn->mn", [(x.float(), y) if at == middle else (x, y) for at, (x, y) in enumerate(pairs)])
+
+
+def test_remembered_groups_keep_no_tensor_and_read_closures_anew() -> None:
+    pairs = group("mk,kn->mn", 3, 5, seed=7)
+    weft.grouped("mk,kn->mn", pairs)
+    kept = [weakref.ref(one) for pair in pairs for one in pair]
+    del pairs
+    assert not any(one() is not None for one in kept)
+    pairs = group("mk,kn->mn", 3, 5, seed=7)
+    for factor in (2.0, 3.0):
+        found = weft.grouped("mk,kn->mn", pairs, epilogue=lambda x: x * factor)  # noqa: B023  it is called at once
+        assert torch.equal(found[0], pairs[0][0] @ pairs[0][1] * factor)
+
+
+def test_results_are_tensors_of_the_callers() -> None:
+    pairs = group("mk,kn->mn", 3, 5, seed=8)
+    slope = torch.ones((), dtype=torch.float64, requires_grad=True)
+    first = weft.grouped("mk,kn->mn", pairs)[0]
+    first.mul_(slope)
+    (found,) = torch.autograd.grad(first.sum(), slope)
+    assert found == (pairs[0][0] @ pairs[0][1]).sum()
+
+
 def test_numpy_in_and_out() -> None:
     a = [np.arange(6.0).reshape(2, 3), np.ones((1, 3))]
     found = weft.grouped("mk,nk->mn", [(x, x) for x in a])
@@ -147,6 +271,10 @@ def test_what_is_wrong_is_named_by_its_place(pairs: Any, error: type[Exception],
 
 
 def test_other_mistakes() -> None:
+    memory = np.zeros(100, np.uint8)
+    odd = np.frombuffer(memory[4:36].data, np.float64).reshape(2, 2)
+    with pytest.raises(weft.UnsupportedError, match="the tensor of pair 1 begins at an address"):
+        weft.grouped("mk,kn->mn", [(np.frombuffer(memory[:32].data).reshape(2, 2), odd), (odd, odd)])
     with pytest.raises(weft.ArgumentError, match="did you mean 'epilogue'"):
         weft.grouped("mk,kn->mn", [(A, B)], epilog=torch.relu)
     with pytest.raises(weft.ShapeError, match="out of pair 0 has shape"):

@@ -58,6 +58,67 @@ def test_types_and_functions_of_groups(dtype: torch.dtype) -> None:
         assert ((found.double() - exact).abs() <= bound).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+@pytest.mark.parametrize("real", [False, True])
+def test_complex_groups(dtype: torch.dtype, real: bool) -> None:
+    generator = torch.Generator(CUDA).manual_seed(5)
+    kinds = (dtype, dtype.to_real() if real else dtype)
+    pairs = [
+        tuple(torch.randn(shape, dtype=kind, device=CUDA, generator=generator) for shape, kind in zip(
+            ((m, k), (k, n)), kinds, strict=True))
+        for m, n, k in ((1, 1, 1), (33, 65, 129), (200, 7, 40), (64, 64, 64), (5, 0, 3), (4, 4, 0))
+    ]  # fmt: skip
+    for found, (a, b) in zip(weft.grouped("mk,kn->mn", pairs, a_fn=torch.conj), pairs, strict=True):
+        exact = a.to(torch.complex128).conj() @ b.to(torch.complex128)
+        size = a.to(torch.complex128).abs() @ b.to(torch.complex128).abs()
+        assert ((found - exact).abs() <= 8 * (a.shape[1] + 2) * torch.finfo(dtype).eps * size).all()
+    plain = weft.grouped("mk,kn->mn", pairs, epilogue=torch.tanh)
+    for found, (a, b) in zip(plain[:1], pairs, strict=False):
+        torch.testing.assert_close(found, torch.tanh(a @ b.to(dtype)), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torch.float8_e4m3fn])
+def test_whole_numbers_in_groups(dtype: torch.dtype) -> None:
+    generator = torch.Generator(CUDA).manual_seed(6)
+    pairs = [
+        tuple(torch.randint(0, 9, shape, device=CUDA, generator=generator).to(dtype) for shape in ((m, k), (k, n)))
+        for m, n, k in ((1, 1, 1), (33, 65, 129), (200, 7, 40), (5, 0, 3), (4, 4, 0))
+    ]
+    small = torch.int32 if not dtype.is_floating_point else torch.float32
+    result = small if dtype.itemsize == 1 else None
+    for found, (a, b) in zip(weft.grouped("mk,kn->mn", pairs, out_dtype=result), pairs, strict=True):
+        assert torch.equal(found.double(), a.double() @ b.double())
+
+
+def test_a_group_that_lies_as_one_before_on_a_gpu() -> None:
+    """Calls in turn share a plan, and no call reads another's addresses; nor does one on another stream."""
+    def pairs() -> list[tuple[torch.Tensor, torch.Tensor]]:
+        return [(torch.randn(n, n, device=CUDA), torch.randn(n, 3, device=CUDA)) for n in (4, 9, 30)]
+
+    lists = [pairs() for _ in range(6)]
+    found = [weft.grouped("mk,kn->mn", one) for one in lists]
+    with torch.cuda.stream(torch.cuda.Stream()):
+        torch.cuda.synchronize()
+        found += [weft.grouped("mk,kn->mn", one) for one in lists]
+    torch.cuda.synchronize()
+    for results, one in zip(found, lists * 2, strict=True):
+        torch.testing.assert_close(results, [a @ b for a, b in one], rtol=1e-4, atol=1e-4)
+
+
+def test_gradients_of_groups_and_blocks_on_a_gpu() -> None:
+    a, b = (torch.randn(5, 5, device=CUDA, dtype=torch.complex128, requires_grad=True) for _ in range(2))
+    total = sum(x.abs().square().sum() for x in weft.grouped("mk,kn->mn", [(a, b), (b, a)]))
+    right = sum(x.abs().square().sum() for x in (a @ b, b @ a))
+    for one, other in zip(torch.autograd.grad(total, (a, b)), torch.autograd.grad(right, (a, b)), strict=True):
+        torch.testing.assert_close(one, other)
+    x = weft.blocks.BlockTensor({(0, 0): a, (1, 0): b})
+    y = weft.blocks.BlockTensor({(0, 5): b})
+    total = weft.blocks.contract("ab,bc->ac", x, y).buffer.abs().square().sum()
+    right = sum(z.abs().square().sum() for z in (a @ b, b @ b))
+    for one, other in zip(torch.autograd.grad(total, (a, b)), torch.autograd.grad(right, (a, b)), strict=True):
+        torch.testing.assert_close(one, other)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
 @pytest.mark.parametrize("extents", [(1, 16, 16, 256, 256), (256, 16, 16, 256, 256), (3, 100, 40, 300, 70)])
 def test_chains(extents: tuple[int, ...], dtype: torch.dtype) -> None:

@@ -137,6 +137,10 @@ def contract(
     of such tensors, one for each in the order in which they first stand in the equation; the smallest index of the
     first mode counts first.
 
+    `kept_dtype`: the type in which a differentiable call keeps the sums for its backward pass, where that needs them:
+    by default D's where that is of half precision, else the accumulator's. A narrower one saves memory, and rounds what
+    the epilogue's derivative is made of.
+
     `validate`: compute up to 256 elements of D (corners, and others drawn with a fixed seed) a second time in float64,
     complex128 or int64, functions, C and all, from the slices of A and B that they need, and hold each against its
     `weft.error_bound`. `AccuracyError` names the worst element that is off, and D is not returned; an `out` that was

@@ -50,6 +50,7 @@ class PlanKeywords(PermuteKeywords, total=False):
     indices: Mapping[str, Label] | None
     algebra: str | Algebra
     deterministic: bool
+    kept_dtype: DTypeLike | None
 
 
 class CallKeywords(TypedDict, total=False):

@@ -27,6 +27,7 @@ from weft.spec.aux_operands import AuxInput
 from weft.spec.contraction import Arithmetic, mode_extents
 from weft.spec.dtypes import FP8, dtype_name, read_types, resolve, result_type, storage_type, value_type
 from weft.spec.notation import expand
+from weft.spec.type_names import read_dtype
 
 HOOKS = ("a_fn", "b_fn", "c_fn", "epilogue")
 _TENSORS = {"a_fn": "A", "b_fn": "B", "c_fn": "C", "epilogue": "D"}
@@ -52,6 +53,7 @@ class Options:
     specialize: str = "now"
     schedule: Schedule | str | None = None  # the one that is forced
     promote: bool = False
+    kept: torch.dtype | None = None  # in which sums are kept for a gradient
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -79,7 +81,7 @@ class Options:
         forced = schedule if isinstance(schedule, Hashable) else str(schedule)
         return (
             self.out_dtype, self.precision, self.accumulate, prints, given, algebra, self.deterministic,
-            self.workspace_limit, self.backend, self.tune, self.specialize, forced, self.promote,
+            self.workspace_limit, self.backend, self.tune, self.specialize, forced, self.promote, self.kept,
         )  # fmt: skip
 
 
@@ -108,6 +110,7 @@ def read_options(call: str, keywords: Mapping[str, Any], target: Results | None 
         check_flag("deterministic", given("deterministic", True)),
         given("workspace_limit"), given("backend", "auto"), given("tune"), specialize, given("schedule"),
         check_flag("promote", given("promote", False)),
+        read_dtype("kept_dtype", given("kept_dtype")) if given("kept_dtype") is not None else None,
     )  # fmt: skip
 
 
@@ -189,6 +192,7 @@ def resolved(notation: Notation, text: str, a: torch.Tensor, b: torch.Tensor, op
         raw_algebra=algebra,
         schedule=options.schedule,
         promote=options.promote,
+        kept=_kept(options.kept, arithmetic.accumulate),
     )
 
 
@@ -214,6 +218,15 @@ def _named(
             aux_operands.check_reach(known[name], hook, _TENSORS[hook], tuple(dict.fromkeys(reach[hook])))
     order = dict.fromkeys(name for taken in bound.values() for name in taken)
     return tuple(known[name] for name in order), bound
+
+
+def _kept(asked: torch.dtype | None, accumulate: torch.dtype) -> torch.dtype | None:
+    """The type that sums are asked to be kept in, which has their parts."""
+    if asked is not None and (asked.is_complex != accumulate.is_complex or not (
+        asked.is_floating_point or asked.is_complex
+    )):  # fmt: skip
+        raise DTypeError(f"kept_dtype: sums in {dtype_name(accumulate)} are not kept in {dtype_name(asked)}")
+    return asked
 
 
 def _traced(

@@ -9,7 +9,6 @@ import torch
 
 from weft.autograd.backward import Needs
 from weft.autograd.spec import is_smooth
-from weft.errors import UnsupportedError
 from weft.planner.schedule import Scalar
 
 Tensors = Sequence[torch.Tensor | None]
@@ -96,32 +95,3 @@ def apply(rule: Rule, alpha: Scalar, beta: Scalar, tensors: Tensors) -> tuple[to
         return found
     result: tuple[torch.Tensor, ...] = _plainly(rule, alpha, beta, *tensors)
     return result
-
-
-class _Once(torch.autograd.Function):
-    """Gradients as they are; theirs are refused in the words given."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(what: str, grad: torch.Tensor, *of: torch.Tensor) -> torch.Tensor:
-        return grad.view_as(grad)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.what = inputs[0]
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
-        raise UnsupportedError(
-            f"{ctx.what} has no second derivative in weft: write that call with torch's operations to differentiate it "
-            "twice"
-        )
-
-
-def once(what: str, grad: torch.Tensor, *of: torch.Tensor) -> torch.Tensor:
-    """A gradient that was made of tensors without recording how: to differentiate it again is an error."""
-    if not torch.is_grad_enabled():
-        return grad
-    found: torch.Tensor = _Once.apply(what, grad, *of)
-    return found

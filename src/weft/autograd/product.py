@@ -201,11 +201,15 @@ class Product:
             sources[WHOLE_C] = self._whole(sources["C"])
         pattern = tuple(each is not None for each in grads)
         asked = tuple(mine and asked for mine, asked in zip(self.needs, needs, strict=True))
-        for step in self.steps(pattern, asked):
+        targets = ("dA", "dB", "dC", *(f"d {operand_source(name)}" for name, _ in spec.operands))
+        steps = self.steps(pattern, asked)
+        for at, step in enumerate(steps):
             if step.scale == "beta" and beta == 0:
                 continue
             sources[step.target] = step.run(sources, alpha, beta)
-        targets = ("dA", "dB", "dC", *(f"d {operand_source(name)}" for name, _ in spec.operands))
+            later = set(targets).union(*(each.reads for each in steps[at + 1 :]))
+            for name in sources.keys() & step.reads - later:  # sums that were made again go before products are made
+                del sources[name]
         return tuple(
             sources.get(target, self._zeros(at)) if need else None
             for at, (target, need) in enumerate(zip(targets, asked, strict=True))

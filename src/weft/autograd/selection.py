@@ -38,7 +38,14 @@ class Selection:
         return (value, *places) if isinstance(places, tuple) else (value, places)
 
     def saved(self, tensors: Sequence[Tensor | None], results: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
-        return (*tensors[:2], *results[1:])
+        """A, B, and the indices, in a type that holds their mode's extent: most take a quarter of the memory so."""
+        extents: dict[str, int] = {}
+        for term, each in zip((self.spec.term_a, self.spec.term_b), tensors[:2], strict=True):
+            assert each is not None
+            for label, size in zip(term, each.shape, strict=True):
+                extents[label] = max(size, extents.get(label, 0))
+        places = [place.to(_narrow(extents[label])) for label, place in zip(self.reduced, results[1:], strict=True)]
+        return (*tensors[:2], *places)
 
     def backward(
         self,
@@ -96,7 +103,7 @@ class Selection:
             found[label] = torch.arange(like.shape[at], device=like.device).reshape(shape)
         for label, place in zip(self.reduced, places, strict=True):
             assert place is not None
-            found[label] = place.clamp_min(0)
+            found[label] = place.clamp_min(0).long()
         assert places[0] is not None
         return found, places[0] >= 0
 
@@ -121,6 +128,11 @@ class Selection:
         else:  # sorts by place first
             added = zeros.index_put((flat,), part.reshape(-1), accumulate=True)
         return added.reshape(tensor.shape).to(tensor.dtype)
+
+
+def _narrow(extent: int) -> torch.dtype:
+    """A signed type that holds the indices of an extent, and -1."""
+    return torch.int16 if extent <= 2**15 else torch.int32 if extent <= 2**31 else torch.int64
 
 
 @lru_cache(maxsize=256)

@@ -103,7 +103,7 @@ class Spec:
 
     def fresh_label(self) -> str:
         """A letter that no term has."""
-        return next(_letters("".join(filter(None, (*self.terms(), self.term_d)))))
+        return next(letters("".join(filter(None, (*self.terms(), self.term_d)))))
 
     def without(self, *functions: int) -> Spec:
         """The same without some functions, and without what only they take."""
@@ -232,6 +232,7 @@ def plain(request: Request, c: tuple[Sequence[int], torch.dtype] | None, backend
         options=(
             ("backend", backend), ("workspace_limit", request.workspace_limit), ("tune", request.tune),
             ("specialize", request.specialize), ("schedule", request.schedule), ("promote", request.promote),
+            ("kept_dtype", request.kept),
         ),
         algebra=request.raw_algebra,
     )  # fmt: skip
@@ -263,14 +264,14 @@ class _Letters:
         labels = dict.fromkeys(label for term in (*notation.inputs, notation.output) for label in term)
         labels |= dict.fromkeys(label for each in request.named for label in each.term)
         own = [label for label in labels if isinstance(label, str) and len(label) == 1 and label.isalpha()]
-        others = _letters("".join(own))
+        others = letters("".join(own))
         self._of = {label: label if label in own else next(others) for label in labels}
 
     def text(self, term: Iterable[Label]) -> str:
         return "".join(self._of[label] for label in term)
 
 
-def _letters(taken: str) -> Iterator[str]:
+def letters(taken: str) -> Iterator[str]:
     yield from (letter for letter in ascii_letters if letter not in taken)
     yield from (chr(code) for code in range(0x4E00, 0x9FFF) if chr(code) not in taken)  # ideographs are letters, too
 

@@ -17,11 +17,11 @@ from torch import Tensor
 from weft.algebra import Algebra
 from weft.api.lookup import one_of
 from weft.autograd.backward import Needs
-from weft.autograd.function import once
 from weft.autograd.spec import A, B, Spec, batched, used_options
 from weft.autograd.steps import contraction
 from weft.errors import FunctionError, UnsupportedError
-from weft.fn.derivative import Derived, derived, pull
+from weft.fn import Pointwise
+from weft.fn.derivative import Derived, compute, derived, pull, push, recorded
 from weft.planner.schedule import Scalar
 
 
@@ -53,7 +53,6 @@ class Summation:
         grads: Sequence[Tensor | None],
         needs: Needs,
     ) -> tuple[Tensor | None, ...]:
-        spec = self.spec
         a, b, total = saved
         grad = grads[0]
         assert a is not None
@@ -62,47 +61,79 @@ class Summation:
         found: list[Tensor | None] = [None] * len(needs)
         if grad is None:
             return tuple(found)
-        with torch.no_grad():
-            values = {
-                "x": (spec.term_a, a.to(spec.accumulate)), "y": (spec.term_b, b.to(spec.accumulate)),
-                "grad": (spec.term_d, grad.to(spec.accumulate)), "total": (spec.term_d, total.to(spec.accumulate)),
-            }  # fmt: skip
-            for side, (own, main) in enumerate((("x", "y"), ("y", "x"))):
-                if needs[side]:
-                    like, slope = (a, b)[side], self.slopes[side]
-                    found[side] = (
-                        torch.zeros_like(like) if slope is None else self._summed(slope, own, main, values, like)
-                    )
-        what = f"the algebra {spec.algebra.name if spec.algebra else ''}"
-        return tuple(each if each is None else once(what, each, grad, a, b) for each in found)
+        for side, like in ((A, a), (B, b)):
+            if needs[side]:
+                slope = self.slopes[side]
+                found[side] = (
+                    torch.zeros_like(like) if slope is None
+                    else self._summed(slope, self._values(a, b, grad, total), ("x", "y")[side], like.dtype)
+                )  # fmt: skip
+        return tuple(found)
+
+    def _values(self, a: Tensor, b: Tensor, grad: Tensor | None, total: Tensor) -> dict[str, tuple[str, Tensor]]:
+        """What functions of a pair read, in the accumulator's type, and the modes that each lies along."""
+        spec = self.spec
+        terms = {"x": spec.term_a, "y": spec.term_b, "grad": spec.term_d, "total": spec.term_d}
+        given = {name: (term, each) for (name, term), each in zip(terms.items(), (a, b, grad, total), strict=True)}
+        return {name: (term, each.to(spec.accumulate)) for name, (term, each) in given.items() if each is not None}
 
     def _summed(
-        self, slope: Derived, own: str, main: str, values: Mapping[str, tuple[str, Tensor]], like: Tensor
+        self, function: Derived, values: Mapping[str, tuple[str, Tensor]], own: str, dtype: torch.dtype
     ) -> Tensor:
+        """The sum of a function of all pairs over the modes that one of its inputs, `own`, has not.
+
+        It is a contraction of the first input, repeated along the modes that it lacks by strides of 0. Where it may be
+        differentiated in its turn a number is repeated in its place, and the input is an operand: its gradient is
+        summed along those modes as it is made.
+        """
         extents = {label: size for term, each in values.values() for label, size in zip(term, each.shape, strict=True)}
-        every = "".join(extents)
+        every, (main, *others) = "".join(extents), function.inputs
         term, tensor = values[main]
+        graph, operands = function.function, {name: values[name] for name in others}
+        if torch.is_grad_enabled():
+            graph, operands = _beside_a_number(function, tensor.dtype), operands | {main: values[main]}
+            term, tensor = "", one_of(tensor.dtype, tensor.device)
         tensor = tensor.permute([term.index(label) for label in every if label in term])
         tensor = tensor[tuple(slice(None) if label in term else None for label in every)]
         tensor = tensor.expand([extents[label] for label in every])
         found: Tensor = contraction(
-            f"{every},->{values[own][0]}", tensor, one_of(tensor.dtype, tensor.device), a_fn=slope.function,
-            operands={name: values[name] for name in slope.inputs[1:]}, out_dtype=like.dtype,
-            **{**used_options(self.spec), "accumulate": self.spec.accumulate},
+            f"{every},->{values[own][0]}", tensor, one_of(tensor.dtype, tensor.device), a_fn=graph,
+            operands=operands, out_dtype=dtype, **{**used_options(self.spec), "accumulate": self.spec.accumulate},
         )  # fmt: skip
         return found
 
     def forward_mode(
         self, alpha: Scalar, beta: Scalar, saved: Sequence[Tensor | None], tangents: Sequence[Tensor | None]
     ) -> tuple[Tensor | None, ...]:
-        name = self.spec.algebra.name if self.spec.algebra else ""
-        raise UnsupportedError(f"the algebra {name} has no forward mode: use reverse mode (torch.func.vjp, backward)")
+        """The sum over all pairs of what the tangents of their values make of each."""
+        a, b, total = saved
+        assert a is not None
+        assert b is not None
+        assert total is not None
+        spec = self.spec
+        assert spec.algebra is not None
+        moving = zip(("dx", "dy"), (spec.term_a, spec.term_b), tangents[:2], strict=True)
+        given = {name: (term, each.to(spec.accumulate)) for name, term, each in moving if each is not None}
+        function = _tangent(spec.algebra, spec.accumulate, tuple(given))
+        if function is None:
+            return (torch.zeros_like(total),)
+        values = self._values(a, b, None, total) | given
+        return (self._summed(function, values, "total", spec.results[0]),)
 
     def batched(
         self, tensors: Sequence[Tensor | None], batches: Sequence[bool], size: int
     ) -> tuple[Summation, tuple[Tensor | None, ...]]:
         spec, arguments = batched(self.spec, tensors, batches, size)
         return Summation(spec, self.needs, self.ahead), arguments
+
+
+def _vjp(algebra: Algebra, x: Tensor, y: Tensor, total: Tensor, grad: Tensor) -> Sequence[Tensor | None]:
+    """What the user says that a pair adds to the gradients of its values."""
+    assert algebra.vjp is not None
+    found = algebra.vjp(x, y, total, grad)
+    if not isinstance(found, (tuple, list)) or len(found) != 2:
+        raise FunctionError(f"vjp of the algebra {algebra.name} returns the gradients of x and y, a pair")
+    return found
 
 
 @lru_cache(maxsize=256)
@@ -113,10 +144,7 @@ def _slopes(algebra: Algebra, dtype: torch.dtype) -> tuple[Derived | None, Deriv
     def body(t: Mapping[str, Tensor]) -> Sequence[Tensor | None]:
         if algebra.vjp is None:
             return pull(combine, (t["x"], t["y"]), (t["grad"],), selecting=True)[0]
-        found = algebra.vjp(t["x"], t["y"], t["total"], t["grad"])
-        if not isinstance(found, (tuple, list)) or len(found) != 2:
-            raise FunctionError(f"vjp of the algebra {algebra.name} returns the gradients of x and y, a pair")
-        return found
+        return _vjp(algebra, t["x"], t["y"], t["total"], t["grad"])
 
     names = ("x", "y", "grad", "total")
     first, second = (
@@ -124,3 +152,35 @@ def _slopes(algebra: Algebra, dtype: torch.dtype) -> tuple[Derived | None, Deriv
         for main in ("y", "x")
     )
     return first[0], second[1]
+
+
+@lru_cache(maxsize=256)
+def _tangent(algebra: Algebra, dtype: torch.dtype, moving: tuple[str, ...]) -> Derived | None:
+    """What each pair adds to the tangent of the total; `moving` names the tangents that there are."""
+    if algebra.vjp is not None and dtype.is_complex:
+        raise UnsupportedError(
+            f"the algebra {algebra.name} brings a vjp, which says nothing of forward mode for complex values: use "
+            "reverse mode (torch.func.vjp, backward)"
+        )
+
+    def body(t: Mapping[str, Tensor]) -> Sequence[Tensor | None]:
+        if algebra.vjp is None:
+            return push(algebra.traced(dtype).combine, (t["x"], t["y"]), [t.get("dx"), t.get("dy")])
+        slopes = _vjp(algebra, t["x"], t["y"], t["total"], torch.ones_like(t["x"]))
+        pairs = zip(slopes, ("dx", "dy"), strict=True)
+        parts = [slope * t[name] for slope, name in pairs if slope is not None and name in t]
+        return (sum(parts[1:], parts[0]) if parts else None,)
+
+    names = ("x", "y", "total", *moving)
+    return derived(body, dict.fromkeys(names, dtype), f"the algebra {algebra.name}")[0]
+
+
+@lru_cache(maxsize=256)
+def _beside_a_number(function: Derived, dtype: torch.dtype) -> Pointwise:
+    """The same function with a value before its inputs that it does not read."""
+
+    def body(t: Mapping[str, Tensor]) -> Sequence[Tensor]:
+        return compute(function.function, [t[name] for name in function.inputs])
+
+    inputs = {"weft_number": dtype, **dict(zip(function.inputs, function.function.dtypes, strict=True))}
+    return recorded(body, inputs, "the derivative of an algebra")

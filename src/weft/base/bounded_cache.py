@@ -24,6 +24,11 @@ class BoundedCache:
                 self._entries.move_to_end(key)
             return value
 
+    def take(self, key: Hashable) -> Any:
+        """The value, which is no longer here, or None: for values that one caller at a time may use."""
+        with self._lock:
+            return self._entries.pop(key, None)
+
     def put(self, key: Hashable, value: Any) -> None:
         with self._lock:
             self._entries[key] = value

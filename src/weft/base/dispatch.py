@@ -17,7 +17,7 @@ from torch.compiler import is_dynamo_compiling
 
 from weft.base.arrays import dispatch_modes, without_memory
 
-__all__ = ["as_operation", "is_dynamo_compiling", "is_traced", "outside", "taken_by"]
+__all__ = ["as_operation", "is_dynamo_compiling", "is_traced", "near_dynamo", "outside", "taken_by"]
 
 _TAKEN: dict[str, Callable[..., Any]] = {}
 
@@ -45,6 +45,14 @@ def is_traced(tensors: Iterable[Any]) -> bool:
     return all(one.is_meta for one in given) or any(without_memory(one) and not one.is_meta for one in given)
 
 
+def near_dynamo() -> bool:
+    """Whether dynamo reads this code, or would read what is called from here.
+
+    It passes by a function whose arguments are no tensors, and reads those that it calls.
+    """
+    return is_dynamo_compiling() or torch._C._dynamo.eval_frame.get_eval_frame_callback() is not None
+
+
 def outside(call: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
     """Run what is no operation, the making of a plan say, outside of the graph that dynamo is reading.
 
@@ -56,4 +64,6 @@ def outside(call: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
 
 # What torch.compiler.disable sets, without its import of dynamo.
 outside._torchdynamo_disable = True  # type: ignore[attr-defined]
-outside._torchdynamo_disable_msg = "plans are made, and tensors transposed in place, outside of compiled code"  # type: ignore[attr-defined]
+outside._torchdynamo_disable_msg = (  # type: ignore[attr-defined]
+    "plans are made, and tensors transposed in place, outside of compiled code; groups are contracted there"
+)

@@ -20,6 +20,8 @@ from weft.compiled.spelling import spelled, spelled_plan, steps_of_einsum
 from weft.errors import DTypeError, FunctionError, ShapeError
 
 _HOOKS = HOOKS
+#: Keywords that the choice of a path depends on.
+_OF_PATHS = ("precision", "accumulate", "algebra", "backend", "promote")
 #: Keywords that `contract` below takes one by one.
 _OF_CALLS = ("c", "alpha", "beta", "out", "return_arg", "validate")
 
@@ -129,18 +131,31 @@ def permutation_plan(planned: Any, x: Any, c: Any, alpha: Any, beta: Any, out: A
 
 def einsum(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     """`weft.einsum`: the calls that it consists of."""
+    # Not above: it brings sympy, which whoever compiles has loaded.
+    from torch.fx.experimental.symbolic_shapes import has_static_value
+
     equation, operands = _einsum_arguments(arguments)
     moved = not any(name not in MOVING and keywords[name] is not None for name in keywords)
-    steps = steps_of_einsum(equation, tuple([operand.dim() for operand in operands]), moved)
+    shapes = []
+    for operand in operands:  # an open extent is none: to read it would close it
+        shapes.append(tuple([extent if has_static_value(extent) else None for extent in operand.shape]))
+    algebra = keywords.get("algebra", "plus_times")
+    asked_of_each = None
+    if isinstance(algebra, str):
+        asked_of_each = tuple([(name, keywords[name]) for name in _OF_PATHS if keywords.get(name) is not None])
+    place = operands[0].device
+    steps = steps_of_einsum(
+        equation, tuple(shapes), moved, (operands[0].dtype, place.type, place.index), asked_of_each
+    )
     each = {name: value for name, value in keywords.items() if name not in LAST and name not in _HOOKS}
     last = {name: value for name, value in keywords.items() if name not in _OF_CALLS and name not in _HOOKS}
     asked = keywords.get
-    for _, step in steps[:-1]:
-        product = contract(
-            step, operands[0], operands[1], None, 1.0, 1.0, None, (None,) * 4, False, asked("validate", False), each
-        )
-        operands = [product, *operands[2:]]
-    kind, step = steps[-1]
+    for _, step, left, right in steps[:-1]:
+        operands.append(contract(
+            step, operands[left], operands[right], None, 1.0, 1.0, None, (None,) * 4, False, asked("validate", False),
+            each,
+        ))  # fmt: skip
+    kind, step, left, right = steps[-1]
     if kind == "permute":
         moving = {name: keywords[name] for name in MOVING[1:-2] if name in keywords}
         return permute(operands[0], step, None, None, 1.0, 1.0, asked("out"), None, moving)
@@ -149,8 +164,8 @@ def einsum(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         last["alone"] = True
     functions = tuple([asked(hook) for hook in _HOOKS])
     return contract(
-        step, operands[0], operands[1], asked("c"), asked("alpha", 1.0), asked("beta", 1.0), asked("out"), functions,
-        asked("return_arg", False), asked("validate", False), last,
+        step, operands[left], operands[right], asked("c"), asked("alpha", 1.0), asked("beta", 1.0), asked("out"),
+        functions, asked("return_arg", False), asked("validate", False), last,
     )  # fmt: skip
 
 

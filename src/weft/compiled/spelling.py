@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -26,15 +26,28 @@ from weft.compiled.flops import announce_flops
 from weft.compiled.letters import letters, spelled_equation
 from weft.compiled.modules import function_of
 from weft.compiled.text import backend_of, lies, text_of
-from weft.errors import call_context
+from weft.errors import WeftError, call_context
+from weft.networks.ahead import Pair, path_of
 from weft.planner.target import resolve_backend
 from weft.plans.contraction import Plan
 from weft.plans.keywords import check_flag
 from weft.spec import Notation, parse
+from weft.spec.dtypes import dtype_name
 from weft.spec.notation import expand, from_sequences, implicit_from_sequences
 
 Stored = tuple[torch.dtype, int]  # a tensor's type and rank
+Shape = tuple[int | None, ...]  # None: open
+OPEN = 128  # what an open extent counts as where a path is chosen
 Function = Callable[..., Any] | None
+
+
+class Step(NamedTuple):
+    """A call: of "permute", "contract", or "alone" with a one; operands come first, then results of steps."""
+
+    kind: str
+    equation: str
+    left: int = 0
+    right: int = 1
 
 
 def spelled(
@@ -109,6 +122,7 @@ def _written(
         plain["validate"] = check_flag("validate", keywords.pop("validate", False))
         options = read_options("contract", {**keywords, "backend": "reference", "schedule": None})
         plain |= {"specialize": options.specialize, "promote": options.promote, "backend": backend}
+        plain["kept_dtype"] = None if options.kept is None else dtype_name(options.kept)
         notation = read_notation(equation)
         request = resolved(notation, str(notation), a, b, options)
         places, structure = None, "one" if request.outputs is None else "several"
@@ -133,6 +147,7 @@ def spelled_plan(plan: Plan, added: bool, validate: bool) -> tuple[str, str, tup
         "schedule": None if request.schedule is None else str(request.schedule),
         "promote": request.promote,
         "validate": validate,
+        "kept_dtype": None if request.kept is None else dtype_name(request.kept),
         "backend": backend_of(request),
     }
     order = tuple(named.name for named in request.named if named.layout is not None)
@@ -140,37 +155,74 @@ def spelled_plan(plan: Plan, added: bool, validate: bool) -> tuple[str, str, tup
     return text_of(request, order, added, None, plain), structure, order, (lies(request.a), lies(request.b))
 
 
-def steps_of_einsum(equation: Any, ranks: tuple[int, ...], moved: bool) -> tuple[tuple[str, str], ...]:
-    """The calls that an einsum consists of: "permute" or "contract", and the equation of each.
+def steps_of_einsum(
+    equation: Any, shapes: tuple[Shape, ...], moved: bool, first: tuple[torch.dtype, str, int | None],
+    asked: tuple[tuple[str, Any], ...] | None,
+) -> tuple[Step, ...]:  # fmt: skip
+    """The calls that an einsum consists of.
 
-    `equation`: text, or the sequences of labels, the result's last where it is given. `moved`: whether one operand is
-    a mere rearrangement if its labels are.
+    `equation`: text, or the sequences of labels, the result's last where it is given. `shapes`: extents, None for those
+    that are open. `moved`: whether one operand is a mere rearrangement if its labels are. `first`: the type of the
+    operands, and where they are. `asked`: keywords of every step; None for an algebra of the user's, whose operands
+    meet from left to right.
     """
     if isinstance(equation, str):
         notation = parse(equation)
-    elif len(equation) > len(ranks):
+    elif len(equation) > len(shapes):
         notation = from_sequences(*equation)
     else:
         notation = implicit_from_sequences(*equation)
-    notation = expand(notation, ranks)
+    notation = expand(notation, tuple(map(len, shapes)))
     names = letters((*notation.inputs, notation.output))
-    if len(ranks) == 1:
+    if len(shapes) == 1:
         (term,), output = notation.inputs, notation.output
         if moved and set(term) == set(output):
-            return (("permute", spelled_equation(notation, names)),)
-        return (("alone", spelled_equation(Notation((term, ()), output), names)),)
-    return tuple(("contract", spelled_equation(step, names)) for step in left_to_right(notation))
-
-
-def left_to_right(notation: Notation) -> list[Notation]:
-    """Contractions of two operands: each of what came before with the next one."""
-    terms, steps = list(notation.inputs), []
-    while len(terms) > 2:
-        kept = {label for term in (*terms[2:], notation.output) for label in term}
-        middle = tuple(dict.fromkeys(label for term in terms[:2] for label in term if label in kept))
-        steps.append(Notation((terms[0], terms[1]), middle))
-        terms[:2] = [middle]
-    return [*steps, Notation(tuple(terms), notation.output)]
+            return (Step("permute", spelled_equation(notation, names)),)
+        return (Step("alone", spelled_equation(Notation((term, ()), output), names)),)
+    with outside_tracing():
+        steps = left_to_right(notation) if asked is None or len(shapes) == 2 else along(notation, shapes, first, asked)
+    return tuple(
+        Step("contract", spelled_equation(step, names), left, right) for left, right, step in steps
+    )
 
 
 steps_of_einsum._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def along(
+    notation: Notation, shapes: tuple[Shape, ...], first: tuple[torch.dtype, str, int | None],
+    asked: tuple[tuple[str, Any], ...],
+) -> list[Pair]:  # fmt: skip
+    """The steps of the path that `weft.einsum` takes elsewhere; extents that do not fit are told by the calls."""
+    dtype, kind, index = first
+    device = torch.device("cpu" if kind == "meta" else kind if index is None else f"{kind}:{index}")
+    known = {
+        label: extent
+        for term, shape in zip(notation.inputs, shapes, strict=True)
+        for label, extent in sorted(zip(term, shape, strict=True), key=lambda each: each[1] or 0)
+        if extent is not None
+    }
+    filled = [
+        tuple(known.get(label, OPEN) if extent is None else extent for label, extent in zip(term, shape, strict=True))
+        for term, shape in zip(notation.inputs, shapes, strict=True)
+    ]
+    try:
+        return path_of(notation, filled, [dtype] * len(shapes), device, dict(asked))
+    except WeftError:
+        return left_to_right(notation)
+
+
+def left_to_right(notation: Notation) -> list[Pair]:
+    """Contractions of two operands: each of what came before with the next one."""
+    terms, steps = list(notation.inputs), []
+    left = 0
+    for right in range(1, len(terms)):
+        rest = (*terms[right + 1 : len(notation.inputs)], notation.output)
+        kept = {label for term in rest for label in term}
+        both = dict.fromkeys((*terms[left], *terms[right]))
+        last = right + 1 == len(notation.inputs)
+        middle = notation.output if last else tuple(label for label in both if label in kept)
+        steps.append((left, right, Notation((terms[left], terms[right]), middle)))
+        left = len(terms)
+        terms.append(middle)
+    return steps

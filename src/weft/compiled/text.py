@@ -29,6 +29,7 @@ from weft.spec.dtypes import FP8, dtype_name, storage_type
 #: Keywords that go into the text as they are, with what they are where the text says nothing.
 PLAIN: dict[str, Any] = {
     "workspace_limit": None, "tune": None, "specialize": "auto", "promote": False, "validate": False,
+    "kept_dtype": None,
 }  # fmt: skip
 
 

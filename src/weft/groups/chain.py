@@ -11,6 +11,7 @@ from weft.api.keywords import signed
 from weft.api.options import read_options, resolved
 from weft.base.arrays import as_result, as_tensor, returned
 from weft.base.describe import describe_call
+from weft.base.dispatch import is_dynamo_compiling, outside
 from weft.errors import NotationError, ShapeError, call_context
 from weft.plans.derivatives import asked as asked_of
 from weft.plans.keywords import refuse_unknown
@@ -47,6 +48,8 @@ def chain(equation: Any, g: Any, x: Any, m: Any, **keywords: Any) -> Any:
     >>> weft.chain("pq,bqc,cr->bpr", torch.ones(2, 3), torch.ones(4, 3, 5), torch.ones(5, 6)).shape
     torch.Size([4, 2, 6])
     """
+    if is_dynamo_compiling():
+        return outside(chain, equation, g, x, m, **keywords)
     out = keywords.get("out")
     with call_context(lambda: describe_call("chain", equation, g=g, x=x, m=m, out=out)):
         refuse_unknown("chain", keywords)

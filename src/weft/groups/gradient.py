@@ -9,20 +9,23 @@ import torch
 
 from weft.api.contract import contract
 from weft.spec import Notation
+from weft.spec.notation import Term
 
 Run = Callable[..., Sequence[torch.Tensor]]
+Pairs = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 def with_gradient(
-    run: Run, notation: Notation, a: Sequence[torch.Tensor], b: Sequence[torch.Tensor], keywords: dict[str, Any]
+    run: Run, notation: Notation, operands: Sequence[torch.Tensor], keywords: dict[str, Any]
 ) -> list[torch.Tensor]:
-    """The results of a group whose operands require gradients.
+    """The results of a group whose operands, a, b of each pair in turn, require gradients or stand for others.
 
     Of a plain product the gradients are groups themselves: of A that of ``D, conj(B) -> A``. With functions, modes that
     one operand alone has, diagonals or broadcast extents, the pairs are contracted one by one, and differentiated so.
     """
+    a, b = operands[::2], operands[1::2]
     if _plain(notation, a, b, keywords):
-        return list(_Grouped.apply(run, notation, len(a), *a, *b))
+        return list(_Grouped.apply(run, notation, *a, *b))
     terms = (*notation.inputs, notation.output)
     return [contract(terms, x, y, **keywords) for x, y in zip(a, b, strict=True)]
 
@@ -38,34 +41,80 @@ def _plain(
     if set(first) - {*second, *notation.output} or set(second) - {*first, *notation.output}:
         return False
     shared = [(first.index(label), second.index(label)) for label in first if label in second]
-    return a[0].dtype == b[0].dtype and all(
-        x.shape[i] == y.shape[j] for x, y in zip(a, b, strict=True) for i, j in shared
-    )
+    every = (first, a), (second, b)
+    if any(one.dtype != a[0].dtype or one.dim() != len(term) for term, side in every for one in side):
+        return False
+    return all(x.shape[i] == y.shape[j] for x, y in zip(a, b, strict=True) for i, j in shared)
 
 
 class _Grouped(torch.autograd.Function):
-    """A group of plain products."""
+    """A group of plain products: all A's, then all B's."""
 
     @staticmethod
-    def forward(ctx: Any, run: Run, notation: Notation, count: int, *tensors: torch.Tensor) -> Any:
+    def forward(run: Run, notation: Notation, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(run((*notation.inputs, notation.output), _pairs(tensors)))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.run, ctx.notation, *tensors = inputs
         ctx.save_for_backward(*tensors)
-        ctx.run, ctx.notation, ctx.count = run, notation, count
-        terms = (*notation.inputs, notation.output)
-        return tuple(run(terms, list(zip(tensors[:count], tensors[count:], strict=True))))
+        ctx.save_for_forward(*tensors)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
-        tensors, count = ctx.saved_tensors, ctx.count
+        tensors, count = ctx.saved_tensors, len(grads)
         (first, second), output = ctx.notation.inputs, ctx.notation.output
         found: list[torch.Tensor | None] = [None] * len(tensors)
         for side, (own, other) in enumerate(((first, second), (second, first))):
-            wanted = [
-                at for at in range(count) if ctx.needs_input_grad[3 + side * count + at] and grads[at] is not None
-            ]
-            if not wanted:
-                continue
-            beside = [tensors[(1 - side) * count + at].conj() for at in wanted]
-            pairs = [(grads[at], one) for at, one in zip(wanted, beside, strict=True)]
+            places = range(side * count, (side + 1) * count)
+            wanted = [at for at in places if ctx.needs_input_grad[2 + at] and grads[at % count] is not None]
+            beside = [tensors[(at + count) % len(tensors)].conj() for at in wanted]
+            pairs = [(grads[at % count], one) for at, one in zip(wanted, beside, strict=True)]
             for at, grad in zip(wanted, ctx.run((output, other, own), pairs), strict=True):
-                found[side * count + at] = grad
-        return None, None, None, *found
+                found[at] = grad
+        return None, None, *found
+
+    @staticmethod
+    def jvp(ctx: Any, _run: None, _notation: None, *tangents: torch.Tensor | None) -> Any:
+        """By the product rule: the group of A's tangents with B, and that of A with B's tangents."""
+        tensors, half = ctx.saved_tensors, len(tangents) // 2
+        terms = (*ctx.notation.inputs, ctx.notation.output)
+        totals: list[torch.Tensor | None] = [None] * half
+        for side in range(2):
+            moved = [at for at in range(half) if tangents[side * half + at] is not None]
+            both = [
+                (tangents[at], tensors[half + at]) if side == 0 else (tensors[at], tangents[half + at]) for at in moved
+            ]
+            for at, one in zip(moved, ctx.run(terms, both), strict=True):
+                before = totals[at]
+                totals[at] = one if before is None else before + one
+        return tuple(totals)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, run: Run, notation: Notation, *tensors: torch.Tensor) -> Any:
+        """A batch mode for every pair; operands that are not mapped are expanded along it where others are."""
+        dims, half = in_dims[2:], len(tensors) // 2
+        every = object()
+        terms: list[Term] = []
+        moved: list[torch.Tensor] = []
+        for side, term in enumerate(notation.inputs):
+            own = range(side * half, (side + 1) * half)
+            mapped = any(dims[at] is not None for at in own)
+            terms.append((every, *term) if mapped else term)
+            moved.extend(_first(tensors[at], dims[at], info.batch_size) if mapped else tensors[at] for at in own)
+        widened = Notation((terms[0], terms[1]), (every, *notation.output))
+        plain = _plain(widened, moved[:half], moved[half:], {})
+        if plain:
+            return _Grouped.apply(run, widened, *moved), (0,) * half
+        whole = (*widened.inputs, widened.output)
+        return tuple(contract(whole, x, y) for x, y in _pairs(moved)), (0,) * half
+
+
+def _first(tensor: torch.Tensor, dim: int | None, size: int) -> torch.Tensor:
+    """The mapped dimension as the first one."""
+    return tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+
+
+def _pairs(tensors: Sequence[torch.Tensor]) -> Pairs:
+    half = len(tensors) // 2
+    return list(zip(tensors[:half], tensors[half:], strict=True))

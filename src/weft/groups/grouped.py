@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Hashable, Iterable, Sequence
+from functools import partial
+from typing import Any, cast
 
-import numpy as np
 import torch
 
-from weft.api.contract import contract
 from weft.api.keywords import Equation, signed
 from weft.api.lookup import read_notation
-from weft.api.options import read_options, resolved
-from weft.base.arrays import as_result, as_tensor, like
+from weft.api.options import HOOKS, fingerprints
+from weft.base.arrays import is_transforming, like
+from weft.base.bounded_cache import BoundedCache
 from weft.base.describe import describe_call
-from weft.base.figures import si
-from weft.base.notebook import folded, table
-from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
+from weft.base.dispatch import near_dynamo, outside
+from weft.errors import ShapeError, UnsupportedError, call_context
 from weft.groups.gradient import with_gradient
-from weft.groups.launch import launch_of
-from weft.groups.operands import Stack, read_pairs, stack_of
-from weft.groups.results import Results
-from weft.plans.derivatives import asked as asked_of
-from weft.plans.keywords import check_flag, refuse_unknown
-from weft.spec import Notation
-from weft.spec.dtypes import dtype_name
-from weft.spec.group import SIDES, group_form, group_table
-from weft.spec.notation import term_text
+from weft.groups.operands import as_operands, read_pairs
+from weft.groups.plan import GroupedPlan, given_of
+from weft.planner.validity import generation
+from weft.plans.derivatives import asked_of_many
+from weft.plans.keywords import refuse_unknown
+
+_PLANS = BoundedCache(64)  # by what a call says and its first and last pair; a call has its plan for itself
 
 
 @signed("grouped", ("equation", "pairs"))
@@ -42,37 +39,36 @@ def grouped(
     `backend` as for `contract`.
 
     Where all pairs are alike and lie evenly they are one contraction with a batch mode. Types that no kernel for groups
-    takes are contracted one by one on the CPU (half precision, integers); on a GPU they are an `UnsupportedError`.
+    takes are contracted one by one on the CPU (half precision, integers); on a GPU they are an `UnsupportedError`, but
+    all that Triton computes with is taken there.
     Gradients of plain products are groups, too; with functions, broadcast extents or modes of one operand alone they
-    are found pair by pair.
+    are found pair by pair. `torch.func.vmap` adds a batch mode to every pair.
 
     Returns a list of results of the kind that the first operand is; it is empty where `pairs` is. Raises what
-    `contract` raises, with the pair named by its place, and `ArgumentError` for what is no list of pairs. To call the
-    same group often see `plan_grouped`.
+    `contract` raises, with the pair named by its place, and `ArgumentError` for what is no list of pairs. The last
+    groups are remembered: a call of other tensors that lie as theirs is only told where they begin. To call the same
+    group often see `plan_grouped`.
 
     >>> import torch, weft
     >>> pairs = [(torch.ones(n, n), torch.ones(n, 2)) for n in (1, 3)]
     >>> [tuple(x.shape) for x in weft.grouped("mk,kn->mn", pairs)]
     [(1, 2), (3, 2)]
     """
+    if near_dynamo():
+        return cast(list[Any], outside(grouped, equation, pairs, accumulate_into=accumulate_into, **keywords))
     with call_context(lambda: describe_call("grouped", equation)):
         refuse_unknown("grouped", keywords)
-        a, b = read_pairs(pairs)
-        if not a:
+        operands = read_pairs(pairs)
+        if not operands:
             read_notation(equation)
             return []
         out = keywords.get("out")
-        if asked_of(*a, *b):
-            if out is not None:
-                raise UnsupportedError("a group whose operands require gradients makes its results: leave out out")
-            x, y = ([as_tensor(f"operand of pair {at}", one) for at, one in enumerate(side)] for side in (a, b))
-            return with_gradient(grouped, read_notation(equation), x, y, _given(keywords))
-        results = GroupedPlan(equation, a, b, accumulate_into, keywords)()
-        return list(out) if out is not None else [like(a[0], result) for result in results]
-
-
-def _given(keywords: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in keywords.items() if name != "out" and value is not None}
+        found = _results(equation, operands, accumulate_into, keywords)
+        if out is not None:
+            return list(out)
+        if isinstance(operands[0], torch.Tensor):
+            return list(found)
+        return [like(operands[0], result) for result in found]
 
 
 @signed("plan_grouped", ("equation", "pairs"))
@@ -82,8 +78,9 @@ def plan_grouped(
     """Plan a group once and call it often: its addresses, extents and strides stay in the device's memory.
 
     Arguments and errors as for `grouped`. Called without arguments the plan contracts the same tensors again, whatever
-    values they hold then; called with other pairs of the same extents and strides it takes their addresses. Tensors
-    that a call reads or writes are the caller's: they must not be changed while it runs.
+    values they hold then; called with other pairs of the same extents and strides it takes their addresses. Gradients
+    are those of `grouped`. Tensors that a call reads or writes are the caller's: they must not be changed while it
+    runs.
 
     >>> import torch, weft
     >>> pairs = [(torch.ones(n, n), torch.ones(n, 2)) for n in (1, 3)]
@@ -91,188 +88,63 @@ def plan_grouped(
     >>> plan()[1][0]
     tensor([3., 3.])
     """
+    if near_dynamo():
+        return cast(GroupedPlan, outside(plan_grouped, equation, pairs, accumulate_into=accumulate_into, **keywords))
     with call_context(lambda: describe_call("plan_grouped", equation)):
         refuse_unknown("plan_grouped", keywords)
-        a, b = read_pairs(pairs)
-        if not a:
+        operands = read_pairs(pairs)
+        if not operands:
             raise ShapeError("a group of no pairs has no plan; weft.grouped returns an empty list")
-        return GroupedPlan(equation, a, b, accumulate_into, keywords)
+        return _planned(equation, operands, accumulate_into, keywords)
 
 
-class GroupedPlan:
-    """A group whose tables are made; see `plan_grouped`."""
+def _planned(equation: Equation, operands: list[Any], add: bool, keywords: dict[str, Any]) -> GroupedPlan:
+    derived = partial(with_gradient, grouped, read_notation(equation), keywords=given_of(keywords))
+    return GroupedPlan(equation, operands, add, keywords, derived)
 
-    def __init__(
-        self, equation: Equation, a: Sequence[Any], b: Sequence[Any], accumulate_into: bool, keywords: dict[str, Any]
-    ) -> None:
-        self._notation = read_notation(equation)
-        form = group_form(self._notation)
-        self._add = check_flag("accumulate_into", accumulate_into)
-        if self._add and keywords.get("out") is None:
-            raise ArgumentError("accumulate_into adds to what `out` holds: pass out")
-        self._given = x, y = self._read(a, b)
-        if x.device != y.device:
-            raise UnsupportedError(f"a of pair 0 is on {x.device}, b on {y.device}")
-        self._out = None if keywords.get("out") is None else self._places(keywords["out"])
-        strides = None if self._out is None else self._out.strides
-        self._table, self.shapes = group_table(form, (x.shapes, y.shapes), (x.strides, y.strides), strides)
-        self._check_places()
-        self._keywords = _given(keywords)
-        target = None if self._out is None else self._out.tensors[0]
-        options = read_options("grouped", keywords, target)
-        self._request = resolved(self._notation, str(equation), x.tensors[0], y.tensors[0], options)
-        if self._request.outputs is not None:
-            raise UnsupportedError("a group's epilogue returns one value, no tuple")
-        self.dtype = self._request.d_dtype
-        if self._out is not None and self._out.dtype != self.dtype:
-            raise DTypeError(f"out has {dtype_name(self._out.dtype)}, out_dtype says {dtype_name(self.dtype)}")
-        self._ends = np.concatenate([[0], np.cumsum(self.shapes.prod(1))])
-        self._start(x, y, self._out)
-        self._launch = self._made()
 
-    def __call__(
-        self, pairs: Iterable[tuple[Any, Any]] | None = None, out: Sequence[Any] | None = None
-    ) -> Results | list[torch.Tensor]:
-        """Contract the pairs of the plan, or others of the same extents, strides, types and device.
+def _results(equation: Equation, operands: list[Any], add: bool, keywords: dict[str, Any]) -> Sequence[torch.Tensor]:
+    """The results, by the plan of an earlier group that lay alike, else by a new one."""
+    key = _key(equation, operands, add, keywords)
+    plan: GroupedPlan | None = _PLANS.take(key) if key is not None else None
+    found = plan.again(operands) if plan is not None else None
+    if found is None:
+        tensors = as_operands(operands)
+        if asked_of_many(tensors):
+            if keywords.get("out") is not None:
+                raise UnsupportedError("a group whose operands require gradients makes its results: leave out out")
+            return with_gradient(grouped, read_notation(equation), tensors, keywords=given_of(keywords))
+        plan = _planned(equation, operands, add, keywords)
+        found = plan.run()
+    if key is not None and plan is not None:
+        plan.forget()
+        _PLANS.put(key, plan)
+    return found
 
-        Returns the results in a sequence, each of which is a view of one tensor, or `out`.
-        """
-        with call_context(lambda: describe_call("a grouped plan's call", str(self._notation))):
-            if pairs is not None or out is not None:
-                self._take(pairs, out)
-            x, y = self._given
-            if self._out is not None:
-                self._launch(x.tensors[0], y.tensors[0], self._out.tensors[0])
-                return self._out.tensors
-            buffer = torch.empty(int(self._ends[-1]), dtype=self.dtype, device=x.device)
-            self._launch(x.tensors[0], y.tensors[0], buffer)
-            return Results(buffer, self.shapes, self._ends)
 
-    def explain(self) -> str:
-        """How many pairs, which extents, and what computes them."""
-        sizes = self._table.sizes
-        spans = [
-            f"{side} {low}" if low == high else f"{side} {low} to {high}"
-            for side, low, high in zip(SIDES, sizes.min(0), sizes.max(0), strict=True)
-        ]
-        flops = 2 * float(sizes.astype(float).prod(1).sum())
-        return (
-            f"{len(sizes)} pairs of '{self._notation}', {dtype_name(self.dtype)}; {', '.join(spans)}\n"
-            f"{flops:.4g} flops; {self._launch}"
-        )
+def _key(equation: Equation, operands: list[Any], add: bool, keywords: dict[str, Any]) -> Hashable | None:
+    """What a plan is remembered by; None for what is planned anew.
 
-    def __repr__(self) -> str:
-        return f"GroupedPlan({str(self._notation)!r}, {len(self._table.sizes)} pairs, {dtype_name(self.dtype)})"
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows."""
-        flops = 2 * float(self._table.sizes.astype(float).prod(1).sum())
-        rows = [("pairs", len(self._table.sizes)), ("equation", self._notation), ("work", si(flops, "flop"))]
-        return table(rows) + folded("explain()", self.explain())
-
-    def _read(self, a: Sequence[Any], b: Sequence[Any]) -> tuple[Stack, Stack]:
-        terms = self._notation.inputs
-        return stack_of("a", a, terms[0]), stack_of("b", b, terms[1])
-
-    def _places(self, out: Sequence[Any]) -> Stack:
-        if not isinstance(out, (list, tuple)) or len(out) != len(self._given[0].tensors):
-            count = len(out) if isinstance(out, (list, tuple)) else type(out).__name__
-            raise ShapeError(f"out is a list of a place for each pair: {len(self._given[0].tensors)}, not {count}")
-        places = stack_of("out", [as_result(one, f"out[{at}]") for at, one in enumerate(out)], self._notation.output)
-        if places.device != self._given[0].device:
-            raise UnsupportedError(f"out is on {places.device}, the operands on {self._given[0].device}")
-        return places
-
-    def _check_places(self) -> None:
-        if self._out is None:
-            return
-        wrong = np.flatnonzero((self._out.shapes != self.shapes).any(1))
-        if wrong.size:
-            at = int(wrong[0])
-            raise ShapeError(
-                f"out of pair {at} has shape {tuple(self._out.shapes[at])}, '{term_text(self._notation.output)}' "
-                f"{tuple(self.shapes[at])}"
-            )
-        self_overlapping = ((self._out.strides == 0) & (self._out.shapes > 1)).any(1)
-        if self_overlapping.any():
-            raise ShapeError(f"out of pair {int(np.flatnonzero(self_overlapping)[0])} is expanded: it overlaps itself")
-
-    def _start(self, a: Stack, b: Stack, out: Stack | None) -> None:
-        """Where tensors begin, into the table."""
-        self._table.rows[:, 0], self._table.rows[:, 1] = a.starts(), b.starts()
-        self._table.outputs[:, 0] = self._ends[:-1] if out is None else out.starts()
-
-    def _take(self, pairs: Iterable[tuple[Any, Any]] | None, out: Sequence[Any] | None) -> None:
-        """Other tensors that lie as the first ones did."""
-        given = self._given if pairs is None else self._read(*read_pairs(pairs))
-        if out is not None and self._out is None:
-            raise ArgumentError("the plan makes its results: plan with out to write to places of your own")
-        places = self._out if out is None else self._places(out)
-        for name, old, new in (("a", self._given[0], given[0]), ("b", self._given[1], given[1]),
-                               ("out", self._out, places)):  # fmt: skip
-            if old is None or new is None or old is new:
-                continue
-            if len(old.tensors) != len(new.tensors):
-                raise ShapeError(f"the plan is of {len(old.tensors)} pairs, {len(new.tensors)} are given")
-            if old.dtype != new.dtype or old.device != new.device:
-                raise DTypeError(
-                    f"{name}: the plan is of {dtype_name(old.dtype)} on {old.device}, "
-                    f"given are {dtype_name(new.dtype)} on {new.device}"
-                )
-            wrong = np.flatnonzero((old.shapes != new.shapes).any(1) | (old.strides != new.strides).any(1))
-            if wrong.size:
-                raise ShapeError(f"{name} of pair {int(wrong[0])} lies otherwise than the plan's: make another plan")
-        self._given, self._out = given, places
-        self._start(*given, places)
-        if hasattr(self._launch, "move"):
-            self._launch.move(self._table)
-        else:
-            self._launch = self._made()
-
-    def _made(self) -> Any:
-        found = self._batched() or launch_of(self._table, self._request, self._given[1].dtype, self._add)
-        return found or _Described(self._one_by_one, "pairs contracted one by one")
-
-    def _batched(self) -> Any | None:
-        """One contraction with a batch mode, where the pairs are alike and lie evenly."""
-        stacks = (*self._given, *((self._out,) if self._out is not None else ()))
-        if self._add or len(stacks[0].tensors) < 2 or not self.shapes[0].all():
+    Only the first and the last pair are in it, of the others `Likeness` tells. A plan's tables lie in the memory of one
+    stream's device, where a copy waits for the kernel before it; a captured graph would read them after they changed.
+    """
+    ends = (*operands[:2], *operands[-2:])
+    if keywords.get("out") is not None or {*map(type, ends)} != {torch.Tensor} or is_transforming():
+        return None
+    prints = fingerprints(tuple(keywords.get(hook) for hook in HOOKS))
+    stream = None
+    if operands[0].device.type == "cuda":
+        if torch.cuda.is_current_stream_capturing():
             return None
-        steps = [stack.even for stack in stacks]
-        if None in steps or not all(stack.shapes[0].all() for stack in stacks):
-            return None
-        if self._out is not None and steps[2] == 0:
-            return None
-        views = [stack.stacked(step) for stack, step in zip(stacks, steps, strict=True) if step is not None]
-        every = object()
-        terms = tuple((every, *term) for term in (*self._notation.inputs, self._notation.output))
-        shape = (len(self.shapes), *self.shapes[0].tolist())
-
-        def run(a: torch.Tensor, b: torch.Tensor, d: torch.Tensor) -> None:
-            target = views[2] if len(views) == 3 else d.view(shape)
-            contract(terms, views[0], views[1], out=target, **self._keywords)
-
-        return _Described(run, "one contraction with a batch mode")
-
-    def _one_by_one(self, a: torch.Tensor, b: torch.Tensor, d: torch.Tensor) -> None:
-        x, y = self._given
-        places = self._out.tensors if self._out is not None else Results(d, self.shapes, self._ends)
-        for left, right, place in zip(x.tensors, y.tensors, places, strict=True):
-            contract(_terms(self._notation), left, right, c=place if self._add else None, out=place, **self._keywords)
-
-
-class _Described:
-    """A launch that says what it is."""
-
-    def __init__(self, run: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None], text: str) -> None:
-        self._run, self._text = run, text
-
-    def __call__(self, a: torch.Tensor, b: torch.Tensor, d: torch.Tensor) -> None:
-        self._run(a, b, d)
-
-    def __str__(self) -> str:
-        return self._text
-
-
-def _terms(notation: Notation) -> tuple[Any, ...]:
-    return (*notation.inputs, notation.output)
+        stream = torch.cuda.current_stream(operands[0].device).cuda_stream
+    if prints is None:
+        return None
+    modes = (generation(), torch.is_inference_mode_enabled(), stream)
+    said = tuple((name, value) for name, value in keywords.items() if name not in HOOKS)
+    shapes = tuple([tuple(one.shape) for one in ends])
+    key = (equation, add, len(operands), shapes, operands[0].dtype, prints, said, *modes)
+    try:
+        hash(key)
+    except TypeError:  # an equation in lists
+        return None
+    return key

@@ -9,7 +9,7 @@ import torch
 from weft.errors import UnsupportedError
 from weft.fn.pointwise import TritonFunction
 from weft.planner.request import Request
-from weft.spec.dtypes import dtype_name
+from weft.spec.dtypes import FP8, dtype_name
 from weft.spec.group import GroupTable
 
 
@@ -24,12 +24,12 @@ def launch_of(table: GroupTable, request: Request, b_dtype: torch.dtype, add: bo
         from weft.gpu.common.launch import type_reason
         from weft.gpu.grouped.launch import GroupKernel, GroupLaunch
 
-        for dtype in (*types, arithmetic.accumulate):
+        for dtype in (*types, arithmetic.product, arithmetic.accumulate):
             reason = type_reason(dtype, request.target)
-            if reason is not None or not (dtype.is_floating_point and dtype.itemsize > 1):
-                raise UnsupportedError(f"no kernel for groups takes {dtype_name(dtype)}: contract the pairs one by one")
-        if any(function is not None and function.is_complex for function in hooks):
-            raise UnsupportedError("no kernel for groups takes functions with complex values in them")
+            if reason is None and arithmetic.product in FP8:
+                reason = f"products in {dtype_name(arithmetic.product)} have no kernel for groups: leave precision out"
+            if reason is not None:
+                raise UnsupportedError(f"{reason}; else contract the pairs one by one")
         return GroupLaunch(GroupKernel(table.form.counts, arithmetic, types, hooks, add), table, request.target)
     if request.backend == "cpu" and not any(isinstance(function, TritonFunction) for function in hooks):
         from weft.cpu.grouped.launch import GroupLaunch as HostLaunch

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,14 +16,18 @@ from weft.plans.checks import reject_gradient
 from weft.spec.dtypes import dtype_name
 from weft.spec.notation import Term, term_text
 
+_KIND = attrgetter("dtype", "device", "ndim", "requires_grad")
+_LAYOUT = attrgetter("layout")
+
 
 class Stack(NamedTuple):
     """Tensors of one type and device, and how they lie: (tensors, rank) each, addresses in bytes."""
 
-    tensors: list[torch.Tensor]
+    tensors: Sequence[torch.Tensor]
     shapes: np.ndarray
     strides: np.ndarray
     addresses: np.ndarray
+    alike: bool  # all have the same extents and strides
 
     @property
     def dtype(self) -> torch.dtype:
@@ -32,15 +38,24 @@ class Stack(NamedTuple):
         return self.tensors[0].device
 
     def starts(self) -> np.ndarray:
-        """Elements from the first tensor's begin to each one's."""
-        found: np.ndarray = (self.addresses - self.addresses[0]) // self.dtype.itemsize
+        """Elements from the first tensor's begin to each one's; `UnsupportedError` where they are no whole number."""
+        found, rest = np.divmod(self.addresses - self.addresses[0], self.dtype.itemsize)
+        if rest.any():
+            raise UnsupportedError(
+                f"the tensor of pair {int(np.flatnonzero(rest)[0])} begins at an address that is no whole number of "
+                f"elements ({self.dtype.itemsize} bytes) from that of pair 0: pass a copy of it"
+            )
         return found
+
+    def over(self, tensors: Sequence[torch.Tensor]) -> Stack:
+        """Other tensors that lie as these do."""
+        return self._replace(tensors=tensors, addresses=addresses_of(tensors))
 
     @property
     def even(self) -> int | None:
         """Elements from each tensor to the next where all are alike and lie evenly, as in one stack; else None."""
         count = len(self.tensors)
-        if (self.shapes != self.shapes[0]).any() or (self.strides != self.strides[0]).any():
+        if not self.alike:
             return None
         steps = np.diff(self.starts())
         if count > 1 and ((steps != steps[0]).any() or steps[0] < 0):
@@ -57,37 +72,47 @@ class Stack(NamedTuple):
         return first.as_strided((len(self.tensors), *first.shape), (step, *first.stride()))
 
 
-def read_pairs(pairs: Iterable[Any]) -> tuple[list[Any], list[Any]]:
-    """The A's and the B's of a list of pairs."""
+def read_pairs(pairs: Iterable[Any]) -> list[Any]:
+    """A list of pairs as one list: a, b of the first, a, b of the second, and so on."""
     if isinstance(pairs, (torch.Tensor, np.ndarray)) or not isinstance(pairs, Iterable):
         raise ArgumentError(f"pairs is a list of pairs (a, b), not {type(pairs).__name__}")
-    found = list(pairs)
-    for at, pair in enumerate(found):
-        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-            raise ArgumentError(f"pair {at} is not a pair (a, b) but {_described(pair)}")
-    return [a for a, _ in found], [b for _, b in found]
+    found = pairs if isinstance(pairs, (list, tuple)) else list(pairs)
+    if not (set(map(type, found)) <= {tuple, list} and set(map(len, found)) <= {2}):
+        for at, pair in enumerate(found):
+            if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+                raise ArgumentError(f"pair {at} is not a pair (a, b) but {_described(pair)}")
+    return list(chain.from_iterable(found))
 
 
-def stack_of(name: str, values: Sequence[Any], term: Term) -> Stack:
+def as_operands(values: Sequence[Any]) -> list[torch.Tensor]:
+    """The tensors of a flat list of pairs; errors name the pair by its place."""
+    if set(map(type, values)) == {torch.Tensor} and set(map(_LAYOUT, values)) == {torch.strided}:
+        return list(values)
+    return [as_tensor(f"{'ab'[at % 2]} of pair {at // 2}", value) for at, value in enumerate(values)]
+
+
+def stack_of(name: str, tensors: Sequence[torch.Tensor], term: Term) -> Stack:
     """Tensors of a group as one `Stack`; errors name the pair by its place."""
-    tensors = [value if type(value) is torch.Tensor and value.layout is torch.strided else
-               as_tensor(f"{name} of pair {at}", value) for at, value in enumerate(values)]  # fmt: skip
     rank = len(term)
-    kinds = {(tensor.dtype, tensor.device, tensor.dim(), tensor.requires_grad) for tensor in tensors}
+    kinds = set(map(_KIND, tensors))
     if len(kinds) > 1 or kinds != {(tensors[0].dtype, tensors[0].device, rank, False)}:
         _refuse_mixed(name, tensors, term)
-    if any([tensor.is_neg() or tensor.is_conj() for tensor in tensors]):  # noqa: C419  a list: there may be thousands
+    if any(map(torch.Tensor.is_neg, tensors)) or any(map(torch.Tensor.is_conj, tensors)):
         tensors = [tensor.resolve_neg().resolve_conj() for tensor in tensors]
-    shape = (len(tensors), rank)
-    return Stack(
-        tensors,
-        np.array([tuple(tensor.shape) for tensor in tensors], np.int64).reshape(shape),
-        np.array([tensor.stride() for tensor in tensors], np.int64).reshape(shape),
-        np.array([tensor.data_ptr() for tensor in tensors], np.int64),
-    )
+    shapes, strides = (
+        np.fromiter(chain.from_iterable(map(read, tensors)), np.int64, len(tensors) * rank).reshape(-1, rank)
+        if rank else np.zeros((len(tensors), 0), np.int64)
+        for read in (torch.Tensor.size, torch.Tensor.stride)
+    )  # fmt: skip
+    alike = not ((shapes != shapes[0]).any() or (strides != strides[0]).any())
+    return Stack(tensors, shapes, strides, addresses_of(tensors), alike)
 
 
-def _refuse_mixed(name: str, tensors: list[torch.Tensor], term: Term) -> None:
+def addresses_of(tensors: Sequence[torch.Tensor]) -> np.ndarray:
+    return np.fromiter(map(torch.Tensor.data_ptr, tensors), np.int64, len(tensors))
+
+
+def _refuse_mixed(name: str, tensors: Sequence[torch.Tensor], term: Term) -> None:
     """What is not alike in all of them, by place; gradients that nobody asks for are let through."""
     first = tensors[0]
     for at, tensor in enumerate(tensors):

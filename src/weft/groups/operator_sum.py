@@ -21,6 +21,7 @@ import torch
 from weft.api.contract import contract
 from weft.base.arrays import as_result, as_tensor, returned
 from weft.base.describe import describe_call
+from weft.base.dispatch import near_dynamo, outside
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
 from weft.plans.derivatives import asked as asked_of
 from weft.plans.keywords import refuse_unknown
@@ -67,6 +68,8 @@ class OperatorSum:
 
     def __call__(self, state: Any, *, out: Any = None) -> Any:
         """Apply it to `state` (l, s, r). Returns the result (l', s', r'), or `out`, of the state's kind of array."""
+        if near_dynamo():
+            return outside(self, state, out=out)
         with call_context(lambda: describe_call("operator_sum", f"{self.count} terms", state=state, out=out)):
             x = as_tensor("state", state).resolve_conj().resolve_neg()
             shape = self._check(x)
@@ -160,6 +163,8 @@ def operator_sum(
     tensor([[2., 2., 2.],
             [0., 0., 0.]])
     """
+    if near_dynamo():
+        return outside(operator_sum, terms, state, out=out, workspace_limit=workspace_limit, **keywords)
     return OperatorSum(terms, workspace_limit=workspace_limit, **keywords)(state, out=out)
 
 

@@ -2,22 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import overload
 
 import numpy as np
 import torch
 
+from weft.spec.group import contiguous_strides
 
-class Results(Sequence[torch.Tensor]):
-    """Tensors of given shapes in one `buffer`, the i-th of which begins at element ``starts[i]``, without gaps."""
 
-    def __init__(self, buffer: torch.Tensor, shapes: np.ndarray, starts: np.ndarray) -> None:
-        self.buffer = buffer
-        self._shapes, self._starts = shapes, starts
+class Places:
+    """Where results of given shapes, (results, rank), lie in one buffer: one after the other, without gaps."""
+
+    def __init__(self, shapes: np.ndarray) -> None:
+        self.shapes = shapes
+        ends = np.cumsum(shapes.prod(1))
+        self.starts = np.concatenate([[0], ends[:-1]])
+        self.size = int(ends[-1])
+        self._views: tuple[list[list[int]], list[list[int]], list[int]] | None = None
 
     def __len__(self) -> int:
-        return len(self._shapes)
+        return len(self.shapes)
+
+    def at(self, buffer: torch.Tensor, at: int) -> torch.Tensor:
+        shape = self.shapes[at].tolist()
+        start, size = int(self.starts[at]), 1
+        for extent in shape:
+            size *= extent
+        return buffer[start : start + size].view(shape)
+
+    def all(self, buffer: torch.Tensor) -> list[torch.Tensor]:
+        """All results as views; what torch is told of them is kept for the next buffer."""
+        if self._views is None:
+            self._views = (self.shapes.tolist(), contiguous_strides(self.shapes).tolist(), self.starts.tolist())
+        return list(map(buffer.as_strided, *self._views))
+
+
+class Results(Sequence[torch.Tensor]):
+    """Tensors in one `buffer`, at their `places`."""
+
+    def __init__(self, buffer: torch.Tensor, places: Places) -> None:
+        self.buffer, self._places = buffer, places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return iter(self._places.all(self.buffer))
 
     @overload
     def __getitem__(self, at: int) -> torch.Tensor: ...
@@ -28,8 +59,4 @@ class Results(Sequence[torch.Tensor]):
             return [self[i] for i in range(*at.indices(len(self)))]
         if not -len(self) <= at < len(self):
             raise IndexError(f"result {at} of {len(self)}")
-        shape = self._shapes[at].tolist()
-        start, size = int(self._starts[at]), 1
-        for extent in shape:
-            size *= extent
-        return self.buffer[start : start + size].view(shape)
+        return self._places.at(self.buffer, at)

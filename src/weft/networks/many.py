@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -30,7 +31,7 @@ from weft.spec.memory import overlaps_itself, share_memory
 _KNOWN = BoundedCache(512)  # calls, by all that they say
 _NETWORKS = BoundedCache(1024)  # plans, by notation, shapes, types and keywords
 # What the last step is asked for besides; a call with any of it has no replay of its own, but for `out`.
-_LAST = ("c", "alpha", "beta", "c_fn", "epilogue", "operands", "indices")
+_LAST = ("c", "alpha", "beta", "c_fn", "epilogue", "operands", "indices", "kept_dtype")
 
 
 class Known(NamedTuple):
@@ -105,12 +106,19 @@ def _run(notation: Notation, tensors: list[torch.Tensor], keywords: dict[str, An
 
 
 def _network(notation: Notation, tensors: list[torch.Tensor], steps: dict[str, Any]) -> Network:
-    """The plan for operands of these shapes."""
-    shapes, types = [tuple(x.shape) for x in tensors], [x.dtype for x in tensors]
+    """The plan for these operands."""
     device = tensors[0].device
     for at, tensor in enumerate(tensors):
         if tensor.device != device:
             raise ShapeError(f"operand 0 is on {device}, operand {at} is on {tensor.device}")
+    return network_of(notation, [tuple(x.shape) for x in tensors], [x.dtype for x in tensors], device, steps)
+
+
+def network_of(
+    notation: Notation, shapes: Sequence[tuple[int, ...]], types: Sequence[torch.dtype], device: torch.device,
+    steps: dict[str, Any],
+) -> Network:  # fmt: skip
+    """The plan for operands of these shapes; `steps` are keywords of each step, and the result's type."""
     ordered = is_ordered(steps.get("algebra"))
     key = (notation, tuple(shapes), tuple(types), device, repr(sorted(steps.items(), key=str)), generation())
     known: Network | None = _NETWORKS.get(key) if not ordered else None

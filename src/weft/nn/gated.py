@@ -16,6 +16,8 @@ from weft.nn.fused import Fused, parameter_type, uniform
 from weft.spec.dtypes import dtype_name
 from weft.spec.type_names import DTypeLike
 
+_PAIRS = (torch.float32, torch.float64)  # of which there are complex numbers
+
 
 class GatedLinear(Fused):
     """``activation(x @ gate.T + gate_bias) * (x @ up.T + up_bias)``: SwiGLU with "silu", GEGLU with "gelu", and so on.
@@ -26,7 +28,8 @@ class GatedLinear(Fused):
 
     `interleaved`: gate and up lie together, as real and imaginary parts of one weight, (out_features, in_features, 2),
     with `bias` (out_features, 2). One kernel then reads `x` once, multiplies it with complex numbers, and gates the
-    parts of each sum. float32 and float64 only: there are no complex numbers of half precision (`DTypeError`).
+    parts of each sum. There are no complex numbers of half precision: of float16 and bfloat16 both products are one,
+    which reads `x` once, and a pass over its sums gates them.
 
     >>> import torch, weft
     >>> weft.nn.GatedLinear(16, 64)(torch.rand(2, 16)).shape
@@ -47,8 +50,8 @@ class GatedLinear(Fused):
         super().__init__(activation)
         self.in_features, self.out_features, self.interleaved = in_features, out_features, interleaved
         kind = parameter_type(dtype)
-        if interleaved and kind not in (torch.float32, torch.float64):
-            raise DTypeError(f"interleaved weights are pairs of float32 or float64, not of {dtype_name(kind)}")
+        if interleaved and kind not in (*_PAIRS, torch.float16, torch.bfloat16):
+            raise DTypeError(f"interleaved weights are pairs of floating numbers, not of {dtype_name(kind)}")
         for name in ("weight",) if interleaved else ("gate", "up"):
             last = (2,) if interleaved else ()
             shape, of_bias = (out_features, in_features, *last), (out_features, *last)
@@ -66,6 +69,11 @@ class GatedLinear(Fused):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         found: torch.Tensor
+        if self.interleaved and self.weight.dtype not in _PAIRS:
+            operands = {"bias": ("np", self.bias)} if self._biased else {}
+            sums = contract("...k,nkp->...np", x, self.weight, epilogue=self._first, operands=operands)
+            found = contract("...n,...n->...n", sums[..., 0], sums[..., 1], a_fn=self._gate)
+            return found
         if self.interleaved:
             beside = {"bias": ("n", torch.view_as_complex(self.bias))} if self._biased else {}
             weight = torch.view_as_complex(self.weight)
@@ -106,8 +114,10 @@ class GatedLinear(Fused):
     bias: torch.Tensor
     _first: Function | None
     _second: Function | None
+    _gate: Function | None
 
     def _functions(self, function: Function | None) -> dict[str, Function | None]:
         if self.interleaved:
-            return {"_first": None, "_second": gate_of_parts(self._biased, function)}
+            sums = finish(False, self._biased, None)
+            return {"_first": sums, "_second": gate_of_parts(self._biased, function), "_gate": function}
         return {"_first": finish(False, self._biased, None), "_second": gate(self._biased, function)}

@@ -83,6 +83,7 @@ class Request:
     raw_algebra: Algebra | None = field(default=None, compare=False)
     schedule: Schedule | str | None = None  # the one that is forced
     promote: bool = False
+    kept: torch.dtype | None = None  # of the sums that a gradient needs; None: as `weft.autograd` finds best
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled without what belongs to this process: traced functions and algebra, and what the device can do."""

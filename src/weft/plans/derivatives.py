@@ -5,8 +5,9 @@ A call asks here only where it is not a known one: a known plain call has no ope
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -15,12 +16,20 @@ from torch.autograd import forward_ad
 from weft.base.arrays import is_transformed, is_transforming
 from weft.errors import UnsupportedError
 
+_REQUIRES = attrgetter("requires_grad")
 _ROOM = "weft.autograd.calls"  # by name: it lies above
 
 
 def asked(*values: Any) -> bool:
     """Whether a derivative with respect to one of these tensors may be asked for, by any means of torch."""
     return is_transforming() or any(isinstance(value, torch.Tensor) and asks(value) for value in values)
+
+
+def asked_of_many(tensors: Sequence[torch.Tensor]) -> bool:
+    """The same of thousands of tensors: a gradient is looked for in all of them at once."""
+    if is_transforming() or forward_ad._current_level >= 0:
+        return asked(*tensors)
+    return (torch.is_grad_enabled() and any(map(_REQUIRES, tensors))) or any(map(is_transformed, tensors))
 
 
 def asks(tensor: torch.Tensor) -> bool:

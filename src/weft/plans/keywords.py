@@ -17,7 +17,8 @@ DEFAULTS: dict[str, Any] = {
     "c": None, "alpha": 1.0, "beta": 1.0, "out": None, "out_dtype": None, "precision": None, "accumulate": None,
     "a_fn": None, "b_fn": None, "c_fn": None, "epilogue": None, "operands": None, "indices": None,
     "algebra": "plus_times", "deterministic": True, "workspace_limit": None, "backend": "auto", "tune": None,
-    "specialize": "auto", "schedule": None, "promote": False, "return_arg": False, "validate": False,
+    "specialize": "auto", "schedule": None, "promote": False, "kept_dtype": None, "return_arg": False,
+    "validate": False,
 }  # fmt: skip
 #: The same where a call makes a plan, which is for many calls.
 _OF_PLANS: dict[str, Any] = {"specialize": "now"}

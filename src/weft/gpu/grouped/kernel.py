@@ -104,7 +104,12 @@ def grouped_kernel(
                 if B_FN is not None:
                     y = tl.where(k_inside[:, None], B_FN(y).to(PRODUCT), 0)
                 # (2.2) Multiply and accumulate.
-                acc = tl.dot(x, y, acc, input_precision=PRECISION, max_num_imprecise_acc=TILE[2], out_dtype=ACCUMULATE)
+                if TILE[2] == 1:  # integers: no matrix instruction wraps as their sums do
+                    acc += x.to(ACCUMULATE) * y.to(ACCUMULATE)
+                else:
+                    acc = tl.dot(
+                        x, y, acc, input_precision=PRECISION, max_num_imprecise_acc=TILE[2], out_dtype=ACCUMULATE
+                    )
         # (3) Finish and store.
         value = acc * scalar(alpha, ACCUMULATE)
         place = d + start + side_offset(own, batch, 0, SIDES[0], 2)
@@ -113,5 +118,5 @@ def grouped_kernel(
         if ADD:
             value += load_or_zero(place, inside).to(ACCUMULATE) * scalar(beta, ACCUMULATE)
         if EPILOGUE is not None:
-            value = EPILOGUE(value)
+            value = tl.broadcast_to(EPILOGUE(value), (ROWS, COLUMNS))
         tl.store(place, value.to(RESULT), mask=inside)

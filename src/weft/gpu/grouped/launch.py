@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 
 from weft.base.bounded_cache import BoundedCache
 from weft.fn import Pointwise
+from weft.gpu.common.complex_elements import real, real_arithmetic
 from weft.gpu.common.hardware import sm_count
 from weft.gpu.common.launch import TRITON_TYPES, KernelLaunch, collecting
 from weft.planner.schedule import Target
@@ -29,11 +31,13 @@ class Tile(NamedTuple):
     warps: int
 
 
-_TILES = {
+_TILES = {  # by bytes of an element
     2: (Tile(16, 16, 32, 1), Tile(32, 32, 32, 4), Tile(64, 64, 32, 4)),
     4: (Tile(16, 16, 16, 1), Tile(32, 32, 32, 4), Tile(64, 64, 16, 4)),
     8: (Tile(16, 16, 16, 1), Tile(32, 32, 16, 4), Tile(64, 64, 16, 8)),
 }
+_COMPLEX = (Tile(16, 16, 16, 1), Tile(32, 32, 16, 4))
+_INTEGERS = (Tile(16, 16, 1, 1), Tile(32, 32, 1, 4), Tile(64, 64, 1, 4))
 
 
 class GroupKernel(NamedTuple):
@@ -45,12 +49,27 @@ class GroupKernel(NamedTuple):
     functions: tuple[Pointwise | None, Pointwise | None, Pointwise | None]  # of A, B and the sum
     add: bool
 
+    @property
+    def is_complex(self) -> bool:
+        """Whether complex values take part, if only within a function."""
+        types = (*self.types, self.arithmetic.accumulate)
+        return any(dtype.is_complex for dtype in types) or any(fn.is_complex for fn in self.functions if fn is not None)
+
+    @property
+    def tiles(self) -> tuple[Tile, ...]:
+        """Those to choose from."""
+        if self.is_complex:
+            return _COMPLEX
+        if not self.arithmetic.accumulate.is_floating_point:
+            return _INTEGERS
+        return _TILES[8 if self.arithmetic.accumulate == torch.float64 else self.arithmetic.product.itemsize]
+
 
 class GroupLaunch:
     """Call it with what A, B and D begin at; `move` takes other starts without a new plan."""
 
     def __init__(self, kernel: GroupKernel, table: GroupTable, target: Target) -> None:
-        self.tile = choose_tile(table, 8 if kernel.arithmetic.accumulate == torch.float64 else kernel.types[0].itemsize)
+        self.tile = choose_tile(table, kernel.tiles)
         tiles = tiles_of(table, self.tile.m, self.tile.n)
         self.count = len(tiles)
         programs = min(self.count, RESIDENT * sm_count(target))
@@ -71,10 +90,11 @@ class GroupLaunch:
 
     def __call__(self, a: torch.Tensor, b: torch.Tensor, d: torch.Tensor) -> None:
         if self.count:
+            a, b, d = (torch.view_as_real(x) if x.is_complex() else x for x in (a, b, d))
             self.kernel((a, b, d, self._rows, self._outputs, self._tiles), 1.0, 1.0)
 
 
-def choose_tile(table: GroupTable, size: int) -> Tile:
+def choose_tile(table: GroupTable, tiles: Sequence[Tile]) -> Tile:
     """The tile that computes fewest products, those past the extents and the overheads counted in."""
     batch, m, n, _ = table.sizes[table.outputs[:, 1]].T
     sums = np.concatenate([[0], np.cumsum(table.sizes[:, 3])])
@@ -85,7 +105,7 @@ def choose_tile(table: GroupTable, size: int) -> Tile:
         each = np.ceil(depths / tile.k) * tile.m * tile.n * tile.k + OVERHEAD * steps
         return float((batch * np.ceil(m / tile.m) * np.ceil(n / tile.n) * each).sum())
 
-    return min(_TILES[size], key=cost)
+    return min(tiles, key=cost)
 
 
 def made(kernel: GroupKernel, tile: Tile, target: Target) -> KernelLaunch:
@@ -93,22 +113,39 @@ def made(kernel: GroupKernel, tile: Tile, target: Target) -> KernelLaunch:
     key = (kernel, tile, target)
     known = _KERNELS.get(key) if not collecting() else None
     if known is None:
-        from weft.gpu.grouped.kernel import grouped_kernel
-
-        arithmetic = kernel.arithmetic
-        jits = [function and function.jit for function in kernel.functions]
-        constants = {
-            "SIDES": kernel.sides, "TILE": tile[:3], "ADD": kernel.add, "A_FN": jits[0], "B_FN": jits[1],
-            "EPILOGUE": jits[2], "PRODUCT": TRITON_TYPES[arithmetic.product],
-            "ACCUMULATE": TRITON_TYPES[arithmetic.accumulate], "RESULT": TRITON_TYPES[kernel.types[2]],
-            "PRECISION": arithmetic.precision,
-        }  # fmt: skip
         tables = [Layout.contiguous((1,), dtype) for dtype in (torch.int64, torch.int64, torch.int32)]
-        data = [Layout((1,), (1,), dtype, dtype.itemsize) for dtype in kernel.types]
+        data = [Layout((1,), (1,), real(dtype), real(dtype).itemsize) for dtype in kernel.types]
+        function, constants = _constants(kernel, tile)
+        floating = kernel.tiles != _INTEGERS
         known = KernelLaunch(
-            grouped_kernel, (*data, *tables), constants, arithmetic.accumulate.is_floating_point, target, 1,
-            tile.warps, STAGES, numbers=(1,),
-        )  # fmt: skip
+            function, (*data, *tables), constants, floating, target, 1, tile.warps, STAGES, numbers=(1,)
+        )
         if not collecting():
             _KERNELS.put(key, known)
     return known
+
+
+def _constants(kernel: GroupKernel, tile: Tile) -> tuple[Any, dict[str, Any]]:
+    """The kernel's function, and what is compiled into it."""
+    arithmetic, split = real_arithmetic(kernel.arithmetic), kernel.is_complex
+    jits = [function and (function.split_complex.jit if split else function.jit) for function in kernel.functions]
+    shared = {
+        "SIDES": kernel.sides, "TILE": tile[:3], "ADD": kernel.add, "A_FN": jits[0], "B_FN": jits[1],
+        "EPILOGUE": jits[2],
+    }  # fmt: skip
+    types = {
+        "PRODUCT": TRITON_TYPES[arithmetic.product], "ACCUMULATE": TRITON_TYPES[arithmetic.accumulate],
+        "RESULT": TRITON_TYPES[real(kernel.types[2])], "PRECISION": arithmetic.precision,
+    }  # fmt: skip
+    if not split:
+        from weft.gpu.grouped.kernel import grouped_kernel
+
+        return grouped_kernel, shared | types
+    from weft.gpu.grouped.complex_kernel import grouped_complex_kernel
+
+    values = (*kernel.types[:2], kernel.arithmetic.accumulate)
+    kinds = tuple(
+        (value.is_complex, (function.result if function is not None else value).is_complex)  # type: ignore[union-attr]
+        for value, function in zip(values, kernel.functions, strict=True)
+    )
+    return grouped_complex_kernel, shared | {"KINDS": kinds, "D_COMPLEX": kernel.types[2].is_complex} | types

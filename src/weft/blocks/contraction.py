@@ -1,0 +1,85 @@
+"""`weft.blocks.contract`: two block-sparse tensors, in one launch."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from weft.api.keywords import Equation
+from weft.api.lookup import read_notation
+from weft.api.options import HOOKS, fingerprints
+from weft.base.bounded_cache import BoundedCache
+from weft.base.describe import describe_call
+from weft.base.dispatch import near_dynamo, outside
+from weft.blocks.gradient import with_gradient
+from weft.blocks.meeting import check_sectors, products
+from weft.blocks.plan import BlockPlan
+from weft.blocks.tensor import BlockTensor
+from weft.errors import ArgumentError, ShapeError, UnsupportedError, call_context
+from weft.planner.validity import generation
+from weft.plans.derivatives import asked as asked_of
+from weft.plans.keywords import refuse_unknown
+from weft.spec import Notation
+from weft.spec.notation import term_text
+
+_PLANS = BoundedCache(512)
+
+
+def contract(equation: Equation, a: BlockTensor, b: BlockTensor, **keywords: Any) -> BlockTensor:
+    """Contract two block-sparse tensors in one launch: blocks meet where the sectors of the modes they share agree.
+
+    `equation` as for `weft.contract`, without ``...`` and without a label twice in one operand. `a_fn`, `b_fn` and
+    `epilogue` are functions of the values of blocks; what is no block stays zero, whatever they make of zero.
+    `out_dtype`, `precision`, `accumulate`, `backend` as for `weft.contract`. Every block of the result is the sum of
+    all its products, in the order of the blocks of `a`. The plan is kept for tensors of the same blocks.
+
+    Gradients reach the blocks' tensors: they are contractions of blocks, too, in one launch each, and functions are
+    passes over the buffers then. Under `torch.func.vmap`, with modes of one operand alone, and with `out_dtype`,
+    `precision` or `accumulate` it is a contraction for each pair of blocks instead.
+
+    Raises what `weft.contract` raises; a `ShapeError` names the sector whose extents differ. A result without a block
+    is a `ShapeError`, too: no sectors meet.
+    """
+    if near_dynamo():
+        return cast(BlockTensor, outside(contract, equation, a, b, **keywords))
+    with call_context(lambda: describe_call("blocks.contract", equation)):
+        refuse_unknown("blocks.contract", keywords)
+        for name, value in (("a", a), ("b", b)):
+            if not isinstance(value, BlockTensor):
+                raise ArgumentError(f"{name} is a weft.blocks.BlockTensor, not {type(value).__name__}")
+        if a.device != b.device:
+            raise UnsupportedError(f"a is on {a.device}, b on {b.device}")
+        notation = read_notation(equation)
+        given = {name: value for name, value in keywords.items() if value is not None}
+        if asked_of(a.buffer, b.buffer):
+            plain = _plan(notation, a, b, {name: given.pop(name) for name in ("backend",) if name in given})
+            buffer = with_gradient(plain, a.buffer, b.buffer, given)
+            return BlockTensor.over(plain.products.d, buffer)
+        plan = _plan(notation, a, b, given)
+        return BlockTensor.over(plan.products.d, plan(a.buffer, b.buffer))
+
+
+def _plan(notation: Notation, a: BlockTensor, b: BlockTensor, keywords: dict[str, Any]) -> BlockPlan:
+    """The plan of an earlier contraction of the same blocks, else a new one."""
+    prints = fingerprints(tuple(keywords.get(hook) for hook in HOOKS))
+    said = tuple((name, value) for name, value in keywords.items() if name not in HOOKS)
+    key = (notation, a.structure, b.structure, a.dtype, b.dtype, a.device, prints, said, generation())
+    try:
+        plan: BlockPlan | None = _PLANS.get(key) if prints is not None else None
+    except TypeError:
+        raise ArgumentError("a keyword of blocks.contract has no hash") from None
+    if plan is None:
+        _check(notation, a, b)
+        plan = BlockPlan(products(notation, a.structure, b.structure), a.buffer, b.buffer, keywords)
+        if prints is not None:
+            _PLANS.put(key, plan)
+    return plan
+
+
+def _check(notation: Notation, a: BlockTensor, b: BlockTensor) -> None:
+    for name, term, tensor in zip("ab", notation.inputs, (a, b), strict=True):
+        if len(term) != tensor.rank:
+            text = term_text(term)
+            raise ShapeError(f"'{text}' has {len(term)} labels, the blocks of {name} {tensor.rank} modes")
+        if len(set(term)) < len(term):
+            raise UnsupportedError(f"'{term_text(term)}' has a label twice: diagonals are not for blocks")
+    check_sectors(notation, a, b)

@@ -1,0 +1,81 @@
+"""A contraction of blocks that is planned: the tables of its launch, and the contractions that are its derivatives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from weft.api.contract import contract
+from weft.api.options import read_options, resolved
+from weft.base.arrays import outside_transforms
+from weft.blocks.meeting import Products
+from weft.groups.launch import launch_of
+from weft.spec.group import GroupTable, contiguous_strides, group_form, group_table
+
+
+class BlockPlan:
+    """Call it with the buffers of A and B, of the types and device it was made for, for that of D."""
+
+    def __init__(self, products: Products, x: torch.Tensor, y: torch.Tensor, keywords: dict[str, Any]) -> None:
+        self.products, self.keywords = products, keywords
+        i, j = products.pairs[0][1][0]
+        with outside_transforms():  # tensors of which nothing is asked stand for the blocks
+            left, right = (torch.empty(shape, dtype=side.dtype, device=side.device)
+                           for shape, side in ((products.a.shapes[i], x), (products.b.shapes[j], y)))  # fmt: skip
+        request = resolved(products.notation, str(products.notation), left, right, read_options("grouped", keywords))
+        self.dtype = request.d_dtype
+        self._launch = launch_of(_table(products), request, y.dtype, False)
+        self._derivatives: dict[int, BlockPlan] = {}
+
+    def __call__(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        d = self.products.d
+        whole = len(self.products.pairs) == len(d.keys)
+        made = (torch.empty if whole else torch.zeros)(d.size, dtype=self.dtype, device=x.device)
+        x, y = (side.resolve_conj().contiguous() for side in (x, y))  # a gradient may be expanded
+        if self._launch is not None:
+            self._launch(x, y, made)
+        else:  # types and functions that no kernel for groups takes
+            one_by_one(self.products, x, y, self.keywords, made)
+        return made
+
+    def derivative(self, side: int, grad: torch.Tensor, other: torch.Tensor) -> BlockPlan:
+        """What makes the gradient of A or B (`side` 0, 1) of D's and the other operand; made once."""
+        if side not in self._derivatives:
+            self._derivatives[side] = BlockPlan(self.products.derivative(side), grad, other, self.keywords)
+        return self._derivatives[side]
+
+
+def one_by_one(
+    products: Products, x: torch.Tensor, y: torch.Tensor, keywords: dict[str, Any], made: torch.Tensor | None = None
+) -> list[torch.Tensor]:
+    """The blocks of the result, each by a contraction for every pair; in `made`, else in tensors of their own."""
+    epilogue = keywords.get("epilogue")
+    others = {name: value for name, value in keywords.items() if name != "epilogue"}
+    terms = (*products.notation.inputs, products.notation.output)
+    found = []
+    for k, pairs in products.pairs:
+        place = None if made is None else products.d.block(made, k)
+        total: Any = None
+        for at, (i, j) in enumerate(pairs):
+            last = epilogue if at + 1 == len(pairs) else None
+            left, right = products.a.block(x, i), products.b.block(y, j)
+            total = contract(terms, left, right, c=total, out=place, epilogue=last, **others)
+        found.append(total)
+    return found
+
+
+def _table(products: Products) -> GroupTable:
+    """A row for each product, in the order of the result's blocks."""
+    rows = [pair for _, pairs in products.pairs for pair in pairs]
+    sides = products.a, products.b
+    shapes = [np.array([side.shapes[row[at]] for row in rows], np.int64).reshape(len(rows), -1)
+              for at, side in enumerate(sides)]  # fmt: skip
+    table, _ = group_table(group_form(products.notation), shapes, [contiguous_strides(each) for each in shapes])
+    for at, side in enumerate(sides):
+        table.rows[:, at] = [side.starts[row[at]] for row in rows]
+    counts = np.array([len(pairs) for _, pairs in products.pairs])
+    ends = np.cumsum(counts)
+    starts = np.array([products.d.starts[k] for k, _ in products.pairs], np.int64)
+    return table._replace(outputs=np.stack([starts, ends - counts, ends], 1))

@@ -1,0 +1,171 @@
+"""A tensor of blocks, which lie one after the other in one buffer."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from weft.base.arrays import as_tensor
+from weft.base.describe import describe_call
+from weft.base.dispatch import near_dynamo, outside
+from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
+from weft.spec.dtypes import dtype_name
+
+Sector = Hashable
+Key = tuple[Sector, ...]
+
+
+@dataclass(frozen=True)
+class Structure:
+    """Which blocks there are, of which shapes, and where each begins in the buffer."""
+
+    keys: tuple[Key, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    starts: tuple[int, ...]
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        """Made once: every contraction asks for it, and there may be thousands of blocks."""
+        return hash((self.keys, self.shapes, self.starts))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Without the hash, which is another one in another process."""
+        return Structure, (self.keys, self.shapes, self.starts)
+
+    @classmethod
+    def of(cls, keys: Sequence[Key], shapes: Sequence[tuple[int, ...]]) -> Structure:
+        sizes = [int(np.prod(shape, dtype=np.int64)) for shape in shapes]
+        starts = [0, *itertools.accumulate(sizes)]
+        return cls(tuple(keys), tuple(shapes), tuple(starts[:-1]))
+
+    @cached_property
+    def size(self) -> int:
+        """Elements of the buffer."""
+        return self.starts[-1] + int(np.prod(self.shapes[-1], dtype=np.int64))
+
+    def block(self, buffer: torch.Tensor, at: int) -> torch.Tensor:
+        """The block of that number, a view."""
+        shape, start = self.shapes[at], self.starts[at]
+        return buffer[start : start + int(np.prod(shape, dtype=np.int64))].view(shape)
+
+
+class BlockTensor:
+    """A tensor of which only some blocks are not zero.
+
+    `blocks`: from a tuple of sectors, one for each mode, to a tensor of as many dimensions; one type and device for
+    all, and one extent for a sector of a mode. They are copied into one `buffer`, through which gradients reach them;
+    ``tensor[key]`` is a view of it.
+
+    >>> import torch, weft
+    >>> x = weft.blocks.BlockTensor({(0, 0): torch.ones(2, 3), (1, 1): torch.ones(4, 1)})
+    >>> weft.blocks.contract("ab,cb->ac", x, x)[1, 1].shape
+    torch.Size([4, 4])
+    """
+
+    def __init__(self, blocks: Mapping[Key, Any]) -> None:
+        self._set(*(outside(_built, blocks) if near_dynamo() else _built(blocks)))
+
+    def _set(self, structure: Structure, buffer: torch.Tensor) -> None:
+        self.structure, self.buffer = structure, buffer
+        self._place = {key: at for at, key in enumerate(structure.keys)}
+
+    @classmethod
+    def over(cls, structure: Structure, buffer: torch.Tensor) -> BlockTensor:
+        """Blocks that lie in a buffer already, where the structure says."""
+        made = cls.__new__(cls)
+        made._set(structure, buffer)
+        return made
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.buffer.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.buffer.device
+
+    @property
+    def rank(self) -> int:
+        return len(self.structure.keys[0])
+
+    def keys(self) -> tuple[Key, ...]:
+        return self.structure.keys
+
+    def items(self) -> Iterator[tuple[Key, torch.Tensor]]:
+        return ((key, self[key]) for key in self.structure.keys)
+
+    def __len__(self) -> int:
+        return len(self.structure.keys)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._place
+
+    def __getitem__(self, key: Key) -> torch.Tensor:
+        return self.structure.block(self.buffer, self._place[key])
+
+    def __repr__(self) -> str:
+        return f"BlockTensor({len(self)} blocks of {self.rank} modes, {dtype_name(self.dtype)}, {self.device})"
+
+    def sectors(self) -> tuple[dict[Sector, int], ...]:
+        """For each mode its sectors, in the order in which blocks name them, with their extents."""
+        found: tuple[dict[Sector, int], ...] = tuple({} for _ in range(self.rank))
+        for key, shape in zip(self.structure.keys, self.structure.shapes, strict=True):
+            for mode, sector, extent in zip(found, key, shape, strict=True):
+                mode[sector] = extent
+        return found
+
+    def to_dense(self, sectors: Sequence[Mapping[Sector, int]] | None = None) -> torch.Tensor:
+        """The whole tensor, zeros and all; `sectors` says which each mode has and in which order (see `sectors`)."""
+        modes = self.sectors() if sectors is None else sectors
+        starts = [dict(zip(mode, itertools.accumulate([0, *mode.values()]), strict=False)) for mode in modes]
+        dense = self.buffer.new_zeros([sum(mode.values()) for mode in modes])
+        for key, block in self.items():
+            at = tuple(slice(start[sector], start[sector] + extent)
+                       for start, sector, extent in zip(starts, key, block.shape, strict=True))  # fmt: skip
+            dense[at] = block
+        return dense
+
+
+def _built(blocks: Mapping[Key, Any]) -> tuple[Structure, torch.Tensor]:
+    with call_context(lambda: describe_call("BlockTensor", f"{len(blocks)} blocks")):
+        keys, tensors = _read(blocks)
+    structure = Structure.of(keys, [tuple(tensor.shape) for tensor in tensors])
+    return structure, torch.cat([tensor.reshape(-1) for tensor in tensors])
+
+
+def _read(blocks: Mapping[Key, Any]) -> tuple[list[Key], list[torch.Tensor]]:
+    """Keys and tensors, alike in rank, type, device and the extents of sectors."""
+    if not isinstance(blocks, Mapping) or not blocks:
+        raise ArgumentError("blocks is a dict with one block at least, from tuples of sectors to tensors")
+    keys: list[Key] = []
+    tensors: list[torch.Tensor] = []
+    extents: dict[tuple[int, Sector], int] = {}
+    for key, value in blocks.items():
+        if not isinstance(key, tuple):
+            raise ArgumentError(f"block {key!r} is named by a tuple, a sector for each mode")
+        tensor = as_tensor(f"block {key}", value).resolve_conj().resolve_neg()
+        if tensor.dim() != len(key) or (keys and len(key) != len(keys[0])):
+            wanted = len(keys[0]) if keys else len(key)
+            raise ShapeError(f"block {key} has {tensor.dim()} dimensions, the first {wanted} modes")
+        if tensors and tensor.dtype != tensors[0].dtype:
+            raise DTypeError(f"block {key} is {dtype_name(tensor.dtype)}, {keys[0]} is {dtype_name(tensors[0].dtype)}")
+        if tensors and tensor.device != tensors[0].device:
+            raise UnsupportedError(f"block {key} is on {tensor.device}, {keys[0]} is on {tensors[0].device}")
+        for mode, (sector, extent) in enumerate(zip(key, tensor.shape, strict=True)):
+            if extents.setdefault((mode, sector), extent) != extent:
+                raise ShapeError(
+                    f"sector {sector!r} of mode {mode} has extent {extent} in block {key}, "
+                    f"{extents[mode, sector]} in another"
+                )
+        keys.append(key)
+        tensors.append(tensor)
+    return keys, tensors

@@ -1,0 +1,57 @@
+"""Whether a list of tensors lies as an earlier one did, told by one call for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import is_, itemgetter
+from typing import Any
+
+import torch
+
+_TYPES = {torch.Tensor, torch.nn.Parameter}
+
+
+class Likeness:
+    """What is alike in tensors that a plan may take in the place of those it was made of.
+
+    It is what `torch.compile` guards its inputs by: type, device, dtype, extents, strides, the bits of conjugate and
+    negative views, and whether it requires a gradient. torch reads it of thousands of tensors in one call, where
+    Python's own reading takes ten times as long. Its guards want every tensor once, so which tensors of a list are the
+    same is told apart beforehand. No tensor is kept.
+    """
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self._count = len(tensors)
+        first: dict[int, int] = {}
+        for at, tensor in enumerate(tensors):
+            first.setdefault(id(tensor), at)
+        again = [(at, first[id(tensor)]) for at, tensor in enumerate(tensors) if first[id(tensor)] != at]
+        own = [tensors[at] for at in first.values()]
+        self._once = itemgetter(*first.values()) if again and len(own) > 1 else None
+        self._again = (itemgetter(*(at for at, _ in again)), itemgetter(*(at for _, at in again))) if again else None
+        self._one = again != [] and len(own) == 1
+        self._guards = _guards(own)
+        self._leaves = any(tensor.requires_grad for tensor in own) if self._guards is not None else False
+
+    def holds(self, tensors: Sequence[Any]) -> bool:
+        """Whether these lie as those did, and none asks for a gradient. Where torch has no such guards nothing does."""
+        if self._guards is None or len(tensors) != self._count or (self._leaves and torch.is_grad_enabled()):
+            return False
+        if self._again is not None:
+            later, earlier = (side(tensors) for side in self._again)
+            same = map(is_, later, earlier) if isinstance(later, tuple) else (later is earlier,)
+            if not all(same):
+                return False
+        if self._once is not None:
+            tensors = self._once(tensors)
+        return bool(self._guards.check(*(tensors[:1] if self._one else tensors)))
+
+
+def _guards(tensors: Sequence[torch.Tensor]) -> Any | None:
+    """torch's guards of these tensors; they have no public name."""
+    if not set(map(type, tensors)) <= _TYPES:
+        return None
+    try:
+        return torch._C._dynamo.guards.TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+    except (AttributeError, TypeError, RuntimeError):
+        return None

@@ -1,0 +1,282 @@
+"""A group whose tables are made, called with tensors that lie as those it was made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch.autograd import forward_ad
+
+from weft.api.contract import contract
+from weft.api.keywords import Equation
+from weft.api.lookup import read_notation
+from weft.api.options import read_options, resolved
+from weft.base.arrays import as_result, is_transforming
+from weft.base.describe import describe_call
+from weft.base.dispatch import near_dynamo, outside
+from weft.base.figures import si
+from weft.base.notebook import folded, table
+from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
+from weft.groups.launch import launch_of
+from weft.groups.likeness import Likeness
+from weft.groups.operands import Stack, as_operands, read_pairs, stack_of
+from weft.groups.results import Places, Results
+from weft.plans.derivatives import asked_of_many, detached
+from weft.plans.keywords import check_flag
+from weft.spec.dtypes import dtype_name
+from weft.spec.group import SIDES, group_form, group_table
+from weft.spec.notation import term_text
+
+Derived = Callable[[list[torch.Tensor]], list[torch.Tensor]]
+
+
+class GroupedPlan:
+    """A group whose tables are made; see `plan_grouped`.
+
+    `operands` come as one list: a, b of the first pair, a, b of the second, and so on. `derived` contracts such a list
+    where gradients are asked for.
+    """
+
+    def __init__(
+        self, equation: Equation, operands: Sequence[Any], accumulate_into: bool, keywords: dict[str, Any],
+        derived: Derived,
+    ) -> None:  # fmt: skip
+        self._notation, self._derived = read_notation(equation), derived
+        form = group_form(self._notation)
+        self._add = check_flag("accumulate_into", accumulate_into)
+        if self._add and keywords.get("out") is None:
+            raise ArgumentError("accumulate_into adds to what `out` holds: pass out")
+        tensors = as_operands(operands)
+        self._leaves = tensors if asked_of_many(tensors) else None
+        x, y = self._sides = self._stacks([detached(one) for one in tensors] if self._leaves else tensors)
+        if x.device != y.device:
+            raise UnsupportedError(f"a of pair 0 is on {x.device}, b on {y.device}")
+        self._lies = Likeness(operands)
+        self._out = None if keywords.get("out") is None else self._read_out(keywords["out"])
+        strides = None if self._out is None else self._out.strides
+        self._table, self.shapes = group_table(form, (x.shapes, y.shapes), (x.strides, y.strides), strides)
+        self._check_out()
+        self._keywords = given_of(keywords)
+        target = None if self._out is None else self._out.tensors[0]
+        options = read_options("grouped", keywords, target)
+        self._request = resolved(self._notation, str(equation), x.tensors[0], y.tensors[0], options)
+        if self._request.outputs is not None:
+            raise UnsupportedError("a group's epilogue returns one value, no tuple")
+        self.dtype = self._request.d_dtype
+        if self._out is not None and self._out.dtype != self.dtype:
+            raise DTypeError(f"out has {dtype_name(self._out.dtype)}, out_dtype says {dtype_name(self.dtype)}")
+        self._places = Places(self.shapes)
+        self._launch: Any = None
+        self._own: Any | None = None  # the launch of a kernel for groups, which may be moved
+        self._start()
+
+    def __call__(
+        self, pairs: Iterable[tuple[Any, Any]] | None = None, out: Sequence[Any] | None = None
+    ) -> Sequence[torch.Tensor]:
+        """Contract the pairs of the plan, or others of the same extents, strides, types and device.
+
+        Returns the results in a sequence, each of which is a view of one tensor, or `out`. Where gradients are asked
+        for, as is read when tensors are given, it is a list.
+        """
+        if near_dynamo():
+            return cast(Sequence[torch.Tensor], outside(self, pairs, out))
+        with call_context(lambda: describe_call("a grouped plan's call", str(self._notation))):
+            if out is not None:
+                self._take_out(out)
+            if pairs is not None:
+                self._take(read_pairs(pairs))
+            if out is not None or pairs is not None:
+                self._start()
+            if self._leaves is not None and asked_of_many(self._leaves):
+                if self._out is not None:
+                    raise UnsupportedError("a group whose operands require gradients makes its results: leave out out")
+                return self._derived(self._leaves)
+            return self.run()
+
+    def run(self) -> Sequence[torch.Tensor]:
+        """Contract what the plan holds; no gradient is asked for."""
+        a, b = (side.tensors[0] for side in self._sides)
+        if self._out is not None:
+            self._launch(a, b, self._out.tensors[0])
+            return self._out.tensors
+        buffer = torch.empty(self._places.size, dtype=self.dtype, device=a.device)
+        self._launch(a, b, buffer)
+        return Results(buffer, self._places)
+
+    def accepts(self, operands: list[Any]) -> bool:
+        """Take other operands where they lie as the plan's and no gradient is asked for; else leave them."""
+        if is_transforming() or forward_ad._current_level >= 0 or not self._lies.holds(operands):
+            return False
+        x, y = self._sides
+        self._sides, self._leaves = (x.over(operands[::2]), y.over(operands[1::2])), None
+        return True
+
+    def again(self, operands: list[Any]) -> Sequence[torch.Tensor] | None:
+        """The results of other operands that lie alike, none of which is kept; None for others."""
+        if not self.accepts(operands):
+            return None
+        self._start()
+        return self.run()
+
+    def forget(self) -> None:
+        """Keep no tensor of the caller; the next call brings others."""
+        x, y = self._sides
+        self._sides, self._leaves = (x._replace(tensors=()), y._replace(tensors=())), None
+        self._launch = self._own
+
+    def explain(self) -> str:
+        """How many pairs, which extents, and what computes them."""
+        sizes = self._table.sizes
+        spans = [
+            f"{side} {low}" if low == high else f"{side} {low} to {high}"
+            for side, low, high in zip(SIDES, sizes.min(0), sizes.max(0), strict=True)
+        ]
+        flops = 2 * float(sizes.astype(float).prod(1).sum())
+        return (
+            f"{len(sizes)} pairs of '{self._notation}', {dtype_name(self.dtype)}; {', '.join(spans)}\n"
+            f"{flops:.4g} flops; {self._launch}"
+        )
+
+    def __repr__(self) -> str:
+        return f"GroupedPlan({str(self._notation)!r}, {len(self._table.sizes)} pairs, {dtype_name(self.dtype)})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        flops = 2 * float(self._table.sizes.astype(float).prod(1).sum())
+        rows = [("pairs", len(self._table.sizes)), ("equation", self._notation), ("work", si(flops, "flop"))]
+        return table(rows) + folded("explain()", self.explain())
+
+    def _stacks(self, tensors: Sequence[torch.Tensor]) -> tuple[Stack, Stack]:
+        terms = self._notation.inputs
+        return stack_of("a", tensors[::2], terms[0]), stack_of("b", tensors[1::2], terms[1])
+
+    def _read_out(self, out: Sequence[Any]) -> Stack:
+        count = len(self._sides[0].shapes)
+        if not isinstance(out, (list, tuple)) or len(out) != count:
+            given = len(out) if isinstance(out, (list, tuple)) else type(out).__name__
+            raise ShapeError(f"out is a list of a place for each pair: {count}, not {given}")
+        places = stack_of("out", [as_result(one, f"out[{at}]") for at, one in enumerate(out)], self._notation.output)
+        if places.device != self._sides[0].tensors[0].device:
+            raise UnsupportedError(f"out is on {places.device}, the operands on {self._sides[0].device}")
+        return places
+
+    def _check_out(self) -> None:
+        if self._out is None:
+            return
+        wrong = np.flatnonzero((self._out.shapes != self.shapes).any(1))
+        if wrong.size:
+            at = int(wrong[0])
+            raise ShapeError(
+                f"out of pair {at} has shape {tuple(self._out.shapes[at])}, '{term_text(self._notation.output)}' "
+                f"{tuple(self.shapes[at])}"
+            )
+        self_overlapping = ((self._out.strides == 0) & (self._out.shapes > 1)).any(1)
+        if self_overlapping.any():
+            raise ShapeError(f"out of pair {int(np.flatnonzero(self_overlapping)[0])} is expanded: it overlaps itself")
+
+    def _take(self, operands: list[Any]) -> None:
+        """Other tensors that lie as the first ones did."""
+        if self.accepts(operands):
+            return
+        tensors = as_operands(operands)
+        leaves = tensors if asked_of_many(tensors) else None
+        if leaves is not None and is_transforming():
+            self._check_shapes(tensors)
+            self._leaves = leaves
+            return
+        sides = self._stacks([detached(one) for one in tensors] if leaves else tensors)
+        for name, old, new in zip("ab", self._sides, sides, strict=True):
+            _check_alike(name, old, new)
+        self._sides, self._leaves, self._lies = sides, leaves, Likeness(operands)
+
+    def _check_shapes(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Of tensors inside a transform, which do not say how they lie."""
+        for name, old, new in zip("ab", self._sides, (tensors[::2], tensors[1::2]), strict=True):
+            if len(new) != len(old.shapes):
+                raise ShapeError(f"the plan is of {len(old.shapes)} pairs, {len(new)} are given")
+            for at, (shape, one) in enumerate(zip(old.shapes.tolist(), new, strict=True)):
+                if list(one.shape) != shape:
+                    raise ShapeError(f"{name} of pair {at} has shape {tuple(one.shape)}, planned was {tuple(shape)}")
+
+    def _take_out(self, out: Sequence[Any]) -> None:
+        if self._out is None:
+            raise ArgumentError("the plan makes its results: plan with out to write to places of your own")
+        places = self._read_out(out)
+        _check_alike("out", self._out, places)
+        self._out = places
+
+    def _start(self) -> None:
+        """Where tensors begin, into the table; and what computes them."""
+        self._table.rows[:, 0], self._table.rows[:, 1] = (side.starts() for side in self._sides)
+        self._table.outputs[:, 0] = self._places.starts if self._out is None else self._out.starts()
+        self._launch = self._batched() or self._moved() or _Described(self._one_by_one, "pairs contracted one by one")
+
+    def _moved(self) -> Any | None:
+        """The kernel for groups, told where tensors begin."""
+        if self._own is None:
+            self._own = launch_of(self._table, self._request, self._sides[1].dtype, self._add)
+        else:
+            self._own.move(self._table)
+        return self._own
+
+    def _batched(self) -> Any | None:
+        """One contraction with a batch mode, where the pairs are alike and lie evenly."""
+        stacks = (*self._sides, *((self._out,) if self._out is not None else ()))
+        if self._add or len(self.shapes) < 2 or not all(stack.alike for stack in stacks) or not self.shapes[0].all():
+            return None
+        steps = [stack.even for stack in stacks]
+        if None in steps or not all(stack.shapes[0].all() for stack in stacks):
+            return None
+        if self._out is not None and steps[2] == 0:
+            return None
+        views = [stack.stacked(step) for stack, step in zip(stacks, steps, strict=True) if step is not None]
+        every = object()
+        terms = tuple((every, *term) for term in (*self._notation.inputs, self._notation.output))
+        shape = (len(self.shapes), *self.shapes[0].tolist())
+
+        def run(a: torch.Tensor, b: torch.Tensor, d: torch.Tensor) -> None:
+            target = views[2] if len(views) == 3 else d.view(shape)
+            contract(terms, views[0], views[1], out=target, **self._keywords)
+
+        return _Described(run, "one contraction with a batch mode")
+
+    def _one_by_one(self, a: torch.Tensor, b: torch.Tensor, d: torch.Tensor) -> None:
+        x, y = self._sides
+        places = self._out.tensors if self._out is not None else self._places.all(d)
+        terms = (*self._notation.inputs, self._notation.output)
+        for left, right, place in zip(x.tensors, y.tensors, places, strict=True):
+            contract(terms, left, right, c=place if self._add else None, out=place, **self._keywords)
+
+
+class _Described:
+    """A launch that says what it is."""
+
+    def __init__(self, run: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None], text: str) -> None:
+        self._run, self._text = run, text
+
+    def __call__(self, a: torch.Tensor, b: torch.Tensor, d: torch.Tensor) -> None:
+        self._run(a, b, d)
+
+    def __str__(self) -> str:
+        return self._text
+
+
+def given_of(keywords: dict[str, Any]) -> dict[str, Any]:
+    """The keywords that say something, but for `out`."""
+    return {name: value for name, value in keywords.items() if name != "out" and value is not None}
+
+
+def _check_alike(name: str, old: Stack, new: Stack) -> None:
+    """Tensors that a plan is given lie as those it was made of."""
+    if len(old.shapes) != len(new.shapes):
+        raise ShapeError(f"the plan is of {len(old.shapes)} pairs, {len(new.shapes)} are given")
+    if old.dtype != new.dtype or old.device != new.device:
+        raise DTypeError(
+            f"{name}: the plan is of {dtype_name(old.dtype)} on {old.device}, "
+            f"given are {dtype_name(new.dtype)} on {new.device}"
+        )
+    wrong = np.flatnonzero((old.shapes != new.shapes).any(1) | (old.strides != new.strides).any(1))
+    if wrong.size:
+        raise ShapeError(f"{name} of pair {int(wrong[0])} lies otherwise than the plan's: make another plan")
