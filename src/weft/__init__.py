@@ -22,6 +22,7 @@ from weft.errors import (
     DTypeError,
     FunctionError,
     NotationError,
+    RankError,
     ShapeError,
     UnsupportedError,
     WeftError,
@@ -46,6 +47,7 @@ _start_log()
 
 #: What is imported when it is first named: rooms that import other libraries, and what few programs use.
 _LATER = {
+    "distributed": "weft.distributed",
     "hooks": "weft.hooks",
     "ladder": "weft.ladder",
     "tn": "weft.tn",
@@ -75,6 +77,7 @@ __all__ = [
     "OperatorSum",
     "PermutePlan",
     "Plan",
+    "RankError",
     "Report",
     "ShapeError",
     "UnsupportedError",

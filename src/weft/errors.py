@@ -48,6 +48,10 @@ class AccuracyError(WeftError, ArithmeticError):
     """An element of a result lies further from the exact one than rounding explains (`validate=True`)."""
 
 
+class RankError(WeftError, RuntimeError):
+    """A rank of a process group failed, ended, did not come in time, or is at another call than the others."""
+
+
 class WeftWarning(RuntimeWarning):
     """Something is not as it should be, and weft goes on: a family of kernels that fails its self-test, say."""
 

@@ -1,0 +1,193 @@
+"""One call of a distributed plan on one rank: what travels on a lane of its own, and what is contracted meanwhile.
+
+    fetch    part i + 1 of operands that move          the lane
+    compute  part i                                    the caller's stream, or thread
+    reduce   sums of part i over ranks                 the lane
+    finish   alpha, C and the epilogue of part i - 1   the caller's
+    leave    part i - 1 of a finished D                the lane
+
+Two parts of each are in memory at once. Every rank puts the same collectives on its lane in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from weft.distributed.blocks import Block, Run
+from weft.distributed.call import Call
+from weft.distributed.collectives import all_gather
+from weft.distributed.lanes import Lane, Token, done, wait_for
+from weft.distributed.moves import Route, padded
+from weft.distributed.placement import Placed, Places
+from weft.distributed.steps import Step
+from weft.distributed.sums import Sums
+from weft.spec.notation import Label, label_text
+
+
+class Execution(Call):
+    """The order in which a call's parts travel and are contracted. `run` leaves D's part in `results`."""
+
+    def run(self) -> None:
+        """All of it; on a GPU the host goes on when everything is on its way."""
+        self.local = {"a": self.a, "b": self.b}
+        with Lane("transfer", self.device, self.recorder) as self.lane:
+            ahead = {tensor.name: self._ahead(tensor) for tensor in (self.problem.a, self.problem.b)}
+            addend = self._addend()
+            self._loop(ahead, addend)
+
+    # -- the loop ------------------------------------------------------------------------------------------------------
+
+    def _loop(self, ahead: Mapping[str, Callable[[], Block] | None], addend: Callable[[], Block | None]) -> None:
+        moving = [tensor for tensor in (self.problem.a, self.problem.b) if ahead[tensor.name] is None]
+        fetched: list[dict[str, Token]] = []
+        computed: list[Token] = []
+        kept: list[Any] = [None, None]  # what the lane gave the last two parts: its memory is used till they are done
+
+        def fetch(at: int) -> None:
+            step = self.steps[at]
+            tokens = {}
+            for tensor in moving:
+                if step.part is None:
+                    continue
+                after = computed[at - 2 : at - 1] if at >= 2 else []
+                tokens[tensor.name] = self._fetch(tensor, step, at, after, kept)
+            fetched.append(tokens)
+
+        sums = Sums(self)
+        fetch(0)
+        known: dict[str, Block] = {}
+        for at, step in enumerate(self.steps):
+            if at + 1 < len(self.steps):
+                fetch(at + 1)
+            for name, found in ahead.items():
+                if found is not None and name not in known:
+                    known[name] = found()
+            blocks = dict(known)
+            for tensor in moving:
+                token = fetched[at].pop(tensor.name, None)  # it holds what came, which two parts may do
+                blocks[tensor.name] = token.wait() if token is not None else self._own_piece(tensor)
+            kept[at % 2] = blocks
+            if at == 0:
+                sums.addend = addend()
+            self.record(f"part {at}", at, partial(sums.compute, at, step, blocks))
+            computed.append(done(self.device))
+            sums.send(at, step, computed[-1])
+            if at:
+                sums.finish(at - 1)
+        sums.finish(len(self.steps) - 1)
+        sums.end()
+
+    # -- operands ------------------------------------------------------------------------------------------------------
+
+    def _ahead(self, tensor: Placed) -> Callable[[], Block] | None:
+        """A whole operand as it is needed, on its way or at hand; None where it comes by parts."""
+        way, route = self.strategy.way_of(tensor), self.strategy.route(tensor)
+        local = self.local[tensor.name]
+        if way in ("range", "pieces"):
+            return None
+        if way == "still":
+            block = self._block(tensor, route.run(local, self.at, self.lines, wait_for), self.strategy.needed(tensor))
+            return lambda: block
+        token = self.lane.put(f"{tensor.name}: {route.said()}", -1,
+                              lambda: route.run(local, self.at, self.lines, wait_for))  # fmt: skip
+        return lambda: self._block(tensor, token.wait(), self.strategy.needed(tensor))
+
+    def _own(self, tensor: Placed) -> Block:
+        return self._block(tensor, self.local[tensor.name], tensor.places)
+
+    def _own_piece(self, tensor: Placed) -> Block:
+        """What is here of an operand that is gathered along the loop's label: of other labels what is needed."""
+        block, needed = self._own(tensor), self.spans(self.strategy.needed(tensor))
+        runs = {label: needed[label] for label in tensor.term if label != self.label and label not in block.broadcast}
+        starts = {**block.starts, **{label: run.start for label, run in runs.items()}}
+        return Block(block.cut(runs)[0], tensor.term, starts, block.broadcast)
+
+    def _block(self, tensor: Placed, value: torch.Tensor, places: Places) -> Block:
+        shape = self.problem.shapes[tensor.name]
+        return Block(value, tensor.term, self._starts(tensor.term, shape, places), self._broadcast(tensor.term, shape))
+
+    def _starts(self, term: Sequence[Label], shape: Sequence[int], places: Places) -> dict[Label, int]:
+        route = Route("", tuple(term), tuple(shape), places, places, self.problem.mesh)
+        return {label: route.span(dim, places, self.at).start for dim, label in enumerate(term)}
+
+    def _broadcast(self, term: Sequence[Label], shape: Sequence[int]) -> frozenset[Label]:
+        return frozenset(
+            label for label, extent in zip(term, shape, strict=True)
+            if extent == 1 and self.problem.extents[label] != 1
+        )  # fmt: skip
+
+    def _fetch(self, tensor: Placed, step: Step, at: int, after: Sequence[Token], kept: list[Any]) -> Token:
+        """Part of an operand, on the lane, once the part before the last is done with its memory."""
+        assert step.part is not None
+        assert self.label is not None
+        route, way = self.strategy.route(tensor), self.strategy.way_of(tensor)
+        work = self._range(tensor, route, step) if way == "range" else self._pieces(tensor, route, step)
+
+        def fetch() -> Block:
+            kept[at % 2] = None
+            return work()
+
+        return self.lane.put(f"{tensor.name}: {route.said()}, part {step.part}", at, fetch, after)
+
+    def _range(self, tensor: Placed, route: Route, step: Step) -> Callable[[], Block]:
+        span, label = step.spans[0], self.label
+        assert label is not None
+        here = self._own(tensor).cut({label: Run.of(span)})[0]
+        part = route.without(label, span.extent)
+
+        def work() -> Block:
+            value = part.run(here, self.at, self.lines, wait_for)
+            found = self._block(tensor, value, self.strategy.needed(tensor))
+            return Block(value, tensor.term, {**found.starts, label: span.start}, found.broadcast)
+
+        return work
+
+    def _pieces(self, tensor: Placed, route: Route, step: Step) -> Callable[[], Block]:
+        label = self.label
+        assert label is not None
+        line = self.lines[route.moves[0].line]
+        dim = tensor.term.index(label)
+        rows = max(span.extent for span in step.spans)
+        mine = step.spans[line.rank]
+        own = self._own(tensor)
+        here = own.cut({label: Run.of(mine)})[0] if mine.extent else own.tensor.narrow(dim, 0, 0)
+        needed = self.spans(self.strategy.needed(tensor))
+        what = f"all-gather of {tensor.name} along '{label_text(label)}', part {step.part}"
+
+        def work() -> Block:
+            part = padded(here.movedim(dim, 0), rows)
+            whole = part.new_empty((line.size, *part.shape))
+            if whole.numel():
+                wait_for(all_gather(line, whole, part), line, what)
+            value = whole.movedim(1, 1 + dim)
+            # Of other labels each rank may need other indices: all travel, and each takes its own.
+            for at, one in enumerate(tensor.term):
+                if one != label and one not in own.broadcast:
+                    value = value.narrow(1 + at, needed[one].start - own.starts[one], needed[one].length)
+            starts = {one: needed[one].start for one in tensor.term}
+            return Block(value, tensor.term, starts, own.broadcast, label, step.spans)
+
+        return work
+
+    def _addend(self) -> Callable[[], Block | None]:
+        """C where it is added: as it came, or on its way to where D is finished."""
+        c, places = self.c, self.problem.d.places
+        if c is None:
+            return lambda: None
+        target = self.finished_as
+        term = self.problem.d.term
+        split = tuple(None if label in c.broadcast else label for label in places)
+        wanted = tuple(None if label in c.broadcast else label for label in target)
+        shape = tuple(1 if label in c.broadcast else self.problem.extents[label] for label in term)
+        route = Route("c", term, shape, split, wanted, self.problem.mesh)
+        tensor, broadcast = c.tensor, c.broadcast
+        starts = self._starts(term, shape, wanted)
+        if not route.moves:
+            block = Block(route.run(tensor, self.at, self.lines, wait_for), term, starts, broadcast)
+            return lambda: block
+        token = self.lane.put(f"c: {route.said()}", -1, lambda: route.run(tensor, self.at, self.lines, wait_for))
+        return lambda: Block(token.wait(), term, starts, broadcast)

@@ -1,0 +1,322 @@
+"""The ranks of a process group: who they are, whether they agree, and what each says when one fails.
+
+Ranks agree through the store that torch.distributed was started with, not through collectives: a message needs no GPU
+and waits for no stream, and a rank that does not come can be named. The store is asked with a time limit throughout.
+What ranks send one another is JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from weft import errors
+from weft.errors import ArgumentError, RankError, UnsupportedError, WeftError
+
+TIMEOUT = 300.0  # seconds that a rank waits for the others, where nothing else is said
+_LOOK = 0.5  # seconds between looks at whether the ranks that are waited for still run
+_ROLL_CALL = 5.0  # seconds for ranks to answer after one has failed
+_counts: dict[str, int] = {}  # of agreements by group: every rank of a group counts alike
+
+T = TypeVar("T")
+
+
+class Ranks:
+    """The ranks of one process group as one of them sees them; `find_ranks` makes it.
+
+    `name` is the group's name in torch, `rank` this process's number in it, `size` how many there are, `group` the
+    process group of torch.distributed, `timeout` the seconds after which a missing rank is an error, `last` the
+    collective that was begun last.
+    """
+
+    def __init__(self, group: Any, timeout: float) -> None:
+        self.group = group
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        self.timeout = timeout
+        self.last = ""
+        self.name = str(group.group_name)
+        self._store = dist.PrefixStore(f"weft/{self.name}", _default_store())
+        self._store.set(f"who/{self.rank}", json.dumps(_this_process()))
+        self._who: list[dict[str, Any]] | None = None
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} of {self.size}"
+
+    # -- who they are --------------------------------------------------------------------------------------------------
+
+    def backend(self, device: torch.device) -> str:
+        """What moves tensors of `device` in this group: "gloo", "nccl", ...; `ArgumentError` where nothing does."""
+        try:
+            return str(self.group._get_backend(device).name())
+        except (RuntimeError, AttributeError) as error:
+            raise ArgumentError(
+                f"the process group moves no {device.type} tensors (it has {dist.get_backend(self.group)}): "
+                "init_process_group('cpu:gloo,cuda:nccl') serves both"
+            ) from error
+
+    def hosts(self) -> tuple[str, ...]:
+        """The machine of each rank; waits until every rank has said."""
+        return tuple(str(one["host"]) for one in self._all())
+
+    def per_host(self) -> int:
+        """How many ranks share a machine at most: collectives among so many stay inside it."""
+        hosts = self.hosts()
+        return max(hosts.count(host) for host in hosts)
+
+    # -- whether they agree --------------------------------------------------------------------------------------------
+
+    def agreed(
+        self, what: str, check: Callable[[], T], same: Callable[[T], Mapping[str, Any]] | None = None
+    ) -> T:
+        """Run `check` on every rank; its result where it passed on all of them and all asked for the same.
+
+        `what` names the call for messages; ranks that are at different calls are a `RankError`. `same` says, of a
+        result, what must be equal on all ranks by name, as text or numbers: equations, shapes, types.
+
+        Where `check` failed on some ranks every rank raises the error of the first of them, of the same class and with
+        the number of each rank that failed and its message. Errors that are not weft's come as a `RankError`. Ranks
+        whose values of `same` differ get a `ShapeError` with the value of each.
+        """
+        failed: Exception | None = None
+        said: dict[str, Any] = {"what": what}
+        found: T | None = None
+        try:
+            found = check()
+            if same is not None:
+                said["same"] = {name: str(value) for name, value in same(found).items()}
+        except Exception as error:
+            failed = error
+            said["error"] = [type(error).__name__, str(error)]
+        every = self.exchanged(what, said)
+        self._compare(every, failed)
+        return found  # type: ignore[return-value]  # where check failed, _compare raised
+
+    def exchanged(self, what: str, value: Any) -> list[Any]:
+        """A value of each rank, as JSON holds it, in the order of ranks.
+
+        `RankError` names the ranks that did not bring theirs within the time limit, or that have ended.
+        """
+        number = _counts[self.name] = _counts.get(self.name, -1) + 1
+        self._store.set(f"{number}/{self.rank}", json.dumps(value))
+        every = self._gathered(str(number), what)
+        if number >= 2:  # every rank that set the last one has read the one before it
+            self._store.delete_key(f"{number - 2}/{self.rank}")
+        return every
+
+    def _compare(self, every: list[dict[str, Any]], mine: Exception | None) -> None:
+        """Raise, on every rank alike, what is wrong with what ranks said."""
+        failed = {rank: said["error"] for rank, said in enumerate(every) if "error" in said}
+        if failed:
+            kind, first = next(iter(failed.values()))
+            alike = all(message == first for _, message in failed.values())
+            if alike:
+                text = f"{_listed(failed, self.size)}: {first}"
+            else:
+                text = "\n".join(f"{_listed([rank], self.size)}: {message}" for rank, (_, message) in failed.items())
+            raise _kind(kind)(text) from mine
+        calls = {rank: said["what"] for rank, said in enumerate(every)}
+        if len(set(calls.values())) > 1:
+            raise RankError(f"ranks are at different calls: {_by_value(calls, self.size)}")
+        for name in every[0].get("same", {}):
+            values = {rank: said["same"].get(name, "nothing") for rank, said in enumerate(every)}
+            if len(set(values.values())) > 1:
+                raise errors.ShapeError(f"{name} differs: {_by_value(values, self.size)}")
+
+    # -- what is said when one fails -----------------------------------------------------------------------------------
+
+    @contextmanager
+    def during(self, what: str) -> Iterator[None]:
+        """Around a collective that `what` names: its failure is a `RankError` that names the ranks that are gone."""
+        self.last = what
+        try:
+            yield
+        except WeftError:
+            raise
+        except RuntimeError as error:  # torch.distributed's own errors are RuntimeErrors, too
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+            raise self._lost(what, str(error).partition("\n")[0]) from error
+
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        """Around what other ranks count on: where it fails here, those that wait for this rank hear of it."""
+        try:
+            yield
+        except RankError:
+            raise
+        except BaseException as error:
+            self._store.set("failed", f"{self} failed: {type(error).__name__}: {str(error).partition(chr(10))[0]}")
+            raise
+
+    def wait(self, work: Any, what: str) -> None:
+        """Wait for an asynchronous collective: on a CPU here, looking whether other ranks run; on a GPU by its stream.
+
+        With gloo a rank that neither sends to nor receives from the one that died would wait for it until the group's
+        own time limit, half an hour by default.
+        """
+        with self.during(what):
+            if "nccl" not in str(dist.get_backend_config(self.group)):
+                self.watch(work.is_completed, what)
+            work.wait()
+
+    def watch(self, done: Callable[[], bool], what: str) -> None:
+        """Wait on the host until `done()`; `RankError` where meanwhile a rank failed or ended, or time is up."""
+        self.last = what
+        begun = looked = time.monotonic()
+        pause = 2e-5
+        while not done():
+            time.sleep(pause)
+            pause = min(2 * pause, 1e-3)
+            now = time.monotonic()
+            if now - looked > _LOOK:
+                looked = now
+                if self._store.check(["failed"]):
+                    raise self._lost(what, self._store.get("failed").decode())
+                if self._ended(range(self.size)):
+                    raise self._lost(what, "another rank ended")
+                if now - begun > self.timeout:
+                    raise self._lost(what, f"nothing came within {self.timeout:g} s")
+
+    def _lost(self, what: str, reason: str) -> RankError:
+        """The error of a collective that failed, after a roll call."""
+        if not self._store.check(["failed"]):
+            self._store.set("failed", f"{self} failed: {reason}")
+        self._store.set(f"here/{self.rank}", "1")
+        until = time.monotonic() + _ROLL_CALL
+        missing = self._missing("here")
+        while missing and not self._ended(missing) and time.monotonic() < until:
+            time.sleep(0.05)
+            missing = self._missing("here")
+        ended = self._ended(missing)
+        if ended:
+            said = f"{_listed(ended, self.size)} has ended" if len(ended) == 1 else f"{_listed(ended, self.size)} ended"
+        elif missing:
+            said = f"no answer from {_listed(missing, self.size)}"
+        else:
+            said = f"every rank of {self.size} still answers"
+        return RankError(f"{said}; the last collective was {what} ({reason})")
+
+    def _gathered(self, place: str, what: str) -> list[Any]:
+        keys = [f"{place}/{rank}" for rank in range(self.size)]
+        begun = looked = time.monotonic()
+        pause = 1e-4
+        while not self._store.check(keys):  # asked again and again: waiting in the store logs every look that was vain
+            time.sleep(pause)
+            now = time.monotonic()
+            pause = min(2 * pause, max(1e-4, (now - begun) / 50), 2e-2)  # late by 2 % of the wait at most
+            if now - looked > _LOOK:
+                looked = now
+                missing = self._missing(place)
+                if ended := self._ended(missing):
+                    raise RankError(f"{_listed(ended, self.size)} ended before {what}{self._after()}")
+                if missing and now - begun > self.timeout:
+                    raise RankError(
+                        f"{_listed(missing, self.size)} did not come to {what} within {self.timeout:g} s{self._after()}"
+                    )
+        return [json.loads(value) for value in self._store.multi_get(keys)]
+
+    def _after(self) -> str:
+        return f"; the last collective was {self.last}" if self.last else ""
+
+    def _missing(self, place: str) -> list[int]:
+        return [rank for rank in range(self.size) if not self._store.check([f"{place}/{rank}"])]
+
+    def _all(self) -> list[dict[str, Any]]:
+        if self._who is None:
+            self._who = self._gathered("who", "the process group")
+        return self._who
+
+    def _ended(self, ranks: Collection[int] | range) -> list[int]:
+        """Those of `ranks` that ran on this machine and do so no more."""
+        here = _this_process()
+        found = []
+        for rank in ranks:
+            if self._who is None and not self._store.check([f"who/{rank}"]):
+                continue  # it never came so far
+            who = self._who[rank] if self._who is not None else json.loads(self._store.get(f"who/{rank}"))
+            if who["machine"] == here["machine"] and not _runs(int(who["pid"])):
+                found.append(rank)
+        return found
+
+
+def find_ranks(group: Any = None, timeout: float | None = None) -> Ranks:
+    """The ranks of `group`: a process group, a DeviceMesh of one dimension, or None for the default group.
+
+    `timeout`: seconds after which a rank that does not come is an error, 300 by default. Raises `ArgumentError` where
+    there is no process group, or this process is not in it, and `UnsupportedError` where torch has none.
+    """
+    if not dist.is_available():
+        raise UnsupportedError("this torch was built without torch.distributed")
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or timeout <= 0):
+        raise ArgumentError(f"timeout is a number of seconds above 0, not {timeout!r}")
+    if not dist.is_initialized():
+        raise ArgumentError(
+            "there is no process group: start the program with torchrun, and call "
+            "torch.distributed.init_process_group() before weft.distributed"
+        )
+    if hasattr(group, "mesh_dim_names"):
+        if group.ndim != 1:
+            raise ArgumentError(f"a mesh of {group.ndim} dimensions is no group: name one, mesh['name']")
+        group = group.get_group()
+    if group is None:
+        group = dist.group.WORLD
+    if not isinstance(group, dist.ProcessGroup):
+        if group is dist.GroupMember.NON_GROUP_MEMBER:
+            raise ArgumentError(f"rank {dist.get_rank()} of {dist.get_world_size()} is not in the group that is given")
+        raise ArgumentError(f"group is a process group of torch.distributed, not {type(group).__name__}")
+    return Ranks(group, TIMEOUT if timeout is None else float(timeout))
+
+
+def _default_store() -> Any:
+    """The store that the default group was started with; torch has no public name for it."""
+    from torch.distributed import distributed_c10d
+
+    return distributed_c10d._get_default_store()
+
+
+def _kind(name: str) -> type[WeftError]:
+    found = getattr(errors, name, None)
+    return found if isinstance(found, type) and issubclass(found, WeftError) else RankError
+
+
+def _listed(ranks: Collection[int], size: int) -> str:
+    """"rank 1 of 4", or "ranks 0, 2, 3 of 4"."""
+    numbers = ", ".join(map(str, ranks))
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {numbers} of {size}"
+
+
+def _by_value(values: Mapping[int, str], size: int) -> str:
+    """Which ranks have which value."""
+    by: dict[str, list[int]] = {}
+    for rank, value in values.items():
+        by.setdefault(value, []).append(rank)
+    return "; ".join(f"{_listed(ranks, size)}: {value}" for value, ranks in by.items())
+
+
+def _this_process() -> dict[str, Any]:
+    """This process, its host, and a name of what numbers its processes: a machine since its start, or a container."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            machine = file.read().strip() + os.readlink("/proc/self/ns/pid")
+    except OSError:
+        machine = socket.gethostname()
+    return {"pid": os.getpid(), "host": socket.gethostname(), "machine": machine}
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process of this machine runs; one that ended and was not yet waited for does not."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    except OSError:
+        return True

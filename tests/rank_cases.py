@@ -1,0 +1,79 @@
+"""What tests run on the ranks of a group (`on_ranks`)."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import weft
+from weft.distributed.ranks import find_ranks
+
+
+def said(function: Any, *args: Any) -> tuple[str, str]:
+    """The class and the message of the error that a call raises."""
+    try:
+        function(*args)
+    except weft.WeftError as error:
+        return type(error).__name__, str(error)
+    return "", ""
+
+
+def agreements() -> dict[str, Any]:
+    """Everything that needs no rank to end, in one go."""
+    ranks = find_ranks(timeout=20)
+    mine = ranks.rank
+    found: dict[str, Any] = {"who": (str(ranks), ranks.size, ranks.per_host(), ranks.backend(torch.device("cpu")))}
+
+    def refuse_odd() -> int:
+        if mine % 2:
+            raise weft.ShapeError(f"extent {mine} is odd")
+        return mine
+
+    def refuse() -> int:
+        raise weft.DTypeError("float8 is too small")
+
+    def fail() -> int:
+        return [1, 2][mine + 1]
+
+    found["fine"] = [ranks.agreed("a call", lambda: mine + 1) for _ in range(5)]
+    found["some"] = said(ranks.agreed, "a call", refuse_odd)
+    found["all"] = said(ranks.agreed, "a call", refuse)
+    found["foreign"] = said(ranks.agreed, "a call", fail)
+    found["same"] = ranks.agreed("a call", lambda: 7, lambda found: {"the shape of a": (found, 3)})
+    found["other shapes"] = said(ranks.agreed, "a call", lambda: mine, lambda found: {"the shape of a": (found > 0, 3)})
+    found["other calls"] = said(ranks.agreed, f"call {mine > 0}", lambda: mine)
+    found["values"] = ranks.exchanged("values", {"rank": mine})
+    total = torch.full((3,), float(mine))
+    ranks.wait(dist.all_reduce(total, async_op=True), "a sum")
+    found["sum"] = total.tolist()
+    half = dist.new_group(list(range(ranks.size // 2)))
+    found["in half"] = str(find_ranks(half)) if mine < ranks.size // 2 else said(find_ranks, half)
+    return found
+
+
+def one_ends(where: str) -> Any:
+    """Rank 2 ends; the others are at an agreement, or in a collective that rank 0 does not share with it."""
+    ranks = find_ranks(timeout=60)
+    ranks.hosts()
+    ranks.agreed("the start", lambda: 0)
+    if ranks.rank == 2:
+        os._exit(3)
+    if where == "agreement":
+        ranks.agreed("the second call", lambda: 0)
+    part = torch.ones(1 << 18)
+    for number in range(4):
+        whole = torch.empty(ranks.size << 18)
+        ranks.wait(dist.all_gather_into_tensor(whole, part, async_op=True), f"all-gather of A, part {number}")
+
+
+def one_is_late() -> Any:
+    ranks = find_ranks(timeout=0.7)
+    if ranks.rank == 1:
+        import time
+
+        time.sleep(1.5)
+        return "late"
+    return ranks.agreed("the only call", lambda: 0)
