@@ -24,8 +24,9 @@ ROOMS = (
     "gpu.selection",
     *("gpu.grouped", "gpu.chain"),
     *("gpu.permute", "gpu.at_hand", "gpu.complex", "gpu.transpose", "gpu.composite", "cpu"),
-    *("oracle", "testing", "cases", "tune", "selftest", "plans", "api", "autograd", "networks", "groups", "blocks"),
-    *("distributed", "reference", "functions", "cache", "compiled", "nn", "hooks", "tn"),
+    *("oracle", "testing", "cases", "tune", "selftest", "plans", "api", "distributed"),
+    *("autograd", "networks", "groups", "blocks"),
+    *("reference", "functions", "cache", "compiled", "nn", "hooks", "tn"),
     *("bench", "profiling", "cli"),
 )
 

@@ -45,7 +45,9 @@ def read_slices(tree: Tree, slices: Any) -> tuple[int, ...]:
     for name in slices:
         if name not in tree.graph.names:
             raise NotationError(f"label {name!r} cannot be sliced: no operand has it")
-        found.append(tree.graph.names.index(name))
+        label = tree.graph.names.index(name)
+        if tree.graph.extents[label]:  # of an empty label there is no slice: it stays whole
+            found.append(label)
     return tuple(dict.fromkeys(found))
 
 
