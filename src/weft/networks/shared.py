@@ -57,8 +57,10 @@ def call_with_checkpoint(given: Given, path: Any, every: Any) -> tuple[Alone, to
     for file in files:
         work.absorb(checkpoint.read(file.name))
     before, remaining = done(files), left(slices, files)
-    keeper = Keeper(checkpoint, f"{checkpoint.next_run():06}-0.npz", [file.name for file in files], before, every)
-    if remaining or len(files) != 1:
+    keeper = None
+    if remaining or len(files) != 1:  # else all is in one file already
+        name = f"{checkpoint.next_run():06}-0.npz"
+        keeper = Keeper(checkpoint, name, [file.name for file in files], before, every)
         keeper.first(work)
 
     def finish() -> None:
