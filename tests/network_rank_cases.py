@@ -13,7 +13,10 @@ import torch.distributed as dist
 import weft
 from nets import chain, net_of, random_net
 from rank_cases import said
+from weft.bench import scaling_rank
+from weft.bench.suites import entries
 from weft.distributed import exchange
+from weft.distributed.ranks import find_ranks
 
 
 def world() -> Any:
@@ -196,3 +199,16 @@ def one_ends() -> Any:
     if dist.get_rank() == 1:
         stopping(net, 3, lambda: os._exit(3))
     return as_numbers(net(*four.tensors, group=world()))
+
+
+def scaling(names: list[str]) -> list[dict[str, Any]]:
+    """What a rank of `weft bench scaling` measures; the last case breaks."""
+    job = {"rrs": 0.5, "budget": 0.01, "threads": 1}
+    ranks, found = find_ranks(timeout=60), []
+    for entry in entries("scaling", (), names, 1 << 12):
+        found.append(scaling_rank.measured(entry.case, torch.device("cpu"), ranks, job))
+    entry = entries("scaling", (), names[:1], 1 << 12)[0]
+    if ranks.rank == 1:
+        scaling_rank.NetworkTask.run = lambda task: [][1]  # type: ignore[assignment,return-value]
+    found.append(scaling_rank.measured(entry.case, torch.device("cpu"), ranks, job))
+    return found

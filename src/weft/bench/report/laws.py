@@ -14,7 +14,7 @@ from weft.machine.laws import Scaling, amdahl, amdahl_limit, gustafson
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-INK = ("#0b6e99", "#c2570c", "#6a51a3", "#2d6a4f", "#a1306f")
+INK = ("#0b6e99", "#c2570c", "#6a51a3", "#2d6a4f", "#a1306f", "#8c6d1f", "#5f6b73", "#3f7f3f")
 _ROOF = "#777777"
 
 
@@ -29,8 +29,9 @@ def amdahl_picture(shares: Mapping[str, float], measured: Sequence[Scaling] = ()
         axes.plot(reach, [amdahl(share, p) for p in reach], color=ink, label=told)
         if math.isfinite(limit) and limit < most:
             axes.axhline(limit, color=ink, linewidth=0.6, linestyle="--")
-    for each, ink in zip(measured, INK, strict=False):
-        axes.scatter(each.workers, each.speedups, color=ink, s=24, zorder=3, label=f"measured, {each.kind}")
+    for at, (each, ink) in enumerate(zip(measured, INK, strict=False)):
+        label = "" if at else f"measured, {each.kind}"  # once in the legend
+        axes.scatter(each.workers, each.speedups, color=ink, s=24, zorder=3, label=label)
     both_logarithmic(axes)
     axes.set_xlabel("workers, or how many times as fast the parallel part is")
     axes.set_ylabel("speed-up")
@@ -45,8 +46,9 @@ def gustafson_picture(shares: Mapping[str, float], measured: Sequence[Scaling] =
     axes.plot(reach, reach, color=_ROOF, linewidth=0.8, linestyle=":")
     for (name, share), ink in zip(shares.items(), INK, strict=False):
         axes.plot(reach, [gustafson(share, p) for p in reach], color=ink, label=f"{name}: f = {share:.3f}")
-    for each, ink in zip(measured, INK, strict=False):
-        axes.scatter(each.workers, each.speedups, color=ink, s=24, zorder=3, label=f"measured, {each.kind}")
+    for at, (each, ink) in enumerate(zip(measured, INK, strict=False)):
+        label = "" if at else f"measured, {each.kind}"  # once in the legend
+        axes.scatter(each.workers, each.speedups, color=ink, s=24, zorder=3, label=label)
     both_logarithmic(axes)
     axes.set_xlabel("workers")
     axes.set_ylabel("scaled speed-up")
