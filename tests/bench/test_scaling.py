@@ -100,19 +100,19 @@ def test_what_failed_on_some_ranks_has_no_speedup() -> None:
 
 
 def test_what_ranks_measure_and_what_breaks_on_one_of_them() -> None:
-    names = ["rtree_100-weak", "randreg_200_3-own"]
+    names = ["rtree_100-weak"]
     outcomes = on_ranks(2, network_rank_cases.scaling, names)
     assert [outcome.message for outcome in outcomes] == ["", ""]
     first, second = (outcome.value for outcome in outcomes)
     by_name = dict(zip([entry.case.name for entry in entries(SCALING, only=names)], first, strict=False))
     assert by_name["rtree_100-weak"]["about"]["slices"] == 24
-    assert by_name["randreg_200_3-own"]["about"]["slices"] == 27
-    for mine, theirs in zip(first[:2], second[:2], strict=True):
+    for mine, theirs in zip(first[:1], second[:1], strict=True):
         assert mine["samples"] == theirs["samples"]
         assert len(mine["samples"]) >= 3
         assert 0 < mine["error_over_bound"] < 1
-    for broken in (first[2], second[2]):
-        assert "rank" in broken["wrong"]
+    for wrong, broken in (first[1:], second[1:]):
+        assert "WrongResult" in wrong["wrong"] or "rank 0 of 2" in wrong["wrong"]
+        assert "rank 1 of 2" in broken["wrong"]
 
 
 @pytest.mark.slow
