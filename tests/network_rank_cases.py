@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 from collections.abc import Callable
@@ -115,6 +116,17 @@ def errors() -> dict[str, Any]:
     torch.testing.assert_close(calls, four.expected)
     found["no group"] = said(lambda: net(*four.tensors, group=7))
     return found
+
+
+def example(file: str, folder: str) -> list[float]:
+    """The program of `examples/`, with a checkpoint."""
+    spec = importlib.util.spec_from_file_location("network_over_ranks", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found = [module.contracted(world(), torch.device("cpu"), where) for where in (None, folder, folder)]
+    return [one.item() for one in found]
 
 
 def stopping(net: Any, after: int, then: Callable[[], None]) -> None:

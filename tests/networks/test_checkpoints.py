@@ -201,6 +201,15 @@ def test_a_full_disk_is_a_warning_amid_a_run(tmp_path: Path, monkeypatch: pytest
     assert not seen
 
 
+def test_a_small_limit_is_kept_by_sharing_places() -> None:
+    """Under a megabyte nothing shares a place, unless the limit is lower than that."""
+    net = chain(12, extent=16)
+    planned = weft.network(net.equation, *net.tensors, memory_limit="10 KiB")
+    assert planned.memory <= 10 << 10
+    assert planned.tree.slices == 1
+    torch.testing.assert_close(planned(*net.tensors), net.expected)
+
+
 def test_an_empty_label_stays_whole() -> None:
     net = weft.network("ab,bc,cd->ad", (2, 3), (3, 0), (0, 2), slices="c")
     assert net.slices == ()

@@ -110,7 +110,7 @@ def _launched(number: int, names: Sequence[str], job: Job) -> dict[str, Result]:
             sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={number}",
             "-m", "weft.bench.scaling_rank", str(file),
         ]  # fmt: skip
-        environment = {**os.environ, "OMP_NUM_THREADS": str(threads or os.environ.get("OMP_NUM_THREADS", 1))}
+        environment = dict(os.environ) | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
         ended = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, check=False)
         lines = out.read_text().splitlines() if out.exists() else []
     found = {entry.pop("case"): _result(entry, number) for entry in map(json.loads, lines)}

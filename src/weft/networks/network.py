@@ -12,7 +12,7 @@ from weft.base.arrays import as_results, as_tensor, like, without_neg
 from weft.base.bounded_cache import BoundedCache
 from weft.base.dispatch import is_traced
 from weft.errors import ArgumentError, ShapeError, UnsupportedError, WorkspaceError, call_context
-from weft.networks.arena import arena
+from weft.networks.arena import SMALL, arena
 from weft.networks.changes import Changes
 from weft.networks.cost import invariant
 from weft.networks.derivatives import differentiable
@@ -32,7 +32,7 @@ from weft.networks.settings import (
     node_dtypes,
     read_functions,
 )
-from weft.networks.slicing import fitted_slices, read_slices
+from weft.networks.slicing import apart_within, fitted_slices, read_slices
 from weft.networks.steps import Asked
 from weft.networks.tree import Tree
 from weft.networks.work import Summing, combine_of
@@ -227,7 +227,9 @@ class Network(Planned):
         once = invariant(tree) if tree.sliced else frozenset()
         keywords: dict[str, Any] = dict(settings.steps)
         keywords.setdefault("specialize", "auto")
-        place = arena(tree, items, once, keep=settings.reuse)
+        limit = settings.memory_limit
+        apart = SMALL if limit is None else apart_within(limit - self.result_bytes)
+        place = arena(tree, items, once, keep=settings.reuse, apart=apart)
         if settings.memory_limit is not None:
             total = place.size + self.result_bytes
             if total > settings.memory_limit:
