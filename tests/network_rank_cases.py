@@ -118,6 +118,11 @@ def errors() -> dict[str, Any]:
     return found
 
 
+def everything(folder: str) -> dict[str, Any]:
+    """All that needs no rank to end, in one go."""
+    return {"results": results(), "errors": errors(), "checkpoints": checkpoints(folder), "resumed": resumed()}
+
+
 def example(file: str, folder: str) -> list[float]:
     """The program of `examples/`, with a checkpoint."""
     spec = importlib.util.spec_from_file_location("network_over_ranks", file)

@@ -16,6 +16,7 @@ from pages import ROOT
 EXAMPLE = ROOT / "examples" / "network_over_ranks.py"
 
 
+@pytest.mark.slow
 def test_two_ranks_and_then_a_process_alone(tmp_path: Path) -> None:
     outcomes = on_ranks(2, network_rank_cases.example, str(EXAMPLE), str(tmp_path))
     assert [outcome.message for outcome in outcomes] == ["", ""]
