@@ -13,7 +13,6 @@ import socket
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
@@ -33,9 +32,9 @@ T = TypeVar("T")
 class Ranks:
     """The ranks of one process group as one of them sees them; `find_ranks` makes it.
 
-    `rank` is this process's number in the group, `size` how many there are, `group` the process group of
-    torch.distributed, `timeout` the seconds after which a missing rank is an error, `last` the collective that was
-    begun last.
+    `name` is the group's name in torch, `rank` this process's number in it, `size` how many there are, `group` the
+    process group of torch.distributed, `timeout` the seconds after which a missing rank is an error, `last` the
+    collective that was begun last.
     """
 
     def __init__(self, group: Any, timeout: float) -> None:
@@ -43,8 +42,8 @@ class Ranks:
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.timeout = timeout
         self.last = ""
-        self._name = str(group.group_name)
-        self._store = dist.PrefixStore(f"weft/{self._name}", _default_store())
+        self.name = str(group.group_name)
+        self._store = dist.PrefixStore(f"weft/{self.name}", _default_store())
         self._store.set(f"who/{self.rank}", json.dumps(_this_process()))
         self._who: list[dict[str, Any]] | None = None
 
@@ -105,7 +104,7 @@ class Ranks:
 
         `RankError` names the ranks that did not bring theirs within the time limit, or that have ended.
         """
-        number = _counts[self._name] = _counts.get(self._name, -1) + 1
+        number = _counts[self.name] = _counts.get(self.name, -1) + 1
         self._store.set(f"{number}/{self.rank}", json.dumps(value))
         every = self._gathered(str(number), what)
         if number >= 2:  # every rank that set the last one has read the one before it
@@ -146,6 +145,17 @@ class Ranks:
                 raise
             raise self._lost(what, str(error).partition("\n")[0]) from error
 
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        """Around what other ranks count on: where it fails here, those that wait for this rank hear of it."""
+        try:
+            yield
+        except RankError:
+            raise
+        except BaseException as error:
+            self._store.set("failed", f"{self} failed: {type(error).__name__}: {str(error).partition(chr(10))[0]}")
+            raise
+
     def wait(self, work: Any, what: str) -> None:
         """Wait for an asynchronous collective: on a CPU here, looking whether other ranks run; on a GPU by its stream.
 
@@ -168,8 +178,10 @@ class Ranks:
             now = time.monotonic()
             if now - looked > _LOOK:
                 looked = now
-                if self._store.check(["failed"]) or self._ended(range(self.size)):
-                    raise self._lost(what, "another rank failed")
+                if self._store.check(["failed"]):
+                    raise self._lost(what, self._store.get("failed").decode())
+                if self._ended(range(self.size)):
+                    raise self._lost(what, "another rank ended")
                 if now - begun > self.timeout:
                     raise self._lost(what, f"nothing came within {self.timeout:g} s")
 
@@ -178,7 +190,8 @@ class Ranks:
 
     def _lost(self, what: str, reason: str) -> RankError:
         """The error of a collective that failed, after a roll call."""
-        self._store.set("failed", "1")
+        if not self._store.check(["failed"]):
+            self._store.set("failed", f"{self} failed: {reason}")
         self._store.set(f"here/{self.rank}", "1")
         until = time.monotonic() + _ROLL_CALL
         missing = self._missing("here")
@@ -196,20 +209,21 @@ class Ranks:
 
     def _gathered(self, place: str, what: str) -> list[Any]:
         keys = [f"{place}/{rank}" for rank in range(self.size)]
-        until = time.monotonic() + self.timeout
-        missing = list(range(self.size))
-        while missing:
-            try:
-                self._store.wait([keys[rank] for rank in missing], timedelta(seconds=_LOOK))
-                break
-            except RuntimeError:  # DistStoreError: time is up for this look
-                missing = [rank for rank in missing if not self._store.check([keys[rank]])]
-            if ended := self._ended(missing):
-                raise RankError(f"{_listed(ended, self.size)} ended before {what}{self._after()}")
-            if missing and time.monotonic() > until:
-                raise RankError(
-                    f"{_listed(missing, self.size)} did not come to {what} within {self.timeout:g} s{self._after()}"
-                )
+        begun = looked = time.monotonic()
+        pause = 1e-4
+        while not self._store.check(keys):  # asked again and again: waiting in the store logs every look that was vain
+            time.sleep(pause)
+            pause = min(2 * pause, 2e-2)
+            now = time.monotonic()
+            if now - looked > _LOOK:
+                looked = now
+                missing = self._missing(place)
+                if ended := self._ended(missing):
+                    raise RankError(f"{_listed(ended, self.size)} ended before {what}{self._after()}")
+                if missing and now - begun > self.timeout:
+                    raise RankError(
+                        f"{_listed(missing, self.size)} did not come to {what} within {self.timeout:g} s{self._after()}"
+                    )
         return [json.loads(value) for value in self._store.multi_get(keys)]
 
     def _after(self) -> str:

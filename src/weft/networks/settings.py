@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from weft.algebra import NAMED, find
+from weft.base.sizes import read_limit
 from weft.errors import ArgumentError, DTypeError, NotationError, ShapeError, UnsupportedError
 from weft.networks.graph import Graph
-from weft.networks.slicing import read_limit
 from weft.networks.tree import Tree
 from weft.planner.schedule import Target
 from weft.planner.target import resolve_backend, target_of

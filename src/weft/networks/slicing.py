@@ -13,30 +13,13 @@ from typing import Any
 import torch
 
 from weft.base.figures import si
-from weft.errors import ArgumentError, NotationError, WorkspaceError
+from weft.errors import NotationError, WorkspaceError
 from weft.networks.arena import SMALL, arena, least
 from weft.networks.cost import Model, invariant
 from weft.networks.tree import Tree
 
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _REPEATS = 8  # searches for each size, seeded
 _KEPT = 3  # proposals of each that are looked at
-
-
-def read_limit(limit: Any) -> int | None:
-    """Bytes: a number, or text such as "8GB" or "512 MiB". `ArgumentError` for anything else."""
-    if limit is None:
-        return None
-    if isinstance(limit, str):
-        text = limit.replace(" ", "").lower().removesuffix("b")
-        digits = text.rstrip("kmgti")
-        try:
-            return int(float(digits) * _UNITS[text[len(digits) :]])
-        except (KeyError, ValueError):
-            raise ArgumentError(f"memory_limit={limit!r} is no size: a number of bytes, or '8GB', '512 MiB'") from None
-    if isinstance(limit, bool) or not isinstance(limit, (int, float)) or limit < 0:
-        raise ArgumentError(f"memory_limit={limit!r} is no number of bytes")
-    return int(limit)
 
 
 def read_slices(tree: Tree, slices: Any) -> tuple[int, ...]:

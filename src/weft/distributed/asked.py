@@ -1,0 +1,202 @@
+"""What a rank is asked for, read and checked before anything moves; and what of it must be the same on all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from weft.algebra import Algebra
+from weft.api.keywords import Equation
+from weft.api.lookup import read_notation
+from weft.api.options import HOOKS, Options, read_options, resolved
+from weft.base.arrays import as_tensor
+from weft.distributed.blocks import Block
+from weft.distributed.placement import Placed, Places, dtensor_places, read_named, read_places, whole_shape
+from weft.distributed.problem import Problem
+from weft.distributed.work import Work
+from weft.errors import ArgumentError, DTypeError, UnsupportedError
+from weft.planner.request import Request
+from weft.plans.derivatives import asked as asked_of
+from weft.spec import Notation
+from weft.spec.contraction import mode_extents
+from weft.spec.dtypes import dtype_name
+from weft.spec.notation import Label, expand, label_text, term_text
+
+REFUSED = {
+    "return_arg": "where a value was selected is not followed over ranks",
+    "validate": "validate the parts with weft.contract",
+    "schedule": "parts of several shapes have schedules of their own",
+    "promote": "convert the operands to one type",
+    "out": "the part of D is new in every call",
+}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A call on one rank: its tensors are this rank's parts."""
+
+    equation: Equation
+    notation: Notation  # without ellipsis
+    mesh: tuple[int, ...]
+    a: torch.Tensor
+    b: torch.Tensor
+    options: Options
+    places: Mapping[str, Places]  # of a, b, d, and of operands by name
+    device_mesh: Any  # of DTensors; None where there are none
+
+    def same(self) -> dict[str, Any]:
+        """What every rank must say alike."""
+        options, algebra = self.options, self.options.algebra
+        found: dict[str, Any] = {
+            "the equation": self.notation,
+            "the mesh": self.mesh,
+            "the type of a": dtype_name(self.a.dtype),
+            "the type of b": dtype_name(self.b.dtype),
+            "the kind of device": self.a.device.type,
+            "functions": [hook for hook, one in zip(HOOKS, options.functions, strict=True) if one is not None],
+            "the names of operands": sorted(options.operands),
+            "indices": sorted((name, label_text(label)) for name, label in options.indices.items()),
+            "the algebra": algebra.name if algebra is not None else "plus_times",
+            "options": (options.out_dtype, options.precision, options.accumulate, options.backend),
+        }
+        for name, places in self.places.items():
+            found[f"the placement of {name}"] = [None if one is None else label_text(one) for one in places]
+        return found
+
+    def shapes(self) -> dict[str, list[int]]:
+        """Those of this rank's parts."""
+        found = {"a": list(self.a.shape), "b": list(self.b.shape)}
+        return {**found, **{key_of(name): list(tensor.shape) for name, tensor in self.options.tensors.items()}}
+
+
+def read_asked(
+    equation: Equation, a: Any, b: Any, mesh: tuple[int, ...], placements: Any, keywords: Mapping[str, Any]
+) -> Asked:
+    """Raises whatever is wrong with what this rank was given."""
+    for name, why in REFUSED.items():
+        if keywords.get(name):
+            raise UnsupportedError(f"{name}= is not for several ranks: {why}")
+    given = {name: value for name, value in keywords.items() if name not in REFUSED}
+    local_a, local_b = _local("a", a), _local("b", b)
+    notation = expand(read_notation(equation), (local_a.dim(), local_b.dim()))
+    options = read_options("contract", given)
+    for name, tensor in (("a", local_a), ("b", local_b), *options.tensors.items()):
+        if asked_of(tensor):
+            raise UnsupportedError(f"{name} requires a gradient: contractions over ranks have none (use detach())")
+    if local_a.device != local_b.device:
+        raise ArgumentError(f"a is on {local_a.device}, b is on {local_b.device}")
+    terms = {"a": notation.inputs[0], "b": notation.inputs[1], "d": notation.output}
+    named = read_named(placements, (*terms, *options.operands))
+    places: dict[str, Places] = {}
+    for name, (modes, _) in options.operands.items():
+        given_place = named.get(name) if name not in terms else None  # those names are A's, B's and D's
+        places[key_of(name)] = read_places(key_of(name), given_place, tuple(modes), mesh)  # type: ignore[arg-type]
+    for name, term in terms.items():
+        value = {"a": a, "b": b}.get(name)
+        if name not in named and is_dtensor(value):
+            places[name] = dtensor_places(name, value, term, mesh)
+        else:
+            places[name] = read_places(name, named.get(name), term, mesh)
+    meshes = [one.device_mesh for one in (a, b) if is_dtensor(one)]
+    return Asked(equation, notation, mesh, local_a, local_b, options, places, meshes[0] if meshes else None)
+
+
+def key_of(operand: str) -> str:
+    """What an operand of functions is called here, which may have any name."""
+    return f"operand '{operand}'"
+
+
+def is_dtensor(value: Any) -> bool:
+    return any(kind.__name__ == "DTensor" for kind in type(value).__mro__)
+
+
+def _local(name: str, value: Any) -> torch.Tensor:
+    tensor = value.to_local() if is_dtensor(value) else as_tensor(name, value)
+    return tensor.detach().resolve_conj().resolve_neg() if not asked_of(tensor) else tensor
+
+
+def problem_of(asked: Asked, shapes: Sequence[Mapping[str, Sequence[int]]]) -> tuple[Problem, Request]:
+    """What all ranks are asked together, from the shapes of every rank's parts; and the request of the whole.
+
+    The whole tensors exist nowhere: those that are read here have no memory.
+    """
+    notation, options = asked.notation, asked.options
+    placed = {
+        "a": Placed("a", notation.inputs[0], asked.places["a"]),
+        "b": Placed("b", notation.inputs[1], asked.places["b"]),
+    }
+    for name, (modes, _) in options.operands.items():
+        key = key_of(name)
+        placed[key] = Placed(key, tuple(modes), asked.places[key])  # type: ignore[arg-type]
+    whole = {name: whole_shape(each, [one[name] for one in shapes], asked.mesh) for name, each in placed.items()}
+    extents = mode_extents(notation, (whole["a"], whole["b"]))
+    d = Placed("d", notation.output, asked.places["d"])
+    whole["d"] = tuple(extents[label] for label in d.term)
+    request = request_of(asked, whole)
+    items = {
+        "a": asked.a.itemsize, "b": asked.b.itemsize, "d": request.d_dtype.itemsize,
+        "sum": request.arithmetic.accumulate.itemsize,
+    }  # fmt: skip
+    return Problem(placed["a"], placed["b"], d, whole, extents, asked.mesh, items), request
+
+
+def request_of(asked: Asked, whole: Mapping[str, tuple[int, ...]]) -> Request:
+    """The request that `weft.contract` would make of the whole tensors; its errors are those of that call."""
+    a, b = (
+        torch.empty(whole[name], dtype=tensor.dtype, device="meta") for name, tensor in (("a", asked.a), ("b", asked.b))
+    )
+    operands = {
+        name: (modes, torch.empty(whole[key_of(name)], dtype=tensor.dtype, device="meta"))
+        for name, (modes, tensor) in asked.options.operands.items()
+    }
+    options = replace(asked.options, operands=operands, backend="reference")
+    return resolved(asked.notation, str(asked.equation), a, b, options)
+
+
+def work_of(asked: Asked, problem: Problem, request: Request, specialize: str) -> Work:
+    """The functions of a call, their operands still to come."""
+    options = asked.options
+    names = dict(zip(HOOKS, request.functions.names, strict=True))
+    algebra: Algebra | None = options.algebra
+    said: dict[str, Any] = {
+        "precision": options.precision, "accumulate": request.arithmetic.accumulate, "backend": options.backend,
+        "tune": options.tune, "specialize": specialize, "deterministic": options.deterministic,
+        "workspace_limit": options.workspace_limit,
+    }  # fmt: skip
+    if algebra is not None:
+        said["algebra"] = algebra
+    aux: dict[str, Block] = {}
+    for name, label in options.indices.items():
+        extent = problem.extents.get(label, 1)
+        kind = torch.int64 if extent > 2**31 else torch.int32
+        aux[name] = Block(torch.arange(extent, dtype=kind, device=asked.a.device), (label,))
+    types = (request.d_dtype, *(request.outputs or ()))
+    functions = dict(zip(HOOKS, options.functions, strict=True))
+    return Work(functions, names, aux, said, algebra, request.arithmetic.accumulate, types, problem.d.term)
+
+
+def aux_block(name: str, term: Sequence[Label], tensor: torch.Tensor, problem: Problem) -> Block:
+    """An operand of functions that is whole on this rank."""
+    broadcast = frozenset(
+        label for label, extent in zip(term, tensor.shape, strict=True)
+        if extent == 1 and problem.extents.get(label, 1) != 1
+    )  # fmt: skip
+    return Block(tensor, tuple(term), {}, broadcast)
+
+
+def check_part(name: str, tensor: torch.Tensor, like: torch.Tensor, term: Sequence[Label]) -> None:
+    """A tensor of a call is as the plan's was."""
+    if tensor.shape != like.shape:
+        raise ArgumentError(
+            f"{name} '{term_text(tuple(term))}' has shape {tuple(tensor.shape)} here, the plan was made for "
+            f"{tuple(like.shape)}"
+        )
+    if tensor.dtype != like.dtype:
+        raise DTypeError(f"{name} is {dtype_name(tensor.dtype)}, the plan was made for {dtype_name(like.dtype)}")
+    if tensor.device != like.device:
+        raise ArgumentError(f"{name} is on {tensor.device}, the plan was made for {like.device}")
+    if asked_of(tensor):
+        raise UnsupportedError(f"{name} requires a gradient: contractions over ranks have none (use detach())")

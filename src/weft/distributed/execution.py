@@ -1,0 +1,235 @@
+"""One call of a distributed plan on one rank: what travels on a lane of its own, and what is contracted meanwhile.
+
+    fetch    part i + 1 of operands that move          the lane
+    compute  part i                                    the caller's stream, or thread
+    reduce   sums of part i over ranks                 the lane
+    finish   alpha, C and the epilogue of part i - 1   the caller's
+    leave    part i - 1 of a finished D                the lane
+
+Two parts of each are in memory at once. Every rank puts the same collectives on its lane in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from weft.distributed.blocks import Block, Run
+from weft.distributed.collectives import all_gather
+from weft.distributed.lanes import Lane, Recorder, Token, done, wait_for
+from weft.distributed.moves import Route, padded
+from weft.distributed.placement import Placed, Places
+from weft.distributed.ranks import Ranks
+from weft.distributed.steps import Step, steps_of
+from weft.distributed.strategy import Strategy
+from weft.distributed.sums import Sums
+from weft.distributed.work import Work
+from weft.planner.schedule import Scalar
+from weft.spec.notation import Label, label_text
+
+
+@dataclass
+class Execution:
+    """The tensors of one call on one rank. `run` leaves D's part in `results`."""
+
+    strategy: Strategy
+    rank: int
+    lines: Sequence[Ranks]
+    work: Work
+    a: torch.Tensor
+    b: torch.Tensor
+    c: Block | None
+    results: Sequence[torch.Tensor]
+    alpha: Scalar = 1.0
+    beta: Scalar = 1.0
+    recorder: Recorder | None = None
+
+    def run(self) -> None:
+        self.problem = self.strategy.problem
+        self.at = self.problem.at(self.rank)
+        self.device = self.a.device
+        self.label = self.strategy.loop
+        self.steps = steps_of(self.strategy, self.rank)
+        self.local = {"a": self.a, "b": self.b}
+        with Lane("transfer", self.device, self.recorder) as self.lane:
+            ahead = {tensor.name: self._ahead(tensor) for tensor in (self.problem.a, self.problem.b)}
+            addend = self._addend()
+            self._loop(ahead, addend)
+
+    # -- the loop ------------------------------------------------------------------------------------------------------
+
+    def _loop(self, ahead: Mapping[str, Callable[[], Block] | None], addend: Callable[[], Block | None]) -> None:
+        moving = [tensor for tensor in (self.problem.a, self.problem.b) if ahead[tensor.name] is None]
+        fetched: list[dict[str, Token]] = []
+        computed: list[Token] = []
+        kept: list[Any] = [None, None]  # what the lane gave the last two parts: its memory is used till they are done
+
+        def fetch(at: int) -> None:
+            step = self.steps[at]
+            tokens = {}
+            for tensor in moving:
+                if step.part is None:
+                    continue
+                after = computed[at - 2 : at - 1] if at >= 2 else []
+                tokens[tensor.name] = self._fetch(tensor, step, at, after, kept)
+            fetched.append(tokens)
+
+        sums = Sums(self)
+        fetch(0)
+        known: dict[str, Block] = {}
+        for at, step in enumerate(self.steps):
+            if at + 1 < len(self.steps):
+                fetch(at + 1)
+            for name, found in ahead.items():
+                if found is not None and name not in known:
+                    known[name] = found()
+            blocks = dict(known)
+            for tensor in moving:
+                token = fetched[at].get(tensor.name)
+                blocks[tensor.name] = token.wait() if token is not None else self._own(tensor)
+            kept[at % 2] = blocks
+            if at == 0:
+                sums.addend = addend()
+            self.record(f"part {at}", at, partial(sums.compute, at, step, blocks))
+            computed.append(done(self.device))
+            sums.send(at, step, computed[-1])
+            if at:
+                sums.finish(at - 1)
+        sums.finish(len(self.steps) - 1)
+        sums.end()
+
+    def record(self, name: str, step: int, work: Callable[[], None]) -> None:
+        """Run something on the caller's stream or thread, and note when, where that is asked for."""
+        record = self.recorder.begin("compute", name, step) if self.recorder is not None else None
+        work()
+        if record is not None and self.recorder is not None:
+            self.recorder.end(record)
+
+    # -- operands ------------------------------------------------------------------------------------------------------
+
+    def _ahead(self, tensor: Placed) -> Callable[[], Block] | None:
+        """A whole operand as it is needed, on its way or at hand; None where it comes by parts."""
+        way, route = self.strategy.way_of(tensor), self.strategy.route(tensor)
+        local = self.local[tensor.name]
+        if way in ("range", "pieces"):
+            return None
+        if way == "still":
+            block = self._block(tensor, route.run(local, self.at, self.lines, wait_for), self.strategy.needed(tensor))
+            return lambda: block
+        token = self.lane.put(f"{tensor.name}: {route.said()}", -1,
+                              lambda: route.run(local, self.at, self.lines, wait_for))  # fmt: skip
+        return lambda: self._block(tensor, token.wait(), self.strategy.needed(tensor))
+
+    def _own(self, tensor: Placed) -> Block:
+        return self._block(tensor, self.local[tensor.name], tensor.places)
+
+    def _block(self, tensor: Placed, value: torch.Tensor, places: Places) -> Block:
+        shape = self.problem.shapes[tensor.name]
+        return Block(value, tensor.term, self._starts(tensor.term, shape, places), self._broadcast(tensor.term, shape))
+
+    def _starts(self, term: Sequence[Label], shape: Sequence[int], places: Places) -> dict[Label, int]:
+        route = Route("", tuple(term), tuple(shape), places, places, self.problem.mesh)
+        return {label: route.span(dim, places, self.at).start for dim, label in enumerate(term)}
+
+    def _broadcast(self, term: Sequence[Label], shape: Sequence[int]) -> frozenset[Label]:
+        return frozenset(
+            label for label, extent in zip(term, shape, strict=True)
+            if extent == 1 and self.problem.extents[label] != 1
+        )  # fmt: skip
+
+    def _fetch(self, tensor: Placed, step: Step, at: int, after: Sequence[Token], kept: list[Any]) -> Token:
+        """Part of an operand, on the lane, once the part before the last is done with its memory."""
+        assert step.part is not None
+        assert self.label is not None
+        route, way = self.strategy.route(tensor), self.strategy.way_of(tensor)
+        work = self._range(tensor, route, step) if way == "range" else self._pieces(tensor, route, step)
+
+        def fetch() -> Block:
+            kept[at % 2] = None
+            return work()
+
+        return self.lane.put(f"{tensor.name}: {route.said()}, part {step.part}", at, fetch, after)
+
+    def _range(self, tensor: Placed, route: Route, step: Step) -> Callable[[], Block]:
+        span, label = step.spans[0], self.label
+        assert label is not None
+        here = self._own(tensor).cut({label: Run.of(span)})[0]
+        part = route.without(label, span.extent)
+
+        def work() -> Block:
+            value = part.run(here, self.at, self.lines, wait_for)
+            found = self._block(tensor, value, self.strategy.needed(tensor))
+            return Block(value, tensor.term, {**found.starts, label: span.start}, found.broadcast)
+
+        return work
+
+    def _pieces(self, tensor: Placed, route: Route, step: Step) -> Callable[[], Block]:
+        label = self.label
+        assert label is not None
+        line = self.lines[route.moves[0].line]
+        dim = tensor.term.index(label)
+        rows = max(span.extent for span in step.spans)
+        mine = step.spans[line.rank]
+        local = self.local[tensor.name]
+        here = self._own(tensor).cut({label: Run.of(mine)})[0] if mine.extent else local.narrow(dim, 0, 0)
+        what = f"all-gather of {tensor.name} along '{label_text(label)}', part {step.part}"
+
+        def work() -> Block:
+            part = padded(here.movedim(dim, 0), rows)
+            whole = part.new_empty((line.size, *part.shape))
+            if whole.numel():
+                wait_for(all_gather(line, whole, part), line, what)
+            found = self._block(tensor, whole.movedim(1, 1 + dim), self.strategy.needed(tensor))
+            return Block(found.tensor, tensor.term, found.starts, found.broadcast, label, step.spans)
+
+        return work
+
+    # -- D -------------------------------------------------------------------------------------------------------------
+
+    def spans(self, places: Places) -> dict[Label, Run]:
+        """The indices of every label that this rank has under `places`."""
+        return {label: Run.of(self.problem.range(label, places, self.at)) for label in self.problem.labels}
+
+    def _addend(self) -> Callable[[], Block | None]:
+        """C where it is added: as it came, or on its way to where D is finished."""
+        c, places = self.c, self.problem.d.places
+        if c is None:
+            return lambda: None
+        target = self.finished_as
+        term = self.problem.d.term
+        split = tuple(None if label in c.broadcast else label for label in places)
+        wanted = tuple(None if label in c.broadcast else label for label in target)
+        shape = tuple(1 if label in c.broadcast else self.problem.extents[label] for label in term)
+        route = Route("c", term, shape, split, wanted, self.problem.mesh)
+        tensor, broadcast = c.tensor, c.broadcast
+        starts = self._starts(term, shape, wanted)
+        if not route.moves:
+            block = Block(route.run(tensor, self.at, self.lines, wait_for), term, starts, broadcast)
+            return lambda: block
+        token = self.lane.put(f"c: {route.said()}", -1, lambda: route.run(tensor, self.at, self.lines, wait_for))
+        return lambda: Block(token.wait(), term, starts, broadcast)
+
+    @property
+    def finished_as(self) -> Places:
+        """How D lies when the epilogue is applied: where it stays, if nothing of it moves after its sums."""
+        strategy = self.strategy
+        if strategy.reductions and not strategy.leaving.moves:
+            return self.problem.d.places
+        return strategy.summed
+
+    def empty(self, spans: Mapping[Label, Run], dtypes: Sequence[torch.dtype]) -> list[torch.Tensor]:
+        shape = [spans[label].length for label in self.problem.d.term]
+        return [torch.empty(shape, dtype=dtype, device=self.device) for dtype in dtypes]
+
+    def in_results(self, spans: Mapping[Label, Run]) -> list[torch.Tensor]:
+        """Views of those indices of D's part."""
+        term, places = self.problem.d.term, self.problem.d.places
+        starts = {label: self.problem.range(label, places, self.at).start for label in term}
+        runs = {label: spans[label] for label in term}
+        return [Block(tensor, term, starts).cut(runs)[0] for tensor in self.results]
+
+

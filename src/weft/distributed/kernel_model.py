@@ -1,0 +1,106 @@
+"""What contracting a part takes: what weft's planner predicts for this rank's share, spread over its parts.
+
+    seconds = launch + (the share's time - launch) * the part's share of it
+
+where the part's share is the larger of its shares of products and of bytes: a part that is thin reads an operand again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import torch
+
+from weft.algebra import Algebra
+from weft.api.describe import choice_for
+from weft.api.options import Options, resolved
+from weft.planner.schedule import Target
+from weft.spec import Notation
+from weft.spec.notation import Label
+
+LAUNCH = {"cuda": 6e-6, "cpu": 3e-5}  # seconds before a contraction of a part begins, host included, once it is known
+_RATE, _BANDWIDTH = {"cuda": 100e12, "cpu": 20e9}, {"cuda": 2e12, "cpu": 10e9}  # where the planner predicts nothing
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Times of contractions of one equation on one device; `types` are those of a, b and of sums."""
+
+    terms: tuple[tuple[Label, ...], tuple[Label, ...], tuple[Label, ...]]
+    types: tuple[torch.dtype, torch.dtype, torch.dtype]
+    target: Target
+    algebra: Algebra | None = None
+    precision: str | torch.dtype | None = None
+
+    @property
+    def kind(self) -> str:
+        return "cuda" if self.target.kind in ("cuda", "hip") else "cpu"
+
+    def part(self, whole: Mapping[Label, int], part: Mapping[Label, int]) -> float:
+        """Seconds for a part of what a rank computes; both by the extents of labels."""
+        launch = LAUNCH[self.kind]
+        work = max(
+            _ratio(self._products(part), self._products(whole)), _ratio(self.traffic(part), self.traffic(whole))
+        )
+        return launch + max(0.0, self.whole(whole) - launch) * work
+
+    def whole(self, extents: Mapping[Label, int]) -> float:
+        """Seconds for all that a rank computes."""
+        named = tuple(tuple(extents[label] for label in term) for term in self.terms[:2])
+        return _predicted(self, named[0], named[1])
+
+    def traffic(self, extents: Mapping[Label, int]) -> float:
+        """Bytes of A, B and sums."""
+        return sum(
+            _product([extents[label] for label in term]) * dtype.itemsize
+            for term, dtype in zip(self.terms, self.types, strict=True)
+        )
+
+    def pass_over(self, size: float) -> float:
+        """Seconds to read and write `size` bytes in all, as what follows a sum does."""
+        return LAUNCH[self.kind] + size / _BANDWIDTH[self.kind]
+
+    def _products(self, extents: Mapping[Label, int]) -> float:
+        return float(_product([extents[label] for label in dict.fromkeys(sum(self.terms, ()))]))
+
+
+@lru_cache(maxsize=1024)
+def _predicted(kernel: Kernel, a: tuple[int, ...], b: tuple[int, ...]) -> float:
+    """What the planner predicts for contiguous operands of these shapes; a roofline where it predicts nothing."""
+    extents = dict(zip(sum(kernel.terms[:2], ()), (*a, *b), strict=True))
+    for label, extent in zip(kernel.terms[0], a, strict=True):
+        extents[label] = max(extent, extents[label])
+    if not all(extents.values()):
+        return LAUNCH[kernel.kind]
+    x, y = (
+        torch.empty(shape, dtype=dtype, device="meta")
+        for shape, dtype in zip((a, b), kernel.types[:2], strict=True)
+    )
+    # Modes may be of any kind: numbers stand for them, as an equation in text cannot hold them.
+    number = {label: at for at, label in enumerate(extents)}
+    terms = [tuple(number[label] for label in term) for term in kernel.terms]
+    options = Options(
+        kernel.types[2], kernel.precision, None, algebra=kernel.algebra, backend="reference", promote=True
+    )  # fmt: skip
+    request = resolved(Notation((terms[0], terms[1]), terms[2]), "a part", x, y, options)
+    kind = kernel.kind
+    device = torch.device(kind)
+    backend = "cpu" if kind == "cpu" else "triton"
+    _, choice = choice_for(replace(request, backend=backend, device=device, target=kernel.target))
+    if choice is not None:
+        return float(choice.best.seconds)
+    flops = 2 * _product(list(extents.values()))
+    return LAUNCH[kind] + max(flops / _RATE[kind], kernel.traffic(extents) / _BANDWIDTH[kind])
+
+
+def _product(extents: Sequence[int]) -> int:
+    found = 1
+    for extent in extents:
+        found *= extent
+    return found
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0

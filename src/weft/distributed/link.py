@@ -1,0 +1,188 @@
+"""What travelling costs: a start-up time and a time for each byte, for every collective, on each link.
+
+A collective over p ranks on one link takes
+
+    steps(p) * latency + bytes that a rank sends / bandwidth
+
+where a rank sends (p - 1) / p of the whole tensor in an all-gather, a reduce-scatter or an all-to-all, and twice that
+in an all-reduce, which is the two former (R. Thakur, R. Rabenseifner, W. Gropp: Optimization of Collective
+Communication Operations in MPICH, IJHPCA 19 (1), 2005). Where ranks lie on several machines the two links work one
+after the other on the two levels of a hierarchy, each on its share.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from weft.base.figures import duration, si
+from weft.base.words import nearest
+from weft.distributed.collectives import all_gather
+from weft.distributed.ranks import Ranks, find_ranks
+from weft.errors import ArgumentError
+
+
+@dataclass(frozen=True)
+class Link:
+    """One kind of connection between ranks.
+
+    `latency`: seconds before a collective's step moves anything; `bandwidth`: bytes/s that one rank sends while it
+    receives as much. `inside` is the link between ranks of one machine where this one is between machines, and
+    `per_host` how many ranks share a machine then. `source` says where the figures are from.
+    """
+
+    name: str
+    latency: float
+    bandwidth: float
+    source: str
+    inside: Link | None = None
+    per_host: int = 1
+
+    def seconds(self, kind: str, size: float, ranks: int) -> float:
+        """Of a collective over `ranks` ranks; `size` is the bytes of the whole tensor, on one rank, gathered."""
+        if ranks <= 1:
+            return 0.0
+        if self.inside is None:
+            rounds, share = _shape_of(kind, ranks)
+            return rounds * self.latency + share * size / self.bandwidth
+        near = min(self.per_host, ranks)
+        hosts = -(-ranks // near)
+        within = self.inside.seconds(kind, size, near)
+        rounds, share = _shape_of(kind, hosts)
+        # Every rank of a machine has a port of its own and carries its share between machines.
+        part = 1.0 if kind == "all-to-all" else 1 / near
+        return within + (rounds * self.latency + share * part * size / self.bandwidth if hosts > 1 else 0.0)
+
+    def loads(self, kind: str, size: float, ranks: int) -> dict[str, float]:
+        """Bytes that one rank sends over each link."""
+        if ranks <= 1:
+            return {}
+        if self.inside is None:
+            return {self.name: _shape_of(kind, ranks)[1] * size}
+        near = min(self.per_host, ranks)
+        hosts = -(-ranks // near)
+        found = self.inside.loads(kind, size, near)
+        if hosts > 1:
+            part = 1.0 if kind == "all-to-all" else 1 / near
+            found[self.name] = _shape_of(kind, hosts)[1] * part * size
+        return found
+
+    def __str__(self) -> str:
+        text = f"{self.name}: {duration(self.latency)} a step, {si(self.bandwidth, 'B/s')} each way ({self.source})"
+        if self.inside is not None:
+            text += f"; {self.per_host} ranks a machine, inside it {self.inside}"
+        return text
+
+
+def _shape_of(kind: str, ranks: int) -> tuple[int, float]:
+    """Steps that wait for one another, and the share of the whole that one rank sends."""
+    share = (ranks - 1) / ranks
+    if kind == "all-reduce":
+        return 2 * math.ceil(math.log2(ranks)), 2 * share
+    if kind == "all-to-all":  # each rank sends every other one a piece of its own 1 / ranks of the whole
+        return ranks - 1, share / ranks
+    if kind in ("all-gather", "reduce-scatter"):
+        return math.ceil(math.log2(ranks)), share
+    if kind == "copy":
+        return 1, 1.0
+    raise ArgumentError(f"no collective is called {kind!r}")
+
+
+#: From the makers' sheets, with 80% of the printed rate where nothing was measured.
+NVLINK = Link("nvlink", 10e-6, 360e9, "80% of 450 GB/s each way, NVLink 4 of H100 and H200")
+IB = Link("ib", 20e-6, 40e9, "80% of 50 GB/s each way, InfiniBand NDR 400 Gbit/s for each GPU")
+GLOO = Link("gloo", 300e-6, 1e9, "sockets of one machine, an order of magnitude")
+PCIE = Link("pcie", 10e-6, 50e9, "80% of 63 GB/s each way, PCIe 5.0 x16 from pinned memory")
+MEMORY = Link("memory", 5e-6, 5e9, "copies within a machine's memory, an order of magnitude")
+PRESETS = {
+    "nvlink": NVLINK, "ib": IB, "gloo": GLOO, "pcie": PCIE, "memory": MEMORY,
+    "nvlink+ib": replace(IB, name="ib", inside=NVLINK, per_host=8),
+}  # fmt: skip
+_fitted: dict[tuple[str, str], Link] = {}  # by group and device type
+
+
+def read_link(link: Any, ranks: Ranks | None, device: torch.device) -> Link:
+    """A `Link`, the name of a preset, or None: what was fitted in this process, else the preset of the backend."""
+    if isinstance(link, Link):
+        return link
+    if isinstance(link, str):
+        if link not in PRESETS:
+            hint = nearest(link, PRESETS) or f": there are {', '.join(PRESETS)}"
+            raise ArgumentError(f"no link is called {link!r}{hint}")
+        return PRESETS[link]
+    if link is not None:
+        raise ArgumentError(f"a link is a weft.distributed.Link or one of {', '.join(PRESETS)}, not {link!r}")
+    if ranks is None:
+        return PCIE if device.type == "cuda" else MEMORY
+    fitted = _fitted.get((ranks.name, device.type))
+    if fitted is not None:
+        return fitted
+    if device.type != "cuda":
+        return GLOO
+    return NVLINK if ranks.per_host() == ranks.size else replace(PRESETS["nvlink+ib"], per_host=ranks.per_host())
+
+
+def measure_link(group: Any = None, device: Any = None, seconds: float = 1.0) -> Link:
+    """Fit the link between the ranks of a group on this machine, and keep it for plans of this process.
+
+    Times all-gathers of some sizes on every rank and fits latency and bandwidth by least squares of relative errors;
+    the slowest rank counts. `device`: what moves, by default the current GPU where the group has NCCL, else the CPU.
+    Every rank calls it. It takes about `seconds`. Raises what finding the group raises.
+    """
+    ranks = find_ranks(group)
+    place = torch.device(device) if device is not None else _usual_device(ranks)
+    backend = ranks.backend(place)
+    sizes = [1 << 12, 1 << 16, 1 << 20, 1 << 24] if place.type == "cuda" else [1 << 10, 1 << 15, 1 << 20, 1 << 22]
+    taken = [_timed(ranks, place, size, seconds / len(sizes)) for size in sizes]
+    every = ranks.exchanged("the times of measure_link", taken)
+    slowest = [max(times) for times in zip(*every, strict=True)]
+    steps, share = _shape_of("all-gather", max(ranks.size, 2))
+    latency, rate = _fit([share * size * ranks.size for size in sizes], slowest)
+    found = Link(backend, latency / steps, rate, f"measured on {ranks.size} ranks")
+    _fitted[ranks.name, place.type] = found
+    return found
+
+
+def _usual_device(ranks: Ranks) -> torch.device:
+    if torch.cuda.is_available() and "nccl" in str(dist.get_backend(ranks.group)):
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
+
+
+def _timed(ranks: Ranks, device: torch.device, size: int, seconds: float) -> float:
+    """Median seconds of an all-gather in which each rank brings `size` bytes."""
+    part = torch.zeros(size, dtype=torch.uint8, device=device)
+    whole = torch.empty(size * ranks.size, dtype=torch.uint8, device=device)
+
+    def once() -> float:
+        _finish(device)
+        begun = time.perf_counter()
+        ranks.wait(all_gather(ranks, whole, part), "an all-gather of measure_link")
+        _finish(device)
+        return time.perf_counter() - begun
+
+    once()
+    first = max(ranks.exchanged("measure_link", once()))
+    count = max(3, min(50, int(seconds / max(first, 1e-6))))
+    times = sorted(once() for _ in range(count))
+    return times[count // 2]
+
+
+def _finish(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _fit(sizes: list[float], times: list[float]) -> tuple[float, float]:
+    """Latency and bandwidth of ``time = latency + size / bandwidth``, least squares of relative errors."""
+    rows = torch.tensor([[1 / t, s / t] for s, t in zip(sizes, times, strict=True)], dtype=torch.float64)
+    found = torch.linalg.lstsq(rows, torch.ones(len(sizes), 1, dtype=torch.float64)).solution.flatten()
+    latency, per_byte = (float(value) for value in found)
+    if latency <= 0 or per_byte <= 0:  # too noisy for a line: the ends alone
+        latency, per_byte = min(times), (times[-1] / sizes[-1])
+    return latency, 1 / per_byte

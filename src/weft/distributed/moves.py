@@ -1,0 +1,178 @@
+"""From one placement to another: the collectives that it takes along each dimension of a mesh, and what they cost.
+
+    split by x -> whole         all-gather
+    split by x -> split by y    all-to-all
+    whole -> split by y         each rank takes its part: nothing travels
+    a sum over ranks -> whole, or split by y: see `sums`
+
+A mode that several dimensions of the mesh split, one within the other, is gathered from all of them, the innermost
+first, where any of these changes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+
+from weft.distributed.collectives import all_gather, all_to_all
+from weft.distributed.link import Link
+from weft.distributed.placement import Places, Span, chunk, held
+from weft.distributed.ranks import Ranks
+from weft.spec.notation import Label, label_text
+
+Wait = Callable[[Any, Ranks, str], None]  # for a collective that was begun, with what it is called
+
+
+@dataclass(frozen=True)
+class Move:
+    """One collective along one dimension of the mesh: mode `source` becomes whole, mode `target` is split."""
+
+    kind: Literal["all-gather", "all-to-all"]
+    line: int
+    source: Label
+    target: Label | None = None
+
+    def __str__(self) -> str:
+        text = f"{self.kind} along '{label_text(self.source)}'"
+        return text if self.target is None else f"{text} to '{label_text(self.target)}'"
+
+
+def moves_between(term: Sequence[Label], held_as: Places, needed: Places) -> tuple[Move, ...]:
+    """The collectives that lead from one placement to another. What remains is each rank's own part of what it has."""
+    found: list[Move] = []
+    changed = {
+        label for label in held_as
+        if label is not None and [split == label for split in held_as] != [split == label for split in needed]
+    }  # fmt: skip
+    for line in reversed(range(len(held_as))):
+        source, target = held_as[line], needed[line]
+        if source is None or source not in changed:
+            continue
+        alone = held_as.count(source) == 1 and source not in needed
+        alone = alone and needed.count(target) == 1 and target not in held_as and term.count(target) == 1
+        if alone and target is not None:
+            found.append(Move("all-to-all", line, source, target))
+        else:
+            found.append(Move("all-gather", line, source))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class Route:
+    """A tensor's way from one placement to another. `shape` is that of the whole tensor."""
+
+    name: str
+    term: tuple[Label, ...]
+    shape: tuple[int, ...]
+    source: Places
+    target: Places
+    mesh: tuple[int, ...]
+
+    @property
+    def moves(self) -> tuple[Move, ...]:
+        return moves_between(self.term, self.source, self.target)
+
+    @property
+    def touched(self) -> tuple[Label, ...]:
+        """Labels that become whole, or are split, on the way."""
+        return tuple(label for move in self.moves for label in (move.source, move.target) if label is not None)
+
+    def said(self) -> str:
+        """The moves in words."""
+        return ", ".join(map(str, self.moves))
+
+    def without(self, label: Label, extent: int) -> Route:
+        """The same of a part of the tensor that has `extent` indices of a label that no move touches."""
+        shape = tuple(extent if one == label else size for one, size in zip(self.term, self.shape, strict=True))
+        places = [tuple(None if one == label else one for one in places) for places in (self.source, self.target)]
+        return Route(self.name, self.term, shape, places[0], places[1], self.mesh)
+
+    def span(self, dim: int, places: Sequence[Label | None], at: Sequence[int]) -> Span:
+        """What the rank at `at` has of one dimension under `places`."""
+        return held(self.term[dim], self.shape[dim], tuple(places), self.mesh, at)
+
+    def run(self, tensor: torch.Tensor, at: Sequence[int], lines: Sequence[Ranks], wait: Wait) -> torch.Tensor:
+        """This rank's part under `target`, from that under `source`. Every rank of the lines calls it."""
+        places = list(self.source)
+        for move in self.moves:
+            line, dim = lines[move.line], self.term.index(move.source)
+            places[move.line] = None
+            whole = self.span(dim, places, at).extent
+            finish = _waiting(wait, line, f"{move.kind} of {self.name} along '{label_text(move.source)}'")
+            if move.kind == "all-gather":
+                tensor = gathered(tensor, dim, whole, line, finish)
+            else:
+                tensor = exchanged(tensor, dim, whole, self.term.index(move.target), line, finish)
+                places[move.line] = move.target
+        for dim in range(tensor.dim()):
+            have, want = self.span(dim, places, at), self.span(dim, self.target, at)
+            if have != want:
+                tensor = tensor.narrow(dim, want.start - have.start, want.extent)
+        return tensor
+
+    def steps(self, item: int) -> list[tuple[Move, float, int]]:
+        """Each collective with the bytes of what it makes on the rank that has most, and the ranks it is among."""
+        places, found = list(self.source), []
+        first = (0,) * len(self.mesh)  # the chunks of the first ranks are the largest
+        for move in self.moves:
+            places[move.line] = None
+            size = math.prod(self.span(dim, places, first).extent for dim in range(len(self.term))) * item
+            found.append((move, float(size), self.mesh[move.line]))
+            if move.kind == "all-to-all":
+                places[move.line] = move.target
+        return found
+
+    def seconds(self, item: int, link: Link) -> float:
+        return sum(link.seconds(move.kind, size, ranks) for move, size, ranks in self.steps(item))
+
+
+def _waiting(wait: Wait, line: Ranks, what: str) -> Callable[[Any], None]:
+    """Wait for one collective, by its name."""
+
+    def finish(work: Any) -> None:
+        wait(work, line, what)
+
+    return finish
+
+
+def padded(tensor: torch.Tensor, rows: int) -> torch.Tensor:
+    """`tensor` in row-major order with `rows` rows; those that it lacks hold anything."""
+    if tensor.shape[0] == rows:
+        return tensor.contiguous()
+    found = tensor.new_empty((rows, *tensor.shape[1:]))
+    found[: tensor.shape[0]].copy_(tensor)
+    return found
+
+
+def gathered(
+    tensor: torch.Tensor, dim: int, whole: int, line: Ranks, wait: Callable[[Any], None]
+) -> torch.Tensor:
+    """The chunks of every rank of a line one after the other along `dim`, `whole` indices in all."""
+    rows = -(-whole // line.size)
+    part = padded(tensor.movedim(dim, 0), rows)
+    found = part.new_empty((line.size * rows, *part.shape[1:]))
+    if found.numel():
+        wait(all_gather(line, found, part))
+    # Chunks are full but for the last ones, so that they follow one another without gaps.
+    return found[:whole].movedim(0, dim)
+
+
+def exchanged(
+    tensor: torch.Tensor, dim: int, whole: int, to: int, line: Ranks, wait: Callable[[Any], None]
+) -> torch.Tensor:
+    """From a chunk along `dim` of all of `to`, to all of `dim` of a chunk along `to`."""
+    rows, every = -(-whole // line.size), tensor.shape[to]
+    columns = -(-every // line.size)
+    front = tensor.movedim((to, dim), (0, 1))  # to, dim, and the rest
+    sent = front.new_empty((line.size * columns, rows, *front.shape[2:]))
+    sent[:every, : front.shape[1]].copy_(front)
+    found = torch.empty_like(sent).view(line.size, columns, rows, *front.shape[2:])
+    if found.numel():
+        wait(all_to_all(line, found, sent))
+    mine = chunk(Span(0, every), line.size, line.rank).extent
+    whole_rows = found.transpose(1, 2).flatten(0, 1)[:whole, :mine]  # dim, to, and the rest
+    return whole_rows.movedim((1, 0), (to, dim))

@@ -1,0 +1,211 @@
+"""Where tensors lie: which mode is split along which dimension of a mesh of ranks, and which part a rank then has.
+
+A mode of extent n split p ways lies in chunks of ceil(n / p), the last of which may be short or empty: the rule of
+`torch.chunk` and of DTensor, so the shards of a DTensor are parts here as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from weft.errors import ArgumentError, NotationError, ShapeError, UnsupportedError
+from weft.spec.notation import Label, label_text, term_text
+
+
+class Span(NamedTuple):
+    """A range of the indices of a mode."""
+
+    start: int
+    stop: int
+
+    @property
+    def extent(self) -> int:
+        return self.stop - self.start
+
+
+class Placement:
+    """The modes along which a tensor is split over ranks: one for each dimension of the mesh, None where it is whole.
+
+    ``Placement("k")`` on 4 ranks: each has a quarter of mode k. ``Placement("m", None)`` on a mesh of 2 x 2: the first
+    dimension of the mesh splits m, along the second all ranks hold the same. ``Placement("m", "m")``: both split m, the
+    second what the first left. ``Placement()``: the whole tensor on every rank, whatever the mesh.
+
+    The parts are those of `torch.chunk`, and of DTensor: ceil(extent / ranks) indices each, the last one fewer or none.
+
+    >>> from weft.distributed import Placement
+    >>> Placement("m", None)
+    Placement('m', None)
+    """
+
+    def __init__(self, *modes: Label | None) -> None:
+        self.modes = modes
+
+    def __repr__(self) -> str:
+        return f"Placement({', '.join(map(repr, self.modes))})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Placement) and self.modes == other.modes
+
+    def __hash__(self) -> int:
+        return hash(self.modes)
+
+
+Places = tuple[Label | None, ...]  # of one tensor: the label that each dimension of the mesh splits
+
+
+def read_places(name: str, given: Any, term: Sequence[Label], mesh: Sequence[int]) -> Places:
+    """A placement for every dimension of the mesh; `given` is a `Placement`, a label, None, or a sequence of these.
+
+    Raises `ArgumentError` where it names more or fewer dimensions than the mesh has, and `NotationError` for a label
+    that the tensor does not have, or has twice.
+    """
+    if given is None:
+        modes: tuple[Any, ...] = ()
+    elif isinstance(given, Placement):
+        modes = given.modes
+    else:
+        modes = tuple(given) if isinstance(given, (list, tuple)) else (given,)
+    if not modes:
+        modes = (None,) * len(mesh)
+    if len(modes) != len(mesh):
+        raise ArgumentError(
+            f"{name} is placed along {len(modes)} {'dimension' if len(modes) == 1 else 'dimensions'} {modes!r}, the "
+            f"mesh {_shape(mesh)} has {len(mesh)}"
+        )
+    for label in modes:
+        if label is not None and term.count(label) != 1:
+            often = "twice, as a diagonal" if label in term else "not"
+            raise NotationError(
+                f"{name} is placed by mode '{label_text(label)}', which '{term_text(tuple(term))}' has {often}"
+            )
+    return modes
+
+
+def dtensor_places(name: str, tensor: Any, term: Sequence[Label], mesh: Sequence[int]) -> Places:
+    """The same of a DTensor's own placements."""
+    found: list[Label | None] = []
+    for one in tensor.placements:
+        if one.is_partial():
+            raise UnsupportedError(f"{name} is a DTensor of partial sums: redistribute it to Shard or Replicate first")
+        if one.is_replicate():
+            found.append(None)
+        elif type(one).__name__ == "Shard":
+            found.append(term[one.dim % len(term)])
+        else:
+            raise UnsupportedError(f"{name} is a DTensor placed by {one}: only Shard and Replicate are read")
+    return read_places(name, tuple(found), term, mesh)
+
+
+def chunk(whole: Span, parts: int, at: int) -> Span:
+    """Part `at` of `parts` of a range."""
+    step = -(-whole.extent // parts)
+    return Span(min(whole.start + at * step, whole.stop), min(whole.start + (at + 1) * step, whole.stop))
+
+
+def chunks(whole: Span, parts: int) -> tuple[Span, ...]:
+    return tuple(chunk(whole, parts, at) for at in range(parts))
+
+
+def held(label: Label, extent: int, places: Places, mesh: Sequence[int], coordinates: Sequence[int]) -> Span:
+    """The indices of a label that the rank at `coordinates` has of a tensor placed so."""
+    span = Span(0, extent)
+    for split, parts, at in zip(places, mesh, coordinates, strict=True):
+        if split == label and split is not None:
+            span = chunk(span, parts, at)
+    return span
+
+
+def coordinates(rank: int, mesh: Sequence[int]) -> tuple[int, ...]:
+    """Where a rank stands in the mesh: ranks count row by row."""
+    found: list[int] = []
+    for extent in reversed(mesh):
+        found.append(rank % extent)
+        rank //= extent
+    return tuple(reversed(found))
+
+
+def rank_at(at: Sequence[int], mesh: Sequence[int]) -> int:
+    rank = 0
+    for extent, coordinate in zip(mesh, at, strict=True):
+        rank = rank * extent + coordinate
+    return rank
+
+
+@dataclass(frozen=True)
+class Placed:
+    """One tensor of a call: its name, its labels, how it is placed."""
+
+    name: str
+    term: tuple[Label, ...]
+    places: Places
+
+
+def whole_shape(tensor: Placed, shapes: Sequence[Sequence[int]], mesh: Sequence[int]) -> tuple[int, ...]:
+    """The shape of the whole tensor, from that of the part of every rank.
+
+    `ShapeError` names the rank whose part is not what its place has of the whole.
+    """
+    for rank, shape in enumerate(shapes):
+        if len(shape) != len(tensor.term):
+            raise ShapeError(
+                f"rank {rank} of {len(shapes)}: '{term_text(tensor.term)}' has {len(tensor.term)} labels, "
+                f"{tensor.name} {len(shape)} dimensions"
+            )
+    whole = []
+    for dim, label in enumerate(tensor.term):
+        splits = [split == label for split in tensor.places]
+        if not any(splits):
+            whole.append(int(shapes[0][dim]))
+            continue
+        line = [
+            rank for rank in range(len(shapes))
+            if all(split or not at for split, at in zip(splits, coordinates(rank, mesh), strict=True))
+        ]  # fmt: skip
+        whole.append(sum(int(shapes[rank][dim]) for rank in line))
+    for rank, shape in enumerate(shapes):
+        for dim, label in enumerate(tensor.term):
+            mine = held(label, whole[dim], tensor.places, mesh, coordinates(rank, mesh)).extent
+            if shape[dim] != mine:
+                raise ShapeError(
+                    f"rank {rank} of {len(shapes)}: {tensor.name} has extent {shape[dim]} along "
+                    f"'{label_text(label)}', its part of {whole[dim]} is {mine} "
+                    f"({Placement(*tensor.places)} on {_shape(mesh)})"
+                )
+    return tuple(whole)
+
+
+def read_mesh(mesh: Any, size: int) -> tuple[int, ...]:
+    """The extents of a mesh of `size` ranks; all of them in one dimension where nothing is said."""
+    if mesh is None:
+        return (size,)
+    shape = tuple(mesh) if isinstance(mesh, (list, tuple)) else (mesh,)
+    if not shape or not all(isinstance(one, int) and not isinstance(one, bool) and one > 0 for one in shape):
+        raise ArgumentError(f"a mesh is extents of 1 and more, as (2, 4), not {mesh!r}")
+    count = 1
+    for extent in shape:
+        count *= extent
+    if count != size:
+        raise ArgumentError(f"the mesh {_shape(shape)} has {count} places, the group {size} ranks")
+    return shape
+
+
+def read_named(placements: Any, names: Sequence[str]) -> Mapping[str, Any]:
+    """``{"a": "k", "b": "k", "d": None}``, or a sequence for a, b and d, as a mapping."""
+    if placements is None:
+        return {}
+    if isinstance(placements, Mapping):
+        for name in placements:
+            if name not in names:
+                raise ArgumentError(f"placements are of {', '.join(names)}, not of {name!r}")
+        return placements
+    if isinstance(placements, (list, tuple)) and len(placements) == 3:
+        return dict(zip(("a", "b", "d"), placements, strict=True))
+    raise ArgumentError(
+        f"placements come as a mapping, {{'a': 'k', 'b': 'k', 'd': None}}, or as three, of a, b and d: {placements!r}"
+    )
+
+
+def _shape(mesh: Sequence[int]) -> str:
+    return f"of {mesh[0]} ranks" if len(mesh) == 1 else " x ".join(map(str, mesh))

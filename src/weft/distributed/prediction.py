@@ -1,0 +1,199 @@
+"""What a strategy will take: the same steps in the same order as `execution` puts them, each with a predicted time.
+
+The lane of transfers and the lane of contractions each do one thing at a time; a step waits for what it needs. What is
+predicted is rank 0, whose parts are the largest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from weft.distributed.kernel_model import Kernel
+from weft.distributed.link import Link
+from weft.distributed.moves import Route
+from weft.distributed.placement import Placed
+from weft.distributed.problem import Problem
+from weft.distributed.steps import Step, steps_of
+from weft.distributed.strategy import Strategy, looped, strategies
+from weft.distributed.timeline import Event, Timeline
+from weft.spec.notation import Label
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A strategy with its predicted timeline, and the bytes that rank 0 sends over each link."""
+
+    strategy: Strategy
+    timeline: Timeline
+    sent: Mapping[str, float]
+
+    @property
+    def seconds(self) -> float:
+        return self.timeline.seconds
+
+
+@dataclass
+class _Lanes:
+    """Two queues, and when each is free."""
+
+    free: dict[str, float] = field(default_factory=lambda: {"transfer": 0.0, "compute": 0.0})
+    events: list[Event] = field(default_factory=list)
+
+    def put(self, lane: str, name: str, seconds: float, after: float = 0.0) -> float:
+        begin = max(self.free[lane], after)
+        self.free[lane] = begin + seconds
+        if seconds:
+            self.events.append(Event(lane, name, begin, begin + seconds))
+        return begin + seconds
+
+
+@dataclass
+class _Simulation:
+    strategy: Strategy
+    kernel: Kernel
+    link: Link
+    lanes: _Lanes = field(default_factory=_Lanes)
+    sent: Counter[str] = field(default_factory=Counter)
+
+    def run(self) -> Prediction:
+        strategy, problem = self.strategy, self.strategy.problem
+        self.problem = problem
+        self.steps = steps_of(strategy, 0)
+        self.whole = {label: strategy.span(label, 0).extent for label in problem.labels}
+        ready = max([self._ahead(tensor) for tensor in (problem.a, problem.b)])
+        computed: list[float] = []
+        fetched = [self._fetch(0, computed)]
+        reduced: dict[int, float] = {}
+        for at, step in enumerate(self.steps):
+            if at + 1 < len(self.steps):
+                fetched.append(self._fetch(at + 1, computed))
+            computed.append(self._compute(at, step, max(ready, fetched[at])))
+            self._send(at, step, computed[-1], reduced)
+            if at:
+                self._finish(at - 1, reduced)
+        self._finish(len(self.steps) - 1, reduced)
+        self._end()
+        events = tuple(sorted(self.lanes.events, key=lambda event: (event.begin, event.end)))
+        return Prediction(strategy, Timeline("predicted", events), dict(self.sent))
+
+    # -- operands ------------------------------------------------------------------------------------------------------
+
+    def _ahead(self, tensor: Placed) -> float:
+        if self.strategy.way_of(tensor) != "ahead":
+            return 0.0
+        route = self.strategy.route(tensor)
+        return self.lanes.put("transfer", f"{tensor.name}: {route.said()}", self._travel(tensor.name, route))
+
+    def _fetch(self, at: int, computed: list[float]) -> float:
+        """When all operands of a step that move by parts are there."""
+        step, done = self.steps[at], 0.0
+        if step.part is None:
+            return 0.0
+        after = computed[at - 2] if at >= 2 else 0.0
+        for tensor in (self.problem.a, self.problem.b):
+            way = self.strategy.way_of(tensor)
+            if way in ("range", "pieces"):
+                route = self.strategy.route(tensor)
+                scale = self._scale(step) if way == "range" else self._scale_of_pieces(step)
+                name = f"{tensor.name}: {route.said()}, part {step.part}"
+                done = self.lanes.put("transfer", name, self._travel(tensor.name, route, scale), after)
+        return done
+
+    def _travel(self, name: str, route: Route, scale: float = 1.0, item: int | None = None) -> float:
+        """Seconds of a way, or of a share of the tensor; counts what is sent."""
+        seconds = 0.0
+        for move, size, ranks in route.steps(item or self.problem.items[name]):
+            seconds += self._collective(move.kind, size * scale, ranks)
+        return seconds
+
+    def _collective(self, kind: str, size: float, ranks: int) -> float:
+        self.sent.update(self.link.loads(kind, size, ranks))
+        return self.link.seconds(kind, size, ranks)
+
+    def _scale(self, step: Step) -> float:
+        """The share of the loop's label that a part has."""
+        assert self.strategy.loop is not None
+        return step.spans[0].extent / max(1, self.whole[self.strategy.loop])
+
+    def _scale_of_pieces(self, step: Step) -> float:
+        assert self.strategy.loop is not None
+        rows = max(span.extent for span in step.spans)
+        return rows * len(step.spans) / max(1, self.whole[self.strategy.loop])
+
+    # -- D -------------------------------------------------------------------------------------------------------------
+
+    def _compute(self, at: int, step: Step, after: float) -> float:
+        label = self.strategy.loop
+        part = self.whole
+        if label is not None:
+            part = {**self.whole, label: sum(run.length * run.times for run in step.runs)}
+        return self.lanes.put("compute", f"part {at}", self.kernel.part(self.whole, part), after)
+
+    def _send(self, at: int, step: Step, after: float, reduced: dict[int, float]) -> None:
+        strategy = self.strategy
+        if strategy.reducing in ("range", "pieces"):
+            reduced[at] = self.lanes.put("transfer", f"D: sums, part {step.part}", self._sums(self._share(step)), after)
+        elif not strategy.reductions and strategy.way_of_d in ("range", "pieces"):
+            self._leave(step, after)
+
+    def _share(self, step: Step) -> float:
+        return self._scale_of_pieces(step) if self.strategy.reducing == "pieces" else self._scale(step)
+
+    def _sums(self, scale: float) -> float:
+        """Seconds of the sums over ranks."""
+        size = math.prod(self.whole[label] for label in self.problem.d.term) * self.problem.items["sum"] * scale
+        seconds = 0.0
+        for each in self.strategy.reductions:
+            ranks = self.problem.mesh[each.line]
+            seconds += self._collective(each.kind, size, ranks)
+            size /= 1 if each.target is None else ranks
+        return seconds
+
+    def _finish(self, at: int, reduced: dict[int, float]) -> None:
+        if at not in reduced:
+            return
+        step = self.steps[at]
+        done = self.lanes.put("compute", f"finish part {at}", self._pass(self._share(step)), reduced.pop(at))
+        if self.strategy.way_of_d in ("range", "pieces"):
+            self._leave(step, done)
+
+    def _pass(self, scale: float) -> float:
+        d, items = self.problem.d, self.problem.items
+        elements = math.prod(self._extent(label, self.strategy.summed) for label in d.term) * scale
+        return self.kernel.pass_over(elements * (items["sum"] + items["d"]))
+
+    def _extent(self, label: Label, places: tuple[Label | None, ...]) -> int:
+        return self.problem.range(label, places, self.problem.at(0)).extent
+
+    def _leave(self, step: Step, after: float) -> None:
+        route = self.strategy.leaving
+        name = f"D: {route.said()}, part {step.part}"
+        self.lanes.put("transfer", name, self._travel("d", route, self._scale(step)), after)
+
+    def _end(self) -> None:
+        after = self.lanes.free["compute"]
+        if self.strategy.reducing == "ahead":
+            done = self.lanes.put("transfer", "D: sums", self._sums(1.0), after)
+            after = self.lanes.put("compute", "finish", self._pass(1.0), done)
+        if self.strategy.way_of_d == "ahead":
+            route = self.strategy.leaving
+            self.lanes.put("transfer", f"D: {route.said()}", self._travel("d", route), after)
+
+
+def predicted(strategy: Strategy, kernel: Kernel, link: Link) -> Prediction:
+    """One strategy's timeline."""
+    return _Simulation(strategy, kernel, link).run()
+
+
+def ranked(problem: Problem, kernel: Kernel, link: Link) -> list[Prediction]:
+    """Every strategy, the fastest first; of equal ones that of fewer parts. It follows from the arguments alone."""
+    found: list[Prediction] = []
+    for first in strategies(problem):
+        plain = predicted(first, kernel, link)
+        found.append(plain)
+        if plain.timeline.transfer:
+            found += [predicted(each, kernel, link) for each in looped(first)]
+    return sorted(found, key=lambda one: (one.seconds, one.strategy.parts))

@@ -1,0 +1,46 @@
+"""What is asked of all ranks together: labels, extents, a mesh, and how each tensor is placed. Equal on every rank."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from weft.distributed.placement import Placed, Span, coordinates, held
+from weft.spec.notation import Label
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A contraction of whole tensors, and where their parts lie."""
+
+    a: Placed
+    b: Placed
+    d: Placed
+    shapes: Mapping[str, tuple[int, ...]]  # of whole a, b and d
+    extents: Mapping[Label, int]
+    mesh: tuple[int, ...]
+    items: Mapping[str, int]  # bytes of an element of a, b, d and of a "sum"
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.mesh)
+
+    @property
+    def labels(self) -> tuple[Label, ...]:
+        return tuple(dict.fromkeys((*self.d.term, *self.a.term, *self.b.term)))
+
+    def is_reduced(self, label: Label | None) -> bool:
+        return label is not None and label not in self.d.term
+
+    def at(self, rank: int) -> tuple[int, ...]:
+        return coordinates(rank, self.mesh)
+
+    def bytes_of(self, name: str) -> int:
+        return math.prod(self.shapes[name]) * self.items[name]
+
+    def flops(self) -> int:
+        return 2 * math.prod(self.extents[label] for label in self.labels)
+
+    def range(self, label: Label, places: Sequence[Label | None], at: Sequence[int]) -> Span:
+        return held(label, self.extents[label], tuple(places), self.mesh, at)

@@ -1,0 +1,208 @@
+"""`weft.distributed.contract` and `weft.distributed.plan`: what users call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from weft.api.keywords import Equation, Function
+from weft.api.options import fingerprints
+from weft.base.bounded_cache import BoundedCache
+from weft.distributed.asked import Asked, is_dtensor, problem_of, read_asked
+from weft.distributed.lines import find_lines
+from weft.distributed.out_of_core import OutOfCorePlan, read_place, refuse_ranks
+from weft.distributed.plan import DistributedPlan
+from weft.distributed.ranks import Ranks
+from weft.errors import ArgumentError, call_context
+from weft.planner.schedule import Scalar
+from weft.plans.keywords import refuse_unknown
+
+_PLANS = BoundedCache(256)  # by group, and all that a call says on this rank
+
+
+def plan(
+    equation: Equation,
+    a: Any,
+    b: Any,
+    *,
+    placements: Any = None,
+    group: Any = None,
+    mesh: Any = None,
+    link: Any = None,
+    timeout: float | None = None,
+    agree: bool = True,
+    device: Any = None,
+    memory_limit: Any = None,
+    c: Any = None,
+    **options: Any,
+) -> DistributedPlan | OutOfCorePlan:
+    """Plan a contraction whose tensors lie on the ranks of a process group. Every rank calls it with its parts.
+
+    `equation`, `a`, `b` and the functions, `operands`, `indices`, `algebra`, `out_dtype`, `precision`, `accumulate`,
+    `backend`, `tune`, `specialize`, `workspace_limit` as for `weft.contract`; `a` and `b` are this rank's parts, or
+    DTensors. `placements`: how each whole tensor lies, ``{"a": "k", "b": "k", "d": "m"}`` or the three in a row: a
+    label, None (whole on every rank, the default), or for a mesh of several dimensions a `Placement` or a tuple with
+    one of these for each. C lies as D does; operands of functions are whole unless they are named here. DTensors say
+    themselves how they lie.
+
+    `group`: a process group of torch.distributed, or a DeviceMesh; by default the default group. `mesh`: the extents
+    of a mesh of its ranks, row by row, by default all in one dimension. `link`: what travelling costs, a `Link` or the
+    name of a preset ("nvlink", "ib", "nvlink+ib", "gloo"); by default what `measure_link` found in this process, else
+    a preset. `timeout`: seconds to wait for a rank before it is an error, by default 300. `agree`: whether ranks
+    compare shapes and arguments at each call, some messages through torch's store; without it a wrong argument on one
+    rank is an error there and ends the others by the group's time limit.
+
+    `device`, without a group: `a` and `b` are whole tensors in the machine's memory, which are contracted on that
+    device in blocks that take `memory_limit` bytes there (or text, "60GB"), by default nine tenths of what is free on a
+    GPU. Blocks are copied in and out while others are contracted. `c` says then that calls bring a C, which needs
+    memory, too.
+
+    Which tensor moves, how, and in how many parts follows from the model of link and kernel alone, alike on every rank.
+    Raises the errors of `weft.contract` for what is wrong on any rank, on every rank, with the rank's number; and
+    `RankError` for ranks that ended, did not come in time, or are at another call. Nothing has moved then.
+
+    >>> import torch, torch.distributed, weft
+    >>> store = torch.distributed.HashStore()
+    >>> torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    >>> a, b = torch.ones(2, 3), torch.ones(3, 4)
+    >>> p = weft.distributed.plan("mk,kn->mn", a, b, placements={"a": "k", "b": "k", "d": "m"})
+    >>> p(a, b)[0]
+    tensor([3., 3., 3., 3.])
+    >>> torch.distributed.destroy_process_group()
+    """
+    what = f"distributed.plan({equation!r})"
+    with call_context(lambda: what):
+        if device is not None:
+            refuse_ranks(placements=placements, group=group, mesh=mesh)
+            return _in_blocks(equation, a, b, device, memory_limit, link, "now", c is not None, options)
+        _refuse_limit(memory_limit)
+        ranks, shape, lines = _find(group, mesh, timeout, a, b)
+        return _planned(what, ranks, shape, lines, equation, a, b, placements, link, agree, "now", options)
+
+
+def contract(
+    equation: Equation,
+    a: Any,
+    b: Any,
+    *,
+    placements: Any = None,
+    group: Any = None,
+    mesh: Any = None,
+    link: Any = None,
+    timeout: float | None = None,
+    device: Any = None,
+    memory_limit: Any = None,
+    c: Any = None,
+    alpha: Scalar = 1.0,
+    beta: Scalar = 1.0,
+    **options: Any,
+) -> Any:
+    """Contract two tensors that lie on the ranks of a process group; returns this rank's part of D.
+
+    Arguments as for `plan`, and `c`, `alpha` and `beta` as for `weft.contract`. The plan is kept for the next call that
+    says the same on every rank. With `device` tensors are whole, D too, and go through that device in blocks.
+
+    >>> import torch, torch.distributed, weft
+    >>> store = torch.distributed.HashStore()
+    >>> torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    >>> weft.distributed.contract("k,k->", torch.ones(3), torch.ones(3), placements={"a": "k", "b": "k"})
+    tensor(3.)
+    >>> torch.distributed.destroy_process_group()
+    """
+    what = f"distributed.contract({equation!r})"
+    with call_context(lambda: what):
+        if device is not None:
+            refuse_ranks(placements=placements, group=group, mesh=mesh)
+            out = options.pop("out", None)
+            blocks = _in_blocks(equation, a, b, device, memory_limit, link, "auto", c is not None, options)
+            return blocks(a, b, c=c, alpha=alpha, beta=beta, out=out)
+        _refuse_limit(memory_limit)
+        ranks, shape, lines = _find(group, mesh, timeout, a, b)
+        key = _key(ranks, shape, equation, a, b, placements, link, options)
+        known = _PLANS.get(key) if key is not None else None
+        if not all(ranks.exchanged(f"{what}: known", known is not None)) or known is None:
+            known = _planned(what, ranks, shape, lines, equation, a, b, placements, link, True, "auto", options)
+            if key is not None:
+                _PLANS.put(key, known)
+        operands = options.get("operands")
+        return known(a, b, c=c, alpha=alpha, beta=beta, operands=operands)
+
+
+def _refuse_limit(memory_limit: Any) -> None:
+    if memory_limit is not None:
+        raise ArgumentError("memory_limit= is for device=, where tensors go through one device in blocks")
+
+
+def _in_blocks(
+    equation: Equation, a: Any, b: Any, device: Any, memory_limit: Any, link: Any, specialize: str, added: bool,
+    options: Mapping[str, Any],
+) -> OutOfCorePlan:  # fmt: skip
+    """A plan for one device, which is asked for as one for a single rank is."""
+    refuse_unknown("contract", options, "distributed")
+    place, limit = read_place(device, memory_limit)
+    asked = read_asked(equation, a, b, (1,), None, options)
+    if asked.a.device.type != "cpu":
+        raise ArgumentError(f"a is on {asked.a.device}: with device= tensors lie in the machine's memory, on the CPU")
+    problem, request = problem_of(asked, [asked.shapes()])
+    return OutOfCorePlan(asked, problem, request, place, limit, link, str(options.get("specialize", specialize)), added)
+
+
+def _find(group: Any, mesh: Any, timeout: float | None, a: Any, b: Any) -> Any:
+    dtensors = [one for one in (a, b) if is_dtensor(one)]
+    if group is None and mesh is None and dtensors:
+        group = dtensors[0].device_mesh
+    return find_lines(group, mesh, timeout)
+
+
+def _planned(
+    what: str, ranks: Ranks, mesh: tuple[int, ...], lines: tuple[Ranks, ...], equation: Equation, a: Any, b: Any,
+    placements: Any, link: Any, agree: bool, specialize: str, options: Mapping[str, Any],
+) -> DistributedPlan:  # fmt: skip
+    """Read on every rank, agreed on, planned alike."""
+
+    def read() -> Asked:
+        refuse_unknown("contract", options, "distributed")
+        if not isinstance(agree, bool):
+            raise ArgumentError(f"agree is True or False, not {agree!r}")
+        found = read_asked(equation, a, b, mesh, placements, options)
+        ranks.backend(found.a.device)
+        return found
+
+    asked = ranks.agreed(what, read, Asked.same)
+    every = ranks.exchanged(f"{what}: shapes", asked.shapes())
+    problem, request = problem_of(asked, every)
+    chosen = str(options.get("specialize", specialize))
+    found = ranks.agreed(
+        what, lambda: DistributedPlan(asked, problem, request, ranks, lines, link, chosen, agree),
+        lambda one: {"the strategy": (one.prediction.strategy.split, one.prediction.strategy.loop,
+                                      one.prediction.strategy.parts)},
+    )  # fmt: skip
+    return found
+
+
+def _key(
+    ranks: Ranks, mesh: tuple[int, ...], equation: Any, a: Any, b: Any, placements: Any, link: Any,
+    options: Mapping[str, Any],
+) -> Any:  # fmt: skip
+    """All that a call says on this rank; None for what cannot be told apart."""
+    hooks: tuple[Function | None, ...] = tuple(options.get(name) for name in ("a_fn", "b_fn", "c_fn", "epilogue"))
+    prints = fingerprints(hooks)
+    if prints is None or type(options.get("algebra", "")) is not str:
+        return None
+    try:
+        operands = tuple(
+            (name, str(modes), tuple(tensor.shape), tensor.dtype)
+            for name, (modes, tensor) in (options.get("operands") or {}).items()
+        )
+        others = tuple(
+            (name, str(value)) for name, value in sorted(options.items())
+            if name not in ("a_fn", "b_fn", "c_fn", "epilogue", "operands")
+        )  # fmt: skip
+        tensors = tuple((tuple(one.shape), one.dtype, str(one.device), is_dtensor(one) and str(one.placements))
+                        for one in (a, b))  # fmt: skip
+        key = (id(ranks.group), ranks.name, mesh, str(equation), tensors, repr(placements), str(link), prints, operands,
+               others)  # fmt: skip
+        hash(key)
+    except (TypeError, ValueError, AttributeError):
+        return None
+    return key

@@ -1,0 +1,137 @@
+"""What a distributed plan says of itself: what is shared out, what travels, when, and what bounds it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from weft.api.describe import find_target
+from weft.base.figures import duration, share, si
+from weft.distributed.kernel_model import Kernel
+from weft.distributed.link import Link
+from weft.distributed.placement import Placed, Placement
+from weft.distributed.prediction import Prediction, ranked
+from weft.distributed.problem import Problem
+from weft.distributed.ranks import Ranks
+from weft.distributed.strategy import Strategy
+from weft.spec.notation import label_text, term_text
+
+
+def explained(
+    problem: Problem, chosen: Prediction, candidates: Sequence[Prediction], link: Link, kernel: Kernel,
+    ranks: Ranks | None,
+) -> str:  # fmt: skip
+    """The chosen way and its timeline, and what else was looked at."""
+    here = f"{ranks}" if ranks is not None else f"{problem.size} ranks"
+    lines = [f"{_equation(problem)} over {problem.size} ranks, mesh {' x '.join(map(str, problem.mesh))} ({here})"]
+    for placed in (problem.a, problem.b, problem.d):
+        lines.append(f"  {placed.name.upper()} {_shape(problem, placed)} {_placed(placed)}")
+    lines += ["", *way(chosen.strategy), ""]
+    lines.append(f"link {link}")
+    share_of_one = duration(kernel.whole(_local(chosen.strategy)))
+    lines.append(f"kernel: {share_of_one} for a rank's share on {kernel.target.name}")
+    sent = ", ".join(f"{si(size, 'B')} over {name}" for name, size in chosen.sent.items()) or "nothing"
+    lines += [f"rank 0 sends {sent}", "", str(chosen.timeline), *others(chosen, candidates)]
+    return "\n".join(lines)
+
+
+def way(strategy: Strategy) -> list[str]:
+    """What is shared out, and how every tensor moves."""
+    problem = strategy.problem
+    splits = [
+        f"'{label_text(label)}' ({_role(problem, label)}) along dimension {line}"
+        for line, label in enumerate(strategy.split) if label is not None
+    ]  # fmt: skip
+    found = [f"ranks share out {', '.join(splits)}" if splits else "every rank computes all of D"]
+    for tensor in (problem.a, problem.b):
+        moves = strategy.route(tensor).said()
+        said = moves + _when(strategy, strategy.way_of(tensor)) if moves else "stays"
+        found.append(f"  {tensor.name.upper()}: {said}")
+    for each in strategy.reductions:
+        to = "" if each.target is None else f" along '{label_text(each.target)}'"
+        found.append(f"  D: {each.kind} of sums{to}{_when(strategy, strategy.reducing, after=True)}")
+    moves = strategy.leaving.said()
+    if moves:
+        found.append(f"  D: {moves}{_when(strategy, strategy.way_of_d, after=True)}")
+    elif not strategy.reductions:
+        found.append("  D: stays")
+    if strategy.loop is not None:
+        own = " after the rank's own piece" if strategy.own_first else ""
+        found.append(f"in {strategy.parts} parts along '{label_text(strategy.loop)}'{own}")
+    return found
+
+
+def others(chosen: Prediction, candidates: Sequence[Prediction]) -> list[str]:
+    """The best of each other way."""
+    seen, found = {chosen.strategy.split}, []
+    for one in candidates:
+        if one.strategy.split not in seen:
+            seen.add(one.strategy.split)
+            names = ", ".join("none" if label is None else f"'{label_text(label)}'" for label in one.strategy.split)
+            found.append(f"  sharing out {names}: {duration(one.seconds)}, {one.timeline.bounds} bounds it")
+    return ["", "also looked at:", *found[:6]] if found else []
+
+
+def paper(
+    problem: Problem, ranks: int, link: Link, kernel: Kernel, target: str | None
+) -> tuple[Problem, list[Prediction], Kernel]:
+    """The same whole tensors, placed alike on another number of ranks."""
+    other = replace(problem, mesh=(ranks,)) if ranks != problem.size else problem
+    if target is not None:
+        kernel = replace(kernel, target=find_target(target))
+    return other, ranked(other, kernel, link), kernel
+
+
+def on_paper(problem: Problem, ranks: int, link: Link, kernel: Kernel, target: str | None) -> str:
+    """The plan for hardware that is not here, and what it assumes."""
+    one_problem, alone, _ = paper(problem, 1, link, kernel, target)
+    other, candidates, kernel = paper(problem, ranks, link, kernel, target)
+    chosen = candidates[0]
+    single = alone[0].seconds
+    speedup = single / chosen.seconds if chosen.seconds else math.nan
+    assumed = [
+        "assumed:",
+        f"  every rank is a {kernel.target.name}; a contraction of a part takes its share of what the planner predicts",
+        f"  link {link}",
+        "  all ranks begin at once and none is slower; collectives slow contractions down by nothing",
+        "  a step of a collective costs one latency; machines are joined by a network that is nowhere shared",
+    ]
+    return "\n".join([
+        explained(other, chosen, candidates, link, kernel, None), "",
+        f"on paper: {duration(single)} on {one_problem.size} rank, {duration(chosen.seconds)} on {ranks}: "
+        f"{speedup:.3g} times as fast, efficiency {share(speedup / ranks)}",
+        *assumed,
+    ])  # fmt: skip
+
+
+def _local(strategy: Strategy) -> dict[object, int]:
+    return {label: strategy.span(label, 0).extent for label in strategy.problem.labels}
+
+
+def _when(strategy: Strategy, how: str, after: bool = False) -> str:
+    if how in ("range", "pieces"):
+        return ", part by part"
+    return ", after all parts" if after else ", before the first part"
+
+
+def _role(problem: Problem, label: object) -> str:
+    in_a, in_b = label in problem.a.term, label in problem.b.term
+    if label not in problem.d.term:
+        return "k"
+    return "batch" if in_a and in_b else "m" if in_a else "n"
+
+
+def _equation(problem: Problem) -> str:
+    return f"{term_text(problem.a.term)},{term_text(problem.b.term)}->{term_text(problem.d.term)}"
+
+
+def _shape(problem: Problem, placed: Placed) -> str:
+    shape = "x".join(map(str, problem.shapes[placed.name])) or "0-d"
+    return f"{term_text(placed.term)} {shape}, {si(problem.bytes_of(placed.name), 'B')}"
+
+
+def _placed(placed: Placed) -> str:
+    if all(label is None for label in placed.places):
+        return "whole on every rank"
+    return str(Placement(*placed.places))

@@ -1,0 +1,45 @@
+"""The parts of a loop in their order, as one rank sees them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from weft.distributed.blocks import Run, runs_of
+from weft.distributed.placement import Span, chunks
+from weft.distributed.strategy import Strategy
+
+
+@dataclass(frozen=True)
+class Step:
+    """One part of the loop on one rank; `part` is None for the rank's own piece, which does not travel."""
+
+    runs: tuple[Run, ...]
+    part: int | None
+    spans: tuple[Span, ...] = ()
+
+
+def steps_of(strategy: Strategy, rank: int) -> list[Step]:
+    """The parts in their order, as a rank sees them."""
+    if strategy.loop is None:
+        return [Step((), None)]
+    found = []
+    own = own_piece(strategy, rank)
+    if own is not None:
+        whole = strategy.span(strategy.loop, rank)
+        mine = chunks(whole, strategy.pieces)[own]
+        found.append(Step((Run.of(mine),) if mine.extent else (), None, (mine,)))
+    for part in range(strategy.parts):
+        spans = strategy.part(part, rank)
+        others = [Span(0, 0) if at == own else span for at, span in enumerate(spans)]
+        found.append(Step(tuple(runs_of(others)), part, spans))
+    return found
+
+
+def own_piece(strategy: Strategy, rank: int) -> int | None:
+    """Which of the pieces is the rank's own, where it is contracted first."""
+    name = strategy.own_first
+    if name is None:
+        return None
+    problem = strategy.problem
+    line = strategy.route(problem.a if name == "a" else problem.b).moves[0].line
+    return problem.at(rank)[line]

@@ -1,0 +1,198 @@
+"""What tests of distributed contractions run on the ranks of a group (`on_ranks`): parts cut out of whole tensors."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+import weft
+from weft.distributed.placement import coordinates, held
+from weft.distributed.plan import DistributedPlan
+from weft.distributed.prediction import predicted
+from weft.distributed.ranks import find_ranks
+from weft.distributed.strategy import Strategy, looped, strategies
+
+
+@dataclass(frozen=True)
+class Case:
+    """One contraction: what the whole is, and how it is placed."""
+
+    equation: str
+    extents: dict[str, int]
+    placements: dict[str, Any]
+    mesh: tuple[int, ...]
+    dtype: torch.dtype = torch.float64
+    options: dict[str, Any] = field(default_factory=dict)
+    operands: dict[str, str] = field(default_factory=dict)  # the modes of each
+    c: str | None = None  # C's modes: those of D, "1" in the place of one along which it is broadcast
+    alpha: float = 1.0
+    beta: float = 1.0
+
+
+def part(tensor: torch.Tensor, term: str, places: Any, mesh: Sequence[int], rank: int) -> torch.Tensor:
+    """A rank's part of a whole tensor, by torch alone."""
+    places = (None,) * len(mesh) if places is None else places if isinstance(places, tuple) else (places,)
+    for dim, label in enumerate(term):
+        span = held(label, tensor.shape[dim], places, mesh, coordinates(rank, mesh))
+        tensor = tensor.narrow(dim, span.start, span.extent)
+    return tensor.clone()
+
+
+def values(shape: Sequence[int], dtype: torch.dtype, seed: int) -> torch.Tensor:
+    """Small integers, so that every order of summation gives the same bits."""
+    generator = torch.Generator().manual_seed(seed)
+    found = torch.randint(-4, 5, tuple(shape), generator=generator)
+    if dtype.is_complex:
+        return torch.complex(found.double(), torch.randint(-4, 5, tuple(shape), generator=generator).double()).to(dtype)
+    return found.ne(0) if dtype is torch.bool else found.to(dtype)
+
+
+def wholes(case: Case) -> dict[str, torch.Tensor]:
+    inputs, d = case.equation.split("->")
+    terms = dict(zip("ab", inputs.split(","), strict=True)) | case.operands
+    found = {
+        name: values([case.extents[label] for label in term], case.dtype, seed)
+        for seed, (name, term) in enumerate(terms.items())
+    }
+    if case.c is not None:
+        found["c"] = values([1 if has == "1" else case.extents[label] for label, has in zip(d, case.c, strict=True)],
+                            case.dtype, 77)  # fmt: skip
+    return found
+
+
+def reference(case: Case, whole: dict[str, torch.Tensor]) -> torch.Tensor:
+    operands = {name: (modes, whole[name]) for name, modes in case.operands.items()}
+    keywords = dict(case.options, operands=operands or None)
+    if case.c is not None:
+        keywords |= {"c": whole["c"]} | ({} if "algebra" in case.options else {"beta": case.beta})
+    if "algebra" not in case.options:
+        keywords["alpha"] = case.alpha
+    return weft.contract(case.equation, whole["a"], whole["b"], **keywords)
+
+
+def same(case: Case, got: torch.Tensor, right: torch.Tensor) -> bool:
+    """Bit for bit; logarithms round, in another order each way."""
+    if case.options.get("algebra") == "log":
+        return torch.allclose(got, right, atol=1e-5, rtol=1e-5)
+    return torch.equal(got, right)
+
+
+def all_strategies(plan: DistributedPlan) -> Iterator[Strategy]:
+    for first in strategies(plan.problem):
+        yield first
+        yield from looped(first)
+
+
+def run(case: Case, most: int | None, seed: int = 0) -> tuple[int, list[str]]:
+    """Every way (or `most` of them, drawn alike on all ranks) of one case; what differs from the whole."""
+    ranks = find_ranks(timeout=60)
+    whole = wholes(case)
+    inputs, d = case.equation.split("->")
+    terms = dict(zip("ab", inputs.split(","), strict=True)) | case.operands
+    parts = {name: part(whole[name], term, case.placements.get(name), case.mesh, ranks.rank)
+             for name, term in terms.items()}  # fmt: skip
+    right = reference(case, whole)
+    expected = part(right, d, case.placements.get("d"), case.mesh, ranks.rank)
+    operands = {name: (modes, parts[name]) for name, modes in case.operands.items()}
+    plan = weft.distributed.plan(
+        case.equation, parts["a"], parts["b"], placements=case.placements, mesh=case.mesh, timeout=60,
+        operands=operands or None, specialize="auto", **case.options,
+    )  # fmt: skip
+    c = None
+    if case.c is not None:
+        places = case.placements.get("d")
+        places = (None,) * len(case.mesh) if places is None else places if isinstance(places, tuple) else (places,)
+        kept = tuple(None if one is not None and case.c[d.index(one)] == "1" else one for one in places)
+        c = part(whole["c"], d, kept, case.mesh, ranks.rank)
+    wrong = []
+    found = list(all_strategies(plan))
+    if most is not None and len(found) > most:
+        found = random.Random(seed).sample(found, most)
+    for strategy in found:
+        way = plan.forced(predicted(strategy, plan.kernel, plan.link))
+        got = way(parts["a"], parts["b"], c=c, alpha=case.alpha, beta=case.beta)
+        if got.shape != expected.shape or got.dtype != expected.dtype or not same(case, got, expected):
+            wrong.append(f"{case}: {strategy.split}, loop {strategy.loop} in {strategy.parts}: {got} for {expected}")
+    return len(found), wrong
+
+
+def many(cases: Sequence[Case], most: int | None = None) -> list[tuple[int, list[str]]]:
+    return [run(case, most, seed) for seed, case in enumerate(cases)]
+
+
+def leaky(x: torch.Tensor) -> torch.Tensor:
+    return torch.where(x > 0, x, 2 * x)
+
+
+def biased(total: torch.Tensor, bias: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+    return torch.where(row % 3 == 0, total + bias, torch.relu(total))
+
+
+def weighted(x: torch.Tensor, weight: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+    return x * weight + at
+
+
+EQUATIONS = (
+    ("mk,kn->mn", ("m", "n", "k")),
+    ("bmk,bkn->bmn", ("b", "m", "n", "k")),
+    ("mkl,lkn->nm", ("m", "n", "k", "l")),
+    ("kam,bkn->nbma", ("a", "b", "m", "n", "k")),
+    ("mks,kn->mn", ("m", "n", "k", "s")),  # s is summed in A alone
+    ("mkk,kn->mn", ("m", "n", "k")),  # a diagonal
+    ("m,n->mn", ("m", "n")),
+    ("mk,mk->", ("m", "k")),
+)
+ALGEBRAS = ("max_plus", "min_plus", "log", "or_and", "max_times")
+
+
+def random_case(seed: int, ranks: int) -> Case:
+    """A contraction of any kind on a mesh of so many ranks."""
+    draw = random.Random(seed)
+    equation, labels = draw.choice(EQUATIONS)
+    mesh = draw.choice([(ranks,), (2, ranks // 2)] if ranks == 4 else [(ranks,)])
+    extents = {label: draw.choice((1, 2, 3, 5, 6, 8, 9, 12)) for label in labels}
+    if draw.random() < 0.08:
+        extents[draw.choice(labels)] = 0
+    inputs, d = equation.split("->")
+    a, b = inputs.split(",")
+    placements = {
+        name: tuple(draw.choice([None, *(one for one in term if term.count(one) == 1)]) for _ in mesh)
+        for name, term in (("a", a), ("b", b), ("d", d))
+    }
+    dtype = draw.choice((torch.float64, torch.float32, torch.int32, torch.complex128, torch.float16))
+    options: dict[str, Any] = {}
+    operands: dict[str, str] = {}
+    case: dict[str, Any] = {}
+    if draw.random() < 0.3:
+        dtype = draw.choice((torch.float64, torch.float32))
+        options["algebra"] = draw.choice(ALGEBRAS)
+        if draw.random() < 0.3:
+            options["a_fn"] = torch.abs
+    elif dtype in (torch.float64, torch.float32, torch.float16) and draw.random() < 0.6:
+        if d and "m" in d and draw.random() < 0.6:
+            options |= {"epilogue": biased, "indices": {"row": "m"}}
+            operands["bias"] = draw.choice([d, d[-1], "m"])
+        elif draw.random() < 0.5:
+            options["epilogue"] = leaky
+        if not options and draw.random() < 0.7 and "k" in a:
+            options |= {"a_fn": weighted, "indices": {"at": "k"}}
+            operands["weight"] = "k"
+        elif draw.random() < 0.5:
+            options["b_fn"] = leaky
+        if operands and draw.random() < 0.4:
+            name, modes = next(iter(operands.items()))
+            placements[name] = tuple(draw.choice([None, *modes]) for _ in mesh)
+        if dtype is torch.float16:
+            options["out_dtype"] = torch.float32
+    if d and draw.random() < 0.4:
+        case["c"] = "".join("1" if draw.random() < 0.2 else label for label in d)
+        case["beta"] = 1 if "algebra" in options else draw.choice((1, 2, 0))
+        if "algebra" not in options and draw.random() < 0.3:
+            options["c_fn"] = torch.neg
+    if "algebra" not in options:
+        case["alpha"] = draw.choice((1, 1, 2))
+    return Case(equation, extents, placements, mesh, dtype, options, operands, **case)
