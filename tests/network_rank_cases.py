@@ -24,8 +24,11 @@ def world() -> Any:
     return dist.group.WORLD
 
 
-def double(value: Any) -> Any:
-    return 2 * value
+def device() -> torch.device:
+    """Where tensors lie: a GPU for each rank where the group has NCCL, else (and without a group) the CPU."""
+    if dist.is_initialized() and "nccl" in dist.get_backend_config():
+        return torch.device("cuda", dist.get_rank())
+    return torch.device("cpu")
 
 
 def networks() -> dict[str, tuple[Any, list[torch.Tensor]]]:
@@ -34,7 +37,8 @@ def networks() -> dict[str, tuple[Any, list[torch.Tensor]]]:
     made: dict[str, tuple[Any, list[torch.Tensor]]] = {}
 
     def add(name: str, tensors: list[torch.Tensor], equation: str = four.equation, **keywords: Any) -> None:
-        made[name] = weft.network(equation, *tensors, **keywords), tensors
+        placed = [x.to(device()) for x in tensors]
+        made[name] = weft.network(equation, *placed, **keywords), placed
 
     add("whole result", four.tensors, slices="c")
     add("many slices", four.tensors, slices="bcd")
@@ -48,9 +52,8 @@ def networks() -> dict[str, tuple[Any, list[torch.Tensor]]]:
     add("function between", four.tensors, slices="e", functions={4: torch.tanh}, optimize=[(0, 1), (0, 1), (0, 1)])
     add("max_plus", four.tensors, slices="bd", algebra="max_plus")
     add("log", four.tensors, slices="bd", algebra="log")
-    made["constants"] = weft.network(four.equation, *four.tensors, slices="bc", constants=[1]), [
-        x for at, x in enumerate(four.tensors) if at != 1
-    ]
+    placed = [x.to(device()) for x in four.tensors]
+    made["constants"] = weft.network(four.equation, *placed, slices="bc", constants=[1]), [placed[0], *placed[2:]]
     add("exponents", [1e-200 * x for x in four.tensors], slices="ac", strip_exponent=True)
     none = net_of("ab,bc,cd->ad", {"a": 0, "b": 3, "c": 3, "d": 2})
     add("empty", none.tensors, none.equation, slices="b")
@@ -77,12 +80,26 @@ def results() -> dict[str, Any]:
         found[name] = {"first": as_numbers(first), "again": as_numbers(again),
                        "alone": None if alone is None else as_numbers(alone)}  # fmt: skip
     net, tensors = networks()["many slices"]
-    out = torch.full((4, 8), torch.nan, dtype=torch.float64)[:, ::2]
+    out = torch.full((4, 8), torch.nan, dtype=torch.float64, device=device())[:, ::2]
     assert net(*tensors, out=out, group=world()) is out
     found["out"] = {"first": as_numbers(out), "again": as_numbers(out), "alone": as_numbers(net(*tensors))}
-    mesh = dist.device_mesh.init_device_mesh("cpu", (dist.get_world_size(),))
+    mesh = dist.device_mesh.init_device_mesh(device().type, (dist.get_world_size(),))
     found["mesh"] = {"first": as_numbers(net(*tensors, group=mesh)), "again": as_numbers(out),
                      "alone": as_numbers(net(*tensors))}  # fmt: skip
+    return found
+
+
+def large(scale: int) -> dict[str, tuple[bool, bool]]:
+    """A result in pieces, and one whose parts travel while others are computed: right, and the same again."""
+    extents = {"x": 8, "b": 8, "m": 64 * scale, "c": 64, "n": 512 * scale}
+    net = net_of("xbm,bc,cn->xmn", extents)
+    tensors = [x.to(device(), torch.float32) for x in net.tensors]
+    found = {}
+    for slices in ("b", "xb"):
+        planned = weft.network(net.equation, *tensors, slices=slices, optimize=[(0, 1), (0, 1)])
+        first, again = (planned(*tensors, group=world()) for _ in range(2))
+        right = torch.allclose(first.double(), net.expected.to(first.device), rtol=1e-4, atol=1e-3)
+        found[slices] = right, torch.equal(first, again)
     return found
 
 
@@ -120,7 +137,8 @@ def errors() -> dict[str, Any]:
 
 def everything(folder: str) -> dict[str, Any]:
     """All that needs no rank to end, in one go."""
-    return {"results": results(), "errors": errors(), "checkpoints": checkpoints(folder), "resumed": resumed()}
+    found = {"results": results(), "large": large(1), "errors": errors()}
+    return found | {"checkpoints": checkpoints(folder), "resumed": resumed()}
 
 
 def example(file: str, folder: str) -> list[float]:
@@ -222,9 +240,9 @@ def scaling(names: list[str]) -> list[dict[str, Any]]:
     """What a rank of `weft bench scaling` measures; the last two are wrong, and fail on a rank."""
     job = {"rrs": 0.5, "budget": 0.01, "threads": 1}
     ranks, found = find_ranks(timeout=60), []
-    for entry in entries("scaling", (), names, 1 << 12):
+    for entry in entries("scaling", (), names, 1 << 15):
         found.append(scaling_rank.measured(entry.case, torch.device("cpu"), ranks, job))
-    entry = entries("scaling", (), names[:1], 1 << 12)[0]
+    entry = entries("scaling", (), names[:1], 1 << 15)[0]
     error = scaling_rank.NetworkTask.error
     scaling_rank.NetworkTask.error = lambda task, found: error(task, 1.1 * found)  # type: ignore[method-assign]
     found.append(scaling_rank.measured(entry.case, torch.device("cpu"), ranks, job))

@@ -19,6 +19,7 @@ from weft.bench.report.page import run_page, scaling_table
 from weft.bench.report.plots import draw
 from weft.bench.scaling import SCALING, contender, read_ranks, record_of
 from weft.bench.suites import entries
+from weft.cases.scaling import PlacedCase
 from weft.errors import UnsupportedError
 from weft.machine.laws import amdahl, gustafson
 
@@ -26,7 +27,7 @@ CPU = torch.device("cpu")
 
 
 def test_cases_are_networks_the_same_or_growing() -> None:
-    found = {entry.case.name: entry for entry in entries(SCALING)}
+    found = {entry.case.name: entry for entry in entries(SCALING) if not isinstance(entry.case, PlacedCase)}
     assert {entry.group for entry in found.values()} == {"own", "strong", "weak"}
     own = found["randreg_200_3-own"].case
     assert (own.slices(1), own.slices(8)) == (27, 27)
@@ -41,8 +42,19 @@ def test_cases_are_networks_the_same_or_growing() -> None:
     assert small["randreg_200_3-own"].case.slices(2) == 27
     assert small["randreg_200_3-own"].case.slice.work <= 1 << 14
     assert small["randreg_200_3-own"].scaled
-    assert {entry.case.network.precision for entry in entries(SCALING, ["tf32"])} == {"tf32"}
+    assert {entry.case.network.precision for entry in entries(SCALING, ["tf32"], ["*-tf32"])} == {"tf32"}
     assert entries(SCALING, ["tf32"])[0].case.name.endswith("-tf32")
+
+
+def test_products_lie_in_parts() -> None:
+    found = {entry.case.name: entry.case for entry in entries(SCALING, only=["product-*"])}
+    assert len(found) == 4
+    strong, weak = found["product-k-strong"], found["product-k-weak"]
+    assert strong.placements == weak.placements == ("k", "k", "m")
+    assert strong.extents(2) == {"m": 65536, "k": 65536, "n": 65536}
+    assert weak.extents(2) == {"m": 65536, "k": 2 * 65536, "n": 65536}
+    assert found["product-m-weak"].extents(4)["m"] == 4 * 65536
+    assert strong.shrunk(10**6).extent == 96
 
 
 def test_numbers_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,17 +112,17 @@ def test_what_failed_on_some_ranks_has_no_speedup() -> None:
 
 
 def test_what_ranks_measure_and_what_breaks_on_one_of_them() -> None:
-    names = ["rtree_100-weak"]
+    names = ["rtree_100-weak", "product-*"]
     outcomes = on_ranks(2, network_rank_cases.scaling, names)
     assert [outcome.message for outcome in outcomes] == ["", ""]
     first, second = (outcome.value for outcome in outcomes)
     by_name = dict(zip([entry.case.name for entry in entries(SCALING, only=names)], first, strict=False))
     assert by_name["rtree_100-weak"]["about"]["slices"] == 24
-    for mine, theirs in zip(first[:1], second[:1], strict=True):
+    for mine, theirs in zip(first[:-2], second[:-2], strict=True):
         assert mine["samples"] == theirs["samples"]
         assert len(mine["samples"]) >= 3
         assert 0 < mine["error_over_bound"] < 1
-    for wrong, broken in (first[1:], second[1:]):
+    for wrong, broken in (first[-2:], second[-2:]):
         assert "WrongResult" in wrong["wrong"] or "rank 0 of 2" in wrong["wrong"]
         assert "rank 1 of 2" in broken["wrong"]
 

@@ -45,7 +45,11 @@ def four(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_results_are_right_and_the_same_bits_on_all_ranks_and_again(size: int, four: list[dict[str, Any]]) -> None:
-    found = [one["results"] for one in four] if size == 4 else values(on_ranks(size, cases.results))
+    hold([one["results"] for one in four] if size == 4 else values(on_ranks(size, cases.results)))
+
+
+def hold(found: list[dict[str, Any]]) -> None:
+    """The results of all ranks are one, that of rank 0 without a group."""
     nets = cases.networks()
     for name in found[0]:
         first = found[0][name]["first"]
@@ -62,6 +66,19 @@ def test_results_are_right_and_the_same_bits_on_all_ranks_and_again(size: int, f
         torch.linalg.multi_dot(tensors).reshape(-1).numpy(),
         rtol=1e-10,
     )
+
+
+def test_large_results_travel_in_pieces_and_parts(four: list[dict[str, Any]]) -> None:
+    assert [one["large"] for one in four] == [{"b": (True, True), "xb": (True, True)}] * 4
+
+
+@pytest.mark.gpu
+def test_results_over_nccl() -> None:
+    """On two GPUs where there are two; on one the messages of a group of one."""
+    size = min(2, torch.cuda.device_count())
+    hold(values(on_ranks(size, cases.results, backend="cpu:gloo,cuda:nccl")))
+    found = values(on_ranks(size, cases.large, 8, backend="cpu:gloo,cuda:nccl"))
+    assert found == [{"b": (True, True), "xb": (True, True)}] * size
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ import torch
 
 from weft.bench.entry import Entry
 from weft.bench.records import CaseRecord, Result, Run
-from weft.cases.scaling import ScalingCase
+from weft.cases.scaling import PlacedCase, ScalingCase
 from weft.errors import UnsupportedError
 
 SCALING = "scaling"  # the suite's name
@@ -86,6 +86,8 @@ def measure_scaling(
 
 def record_of(entry: Entry) -> CaseRecord:
     """All that is known of a case beforehand; work is that of one slice."""
+    if isinstance(entry.case, PlacedCase):
+        return _record_of_product(entry)
     case: ScalingCase = entry.case
     piece = case.slice
     return CaseRecord(
@@ -93,6 +95,18 @@ def record_of(entry: Entry) -> CaseRecord:
         extents=[], dtypes=(str(piece.dtype).removeprefix("torch."),), precision=piece.precision or "", functions={},
         layouts=(), scaled=entry.scaled, modes={}, floor={},
         work={"flops": 2 * piece.work, "function_flops": 0, "bytes": piece.traffic},
+    )  # fmt: skip
+
+
+def _record_of_product(entry: Entry) -> CaseRecord:
+    case: PlacedCase = entry.case
+    extents = case.extents(1)
+    moved = 2 * extents["k"] * (extents["m"] + extents["n"]) + 4 * extents["m"] * extents["n"]
+    return CaseRecord(
+        name=case.name, group=entry.group, base=entry.base, equation=case.equation, extents=list(extents.items()),
+        dtypes=("float16", "float16", "float32"), precision="", functions={}, layouts=case.placements,
+        scaled=entry.scaled, modes={"m": extents["m"], "n": extents["n"], "k": extents["k"], "batch": 1},
+        work={"flops": 2 * case.work, "function_flops": 0, "bytes": moved}, floor={},
     )  # fmt: skip
 
 

@@ -18,8 +18,9 @@ import torch.distributed as dist
 
 from weft.bench.checking import WrongResult
 from weft.bench.networks import float64_reference, planned_network
+from weft.bench.scaling_product import ProductTask
 from weft.bench.suites import entries
-from weft.cases.scaling import ScalingCase
+from weft.cases.scaling import PlacedCase, ScalingCase
 from weft.distributed.ranks import Ranks, find_ranks
 from weft.machine.timing import measure_together
 from weft.networks.bounds import growth
@@ -35,8 +36,8 @@ class Task(Protocol):
     def run(self) -> torch.Tensor:
         """The call that is timed; every rank makes it."""
 
-    def error(self, found: torch.Tensor) -> float:
-        """The largest error of a result over its bound, on rank 0."""
+    def checked(self, found: torch.Tensor) -> float:
+        """The largest error of a result over its bound; every rank makes the call, and each may find something."""
 
     def about(self) -> dict[str, Any]:
         """JSON values worth recording."""
@@ -50,11 +51,16 @@ class NetworkTask:
         self._tensors = self._case.operands(device=device, seed=_SEED)
         self._net = planned_network(self._case, self._tensors, slices=self._labels)
         self._group = ranks.group if ranks.size > 1 else None
+        self._first = ranks.rank == 0
 
     def run(self) -> torch.Tensor:
         with torch.no_grad():
             found: torch.Tensor = self._net(*self._tensors, group=self._group)
         return found
+
+    def checked(self, found: torch.Tensor) -> float:
+        """On rank 0: all ranks have the same bits."""
+        return self.error(found) if self._first else 0.0
 
     def error(self, found: torch.Tensor) -> float:
         """Held against all slices in float64 by torch: within the bound of `weft.networks.bounds`, and, as that is wide
@@ -85,7 +91,10 @@ class NetworkTask:
         return {"slices": self._net.tree.slices, "flops": report["flops"], "predicted_seconds": report["seconds"]}
 
 
-TASKS: dict[type, Callable[[Any, torch.device, Ranks], Task]] = {ScalingCase: NetworkTask}
+TASKS: dict[type, Callable[[Any, torch.device, Ranks], Task]] = {
+    ScalingCase: NetworkTask,
+    PlacedCase: ProductTask,
+}
 
 
 def main(job_file: str) -> None:
@@ -108,18 +117,15 @@ def main(job_file: str) -> None:
 
 
 def measured(case: Any, device: torch.device, ranks: Ranks, job: dict[str, Any]) -> dict[str, Any]:
-    """What came of a case: the same on every rank, but for `error_over_bound`, which rank 0 knows."""
+    """What came of a case: the same on every rank."""
 
     def largest(mine: float) -> float:
         return max(ranks.exchanged("a time", mine))
 
-    def check(result: torch.Tensor) -> float:
-        return task.error(result) if ranks.rank == 0 else 0.0
-
     try:
         task = ranks.agreed(f"the begin of {case.name}", lambda: TASKS[type(case)](case, device, ranks))
         result = task.run()  # what fails in it fails on all ranks
-        error = ranks.agreed(f"the check of {case.name}", lambda: check(result))
+        error = ranks.agreed(f"the check of {case.name}", lambda: task.checked(result))
         taken = measure_together(
             task.run, largest, device=device, rrs=job["rrs"], budget=job["budget"], threads=job["threads"]
         )
@@ -127,7 +133,8 @@ def measured(case: Any, device: torch.device, ranks: Ranks, job: dict[str, Any])
         return {"wrong": f"{type(error_).__name__}: {str(error_).partition(chr(10))[0]}"}
     about = json.loads(json.dumps(asdict(taken)))
     samples = about.pop("samples")
-    return {"samples": samples, "timing": about, "error_over_bound": error, "about": task.about()}
+    worst = max(ranks.exchanged("errors", error))
+    return {"samples": samples, "timing": about, "error_over_bound": worst, "about": task.about()}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What is computed on more and more ranks: sliced networks, the same or growing with the ranks.
+"""What is computed on more and more ranks: sliced networks and placed products, the same or growing with the ranks.
 
     own       a public network with the slices that it has
     strong    the sum of so many networks of one graph, a slice each: the same on any number of ranks
@@ -62,3 +62,41 @@ def scaling(precision: str | None = None, most: int = 64) -> tuple[ScalingCase, 
         for case, sliced in whole
     ]
     return (*(each for each in own if each.slices(1) <= most), *sums)
+
+
+@dataclass(frozen=True)
+class PlacedCase:
+    """A matrix product of half precision whose operands lie on the ranks in parts; of kind weak one mode grows."""
+
+    name: str
+    kind: str  # strong or weak
+    placements: tuple[str, str, str]  # the label along which A, B and D are split
+    extent: int  # of every mode, but for the one that grows
+    equation: str = "mk,kn->mn"
+
+    def extents(self, ranks: int) -> dict[str, int]:
+        """Of m, k and n in all; of kind weak that of A's label is so many times as long."""
+        found = dict.fromkeys("mkn", self.extent)
+        if self.kind == "weak":
+            found[self.placements[0]] *= ranks
+        return found
+
+    @property
+    def work(self) -> int:
+        """Multiply-adds on one rank."""
+        return self.extent**3
+
+    def shrunk(self, work: int) -> PlacedCase:
+        """With at most so many multiply-adds, or the fewest that there are."""
+        extent = max(int(work ** (1 / 3)) // STRONG, 1) * STRONG  # 2, 3, 4, 6, 8 and 12 ranks have equal parts
+        return replace(self, extent=extent) if extent < self.extent else self
+
+
+def placed(extent: int = 65536) -> tuple[PlacedCase, ...]:
+    """Operands of 8 GB each, split along k, where sums travel, and A along m, where B travels."""
+    splits = {"k": ("k", "k", "m"), "m": ("m", "k", "m")}
+    return tuple(
+        PlacedCase(f"product-{name}-{kind}", kind, placements, extent)
+        for kind in ("strong", "weak")
+        for name, placements in splits.items()
+    )

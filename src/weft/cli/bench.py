@@ -329,8 +329,11 @@ def _described(case: Any) -> tuple[str, str, str, str]:
     """Equation, extents, number types and functions."""
     from weft.cases import Case
     from weft.cases.networks import NetworkCase
-    from weft.cases.scaling import ScalingCase
+    from weft.cases.scaling import PlacedCase, ScalingCase
 
+    if isinstance(case, PlacedCase):
+        a, b, d = case.placements
+        return case.equation, f"{case.extent} each; A along {a}, B along {b}, D along {d}", "float16 float32", ""
     if isinstance(case, ScalingCase):
         dtype = str(case.network.dtype).removeprefix("torch.")
         return case.slice.equation, f"{case.slices(1)} slices on 1 rank, {case.slices(4)} on 4", dtype, ""

@@ -179,7 +179,7 @@ def scaling_table(run: Run) -> Table:
         slices = int(result.about.get("slices", 0))
         rows.append(
             [
-                Cell(case.name), Cell(str(ranks), ranks), Cell(str(slices), slices),
+                Cell(case.name), Cell(str(ranks), ranks), Cell(str(slices or "-"), slices),
                 Cell(f"{1e3 * result.seconds.value:.4g}", result.seconds.value),
                 Cell(f"{speedup.value:.3g} {interval_text(speedup)}", speedup.value),
                 Cell(f"{speedup.value / ranks:.3f}", speedup.value / ranks), Cell(f"{said:.3g}", said),
