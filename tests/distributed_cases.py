@@ -90,7 +90,9 @@ def all_strategies(plan: DistributedPlan) -> Iterator[Strategy]:
 def run(case: Case, most: int | None, seed: int = 0) -> tuple[int, list[str]]:
     """Every way (or `most` of them, drawn alike on all ranks) of one case; what differs from the whole."""
     ranks = find_ranks(timeout=60)
-    whole = wholes(case)
+    on_gpu = "nccl" in torch.distributed.get_backend()
+    device = torch.device("cuda", ranks.rank) if on_gpu else torch.device("cpu")
+    whole = {name: tensor.to(device) for name, tensor in wholes(case).items()}
     inputs, d = case.equation.split("->")
     terms = dict(zip("ab", inputs.split(","), strict=True)) | case.operands
     parts = {name: part(whole[name], term, case.placements.get(name), case.mesh, ranks.rank)
@@ -149,7 +151,12 @@ EQUATIONS = (
 ALGEBRAS = ("max_plus", "min_plus", "log", "or_and", "max_times")
 
 
-def random_case(seed: int, ranks: int) -> Case:
+#: Types of which no test compiles kernels of its own.
+FEW = (torch.float64,)
+ALL = (torch.float64, torch.float32, torch.int32, torch.complex128, torch.float16)
+
+
+def random_case(seed: int, ranks: int, dtypes: Sequence[torch.dtype] = ALL) -> Case:
     """A contraction of any kind on a mesh of so many ranks."""
     draw = random.Random(seed)
     equation, labels = draw.choice(EQUATIONS)
@@ -163,12 +170,12 @@ def random_case(seed: int, ranks: int) -> Case:
         name: tuple(draw.choice([None, *(one for one in term if term.count(one) == 1)]) for _ in mesh)
         for name, term in (("a", a), ("b", b), ("d", d))
     }
-    dtype = draw.choice((torch.float64, torch.float32, torch.int32, torch.complex128, torch.float16))
+    dtype = draw.choice(dtypes)
     options: dict[str, Any] = {}
     operands: dict[str, str] = {}
     case: dict[str, Any] = {}
     if draw.random() < 0.3:
-        dtype = draw.choice((torch.float64, torch.float32))
+        dtype = draw.choice(dtypes[:2])
         options["algebra"] = draw.choice(ALGEBRAS)
         if draw.random() < 0.3:
             options["a_fn"] = torch.abs
@@ -196,3 +203,129 @@ def random_case(seed: int, ranks: int) -> Case:
     if "algebra" not in options:
         case["alpha"] = draw.choice((1, 1, 2))
     return Case(equation, extents, placements, mesh, dtype, options, operands, **case)
+
+
+def said(call: Any, *args: Any, **keywords: Any) -> tuple[str, str]:
+    """The class and the message of the error that a call raises."""
+    try:
+        call(*args, **keywords)
+    except weft.WeftError as error:
+        return type(error).__name__, str(error)
+    return "", ""
+
+
+def on_two(cases: Sequence[Case]) -> dict[str, Any]:
+    """All that tests of two ranks look at."""
+    found: dict[str, Any] = {"cases": many(cases, 7)}
+    found["errors"] = bad_calls()
+    found |= kept_plans() | of_dtensors() | reports()
+    return found
+
+
+def bad_calls() -> dict[str, tuple[str, str]]:
+    """Calls that are wrong on every rank, or on rank 1 alone."""
+    mine = find_ranks().rank
+    plan = weft.distributed.plan
+    a, b = torch.ones(4, 3), torch.ones(3, 4)
+    by_k = {"a": "k", "b": "k", "d": "m"}
+    good = plan("mk,kn->mn", a, b, placements=by_k)
+    return {
+        "no mesh": said(plan, "mk,kn->mn", a, b, mesh=(2, 2)),
+        "two dimensions": said(plan, "mk,kn->mn", a, b, placements={"a": ("m", "k")}),
+        "no label": said(plan, "mk,kn->mn", a, b, placements={"b": "m"}),
+        "diagonal": said(plan, "mm,mn->n", torch.ones(3, 3), b, placements={"a": "m"}),
+        "other shapes": said(plan, "mk,kn->mn", a, torch.ones(3, 4 + mine), placements={"a": "m"}),
+        "odd parts": said(plan, "mk,kn->mn", torch.ones(4, 3 + mine), torch.ones(3 + mine, 4), placements=by_k),
+        "other equations": said(plan, f"mk,kn->{'nm' if mine else 'mn'}", a, b),
+        "other placements": said(plan, "mk,kn->mn", a, b, placements={**by_k, "d": "n" if mine else "m"}),
+        "other types": said(plan, "mk,kn->mn", a, b.double() if mine else b, placements=by_k),
+        "other alpha": said(good, a, b, alpha=1 + mine),
+        "a call's shape": said(good, torch.ones(4, 9) if mine else a, b),
+        "a function": said(plan, "mk,kn->mn", a, b, epilogue=lambda x: x if x > 0 else -x),
+        "a gradient": said(plan, "mk,kn->mn", a.clone().requires_grad_(), b),
+        "return_arg": said(plan, "mk,kn->mn", a, b, algebra="max_plus", return_arg=True),
+        "a word": said(plan, "mk,kn->mn", a, b, epilog=torch.relu),
+        "a link": said(plan, "mk,kn->mn", a, b, link="nvlnk"),
+    }
+
+
+def kept_plans() -> dict[str, Any]:
+    from weft.distributed import public
+
+    mine = find_ranks().rank
+    a, b = values((6, 8), torch.float64, 1), values((8, 4), torch.float64, 2)
+    mine_a, mine_b = part(a, "mk", "k", (2,), mine), part(b, "kn", "k", (2,), mine)
+    made = []
+    planned = public._planned
+
+    def counted(*args: Any) -> Any:
+        made.append(1)
+        return planned(*args)
+
+    public._planned = counted
+    right = [
+        torch.equal(
+            weft.distributed.contract("mk,kn->mn", factor * mine_a, mine_b, placements={"a": "k", "b": "k"}),
+            factor * a @ b,
+        )
+        for factor in (1, 3)
+    ]
+    public._planned = planned
+    return {"contract": tuple(right), "plans made": len(made)}
+
+
+def of_dtensors() -> dict[str, Any]:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", (2,))
+    a, b = values((12, 7), torch.float64, 1), values((7, 6), torch.float64, 2)
+    x, y = distribute_tensor(a, mesh, [Shard(1)]), distribute_tensor(b, mesh, [Shard(0)])
+    d = weft.distributed.contract("mk,kn->mn", x, y, placements={"d": "m"})
+    kind, message = said(weft.distributed.plan, "mk,kn->mn", DTensor.from_local(a, mesh, [Partial()]), y)
+    return {
+        "dtensor": (type(d).__name__, list(d.shape), torch.equal(d.full_tensor(), a @ b)),
+        "partial": (kind, "a DTensor of partial sums" in message),
+    }
+
+
+def reports() -> dict[str, Any]:
+    a, b = torch.ones(1024, 256), torch.ones(256, 512)
+    plan = weft.distributed.plan("mk,kn->mn", a, b, placements={"a": "k", "b": "k", "d": "m"}, link="nvlink")
+    by_parts = plan.forced(predicted(Strategy(plan.problem, ("k",), "n", 4), plan.kernel, plan.link))
+    found: dict[str, Any] = {
+        "explain": by_parts.explain(),
+        "on paper": plan.explain(ranks=256, link="nvlink+ib", target="h200"),
+        "timeline": by_parts.timeline(a, b),
+        "link": weft.distributed.measure_link(seconds=0.1),
+    }
+    other = weft.distributed.plan("mk,kn->mn", a, b, placements={"a": "k", "b": "k", "d": "m"})
+    return {**found, "link is used": other.link}
+
+
+def large_on_gpu() -> dict[str, tuple[float, bool, str]]:
+    """Each kind of pipeline on some megabytes: the largest relative error, whether it repeats, a timeline."""
+    ranks = find_ranks(timeout=200)
+    device = torch.device("cuda", ranks.rank)
+    size = 2048
+    generator = torch.Generator().manual_seed(1)
+    a, b = (torch.randn(size, size, generator=generator).half() for _ in range(2))
+    right = torch.relu(a.double() @ b.double())
+    found = {}
+    for name, places in {
+        "sums": ("k", "k", "m"), "gathered": ("m", "n", "m"), "summed whole": ("k", "k", None), "moved": ("m", "k", "n"),
+    }.items():  # fmt: skip
+        x = part(a, "mk", places[0], (ranks.size,), ranks.rank).to(device)
+        y = part(b, "kn", places[1], (ranks.size,), ranks.rank).to(device)
+        plan = weft.distributed.plan(
+            "mk,kn->mn", x, y, placements=places, epilogue=torch.relu, out_dtype=torch.float32, timeout=200
+        )
+        loops = [one for one in plan.candidates if one.strategy.parts in (1, 4)][:4]
+        for way in [plan.forced(one) for one in loops] or [plan]:
+            first, second = way(x, y), way(x, y)
+            expected = part(right, "mn", places[2], (ranks.size,), ranks.rank)
+            error = float((first.cpu().double() - expected).abs().max() / right.abs().max())
+            text = str(way.timeline(x, y))
+            strategy = way.prediction.strategy
+            found[f"{name}, {strategy.split}, {strategy.loop}"] = error, torch.equal(first, second), text
+    return found

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 _processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(["torch", "torch.distributed", "weft", "weft.distributed"])
+_processes.set_forkserver_preload(["torch", "torch.distributed.tensor", "weft", "weft.distributed", "numba"])
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def on_ranks(
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    pipes = [_processes.Pipe(duplex=False) for _ in range(size)]
+    pipes = [_processes.Pipe() for _ in range(size)]
     processes = [
         _processes.Process(target=_rank, args=(rank, size, port, backend, pipes[rank][1], function, args), daemon=True)
         for rank in range(size)
@@ -55,6 +55,8 @@ def on_ranks(
                 hung.append(rank)
         except EOFError:
             found.append(Outcome(ended=True))
+    for receiver, _ in pipes:
+        receiver.close()  # all have said what they have to say: now they end, rank 0 with the store that others ask
     for process in processes:
         process.join(10 if not hung else 0.1)
         if process.is_alive():
@@ -78,13 +80,7 @@ def _rank(
     except Exception as error:
         outcome = Outcome(error=type(error).__name__, message=str(error))
     sender.send(outcome)
-    sender.close()
-    # Rank 0 holds the store, which others may still ask: it ends when all have said what they have to say.
-    if outcome.error != "RankError":
-        try:
-            torch.distributed.barrier()
-        except RuntimeError:
-            time.sleep(1)
-    elif rank == 0:
-        time.sleep(4)
-    os._exit(0)
+    try:
+        sender.recv()
+    except EOFError:
+        os._exit(0)

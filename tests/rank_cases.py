@@ -70,10 +70,10 @@ def one_ends(where: str) -> Any:
 
 
 def one_is_late() -> Any:
-    ranks = find_ranks(timeout=1.2)
+    ranks = find_ranks(timeout=0.7)
     if ranks.rank == 1:
         import time
 
-        time.sleep(2.5)
+        time.sleep(1.5)
         return "late"
     return ranks.agreed("the only call", lambda: 0)

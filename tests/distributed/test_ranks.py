@@ -64,7 +64,7 @@ def test_a_rank_that_ends_is_named_on_all_others(where: str) -> None:
 
 def test_a_rank_that_does_not_come_is_named() -> None:
     first, second = on_ranks(2, rank_cases.one_is_late, limit=30)
-    assert first.message == "rank 1 of 2 did not come to the only call within 1.2 s"
+    assert first.message == "rank 1 of 2 did not come to the only call within 0.7 s"
     assert second.value == "late"
 
 

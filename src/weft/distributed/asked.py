@@ -118,22 +118,24 @@ def _local(name: str, value: Any) -> torch.Tensor:
     return tensor.detach().resolve_conj().resolve_neg() if not asked_of(tensor) else tensor
 
 
-def problem_of(asked: Asked, shapes: Sequence[Mapping[str, Sequence[int]]]) -> tuple[Problem, Request]:
-    """What all ranks are asked together, from the shapes of every rank's parts; and the request of the whole.
+def placed_of(asked: Asked) -> dict[str, Placed]:
+    """A, B and operands of functions, by what they are called here."""
+    terms = dict(zip("ab", asked.notation.inputs, strict=True))
+    terms |= {key_of(name): tuple(modes) for name, (modes, _) in asked.options.operands.items()}  # type: ignore[arg-type]
+    return {key: Placed(key, tuple(term), asked.places[key]) for key, term in terms.items()}
 
-    The whole tensors exist nowhere: those that are read here have no memory.
-    """
-    notation, options = asked.notation, asked.options
-    placed = {
-        "a": Placed("a", notation.inputs[0], asked.places["a"]),
-        "b": Placed("b", notation.inputs[1], asked.places["b"]),
-    }
-    for name, (modes, _) in options.operands.items():
-        key = key_of(name)
-        placed[key] = Placed(key, tuple(modes), asked.places[key])  # type: ignore[arg-type]
-    whole = {name: whole_shape(each, [one[name] for one in shapes], asked.mesh) for name, each in placed.items()}
-    extents = mode_extents(notation, (whole["a"], whole["b"]))
-    d = Placed("d", notation.output, asked.places["d"])
+
+def whole_shapes(asked: Asked, shapes: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, tuple[int, ...]]:
+    """Those of the whole tensors, from the shapes of every rank's parts; what is wrong every rank raises alike."""
+    placed = placed_of(asked)
+    return {key: whole_shape(each, [one[key] for one in shapes], asked.mesh) for key, each in placed.items()}
+
+
+def problem_of(asked: Asked, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Problem, Request]:
+    """What all ranks are asked together; and the request of the whole tensors, which exist nowhere."""
+    whole, placed = dict(shapes), placed_of(asked)
+    extents = mode_extents(asked.notation, (whole["a"], whole["b"]))
+    d = Placed("d", asked.notation.output, asked.places["d"])
     whole["d"] = tuple(extents[label] for label in d.term)
     request = request_of(asked, whole)
     items = {

@@ -26,22 +26,22 @@ class Run(NamedTuple):
 
 
 def runs_of(spans: Sequence[Span]) -> Iterator[Run]:
-    """Spans in order, those that are equally long and lie evenly as one run; empty ones are left out."""
-    found: list[list[Span]] = []
+    """Neighbouring spans that are equally long and lie evenly as one run; empty ones are left out, and end a run."""
+    found: list[list[Span]] = [[]]
     for span in spans:
+        last = found[-1]
         if not span.extent:
-            continue
-        last = found[-1] if found else []
-        even = bool(last) and span.extent == last[0].extent
-        if even and len(last) > 1:
-            even = span.start - last[-1].start == last[1].start - last[0].start
-        if even:
+            found.append([])
+        elif not last or (span.extent == last[0].extent and (
+            len(last) == 1 or span.start - last[-1].start == last[1].start - last[0].start
+        )):
             last.append(span)
         else:
             found.append([span])
     for group in found:
-        step = group[1].start - group[0].start if len(group) > 1 else 0
-        yield Run(group[0].start, group[0].extent, len(group), step)
+        if group:
+            step = group[1].start - group[0].start if len(group) > 1 else 0
+            yield Run(group[0].start, group[0].extent, len(group), step)
 
 
 @dataclass(frozen=True)

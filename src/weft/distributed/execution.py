@@ -12,48 +12,27 @@ Two parts of each are in memory at once. Every rank puts the same collectives on
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 
 from weft.distributed.blocks import Block, Run
+from weft.distributed.call import Call
 from weft.distributed.collectives import all_gather
-from weft.distributed.lanes import Lane, Recorder, Token, done, wait_for
+from weft.distributed.lanes import Lane, Token, done, wait_for
 from weft.distributed.moves import Route, padded
 from weft.distributed.placement import Placed, Places
-from weft.distributed.ranks import Ranks
-from weft.distributed.steps import Step, steps_of
-from weft.distributed.strategy import Strategy
+from weft.distributed.steps import Step
 from weft.distributed.sums import Sums
-from weft.distributed.work import Work
-from weft.planner.schedule import Scalar
 from weft.spec.notation import Label, label_text
 
 
-@dataclass
-class Execution:
-    """The tensors of one call on one rank. `run` leaves D's part in `results`."""
-
-    strategy: Strategy
-    rank: int
-    lines: Sequence[Ranks]
-    work: Work
-    a: torch.Tensor
-    b: torch.Tensor
-    c: Block | None
-    results: Sequence[torch.Tensor]
-    alpha: Scalar = 1.0
-    beta: Scalar = 1.0
-    recorder: Recorder | None = None
+class Execution(Call):
+    """The order in which a call's parts travel and are contracted. `run` leaves D's part in `results`."""
 
     def run(self) -> None:
-        self.problem = self.strategy.problem
-        self.at = self.problem.at(self.rank)
-        self.device = self.a.device
-        self.label = self.strategy.loop
-        self.steps = steps_of(self.strategy, self.rank)
+        """All of it; on a GPU the host goes on when everything is on its way."""
         self.local = {"a": self.a, "b": self.b}
         with Lane("transfer", self.device, self.recorder) as self.lane:
             ahead = {tensor.name: self._ahead(tensor) for tensor in (self.problem.a, self.problem.b)}
@@ -89,8 +68,8 @@ class Execution:
                     known[name] = found()
             blocks = dict(known)
             for tensor in moving:
-                token = fetched[at].get(tensor.name)
-                blocks[tensor.name] = token.wait() if token is not None else self._own(tensor)
+                token = fetched[at].pop(tensor.name, None)  # it holds what came, which two parts may do
+                blocks[tensor.name] = token.wait() if token is not None else self._own_piece(tensor)
             kept[at % 2] = blocks
             if at == 0:
                 sums.addend = addend()
@@ -101,13 +80,6 @@ class Execution:
                 sums.finish(at - 1)
         sums.finish(len(self.steps) - 1)
         sums.end()
-
-    def record(self, name: str, step: int, work: Callable[[], None]) -> None:
-        """Run something on the caller's stream or thread, and note when, where that is asked for."""
-        record = self.recorder.begin("compute", name, step) if self.recorder is not None else None
-        work()
-        if record is not None and self.recorder is not None:
-            self.recorder.end(record)
 
     # -- operands ------------------------------------------------------------------------------------------------------
 
@@ -126,6 +98,13 @@ class Execution:
 
     def _own(self, tensor: Placed) -> Block:
         return self._block(tensor, self.local[tensor.name], tensor.places)
+
+    def _own_piece(self, tensor: Placed) -> Block:
+        """What is here of an operand that is gathered along the loop's label: of other labels what is needed."""
+        block, needed = self._own(tensor), self.spans(self.strategy.needed(tensor))
+        runs = {label: needed[label] for label in tensor.term if label != self.label and label not in block.broadcast}
+        starts = {**block.starts, **{label: run.start for label, run in runs.items()}}
+        return Block(block.cut(runs)[0], tensor.term, starts, block.broadcast)
 
     def _block(self, tensor: Placed, value: torch.Tensor, places: Places) -> Block:
         shape = self.problem.shapes[tensor.name]
@@ -174,8 +153,8 @@ class Execution:
         dim = tensor.term.index(label)
         rows = max(span.extent for span in step.spans)
         mine = step.spans[line.rank]
-        local = self.local[tensor.name]
-        here = self._own(tensor).cut({label: Run.of(mine)})[0] if mine.extent else local.narrow(dim, 0, 0)
+        own = self._own_piece(tensor)
+        here = own.cut({label: Run.of(mine)})[0] if mine.extent else own.tensor.narrow(dim, 0, 0)
         what = f"all-gather of {tensor.name} along '{label_text(label)}', part {step.part}"
 
         def work() -> Block:
@@ -187,12 +166,6 @@ class Execution:
             return Block(found.tensor, tensor.term, found.starts, found.broadcast, label, step.spans)
 
         return work
-
-    # -- D -------------------------------------------------------------------------------------------------------------
-
-    def spans(self, places: Places) -> dict[Label, Run]:
-        """The indices of every label that this rank has under `places`."""
-        return {label: Run.of(self.problem.range(label, places, self.at)) for label in self.problem.labels}
 
     def _addend(self) -> Callable[[], Block | None]:
         """C where it is added: as it came, or on its way to where D is finished."""
@@ -212,24 +185,3 @@ class Execution:
             return lambda: block
         token = self.lane.put(f"c: {route.said()}", -1, lambda: route.run(tensor, self.at, self.lines, wait_for))
         return lambda: Block(token.wait(), term, starts, broadcast)
-
-    @property
-    def finished_as(self) -> Places:
-        """How D lies when the epilogue is applied: where it stays, if nothing of it moves after its sums."""
-        strategy = self.strategy
-        if strategy.reductions and not strategy.leaving.moves:
-            return self.problem.d.places
-        return strategy.summed
-
-    def empty(self, spans: Mapping[Label, Run], dtypes: Sequence[torch.dtype]) -> list[torch.Tensor]:
-        shape = [spans[label].length for label in self.problem.d.term]
-        return [torch.empty(shape, dtype=dtype, device=self.device) for dtype in dtypes]
-
-    def in_results(self, spans: Mapping[Label, Run]) -> list[torch.Tensor]:
-        """Views of those indices of D's part."""
-        term, places = self.problem.d.term, self.problem.d.places
-        starts = {label: self.problem.range(label, places, self.at).start for label in term}
-        runs = {label: spans[label] for label in term}
-        return [Block(tensor, term, starts).cut(runs)[0] for tensor in self.results]
-
-

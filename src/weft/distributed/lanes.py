@@ -29,6 +29,7 @@ class Token:
             return self._future.result()
         if self._event is not None:
             self._event.wait()
+            _used_here(self._value)
         return self._value
 
 
@@ -49,7 +50,6 @@ class Recorder:
 
     device: torch.device
     records: list[Record] = field(default_factory=list)
-    host: float = 0.0  # seconds of this thread from the first to the last thing that it put somewhere
 
     def begin(self, lane: str, name: str, step: int) -> Record:
         record = Record(lane, name, step, self._now())
@@ -130,6 +130,13 @@ def done(device: torch.device, value: Any = None) -> Token:
     event = torch.cuda.Event()
     event.record()
     return Token(value, event)
+
+
+def _used_here(value: Any) -> None:
+    """Memory of another stream is not given away before what the current one does with it is done."""
+    tensor = getattr(value, "tensor", value)
+    if isinstance(tensor, torch.Tensor) and tensor.is_cuda:
+        tensor.record_stream(torch.cuda.current_stream(tensor.device))
 
 
 def wait_for(work: Any, line: Ranks, what: str) -> None:

@@ -143,6 +143,8 @@ def measure_link(group: Any = None, device: Any = None, seconds: float = 1.0) ->
     slowest = [max(times) for times in zip(*every, strict=True)]
     steps, share = _shape_of("all-gather", max(ranks.size, 2))
     latency, rate = _fit([share * size * ranks.size for size in sizes], slowest)
+    # Least squares may differ in the last bit from rank to rank, and plans follow from them: the first rank's count.
+    latency, rate = ranks.exchanged("the link of measure_link", [latency, rate])[0]
     found = Link(backend, latency / steps, rate, f"measured on {ranks.size} ranks")
     _fitted[ranks.name, place.type] = found
     return found

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -72,7 +73,7 @@ class Route:
     target: Places
     mesh: tuple[int, ...]
 
-    @property
+    @cached_property
     def moves(self) -> tuple[Move, ...]:
         return moves_between(self.term, self.source, self.target)
 

@@ -17,10 +17,11 @@ from weft.distributed.lanes import Recorder, wait_for
 from weft.distributed.link import Link, read_link
 from weft.distributed.moves import Route
 from weft.distributed.placement import Placed, held, whole_shape
-from weft.distributed.prediction import Prediction, ranked
+from weft.distributed.prediction import Prediction, predicted, ranked
 from weft.distributed.problem import Problem
 from weft.distributed.ranks import Ranks
 from weft.distributed.report import explained, on_paper
+from weft.distributed.strategy import Strategy
 from weft.distributed.timeline import Event, Timeline
 from weft.errors import ArgumentError, ShapeError, call_context
 from weft.planner.request import Request
@@ -117,6 +118,21 @@ class DistributedPlan:
         found.__dict__.update(self.__dict__)
         found.prediction = prediction
         return found
+
+    def choice(self) -> list[Any]:
+        """The chosen way as numbers, which another rank can read."""
+        labels, strategy = self.problem.labels, self.prediction.strategy
+        places = [None if label is None else labels.index(label) for label in (*strategy.split, strategy.loop)]
+        return [places, strategy.parts]
+
+    def taking(self, choice: list[Any]) -> DistributedPlan:
+        """This plan by the way that another rank has chosen."""
+        if choice == self.choice():
+            return self
+        (*split, loop), parts = choice
+        label = [None if at is None else self.problem.labels[at] for at in (*split, loop)]
+        strategy = Strategy(self.problem, tuple(label[:-1]), label[-1], parts)
+        return self.forced(predicted(strategy, self.kernel, self.link))
 
     # -- a call --------------------------------------------------------------------------------------------------------
 

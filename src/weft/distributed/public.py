@@ -8,7 +8,7 @@ from typing import Any
 from weft.api.keywords import Equation, Function
 from weft.api.options import fingerprints
 from weft.base.bounded_cache import BoundedCache
-from weft.distributed.asked import Asked, is_dtensor, problem_of, read_asked
+from weft.distributed.asked import Asked, is_dtensor, problem_of, read_asked, whole_shapes
 from weft.distributed.lines import find_lines
 from weft.distributed.out_of_core import OutOfCorePlan, read_place, refuse_ranks
 from weft.distributed.plan import DistributedPlan
@@ -143,7 +143,7 @@ def _in_blocks(
     asked = read_asked(equation, a, b, (1,), None, options)
     if asked.a.device.type != "cpu":
         raise ArgumentError(f"a is on {asked.a.device}: with device= tensors lie in the machine's memory, on the CPU")
-    problem, request = problem_of(asked, [asked.shapes()])
+    problem, request = problem_of(asked, whole_shapes(asked, [asked.shapes()]))
     return OutOfCorePlan(asked, problem, request, place, limit, link, str(options.get("specialize", specialize)), added)
 
 
@@ -170,14 +170,14 @@ def _planned(
 
     asked = ranks.agreed(what, read, Asked.same)
     every = ranks.exchanged(f"{what}: shapes", asked.shapes())
-    problem, request = problem_of(asked, every)
+    whole = whole_shapes(asked, every)
+    problem, request = ranks.agreed(what, lambda: problem_of(asked, whole))
     chosen = str(options.get("specialize", specialize))
     found = ranks.agreed(
-        what, lambda: DistributedPlan(asked, problem, request, ranks, lines, link, chosen, agree),
-        lambda one: {"the strategy": (one.prediction.strategy.split, one.prediction.strategy.loop,
-                                      one.prediction.strategy.parts)},
+        what, lambda: DistributedPlan(asked, problem, request, ranks, lines, link, chosen, agree)
     )  # fmt: skip
-    return found
+    # Predicted times follow from what each rank sees of its machine, its threads say: the first rank's choice counts.
+    return found.taking(ranks.exchanged(f"{what}: choice", found.choice())[0])
 
 
 def _key(

@@ -163,7 +163,7 @@ class Ranks:
         own time limit, half an hour by default.
         """
         with self.during(what):
-            if self._waits_on_host(work):
+            if "nccl" not in str(dist.get_backend_config(self.group)):
                 self.watch(work.is_completed, what)
             work.wait()
 
@@ -184,9 +184,6 @@ class Ranks:
                     raise self._lost(what, "another rank ended")
                 if now - begun > self.timeout:
                     raise self._lost(what, f"nothing came within {self.timeout:g} s")
-
-    def _waits_on_host(self, work: Any) -> bool:
-        return "Nccl" not in type(work).__name__ and "NCCL" not in str(dist.get_backend(self.group)).upper()
 
     def _lost(self, what: str, reason: str) -> RankError:
         """The error of a collective that failed, after a roll call."""

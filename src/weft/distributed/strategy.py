@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from typing import Literal
 
@@ -59,12 +60,17 @@ class Strategy:
 
     def route(self, tensor: Placed) -> Route:
         """An operand's way to where it is needed."""
-        return Route(
-            tensor.name, tensor.term, self.problem.shapes[tensor.name], tensor.places, self.needed(tensor),
-            self.problem.mesh,
-        )  # fmt: skip
+        return self._routes[tensor.name]
 
-    @property
+    @cached_property
+    def _routes(self) -> dict[str, Route]:
+        shapes, mesh = self.problem.shapes, self.problem.mesh
+        return {
+            each.name: Route(each.name, each.term, shapes[each.name], each.places, self.needed(each), mesh)
+            for each in (self.problem.a, self.problem.b)
+        }
+
+    @cached_property
     def reductions(self) -> tuple[Reduction, ...]:
         """Sums over ranks, in the order of the mesh."""
         d = self.problem.d.places
@@ -76,7 +82,7 @@ class Strategy:
                 found.append(Reduction(line, target if alone else None))
         return tuple(found)
 
-    @property
+    @cached_property
     def summed(self) -> Places:
         """How D lies when its sums are complete."""
         found = [None if self.problem.is_reduced(label) else label for label in self.split]
@@ -84,7 +90,7 @@ class Strategy:
             found[each.line] = each.target
         return tuple(found)
 
-    @property
+    @cached_property
     def leaving(self) -> Route:
         """The way of a finished D to its own placement."""
         d = self.problem.d
@@ -98,18 +104,20 @@ class Strategy:
 
     def way_of(self, tensor: Placed) -> Way:
         """How an operand moves."""
-        return self._ways()[tensor.name]
+        return self.ways[tensor.name]
 
     @property
     def reducing(self) -> Way:
-        return self._ways()["sums"]
+        return self.ways["sums"]
 
     @property
     def way_of_d(self) -> Way:
         """How a finished D moves."""
-        return self._ways()["d"]
+        return self.ways["d"]
 
-    def _ways(self) -> dict[str, Way]:
+    @cached_property
+    def ways(self) -> dict[str, Way]:
+        """Of a, b, D's "sums" over ranks, and a finished "d"."""
         problem, label = self.problem, self.loop
         found: dict[str, Way] = {}
         for tensor in (problem.a, problem.b):
@@ -150,7 +158,7 @@ class Strategy:
     @property
     def pieces(self) -> int:
         """Of how many ranks' chunks each part has a share; 1 where a part is a range."""
-        ways = self._ways()
+        ways = self.ways
         for name in ("a", "b"):
             if ways[name] == "pieces":
                 return self._line_extent(name)
@@ -159,7 +167,7 @@ class Strategy:
     @property
     def own_first(self) -> str | None:
         """The operand of which a rank contracts its own piece while the first part of the others' travels."""
-        ways = self._ways()
+        ways = self.ways
         moving = [name for name in ("a", "b") if ways[name] == "pieces"]
         if len(moving) != 1 or ways["sums"] in ("range", "pieces") or ways["d"] in ("range", "pieces"):
             return None
@@ -236,7 +244,7 @@ def looped(first: Strategy) -> Iterator[Strategy]:
             found = Strategy(problem, first.split, label, parts)
             if extent < parts * found.pieces:
                 break
-            if not any(way in ("range", "pieces") for way in found._ways().values()):
+            if not any(way in ("range", "pieces") for way in found.ways.values()):
                 break
             yield found
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from weft.distributed.blocks import Block, Run
+from weft.distributed.call import Call
 from weft.distributed.collectives import all_gather, all_reduce, all_to_all, own_operation, reduce_scatter
 from weft.distributed.lanes import Token, done, wait_for
 from weft.distributed.moves import padded
@@ -23,16 +24,13 @@ from weft.distributed.steps import Step
 from weft.distributed.strategy import Reduction
 from weft.spec.notation import Label, label_text
 
-if TYPE_CHECKING:
-    from weft.distributed.execution import Execution
-
 BOTH = ("a_fn", "b_fn")
 
 
 class Sums:
     """D of one call on one rank."""
 
-    def __init__(self, call: Execution) -> None:
+    def __init__(self, call: Call) -> None:
         self.call, self.strategy, self.work = call, call.strategy, call.work
         self.label, self.term = call.label, call.problem.d.term
         self.addend: Block | None = None
@@ -294,15 +292,18 @@ class Sums:
         _, spans = self.strategy.leaving_pieces(step.part, call.rank)
         rows = max(span.extent for span in spans)
         places = call.spans(call.problem.d.places)
+        finished = call.spans(call.finished_as)
+        starts = {one: finished[one].start for one in self.term}
+        others = {one: _common(finished[one], places[one]) for one in self.term if one != label}
         for at, tensor in enumerate(tensors):
-            part = padded(tensor.movedim(dim, 0), rows)
+            part = padded(Block(tensor, self.term, starts).cut(others)[0].movedim(dim, 0), rows)
             whole = part.new_empty((line.size, *part.shape))
             if not whole.numel():
                 continue
             wait_for(all_gather(line, whole, part), line, f"all-gather of D, part {step.part}")
             for piece, span in zip(whole, spans, strict=True):
                 if span.extent:
-                    place = call.in_results({**places, label: Run.of(span)})[at]
+                    place = call.in_results({**places, **others, label: Run.of(span)})[at]
                     place.copy_(piece[: span.extent].movedim(0, dim))
 
     def end(self) -> None:

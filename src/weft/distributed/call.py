@@ -1,0 +1,75 @@
+"""One call on one rank: its tensors, and which of their indices this rank has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from weft.distributed.blocks import Block, Run
+from weft.distributed.lanes import Lane, Recorder
+from weft.distributed.placement import Places
+from weft.distributed.ranks import Ranks
+from weft.distributed.steps import steps_of
+from weft.distributed.strategy import Strategy
+from weft.distributed.work import Work
+from weft.planner.schedule import Scalar
+from weft.spec.notation import Label
+
+
+@dataclass
+class Call:
+    """The tensors of one call on one rank; C is None where it is not read."""
+
+    strategy: Strategy
+    rank: int
+    lines: Sequence[Ranks]
+    work: Work
+    a: torch.Tensor
+    b: torch.Tensor
+    c: Block | None
+    results: Sequence[torch.Tensor]
+    alpha: Scalar = 1.0
+    beta: Scalar = 1.0
+    recorder: Recorder | None = None
+
+    def __post_init__(self) -> None:
+        self.problem = self.strategy.problem
+        self.at = self.problem.at(self.rank)
+        self.device = self.a.device
+        self.label = self.strategy.loop
+        self.steps = steps_of(self.strategy, self.rank)
+        self.lane: Lane
+
+    def record(self, name: str, step: int, work: Callable[[], None]) -> None:
+        """Run something on the caller's stream or thread, and note when, where that is asked for."""
+        record = self.recorder.begin("compute", name, step) if self.recorder is not None else None
+        work()
+        if record is not None and self.recorder is not None:
+            self.recorder.end(record)
+
+    def spans(self, places: Places) -> dict[Label, Run]:
+        """The indices of every label that this rank has under `places`."""
+        return {label: Run.of(self.problem.range(label, places, self.at)) for label in self.problem.labels}
+
+    @property
+    def finished_as(self) -> Places:
+        """How D lies when the epilogue is applied: where it stays, if nothing of it moves after its sums."""
+        strategy = self.strategy
+        if strategy.reductions and not strategy.leaving.moves:
+            return self.problem.d.places
+        return strategy.summed
+
+    def empty(self, spans: Mapping[Label, Run], dtypes: Sequence[torch.dtype]) -> list[torch.Tensor]:
+        shape = [spans[label].length for label in self.problem.d.term]
+        return [torch.empty(shape, dtype=dtype, device=self.device) for dtype in dtypes]
+
+    def in_results(self, spans: Mapping[Label, Run]) -> list[torch.Tensor]:
+        """Views of those indices of D's part."""
+        term, places = self.problem.d.term, self.problem.d.places
+        starts = {label: self.problem.range(label, places, self.at).start for label in term}
+        runs = {label: spans[label] for label in term}
+        return [Block(tensor, term, starts).cut(runs)[0] for tensor in self.results]
+
+

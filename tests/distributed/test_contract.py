@@ -1,0 +1,173 @@
+"""Contractions over ranks against `weft.contract` on the whole tensors, whatever is placed how and whatever travels."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+
+import distributed_cases
+import weft
+from distributed_cases import Case, random_case
+from on_ranks import Outcome, on_ranks
+from weft.distributed import Placement
+from weft.distributed.blocks import Run, runs_of
+from weft.distributed.placement import Span, chunks
+
+MATRIX = {"m": 10, "n": 9, "k": 13}
+
+
+def whole_matrix_products() -> list[Case]:
+    """Every placement of A, B and D on a line of ranks."""
+    return [
+        Case("mk,kn->mn", MATRIX, {"a": a, "b": b, "d": d}, (2,))
+        for d in ("m", "n", None) for a in ("m", "k", None) for b in ("n", "k", None)
+    ]  # fmt: skip
+
+
+FUSED = Case(
+    "bmk,bkn->bmn", {"b": 3, "m": 7, "n": 5, "k": 8}, {"a": "k", "b": "k", "d": "m", "bias": "n"}, (2,), torch.float32,
+    {"a_fn": distributed_cases.leaky, "c_fn": torch.neg, "epilogue": distributed_cases.biased, "indices": {"row": "m"}},
+    {"bias": "mn"}, c="b1n", alpha=2, beta=3,
+)  # fmt: skip
+
+
+def checked(outcomes: list[Outcome]) -> list[Any]:
+    assert [outcome.message for outcome in outcomes] == [""] * len(outcomes)
+    return [outcome.value for outcome in outcomes]
+
+
+@pytest.fixture(scope="module")
+def on_two() -> list[Any]:
+    return checked(on_ranks(2, distributed_cases.on_two, [*whole_matrix_products(), FUSED]))
+
+
+@pytest.fixture(scope="module")
+def on_four() -> list[Any]:
+    cases = [random_case(seed, 4, distributed_cases.FEW) for seed in range(10)]
+    return checked(on_ranks(4, distributed_cases.many, cases, 3))
+
+
+def wrong_of(results: list[tuple[int, list[str]]]) -> list[str]:
+    return [text for _, wrong in results for text in wrong]
+
+
+def test_every_way_of_every_placement_is_the_whole_on_one_process(on_two: list[Any]) -> None:
+    for one in on_two:
+        assert not wrong_of(one["cases"])
+    ways = [count for count, _ in on_two[0]["cases"]]
+    assert sum(ways) > 130  # each placement in several ways, by parts along every mode
+    assert on_two[0]["cases"] == on_two[1]["cases"]
+
+
+def test_random_contractions_on_meshes_of_four(on_four: list[Any]) -> None:
+    for results in on_four:
+        assert not wrong_of(results)
+
+
+def test_contract_keeps_its_plan(on_two: list[Any]) -> None:
+    for one in on_two:
+        assert one["contract"] == (True, True)
+        assert one["plans made"] == 1
+
+
+def test_dtensors_say_how_they_lie(on_two: list[Any]) -> None:
+    for one in on_two:
+        assert one["dtensor"] == ("DTensor", [12, 6], True)
+        assert one["partial"] == ("UnsupportedError", True)
+
+
+def test_one_error_on_every_rank(on_two: list[Any]) -> None:
+    said = [
+        {name: (kind, text.partition("\n  in ")[0]) for name, (kind, text) in one["errors"].items()} for one in on_two
+    ]
+    assert said[0] == said[1]
+    errors = on_two[0]["errors"]
+    expected = {
+        "no mesh": ("ArgumentError", "the mesh 2 x 2 has 4 places, the group 2 ranks"),
+        "two dimensions": ("ArgumentError", "ranks 0, 1 of 2: a is placed along 2 dimensions ('m', 'k'), the mesh of 2 "
+                           "ranks has 1"),
+        "no label": ("NotationError", "ranks 0, 1 of 2: b is placed by mode 'm', which 'kn' has not"),
+        "diagonal": ("NotationError", "a is placed by mode 'm', which 'mm' has twice, as a diagonal"),
+        "other shapes": ("ShapeError", "rank 1 of 2: b has extent 5 along 'n', its part of 4 is 4"),
+        "odd parts": ("ShapeError", "a has extent 3 along 'k', its part of 7 is 4"),
+        "other equations": ("RankError", "ranks are at different calls: rank 0 of 2: distributed.plan('mk,kn->mn'); "
+                            "rank 1 of 2: distributed.plan('mk,kn->nm')"),
+        "other placements": ("ShapeError", "the placement of d differs: rank 0 of 2: ['m']; rank 1 of 2: ['n']"),
+        "other types": ("ShapeError", "the type of b differs: rank 0 of 2: float32; rank 1 of 2: float64"),
+        "other alpha": ("ShapeError", "alpha differs: rank 0 of 2: 1; rank 1 of 2: 2"),
+        "a call's shape": ("ArgumentError", "rank 1 of 2: a 'mk' has shape (4, 9) here, the plan was made for (4, 3)"),
+        "a function": ("FunctionError", "ranks 0, 1 of 2: "),
+        "a gradient": ("UnsupportedError", "a requires a gradient"),
+        "return_arg": ("UnsupportedError", "return_arg= is not for several ranks"),
+        "a word": ("ArgumentError", "distributed takes no keyword 'epilog': did you mean 'epilogue'?"),
+        "a link": ("ArgumentError", "no link is called 'nvlnk': did you mean 'nvlink'?"),
+    }  # fmt: skip
+    for name, (kind, words) in expected.items():
+        assert errors[name][0] == kind, (name, errors[name])
+        assert words in errors[name][1], (name, errors[name])
+
+
+def test_explain_says_what_travels(on_two: list[Any]) -> None:
+    text = on_two[0]["explain"]
+    assert "ranks share out 'k' (k) along dimension 0" in text
+    assert "D: reduce-scatter of sums along 'm', part by part" in text
+    assert "in 4 parts along 'n'" in text
+    assert "rank 0 sends 1.05 MB over nvlink" in text  # half of 1024 x 512 sums of four bytes
+    assert "bounds it" in text
+    paper = on_two[0]["on paper"]
+    assert "over 256 ranks" in paper
+    assert "8 ranks a machine" in paper
+    assert "assumed:" in paper
+    assert re.search(r"over nvlink, .* over ib", paper)
+
+
+def test_a_timeline_is_measured(on_two: list[Any]) -> None:
+    for one in on_two:
+        timeline = one["timeline"]
+        assert timeline.kind == "measured"
+        assert timeline.compute > 0
+        assert timeline.transfer > 0
+        assert timeline.seconds >= max(timeline.compute, timeline.transfer)
+        assert 0 <= timeline.hidden <= 1
+        text = str(timeline)
+        assert "compute  |" in text
+        assert "transfer |" in text
+
+
+def test_a_link_is_measured(on_two: list[Any]) -> None:
+    for one in on_two:
+        link = one["link"]
+        assert link == on_two[0]["link"]
+        assert 1e-7 < link.latency < 1
+        assert 1e6 < link.bandwidth < 1e12
+        assert one["link is used"] == link
+
+
+def test_chunks_are_those_of_torch() -> None:
+    for extent in (0, 1, 5, 8, 9):
+        for parts in (1, 2, 3, 4, 7):
+            mine = [span.extent for span in chunks(Span(0, extent), parts) if span.extent]
+            assert mine == [len(one) for one in torch.arange(extent).chunk(parts) if len(one)]
+
+
+def test_even_spans_are_one_run() -> None:
+    spans = [Span(0, 2), Span(5, 7), Span(10, 12), Span(12, 13), Span(20, 20)]
+    assert list(runs_of(spans)) == [Run(0, 2, 3, 5), Run(12, 1, 1, 0)]
+    apart = [Span(0, 2), Span(0, 0), Span(4, 6), Span(6, 8), Span(10, 12)]  # the piece between is the rank's own
+    assert list(runs_of(apart)) == [Run(0, 2, 1, 0), Run(4, 2, 2, 2), Run(10, 2, 1, 0)]
+
+
+def test_placements_print_and_compare() -> None:
+    assert repr(Placement("m", None)) == "Placement('m', None)"
+    assert Placement("m") == Placement("m") != Placement("k")
+    assert len({Placement("m"), Placement("m")}) == 1
+
+
+def test_without_a_group_there_is_an_error() -> None:
+    with pytest.raises(weft.ArgumentError, match="no process group"):
+        weft.distributed.contract("mk,kn->mn", torch.ones(2, 3), torch.ones(3, 4), placements={"a": "k", "b": "k"})
+    with pytest.raises(weft.ArgumentError, match="memory_limit= is for device="):
+        weft.distributed.contract("mk,kn->mn", torch.ones(2, 3), torch.ones(3, 4), memory_limit="1GB")

@@ -1,0 +1,138 @@
+"""Contractions in blocks that fit a memory limit: the same bits as at once, whatever is cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import weft
+from distributed_cases import biased, leaky, values
+from weft.distributed.copies import as_rows
+from weft.distributed.grid import Whole, estimated, grids
+from weft.distributed.kernel_model import Kernel
+from weft.distributed.link import PCIE
+from weft.planner.schedule import Target
+
+GPU = pytest.param("cuda", marks=pytest.mark.gpu)
+DEVICES = pytest.mark.parametrize("device", ["cpu", GPU])
+M, N, K = 37, 41, 29
+
+
+def operands(dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return values((M, K), dtype, 1), values((K, N), dtype, 2), values((M, N), dtype, 3)
+
+
+@DEVICES
+@pytest.mark.parametrize("limit", [None, 20_000, 3_000, 1_500])
+def test_blocks_with_functions_and_c_are_the_whole(device: str, limit: int | None) -> None:
+    a, b, c = operands()
+    bias = values((N,), torch.float64, 4)
+    said: dict[str, Any] = {
+        "a_fn": leaky, "c_fn": torch.neg, "epilogue": biased, "operands": {"bias": ("n", bias)},
+        "indices": {"row": "m"},
+    }  # fmt: skip
+    right = weft.contract("mk,kn->mn", a, b, c=c, alpha=2, beta=3, **said)
+    plan = weft.distributed.plan("mk,kn->mn", a, b, device=device, memory_limit=limit, c=c, **said)
+    assert torch.equal(plan(a, b, c=c, alpha=2, beta=3), right)
+    assert limit is None or plan.grid.memory() <= limit
+    assert limit is None or plan.grid.steps > 1
+
+
+@DEVICES
+def test_sums_that_go_on_in_a_wider_type(device: str) -> None:
+    a, b, _ = operands(torch.float16)
+    plan = weft.distributed.plan("mk,kn->mn", a, b, device=device, memory_limit=400)
+    assert plan.grid.cuts["k"] > 1
+    assert torch.equal(plan(a, b), (a.double() @ b.double()).half())
+
+
+@DEVICES
+def test_batches_diagonals_and_further_modes(device: str) -> None:
+    a, b = values((5, 6, 7, 4), torch.float64, 1), values((7, 5, 9, 4), torch.float64, 2)
+    out = torch.empty(9, 6, 5, dtype=torch.float64)
+    assert weft.distributed.contract("bmkl,kbnl->nmb", a, b, device=device, memory_limit="4 KiB", out=out) is out
+    assert torch.equal(out, torch.einsum("bmkl,kbnl->nmb", a, b))
+    x, y = values((8, 6, 6), torch.float64, 3), values((6, 7), torch.float64, 4)
+    found = weft.distributed.contract("mkk,kn->mn", x, y, device=device, memory_limit="2 KiB")
+    assert torch.equal(found, torch.einsum("mkk,kn->mn", x, y))
+
+
+@DEVICES
+def test_algebras_and_empty_extents(device: str) -> None:
+    a, b, c = operands()
+    plan = weft.distributed.plan("mk,kn->mn", a, b, device=device, memory_limit=2_000, algebra="max_plus", c=c)
+    assert torch.equal(plan(a, b, c=c), torch.maximum((a[:, :, None] + b).amax(1), c))
+    empty = weft.distributed.contract("mk,kn->mn", a[:, :0], b[:0], device=device, memory_limit=5_000)
+    assert torch.equal(empty, torch.zeros(M, N, dtype=torch.float64))
+    assert weft.distributed.contract("mk,kn->mn", a[:0], b, device=device).shape == (0, N)
+
+
+def test_a_timeline_has_copies_beside_contractions() -> None:
+    a, b, _ = operands()
+    plan = weft.distributed.plan("mk,kn->mn", a, b, device="cpu", memory_limit=12_000)
+    found = plan.timeline(a, b)
+    assert set(found.transfers) == {"copy in", "copy out"}
+    assert found.compute > 0
+    assert "copy out |" in str(found)
+    assert f"in {plan.grid.steps} steps on cpu" in plan.explain()
+    assert "bounds it" in plan.explain()
+
+
+def test_bad_input_is_named() -> None:
+    a, b, c = operands()
+    bad: dict[str, dict[str, Any]] = {
+        "the least that would do is": {"device": "cpu", "memory_limit": 10},
+        "memory_limit='much' is no size": {"device": "cpu", "memory_limit": "much"},
+        "is no device": {"device": "toaster"},
+        "device= is for tensors that one device does not hold, group=": {"device": "cpu", "group": object()},
+        "validate= is not for several ranks": {"device": "cpu", "validate": True},
+    }
+    for words, said in bad.items():
+        with pytest.raises(weft.WeftError) as caught:
+            weft.distributed.plan("mk,kn->mn", a, b, **said)
+        assert words in str(caught.value)
+    plan = weft.distributed.plan("mk,kn->mn", a, b, device="cpu")
+    with pytest.raises(weft.ArgumentError, match=r"a 'mk' has shape \(36, 29\) here, the plan was made for \(37, 29\)"):
+        plan(a[1:], b)
+    with pytest.raises(weft.ArgumentError, match="plan with c="):
+        plan(a, b, c=c)
+    with pytest.raises(weft.ShapeError, match="out has shape"):
+        plan(a, b, out=torch.empty(3, 3))
+
+
+def test_two_hundred_gigabytes_are_bound_by_one_resource() -> None:
+    """Operands of 100 GB each through 139 GB: square blocks of D, so that copying hides behind contracting."""
+    side = 223_606
+    whole = Whole({"a": ("m", "k"), "b": ("k", "n"), "d": ("m", "n")}, dict.fromkeys("mnk", side),
+                  {"a": 2, "b": 2, "d": 4, "sum": 4})  # fmt: skip
+    target = Target("cuda", name="NVIDIA H200", capability=90, processors=132, shared_memory=232448)
+    kernel = Kernel((("m", "k"), ("k", "n"), ("m", "n")), (torch.float16, torch.float16, torch.float32), target)
+    fitting = [grid for grid in grids(whole) if grid.memory() <= 125e9]
+    best = min((estimated(grid, kernel, PCIE) for grid in fitting), key=lambda one: one.seconds)
+    assert best.bounds == "compute"
+    assert best.seconds < 1.1 * max(best.compute, best.copy_in, best.copy_out)
+
+
+def test_rows_of_blocks() -> None:
+    whole = torch.empty(6, 8, 10)
+    assert as_rows(whole) == (1, 480, 480)
+    assert as_rows(whole[2:4]) == (1, 160, 160)
+    assert as_rows(whole[:, 2:4]) == (6, 20, 80)
+    assert as_rows(whole[:, :, 3:7]) == (48, 4, 10)
+    assert as_rows(whole[1:3, 2:4, 3:7]) is None
+    assert as_rows(whole.transpose(1, 2)) is None
+
+
+@pytest.mark.gpu
+def test_memory_that_is_not_pinned_and_blocks_by_rows() -> None:
+    a, b = torch.randn(2048, 1536).half(), torch.randn(1536, 3072).half()
+    right = a.double() @ b.double()
+    for pin in (False, True):
+        x, y = (a.pin_memory(), b.pin_memory()) if pin else (a, b)
+        plan = weft.distributed.plan("mk,kn->mn", x, y, device="cuda", memory_limit="4 MiB", out_dtype=torch.float32)
+        assert plan.grid.steps > 4
+        assert torch.allclose(plan(x, y).double(), right, atol=1e-2, rtol=1e-3)
+    found = plan.timeline(x, y)
+    assert found.transfer > 0
