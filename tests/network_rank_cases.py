@@ -18,6 +18,7 @@ from weft.bench import scaling_rank
 from weft.bench.suites import entries
 from weft.distributed import exchange
 from weft.distributed.ranks import find_ranks
+from weft.networks import shared_plan
 
 
 def world() -> Any:
@@ -95,11 +96,23 @@ def large(scale: int) -> dict[str, tuple[bool, bool]]:
     net = net_of("xbm,bc,cn->xmn", extents)
     tensors = [x.to(device(), torch.float32) for x in net.tensors]
     found = {}
+    shared_plan.LARGE = 1 << 16
     for slices in ("b", "xb"):
         planned = weft.network(net.equation, *tensors, slices=slices, optimize=[(0, 1), (0, 1)])
         first, again = (planned(*tensors, group=world()) for _ in range(2))
+        (plan,) = planned._shared.values()
+        assert plan.strips == (4 if slices == "b" else 1)
         right = torch.allclose(first.double(), net.expected.to(first.device), rtol=1e-4, atol=1e-3)
         found[slices] = right, torch.equal(first, again)
+    half = [x.half() for x in tensors]
+    planned = weft.network(net.equation, *half, slices="b", optimize=[(0, 1), (0, 1)], functions={4: torch.tanh})
+    program = planned.program(half)
+    in_strips, seen = program.slice_in_strips, []
+    program.slice_in_strips = lambda *those: (seen.append(those[0]), in_strips(*those))
+    first, again = (planned(*half, group=world()) for _ in range(2))
+    expected = torch.einsum(net.equation, *[x.double() for x in half]).tanh()
+    right = torch.allclose(first.double(), expected, atol=2e-2) and len(seen) == 2
+    found["function"] = right, torch.equal(first, again)
     return found
 
 

@@ -39,6 +39,7 @@ class Part(NamedTuple):
     after: int  # how many slices the last of them does until it has its own
     size: int  # elements
     dtype: torch.dtype
+    rows: tuple[int, int] | None = None  # first index and length along the first mode, where it is a strip of a part
 
 
 class Exchange:
@@ -46,7 +47,7 @@ class Exchange:
 
     def __init__(
         self, ranks: Ranks, parts: Sequence[Part], device: torch.device, combine: Combine,
-        supply: Callable[[int], torch.Tensor],
+        supply: Callable[[Part], torch.Tensor],
     ) -> None:  # fmt: skip
         """`supply` gives this rank's sum of a part, for parts that name this rank."""
         self.parts = parts
@@ -59,6 +60,10 @@ class Exchange:
         """Begin with the parts that are there when this rank has done so many slices."""
         while self.posted < len(self.parts) and self.parts[self.posted].after <= done:
             self._post()
+
+    def post_next(self) -> None:
+        """Begin with the next part, which is there."""
+        self._post()
 
     def finish(self) -> list[torch.Tensor]:
         """All parts, flat, in their order: on a GPU behind the current stream's work, on a CPU once they are there."""
@@ -103,7 +108,7 @@ class Exchange:
     def _flat(self, part: Part, mine: bool) -> torch.Tensor:
         """This rank's sum without gaps, or room for what comes."""
         if mine:
-            return self._supply(part.number).contiguous().reshape(-1)
+            return self._supply(part).contiguous().reshape(-1)
         return torch.zeros(part.size, dtype=part.dtype, device=self._device)
 
     def _begun(self, part: Part, flat: torch.Tensor) -> _Moving:

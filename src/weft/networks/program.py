@@ -112,6 +112,33 @@ class Program:
         self._steps(values, watch, where)
         self._finish(values, sums.place(number), whole, watch, where)
 
+    def slice_in_strips(
+        self, number: int, values: list[Any], sums: Sums, whole: Mapping[int, torch.Tensor], count: int,
+        told: Callable[[], None],
+    ) -> None:  # fmt: skip
+        """One slice whose last step makes so many strips along the result's first mode; `told` hears of each."""
+        terms, where = self.scheme.tree.graph.terms, self.slices[number]
+        for leaf, tensor in whole.items():
+            values[leaf] = part(tensor, terms[leaf], where)
+        self._steps(values, None, where)
+        place, root, orders = sums.place(number), self._root, self.scheme.orders
+        label = orders[root.node][0]
+        for begin, length in strips(place.into.shape[0], count):
+            each = list(values)
+            for node in (root.left, root.right):
+                if label in orders[node]:
+                    each[node] = values[node].narrow(orders[node].index(label), begin, length)
+            into = place.into.narrow(0, begin, length)
+            added = None if place.added is None else into
+            self._finish(each, Place(into, added, False), {}, None, where)
+            told()
+
+    @property
+    def strips(self) -> bool:
+        """Whether the last step may be done in strips: of what it reads no slice sees a part of its own."""
+        root = self._root
+        return not {root.left, root.right} & {*self._cut, *self._conjugated} and bool(self.scheme.orders[root.node])
+
     def cut(self, values: Sequence[Any]) -> dict[int, torch.Tensor]:
         """Operands of which a slice sees a part."""
         return {leaf: values[leaf] for leaf in self._cut}
@@ -160,7 +187,7 @@ class Program:
         root = self._root
         finish = finish and root.node in self.scheme.functions
         added = c is not None and (c.dtype, c.stride(), c is place)
-        key = (place.stride(), place.dtype, place.data_ptr() & 15, added, finish)
+        key = (place.shape, place.stride(), place.dtype, place.data_ptr() & 15, added, finish)
         known = self._last.get(key)
         if known is None:
             models = list(values)
@@ -253,6 +280,12 @@ class Program:
                 self.base.record_stream(stream)
             self._stream = stream
         return list(self._kept)
+
+
+def strips(extent: int, count: int) -> list[tuple[int, int]]:
+    """The first index and the length of so many stretches at most."""
+    length = max(1, -(-extent // count))
+    return [(begin, min(length, extent - begin)) for begin in range(0, extent, length)]
 
 
 def _is_capturing() -> bool:

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from weft.distributed.exchange import Exchange
+from weft.distributed.exchange import Exchange, Part
 from weft.distributed.ranks import Ranks, find_ranks
 from weft.distributed.stop import StopSign
 from weft.errors import ArgumentError, RankError, ShapeError
@@ -29,7 +29,7 @@ from weft.networks.long_run import Alone, Keeper, Slices
 from weft.networks.planned import Planned
 from weft.networks.rescale import Scaling
 from weft.networks.shared_plan import SharedPlan, done, left
-from weft.networks.work import Summing, Work, add
+from weft.networks.work import Strips, Summing, Work, add
 
 END = "the end of a network's slices"
 PATIENCE = 10  # times as long as its own slices took a rank waits for the others
@@ -151,6 +151,8 @@ class OverRanks:
         sign = StopSign(ranks)
         combine = self._work.combine if isinstance(self._work, Summing) else add
         exchange = Exchange(ranks, self._plan.parts, self._device, combine, self._supplied)
+        if isinstance(self._work, Summing) and self._plan.mine and self._plan.strips > 1:
+            self._work.strips = Strips(self._plan.mine[-1], self._plan.strips, exchange.post_next)
 
         def after(done: int) -> None:
             if sign.seen():
@@ -189,22 +191,24 @@ class OverRanks:
             if isinstance(work, Scaling):
                 work.out.copy_(total.view(work.out.shape))
             elif part.number not in plan.whole:
-                work.complete(part.number, total)
+                work.complete(part.number, total, part.rows)
             elif not plan.has(part):
                 place = work.sums.part(part.number)
                 place.copy_(total.view(place.shape))
 
-    def _supplied(self, number: int) -> torch.Tensor:
+    def _supplied(self, part: Part) -> torch.Tensor:
         if isinstance(self._work, Scaling):
             return self._work.out
-        return self._work.sums.part(number) if number in self._plan.whole else self._work.sums.held[number]
+        sums, number = self._work.sums, part.number
+        held = sums.part(number) if number in self._plan.whole else sums.held[number]
+        return held if part.rows is None else held.narrow(0, *part.rows)
 
 
 class _Stopped(Exception):
     """Another rank has stopped."""
 
 
-def _nothing(number: int) -> torch.Tensor:
+def _nothing(part: Part) -> torch.Tensor:
     raise AssertionError("a rank that has refused its operands has no sums")
 
 

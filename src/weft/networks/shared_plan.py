@@ -13,7 +13,11 @@ from weft.distributed.shares import Pace, shares
 from weft.networks.checkpoint import Saved
 from weft.networks.cost import invariant
 from weft.networks.planned import Planned
+from weft.networks.program import strips
 from weft.networks.sums import WIDER
+
+LARGE = 1 << 25  # bytes of a result from which its strips travel one by one: a millisecond or so each
+STRIPS = 4
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,7 @@ class SharedPlan:
     run: int  # of the checkpoint; 0 where there is none
     parts: Sequence[Part]  # of the result, in the order in which they travel
     whole: frozenset[int]  # parts of which one rank does all slices, and so finishes them
+    strips: int = 1  # in which the last slice makes a result of one part: each travels while the next is made
 
     @classmethod
     def of(cls, network: Planned, ranks: Ranks, files: Sequence[Saved] = (), run: int = 0) -> SharedPlan:
@@ -40,7 +45,13 @@ class SharedPlan:
         if network.settings.strip_exponent:
             whole = frozenset()
         parts = _parts(network, holders, held, whole)
-        return cls(ranks, share, files, run, parts, whole)
+        rows = _rows(network, parts) if not run else []
+        if len(rows) < 2:
+            return cls(ranks, share, files, run, parts, whole)
+        (only,) = parts
+        count = only.size // sum(length for _, length in rows)
+        parts = [only._replace(size=count * length, rows=(first, length)) for first, length in rows]
+        return cls(ranks, share, files, run, parts, whole, len(rows))
 
     @property
     def mine(self) -> Sequence[int]:
@@ -70,6 +81,15 @@ class SharedPlan:
         for count, number in enumerate(numbers, 1):
             found[number // summed] = count
         return found
+
+
+def _rows(network: Planned, parts: Sequence[Part]) -> list[tuple[int, int]]:
+    """The strips along the first mode of a large result that several ranks have sums of."""
+    output = network.tree.graph.output
+    one = len(parts) == 1 and len(parts[0].ranks) > 1 and parts[0].size * parts[0].dtype.itemsize >= LARGE
+    if not one or network.settings.strip_exponent:
+        return []
+    return strips(network.tree.graph.extents[output[0]], STRIPS)
 
 
 def pace_of(network: Planned) -> Pace:

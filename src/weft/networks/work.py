@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -16,6 +16,14 @@ from weft.networks.program import Program, Watch
 from weft.networks.sums import Sums
 
 Combine = Callable[[torch.Tensor, torch.Tensor], None]
+
+
+class Strips(NamedTuple):
+    """The slice whose last step is done in so many strips; `told` is called after each."""
+
+    slice: int
+    many: int
+    told: Callable[[], None]
 
 
 class Work(Protocol):
@@ -54,6 +62,7 @@ class Summing:
         self.combine = combine or add
         self._tensors, self._watch = tensors, watch
         self._values: list[Any] = []
+        self.strips: Strips | None = None
 
     @property
     def result(self) -> torch.Tensor:
@@ -64,7 +73,11 @@ class Summing:
         self._whole = self.program.cut(self._values)
 
     def slice(self, number: int) -> None:
-        self.program.slice(number, self._values, self.sums, self._whole, self._watch)
+        strips, values = self.strips, self._values
+        if strips is None or number != strips.slice or self._watch is not None or not self.program.strips:
+            self.program.slice(number, values, self.sums, self._whole, self._watch)
+        else:
+            self.program.slice_in_strips(number, values, self.sums, self._whole, strips.many, strips.told)
 
     def held(self) -> Held:
         return Held(dict(self.sums.held))
@@ -77,9 +90,11 @@ class Summing:
             else:
                 self.sums.begin(number, value)
 
-    def complete(self, number: int, total: torch.Tensor) -> None:
-        """Put the whole sum of a part where the result lies, through the last function."""
+    def complete(self, number: int, total: torch.Tensor, rows: tuple[int, int] | None = None) -> None:
+        """Put the whole sum of a part, or of these rows of it, where the result lies, through the last function."""
         place = self.sums.part(number)
+        if rows is not None:
+            place = place.narrow(0, *rows)
         if total.data_ptr() == place.data_ptr():
             return
         scheme = self.program.scheme
