@@ -216,10 +216,29 @@ def said(call: Any, *args: Any, **keywords: Any) -> tuple[str, str]:
 
 def on_two(cases: Sequence[Case]) -> dict[str, Any]:
     """All that tests of two ranks look at."""
-    found: dict[str, Any] = {"cases": many(cases, 7)}
+    found: dict[str, Any] = {"cases": many(cases, 5)}
     found["errors"] = bad_calls()
     found |= kept_plans() | of_dtensors() | reports()
     return found
+
+
+def on_four(cases: Sequence[Case], apart: Sequence[Case]) -> list[tuple[int, list[str]]]:
+    return many(cases, 3) + many(apart)
+
+
+def one_ends() -> Any:
+    """Rank 3 ends in its second call, when the others have begun to send and to receive."""
+    import os
+
+    from weft.distributed.execution import Execution
+
+    ranks = find_ranks(timeout=30)
+    a, b = torch.ones(256, 64), torch.ones(64, 256)
+    plan = weft.distributed.plan("mk,kn->mn", a, b, placements={"a": "k", "b": "k", "d": "m"}, timeout=30)
+    plan(a, b)
+    if ranks.rank == 3:
+        Execution._loop = lambda *_: os._exit(1)
+    return plan(a, b)
 
 
 def bad_calls() -> dict[str, tuple[str, str]]:
@@ -312,9 +331,8 @@ def large_on_gpu() -> dict[str, tuple[float, bool, str]]:
     a, b = (torch.randn(size, size, generator=generator).half() for _ in range(2))
     right = torch.relu(a.double() @ b.double())
     found = {}
-    for name, places in {
-        "sums": ("k", "k", "m"), "gathered": ("m", "n", "m"), "summed whole": ("k", "k", None), "moved": ("m", "k", "n"),
-    }.items():  # fmt: skip
+    placed = {"sums": ("k", "k", "m"), "gathered": ("m", "n", "m"), "whole": ("k", "k", None), "moved": ("m", "k", "n")}
+    for name, places in placed.items():
         x = part(a, "mk", places[0], (ranks.size,), ranks.rank).to(device)
         y = part(b, "kn", places[1], (ranks.size,), ranks.rank).to(device)
         plan = weft.distributed.plan(

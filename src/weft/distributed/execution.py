@@ -153,8 +153,9 @@ class Execution(Call):
         dim = tensor.term.index(label)
         rows = max(span.extent for span in step.spans)
         mine = step.spans[line.rank]
-        own = self._own_piece(tensor)
+        own = self._own(tensor)
         here = own.cut({label: Run.of(mine)})[0] if mine.extent else own.tensor.narrow(dim, 0, 0)
+        needed = self.spans(self.strategy.needed(tensor))
         what = f"all-gather of {tensor.name} along '{label_text(label)}', part {step.part}"
 
         def work() -> Block:
@@ -162,8 +163,13 @@ class Execution(Call):
             whole = part.new_empty((line.size, *part.shape))
             if whole.numel():
                 wait_for(all_gather(line, whole, part), line, what)
-            found = self._block(tensor, whole.movedim(1, 1 + dim), self.strategy.needed(tensor))
-            return Block(found.tensor, tensor.term, found.starts, found.broadcast, label, step.spans)
+            value = whole.movedim(1, 1 + dim)
+            # Of other labels each rank may need other indices: all travel, and each takes its own.
+            for at, one in enumerate(tensor.term):
+                if one != label and one not in own.broadcast:
+                    value = value.narrow(1 + at, needed[one].start - own.starts[one], needed[one].length)
+            starts = {one: needed[one].start for one in tensor.term}
+            return Block(value, tensor.term, starts, own.broadcast, label, step.spans)
 
         return work
 

@@ -1,8 +1,8 @@
 """What contracting a part takes: what weft's planner predicts for this rank's share, spread over its parts.
 
-    seconds = launch + (the share's time - launch) * the part's share of it
+    seconds = launch + max((the share's time - launch) * the part's share of products, its bytes / bandwidth)
 
-where the part's share is the larger of its shares of products and of bytes: a part that is thin reads an operand again.
+A part that is thin reads an operand again, so its bytes may take longer than its products.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch
 from weft.algebra import Algebra
 from weft.api.describe import choice_for
 from weft.api.options import Options, resolved
+from weft.machine.datasheets import datasheet
 from weft.planner.schedule import Target
 from weft.spec import Notation
 from weft.spec.notation import Label
@@ -41,10 +42,9 @@ class Kernel:
     def part(self, whole: Mapping[Label, int], part: Mapping[Label, int]) -> float:
         """Seconds for a part of what a rank computes; both by the extents of labels."""
         launch = LAUNCH[self.kind]
-        work = max(
-            _ratio(self._products(part), self._products(whole)), _ratio(self.traffic(part), self.traffic(whole))
-        )
-        return launch + max(0.0, self.whole(whole) - launch) * work
+        work = max(0.0, self.whole(whole) - launch)
+        products = work * _ratio(self._products(part), self._products(whole))
+        return launch + max(products, min(work, self.traffic(part) / self.bandwidth))
 
     def whole(self, extents: Mapping[Label, int]) -> float:
         """Seconds for all that a rank computes."""
@@ -60,7 +60,13 @@ class Kernel:
 
     def pass_over(self, size: float) -> float:
         """Seconds to read and write `size` bytes in all, as what follows a sum does."""
-        return LAUNCH[self.kind] + size / _BANDWIDTH[self.kind]
+        return LAUNCH[self.kind] + size / self.bandwidth
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes/s of the device's memory: of a GPU four fifths of its datasheet's, where it has one."""
+        sheet = datasheet(self.target.name) if self.kind == "cuda" else None
+        return 0.8 * sheet.bandwidth if sheet is not None else _BANDWIDTH[self.kind]
 
     def _products(self, extents: Mapping[Label, int]) -> float:
         return float(_product([extents[label] for label in dict.fromkeys(sum(self.terms, ()))]))
@@ -92,7 +98,7 @@ def _predicted(kernel: Kernel, a: tuple[int, ...], b: tuple[int, ...]) -> float:
     if choice is not None:
         return float(choice.best.seconds)
     flops = 2 * _product(list(extents.values()))
-    return LAUNCH[kind] + max(flops / _RATE[kind], kernel.traffic(extents) / _BANDWIDTH[kind])
+    return LAUNCH[kind] + max(flops / _RATE[kind], kernel.traffic(extents) / kernel.bandwidth)
 
 
 def _product(extents: Sequence[int]) -> int:

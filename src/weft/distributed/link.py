@@ -50,13 +50,12 @@ class Link:
         if self.inside is None:
             rounds, share = _shape_of(kind, ranks)
             return rounds * self.latency + share * size / self.bandwidth
-        near = min(self.per_host, ranks)
-        hosts = -(-ranks // near)
-        within = self.inside.seconds(kind, size, near)
-        rounds, share = _shape_of(kind, hosts)
-        # Every rank of a machine has a port of its own and carries its share between machines.
-        part = 1.0 if kind == "all-to-all" else 1 / near
-        return within + (rounds * self.latency + share * part * size / self.bandwidth if hosts > 1 else 0.0)
+        near, hosts = self._levels(ranks)
+        within, between = self._shares(kind, ranks)
+        seconds = within * size / self.inside.bandwidth + between * size / self.bandwidth
+        if near > 1:
+            seconds += self.inside.latency * _shape_of(kind, near)[0]
+        return seconds + (self.latency * _shape_of(kind, hosts)[0] if hosts > 1 else 0.0)
 
     def loads(self, kind: str, size: float, ranks: int) -> dict[str, float]:
         """Bytes that one rank sends over each link."""
@@ -64,13 +63,24 @@ class Link:
             return {}
         if self.inside is None:
             return {self.name: _shape_of(kind, ranks)[1] * size}
+        within, between = self._shares(kind, ranks)
+        return {name: share * size for name, share in ((self.inside.name, within), (self.name, between)) if share}
+
+    def _levels(self, ranks: int) -> tuple[int, int]:
+        """Ranks of one machine, and machines."""
         near = min(self.per_host, ranks)
-        hosts = -(-ranks // near)
-        found = self.inside.loads(kind, size, near)
-        if hosts > 1:
-            part = 1.0 if kind == "all-to-all" else 1 / near
-            found[self.name] = _shape_of(kind, hosts)[1] * part * size
-        return found
+        return near, -(-ranks // near)
+
+    def _shares(self, kind: str, ranks: int) -> tuple[float, float]:
+        """Shares of the whole tensor that one rank sends inside its machine, and between machines.
+
+        Every rank of a machine has a port of its own, so each carries its share of what goes between machines. In an
+        all-to-all every pair of ranks has something of its own to exchange, wherever they are.
+        """
+        near, hosts = self._levels(ranks)
+        if kind == "all-to-all":
+            return (near - 1) / ranks**2, (ranks - near) / ranks**2
+        return _shape_of(kind, near)[1], _shape_of(kind, hosts)[1] / near
 
     def __str__(self) -> str:
         text = f"{self.name}: {duration(self.latency)} a step, {si(self.bandwidth, 'B/s')} each way ({self.source})"

@@ -296,7 +296,7 @@ class Sums:
         starts = {one: finished[one].start for one in self.term}
         others = {one: _common(finished[one], places[one]) for one in self.term if one != label}
         for at, tensor in enumerate(tensors):
-            part = padded(Block(tensor, self.term, starts).cut(others)[0].movedim(dim, 0), rows)
+            part = padded(tensor.movedim(dim, 0), rows)
             whole = part.new_empty((line.size, *part.shape))
             if not whole.numel():
                 continue
@@ -304,7 +304,8 @@ class Sums:
             for piece, span in zip(whole, spans, strict=True):
                 if span.extent:
                     place = call.in_results({**places, **others, label: Run.of(span)})[at]
-                    place.copy_(piece[: span.extent].movedim(0, dim))
+                    value = piece[: span.extent].movedim(0, dim)  # of other labels the ranks of the line keep their own
+                    place.copy_(Block(value, self.term, starts).cut(others)[0])
 
     def end(self) -> None:
         """What does not go by parts: sums over ranks, then D's way; and wait for all that is on its way."""

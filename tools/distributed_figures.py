@@ -1,0 +1,151 @@
+"""Figures of contractions over ranks, and of one device that does not hold its operands; JSON, one line each.
+
+    torchrun --nproc-per-node 2 tools/distributed_figures.py ranks          # 16 GB of fp16 operands, in three splits
+    python tools/distributed_figures.py blocks --gigabytes 200              # operands in pinned memory
+    torchrun --nproc-per-node 2 tools/distributed_figures.py ranks --small  # on a CPU, to see that it runs
+
+Beside weft's time stand: one device with the whole operands, as weft contracts them; and torch, which gathers or sums
+whole tensors before or after its product. Times are medians of the slowest rank's, ranks meeting before each call.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import weft
+from weft.machine.stamp import device_stamp
+
+REPEATS = 7
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", choices=("ranks", "blocks"))
+    parser.add_argument("--gigabytes", type=float, default=16.0)
+    parser.add_argument("--small", action="store_true")
+    given = parser.parse_args()
+    if given.what == "ranks":
+        over_ranks(1e-3 if given.small else given.gigabytes)
+    else:
+        in_blocks(1e-3 if given.small else given.gigabytes)
+
+
+def over_ranks(gigabytes: float) -> None:
+    gpus = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpus else torch.device("cpu")
+    if gpus:
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if gpus else "gloo")
+    rank, size = dist.get_rank(), dist.get_world_size()
+    dtype = torch.float16 if gpus else torch.float32
+    m = n = multiple((gigabytes * 1e9 / dtype.itemsize / 8) ** 0.5, 256 * size)
+    k = 4 * m
+    print_from(rank, {"machine": device_stamp(device), "link": str(weft.distributed.measure_link())})
+    a = torch.randn(m, k, dtype=dtype, device=device)
+    b = torch.randn(k, n, dtype=dtype, device=device)
+    said: dict[str, Any] = {"out_dtype": torch.float32}
+    whole = weft.plan("mk,kn->mn", a, b, **said)
+    alone = seconds(lambda: whole(a, b), device)
+    for name, (pa, pb, pd) in {"k": ("k", "k", "m"), "m": ("m", None, "m"), "m, n gathered": ("m", "n", "m")}.items():
+        x = a.chunk(size, 1 if pa == "k" else 0)[rank].contiguous()
+        y = b if pb is None else b.chunk(size, 0 if pb == "k" else 1)[rank].contiguous()
+        plan = weft.distributed.plan("mk,kn->mn", x, y, placements={"a": pa, "b": pb, "d": pd}, **said)
+        ours = seconds(lambda plan=plan, x=x, y=y: plan(x, y), device)
+        theirs = seconds(lambda x=x, y=y, pb=pb: by_torch(x, y, pb, n), device)
+        timeline = plan.timeline(x, y)
+        print_from(rank, {
+            "split": name, "mnk": [m, n, k], "ranks": size, "seconds": ours, "one device": alone,
+            "speedup": alone / ours, "torch": theirs, "against torch": theirs / ours, "hidden": timeline.hidden,
+            "predicted": plan.prediction.seconds, "timeline": str(timeline).splitlines(),
+        })  # fmt: skip
+        if rank == 0:
+            print(plan.explain())
+    dist.destroy_process_group()
+
+
+def by_torch(x: torch.Tensor, y: torch.Tensor, placed: str | None, n: int) -> torch.Tensor:
+    """The same by whole collectives: sums reduced after the product, or an operand gathered before it."""
+    size = dist.get_world_size()
+    if placed == "k":
+        sums = x.float() @ y.float() if x.device.type == "cpu" else torch.mm(x, y, out_dtype=torch.float32)
+        if x.device.type == "cpu":
+            dist.all_reduce(sums)
+            return sums.chunk(size)[dist.get_rank()]
+        mine = sums.new_empty(sums.shape[0] // size, n)
+        dist.reduce_scatter_tensor(mine, sums)
+        return mine
+    if placed == "n":
+        every = [torch.empty_like(y) for _ in range(size)]
+        dist.all_gather(every, y)
+        y = torch.cat(every, 1)
+    return x.float() @ y.float() if x.device.type == "cpu" else torch.mm(x, y, out_dtype=torch.float32)
+
+
+def in_blocks(gigabytes: float) -> None:
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    gpu = device.type == "cuda"
+    dtype = torch.float16 if gpu else torch.float32
+    side = multiple((gigabytes * 1e9 / 2 / dtype.itemsize) ** 0.5, 64)
+    a = torch.empty(side, side, dtype=dtype, pin_memory=gpu)
+    b = torch.empty(side, side, dtype=dtype, pin_memory=gpu)
+    for tensor in (a, b):
+        for rows in tensor.split(4096):
+            rows.copy_(torch.randn(rows.shape, device=device, dtype=dtype))
+    out = torch.empty(side, side, dtype=dtype, pin_memory=gpu)
+    plan = weft.distributed.plan("mk,kn->mn", a, b, device=device, memory_limit=None if gpu else "400 KB")
+    timeline = plan.timeline(a, b, out=out)
+    rows = out[:: max(1, side // 7)][:7].to(device).double()
+    some = a[:: max(1, side // 7)][:7].to(device).double()
+    right = some @ b[:, :256].to(device).double()
+    error = float((rows[:, :256] - right).abs().max() / right.abs().max())
+    larger = max(timeline.compute, timeline.transfer)
+    print_from(0, {
+        "machine": device_stamp(device), "side": side, "bytes of operands": a.nbytes + b.nbytes,
+        "seconds": timeline.seconds, "compute": timeline.compute, "transfer": timeline.transfer,
+        "over the larger": timeline.seconds / larger, "predicted": plan.estimate.seconds, "error": error,
+        "timeline": str(timeline).splitlines(),
+    })  # fmt: skip
+    print(plan.explain())
+
+
+def seconds(call: Callable[[], Any], device: torch.device) -> float:
+    """The median of the slowest rank's. Ranks call equally often and meet before each, so nothing here adapts."""
+    call()
+    taken = []
+    for _ in range(REPEATS):
+        finish(device)
+        dist.barrier()
+        begun = time.perf_counter()
+        call()
+        finish(device)
+        mine = torch.tensor(time.perf_counter() - begun, dtype=torch.float64, device=device)
+        dist.all_reduce(mine, op=dist.ReduceOp.MAX)
+        taken.append(float(mine))
+    return statistics.median(taken)
+
+
+def finish(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def multiple(value: float, of: int) -> int:
+    return max(of, round(value / of) * of)
+
+
+def print_from(rank: int, found: dict[str, Any]) -> None:
+    if rank == 0:
+        print(json.dumps(found, default=str), flush=True)
+
+
+if __name__ == "__main__":
+    main()
