@@ -2,7 +2,7 @@
 #
 #   make demo      run the main job          make lint     ruff and mypy
 #   make test      run the tests             make bench    measure the benchmark suite
-#   make tuned     tune on a GPU             make figures  measure what README quotes, half an hour
+#   make tuned     tune on a GPU             make figures  measure what README quotes, three quarters of an hour
 #   make test-all  run the slow tests too, and those of pages: installs Chromium where it may
 #   make test-gpu  run the tests that need a GPU, some minutes on one
 #   make test-tritons  cross-compile with each Triton that is supported, some minutes each
@@ -28,7 +28,7 @@ endif
 # measures those two again; the summary is of all that lie there.
 RESULTS ?= out/figures
 FIGURES ?= tccg tccg-bf16 tccg-tf32 tccg-fp64 tccg-fusion beyond dense epilogue weights algebra numbers permute \
-  transpose call
+  transpose call nn small
 TUNED   ?= tccg tccg-fusion
 PROFILED ?= 01 04 13 14 16 19 20 31 40 46
 
@@ -46,6 +46,8 @@ RUN_numbers     := numbers --quick --budget 0.03
 RUN_permute     := permute --quick --budget 0.02
 RUN_transpose   := transpose --quick --budget 0.05
 RUN_call        := call --quick --budget 0.1
+RUN_nn          := nn --budget 0.1 --peers weft-compiled,torch,compile
+RUN_small       := small
 TUNE_tccg        := tccg --pairs fp16_fp32,fp16_fp16 --leaders 5
 TUNE_tccg-fusion := tccg-fusion --leaders 6
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import torch
 from triton.backends.nvidia.compiler import get_ptxas
+from uniform_registers import unwritten
 
 import weft
 from weft.cases import tccg
@@ -57,6 +58,7 @@ def report(
     converted = len(re.findall(r"cvt\.rn\S*\.s(?:8|16|32)\b", text))
     found = {"schedule": str(best.schedule), "shared": built.metadata.shared, "types": types, "late": late(text)}
     found |= {"converted integers": converted, "prmt": text.count("prmt.b32")}
+    found["unwritten"] = unwritten(built.asm["cubin"]) if architecture == "sm_90" else []
     return found | instructions(text)
 
 
@@ -84,6 +86,7 @@ def parts_report(described: Contraction, part: str, **changed: object) -> dict[s
         "shared": built.metadata.shared,
         "spilled": sum(map(int, re.findall(r"(\d+) bytes spill", spilled))),
         "serialized": "are serialized" in spilled,
+        "unwritten": unwritten(built.asm["cubin"]),
         "waits in the loop": len(re.findall(r"wgmma\.wait_group\S* 2;", text)),
         **instructions(text),
     }

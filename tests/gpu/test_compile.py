@@ -96,6 +96,11 @@ def test_operands_that_are_computed_are_fenced_before_the_threads_meet(
     assert report[name]["unfenced"] == 0
 
 
+def test_no_uniform_register_is_read_that_nothing_wrote(report: dict[str, dict[str, object]]) -> None:
+    for name, found in report.items():
+        assert found["unwritten"] == [], name
+
+
 def test_a_single_step_asks_for_both_operands_before_the_threads_meet(report: dict[str, dict[str, object]]) -> None:
     for name in ("step sm_90", "masked 24 sm_90"):
         assert report[name]["wgmma"]

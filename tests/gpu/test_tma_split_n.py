@@ -11,6 +11,7 @@ import torch
 import weft
 from support import Backend
 from weft import reference
+from weft.fn import trace
 from weft.gpu.tma import family as tma
 from weft.gpu.tma.schedule import TmaSchedule, n_parts
 from weft.planner.schedule import Target
@@ -127,3 +128,16 @@ def test_functions_see_the_elements_of_both_parts(swap_ab: bool, splits: int, tr
     tma.build(contraction, schedule, target)(a, b, c, results[0], 1.0, beta, (*named, results[1]))
     assert torch.equal(results[0].double(), expected[0].double())
     assert torch.equal(results[1], expected[1].bool())
+
+
+@pytest.mark.parametrize(
+    ("equation", "hook", "offered"),
+    [("km,kn->mn", "b_fn", False), ("km,kn->mn", "a_fn", True), ("km,nk->mn", "b_fn", True), ("km,kn->mn", None, True)],
+)  # fmt: skip
+def test_two_parts_that_an_assembler_breaks_are_not_offered(equation: str, hook: str | None, offered: bool) -> None:
+    """A function of B that lies along n, in two parts: ptxas 12.8 has it read a register that nothing wrote."""
+    given = {hook: trace(torch.relu, (torch.float16,), hook=hook)} if hook else {}
+    contraction = described(equation, {"m": 72, "n": 72, "k": 4096}, **given)
+    found = tma.schedules(contraction, H200)
+    assert any(len(n_parts(each.tile[1])) == 2 for each in found.schedules if not each.swap_ab) is offered
+    assert any("miscompiles" in reason for reason in found.excluded) is not offered or hook == "a_fn"

@@ -244,6 +244,11 @@ def test_stages_are_given_back_when_all_threads_are_done_with_them(report: dict[
         assert found["unmet"] == found["unfenced"] == 0, name
 
 
+def test_no_uniform_register_is_read_that_nothing_wrote(report: dict[str, dict[str, object]]) -> None:
+    for name, found in report.items():
+        assert found["unwritten"] == [], name
+
+
 def test_registers_go_to_the_warps_that_multiply(report: dict[str, dict[str, object]]) -> None:
     for name, found in report.items():
         warps, registers = ROLES.get(name, (12, 240))

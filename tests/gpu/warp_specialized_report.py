@@ -14,6 +14,7 @@ import tempfile
 import torch
 from compile_report import H200, contraction
 from triton.backends.nvidia.compiler import get_ptxas
+from uniform_registers import unwritten
 
 from weft.fn import trace
 from weft.gpu.common.inspect import compiled, instructions
@@ -40,6 +41,7 @@ def report(described: Contraction, part: str) -> dict[str, object]:
         "warps": built.metadata.num_warps,
         "spilled": sum(map(int, re.findall(r"(\d+) bytes spill", said))),
         "serialized": "serialized" in said,
+        "unwritten": unwritten(built.asm["cubin"]),
         "register roles": sorted(set(map(int, re.findall(r"setmaxnreg\.\w+\.sync\.aligned\.u32\s+(\d+)", text)))),
         **instructions(text),
     }

@@ -102,7 +102,7 @@ def main(job_file: str) -> None:
     job = json.loads(Path(job_file).read_text())
     cuda = job["device"] == "cuda"
     dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo")
-    device = torch.device("cuda", dist.get_node_local_rank()) if cuda else torch.device("cpu")
+    device = torch.device("cuda", dist.get_rank()) if cuda else torch.device("cpu")
     if cuda:
         torch.cuda.set_device(device)
     ranks = find_ranks(timeout=600)

@@ -330,6 +330,7 @@ def _described(case: Any) -> tuple[str, str, str, str]:
     from weft.cases import Case
     from weft.cases.networks import NetworkCase
     from weft.cases.scaling import PlacedCase, ScalingCase
+    from weft.cases.small import SmallCase
 
     if isinstance(case, PlacedCase):
         a, b, d = case.placements
@@ -339,6 +340,9 @@ def _described(case: Any) -> tuple[str, str, str, str]:
         return case.slice.equation, f"{case.slices(1)} slices on 1 rank, {case.slices(4)} on 4", dtype, ""
     if isinstance(case, NetworkCase):
         return case.equation, f"{len(case.sliced)} sliced", str(case.dtype).removeprefix("torch."), ""
+    if isinstance(case, SmallCase):
+        sizes = " ".join(map(str, case.shape)) + (f", {len(case.extents)} in all" if len(case.extents) > 1 else "")
+        return case.equation, sizes, str(case.dtype).removeprefix("torch."), ""
     extents: Any
     dtypes: tuple[Any, ...]
     functions: tuple[str | None, ...]

@@ -77,10 +77,10 @@ def call_with_group(given: Given, group: Any, path: Any, every: Any) -> tuple[Ov
     Ranks agree at a network's first call with a group, and where there is a checkpoint. From then on only its operands
     may be wrong, on some ranks: that is said at the end of the slices, as what goes wrong in them is.
     """
-    ranks, network = find_ranks(group), given.network
-    plan = given.plans.get(ranks.group.group_name)
-    if plan is not None and plan.ranks.group is ranks.group and path is None:
+    network, plan = given.network, given.plans.get(str(getattr(group, "group_name", "")))
+    if plan is not None and plan.ranks.group is group and path is None:
         return _known_call(given, plan)
+    ranks = find_ranks(group)
     name = f"a call of {network!r}"
 
     def read() -> tuple[list[torch.Tensor], torch.Tensor, dict[str, str]]:
@@ -106,7 +106,7 @@ def call_with_group(given: Given, group: Any, path: Any, every: Any) -> tuple[Ov
 
     call = ranks.agreed(f"the begin of {name}", begin)
     if checkpoint is None:
-        given.plans[ranks.group.group_name] = plan
+        given.plans[str(ranks.group.group_name)] = plan
     return call, place
 
 

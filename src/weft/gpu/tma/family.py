@@ -25,7 +25,7 @@ from weft.gpu.tma.launch import TmaLaunch, operand_maps
 from weft.gpu.tma.params import tma_params
 from weft.gpu.tma.schedule import NAME, TmaSchedule, candidates
 from weft.planner.schedule import Candidates, Launch, Target
-from weft.spec import Contraction, Layout, Role
+from weft.spec import Contraction, Layout
 from weft.spec.dtypes import MATRIX_SUMS, dtype_name
 
 __all__ = ["NAME", "TmaSchedule", "build", "predict", "schedules", "supports"]
@@ -55,22 +55,7 @@ def supports(contraction: Contraction, target: Target) -> str | None:
         return f"A or B does not start at a multiple of {VECTOR} bytes"
     if 0 in (mode.extent for mode in contraction.modes):
         return "a mode is empty"
-    if _reads_along_k(contraction):
-        return "a function of A or B reads an operand along k: no such kernel has passed on a GPU"
     return None
-
-
-def _reads_along_k(contraction: Contraction) -> bool:
-    """Whether a function of A or B takes a tensor that moves along k.
-
-    The one contraction that ran so on an H200 (the gradient of A in TCCG 9, 128x80x64 with 254 splits) ended in an
-    illegal access, of that kernel or of the one before. In the interpreter it is right, and every address is in range.
-    """
-    moving = {
-        at for mode in contraction.of_role(Role.K) for at, stride in enumerate(mode.strides.aux) if stride
-    }  # fmt: skip
-    taken = (*contraction.a_args, *contraction.b_args)
-    return any(at in moving and contraction.aux[at].kind == "operand" for at in taken)
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:

@@ -123,7 +123,7 @@ def candidates(contraction: Contraction, target: Target, swap_ab: bool = False) 
         views_a, views_b = (list(tma_views(contraction, operand, k)) for operand in (A, B))
         excluded |= dict.fromkeys(missing_views(k, views_a, views_b))
         for a, b, tile in product(views_a, views_b, tiles):
-            reason = misfit(a, b, tile)
+            reason = misfit(a, b, tile) or miscompiled(contraction, b, tile)
             if reason is not None:
                 excluded[reason] = None
                 continue
@@ -158,6 +158,18 @@ def misfit(a: TmaView, b: TmaView, tile: Sequence[int]) -> str | None:
     if tile[1] != widest and covered(across, tile[1]) >= covered(across, widest):
         return f"tiles of {tile[1]} along n cover no less than those of {widest} do for the {across} that lie together"
     return None
+
+
+def miscompiled(contraction: Contraction, b: TmaView, tile: Sequence[int]) -> str | None:
+    """Why an assembler makes wrong code of a tile, in one sentence.
+
+    The machine code that ptxas 12.8 makes (of Triton 3.6 and 3.7) addresses B's second part in shared memory by a
+    uniform register that nothing has written: wrong values or an illegal access, found on an H200. That of ptxas 12.9
+    is right. `tests/gpu/uniform_registers.py` finds such reads in any kernel.
+    """
+    if contraction.b_fn is None or b.along_k or len(n_parts(tile[1])) == 1:
+        return None
+    return f"tiles of {tile[1]} along n: ptxas 12.8 miscompiles a function of B that lies along n, in two parts"
 
 
 def _schedules(contraction: Contraction, whole: TmaSchedule, target: Target) -> Iterator[TmaSchedule]:
