@@ -31,12 +31,13 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("what", choices=("ranks", "blocks"))
     parser.add_argument("--gigabytes", type=float, default=16.0)
+    parser.add_argument("--limit", help="memory_limit of blocks, as 30GB; by default what is free")
     parser.add_argument("--small", action="store_true")
     given = parser.parse_args()
     if given.what == "ranks":
         over_ranks(1e-3 if given.small else given.gigabytes)
     else:
-        in_blocks(1e-3 if given.small else given.gigabytes)
+        in_blocks(1e-3 if given.small else given.gigabytes, "400 KB" if given.small else given.limit)
 
 
 def over_ranks(gigabytes: float) -> None:
@@ -90,18 +91,16 @@ def by_torch(x: torch.Tensor, y: torch.Tensor, placed: str | None, n: int) -> to
     return x.float() @ y.float() if x.device.type == "cpu" else torch.mm(x, y, out_dtype=torch.float32)
 
 
-def in_blocks(gigabytes: float) -> None:
+def in_blocks(gigabytes: float, limit: str | None) -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     gpu = device.type == "cuda"
     dtype = torch.float16 if gpu else torch.float32
     side = multiple((gigabytes * 1e9 / 2 / dtype.itemsize) ** 0.5, 64)
-    a = torch.empty(side, side, dtype=dtype, pin_memory=gpu)
-    b = torch.empty(side, side, dtype=dtype, pin_memory=gpu)
+    a, b, out = (registered(side, dtype, gpu) for _ in range(3))
     for tensor in (a, b):
         for rows in tensor.split(4096):
             rows.copy_(torch.randn(rows.shape, device=device, dtype=dtype))
-    out = torch.empty(side, side, dtype=dtype, pin_memory=gpu)
-    plan = weft.distributed.plan("mk,kn->mn", a, b, device=device, memory_limit=None if gpu else "400 KB")
+    plan = weft.distributed.plan("mk,kn->mn", a, b, device=device, memory_limit=limit)
     timeline = plan.timeline(a, b, out=out)
     rows = out[:: max(1, side // 7)][:7].to(device).double()
     some = a[:: max(1, side // 7)][:7].to(device).double()
@@ -115,6 +114,14 @@ def in_blocks(gigabytes: float) -> None:
         "timeline": str(timeline).splitlines(),
     })  # fmt: skip
     print(plan.explain())
+
+
+def registered(side: int, dtype: torch.dtype, gpu: bool) -> torch.Tensor:
+    """A square in pinned memory of its own size: what torch pins it rounds up to a power of two."""
+    found = torch.empty(side, side, dtype=dtype)
+    if gpu:
+        torch.cuda.check_error(int(torch.cuda.cudart().cudaHostRegister(found.data_ptr(), found.nbytes, 0)))
+    return found
 
 
 def seconds(call: Callable[[], Any], device: torch.device) -> float:

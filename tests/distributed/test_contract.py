@@ -91,6 +91,13 @@ def test_contract_keeps_its_plan(on_two: list[Any]) -> None:
         assert one["plans made"] == 1
 
 
+def test_tuples_of_results_and_calls_without_agreement(on_two: list[Any]) -> None:
+    for one in on_two:
+        count, right = one["further results"]
+        assert right
+        assert count > 20
+
+
 def test_dtensors_say_how_they_lie(on_two: list[Any]) -> None:
     for one in on_two:
         assert one["dtensor"] == ("DTensor", [12, 6], True)

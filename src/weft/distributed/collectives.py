@@ -40,24 +40,18 @@ def all_reduce(ranks: Ranks, whole: torch.Tensor, op: Any) -> Any:
     return dist.all_reduce(_numbers(whole), op=op, group=ranks.group, async_op=True)
 
 
-def own_operation(algebra: Algebra | None, dtype: torch.dtype, backend: str) -> Any | None:
+def own_operation(algebra: Algebra | None, dtype: torch.dtype) -> Any | None:
     """The collectives' own operation for an algebra's reduction; None where they have none."""
     if algebra is None:
         return dist.ReduceOp.SUM
     if dtype.is_complex:
         return None
-    known: dict[Any, Any] = {
-        torch.add: dist.ReduceOp.SUM,
-        torch.mul: dist.ReduceOp.PRODUCT,
-        torch.maximum: dist.ReduceOp.MAX,
-        torch.minimum: dist.ReduceOp.MIN,
-    }
+    ordered: dict[Any, Any] = {torch.maximum: dist.ReduceOp.MAX, torch.minimum: dist.ReduceOp.MIN}
     if dtype is torch.bool:  # travels as bytes of 0 and 1
-        known = {torch.maximum: dist.ReduceOp.MAX, torch.minimum: dist.ReduceOp.MIN}
-    elif dtype.is_floating_point and backend == "gloo":
-        # gloo compares with `<`, which loses a NaN that comes second; torch.maximum keeps it.
-        known = {torch.add: dist.ReduceOp.SUM, torch.mul: dist.ReduceOp.PRODUCT}
-    return known.get(algebra.reduce)
+        return ordered.get(algebra.reduce)
+    known: dict[Any, Any] = {torch.add: dist.ReduceOp.SUM, torch.mul: dist.ReduceOp.PRODUCT}
+    # Of floating types gloo and NCCL drop a NaN from a maximum (`<`, fmax); torch.maximum, and so weft, keeps it.
+    return (known if dtype.is_floating_point else known | ordered).get(algebra.reduce)
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:

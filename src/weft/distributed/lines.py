@@ -11,7 +11,7 @@ from weft.distributed.placement import coordinates, rank_at, read_mesh
 from weft.distributed.ranks import Ranks, find_ranks
 from weft.errors import ArgumentError
 
-_made: dict[tuple[Any, ...], tuple[Ranks, ...]] = {}
+_made: dict[tuple[Any, ...], tuple[Any, tuple[Ranks, ...]]] = {}  # with the group, whose id is then no other's
 
 
 def find_lines(group: Any, mesh: Any, timeout: float | None) -> tuple[Ranks, tuple[int, ...], tuple[Ranks, ...]]:
@@ -33,8 +33,8 @@ def find_lines(group: Any, mesh: Any, timeout: float | None) -> tuple[Ranks, tup
         return ranks, shape, (ranks,)
     key = id(ranks.group), ranks.name, shape
     if key not in _made:
-        _made[key] = tuple(_line(ranks, shape, dim, timeout) for dim in range(len(shape)))
-    return ranks, shape, _made[key]
+        _made[key] = ranks.group, tuple(_line(ranks, shape, dim, timeout) for dim in range(len(shape)))
+    return ranks, shape, _made[key][1]
 
 
 def _line(ranks: Ranks, mesh: tuple[int, ...], dim: int, timeout: float | None) -> Ranks:

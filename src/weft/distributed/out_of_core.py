@@ -9,6 +9,7 @@ On a CPU the lanes are threads that copy within its memory, so that the same pro
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -37,6 +38,7 @@ from weft.planner.target import resolve_backend, target_of
 from weft.spec.notation import Label, label_text
 
 BOTH = ("a_fn", "b_fn")
+_LARGE = 1 << 30  # bytes
 
 
 class OutOfCorePlan:
@@ -146,7 +148,9 @@ class OutOfCorePlan:
 
     def _results(self, out: Any) -> list[torch.Tensor]:
         if out is None:
-            pin = self.device.type == "cuda"
+            # torch rounds pinned memory up to a power of two, which is much of a large tensor: that is registered.
+            small = math.prod(self.shape) * max(dtype.itemsize for dtype in self.dtypes) < _LARGE
+            pin = self.device.type == "cuda" and small
             return [torch.empty(self.shape, dtype=dtype, pin_memory=pin) for dtype in self.dtypes]
         given = list(out) if isinstance(out, (tuple, list)) else [out]
         for at, tensor in enumerate(given):

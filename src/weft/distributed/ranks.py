@@ -210,8 +210,8 @@ class Ranks:
         pause = 1e-4
         while not self._store.check(keys):  # asked again and again: waiting in the store logs every look that was vain
             time.sleep(pause)
+            pause = min(2 * pause, 2e-3)
             now = time.monotonic()
-            pause = min(2 * pause, max(1e-4, (now - begun) / 50), 2e-2)  # late by 2 % of the wait at most
             if now - looked > _LOOK:
                 looked = now
                 missing = self._missing(place)

@@ -193,7 +193,7 @@ class Sums:
         what = f"reduce-scatter of D ({line.size} ranks)"
         if not flat.numel():
             return found
-        operation = self._operation(line)
+        operation = own_operation(self.work.algebra, self.work.sum_type)
         # gloo's begins nothing before it is waited for, so that nothing could be done meanwhile.
         if operation is not None and line.backend(self.call.device) != "gloo":
             wait_for(reduce_scatter(line, found, flat, operation), line, what)
@@ -207,16 +207,16 @@ class Sums:
         what = f"all-reduce of D ({line.size} ranks)"
         if not tensor.numel():
             return tensor
-        operation = self._operation(line)
+        operation = own_operation(self.work.algebra, self.work.sum_type)
         if operation is not None:
             wait_for(all_reduce(line, tensor, operation), line, what)
             return tensor
-        pieces = tensor.new_empty((line.size, *tensor.shape))
-        wait_for(all_gather(line, pieces, tensor), line, what)
-        return self.work.reduced(pieces)
-
-    def _operation(self, line: Any) -> Any:
-        return own_operation(self.work.algebra, self.work.sum_type, line.backend(self.call.device))
+        # As many bytes as in a ring: each rank reduces a piece, and all gather the pieces.
+        flat = tensor.reshape(-1)
+        part = self._reduce_scatter(padded(flat, line.size * -(-flat.numel() // line.size)), line)
+        found = part.new_empty(line.size * part.numel())
+        wait_for(all_gather(line, found, part.contiguous()), line, what)
+        return found[: flat.numel()].view(tensor.shape)
 
     # -- finish --------------------------------------------------------------------------------------------------------
 

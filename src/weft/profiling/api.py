@@ -85,6 +85,8 @@ def energy(
 
 
 def _subject(plan: Any, tensors: Any, c: Any, out: Any, operands: Any) -> Subject:
+    if hasattr(plan, "timeline"):
+        raise ArgumentError(f"of {type(plan).__name__} the profile is its timeline: plan.timeline(a, b)")
     if not isinstance(plan, PlanBase):
         raise ArgumentError(f"a profile is of a plan (weft.plan, weft.plan_permute), not of {type(plan).__name__}")
     return of_plan(plan, tensors, {"c": c, "out": out, "operands": operands})
