@@ -70,7 +70,7 @@ def _rank(
     rank: int, size: int, port: int, backend: str, sender: Any, function: Callable[..., Any], args: tuple[Any, ...]
 ) -> None:
     torch.set_num_threads(1)
-    if backend == "nccl":
+    if "nccl" in backend:
         torch.cuda.set_device(rank)
     torch.distributed.init_process_group(
         backend, init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size

@@ -12,10 +12,10 @@ import pytest
 from browser import Browser, chromium
 from profiling.made import HOSTILE, profile
 from weft.errors import WeftError
+from weft.machine.laws import Scaling
 from weft.profiling import summary
 from weft.profiling.page import JSON_FILE, save
 from weft.profiling.profile import Profile, load
-from weft.profiling.scaling import Scaling
 from weft.profiling.tradeoff import Trade
 
 TRADES = [

@@ -7,16 +7,8 @@ import math
 import pytest
 
 from profiling.made import profile
-from weft.profiling.scaling import (
-    Scaling,
-    amdahl,
-    amdahl_limit,
-    call_share,
-    fit_amdahl,
-    fit_gustafson,
-    gustafson,
-    pictures,
-)
+from weft.machine.laws import Scaling, amdahl, amdahl_limit, fit_amdahl, fit_gustafson, gustafson
+from weft.profiling.scaling import call_share, pictures
 
 
 @pytest.mark.parametrize(("f", "of_four", "limit"), [(0.90, 3.08, 10.0), (0.95, 3.48, 20.0), (0.99, 3.88, 100.0)])

@@ -8,15 +8,14 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import re
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from weft.base import files
 from weft.bench.entry import Entry
 from weft.errors import WeftError
 from weft.machine.statistics import Interval, Summary, summarise
@@ -238,15 +237,7 @@ def csv_text(run: Run) -> str:
 
 def write_whole(file: Path, text: str | bytes) -> None:
     """Write `file` so that nobody ever sees a part of it."""
-    handle, temporary = tempfile.mkstemp(prefix=file.stem, suffix=".tmp", dir=file.parent)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(text.encode() if isinstance(text, str) else text)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, file)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    files.write_whole(file, text, mode=0o644)
 
 
 def _about(case: CaseRecord) -> dict[str, str]:

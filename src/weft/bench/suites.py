@@ -16,6 +16,7 @@
     small-call    the same with the host's own work, and a sweep of DMRG
     call          what the host does for one call, on tensors too small to matter
     networks      a slice of each of five public tensor networks
+    scaling       sliced networks and placed products on 1, 2, 4, ... ranks: the same, and growing with the ranks
     demo          the fused example of the paper and TCCG in one pair of number types: what `weft demo` runs
 
 A suite is data: what kind its cases are of, which number types it may be asked for, and a function that makes its
@@ -38,6 +39,7 @@ from weft.bench.records import CONTRACT
 from weft.cases import Case, layout
 from weft.cases.layout import PermuteCase
 from weft.cases.networks import NetworkCase, networks, shrunk_network
+from weft.cases.scaling import PlacedCase, ScalingCase, placed, scaling
 from weft.cases.small import SmallCase, small
 from weft.errors import WeftError
 from weft.spec.type_names import find_dtype
@@ -230,6 +232,12 @@ def _networks(types: Sequence[str]) -> list[Entry]:
     return [Entry(case, name, case.name) for name in types for case in networks(precisions[name])]
 
 
+def _scaling(types: Sequence[str]) -> list[Entry]:
+    precisions = SUITES["scaling"].types
+    found = [Entry(case, case.kind, case.network.name) for name in types for case in scaling(precisions[name])]
+    return [*found, *(Entry(case, case.kind, case.name.rpartition("-")[0]) for case in placed())]
+
+
 def _call(types: Sequence[str]) -> list[Entry]:
     return [Entry(case, "call", case.name) for case in cases.tiny()]
 
@@ -327,6 +335,14 @@ SUITES: dict[str, Suite] = {
         sampling={"mode": "hot", "capture": False},
         work=1 << 29,
     ),
+    "scaling": Suite(
+        "sliced networks and placed products on 1, 2, 4, ... ranks (--ranks): the same work, and so much for each",
+        _scaling,
+        kind="scaling",
+        types={"fp32": None, "tf32": "tf32"},
+        usual=("fp32",),
+        work=1 << 20,
+    ),
     "demo": Suite(
         "the fused example of the paper, and TCCG in one pair of number types",
         _demo,
@@ -348,6 +364,9 @@ def _shrunk(entry: Entry, work: int) -> Entry:
     if isinstance(entry.case, NetworkCase):
         sliced = shrunk_network(entry.case, work)
         return replace(entry, case=sliced, scaled=sliced.terms != entry.case.terms)
+    if isinstance(entry.case, (ScalingCase, PlacedCase)):
+        smaller = entry.case.shrunk(work)
+        return replace(entry, case=smaller, scaled=smaller != entry.case)
     if isinstance(case, SmallCase):  # is small
         return entry
     if isinstance(case, Case):

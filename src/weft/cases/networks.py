@@ -90,6 +90,12 @@ class NetworkCase:
         output = tuple(label for label in self.output if label not in gone)
         return replace(self, terms=terms, output=output, sliced=(*self.sliced, *labels))
 
+    def batch(self, count: int) -> tuple[NetworkCase, int]:
+        """The sum of so many of these, which differ in all operands; and the label over which it is summed."""
+        label = len(self.extents)
+        terms = tuple((label, *term) for term in self.terms)
+        return replace(self, terms=terms, extents=(*self.extents, count)), label
+
     def _size(self, labels: frozenset[int]) -> int:
         return math.prod([self.extents[label] for label in labels])
 
@@ -97,12 +103,20 @@ class NetworkCase:
 @cache
 def networks(precision: str | None = None) -> tuple[NetworkCase, ...]:
     """The five networks, each at the slice that peers were measured at."""
+    return tuple(case.slice(sliced) for case, sliced in whole_networks(precision))
+
+
+def whole_networks(precision: str | None = None) -> tuple[tuple[NetworkCase, tuple[int, ...]], ...]:
+    """The five networks, each with the labels that are sliced."""
     table = json.loads(resources.files("weft").joinpath("data/networks.json").read_text())
     return tuple(
-        NetworkCase(
-            name, tuple(map(tuple, row["inputs"])), tuple(row["output"]), tuple(row["extents"]),
-            tuple((left, right) for left, right in row["path"]), precision=precision, measured=row["measured"],
-        ).slice(tuple(row["sliced"]))
+        (
+            NetworkCase(
+                name, tuple(map(tuple, row["inputs"])), tuple(row["output"]), tuple(row["extents"]),
+                tuple((left, right) for left, right in row["path"]), precision=precision, measured=row["measured"],
+            ),
+            tuple(row["sliced"]),
+        )
         for name, row in table["networks"].items()
     )  # fmt: skip
 

@@ -70,6 +70,7 @@ def bench(
     threads: Annotated[int | None, typer.Option(min=1, help="Of torch on a CPU.")] = None,
     tune: Annotated[str | None, typer.Option(help="Plans by the cost model alone: model; tuned now: measure.")] = None,
     energy: Annotated[bool, typer.Option("--energy", help="On a GPU: joules of each contender, too.")] = False,
+    ranks: Annotated[str | None, typer.Option(help="Of the suite scaling: 1,2,4; all GPUs or processors.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer cuTENSOR modes and input sets.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
     listed: Annotated[bool, typer.Option("--list", help="Show the suites, or the cases of SUITE, and end.")] = False,
@@ -84,6 +85,7 @@ def bench(
         if mode not in (None, "cold", "hot"):
             raise UnsupportedError(f"mode '{mode}' is neither cold nor hot")
         from weft.bench.peers import registry as contenders
+        from weft.bench.scaling import SCALING
         from weft.bench.suites import entries
         from weft.bench.suites import suite as find
         from weft.planner.planner import check_tune
@@ -95,6 +97,13 @@ def bench(
         found = find(suite)
         most = read_work(work) or ((found.work or CPU_WORK) if on_cpu else None)
         chosen = entries(suite, split(pairs), split_cases(cases), most)
+        if found.kind == SCALING:
+            options = {"types": split(pairs), "work": most} | _given(budget=budget, rrs=rrs, threads=threads)
+            _check_plain(peers=peers, mode=mode, tune=tune, energy=energy, resume=resume)
+            _scale(chosen, place, out or Path("out") / suite, ranks, bool(cases), options)
+            return
+        if ranks is not None:
+            raise UnsupportedError("--ranks is for the suite scaling")
         names = split(peers) or found.peers or contenders.default_peers(place, found.kind)
         sides = [
             contenders.contender(name, found.kind, tune=tune, quick=quick) for name in dict.fromkeys(("weft", *names))
@@ -221,6 +230,47 @@ def _measure(
     return run
 
 
+def _check_plain(**options: Any) -> None:
+    """What the suite of ranks has no use for is refused."""
+    if named := [name for name, value in options.items() if value]:
+        raise UnsupportedError(f"the suite scaling takes no --{named[0]}")
+
+
+def _scale(
+    chosen: list[Entry], place: torch.device, folder: Path, ranks: str | None, selected: bool, options: dict[str, Any]
+) -> None:
+    """Run the suite of ranks and write what came of it."""
+    from weft.bench.checking import tolerance_text
+    from weft.bench.environment import disclose
+    from weft.bench.records import Run, save
+    from weft.bench.report import summary as reports
+    from weft.bench.report.page import SCALING_IN_WORDS, scaling_table
+    from weft.bench.scaling import SCALING, Job, contender, measure_scaling, read_ranks
+    from weft.machine.stamp import device_stamp
+
+    numbers = read_ranks(ranks, place)
+    job = Job(place, **options)
+    about = _workloads(SCALING, chosen, "hot", None) | {"ranks": list(numbers)}
+    environment = disclose(
+        place, workloads=about, correctness=tolerance_text(), ceilings=device_ceilings(place), rrs=job.rrs,
+        budget=job.budget,
+    )  # fmt: skip
+    names = [contender(number) for number in reversed(numbers)]
+    run = Run(SCALING, str(device_stamp(place)["name"]), names, environment, mode="hot", host=True, selected=selected)
+    with progress(f"bench {SCALING}", len(numbers)) as step:
+        measure_scaling(run, chosen, numbers, job, step)
+    save(run, folder)
+    if run.ended == "interrupted":
+        end("interrupted; what was measured is kept", INTERRUPTED)
+    reports.write(run, folder)
+    _print_table(scaling_table(run), f"{SCALING} on {run.device}", SCALING_IN_WORDS)
+    typer.echo(f"wrote {folder / reports.PAGE_FILE}")
+    wrong = [f"{case.name} on {name} ({case.results[name].wrong})" for case in run.cases for name in names
+             if case.results[name].wrong]  # fmt: skip
+    if wrong:
+        end(f"wrong results: {', '.join(wrong)}", WRONG)
+
+
 def _keep(run: Run, folder: Path) -> None:
     from weft.bench.records import save
 
@@ -279,8 +329,15 @@ def _described(case: Any) -> tuple[str, str, str, str]:
     """Equation, extents, number types and functions."""
     from weft.cases import Case
     from weft.cases.networks import NetworkCase
+    from weft.cases.scaling import PlacedCase, ScalingCase
     from weft.cases.small import SmallCase
 
+    if isinstance(case, PlacedCase):
+        a, b, d = case.placements
+        return case.equation, f"{case.extent} each; A along {a}, B along {b}, D along {d}", "float16 float32", ""
+    if isinstance(case, ScalingCase):
+        dtype = str(case.network.dtype).removeprefix("torch.")
+        return case.slice.equation, f"{case.slices(1)} slices on 1 rank, {case.slices(4)} on 4", dtype, ""
     if isinstance(case, NetworkCase):
         return case.equation, f"{len(case.sliced)} sliced", str(case.dtype).removeprefix("torch."), ""
     if isinstance(case, SmallCase):

@@ -11,11 +11,12 @@ import contextlib
 import hashlib
 import json
 import os
-import tempfile
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from weft.base.files import write_whole
 
 SCHEMA = 1  # of the files; part of their names, so that versions of weft do not disturb one another
 
@@ -56,7 +57,7 @@ class Store:
         text = json.dumps({"schema": SCHEMA, "key": key, "value": value}, indent=1, allow_nan=False)
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            _write_whole(self.path(key), text)
+            write_whole(self.path(key), text)
         except OSError as error:
             warnings.warn(f"weft cannot write its cache in {self.directory}: {error}", RuntimeWarning, stacklevel=2)
 
@@ -73,17 +74,3 @@ class Store:
 
 def _canonical(key: Mapping[str, Any]) -> str:
     return json.dumps(key, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-def _write_whole(file: Path, text: str) -> None:
-    handle, temporary = tempfile.mkstemp(prefix=file.stem, suffix=".tmp", dir=file.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, file)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise

@@ -146,6 +146,46 @@ def sample(
             return tuple(samples), "budget"
 
 
+def measure_together(
+    call: Callable[[], Any], largest: Callable[[float], float], *, device: torch.device | str,
+    rrs: float = RRS_BOUND, budget: float = BUDGET, threads: int | None = None,
+) -> Timing:  # fmt: skip
+    """Time a call that several processes make together, each of which calls this.
+
+    `largest` gives every process the largest of the numbers that they bring, and none before all have come. A sample is
+    one call, from the moment on that all are there until the last is done: the time of the slowest. It begins with the
+    device idle and ends with it idle; what the host does is in it. All processes take the same samples, so they stop
+    together. `rrs`, `budget` and `threads` as for `measure`; operands stay where they are, so the mode is "hot".
+    """
+    device = torch.device(device)
+    spent = [0.0]
+
+    def once() -> float:
+        _settled(device)
+        largest(0.0)
+        begun = time.perf_counter()
+        call()
+        _settled(device)
+        spent[0] += (seconds := largest(time.perf_counter() - begun))
+        return seconds
+
+    with _one_at_a_time, _pinned_threads(threads) as pinned, _no_garbage_collection():
+        for _ in range(2):  # compilation, first touches, kernels made to measure
+            once()
+        spent[0] = 0.0
+        samples, ended = sample(once, rrs=rrs, budget=budget, clock=lambda: spent[0])
+    return Timing(
+        samples, ended, "hot", str(device), captured=False, calls=1, sets=1, bytes=0,
+        threads=pinned if device.type == "cpu" else None, clocks=None,
+    )  # fmt: skip
+
+
+def _settled(device: torch.device) -> None:
+    """Wait until the device has nothing to do."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def passes_in_batch(pass_seconds: float, sets: int, wanted: float) -> int:
     """How often a batch goes through all sets: long enough to time well, of at most `MOST_CALLS` calls."""
     fitting = max(1, MOST_CALLS // sets)

@@ -12,17 +12,18 @@ from weft.base.arrays import as_results, as_tensor, like, without_neg
 from weft.base.bounded_cache import BoundedCache
 from weft.base.dispatch import is_traced
 from weft.errors import ArgumentError, ShapeError, UnsupportedError, WorkspaceError, call_context
-from weft.networks.arena import arena
+from weft.networks.arena import SMALL, arena
 from weft.networks.changes import Changes
 from weft.networks.cost import invariant
 from weft.networks.derivatives import differentiable
 from weft.networks.finite import finite_watch
 from weft.networks.folding import folded
 from weft.networks.graph import Graph
+from weft.networks.long_run import EVERY, Alone, Going
 from weft.networks.order import orders_of
 from weft.networks.path import Found
 from weft.networks.planned import Planned
-from weft.networks.program import Paused, Program, Scheme
+from weft.networks.program import Program, Scheme
 from weft.networks.recent import Recent
 from weft.networks.settings import (
     Settings,
@@ -31,9 +32,10 @@ from weft.networks.settings import (
     node_dtypes,
     read_functions,
 )
-from weft.networks.slicing import fitted_slices, read_slices
+from weft.networks.slicing import apart_within, fitted_slices, read_slices
 from weft.networks.steps import Asked
 from weft.networks.tree import Tree
+from weft.networks.work import Summing, combine_of
 from weft.plans.call_cache import call_signature
 from weft.plans.derivatives import asked
 from weft.spec.memory import overlaps_itself, share_memory
@@ -67,8 +69,9 @@ class Network(Planned):
         self.constants = self._make_constants(tree, given)
         self._programs = BoundedCache(PROGRAMS)
         self._changes = Changes() if settings.reuse else None
-        self._paused: Paused | None = None
+        self._paused: Going | None = None
         self._recent: Recent | None = None
+        self._shared: dict[str, Any] = {}  # who does which slices, by the name of a process group
         self.latest: Program | None = None  # the program that was made last
         # Calls that go straight to their program: nothing is to be looked at between their steps.
         if settings.strip_exponent and self.functions:
@@ -76,16 +79,29 @@ class Network(Planned):
         special = settings.strip_exponent or settings.reuse or settings.check_finite or self.tree.slices > 1
         self._plain = bool(self.tree.steps) and not special
 
-    def __call__(self, *tensors: Any, out: Any = None, changed: Collection[int] | None = None) -> Any:
+    def __call__(
+        self, *tensors: Any, out: Any = None, changed: Collection[int] | None = None, group: Any = None,
+        checkpoint: Any = None, checkpoint_every: float = EVERY,
+    ) -> Any:  # fmt: skip
         """Contract these tensors: all operands but constants, in their order, of the shapes and types planned for.
 
         `out` is where the result goes: its shape and type, any strides, no memory of an operand. `changed`, of a
         network made with `reuse=True`: the places of the operands that are other than in the last call; without it
         that is found by the tensors' identity and version, which does not see what others than torch have written.
 
-        Raises `ShapeError` or `DTypeError` for tensors that do not fit; nothing is written then. On Ctrl-C between two
-        slices `KeyboardInterrupt` leaves, and `resume()` goes on.
+        `group`: a process group of torch.distributed, or a DeviceMesh of one dimension, whose ranks share the slices.
+        Each of them makes the same network and this call, with the same operands; each gets the result, the same bits
+        on all, and from run to run on as many ranks.
+        `checkpoint`: a folder for what is done so far, written every `checkpoint_every` seconds, at the end, on Ctrl-C
+        and on SIGTERM. A call that finds it goes on from there, on any number of ranks or without a group. It holds for
+        this network with these operands, whose bytes are all compared.
+
+        Raises `ShapeError` or `DTypeError` for tensors that do not fit, `ArgumentError` for a checkpoint of something
+        else; nothing is written then. With a group one error is raised on every rank, and names the ranks at fault;
+        `RankError` where one has ended. On Ctrl-C between two slices `KeyboardInterrupt` leaves; `resume()` goes on.
         """
+        if group is not None or checkpoint is not None:
+            return self._at_length(tensors, out, changed, group, checkpoint, checkpoint_every)
         if self._plain and out is None and changed is None and (known := self._known(tensors)) is not None:
             place = self.place()
             known.run([*tensors, *self.constants] if self.constants else tensors, place)
@@ -98,20 +114,21 @@ class Network(Planned):
                 return differentiable(self, self._operands(read))
             place = self._place(out, read)
             if self.settings.strip_exponent:
-                from weft.networks.rescale import run_scaled
-
-                result, exponent = run_scaled(self, self.program(read), self._operands(read), place)
-                return (out if out is not None else like(_source(tensors), result)), exponent
+                work = self.work(self._operands(read), place)
+                _, exponent = self._sliced_call(Alone(work, range(self.tree.slices)))
+                return (out if out is not None else like(_source(tensors), place)), exponent
             self._run(read, place, changed)
         return out if out is not None else like(_source(tensors), place)
 
     def resume(self) -> Any:
-        """Go on with the call that Ctrl-C has interrupted, from the first slice that was not done."""
-        paused = self._paused
-        if paused is None:
+        """Go on with the call that Ctrl-C has interrupted, from the first slice that was not done.
+
+        Of a call with a group every rank has to.
+        """
+        call = self._paused
+        if call is None:
             raise ArgumentError("there is nothing to resume: no call of this network was interrupted between slices")
-        self._slices_from(paused)
-        return paused.out
+        return self._sliced_call(call)
 
     def program(self, read: Sequence[torch.Tensor], *, keep: bool = True) -> Program:
         """The network bound to operands that lie as these do; `keep`: with an arena that stays allocated."""
@@ -216,7 +233,9 @@ class Network(Planned):
         once = invariant(tree) if tree.sliced else frozenset()
         keywords: dict[str, Any] = dict(settings.steps)
         keywords.setdefault("specialize", "auto")
-        place = arena(tree, items, once, keep=settings.reuse)
+        limit = settings.memory_limit
+        apart = SMALL if limit is None else apart_within(limit - self.result_bytes)
+        place = arena(tree, items, once, keep=settings.reuse, apart=apart)
         if settings.memory_limit is not None:
             total = place.size + self.result_bytes
             if total > settings.memory_limit:
@@ -288,26 +307,64 @@ class Network(Planned):
         if changed is not None:
             raise ArgumentError("changed= is for a network made with reuse=True, which keeps its intermediates")
         if self.tree.slices > 1:
-            self._slices_from(program.begun(operands, place))
+            self._sliced_call(Alone(self.work(operands, place), range(self.tree.slices)))
         else:
             program.run(operands, place, self._watch())
 
-    def _slices_from(self, paused: Paused) -> None:
+    def _at_length(
+        self, tensors: Sequence[Any], out: Any, changed: Collection[int] | None, group: Any, checkpoint: Any,
+        every: float,
+    ) -> Any:  # fmt: skip
+        """A call whose slices ranks share, or of which a checkpoint is kept."""
+        from weft.networks.shared import Given, call_with_checkpoint, call_with_group
+
+        with call_context(lambda: self._described(tensors)):
+            if not self.tree.steps:
+                raise UnsupportedError("a network of one operand has no slices: call it without group and checkpoint")
+            call: Going
+            given = Given(self, lambda: self._read_at_length(tensors, out, changed), self.work, self._shared)
+            if group is None:
+                call, place = call_with_checkpoint(given, checkpoint, every)
+            else:
+                call, place = call_with_group(given, group, checkpoint, every)
+            found = self._sliced_call(call)
+        result = out if out is not None else like(_source(tensors), place)
+        return (result, found[1]) if self.settings.strip_exponent else result
+
+    def _read_at_length(
+        self, tensors: Sequence[Any], out: Any, changed: Any
+    ) -> tuple[list[torch.Tensor], torch.Tensor]:
+        """The operands of such a call and the place of its result, checked."""
+        read = self._read(tensors)
+        if changed is not None or self.settings.reuse:
+            raise UnsupportedError("reuse keeps every intermediate of a call in memory: without group and checkpoint")
+        if asked(*read) or is_traced(read):
+            raise UnsupportedError("group and checkpoint take no part in derivatives: use torch.no_grad()")
+        return self._operands(read), self._place(out, read)
+
+    def work(self, operands: Sequence[torch.Tensor], place: torch.Tensor, partial: Collection[int] = ()) -> Any:
+        """The slices of a call, of which the parts `partial` of the result are not finished here."""
+        program = self.program(operands[: len(self.folded.given)])
+        if self.settings.strip_exponent:
+            from weft.networks.rescale import Scaling
+
+            return Scaling(self, program, operands, place)
+        combine = combine_of(self.settings.steps.get("algebra")) if partial else None
+        return Summing(program, operands, place, self._watch(), partial, combine)
+
+    def _sliced_call(self, call: Going) -> Any:
         """Slices one after the other; what is done when Ctrl-C comes is kept for `resume`."""
         from contextlib import nullcontext
 
         from weft.tune.progress import quiet, shown
 
         total = self.tree.slices
-        with shown("slices") if self.settings.progress else nullcontext(quiet) as told:
-            self._paused = paused
-
-            def report(done: int) -> None:
-                paused.done = done
-                told("contracting", done, total)
-
-            paused.program.go_on(paused, self._watch(), report)
+        visible = self.settings.progress and call.visible
+        with shown("slices") if visible else nullcontext(quiet) as told:
+            self._paused = call
+            found = call.go_on(lambda done: told("contracting", done, total))
             self._paused = None
+        return found
 
     def _watch(self) -> Any:
         return finite_watch(self) if self.settings.check_finite else None

@@ -119,11 +119,14 @@ def _asked(graph: Graph, word: str) -> Pairs:
 
 
 def _random_greedy(graph: Graph, repeats: int) -> Pairs:
-    """The best of some greedy searches with chance, seeded, so that every process finds the same."""
+    """The best of some greedy searches with chance, seeded, so that every process finds the same.
+
+    In this process: cotengra's pool seeds a search for each of its workers, so what it finds depends on their number.
+    """
     import cotengra
 
     inputs, output, sizes = _terms(graph)
-    search = cotengra.RandomGreedyOptimizer(max_repeats=repeats, seed=0, accel=False)
+    search = cotengra.RandomGreedyOptimizer(max_repeats=repeats, seed=0, accel=False, parallel=False)
     return pairs_of_path(search([tuple(term) for term in inputs], tuple(output), sizes), len(inputs))
 
 

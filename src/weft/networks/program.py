@@ -7,10 +7,7 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import RLock
 from typing import Any
@@ -22,11 +19,11 @@ from weft.networks.order import Orders
 from weft.networks.replay import Replay, is_worth_while
 from weft.networks.slicing import indices, least_aligned, part
 from weft.networks.steps import Asked, Call, as_launched, prepared
+from weft.networks.sums import Division, Place, Sums
 from weft.networks.tree import Step, Tree
 from weft.networks.unrolled import Unrolled, unrolled_batch
 
 KEPT = {"cuda": 1 << 26, "cpu": 1 << 24}  # bytes of an arena that is kept between the calls of `einsum`
-_SUMS = {torch.float16: torch.float32, torch.bfloat16: torch.float32}  # types in which slices are added up
 Watch = Callable[[Step, Sequence[Any], Mapping[int, int]], None]
 
 
@@ -44,17 +41,6 @@ class Scheme:
 
     def shape(self, node: int) -> tuple[int, ...]:
         return tuple(self.tree.graph.extents[label] for label in self.orders[node])
-
-
-@dataclass
-class Paused:
-    """A call between two slices."""
-
-    program: Program
-    tensors: Sequence[torch.Tensor]
-    out: torch.Tensor
-    sums: torch.Tensor | None
-    done: int = 0  # slices
 
 
 class Program:
@@ -101,64 +87,68 @@ class Program:
         """All slices, into `out`. `changed`: only steps above these operands, the others' results are there."""
         with self.lock:
             values = self.values(tensors)
+            if not self._sliced:
+                self._steps(values, watch, {}, changed)
+                self._finish(values, Place(out, None, True), {}, watch, {})
+                return
             self._calls(self._above(self.once, changed), values, watch, {})
-            self.run_slices(values, out, self.sums(out), 0, watch, None, changed)
+            sums, whole = Sums(self.division, out), self.cut(values)
+            for number in range(len(self.slices)):
+                self.slice(number, values, sums, whole, watch)
 
-    def begun(self, tensors: Sequence[torch.Tensor], out: torch.Tensor) -> Paused:
-        """A call none of whose slices is done."""
-        return Paused(self, tensors, out, self.sums(out))
+    def begin(self, tensors: Sequence[torch.Tensor], watch: Watch | None = None) -> list[Any]:
+        """Values for slices: the operands', and those that are the same in every slice."""
+        values = self.values(tensors)
+        self._calls(self.once, values, watch, {})
+        return values
 
-    def go_on(self, paused: Paused, watch: Watch | None, told: Callable[[int], None]) -> None:
-        """All slices that are not done."""
-        with self.lock, _interrupted_between() as look:
+    def slice(
+        self, number: int, values: list[Any], sums: Sums, whole: Mapping[int, torch.Tensor], watch: Watch | None = None
+    ) -> None:
+        """One slice, into its place. `whole` are the operands of which a slice sees a part."""
+        terms, where = self.scheme.tree.graph.terms, self.slices[number]
+        for leaf, tensor in whole.items():
+            values[leaf] = part(tensor, terms[leaf], where)
+        self._steps(values, watch, where)
+        self._finish(values, sums.place(number), whole, watch, where)
 
-            def report(done: int) -> None:
-                told(done)
-                look()
-
-            values = self.values(paused.tensors)
-            self._calls(self.once, values, watch, {})
-            self.run_slices(values, paused.out, paused.sums, paused.done, watch, report)
-
-    def run_slices(
-        self, values: list[Any], out: torch.Tensor, sums: torch.Tensor | None, begun: int, watch: Watch | None,
-        told: Callable[[int], None] | None, changed: Collection[int] | None = None,
+    def slice_in_strips(
+        self, number: int, values: list[Any], sums: Sums, whole: Mapping[int, torch.Tensor], count: int,
+        told: Callable[[], None],
     ) -> None:  # fmt: skip
-        """Slices from number `begun` on. `told` hears how many are done after each."""
-        tree = self.scheme.tree
-        whole = {leaf: values[leaf] for leaf in self._cut}
-        output, summed = tree.graph.output, self.summed
-        calls = self._above(self.each, changed)
-        for at, where in enumerate(self.slices[begun:], begun):
-            for leaf, tensor in whole.items():
-                values[leaf] = part(tensor, tree.graph.terms[leaf], where)
-            if self.replay is not None and watch is None and changed is None and not _is_capturing():
-                self.replay.run(values)
-            else:
-                self._calls(calls, values, watch, where)
-            first, last = at % summed == 0, at % summed == summed - 1
-            place = part(out, output, where) if self._sliced else out
-            self._finish(values, place, sums, (first, last), whole)
-            if watch is not None:
-                values[tree.root] = place
-                watch(self._root, values, where)
-            if told is not None:
-                told(at + 1)
+        """One slice whose last step makes so many strips along the result's first mode; `told` hears of each."""
+        terms, where = self.scheme.tree.graph.terms, self.slices[number]
+        for leaf, tensor in whole.items():
+            values[leaf] = part(tensor, terms[leaf], where)
+        self._steps(values, None, where)
+        place, root, orders = sums.place(number), self._root, self.scheme.orders
+        label = orders[root.node][0]
+        for begin, length in strips(place.into.shape[0], count):
+            each = list(values)
+            for node in (root.left, root.right):
+                if label in orders[node]:
+                    each[node] = values[node].narrow(orders[node].index(label), begin, length)
+            into = place.into.narrow(0, begin, length)
+            added = None if place.added is None else into
+            self._finish(each, Place(into, added, False), {}, None, where)
+            told()
 
     @property
-    def summed(self) -> int:
-        """How many slices in a row add to one part of the result."""
-        extents, output = self.scheme.tree.graph.extents, self.scheme.tree.graph.output
-        count = 1
-        for label in self._sliced:
-            count *= 1 if label in output else extents[label]
-        return count
+    def strips(self) -> bool:
+        """Whether the last step may be done in strips: of what it reads no slice sees a part of its own."""
+        root = self._root
+        return not {root.left, root.right} & {*self._cut, *self._conjugated} and bool(self.scheme.orders[root.node])
 
-    def sums(self, out: torch.Tensor) -> torch.Tensor | None:
-        """Where slices are added up if that is not the result itself, whose type would lose digits."""
-        if self.summed == 1 or out.dtype not in _SUMS:
-            return None
-        return torch.empty(self.scheme.shape(self._root.node), dtype=_SUMS[out.dtype], device=self.device)
+    def cut(self, values: Sequence[Any]) -> dict[int, torch.Tensor]:
+        """Operands of which a slice sees a part."""
+        return {leaf: values[leaf] for leaf in self._cut}
+
+    @property
+    def division(self) -> Division:
+        """How the result is made of slices."""
+        scheme, tree = self.scheme, self.scheme.tree
+        shape, function = scheme.shape(tree.root), tree.root in scheme.functions
+        return Division(self.slices, tree.summed, tree.graph.output, shape, function)
 
     def views(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Operands as the steps see them: diagonals and what broadcasts as views."""
@@ -197,7 +187,7 @@ class Program:
         root = self._root
         finish = finish and root.node in self.scheme.functions
         added = c is not None and (c.dtype, c.stride(), c is place)
-        key = (place.stride(), place.dtype, place.data_ptr() & 15, added, finish)
+        key = (place.shape, place.stride(), place.dtype, place.data_ptr() & 15, added, finish)
         known = self._last.get(key)
         if known is None:
             models = list(values)
@@ -224,21 +214,30 @@ class Program:
             return Unrolled.of(nodes, terms, (values[step.left], values[step.right], d), asked, batch)
         return prepared(nodes, terms, (values[step.left], values[step.right], c, d), asked)
 
+    def _steps(
+        self, values: list[Any], watch: Watch | None, where: Mapping[int, int], changed: Collection[int] | None = None
+    ) -> None:
+        """The steps of a slice but for the last one."""
+        if self.replay is not None and watch is None and changed is None and not _is_capturing():
+            self.replay.run(values)
+        else:
+            self._calls(self._above(self.each, changed), values, watch, where)
+
     def _finish(
-        self, values: list[Any], place: torch.Tensor, sums: torch.Tensor | None, ends: tuple[bool, bool],
-        whole: Mapping[int, torch.Tensor],
+        self, values: list[Any], place: Place, whole: Mapping[int, torch.Tensor], watch: Watch | None,
+        where: Mapping[int, int],
     ) -> None:  # fmt: skip
         """The last step of a slice: the first one of a sum writes, the others add."""
-        first, last = ends
-        into = place if last or sums is None else sums
-        c = None if first else (sums if sums is not None else place)
-        call = self.last_call(values, into, c, last, whole)
-        beta = call.zero if c is None else call.one
+        call = self.last_call(values, place.into, place.added, place.last, whole)
+        beta = call.zero if place.added is None else call.one
         a, b = values[call.left], values[call.right]
         if call.aux:
-            call.launch(a, b, c, into, call.one, beta, call.aux)
+            call.launch(a, b, place.added, place.into, call.one, beta, call.aux)
         else:
-            call.launch(a, b, c, into, call.one, beta)
+            call.launch(a, b, place.added, place.into, call.one, beta)
+        if watch is not None:
+            values[call.node] = place.into
+            watch(self._root, values, where)
 
     def _calls(
         self, calls: Iterable[Call | Unrolled], values: list[Any], watch: Watch | None, where: Mapping[int, int]
@@ -283,27 +282,11 @@ class Program:
         return list(self._kept)
 
 
+def strips(extent: int, count: int) -> list[tuple[int, int]]:
+    """The first index and the length of so many stretches at most."""
+    length = max(1, -(-extent // count))
+    return [(begin, min(length, extent - begin)) for begin in range(0, extent, length)]
+
+
 def _is_capturing() -> bool:
     return torch.cuda.is_current_stream_capturing()
-
-
-@contextmanager
-def _interrupted_between() -> Iterator[Callable[[], None]]:
-    """Ctrl-C is put off until the function that this yields is called: never amid a slice, part of which may be added.
-
-    Only Python's main thread hears of Ctrl-C; elsewhere nothing is put off.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: None
-        return
-    asked: list[int] = []
-
-    def look() -> None:
-        if asked:
-            raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGINT, lambda number, frame: asked.append(number))
-    try:
-        yield look
-    finally:
-        signal.signal(signal.SIGINT, before)

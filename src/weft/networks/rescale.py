@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from weft.errors import DTypeError
+from weft.networks.checkpoint import Held
 from weft.networks.planned import Planned
 from weft.networks.program import Program
 from weft.networks.slicing import part
@@ -24,18 +25,49 @@ from weft.spec.dtypes import REAL_OF, dtype_name
 _APART = 16  # bytes between scales: each is aligned as a tensor of its own is
 
 
-def run_scaled(
-    network: Planned, program: Program, operands: Sequence[torch.Tensor], place: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """``(mantissa, exponent)``: `place` with the result over 10**exponent, a float64 tensor of no dimension."""
-    with program.lock:
-        run = _Scaled(program, operands)
+class Scaling:
+    """Sums of slices over one power of ten: the slices of a call, as a long run drives them."""
+
+    def __init__(self, network: Planned, program: Program, operands: Sequence[torch.Tensor], place: torch.Tensor):
+        self.program, self.out = program, place
+        self._network, self._operands = network, operands
+        self._steps: _Scaled | None = None
         place.zero_()
-        shared = torch.full((), -math.inf, dtype=torch.float64, device=place.device)
-        for where in program.slices:
-            values, exponent = run.slice(where)
-            shared = _added(part(place, network.graph.output, where), place, values, exponent, shared)
-        return place, shared * math.log10(2.0)
+        self.exponent = torch.full((), -math.inf, dtype=torch.float64, device=place.device)  # to the base of two
+
+    def begin(self) -> None:
+        """Nothing is made once for all slices: each has scales of its own."""
+        self._steps = self._steps or _Scaled(self.program, self._operands)
+
+    def slice(self, number: int) -> None:
+        assert self._steps is not None
+        where = self.program.slices[number]
+        values, exponent = self._steps.slice(where)
+        into = part(self.out, self._network.graph.output, where)
+        self.exponent = _added(into, self.out, values, exponent, self.exponent)
+
+    def held(self) -> Held:
+        return Held({0: self.out}, float(self.exponent))
+
+    def absorb(self, held: Held) -> None:
+        if held.exponent is None or held.exponent == -math.inf:
+            return  # of no slice
+        exponent = torch.full_like(self.exponent, held.exponent)
+        value = held.parts[0].to(self.out.device).view(self.out.shape)
+        self.exponent = _added(self.out, self.out, value, exponent, self.exponent)
+
+    def scaled_to(self, exponent: float) -> None:
+        """Let the sum stand over 2**exponent, which is no less than its own."""
+        if exponent == -math.inf:
+            return
+        factor = torch.exp2(self.exponent - exponent)
+        self.out *= factor.to(REAL_OF.get(self.out.dtype, self.out.dtype))
+        self.exponent.fill_(exponent)
+
+    @property
+    def result(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """``(mantissa, exponent)``: `out` with the result over 10**exponent, a float64 tensor of no dimension."""
+        return self.out, self.exponent * math.log10(2.0)
 
 
 class _Scaled:

@@ -14,7 +14,7 @@ import torch
 
 from weft.base.figures import si
 from weft.errors import NotationError, WorkspaceError
-from weft.networks.arena import arena, least
+from weft.networks.arena import SMALL, arena, least
 from weft.networks.cost import Model, invariant
 from weft.networks.tree import Tree
 
@@ -28,7 +28,9 @@ def read_slices(tree: Tree, slices: Any) -> tuple[int, ...]:
     for name in slices:
         if name not in tree.graph.names:
             raise NotationError(f"label {name!r} cannot be sliced: no operand has it")
-        found.append(tree.graph.names.index(name))
+        label = tree.graph.names.index(name)
+        if tree.graph.extents[label]:  # of an empty label there is no slice: it stays whole
+            found.append(label)
     return tuple(dict.fromkeys(found))
 
 
@@ -45,12 +47,12 @@ def fitted_slices(
     A tree that comes with slices loses those that are not needed. `WorkspaceError` says the least that would do.
     """
     whole = tree.with_slices(()) if tree.sliced else tree
-    if held(whole, item, result) <= limit and arena(whole, item, invariant(whole)).size + result <= limit:
+    if held(whole, item, result) <= limit and _fits(whole, item, result, limit):
         return whole
     if tree.sliced and held(tree, item, result) <= limit:
         found = [_batched(tree, item, result, limit, model), tree]
         for each in found:
-            if arena(each, item, invariant(each)).size + result <= limit:
+            if _fits(each, item, result, limit):
                 return each
     smallest = min(held(whole, item, result), held(tree, item, result))
     largest = max(whole.size(step.node) for step in whole.steps)
@@ -58,7 +60,7 @@ def fitted_slices(
     while True:
         proposed = [whole.with_slices(labels) for labels in _proposals(whole, target, frozenset(kept))]
         fitting = [_batched(each, item, result, limit, model) for each in proposed if held(each, item, result) <= limit]
-        fitting = [each for each in fitting if arena(each, item, invariant(each)).size + result <= limit]
+        fitting = [each for each in fitting if _fits(each, item, result, limit)]
         if fitting:
             return min(fitting, key=model.total)
         smallest = min([smallest, *(held(each, item, result) for each in proposed)])
@@ -70,6 +72,15 @@ def fitted_slices(
                 f"needs {smallest} bytes ({si(smallest, 'B')}), {si(result, 'B')} of which are its result"
             )
         target = target // 2
+
+
+def _fits(tree: Tree, item: Mapping[int, int], result: int, limit: int) -> bool:
+    return arena(tree, item, invariant(tree), apart=apart_within(limit - result)).size + result <= limit
+
+
+def apart_within(limit: int) -> int:
+    """Bytes up to which nothing shares a place in an arena that may have so many."""
+    return min(SMALL, max(limit, 0))
 
 
 def _batched(tree: Tree, item: Mapping[int, int], result: int, limit: int, model: Model) -> Tree:

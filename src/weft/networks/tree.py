@@ -77,6 +77,11 @@ class Tree:
         """How many there are."""
         return math.prod([self.graph.extents[label] for label in self.sliced])
 
+    @property
+    def summed(self) -> int:
+        """How many slices in a row add to one part of the result, which has one for each index of its sliced labels."""
+        return math.prod([self.graph.extents[label] for label in self.sliced if label not in self.graph.output])
+
     def size(self, node: int) -> int:
         """Elements of a node."""
         return self.graph.size(self.nodes[node])

@@ -11,9 +11,9 @@ from typing import Any
 from weft.base.figures import duration, si
 from weft.bench.records import write_whole
 from weft.bench.report.page import Cell, Table, disclosure, figure, page, section
+from weft.machine.laws import Scaling
 from weft.profiling.counters import ALL
 from weft.profiling.record import Record, compared
-from weft.profiling.scaling import Scaling
 from weft.profiling.tradeoff import Trade, picture
 
 JSON_FILE, PAGE_FILE = "profile.json", "index.html"

@@ -1,77 +1,22 @@
-"""Models of scaling, and pictures of them with what was measured: Amdahl, Gustafson, the roofline with its ceilings.
-
-Amdahl's law bounds the speed-up of a fixed piece of work of which a share f runs in parallel:
-S(p) = 1 / (1 - f + f / p) (1967). Gustafson's bounds that of work which grows with the workers:
-S(p) = 1 - f + f p (1988). A share is fitted by least squares where both are lines in f: 1 / S of the first, S of the
-second.
-"""
+"""What profiles say of scaling, in pictures: the laws of Amdahl and Gustafson, the roofline with its ceilings."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from weft.bench.report.drawing import new_axes, plain_logarithm, png
+from weft.bench.report.drawing import new_axes, png
+from weft.bench.report.laws import INK, amdahl_picture, both_logarithmic, gustafson_picture
 from weft.machine.datasheets import datasheet
+from weft.machine.laws import Scaling
 from weft.profiling.record import Record
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_INK = ("#0b6e99", "#c2570c", "#6a51a3", "#2d6a4f", "#a1306f")
 _ROOF = "#777777"
-
-
-def amdahl(f: float, p: float) -> float:
-    """The most by which p workers speed up work of which a share f is parallel."""
-    return 1 / ((1 - f) + f / p)
-
-
-def amdahl_limit(f: float) -> float:
-    """The same with any number of workers; infinite where all is parallel."""
-    return math.inf if f == 1 else 1 / (1 - f)
-
-
-def gustafson(f: float, p: float) -> float:
-    """The same where the work grows with the workers."""
-    return (1 - f) + f * p
-
-
-def fit_amdahl(workers: Sequence[float], speedups: Sequence[float]) -> float:
-    """The parallel share that explains measured speed-ups best, within 0 and 1."""
-    steps = np.asarray(workers, dtype=float)
-    rise, left = 1 - 1 / steps, 1 - 1 / np.asarray(speedups, dtype=float)
-    return _share(rise, left)
-
-
-def fit_gustafson(workers: Sequence[float], speedups: Sequence[float]) -> float:
-    """The same of scaled speed-ups."""
-    return _share(np.asarray(workers, dtype=float) - 1, np.asarray(speedups, dtype=float) - 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Scaling:
-    """Measured speed-ups over one worker: of the same work ("strong"), or of work that grew with them ("weak")."""
-
-    kind: str
-    workers: tuple[int, ...]
-    speedups: tuple[float, ...]
-
-    @property
-    def parallel(self) -> float:
-        """The fitted parallel share."""
-        fit = fit_amdahl if self.kind == "strong" else fit_gustafson
-        return fit(self.workers, self.speedups)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind, "workers": list(self.workers), "speedups": list(self.speedups),
-            "parallel share": self.parallel,
-        }  # fmt: skip
 
 
 def call_share(profile: Record) -> float | None:
@@ -79,42 +24,6 @@ def call_share(profile: Record) -> float | None:
     if profile.host is None or not profile.samples:
         return None
     return profile.seconds.value / (profile.seconds.value + profile.host)
-
-
-def amdahl_picture(shares: Mapping[str, float], measured: Sequence[Scaling] = (), *, most: int = 64) -> Figure:
-    """Speed-up over workers (or over how many times as fast the kernels are) for parallel shares by name."""
-    figure, axes = new_axes("Amdahl: what a serial share leaves", width=7)
-    reach = np.geomspace(1, most, 100)
-    axes.plot(reach, reach, color=_ROOF, linewidth=0.8, linestyle=":")
-    for (name, share), ink in zip(shares.items(), _INK, strict=False):
-        limit = amdahl_limit(share)
-        told = f"{name}: f = {share:.3f}, at most {limit:.3g}" if math.isfinite(limit) else f"{name}: f = 1"
-        axes.plot(reach, [amdahl(share, p) for p in reach], color=ink, label=told)
-        if math.isfinite(limit) and limit < most:
-            axes.axhline(limit, color=ink, linewidth=0.6, linestyle="--")
-    for each, ink in zip(measured, _INK, strict=False):
-        axes.scatter(each.workers, each.speedups, color=ink, s=24, zorder=3, label=f"measured, {each.kind}")
-    _both_logarithmic(axes)
-    axes.set_xlabel("workers, or how many times as fast the parallel part is")
-    axes.set_ylabel("speed-up")
-    axes.legend(fontsize=8, frameon=False)
-    return figure
-
-
-def gustafson_picture(shares: Mapping[str, float], measured: Sequence[Scaling] = (), *, most: int = 64) -> Figure:
-    """Scaled speed-up over workers."""
-    figure, axes = new_axes("Gustafson: work that grows with the workers", width=7)
-    reach = np.geomspace(1, most, 100)
-    axes.plot(reach, reach, color=_ROOF, linewidth=0.8, linestyle=":")
-    for (name, share), ink in zip(shares.items(), _INK, strict=False):
-        axes.plot(reach, [gustafson(share, p) for p in reach], color=ink, label=f"{name}: f = {share:.3f}")
-    for each, ink in zip(measured, _INK, strict=False):
-        axes.scatter(each.workers, each.speedups, color=ink, s=24, zorder=3, label=f"measured, {each.kind}")
-    _both_logarithmic(axes)
-    axes.set_xlabel("workers")
-    axes.set_ylabel("scaled speed-up")
-    axes.legend(fontsize=8, frameon=False)
-    return figure
 
 
 def roofline_picture(profiles: Sequence[Record]) -> Figure | None:
@@ -144,12 +53,12 @@ def roofline_picture(profiles: Sequence[Record]) -> Figure | None:
         axes.annotate(
             f"{name} {rate / 1e12:.3g}", (reach[-1], rate / 1e12), fontsize=7, ha="right", va="bottom", color="#555"
         )
-    for each, ink in zip(shown, _INK, strict=False):
+    for each, ink in zip(shown, INK, strict=False):
         rate = each.flops / each.seconds.value / 1e12
         axes.scatter([each.flops / each.bytes], [rate], color=ink, s=36, zorder=3, label=each.name)
         if each.moved:
             axes.scatter([each.flops / each.moved], [rate], facecolors="none", edgecolors=ink, s=60, zorder=3)
-    _both_logarithmic(axes)
+    both_logarithmic(axes)
     axes.set_xlabel("flop per byte (filled: compulsory, ring: really moved)")
     axes.set_ylabel("Tflop/s")
     axes.legend(fontsize=8, frameon=False, loc="lower right")
@@ -191,16 +100,5 @@ def _flat_roofs(known: Mapping[str, Any], device: str) -> dict[str, float]:
     return roofs
 
 
-def _share(rise: np.ndarray, left: np.ndarray) -> float:
-    """The slope of a line through the origin, within 0 and 1."""
-    square = float(rise @ rise)
-    return min(1.0, max(0.0, float(rise @ left) / square)) if square else 0.0
-
-
 def _note(axes: Any, words: str, x: float, y: float) -> None:
     axes.annotate(words, (x, y), fontsize=7, color="#555", rotation=0, va="bottom", ha="left")
-
-
-def _both_logarithmic(axes: Any) -> None:
-    plain_logarithm(axes.xaxis, axes.set_xscale)
-    plain_logarithm(axes.yaxis, axes.set_yscale)

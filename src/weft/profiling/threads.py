@@ -9,8 +9,8 @@ from dataclasses import replace
 import torch
 
 from weft.cases import Case
+from weft.machine.laws import Scaling
 from weft.machine.timing import measure
-from weft.profiling.scaling import Scaling
 from weft.profiling.subject import of_case
 
 _BUDGET = 0.1  # seconds of samples for each number of threads

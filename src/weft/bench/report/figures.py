@@ -49,6 +49,9 @@ _IN_WORDS = (
     (r"(.+)_vs_(.+)", "{0}: times as fast as {1}, geometric mean"),
     (r"(.+)_over_(.+)", "time of {0} over that of {1}"),
     (r"(.+)_us", "{0}, in microseconds"),
+    (r"speedup_on_(\d+)", "time of one rank over that of {0} ranks, of the same work"),
+    (r"scaled_speedup_on_(\d+)", "the same times {0}, of {0} times the work"),
+    (r"parallel_share", "share of the work that runs in parallel, by the law that is fitted"),
     (r"(.+)_tops", "{0}, in 10^12 operations a second"),
 )
 _UNITS = {"_us": "us", "_tops": "T op/s"}  # by how a figure's name ends; all others are ratios

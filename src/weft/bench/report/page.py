@@ -14,6 +14,8 @@ from typing import Any
 
 from weft.bench.records import CaseRecord, Run
 from weft.bench.report.figures import figures, group_figures, in_words, scopes
+from weft.bench.report.scaling import scaling_rows
+from weft.bench.scaling import SCALING, contender
 from weft.machine.statistics import Interval, two_groups
 
 FIGURES_IN_WORDS = (
@@ -24,6 +26,11 @@ _CASES_IN_WORDS = (
     "Each row is one case: microseconds a call of every contender, then how many times as long the peers take. A "
     "click on a column's head sorts by it."
 )
+SCALING_IN_WORDS = (
+    "Each row is a case on a number of ranks: the time of one call, the speed-up over one rank (of work that grows "
+    "with the ranks: the scaled one), the speed-up over the ranks, and what Amdahl's law (of growing work: Gustafson's)"
+    " says with the parallel share that fits the case best."
+)
 _REMARKS_IN_WORDS = "What could not be done or came out wrong, and whose samples do not agree on one time."
 
 _CAPTIONS = {
@@ -32,6 +39,8 @@ _CAPTIONS = {
     "roofline": "Every case under the device's ceilings; filled points are weft.",
     "cumulative": "Share of cases whose ratio is at or below x.",
     "throughput": "Bytes read and written in a second, case by case; the line is the measured rate of a copy.",
+    "amdahl": "The same work on more ranks: speed-ups, and Amdahl's law fitted to those of each case.",
+    "gustafson": "Work that grows with the ranks: scaled speed-ups, and Gustafson's law fitted to those of each case.",
     "fusion": "With each function, relative to the peer without functions; higher is faster.",
 }
 
@@ -112,6 +121,7 @@ def run_page(run: Run, plots: Mapping[str, bytes]) -> str:
         section("Plots", "\n".join(figure(png, _CAPTIONS.get(name, name)) for name, png in plots.items()))
         if plots
         else "",
+        section("Scaling", scaling_table(run).html(), SCALING_IN_WORDS) if run.suite == SCALING else "",
         section("Cases", case_table(run).html(), _CASES_IN_WORDS),
         section("Remarks", remarks(run).html(), _REMARKS_IN_WORDS) if remarks(run).rows else "",
         section("How it was measured", disclosure(run.environment)),
@@ -158,6 +168,26 @@ def case_table(run: Run) -> Table:
     heads += [column.head for column in more]
     heads += ["extents", "types", "functions", "weft's schedule"]
     return Table(heads, [_case_row(run, case, more) for case in run.cases])
+
+
+def scaling_table(run: Run) -> Table:
+    """One row for each case and number of ranks, with what the fitted law says of it."""
+    rows = []
+    for case, ranks, speedup, law in scaling_rows(run):
+        result = case.results[contender(ranks)]
+        said = law.predicted(ranks)
+        slices = int(result.about.get("slices", 0))
+        rows.append(
+            [
+                Cell(case.name), Cell(str(ranks), ranks), Cell(str(slices or "-"), slices),
+                Cell(f"{1e3 * result.seconds.value:.4g}", result.seconds.value),
+                Cell(f"{speedup.value:.3g} {interval_text(speedup)}", speedup.value),
+                Cell(f"{speedup.value / ranks:.3f}", speedup.value / ranks), Cell(f"{said:.3g}", said),
+                Cell(f"{law.parallel:.4f}", law.parallel),
+            ]
+        )  # fmt: skip
+    heads = ("case", "ranks", "slices", "ms", "speed-up", "efficiency", "law", "parallel")
+    return Table(heads, rows)
 
 
 def interval_text(value: Interval) -> str:

@@ -3,6 +3,7 @@
 swarm: relative performance case by case, with GM1 and GM2 (the GETT paper's Figure 1). roofline: every case under the
 measured ceilings. cumulative: the share of cases up to each relative performance. fusion: the suite with functions,
 relative to a peer without them (its Figures 2 to 4). throughput: bytes a second of what is only moved, under a copy's.
+amdahl, gustafson: speed-ups over ranks with the laws that are fitted to them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from matplotlib.figure import Figure
 from weft.bench.records import CaseRecord, Run
 from weft.bench.report.drawing import new_axes, plain_logarithm, png
 from weft.bench.report.figures import scopes
+from weft.bench.report.laws import amdahl_picture, gustafson_picture
 from weft.bench.report.ratios import geomean, relative, value
+from weft.bench.report.scaling import fitted
+from weft.bench.scaling import SCALING
 from weft.machine.datasheets import datasheet
 
 COLOURS = {
@@ -38,7 +42,8 @@ _OTHER = "#444444"
 def draw(run: Run) -> dict[str, bytes]:
     """PNG images by name, of those plots that the run has measurements for."""
     drawn: dict[str, bytes] = {}
-    for name, plot in PLOTS.items():
+    plots = LAWS if run.suite == SCALING else PLOTS  # its contenders are numbers of ranks
+    for name, plot in plots.items():
         figure = plot(run)
         if figure is not None:
             drawn[name] = png(figure)
@@ -207,6 +212,20 @@ def throughput(run: Run) -> Figure | None:
     return figure
 
 
+def amdahl(run: Run) -> Figure | None:
+    """Amdahl's law fitted to each case of the same work, over the measurements."""
+    found = fitted(run, "strong")
+    shares = {name: each.parallel for name, each in found.items()}
+    return amdahl_picture(shares, list(found.values())) if found else None
+
+
+def gustafson(run: Run) -> Figure | None:
+    """Gustafson's law fitted to each case that grows with the ranks, over the measurements."""
+    found = fitted(run, "weak")
+    shares = {name: each.parallel for name, each in found.items()}
+    return gustafson_picture(shares, list(found.values())) if found else None
+
+
 PLOTS: dict[str, Callable[[Run], Figure | None]] = {
     "swarm": swarm,
     "roofline": roofline,
@@ -214,6 +233,7 @@ PLOTS: dict[str, Callable[[Run], Figure | None]] = {
     "fusion": fusion,
     "throughput": throughput,
 }
+LAWS: dict[str, Callable[[Run], Figure | None]] = {"amdahl": amdahl, "gustafson": gustafson}
 
 
 def beeswarm(heights: Sequence[float] | np.ndarray, *, rows: int = 45, step: float = 0.07) -> np.ndarray:

@@ -23,6 +23,7 @@
     call.host_us                       host time of a plan's call, launches included: the largest of the cases
     call.contract_us, call.torch_us    the same of weft.contract and of torch.einsum
     call.launch_us                     one launch of the smallest operation of torch, called from Python
+    scaling.CASE.speedup_on_P ...      see `weft.bench.report.scaling`
 
 A figure over several number types is formed where the run has all that the suite usually measures.
 """
@@ -44,6 +45,7 @@ from weft.bench.report.ratios import (
     relative,
     smallest,
 )
+from weft.bench.report.scaling import scaling_figures
 from weft.bench.suites import MOVED, SUITES
 from weft.machine.statistics import Interval
 
@@ -226,4 +228,5 @@ SUITE_FIGURES: Mapping[str, Callable[[Run], Figures]] = {
     "algebra": algebra,
     "numbers": numbers,
     "call": call,
+    "scaling": scaling_figures,
 }

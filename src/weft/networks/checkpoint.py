@@ -1,0 +1,166 @@
+"""What a long run has done so far, in a folder: partial sums, and the numbers of the slices that are in them.
+
+Every process of a run has a file of its own there, which it writes anew from time to time (a temporary file, fsync,
+rename: nobody sees a part of one). A run that goes on reads all files, takes each up into one of its own, and says in
+it which ones those were: they no longer count from the moment on that the new file is there, and are removed then.
+
+    000002-0.npz    the second run of this checkpoint, rank 0:  header (JSON), sums (bytes)
+
+Nothing is unpickled. A file that cannot be read is an error, not an empty one: what it holds is hours of work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from weft.base.files import write_whole
+from weft.errors import ArgumentError, WeftError
+
+FORMAT = 1
+PATTERN = "[0-9]*-[0-9]*.npz"
+
+
+@dataclass
+class Held:
+    """Partial sums, in memory: by part of the result, and the exponent (to the base of two) that all share."""
+
+    parts: dict[int, torch.Tensor] = field(default_factory=dict)
+    exponent: float | None = None
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What the header of a file says."""
+
+    name: str
+    done: tuple[tuple[int, int], ...]  # slices, from the first up to the last and not with it
+    parts: tuple[int, ...]
+    includes: tuple[str, ...]  # files whose sums are in this one
+
+
+class Checkpoint:
+    """A folder with the state of one computation. `identity` says, by name, what the computation is."""
+
+    def __init__(self, path: Any, identity: Mapping[str, str], slices: int) -> None:
+        self.folder = Path(path)
+        self._identity, self._slices = dict(identity), slices
+
+    def found(self) -> list[Saved]:
+        """The files that count, by name; `ArgumentError` where one belongs to something else or cannot be read."""
+        if not self.folder.exists():
+            return []
+        if not self.folder.is_dir():
+            raise ArgumentError(f"checkpoint={str(self.folder)!r} is a file: a checkpoint is a folder of its own")
+        every = [self._header(file) for file in sorted(self.folder.glob(PATTERN))]
+        gone = {name for one in every for name in one.includes}
+        counting = [one for one in every if one.name not in gone]
+        several = _several(range_ for one in counting for range_ in one.done)
+        if several is not None:
+            raise ArgumentError(
+                f"two files of the checkpoint {self.folder} hold slice {several}: two runs have written there at once"
+            )
+        return counting
+
+    def next_run(self) -> int:
+        """The number of a run that begins now."""
+        names = [file.name for file in self.folder.glob(PATTERN)]
+        return 1 + max((int(name.partition("-")[0]) for name in names), default=0)
+
+    def read(self, name: str) -> Held:
+        """The sums of one file, on the CPU."""
+        file = self.folder / name
+        try:
+            with np.load(file, allow_pickle=False) as stored:
+                header = json.loads(stored["header"].tobytes())
+                dtype, shape = getattr(torch, header["dtype"]), header["shape"]
+                rows = [torch.from_numpy(row.copy()).view(dtype).view(shape) for row in stored["sums"]]
+            return Held(dict(zip(header["parts"], rows, strict=True)), header["exponent"])
+        except _UNREADABLE as error:
+            raise self._unreadable(file, error) from error
+
+    def write(self, name: str, held: Held, done: Iterable[int], includes: Sequence[str]) -> None:
+        """Replace file `name`; then remove those that it includes. Raises `OSError`."""
+        first = next(iter(held.parts.values()), torch.empty(0))
+        header = {
+            "format": FORMAT, "identity": self._identity, "slices": self._slices, "done": ranges(done),
+            "parts": list(held.parts), "includes": list(includes), "exponent": held.exponent,
+            "dtype": str(first.dtype).removeprefix("torch."), "shape": list(first.shape),
+        }  # fmt: skip
+        size = first.numel() * first.element_size()
+        sums = np.empty((len(held.parts), size), dtype=np.uint8)
+        for row, part in zip(sums, held.parts.values(), strict=True):
+            row[:] = part.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        stream = io.BytesIO()
+        np.savez(stream, header=np.frombuffer(json.dumps(header).encode(), dtype=np.uint8), sums=sums)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_whole(self.folder / name, stream.getvalue())
+        for other in includes:
+            with contextlib.suppress(FileNotFoundError):
+                (self.folder / other).unlink()
+
+    def _header(self, file: Path) -> Saved:
+        try:
+            with np.load(file, allow_pickle=False) as stored:
+                header = json.loads(stored["header"].tobytes())
+            if header["format"] != FORMAT:
+                raise ArgumentError(
+                    f"{file} has format {header['format']}, this version of weft reads {FORMAT}: choose another folder"
+                )
+            self._check(header["identity"])
+            done = tuple((first, stop) for first, stop in header["done"])
+            return Saved(file.name, done, tuple(header["parts"]), tuple(header["includes"]))
+        except WeftError:
+            raise
+        except _UNREADABLE as error:
+            raise self._unreadable(file, error) from error
+
+    def _check(self, theirs: Mapping[str, str]) -> None:
+        names = [*self._identity, *(name for name in theirs if name not in self._identity)]
+        differ = [name for name in names if self._identity.get(name) != theirs.get(name)]
+        if differ:
+            more = f" and {len(differ) - 3} more" if len(differ) > 3 else ""
+            raise ArgumentError(
+                f"the checkpoint {self.folder} is of another computation: it has other {', '.join(differ[:3])}{more}. "
+                "Choose another folder, or remove this one"
+            )
+
+    @staticmethod
+    def _unreadable(file: Path, error: Exception) -> ArgumentError:
+        return ArgumentError(
+            f"{file} of the checkpoint cannot be read ({error or type(error).__name__}); without it, its slices are "
+            "computed again: remove it to go on so"
+        )
+
+
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, RuntimeError, zipfile.BadZipFile)
+
+
+def ranges(numbers: Iterable[int]) -> list[list[int]]:
+    """Numbers as runs without gaps, from the first up to the last and not with it."""
+    found: list[list[int]] = []
+    for number in sorted(numbers):
+        if found and found[-1][1] == number:
+            found[-1][1] += 1
+        else:
+            found.append([number, number + 1])
+    return found
+
+
+def _several(spans: Iterable[tuple[int, int]]) -> int | None:
+    """A number that stands in two of these spans."""
+    last = 0
+    for first, stop in sorted(spans):
+        if first < last:
+            return first
+        last = max(last, stop)
+    return None

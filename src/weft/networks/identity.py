@@ -1,0 +1,77 @@
+"""What a computation is, by name: what ranks must agree on, and what a checkpoint is compared with.
+
+Functions are told apart by what they compute, operands by all their bytes. Kernels are not part of it: a run may go on
+on another device.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from weft.algebra import find
+from weft.base.arrays import without_neg
+from weft.errors import WeftError
+from weft.fn import trace
+from weft.networks.planned import Planned
+from weft.spec.dtypes import dtype_name
+
+_CHUNK = 1 << 24  # elements that are copied to the host at once
+
+
+def identity_of(network: Planned) -> dict[str, str]:
+    """The network without the values of its operands."""
+    graph, settings = network.graph, network.settings
+    steps = settings.steps
+    algebra = find(steps.get("algebra", "plus_times"))
+    return {
+        "shapes of operands": _shortened(",".join(str(operand.shape) for operand in graph.operands)),
+        "types": _shortened(", ".join(dtype_name(network.dtypes[node]) for node in sorted(network.dtypes))),
+        "labels": _digest((graph.terms, graph.output, graph.extents)),
+        "path": _digest((network.path, network.folded.given)),
+        "slices": f"{network.tree.slices} over {sorted(network.tree.sliced)}",
+        "functions": _digest([(node, _function(function, network.dtypes[node]))
+                              for node, function in sorted(network.functions.items())]),
+        "precision": f"{steps.get('precision')}, {steps.get('accumulate')}",
+        "algebra": algebra.name if algebra is not None else "plus_times",
+        "exponents": str(settings.strip_exponent),
+    }  # fmt: skip
+
+
+def values_of(network: Planned, operands: Sequence[torch.Tensor]) -> dict[str, str]:
+    """A digest of all values of each operand, those that constants were made into at the end."""
+    given = network.folded.given
+    names = [f"values of operand {at}" for at in given]
+    names += [f"values of constants ({at})" for at in range(len(operands) - len(given))]
+    return {name: digest_of(tensor) for name, tensor in zip(names, operands, strict=True)}
+
+
+def digest_of(tensor: torch.Tensor) -> str:
+    """Of a tensor's values in the order of its modes, however it lies and wherever."""
+    found = hashlib.blake2b(digest_size=16)
+    plain = without_neg(tensor.detach())
+    flat = plain.resolve_conj().reshape(-1)  # a view where it lies without gaps
+    for chunk in flat.split(_CHUNK):
+        data = chunk.cpu().contiguous().view(torch.uint8).numpy()
+        found.update(np.ascontiguousarray(data).data)
+    return found.hexdigest()
+
+
+def _function(function: Callable[..., Any], dtype: torch.dtype) -> str:
+    try:
+        return trace(function, (dtype,)).identity
+    except WeftError:  # it is refused where the step is planned, in the words of that place
+        return getattr(function, "__qualname__", type(function).__name__)
+
+
+def _digest(value: Any) -> str:
+    return hashlib.blake2b(repr(value).encode(), digest_size=8).hexdigest()
+
+
+def _shortened(text: str) -> str:
+    """Text that people can read where it is short; with a digest of all of it where it is not."""
+    return text if len(text) <= 120 else f"{text[:80]}... ({_digest(text)})"

@@ -1,0 +1,182 @@
+"""Slices one after the other, for as long as it takes: progress, Ctrl-C between two of them, and a state on disk.
+
+Ctrl-C waits for the end of a slice, part of which may be added; `go_on` takes up from there. Where there is a
+checkpoint a request to end (SIGTERM) waits likewise, and the state is written first. On a GPU the host stays a few
+slices ahead and no more, so that what it says and writes is near to what is done.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+
+from weft.errors import ArgumentError, WeftWarning
+from weft.networks.checkpoint import Checkpoint
+from weft.networks.work import Work
+
+EVERY = 60.0  # seconds between states on disk
+_AHEAD = 16  # slices that the host may be ahead of a GPU
+
+
+class Keeper:
+    """Writes the state of a run to its file of a checkpoint."""
+
+    def __init__(self, checkpoint: Checkpoint, name: str, includes: Sequence[str], before: Sequence[int], every: float):
+        """`includes` are the files whose sums the run begins with, `before` the slices that are in them."""
+        self._checkpoint, self._name = checkpoint, name
+        self._includes, self._before = list(includes), list(before)
+        self._every, self._last = every, time.monotonic()
+        self._written = -1
+
+    def first(self, work: Work) -> None:
+        """Write the state that the run begins with; `ArgumentError` where that cannot be done."""
+        try:
+            self._write(work, ())
+        except OSError as error:
+            raise ArgumentError(f"the checkpoint {self._checkpoint.folder} cannot be written: {error}") from error
+
+    @property
+    def due(self) -> bool:
+        """Whether the last state is old enough for another."""
+        return time.monotonic() - self._last >= self._every
+
+    def save(self, work: Work, done: Sequence[int]) -> None:
+        """Write; a disk that is full costs a warning, not the run."""
+        if len(done) == self._written:
+            return
+        try:
+            self._write(work, done)
+        except OSError as error:
+            warnings.warn(f"the checkpoint {self._checkpoint.folder} cannot be written: {error}", WeftWarning, 3)
+
+    def _write(self, work: Work, done: Sequence[int]) -> None:
+        self._checkpoint.write(self._name, work.held(), [*self._before, *done], self._includes)
+        self._written, self._last = len(done), time.monotonic()
+
+
+class Slices:
+    """The slices of one call, some of which are done."""
+
+    def __init__(self, work: Work, numbers: Sequence[int], *, before: int = 0, keeper: Keeper | None = None) -> None:
+        """`before` counts slices of earlier runs, for the bar."""
+        self.work, self.numbers, self.keeper = work, numbers, keeper
+        self.done = 0
+        self._before = before
+
+    def go_on(self, told: Callable[[int], None], after: Callable[[int], None] | None = None) -> None:
+        """All slices that are not done. After each `told` hears how many are, those of earlier runs too, and `after`
+        how many of this one's; `after` may raise, and the state is written then."""
+        work, keeper = self.work, self.keeper
+        with work.program.lock, _put_off(keeper is not None) as interrupted:
+            pace = _Pace(work.program.device)
+            work.begin()
+            for number in self.numbers[self.done :]:
+                work.slice(number)
+                self.done += 1
+                pace.wait()
+                told(self._before + self.done)
+                if keeper is not None and keeper.due:
+                    self._save()
+                try:
+                    if after is not None:
+                        after(self.done)
+                    interrupted(self._save)
+                except BaseException:
+                    self._save()
+                    raise
+            self._save()
+
+    def _save(self) -> None:
+        if self.keeper is not None:
+            self.keeper.save(self.work, self.numbers[: self.done])
+
+
+class Going(Protocol):
+    """A call in slices, that may be interrupted and gone on with."""
+
+    @property
+    def visible(self) -> bool:
+        """Whether its progress is shown."""
+
+    def go_on(self, told: Callable[[int], None]) -> Any:
+        """The result. `told` hears how many slices are done."""
+
+
+class Alone:
+    """A call whose slices all run in this process: what Ctrl-C leaves and `resume()` goes on with."""
+
+    visible = True  # whether its progress is shown
+
+    def __init__(
+        self, work: Work, numbers: Sequence[int], *, before: int = 0, keeper: Keeper | None = None,
+        finish: Callable[[], None] | None = None,
+    ) -> None:  # fmt: skip
+        """`finish` makes the result of the sums, where the last slices do not."""
+        self._slices = Slices(work, numbers, before=before, keeper=keeper)
+        self._finish = finish
+
+    def go_on(self, told: Callable[[int], None]) -> Any:
+        """The result, or what `work` says of it."""
+        self._slices.go_on(told)
+        if self._finish is not None:
+            self._finish()
+        return self._slices.work.result
+
+
+class _Pace:
+    """Keeps the host near the device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._events: deque[Any] = deque()
+
+    def wait(self) -> None:
+        if self._device.type != "cuda" or torch.cuda.is_current_stream_capturing():
+            return
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(self._device))
+        self._events.append(event)
+        if len(self._events) > _AHEAD:
+            self._events.popleft().synchronize()
+
+
+@contextmanager
+def _put_off(terminations: bool) -> Iterator[Callable[[Callable[[], None]], None]]:
+    """Ctrl-C is put off until the function that this yields is called: never amid a slice, part of which may be added.
+
+    `terminations`: SIGTERM, too. It is raised again once what the function is given has been called. Only Python's main
+    thread hears of signals; elsewhere nothing is put off.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda save: None
+        return
+    asked: list[int] = []
+
+    def look(save: Callable[[], None]) -> None:
+        if not asked:
+            return
+        number = asked.pop(0)
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+        save()
+        ours = signal.signal(number, before[number] or signal.SIG_DFL)
+        signal.raise_signal(number)
+        signal.signal(number, ours)
+
+    numbers = (signal.SIGINT, signal.SIGTERM) if terminations else (signal.SIGINT,)
+    before: dict[int, Any] = {
+        number: signal.signal(number, lambda found, frame: asked.append(found)) for number in numbers
+    }
+    try:
+        yield look
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)

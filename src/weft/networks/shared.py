@@ -1,0 +1,267 @@
+"""Calls of which a checkpoint is kept, and calls whose slices the ranks of a process group share.
+
+    agree        every rank has read its operands; network, path, slices and types are the same
+    share        slices that no earlier run has done go to ranks by predicted time, a stretch to each
+    contract     each rank adds its slices up; parts of the result that are whole travel meanwhile
+    exchange     parts that several ranks have sums of are added up in the order of ranks
+
+A rank that fails tells the others, which stop between two slices. Before anything is taken for a result all ranks say
+that they have come so far, so no rank returns where another has failed.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from weft.distributed.exchange import Exchange, Part
+from weft.distributed.ranks import Ranks, find_ranks
+from weft.distributed.stop import StopSign
+from weft.errors import ArgumentError, RankError, ShapeError
+from weft.networks.checkpoint import Checkpoint, Saved
+from weft.networks.identity import identity_of, values_of
+from weft.networks.long_run import Alone, Keeper, Slices
+from weft.networks.planned import Planned
+from weft.networks.rescale import Scaling
+from weft.networks.shared_plan import SharedPlan, done, left
+from weft.networks.work import Strips, Summing, Work, add
+
+END = "the end of a network's slices"
+PATIENCE = 10  # times as long as its own slices took a rank waits for the others
+
+
+@dataclass(frozen=True)
+class Given:
+    """A call of a network: how its operands are read, and what its slices are."""
+
+    network: Planned
+    read: Callable[[], tuple[list[torch.Tensor], torch.Tensor]]  # the operands and the place of the result, checked
+    work: Callable[[Sequence[torch.Tensor], torch.Tensor, Collection[int]], Work]  # of these, and of partial sums
+    plans: dict[str, SharedPlan]  # of the network, by the name of a process group
+
+
+def call_with_checkpoint(given: Given, path: Any, every: Any) -> tuple[Alone, torch.Tensor]:
+    """A call of this process alone, that goes on from what the checkpoint has; and where its result goes."""
+    _check(path, every)
+    network = given.network
+    operands, place = given.read()
+    slices = network.tree.slices
+    checkpoint = Checkpoint(path, identity_of(network) | values_of(network, operands), slices)
+    files = checkpoint.found()
+    work = given.work(operands, place, range(slices // network.tree.summed))
+    for file in files:
+        work.absorb(checkpoint.read(file.name))
+    before, remaining = done(files), left(slices, files)
+    keeper = None
+    if remaining or len(files) != 1:  # else all is in one file already
+        name = f"{checkpoint.next_run():06}-0.npz"
+        keeper = Keeper(checkpoint, name, [file.name for file in files], before, every)
+        keeper.first(work)
+
+    def finish() -> None:
+        if isinstance(work, Summing):
+            for number, total in work.sums.held.items():
+                work.complete(number, total)
+
+    return Alone(work, remaining, before=len(before), keeper=keeper, finish=finish), place
+
+
+def call_with_group(given: Given, group: Any, path: Any, every: Any) -> tuple[OverRanks, torch.Tensor]:
+    """This rank's side of a call of all ranks of a group; and where its result goes.
+
+    Ranks agree at a network's first call with a group, and where there is a checkpoint. From then on only its operands
+    may be wrong, on some ranks: that is said at the end of the slices, as what goes wrong in them is.
+    """
+    network, plan = given.network, given.plans.get(str(getattr(group, "group_name", "")))
+    if plan is not None and plan.ranks.group is group and path is None:
+        return _known_call(given, plan)
+    ranks = find_ranks(group)
+    name = f"a call of {network!r}"
+
+    def read() -> tuple[list[torch.Tensor], torch.Tensor, dict[str, str]]:
+        if path is not None:
+            _check(path, every)
+        operands, place = given.read()
+        ranks.backend(network.settings.device)
+        identity = identity_of(network) | ({} if path is None else values_of(network, operands))
+        return operands, place, identity
+
+    def same(found: tuple[Any, Any, dict[str, str]]) -> dict[str, str]:
+        return found[2] | {"checkpoint": str(path), "kind of device": network.settings.device.type}
+
+    operands, place, identity = _agreed(ranks, name, read, same)
+    checkpoint = None if path is None else Checkpoint(path, identity, network.tree.slices)
+    plan = SharedPlan.of(network, ranks, *_looked(ranks, checkpoint, name))
+
+    def begin() -> OverRanks:
+        made = OverRanks(given, plan, operands, place)
+        if checkpoint is not None:
+            made.take_up(checkpoint, every)
+        return made
+
+    call = ranks.agreed(f"the begin of {name}", begin)
+    if checkpoint is None:
+        given.plans[str(ranks.group.group_name)] = plan
+    return call, place
+
+
+def _known_call(given: Given, plan: SharedPlan) -> tuple[OverRanks, torch.Tensor]:
+    try:
+        operands, place = given.read()
+        return OverRanks(given, plan, operands, place), place
+    except Exception as error:
+        StopSign(plan.ranks).put_up()  # the others are at their slices
+        device = given.network.settings.device
+        _end_together("failed", error, Exchange(plan.ranks, plan.parts, device, add, _nothing), plan.ranks)
+        raise
+
+
+class OverRanks:
+    """A call whose slices the ranks of a group share, as one of them sees it."""
+
+    def __init__(self, given: Given, plan: SharedPlan, operands: Sequence[torch.Tensor], place: torch.Tensor) -> None:
+        network = given.network
+        self.visible = plan.ranks.rank == 0
+        self._plan, self._device = plan, network.settings.device
+        self._scaled = network.settings.strip_exponent
+        slices = network.tree.slices
+        parts = frozenset(range(slices // network.tree.summed))
+        work = given.work(operands, place, parts - plan.mine_whole)
+        assert isinstance(work, (Summing, Scaling))
+        self._work = work
+        self._slices = Slices(self._work, plan.mine, before=slices - sum(map(len, plan.share)))
+
+    def take_up(self, checkpoint: Checkpoint, every: float) -> None:
+        """Begin with the sums of this rank's files, and write a file of its own."""
+        files = self._plan.loaded(self._plan.ranks.rank)
+        for file in files:
+            self._work.absorb(checkpoint.read(file.name))
+        name = f"{self._plan.run:06}-{self._plan.ranks.rank}.npz"
+        self._slices.keeper = Keeper(checkpoint, name, [file.name for file in files], done(files), every)
+        self._slices.keeper.first(self._work)
+
+    def go_on(self, told: Callable[[int], None]) -> Any:
+        """This rank's slices, and the result."""
+        ranks, begun = self._plan.ranks, time.monotonic()
+        sign = StopSign(ranks)
+        combine = self._work.combine if isinstance(self._work, Summing) else add
+        exchange = Exchange(ranks, self._plan.parts, self._device, combine, self._supplied)
+        if isinstance(self._work, Summing) and self._plan.mine and self._plan.strips > 1:
+            self._work.strips = Strips(self._plan.mine[-1], self._plan.strips, exchange.post_next)
+
+        def after(done: int) -> None:
+            if sign.seen():
+                raise _Stopped
+            if done < len(self._plan.mine) and not self._scaled:
+                exchange.post(done)
+
+        outcome, error = self._outcome(lambda: self._slices.go_on(told, after))
+        if outcome != "done":
+            sign.put_up()
+        ranks.timeout = max(ranks.timeout, PATIENCE * (time.monotonic() - begun))
+        _end_together(outcome, error, exchange, ranks)
+        if isinstance(self._work, Scaling):
+            self._work.scaled_to(max(ranks.exchanged("exponents", float(self._work.exponent))))
+        self._complete(exchange)
+        return self._work.result
+
+    @staticmethod
+    def _outcome(run: Callable[[], None]) -> tuple[str, BaseException | None]:
+        try:
+            run()
+        except _Stopped:
+            return "stopped", None
+        except KeyboardInterrupt as interrupt:
+            return "interrupted", interrupt
+        except RankError:
+            raise  # a rank has ended: there is nobody to agree with
+        except Exception as error:
+            return "failed", error
+        return "done", None
+
+    def _complete(self, exchange: Exchange) -> None:
+        """The result, of the parts that came."""
+        work, plan = self._work, self._plan
+        for part, total in zip(plan.parts, exchange.finish(), strict=True):
+            if isinstance(work, Scaling):
+                work.out.copy_(total.view(work.out.shape))
+            elif part.number not in plan.whole:
+                work.complete(part.number, total, part.rows)
+            elif not plan.has(part):
+                place = work.sums.part(part.number)
+                place.copy_(total.view(place.shape))
+
+    def _supplied(self, part: Part) -> torch.Tensor:
+        if isinstance(self._work, Scaling):
+            return self._work.out
+        sums, number = self._work.sums, part.number
+        held = sums.part(number) if number in self._plan.whole else sums.held[number]
+        return held if part.rows is None else held.narrow(0, *part.rows)
+
+
+class _Stopped(Exception):
+    """Another rank has stopped."""
+
+
+def _nothing(part: Part) -> torch.Tensor:
+    raise AssertionError("a rank that has refused its operands has no sums")
+
+
+def _agreed(ranks: Ranks, name: str, read: Callable[[], Any], same: Callable[[Any], dict[str, str]]) -> Any:
+    try:
+        return ranks.agreed(name, read, same)
+    except ShapeError as error:
+        if str(error).startswith(("path differs", "slices differs")):
+            raise ShapeError(
+                f"{error}. Searches for paths may end differently: give every rank the path of one, optimize=..."
+            ) from error
+        raise
+
+
+def _end_together(outcome: str, error: BaseException | None, exchange: Exchange, ranks: Ranks) -> None:
+    """Go on where all ranks have done their slices; else raise what has kept one from it, on every rank."""
+    every = ranks.exchanged(END, {"what": END, "outcome": outcome, "posted": exchange.posted})
+    if elsewhere := [rank for rank, said in enumerate(every) if said["what"] != END]:
+        other = every[elsewhere[0]]["what"]
+        raise RankError(f"ranks are at different calls: rank {elsewhere[0]} of {ranks.size}: {other}; others: {END}")
+    if all(said["outcome"] == "done" for said in every):
+        return
+    exchange.abandon(max(said["posted"] for said in every))
+
+    def check() -> None:
+        if outcome == "failed" and error is not None:
+            raise error
+
+    ranks.agreed(END, check)
+    stopped = ", ".join(str(rank) for rank, said in enumerate(every) if said["outcome"] == "interrupted")
+    raise KeyboardInterrupt(f"rank {stopped} of {ranks.size} was interrupted")
+
+
+def _looked(ranks: Ranks, checkpoint: Checkpoint | None, name: str) -> tuple[list[Saved], int]:
+    """What rank 0 finds in the checkpoint, on every rank; and the number of this run, 0 without a checkpoint."""
+    if checkpoint is None:
+        return [], 0
+
+    def look() -> tuple[list[Saved], int] | None:
+        return (checkpoint.found(), checkpoint.next_run()) if ranks.rank == 0 else None
+
+    mine = ranks.agreed(f"reading the checkpoint of {name}", look)
+    said = None if mine is None else [[(one.name, one.done, one.parts, one.includes) for one in mine[0]], mine[1]]
+    found, run = ranks.exchanged("the files of the checkpoint", said)[0]
+    files = [
+        Saved(name, tuple((first, stop) for first, stop in spans), tuple(parts), tuple(includes))
+        for name, spans, parts, includes in found
+    ]
+    return files, run
+
+
+def _check(path: Any, every: Any) -> None:
+    if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
+        raise ArgumentError(f"checkpoint is the path of a folder, not {path!r}")
+    if isinstance(every, bool) or not isinstance(every, (int, float)) or every < 0:
+        raise ArgumentError(f"checkpoint_every is a number of seconds, not {every!r}")

@@ -1,0 +1,135 @@
+"""Who does which slices of a network, who has sums of which parts of its result, and in which order these travel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from weft.distributed.exchange import Part
+from weft.distributed.ranks import Ranks
+from weft.distributed.shares import Pace, shares
+from weft.networks.checkpoint import Saved
+from weft.networks.cost import invariant
+from weft.networks.planned import Planned
+from weft.networks.program import strips
+from weft.networks.sums import WIDER
+
+LARGE = 1 << 25  # bytes of a result from which its strips travel one by one: a millisecond or so each
+STRIPS = 4
+
+
+@dataclass(frozen=True)
+class SharedPlan:
+    """The same on every rank, but for `ranks`, which know who they are."""
+
+    ranks: Ranks
+    share: Sequence[Sequence[int]]  # the slices of each rank
+    files: Sequence[Saved]  # of a checkpoint: what the run begins with
+    run: int  # of the checkpoint; 0 where there is none
+    parts: Sequence[Part]  # of the result, in the order in which they travel
+    whole: frozenset[int]  # parts of which one rank does all slices, and so finishes them
+    strips: int = 1  # in which the last slice makes a result of one part: each travels while the next is made
+
+    @classmethod
+    def of(cls, network: Planned, ranks: Ranks, files: Sequence[Saved] = (), run: int = 0) -> SharedPlan:
+        """Ranks say how long a slice takes them; all make the same plan of it."""
+        mine = pace_of(network)
+        paces = [Pace(*each) for each in ranks.exchanged("predicted times of slices", [mine.slice, mine.once])]
+        share = shares(left(network.tree.slices, files), paces)
+        found = cls(ranks, share, files, run, (), frozenset())
+        held = [found._held(network, rank) for rank in range(ranks.size)]
+        holders = _holders(held)
+        whole = frozenset(part for part, who in holders.items() if len(who) == 1 and not run)
+        if network.settings.strip_exponent:
+            whole = frozenset()
+        parts = _parts(network, holders, held, whole)
+        rows = _rows(network, parts) if not run else []
+        if len(rows) < 2:
+            return cls(ranks, share, files, run, parts, whole)
+        (only,) = parts
+        count = only.size // sum(length for _, length in rows)
+        parts = [only._replace(size=count * length, rows=(first, length)) for first, length in rows]
+        return cls(ranks, share, files, run, parts, whole, len(rows))
+
+    @property
+    def mine(self) -> Sequence[int]:
+        """The slices of this rank."""
+        return self.share[self.ranks.rank]
+
+    @property
+    def mine_whole(self) -> frozenset[int]:
+        """The parts that this rank finishes."""
+        return frozenset(part.number for part in self.parts if part.number in self.whole and self.has(part))
+
+    def has(self, part: Part) -> bool:
+        """Whether this rank has a sum of a part."""
+        return self.ranks.rank in part.ranks
+
+    def loaded(self, rank: int) -> list[Saved]:
+        """The files whose sums a rank begins with."""
+        return list(self.files[rank :: self.ranks.size])
+
+    def _held(self, network: Planned, rank: int) -> dict[int, int]:
+        """The parts that a rank has sums of, and how many slices it does until they are all there."""
+        numbers, files = self.share[rank], self.loaded(rank)
+        if network.settings.strip_exponent:  # one sum: all elements share an exponent
+            return {0: len(numbers)} if numbers or any(file.done for file in files) else {}
+        found = {part: 0 for file in files for part in file.parts}
+        summed = network.tree.summed
+        for count, number in enumerate(numbers, 1):
+            found[number // summed] = count
+        return found
+
+
+def _rows(network: Planned, parts: Sequence[Part]) -> list[tuple[int, int]]:
+    """The strips along the first mode of a large result that several ranks have sums of."""
+    output = network.tree.graph.output
+    one = len(parts) == 1 and len(parts[0].ranks) > 1 and parts[0].size * parts[0].dtype.itemsize >= LARGE
+    if not one or network.settings.strip_exponent:
+        return []
+    return strips(network.tree.graph.extents[output[0]], STRIPS)
+
+
+def pace_of(network: Planned) -> Pace:
+    """What a slice is predicted to take here, and what all of them share."""
+    tree, model = network.tree, network.model
+    once = invariant(tree) if tree.sliced and not network.settings.strip_exponent else frozenset()
+    seconds = [(model.seconds(tree, step), step.node in once) for step in tree.steps]
+    each = sum(time for time, shared in seconds if not shared)
+    return Pace(max(each, model.launch), sum(time for time, shared in seconds if shared))
+
+
+def done(files: Sequence[Saved]) -> list[int]:
+    """The slices whose sums stand in files."""
+    return [number for file in files for first, stop in file.done for number in range(first, stop)]
+
+
+def left(slices: int, files: Sequence[Saved]) -> list[int]:
+    """The slices that stand in none."""
+    gone = set(done(files))
+    return [number for number in range(slices) if number not in gone]
+
+
+def _holders(held: Sequence[Mapping[int, int]]) -> dict[int, tuple[int, ...]]:
+    """The ranks that have sums of each part."""
+    found: dict[int, tuple[int, ...]] = {}
+    for rank, parts in enumerate(held):
+        for part in parts:
+            found[part] = (*found.get(part, ()), rank)
+    return found
+
+
+def _parts(
+    network: Planned, holders: Mapping[int, tuple[int, ...]], held: Sequence[Mapping[int, int]], whole: frozenset[int]
+) -> list[Part]:
+    graph, dtype = network.tree.graph, network.dtype
+    scaled = network.settings.strip_exponent
+    count = graph.size(label for label in graph.output if scaled or label not in network.tree.sliced)
+    sums: torch.dtype = dtype if scaled else WIDER.get(dtype, dtype)
+    found = [
+        Part(part, who, max(held[rank][part] for rank in who), count, dtype if part in whole else sums)
+        for part, who in holders.items()
+    ]
+    return sorted(found, key=lambda part: (part.after, part.number)) if count else []

@@ -1,0 +1,91 @@
+"""Where slices are added up.
+
+A result has a *part* for each index of its own sliced labels; `summed` slices in a row add to one part. A part whose
+slices all run here one after the other is added up where the result lies and finished by its last slice. A part that is
+shared with other ranks, or that a checkpoint may have to hold, is a *partial* sum: its function waits for the others.
+Half precision is added up in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from weft.networks.slicing import part
+
+WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32}  # types in which slices are added up
+
+
+class Place(NamedTuple):
+    """Where the last step of a slice writes."""
+
+    into: torch.Tensor
+    added: torch.Tensor | None  # what is added to its result: the sum so far
+    last: bool  # the step's function is applied: the sum is complete
+
+
+@dataclass(frozen=True)
+class Division:
+    """How a result is made of slices."""
+
+    slices: Sequence[Mapping[int, int]]  # the index of each sliced label; those of one part stand together
+    summed: int  # slices in a row that add to one part
+    output: tuple[int, ...]  # labels of the result
+    shape: tuple[int, ...]  # of a part
+    function: bool  # whether the last step has one
+
+
+class Sums:
+    """The sums of one call. `partial` are the numbers of parts that are not finished here."""
+
+    def __init__(self, division: Division, out: torch.Tensor, partial: Collection[int] = ()) -> None:
+        self._out, self._output = out, division.output
+        self._slices, self._summed, self._shape = division.slices, division.summed, division.shape
+        self._partial = frozenset(partial)
+        self._in_place = out.dtype not in WIDER and not division.function
+        self._wide: torch.Tensor | None = None
+        if self._summed > 1 and out.dtype in WIDER and len(self._partial) < len(self._slices) // self._summed:
+            self._wide = self._new()
+        self.held: dict[int, torch.Tensor] = {}  # partial sums that have begun
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of sums."""
+        return WIDER.get(self._out.dtype, self._out.dtype)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one part."""
+        return self._shape
+
+    def part(self, number: int) -> torch.Tensor:
+        """A part of the result."""
+        return part(self._out, self._output, self._slices[number * self._summed])
+
+    def place(self, number: int) -> Place:
+        """Where slice `number` goes."""
+        at, turn = divmod(number, self._summed)
+        if at in self._partial:
+            held = self.held.get(at)
+            if held is None:
+                held = self.held[at] = self._room(at)
+                return Place(held, None, False)
+            return Place(held, held, False)
+        place = self.part(at)
+        first, last = turn == 0, turn == self._summed - 1
+        sum_of = self._wide if self._wide is not None else place
+        return Place(place if last else sum_of, None if first else sum_of, last)
+
+    def begin(self, number: int, value: torch.Tensor) -> None:
+        """Let the partial sum of part `number` go on from `value`."""
+        held = self.held[number] = self._room(number)
+        held.copy_(value.reshape(held.shape))
+
+    def _room(self, number: int) -> torch.Tensor:
+        return self.part(number) if self._in_place else self._new()
+
+    def _new(self) -> torch.Tensor:
+        return torch.empty(self._shape, dtype=self.dtype, device=self._out.device)

@@ -1,0 +1,130 @@
+"""The slices of one call as something that can be done one by one, stopped, written down and gone on with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from weft.algebra import find
+from weft.api.permute import permute
+from weft.errors import UnsupportedError
+from weft.fn.triton_function import is_triton_function
+from weft.networks.checkpoint import Held
+from weft.networks.program import Program, Watch
+from weft.networks.sums import Sums
+
+Combine = Callable[[torch.Tensor, torch.Tensor], None]
+
+
+class Strips(NamedTuple):
+    """The slice whose last step is done in so many strips; `told` is called after each."""
+
+    slice: int
+    many: int
+    told: Callable[[], None]
+
+
+class Work(Protocol):
+    """What a long run drives."""
+
+    @property
+    def program(self) -> Program:
+        """The steps; its lock is held while slices run."""
+
+    @property
+    def result(self) -> Any:
+        """What the call comes to."""
+
+    def begin(self) -> None:
+        """Do what all slices share. Also where a run goes on: others may have used the arena since."""
+
+    def slice(self, number: int) -> None:
+        """Add one slice to the sums."""
+
+    def held(self) -> Held:
+        """The partial sums as they are."""
+
+    def absorb(self, held: Held) -> None:
+        """Add partial sums of an earlier run."""
+
+
+class Summing:
+    """Sums of slices, in place. `partial` are the parts that are not finished here."""
+
+    def __init__(
+        self, program: Program, tensors: Sequence[torch.Tensor], out: torch.Tensor, watch: Watch | None,
+        partial: Collection[int] = (), combine: Combine | None = None,
+    ) -> None:  # fmt: skip
+        self.program, self.out = program, out
+        self.sums = Sums(program.division, out, partial)
+        self.combine = combine or add
+        self._tensors, self._watch = tensors, watch
+        self._values: list[Any] = []
+        self.strips: Strips | None = None
+
+    @property
+    def result(self) -> torch.Tensor:
+        return self.out
+
+    def begin(self) -> None:
+        self._values = self.program.begin(self._tensors, self._watch)
+        self._whole = self.program.cut(self._values)
+
+    def slice(self, number: int) -> None:
+        strips, values = self.strips, self._values
+        if strips is None or number != strips.slice or self._watch is not None or not self.program.strips:
+            self.program.slice(number, values, self.sums, self._whole, self._watch)
+        else:
+            self.program.slice_in_strips(number, values, self.sums, self._whole, strips.many, strips.told)
+
+    def held(self) -> Held:
+        return Held(dict(self.sums.held))
+
+    def absorb(self, held: Held) -> None:
+        for number, value in held.parts.items():
+            if number in self.sums.held:
+                into = self.sums.held[number]
+                self.combine(into, value.to(into.device).view(into.shape))
+            else:
+                self.sums.begin(number, value)
+
+    def complete(self, number: int, total: torch.Tensor, rows: tuple[int, int] | None = None) -> None:
+        """Put the whole sum of a part, or of these rows of it, where the result lies, through the last function."""
+        place = self.sums.part(number)
+        if rows is not None:
+            place = place.narrow(0, *rows)
+        if total.data_ptr() == place.data_ptr():
+            return
+        scheme = self.program.scheme
+        function = scheme.functions.get(scheme.tree.root)
+        value = total.view(place.shape)
+        if function is None:
+            place.copy_(value)
+        else:
+            labels = tuple(range(place.dim()))
+            permute(value, (labels, labels), fn=function, out=place)
+
+
+def add(into: torch.Tensor, value: torch.Tensor) -> None:
+    """The sum of plus-times."""
+    into.add_(value)
+
+
+def combine_of(algebra: Any) -> Combine:
+    """What adds one partial sum to another, in place; `UnsupportedError` where torch cannot compute it."""
+    found = find(algebra if algebra is not None else "plus_times")
+    if found is None:
+        return add
+    reduce = found.reduce
+    if is_triton_function(reduce):
+        raise UnsupportedError(
+            f"partial sums of the algebra {found.name} cannot be added up: its reduction is written in Triton; give it "
+            "as a function of torch operations"
+        )
+
+    def combine(into: torch.Tensor, value: torch.Tensor) -> None:
+        into.copy_(reduce(into, value))
+
+    return combine
