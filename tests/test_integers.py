@@ -11,7 +11,7 @@ from weft.planner.schedule import Target
 
 INTEGERS = [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64]
 EQUATIONS = [
-    ("mk,kn->nm", (20, 40), (40, 18)), ("mk,k->m", (9, 30), (30,)), ("zmk,zkn->zmn", (2, 3, 5), (2, 5, 4)),
+    ("mk,kn->nm", (6, 40), (40, 5)), ("mk,k->m", (9, 30), (30,)), ("zmk,zkn->zmn", (2, 3, 5), (2, 5, 4)),
     ("m,n->mn", (5,), (6,)), ("mkx,kn->mn", (3, 4, 5), (4, 6)),
 ]  # fmt: skip
 
