@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,9 @@ def _names_that_numba_cuda_knows() -> Iterator[None]:
 
 with _names_that_numba_cuda_knows():
     from numba import cuda, float32, uint32
+
+    if not SIMULATED:
+        import_module("numba.cuda.cudaimpl")  # else imported with the first kernel
 
 __all__ = ["SIMULATED", "at_most", "blocks", "cuda", "float32", "launch", "uint32"]
 
