@@ -85,7 +85,7 @@ test-tritons: $(TRITONS:%=test-triton-%)
 $(TRITONS:%=test-triton-%): test-triton-%: $(READY) $(VENV)/tritons/%
 	TRITON_CACHE_DIR=$(abspath $(VENV)/tritons/cache-$*) \
 	PYTHONPATH=$(abspath $(VENV)/tritons/$*)$(if $(PYTHONPATH),:$(PYTHONPATH)) \
-	  $(PY) -m pytest $(wildcard tests/gpu/test_*compile.py) tests/gpu/test_warp_specialized.py $(ARGS)
+	  $(PY) -m pytest -m "not gpu" $(wildcard tests/gpu/test_*compile.py) tests/gpu/test_warp_specialized.py $(ARGS)
 
 $(VENV)/tritons/%: | $(READY)
 	$(PY) -m pip install --quiet --no-deps --target $@.part triton==$*
