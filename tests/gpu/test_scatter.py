@@ -12,6 +12,7 @@ from support import Backend, integers
 from weft.gpu.composite.scatter import family as scatter
 from weft.planner.planner import choose
 from weft.planner.schedule import Target
+from weft.planner.target import standing_for
 from weft.spec import Contraction, Layout, canonical
 from weft.spec.contraction import class_modes
 from weft.spec.dtypes import resolve
@@ -91,6 +92,7 @@ def test_every_workspace_gives_the_product(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(scatter, "LEAST_FLOPS", 1)
+    monkeypatch.setattr(scatter, "TILED", ())  # there is no library in the interpreter
     options = dict(options)
     dtype, alpha, beta = options.pop("dtype"), options.pop("alpha", 1.0), options.pop("beta", 1.0)
     add = options.pop("add", False)
@@ -148,3 +150,40 @@ def test_whole_numbers_are_written_last_too(triton_backend: Backend, monkeypatch
     assert torch.equal(d, expected)
     scatter.build(contraction, schedule, target)(a, b, c, c, 2, -1)  # C is D
     assert torch.equal(c, expected)
+
+
+def biased(total: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return torch.relu(total + bias)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_library_multiplies_what_functions_with_operands_follow(dtype: torch.dtype) -> None:
+    """It fuses nothing, and is faster by more than the pass that does."""
+    a, b, bias = torch.empty(2048, 2048, dtype=dtype), torch.empty(2048, 2048, dtype=dtype), torch.empty(2048)
+    asked: dict[str, Any] = {"epilogue": biased, "operands": {"bias": ("n", bias.to(dtype))}, "backend": "triton"}
+    with standing_for(H200):
+        for specialize in ("now", "never"):
+            schedule = str(weft.plan("mk,kn->mn", a, b, specialize=specialize, **asked).schedule)
+            assert schedule.endswith("scatter D; blas mm")
+        half = weft.plan("mk,kn->mn", a.half(), b.half(), specialize="now", **asked)
+    assert "blas" not in str(half.schedule)  # a kernel here does all at the library's speed
+
+
+@pytest.mark.parametrize(("dtype", "added"), [(torch.float32, False), (torch.float64, True)])
+def test_functions_with_operands_behind_a_product(
+    dtype: torch.dtype, added: bool, triton_backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scatter, "LEAST_FLOPS", 1)
+    monkeypatch.setattr(scatter, "TILED", ())
+    a, b = integers((9, 6), triton_backend, 1, dtype), integers((6, 11), triton_backend, 2, dtype)
+    bias = integers((11,), triton_backend, 3, dtype)
+    c = integers((9, 11), triton_backend, 4, dtype) if added else None
+    asked: dict[str, Any] = {"epilogue": biased, "operands": {"bias": ("n", bias)}, "backend": triton_backend.name}
+    plan = weft.plan("mk,kn->mn", a, b, c=c, **asked)
+    choice = choose(plan._first().description, "triton", plan._request.target)
+    ranked = next(each for each in choice.ranked if each.schedule.family == "scatter")
+    expected = torch.relu(a @ b + (c if c is not None else 0) + bias)
+    found = torch.full((9, 11), float("nan"), dtype=dtype, device=triton_backend.device)
+    launch = scatter.build(choice.description, ranked.schedule, choice.target)  # type: ignore[arg-type]
+    launch(a, b, c, found, 1.0, 1.0, (bias,))
+    assert torch.equal(found, expected)  # integers: nothing rounds

@@ -49,6 +49,7 @@ def report(kernel: Any, types: dict[str, str], constants: dict[str, Any], **opti
         "registers": max(map(int, re.findall(r"Used (\d+) registers", said))),
         "serialized": "serialized" in said,
         "shared": built.metadata.shared,
+        "carried": re.findall(r"iter_args\((.*?)\) ->", built.asm["ttgir"]),
     }
 
 

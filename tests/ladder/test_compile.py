@@ -60,6 +60,13 @@ def test_roles_trade_registers(found: dict[str, dict[str, Any]]) -> None:
     assert found["multiply.tensor_maps"]["setmaxnreg"] == 0
 
 
+def test_consumers_free_the_stage_before(found: dict[str, dict[str, Any]]) -> None:
+    """Its number is carried round their loops: frozen at the first one, they would wait for the producer forever."""
+    consumers = [loop for loop in found["multiply.warp_specialization"]["carried"] if "sums" in loop]
+    assert len(consumers) == 2
+    assert all("before" in loop for loop in consumers)
+
+
 def test_stated_runs_bring_back_copies_of_16_bytes(found: dict[str, dict[str, Any]]) -> None:
     assert found["tensor.stated_runs"]["cp.async.cg"] > 0
 

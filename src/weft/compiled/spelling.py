@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -41,13 +41,9 @@ OPEN = 128  # what an open extent counts as where a path is chosen
 Function = Callable[..., Any] | None
 
 
-class Step(NamedTuple):
-    """A call: of "permute", "contract", or "alone" with a one; operands come first, then results of steps."""
-
-    kind: str
-    equation: str
-    left: int = 0
-    right: int = 1
+# A call of an einsum: "permute", "contract", or "alone" with a one; its equation; the places of what it reads, operands
+# first, then results of steps. Plain, as torch 2.11's dynamo does not unpack named tuples that are constants.
+Step = tuple[str, str, int, int]
 
 
 def spelled(
@@ -177,12 +173,12 @@ def steps_of_einsum(
     if len(shapes) == 1:
         (term,), output = notation.inputs, notation.output
         if moved and set(term) == set(output):
-            return (Step("permute", spelled_equation(notation, names)),)
-        return (Step("alone", spelled_equation(Notation((term, ()), output), names)),)
+            return (("permute", spelled_equation(notation, names), 0, 1),)
+        return (("alone", spelled_equation(Notation((term, ()), output), names), 0, 1),)
     with outside_tracing():
         steps = left_to_right(notation) if asked is None or len(shapes) == 2 else along(notation, shapes, first, asked)
     return tuple(
-        Step("contract", spelled_equation(step, names), left, right) for left, right, step in steps
+        ("contract", spelled_equation(step, names), left, right) for left, right, step in steps
     )
 
 

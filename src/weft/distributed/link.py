@@ -147,7 +147,7 @@ def measure_link(group: Any = None, device: Any = None, seconds: float = 1.0) ->
     ranks = find_ranks(group)
     place = torch.device(device) if device is not None else _usual_device(ranks)
     backend = ranks.backend(place)
-    sizes = [1 << 12, 1 << 16, 1 << 20, 1 << 24] if place.type == "cuda" else [1 << 10, 1 << 15, 1 << 20, 1 << 22]
+    sizes = [1 << 12, 1 << 18, 1 << 24, 1 << 28] if place.type == "cuda" else [1 << 10, 1 << 15, 1 << 20, 1 << 22]
     taken = [_timed(ranks, place, size, seconds / len(sizes)) for size in sizes]
     every = ranks.exchanged("the times of measure_link", taken)
     slowest = [max(times) for times in zip(*every, strict=True)]

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -24,7 +27,25 @@ if SIMULATED and "numba.cuda" not in sys.modules:
 
     config.ENABLE_CUDASIM = 1
 
-from numba import cuda, float32, uint32  # noqa: E402  # after it is known whether to simulate
+
+@contextmanager
+def _names_that_numba_cuda_knows() -> Iterator[None]:
+    """NumPy 2.5 dropped `row_stack`, another name of `vstack`, which numba-cuda up to 0.30 looks up when imported."""
+    gone = not hasattr(np, "row_stack")
+    if gone:
+        setattr(np, "row_stack", np.vstack)  # noqa: B010  # no name of NumPy's any more
+    try:
+        yield
+    finally:
+        if gone:
+            delattr(np, "row_stack")
+
+
+with _names_that_numba_cuda_knows():
+    from numba import cuda, float32, uint32
+
+    if not SIMULATED:
+        import_module("numba.cuda.cudaimpl")  # else imported with the first kernel
 
 __all__ = ["SIMULATED", "at_most", "blocks", "cuda", "float32", "launch", "uint32"]
 

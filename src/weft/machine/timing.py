@@ -303,10 +303,21 @@ def _captured(work: Callable[[], None], notes: list[str]) -> torch.cuda.CUDAGrap
     except Exception as error:
         torch.cuda.set_stream(stream)  # torch leaves the capturing stream current when a capture fails
         torch.cuda.synchronize()
+        _release_generator()
         reason = str(error).partition("\n")[0]
         notes.append(f"not captured in a CUDA graph, host time included: {type(error).__name__}: {reason}")
         return None
     return graph
+
+
+def _release_generator() -> None:
+    """Let torch's random numbers of the GPU go on.
+
+    A capture that fails leaves its generator as if within one (torch 2.11: `CUDAGraph::capture_end` raises before it
+    tells the generator), which then refuses every call. A clone of its state is outside.
+    """
+    generator = torch.cuda.default_generators[torch.cuda.current_device()]
+    generator.graphsafe_set_state(generator.clone_state())
 
 
 def _clocks_at(work: Callable[[], None], device: torch.device) -> Clocks | None:

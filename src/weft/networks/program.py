@@ -18,10 +18,13 @@ from weft.networks.arena import Arena, ordered
 from weft.networks.order import Orders
 from weft.networks.replay import Replay, is_worth_while
 from weft.networks.slicing import indices, least_aligned, part
-from weft.networks.steps import Asked, Call, as_launched, prepared
+from weft.networks.steps import Asked, Call, Terms, as_launched, prepared, wanted
 from weft.networks.sums import Division, Place, Sums
 from weft.networks.tree import Step, Tree
-from weft.networks.unrolled import Unrolled, unrolled_batch
+from weft.networks.unrolled import Unrolled, one_of, unrolled_batch
+from weft.planner.target import target_of
+from weft.plans.side_by_side import FEWEST, compile_side_by_side
+from weft.plans.tiers import Wanted
 
 KEPT = {"cuda": 1 << 26, "cpu": 1 << 24}  # bytes of an arena that is kept between the calls of `einsum`
 Watch = Callable[[Step, Sequence[Any], Mapping[int, int]], None]
@@ -66,7 +69,11 @@ class Program:
         values = self.values_in(base)
         for leaf, tensor in enumerate(views):
             values[leaf] = least_aligned(tensor, tree.graph.terms[leaf], self._sliced)
-        calls = {step.node: self._prepared(step, values) for step in tree.steps if step.node != tree.root}
+        inner = [step for step in tree.steps if step.node != tree.root]
+        if len(inner) >= FEWEST:
+            name, target = self._described(values), target_of("triton", self.device)
+            compile_side_by_side(name, target, lambda: [self._wanted(step, values) for step in inner])
+        calls = {step.node: self._prepared(step, values) for step in inner}
         self.calls: dict[int, Call | Unrolled] = calls
         order = [step for step in ordered(tree, scheme.once) if step.node != tree.root]
         self.once = [calls[step.node] for step in order if self._sliced and step.node in scheme.once]
@@ -198,6 +205,24 @@ class Program:
                     models[leaf] = models[leaf].conj()
             known = self._last[key] = self.calls[root.node] = self._prepared(root, models, place, c, finish)
         return known
+
+    def _described(self, values: Sequence[Any]) -> str:
+        """All that the kernels of the steps follow from, as text."""
+        scheme, tree = self.scheme, self.scheme.tree
+        leaves = [(scheme.orders[at], values[at].dtype, values[at].stride()) for at in range(tree.leaves)]
+        steps = [(step, scheme.orders[step.node], scheme.dtypes[step.node]) for step in tree.steps]
+        return repr((leaves, steps, tree.graph.extents, tree.sliced, scheme.asked))
+
+    def _wanted(self, step: Step, values: Sequence[Any]) -> Wanted | None:
+        """What a step's plan would be built of, if it is not; None where a function may be anything."""
+        if step.node in self.scheme.functions:
+            return None
+        orders = self.scheme.orders
+        terms: Terms = (orders[step.left], orders[step.right], orders[step.node])
+        a, b, d = values[step.left], values[step.right], values[step.node]
+        if batch := unrolled_batch(self.scheme.tree, step, terms, d.element_size()):
+            terms, (a, b, d) = one_of(terms, (a, b, d), batch)
+        return wanted(terms, (a, b, None, d), self.scheme.asked)
 
     def _prepared(
         self, step: Step, values: Sequence[Any], place: torch.Tensor | None = None, c: torch.Tensor | None = None,

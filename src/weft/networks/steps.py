@@ -13,6 +13,7 @@ from weft.api.options import read_options
 from weft.planner.schedule import AuxTensors
 from weft.plans.checks import checked_scalar
 from weft.plans.contraction import Plan
+from weft.plans.tiers import Wanted
 
 Terms = tuple[Sequence[int], Sequence[int], Sequence[int]]
 
@@ -60,18 +61,35 @@ def prepared(
     `operands` are those of its functions, as for `weft.plan`.
     """
     a, b, c, d = tensors
-    keywords = {**asked.keywords, "out_dtype": d.dtype}
-    if operands:
-        keywords["operands"] = operands
-    options = read_options("plan", keywords)
-    plan = find_plan(renamed(terms), a, b, options)
-    beside = options.tensors
+    plan, beside = _planned(terms, tensors, asked, operands)
     variant = plan.launch(a, b, c, d, beside)
     accumulate = plan.contraction.arithmetic.accumulate
     one, zero = checked_scalar("alpha", 1, accumulate), checked_scalar("beta", 0, accumulate)
     aux = Plan.aux_of(variant, beside) if variant.description.aux else ()
     launch = variant.launch if d.numel() else _nothing
     return Call(launch, *nodes, one, zero, aux, variant, plan)
+
+
+def wanted(
+    terms: Terms, tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor], asked: Asked
+) -> Wanted | None:
+    """What `prepared` would have built for such a step, of which nothing is built yet; None where it is."""
+    a, b, c, d = tensors
+    plan, beside = _planned(terms, tensors, asked)
+    return plan.wanted(a, b, c, d, beside)
+
+
+def _planned(
+    terms: Terms, tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor], asked: Asked,
+    operands: Mapping[str, tuple[Any, torch.Tensor]] | None = None,
+) -> tuple[Plan, Mapping[str, torch.Tensor]]:  # fmt: skip
+    """The plan of a step, and the operands of its functions."""
+    a, b, _, d = tensors
+    keywords = {**asked.keywords, "out_dtype": d.dtype}
+    if operands:
+        keywords["operands"] = operands
+    options = read_options("plan", keywords)
+    return find_plan(renamed(terms), a, b, options), options.tensors
 
 
 def renamed(terms: Terms) -> Terms:

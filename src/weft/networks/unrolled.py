@@ -29,13 +29,11 @@ class Unrolled:
         asked: Asked, batch: Sequence[tuple[int, int]],
     ) -> Unrolled:  # fmt: skip
         """`batch` are its labels with their extents."""
-        labels = frozenset(label for label, _ in batch)
         places: list[dict[int, int]] = [{}]
         for label, extent in batch:
             places = [{**known, label: index} for known in places for index in range(extent)]
-        a, b, d = (least_aligned(tensor, term, labels) for tensor, term in zip(tensors, terms, strict=True))
-        first, second, third = (tuple(label for label in term if label not in labels) for term in terms)
-        return cls(prepared(nodes, (first, second, third), (a, b, None, d), asked), terms, tuple(places))
+        inner, (a, b, d) = one_of(terms, tensors, batch)
+        return cls(prepared(nodes, inner, (a, b, None, d), asked), terms, tuple(places))
 
     def run(self, values: Sequence[Any]) -> None:
         call = self.call
@@ -59,6 +57,16 @@ class Unrolled:
     @property
     def variant(self) -> Any:
         return self.call.variant
+
+
+def one_of(
+    terms: Terms, tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor], batch: Sequence[tuple[int, int]]
+) -> tuple[Terms, tuple[torch.Tensor, ...]]:
+    """The terms of the product for one index of the batch, and its tensors where they are aligned the least."""
+    labels = frozenset(label for label, _ in batch)
+    first, second, third = (tuple(label for label in term if label not in labels) for term in terms)
+    parts = [least_aligned(tensor, term, labels) for tensor, term in zip(tensors, terms, strict=True)]
+    return (first, second, third), tuple(parts)
 
 
 def unrolled_batch(tree: Tree, step: Step, terms: Terms, item: int) -> tuple[tuple[int, int], ...]:

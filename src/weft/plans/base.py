@@ -11,7 +11,7 @@ from weft.planner.planner import Choice
 from weft.planner.promotion import Tier
 from weft.planner.schedule import Description
 from weft.plans.derivatives import differentiable
-from weft.plans.tiers import Asked, PromotingLaunch, Served, served
+from weft.plans.tiers import Asked, PromotingLaunch, Served, Wanted, served
 
 if TYPE_CHECKING:
     from weft.plans.explain.data import Report
@@ -144,14 +144,22 @@ class PlanBase:
 
     def _built(self, description: Description, reference: Callable[[], Callable[..., None]]) -> Variant:
         """The variant for a description; `reference` makes the launch of the backend that chooses nothing."""
-        request = self._request
-        if request.backend == "reference":
+        wanted = self._asked(description)
+        if wanted is None:
             return Variant(description, None, reference())
-        asked = Asked(
-            description, request.backend, request.target, request.workspace_limit, request.tune, request.schedule
-        )
-        by = served(asked, request.specialize)
+        asked, specialize = wanted
+        by = served(asked, specialize)
         found = Variant(description, by.choice, by.launch, by.tier)
         if by.tier.switch_at is not None:
             found.launch = PromotingLaunch(asked, by, found.served)
         return found
+
+    def _asked(self, description: Description) -> Wanted | None:
+        """What a variant for a description is built of; None for the backend that chooses nothing."""
+        request = self._request
+        if request.backend == "reference":
+            return None
+        asked = Asked(
+            description, request.backend, request.target, request.workspace_limit, request.tune, request.schedule
+        )
+        return Wanted(asked, request.specialize)

@@ -35,10 +35,13 @@ from weft.plans.checks import (
 from weft.plans.derivatives import asked, differentiable, operand_tensors
 from weft.plans.keywords import refuse_unknown
 from weft.plans.memory import is_out_of_memory, workspace_error
+from weft.plans.tiers import Wanted
 from weft.spec import Aux, Contraction, Layout
 from weft.spec.contraction import output_shape
 
 CALLS_KNOWN = 256  # of one plan
+
+_Key = tuple[Layout | None, tuple[Layout, ...], tuple[int, ...], tuple[int, ...]]  # of a variant: see `Plan._key`
 
 
 class Plan(PlanBase):
@@ -269,6 +272,21 @@ class Plan(PlanBase):
         operands: Mapping[str, torch.Tensor],
     ) -> Variant:
         """The variant for these tensors; they are checked first, so that no plan is made for what cannot run."""
+        return self._variant(self._key(a, b, c, out, operands))
+
+    def wanted(
+        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, out: Results | None,
+        operands: Mapping[str, torch.Tensor],
+    ) -> Wanted | None:  # fmt: skip
+        """What the variant for these tensors would be built of; None where it is built, or chooses nothing."""
+        key = self._key(a, b, c, out, operands)
+        return None if key in self._variants else self._asked(self._described(key)[1])
+
+    def _key(
+        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, out: Results | None,
+        operands: Mapping[str, torch.Tensor],
+    ) -> _Key:  # fmt: skip
+        """What tells variants apart, of tensors that are checked."""
         request = self._request
         check_operand("a", a, request.a, request.conjugate[0], request.device)
         check_operand("b", b, request.b, request.conjugate[1], request.device)
@@ -284,16 +302,19 @@ class Plan(PlanBase):
         if request.named:
             taken = [named for named in request.named if named.layout is not None]
             aux = aligned_as([operands[named.name] for named in taken], [named.layout for named in taken])
-        return self._variant((Layout.of(c) if c is not None else None, layouts, aligned, aux))
+        return (Layout.of(c) if c is not None else None, layouts, aligned, aux)
 
     def _usual(self) -> Variant:
         return self._variant((None, self._default, (), ()))
 
-    def _build(self, key: tuple[Layout | None, tuple[Layout, ...], tuple[int, ...], tuple[int, ...]]) -> Variant:
+    def _build(self, key: _Key) -> Variant:
+        request, contraction = self._described(key)
+        return self._built(contraction, partial(launcher, request, contraction))
+
+    def _described(self, key: _Key) -> tuple[Request, Contraction]:
         c, results, aligned, aux = key
         request = self._request.aligned(aligned, aux) if aligned or aux else self._request
-        contraction = request.contraction(c, results[0], results[1:])
-        return self._built(contraction, partial(launcher, request, contraction))
+        return request, request.contraction(c, results[0], results[1:])
 
 
 def _each(out: Any) -> tuple[Any, ...]:

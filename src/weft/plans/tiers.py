@@ -35,6 +35,13 @@ class Asked(NamedTuple):
     schedule: Schedule | str | None = None  # one that is forced
 
 
+class Wanted(NamedTuple):
+    """What `served` is told."""
+
+    asked: Asked
+    specialize: str
+
+
 class Served(NamedTuple):
     """A choice, its launch, and the tier that they are of."""
 

@@ -22,6 +22,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from weft.gpu.common.triton_versions import gluon_names
+from weft.gpu.warp_specialized.arrival import meet_and_arrive
 from weft.ladder.gluon import needs_gpu, next_stage
 from weft.ladder.tiles import grouped_tile, need_aligned_rows, tile_count
 
@@ -50,14 +51,14 @@ def consume(
     LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
     sums = warpgroup_mma_init(gl.full([HALF, COLUMNS], 0, gl.float32, LAYOUT))
     stage, phase = gl.to_tensor(0), gl.to_tensor(0)
-    before = stage
+    before = gl.to_tensor(0)  # no `stage`: of two names for one value Triton carries one round the loop
     for step in range(steps):
         mbarrier.wait(full.index(stage), phase)
         x = a_tiles.index(stage).slice(CONSUMER * HALF, HALF, 0)
         sums = warpgroup_mma(x, b_tiles.index(stage), sums, is_async=True)
         sums = warpgroup_mma_init(warpgroup_mma_wait(1, deps=(sums,)))  # the products of the step before are there
         if step > 0:
-            mbarrier.arrive(empty.index(before))
+            meet_and_arrive(empty.index(before))
         before = stage
         stage, phase = next_stage(stage, phase, STAGES)
     sums = warpgroup_mma_wait(0, deps=(sums,))

@@ -25,12 +25,13 @@ class Way(NamedTuple):
 def ways(contraction: Contraction) -> Iterator[Way]:
     """Workspaces as matrices, the side of D's innermost mode innermost; modes in the order of an operand or of D."""
     inner = min(_of_d(contraction), key=lambda mode: mode.strides[D]).role
+    always = contraction.d.alignment < VECTOR or is_left_to_library(contraction)
     batch = by_stride(contraction.of_role(Role.BATCH), A)
     for rows in _orders(contraction, Role.M, A):
         for columns in _orders(contraction, Role.N, B):
             row, others = (rows, columns) if inner is Role.M else (columns, rows)
             steps = _steps(contraction, row, (*others, *batch))
-            if contraction.d.alignment < VECTOR or any(mode.strides[D] != step for mode, step in steps.items()):
+            if always or any(mode.strides[D] != step for mode, step in steps.items()):
                 yield Way(_product(contraction, steps), _finish(contraction, steps))
 
 
@@ -49,6 +50,13 @@ def is_matrix(contraction: Contraction) -> bool:
     size = contraction.d.dtype.itemsize
     words = all(mode.strides[D] * size % VECTOR == 0 for mode in modes if mode is not inner)
     return words and contraction.d.alignment >= VECTOR
+
+
+def is_left_to_library(contraction: Contraction) -> bool:
+    """Whether all that is fused stands behind the product, which the vendor's library is the fastest at."""
+    arithmetic = contraction.arithmetic
+    wide = arithmetic.product.itemsize > 2 and arithmetic.precision == "ieee"
+    return wide and not _moves(contraction) and contraction.a_fn is None and contraction.b_fn is None
 
 
 def _alone(contraction: Contraction, role: Role) -> list[Mode]:

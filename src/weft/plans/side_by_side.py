@@ -1,0 +1,101 @@
+"""The kernels of many plans, compiled by other processes before the plans are built one after the other.
+
+A network of some hundred steps takes some dozen kernels that no earlier one left behind, each of which compiles for
+seconds. Side by side they take as long as the slowest. What comes of it lies in Triton's cache, where building a plan
+finds it; a note in weft's own says that it is there, so that later processes start no compilers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any
+
+import torch
+
+from weft.base.log import log
+from weft.errors import WeftError
+from weft.gpu.blas.schedule import NAME as BLAS
+from weft.machine.store import Store
+from weft.planner.at_hand import at_hand, has_tiers
+from weft.planner.code_digest import of_backend
+from weft.planner.planner import Choice
+from weft.planner.promotion import is_stored, tier
+from weft.planner.schedule import Description, Ranked, Target
+from weft.planner.validity import environment, here
+from weft.plans.select import select
+from weft.plans.tiers import Wanted
+
+ROOM = "side-by-side"  # of the store
+FEWEST = 3  # kernels that are worth starting compilers, which takes as long as compiling one
+
+
+def compile_side_by_side(name: str, target: Target, wanted: Callable[[], Iterable[Wanted | None]]) -> int:
+    """Have the kernels of plans compiled that are about to be built, and wait: the number of them.
+
+    `name` says what they are: nothing is done where this machine has compiled them under that name before, nor within
+    the capture of a CUDA graph, nor elsewhere than on an NVIDIA GPU. A kernel that fails is met again where its plan is
+    built.
+    """
+    if target.kind != "cuda" or not here(target) or torch.cuda.is_current_stream_capturing():
+        return 0
+    place = _place(name, target)
+    if Store(ROOM).load(place) is not None:
+        return 0
+    count = compiled(target, [each for each in wanted() if each is not None])
+    Store(ROOM).save(place, {"kernels": count})
+    return count
+
+
+def compiled(target: Target, wanted: Iterable[Wanted]) -> int:
+    """The same, whatever was compiled before."""
+    from weft.tune.compile_pool import Compiler
+
+    tasks: dict[Hashable, tuple[Description, Ranked]] = {}
+    for each in wanted:
+        choice = chosen(each)
+        if choice is not None:
+            tasks.update(dict.fromkeys(_kernels(choice), (choice.description, choice.best)))
+    if len(tasks) < FEWEST:
+        return 0
+    log.info("%d kernels are compiled side by side", len(tasks))
+    with Compiler(target, "triton") as pool:
+        for future in [pool.submit(description, rank) for description, rank in dict.fromkeys(tasks.values())]:
+            future.result()
+    return len(tasks)
+
+
+def chosen(wanted: Wanted) -> Choice | None:
+    """What `weft.plans.tiers.served` will choose first, untested and not built; None where nothing can be chosen."""
+    asked, specialize = wanted
+    now = asked.schedule is not None or specialize == "now" or asked.tune is not None
+    if not now and has_tiers(asked.backend) and (specialize == "never" or is_stored(*asked[:4]) is None):
+        choice = at_hand(*asked[:4])
+        if isinstance(choice, Choice):
+            rule = tier(asked.description, asked.target, choice.best.seconds)
+            if specialize == "never" or rule.name == "at hand":
+                return choice
+    try:
+        return select(*asked)
+    except WeftError:
+        return None
+
+
+def _kernels(choice: Choice) -> Iterable[Hashable]:
+    """What tells the kernels of a choice from others: equal ones are compiled once."""
+    family: Any = choice.best.family
+    schedule = choice.best.schedule
+    if schedule.family == BLAS:
+        return ()
+    if hasattr(family, "structures"):
+        structures: Iterable[Hashable] = family.structures(choice.description, schedule, choice.target)
+        return structures
+    return ((choice.description, schedule),)
+
+
+def _place(name: str, target: Target) -> dict[str, Any]:
+    return {
+        "what": ROOM, "name": hashlib.sha256(name.encode()).hexdigest(), "environment": environment(target),
+        "code": of_backend("triton"), "folder": os.environ.get("TRITON_CACHE_DIR", ""),
+    }  # fmt: skip
