@@ -54,6 +54,9 @@ TUNE_tccg-fusion := tccg-fusion --leaders 6
 # Tritons that `make test-tritons` compiles with, each unpacked into a folder of its own.
 TRITONS ?= 3.6.0 3.7.1 3.8.0 3.9.0
 
+# Modules of the environment and of the tests are compiled once: without this, in each of the processes of a run.
+unexport PYTHONDONTWRITEBYTECODE
+
 .NOTPARALLEL:
 .PHONY: help demo test test-all test-gpu test-tritons sanitize lint bench tuned figures profiles browser clean \
   $(FIGURES:%=figure-%) $(TUNED:%=tuned-%) $(TRITONS:%=test-triton-%) $(PROFILED:%=profile-%)
@@ -85,7 +88,7 @@ test-tritons: $(TRITONS:%=test-triton-%)
 $(TRITONS:%=test-triton-%): test-triton-%: $(READY) $(VENV)/tritons/%
 	TRITON_CACHE_DIR=$(abspath $(VENV)/tritons/cache-$*) \
 	PYTHONPATH=$(abspath $(VENV)/tritons/$*)$(if $(PYTHONPATH),:$(PYTHONPATH)) \
-	  $(PY) -m pytest $(wildcard tests/gpu/test_*compile.py) tests/gpu/test_warp_specialized.py $(ARGS)
+	  $(PY) -m pytest -m "not gpu" $(wildcard tests/gpu/test_*compile.py) tests/gpu/test_warp_specialized.py $(ARGS)
 
 $(VENV)/tritons/%: | $(READY)
 	$(PY) -m pip install --quiet --no-deps --target $@.part triton==$*

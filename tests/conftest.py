@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 # Threads of torch sleep while they wait. Where processes share the cores, as with `-n auto`, waiting in a loop takes
 # the core from the thread that is waited for: tests of the tuner then take three times as long. Read when torch is
@@ -18,7 +20,9 @@ import torch
 from hypothesis import HealthCheck, settings
 
 from interpreting import prepare
-from support import BACKENDS, Backend
+from support import BACKENDS, Backend, link_compiled
+from weft.cpu import jit
+from weft.machine.store import cache_directory
 
 settings.register_profile(
     "weft", deadline=None, derandomize=True, max_examples=60, suppress_health_check=[HealthCheck.too_slow]
@@ -39,10 +43,25 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     os.environ.setdefault("WEFT_SELFTEST", "0")
     os.environ.setdefault("WEFT_CACHE_DIR", tempfile.mkdtemp(prefix="weft-tests-"))
+    keep_compiled(config.rootpath / ".pytest_cache" / "compiled")
     config.option.loadscopereorder = False  # xdist keeps the order below: its own knows only how many tests a file has
     marks = config.getoption("markexpr")
     if "gpu" not in marks or "not gpu" in marks:
         os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
+def keep_compiled(kept: Path) -> None:
+    """Keep the functions that are compiled for the CPU from one run to the next: they depend on weft's code alone.
+
+    A kernel takes ten seconds. Whichever process compiles it first, the others find it, whatever caches tests give
+    themselves afterwards.
+    """
+    if jit.fault() is not None:
+        return
+    link_compiled(cache_directory(), kept)
+    for other in kept.iterdir():
+        if other.name != jit.folder().name:
+            shutil.rmtree(other, ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 import weft
 from weft import cases
 from weft.cases import Case
+from weft.cpu import jit
 from weft.testing import Guarded, assert_close, expectation, poisoned, random_operand
 
 # Multiply-adds of a case run in Triton's interpreter, which takes milliseconds for every tile.
@@ -36,6 +40,21 @@ class Backend:
         if self.device != "cpu":
             return case
         return cases.scaled(case, INTERPRETED_WORK if self.interpreted else CPU_WORK)
+
+
+def link_compiled(cache: Path, kept: Path | None = None) -> None:
+    """Let a cache of weft's have the functions that lie compiled in `kept`, those of these tests if None."""
+    kept = kept or jit.folder().parent
+    kept.mkdir(parents=True, exist_ok=True)
+    cache.mkdir(parents=True, exist_ok=True)
+    with suppress(FileExistsError):  # by another process, or it has its own
+        (cache / "cpu").symlink_to(kept.resolve())
+
+
+def own_cache(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    """A cache for one test, but for compiled functions, that other processes find as well."""
+    link_compiled(cache)
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(cache))
 
 
 def run_poisoned(case: Case, backend: Backend, given: cases.Operands, specialize: str = "now") -> torch.Tensor:

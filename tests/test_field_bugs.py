@@ -238,11 +238,12 @@ class TestValues:
             pytest.skip("Triton's interpreter itself loses bfloat16 subnormals when it loads them as float32")
         info = torch.finfo(dtype)
         values = torch.tensor([info.tiny / 2, -info.tiny / 4, info.tiny, 0.0], dtype=torch.float64).to(dtype)
-        a = values.to(backend.device).repeat(8, 8)
-        eye = torch.eye(32, dtype=dtype, device=backend.device)
+        times = 2 if backend.interpreted else 8  # a program for each element of D is slow there
+        a = values.to(backend.device).repeat(times, times)
+        eye = torch.eye(4 * times, dtype=dtype, device=backend.device)
         for function in (None, lambda x: x * 1):
             d = weft.contract("mk,kn->mn", a, eye, a_fn=function, backend=backend.name)
-            assert torch.equal(d, a[:, :32])
+            assert torch.equal(d, a)
 
     def test_negative_zero(self, backend: Backend) -> None:
         """-0.0 as a constant of a function is not 0.0, and is stored as it is."""

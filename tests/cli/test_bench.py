@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from support import own_cache
 from weft.bench.checking import ReferenceSlab
 from weft.bench.environment import missing
 from weft.bench.records import load, save
@@ -35,7 +36,7 @@ QUICK = ("--work", "1024", "--budget", "0", "--rrs", "1000", "--device", "cpu")
 @pytest.fixture(autouse=True)
 def quick_ceilings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Ceilings that stand ready: measuring takes seconds and is tested elsewhere."""
-    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "cache"))
+    own_cache(monkeypatch, tmp_path / "cache")
     monkeypatch.setattr(ceilings, "_known", {})
     measured = Ceilings("a CPU", "measured", 1e10, 1e10, 1e10, {"float16": 1e11, "float32": 1e11}, 1e-6, None, "", {})
     monkeypatch.setattr(ceilings, "measure_ceilings", lambda *place, **how: measured)

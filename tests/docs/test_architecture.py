@@ -97,7 +97,7 @@ def named(frame: FrameType) -> str | None:
 def follow(backend: str) -> tuple[Followed, Followed]:
     """A call that is new, and the same again."""
     equation = "XYk,kZ->ZXY" if backend == "cpu" else "XYl,lZ->ZXY"  # one that was read before is not read again
-    a, b = torch.randn(6, 5, 4), torch.randn(4, 7)
+    a, b = torch.randn(2, 3, 4), torch.randn(4, 2)  # few elements: interpreted programs are followed, too
     if backend == "cpu":  # numba's compiler is not to be followed
         weft.contract("XYm,mZ->ZXY", a, b, b_fn=torch.relu, backend=backend)
     calls = Followed(), Followed()

@@ -1,13 +1,12 @@
-"""Cross-compile kernels at hand without a GPU and print what their code holds, as JSON: run by `test_at_hand_compile`.
-
-A process of its own, because Triton compiles only where it was not told to interpret.
-"""
+"""Cross-compile kernels at hand without a GPU and print what their code holds: a script of `reporting`."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
+from functools import partial
 
 import torch
+from reporting import print_report
 
 import weft
 from weft.gpu.at_hand.contraction import family as contracting
@@ -44,29 +43,37 @@ def found(launches: list[object], architecture: str, schedule: object) -> dict[s
     return {"schedule": str(schedule), "shared": built.metadata.shared, "lines": text.count("\n")} | instructions(text)
 
 
+def contracted(
+    architecture: str, equation: str, shapes: tuple[tuple[int, ...], ...], dtype: torch.dtype, wanted: str
+) -> dict[str, object]:
+    a, b = (torch.empty(shape, dtype=dtype, device="meta") for shape in shapes)
+    contraction = weft.plan(equation, a, b, backend="reference", epilogue=torch.relu).contraction
+    target = TARGETS[architecture]
+    offered = contracting.schedules(contraction, target).schedules
+    chosen = next(each for each in reversed(offered) if str(each).startswith(wanted) and each.splits == 1)  # type: ignore[attr-defined]
+    with collected() as made:
+        contracting.build(contraction, chosen, target)  # type: ignore[arg-type]
+    return found(made, architecture, chosen)  # type: ignore[arg-type]
+
+
+def moved(architecture: str, equation: str, shape: tuple[int, ...], dtype: torch.dtype) -> dict[str, object]:
+    x = torch.empty(shape, dtype=dtype, device="meta")
+    permutation = weft.plan_permute(x, equation, backend="reference").permutation
+    schedule = moving.schedules(permutation, TARGETS[architecture]).schedules[0]
+    with collected() as made:
+        moving.build(permutation, schedule, TARGETS[architecture])  # type: ignore[arg-type]
+    return found(made, architecture, schedule)  # type: ignore[arg-type]
+
+
 def main() -> None:
-    report = {}
-    for architecture, target in TARGETS.items():
-        for name, equation, shapes, dtype, wanted in CASES:
-            a, b = (torch.empty(shape, dtype=dtype, device="meta") for shape in shapes)
-            contraction = weft.plan(equation, a, b, backend="reference", epilogue=torch.relu).contraction
-            offered = contracting.schedules(contraction, target).schedules
-            chosen = next(each for each in reversed(offered) if str(each).startswith(wanted) and each.splits == 1)  # type: ignore[attr-defined]
-            with collected() as made:
-                contracting.build(contraction, chosen, target)  # type: ignore[arg-type]
-            report[f"{name} {architecture}"] = found(made, architecture, chosen)  # type: ignore[arg-type]
-        for name, equation, shape, dtype in MOVES:
-            x = torch.empty(shape, dtype=dtype, device="meta")
-            permutation = weft.plan_permute(x, equation, backend="reference").permutation
-            schedule = moving.schedules(permutation, target).schedules[0]
-            with collected() as made:
-                moving.build(permutation, schedule, target)  # type: ignore[arg-type]
-            report[f"{name} {architecture}"] = found(made, architecture, schedule)  # type: ignore[arg-type]
-    report["keys"] = {"kernels": keys()}
-    print(json.dumps(report))
+    cases: dict[str, Callable[[], object]] = {"keys": keys}
+    for architecture in TARGETS:
+        cases |= {f"{name} {architecture}": partial(contracted, architecture, *given) for name, *given in CASES}
+        cases |= {f"{name} {architecture}": partial(moved, architecture, *given) for name, *given in MOVES}
+    print_report(cases)
 
 
-def keys() -> int:
+def keys() -> dict[str, int]:
     """Kernels that Triton compiles for shapes of one structure, extents of 1 and multiples of 16 among them."""
     target = TARGETS["sm_90"]
     in_place_of_the_driver(target)
@@ -84,7 +91,7 @@ def keys() -> int:
         with collected() as made:
             contracting.build(contraction, dot, target)  # type: ignore[arg-type]
         hashes.add(made[0].compile().hash)
-    return len(hashes)
+    return {"kernels": len(hashes), "local": 0}
 
 
 if __name__ == "__main__":

@@ -1,18 +1,16 @@
-"""Cross-compile schedules without a GPU and print what their machine code holds, as JSON: run by `test_compile.py`.
-
-A process of its own, because Triton compiles only where it was not told to interpret.
-"""
+"""Cross-compile schedules without a GPU and print what their machine code holds: a script of `reporting`."""
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
-import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
+from reporting import print_report
 from triton.backends.nvidia.compiler import get_ptxas
 from uniform_registers import unwritten
 
@@ -96,18 +94,18 @@ def main() -> None:
     half, single, double = torch.float16, torch.float32, torch.float64
     extents = {case.name: case.extents for case in tccg()}
     equations = {case.name: case.equation for case in tccg()}
-    results: dict[str, object] = {}
+    cases: dict[str, Callable[[], object]] = {}
     for name in list(equations)[::4]:
         described = contraction(equations[name], extents[name], half, single)
-        results[f"{name} sm_90"] = report(described, "sm_90")
+        cases[f"{name} sm_90"] = partial(report, described, "sm_90")
     first = next(iter(equations))
     square = dict.fromkeys("ijk", 1024)
     narrow = {"i": 4096, "j": 296, "k": 1024}
     elu = trace(torch.nn.functional.elu, (half,), hook="b_fn")
     tanh = trace(torch.tanh, (single,), hook="epilogue")
     for architecture in ("sm_80", "gfx942"):
-        results[f"{first} {architecture}"] = report(
-            contraction(equations[first], extents[first], half, single), architecture
+        cases[f"{first} {architecture}"] = partial(
+            report, contraction(equations[first], extents[first], half, single), architecture
         )
     others = {
         "fused": contraction(equations[first], extents[first], half, single, b_fn=elu, epilogue=tanh),
@@ -117,15 +115,15 @@ def main() -> None:
         "simt": contraction("ij,j->i", {"i": 4096, "j": 4096}, single, single),
     }
     for name, described in others.items():
-        results[f"{name} sm_90"] = report(described, "sm_90")
+        cases[f"{name} sm_90"] = partial(report, described, "sm_90")
     for name in ("tccg-01", "tccg-11"):  # A against the sum, B against it
         against = contraction(equations[name], extents[name], single, single, precision="tf32")
-        results[f"tf32 {name} sm_90"] = report(against, "sm_90", "gett")
+        cases[f"tf32 {name} sm_90"] = partial(report, against, "sm_90", "gett")
     weights = weft.plan(
         "mk,nk->mn", torch.empty(16, 4096, dtype=half, device="meta"),
         torch.empty(11008, 4096, dtype=torch.int8, device="meta"), promote=True, backend="reference",
     ).contraction  # fmt: skip
-    results["int8 weights sm_90"] = report(weights, "sm_90", "gett", tile=(16, 32, 128))
+    cases["int8 weights sm_90"] = partial(report, weights, "sm_90", "gett", tile=(16, 32, 128))
     bytes_wide = {
         "int8": contraction("ik,jk->ij", square, torch.int8, torch.int32),
         "e4m3": contraction("ik,jk->ij", square, torch.float8_e4m3fn, half, precision=torch.float8_e4m3fn),
@@ -133,38 +131,40 @@ def main() -> None:
     }
     for name, described in bytes_wide.items():
         for room in ("tma", "gett"):
-            results[f"{name} in {room} sm_90"] = report(described, "sm_90", room)
+            cases[f"{name} in {room} sm_90"] = partial(report, described, "sm_90", room)
     fp8 = contraction("ik,kj->ij", square, torch.float8_e4m3fn, half)
-    results["e4m3 as half sm_90"] = report(fp8, "sm_90", "gett")
+    cases["e4m3 as half sm_90"] = partial(report, fp8, "sm_90", "gett")
     for name in ("tccg-15", "tccg-13"):  # whole sums, split sums
-        results[f"tma {name} sm_90"] = report(
-            contraction(equations[name], extents[name], half, single), "sm_90", "tma"
+        cases[f"tma {name} sm_90"] = partial(
+            report, contraction(equations[name], extents[name], half, single), "sm_90", "tma"
         )
-    results["tma fused sm_90"] = report(
-        contraction(equations["tccg-15"], extents["tccg-15"], half, single, a_fn=elu), "sm_90", "tma"
+    cases["tma fused sm_90"] = partial(
+        report, contraction(equations["tccg-15"], extents["tccg-15"], half, single, a_fn=elu), "sm_90", "tma"
     )
     both = contraction(equations["tccg-15"], extents["tccg-15"], half, single)
-    results |= {
-        "parts sm_90": parts_report(both, "128x320x64"),
-        "parts of split sums sm_90": parts_report(
-            contraction(equations["tccg-13"], extents["tccg-13"], half, single), "128x320x64"
+    cases |= {
+        "parts sm_90": partial(parts_report, both, "128x320x64"),
+        "parts of split sums sm_90": partial(
+            parts_report, contraction(equations["tccg-13"], extents["tccg-13"], half, single), "128x320x64"
         ),
-        "parts swap_ab sm_90": parts_report(
-            contraction(equations["tccg-09"], extents["tccg-09"], half, single), "128x80x64"
+        "parts swap_ab sm_90": partial(
+            parts_report, contraction(equations["tccg-09"], extents["tccg-09"], half, single), "128x80x64"
         ),
-        "parts fused sm_90": parts_report(replace(both, a_fn=elu, epilogue=tanh), "128x320x64"),
-        "parts tf32 sm_90": parts_report(contraction("ik,jk->ij", narrow, single, single, precision="tf32"), "+"),
+        "parts fused sm_90": partial(parts_report, replace(both, a_fn=elu, epilogue=tanh), "128x320x64"),
+        "parts tf32 sm_90": partial(
+            parts_report, contraction("ik,jk->ij", narrow, single, single, precision="tf32"), "+"
+        ),
     }
     both = {hook: trace(lambda x: 3 * x + 1, (half,), hook=hook) for hook in ("a_fn", "b_fn")}
     odd = contraction("ik,jk->ij", dict.fromkeys("ijk", 72), half, half, **both)
     for k in (24, 72):  # a single step, more steps
         described = contraction("ik,jk->ij", {"i": 4096, "j": 512, "k": k}, half, single, **both)
-        results[f"masked {k} sm_90"] = report(described, "sm_90", "gett")
+        cases[f"masked {k} sm_90"] = partial(report, described, "sm_90", "gett")
     step = {"i": 4096, "j": 512, "k": 24}
-    results["step sm_90"] = report(contraction("ik,jk->ij", step, half, single, a_fn=elu), "sm_90", "gett")
-    results["tma in parts fused sm_90"] = report(odd, "sm_90", "tma", tile=(128, 80, 64))
-    results["fused gfx942"] = report(others["fused"], "gfx942")
-    json.dump(results, sys.stdout)
+    cases["step sm_90"] = partial(report, contraction("ik,jk->ij", step, half, single, a_fn=elu), "sm_90", "gett")
+    cases["tma in parts fused sm_90"] = partial(report, odd, "sm_90", "tma", tile=(128, 80, 64))
+    cases["fused gfx942"] = partial(report, others["fused"], "gfx942")
+    print_report(cases)
 
 
 if __name__ == "__main__":

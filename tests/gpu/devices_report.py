@@ -1,18 +1,15 @@
-"""Cross-compile every family's kernels for every device that it serves, and print what they hold, as JSON.
-
-Run by `test_devices_compile.py` in a process of its own: Triton compiles only where it was not told to interpret.
-Devices are named as arguments; without any, all are taken.
+"""Cross-compile every family's kernels for every device that it serves, and print what they hold: a script of
+`reporting`, whose cases are devices.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import Any
 
 import torch
 
 from gpu.devices import DEVICES, TASKS, Task
+from gpu.reporting import print_report
 from weft.gpu.common.inspect import compiled, instructions
 from weft.gpu.common.launch import KernelLaunch, collected, excess
 from weft.gpu.transpose.launch import square_launch
@@ -51,12 +48,13 @@ class Report:
         self._target = DEVICES[name]
         self.found: dict[str, dict[str, Any]] = {}
 
-    def fill(self) -> None:
+    def filled(self) -> dict[str, dict[str, Any]]:
         for family, task in TASKS.items():
             for schedule in ranked(task, self._target):
                 if self._take(family, built(task, schedule, self._target)):
                     break
         self._take("transpose", transposed(self._target))
+        return self.found
 
     def _take(self, family: str, launches: list[KernelLaunch]) -> bool:
         """Add the kernels that were not met before; False where one of them does not fit into the device."""
@@ -79,10 +77,7 @@ class Report:
 
 
 def main() -> None:
-    reports = {name: Report(name) for name in sys.argv[1:] or DEVICES}
-    for report in reports.values():
-        report.fill()
-    json.dump({name: report.found for name, report in reports.items()}, sys.stdout, indent=1)
+    print_report({name: Report(name).filled for name in DEVICES})
 
 
 if __name__ == "__main__":

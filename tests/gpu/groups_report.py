@@ -1,15 +1,15 @@
-"""Cross-compile the kernels for groups and chains without a GPU and print what their code holds, as JSON: run by
-`test_groups_compile`.
-
-A process of its own, because Triton compiles only where it was not told to interpret.
+"""Cross-compile the kernels for groups and chains without a GPU and print what their code holds: a script of
+`reporting`.
 """
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
+from reporting import print_report
 
 from weft.fn import trace
 from weft.gpu.chain.launch import ChainLaunch, Extents
@@ -56,29 +56,34 @@ def chain(target: Target, dtype: torch.dtype, b: int) -> None:
     ChainLaunch(Extents(b, p, q, c, r), tuple(tensors), resolve(dtype, dtype), False, target)  # type: ignore[arg-type]
 
 
+def report(make: Callable[[], None], architecture: str) -> dict[str, object]:
+    with collected() as made:
+        make()
+    built = compiled(made[0], architecture)
+    text = built.asm["amdgcn" if architecture.startswith("gfx") else "ptx"]
+    return {"shared": built.metadata.shared} | instructions(text)
+
+
 def main() -> None:
-    report = {}
+    every_case: dict[str, Callable[[], object]] = {}
     for architecture, target in TARGETS.items():
         every = architecture == "sm_90"
         for dtype in (*(TYPES if every else TYPES[2:]), *(IN_GROUPS if every else IN_GROUPS[::3])):
             name = str(dtype).removeprefix("torch.")
             cases = {
-                f"small {name}": lambda dtype=dtype, target=target: group(target, dtype, 16),
-                f"mixed {name}": lambda dtype=dtype, target=target: group(target, dtype, 64),
-                f"chain 1 {name}": lambda dtype=dtype, target=target: chain(target, dtype, 1),
-                f"chain 256 {name}": lambda dtype=dtype, target=target: chain(target, dtype, 256),
+                f"small {name}": partial(group, target, dtype, 16),
+                f"mixed {name}": partial(group, target, dtype, 64),
+                f"chain 1 {name}": partial(chain, target, dtype, 1),
+                f"chain 256 {name}": partial(chain, target, dtype, 256),
             }
             if dtype in IN_GROUPS:
                 cases = {f"mixed {name}": cases[f"mixed {name}"]}
             if dtype is torch.float64:
-                cases["modes"] = lambda dtype=dtype, target=target: group(target, dtype, 3, "aibj,jcib->ca")
-            for case, make in cases.items():
-                with collected() as made:
-                    make()
-                built = compiled(made[0], architecture)
-                text = built.asm["amdgcn" if architecture.startswith("gfx") else "ptx"]
-                report[f"{case} {architecture}"] = {"shared": built.metadata.shared} | instructions(text)
-    print(json.dumps(report))
+                cases["modes"] = partial(group, target, dtype, 3, "aibj,jcib->ca")
+            every_case |= {
+                f"{case} {architecture}": partial(report, make, architecture) for case, make in cases.items()
+            }
+    print_report(every_case)
 
 
 if __name__ == "__main__":

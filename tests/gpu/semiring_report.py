@@ -1,17 +1,16 @@
-"""Cross-compile kernels of algebras and of functions with operands, and print what their code holds, as JSON.
-
-Run by `test_semiring_compile.py`, in a process of its own: Triton compiles only where it was not told to interpret.
+"""Cross-compile kernels of algebras and of functions with operands, and print what their code holds: a script of
+`reporting`.
 """
 
 from __future__ import annotations
 
-import json
 import re
-import sys
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 import torch
+from reporting import print_report
 
 from weft.algebra import Algebra
 from weft.api.describe import hypothetical
@@ -59,25 +58,27 @@ def main() -> None:
     half, single, double = torch.float16, torch.float32, torch.float64
     square = dict.fromkeys("mnk", 4096)
     deep = {"m": 256, "n": 256, "k": 8192}
-    results: dict[str, Any] = {}
+    cases: dict[str, Any] = {}
     types = {"float32": single, "float16": half, "float64": double, "int32": torch.int32}
     for name, dtype in types.items():
         for architecture in TARGETS:
             contraction = described("mk,nk->mn", square, dtype=dtype, algebra="max_plus")
-            results[f"max_plus {name} {architecture}"] = report(semiring, contraction, architecture)
+            cases[f"max_plus {name} {architecture}"] = partial(report, semiring, contraction, architecture)
     deep_max = described("mk,nk->mn", deep, dtype=single, algebra="max_plus")
-    results["split sm_90"] = report(semiring, deep_max, "sm_90", split=True)
-    results["ragged sm_90"] = report(
-        semiring, described("mk,nk->mn", {**square, "k": 4093}, algebra="max_plus"), "sm_90"
+    cases["split sm_90"] = partial(report, semiring, deep_max, "sm_90", split=True)
+    cases["ragged sm_90"] = partial(
+        report, semiring, described("mk,nk->mn", {**square, "k": 4093}, algebra="max_plus"), "sm_90"
     )
     case = {"a": 312, "b": 312, "c": 24, "d": 312}
-    results["pieces sm_90"] = report(semiring, described("adb,cd->cba", case, algebra="max_plus"), "sm_90")
+    cases["pieces sm_90"] = partial(report, semiring, described("adb,cd->cba", case, algebra="max_plus"), "sm_90")
     logarithms_sum = Algebra(lambda x, y: y + x, torch.logaddexp, "lowest")
-    results["exponentials sm_90"] = report(semiring, described("mk,nk->mn", square, algebra=logarithms_sum), "sm_90")
+    cases["exponentials sm_90"] = partial(
+        report, semiring, described("mk,nk->mn", square, algebra=logarithms_sum), "sm_90"
+    )
     for name in ("max_plus", "log", "or_and"):
         contraction = described("mk,k->m", {"m": 4096, "k": 4096}, algebra=name)
-        results[f"vector {name} sm_90"] = report(simt, contraction, "sm_90")
-    results["log sm_90"] = report(logsumexp, described("mk,nk->mn", square, algebra="log"), "sm_90")
+        cases[f"vector {name} sm_90"] = partial(report, simt, contraction, "sm_90")
+    cases["log sm_90"] = partial(report, logsumexp, described("mk,nk->mn", square, algebra="log"), "sm_90")
     fused: dict[str, Any] = {
         "dtype": half, "epilogue": lambda x, bias, m, n: (torch.where(m >= n, x + bias, 0.0), x > 0),
         "operands": {"bias": ("n", half), "gate": ("mk", half), "shift": ("k", half)}, "indices": {"m": "m", "n": "n"},
@@ -85,10 +86,10 @@ def main() -> None:
     }  # fmt: skip
     for room in (gett, tma, simt):
         contraction = described("mk,nk->mn", square, **fused)
-        results[f"fused {room.NAME} sm_90"] = report(room, contraction, "sm_90")
-    results["fused matrix gfx942"] = report(gett, described("mk,nk->mn", square, **fused), "gfx942")
-    results["fused split sm_90"] = report(gett, described("mk,nk->mn", deep, **fused), "sm_90", split=True)
-    json.dump(results, sys.stdout)
+        cases[f"fused {room.NAME} sm_90"] = partial(report, room, contraction, "sm_90")
+    cases["fused matrix gfx942"] = partial(report, gett, described("mk,nk->mn", square, **fused), "gfx942")
+    cases["fused split sm_90"] = partial(report, gett, described("mk,nk->mn", deep, **fused), "sm_90", split=True)
+    print_report(cases)
 
 
 if __name__ == "__main__":

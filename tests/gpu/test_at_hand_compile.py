@@ -2,40 +2,33 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 pytest.importorskip("triton")
+from gpu.reporting import PARTS, Report, slow
+
 pytestmark = pytest.mark.early
+FEW = ("keys", "* sm_90", "large gfx942")
 
 
-@pytest.fixture(scope="module")
-def report() -> dict[str, dict[str, object]]:
-    script = Path(__file__).with_name("at_hand_report.py")
-    environment = {**os.environ, "TRITON_INTERPRET": "0"}
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, timeout=500)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
+@pytest.fixture(scope="module", params=PARTS)
+def report(request: pytest.FixtureRequest) -> Report:
+    return Report("at_hand_report.py", FEW, request.param)
 
 
-def test_every_kernel_compiles_everywhere_and_spills_nothing(report: dict[str, dict[str, object]]) -> None:
-    assert len(report) == 4 * 8 + 1
+def test_every_kernel_compiles_everywhere_and_spills_nothing(report: Report) -> None:
+    assert report
     for name, found in report.items():
-        assert name == "keys" or found["local"] == 0, name
+        assert found["local"] == 0, name
 
 
-def test_extents_are_no_part_of_what_triton_compiles(report: dict[str, dict[str, object]]) -> None:
+def test_extents_are_no_part_of_what_triton_compiles(report: Report) -> None:
     """Left alone it compiles integers in that are 1, and takes note of those that are multiples of 16."""
-    assert report["keys"] == {"kernels": 1}
+    assert report["keys"]["kernels"] == 1
 
 
-@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100"])
-def test_stated_runs_are_accessed_16_bytes_at_once(report: dict[str, dict[str, object]], architecture: str) -> None:
+@pytest.mark.parametrize("architecture", ["sm_90", slow("sm_80"), slow("sm_100")])
+def test_stated_runs_are_accessed_16_bytes_at_once(report: Report, architecture: str) -> None:
     for name in ("large", "strips"):
         found = report[f"{name} {architecture}"]
         assert found["cp.async"] or found["ld.global"], name
@@ -47,13 +40,21 @@ def test_stated_runs_are_accessed_16_bytes_at_once(report: dict[str, dict[str, o
         assert found["st.global"] == found["st.global.16"], name
 
 
-def test_large_products_run_on_matrix_units(report: dict[str, dict[str, object]]) -> None:
-    for architecture, unit in (("sm_80", "mma"), ("sm_90", "wgmma"), ("gfx942", "mfma"), ("sm_100", "tcgen05")):
-        assert report[f"large {architecture}"][unit], architecture
-    assert report["double sm_90"]["mma"]
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [
+        ("large sm_90", "wgmma"),
+        ("double sm_90", "mma"),
+        ("large gfx942", "mfma"),
+        slow("large sm_80", "mma"),
+        slow("large sm_100", "tcgen05"),
+    ],
+)
+def test_large_products_run_on_matrix_units(report: Report, name: str, unit: str) -> None:
+    assert report[name][unit]
 
 
-def test_small_kernels_stay_small(report: dict[str, dict[str, object]]) -> None:
+def test_small_kernels_stay_small(report: Report) -> None:
     """A kernel that runs two microseconds must not spend them on fetching its own code."""
-    assert int(str(report["small sm_90"]["lines"])) < 3000
-    assert int(str(report["modes sm_90"]["lines"])) < 4500
+    assert report["small sm_90"]["lines"] < 3000
+    assert report["modes sm_90"]["lines"] < 4500

@@ -5,18 +5,14 @@ The report is made by the Triton that is installed. `make test-tritons` puts oth
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 pytest.importorskip("triton")
 
 from gpu.devices import DEVICES, TASKS, page
+from gpu.reporting import PARTS, Report, slow
 
 pytestmark = pytest.mark.early
 
@@ -24,18 +20,14 @@ EVERYWHERE = {
     "gett_kernel", "permute_pair_kernel", "permute_kernel", "semiring_kernel", "reduce_splits_kernel", "simt_kernel",
     "complex_direct_kernel", "interleaved_kernel", "square_kernel",
 }  # fmt: skip
+FEW = ("sm_90", "gfx942")
+EACH = [name if name in FEW else slow(name) for name in DEVICES]
 MATRIX_INSTRUCTIONS = {"sm_80": "mma", "sm_90": "wgmma", "sm_100": "tcgen05", "gfx942": "mfma"}
 
 
-@pytest.fixture(scope="module")
-def report() -> dict[str, dict[str, Any]]:
-    root = Path(__file__).parents[2]
-    paths = os.pathsep.join(filter(None, (str(root / "src"), str(root / "tests"), os.environ.get("PYTHONPATH"))))
-    environment = {**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": paths}
-    command = [sys.executable, "-m", "gpu.devices_report"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=500)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
+@pytest.fixture(scope="module", params=PARTS)
+def report(request: pytest.FixtureRequest) -> Report:
+    return Report("devices_report.py", FEW, request.param)
 
 
 def test_the_page_of_devices_says_what_the_families_say() -> None:
@@ -44,8 +36,8 @@ def test_the_page_of_devices_says_what_the_families_say() -> None:
     assert written.read_text() == page()
 
 
-@pytest.mark.parametrize("device", DEVICES)
-def test_all_kernels_compile(device: str, report: dict[str, dict[str, Any]]) -> None:
+@pytest.mark.parametrize("device", EACH)
+def test_all_kernels_compile(device: str, report: Report) -> None:
     found = report[device]
     assert {name: each["error"] for name, each in found.items() if "error" in each} == {}
     assert found.keys() >= EVERYWHERE
@@ -55,8 +47,8 @@ def test_all_kernels_compile(device: str, report: dict[str, dict[str, Any]]) -> 
         assert (name in families) == served
 
 
-@pytest.mark.parametrize("device", DEVICES)
-def test_products_run_on_the_matrix_units_of_the_device(device: str, report: dict[str, dict[str, Any]]) -> None:
+@pytest.mark.parametrize("device", EACH)
+def test_products_run_on_the_matrix_units_of_the_device(device: str, report: Report) -> None:
     own = MATRIX_INSTRUCTIONS[device]
     for name in {"gett_kernel", "tma_kernel"} & report[device].keys():
         kernel = report[device][name]
@@ -64,13 +56,13 @@ def test_products_run_on_the_matrix_units_of_the_device(device: str, report: dic
         assert not any(kernel[other] for other in MATRIX_INSTRUCTIONS.values() if other != own), name
 
 
-def test_the_tensor_memory_accelerator_loads_where_there_is_one(report: dict[str, dict[str, Any]]) -> None:
-    for device in ("sm_90", "sm_100"):
-        assert report[device]["tma_kernel"]["cp.async.bulk"], device
-        assert not report[device]["tma_kernel"]["ld.global"], device
+@pytest.mark.parametrize("device", ["sm_90", slow("sm_100")])
+def test_the_tensor_memory_accelerator_loads_where_there_is_one(device: str, report: Report) -> None:
+    assert report[device]["tma_kernel"]["cp.async.bulk"]
+    assert not report[device]["tma_kernel"]["ld.global"]
 
 
-def test_nothing_spills_and_nothing_comes_too_early(report: dict[str, dict[str, Any]]) -> None:
+def test_nothing_spills_and_nothing_comes_too_early(report: Report) -> None:
     """Only programs of a device that can let them follow one another wait for the launch before, and then first."""
     for device, kernels in report.items():
         for name, found in kernels.items():

@@ -2,38 +2,31 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 pytest.importorskip("triton")
+from gpu.reporting import PARTS, Report, slow
+
 pytestmark = pytest.mark.early
+FEW = ("* float16 sm_90", "chain 1 float64 sm_90", "mixed complex128 sm_90", "mixed float32 gfx942", "modes sm_90")
 
 
-@pytest.fixture(scope="module")
-def report() -> dict[str, dict[str, object]]:
-    script = Path(__file__).with_name("groups_report.py")
-    environment = {**os.environ, "TRITON_INTERPRET": "0"}
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, timeout=500)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
+@pytest.fixture(scope="module", params=PARTS)
+def report(request: pytest.FixtureRequest) -> Report:
+    return Report("groups_report.py", FEW, request.param)
 
 
-def test_every_kernel_compiles_everywhere_and_spills_nothing(report: dict[str, dict[str, object]]) -> None:
-    assert len(report) == 4 * (9 + 2) + 8 + 2
+def test_every_kernel_compiles_everywhere_and_spills_nothing(report: Report) -> None:
+    assert report
     assert not [name for name, found in report.items() if found["local"]]
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
-def test_products_run_on_matrix_units(report: dict[str, dict[str, object]], dtype: str) -> None:
+@pytest.mark.parametrize("dtype", ["float16", slow("bfloat16"), slow("float64")])
+def test_products_run_on_matrix_units(report: Report, dtype: str) -> None:
     for case in ("small", "mixed", "chain 1", "chain 256"):
         found = report[f"{case} {dtype} sm_90"]
         assert found["mma"] or found["wgmma"], case
 
 
-def test_complex_products_run_on_matrix_units(report: dict[str, dict[str, object]]) -> None:
+def test_complex_products_run_on_matrix_units(report: Report) -> None:
     assert report["mixed complex128 sm_90"]["mma"]

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 
 import pytest
 import torch
 import triton
 
+from gpu.reporting import PARTS, Report
 from gpu.warp_specialized_cases import EXTENTS, H200, described, pipelined
 from weft.fn import trace
 from weft.gpu.common.swap_ab import in_kernel_order, swap_ab
@@ -189,6 +185,11 @@ def test_runs_that_d_does_not_have_are_not_offered() -> None:
     assert {len(run) for run in runs} == {1}
 
 
+# One of each: roles, ways to share output tiles, and functions of A, of both operands, and in shared memory.
+FEW = (
+    "split n pingpong", "stationary fused twice", "stationary by eight warps", "transformers paired_n",
+    "smem_transform, tail splits", "stream_k",
+)  # fmt: skip
 # Warps of a program, those included that fill up a group of four, and registers of a thread that multiplies.
 ROLES = {
     "stationary by eight warps": (20, 112),
@@ -204,17 +205,13 @@ ROLES = {
 }
 
 
-@pytest.fixture(scope="module")
-def report() -> dict[str, dict[str, object]]:
-    script = Path(__file__).with_name("warp_specialized_report.py")
-    environment = {**os.environ, "TRITON_INTERPRET": "0"}
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environment, timeout=500)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
+@pytest.fixture(scope="module", params=PARTS)
+def report(request: pytest.FixtureRequest) -> Report:
+    return Report("warp_specialized_report.py", FEW, request.param)
 
 
 def test_products_run_on_the_tensor_cores_one_after_the_other_without_a_pause(
-    report: dict[str, dict[str, object]],
+    report: Report,
 ) -> None:
     for name, found in report.items():
         assert found["wgmma"], name
@@ -223,36 +220,37 @@ def test_products_run_on_the_tensor_cores_one_after_the_other_without_a_pause(
         assert not found["ld.global"], name
 
 
+@pytest.mark.slow
 @pytest.mark.xfail(
     NEW_ASSEMBLER, strict=True,
     reason="Triton 3.8 copies A in registers for each product, and the assembler of 3.9 does not merge the copies",
 )  # fmt: skip
 @pytest.mark.parametrize("name", ["transformers pingpong"])
-def test_two_parts_of_a_tile_share_the_registers_of_a(report: dict[str, dict[str, object]], name: str) -> None:
+def test_two_parts_of_a_tile_share_the_registers_of_a(report: Report, name: str) -> None:
     assert not report[name]["serialized"]
 
 
-def test_nothing_spills(report: dict[str, dict[str, object]]) -> None:
+def test_nothing_spills(report: Report) -> None:
     for name, found in report.items():
         assert not found["local"], name
         assert not found["spilled"], name
 
 
-def test_stages_are_given_back_when_all_threads_are_done_with_them(report: dict[str, dict[str, object]]) -> None:
+def test_stages_are_given_back_when_all_threads_are_done_with_them(report: Report) -> None:
     """One thread arrives for its role. Whether the compiler has all meet before differs from Triton to Triton."""
     for name, found in report.items():
         assert found["unmet"] == found["unfenced"] == 0, name
 
 
-def test_no_uniform_register_is_read_that_nothing_wrote(report: dict[str, dict[str, object]]) -> None:
+def test_no_uniform_register_is_read_that_nothing_wrote(report: Report) -> None:
     for name, found in report.items():
         assert found["unwritten"] == [], name
 
 
-def test_registers_go_to_the_warps_that_multiply(report: dict[str, dict[str, object]]) -> None:
+def test_registers_go_to_the_warps_that_multiply(report: Report) -> None:
     for name, found in report.items():
         warps, registers = ROLES.get(name, (12, 240))
         loading = 32 if "smem_transform" in name else 24
         assert found["warps"] == warps, name
-        assert {loading, registers} <= set(found["register roles"]), name  # type: ignore[call-overload]
-        assert found["shared"] <= H200.shared_memory, name  # type: ignore[operator]
+        assert {loading, registers} <= set(found["register roles"]), name
+        assert found["shared"] <= H200.shared_memory, name

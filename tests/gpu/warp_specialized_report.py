@@ -1,18 +1,15 @@
-"""Cross-compile warp-specialized kernels for Hopper and print what they hold, as JSON.
-
-Run by `test_warp_specialized.py` in a process of its own: Triton compiles only where it was not told to interpret.
-"""
+"""Cross-compile warp-specialized kernels for Hopper and print what they hold: a script of `reporting`."""
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
-import sys
 import tempfile
+from functools import partial
 
 import torch
 from compile_report import H200, contraction
+from reporting import print_report
 from triton.backends.nvidia.compiler import get_ptxas
 from uniform_registers import unwritten
 
@@ -61,33 +58,35 @@ def main() -> None:
     paired = contraction("ceda,bed->cba", dict.fromkeys("abcde", 72), half, single, **of_one)
     long_sum_twice = contraction("dca,cbd->ba", EXTENTS, half, single, **functions)
     across = contraction("dca,cdb->ba", EXTENTS, half, single, **functions)
-    results = {
-        "cooperative": report(plain, "ws.cooperative 128x256x64"),
-        "pingpong": report(plain, "ws.pingpong 64x256x64"),
-        "split n": report(plain, "ws.cooperative 128x320x64"),
-        "split n pingpong": report(plain, "ws.pingpong 64x320x64"),
-        "swap_ab": report(plain, "128x320x64.*swap_ab"),
-        "fused": report(fused, "ws.cooperative 128x256x64"),
-        "fused pingpong": report(fused, "ws.pingpong 64x256x64"),
-        "fused split n": report(fused, "ws.cooperative 128x320x64"),
-        "stationary": report(plain, "ws.stationary 64x320x64"),
-        "stationary fused": report(fused, "ws.stationary 64x320x64"),
-        "stationary fused twice": report(twice, "ws.stationary 64x320x64"),
-        "stationary short": report(short, "ws.stationary 64x80x64.*warps=4 pingpong stages=8 swap_ab"),
-        "stationary by eight warps": report(short, "ws.stationary 128x80x64.*warps=8 pipelines=2 stages=4 swap_ab"),
-        "transformers": report(long_sum_twice, "ws.cooperative 128x160x64.*split_k="),
-        "transformers pingpong": report(one_of_both, "ws.pingpong 128x80x64.*split_k="),
-        "transformers paired_n": report(paired, "ws.paired_n 128x80x64.*split_k="),
-        "smem_transform": report(long_sum_twice, "ws.smem_transform 128x320x64.*split_k="),
-        "smem_transform, tail splits": report(long_sum_twice, "ws.smem_transform 128x320x64.*split_k=[0-9]+/"),
-        "smem_transform, one n part": report(long_sum_twice, "ws.smem_transform 128x256x64.*split_k="),
-        "smem_transform, across k": report(across, "ws.smem_transform 128x320x64.*split_k="),
-        "stream_k": report(paired, "ws.cooperative 128x80x64.*stream_k swap_ab"),
-        "stream_k pingpong": report(paired, "ws.pingpong 128x80x64.*stream_k"),
-        "stream_k paired_n": report(paired, "ws.paired_n 128x80x64.*stream_k"),
-        "split": report(long_sum, "128x256x64.*split_k="),
+    cases = {
+        "cooperative": partial(report, plain, "ws.cooperative 128x256x64"),
+        "pingpong": partial(report, plain, "ws.pingpong 64x256x64"),
+        "split n": partial(report, plain, "ws.cooperative 128x320x64"),
+        "split n pingpong": partial(report, plain, "ws.pingpong 64x320x64"),
+        "swap_ab": partial(report, plain, "128x320x64.*swap_ab"),
+        "fused": partial(report, fused, "ws.cooperative 128x256x64"),
+        "fused pingpong": partial(report, fused, "ws.pingpong 64x256x64"),
+        "fused split n": partial(report, fused, "ws.cooperative 128x320x64"),
+        "stationary": partial(report, plain, "ws.stationary 64x320x64"),
+        "stationary fused": partial(report, fused, "ws.stationary 64x320x64"),
+        "stationary fused twice": partial(report, twice, "ws.stationary 64x320x64"),
+        "stationary short": partial(report, short, "ws.stationary 64x80x64.*warps=4 pingpong stages=8 swap_ab"),
+        "stationary by eight warps": partial(
+            report, short, "ws.stationary 128x80x64.*warps=8 pipelines=2 stages=4 swap_ab"
+        ),
+        "transformers": partial(report, long_sum_twice, "ws.cooperative 128x160x64.*split_k="),
+        "transformers pingpong": partial(report, one_of_both, "ws.pingpong 128x80x64.*split_k="),
+        "transformers paired_n": partial(report, paired, "ws.paired_n 128x80x64.*split_k="),
+        "smem_transform": partial(report, long_sum_twice, "ws.smem_transform 128x320x64.*split_k="),
+        "smem_transform, tail splits": partial(report, long_sum_twice, "ws.smem_transform 128x320x64.*split_k=[0-9]+/"),
+        "smem_transform, one n part": partial(report, long_sum_twice, "ws.smem_transform 128x256x64.*split_k="),
+        "smem_transform, across k": partial(report, across, "ws.smem_transform 128x320x64.*split_k="),
+        "stream_k": partial(report, paired, "ws.cooperative 128x80x64.*stream_k swap_ab"),
+        "stream_k pingpong": partial(report, paired, "ws.pingpong 128x80x64.*stream_k"),
+        "stream_k paired_n": partial(report, paired, "ws.paired_n 128x80x64.*stream_k"),
+        "split": partial(report, long_sum, "128x256x64.*split_k="),
     }
-    json.dump(results, sys.stdout)
+    print_report(cases)
 
 
 if __name__ == "__main__":

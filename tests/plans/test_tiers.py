@@ -32,7 +32,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
 def operands() -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(5)
-    return torch.randn(9, 20, generator=generator), torch.randn(20, 11, generator=generator)
+    return torch.randn(3, 20, generator=generator), torch.randn(20, 4, generator=generator)
 
 
 def planned(**options: Any) -> weft.Plan:

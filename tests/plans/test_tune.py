@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import weft
+from support import own_cache
 from weft.api.describe import choice_for, hypothetical
 from weft.errors import UnsupportedError
 from weft.machine.store import Store
@@ -26,7 +27,7 @@ EQUATION = "abk,kc->bca"
 
 @pytest.fixture(autouse=True)
 def empty_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
+    own_cache(monkeypatch, tmp_path)
     validity.outdate()  # plans of other tests are not found
     return tmp_path
 

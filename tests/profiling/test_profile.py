@@ -16,6 +16,7 @@ import weft
 from weft.cases import example, scaled
 from weft.cli.main import app
 from weft.errors import ArgumentError, ShapeError, UnsupportedError
+from weft.machine import ceilings
 from weft.machine.ceilings import Ceilings
 from weft.profiling.profile import Profile, load
 from weft.profiling.subject import of_case, of_plan
@@ -26,6 +27,14 @@ A, B, BIAS = torch.randn(6, 5, 4), torch.randn(4, 7), torch.randn(7)
 
 def add_bias(total: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     return torch.relu(total + bias)
+
+
+@pytest.fixture(autouse=True)
+def quick_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ceilings that stand ready: measuring takes half a minute and is tested elsewhere."""
+    monkeypatch.setattr(ceilings, "_known", {})
+    measured = Ceilings("a CPU", "measured", 1e10, 1e10, 1e10, {"float16": 1e11, "float32": 1e11}, 1e-6, None, "", {})
+    monkeypatch.setattr(ceilings, "measure_ceilings", lambda *place, **how: measured)
 
 
 def test_a_plan_of_the_cpu() -> None:

@@ -1,0 +1,69 @@
+"""Reports of what kernels compile to: scripts print them, in processes of their own, and tests look at them.
+
+Triton compiles only where it was not told to interpret. A quick run compiles few of a script's cases, one for each
+thing that is looked at; the rest are compiled where a test asks for one by name, and by slow tests.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REST = "--rest"
+
+
+def slow(*values: Any) -> Any:
+    """Parameters that only a slow run takes."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+#: Of a fixture that makes a `Report` of a script's few cases, and in slow runs of the rest.
+PARTS = [pytest.param(False, id="few"), pytest.param(True, id="rest", marks=pytest.mark.slow)]
+
+
+def print_report(cases: Mapping[str, Callable[[], object]]) -> None:
+    """Of the cases whose names match the script's arguments, or of all others after `--rest`; of all without any."""
+    rest, patterns = sys.argv[1:2] == [REST], tuple(sys.argv[1:])
+    wanted = [name for name in cases if not patterns or _matches(name, patterns) != rest]
+    json.dump({name: cases[name]() for name in wanted}, sys.stdout)
+
+
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+class Report(Mapping[str, Any]):
+    """One part of a script's report, the few or the rest, that finds the other part's cases too."""
+
+    def __init__(self, script: str, few: tuple[str, ...], rest: bool) -> None:
+        self._script, self._few, self._rest = script, few, rest
+
+    def __getitem__(self, name: str) -> Any:
+        return _part(self._script, self._few, not _matches(name, self._few))[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_part(self._script, self._few, self._rest))
+
+    def __len__(self) -> int:
+        return len(_part(self._script, self._few, self._rest))
+
+
+@cache
+def _part(script: str, few: tuple[str, ...], rest: bool) -> dict[str, Any]:
+    root = Path(__file__).parents[2]
+    paths = [str(path) for path in (root / "src", root / "tests", root / "tests" / "gpu")]
+    environment = {**os.environ, "TRITON_INTERPRET": "0"}
+    environment["PYTHONPATH"] = os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, str(Path(__file__).with_name(script)), *([REST] if rest else []), *few]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=500)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
