@@ -71,6 +71,13 @@ def schedule(words: Permutation, target: Target) -> HandPermuteSchedule:
     if tile[2] == 1 and (not large or size > 4):
         tile = _SMALL
     along_d, along_x = _shared_out(in_d, in_x, shared, tile[:2])
+    if max(len(along_d), len(along_x)) > USUAL:
+        # Indices of many modes take so many instructions that ptxas spills most of what it holds (94 ms, where 2 are
+        # predicted, of 340 million elements with modes of two).
+        tile = (max(tile[0] // 2, 1), max(tile[1] // 2, 1), tile[2])
+        along_d, along_x = _shared_out(in_d, in_x, shared, tile[:2])
+    sides = [_fitting(side, axis) if large else side for side, axis in zip(tile, (along_d, along_x), strict=False)]
+    tile = (sides[0], sides[1], tile[2])
     taken = (*shared, *along_d, *along_x)
     found = HandPermuteSchedule(
         outer=Group(tuple([mode for mode in in_d if mode not in taken]), 1),
@@ -121,6 +128,13 @@ def _shared_out(
                 axes[side].append(following)
                 taken.append(following)
     return tuple(axes[0]), tuple(axes[1])
+
+
+def _fitting(side: int, modes: Sequence[Mode]) -> int:
+    """Half of a tile's side where a quarter of its lanes, and fewer of the half's, would have nothing to move."""
+    extent = math.prod([mode.extent for mode in modes])
+    whole, half = (-(-extent // each) * each for each in (side, max(side // 2, 1)))
+    return side // 2 if side > 32 and whole > 1.25 * extent and half < whole else side
 
 
 def _vector(words: Permutation, tensor: int, layout: Layout, found: HandPermuteSchedule) -> int:
