@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+import weft
 from weft.networks import steps
 from weft.networks.steps import Asked
 from weft.planner.schedule import Target
@@ -107,3 +108,19 @@ def test_nothing_is_compiled_for_a_device_that_is_not_here(pool: type[Pool]) -> 
     assert compile_side_by_side("one", H200, lambda: pytest.fail("is asked")) == 0
     assert compile_side_by_side("one", Target("cpu"), lambda: pytest.fail("is asked")) == 0
     assert not pool.asked
+
+
+def test_a_sum_over_nearly_all_modes_stays_at_hand(pool: type[Pool]) -> None:
+    """No family made to measure shares it out; asked for one, a plan takes what is at hand, and so says it."""
+    shapes = (4, 2_000_000), (4, 2_000_000, 12)
+    asked = wanted("bk,bkn->bn", *shapes, specialize="now")
+    choice = side_by_side.chosen(asked)
+    assert choice is not None
+    assert choice.best.schedule.family == "at_hand"
+    small = side_by_side.chosen(wanted("bk,bkn->bn", (4, 200), (4, 200, 12), specialize="now"))
+    assert small is not None
+    assert small.best.schedule.family != "at_hand"
+    with standing_for(H200):
+        a, b = (torch.empty(shape) for shape in shapes)
+        explained = weft.plan("bk,bkn->bn", a, b, specialize="now", backend="triton").explain()
+    assert "at hand: kernels made to measure would take twice as long" in explained

@@ -168,12 +168,13 @@ def test_compilers_that_die_and_caches_that_vanish_change_nothing(
     def dies(*_: Any) -> Any:
         raise RuntimeError("no compiler")
 
-    monkeypatch.setattr(tiers, "select", dies)
     a, b = operands()
     plan = planned(specialize="auto")
-    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path / "gone"))
-    for _ in range(switch):
-        found = plan(a, b)
+    with monkeypatch.context() as patch:
+        patch.setattr(tiers, "select", dies)
+        patch.setenv("WEFT_CACHE_DIR", str(tmp_path / "gone"))
+        for _ in range(switch):
+            found = plan(a, b)
     assert torch.equal(found, planned(specialize="now")(a, b))
 
 

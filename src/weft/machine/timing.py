@@ -316,8 +316,9 @@ def _release_generator() -> None:
     A capture that fails leaves its generator as if within one (torch 2.11: `CUDAGraph::capture_end` raises before it
     tells the generator), which then refuses every call. A clone of its state is outside.
     """
-    generator = torch.cuda.default_generators[torch.cuda.current_device()]
-    generator.graphsafe_set_state(generator.clone_state())
+    generators = torch.cuda.default_generators  # empty where no GPU was touched
+    for generator in generators[torch.cuda.current_device() :][:1]:
+        generator.graphsafe_set_state(generator.clone_state())
 
 
 def _clocks_at(work: Callable[[], None], device: torch.device) -> Clocks | None:

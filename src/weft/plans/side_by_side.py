@@ -25,7 +25,7 @@ from weft.planner.promotion import is_stored, tier
 from weft.planner.schedule import Description, Ranked, Target
 from weft.planner.validity import environment, here
 from weft.plans.select import select
-from weft.plans.tiers import Wanted
+from weft.plans.tiers import Asked, Wanted, is_twice_as_fast_at_hand
 
 ROOM = "side-by-side"  # of the store
 FEWEST = 3  # kernels that are worth starting compilers, which takes as long as compiling one
@@ -69,17 +69,25 @@ def compiled(target: Target, wanted: Iterable[Wanted]) -> int:
 def chosen(wanted: Wanted) -> Choice | None:
     """What `weft.plans.tiers.served` will choose first, untested and not built; None where nothing can be chosen."""
     asked, specialize = wanted
-    now = asked.schedule is not None or specialize == "now" or asked.tune is not None
-    if not now and has_tiers(asked.backend) and (specialize == "never" or is_stored(*asked[:4]) is None):
-        choice = at_hand(*asked[:4])
-        if isinstance(choice, Choice):
-            rule = tier(asked.description, asked.target, choice.best.seconds)
-            if specialize == "never" or rule.name == "at hand":
-                return choice
     try:
+        if _is_of_what_is_at_hand(asked, specialize):
+            choice = at_hand(*asked[:4])
+            if isinstance(choice, Choice):
+                rule = tier(asked.description, asked.target, choice.best.seconds)
+                if specialize != "auto" or rule.name == "at hand":
+                    return choice
         return select(*asked)
     except WeftError:
         return None
+
+
+def _is_of_what_is_at_hand(asked: Asked, specialize: str) -> bool:
+    """Whether that is looked at first."""
+    if asked.schedule is not None or asked.tune is not None or not has_tiers(asked.backend):
+        return False
+    if specialize == "now":
+        return is_twice_as_fast_at_hand(asked)
+    return specialize == "never" or is_stored(*asked[:4]) is None
 
 
 def _kernels(choice: Choice) -> Iterable[Hashable]:

@@ -23,6 +23,8 @@ from weft.plans.handful import settle
 from weft.plans.select import select
 from weft.selftest.gate import admitted
 
+LONG = 1e-4  # seconds of a contraction that is worth looking at both
+
 
 class Asked(NamedTuple):
     """What a plan says of how one of its descriptions is to be served."""
@@ -54,8 +56,10 @@ def served(asked: Asked, specialize: str) -> Served:
     """The choice and launch of the tier that `specialize` asks for, or that the rule of `promotion` finds."""
     if asked.schedule is not None:
         return _measured(asked, Tier("made to measure", "its schedule is forced"))
-    if specialize == "now" or asked.tune is not None:
+    if asked.tune is not None:
         return _measured(asked, Tier("made to measure", "asked for" if specialize == "now" else "tuning asks for it"))
+    if specialize == "now" and not is_twice_as_fast_at_hand(asked):
+        return _measured(asked, Tier("made to measure", "asked for"))
     if not has_tiers(asked.backend):
         return _measured(asked, Tier("made to measure", f"the {asked.backend} backend has one kind of kernel"))
     if specialize == "auto" and (why := is_stored(*asked[:4])) is not None:
@@ -63,14 +67,27 @@ def served(asked: Asked, specialize: str) -> Served:
     choice = _admitted_at_hand(asked)
     if isinstance(choice, str):
         return _measured(asked, Tier("made to measure", f"nothing at hand serves it ({choice})"))
-    if specialize == "never":
+    if specialize != "auto":
         found, launch = choice.built()
-        return Served(found, launch, Tier("at hand", "asked for"))
+        why = "asked for" if specialize == "never" else "kernels made to measure would take twice as long"
+        return Served(found, launch, Tier("at hand", why))
     rule = tier(asked.description, asked.target, choice.best.seconds)
     if rule.name == "made to measure":
         return _measured(asked, rule)
     found, launch = choice.built()
     return Served(found, launch, rule)
+
+
+def is_twice_as_fast_at_hand(asked: Asked) -> bool:
+    """Whether what is at hand is predicted to take half of the time of any kernel made to measure, of a long one.
+
+    That is sums over nearly all modes, which kernels at hand share out and no family made to measure does.
+    """
+    measured = select(*asked).best.seconds
+    if measured < LONG or not has_tiers(asked.backend):
+        return False
+    choice = at_hand(*asked[:4])
+    return isinstance(choice, Choice) and choice.best.seconds < 0.5 * measured
 
 
 def _admitted_at_hand(asked: Asked) -> Choice | str:
