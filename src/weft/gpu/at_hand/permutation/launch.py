@@ -9,16 +9,14 @@ from typing import NamedTuple
 from torch import Tensor
 
 from weft.base.bounded_cache import BoundedCache
-from weft.gpu.at_hand.axes import HEADER, HandAxis, Structure, axis_numbers, capacity, needs_wide, placed_axes
-from weft.gpu.at_hand.permutation.schedule import HandPermuteSchedule
+from weft.gpu.at_hand.axes import HEADER, HandAxis, Structure, axis_numbers, needs_wide, placed_axes
+from weft.gpu.at_hand.permutation.schedule import HandPermuteSchedule, rooms
 from weft.gpu.common.complex_elements import real
 from weft.gpu.common.launch import TRITON_TYPES, KernelLaunch, collecting
 from weft.gpu.common.tiling import TENSORS, B, Run
 from weft.gpu.permute.words import in_words, view_as
 from weft.planner.schedule import Scalar, Target
 from weft.spec.permutation import Permutation
-
-USUAL = 4  # modes that each axis has room for at least
 
 _KERNELS = BoundedCache(512)  # by structure
 _LOCK = Lock()
@@ -71,7 +69,7 @@ def _structure(
 
 def laid(words: Permutation, schedule: HandPermuteSchedule) -> tuple[HandPermuteParams, tuple[int, ...]]:
     """A kernel's parameters and the launch's numbers."""
-    room = capacity(max([len(group.modes) for group in schedule.groups]), USUAL)
+    room = rooms(schedule)
     structures = []
     for at, group in enumerate(schedule.groups):
         runs, unit = [], 1
@@ -81,7 +79,7 @@ def laid(words: Permutation, schedule: HandPermuteSchedule) -> tuple[HandPermute
                 length, unit = vector, max(unit, vector)
             runs.append(Run(length, vector))
         present = tuple([tensor != B for tensor in range(TENSORS)] + [True])
-        structures.append(Structure(group.tile, room, unit, present, tuple(runs)))
+        structures.append(Structure(group.tile, room[at], unit, present, tuple(runs)))
     load = placed_axes(structures, (-1, 0, 1, 2))
     store = tuple([axis._replace(place=place) for axis, place in zip(load, (-1, 1, 0, 2), strict=True)])
     numbers = [0] * HEADER

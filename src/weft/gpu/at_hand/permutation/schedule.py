@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from weft.gpu.at_hand.axes import MOST_INDICES, Group
+from weft.gpu.at_hand.axes import MOST_INDICES, Group, capacity
 from weft.gpu.common.constraints import power_of_two
 from weft.gpu.common.hardware import VECTOR
 from weft.gpu.common.tiling import A, D, by_stride
@@ -21,6 +21,8 @@ from weft.spec.permutation import Permutation
 NAME = "permute_at_hand"
 
 LARGE = 2**21  # bytes moved from which runs are stated to the compiler: each statement is one more kernel
+USUAL = 4  # modes that an axis has room for at least
+_RUN = 2  # that the run has room for: it is of one mode, whose last vector is told from the others
 _MANY = 8192  # elements of a tile that is moved by eight warps
 
 # Indices along D, along X and of the common run in a tile, by the largest run that they are for.
@@ -83,6 +85,17 @@ def schedule(words: Permutation, target: Target) -> HandPermuteSchedule:
     given = enumerate(layouts)
     vectors = [_vector(words, tensor, layout, found) if layout is not None else 1 for tensor, layout in given]
     return HandPermuteSchedule(*found.groups, found.warps, (vectors[0], 1, vectors[2], vectors[3]))
+
+
+def rooms(schedule: HandPermuteSchedule) -> tuple[int, int, int, int]:
+    """Modes that there is room for along each axis.
+
+    Every one costs ten instructions for each index of a tile that a thread computes, and of one axis that is half of
+    what it moves: modes of which a program has one index, the only ones that may be many, are counted apart.
+    """
+    outer, along_d, along_x, _ = [len(group.modes) for group in schedule.groups]
+    along = capacity(max(along_d, along_x), USUAL)
+    return capacity(outer, USUAL), along, along, _RUN
 
 
 def too_long(permutation: Permutation) -> bool:
