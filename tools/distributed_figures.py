@@ -1,11 +1,12 @@
 """Figures of contractions over ranks, and of one device that does not hold its operands; JSON, one line each.
 
-    torchrun --nproc-per-node 2 tools/distributed_figures.py ranks          # 16 GB of fp16 operands, in three splits
+    torchrun --nproc-per-node 2 tools/distributed_figures.py ranks --out FILE  # 16 GB of fp16, in three splits
     python tools/distributed_figures.py blocks --gigabytes 200              # operands in pinned memory
     torchrun --nproc-per-node 2 tools/distributed_figures.py ranks --small  # on a CPU, to see that it runs
 
-Beside weft's time stand: one device with the whole operands, as weft contracts them; and torch, which gathers or sums
-whole tensors before or after its product. Times are medians of the slowest rank's, ranks meeting before each call.
+Beside weft's time stand: one device with the whole operands, as weft contracts them; torch, which gathers or sums
+whole tensors before or after its product; and, where k is split, torch that gathers both operands and contracts a
+rank's rows. Times are medians of the slowest rank's, ranks meeting before each call.
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ import argparse
 import json
 import os
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,24 +37,31 @@ def main() -> None:
     parser.add_argument("--gigabytes", type=float, default=16.0)
     parser.add_argument("--limit", help="memory_limit of blocks, as 30GB; by default what is free")
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--out", type=Path, help="a JSON file, too")
     given = parser.parse_args()
     if given.what == "ranks":
-        over_ranks(1e-3 if given.small else given.gigabytes)
+        found = over_ranks(1e-3 if given.small else given.gigabytes)
     else:
-        in_blocks(1e-3 if given.small else given.gigabytes, "400 KB" if given.small else given.limit)
+        found = in_blocks(1e-3 if given.small else given.gigabytes, "400 KB" if given.small else given.limit)
+    if given.out is not None and int(os.environ.get("RANK", "0")) == 0:
+        given.out.parent.mkdir(parents=True, exist_ok=True)
+        command = f"tools/distributed_figures.py {' '.join(sys.argv[1:])}"
+        record = {"command": command, "commit": commit(), "found": found}
+        given.out.write_text(json.dumps(record, indent=1, default=str) + "\n")
 
 
-def over_ranks(gigabytes: float) -> None:
+def over_ranks(gigabytes: float) -> list[dict[str, Any]]:
     gpus = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpus else torch.device("cpu")
     if gpus:
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if gpus else "gloo")
+    dist.init_process_group("nccl" if gpus else "gloo", device_id=device if gpus else None)
     rank, size = dist.get_rank(), dist.get_world_size()
     dtype = torch.float16 if gpus else torch.float32
     m = n = multiple((gigabytes * 1e9 / dtype.itemsize / 8) ** 0.5, 256 * size)
     k = 4 * m
-    print_from(rank, {"machine": device_stamp(device), "link": str(weft.distributed.measure_link())})
+    link = str(weft.distributed.measure_link())
+    found = [print_from(rank, {"machine": device_stamp(device), "gpus": size, "link": link})]
     a = torch.randn(m, k, dtype=dtype, device=device)
     b = torch.randn(k, n, dtype=dtype, device=device)
     said: dict[str, Any] = {"out_dtype": torch.float32}
@@ -63,14 +74,32 @@ def over_ranks(gigabytes: float) -> None:
         ours = seconds(lambda plan=plan, x=x, y=y: plan(x, y), device)
         theirs = seconds(lambda x=x, y=y, pb=pb: by_torch(x, y, pb, n), device)
         timeline = plan.timeline(x, y)
-        print_from(rank, {
+        row = {
             "split": name, "mnk": [m, n, k], "ranks": size, "seconds": ours, "one device": alone,
             "speedup": alone / ours, "torch": theirs, "against torch": theirs / ours, "hidden": timeline.hidden,
             "predicted": plan.prediction.seconds, "timeline": str(timeline).splitlines(),
-        })  # fmt: skip
+        }  # fmt: skip
+        if pa == "k":
+            row["torch gathers"] = seconds(lambda x=x, y=y: by_gathering(x, y), device)
+            row["against torch gathering"] = row["torch gathers"] / ours
+        found.append(print_from(rank, row))
         if rank == 0:
-            print(plan.explain())
+            print(plan.explain(), flush=True)
     dist.destroy_process_group()
+    return found
+
+
+def by_gathering(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Operands split along k are gathered, and a rank contracts its own rows of D."""
+    size, rank = dist.get_world_size(), dist.get_rank()
+    rows = x.new_empty(size * x.shape[0], x.shape[1])
+    dist.all_gather_into_tensor(rows, x)
+    mine = torch.cat([part.chunk(size)[rank] for part in rows.chunk(size)], 1)
+    columns = y.new_empty(size * y.shape[0], y.shape[1])
+    dist.all_gather_into_tensor(columns, y)
+    if x.device.type == "cpu":
+        return mine.float() @ columns.float()
+    return torch.mm(mine, columns, out_dtype=torch.float32)
 
 
 def by_torch(x: torch.Tensor, y: torch.Tensor, placed: str | None, n: int) -> torch.Tensor:
@@ -91,7 +120,7 @@ def by_torch(x: torch.Tensor, y: torch.Tensor, placed: str | None, n: int) -> to
     return x.float() @ y.float() if x.device.type == "cpu" else torch.mm(x, y, out_dtype=torch.float32)
 
 
-def in_blocks(gigabytes: float, limit: str | None) -> None:
+def in_blocks(gigabytes: float, limit: str | None) -> list[dict[str, Any]]:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     gpu = device.type == "cuda"
     dtype = torch.float16 if gpu else torch.float32
@@ -107,13 +136,14 @@ def in_blocks(gigabytes: float, limit: str | None) -> None:
     right = some @ b[:, :256].to(device).double()
     error = float((rows[:, :256] - right).abs().max() / right.abs().max())
     larger = max(timeline.compute, timeline.transfer)
-    print_from(0, {
+    found = print_from(0, {
         "machine": device_stamp(device), "side": side, "bytes of operands": a.nbytes + b.nbytes,
         "seconds": timeline.seconds, "compute": timeline.compute, "transfer": timeline.transfer,
         "over the larger": timeline.seconds / larger, "predicted": plan.estimate.seconds, "error": error,
         "timeline": str(timeline).splitlines(),
     })  # fmt: skip
     print(plan.explain())
+    return [found]
 
 
 def registered(side: int, dtype: torch.dtype, gpu: bool) -> torch.Tensor:
@@ -149,9 +179,16 @@ def multiple(value: float, of: int) -> int:
     return max(of, round(value / of) * of)
 
 
-def print_from(rank: int, found: dict[str, Any]) -> None:
+def print_from(rank: int, found: dict[str, Any]) -> dict[str, Any]:
     if rank == 0:
         print(json.dumps(found, default=str), flush=True)
+    return found
+
+
+def commit() -> str:
+    command = ["git", "describe", "--always", "--abbrev=10", "--dirty=+changes"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
 
 
 if __name__ == "__main__":
