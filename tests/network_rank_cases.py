@@ -33,7 +33,7 @@ def device() -> torch.device:
 
 
 #: What is run where every kernel is compiled first: each way that parts travel, a function, an algebra.
-ON_GPUS = ("whole result", "shared parts", "one slice", "function", "max_plus", "exponents", "empty", "wide")
+ON_GPUS = ("whole result", "many slices", "shared parts", "function", "max_plus", "exponents", "empty", "wide")
 
 
 def networks() -> dict[str, tuple[Any, list[torch.Tensor]]]:
