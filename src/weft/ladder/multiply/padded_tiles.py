@@ -20,7 +20,7 @@ def padded_tiles(a, b, d):
     a_tile = cuda.shared.array((TILE, PADDED), float32)
     b_tile = cuda.shared.array((TILE, PADDED), float32)
     x, y = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y)
-    row, column = uint32(cuda.blockIdx.y) * uint32(TILE) + y, uint32(cuda.blockIdx.x) * uint32(TILE) + x
+    row, column = uint32(cuda.blockIdx.y) * TILE + y, uint32(cuda.blockIdx.x) * TILE + x
     total = float32(0)
     for first in range(uint32(0), uint32(a.shape[1]), uint32(TILE)):
         a_tile[y, x] = a[row, first + x] if row < a.shape[0] and first + x < a.shape[1] else float32(0)

@@ -18,7 +18,7 @@ TILE, PADDED = 32, 33
 def padded_tiles(x, d):
     tile = cuda.shared.array((TILE, PADDED), x.dtype)
     lane, line = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y)
-    row, column = uint32(cuda.blockIdx.y) * uint32(TILE), uint32(cuda.blockIdx.x) * uint32(TILE)
+    row, column = uint32(cuda.blockIdx.y) * TILE, uint32(cuda.blockIdx.x) * TILE
     if row + line < x.shape[0] and column + lane < x.shape[1]:
         tile[line, lane] = x[row + line, column + lane]
     cuda.syncthreads()
