@@ -1,0 +1,99 @@
+"""Figures that pages quote are those of the results that they name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pages import ROOT
+
+RESULTS = ROOT / "results"
+
+
+def read(*path: str) -> Any:
+    return json.loads(RESULTS.joinpath(*path).read_text())
+
+
+def page(name: str) -> str:
+    return (ROOT / "docs" / name).read_text()
+
+
+def significant(value: float) -> str:
+    """To three digits, trailing zeros kept."""
+    return f"{value:#.3g}".rstrip(".")
+
+
+def median(result: dict[str, Any]) -> float:
+    ordered = sorted(result["samples"])
+    return (ordered[len(ordered) // 2] + ordered[(len(ordered) - 1) // 2]) / 2
+
+
+def test_networks() -> None:
+    """A row for each case, in milliseconds: weft, torch, cuTensorNet, and how far weft is ahead of that."""
+    text = page("networks.md")
+    for case in read("h200", "networks", "run.json")["cases"]:
+        row = next(line for line in text.splitlines() if line.startswith(f"| `{case['name']}`"))
+        ours, torch, theirs, ahead = (cell.strip() for cell in row.strip("|").split("|")[1:])
+        weft = 1e3 * median(case["results"]["weft"])
+        assert ours == significant(weft)
+        assert torch == significant(1e3 * median(case["results"]["torch"]))
+        assert abs(float(theirs) / weft / float(ahead) - 1) < 0.02
+        unit = {"ms": 1.0, "us": 1e-3}
+        said = case["results"]["weft"]["note"].partition("cuTensorNet took ")[2].split()
+        assert float(theirs) == float(said[0]) * unit[said[1]]
+
+
+def test_two_gpus() -> None:
+    text = page("distributed.md")
+    rows = {row["split"]: row for row in read("h200x2", "ranks.json")["found"][1:]}
+    for split in rows:
+        assert f"| {rows[split]['speedup']:.2f} |" in text
+    k = rows["k"]
+    assert f"{k['hidden']:.0%}".replace("%", " %") + " of the transfer hidden" in text
+    assert f"| {k['against torch gathering']:.2f} |" in text
+    assert f"behind torch ({rows['m, n gathered']['against torch']:.2f})" in text
+    assert f"({1e3 * k['one device']:.0f} ms on one)" in text
+    (scaling,) = read("h200x2", "scaling", "run.json")["cases"]
+    one, two = (median(scaling["results"][name]) for name in ("1 rank", "2 ranks"))
+    assert f"({1e3 * one:.0f} ms on one) | {one / two:.2f} |" in text
+    blocks = read("h200", "blocks.json")["found"][0]
+    assert f"took {blocks['over the larger']:.2f} times the larger" in text
+
+
+def profile(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = read("h200", "profiles", name, "profile.json")["profiles"][0]
+    return found
+
+
+def test_reading_a_profile() -> None:
+    text = " ".join(page("profiling.md").split())
+
+    def says(sentence: str, *values: float) -> None:
+        assert sentence.format(*(f"{value:.0f} %" for value in values)) in text
+
+    memory, products, slots = profile("tccg-46"), profile("tccg-20"), profile("max-plus")
+    counters = memory["counters"][-1]["values"]
+    says("The call is at {} of the floor.", 100 * memory["share"])
+    busy = (counters[key] for key in ("K3", "K2", "tensor"))
+    says("The L2 is busy {} of the time and DRAM {}; the tensor pipe {}", *busy)
+    says("of a scheduler's slots {} are taken", counters["K9"])
+    says("allow four blocks, {} of the warps", counters["K6"])
+    assert f"an intensity of {memory['floor']['intensity']:.0f} flop/B" in text
+    assert f"knee at {memory['floor']['ridge']:.0f}" in text
+    pack, product = (each["values"] for each in products["counters"])
+    says("(the L2 is busy {} there)", pack["K3"])
+    says("the tensor pipe is busy {} of the time", product["tensor"])
+    assert f"has {product['K8']:.2f} warps ready in a cycle" in text
+    says("{} of the warps are there", product["K6"])
+    says("The call as a whole is at {} of the roof", 100 * products["share"])
+    counters = slots["counters"][0]["values"]
+    says("{} of the slots are taken, the ALU pipe (maxima) is busy {}", counters["K9"], counters["alu"])
+    says("the FMA pipe (additions) {}", counters["K5"])
+    assert f"{counters['K8']:.2f} warps are ready in a cycle" in text
+    says("the call is at {} of it", 100 * slots["share"])
+
+
+def test_the_pages_results_are_there() -> None:
+    for name in ("profiling.txt", "profiles/index.md", "blocks.json"):
+        assert (Path(RESULTS) / "h200" / name).is_file(), name
