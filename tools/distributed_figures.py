@@ -14,8 +14,11 @@ import argparse
 import json
 import os
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,30 +35,34 @@ def main() -> None:
     parser.add_argument("what", choices=("ranks", "blocks"))
     parser.add_argument("--gigabytes", type=float, default=16.0)
     parser.add_argument("--limit", help="memory_limit of blocks, as 30GB; by default what is free")
+    parser.add_argument("--out", type=Path, help="a file for all of `ranks` as one JSON object")
     parser.add_argument("--small", action="store_true")
     given = parser.parse_args()
     if given.what == "ranks":
-        over_ranks(1e-3 if given.small else given.gigabytes)
+        over_ranks(1e-3 if given.small else given.gigabytes, given.out)
     else:
         in_blocks(1e-3 if given.small else given.gigabytes, "400 KB" if given.small else given.limit)
 
 
-def over_ranks(gigabytes: float) -> None:
+def over_ranks(gigabytes: float, out: Path | None) -> None:
     gpus = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpus else torch.device("cpu")
     if gpus:
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if gpus else "gloo")
+    dist.init_process_group("nccl" if gpus else "gloo", device_id=device if gpus else None)
     rank, size = dist.get_rank(), dist.get_world_size()
     dtype = torch.float16 if gpus else torch.float32
     m = n = multiple((gigabytes * 1e9 / dtype.itemsize / 8) ** 0.5, 256 * size)
     k = 4 * m
-    print_from(rank, {"machine": device_stamp(device), "link": str(weft.distributed.measure_link())})
+    about = {"machine": device_stamp(device), "link": str(weft.distributed.measure_link())}
+    about |= {"commit": commit(), "command": " ".join(sys.argv), "torch": torch.__version__}
+    print_from(rank, about)
+    found = []
     a = torch.randn(m, k, dtype=dtype, device=device)
     b = torch.randn(k, n, dtype=dtype, device=device)
     said: dict[str, Any] = {"out_dtype": torch.float32}
-    whole = weft.plan("mk,kn->mn", a, b, **said)
-    alone = seconds(lambda: whole(a, b), device)
+    one = weft.plan("mk,kn->mn", a, b, **said)
+    alone = seconds(lambda: one(a, b), device)
     for name, (pa, pb, pd) in {"k": ("k", "k", "m"), "m": ("m", None, "m"), "m, n gathered": ("m", "n", "m")}.items():
         x = a.chunk(size, 1 if pa == "k" else 0)[rank].contiguous()
         y = b if pb is None else b.chunk(size, 0 if pb == "k" else 1)[rank].contiguous()
@@ -63,13 +70,22 @@ def over_ranks(gigabytes: float) -> None:
         ours = seconds(lambda plan=plan, x=x, y=y: plan(x, y), device)
         theirs = seconds(lambda x=x, y=y, pb=pb: by_torch(x, y, pb, n), device)
         timeline = plan.timeline(x, y)
-        print_from(rank, {
+        gathering = seconds(lambda x=x, y=y, pa=pa, pb=pb: gathered_first(x, y, pa, pb), device)
+        found.append({
             "split": name, "mnk": [m, n, k], "ranks": size, "seconds": ours, "one device": alone,
-            "speedup": alone / ours, "torch": theirs, "against torch": theirs / ours, "hidden": timeline.hidden,
+            "speedup": alone / ours, "torch": theirs, "against torch": theirs / ours,
+            "torch, gathered first": gathering, "against torch, gathered first": gathering / ours,
+            "hidden": timeline.hidden,
             "predicted": plan.prediction.seconds, "timeline": str(timeline).splitlines(),
         })  # fmt: skip
+        print_from(rank, found[-1])
         if rank == 0:
             print(plan.explain())
+    if rank == 0:
+        print(table(found))
+        if out is not None:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            out.write_text(json.dumps({**about, "splits": found}, indent=1, default=str) + "\n")
     dist.destroy_process_group()
 
 
@@ -89,6 +105,41 @@ def by_torch(x: torch.Tensor, y: torch.Tensor, placed: str | None, n: int) -> to
         dist.all_gather(every, y)
         y = torch.cat(every, 1)
     return x.float() @ y.float() if x.device.type == "cpu" else torch.mm(x, y, out_dtype=torch.float32)
+
+
+def gathered_first(x: torch.Tensor, y: torch.Tensor, placed_a: str, placed_b: str | None) -> torch.Tensor:
+    """Own rows of D by torch, from both operands made whole wherever they are split by a mode that these rows need."""
+    size, rank = dist.get_world_size(), dist.get_rank()
+    if placed_a == "k":
+        x = whole(x, 1).chunk(size)[rank]
+    if placed_b is not None:
+        y = whole(y, 0 if placed_b == "k" else 1)
+    return x.float() @ y.float() if x.device.type == "cpu" else torch.mm(x, y, out_dtype=torch.float32)
+
+
+def whole(part: torch.Tensor, dim: int) -> torch.Tensor:
+    """The parts of all ranks one after the other."""
+    every = [torch.empty_like(part) for _ in range(dist.get_world_size())]
+    dist.all_gather(every, part)
+    return torch.cat(every, dim)
+
+
+def table(found: list[dict[str, Any]]) -> str:
+    """A line for each split; times in milliseconds."""
+    columns = ("seconds", "predicted", "torch", "torch, gathered first", "one device")
+    lines = [f"{'split':<14}" + "".join(f"{name:>23}" for name in columns) + f"{'speedup':>9}{'hidden':>8}"]
+    for one in found:
+        times = "".join(f"{1e3 * one[name]:>20.3f} ms" for name in columns)
+        lines.append(f"{one['split']:<14}{times}{one['speedup']:>9.2f}{one['hidden']:>8.0%}")
+    return "\n".join(lines)
+
+
+def commit() -> str:
+    """That of the checkout this file lies in; empty where there is none."""
+    said = subprocess.run(
+        ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+    )
+    return said.stdout.strip()
 
 
 def in_blocks(gigabytes: float, limit: str | None) -> None:
