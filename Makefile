@@ -28,7 +28,7 @@ endif
 # measures those two again; the summary is of all that lie there.
 RESULTS ?= out/figures
 FIGURES ?= tccg tccg-bf16 tccg-tf32 tccg-fp64 tccg-fusion beyond dense epilogue weights algebra numbers permute \
-  transpose call nn small
+  transpose call nn small networks
 TUNED   ?= tccg tccg-fusion
 PROFILED ?= 01 04 13 14 16 19 20 31 40 46
 
@@ -48,6 +48,7 @@ RUN_transpose   := transpose --quick --budget 0.05
 RUN_call        := call --quick --budget 0.1
 RUN_nn          := nn --budget 0.1 --peers weft-compiled,torch,compile
 RUN_small       := small
+RUN_networks    := networks --budget 0.2
 TUNE_tccg        := tccg --pairs fp16_fp32,fp16_fp16 --leaders 5
 TUNE_tccg-fusion := tccg-fusion --leaders 6
 

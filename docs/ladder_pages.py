@@ -1,18 +1,23 @@
-"""The pages of docs/ladder, one for each ladder, made of the rungs themselves.
+"""The pages of docs/ladder, one for each ladder, made of the rungs themselves and of a climb that was measured.
 
 `python docs/ladder_pages.py` writes them anew; a test holds the pages against this.
 """
 
 from __future__ import annotations
 
+import json
 import textwrap
+from functools import cache
 from pathlib import Path
+from typing import Any
 
+from weft.base.figures import duration
 from weft.ladder import LADDERS, Flight, Ladder, Rung
 from weft.ladder.rung import predicted_gain, published_gain
 from weft.ladder.text import share, times
 
 FOLDER = Path(__file__).parent / "ladder"
+MEASURED = FOLDER.parents[1] / "results" / "h200" / "ladder"
 _WIDTH = 119
 
 
@@ -23,7 +28,7 @@ def pages() -> dict[Path, str]:
 
 def page(ladder: Ladder) -> str:
     """A table of all rungs, then each of them."""
-    parts = [f"# {ladder.name.capitalize()}", ladder.says]
+    parts = [f"# {ladder.name.capitalize()}", ladder.says, _filled(measured_by(ladder))]
     told: set[str] = set()  # kernels that serve several flights are told of once
     for flight in ladder.flights:
         parts += [f"## {flight.name}", flight.says, table(ladder, flight)]
@@ -35,15 +40,40 @@ def page(ladder: Ladder) -> str:
 
 
 def table(ladder: Ladder, flight: Flight) -> str:
-    """Gains over the rung that each is held against."""
-    lines = ["| | rung | written in | over | predicted gain | published gain |", "|-|-|-|-|-|-|"]
+    """What each rung took, and its gain over the one that it is held against."""
+    heads = "rung", "written in", "time", "roof", "over", "gain", "predicted", "published"
+    lines = [f"| | {' | '.join(heads)} |", "|-" * (len(heads) + 1) + "|"]
     for number, of, rung in ladder:
         if of is flight:
-            before = flight.before(rung)
-            over = before.name if before is not None else ""
-            gains = f"{times(predicted_gain(before, rung))} | {times(published_gain(rung))}"
-            lines.append(f"| {number} | {rung.name} | {rung.tool} | {over} | {gains} |")
+            before, step = flight.before(rung), climb(ladder.name)["steps"][number - 1]
+            taken = duration(step["seconds"]["value"]) if step["seconds"] else ""
+            found = (
+                str(number), rung.name, rung.tool, taken, share(step["share"]),
+                before.name if before is not None else "", times(step["gain"]), times(predicted_gain(before, rung)),
+                times(published_gain(rung)),
+            )  # fmt: skip
+            lines.append(f"| {' | '.join(found)} |")
     return "\n".join(lines)
+
+
+def measured_by(ladder: Ladder) -> str:
+    """Where the times of the page are from."""
+    found = climb(ladder.name)
+    command = found["environment"]["artifacts"]["command"].removeprefix("python -m ")
+    file = f"results/h200/ladder/ladder-{ladder.name}.json"
+    return (
+        f"Times are from one {found['device']}, {found['date'][:10]}: `{command}`. *roof* is the share of the roofline "
+        "floor that a rung reaches; *gain* is over the rung that is named before it, beside what was predicted and "
+        f"what the source published for its own machine. The file `{file}` has all of it."
+    )
+
+
+@cache
+def climb(name: str) -> dict[str, Any]:
+    """A ladder as it was measured; its steps are all rungs, in their order."""
+    found: dict[str, Any] = json.loads((MEASURED / f"ladder-{name}.json").read_text())
+    assert [step["number"] for step in found["steps"]] == list(range(1, len(LADDERS[name].rungs) + 1))
+    return found
 
 
 def rung_text(number: int, rung: Rung) -> str:

@@ -1,11 +1,12 @@
 """Figures of contractions over ranks, and of one device that does not hold its operands; JSON, one line each.
 
-    torchrun --nproc-per-node 2 tools/distributed_figures.py ranks          # 16 GB of fp16 operands, in three splits
+    torchrun --nproc-per-node 2 tools/distributed_figures.py ranks --out FILE  # 16 GB of fp16, in three splits
     python tools/distributed_figures.py blocks --gigabytes 200              # operands in pinned memory
     torchrun --nproc-per-node 2 tools/distributed_figures.py ranks --small  # on a CPU, to see that it runs
 
-Beside weft's time stand: one device with the whole operands, as weft contracts them; and torch, which gathers or sums
-whole tensors before or after its product. Times are medians of the slowest rank's, ranks meeting before each call.
+Beside weft's time stand: one device with the whole operands, as weft contracts them; torch, which gathers or sums
+whole tensors before or after its product; and, where k is split, torch that gathers both operands and contracts a
+rank's rows. Times are medians of the slowest rank's, ranks meeting before each call.
 """
 
 from __future__ import annotations
@@ -35,16 +36,21 @@ def main() -> None:
     parser.add_argument("what", choices=("ranks", "blocks"))
     parser.add_argument("--gigabytes", type=float, default=16.0)
     parser.add_argument("--limit", help="memory_limit of blocks, as 30GB; by default what is free")
-    parser.add_argument("--out", type=Path, help="a file for all of `ranks` as one JSON object")
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--out", type=Path, help="a JSON file, too")
     given = parser.parse_args()
     if given.what == "ranks":
-        over_ranks(1e-3 if given.small else given.gigabytes, given.out)
+        found = over_ranks(1e-3 if given.small else given.gigabytes)
     else:
-        in_blocks(1e-3 if given.small else given.gigabytes, "400 KB" if given.small else given.limit)
+        found = in_blocks(1e-3 if given.small else given.gigabytes, "400 KB" if given.small else given.limit)
+    if given.out is not None and int(os.environ.get("RANK", "0")) == 0:
+        given.out.parent.mkdir(parents=True, exist_ok=True)
+        command = f"tools/distributed_figures.py {' '.join(sys.argv[1:])}"
+        record = {"command": command, "commit": commit(), "found": found}
+        given.out.write_text(json.dumps(record, indent=1, default=str) + "\n")
 
 
-def over_ranks(gigabytes: float, out: Path | None) -> None:
+def over_ranks(gigabytes: float) -> list[dict[str, Any]]:
     gpus = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpus else torch.device("cpu")
     if gpus:
@@ -54,15 +60,13 @@ def over_ranks(gigabytes: float, out: Path | None) -> None:
     dtype = torch.float16 if gpus else torch.float32
     m = n = multiple((gigabytes * 1e9 / dtype.itemsize / 8) ** 0.5, 256 * size)
     k = 4 * m
-    about = {"machine": device_stamp(device), "link": str(weft.distributed.measure_link())}
-    about |= {"commit": commit(), "command": " ".join(sys.argv), "torch": torch.__version__}
-    print_from(rank, about)
-    found = []
+    link = str(weft.distributed.measure_link())
+    found = [print_from(rank, {"machine": device_stamp(device), "gpus": size, "link": link})]
     a = torch.randn(m, k, dtype=dtype, device=device)
     b = torch.randn(k, n, dtype=dtype, device=device)
     said: dict[str, Any] = {"out_dtype": torch.float32}
-    one = weft.plan("mk,kn->mn", a, b, **said)
-    alone = seconds(lambda: one(a, b), device)
+    whole = weft.plan("mk,kn->mn", a, b, **said)
+    alone = seconds(lambda: whole(a, b), device)
     for name, (pa, pb, pd) in {"k": ("k", "k", "m"), "m": ("m", None, "m"), "m, n gathered": ("m", "n", "m")}.items():
         x = a.chunk(size, 1 if pa == "k" else 0)[rank].contiguous()
         y = b if pb is None else b.chunk(size, 0 if pb == "k" else 1)[rank].contiguous()
@@ -70,23 +74,32 @@ def over_ranks(gigabytes: float, out: Path | None) -> None:
         ours = seconds(lambda plan=plan, x=x, y=y: plan(x, y), device)
         theirs = seconds(lambda x=x, y=y, pb=pb: by_torch(x, y, pb, n), device)
         timeline = plan.timeline(x, y)
-        gathering = seconds(lambda x=x, y=y, pa=pa, pb=pb: gathered_first(x, y, pa, pb), device)
-        found.append({
+        row = {
             "split": name, "mnk": [m, n, k], "ranks": size, "seconds": ours, "one device": alone,
-            "speedup": alone / ours, "torch": theirs, "against torch": theirs / ours,
-            "torch, gathered first": gathering, "against torch, gathered first": gathering / ours,
-            "hidden": timeline.hidden,
+            "speedup": alone / ours, "torch": theirs, "against torch": theirs / ours, "hidden": timeline.hidden,
             "predicted": plan.prediction.seconds, "timeline": str(timeline).splitlines(),
-        })  # fmt: skip
-        print_from(rank, found[-1])
+        }  # fmt: skip
+        if pa == "k":
+            row["torch gathers"] = seconds(lambda x=x, y=y: by_gathering(x, y), device)
+            row["against torch gathering"] = row["torch gathers"] / ours
+        found.append(print_from(rank, row))
         if rank == 0:
-            print(plan.explain())
-    if rank == 0:
-        print(table(found))
-        if out is not None:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            out.write_text(json.dumps({**about, "splits": found}, indent=1, default=str) + "\n")
+            print(plan.explain(), flush=True)
     dist.destroy_process_group()
+    return found
+
+
+def by_gathering(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Operands split along k are gathered, and a rank contracts its own rows of D."""
+    size, rank = dist.get_world_size(), dist.get_rank()
+    rows = x.new_empty(size * x.shape[0], x.shape[1])
+    dist.all_gather_into_tensor(rows, x)
+    mine = torch.cat([part.chunk(size)[rank] for part in rows.chunk(size)], 1)
+    columns = y.new_empty(size * y.shape[0], y.shape[1])
+    dist.all_gather_into_tensor(columns, y)
+    if x.device.type == "cpu":
+        return mine.float() @ columns.float()
+    return torch.mm(mine, columns, out_dtype=torch.float32)
 
 
 def by_torch(x: torch.Tensor, y: torch.Tensor, placed: str | None, n: int) -> torch.Tensor:
@@ -107,42 +120,7 @@ def by_torch(x: torch.Tensor, y: torch.Tensor, placed: str | None, n: int) -> to
     return x.float() @ y.float() if x.device.type == "cpu" else torch.mm(x, y, out_dtype=torch.float32)
 
 
-def gathered_first(x: torch.Tensor, y: torch.Tensor, placed_a: str, placed_b: str | None) -> torch.Tensor:
-    """Own rows of D by torch, from both operands made whole wherever they are split by a mode that these rows need."""
-    size, rank = dist.get_world_size(), dist.get_rank()
-    if placed_a == "k":
-        x = whole(x, 1).chunk(size)[rank]
-    if placed_b is not None:
-        y = whole(y, 0 if placed_b == "k" else 1)
-    return x.float() @ y.float() if x.device.type == "cpu" else torch.mm(x, y, out_dtype=torch.float32)
-
-
-def whole(part: torch.Tensor, dim: int) -> torch.Tensor:
-    """The parts of all ranks one after the other."""
-    every = [torch.empty_like(part) for _ in range(dist.get_world_size())]
-    dist.all_gather(every, part)
-    return torch.cat(every, dim)
-
-
-def table(found: list[dict[str, Any]]) -> str:
-    """A line for each split; times in milliseconds."""
-    columns = ("seconds", "predicted", "torch", "torch, gathered first", "one device")
-    lines = [f"{'split':<14}" + "".join(f"{name:>23}" for name in columns) + f"{'speedup':>9}{'hidden':>8}"]
-    for one in found:
-        times = "".join(f"{1e3 * one[name]:>20.3f} ms" for name in columns)
-        lines.append(f"{one['split']:<14}{times}{one['speedup']:>9.2f}{one['hidden']:>8.0%}")
-    return "\n".join(lines)
-
-
-def commit() -> str:
-    """That of the checkout this file lies in; empty where there is none."""
-    said = subprocess.run(
-        ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-    )
-    return said.stdout.strip()
-
-
-def in_blocks(gigabytes: float, limit: str | None) -> None:
+def in_blocks(gigabytes: float, limit: str | None) -> list[dict[str, Any]]:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     gpu = device.type == "cuda"
     dtype = torch.float16 if gpu else torch.float32
@@ -158,13 +136,14 @@ def in_blocks(gigabytes: float, limit: str | None) -> None:
     right = some @ b[:, :256].to(device).double()
     error = float((rows[:, :256] - right).abs().max() / right.abs().max())
     larger = max(timeline.compute, timeline.transfer)
-    print_from(0, {
+    found = print_from(0, {
         "machine": device_stamp(device), "side": side, "bytes of operands": a.nbytes + b.nbytes,
         "seconds": timeline.seconds, "compute": timeline.compute, "transfer": timeline.transfer,
         "over the larger": timeline.seconds / larger, "predicted": plan.estimate.seconds, "error": error,
         "timeline": str(timeline).splitlines(),
     })  # fmt: skip
     print(plan.explain())
+    return [found]
 
 
 def registered(side: int, dtype: torch.dtype, gpu: bool) -> torch.Tensor:
@@ -200,9 +179,16 @@ def multiple(value: float, of: int) -> int:
     return max(of, round(value / of) * of)
 
 
-def print_from(rank: int, found: dict[str, Any]) -> None:
+def print_from(rank: int, found: dict[str, Any]) -> dict[str, Any]:
     if rank == 0:
         print(json.dumps(found, default=str), flush=True)
+    return found
+
+
+def commit() -> str:
+    command = ["git", "describe", "--always", "--abbrev=10", "--dirty=+changes"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.gpu
 def test_contractions_are_the_whole_on_one_device(ranks: int) -> None:
     if torch.cuda.device_count() < ranks:
         pytest.skip(f"{torch.cuda.device_count()} GPUs")
-    cases = [random_case(seed, ranks, (torch.float32, torch.float16)) for seed in range(16)]
+    cases = [random_case(seed, ranks, (torch.float32, torch.float16)) for seed in range(5)]  # each compiles kernels
     outcomes = on_ranks(ranks, distributed_cases.many, cases, 4, backend="nccl", limit=500)
     assert [outcome.message for outcome in outcomes] == [""] * ranks
     for outcome in outcomes:

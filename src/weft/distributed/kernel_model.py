@@ -5,7 +5,7 @@
 A part that is thin reads an operand again, so its bytes may take longer than its products.
 
 A kernel whose blocks stay for all of their tiles, one on each multiprocessor, leaves none to a collective's kernel
-before it ends; and where the collective came first, the blocks that waited for its multiprocessors have their tiles still
+before it ends. Where the collective came first, the blocks that waited for its multiprocessors have their tiles still
 to do. GPUs take no block off a multiprocessor before it is done.
 """
 

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from weft.bench.networks import NetworkTensors
 
 
-MEASURED = 1 << 26  # bytes of the largest intermediate from which kernels made to measure are tried, too
-
-
 class WeftNetwork:
     """``weft.network``, planned once. What is told beside: the first call, planning and compiling included."""
 
@@ -43,7 +40,7 @@ class WeftNetwork:
             "memory bytes": net.memory,
         }
         ways = [Way("", net, about)]
-        if tensors[0].is_cuda and case.largest >= MEASURED:
+        if tensors[0].is_cuda:
             net = planned_network(case, tensors, specialize="now")
             ways = [Way("at hand", ways[0].run, about), Way("made to measure", net, about)]
         return Prepared(ways, note=_said(case, about))

@@ -26,7 +26,7 @@ def column_per_thread(a, b, d):
     thread = uint32(cuda.threadIdx.x)
     x, y = thread % TILE, thread // TILE  # of B's tile and of D's; of A's tile: below
     k_a, row_a = thread % STEP, thread // STEP
-    first_row, first_column = uint32(cuda.blockIdx.y) * TILE, uint32(cuda.blockIdx.x) * TILE
+    first_row, first_column = uint32(cuda.blockIdx.y) * uint32(TILE), uint32(cuda.blockIdx.x) * uint32(TILE)
     for first in range(uint32(0), uint32(a.shape[1]), uint32(STEP)):
         inside = first_row + row_a < a.shape[0] and first + k_a < a.shape[1]
         a_tile[row_a, k_a] = a[first_row + row_a, first + k_a] if inside else float32(0)

@@ -26,7 +26,7 @@ def eight_by_eight(a, b, d):
     of_a, of_b = cuda.local.array(SUMS, float32), cuda.local.array(SUMS, float32)
     thread = uint32(cuda.threadIdx.x)
     x, y = thread % SIDE, thread // SIDE
-    row, column = uint32(cuda.blockIdx.y) * TILE, uint32(cuda.blockIdx.x) * TILE
+    row, column = uint32(cuda.blockIdx.y) * uint32(TILE), uint32(cuda.blockIdx.x) * uint32(TILE)
     for i in range(SUMS):
         for j in range(SUMS):
             sums[i, j] = 0

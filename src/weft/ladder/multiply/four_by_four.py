@@ -24,7 +24,7 @@ def four_by_four(a, b, d):
     sums = cuda.local.array((SUMS, SUMS), float32)
     of_a, of_b = cuda.local.array(SUMS, float32), cuda.local.array(SUMS, float32)
     x, y = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y)
-    row, column = uint32(cuda.blockIdx.y) * TILE, uint32(cuda.blockIdx.x) * TILE
+    row, column = uint32(cuda.blockIdx.y) * uint32(TILE), uint32(cuda.blockIdx.x) * uint32(TILE)
     for i in range(SUMS):
         for j in range(SUMS):
             sums[i, j] = 0

@@ -11,18 +11,21 @@ the row here: at each step their 32 elements of A lie in 32 different rows, so o
                             transactions      1 transaction     transactions
 """
 
-from weft.ladder.threads import blocks, cuda, float32, launch
+from weft.ladder.threads import blocks, cuda, float32, launch, uint32
 
 SIDE = 32  # threads of a block along both dimensions
 
 
 @cuda.jit
 def naive(a, b, d):
-    row, column = cuda.grid(2)
+    x, y = cuda.grid(2)
+    row, column = uint32(x), uint32(y)
     if row < d.shape[0] and column < d.shape[1]:
         total = float32(0)
-        for k in range(a.shape[1]):
+        k = uint32(0)
+        while k < uint32(a.shape[1]):  # half the instructions of numba's `range`
             total += a[row, k] * b[k, column]
+            k += uint32(1)
         d[row, column] = total
 
 

@@ -22,21 +22,21 @@ def shared_sums(a, b, d):
     b_tile = cuda.shared.array((TILE, TILE), float32)
     sums = cuda.shared.array((TILE, TILE), float32)
     x, y = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y)
-    first_row, column = uint32(cuda.blockIdx.y) * TILE, uint32(cuda.blockIdx.x) * TILE + x
-    for row in range(y, TILE, ROWS):
+    first_row, column = uint32(cuda.blockIdx.y) * uint32(TILE), uint32(cuda.blockIdx.x) * uint32(TILE) + x
+    for row in range(y, uint32(TILE), uint32(ROWS)):
         sums[row, x] = 0
-    for first in range(0, a.shape[1], TILE):
-        for row in range(y, TILE, ROWS):
+    for first in range(uint32(0), uint32(a.shape[1]), uint32(TILE)):
+        for row in range(y, uint32(TILE), uint32(ROWS)):
             inside = first_row + row < a.shape[0] and first + x < a.shape[1]
             a_tile[row, x] = a[first_row + row, first + x] if inside else float32(0)
             inside = first + row < b.shape[0] and column < b.shape[1]
             b_tile[row, x] = b[first + row, column] if inside else float32(0)
         cuda.syncthreads()
-        for row in range(y, TILE, ROWS):
-            for k in range(TILE):
+        for row in range(y, uint32(TILE), uint32(ROWS)):
+            for k in range(uint32(TILE)):
                 sums[row, x] += a_tile[row, k] * b_tile[k, x]
         cuda.syncthreads()
-    for row in range(y, TILE, ROWS):
+    for row in range(y, uint32(TILE), uint32(ROWS)):
         if first_row + row < d.shape[0] and column < d.shape[1]:
             d[first_row + row, column] = sums[row, x]
 

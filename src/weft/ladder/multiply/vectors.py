@@ -26,7 +26,7 @@ def vectors(a, b, d):
     of_a, of_b = cuda.local.array(SUMS, float32), cuda.local.array(SUMS, float32)
     thread = uint32(cuda.threadIdx.x)
     x, y = thread % SIDE * RUN, thread // SIDE * RUN
-    row, column = uint32(cuda.blockIdx.y) * TILE, uint32(cuda.blockIdx.x) * TILE
+    row, column = uint32(cuda.blockIdx.y) * uint32(TILE), uint32(cuda.blockIdx.x) * uint32(TILE)
     for i in range(SUMS):
         for j in range(SUMS):
             sums[i, j] = 0

@@ -30,7 +30,7 @@ def warp_tiles(a, b, d):
     warp, lane = thread // 32, thread % 32
     y = warp // 4 * WARP_ROWS + lane // LANE_COLUMNS * RUN
     x = warp % 4 * WARP_COLUMNS + lane % LANE_COLUMNS * RUN
-    row, column = uint32(cuda.blockIdx.y) * TILE, uint32(cuda.blockIdx.x) * TILE
+    row, column = uint32(cuda.blockIdx.y) * uint32(TILE), uint32(cuda.blockIdx.x) * uint32(TILE)
     for i in range(SUMS):
         for j in range(SUMS):
             sums[i, j] = 0

@@ -9,14 +9,15 @@ of the result: each lane's store goes to another row and takes a sector of 32 by
     . . . . . . . . .                      2 . . .
 """
 
-from weft.ladder.threads import blocks, cuda, launch
+from weft.ladder.threads import blocks, cuda, launch, uint32
 
 SIDE = 32
 
 
 @cuda.jit
 def by_reads(x, d):
-    column, row = cuda.grid(2)
+    across, down = cuda.grid(2)
+    column, row = uint32(across), uint32(down)
     if row < x.shape[0] and column < x.shape[1]:
         d[column, row] = x[row, column]
 

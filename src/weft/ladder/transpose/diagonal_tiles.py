@@ -23,7 +23,7 @@ def corner():
     number = uint32(cuda.blockIdx.x) + uint32(cuda.gridDim.x) * uint32(cuda.blockIdx.y)
     row = number % uint32(cuda.gridDim.y)
     column = (number // uint32(cuda.gridDim.y) + row) % uint32(cuda.gridDim.x)
-    return row * TILE, column * TILE
+    return row * uint32(TILE), column * uint32(TILE)
 
 
 @cuda.jit
@@ -31,10 +31,10 @@ def diagonal_whole(x, d):
     tile = cuda.shared.array((TILE, TILE), x.dtype)
     lane, first = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y)
     row, column = corner()
-    for r in range(first, TILE, ROWS):
+    for r in range(first, uint32(TILE), uint32(ROWS)):
         tile[lane, lane ^ r] = x[row + r, column + lane]
     cuda.syncthreads()
-    for r in range(first, TILE, ROWS):
+    for r in range(first, uint32(TILE), uint32(ROWS)):
         d[column + r, row + lane] = tile[r, r ^ lane]
 
 
@@ -43,11 +43,11 @@ def diagonal_any(x, d):
     tile = cuda.shared.array((TILE, TILE), x.dtype)
     lane, first = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y)
     row, column = corner()
-    for r in range(first, TILE, ROWS):
+    for r in range(first, uint32(TILE), uint32(ROWS)):
         if row + r < x.shape[0] and column + lane < x.shape[1]:
             tile[lane, lane ^ r] = x[row + r, column + lane]
     cuda.syncthreads()
-    for r in range(first, TILE, ROWS):
+    for r in range(first, uint32(TILE), uint32(ROWS)):
         if column + r < x.shape[1] and row + lane < x.shape[0]:
             d[column + r, row + lane] = tile[r, r ^ lane]
 

@@ -22,15 +22,15 @@ def in_place(x):
     if cuda.blockIdx.x < cuda.blockIdx.y:
         return
     lane, first = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y)
-    row, column = uint32(cuda.blockIdx.y) * TILE, uint32(cuda.blockIdx.x) * TILE
+    row, column = uint32(cuda.blockIdx.y) * uint32(TILE), uint32(cuda.blockIdx.x) * uint32(TILE)
     side = x.shape[0]
-    for r in range(first, TILE, ROWS):
+    for r in range(first, uint32(TILE), uint32(ROWS)):
         if row + r < side and column + lane < side:
             upper[r, lane] = x[row + r, column + lane]
         if column + r < side and row + lane < side:
             lower[r, lane] = x[column + r, row + lane]
     cuda.syncthreads()
-    for r in range(first, TILE, ROWS):
+    for r in range(first, uint32(TILE), uint32(ROWS)):
         if row + r < side and column + lane < side:
             x[row + r, column + lane] = lower[lane, r]
         if column + r < side and row + lane < side:

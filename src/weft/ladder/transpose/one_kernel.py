@@ -18,12 +18,12 @@ def one_kernel(x, d):
     row, column = corner()
     aligned = x.shape[0] % TILE == 0 and x.shape[1] % TILE == 0
     if aligned or column + lane < x.shape[1]:
-        for r in range(first, TILE, ROWS):
+        for r in range(first, uint32(TILE), uint32(ROWS)):
             if aligned or row + r < x.shape[0]:
                 tile[lane, lane ^ r] = x[row + r, column + lane]
     cuda.syncthreads()
     if aligned or row + lane < x.shape[0]:
-        for r in range(first, TILE, ROWS):
+        for r in range(first, uint32(TILE), uint32(ROWS)):
             if aligned or column + r < x.shape[1]:
                 d[column + r, row + lane] = tile[r, r ^ lane]
 

@@ -18,7 +18,7 @@ def wide_tiles(x, d):
     tile = cuda.shared.array((TILE, PADDED), x.dtype)
     held = cuda.local.array(LOADS, x.dtype)
     lane, first = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y)
-    row, column = uint32(cuda.blockIdx.y) * TILE, uint32(cuda.blockIdx.x) * TILE
+    row, column = uint32(cuda.blockIdx.y) * uint32(TILE), uint32(cuda.blockIdx.x) * uint32(TILE)
     for i in range(LOADS):
         r = first + i * ROWS
         if row + r < x.shape[0] and column + lane < x.shape[1]:

@@ -8,19 +8,19 @@ made again for each r: B p q c r terms, where two products one after the other n
     thread (b, p, r):   for q: for c: 2 multiplications, 1 addition, 2 loads
 """
 
-from weft.ladder.threads import blocks, cuda, float32, launch
+from weft.ladder.threads import blocks, cuda, float32, launch, uint32
 
 SIDE = 16
 
 
 @cuda.jit
 def direct(g, x, m, y):
-    row, r = cuda.grid(2)
-    b, p = row // y.shape[1], row % y.shape[1]
+    row, column = cuda.grid(2)
+    b, p, r = uint32(row // y.shape[1]), uint32(row % y.shape[1]), uint32(column)
     if b < y.shape[0] and r < y.shape[2]:
         total = float32(0)
-        for q in range(x.shape[1]):
-            for c in range(x.shape[2]):
+        for q in range(uint32(x.shape[1])):
+            for c in range(uint32(x.shape[2])):
                 total += g[p, q] * x[b, q, c] * m[c, r]
         y[b, p, r] = total
 

@@ -18,7 +18,7 @@ def on_chip(a, b, d):
     a_tile = cuda.shared.array((TILE, TILE), float32)
     b_tile = cuda.shared.array((TILE, TILE), float32)
     x, y, batch = uint32(cuda.threadIdx.x), uint32(cuda.threadIdx.y), cuda.blockIdx.z
-    row, column = uint32(cuda.blockIdx.y) * TILE + y, uint32(cuda.blockIdx.x) * TILE + x
+    row, column = uint32(cuda.blockIdx.y) * uint32(TILE) + y, uint32(cuda.blockIdx.x) * uint32(TILE) + x
     of_a, of_b = min(batch, a.shape[0] - 1), min(batch, b.shape[0] - 1)
     total = float32(0)
     for first in range(uint32(0), uint32(a.shape[2]), uint32(TILE)):

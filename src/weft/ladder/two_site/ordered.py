@@ -7,7 +7,7 @@ kernel is the simplest one there is: a thread for each element, and the lanes of
     Y[b, p, r] = sum over c of T[b, p, c] M[c, r]        d chi^2  terms a batch
 """
 
-from weft.ladder.threads import blocks, cuda, float32, launch
+from weft.ladder.threads import blocks, cuda, float32, launch, uint32
 from weft.ladder.two_site.two_products import two_products
 
 SIDE = 16
@@ -15,11 +15,12 @@ SIDE = 16
 
 @cuda.jit
 def ordered(a, b, d):
-    row, column, batch = cuda.grid(3)
+    x, y, z = cuda.grid(3)
+    row, column, batch = uint32(x), uint32(y), uint32(z)
     if row < d.shape[1] and column < d.shape[2]:
-        of_a, of_b = min(batch, a.shape[0] - 1), min(batch, b.shape[0] - 1)  # one matrix may serve all
+        of_a, of_b = min(batch, uint32(a.shape[0] - 1)), min(batch, uint32(b.shape[0] - 1))  # one matrix may serve all
         total = float32(0)
-        for k in range(a.shape[2]):
+        for k in range(uint32(a.shape[2])):
             total += a[of_a, row, k] * b[of_b, k, column]
         d[batch, row, column] = total
 
