@@ -12,9 +12,13 @@ import distributed_cases
 import weft
 from distributed_cases import Case, random_case
 from on_ranks import Outcome, on_ranks
+from weft.api.describe import find_target
 from weft.distributed import Placement
 from weft.distributed.blocks import Run, runs_of
-from weft.distributed.placement import Span, chunks
+from weft.distributed.kernel_model import Kernel
+from weft.distributed.placement import Placed, Span, chunks
+from weft.distributed.prediction import Prediction, ranked
+from weft.distributed.problem import Problem
 
 MATRIX = {"m": 10, "n": 9, "k": 13}
 
@@ -196,3 +200,29 @@ def test_without_a_group_there_is_an_error() -> None:
         weft.distributed.contract("mk,kn->mn", torch.ones(2, 3), torch.ones(3, 4), placements={"a": "k", "b": "k"})
     with pytest.raises(weft.ArgumentError, match="memory_limit= is for device="):
         weft.distributed.contract("mk,kn->mn", torch.ones(2, 3), torch.ones(3, 4), memory_limit="1GB")
+
+
+def test_what_travels_beside_kernels_that_hold_a_gpu_is_counted_in_full() -> None:
+    """Two H200: an operand is gathered in one piece while a rank's own is contracted; sums still leave by parts."""
+    term_a, term_b, term_d = ("m", "k"), ("k", "n"), ("m", "n")
+    extents = {"m": 31744, "n": 31744, "k": 126976}
+    named = {"a": term_a, "b": term_b, "d": term_d}
+    shapes = {name: tuple(extents[label] for label in term) for name, term in named.items()}
+    items = {"a": 2, "b": 2, "d": 4, "sum": 4}
+    kernel = Kernel((term_a, term_b, term_d), (torch.float16, torch.float16, torch.float32), find_target("h200"))
+    link = weft.distributed.Link("nvlink", 10e-6, 247e9, "measured")
+
+    def best(*places: str) -> Prediction:
+        terms = zip("abd", (term_a, term_b, term_d), places, strict=True)
+        a, b, d = (Placed(name, term, (at,)) for name, term, at in terms)
+        return ranked(Problem(a, b, d, shapes, extents, (2,), items), kernel, link)[0]
+
+    gathered, summed = best("m", "n", "m"), best("k", "k", "m")
+    travel = link.seconds("all-gather", 2 * extents["k"] * extents["n"], 2)
+    alone = kernel.whole({**extents, "m": extents["m"] // 2})
+    assert kernel.stays(extents)
+    assert gathered.strategy.parts == 1
+    assert gathered.strategy.own_first == "b"
+    assert alone + travel <= gathered.seconds <= 1.01 * (alone + travel)
+    assert summed.timeline.hidden >= 0.85
+    assert summed.seconds >= kernel.whole({**extents, "k": extents["k"] // 2}) + summed.timeline.transfer * 0.85

@@ -159,11 +159,10 @@ class Execution(Call):
         what = f"all-gather of {tensor.name} along '{label_text(label)}', part {step.part}"
 
         def work() -> Block:
-            part = padded(here.movedim(dim, 0), rows)
-            whole = part.new_empty((line.size, *part.shape))
-            if whole.numel():
-                wait_for(all_gather(line, whole, part), line, what)
-            value = whole.movedim(1, 1 + dim)
+            part = padded(here, rows, dim)
+            value = part.new_empty((line.size, *part.shape))
+            if value.numel():
+                wait_for(all_gather(line, value, part), line, what)
             # Of other labels each rank may need other indices: all travel, and each takes its own.
             for at, one in enumerate(tensor.term):
                 if one != label and one not in own.broadcast:

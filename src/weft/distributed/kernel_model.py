@@ -3,6 +3,10 @@
     seconds = launch + max((the share's time - launch) * the part's share of products, its bytes / bandwidth)
 
 A part that is thin reads an operand again, so its bytes may take longer than its products.
+
+A kernel whose blocks stay for all of their tiles, one on each multiprocessor, leaves none to a collective's kernel
+before it ends. Where the collective came first, the blocks that waited for its multiprocessors have their tiles still
+to do. GPUs take no block off a multiprocessor before it is done.
 """
 
 from __future__ import annotations
@@ -16,12 +20,15 @@ import torch
 from weft.algebra import Algebra
 from weft.api.describe import choice_for
 from weft.api.options import Options, resolved
+from weft.gpu.tma.schedule import NAME as TMA
+from weft.gpu.warp_specialized.schedule import NAME as WARP_SPECIALIZED
 from weft.machine.datasheets import datasheet
 from weft.planner.schedule import Target
 from weft.spec import Notation
 from weft.spec.notation import Label
 
 LAUNCH = {"cuda": 6e-6, "cpu": 3e-5}  # seconds before a contraction of a part begins, host included, once it is known
+_STAYS = (TMA, WARP_SPECIALIZED)  # families whose grid is as large as the GPU, each block with a range of tiles
 _RATE, _BANDWIDTH = {"cuda": 100e12, "cpu": 20e9}, {"cuda": 2e12, "cpu": 10e9}  # where the planner predicts nothing
 
 
@@ -49,7 +56,12 @@ class Kernel:
     def whole(self, extents: Mapping[Label, int]) -> float:
         """Seconds for all that a rank computes."""
         named = tuple(tuple(extents[label] for label in term) for term in self.terms[:2])
-        return _predicted(self, named[0], named[1])
+        return _predicted(self, named[0], named[1])[0]
+
+    def stays(self, extents: Mapping[Label, int]) -> bool:
+        """Whether what contracts it holds every multiprocessor until it ends, so that nothing travels beside it."""
+        named = tuple(tuple(extents[label] for label in term) for term in self.terms[:2])
+        return _predicted(self, named[0], named[1])[1] in _STAYS
 
     def traffic(self, extents: Mapping[Label, int]) -> float:
         """Bytes of A, B and sums."""
@@ -73,13 +85,13 @@ class Kernel:
 
 
 @lru_cache(maxsize=1024)
-def _predicted(kernel: Kernel, a: tuple[int, ...], b: tuple[int, ...]) -> float:
-    """What the planner predicts for contiguous operands of these shapes; a roofline where it predicts nothing."""
+def _predicted(kernel: Kernel, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[float, str]:
+    """Seconds for contiguous operands, and by what family; a roofline where the planner predicts nothing."""
     extents = dict(zip(sum(kernel.terms[:2], ()), (*a, *b), strict=True))
     for label, extent in zip(kernel.terms[0], a, strict=True):
         extents[label] = max(extent, extents[label])
     if not all(extents.values()):
-        return LAUNCH[kernel.kind]
+        return LAUNCH[kernel.kind], ""
     x, y = (
         torch.empty(shape, dtype=dtype, device="meta")
         for shape, dtype in zip((a, b), kernel.types[:2], strict=True)
@@ -96,9 +108,9 @@ def _predicted(kernel: Kernel, a: tuple[int, ...], b: tuple[int, ...]) -> float:
     backend = "cpu" if kind == "cpu" else "triton"
     _, choice = choice_for(replace(request, backend=backend, device=device, target=kernel.target))
     if choice is not None:
-        return float(choice.best.seconds)
+        return float(choice.best.seconds), choice.best.schedule.family
     flops = 2 * _product(list(extents.values()))
-    return LAUNCH[kind] + max(flops / _RATE[kind], kernel.traffic(extents) / kernel.bandwidth)
+    return LAUNCH[kind] + max(flops / _RATE[kind], kernel.traffic(extents) / kernel.bandwidth), ""
 
 
 def _product(extents: Sequence[int]) -> int:

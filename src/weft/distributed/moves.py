@@ -140,12 +140,12 @@ def _waiting(wait: Wait, line: Ranks, what: str) -> Callable[[Any], None]:
     return finish
 
 
-def padded(tensor: torch.Tensor, rows: int) -> torch.Tensor:
-    """`tensor` in row-major order with `rows` rows; those that it lacks hold anything."""
-    if tensor.shape[0] == rows:
+def padded(tensor: torch.Tensor, rows: int, dim: int = 0) -> torch.Tensor:
+    """`tensor` in row-major order with `rows` indices along `dim`, those that it lacks hold anything."""
+    if tensor.shape[dim] == rows:
         return tensor.contiguous()
-    found = tensor.new_empty((rows, *tensor.shape[1:]))
-    found[: tensor.shape[0]].copy_(tensor)
+    found = tensor.new_empty((*tensor.shape[:dim], rows, *tensor.shape[dim + 1 :]))
+    found.narrow(dim, 0, tensor.shape[dim]).copy_(tensor)
     return found
 
 

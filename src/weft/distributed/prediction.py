@@ -1,7 +1,9 @@
 """What a strategy will take: the same steps in the same order as `execution` puts them, each with a predicted time.
 
-The lane of transfers and the lane of contractions each do one thing at a time; a step waits for what it needs. What is
-predicted is rank 0, whose parts are the largest.
+The lane of transfers and the lane of contractions each do one thing at a time; a step waits for what it needs. Where
+kernels hold every multiprocessor (`Kernel.stays`) a transfer begins between them, and a contraction that begins beside
+transfers takes its own time after them: they run at once, and nothing is gained. Of what may begin at the same time the
+transfer does, its stream has the higher priority. What is predicted is rank 0, whose parts are the largest.
 """
 
 from __future__ import annotations
@@ -21,6 +23,9 @@ from weft.distributed.strategy import Strategy, looped, strategies
 from weft.distributed.timeline import Event, Timeline
 from weft.spec.notation import Label
 
+_ALIKE = 0.01  # of a time: predictions are no more exact than that
+_HIDDEN = 0.9  # of the time of transfers
+
 
 @dataclass(frozen=True)
 class Prediction:
@@ -37,17 +42,32 @@ class Prediction:
 
 @dataclass
 class _Lanes:
-    """Two queues, and when each is free."""
+    """Two queues, and when each is free; `held` is when a contraction has every multiprocessor."""
 
+    held: list[tuple[float, float]] = field(default_factory=list)
     free: dict[str, float] = field(default_factory=lambda: {"transfer": 0.0, "compute": 0.0})
     events: list[Event] = field(default_factory=list)
 
-    def put(self, lane: str, name: str, seconds: float, after: float = 0.0) -> float:
+    def put(self, lane: str, name: str, seconds: float, after: float = 0.0, stays: bool = False) -> float:
+        """Queue something that may begin at `after`, and `stays` on all multiprocessors; when it ends."""
         begin = max(self.free[lane], after)
-        self.free[lane] = begin + seconds
+        if lane == "transfer":
+            begin = self._between(begin)
+        end = begin + seconds
+        if stays:
+            end += max(0.0, self.free["transfer"] - begin)
+            self.held.append((begin, end))
+        self.free[lane] = end
         if seconds:
-            self.events.append(Event(lane, name, begin, begin + seconds))
-        return begin + seconds
+            self.events.append(Event(lane, name, begin, end))
+        return end
+
+    def _between(self, begin: float) -> float:
+        """The first time from `begin` on at which there are multiprocessors."""
+        for first, last in self.held:
+            if first < begin < last:
+                begin = last
+        return begin
 
 
 @dataclass
@@ -63,6 +83,7 @@ class _Simulation:
         self.problem = problem
         self.steps = steps_of(strategy, 0)
         self.whole = {label: strategy.span(label, 0).extent for label in problem.labels}
+        self.stays = self.kernel.stays(self.whole)
         ready = max([self._ahead(tensor) for tensor in (problem.a, problem.b)])
         computed: list[float] = []
         fetched = [self._fetch(0, computed)]
@@ -99,8 +120,15 @@ class _Simulation:
                 route = self.strategy.route(tensor)
                 scale = self._scale(step) if way == "range" else self._scale_of_pieces(step)
                 name = f"{tensor.name}: {route.said()}, part {step.part}"
-                done = self.lanes.put("transfer", name, self._travel(tensor.name, route, scale), after)
+                seconds = self._travel(tensor.name, route, scale) + self._packing(tensor, scale)
+                done = self.lanes.put("transfer", name, seconds, after)
         return done
+
+    def _packing(self, tensor: Placed, scale: float) -> float:
+        """Seconds to copy a part of this rank's piece to where it is sent from; a whole piece is sent as it lies."""
+        if self.strategy.parts == 1:
+            return 0.0
+        return self.kernel.pass_over(2 * scale * self.problem.bytes_of(tensor.name) / self.problem.size)
 
     def _travel(self, name: str, route: Route, scale: float = 1.0, item: int | None = None) -> float:
         """Seconds of a way, or of a share of the tensor; counts what is sent."""
@@ -130,7 +158,7 @@ class _Simulation:
         part = self.whole
         if label is not None:
             part = {**self.whole, label: sum(run.length * run.times for run in step.runs)}
-        return self.lanes.put("compute", f"part {at}", self.kernel.part(self.whole, part), after)
+        return self.lanes.put("compute", f"part {at}", self.kernel.part(self.whole, part), after, self.stays)
 
     def _send(self, at: int, step: Step, after: float, reduced: dict[int, float]) -> None:
         strategy = self.strategy
@@ -189,11 +217,18 @@ def predicted(strategy: Strategy, kernel: Kernel, link: Link) -> Prediction:
 
 
 def ranked(problem: Problem, kernel: Kernel, link: Link) -> list[Prediction]:
-    """Every strategy, the fastest first; of equal ones that of fewer parts. It follows from the arguments alone."""
+    """Every strategy, the best first. It follows from the arguments alone.
+
+    The fastest, but of those within `_ALIKE` of it one that hides `_HIDDEN` of its transfers, or what comes nearest to
+    that, in the fewest parts: it has parts in memory instead of whole tensors, and gains where kernels do give way.
+    """
     found: list[Prediction] = []
     for first in strategies(problem):
         plain = predicted(first, kernel, link)
         found.append(plain)
         if plain.timeline.transfer:
             found += [predicted(each, kernel, link) for each in looped(first)]
-    return sorted(found, key=lambda one: (one.seconds, one.strategy.parts))
+    found.sort(key=lambda one: (one.seconds, one.strategy.parts))
+    alike = sum(one.seconds <= (1 + _ALIKE) * found[0].seconds for one in found)
+    best = sorted(found[:alike], key=lambda one: (-min(one.timeline.hidden, _HIDDEN), one.strategy.parts, one.seconds))
+    return [*best, *found[alike:]]

@@ -26,7 +26,7 @@ from weft.distributed.problem import Problem
 from weft.spec.notation import Label
 
 Way = Literal["still", "ahead", "range", "pieces"]
-PARTS = (2, 4, 8, 16, 32)
+PARTS = (1, 2, 4, 8, 16, 32)  # one: all other ranks' pieces at once, while a rank contracts its own
 
 
 @dataclass(frozen=True)
@@ -246,6 +246,8 @@ def looped(first: Strategy) -> Iterator[Strategy]:
                 break
             if not any(way in ("range", "pieces") for way in found.ways.values()):
                 break
+            if parts == 1 and found.own_first is None:
+                continue
             yield found
 
 
