@@ -134,7 +134,7 @@ class TestCommit:
 def test_a_program_that_is_absent_or_fails_says_nothing() -> None:
     assert environment._output("no-such-program-anywhere") is None
     assert environment._output(sys.executable, "-c", "raise SystemExit(3)") is None
-    assert environment._output(sys.executable, "-c", "print(' yes ')") == "yes"
+    assert environment._output(sys.executable, "-c", "print('  \\x1b[4myes\\x1b[0m ')") == "yes"
 
 
 @pytest.mark.gpu

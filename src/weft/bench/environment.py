@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -38,6 +39,7 @@ ITEMS = (
     "correctness",
     "artifacts",
 )
+_UNDERLINES = re.compile(r"\x1b\[[0-9;]*m")  # and other signs to a terminal, which `nvidia-smi topo` prints anywhere
 _PACKAGES = (
     "torch",
     "triton",
@@ -224,14 +226,14 @@ def _pcie(device: torch.device) -> str | None:
 
 
 def _output(*arguments: str) -> str | None:
-    """What a program prints, stripped; None when it is absent, fails or takes over ten seconds."""
+    """What a program prints, without signs to a terminal; None where it is absent, fails, or takes over ten seconds."""
     if shutil.which(arguments[0]) is None:
         return None
     try:
         done = subprocess.run(arguments, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return _UNDERLINES.sub("", done.stdout).strip() if done.returncode == 0 else None
 
 
 def _last_line(text: str | None) -> str | None:

@@ -94,8 +94,8 @@ def on_paper(problem: Problem, ranks: int, link: Link, kernel: Kernel, target: s
         "assumed:",
         f"  every rank is a {kernel.target.name}; a contraction of a part takes its share of what the planner predicts",
         f"  link {link}",
-        "  all ranks begin at once and none is slower; collectives slow contractions down by nothing, but for kernels that",
-        "  hold every multiprocessor: those are done later by as much as travels beside them",
+        "  all ranks begin at once and none is slower; collectives slow contractions down by nothing, but for kernels",
+        "  that hold every multiprocessor: those are done later by as much as travels beside them",
         "  a step of a collective costs one latency; machines are joined by a network that is nowhere shared",
     ]
     return "\n".join([
