@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 import weft
-from weft.distributed.placement import coordinates, held
-from weft.distributed.plan import DistributedPlan
-from weft.distributed.prediction import predicted
-from weft.distributed.ranks import find_ranks
-from weft.distributed.strategy import Strategy, looped, strategies
+from weft.distributed.group.ranks import find_ranks
+from weft.distributed.planned.placement import coordinates, held
+from weft.distributed.planned.prediction import predicted
+from weft.distributed.planned.strategy import Strategy, looped, strategies
+from weft.distributed.run.plan import DistributedPlan
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ def one_ends() -> Any:
     """Rank 3 ends in its second call, when the others have begun to send and to receive."""
     import os
 
-    from weft.distributed.execution import Execution
+    from weft.distributed.run.execution import Execution
 
     ranks = find_ranks(timeout=30)
     a, b = torch.ones(256, 64), torch.ones(64, 256)

@@ -16,8 +16,8 @@ from nets import chain, net_of, random_net
 from rank_cases import said
 from weft.bench import scaling_rank
 from weft.bench.suites import entries
-from weft.distributed import exchange
-from weft.distributed.ranks import find_ranks
+from weft.distributed.group import exchange
+from weft.distributed.group.ranks import find_ranks
 from weft.networks import shared_plan
 
 

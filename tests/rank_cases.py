@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 import weft
-from weft.distributed.ranks import find_ranks
+from weft.distributed.group.ranks import find_ranks
 
 
 def said(function: Any, *args: Any) -> tuple[str, str]:

@@ -14,11 +14,11 @@ from distributed_cases import Case, random_case
 from on_ranks import Outcome, on_ranks
 from weft.api.describe import find_target
 from weft.distributed import Placement
-from weft.distributed.blocks import Run, runs_of
-from weft.distributed.kernel_model import Kernel
-from weft.distributed.placement import Placed, Span, chunks
-from weft.distributed.prediction import Prediction, ranked
-from weft.distributed.problem import Problem
+from weft.distributed.planned.blocks import Run, runs_of
+from weft.distributed.planned.kernel_model import Kernel
+from weft.distributed.planned.placement import Placed, Span, chunks
+from weft.distributed.planned.prediction import Prediction, ranked
+from weft.distributed.planned.problem import Problem
 
 MATRIX = {"m": 10, "n": 9, "k": 13}
 

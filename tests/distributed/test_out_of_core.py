@@ -9,10 +9,10 @@ import torch
 
 import weft
 from distributed_cases import biased, leaky, values
-from weft.distributed.copies import as_rows
-from weft.distributed.grid import Whole, estimated, grids
-from weft.distributed.kernel_model import Kernel
-from weft.distributed.link import PCIE
+from weft.distributed.group.link import PCIE
+from weft.distributed.out_of_core.copies import as_rows
+from weft.distributed.out_of_core.grid import Whole, estimated, grids
+from weft.distributed.planned.kernel_model import Kernel
 from weft.planner.schedule import Target
 
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)

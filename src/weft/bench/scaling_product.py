@@ -11,8 +11,8 @@ import torch.distributed as dist
 from weft.api.contract import contract
 from weft.bench.checking import WrongResult
 from weft.cases.scaling import PlacedCase
+from weft.distributed.group.ranks import Ranks
 from weft.distributed.public import plan
-from weft.distributed.ranks import Ranks
 from weft.oracle.rounding import epsilon
 
 _COLUMNS = 1 << 12  # that are checked at once

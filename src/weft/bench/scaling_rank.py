@@ -21,7 +21,7 @@ from weft.bench.networks import float64_reference, planned_network
 from weft.bench.scaling_product import ProductTask
 from weft.bench.suites import entries
 from weft.cases.scaling import PlacedCase, ScalingCase
-from weft.distributed.ranks import Ranks, find_ranks
+from weft.distributed.group.ranks import Ranks, find_ranks
 from weft.machine.timing import measure_together
 from weft.networks.bounds import growth
 from weft.networks.slicing import indices, part

@@ -8,11 +8,11 @@ from typing import Any
 from weft.api.keywords import Equation, Function
 from weft.api.options import fingerprints
 from weft.base.bounded_cache import BoundedCache
-from weft.distributed.asked import Asked, is_dtensor, problem_of, read_asked, whole_shapes
-from weft.distributed.lines import find_lines
-from weft.distributed.out_of_core import OutOfCorePlan, read_place, refuse_ranks
-from weft.distributed.plan import DistributedPlan
-from weft.distributed.ranks import Ranks
+from weft.distributed.group.ranks import Ranks
+from weft.distributed.out_of_core.blocked import OutOfCorePlan, read_place, refuse_ranks
+from weft.distributed.planned.lines import find_lines
+from weft.distributed.run.asked import Asked, is_dtensor, problem_of, read_asked, whole_shapes
+from weft.distributed.run.plan import DistributedPlan
 from weft.errors import ArgumentError, call_context
 from weft.planner.schedule import Scalar
 from weft.plans.keywords import refuse_unknown

@@ -13,14 +13,14 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from weft.distributed.kernel_model import Kernel
-from weft.distributed.link import Link
-from weft.distributed.moves import Route
-from weft.distributed.placement import Placed
-from weft.distributed.problem import Problem
-from weft.distributed.steps import Step, steps_of
-from weft.distributed.strategy import Strategy, looped, strategies
-from weft.distributed.timeline import Event, Timeline
+from weft.distributed.group.link import Link
+from weft.distributed.planned.kernel_model import Kernel
+from weft.distributed.planned.moves import Route
+from weft.distributed.planned.placement import Placed
+from weft.distributed.planned.problem import Problem
+from weft.distributed.planned.steps import Step, steps_of
+from weft.distributed.planned.strategy import Strategy, looped, strategies
+from weft.distributed.planned.timeline import Event, Timeline
 from weft.spec.notation import Label
 
 _ALIKE = 0.01  # of a time: predictions are no more exact than that

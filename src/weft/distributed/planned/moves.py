@@ -19,10 +19,10 @@ from typing import Any, Literal
 
 import torch
 
-from weft.distributed.collectives import all_gather, all_to_all
-from weft.distributed.link import Link
-from weft.distributed.placement import Places, Span, chunk, held
-from weft.distributed.ranks import Ranks
+from weft.distributed.group.collectives import all_gather, all_to_all
+from weft.distributed.group.link import Link
+from weft.distributed.group.ranks import Ranks
+from weft.distributed.planned.placement import Places, Span, chunk, held
 from weft.spec.notation import Label, label_text
 
 Wait = Callable[[Any, Ranks, str], None]  # for a collective that was begun, with what it is called

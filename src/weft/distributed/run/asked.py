@@ -13,10 +13,10 @@ from weft.api.keywords import Equation
 from weft.api.lookup import read_notation
 from weft.api.options import HOOKS, Options, read_options, resolved
 from weft.base.arrays import as_tensor
-from weft.distributed.blocks import Block
-from weft.distributed.placement import Placed, Places, dtensor_places, read_named, read_places, whole_shape
-from weft.distributed.problem import Problem
-from weft.distributed.work import Work
+from weft.distributed.planned.blocks import Block
+from weft.distributed.planned.placement import Placed, Places, dtensor_places, read_named, read_places, whole_shape
+from weft.distributed.planned.problem import Problem
+from weft.distributed.run.work import Work
 from weft.errors import ArgumentError, DTypeError, UnsupportedError
 from weft.planner.request import Request
 from weft.plans.derivatives import asked as asked_of

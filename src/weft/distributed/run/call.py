@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import torch
 
-from weft.distributed.blocks import Block, Run
-from weft.distributed.lanes import Lane, Recorder
-from weft.distributed.placement import Places
-from weft.distributed.ranks import Ranks
-from weft.distributed.steps import steps_of
-from weft.distributed.strategy import Strategy
-from weft.distributed.work import Work
+from weft.distributed.group.lanes import Lane, Recorder
+from weft.distributed.group.ranks import Ranks
+from weft.distributed.planned.blocks import Block, Run
+from weft.distributed.planned.placement import Places
+from weft.distributed.planned.steps import steps_of
+from weft.distributed.planned.strategy import Strategy
+from weft.distributed.run.work import Work
 from weft.planner.schedule import Scalar
 from weft.spec.notation import Label
 

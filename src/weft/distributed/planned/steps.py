@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from weft.distributed.blocks import Run, runs_of
-from weft.distributed.placement import Span, chunks
-from weft.distributed.strategy import Strategy
+from weft.distributed.planned.blocks import Run, runs_of
+from weft.distributed.planned.placement import Span, chunks
+from weft.distributed.planned.strategy import Strategy
 
 
 @dataclass(frozen=True)

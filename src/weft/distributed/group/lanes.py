@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from weft.distributed.ranks import Ranks
+from weft.distributed.group.ranks import Ranks
 
 
 class Token:

@@ -20,17 +20,17 @@ import torch
 from weft.base.arrays import as_tensor
 from weft.base.figures import duration, si
 from weft.base.sizes import read_limit
-from weft.distributed.asked import Asked, aux_block, check_part, work_of
-from weft.distributed.blocks import Block, Run
-from weft.distributed.copies import copy_block, pinned
-from weft.distributed.grid import ROLES, Estimate, Grid, Whole, chosen_grid
-from weft.distributed.kernel_model import Kernel
-from weft.distributed.lanes import Lane, Recorder, Token, done, on
-from weft.distributed.link import Link, read_link
-from weft.distributed.placement import Placed
-from weft.distributed.problem import Problem
-from weft.distributed.timeline import Event, Timeline
-from weft.distributed.work import Work
+from weft.distributed.group.lanes import Lane, Recorder, Token, done, on
+from weft.distributed.group.link import Link, read_link
+from weft.distributed.out_of_core.copies import copy_block, pinned
+from weft.distributed.out_of_core.grid import ROLES, Estimate, Grid, Whole, chosen_grid
+from weft.distributed.planned.blocks import Block, Run
+from weft.distributed.planned.kernel_model import Kernel
+from weft.distributed.planned.placement import Placed
+from weft.distributed.planned.problem import Problem
+from weft.distributed.planned.timeline import Event, Timeline
+from weft.distributed.run.asked import Asked, aux_block, check_part, work_of
+from weft.distributed.run.work import Work
 from weft.errors import ArgumentError, ShapeError, call_context
 from weft.planner.request import Request
 from weft.planner.schedule import Scalar

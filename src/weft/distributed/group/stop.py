@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from weft.distributed.ranks import Ranks
+from weft.distributed.group.ranks import Ranks
 from weft.errors import RankError
 
 LOOK = 0.5  # seconds between looks at the sign: each asks the store

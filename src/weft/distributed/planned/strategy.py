@@ -20,9 +20,9 @@ from functools import cached_property
 from itertools import product
 from typing import Literal
 
-from weft.distributed.moves import Route
-from weft.distributed.placement import Placed, Places, Span, chunk, chunks
-from weft.distributed.problem import Problem
+from weft.distributed.planned.moves import Route
+from weft.distributed.planned.placement import Placed, Places, Span, chunk, chunks
+from weft.distributed.planned.problem import Problem
 from weft.spec.notation import Label
 
 Way = Literal["still", "ahead", "range", "pieces"]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from weft.distributed.placement import Span
+from weft.distributed.planned.placement import Span
 from weft.spec.notation import Label, label_text
 
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 from weft.api.describe import find_target
 from weft.base.figures import duration, share, si
-from weft.distributed.kernel_model import Kernel
-from weft.distributed.link import Link
-from weft.distributed.placement import Placed, Placement
-from weft.distributed.prediction import Prediction, ranked
-from weft.distributed.problem import Problem
-from weft.distributed.ranks import Ranks
-from weft.distributed.strategy import Strategy
+from weft.distributed.group.link import Link
+from weft.distributed.group.ranks import Ranks
+from weft.distributed.planned.kernel_model import Kernel
+from weft.distributed.planned.placement import Placed, Placement
+from weft.distributed.planned.prediction import Prediction, ranked
+from weft.distributed.planned.problem import Problem
+from weft.distributed.planned.strategy import Strategy
 from weft.spec.notation import label_text, term_text
 
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from itertools import product
 
 from weft.base.figures import si
-from weft.distributed.kernel_model import LAUNCH, Kernel
-from weft.distributed.link import Link
-from weft.distributed.placement import Span, chunk
+from weft.distributed.group.link import Link
+from weft.distributed.planned.kernel_model import LAUNCH, Kernel
+from weft.distributed.planned.placement import Span, chunk
 from weft.errors import WorkspaceError
 from weft.spec.notation import Label
 

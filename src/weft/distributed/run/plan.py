@@ -9,20 +9,20 @@ from typing import Any
 import torch
 
 from weft.algebra import Algebra
-from weft.distributed.asked import Asked, aux_block, check_part, is_dtensor, key_of, work_of
-from weft.distributed.blocks import Block
-from weft.distributed.execution import Execution
-from weft.distributed.kernel_model import Kernel
-from weft.distributed.lanes import Recorder, on, wait_for
-from weft.distributed.link import Link, read_link
-from weft.distributed.moves import Route
-from weft.distributed.placement import Placed, held, whole_shape
-from weft.distributed.prediction import Prediction, predicted, ranked
-from weft.distributed.problem import Problem
-from weft.distributed.ranks import Ranks
-from weft.distributed.report import explained, on_paper
-from weft.distributed.strategy import Strategy
-from weft.distributed.timeline import Event, Timeline
+from weft.distributed.group.lanes import Recorder, on, wait_for
+from weft.distributed.group.link import Link, read_link
+from weft.distributed.group.ranks import Ranks
+from weft.distributed.planned.blocks import Block
+from weft.distributed.planned.kernel_model import Kernel
+from weft.distributed.planned.moves import Route
+from weft.distributed.planned.placement import Placed, held, whole_shape
+from weft.distributed.planned.prediction import Prediction, predicted, ranked
+from weft.distributed.planned.problem import Problem
+from weft.distributed.planned.report import explained, on_paper
+from weft.distributed.planned.strategy import Strategy
+from weft.distributed.planned.timeline import Event, Timeline
+from weft.distributed.run.asked import Asked, aux_block, check_part, is_dtensor, key_of, work_of
+from weft.distributed.run.execution import Execution
 from weft.errors import ArgumentError, ShapeError, call_context
 from weft.planner.request import Request
 from weft.planner.schedule import Scalar
@@ -107,7 +107,7 @@ class DistributedPlan:
         """The predicted timeline of rank 0; with arguments on paper, as for `explain`."""
         if ranks is None and link is None and target is None:
             return self.prediction.timeline
-        from weft.distributed.report import paper
+        from weft.distributed.planned.report import paper
 
         chosen = read_link(link, self.ranks, self._asked.a.device) if link is not None else self.link
         return paper(self.problem, ranks or self.problem.size, chosen, self.kernel, target)[1][0].timeline
@@ -168,7 +168,7 @@ class DistributedPlan:
     def _checked(
         self, a: Any, b: Any, c: Any, alpha: Scalar, beta: Scalar, operands: Mapping[str, Any] | None
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, dict[str, torch.Tensor]]:
-        from weft.distributed.asked import _local
+        from weft.distributed.run.asked import _local
         from weft.plans.checks import check_unscaled, checked_scalar
 
         asked, problem = self._asked, self.problem

@@ -22,8 +22,8 @@ import torch.distributed as dist
 
 from weft.base.figures import duration, si
 from weft.base.words import nearest
-from weft.distributed.collectives import all_gather
-from weft.distributed.ranks import Ranks, find_ranks
+from weft.distributed.group.collectives import all_gather
+from weft.distributed.group.ranks import Ranks, find_ranks
 from weft.errors import ArgumentError
 
 

@@ -14,14 +14,14 @@ from typing import Any
 
 import torch
 
-from weft.distributed.blocks import Block, Run
-from weft.distributed.call import Call
-from weft.distributed.collectives import all_gather, all_reduce, all_to_all, own_operation, reduce_scatter
-from weft.distributed.lanes import Token, done, wait_for
-from weft.distributed.moves import padded
-from weft.distributed.placement import Span, chunk
-from weft.distributed.steps import Step
-from weft.distributed.strategy import Reduction
+from weft.distributed.group.collectives import all_gather, all_reduce, all_to_all, own_operation, reduce_scatter
+from weft.distributed.group.lanes import Token, done, wait_for
+from weft.distributed.planned.blocks import Block, Run
+from weft.distributed.planned.moves import padded
+from weft.distributed.planned.placement import Span, chunk
+from weft.distributed.planned.steps import Step
+from weft.distributed.planned.strategy import Reduction
+from weft.distributed.run.call import Call
 from weft.spec.notation import Label, label_text
 
 BOTH = ("a_fn", "b_fn")

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from weft.distributed.ranks import Ranks
+from weft.distributed.group.ranks import Ranks
 
 SMALL = 1 << 18  # bytes of a part up to which every rank gets every sum: one message in the place of two
 

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from weft.algebra import Algebra
-from weft.distributed.ranks import Ranks
+from weft.distributed.group.ranks import Ranks
 
 
 def all_gather(ranks: Ranks, whole: torch.Tensor, part: torch.Tensor) -> Any:

@@ -17,14 +17,14 @@ from typing import Any
 
 import torch
 
-from weft.distributed.blocks import Block, Run
-from weft.distributed.call import Call
-from weft.distributed.collectives import all_gather
-from weft.distributed.lanes import Lane, Token, done, wait_for
-from weft.distributed.moves import Route, padded
-from weft.distributed.placement import Placed, Places
-from weft.distributed.steps import Step
-from weft.distributed.sums import Sums
+from weft.distributed.group.collectives import all_gather
+from weft.distributed.group.lanes import Lane, Token, done, wait_for
+from weft.distributed.planned.blocks import Block, Run
+from weft.distributed.planned.moves import Route, padded
+from weft.distributed.planned.placement import Placed, Places
+from weft.distributed.planned.steps import Step
+from weft.distributed.run.call import Call
+from weft.distributed.run.sums import Sums
 from weft.spec.notation import Label, label_text
 
 

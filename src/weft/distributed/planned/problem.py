@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from weft.distributed.placement import Placed, Span, coordinates, held
+from weft.distributed.planned.placement import Placed, Span, coordinates, held
 from weft.spec.notation import Label
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from weft.distributed.placement import coordinates, rank_at, read_mesh
-from weft.distributed.ranks import Ranks, find_ranks
+from weft.distributed.group.ranks import Ranks, find_ranks
+from weft.distributed.planned.placement import coordinates, rank_at, read_mesh
 from weft.errors import ArgumentError
 
 _made: dict[tuple[Any, ...], tuple[Any, tuple[Ranks, ...]]] = {}  # with the group, whose id is then no other's

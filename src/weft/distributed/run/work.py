@@ -12,7 +12,7 @@ import torch
 
 from weft.algebra import Algebra
 from weft.api.contract import contract
-from weft.distributed.blocks import Block, Run
+from weft.distributed.planned.blocks import Block, Run
 from weft.planner.schedule import Scalar
 from weft.spec.notation import Label
 
