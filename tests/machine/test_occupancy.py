@@ -117,5 +117,18 @@ def test_what_is_not_there_is_said() -> None:
         find_sm("h2000")
     with pytest.raises(UnsupportedError, match=r"compute capability 7.0 is not in the table"):
         limits_of(70)
-    with pytest.raises(UnsupportedError, match=r"no kernel has 96 registers a thread, 0 bytes .* 0 warps"):
+    with pytest.raises(UnsupportedError, match=r"no kernel has 0 warps a block$"):
         occupancy(LIMITS[90], registers=96, shared=0, warps=0)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "said"),
+    [
+        ({"registers": 32, "shared": 0, "warps": 48}, "48 warps are 1536 threads, a block has at most 1024"),
+        ({"registers": 300, "shared": 0, "warps": 1}, "300 registers, a thread has at most 255"),
+        ({"registers": 32, "shared": 228 * 1024, "warps": 1}, "233472 B of shared memory, a block has at most 232448"),
+        ({"registers": 255, "shared": 0, "warps": 32}, "registers"),  # too many together, none by itself
+    ],
+)
+def test_what_no_block_may_have_is_named(kernel: dict[str, int], said: str) -> None:
+    assert str(occupancy(limits_of(90), **kernel)) == f"no block fits an SM ({said})"

@@ -77,10 +77,11 @@ class Occupancy:
     binds: tuple[str, ...]  # the resources that allow fewest
     registers: int  # that a block is given
     shared: int  # bytes that a block is given
+    too_much: tuple[str, ...] = ()  # sentences: what no block may have
 
     def __str__(self) -> str:
         if not self.blocks:
-            return f"no block fits an SM ({', '.join(self.binds)})"
+            return f"no block fits an SM ({'; '.join(self.too_much) or ', '.join(self.binds)})"
         plural = "s" if self.blocks != 1 else ""
         limits = ", ".join(f"{name} {count}" for name, count in self.by.items())
         return (
@@ -108,7 +109,7 @@ class Waves:
         return self.count / math.ceil(self.count) if self.programs and self.room else 0.0
 
     def __str__(self) -> str:
-        if not self.room:
+        if not self.room or not self.programs:
             return "no wave"
         last = f", {self.tail} of {self.room} slots in the last" if self.tail else ", the last one full"
         return f"{self.count:.2f} waves{last}"
@@ -146,11 +147,7 @@ def occupancy(
     the kernel asks to have as shared memory (as much as there is where None). Raises `UnsupportedError` for numbers
     that no kernel can have.
     """
-    if warps < 1 or registers < 0 or shared < 0 or barriers < 0 or not 0 <= (carveout or 0) <= 100:
-        raise UnsupportedError(
-            f"no kernel has {registers} registers a thread, {shared} bytes of shared memory, {warps} warps a block, "
-            f"{barriers} barriers and a carve-out of {carveout} per cent"
-        )
+    _refuse_impossible(registers, shared, warps, barriers, carveout)
     per_warp = _up(registers * WARP, REGISTER_UNIT)
     given = _up(shared + RESERVED, SHARED_UNIT)
     by = {"warps": limits.warps // warps if warps * WARP <= MOST_THREADS else 0}
@@ -171,7 +168,33 @@ def occupancy(
         binds=tuple(name for name, count in by.items() if count == least),
         registers=per_warp * warps,
         shared=given,
+        too_much=_too_much(limits, registers, shared, warps),
     )
+
+
+def _refuse_impossible(registers: int, shared: int, warps: int, barriers: int, carveout: int | None) -> None:
+    """`UnsupportedError` that names each number which no kernel can have."""
+    wrong = {
+        f"{warps} warps a block": warps < 1,
+        f"{registers} registers a thread": registers < 0,
+        f"{shared} bytes of shared memory": shared < 0,
+        f"{barriers} barriers": barriers < 0,
+        f"a carve-out of {carveout} per cent": not 0 <= (carveout or 0) <= 100,
+    }
+    if said := [text for text, is_wrong in wrong.items() if is_wrong]:
+        raise UnsupportedError(f"no kernel has {' or '.join(said)}")
+
+
+def _too_much(limits: SmLimits, registers: int, shared: int, warps: int) -> tuple[str, ...]:
+    """What is past the limit of one block or thread, however empty the SM is."""
+    found = []
+    if warps * WARP > MOST_THREADS:
+        found.append(f"{warps} warps are {warps * WARP} threads, a block has at most {MOST_THREADS}")
+    if registers > MOST_REGISTERS + 1:
+        found.append(f"{registers} registers, a thread has at most {MOST_REGISTERS}")
+    if shared > limits.shared_block:
+        found.append(f"{shared} B of shared memory, a block has at most {limits.shared_block}")
+    return tuple(found)
 
 
 def waves(programs: int, processors: int, blocks: int) -> Waves:
