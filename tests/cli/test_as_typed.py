@@ -50,6 +50,31 @@ def test_a_wrong_name_gets_the_right_one() -> None:
 
 
 @pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("profile", "mk,kn->mn", "--extents", "m=4,n=4,k=4", "--device", "cpu", "--against", "torhc"),
+         "--against torhc is neither a peer (cutensor, torch,"),
+        (("tune", "mk,kn->mn", "--extents", "m=4,n=4,k=4", "--device", "cpu", "--suite", "tccg"),
+         "an equation and --suite tccg are given: name one of the two"),
+        (("warm", "--dtypes", "float32,flaot16"), "--dtypes='flaot16' names no number type: did you mean 'float16'?"),
+        ((*PRODUCT, "--precision", "highest"), "or one of ieee, tf32, tf32x3, 3m"),
+        (("occupancy", "--registers", "96", "--warps", "8", "--target", "a100", "--programs", "0"),
+         "0 programs on 108 SMs: no wave"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named(arguments: tuple[str, ...], sentence: str) -> None:
+    code, said = weft(*arguments)
+    assert sentence in said
+    assert code == (0 if arguments[0] == "occupancy" else 2)
+
+
+def test_a_folder_without_a_run_is_named_once(tmp_path: Path) -> None:
+    code, said = weft("report", tmp_path)
+    assert code == 2
+    assert said.endswith("run.json is no run of weft bench: No such file or directory")
+
+
+@pytest.mark.parametrize(
     ("target", "device"),
     [("h100", "NVIDIA H100 80GB HBM3"), ("a100", "NVIDIA A100-SXM4-80GB"), ("RTX 4090", "NVIDIA GeForce RTX 4090"),
      ("rtx4090", "NVIDIA GeForce RTX 4090"), ("b200", "NVIDIA B200"),

@@ -118,8 +118,10 @@ def test_the_divergence_pair_is_attributed_to_divergence_alone() -> None:
     found = weigh(variant("forced 16/16 branch", 2.0), variant("warp-uniform branch", 1.0))
     assert found.verdict == "attributed to divergence"
     wrong = weigh(variant("forced 16/16 branch", 2.0), variant("warp-uniform branch", 1.0), "occupancy")
-    assert wrong.verdict.startswith("empirical, not attributed: the counters of occupancy did not move")
+    assert wrong.verdict.startswith("empirical, not attributed: what tells occupancy was not counted")
     assert "divergence" in wrong.verdict
+    still = variant("a", 2.0, figures={"bytes": 9.0}), variant("b", 1.0, figures={"bytes": 8.9})
+    assert "the counters of traffic did not move as they must" in weigh(*still, "traffic").verdict
 
 
 def test_register_pressure_is_attributed_to_occupancy() -> None:
@@ -137,7 +139,7 @@ def test_register_pressure_is_attributed_to_occupancy() -> None:
     ("first", "second", "verdict"),
     [
         (variant("a", 1.0), variant("b", 1.0), "no effect"),
-        (variant("a", 2.0), variant("b", 1.0), "empirical, not attributed: no counters moved"),
+        (variant("a", 2.0), variant("b", 1.0), "empirical, not attributed: nothing was counted"),
         (variant("a", 2.0), variant("b", 1.0, error=3.0), "invalid"),
         (variant("a", 2.0, figures={"bytes": 9.0}), variant("b", 1.0, figures={"bytes": 5.0}), "attributed to traffic"),
         (

@@ -220,7 +220,9 @@ def load(folder: Path) -> Run:
             raise WeftError(f"{file} has format {entry['format']}, this version of weft reads {FORMAT}")
         cases = [_case(case) for case in entry.pop("cases")]
         return Run(**entry, cases=cases)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except OSError as error:
+        raise WeftError(f"{file} is no run of weft bench: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
         raise WeftError(f"{file} is no run of weft bench: {error}") from error
 
 

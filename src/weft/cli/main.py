@@ -130,7 +130,7 @@ def warm(
         from weft.api.warm import read_equations
         from weft.api.warm import warm as compile_ahead
 
-        types = [read_dtype(name) for name in dtypes.split(",")]
+        types = [read_dtype(name, "--dtypes") for name in dtypes.split(",")]
         equations = read_equations(file.read_text(), types) if file is not None else ()
         count = compile_ahead(equations, dtypes=types, device=device, jobs=jobs)
         console().print(f"{count} kernels at hand are compiled", markup=False)

@@ -177,7 +177,12 @@ def _side(against: str) -> tuple[str, str | None]:
     """Who the other one is: a peer by name, or weft by a schedule."""
     from weft.bench.peers.registry import PEERS
 
-    return (against, None) if against in PEERS["contraction"] else ("weft", against)
+    peers = PEERS["contraction"]
+    if against not in peers and not any(sign in against for sign in " :,"):
+        raise UnsupportedError(
+            f"--against {against} is neither a peer ({', '.join(peers)}) nor a schedule as weft explain prints them"
+        )
+    return (against, None) if against in peers else ("weft", against)
 
 
 def _measured(

@@ -88,8 +88,10 @@ def tune(
         from weft.tune.candidates import Effort
 
         place = read_device(device)
-        if (equation is None) == (suite is None):
+        if equation is None and suite is None:
             raise UnsupportedError("name an equation with --extents, or a --suite")
+        if equation is not None and suite is not None:
+            raise UnsupportedError(f"an equation and --suite {suite} are given: name one of the two")
         skipped: dict[str, str] = {}
         if suite is not None:
             from weft.bench.tuning.jobs import of_suite

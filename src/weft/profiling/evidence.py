@@ -133,7 +133,7 @@ def weigh(first: Variant, second: Variant, claim: str | None = None) -> Evidence
         missing.append("the variants ran on different devices")
     return Evidence(
         slow.name, fast.name, effect, matched, claim, valid, bool(reproducible), tuple(missing),
-        _verdict(effect, matched, claim, valid),
+        _verdict(effect, matched, claim, valid, _counted(slow.figures, fast.figures)),
     )  # fmt: skip
 
 
@@ -161,6 +161,12 @@ def _matches(mechanism: Mechanism, slow: Mapping[str, float], fast: Mapping[str,
     return False
 
 
+def _counted(slow: Mapping[str, float], fast: Mapping[str, float]) -> tuple[str, ...]:
+    """The mechanisms that could have been seen: both variants have the figure that one way begins with."""
+    both = slow.keys() & fast.keys()
+    return tuple(each.name for each in MECHANISMS if any(way[0].figure in both for way in each.ways))
+
+
 def _missing(slow: Variant, fast: Variant, effect: Interval | None) -> Sequence[str]:
     said = []
     if effect is None:
@@ -175,14 +181,20 @@ def _missing(slow: Variant, fast: Variant, effect: Interval | None) -> Sequence[
     return said
 
 
-def _verdict(effect: Interval | None, matched: Sequence[str], claim: str | None, valid: bool | None) -> str:
+def _verdict(
+    effect: Interval | None, matched: Sequence[str], claim: str | None, valid: bool | None, counted: Sequence[str]
+) -> str:
     if effect is not None and effect.low <= 1.0:
         return "no effect: the interval of the speed-up holds 1"
     if valid is False:
         return "invalid: a result is further off than it may be"
     if claim is not None and claim not in matched:
         seen = f"; what moved is {', '.join(matched)}" if matched else ""
+        if claim not in counted:
+            return f"empirical, not attributed: what tells {claim} was not counted{seen}"
         return f"empirical, not attributed: the counters of {claim} did not move as they must{seen}"
+    if not matched and not counted:
+        return "empirical, not attributed: nothing was counted"
     if not matched:
         return "empirical, not attributed: no counters moved as any mechanism says"
     return f"attributed to {claim or ', '.join(matched)}"
