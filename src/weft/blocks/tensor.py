@@ -87,20 +87,25 @@ class BlockTensor:
 
     @property
     def dtype(self) -> torch.dtype:
+        """The type of all blocks."""
         return self.buffer.dtype
 
     @property
     def device(self) -> torch.device:
+        """Where the buffer lies."""
         return self.buffer.device
 
     @property
     def rank(self) -> int:
+        """How many modes each block has."""
         return len(self.structure.keys[0])
 
     def keys(self) -> tuple[Key, ...]:
+        """The tuples of sectors that name the blocks, in the order of the buffer."""
         return self.structure.keys
 
     def items(self) -> Iterator[tuple[Key, torch.Tensor]]:
+        """Each key with its block, a view of the buffer."""
         return ((key, self[key]) for key in self.structure.keys)
 
     def __len__(self) -> int:
