@@ -60,6 +60,11 @@ class Algebra:
     requires: Callable[[torch.dtype], str | None] | None = None
     vjp: Callable[..., Any] | None = None
 
+    def __post_init__(self) -> None:
+        for part in ("combine", "reduce", *(("vjp",) if self.vjp is not None else ())):
+            if not callable(given := getattr(self, part)):
+                raise FunctionError(f"{part} of the algebra {self.name} is a function, not {type(given).__name__}")
+
     def __reduce__(self) -> tuple[Any, ...]:
         """A ready algebra is pickled by its name, so that it is the same object again; another one by its parts."""
         if NAMED.get(self.name) is self:

@@ -54,6 +54,9 @@ def chain(*functions: Function) -> Function:
 
     A parameter of one name is one parameter: two of the functions get the same operand for it. Defaults stay defaults.
     """
+    for function in functions:
+        if not callable(function):
+            raise FunctionError(f"chain takes functions, not {type(function).__name__}")
     steps = tuple((function, parameters(function) or ()) for function in functions)
 
     def chained(value: torch.Tensor, **aux_args: Any) -> torch.Tensor:

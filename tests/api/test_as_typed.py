@@ -26,6 +26,22 @@ class TestNoSilentSurprise:
         with pytest.raises(weft.ArgumentError, match=f"transpose_b is True or False, not {flag!r}"):
             weft.matmul(A, B, transpose_b=flag)
 
+    @pytest.mark.parametrize("flag", ["yes", 1, 0, None])
+    def test_nor_are_words_where_a_call_is_validated(self, flag: Any) -> None:
+        plan = weft.plan("mk,kn->mn", A, B)
+        for call in (
+            lambda: weft.contract("mk,kn->mn", A, B, validate=flag),
+            lambda: weft.matmul(A, B, validate=flag),
+            lambda: weft.einsum("mk,kn->mn", A, B, validate=flag),
+            lambda: plan(A, B, validate=flag),
+        ):
+            call_known = (weft.contract("mk,kn->mn", A, B), plan(A, B))  # what is known already is told the same
+            assert torch.equal(*call_known)
+            with pytest.raises(weft.ArgumentError, match=f"validate is True or False, not {flag!r}"):
+                call()
+        with pytest.raises(weft.ArgumentError, match=f"return_arg is True or False, not {flag!r}"):
+            weft.contract("mk,kn->mn", A, B, algebra="max_plus", return_arg=flag)
+
     def test_c_is_added_wherever_it_is_given(self) -> None:
         for found in (
             weft.matmul(A, B, c=C),
@@ -100,12 +116,80 @@ class TestTypes:
             ({"precision": "tf3"}, "precision='tf3' names no number type: did you mean 'tf32'?"),
             ({"accumulate": "f128"}, "accumulate='f128' names no number type: did you mean 'c128'?"),
             ({"out_dtype": 16}, "out_dtype is a number type (torch.float16, 'float16', 'fp16', numpy.float16, ...)"),
+            ({"out_dtype": "xyz"}, "out_dtype='xyz' names no number type: it is a number type (torch.float16,"),
         ],
     )
     def test_a_wrong_name_is_shown_with_the_nearest_right_one(self, options: dict[str, Any], said: str) -> None:
         with pytest.raises(weft.DTypeError) as caught:
             weft.contract("mk,kn->mn", A, B, **options)
         assert str(caught.value).startswith(said)
+
+
+    def test_a_word_near_to_none_gets_the_list(self) -> None:
+        with pytest.raises(weft.DTypeError, match=r"precision='highest' .* or one of ieee, tf32, tf32x3, 3m"):
+            weft.contract("mk,kn->mn", A, B, precision="highest")  # torch's word
+
+
+class TestWhatIsNamed:
+    """Messages name the operand, the argument or the label at fault."""
+
+    @pytest.mark.parametrize(
+        ("call", "error", "said"),
+        [
+            (lambda: weft.contract("mk,knx->mn", A, B), weft.ShapeError, "operand 1: 'knx' has 3 labels, its tensor 2"),
+            (lambda: weft.einsum("ab,ab,a->", A, A, A), weft.ShapeError, "operand 2: 'a' has 1 labels, its tensor 2"),
+            (lambda: weft.contract("...mk,kn->mn", A[0], B), weft.ShapeError, "operand 0: '...mk' has 2 labels"),
+            (lambda: weft.permute(A, "abc->cab"), weft.ShapeError, "'abc' has 3 labels, its tensor 2 dimensions"),
+            (lambda: weft.contract("mk,kn=>mn", A, B), weft.NotationError, "('->' comes before the labels of the"),
+            (lambda: weft.einsum(A, [0, 1], B), weft.NotationError, "argument 2 is a tensor, where labels belong"),
+            (lambda: weft.einsum(A, B), weft.NotationError, "argument 1 is a tensor, where labels belong"),
+            (lambda: weft.einsum(A, [0, 1], A[0]), weft.NotationError, "argument 2 is a tensor, where labels belong"),
+            (
+                lambda: weft.contract("mk,kn->mn", A, B, epilogue=lambda v, i: v * i, indices={"i": "mn"}),
+                weft.NotationError, "index 'i' is the coordinate along one label, 'mn' names 2",
+            ),
+            (
+                lambda: weft.contract("mk,kn->mn", A, B, epilogue=weft.functions.causal),
+                weft.FunctionError, "the function takes (value, i, j, *, offset=0, fill=-inf), and is given the value",
+            ),
+            (lambda: weft.Algebra(3, torch.add, 0), weft.FunctionError, "combine of the algebra algebra is a function"),
+            (
+                lambda: weft.Algebra(torch.add, torch.add, 0, "mine", vjp=3),
+                weft.FunctionError, "vjp of the algebra mine is a function, not int",
+            ),
+            (lambda: weft.functions.chain(torch.relu, 1), weft.FunctionError, "chain takes functions, not int"),
+        ],
+    )  # fmt: skip
+    def test_of(self, call: Any, error: type[Exception], said: str) -> None:
+        with pytest.raises(error) as caught:
+            call()
+        assert said in str(caught.value)
+
+    def test_labels_may_be_arrays_of_whole_numbers(self) -> None:
+        assert torch.equal(weft.einsum(A, np.array([0, 1]), B, torch.tensor([1, 2]), np.array([0, 2])), AB)
+
+
+class TestNumpysWords:
+    @pytest.mark.parametrize(
+        ("call", "said"),
+        [
+            (lambda: weft.tensordot(A, B, dims=1), "tensordot takes no keyword 'dims': weft says axes="),
+            (lambda: weft.tensordot(A, B, axis=1), "tensordot takes no keyword 'axis': did you mean 'axes'?"),
+            (lambda: weft.inner(A, A, bias=1), "inner takes no keyword 'bias'"),
+            (lambda: weft.outer(A, B, foo=1), "outer takes no keyword 'foo': it takes c, alpha"),
+            (lambda: weft.trace(A, dim1=1), "trace takes no keyword 'dim1': weft says axis1="),
+        ],
+    )
+    def test_a_wrong_keyword_comes_first(self, call: Any, said: str) -> None:
+        with pytest.raises(weft.ArgumentError) as caught:
+            call()
+        assert str(caught.value).startswith(said)
+
+    def test_axes_that_are_not_there(self) -> None:
+        with pytest.raises(weft.ShapeError, match="axes=5: a has 2 dimensions"):
+            weft.tensordot(A, B, 5)
+        with pytest.raises(weft.ShapeError, match="there is no axis 7 of a, which has 2 dimensions"):
+            weft.tensordot(A, B, ([7], [0]))
 
 
 class TestOneSignature:

@@ -35,6 +35,7 @@ from weft.plans.call_cache import CallCache, call_signature
 from weft.plans.contraction import Plan
 from weft.plans.derivatives import any_tensor, detached, differentiable, operand_tensors
 from weft.plans.derivatives import asked as asked_of
+from weft.plans.keywords import check_flag
 
 _CALLS = CallCache(4096)  # by all that a call says: its plan, and where that is all it takes its launch
 _FORM = "equation, a, b"
@@ -148,8 +149,8 @@ def contract(
     (`UnsupportedError`). It waits for the device and costs milliseconds and more.
 
     Returns D as the kind of array that `a` is, or `out` when that is given. Raises a `weft.WeftError`:
-    `NotationError`, `ShapeError`, `DTypeError`, `FunctionError`, `UnsupportedError` or `WorkspaceError`; nothing is
-    written then. With `validate` also `AccuracyError`.
+    `NotationError`, `ShapeError`, `DTypeError`, `FunctionError`, `ArgumentError`, `UnsupportedError` or
+    `WorkspaceError`; nothing is written then. With `validate` also `AccuracyError`.
 
     >>> import torch, weft
     >>> a, b = torch.ones(2, 3), torch.ones(4, 3)
@@ -169,18 +170,20 @@ def contract(
         signature = call_signature(a, b, out, c, *beside)
         bare = a_fn is None and b_fn is None and c_fn is None and epilogue is None
         prints = () if bare else fingerprints(functions)
-        if signature is not None and prints is not None and not return_arg:
+        if signature is not None and prints is not None and return_arg is False:
             key = (equation, signature, prints, asked, generation())
             try:
                 known = _CALLS.get(key)
             except TypeError:  # something that has no hash: it is refused where it is read
                 key = None
-            if known is not None and not validate:
+            if known is not None and validate is False:
                 found = known.run(a, b, c, alpha, beta, out, beside)
                 if found is not None:
                     return found
     with call_context(lambda: describe_call("contract", equation, a=a, b=b, c=c, out=out)):
         refuse_swapped("contract", equation, _FORM)
+        check_flag("return_arg", return_arg)
+        check_flag("validate", validate)
         if asked_of(a, b, c, *operand_tensors(options.get("operands"))) or any_tensor(alpha, beta):
             given = {**options, "a_fn": a_fn, "b_fn": b_fn, "c_fn": c_fn, "epilogue": epilogue}
             found, known = differentiable("contract")(

@@ -118,9 +118,21 @@ def read_einsum(arguments: tuple[Any, ...]) -> tuple[Notation, tuple[Any, ...]]:
         if "," in text or "->" in text:
             raise ArgumentError(f"the equation comes first: weft.einsum({text!r}, ...)")
     terms, operands = arguments[1::2], arguments[0 : len(arguments) - len(arguments) % 2 : 2]
+    _refuse_unlabelled(arguments)
     if len(arguments) % 2:
         return from_sequences(*terms, arguments[-1]), operands
     return implicit_from_sequences(*terms), operands
+
+
+def _refuse_unlabelled(arguments: tuple[Any, ...]) -> None:
+    """`NotationError` for an operand of the interleaved form that stands where labels belong."""
+    for at, argument in enumerate(arguments):
+        labels = at % 2 or at == len(arguments) - 1
+        if labels and is_array(argument) and (len(argument.shape) != 1 or "float" in str(argument.dtype)):
+            raise NotationError(
+                f"argument {at} is a tensor, where labels belong: operands and labels alternate, "
+                "einsum(a, [0, 1], b, [1, 2], [0, 2])"
+            )
 
 
 def describe_einsum(arguments: tuple[Any, ...]) -> str:

@@ -14,6 +14,7 @@ from weft.api.einsum import einsum
 from weft.base.arrays import as_tensor, as_tensors, is_scalar, like
 from weft.base.describe import describe_call
 from weft.errors import ArgumentError, ShapeError, call_context
+from weft.plans.keywords import refuse_unknown
 
 Axes = int | Sequence[int | Sequence[int]]
 
@@ -31,6 +32,7 @@ def tensordot(a: Any, b: Any, axes: Axes = 2, **keywords: Any) -> Any:
     torch.Size([2, 5])
     """
     with call_context(lambda: describe_call("tensordot", f"axes={axes!r}", a=a, b=b)):
+        refuse_unknown("tensordot", keywords)
         (x, y), source = _operands(a, b, keywords)
         equation = _tensordot_equation(_rank(x), _rank(y), *_pair_of_axes(axes, _rank(x)))
         _check_extents(x, y, axes, equation)
@@ -44,7 +46,8 @@ def inner(a: Any, b: Any, **keywords: Any) -> Any:
     >>> weft.inner(torch.ones(2, 3), torch.ones(5, 3)).shape
     torch.Size([2, 5])
     """
-    with call_context(lambda: describe_call("inner", "", a=a, b=b)):
+    with call_context(lambda: describe_call("inner", "last axes", a=a, b=b)):
+        refuse_unknown("inner", keywords)
         (x, y), source = _operands(a, b, keywords)
         axes: Axes = ((-1,), (-1,)) if _rank(x) and _rank(y) else 0
         return _like(source, x, tensordot(x, y, axes, **keywords))
@@ -58,7 +61,8 @@ def outer(a: Any, b: Any, **keywords: Any) -> Any:
     tensor([[0., 0., 0.],
             [1., 1., 1.]])
     """
-    with call_context(lambda: describe_call("outer", "", a=a, b=b)):
+    with call_context(lambda: describe_call("outer", "all pairs", a=a, b=b)):
+        refuse_unknown("outer", keywords)
         (x, y), source = _operands(a, b, keywords)
         promote = bool(keywords.get("promote"))
         left, right = (as_tensor(name, one, promote).reshape(-1) for name, one in (("a", x), ("b", y)))
@@ -76,6 +80,7 @@ def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, **keywords: A
     tensor(3.)
     """
     with call_context(lambda: describe_call("trace", f"axes {axis1} and {axis2}", a=a)):
+        refuse_unknown("trace", keywords)
         x = as_tensor("a", a, bool(keywords.get("promote")))
         if x.dim() < 2:
             raise ShapeError(f"trace of a tensor of {x.dim()} dimensions: it takes two")
@@ -134,6 +139,8 @@ def _pair_of_axes(axes: Axes, rank_a: int) -> tuple[tuple[int, ...], tuple[int, 
         count = operator.index(axes)
         if count < 0:
             raise ShapeError(f"axes={count}: a number of axes is not negative")
+        if count > rank_a:
+            raise ShapeError(f"axes={count}: a has {rank_a} dimensions")
         return tuple(range(rank_a - count, rank_a)), tuple(range(count))
     assert not isinstance(axes, int)
     if len(axes) != 2:
@@ -168,7 +175,7 @@ def _tensordot_equation(rank_a: int, rank_b: int, axes_a: tuple[int, ...], axes_
 def _axis(axis: int, rank: int, name: str) -> int:
     found = operator.index(axis)
     if not -rank <= found < rank:
-        raise ShapeError(f"axis {found} of {name}, which has {rank} dimensions")
+        raise ShapeError(f"there is no axis {found} of {name}, which has {rank} dimensions")
     return found % rank
 
 

@@ -89,8 +89,8 @@ def permute(
     ``"reference"``. `tune`, `specialize`, `schedule` and `promote` (`x` may be a list) as for `contract`.
 
     Returns the result, never a view of `x`, as the kind of array that `x` is; or `out` when that is given. Raises a
-    `weft.WeftError` (`NotationError`, `ShapeError`, `DTypeError`, `FunctionError`, `UnsupportedError`,
-    `WorkspaceError`); nothing is written then.
+    `weft.WeftError` (`NotationError`, `ShapeError`, `DTypeError`, `FunctionError`, `ArgumentError`,
+    `UnsupportedError`, `WorkspaceError`); nothing is written then.
 
     >>> import torch, weft
     >>> weft.permute(torch.tensor([[1, -2], [3, -4]]), "ab->ba", fn=torch.relu)

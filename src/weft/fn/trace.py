@@ -94,6 +94,13 @@ def fusible(name: str) -> bool:
     return name in LOWERINGS or name in DECOMPOSITIONS or name in _COMPLEX
 
 
+def _bare(signature: inspect.Signature) -> inspect.Signature:
+    """The signature without its types, for messages."""
+    empty = inspect.Signature.empty
+    parameters = [each.replace(annotation=empty) for each in signature.parameters.values()]
+    return signature.replace(parameters=parameters, return_annotation=empty)
+
+
 def _check_parameters(fn: Callable[..., Any], names: tuple[str, ...], hook: str) -> str:
     """Name of the first parameter; refuses names that the function does not have and parameters left without value."""
     target = fn.forward if isinstance(fn, torch.nn.Module) else getattr(fn, "fn", fn) if is_triton_function(fn) else fn
@@ -101,7 +108,7 @@ def _check_parameters(fn: Callable[..., Any], names: tuple[str, ...], hook: str)
         signature = inspect.signature(target)
     except (TypeError, ValueError):  # a built-in without one
         return "value"
-    takes = f"the function takes {signature}"
+    takes = f"the function takes {_bare(signature)}"
     if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in signature.parameters.values()):
         for name in names:
             if name not in signature.parameters:

@@ -33,7 +33,7 @@ from weft.plans.checks import (
     checked_scalar,
 )
 from weft.plans.derivatives import asked, differentiable, operand_tensors
-from weft.plans.keywords import refuse_unknown
+from weft.plans.keywords import check_flag, refuse_unknown
 from weft.plans.memory import is_out_of_memory, workspace_error
 from weft.plans.tiers import Wanted
 from weft.spec import Aux, Contraction, Layout
@@ -98,7 +98,7 @@ class Plan(PlanBase):
             return as_operation("plan")(self, a, b, c, alpha, beta, out, operands, validate)
         signature = key = known = None
         said, beside = said_operands(operands) if operands else ((), ())
-        if said is not None and not validate and not unknown:
+        if said is not None and validate is False and not unknown:
             signature = call_signature(a, b, out, c, *beside)
             if signature is not None:
                 key = (signature, said) if said else signature
@@ -108,6 +108,7 @@ class Plan(PlanBase):
         with call_context(lambda: describe_call("plan", self._request.text, a=a, b=b, c=c, out=out)):
             if unknown:
                 refuse_unknown("a plan's call", unknown)
+            check_flag("validate", validate)
             if asked(a, b, c, *operand_tensors(operands)):
                 result, known = differentiable("plan_call")(self, a, b, c, alpha, beta, out, operands, validate)
                 if key is not None and known is not None:

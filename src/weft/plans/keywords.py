@@ -41,6 +41,9 @@ TAKEN["grouped"] = TAKEN["plan_grouped"] = (
 )  # fmt: skip
 TAKEN["blocks.contract"] = ("out_dtype", "precision", "accumulate", "a_fn", "b_fn", "epilogue", "backend")
 TAKEN["operator_sum"] = ("precision", "accumulate", "backend", "tune", "specialize", "deterministic")
+TAKEN["tensordot"] = ("axes", *DEFAULTS)
+TAKEN["inner"] = TAKEN["outer"] = tuple(DEFAULTS)
+TAKEN["trace"] = ("offset", "axis1", "axis2", *DEFAULTS)
 TAKEN["chain"] = ("out", "out_dtype", "precision", "accumulate", "backend")
 
 _FUSED_BIAS = 'epilogue=weft.functions.bias with operands={"bias": ("n", tensor)}'
@@ -66,6 +69,9 @@ _ELSEWHERE = {
     "transb": "transpose_b=",
     "input": "a, the first operand",
     "other": "b, the second operand",
+    "dims": "axes=",
+    "dim1": "axis1=",
+    "dim2": "axis2=",
     "fn": "epilogue= (of the result), a_fn= or b_fn= (of an operand)",
     "epilogue": "fn=, a function of each element",
     "a_fn": "fn=, a function of each element",

@@ -67,6 +67,8 @@ def coordinate(name: str, label: Label, extents: Mapping[Label, int]) -> AuxInpu
         extent = extents.get(label, 1)
     except TypeError:
         raise NotationError(f"index '{name}' is one label, not {type(label).__name__}") from None
+    if label not in extents and isinstance(label, str) and len(label) > 1 and all(each in extents for each in label):
+        raise NotationError(f"index '{name}' is the coordinate along one label, '{label}' names {len(label)}")
     return AuxInput(name, (label,), None, torch.int32 if extent - 1 <= _LARGEST_INT32 else torch.int64)
 
 

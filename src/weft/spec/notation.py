@@ -121,7 +121,11 @@ def expand(notation: Notation, ranks: Sequence[int]) -> Notation:
     """
     if len(ranks) != len(notation.inputs):
         raise NotationError(f"the equation names {len(notation.inputs)} operands, {len(ranks)} are given")
-    inputs = tuple(_expand_input(term, rank) for term, rank in zip(notation.inputs, ranks, strict=True))
+    several = len(ranks) > 1
+    inputs = tuple(
+        _expand_input(term, rank, f"operand {at}: " if several else "")
+        for at, (term, rank) in enumerate(zip(notation.inputs, ranks, strict=True))
+    )
     # Only what an ellipsis stands for here: labels of an earlier expansion are ordinary labels by now.
     dotted = [new for old, new in zip(notation.inputs, inputs, strict=True) if Ellipsis in old]
     hidden = {label for term in dotted for label in term if isinstance(label, Broadcast)}
@@ -141,7 +145,8 @@ def _parse_term(text: str) -> Term:
         raise NotationError(f"'...' stands more than once in '{text}'")
     for character in head + tail:
         if character < FIRST_SYMBOL and not character.isalpha():
-            raise NotationError(f"'{character}' in '{text}' is not a label: labels are letters")
+            arrow = " ('->' comes before the labels of the result)" if character in "-=>" else ""
+            raise NotationError(f"'{character}' in '{text}' is not a label: labels are letters{arrow}")
     return (*head, Ellipsis, *tail) if dots else tuple(head)
 
 
@@ -162,13 +167,13 @@ def _checked(notation: Notation, new_labels: bool = False) -> Notation:
     return notation
 
 
-def _expand_input(term: Term, rank: int) -> Term:
+def _expand_input(term: Term, rank: int, place: str) -> Term:
     if Ellipsis not in term:
         if len(term) != rank:
-            raise ShapeError(f"'{term_text(term)}' has {len(term)} labels, its tensor {rank} dimensions")
+            raise ShapeError(f"{place}'{term_text(term)}' has {len(term)} labels, its tensor {rank} dimensions")
         return term
     hidden = rank - (len(term) - 1)
     if hidden < 0:
-        raise ShapeError(f"'{term_text(term)}' has {len(term) - 1} labels, its tensor only {rank} dimensions")
+        raise ShapeError(f"{place}'{term_text(term)}' has {len(term) - 1} labels, its tensor only {rank} dimensions")
     at = term.index(Ellipsis)
     return (*term[:at], *(Broadcast(position) for position in range(-hidden, 0)), *term[at + 1 :])

@@ -68,15 +68,13 @@ def read_dtype(what: str, value: object, others: Iterable[str] = ()) -> torch.dt
     found = find_dtype(value)
     if found is not None:
         return found
-    words = [*others, *NAMES]
+    words, known = [*others, *NAMES], ", ".join(others)
+    right = "a number type (torch.float16, 'float16', 'fp16', numpy.float16, ...)"
+    right += f" or one of {known}" if known else ""
     if isinstance(value, str):
         typed = value.strip().lower().removeprefix("torch.")
-        raise DTypeError(f"{what}={value!r} names no number type{nearest(typed, words)}")
-    known = ", ".join(others)
-    raise DTypeError(
-        f"{what} is a number type (torch.float16, 'float16', 'fp16', numpy.float16, ...)"
-        f"{f' or one of {known}' if known else ''}, not {value!r}"
-    )
+        raise DTypeError(f"{what}={value!r} names no number type{nearest(typed, words) or f': it is {right}'}")
+    raise DTypeError(f"{what} is {right}, not {value!r}")
 
 
 def read_mode(what: str, value: object, modes: tuple[str, ...]) -> str | torch.dtype | None:
