@@ -169,6 +169,25 @@ class TestWhatIsNamed:
         assert torch.equal(weft.einsum(A, np.array([0, 1]), B, torch.tensor([1, 2]), np.array([0, 2])), AB)
 
 
+class TestWordsOfOthers:
+    @pytest.mark.parametrize(
+        ("name", "said"),
+        [
+            ("optimize", "contract takes no keyword 'optimize': einsum finds the order by itself"),
+            ("slices", "contract takes no keyword 'slices': it is an option of weft.network"),
+            ("computeType", "contract takes no keyword 'computeType': weft says precision="),
+            ("stream", "contract takes no keyword 'stream': calls run on torch's current stream"),
+            ("scale", "contract takes no keyword 'scale': weft says epilogue=weft.functions.scale"),
+            ("is_causal", "contract takes no keyword 'is_causal': weft says epilogue=weft.functions.causal"),
+            ("order", "contract takes no keyword 'order': weft says out=, a tensor with the strides"),
+        ],
+    )
+    def test_get_what_weft_says(self, name: str, said: str) -> None:
+        with pytest.raises(weft.ArgumentError) as caught:
+            weft.contract("mk,kn->mn", A, B, **{name: 1})
+        assert str(caught.value).startswith(said)
+
+
 class TestNumpysWords:
     @pytest.mark.parametrize(
         ("call", "said"),

@@ -83,6 +83,11 @@ def test_what_is_wrong_is_named(given: Any, error: type[Exception], message: str
         weft.operator_sum(given, torch.ones(2, 2, 2, dtype=torch.float64))
 
 
+def test_it_says_what_it_is() -> None:
+    assert repr(weft.OperatorSum([(E, None, E), (None, E, None)])) == "OperatorSum(2 terms, float64)"
+    assert repr(weft.OperatorSum([])) == "OperatorSum(0 terms, identities)"
+
+
 def test_bad_states() -> None:
     state = torch.ones(2, 2, 2, dtype=torch.float64)
     with pytest.raises(weft.ShapeError, match="three modes"):

@@ -36,6 +36,8 @@ def test_expectation_values() -> None:
     operator = tn.heisenberg(5, field=0.3, dtype=torch.complex128)
     torch.testing.assert_close(state.expectation(operator), dense.conj() @ operator.to_dense() @ dense)
     assert float(tn.MPS.product([0, 1, 0]).expectation(z.real, 1)) == -1
+    with pytest.raises(weft.ShapeError, match="site 1 is in basis state 2, there are 2: 0 to 1"):
+        tn.MPS.product([0, 2, 0])
 
 
 @pytest.mark.parametrize("model", [tn.heisenberg, tn.ising])

@@ -66,6 +66,10 @@ class OperatorSum:
             self.device = None if first is None else first.device
             self._blocks = [_stacked(read, pattern) for pattern in dict.fromkeys(map(_pattern, read))]
 
+    def __repr__(self) -> str:
+        dtype = "identities" if self.dtype is None else dtype_name(self.dtype)
+        return f"OperatorSum({self.count} terms, {dtype})"
+
     def __call__(self, state: Any, *, out: Any = None) -> Any:
         """Apply it to `state` (l, s, r). Returns the result (l', s', r'), or `out`, of the state's kind of array."""
         if near_dynamo():

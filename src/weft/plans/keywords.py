@@ -55,7 +55,6 @@ _ELSEWHERE = {
     "act": _ACTIVATION,
     "dtype": "out_dtype= (the result's type), precision= (the products') or accumulate= (the sums')",
     "preferred_element_type": "out_dtype= or accumulate=",
-    "optimize": "nothing of it: einsum finds the order by itself, and weft.network takes one",
     "casting": "promote=True, which takes operands of different types",
     "allow_tf32": 'precision="tf32"',
     "memory_limit": "workspace_limit= (bytes); of several operands weft.network(..., memory_limit=)",
@@ -63,6 +62,11 @@ _ELSEWHERE = {
     "semiring": "algebra=",
     "mask": 'epilogue=weft.functions.masked with operands={"mask": ("mn", tensor)}',
     "autotune": 'tune="measure"',
+    "compute_type": "precision= (the products' type) or accumulate= (the sums')",
+    "computetype": "precision= (the products' type) or accumulate= (the sums')",
+    "scale": 'epilogue=weft.functions.scale with operands={"scale": ("n", tensor)}; a number is alpha=',
+    "is_causal": 'epilogue=weft.functions.causal with indices={"i": "m", "j": "n"}',
+    "order": "out=, a tensor with the strides that D is to have",
     "trans_a": "transpose_a=",
     "trans_b": "transpose_b=",
     "transa": "transpose_a=",
@@ -75,6 +79,18 @@ _ELSEWHERE = {
     "fn": "epilogue= (of the result), a_fn= or b_fn= (of an operand)",
     "epilogue": "fn=, a function of each element",
     "a_fn": "fn=, a function of each element",
+}
+
+
+_OF_NETWORKS = "it is an option of weft.network"
+#: What calls do without, and why.
+_WITHOUT = {
+    "optimize": "einsum finds the order by itself, and weft.network takes one",
+    "path": "einsum finds the order by itself, and weft.network takes one as optimize=",
+    "constants": _OF_NETWORKS,
+    "slices": _OF_NETWORKS,
+    "strip_exponent": _OF_NETWORKS,
+    "stream": "calls run on torch's current stream",
 }
 
 
@@ -92,6 +108,8 @@ def refuse_unknown(call: str, unknown: Collection[str], what: str = "") -> None:
         said = _ELSEWHERE.get(name.lower())
         if said is not None and ("=" not in said or said.partition("=")[0] in taken):
             hint = f": weft says {said}"
+        elif name.lower() in _WITHOUT:
+            hint = f": {_WITHOUT[name.lower()]}"
         elif near := difflib.get_close_matches(name, taken, n=1, cutoff=0.6):
             hint = f": did you mean {near[0]!r}?"
         else:

@@ -44,7 +44,10 @@ class MPS:
         cls, places: Sequence[int], extent: int = 2, *, dtype: torch.dtype = torch.float64,
         device: torch.device | str = "cpu",
     ) -> MPS:  # fmt: skip
-        """The product state with site i in basis state ``places[i]``."""
+        """The product state with site i in basis state ``places[i]``, one of `extent`."""
+        for site, place in enumerate(places):
+            if not 0 <= place < extent:
+                raise ShapeError(f"site {site} is in basis state {place}, there are {extent}: 0 to {extent - 1}")
         eye = torch.eye(extent, dtype=dtype, device=device)
         return cls([eye[place].reshape(1, extent, 1) for place in places], 0)
 
