@@ -57,7 +57,7 @@ def instead_of(operation: str) -> str:
             "other tensors come in by operands=, coordinates by indices=, and a choice by mask is torch.where"
         )
     return (
-        "only pointwise operations are fused: write it with torch's arithmetic, comparisons and torch.where, "
+        "there is no code for one element of it: write it with torch's arithmetic, comparisons and torch.where, "
         "or compute it before the call and pass it by operands="
     )
 
