@@ -92,5 +92,7 @@ def test_bad_states() -> None:
     state = torch.ones(2, 2, 2, dtype=torch.float64)
     with pytest.raises(weft.ShapeError, match="three modes"):
         weft.operator_sum([(E, E, E)], state[0])
+    with pytest.raises(weft.ArgumentError, match=r"in operator_sum\('terms'\)$"):
+        weft.OperatorSum([(E, E)])
     with pytest.raises(weft.ShapeError, match="out overlaps the state"):
         weft.operator_sum([(E, E, E)], state, out=state)

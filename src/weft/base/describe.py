@@ -11,7 +11,7 @@ def describe_call(call: str, equation: object, **arrays: Any) -> str:
     """One line for error messages: the call, its equation, and shape, strides and dtype of each array."""
     texts = [f"{name}: {_describe(value)}" for name, value in arrays.items() if value is not None]
     asked = _describe(equation) if hasattr(equation, "shape") else repr(equation)
-    return f"{call}({asked}; {', '.join(texts)})"
+    return f"{call}({asked}; {', '.join(texts)})" if texts else f"{call}({asked})"
 
 
 def _describe(value: Any) -> str:
