@@ -80,7 +80,7 @@ def test_calibrating_on_a_cpu_is_refused() -> None:
     [
         ([], "name an equation"),
         (["ik,kj->ij"], "needs --extents"),
-        (["ik,kj->ij", "--suite", "tccg"], "name an equation"),
+        (["ik,kj->ij", "--suite", "tccg"], "name one of the two"),
         (["ik,kj->ij", "--extents", "i=2,k=3"], "no extent is given for 'j'"),
         (["--suite", "nothing"], "no suite"),
         (["--suite", "tccg", "--backend", "reference"], "nothing to tune"),

@@ -179,8 +179,9 @@ def _side(against: str) -> tuple[str, str | None]:
 
     peers = PEERS["contraction"]
     if against not in peers and not any(sign in against for sign in " :,"):
+        others = ", ".join(each for each in peers if each != "weft")
         raise UnsupportedError(
-            f"--against {against} is neither a peer ({', '.join(each for each in peers if each != 'weft')}) nor a schedule as weft explain prints them"
+            f"--against {against} is neither a peer ({others}) nor a schedule as weft explain prints them"
         )
     return (against, None) if against in peers else ("weft", against)
 
