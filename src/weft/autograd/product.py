@@ -39,7 +39,7 @@ from weft.autograd.backward import (
 )
 from weft.autograd.forward import pushed
 from weft.autograd.spec import A_FN, B_FN, C_FN, EPILOGUE, FIRST_OPERAND, A, B, C, Spec, batched, is_smooth
-from weft.autograd.steps import Step, contraction
+from weft.autograd.steps import Spread, Step, contraction
 from weft.base.arrays import outside_transforms
 from weft.errors import WeftError
 from weft.planner.schedule import Scalar
@@ -53,6 +53,7 @@ class Product:
     """
 
     permutes = False
+    fuses = True  # derivatives of the functions of A and B are part of contractions
     _known_call: KnownCall | None = None
 
     def __init__(
@@ -206,7 +207,7 @@ class Product:
         for at, step in enumerate(steps):
             if step.scale == "beta" and beta == 0:
                 continue
-            sources[step.target] = step.run(sources, alpha, beta)
+            sources[step.target] = self._run(step, sources, alpha, beta)
             later = set(targets).union(*(each.reads for each in steps[at + 1 :]))
             for name in sources.keys() & step.reads - later:  # sums that were made again go before products are made
                 del sources[name]
@@ -214,6 +215,11 @@ class Product:
             sources.get(target, self._zeros(at)) if need else None
             for at, (target, need) in enumerate(zip(targets, asked, strict=True))
         )
+
+    def _run(
+        self, step: Step | Spread, sources: dict[str, torch.Tensor], alpha: Scalar, beta: Scalar
+    ) -> torch.Tensor:
+        return step.run(sources, alpha, beta)
 
     def _zeros(self, at: int) -> torch.Tensor:
         shape = self.shapes[at]
@@ -258,7 +264,7 @@ class Product:
             pattern = pattern[:count]
         if not any(pattern):
             return ()
-        found = Backward(spec, pattern, known, stored, count).steps(needs)
+        found = Backward(spec, pattern, known, stored, count, self.fuses).steps(needs)
         if self.again and any(SUMS in step.reads for step in found):
             found = (sums_again(self.spec), *found)
         return found
