@@ -93,9 +93,8 @@ def weights_like(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 def wrong_gradients(case: Case, twice: bool = False) -> list[str]:
     """What differs from this rank's part of torch's gradients of the whole; `twice`: of gradients of gradients."""
-    whole = random_wholes(case)
-    parts = {name: cut(case, name, each).requires_grad_() for name, each in whole.items()}
-    whole = {name: each.requires_grad_() for name, each in whole.items()}
+    whole = {name: each.requires_grad_() for name, each in random_wholes(case).items()}
+    parts = {name: cut(case, name, each.detach()).requires_grad_() for name, each in whole.items()}
     right, found = in_torch(case, whole), over_ranks(case, parts)
     weights = weights_like(right)
     first = torch.autograd.grad(weighted_sum(right, weights), list(whole.values()), create_graph=twice)
@@ -142,6 +141,7 @@ def on_two(cases: Sequence[Case], twice: Sequence[Case]) -> dict[str, Any]:
     """All that tests of two ranks look at."""
     found: dict[str, Any] = {"wrong": [text for case in cases for text in wrong_gradients(case)]}
     found["wrong twice"] = [text for case in twice for text in wrong_gradients(case, True)]
+    found["left out"] = left_out()
     return found | refused() | of_dtensors() | of_a_plan() | in_halves()
 
 
@@ -172,6 +172,13 @@ def refused() -> dict[str, Any]:
         "whole numbers": said(contract, "mk,kn->mn", x, b, epilogue=lambda total: total > 0, out_dtype=torch.bool),
         "no_grad": unasked,
     }
+
+
+def left_out() -> tuple[str, str]:
+    """Rank 1 leaves the backward pass out, and goes on to the next call."""
+    x, b = torch.ones(4, 3, requires_grad=True), torch.ones(3, 4)
+    found = weft.distributed.contract("mk,kn->mn", x, b)
+    return said(weft.distributed.contract, "mk,kn->mn", x, b) if find_ranks().rank else said(found.sum().backward)
 
 
 def of_dtensors() -> dict[str, Any]:

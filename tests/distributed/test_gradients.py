@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -30,8 +31,10 @@ def of_two() -> list[Case]:
         placed(PRODUCT, a=a, b=b, d=d) for d in ("m", "n", None) for a in ("m", "k", None) for b in ("n", "k", None)
     ]
     found += [placed(BATCHED, a=a, b=b, d=d) for a, b, d in (("b", "b", "b"), ("m", "k", "b"), (None, "b", "n"))]
-    for c, d in (("mn", "m"), ("1n", "m"), ("m1", None), ("11", "n")):
-        found.append(Case(**{**vars(placed(PRODUCT, a="k", b="k", d=d)), "c": c, "beta": 3.0, "alpha": 2.0}))
+    product = replace(PRODUCT, alpha=2.0, beta=3.0)
+    found += [placed(replace(product, c=c), a="k", b="k", d=d) for c, d in (("1n", "m"), ("m1", None), ("11", "n"))]
+    found += [placed(replace(product, c="m1", options={"c_fn": cases.squashed}), a="k", b="k", d="m"),
+              placed(replace(product, c="mn", beta=0.0), a="m", b="n", d="n")]  # fmt: skip
     found += [placed(FUSED, a="k", b="k", d="m", bias="n"), placed(FUSED, a="m", b=None, d="n", weight="k"),
               placed(FUSED, a=None, b="n", d=None)]  # fmt: skip
     found += [placed(COMPLEX, a="k", b="k", d="m"), placed(COMPLEX, a="m", b="k", d=None)]
@@ -43,9 +46,9 @@ def of_two() -> list[Case]:
 
 
 def of_four() -> list[Case]:
-    placed, mesh = cases.placed, {"mesh": (2, 2)}
-    product, fused, batched = (Case(**{**vars(case), **mesh}) for case in (PRODUCT, FUSED, BATCHED))
-    line = Case(**{**vars(FUSED), "mesh": (4,)})
+    placed = cases.placed
+    product, fused, batched = (replace(case, mesh=(2, 2)) for case in (PRODUCT, FUSED, BATCHED))
+    line = replace(FUSED, mesh=(4,))
     return [
         placed(product, a=("m", "k"), b=(None, "k"), d=("m", "n")),
         placed(product, a=("k", "k"), b=("k", "n"), d=(None, "m")),
@@ -109,6 +112,7 @@ def test_what_has_no_gradient_is_one_error_on_every_rank(two: list[dict[str, Any
         "repeated": ("UnsupportedError", "a has extent 1 along 'b', which is 4, and is placed by it"),
         "blocks": ("UnsupportedError", "a requires a gradient: with device= there is none"),
         "whole numbers": ("DTypeError", "is not differentiable"),
+        "left out": ("RankError", "ranks are at different calls: rank 0 of 2: the backward pass of distributed.plan("),
     }
     for one in two:
         for name, (kind, words) in expected.items():
