@@ -167,6 +167,8 @@ def refused() -> dict[str, Any]:
         "algebra": said(contract, "mk,kn->mn", x, b, algebra="max_plus"),
         "backward": said(loss.backward),
         "tangent": tangent,
+        "transform": said(torch.func.grad(lambda x: contract("mk,kn->mn", x, b).sum()), a),
+        "a factor": said(contract, "mk,kn->mn", x, b, alpha=torch.ones((), requires_grad=True)),
         "repeated": said(contract, "bk,bk->b", one, torch.ones(4, 3), placements={"a": "b"}),
         "blocks": said(contract, "mk,kn->mn", x, b, device="cpu"),
         "whole numbers": said(contract, "mk,kn->mn", x, b, epilogue=lambda total: total > 0, out_dtype=torch.bool),

@@ -109,6 +109,8 @@ def test_what_has_no_gradient_is_one_error_on_every_rank(two: list[dict[str, Any
         "algebra": ("UnsupportedError", "over ranks the algebra max_plus has none"),
         "backward": ("ShapeError", "which results have a gradient differs: rank 0 of 2: [True, True]; rank 1 of 2: "),
         "tangent": ("UnsupportedError", "a is inside a transform of torch.func, or has a tangent"),
+        "transform": ("UnsupportedError", "ranks 0, 1 of 2: a is inside a transform of torch.func"),
+        "a factor": ("DTypeError", "alpha is a Python number, not Tensor"),
         "repeated": ("UnsupportedError", "a has extent 1 along 'b', which is 4, and is placed by it"),
         "blocks": ("UnsupportedError", "a requires a gradient: with device= there is none"),
         "whole numbers": ("DTypeError", "is not differentiable"),

@@ -59,6 +59,11 @@ def plan(
     GPU. Blocks are copied in and out while others are contracted. `c` says then that calls bring a C, which needs
     memory, too.
 
+    Tensors that require a gradient get one, where the algebra is plus-times and there is no `device`. The loss is a
+    function of the elements of the whole D, each counted once: of a D that is split a rank holds its share of the
+    loss, of one that is whole on every rank each holds all of it. A gradient lies as its tensor does; of a tensor that
+    is whole on every rank it is the whole one, the same on all of them. Every rank calls `backward`.
+
     Which tensor moves, how, and in how many parts follows from the model of link and kernel alone, alike on every rank.
     Raises the errors of `weft.contract` for what is wrong on any rank, on every rank, with the rank's number; and
     `RankError` for ranks that ended, did not come in time, or are at another call. Nothing has moved then.
@@ -102,7 +107,8 @@ def contract(
     """Contract two tensors that lie on the ranks of a process group; returns this rank's part of D.
 
     Arguments as for `plan`, and `c`, `alpha` and `beta` as for `weft.contract`. The plan is kept for the next call that
-    says the same on every rank. With `device` tensors are whole, D too, and go through that device in blocks.
+    says the same on every rank. With `device` tensors are whole, D too, and go through that device in blocks. Gradients
+    lie as their tensors do, as `plan` says; the plans of the backward pass are kept with the plan.
 
     >>> import torch, torch.distributed, weft
     >>> store = torch.distributed.HashStore()

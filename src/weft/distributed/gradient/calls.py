@@ -9,6 +9,7 @@ import torch
 
 from weft.algebra import Algebra
 from weft.autograd.function import apply
+from weft.base.arrays import is_transforming
 from weft.distributed.gradient.form import form_of
 from weft.distributed.gradient.rule import Contraction, OverRanks
 from weft.distributed.planned.blocks import Block
@@ -21,20 +22,26 @@ from weft.plans.derivatives import asks
 
 def asking(tensors: Mapping[str, torch.Tensor | None], algebra: Algebra | None) -> list[str]:
     """The names of tensors of which a gradient is asked; `UnsupportedError` where there is none."""
+    refuse_transforms(tensors)
     found = [name for name, tensor in tensors.items() if tensor is not None and asks(tensor)]
-    for name in found:
-        tensor = tensors[name]
-        if tensor is not None and not (tensor.requires_grad and torch.is_grad_enabled()):
-            raise UnsupportedError(
-                f"{name} is inside a transform of torch.func, or has a tangent: contractions over ranks have "
-                "gradients in reverse mode alone"
-            )
     if found and algebra is not None:
         raise UnsupportedError(
             f"{found[0]} requires a gradient: over ranks the algebra {algebra.name} has none, plus_times has; detach "
             f"{found[0]}, or call weft.contract on whole tensors"
         )
     return found
+
+
+def refuse_transforms(tensors: Mapping[str, torch.Tensor | None]) -> None:
+    """`UnsupportedError` where a derivative is asked for otherwise than by a tensor that requires a gradient."""
+    for name, tensor in tensors.items():
+        if tensor is None or (tensor.requires_grad and torch.is_grad_enabled() and not is_transforming()):
+            continue
+        if is_transforming() or asks(tensor):
+            raise UnsupportedError(
+                f"{name} is inside a transform of torch.func, or has a tangent: contractions over ranks have "
+                "gradients in reverse mode alone, by requires_grad and backward"
+            )
 
 
 class Gradients:

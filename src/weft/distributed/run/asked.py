@@ -13,6 +13,7 @@ from weft.api.keywords import Equation
 from weft.api.lookup import read_notation
 from weft.api.options import HOOKS, Options, read_options, resolved
 from weft.base.arrays import as_tensor
+from weft.distributed.gradient.calls import refuse_transforms
 from weft.distributed.planned.blocks import Block
 from weft.distributed.planned.placement import Placed, Places, dtensor_places, read_named, read_places, whole_shape
 from weft.distributed.planned.problem import Problem
@@ -79,7 +80,9 @@ def read_asked(
         if keywords.get(name):
             raise UnsupportedError(f"{name}= is not for several ranks: {why}")
     given = {name: value for name, value in keywords.items() if name not in REFUSED}
-    local_a, local_b = local("a", a).detach(), local("b", b).detach()
+    local_a, local_b = local("a", a), local("b", b)
+    refuse_transforms({"a": local_a, "b": local_b})
+    local_a, local_b = local_a.detach(), local_b.detach()
     notation = expand(read_notation(equation), (local_a.dim(), local_b.dim()))
     options = read_options("contract", given)
     if local_a.device != local_b.device:
