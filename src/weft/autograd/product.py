@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from copy import copy
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Any, Self
 
@@ -204,8 +205,12 @@ class Product:
         asked = tuple(mine and asked for mine, asked in zip(self.needs, needs, strict=True))
         targets = ("dA", "dB", "dC", *(f"d {operand_source(name)}" for name, _ in spec.operands))
         steps = self.steps(pattern, asked)
+        nothing: set[str] = set()  # what a beta of 0 leaves out, and what is made of it alone
         for at, step in enumerate(steps):
-            if step.scale == "beta" and beta == 0:
+            if isinstance(step, Step) and step.addend in nothing:
+                step = replace(step, addend=None)
+            if (step.scale == "beta" and beta == 0) or step.reads & nothing:
+                nothing |= {step.target} - sources.keys()
                 continue
             sources[step.target] = self._run(step, sources, alpha, beta)
             later = set(targets).union(*(each.reads for each in steps[at + 1 :]))
