@@ -55,7 +55,7 @@ def in_torch(case: Case, whole: Tensors) -> tuple[torch.Tensor, ...]:
     names = dict(zip(("a_fn", "b_fn", "epilogue"), (*inputs.split(","), d), strict=True))
     beside = {name: (modes, whole[name]) for name, modes in case.operands.items()}
     for name, label in case.options.get("indices", {}).items():
-        beside[name] = label, torch.arange(case.extents[label])
+        beside[name] = label, torch.arange(case.extents[label], device=whole["a"].device)
 
     def applied(hook: str, value: torch.Tensor) -> Any:
         function = case.options.get(hook)
@@ -88,12 +88,14 @@ def weighted_sum(tensors: Sequence[torch.Tensor], weights: Sequence[torch.Tensor
 
 def weights_like(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(6)
-    return [torch.randn(each.shape, dtype=each.dtype, generator=generator) for each in tensors]
+    return [torch.randn(each.shape, dtype=each.dtype, generator=generator).to(each.device) for each in tensors]
 
 
 def wrong_gradients(case: Case, twice: bool = False) -> list[str]:
     """What differs from this rank's part of torch's gradients of the whole; `twice`: of gradients of gradients."""
-    whole = {name: each.requires_grad_() for name, each in random_wholes(case).items()}
+    on_gpu = "nccl" in torch.distributed.get_backend()
+    device = torch.device("cuda", find_ranks().rank) if on_gpu else torch.device("cpu")
+    whole = {name: each.to(device).requires_grad_() for name, each in random_wholes(case).items()}
     parts = {name: cut(case, name, each.detach()).requires_grad_() for name, each in whole.items()}
     right, found = in_torch(case, whole), over_ranks(case, parts)
     weights = weights_like(right)
@@ -133,20 +135,23 @@ def squashed(x: torch.Tensor) -> torch.Tensor:
     return torch.tanh(x)
 
 
+def rectified(total: torch.Tensor) -> torch.Tensor:
+    return torch.relu(total)
+
+
 def two_results(total: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.tanh(total), total * total
 
 
 def on_two(cases: Sequence[Case], twice: Sequence[Case]) -> dict[str, Any]:
     """All that tests of two ranks look at."""
-    found: dict[str, Any] = {"wrong": [text for case in cases for text in wrong_gradients(case)]}
-    found["wrong twice"] = [text for case in twice for text in wrong_gradients(case, True)]
+    found: dict[str, Any] = {"wrong": many(cases), "wrong twice": many(twice, True)}
     found["left out"] = left_out()
     return found | refused() | of_dtensors() | of_a_plan() | in_halves()
 
 
-def on_four(cases: Sequence[Case]) -> list[str]:
-    return [text for case in cases for text in wrong_gradients(case)]
+def many(cases: Sequence[Case], twice: bool = False) -> list[str]:
+    return [text for case in cases for text in wrong_gradients(case, twice)]
 
 
 def refused() -> dict[str, Any]:

@@ -34,7 +34,8 @@ def of_two() -> list[Case]:
     product = replace(PRODUCT, alpha=2.0, beta=3.0)
     found += [placed(replace(product, c=c), a="k", b="k", d=d) for c, d in (("1n", "m"), ("m1", None), ("11", "n"))]
     found += [placed(replace(product, c="m1", options={"c_fn": cases.squashed}), a="k", b="k", d="m"),
-              placed(replace(product, c="mn", beta=0.0), a="m", b="n", d="n")]  # fmt: skip
+              placed(replace(product, c="mn", beta=0.0), a="m", b="n", d="n"),
+              placed(replace(PRODUCT, options={"epilogue": cases.rectified}), a="k", b="n", d="n")]  # fmt: skip
     found += [placed(FUSED, a="k", b="k", d="m", bias="n"), placed(FUSED, a="m", b=None, d="n", weight="k"),
               placed(FUSED, a=None, b="n", d=None)]  # fmt: skip
     found += [placed(COMPLEX, a="k", b="k", d="m"), placed(COMPLEX, a="m", b="k", d=None)]
@@ -81,8 +82,20 @@ def test_gradients_of_gradients(two: list[dict[str, Any]]) -> None:
 
 
 def test_gradients_on_a_mesh_of_four() -> None:
-    outcomes = on_ranks(4, cases.on_four, of_four())
+    outcomes = on_ranks(4, cases.many, of_four())
     assert [outcome.message for outcome in outcomes] == [""] * 4
+    for outcome in outcomes:
+        assert not outcome.value
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_gradients_with_nccl(ranks: int) -> None:
+    if torch.cuda.device_count() < ranks:
+        pytest.skip(f"{torch.cuda.device_count()} GPUs")
+    chosen = [cases.placed(replace(case, mesh=(ranks,)), a="k", b="k", d="m") for case in (PRODUCT, FUSED, COMPLEX)]
+    outcomes = on_ranks(ranks, cases.many, chosen, True, backend="nccl", limit=500)
+    assert [outcome.message for outcome in outcomes] == [""] * ranks
     for outcome in outcomes:
         assert not outcome.value
 
