@@ -262,7 +262,6 @@ def bad_calls() -> dict[str, tuple[str, str]]:
         "other alpha": said(good, a, b, alpha=1 + mine),
         "a call's shape": said(good, torch.ones(4, 9) if mine else a, b),
         "a function": said(plan, "mk,kn->mn", a, b, epilogue=lambda x: x if x > 0 else -x),
-        "a gradient": said(plan, "mk,kn->mn", a.clone().requires_grad_(), b),
         "return_arg": said(plan, "mk,kn->mn", a, b, algebra="max_plus", return_arg=True),
         "a word": said(plan, "mk,kn->mn", a, b, epilog=torch.relu),
         "a link": said(plan, "mk,kn->mn", a, b, link="nvlnk"),

@@ -26,8 +26,8 @@ ROOMS = (
     "gpu.selection",
     *("gpu.grouped", "gpu.chain"),
     *("gpu.permute", "gpu.at_hand", "gpu.complex", "gpu.transpose", "gpu.composite", "cpu"),
-    *("oracle", "testing", "cases", "tune", "selftest", "plans", "api", "distributed"),
-    *("autograd", "networks", "groups", "blocks"),
+    *("oracle", "testing", "cases", "tune", "selftest", "plans", "api"),
+    *("autograd", "distributed", "networks", "groups", "blocks"),
     *("reference", "functions", "cache", "compiled", "nn", "hooks", "tn"),
     *("bench", "profiling", "ladder", "cli"),
 )

@@ -109,6 +109,10 @@ FUSED = [
     Case("a complex factor", lambda a, b, c: contract("mk,kn->mn", a, b, c=c, alpha=0.5 + 1j, beta=1j,
                                                       c_fn=lambda x: x * x.conj()), (*MK_KN, (3, 1)),
          lambda a, b, c: (0.5 + 1j) * (a @ b) + 1j * (c * c.conj()), True),
+    # gradgradcheck takes no gradient that is constant
+    Case("a factor of 0", lambda a, b, c, u: contract("mk,kn->mn", a, b, c=c, beta=0.0, operands={"u": ("m", u)},
+                                                      c_fn=lambda x, u: x * u, epilogue=lambda s, u: s * u),
+         (*MK_KN, (3, 5), (3,)), lambda a, b, c, u: (a @ b) * u[:, None] + 0 * c, True, twice=False),
 ]  # fmt: skip
 
 OTHERS = [

@@ -129,7 +129,6 @@ def test_one_error_on_every_rank(on_two: list[Any]) -> None:
         "other alpha": ("ShapeError", "alpha differs: rank 0 of 2: 1; rank 1 of 2: 2"),
         "a call's shape": ("ArgumentError", "rank 1 of 2: a 'mk' has shape (4, 9) here, the plan was made for (4, 3)"),
         "a function": ("FunctionError", "ranks 0, 1 of 2: "),
-        "a gradient": ("UnsupportedError", "a requires a gradient"),
         "return_arg": ("UnsupportedError", "return_arg= is not for several ranks"),
         "a word": ("ArgumentError", "distributed takes no keyword 'epilog': did you mean 'epilogue'?"),
         "a link": ("ArgumentError", "no link is called 'nvlnk': did you mean 'nvlink'?"),

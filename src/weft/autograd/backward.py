@@ -24,10 +24,16 @@ SUMS, TOTAL = "sums", "G"  # sources: the sums that were kept or are made again,
 
 
 class Backward:
-    """The steps of one backward pass being put together."""
+    """The steps of one backward pass being put together.
 
-    def __init__(self, spec: Spec, pattern: hooks.Pattern, known: frozenset[int], stored: bool, sums: int) -> None:
-        self.spec, self.pattern, self.known, self.stored = spec, pattern, known, stored
+    `stored`: the gradient of the sums is a tensor of its own. `fused`: the derivative of an operand's function is part
+    of the contraction that makes its gradient, else a pass of its own.
+    """
+
+    def __init__(
+        self, spec: Spec, pattern: hooks.Pattern, known: frozenset[int], stored: bool, sums: int, fused: bool = True
+    ) -> None:
+        self.spec, self.pattern, self.known, self.stored, self.fused = spec, pattern, known, stored, fused
         self.sums = sums  # which result is the sums that are kept, if any
         self.found: list[Step | Spread] = []
         self.done: dict[str, str] = {}  # gradients of operands so far: what a further part is added to
@@ -135,7 +141,7 @@ class Backward:
                 self.found.append(self._in_kind(self._contracted(hook, part, core, storage), storage))
                 self.found.append(Spread(target, part, core, own, "A" if hook == A_FN else "B", storage))
             return
-        if core == own and not taken:
+        if self.fused and core == own and not taken:
             (pulled, *_) = hooks.of_operand(spec, hook, "weft_h", spec.accumulate)
             if pulled is not None:
                 step = self._contracted(hook, target, core, storage)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from copy import copy
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Any, Self
 
@@ -39,7 +40,7 @@ from weft.autograd.backward import (
 )
 from weft.autograd.forward import pushed
 from weft.autograd.spec import A_FN, B_FN, C_FN, EPILOGUE, FIRST_OPERAND, A, B, C, Spec, batched, is_smooth
-from weft.autograd.steps import Step, contraction
+from weft.autograd.steps import Spread, Step, contraction
 from weft.base.arrays import outside_transforms
 from weft.errors import WeftError
 from weft.planner.schedule import Scalar
@@ -53,6 +54,7 @@ class Product:
     """
 
     permutes = False
+    fuses = True  # derivatives of the functions of A and B are part of contractions
     _known_call: KnownCall | None = None
 
     def __init__(
@@ -203,10 +205,14 @@ class Product:
         asked = tuple(mine and asked for mine, asked in zip(self.needs, needs, strict=True))
         targets = ("dA", "dB", "dC", *(f"d {operand_source(name)}" for name, _ in spec.operands))
         steps = self.steps(pattern, asked)
+        nothing: set[str] = set()  # what a beta of 0 leaves out, and what is made of it alone
         for at, step in enumerate(steps):
-            if step.scale == "beta" and beta == 0:
+            if isinstance(step, Step) and step.addend in nothing:
+                step = replace(step, addend=None)
+            if (step.scale == "beta" and beta == 0) or step.reads & nothing:
+                nothing |= {step.target} - sources.keys()
                 continue
-            sources[step.target] = step.run(sources, alpha, beta)
+            sources[step.target] = self._run(step, sources, alpha, beta)
             later = set(targets).union(*(each.reads for each in steps[at + 1 :]))
             for name in sources.keys() & step.reads - later:  # sums that were made again go before products are made
                 del sources[name]
@@ -214,6 +220,11 @@ class Product:
             sources.get(target, self._zeros(at)) if need else None
             for at, (target, need) in enumerate(zip(targets, asked, strict=True))
         )
+
+    def _run(
+        self, step: Step | Spread, sources: dict[str, torch.Tensor], alpha: Scalar, beta: Scalar
+    ) -> torch.Tensor:
+        return step.run(sources, alpha, beta)
 
     def _zeros(self, at: int) -> torch.Tensor:
         shape = self.shapes[at]
@@ -258,7 +269,7 @@ class Product:
             pattern = pattern[:count]
         if not any(pattern):
             return ()
-        found = Backward(spec, pattern, known, stored, count).steps(needs)
+        found = Backward(spec, pattern, known, stored, count, self.fuses).steps(needs)
         if self.again and any(SUMS in step.reads for step in found):
             found = (sums_again(self.spec), *found)
         return found

@@ -178,7 +178,7 @@ def plain(request: Request, c: tuple[Sequence[int], torch.dtype] | None, backend
     Raises `DTypeError` where the result has no derivative.
     """
     check_differentiable(request)
-    extents, letter = request.extents(), _Letters(request)
+    extents, letter = request.extents(), Letters(request)
     functions = request.functions
     named = {each.name: each for each in request.named}
     first, second = request.notation.inputs
@@ -256,8 +256,8 @@ def is_smooth(dtype: torch.dtype) -> bool:
     return dtype.is_floating_point or dtype.is_complex
 
 
-class _Letters:
-    """A letter for each label: its own where it is one."""
+class Letters:
+    """A letter for each label of a request, by `of`: its own where it is one."""
 
     def __init__(self, request: Request) -> None:
         notation = request.notation
@@ -265,10 +265,10 @@ class _Letters:
         labels |= dict.fromkeys(label for each in request.named for label in each.term)
         own = [label for label in labels if isinstance(label, str) and len(label) == 1 and label.isalpha()]
         others = letters("".join(own))
-        self._of = {label: label if label in own else next(others) for label in labels}
+        self.of = {label: label if label in own else next(others) for label in labels}
 
     def text(self, term: Iterable[Label]) -> str:
-        return "".join(self._of[label] for label in term)
+        return "".join(self.of[label] for label in term)
 
 
 def letters(taken: str) -> Iterator[str]:

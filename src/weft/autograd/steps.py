@@ -74,7 +74,7 @@ class Step:
             found["operands"] = {name: (modes, sources[source]) for name, source, modes in self.aux}
         if self.indices:
             found["indices"] = dict(self.indices)
-        left, right = self._pair(sources)
+        left, right = self.pair(sources)
         if left.dtype != right.dtype:
             found["promote"] = True
         return found
@@ -84,14 +84,18 @@ class Step:
         if self.scale == "forward":
             keywords.update(alpha=alpha, beta=beta)
         elif self.scale is not None:
-            keywords["alpha"] = (alpha if self.scale == "alpha" else beta).conjugate()
+            keywords["alpha"] = self.factor(alpha, beta)
         if self._moves_nothing(sources[self.left], keywords):
             return sources[self.left]
         if self.addend is not None:
             keywords["c"] = sources[self.addend]
-        left, right = self._pair(sources)
+        left, right = self.pair(sources)
         found: torch.Tensor = contraction(self.text, left, right, **keywords)
         return found
+
+    def factor(self, alpha: Scalar, beta: Scalar) -> Scalar:
+        """What the sum is multiplied with, of the call's factors."""
+        return 1.0 if self.scale is None else (alpha if self.scale == "alpha" else beta).conjugate()
 
     def chosen(self, sources: Mapping[str, torch.Tensor], device: torch.device) -> tuple[torch.Tensor, Choice | None]:
         """What the step would yield, as a meta tensor, and what the planner makes of it; `sources` may be meta tensors.
@@ -101,7 +105,7 @@ class Step:
         meta = {name: _meta(tensor) for name, tensor in sources.items() if name in self.reads}
         keywords = self.keywords(meta)
         backend = resolve_backend(keywords.get("backend", "auto"), device)
-        left, right = (_meta(each) for each in self._pair(meta))
+        left, right = (_meta(each) for each in self.pair(meta))
         asked = replace(read_options("contract", keywords), backend="reference")
         request = resolved(parse(self.text), self.text, left, right, asked)
         request = replace(request, backend=backend, device=device, target=target_of(backend, device))
@@ -125,7 +129,8 @@ class Step:
         before, after = self.text.split(",->") if self.right == ONE else ("", "-")
         return not computed and before == after and left.dtype == self.out_dtype and keywords.get("alpha", 1) == 1
 
-    def _pair(self, sources: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    def pair(self, sources: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        """The two operands."""
         left = sources[self.left]
         if self.right == ONE:
             kind = left.device if left.device.type != "meta" else torch.device("meta")

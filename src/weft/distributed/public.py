@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from weft.api.keywords import Equation, Function
 from weft.api.options import fingerprints
 from weft.base.bounded_cache import BoundedCache
 from weft.distributed.group.ranks import Ranks
-from weft.distributed.out_of_core.blocked import OutOfCorePlan, read_place, refuse_ranks
+from weft.distributed.out_of_core.blocked import OutOfCorePlan, read_place, refuse_gradients, refuse_ranks
 from weft.distributed.planned.lines import find_lines
 from weft.distributed.run.asked import Asked, is_dtensor, problem_of, read_asked, whole_shapes
 from weft.distributed.run.plan import DistributedPlan
@@ -57,6 +59,11 @@ def plan(
     GPU. Blocks are copied in and out while others are contracted. `c` says then that calls bring a C, which needs
     memory, too.
 
+    Tensors that require a gradient get one, where the algebra is plus-times and there is no `device`. The loss is a
+    function of the elements of the whole D, each counted once: of a D that is split a rank holds its share of the
+    loss, of one that is whole on every rank each holds all of it. A gradient lies as its tensor does; of a tensor that
+    is whole on every rank it is the whole one, the same on all of them. Every rank calls `backward`.
+
     Which tensor moves, how, and in how many parts follows from the model of link and kernel alone, alike on every rank.
     Raises the errors of `weft.contract` for what is wrong on any rank, on every rank, with the rank's number; and
     `RankError` for ranks that ended, did not come in time, or are at another call. Nothing has moved then.
@@ -100,7 +107,8 @@ def contract(
     """Contract two tensors that lie on the ranks of a process group; returns this rank's part of D.
 
     Arguments as for `plan`, and `c`, `alpha` and `beta` as for `weft.contract`. The plan is kept for the next call that
-    says the same on every rank. With `device` tensors are whole, D too, and go through that device in blocks.
+    says the same on every rank. With `device` tensors are whole, D too, and go through that device in blocks. Gradients
+    lie as their tensors do, as `plan` says; the plans of the backward pass are kept with the plan.
 
     >>> import torch, torch.distributed, weft
     >>> store = torch.distributed.HashStore()
@@ -121,11 +129,27 @@ def contract(
         key = _key(ranks, shape, equation, a, b, placements, link, options)
         known = _PLANS.get(key) if key is not None else None
         if not all(ranks.exchanged(f"{what}: known", known is not None)) or known is None:
-            known = _planned(what, ranks, shape, lines, equation, a, b, placements, link, True, "auto", options)
+            kept = _without_history(options)
+            known = _planned(what, ranks, shape, lines, equation, a, b, placements, link, True, "auto", kept)
             if key is not None:
                 _PLANS.put(key, known)
         operands = options.get("operands")
         return known(a, b, c=c, alpha=alpha, beta=beta, operands=operands)
+
+
+def _without_history(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Options that a plan which is kept may keep: operands come anew in each call, with what gradients go through."""
+    operands = options.get("operands")
+    if not isinstance(operands, Mapping):
+        return options
+    detached = {
+        name: (pair[0], pair[1].detach()) if _is_recorded(pair) else pair for name, pair in operands.items()
+    }  # fmt: skip
+    return {**options, "operands": detached}
+
+
+def _is_recorded(pair: Any) -> bool:
+    return isinstance(pair, (tuple, list)) and len(pair) == 2 and isinstance(pair[1], torch.Tensor)
 
 
 def _refuse_limit(memory_limit: Any) -> None:
@@ -143,6 +167,7 @@ def _in_blocks(
     asked = read_asked(equation, a, b, (1,), None, options)
     if asked.a.device.type != "cpu":
         raise ArgumentError(f"a is on {asked.a.device}: with device= tensors lie in the machine's memory, on the CPU")
+    refuse_gradients(a=a, b=b, **asked.options.tensors)
     problem, request = problem_of(asked, whole_shapes(asked, [asked.shapes()]))
     return OutOfCorePlan(asked, problem, request, place, limit, link, str(options.get("specialize", specialize)), added)
 

@@ -86,7 +86,7 @@ class Ranks:
         whose values of `same` differ get a `ShapeError` with the value of each.
         """
         failed: Exception | None = None
-        said: dict[str, Any] = {"what": what}
+        said: dict[str, Any] = {}
         found: T | None = None
         try:
             found = check()
@@ -102,14 +102,18 @@ class Ranks:
     def exchanged(self, what: str, value: Any) -> list[Any]:
         """A value of each rank, as JSON holds it, in the order of ranks.
 
-        `RankError` names the ranks that did not bring theirs within the time limit, or that have ended.
+        `RankError` names the ranks that did not bring theirs within the time limit, that have ended, or that are at
+        another call, which `what` names.
         """
         number = _counts[self.name] = _counts.get(self.name, -1) + 1
-        self._store.set(f"{number}/{self.rank}", json.dumps(value))
+        self._store.set(f"{number}/{self.rank}", json.dumps([what, value]))
         every = self._gathered(str(number), what)
         if number >= 2:  # every rank that set the last one has read the one before it
             self._store.delete_key(f"{number - 2}/{self.rank}")
-        return every
+        calls = {rank: call for rank, (call, _) in enumerate(every)}
+        if len(set(calls.values())) > 1:
+            raise RankError(f"ranks are at different calls: {_by_value(calls, self.size)}")
+        return [value for _, value in every]
 
     def _compare(self, every: list[dict[str, Any]], mine: Exception | None) -> None:
         """Raise, on every rank alike, what is wrong with what ranks said."""
@@ -122,9 +126,6 @@ class Ranks:
             else:
                 text = "\n".join(f"{_listed([rank], self.size)}: {message}" for rank, (_, message) in failed.items())
             raise _kind(kind)(text) from mine
-        calls = {rank: said["what"] for rank, said in enumerate(every)}
-        if len(set(calls.values())) > 1:
-            raise RankError(f"ranks are at different calls: {_by_value(calls, self.size)}")
         for name in every[0].get("same", {}):
             values = {rank: said["same"].get(name, "nothing") for rank, said in enumerate(every)}
             if len(set(values.values())) > 1:

@@ -31,10 +31,11 @@ from weft.distributed.planned.problem import Problem
 from weft.distributed.planned.timeline import Event, Timeline
 from weft.distributed.run.asked import Asked, aux_block, check_part, work_of
 from weft.distributed.run.work import Work
-from weft.errors import ArgumentError, ShapeError, call_context
+from weft.errors import ArgumentError, ShapeError, UnsupportedError, call_context
 from weft.planner.request import Request
 from weft.planner.schedule import Scalar
 from weft.planner.target import resolve_backend, target_of
+from weft.plans.derivatives import asked
 from weft.spec.notation import Label, label_text
 
 BOTH = ("a_fn", "b_fn")
@@ -116,6 +117,7 @@ class OutOfCorePlan:
     ) -> Any:
         with call_context(lambda: f"distributed.plan({self._asked.equation!r})"):
             x, y = as_tensor("a", a), as_tensor("b", b)
+            refuse_gradients(a=x, b=y, c=c)
             check_part("a", x, self._asked.a, self._problem.a.term)
             check_part("b", y, self._asked.b, self._problem.b.term)
             addend = self._checked_addend(c, alpha, beta)
@@ -336,6 +338,14 @@ def read_place(device: Any, limit: Any) -> tuple[torch.device, int | None]:
 
         found = int(0.9 * free_bytes(place))
     return place, found
+
+
+def refuse_gradients(**given: Any) -> None:
+    for name, value in given.items():
+        if asked(value):
+            raise UnsupportedError(
+                f"{name} requires a gradient: with device= there is none (over ranks there is), detach {name}"
+            )
 
 
 def refuse_ranks(**given: Any) -> None:

@@ -13,13 +13,13 @@ from weft.api.keywords import Equation
 from weft.api.lookup import read_notation
 from weft.api.options import HOOKS, Options, read_options, resolved
 from weft.base.arrays import as_tensor
+from weft.distributed.gradient.calls import refuse_transforms
 from weft.distributed.planned.blocks import Block
 from weft.distributed.planned.placement import Placed, Places, dtensor_places, read_named, read_places, whole_shape
 from weft.distributed.planned.problem import Problem
 from weft.distributed.run.work import Work
 from weft.errors import ArgumentError, DTypeError, UnsupportedError
 from weft.planner.request import Request
-from weft.plans.derivatives import asked as asked_of
 from weft.spec import Notation
 from weft.spec.contraction import mode_extents
 from weft.spec.dtypes import dtype_name
@@ -80,12 +80,11 @@ def read_asked(
         if keywords.get(name):
             raise UnsupportedError(f"{name}= is not for several ranks: {why}")
     given = {name: value for name, value in keywords.items() if name not in REFUSED}
-    local_a, local_b = _local("a", a), _local("b", b)
+    local_a, local_b = local("a", a), local("b", b)
+    refuse_transforms({"a": local_a, "b": local_b})
+    local_a, local_b = local_a.detach(), local_b.detach()
     notation = expand(read_notation(equation), (local_a.dim(), local_b.dim()))
     options = read_options("contract", given)
-    for name, tensor in (("a", local_a), ("b", local_b), *options.tensors.items()):
-        if asked_of(tensor):
-            raise UnsupportedError(f"{name} requires a gradient: contractions over ranks have none (use detach())")
     if local_a.device != local_b.device:
         raise ArgumentError(f"a is on {local_a.device}, b is on {local_b.device}")
     terms = {"a": notation.inputs[0], "b": notation.inputs[1], "d": notation.output}
@@ -113,9 +112,10 @@ def is_dtensor(value: Any) -> bool:
     return any(kind.__name__ == "DTensor" for kind in type(value).__mro__)
 
 
-def _local(name: str, value: Any) -> torch.Tensor:
+def local(name: str, value: Any) -> torch.Tensor:
+    """This rank's part, as a kernel sees it."""
     tensor = value.to_local() if is_dtensor(value) else as_tensor(name, value)
-    return tensor.detach().resolve_conj().resolve_neg() if not asked_of(tensor) else tensor
+    return tensor.resolve_conj().resolve_neg()
 
 
 def placed_of(asked: Asked) -> dict[str, Placed]:
@@ -200,5 +200,3 @@ def check_part(name: str, tensor: torch.Tensor, like: torch.Tensor, term: Sequen
         raise DTypeError(f"{name} is {dtype_name(tensor.dtype)}, the plan was made for {dtype_name(like.dtype)}")
     if tensor.device != like.device:
         raise ArgumentError(f"{name} is on {tensor.device}, the plan was made for {like.device}")
-    if asked_of(tensor):
-        raise UnsupportedError(f"{name} requires a gradient: contractions over ranks have none (use detach())")

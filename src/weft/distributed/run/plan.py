@@ -9,20 +9,33 @@ from typing import Any
 import torch
 
 from weft.algebra import Algebra
+from weft.distributed.gradient.calls import Gradients, asking
 from weft.distributed.group.lanes import Recorder, on, wait_for
 from weft.distributed.group.link import Link, read_link
 from weft.distributed.group.ranks import Ranks
 from weft.distributed.planned.blocks import Block
 from weft.distributed.planned.kernel_model import Kernel
 from weft.distributed.planned.moves import Route
-from weft.distributed.planned.placement import Placed, held, whole_shape
+from weft.distributed.planned.placement import Placed, Places, held, whole_shape
 from weft.distributed.planned.prediction import Prediction, predicted, ranked
 from weft.distributed.planned.problem import Problem
 from weft.distributed.planned.report import explained, on_paper
 from weft.distributed.planned.strategy import Strategy
 from weft.distributed.planned.timeline import Event, Timeline
-from weft.distributed.run.asked import Asked, aux_block, check_part, is_dtensor, key_of, work_of
+from weft.distributed.run.asked import (
+    Asked,
+    aux_block,
+    check_part,
+    is_dtensor,
+    key_of,
+    local,
+    placed_of,
+    problem_of,
+    read_asked,
+    work_of,
+)
 from weft.distributed.run.execution import Execution
+from weft.distributed.run.given import Given
 from weft.errors import ArgumentError, ShapeError, call_context
 from weft.planner.request import Request
 from weft.planner.schedule import Scalar
@@ -42,10 +55,11 @@ class DistributedPlan:
         self, asked: Asked, problem: Problem, request: Request, ranks: Ranks, lines: tuple[Ranks, ...], link: Any,
         specialize: str, agree: bool,
     ) -> None:  # fmt: skip
-        self.problem, self.ranks, self.agree = problem, ranks, agree
+        self.problem, self.ranks, self.lines, self.agree = problem, ranks, lines, agree
         self.link: Link = read_link(link, ranks, asked.a.device)
-        self._asked, self._request, self._lines = asked, request, lines
+        self._asked, self._request = asked, replace(request, specialize=specialize)
         self._work = work_of(asked, problem, request, specialize)
+        self._gradients = self._new_gradients()
         device, backend = asked.a.device, asked.options.backend
         target = target_of(resolve_backend(backend if backend != "reference" else "auto", device), device)
         arithmetic = request.arithmetic
@@ -117,6 +131,7 @@ class DistributedPlan:
         found = object.__new__(DistributedPlan)
         found.__dict__.update(self.__dict__)
         found.prediction = prediction
+        found._gradients = found._new_gradients()
         return found
 
     def choice(self) -> list[Any]:
@@ -134,45 +149,81 @@ class DistributedPlan:
         strategy = Strategy(self.problem, tuple(label[:-1]), label[-1], parts)
         return self.forced(predicted(strategy, self.kernel, self.link))
 
+    def beside(
+        self, text: str, a: torch.Tensor, b: torch.Tensor, placements: Mapping[str, Places],
+        extents: Mapping[str, int], keywords: Mapping[str, Any],
+    ) -> DistributedPlan:  # fmt: skip
+        """A plan of other tensors over the same ranks and link, which all ranks make at once.
+
+        `a` and `b` are this rank's parts, of whole tensors that have each label at its extent.
+        """
+        asked = read_asked(text, a, b, self.problem.mesh, placements, keywords)
+        placed = placed_of(asked)
+        shapes = {key: tuple(extents[str(label)] for label in each.term) for key, each in placed.items()}
+        specialize = str(self._request.specialize)
+        found = DistributedPlan(
+            asked, *problem_of(asked, shapes), self.ranks, self.lines, self.link, specialize, False
+        )  # fmt: skip
+        return found.taking(self.ranks.exchanged(f"distributed.plan({text!r}): choice", found.choice())[0])
+
+    def _new_gradients(self) -> Gradients:
+        operands = self._asked.options.operands
+        places = {name: self._asked.places[key_of(name)] for name in operands}
+        return Gradients(self, self._what, self._request, places, self._asked.options.backend)
+
+    @property
+    def _what(self) -> str:
+        return f"distributed.plan({self._asked.equation!r})"
+
     # -- a call --------------------------------------------------------------------------------------------------------
 
     def _run(
         self, a: Any, b: Any, c: Any, alpha: Scalar, beta: Scalar, operands: Mapping[str, Any] | None,
         recorder: Recorder | None,
     ) -> Any:  # fmt: skip
-        what = f"distributed.plan({self._asked.equation!r})"
+        what = self._what
         with call_context(lambda: what):
 
-            def check() -> tuple[Any, ...]:
+            def check() -> Given:
                 return self._checked(a, b, c, alpha, beta, operands)
 
-            if self.agree:
-                x, y, addend, given = self.ranks.agreed(
-                    what, check, lambda _: {"alpha": alpha, "beta": beta, "whether c is given": c is not None}
-                )
-            else:
-                x, y, addend, given = check()
+            def same(given: Given) -> dict[str, Any]:
+                return {"alpha": alpha, "beta": beta, "whether c is given": c is not None, **given.same()}
+
+            given = self.ranks.agreed(what, check, same) if self.agree else check()
             block = None
-            if addend is not None and not (beta == 0 and self._asked.options.algebra is None):
-                block = self._addend(addend, what)
-            with on(x.device), self.ranks.failing():
-                work = self._with_operands(given)
-                results = [torch.empty(self.shape, dtype=dtype, device=x.device) for dtype in self.dtypes]
-                Execution(
-                    self.prediction.strategy, self.ranks.rank, self._lines, work, x, y, block, results, alpha, beta,
-                    recorder,
-                ).run()  # fmt: skip
+            records = bool(given.asking) and recorder is None
+            if given.c is not None and (records or beta != 0 or self._asked.options.algebra is not None):
+                block = self._addend(given.c, what, self.agree or records)
+            if records:
+                results = self._gradients.call(given.a, given.b, block, given.operands, alpha, beta)
+            else:
+                results = self.execute(given.a, given.b, block, given.operands, alpha, beta, recorder)
         kept = self._as_dtensors(results, a) if is_dtensor(a) else results
         return kept[0] if len(kept) == 1 else tuple(kept)
 
+    def execute(
+        self, a: torch.Tensor, b: torch.Tensor, c: Block | None, operands: Mapping[str, torch.Tensor], alpha: Scalar,
+        beta: Scalar, recorder: Recorder | None = None,
+    ) -> list[torch.Tensor]:  # fmt: skip
+        """This rank's part of each result, of parts that are checked; nothing is recorded for gradients."""
+        with on(a.device), self.ranks.failing(), torch.no_grad():
+            work = self._with_operands({name: each.detach() for name, each in operands.items()})
+            results = [torch.empty(self.shape, dtype=dtype, device=a.device) for dtype in self.dtypes]
+            addend = None if c is None else replace(c, tensor=c.tensor.detach())
+            Execution(
+                self.prediction.strategy, self.ranks.rank, self.lines, work, a.detach(), b.detach(), addend, results,
+                alpha, beta, recorder,
+            ).run()  # fmt: skip
+        return results
+
     def _checked(
         self, a: Any, b: Any, c: Any, alpha: Scalar, beta: Scalar, operands: Mapping[str, Any] | None
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, dict[str, torch.Tensor]]:
-        from weft.distributed.run.asked import _local
+    ) -> Given:
         from weft.plans.checks import check_unscaled, checked_scalar
 
         asked, problem = self._asked, self.problem
-        x, y = _local("a", a), _local("b", b)
+        x, y = local("a", a), local("b", b)
         for tensor, placed, like in ((x, problem.a, asked.a), (y, problem.b, asked.b)):
             check_part(placed.name, tensor, like, placed.term)
         accumulate = self._request.arithmetic.accumulate
@@ -182,7 +233,7 @@ class DistributedPlan:
             checked_scalar(name, value, accumulate)
         if c is None and beta not in (0, 1):
             raise ShapeError(f"beta={beta!r} has no c to multiply: pass c")
-        addend = _local("c", c) if c is not None else None
+        addend = local("c", c) if c is not None else None
         if addend is not None:
             self._check_addend(addend)
         given = dict(asked.options.tensors)
@@ -190,20 +241,21 @@ class DistributedPlan:
             if name not in given:
                 raise ArgumentError(f"no operand of this plan is called {name!r}: it has {', '.join(given) or 'none'}")
             pair = value[1] if isinstance(value, (tuple, list)) else value
-            tensor = _local(f"operand '{name}'", pair)
+            tensor = local(f"operand '{name}'", pair)
             check_part(f"operand '{name}'", tensor, given[name], self._term(name))
             given[name] = tensor
-        return x, y, addend, given
+        named = {"a": x, "b": y, "c": addend, **{key_of(name): tensor for name, tensor in given.items()}}
+        return Given(x, y, addend, given, asking(named, asked.options.algebra))
 
     def _check_addend(self, c: torch.Tensor) -> None:
         from weft.plans.checks import check_addend
 
-        check_addend(c, self.shape, self._request.arithmetic.accumulate, self._asked.a.device)
+        check_addend(c.detach(), self.shape, self._request.arithmetic.accumulate, self._asked.a.device)
 
-    def _addend(self, c: torch.Tensor, what: str) -> Block:
+    def _addend(self, c: torch.Tensor, what: str, agree: bool) -> Block:
         """C's part, and along which modes it is the same for all indices: that its shape on one rank may not tell."""
         problem, d = self.problem, self.problem.d
-        every = self.ranks.exchanged(what, list(c.shape)) if self.agree else None
+        every = self.ranks.exchanged(what, list(c.shape)) if agree else None
         broadcast: set[Label] = set()
         for dim, label in enumerate(d.term):
             for rank, shape in enumerate(every if every is not None else [list(c.shape)]):
@@ -229,7 +281,7 @@ class DistributedPlan:
             if any(label is not None for label in places):
                 key = key_of(name)
                 route = Route(key, term, problem.shapes[key], places, nowhere, problem.mesh)
-                tensor = route.run(tensor, problem.at(self.ranks.rank), self._lines, wait_for)
+                tensor = route.run(tensor, problem.at(self.ranks.rank), self.lines, wait_for)
             aux[name] = aux_block(name, term, tensor, problem)
         return replace(self._work, aux=aux)
 

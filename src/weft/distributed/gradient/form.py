@@ -1,0 +1,82 @@
+"""The plain form of a contraction over ranks: each label of a tensor once and at its full extent, and who lies how."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from weft.autograd.spec import Letters, Plain, plain
+from weft.distributed.gradient.layout import Layout
+from weft.distributed.planned.placement import Places
+from weft.distributed.planned.problem import Problem
+from weft.errors import UnsupportedError
+from weft.planner.request import Request
+from weft.spec.notation import Label, label_text
+
+
+@dataclass(frozen=True)
+class Form:
+    """`operands` are the names that the call gives them, in the order of the plain form."""
+
+    plain: Plain
+    layout: Layout
+    operands: tuple[str, ...]
+
+    def of(self, tensors: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor | None, ...]:
+        """The parts of A, B, C and operands in plain form."""
+        return self.plain.of(tensors)
+
+    def shapes(self) -> tuple[tuple[int, ...] | None, ...]:
+        """Those of the whole tensors."""
+        terms = self.plain.spec.terms()
+        return tuple(None if term is None else self.layout.whole(term) for term in terms)
+
+
+def form_of(
+    problem: Problem, at: tuple[int, ...], request: Request, c: tuple[tuple[int, ...], torch.dtype] | None,
+    places: Mapping[str, Places], backend: str,
+) -> Form:  # fmt: skip
+    """`request` is of the whole tensors, `c` the whole shape and the type of C, `places` are of operands by name.
+
+    `UnsupportedError` where a tensor is repeated along a mode in a way that its parts do not tell.
+    """
+    letters = Letters(request).of
+    _refuse_repeated(request, c[0] if c is not None else None, {"a": problem.a.places, "b": problem.b.places, **places})
+    found = plain(request, c, backend)
+    placed = {"A": problem.a.places, "B": problem.b.places, "D": problem.d.places}
+    placed |= {f"operand {name}": places[given] for (name, _), given in zip(
+        found.spec.operands, found.given, strict=True)}  # fmt: skip
+    layout = Layout(
+        {letters[label]: extent for label, extent in problem.extents.items()}, problem.mesh, at,
+        {name: _spelled(one, letters) for name, one in placed.items()},
+    )  # fmt: skip
+    return Form(found, layout, found.given)
+
+
+def _spelled(places: Places, letters: Mapping[Label, str]) -> Places:
+    return tuple(None if label is None else letters[label] for label in places)
+
+
+def _refuse_repeated(request: Request, c: tuple[int, ...] | None, places: Mapping[str, Places]) -> None:
+    """Of an extent of 1 that stands for more, a part may have none; a function may need it at its full extent."""
+    extents, notation, names = request.extents(), request.notation, request.functions.names
+    terms = {each.name: each.term for each in request.named}
+    given = {"a": (notation.inputs[0], request.a.shape, names[0]), "b": (notation.inputs[1], request.b.shape, names[1])}
+    if c is not None:
+        given["c"] = notation.output, c, names[2]
+    for name, (term, shape, taken) in given.items():
+        for label, extent in zip(term, shape, strict=True):
+            if extent != 1 or extents.get(label, 1) == 1:
+                continue
+            reason = ""
+            if label in places.get(name, ()):
+                reason = "is placed by it: place it whole"
+            elif any(label in terms[one] for one in taken):
+                reason = "its function takes an operand that lies along it: expand it"
+            if reason:
+                raise UnsupportedError(
+                    f"{name} has extent 1 along '{label_text(label)}', which is {extents[label]}, and {reason} to get "
+                    "its gradient"
+                )
