@@ -120,6 +120,9 @@ def run(case: Case, most: int | None, seed: int = 0) -> tuple[int, list[str]]:
         got = way(parts["a"], parts["b"], c=c, alpha=case.alpha, beta=case.beta)
         if got.shape != expected.shape or got.dtype != expected.dtype or not same(case, got, expected):
             wrong.append(f"{case}: {strategy.split}, loop {strategy.loop} in {strategy.parts}: {got} for {expected}")
+    kind, text = said(plan, parts["a"], parts["b"], c=c, alpha=case.alpha, beta=case.beta, validate=True)
+    if text:
+        wrong.append(f"{case}: validated, {kind}: {text}")
     return len(found), wrong
 
 
@@ -219,7 +222,7 @@ def on_two(cases: Sequence[Case]) -> dict[str, Any]:
     """All that tests of two ranks look at."""
     found: dict[str, Any] = {"cases": many(cases, 5)}
     found["errors"] = bad_calls()
-    found |= kept_plans() | further_results() | of_dtensors() | reports()
+    found |= kept_plans() | further_results() | of_dtensors() | reports() | validated()
     return found
 
 
@@ -353,6 +356,33 @@ def reports() -> dict[str, Any]:
     }
     other = weft.distributed.plan("mk,kn->mn", a, b, placements={"a": "k", "b": "k", "d": "m"})
     return {**found, "link is used": other.link}
+
+
+def validated() -> dict[str, Any]:
+    """Validated calls whose D one rank spoils after it is computed: where each has its own part, and where all have all."""
+    from weft.distributed.run.execution import Execution
+
+    mine = find_ranks().rank
+    a, b = values((6, 9), torch.float64, 1), values((9, 7), torch.float64, 2)
+    parts = part(a, "mk", "k", (2,), mine), part(b, "kn", "k", (2,), mine)
+    contract, run = weft.distributed.contract, Execution.run
+
+    def spoilt(self: Execution) -> None:
+        run(self)
+        if mine:
+            self.results[0][-1, 2] += 1
+
+    found: dict[str, Any] = {"right": contract("mk,kn->mn", *parts, placements=("k", "k", "m"), validate=True)}
+    Execution.run = spoilt  # type: ignore[method-assign]
+    try:
+        for d in ("m", None):
+            said_of = {"placements": ("k", "k", d), "validate": True}
+            found[f"spoilt, {d}"] = said(contract, "mk,kn->mn", *parts, **said_of)
+    finally:
+        Execution.run = run  # type: ignore[method-assign]
+    found["a word"] = said(contract, "mk,kn->mn", *parts, placements=("k", "k", "m"), validate="often")
+    found["in a plan"] = said(weft.distributed.plan, "mk,kn->mn", *parts, placements=("k", "k", "m"), validate=True)
+    return {"validated": found}
 
 
 def large_on_gpu() -> dict[str, tuple[float, bool, str]]:

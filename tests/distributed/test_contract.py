@@ -165,6 +165,25 @@ def test_a_timeline_is_measured(on_two: list[Any]) -> None:
         assert "transfer |" in text
 
 
+def test_validate_judges_the_whole_and_names_the_rank(on_two: list[Any]) -> None:
+    a, b = distributed_cases.values((6, 9), torch.float64, 1), distributed_cases.values((9, 7), torch.float64, 2)
+    right = a @ b
+    for rank, one in enumerate(on_two):
+        found = one["validated"]
+        assert torch.equal(found["right"], right.chunk(2)[rank])
+        value = right[5, 2].item()
+        for d in ("m", None):
+            kind, text = found[f"spoilt, {d}"]
+            assert kind == "AccuracyError"
+            assert f"rank 1 of 2: D[m=5, n=2] is {value + 1}, expected {value} within" in text
+            count = 21 if d == "m" else 42  # of those that the rank has
+            assert f"1 of {count} sampled elements are off" in text
+        assert found["a word"][0] == "ArgumentError"
+        assert "validate is True or False, not 'often'" in found["a word"][1]
+        assert found["in a plan"][0] == "UnsupportedError"
+        assert "it is of a call, plan(a, b, validate=True)" in found["in a plan"][1]
+
+
 def test_a_link_is_measured(on_two: list[Any]) -> None:
     for one in on_two:
         link = one["link"]

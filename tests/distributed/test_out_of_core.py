@@ -80,6 +80,28 @@ def test_a_timeline_has_copies_beside_contractions() -> None:
     assert "bounds it" in plan.explain()
 
 
+@pytest.mark.parametrize("k", [1, 29])
+def test_validated_blocks(monkeypatch: pytest.MonkeyPatch, k: int) -> None:
+    from weft.distributed.out_of_core import blocked
+
+    a, b, c = operands()
+    bias = values((N,), torch.float64, 4)
+    said: dict[str, Any] = {
+        "epilogue": lambda total, bias: torch.tanh(total) + bias, "operands": {"bias": ("n", bias)}, "c": c,
+    }  # fmt: skip
+    plan = weft.distributed.plan("mk,kn->mn", a[:, :k], b[:k], device="cpu", memory_limit=9_000, **said)
+    right = plan(a[:, :k], b[:k], c=c, beta=2, validate=True)
+    assert torch.allclose(right, torch.tanh(a[:, :k] @ b[:k] + 2 * c) + bias)
+    leave = blocked._Pass._leave
+
+    def lost(self: Any, tile: Any, runs: Any) -> None:
+        leave(self, [torch.zeros_like(memory) for memory in tile], runs)
+
+    monkeypatch.setattr(blocked._Pass, "_leave", lost)
+    with pytest.raises(weft.AccuracyError, match=r"D\[m=\d+, n=\d+\] is 0.0, expected"):
+        plan(a[:, :k], b[:k], c=c, beta=2, validate=True)
+
+
 def test_bad_input_is_named() -> None:
     a, b, c = operands()
     bad: dict[str, dict[str, Any]] = {

@@ -102,11 +102,13 @@ def contract(
     c: Any = None,
     alpha: Scalar = 1.0,
     beta: Scalar = 1.0,
+    validate: bool = False,
     **options: Any,
 ) -> Any:
     """Contract two tensors that lie on the ranks of a process group; returns this rank's part of D.
 
-    Arguments as for `plan`, and `c`, `alpha` and `beta` as for `weft.contract`. The plan is kept for the next call that
+    Arguments as for `plan`, and `c`, `alpha`, `beta` and `validate` as for `weft.contract`: each rank judges the sampled
+    elements of D that it has, and an `AccuracyError` is raised on all of them. The plan is kept for the next call that
     says the same on every rank. With `device` tensors are whole, D too, and go through that device in blocks. Gradients
     lie as their tensors do, as `plan` says; the plans of the backward pass are kept with the plan.
 
@@ -123,7 +125,7 @@ def contract(
             refuse_ranks(placements=placements, group=group, mesh=mesh)
             out = options.pop("out", None)
             blocks = _in_blocks(equation, a, b, device, memory_limit, link, "auto", c is not None, options)
-            return blocks(a, b, c=c, alpha=alpha, beta=beta, out=out)
+            return blocks(a, b, c=c, alpha=alpha, beta=beta, out=out, validate=validate)
         _refuse_limit(memory_limit)
         ranks, shape, lines = _find(group, mesh, timeout, a, b)
         key = _key(ranks, shape, equation, a, b, placements, link, options)
@@ -134,7 +136,7 @@ def contract(
             if key is not None:
                 _PLANS.put(key, known)
         operands = options.get("operands")
-        return known(a, b, c=c, alpha=alpha, beta=beta, operands=operands)
+        return known(a, b, c=c, alpha=alpha, beta=beta, operands=operands, validate=validate)
 
 
 def _without_history(options: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -52,24 +52,40 @@ def validated(
     Raises `AccuracyError` for the worst element past its bound, and `UnsupportedError` before anything runs where no
     bound is known.
     """
-    _check_supported(request)
-    sample = Sample.of(request)
-    problems = [
-        _Problem.gathered(request, part, a, b, c if beta != 0 else None, alpha, beta, operands)
-        for part in sample.parts()
-    ]
+    check_supported(request)
+    beside = {name: Whole(tensor) for name, tensor in operands.items()}
+    addend = Whole(c) if c is not None and beta != 0 else None
+    sampled = Sampled.of(request, Whole(a), Whole(b), addend, alpha, beta, beside)
     results = run()
-    _compare(sample, problems, results if isinstance(results, tuple) else (results,))
+    sampled.compare(results if isinstance(results, tuple) else (results,))
     return results
 
 
-def _check_supported(request: Request) -> None:
+def check_supported(request: Request) -> None:
+    """`UnsupportedError` where no bound is known."""
     for function in request.functions.raw:
         if function is not None and is_triton_function(function):
             raise UnsupportedError("validate=True evaluates functions with torch: it cannot run one written in Triton")
     total = request.arithmetic.accumulate
     if request.raw_algebra is not None and (total.is_floating_point or total.is_complex):
         check_known(request.raw_algebra)
+
+
+class Source(Protocol):
+    """A tensor of which sampled elements are asked, wherever it lies."""
+
+    def gathered(self, sample: Sample, term: Sequence[Label], mark: Label) -> tuple[torch.Tensor, tuple[Label, ...]]:
+        """What it holds for each sampled element, on the CPU, and its labels: `mark` for all of D's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A tensor that is all here."""
+
+    tensor: torch.Tensor
+
+    def gathered(self, sample: Sample, term: Sequence[Label], mark: Label) -> tuple[torch.Tensor, tuple[Label, ...]]:
+        return sample.gather(self.tensor, term, mark)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,21 +173,21 @@ class _Problem:
         cls,
         request: Request,
         sample: Sample,
-        a: torch.Tensor,
-        b: torch.Tensor,
-        c: torch.Tensor | None,
+        a: Source,
+        b: Source,
+        c: Source | None,
         alpha: Scalar,
         beta: Scalar,
-        operands: Mapping[str, torch.Tensor],
+        operands: Mapping[str, Source],
     ) -> _Problem:
         mark = object()
-        x, term_a = sample.gather(a, request.notation.inputs[0], mark)
-        y, term_b = sample.gather(b, request.notation.inputs[1], mark)
+        x, term_a = a.gathered(sample, request.notation.inputs[0], mark)
+        y, term_b = b.gathered(sample, request.notation.inputs[1], mark)
         aux_args: dict[str, tuple[tuple[Label, ...], torch.Tensor]] = {}
         indices: dict[str, Label] = {}
         for named in request.named:
             if named.layout is not None:
-                values, term = sample.gather(operands[named.name], named.term, mark)
+                values, term = operands[named.name].gathered(sample, named.term, mark)
                 aux_args[named.name] = (term, values)
             elif named.term[0] in sample.labels:
                 aux_args[named.name] = ((mark,), sample.along(named.term[0]).to(named.dtype))
@@ -180,7 +196,7 @@ class _Problem:
         arithmetic = request.arithmetic
         a_fn, b_fn, c_fn, epilogue = request.functions.raw
         options: dict[str, Any] = {
-            "c": sample.gather(c, sample.labels, mark)[0] if c is not None else None,
+            "c": c.gathered(sample, sample.labels, mark)[0] if c is not None else None,
             "alpha": alpha, "beta": beta, "accumulate": arithmetic.accumulate,
             "out_dtype": (request.d_dtype, *request.outputs) if request.outputs else request.d_dtype,
             "precision": _precision(request),
@@ -189,6 +205,21 @@ class _Problem:
             "promote": request.promote,
         }  # fmt: skip
         return cls(sample, (term_a, term_b, (mark,) if sample.labels else ()), x, y, options)
+
+    def only(self, kept: torch.Tensor) -> _Problem:
+        """The same for some of its elements, which `kept` marks."""
+        if not self.sample.labels or bool(kept.all()):
+            return self
+        ((mark,), addend) = self.equation[2], self.options["c"]
+
+        def rows(values: torch.Tensor, term: tuple[Label, ...]) -> torch.Tensor:
+            return values[kept] if mark in term else values
+
+        sample = replace(self.sample, coordinates=self.sample.coordinates[kept])
+        beside = {name: (term, rows(values, term)) for name, (term, values) in self.options["operands"].items()}
+        options = {**self.options, "operands": beside, "c": None if addend is None else addend[kept]}
+        term_a, term_b, _ = self.equation
+        return replace(self, sample=sample, a=rows(self.a, term_a), b=rows(self.b, term_b), options=options)
 
     def expected(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """For each result the elements and their bounds."""
@@ -206,26 +237,63 @@ def _precision(request: Request) -> str | torch.dtype | None:
     return None if arithmetic.product is torch.bool else arithmetic.product
 
 
-def _compare(sample: Sample, problems: Sequence[_Problem], results: Sequence[torch.Tensor]) -> None:
-    parts = [(problem, problem.expected()) for problem in problems]
-    for at, result in enumerate(results):
-        worst, wrong, text = 1.0, 0, ""
-        for problem, expected in parts:
-            value, bound = expected[at]
-            value = as_held(value, result.dtype)
-            have = problem.sample.gather(result, sample.labels, None)[0].reshape(-1)
-            found = judged(have, value, bound)
-            wrong += found.wrong
-            if found.worst > worst:
-                worst, first = found.worst, found.at
-                place = ", ".join(
-                    f"{label_text(label)}={int(index)}"
-                    for label, index in zip(sample.labels, problem.sample.coordinates[first], strict=True)
-                )
-                text = (
-                    f"[{place}] is {have[first].item()}, expected {value[first].item()} "
-                    f"within {bound[first].item():.3g}"
-                )
-        if wrong:
-            name = "D" if len(results) == 1 else f"result {at}, D"
-            raise AccuracyError(f"{name}{text}: {wrong} of {len(sample.coordinates)} sampled elements are off")
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """Sampled elements of one call, and all that they are computed from: gathered before it runs, compared after."""
+
+    problems: tuple[_Problem, ...]
+
+    @classmethod
+    def of(
+        cls, request: Request, a: Source, b: Source, c: Source | None, alpha: Scalar, beta: Scalar,
+        operands: Mapping[str, Source],
+    ) -> Sampled:  # fmt: skip
+        return cls(tuple(
+            _Problem.gathered(request, part, a, b, c, alpha, beta, operands) for part in Sample.of(request).parts()
+        ))  # fmt: skip
+
+    def compare(self, results: Sequence[torch.Tensor], starts: Sequence[int] | None = None) -> None:
+        """`AccuracyError` for the worst element of the results past its bound.
+
+        `starts`: where the results, which are parts, begin along each mode of D; elements that lie elsewhere are left
+        out.
+        """
+        starts = starts if starts is not None else (0,) * results[0].dim()
+        begin = torch.tensor(starts, dtype=torch.int64, device="cpu")
+        end = begin + torch.tensor(results[0].shape, dtype=torch.int64, device="cpu")
+        parts = []
+        for problem in self.problems:
+            at = problem.sample.coordinates
+            here = ((at >= begin) & (at < end)).all(1)
+            if bool(here.any()):
+                part = problem.only(here)
+                parts.append((replace(part.sample, coordinates=part.sample.coordinates - begin), part, part.expected()))
+        for at, result in enumerate(results):
+            _judge("D" if len(results) == 1 else f"result {at}, D", result, [
+                (local, part.sample, *expected[at]) for local, part, expected in parts
+            ])  # fmt: skip
+
+
+def _judge(
+    name: str, result: torch.Tensor, parts: Sequence[tuple[Sample, Sample, torch.Tensor, torch.Tensor]]
+) -> None:
+    """Hold a result against values and bounds at the coordinates of a sample, which are told by those of the next."""
+    worst, wrong, text = 1.0, 0, ""
+    for local, sample, exact, bound in parts:
+        value = as_held(exact, result.dtype)
+        have = local.gather(result, local.labels, None)[0].reshape(-1)
+        found = judged(have, value, bound)
+        wrong += found.wrong
+        if found.worst > worst:
+            worst, first = found.worst, found.at
+            place = ", ".join(
+                f"{label_text(label)}={int(index)}"
+                for label, index in zip(sample.labels, sample.coordinates[first], strict=True)
+            )
+            text = (
+                f"[{place}] is {have[first].item()}, expected {value[first].item()} "
+                f"within {bound[first].item():.3g}"
+            )
+    if wrong:
+        count = sum(len(sample.coordinates) for _, sample, _, _ in parts)
+        raise AccuracyError(f"{name}{text}: {wrong} of {count} sampled elements are off")

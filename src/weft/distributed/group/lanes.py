@@ -7,10 +7,10 @@ one stream for another, by events, so that the host goes on; on a CPU the thread
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -36,52 +36,76 @@ class Token:
 
 @dataclass
 class Record:
-    """What ran on which lane, when; seconds since the first began."""
+    """What ran on which lane, when; `step` counts parts, -1 is what belongs to none."""
 
     lane: str
     name: str
     step: int
-    begin: Any = 0.0  # a CUDA event until `Recorder.finish`
+    begin: Any = 0.0  # until `Recorder.finish` the host's clock, or a CUDA event
     end: Any = 0.0
 
 
-@dataclass
 class Recorder:
-    """Notes begin and end of everything that runs, where it is asked to."""
+    """Notes begin and end of everything that runs in one call, where it is asked to.
 
-    device: torch.device
-    records: list[Record] = field(default_factory=list)
+    What runs on a GPU is timed by events of its stream, the host by its own clock; both count from the moment at which
+    this is made, when the device has nothing to do. `began` is that moment in seconds since the epoch, by which the
+    times of several ranks are put on one axis: as exact as their machines' clocks agree.
+    """
 
-    def begin(self, lane: str, name: str, step: int) -> Record:
+    def __init__(self, device: torch.device) -> None:
+        self._cuda = device.type == "cuda"
+        self._device = device
+        self._records: list[Record] = []
+        if self._cuda:
+            torch.cuda.synchronize(device)
+        self.began, self._host = time.time(), time.perf_counter()
+        with on(device):
+            self._origin = self._now()
+
+    @contextmanager
+    def noting(self, lane: str, name: str, step: int) -> Iterator[None]:
+        """Around what is begun on the current stream, or on a CPU done."""
         record = Record(lane, name, step, self._now())
-        self.records.append(record)
-        return record
-
-    def end(self, record: Record) -> None:
+        self._records.append(record)
+        yield
         record.end = self._now()
 
+    @contextmanager
+    def noting_host(self, name: str) -> Iterator[None]:
+        """Around what the host itself does."""
+        record = Record("host", name, -1, time.perf_counter())
+        self._records.append(record)
+        yield
+        record.end = time.perf_counter()
+
     def _now(self) -> Any:
-        if self.device.type != "cuda":
+        if not self._cuda:
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
 
     def finish(self) -> list[Record]:
-        """All of it in seconds from the first begin; waits for the device."""
-        if not self.records:
-            return []
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-            origin = self.records[0].begin
-            for record in self.records:
-                record.begin, record.end = (
-                    1e-3 * origin.elapsed_time(event) for event in (record.begin, record.end)
-                )
-        first = min(record.begin for record in self.records)
-        for record in self.records:
-            record.begin, record.end = record.begin - first, record.end - first
-        return sorted(self.records, key=lambda record: (record.begin, record.end))
+        """All of it in seconds, in order; waits for the device."""
+        if self._cuda:
+            torch.cuda.synchronize(self._device)
+        for record in self._records:
+            record.begin, record.end = self._seconds(record.begin), self._seconds(record.end)
+        return sorted(self._records, key=lambda record: (record.begin, record.end))
+
+    def _seconds(self, mark: Any) -> float:
+        return mark - self._host if isinstance(mark, float) else 1e-3 * float(self._origin.elapsed_time(mark))
+
+
+def noted(recorder: Recorder | None, lane: str, name: str, step: int) -> AbstractContextManager[None]:
+    """Around what a recorder is to note, where there is one."""
+    return recorder.noting(lane, name, step) if recorder is not None else nullcontext()
+
+
+def noted_host(recorder: Recorder | None, name: str) -> AbstractContextManager[None]:
+    """The same around what the host does."""
+    return recorder.noting_host(name) if recorder is not None else nullcontext()
 
 
 class Lane:
@@ -117,11 +141,8 @@ class Lane:
     def _run(self, name: str, step: int, work: Callable[[], Any], after: Sequence[Token]) -> Any:
         for token in after:
             token.wait()
-        record = self.recorder.begin(self.name, name, step) if self.recorder is not None else None
-        value = work()
-        if record is not None and self.recorder is not None:
-            self.recorder.end(record)
-        return value
+        with noted(self.recorder, self.name, name, step):
+            return work()
 
 
 def on(device: torch.device) -> AbstractContextManager[Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -20,7 +21,7 @@ import torch
 from weft.base.arrays import as_tensor
 from weft.base.figures import duration, si
 from weft.base.sizes import read_limit
-from weft.distributed.group.lanes import Lane, Recorder, Token, done, on
+from weft.distributed.group.lanes import Lane, Recorder, Token, done, noted, noted_host, on
 from weft.distributed.group.link import Link, read_link
 from weft.distributed.out_of_core.copies import copy_block, pinned
 from weft.distributed.out_of_core.grid import ROLES, Estimate, Grid, Whole, chosen_grid
@@ -28,14 +29,17 @@ from weft.distributed.planned.blocks import Block, Run
 from weft.distributed.planned.kernel_model import Kernel
 from weft.distributed.planned.placement import Placed
 from weft.distributed.planned.problem import Problem
-from weft.distributed.planned.timeline import Event, Timeline
+from weft.distributed.planned.timeline import Timeline
 from weft.distributed.run.asked import Asked, aux_block, check_part, work_of
+from weft.distributed.run.measured import BUDGET, MeasuredCalls, measured_calls, warmed
 from weft.distributed.run.work import Work
 from weft.errors import ArgumentError, ShapeError, UnsupportedError, call_context
-from weft.planner.request import Request
+from weft.oracle.validate import validated
+from weft.planner.request import Request, Results
 from weft.planner.schedule import Scalar
 from weft.planner.target import resolve_backend, target_of
 from weft.plans.derivatives import asked
+from weft.plans.keywords import check_flag
 from weft.spec.notation import Label, label_text
 
 BOTH = ("a_fn", "b_fn")
@@ -77,19 +81,29 @@ class OutOfCorePlan:
         self.estimate: Estimate = chosen[1]
 
     def __call__(
-        self, a: Any, b: Any, *, c: Any = None, alpha: Scalar = 1.0, beta: Scalar = 1.0, out: Any = None
-    ) -> Any:
-        """D, in the machine's memory. Waits until it is there."""
-        return self._run(a, b, c, alpha, beta, out, None)
+        self, a: Any, b: Any, *, c: Any = None, alpha: Scalar = 1.0, beta: Scalar = 1.0, out: Any = None,
+        validate: bool = False,
+    ) -> Any:  # fmt: skip
+        """D, in the machine's memory. Waits until it is there. `validate` checks a sample of it as for `weft.contract`.
+        """
+        return self._run(a, b, c, alpha, beta, out, validate)
 
     def timeline(
         self, a: Any, b: Any, *, c: Any = None, alpha: Scalar = 1.0, beta: Scalar = 1.0, out: Any = None
     ) -> Timeline:
         """Run twice and measure the second call: what was copied when, and what was contracted meanwhile."""
-        self._run(a, b, c, alpha, beta, out, None)
-        recorder = Recorder(self.device)
-        self._run(a, b, c, alpha, beta, out, recorder)
-        return Timeline("measured", tuple(Event(one.lane, one.name, one.begin, one.end) for one in recorder.finish()))
+        return warmed(lambda recorder: self._run(a, b, c, alpha, beta, out, recorder=recorder), self.device)
+
+    def measure(self, a: Any, b: Any, *, c: Any = None, out: Any = None, budget: float = BUDGET) -> MeasuredCalls:
+        """Calls of about `budget` seconds, and the timeline of one of them: what `weft.profile` shows."""
+        return measured_calls(
+            lambda recorder: self._run(a, b, c, 1.0, 1.0, out, recorder=recorder), self.device,
+            lambda _, value: [value], budget,
+        )  # fmt: skip
+
+    def predict(self) -> Timeline:
+        """What is predicted, with a bar for each lane as long as it is busy: blocks in first, the last one out."""
+        return self.estimate.timeline
 
     def explain(self) -> str:
         """The blocks, the bytes that are copied, what is predicted, and what bounds it."""
@@ -113,22 +127,39 @@ class OutOfCorePlan:
         return "\n".join(lines)
 
     def _run(
-        self, a: Any, b: Any, c: Any, alpha: Scalar, beta: Scalar, out: Any, recorder: Recorder | None
-    ) -> Any:
+        self, a: Any, b: Any, c: Any, alpha: Scalar, beta: Scalar, out: Any, validate: bool = False,
+        recorder: Recorder | None = None,
+    ) -> Any:  # fmt: skip
         with call_context(lambda: f"distributed.plan({self._asked.equation!r})"):
-            x, y = as_tensor("a", a), as_tensor("b", b)
-            refuse_gradients(a=x, b=y, c=c)
-            check_part("a", x, self._asked.a, self._problem.a.term)
-            check_part("b", y, self._asked.b, self._problem.b.term)
-            addend = self._checked_addend(c, alpha, beta)
-            results = self._results(out)
-            if results[0].numel():
-                tensors = [x, y, *results, *([addend] if addend is not None else [])]
-                with on(self.device), pinned(tensors, self.device):
-                    _Pass(self, x, y, addend, results, alpha, beta, recorder).run()
-        if out is not None:
-            return out
-        return results[0] if len(results) == 1 else tuple(results)
+            with noted_host(recorder, "checks"):
+                x, y = as_tensor("a", a), as_tensor("b", b)
+                refuse_gradients(a=x, b=y, c=c)
+                check_part("a", x, self._asked.a, self._problem.a.term)
+                check_part("b", y, self._asked.b, self._problem.b.term)
+                addend = self._checked_addend(c, alpha, beta)
+                check_flag("validate", validate)
+                results = self._results(out)
+
+            def run() -> Results:
+                self._pass(x, y, addend, results, alpha, beta, recorder)
+                return results[0] if len(results) == 1 else tuple(results)
+
+            operands = self._asked.options.tensors
+            found = validated(self._request, run, x, y, addend, alpha, beta, operands) if validate else run()
+        return out if out is not None else found
+
+    def _pass(
+        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, results: Sequence[torch.Tensor],
+        alpha: Scalar, beta: Scalar, recorder: Recorder | None,
+    ) -> None:  # fmt: skip
+        """All blocks of tensors that are checked."""
+        if not results[0].numel():
+            return
+        tensors = [a, b, *results, *([c] if c is not None else [])]
+        with on(self.device), ExitStack() as memory:
+            with noted_host(recorder, "pinning"):
+                memory.enter_context(pinned(tensors, self.device))
+            _Pass(self, a, b, c, results, alpha, beta, recorder).run()
 
     def _checked_addend(self, c: Any, alpha: Scalar, beta: Scalar) -> torch.Tensor | None:
         from weft.plans.checks import check_addend, check_unscaled, checked_scalar
@@ -224,11 +255,8 @@ class _Pass:
                 if tile - len(tiles) in leaving:
                     leaving.pop(tile - len(tiles)).wait()
                 runs = self._runs(step)
-                work = partial(self._compute, at, blocks, memory, sums, runs)
-                record = self.recorder.begin("compute", f"step {at}", at) if self.recorder is not None else None
-                work()
-                if record is not None and self.recorder is not None:
-                    self.recorder.end(record)
+                with noted(self.recorder, "compute", f"step {at}", at):
+                    self._compute(at, blocks, memory, sums, runs)
                 self.computed.append(done(self.device))
                 if at % grid.cuts["k"] == grid.cuts["k"] - 1:
                     leaving[tile] = back.put(

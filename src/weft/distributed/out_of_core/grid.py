@@ -20,6 +20,7 @@ from weft.base.figures import si
 from weft.distributed.group.link import Link
 from weft.distributed.planned.kernel_model import LAUNCH, Kernel
 from weft.distributed.planned.placement import Span, chunk
+from weft.distributed.planned.timeline import COMPUTE, Event, Timeline
 from weft.errors import WorkspaceError
 from weft.spec.notation import Label
 
@@ -133,11 +134,25 @@ class Estimate:
     compute: float
     copy_in: float
     copy_out: float
-    exposed: float  # the first block in, the last out
+    first: float  # block in, which nothing hides
+    last: float  # block out, nor that
+
+    @property
+    def exposed(self) -> float:
+        return self.first + self.last
 
     @property
     def seconds(self) -> float:
         return max(self.compute, self.copy_in, self.copy_out) + self.exposed
+
+    @property
+    def timeline(self) -> Timeline:
+        """Each lane's work as one bar: copies in from the start, copies out to the end, contractions after the first
+        block."""
+        compute = Event(COMPUTE, "all steps", self.first, self.first + self.compute)
+        into = Event("copy in", "all blocks", 0.0, self.copy_in)
+        back = Event("copy out", "all blocks", self.seconds - self.copy_out, self.seconds)
+        return Timeline("predicted", (into, compute, back))
 
     @property
     def bounds(self) -> str:
@@ -153,7 +168,7 @@ def estimated(grid: Grid, kernel: Kernel, link: Link) -> Estimate:
     one = {name: _copy(grid, name, link) for name in whole.terms}
     copy_in = sum(times[name] * one[name] for name in times)
     first = one["a"] + one["b"]
-    return Estimate(compute, copy_in, grid.tiles * one["d"], min(first, copy_in) + one["d"])
+    return Estimate(compute, copy_in, grid.tiles * one["d"], min(first, copy_in), one["d"])
 
 
 def _copy(grid: Grid, name: str, link: Link) -> float:

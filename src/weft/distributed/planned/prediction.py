@@ -48,7 +48,9 @@ class _Lanes:
     free: dict[str, float] = field(default_factory=lambda: {"transfer": 0.0, "compute": 0.0})
     events: list[Event] = field(default_factory=list)
 
-    def put(self, lane: str, name: str, seconds: float, after: float = 0.0, stays: bool = False) -> float:
+    def put(
+        self, lane: str, name: str, seconds: float, after: float = 0.0, stays: bool = False, step: int = -1
+    ) -> float:
         """Queue something that may begin at `after`, and `stays` on all multiprocessors; when it ends."""
         begin = max(self.free[lane], after)
         if lane == "transfer":
@@ -59,7 +61,7 @@ class _Lanes:
             self.held.append((begin, end))
         self.free[lane] = end
         if seconds:
-            self.events.append(Event(lane, name, begin, end))
+            self.events.append(Event(lane, name, begin, end, step))
         return end
 
     def _between(self, begin: float) -> float:
@@ -121,7 +123,7 @@ class _Simulation:
                 scale = self._scale(step) if way == "range" else self._scale_of_pieces(step)
                 name = f"{tensor.name}: {route.said()}, part {step.part}"
                 seconds = self._travel(tensor.name, route, scale) + self._packing(tensor, scale)
-                done = self.lanes.put("transfer", name, seconds, after)
+                done = self.lanes.put("transfer", name, seconds, after, step=at)
         return done
 
     def _packing(self, tensor: Placed, scale: float) -> float:
@@ -158,14 +160,15 @@ class _Simulation:
         part = self.whole
         if label is not None:
             part = {**self.whole, label: sum(run.length * run.times for run in step.runs)}
-        return self.lanes.put("compute", f"part {at}", self.kernel.part(self.whole, part), after, self.stays)
+        return self.lanes.put("compute", step.name, self.kernel.part(self.whole, part), after, self.stays, at)
 
     def _send(self, at: int, step: Step, after: float, reduced: dict[int, float]) -> None:
         strategy = self.strategy
         if strategy.reducing in ("range", "pieces"):
-            reduced[at] = self.lanes.put("transfer", f"D: sums, part {step.part}", self._sums(self._share(step)), after)
+            seconds = self._sums(self._share(step))
+            reduced[at] = self.lanes.put("transfer", f"D: sums, {step.name}", seconds, after, step=at)
         elif not strategy.reductions and strategy.way_of_d in ("range", "pieces"):
-            self._leave(step, after)
+            self._leave(at, step, after)
 
     def _share(self, step: Step) -> float:
         return self._scale_of_pieces(step) if self.strategy.reducing == "pieces" else self._scale(step)
@@ -184,9 +187,10 @@ class _Simulation:
         if at not in reduced:
             return
         step = self.steps[at]
-        done = self.lanes.put("compute", f"finish part {at}", self._pass(self._share(step)), reduced.pop(at))
+        after = reduced.pop(at)
+        done = self.lanes.put("compute", f"finish {step.name}", self._pass(self._share(step)), after, step=at)
         if self.strategy.way_of_d in ("range", "pieces"):
-            self._leave(step, done)
+            self._leave(at, step, done)
 
     def _pass(self, scale: float) -> float:
         d, items = self.problem.d, self.problem.items
@@ -196,10 +200,10 @@ class _Simulation:
     def _extent(self, label: Label, places: tuple[Label | None, ...]) -> int:
         return self.problem.range(label, places, self.problem.at(0)).extent
 
-    def _leave(self, step: Step, after: float) -> None:
+    def _leave(self, at: int, step: Step, after: float) -> None:
         route = self.strategy.leaving
         name = f"D: {route.said()}, part {step.part}"
-        self.lanes.put("transfer", name, self._travel("d", route, self._scale(step)), after)
+        self.lanes.put("transfer", name, self._travel("d", route, self._scale(step)), after, step=at)
 
     def _end(self) -> None:
         after = self.lanes.free["compute"]

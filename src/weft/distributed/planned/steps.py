@@ -17,6 +17,11 @@ class Step:
     part: int | None
     spans: tuple[Span, ...] = ()
 
+    @property
+    def name(self) -> str:
+        """What timelines call it."""
+        return f"part {self.part}" if self.part is not None else "own piece" if self.spans else "all parts"
+
 
 def steps_of(strategy: Strategy, rank: int) -> list[Step]:
     """The parts in their order, as a rank sees them."""

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from weft.base.figures import duration, share
 
 Interval = tuple[float, float]
+COMPUTE, HOST = "compute", "host"  # every other lane moves something
 _WIDTH = 60
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something that ran on a lane from `begin` to `end`, in seconds since the first began."""
+    """Something that ran on a lane from `begin` to `end`, in seconds since the call began.
+
+    `step` is the place of its part in the order of parts, -1 where it belongs to none.
+    """
 
     lane: str
     name: str
     begin: float
     end: float
+    step: int = -1
 
 
 @dataclass(frozen=True)
@@ -26,35 +31,47 @@ class Timeline:
     """The events of one call on one rank. `kind` is "predicted" or "measured"; `str` draws it.
 
     `compute`, `transfer` and `orchestration` are seconds: in which something is contracted, in which something travels,
-    and in which neither happens (launches, the host, waiting for other ranks before they send). The first two overlap.
+    and in which neither happens (checks, launches, waiting for other ranks before they send). The first two overlap.
+    Events of the lane "host" say what the host did; on a GPU that goes on beside the others.
     """
 
     kind: str
     events: tuple[Event, ...]
 
     @property
-    def seconds(self) -> float:
-        """From the first begin to the last end."""
+    def begin(self) -> float:
+        return min((event.begin for event in self.events), default=0.0)
+
+    @property
+    def end(self) -> float:
         return max((event.end for event in self.events), default=0.0)
 
     @property
+    def seconds(self) -> float:
+        """From the first begin to the last end."""
+        return self.end - self.begin
+
+    @property
     def compute(self) -> float:
-        return _length(self._of(("compute",)))
+        return self.busy(COMPUTE)
 
     @property
     def transfer(self) -> float:
-        return _length(self._of(self.transfers))
+        return self.busy(*self.transfers)
 
     @property
     def orchestration(self) -> float:
-        return self.seconds - _length(_union([(event.begin, event.end) for event in self.events]))
+        return self.seconds - self.busy(COMPUTE, *self.transfers)
+
+    def busy(self, *lanes: str) -> float:
+        """Seconds in which one of these lanes does something."""
+        return _length(self._of(lanes))
 
     @property
     def hidden(self) -> float:
         """The share of transfer time in which something is contracted as well; 1 where nothing travels."""
-        travel, work = self._of(self.transfers), self._of(("compute",))
-        both = _length(travel) + _length(work) - _length(_union([*travel, *work]))
-        return both / _length(travel) if travel and _length(travel) else 1.0
+        both = self.transfer + self.compute - self.busy(COMPUTE, *self.transfers)
+        return both / self.transfer if self.transfer else 1.0
 
     @property
     def bounds(self) -> str:
@@ -64,21 +81,30 @@ class Timeline:
 
     @property
     def transfers(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(event.lane for event in self.events if event.lane != "compute"))
+        return tuple(dict.fromkeys(event.lane for event in self.events if event.lane not in (COMPUTE, HOST)))
+
+    @property
+    def lanes(self) -> tuple[str, ...]:
+        """In the order in which they are drawn."""
+        return (COMPUTE, *self.transfers, *([HOST] if any(event.lane == HOST for event in self.events) else []))
+
+    def shifted(self, seconds: float) -> Timeline:
+        """The same, begun so much later."""
+        return replace(self, events=tuple(
+            replace(event, begin=event.begin + seconds, end=event.end + seconds) for event in self.events
+        ))  # fmt: skip
 
     def __str__(self) -> str:
-        lines = [
+        return "\n".join([self.sentence, *drawn({"": self})])
+
+    @property
+    def sentence(self) -> str:
+        """Its figures in a line."""
+        return (
             f"{self.kind}: {duration(self.seconds)}; compute {duration(self.compute)}, transfer "
             f"{duration(self.transfer)} ({share(self.hidden)} of it hidden), orchestration "
             f"{duration(self.orchestration)}; {self.bounds} bounds it"
-        ]
-        if not self.seconds:
-            return lines[0]
-        lanes = ("compute", *self.transfers)
-        wide = max(map(len, lanes))
-        lines += [f"  {lane:<{wide}} |{self._row(lane)}|" for lane in lanes]
-        lines.append(f"  {'':<{wide}}  0{duration(self.seconds):>{_WIDTH - 1}}")
-        return "\n".join(lines)
+        )
 
     def table(self) -> str:
         """Every event with its begin and end."""
@@ -88,19 +114,37 @@ class Timeline:
             for event in self.events
         )
 
-    def _row(self, lane: str) -> str:
-        """One character for each 60th: digits count parts, a dot is idle."""
-        row = ["."] * _WIDTH
-        own = [event for event in self.events if event.lane == lane]
-        for number, event in enumerate(own):
-            first = int(event.begin / self.seconds * _WIDTH)
-            last = max(first + 1, round(event.end / self.seconds * _WIDTH))
-            for at in range(first, min(last, _WIDTH)):
-                row[at] = "0123456789"[number % 10]
-        return "".join(row)
-
     def _of(self, lanes: Sequence[str]) -> list[Interval]:
         return _union([(event.begin, event.end) for event in self.events if event.lane in lanes])
+
+
+def drawn(timelines: Mapping[str, Timeline]) -> list[str]:
+    """A row of characters for each lane, all on one axis, under the names of the timelines; nothing where no time passes.
+
+    Digits are the last of a part's number in the order of parts, "=" belongs to no part, a dot is idle.
+    """
+    begin = min((each.begin for each in timelines.values()), default=0.0)
+    seconds = max((each.end for each in timelines.values()), default=0.0) - begin
+    if seconds <= 0:
+        return []
+    heads = max(map(len, timelines)) + (1 if any(timelines) else 0)
+    wide = max(len(lane) for each in timelines.values() for lane in each.lanes)
+    lines = []
+    for name, each in timelines.items():
+        for at, lane in enumerate(each.lanes):
+            own = [event for event in each.events if event.lane == lane]
+            lines.append(f"  {'' if at else name:<{heads}}{lane:<{wide}} |{_row(own, begin, seconds)}|")
+    return [*lines, f"  {'':<{heads + wide}}  0{duration(seconds):>{_WIDTH - 1}}"]
+
+
+def _row(events: Sequence[Event], begin: float, seconds: float) -> str:
+    """One character for each 60th of so many seconds."""
+    row = ["."] * _WIDTH
+    for event in events:
+        first = min(_WIDTH - 1, int((event.begin - begin) / seconds * _WIDTH))
+        last = max(first + 1, round((event.end - begin) / seconds * _WIDTH))
+        row[first:last] = ("=" if event.step < 0 else str(event.step % 10)) * (min(last, _WIDTH) - first)
+    return "".join(row)
 
 
 def _union(intervals: Sequence[Interval]) -> list[Interval]:

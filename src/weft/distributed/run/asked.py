@@ -27,7 +27,7 @@ from weft.spec.notation import Label, expand, label_text, term_text
 
 REFUSED = {
     "return_arg": "where a value was selected is not followed over ranks",
-    "validate": "validate the parts with weft.contract",
+    "validate": "it is of a call, plan(a, b, validate=True)",
     "schedule": "parts of several shapes have schedules of their own",
     "promote": "convert the operands to one type",
     "out": "the part of D is new in every call",

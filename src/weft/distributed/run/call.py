@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from weft.distributed.group.lanes import Lane, Recorder
+from weft.distributed.group.lanes import Lane, Recorder, noted
 from weft.distributed.group.ranks import Ranks
 from weft.distributed.planned.blocks import Block, Run
 from weft.distributed.planned.placement import Places
@@ -44,10 +44,8 @@ class Call:
 
     def record(self, name: str, step: int, work: Callable[[], None]) -> None:
         """Run something on the caller's stream or thread, and note when, where that is asked for."""
-        record = self.recorder.begin("compute", name, step) if self.recorder is not None else None
-        work()
-        if record is not None and self.recorder is not None:
-            self.recorder.end(record)
+        with noted(self.recorder, "compute", name, step):
+            work()
 
     def spans(self, places: Places) -> dict[Label, Run]:
         """The indices of every label that this rank has under `places`."""

@@ -73,7 +73,7 @@ class Execution(Call):
             kept[at % 2] = blocks
             if at == 0:
                 sums.addend = addend()
-            self.record(f"part {at}", at, partial(sums.compute, at, step, blocks))
+            self.record(step.name, at, partial(sums.compute, at, step, blocks))
             computed.append(done(self.device))
             sums.send(at, step, computed[-1])
             if at:

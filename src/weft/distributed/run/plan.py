@@ -10,7 +10,7 @@ import torch
 
 from weft.algebra import Algebra
 from weft.distributed.gradient.calls import Gradients, asking
-from weft.distributed.group.lanes import Recorder, on, wait_for
+from weft.distributed.group.lanes import Recorder, noted, noted_host, on, wait_for
 from weft.distributed.group.link import Link, read_link
 from weft.distributed.group.ranks import Ranks
 from weft.distributed.planned.blocks import Block
@@ -21,7 +21,7 @@ from weft.distributed.planned.prediction import Prediction, predicted, ranked
 from weft.distributed.planned.problem import Problem
 from weft.distributed.planned.report import explained, on_paper
 from weft.distributed.planned.strategy import Strategy
-from weft.distributed.planned.timeline import Event, Timeline
+from weft.distributed.planned.timeline import Timeline
 from weft.distributed.run.asked import (
     Asked,
     aux_block,
@@ -36,10 +36,14 @@ from weft.distributed.run.asked import (
 )
 from weft.distributed.run.execution import Execution
 from weft.distributed.run.given import Given
+from weft.distributed.run.measured import BUDGET, MeasuredCalls, measured_calls, warmed
+from weft.distributed.run.sampled import sampled_of, starts
 from weft.errors import ArgumentError, ShapeError, call_context
+from weft.oracle.validate import check_supported
 from weft.planner.request import Request
 from weft.planner.schedule import Scalar
 from weft.planner.target import resolve_backend, target_of
+from weft.plans.keywords import check_flag
 from weft.spec.notation import Label, label_text
 
 
@@ -60,7 +64,8 @@ class DistributedPlan:
         self._asked, self._request = asked, replace(request, specialize=specialize)
         self._work = work_of(asked, problem, request, specialize)
         self._gradients = self._new_gradients()
-        device, backend = asked.a.device, asked.options.backend
+        self.device = device = asked.a.device
+        backend = asked.options.backend
         target = target_of(resolve_backend(backend if backend != "reference" else "auto", device), device)
         arithmetic = request.arithmetic
         algebra: Algebra | None = asked.options.algebra
@@ -76,14 +81,15 @@ class DistributedPlan:
 
     def __call__(
         self, a: Any, b: Any, *, c: Any = None, alpha: Scalar = 1.0, beta: Scalar = 1.0,
-        operands: Mapping[str, Any] | None = None,
+        operands: Mapping[str, Any] | None = None, validate: bool = False,
     ) -> Any:  # fmt: skip
         """This rank's part of D, from its parts of A, B, C (placed as D) and of operands.
 
-        A DTensor where `a` is one. Of an epilogue that yields several values the result is a tuple. Raises what is
-        wrong on any rank, on every rank.
+        A DTensor where `a` is one. Of an epilogue that yields several values the result is a tuple. `validate` checks a
+        sample of the whole D as for `weft.contract`: each rank judges the elements that it has. Raises what is wrong on
+        any rank, on every rank.
         """
-        return self._run(a, b, c, alpha, beta, operands, None)
+        return self._run(a, b, c, alpha, beta, operands, validate)
 
     def timeline(
         self, a: Any, b: Any, *, c: Any = None, alpha: Scalar = 1.0, beta: Scalar = 1.0,
@@ -91,13 +97,21 @@ class DistributedPlan:
     ) -> Timeline:  # fmt: skip
         """Run twice and measure the second call on this rank: what travelled when, and what was contracted meanwhile.
 
-        Every rank calls it. It waits for the device.
+        Every rank calls it. It waits for the device. Gradients are not recorded. `weft.profile` has all ranks.
         """
-        self._run(a, b, c, alpha, beta, operands, None)
-        recorder = Recorder(self._asked.a.device)
-        self._run(a, b, c, alpha, beta, operands, recorder)
-        events = [Event(one.lane, one.name, one.begin, one.end) for one in recorder.finish()]
-        return Timeline("measured", tuple(events))
+        return warmed(lambda recorder: self._run(a, b, c, alpha, beta, operands, recorder=recorder), self.device)
+
+    def measure(
+        self, a: Any, b: Any, *, c: Any = None, operands: Mapping[str, Any] | None = None, budget: float = BUDGET
+    ) -> MeasuredCalls:
+        """Calls of about `budget` seconds, and on every rank the timelines of all ranks: what `weft.profile` shows.
+
+        Every rank calls it.
+        """
+        return measured_calls(
+            lambda recorder: self._run(a, b, c, 1.0, 1.0, operands, recorder=recorder), self.device,
+            self.ranks.exchanged, budget,
+        )  # fmt: skip
 
     def explain(self, ranks: int | None = None, link: Any = None, target: str | None = None) -> str:
         """What ranks share out, what travels in which parts, bytes on each link, the predicted timeline, its bound.
@@ -114,7 +128,7 @@ class DistributedPlan:
             raise ArgumentError(
                 f"a plan on paper has one dimension of ranks, this one has a mesh of {len(self.problem.mesh)}"
             )
-        chosen = read_link(link, self.ranks, self._asked.a.device) if link is not None else self.link
+        chosen = read_link(link, self.ranks, self.device) if link is not None else self.link
         return on_paper(self.problem, ranks or self.problem.size, chosen, self.kernel, target)
 
     def predict(self, ranks: int | None = None, link: Any = None, target: str | None = None) -> Timeline:
@@ -123,7 +137,7 @@ class DistributedPlan:
             return self.prediction.timeline
         from weft.distributed.planned.report import paper
 
-        chosen = read_link(link, self.ranks, self._asked.a.device) if link is not None else self.link
+        chosen = read_link(link, self.ranks, self.device) if link is not None else self.link
         return paper(self.problem, ranks or self.problem.size, chosen, self.kernel, target)[1][0].timeline
 
     def forced(self, prediction: Prediction) -> DistributedPlan:
@@ -179,26 +193,39 @@ class DistributedPlan:
 
     def _run(
         self, a: Any, b: Any, c: Any, alpha: Scalar, beta: Scalar, operands: Mapping[str, Any] | None,
-        recorder: Recorder | None,
+        validate: bool = False, recorder: Recorder | None = None,
     ) -> Any:  # fmt: skip
         what = self._what
         with call_context(lambda: what):
 
             def check() -> Given:
+                if check_flag("validate", validate):
+                    check_supported(self._request)
                 return self._checked(a, b, c, alpha, beta, operands)
 
             def same(given: Given) -> dict[str, Any]:
-                return {"alpha": alpha, "beta": beta, "whether c is given": c is not None, **given.same()}
+                factors = {"alpha": alpha, "beta": beta, "validate": validate}
+                return {**factors, "whether c is given": c is not None, **given.same()}
 
-            given = self.ranks.agreed(what, check, same) if self.agree else check()
+            with noted_host(recorder, "agreement" if self.agree else "checks"):
+                given = self.ranks.agreed(what, check, same) if self.agree else check()
             block = None
-            records = bool(given.asking) and recorder is None
+            records = bool(given.asking)
             if given.c is not None and (records or beta != 0 or self._asked.options.algebra is not None):
                 block = self._addend(given.c, what, self.agree or records)
+            sampled = None
+            if validate:
+                placed = {name: self._placed(name) for name in given.operands}
+                addend = block if beta != 0 else None
+                with on(self.device), self.ranks.failing():
+                    sampled = sampled_of(self.problem, self._request, self.ranks, given, placed, addend, (alpha, beta))
             if records:
                 results = self._gradients.call(given.a, given.b, block, given.operands, alpha, beta)
             else:
                 results = self.execute(given.a, given.b, block, given.operands, alpha, beta, recorder)
+            if sampled is not None:
+                start = starts(self.problem, self.ranks.rank)
+                self.ranks.agreed(f"{what}: validate", lambda: sampled.compare(results, start))
         kept = self._as_dtensors(results, a) if is_dtensor(a) else results
         return kept[0] if len(kept) == 1 else tuple(kept)
 
@@ -207,8 +234,9 @@ class DistributedPlan:
         beta: Scalar, recorder: Recorder | None = None,
     ) -> list[torch.Tensor]:  # fmt: skip
         """This rank's part of each result, of parts that are checked; nothing is recorded for gradients."""
-        with on(a.device), self.ranks.failing(), torch.no_grad():
-            work = self._with_operands({name: each.detach() for name, each in operands.items()})
+        launches = recorder if a.device.type == "cuda" else None  # on a CPU the host contracts by itself
+        with on(a.device), self.ranks.failing(), torch.no_grad(), noted_host(launches, "launches"):
+            work = self._with_operands({name: each.detach() for name, each in operands.items()}, recorder)
             results = [torch.empty(self.shape, dtype=dtype, device=a.device) for dtype in self.dtypes]
             addend = None if c is None else replace(c, tensor=c.tensor.detach())
             Execution(
@@ -250,7 +278,7 @@ class DistributedPlan:
     def _check_addend(self, c: torch.Tensor) -> None:
         from weft.plans.checks import check_addend
 
-        check_addend(c.detach(), self.shape, self._request.arithmetic.accumulate, self._asked.a.device)
+        check_addend(c.detach(), self.shape, self._request.arithmetic.accumulate, self.device)
 
     def _addend(self, c: torch.Tensor, what: str, agree: bool) -> Block:
         """C's part, and along which modes it is the same for all indices: that its shape on one rank may not tell."""
@@ -272,16 +300,21 @@ class DistributedPlan:
     def _term(self, name: str) -> tuple[Label, ...]:
         return tuple(self._asked.options.operands[name][0])  # type: ignore[arg-type]
 
-    def _with_operands(self, given: Mapping[str, torch.Tensor]) -> Any:
+    def _placed(self, operand: str) -> Placed:
+        key = key_of(operand)
+        return Placed(key, self._term(operand), self._asked.places[key])
+
+    def _with_operands(self, given: Mapping[str, torch.Tensor], recorder: Recorder | None) -> Any:
         """The work with operands of functions whole on this rank: those that are placed are gathered."""
         problem, aux = self.problem, dict(self._work.aux)
         nowhere = (None,) * len(problem.mesh)
         for name, tensor in given.items():
-            term, places = self._term(name), self._asked.places[key_of(name)]
+            placed = self._placed(name)
+            key, term, places = placed.name, placed.term, placed.places
             if any(label is not None for label in places):
-                key = key_of(name)
                 route = Route(key, term, problem.shapes[key], places, nowhere, problem.mesh)
-                tensor = route.run(tensor, problem.at(self.ranks.rank), self.lines, wait_for)
+                with noted(recorder, "transfer", f"{key}: {route.said()}", -1):
+                    tensor = route.run(tensor, problem.at(self.ranks.rank), self.lines, wait_for)
             aux[name] = aux_block(name, term, tensor, problem)
         return replace(self._work, aux=aux)
 
