@@ -359,7 +359,7 @@ def reports() -> dict[str, Any]:
 
 
 def validated() -> dict[str, Any]:
-    """Validated calls whose D one rank spoils after it is computed: where each has its own part, and where all have all."""
+    """Validated calls whose D rank 1 spoils after it is computed: where each has a part, and where both have all."""
     from weft.distributed.run.execution import Execution
 
     mine = find_ranks().rank

@@ -13,11 +13,11 @@ import torch
 
 import network_rank_cases
 from on_ranks import on_ranks
-from weft.bench.records import Result, Run, load, save
+from weft.bench.records import CaseRecord, Result, Run, load, save
 from weft.bench.report.figures import figures, in_words
 from weft.bench.report.page import run_page, scaling_table
 from weft.bench.report.plots import draw
-from weft.bench.scaling import SCALING, contender, read_ranks, record_of
+from weft.bench.scaling import SCALING, Job, contender, measure_scaling, read_ranks, record_of
 from weft.bench.suites import entries
 from weft.cases.scaling import PlacedCase
 from weft.errors import UnsupportedError
@@ -127,13 +127,52 @@ def test_what_ranks_measure_and_what_breaks_on_one_of_them() -> None:
         assert "rank 1 of 2" in broken["wrong"]
 
 
+LAUNCHER = """
+import json, pathlib, sys, time
+told, seen = json.loads(pathlib.Path(sys.argv[1]).read_text()), pathlib.Path(sys.argv[2])
+found = {"samples": [0.5], "timing": {}, "error_over_bound": 0.1, "about": {}}
+with open(told["out"], "a") as out:
+    out.write(json.dumps({"case": told["cases"][0], **found}) + "\\n")
+until = time.monotonic() + 30
+while not seen.exists() and time.monotonic() < until:
+    time.sleep(0.01)
+print("a rank is gone" if seen.exists() else "nobody looked", file=sys.stderr)
+sys.exit(3)
+"""
+
+
+def test_a_row_is_told_while_the_ranks_still_measure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen, launch, told = tmp_path / "seen", subprocess.Popen, []
+    monkeypatch.setattr(
+        "weft.bench.scaling.subprocess.Popen",
+        lambda command, **how: launch([sys.executable, "-c", LAUNCHER, command[-1], str(seen)], **how),
+    )
+
+    def kept(case: CaseRecord, name: str) -> None:
+        told.append((case.name, name, case.results[name].wrong))
+        seen.touch()
+
+    run = Run(SCALING, "a device", [contender(1)], {})
+    chosen = entries(SCALING, only=["rtree_100-strong", "rtree_100-weak"])
+    measure_scaling(run, chosen, [1], Job(CPU), kept=kept)
+    (first, name, fine), (second, _, wrong) = told
+    assert (first, name, fine) == ("rtree_100-strong", "1 rank", "")
+    assert run.cases[0].results[name].samples == (0.5,)
+    assert second == "rtree_100-weak"
+    assert wrong == "the ranks ended with code 3 before this case: a rank is gone"
+
+
 @pytest.mark.slow
 def test_the_command(tmp_path: Path) -> None:
     words = ["bench", "scaling", "--device", "cpu", "--ranks", "2", "--cases", "rtree_100-*", "--work", "4096"]
     command = [sys.executable, "-m", "weft", *words, "--budget", "0.01", "--rrs", "0.5", "--out", str(tmp_path)]
     ended: Any = subprocess.run(command, capture_output=True, text=True, env=os.environ, check=False)
     assert ended.returncode == 0, ended.stderr
-    assert "rtree_100-strong" in ended.stdout
+    rows = [line.split() for line in ended.stdout.splitlines() if line.lstrip().startswith(("strong", "weak"))]
+    assert [row[:4] for row in rows[:4]] == [
+        [group, f"rtree_100-{group}", ranks, word]
+        for ranks, word in (("1", "rank"), ("2", "ranks")) for group in ("strong", "weak")
+    ]
     run = load(tmp_path)
     assert run.contenders == ["2 ranks", "1 rank"]
     assert run.ended == "finished"

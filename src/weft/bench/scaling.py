@@ -11,7 +11,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from weft.errors import UnsupportedError
 
 SCALING = "scaling"  # the suite's name
 _TAIL = 600  # characters of a launcher's last words
+_LOOK = 0.1  # seconds between looks at what ranks have measured
 
 
 @dataclass(frozen=True)
@@ -69,16 +71,22 @@ def read_ranks(text: str | None, device: torch.device) -> tuple[int, ...]:
 
 
 def measure_scaling(
-    run: Run, chosen: Sequence[Entry], numbers: Sequence[int], job: Job, begun: Callable[[str], None] = lambda _: None
-) -> None:
-    """Measure all cases on each of these numbers of ranks, into `run`."""
+    run: Run, chosen: Sequence[Entry], numbers: Sequence[int], job: Job,
+    begun: Callable[[str], None] = lambda _: None, kept: Callable[[CaseRecord, str], None] = lambda *_: None,
+) -> None:  # fmt: skip
+    """Measure all cases on each of these numbers of ranks, into `run`.
+
+    `begun` is called with each contender, `kept` with a case and the contender of which it has just got a result.
+    """
     run.cases = [record_of(entry) for entry in chosen]
+    known = {case.name: case for case in run.cases}
     try:
         for number in numbers:
-            begun(contender(number))
-            found = _launched(number, [entry.case.name for entry in chosen], job)
-            for case in run.cases:
-                case.results[contender(number)] = found[case.name]
+            name = contender(number)
+            begun(name)
+            for case, result in _launched(number, list(known), job):
+                known[case].results[name] = result
+                kept(known[case], name)
         run.ended = "finished"
     except KeyboardInterrupt:
         run.ended = "interrupted"
@@ -110,9 +118,9 @@ def _record_of_product(entry: Entry) -> CaseRecord:
     )  # fmt: skip
 
 
-def _launched(number: int, names: Sequence[str], job: Job) -> dict[str, Result]:
-    """The results of all cases on so many ranks."""
-    with tempfile.TemporaryDirectory(prefix="weft-scaling-") as folder:
+def _launched(number: int, names: Sequence[str], job: Job) -> Iterator[tuple[str, Result]]:
+    """The result of each case on so many ranks, as it is measured; last those of cases that the ranks did not reach."""
+    with tempfile.TemporaryDirectory(prefix="weft-scaling-") as folder, tempfile.TemporaryFile("w+") as errors:
         file, out = Path(folder) / "job.json", Path(folder) / "found.jsonl"
         threads = None if job.device.type == "cuda" else (job.threads or 1)
         told = {
@@ -120,17 +128,38 @@ def _launched(number: int, names: Sequence[str], job: Job) -> dict[str, Result]:
             "rrs": job.rrs, "budget": job.budget, "threads": threads, "out": str(out),
         }  # fmt: skip
         file.write_text(json.dumps(told))
+        out.touch()
         command = [
             sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={number}",
             "-m", "weft.bench.scaling_rank", str(file),
         ]  # fmt: skip
         environment = dict(os.environ) | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
-        ended = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, check=False)
-        lines = out.read_text().splitlines() if out.exists() else []
-    found = {entry.pop("case"): _result(entry, number) for entry in map(json.loads, lines)}
-    last = " ".join(ended.stderr.split())[-_TAIL:]
-    lost = Result(wrong=f"the ranks ended with code {ended.returncode} before this case: {last}")
-    return {name: found.get(name, lost) for name in names}
+        left = list(names)
+        with subprocess.Popen(command, env=environment, stderr=errors) as ranks:
+            try:
+                for entry in map(json.loads, _lines(out, lambda: ranks.poll() is not None)):
+                    left.remove(entry["case"])
+                    yield entry["case"], _result(entry, number)
+            except BaseException:
+                ranks.terminate()
+                raise
+        errors.seek(0)
+        last = " ".join(errors.read().split())[-_TAIL:]
+    for name in left:
+        yield name, Result(wrong=f"the ranks ended with code {ranks.returncode} before this case: {last}")
+
+
+def _lines(file: Path, ended: Callable[[], bool]) -> Iterator[str]:
+    """The lines of a file that grows, until those who write to it have ended."""
+    with file.open() as stream:
+        text, last = "", False
+        while not last:
+            last = ended()
+            text += stream.read()
+            *lines, text = text.split("\n")
+            yield from lines
+            if not last and not lines:
+                time.sleep(_LOOK)
 
 
 def _result(entry: dict[str, Any], number: int) -> Result:

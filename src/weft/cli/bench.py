@@ -20,6 +20,7 @@ the sources without their history is told its commit by WEFT_COMMIT. Where matpl
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -257,8 +258,13 @@ def _scale(
     )  # fmt: skip
     names = [contender(number) for number in reversed(numbers)]
     run = Run(SCALING, str(device_stamp(place)["name"]), names, environment, mode="hot", host=True, selected=selected)
+
+    def keep(case: CaseRecord, name: str) -> None:
+        save(run, folder)
+        typer.echo(_line_of(case, [name]))
+
     with progress(f"bench {SCALING}", len(numbers)) as step:
-        measure_scaling(run, chosen, numbers, job, step)
+        measure_scaling(run, chosen, numbers, job, step, keep)
     save(run, folder)
     if run.ended == "interrupted":
         end("interrupted; what was measured is kept", INTERRUPTED)
@@ -276,13 +282,13 @@ def _keep(run: Run, folder: Path) -> None:
 
     save(run, folder)
     if run.cases and run.ended == "running":
-        typer.echo(_one_line(run, run.cases[-1]))
+        typer.echo(_line_of(run.cases[-1], run.contenders))
 
 
-def _one_line(run: Run, case: CaseRecord) -> str:
+def _line_of(case: CaseRecord, contenders: Sequence[str]) -> str:
     """A case's times, as they come."""
     times = []
-    for name in run.contenders:
+    for name in contenders:
         result = case.results.get(name)
         if result is None or not result.samples:
             times.append(f"{name} {'WRONG' if result is not None and result.wrong else '-'}")

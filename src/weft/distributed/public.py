@@ -107,10 +107,10 @@ def contract(
 ) -> Any:
     """Contract two tensors that lie on the ranks of a process group; returns this rank's part of D.
 
-    Arguments as for `plan`, and `c`, `alpha`, `beta` and `validate` as for `weft.contract`: each rank judges the sampled
-    elements of D that it has, and an `AccuracyError` is raised on all of them. The plan is kept for the next call that
-    says the same on every rank. With `device` tensors are whole, D too, and go through that device in blocks. Gradients
-    lie as their tensors do, as `plan` says; the plans of the backward pass are kept with the plan.
+    Arguments as for `plan`, and `c`, `alpha`, `beta` and `validate` as for `weft.contract`. The plan is kept for the
+    next call that says the same on every rank. With `validate` each rank judges those of the sampled elements that it
+    has, and all of them raise an `AccuracyError`. With `device` tensors are whole, D too, and go through that device in
+    blocks. Gradients lie as their tensors do, as `plan` says; the plans of the backward pass are kept with the plan.
 
     >>> import torch, torch.distributed, weft
     >>> store = torch.distributed.HashStore()

@@ -268,9 +268,9 @@ class Sampled:
             if bool(here.any()):
                 part = problem.only(here)
                 parts.append((replace(part.sample, coordinates=part.sample.coordinates - begin), part, part.expected()))
-        for at, result in enumerate(results):
-            _judge("D" if len(results) == 1 else f"result {at}, D", result, [
-                (local, part.sample, *expected[at]) for local, part, expected in parts
+        for number, result in enumerate(results):
+            _judge("D" if len(results) == 1 else f"result {number}, D", result, [
+                (local, part.sample, *expected[number]) for local, part, expected in parts
             ])  # fmt: skip
 
 

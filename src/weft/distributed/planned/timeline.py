@@ -119,9 +119,10 @@ class Timeline:
 
 
 def drawn(timelines: Mapping[str, Timeline]) -> list[str]:
-    """A row of characters for each lane, all on one axis, under the names of the timelines; nothing where no time passes.
+    """A row of characters for each lane, all on one axis, under the names of the timelines.
 
-    Digits are the last of a part's number in the order of parts, "=" belongs to no part, a dot is idle.
+    Nothing where no time passes. A digit is the last of a part's number in the order of parts, "=" what belongs to no
+    part, a dot is idle.
     """
     begin = min((each.begin for each in timelines.values()), default=0.0)
     seconds = max((each.end for each in timelines.values()), default=0.0) - begin

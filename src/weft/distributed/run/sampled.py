@@ -1,6 +1,6 @@
 """`validate=True` over ranks: sampled elements of the whole D, and what they are computed from, of all ranks' parts.
 
-Every rank gathers the same elements, and judges those of D that it has: of a D that is whole on every rank, each its own.
+Every rank gathers the same elements, and judges those of D that it has; where all of D is on every rank, each its own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from weft.spec.notation import Label
 
 @dataclass(frozen=True)
 class Parts:
-    """A tensor of which each rank has a part; `shape` is that of the whole. Every rank asks it for the same elements."""
+    """A tensor of which each rank has a part; `shape` is that of the whole. All ranks ask for the same elements."""
 
     placed: Placed
     shape: tuple[int, ...]
@@ -61,8 +61,8 @@ class Parts:
             found.copy_(value)
             return
         index = [sample.along(term[dim]) * (self.shape[dim] != 1) - spans[dim].start for dim in own]
-        here = torch.stack([(0 <= each) & (each < spans[dim].extent) for each, dim in zip(index, own, strict=True)])
-        mine = here.all(0)
+        here = [(each >= 0) & (each < spans[dim].extent) for each, dim in zip(index, own, strict=True)]
+        mine = torch.stack(here).all(0)
         device = self.tensor.device
         found[mine.to(device)] = value[tuple(each[mine].to(device) for each in index)]
 
