@@ -352,6 +352,7 @@ def reports() -> dict[str, Any]:
         "explain": by_parts.explain(),
         "on paper": plan.explain(ranks=256, link="nvlink+ib", target="h200"),
         "timeline": by_parts.timeline(a, b),
+        "profile": weft.profile(by_parts, a, b, budget=0.02),
         "link": weft.distributed.measure_link(seconds=0.1),
     }
     other = weft.distributed.plan("mk,kn->mn", a, b, placements={"a": "k", "b": "k", "d": "m"})

@@ -165,6 +165,31 @@ def test_a_timeline_is_measured(on_two: list[Any]) -> None:
         assert "transfer |" in text
 
 
+def test_a_profile_has_the_timelines_of_all_ranks(on_two: list[Any]) -> None:
+    first, second = (one["profile"] for one in on_two)
+    assert first.samples == second.samples
+    assert first.measured == second.measured
+    assert len(first.samples) >= 3
+    assert min(timeline.begin for timeline in first.measured) == pytest.approx(0.0, abs=1e-3)
+    for timeline in first.measured:
+        computed = {event.step: event for event in timeline.events if event.name.startswith("part")}
+        summed = {event.step: event for event in timeline.events if event.name.startswith("D: reduce-scatter")}
+        assert list(computed) == list(summed) == [0, 1, 2, 3]
+        assert all(summed[at].begin >= computed[at].end for at in computed)  # a part's sums go when they are there
+        (agreement,) = (event for event in timeline.events if event.lane == "host")
+        assert agreement.end <= computed[0].begin
+        busy = timeline.busy("compute", "transfer")
+        assert timeline.orchestration == pytest.approx(timeline.seconds - busy)
+        hidden = timeline.compute + timeline.transfer - busy
+        assert timeline.hidden == pytest.approx(hidden / timeline.transfer)
+    assert first.predicted.kind == "predicted"
+    assert {event.step for event in first.predicted.events} == {0, 1, 2, 3}
+    text = str(first)
+    for words in ("over 2 ranks, mesh 2", "predicted compute  |", "rank 0    compute  |", "rank 1    compute  |"):
+        assert words in text
+    assert re.search(r"^rank 1 +2 .* transfer +D: reduce-scatter along 'm', part 2$", first.table(), re.MULTILINE)
+
+
 def test_validate_judges_the_whole_and_names_the_rank(on_two: list[Any]) -> None:
     a, b = distributed_cases.values((6, 9), torch.float64, 1), distributed_cases.values((9, 7), torch.float64, 2)
     right = a @ b

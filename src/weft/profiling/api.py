@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 
@@ -17,9 +17,25 @@ from weft.profiling.energy import measured_energy
 from weft.profiling.profile import Profile, profiled, work_of
 from weft.profiling.subject import Subject, of_plan, usual_sampling
 
+if TYPE_CHECKING:
+    from weft.distributed import DistributedPlan, OutOfCorePlan
+    from weft.profiling.timelines.record import TimelineProfile
+
+
+@overload
+def profile(plan: PlanBase, *tensors: torch.Tensor, c: torch.Tensor | None = ..., out: torch.Tensor | None = ...,
+            operands: Mapping[str, torch.Tensor] | None = ..., counters: bool = ..., energy: bool = ...,
+            budget: float | None = ...) -> Profile: ...  # fmt: skip
+
+
+@overload
+def profile(plan: DistributedPlan | OutOfCorePlan, *tensors: torch.Tensor, c: torch.Tensor | None = ...,
+            out: torch.Tensor | None = ..., operands: Mapping[str, torch.Tensor] | None = ...,
+            budget: float | None = ...) -> TimelineProfile: ...  # fmt: skip
+
 
 def profile(
-    plan: PlanBase,
+    plan: PlanBase | DistributedPlan | OutOfCorePlan,
     *tensors: torch.Tensor,
     c: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
@@ -27,7 +43,7 @@ def profile(
     counters: bool = True,
     energy: bool = False,
     budget: float | None = None,
-) -> Profile:
+) -> Profile | TimelineProfile:
     """Why a plan is fast, or slow, on these tensors: a `Profile`, which prints itself and has `to_dict` and `save`.
 
     `plan` is what `weft.plan` or `weft.plan_permute` returned, and `tensors`, `c`, `out` and `operands` are those of
@@ -38,6 +54,11 @@ def profile(
 
     The plan is measured as it is now: it exchanges no kernels meanwhile. Tensors are read, and `out` is written.
 
+    Of a plan of `weft.distributed` every rank calls it, with its parts, and gets a `TimelineProfile`: when each part
+    was contracted and travelled on each rank, what the host did, the share of transfers that is hidden, beside the
+    predicted timeline. It prints itself, too, and has `draw`, `table`, `to_dict` and `save`. There `budget` is 0.3 s of
+    calls by default; counters and joules are those of a plan of one device.
+
     Raises `ArgumentError` for what is no plan, and what the plan's call raises.
 
     >>> import torch, weft
@@ -46,6 +67,12 @@ def profile(
     >>> found.seconds.value > 0 and found.flops == 2 * 64**3
     True
     """
+    if not isinstance(plan, PlanBase) and hasattr(plan, "timeline"):
+        from weft.profiling.timelines.measure import timeline_profile
+
+        if energy:
+            raise UnsupportedError(f"energy= is for plans of one device, not for {type(plan).__name__}")
+        return timeline_profile(plan, tensors, {"c": c, "out": out, "operands": operands}, budget)
     subject = _subject(plan, tensors, c, out, operands)
     sampling = usual_sampling(subject.device)
     if budget is not None:
@@ -86,7 +113,7 @@ def energy(
 
 def _subject(plan: Any, tensors: Any, c: Any, out: Any, operands: Any) -> Subject:
     if hasattr(plan, "timeline"):
-        raise ArgumentError(f"of {type(plan).__name__} the profile is its timeline: plan.timeline(a, b)")
+        raise UnsupportedError(f"energy is measured of plans of one device, not of {type(plan).__name__}")
     if not isinstance(plan, PlanBase):
         raise ArgumentError(f"a profile is of a plan (weft.plan, weft.plan_permute), not of {type(plan).__name__}")
     return of_plan(plan, tensors, {"c": c, "out": out, "operands": operands})

@@ -105,17 +105,23 @@ class OutOfCorePlan:
         """What is predicted, with a bar for each lane as long as it is busy: blocks in first, the last one out."""
         return self.estimate.timeline
 
+    @property
+    def about(self) -> str:
+        """The equation, and in how many steps."""
+        grid = self.grid
+        cuts = [
+            f"'{label_text(grid.labels[role])}' ({role}) in {grid.cuts[role]}" for role in ROLES if grid.cuts[role] > 1
+        ]
+        said = ", ".join(cuts) if cuts else "everything at once"
+        return f"{self._asked.equation} in {grid.steps} steps on {self.device}: {said}"
+
     def explain(self) -> str:
         """The blocks, the bytes that are copied, what is predicted, and what bounds it."""
         grid, found = self.grid, self.estimate
         times = grid.copied_in()
-        cuts = [
-            f"'{label_text(grid.labels[role])}' ({role}) in {grid.cuts[role]}" for role in ROLES if grid.cuts[role] > 1
-        ]
         size = {name: grid.block(term) * grid.whole.items[name] for name, term in grid.whole.terms.items()}
         lines = [
-            f"{self._asked.equation} in {grid.steps} steps on {self.device}: "
-            f"{', '.join(cuts) if cuts else 'everything at once'}",
+            self.about,
             *(f"  {name.upper()}: {times[name]} blocks of {si(size[name], 'B')} copied in" for name in times),
             f"  D: {grid.tiles} blocks of {si(size['d'], 'B')} copied out",
             f"memory {si(grid.memory(), 'B')}"

@@ -24,7 +24,7 @@ def explained(
 ) -> str:  # fmt: skip
     """The chosen way and its timeline, and what else was looked at."""
     here = f"{ranks}" if ranks is not None else f"{problem.size} ranks"
-    lines = [f"{_equation(problem)} over {problem.size} ranks, mesh {' x '.join(map(str, problem.mesh))} ({here})"]
+    lines = [f"{title(problem)} ({here})"]
     for placed in (problem.a, problem.b, problem.d):
         lines.append(f"  {placed.name.upper()} {_shape(problem, placed)} {_placed(placed)}")
     lines += ["", *way(chosen.strategy), ""]
@@ -34,6 +34,13 @@ def explained(
     sent = ", ".join(f"{si(size, 'B')} over {name}" for name, size in chosen.sent.items()) or "nothing"
     lines += [f"rank 0 sends {sent}", "", str(chosen.timeline), *others(chosen, candidates)]
     return "\n".join(lines)
+
+
+def title(problem: Problem) -> str:
+    """What is contracted, over how many ranks."""
+    terms = [term_text(each.term) for each in (problem.a, problem.b, problem.d)]
+    ranks = f"{problem.size} {'rank' if problem.size == 1 else 'ranks'}"
+    return f"{terms[0]},{terms[1]}->{terms[2]} over {ranks}, mesh {' x '.join(map(str, problem.mesh))}"
 
 
 def way(strategy: Strategy) -> list[str]:
@@ -121,10 +128,6 @@ def _role(problem: Problem, label: object) -> str:
     if label not in problem.d.term:
         return "k"
     return "batch" if in_a and in_b else "m" if in_a else "n"
-
-
-def _equation(problem: Problem) -> str:
-    return f"{term_text(problem.a.term)},{term_text(problem.b.term)}->{term_text(problem.d.term)}"
 
 
 def _shape(problem: Problem, placed: Placed) -> str:

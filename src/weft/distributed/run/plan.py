@@ -19,7 +19,7 @@ from weft.distributed.planned.moves import Route
 from weft.distributed.planned.placement import Placed, Places, held, whole_shape
 from weft.distributed.planned.prediction import Prediction, predicted, ranked
 from weft.distributed.planned.problem import Problem
-from weft.distributed.planned.report import explained, on_paper
+from weft.distributed.planned.report import explained, on_paper, title
 from weft.distributed.planned.strategy import Strategy
 from weft.distributed.planned.timeline import Timeline
 from weft.distributed.run.asked import (
@@ -112,6 +112,11 @@ class DistributedPlan:
             lambda recorder: self._run(a, b, c, 1.0, 1.0, operands, recorder=recorder), self.device,
             self.ranks.exchanged, budget,
         )  # fmt: skip
+
+    @property
+    def about(self) -> str:
+        """The equation, and over how many ranks."""
+        return title(self.problem)
 
     def explain(self, ranks: int | None = None, link: Any = None, target: str | None = None) -> str:
         """What ranks share out, what travels in which parts, bytes on each link, the predicted timeline, its bound.
