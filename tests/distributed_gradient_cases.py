@@ -147,7 +147,7 @@ def on_two(cases: Sequence[Case], twice: Sequence[Case]) -> dict[str, Any]:
     """All that tests of two ranks look at."""
     found: dict[str, Any] = {"wrong": many(cases), "wrong twice": many(twice, True)}
     found["left out"] = left_out()
-    return found | refused() | of_dtensors() | of_a_plan() | in_halves()
+    return found | refused() | of_dtensors() | of_a_plan() | in_halves() | explained()
 
 
 def many(cases: Sequence[Case], twice: bool = False) -> list[str]:
@@ -165,6 +165,12 @@ def refused() -> dict[str, Any]:
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(a, a)
         tangent = said(contract, "mk,kn->mn", dual, b)
+    y = torch.ones(3, 4, requires_grad=True)
+    square = contract("mk,kn->mn", x, y).square().sum()
+    recorded = said(lambda: torch.autograd.grad(square, x, create_graph=mine == 1, retain_graph=True))
+    first = torch.autograd.grad(square, (x, y), create_graph=True, retain_graph=True)
+    with torch.autograd.forward_ad.dual_level():  # a gradient and a tangent at once
+        both = said(contract, "mk,kn->mn", torch.autograd.forward_ad.make_dual(x, a), b)
     with torch.no_grad():
         unasked = contract("mk,kn->mn", x, b).requires_grad
     return {
@@ -175,6 +181,9 @@ def refused() -> dict[str, Any]:
         "transform": said(torch.func.grad(lambda x: contract("mk,kn->mn", x, b).sum()), a),
         "a factor": said(contract, "mk,kn->mn", x, b, alpha=torch.ones((), requires_grad=True)),
         "repeated": said(contract, "bk,bk->b", one, torch.ones(4, 3), placements={"a": "b"}),
+        "recorded on one rank": recorded,
+        "other second derivatives": said(torch.autograd.grad, first[mine].sum(), (x, y)),
+        "both": both,
         "blocks": said(contract, "mk,kn->mn", x, b, device="cpu"),
         "whole numbers": said(contract, "mk,kn->mn", x, b, epilogue=lambda total: total > 0, out_dtype=torch.bool),
         "no_grad": unasked,
@@ -232,6 +241,25 @@ def of_a_plan() -> dict[str, Any]:
     finally:
         DistributedPlan.beside = beside  # type: ignore[method-assign]
     return {"plans made": (*counts, made)}
+
+
+def explained() -> dict[str, Any]:
+    """What a plan of tensors that require gradients says of its backward pass, before it and after."""
+    mine = find_ranks().rank
+    a, b, bias = torch.randn(9, 6), torch.randn(6, 8), torch.randn(8, requires_grad=True)
+    x, y = (part(each, term, place, (2,), mine).requires_grad_() for each, term, place in
+            ((a, "mk", "k"), (b, "kn", "k")))  # fmt: skip
+    said_of: dict[str, Any] = {
+        "placements": {"a": "k", "b": "k", "d": "m"}, "b_fn": squashed, "operands": {"bias": ("n", bias)},
+        "epilogue": lambda total, bias: torch.tanh(total + bias) * total,
+    }  # fmt: skip
+    plan = weft.distributed.plan("mk,kn->mn", x, y, **said_of)
+    before = plan.explain()
+    plan(x, y).sum().backward()
+    detached = weft.distributed.plan("mk,kn->mn", x.detach(), y.detach(), placements=said_of["placements"])
+    largest = weft.distributed.plan("mk,kn->mn", x, y, placements=said_of["placements"], algebra="max_plus")
+    texts = before, plan.explain(), detached.explain(), largest.explain()
+    return {"explained": texts}
 
 
 def in_halves() -> dict[str, Any]:

@@ -110,6 +110,24 @@ def test_plans_of_gradients_are_made_once(two: list[dict[str, Any]]) -> None:
         assert one["plans made"] == (1, 1, ["mn,kn->mk", "mn,mk->kn"])
 
 
+def test_explain_lists_the_plans_of_the_backward_pass(two: list[dict[str, Any]]) -> None:
+    before, after, detached, largest = two[0]["explained"]
+    backward = before.partition("backward, of a, b, bias:")[2]
+    assert [line.strip() for line in backward.splitlines() if line[2:4].strip()][1:] == [
+        "G = mn,->mn of dD' and 1, reading sums, bias, in float32",
+        "dA = mn,kn->mk of G and B', in float32",
+        "dB before its function = mn,mk->kn of G and A, in float32",
+        "dB = kn,->kn of B' and 1, reading dB before its function, in float32",
+        "d bias = mn,->n of dD' and 1, reading sums, bias, in float32",
+        "kept besides operands and results: the sums, 160 B of this rank's in float32",  # 5 of 9 rows of 8
+    ]
+    assert "D: reduce-scatter of sums along 'm'" in backward or "all-gather along 'k'" in backward
+    assert "d bias: all-reduce of sums" in backward
+    assert after == before  # the plans that were used are those that were foreseen
+    assert "backward" not in detached
+    assert largest.endswith("none: over ranks the algebra max_plus has no gradient")
+
+
 def test_half_precision(two: list[dict[str, Any]]) -> None:
     for one in two:
         assert one["types"] == [torch.float16] * 2
@@ -125,6 +143,11 @@ def test_what_has_no_gradient_is_one_error_on_every_rank(two: list[dict[str, Any
         "transform": ("UnsupportedError", "ranks 0, 1 of 2: a is inside a transform of torch.func"),
         "a factor": ("DTypeError", "alpha is a Python number, not Tensor"),
         "repeated": ("UnsupportedError", "a has extent 1 along 'b', which is 4, and is placed by it"),
+        "recorded on one rank": ("ShapeError", "create_graph differs: rank 0 of 2: False; rank 1 of 2: True"),
+        "other second derivatives": ("RankError", "ranks are at different calls: rank 0 of 2: the backward pass of "
+                                     "distributed.plan('mn,kn->mk'); rank 1 of 2: the backward pass of "
+                                     "distributed.plan('mn,mk->kn')"),
+        "both": ("UnsupportedError", "a is inside a transform of torch.func, or has a tangent"),
         "blocks": ("UnsupportedError", "a requires a gradient: with device= there is none"),
         "whole numbers": ("DTypeError", "is not differentiable"),
         "left out": ("RankError", "ranks are at different calls: rank 0 of 2: the backward pass of distributed.plan("),

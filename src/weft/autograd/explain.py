@@ -50,7 +50,7 @@ def described(form: Plain, found: Rule) -> list[str]:
             metas[step.target], choice = step.chosen(metas, found.device)
             if choice is not None:
                 text += f"; predicted {duration(choice.best.seconds)}: {choice.best.schedule}"
-        said.append(_named(text, form))
+        said.append(named(text, form))
     return [*said, _kept(found)]
 
 
@@ -63,7 +63,7 @@ def _kept(found: Product) -> str:
     return "kept besides operands and results: nothing"
 
 
-def _named(text: str, form: Plain) -> str:
+def named(text: str, form: Plain) -> str:
     """Operands by the names that the call gives them."""
     for (inner, _), name in zip(form.spec.operands, form.given, strict=True):
         text = text.replace(f"operand {inner}", name)

@@ -201,7 +201,7 @@ def _planned(
     problem, request = ranks.agreed(what, lambda: problem_of(asked, whole))
     chosen = str(options.get("specialize", specialize))
     found = ranks.agreed(
-        what, lambda: DistributedPlan(asked, problem, request, ranks, lines, link, chosen, agree)
+        what, lambda: DistributedPlan(asked, problem, request, ranks, lines, link, chosen, agree, agree)
     )  # fmt: skip
     # Predicted times follow from what each rank sees of its machine, its threads say: the first rank's choice counts.
     return found.taking(ranks.exchanged(f"{what}: choice", found.choice())[0])

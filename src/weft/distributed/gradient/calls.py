@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -10,11 +10,12 @@ import torch
 from weft.algebra import Algebra
 from weft.autograd.function import apply
 from weft.base.arrays import is_transforming
+from weft.distributed.gradient.explain import lines_of
 from weft.distributed.gradient.form import form_of
 from weft.distributed.gradient.rule import Contraction, OverRanks
 from weft.distributed.planned.blocks import Block
 from weft.distributed.planned.placement import Places
-from weft.errors import UnsupportedError
+from weft.errors import UnsupportedError, WeftError
 from weft.planner.request import Request
 from weft.planner.schedule import Scalar
 from weft.plans.derivatives import asks
@@ -35,9 +36,9 @@ def asking(tensors: Mapping[str, torch.Tensor | None], algebra: Algebra | None) 
 def refuse_transforms(tensors: Mapping[str, torch.Tensor | None]) -> None:
     """`UnsupportedError` where a derivative is asked for otherwise than by a tensor that requires a gradient."""
     for name, tensor in tensors.items():
-        if tensor is None or (tensor.requires_grad and torch.is_grad_enabled() and not is_transforming()):
-            continue
-        if is_transforming() or asks(tensor):
+        with torch.no_grad():  # what asks nevertheless asks otherwise
+            otherwise = tensor is not None and (is_transforming() or asks(tensor))
+        if otherwise:
             raise UnsupportedError(
                 f"{name} is inside a transform of torch.func, or has a tangent: contractions over ranks have "
                 "gradients in reverse mode alone, by requires_grad and backward"
@@ -69,11 +70,26 @@ class Gradients:
             def make() -> OverRanks:
                 return self._made(asked[:3], dict(zip(operands, asked[3:], strict=True)), c, a.device)
 
-            self._rules[key] = ranks.agreed(f"{self._what}: gradients", make) if self._plan.agree else make()
+            self._rules[key] = ranks.agreed(f"{self._what}: gradients", make) if self._plan.agree_backward else make()
         rule = self._rules[key]
         tensors = rule.form.of((a, b, addend, *(operands[name] for name in rule.form.operands)))
         found = apply(rule, alpha, beta, tensors)
         return list(found[: len(rule.spec.results)])
+
+    def described(self, given: Collection[str], names: Collection[str], device: torch.device) -> list[str]:
+        """Lines on the backward pass of calls in which `given` of A and B, and operands of these names, ask.
+
+        No other rank is asked.
+        """
+        algebra = self._request.raw_algebra
+        if algebra is not None:
+            return [f"none: over ranks the algebra {algebra.name} has no gradient"]
+        try:
+            rule = self._made(("a" in given, "b" in given, False), {name: name in names for name in self._places}, None,
+                              device)  # fmt: skip
+            return list(lines_of(rule))
+        except WeftError as error:
+            return [f"none: {error}"]
 
     def _made(
         self, asked: tuple[bool, ...], of_operands: Mapping[str, bool], c: Block | None, device: torch.device

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -19,48 +19,66 @@ from weft.distributed.group.ranks import Ranks
 from weft.distributed.planned.moves import Route
 
 
-def relaid(tensor: torch.Tensor, route: Route, at: Sequence[int], lines: Sequence[Ranks]) -> torch.Tensor:
+class Among(NamedTuple):
+    """The lines of a mesh that a tensor goes along, and this rank's place in it.
+
+    `comparing` are all ranks, where they compare that each of them is on the same way back; None where they do not.
+    """
+
+    lines: Sequence[Ranks]
+    at: Sequence[int]
+    comparing: Ranks | None
+
+    def compare(self, what: str) -> None:
+        if self.comparing is not None:
+            self.comparing.exchanged(f"the backward pass of {what}", None)
+
+
+def relaid(tensor: torch.Tensor, route: Route, among: Among) -> torch.Tensor:
     """This rank's part under the route's target, from that under its source. Every rank calls it."""
     if route.source == route.target:
         return tensor
-    found: torch.Tensor = _Relaid.apply(tensor, route, at, lines)
+    found: torch.Tensor = _Relaid.apply(tensor, route, among)
     return found
 
 
-def beside_parts(tensor: torch.Tensor, lines: Sequence[Ranks]) -> torch.Tensor:
+def beside_parts(tensor: torch.Tensor, among: Among) -> torch.Tensor:
     """A tensor that the ranks of each of these lines have alike, beside parts that they do not."""
-    found: torch.Tensor = _BesideParts.apply(tensor, lines) if lines else tensor
+    found: torch.Tensor = _BesideParts.apply(tensor, among) if among.lines else tensor
     return found
 
 
 class _Relaid(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, route: Route, at: Sequence[int], lines: Sequence[Ranks]) -> Any:
-        ctx.way = replace(route, source=route.target, target=route.source), at, lines
-        return route.run(tensor, at, lines, wait_for)
+    def forward(ctx: Any, tensor: torch.Tensor, route: Route, among: Among) -> Any:
+        ctx.route, ctx.among = route, among
+        return route.run(tensor, among.at, among.lines, wait_for)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        return relaid(grad, *ctx.way), None, None, None
+        route, among = ctx.route, ctx.among
+        among.compare(f"{route.name} on its way from {route.source} to {route.target}")
+        return relaid(grad, replace(route, source=route.target, target=route.source), among), None, None
 
 
 class _BesideParts(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, lines: Sequence[Ranks]) -> Any:
-        ctx.lines = lines
+    def forward(ctx: Any, tensor: torch.Tensor, among: Among) -> Any:
+        ctx.among = among
         return tensor.view_as(tensor)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        return _Summed.apply(grad, ctx.lines), None
+        ctx.among.compare("a tensor beside parts")
+        return _Summed.apply(grad, ctx.among), None
 
 
 class _Summed(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, lines: Sequence[Ranks]) -> Any:
-        ctx.lines = lines
+    def forward(ctx: Any, tensor: torch.Tensor, among: Among) -> Any:
+        ctx.among = among
         found = tensor.clone(memory_format=torch.contiguous_format)
-        for line in lines:
+        for line in among.lines:
             if found.numel():
                 operation = own_operation(None, found.dtype)
                 wait_for(all_reduce(line, found, operation), line, f"all-reduce of a gradient ({line.size} ranks)")
@@ -68,4 +86,4 @@ class _Summed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        return beside_parts(grad, ctx.lines), None
+        return beside_parts(grad, ctx.among), None

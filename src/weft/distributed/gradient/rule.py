@@ -7,9 +7,9 @@ many ranks hold it. Elementwise steps act on parts that lie alike, and sums over
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -17,17 +17,19 @@ from weft.api.lookup import one_of
 from weft.autograd import hooks
 from weft.autograd.backward import Needs, Steps
 from weft.autograd.product import Product
-from weft.autograd.spec import Spec
+from weft.autograd.spec import Spec, is_smooth
 from weft.autograd.steps import ONE, Spread, Step
 from weft.distributed.gradient.form import Form
 from weft.distributed.gradient.layout import within
-from weft.distributed.gradient.relaid import beside_parts, relaid
+from weft.distributed.gradient.relaid import Among, beside_parts, relaid
 from weft.distributed.group.ranks import Ranks
 from weft.distributed.planned.blocks import Block
 from weft.distributed.planned.moves import Route
 from weft.distributed.planned.placement import Places
+from weft.distributed.planned.prediction import Prediction
 from weft.distributed.planned.problem import Problem
 from weft.planner.schedule import Scalar
+from weft.plans.derivatives import asks
 from weft.spec.dtypes import dtype_name
 
 
@@ -35,9 +37,10 @@ class Contraction(Protocol):
     """What a rule needs of the plan that it is of, and of those that it has made."""
 
     problem: Problem
+    prediction: Prediction
     ranks: Ranks
     lines: tuple[Ranks, ...]
-    agree: bool
+    agree_backward: bool
 
     def __call__(self, a: Any, b: Any, *, alpha: Scalar = 1.0, operands: Mapping[str, Any] | None = None) -> Any:
         """This rank's part of D."""
@@ -53,6 +56,20 @@ class Contraction(Protocol):
         extents: Mapping[str, int], keywords: Mapping[str, Any],
     ) -> Contraction:  # fmt: skip
         """Another contraction over the same ranks; every rank plans it."""
+
+    def sketch(
+        self, text: str, a: torch.Tensor, b: torch.Tensor, placements: Mapping[str, Places],
+        extents: Mapping[str, int], keywords: Mapping[str, Any],
+    ) -> Contraction:  # fmt: skip
+        """The same as this rank alone plans it, to be described."""
+
+
+class Described(NamedTuple):
+    """A step of a pass in words, its operands and result, and its plan: None where it is of a rank's own elements."""
+
+    text: str
+    names: tuple[str, str, str]
+    plan: Contraction | None
 
 
 class OverRanks(Product):
@@ -82,11 +99,13 @@ class OverRanks(Product):
         found = plan.execute(a, b, self._block(plan, c, beta), dict(zip(names, given, strict=True)), alpha, beta)
         return tuple(found)
 
-    def _forward(self, a: torch.Tensor, b: torch.Tensor, operands: Sequence[torch.Tensor]) -> Contraction:
+    def _forward(
+        self, a: torch.Tensor, b: torch.Tensor, operands: Sequence[torch.Tensor], sketched: bool = False
+    ) -> Contraction:
         """The contraction in plain form, with the sums as one more result where they are kept."""
         spec = self.spec
         keywords: dict[str, Any] = {**self.keywords, **self._aux((None, None, None, *operands))}
-        return self._planned("forward", spec.text, a, b, ("A", "B", "D"), keywords, _sources(spec))
+        return self._planned("forward", spec.text, a, b, ("A", "B", "D"), keywords, _sources(spec), sketched)
 
     def _block(self, plan: Contraction, c: torch.Tensor | None, beta: Scalar) -> Block | None:
         """C with a dimension for each of D's."""
@@ -107,14 +126,16 @@ class OverRanks(Product):
         grads: Sequence[torch.Tensor | None],
         needs: Needs,
     ) -> tuple[torch.Tensor | None, ...]:
-        """Gradients of this rank's parts; ranks agree first on which of them there are."""
-        if self.plan.agree:
+        """Gradients of this rank's parts; ranks agree first on which there are, and whether theirs are asked for."""
+        if self.plan.agree_backward:
             results = grads[: len(self.spec.results)]
             said = {
                 "which results have a gradient": [each is not None for each in results],
                 "whether the sums have a gradient": any(each is not None for each in grads[len(results) :]),
                 "which tensors a gradient is asked of": list(needs),
                 "the types of gradients": [None if each is None else dtype_name(each.dtype) for each in grads],
+                "create_graph": torch.is_grad_enabled(),
+                "which gradients require a gradient": [each is not None and asks(each) for each in grads],
             }
             self.plan.ranks.agreed(f"the backward pass of {self.what}", lambda: said, dict)
         with self.plan.ranks.failing():
@@ -147,31 +168,41 @@ class OverRanks(Product):
     ) -> torch.Tensor:
         """A sum of products: what has to travel does so as in a forward pass."""
         left, right = step.pair(sources)
-        right = right.to(left.dtype)
-        keywords = {name: value for name, value in step.keywords(sources).items() if name != "promote"}
-        names = step.left, step.right, step.target
-        plan = self._planned(
-            step, step.text, left, right, names, keywords, {name: source for name, source, _ in step.aux}
+        keywords = step.keywords(sources)
+        plan = self._plan_of(step, left, right.to(left.dtype), keywords)
+        found: torch.Tensor = plan(
+            left, right.to(left.dtype), alpha=step.factor(alpha, beta), operands=keywords.get("operands")
         )
-        found: torch.Tensor = plan(left, right, alpha=step.factor(alpha, beta), operands=keywords.get("operands"))
         return found
+
+    def _plan_of(
+        self, step: Step, left: torch.Tensor, right: torch.Tensor, keywords: Mapping[str, Any], sketched: bool = False
+    ) -> Contraction:
+        said = {name: value for name, value in keywords.items() if name != "promote"}
+        aux = {name: source for name, source, _ in step.aux}
+        return self._planned(step, step.text, left, right, (step.left, step.right, step.target), said, aux, sketched)
 
     def _pass(self, step: Step, sources: dict[str, torch.Tensor], alpha: Scalar, beta: Scalar) -> torch.Tensor:
         """A function of elements that lie alike, on this rank; then the sum over modes that the result lacks."""
         own, term = step.text.split(",->")
         have, want = self.layout.places_of(step.left, own), self.layout.places_of(step.target, term)
-        alike = set(own) == set(term)
         value, factor = sources[step.left], step.factor(alpha, beta)
-        if alike or step.a_fn is not None or step.epilogue is not None:
+        if not _sums(step) or step.a_fn is not None or step.epilogue is not None:
             value, factor = self._on_parts(step, sources, have, alpha, beta), 1.0
-        if alike:
+        if not _sums(step):
             return self._relaid(value, step.target, term, have, want)
-        one = one_of(value.dtype, value.device)
-        kind = self.spec.accumulate if value.is_complex() else self.spec.accumulate.to_real()
-        keywords = {**dict(step.options), "precision": kind, "accumulate": kind, "out_dtype": step.out_dtype}
-        plan = self._planned(step, step.text, value, one, (step.left, ONE, step.target), keywords, {})
-        found: torch.Tensor = plan(value, one, alpha=factor)
+        found: torch.Tensor = self._plan_of_sum(step, value)(value, one_of(value.dtype, value.device), alpha=factor)
         return found
+
+    def _plan_of_sum(self, step: Step, value: torch.Tensor, sketched: bool = False) -> Contraction:
+        """The sum of a step's values, which may be those of its left operand, over modes that its result lacks."""
+        kind = self._summed_in(value.dtype)
+        keywords = {**dict(step.options), "precision": kind, "accumulate": kind, "out_dtype": step.out_dtype}
+        one = one_of(value.dtype, value.device)
+        return self._planned(step, step.text, value, one, (step.left, ONE, step.target), keywords, {}, sketched)
+
+    def _summed_in(self, dtype: torch.dtype) -> torch.dtype:
+        return self.spec.accumulate if dtype.is_complex else self.spec.accumulate.to_real()
 
     def _on_parts(
         self, step: Step, sources: dict[str, torch.Tensor], have: Places, alpha: Scalar, beta: Scalar
@@ -187,8 +218,8 @@ class OverRanks(Product):
         aux = (*((name, name, modes) for name, _, modes in step.aux),
                *((name, name, label) for name, label in step.indices))  # fmt: skip
         kind = step.out_dtype
-        if set(own) != set(term):
-            term, kind = own, self.spec.accumulate if kind.is_complex else self.spec.accumulate.to_real()
+        if _sums(step):
+            term, kind = own, self._summed_in(kind)
         each = replace(step, text=f"{own},->{term}", out_dtype=kind, aux=aux, indices=(), addend=None)
         return each.run(parts, alpha, beta)
 
@@ -197,18 +228,24 @@ class OverRanks(Product):
         want = within(places, modes)
         part = self._relaid(tensor, source, modes, self.layout.places_of(source, modes), want)
         shared = [line for line, at, mine in zip(self.plan.lines, places, want, strict=True) if at != mine]
-        return beside_parts(part, shared)
+        return beside_parts(part, self._among(shared))
 
     def _relaid(self, tensor: torch.Tensor, name: str, term: str, have: Places, want: Places) -> torch.Tensor:
         layout = self.layout
         route = Route(name, tuple(term), layout.whole(term), have, want, layout.mesh)
-        return relaid(tensor, route, layout.at, self.plan.lines)
+        return relaid(tensor, route, self._among(self.plan.lines))
+
+    def _among(self, lines: Sequence[Ranks]) -> Among:
+        return Among(lines, self.layout.at, self.plan.ranks if self.plan.agree_backward else None)
 
     def _planned(
         self, key: Any, text: str, a: torch.Tensor, b: torch.Tensor, names: tuple[str, str, str],
-        keywords: Mapping[str, Any], aux: Mapping[str, str],
+        keywords: Mapping[str, Any], aux: Mapping[str, str], sketched: bool = False,
     ) -> Contraction:  # fmt: skip
-        """The plan of one contraction of sources; `aux` says which source each operand of functions is."""
+        """The plan of one contraction of sources; `aux` says which source each operand of functions is.
+
+        Every rank makes it, but for one that is `sketched`, which is not kept.
+        """
         key = key, a.dtype, b.dtype
         if key not in self._plans:
             inputs, output = text.split("->")
@@ -216,8 +253,60 @@ class OverRanks(Product):
             placements = {at: self.layout.places_of(name, term) for at, term, name in terms}
             modes = {name: modes for name, (modes, _) in keywords.get("operands", {}).items()}
             placements |= {name: self.layout.places_of(source, modes[name]) for name, source in aux.items()}
-            self._plans[key] = self.plan.beside(text, a, b, placements, self.layout.extents, keywords)
+            make = self.plan.sketch if sketched else self.plan.beside
+            found = make(text, a, b, placements, self.layout.extents, keywords)
+            if sketched:
+                return found
+            self._plans[key] = found
         return self._plans[key]
+
+    # -- described -----------------------------------------------------------------------------------------------------
+
+    def described(self) -> Iterator[Described]:
+        """The forward pass where it keeps its sums, and each step of a full backward pass.
+
+        Plans that were not used yet are as this rank alone makes them.
+        """
+        spec = self.spec
+        sources = self._empty_parts()
+        if self.kept:
+            operands = [sources[name] for name in _sources(spec).values()]
+            plan = self._forward(sources["A"], sources["B"], operands, sketched=True)
+            yield Described("D, and the sums that are kept", ("A", "B", "D"), plan)
+        for step in self.steps(tuple(is_smooth(dtype) for dtype in spec.results), self.needs):
+            if isinstance(step, Spread):
+                yield Described(step.line(), (step.source, ONE, step.target), None)
+                sources[step.target] = self._empty(step.target, step.want, step.dtype)
+            else:
+                yield Described(step.line(), (step.left, step.right, step.target), self._sketched(step, sources))
+                sources[step.target] = self._empty(step.target, step.text.split("->")[1], step.out_dtype)
+
+    def _sketched(self, step: Step, sources: dict[str, torch.Tensor]) -> Contraction | None:
+        left = sources[step.left]
+        if step.right != ONE:
+            right = sources[step.right].to(left.dtype)
+            return self._plan_of(step, left, right, step.keywords(sources), sketched=True)
+        if not _sums(step):
+            return None
+        if step.a_fn is not None or step.epilogue is not None:
+            left = self._empty(step.left, step.text.split(",->")[0], self._summed_in(step.out_dtype))
+        return self._plan_of_sum(step, left, sketched=True)
+
+    def _empty_parts(self) -> dict[str, torch.Tensor]:
+        """This rank's part of every source, with nothing in it."""
+        spec, d = self.spec, self.spec.term_d
+        given = zip(("A", "B", "C", *_sources(spec).values()), spec.terms(), strict=True)
+        terms = {name: term for name, term in given if term is not None}
+        return {name: self._empty(name, terms.get(name, d), meta.dtype) for name, meta in self.metas().items()}
+
+    def _empty(self, name: str, term: str, dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty((), dtype=dtype, device=self.device).expand(self.layout.part(name, term))
+
+
+def _sums(step: Step) -> bool:
+    """Whether a step over elements sums some of them."""
+    own, term = step.text.split(",->")
+    return set(own) != set(term)
 
 
 def _sources(spec: Spec) -> dict[str, str]:

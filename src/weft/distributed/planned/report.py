@@ -43,26 +43,28 @@ def title(problem: Problem) -> str:
     return f"{terms[0]},{terms[1]}->{terms[2]} over {ranks}, mesh {' x '.join(map(str, problem.mesh))}"
 
 
-def way(strategy: Strategy) -> list[str]:
-    """What is shared out, and how every tensor moves."""
-    problem = strategy.problem
+def way(strategy: Strategy, names: tuple[str, str, str] = ("A", "B", "D")) -> list[str]:
+    """What is shared out, and how every tensor moves; `names` are what A, B and D are called."""
+    problem, d = strategy.problem, names[2]
     splits = [
         f"'{label_text(label)}' ({_role(problem, label)}) along dimension {line}"
         for line, label in enumerate(strategy.split) if label is not None
     ]  # fmt: skip
     found = [f"ranks share out {', '.join(splits)}" if splits else "every rank computes all of D"]
-    for tensor in (problem.a, problem.b):
+    for name, tensor in zip(names, (problem.a, problem.b), strict=False):
+        if not tensor.term:
+            continue
         moves = strategy.route(tensor).said()
         said = moves + _when(strategy, strategy.way_of(tensor)) if moves else "stays"
-        found.append(f"  {tensor.name.upper()}: {said}")
+        found.append(f"  {name}: {said}")
     for each in strategy.reductions:
         to = "" if each.target is None else f" along '{label_text(each.target)}'"
-        found.append(f"  D: {each.kind} of sums{to}{_when(strategy, strategy.reducing, after=True)}")
+        found.append(f"  {d}: {each.kind} of sums{to}{_when(strategy, strategy.reducing, after=True)}")
     moves = strategy.leaving.said()
     if moves:
-        found.append(f"  D: {moves}{_when(strategy, strategy.way_of_d, after=True)}")
+        found.append(f"  {d}: {moves}{_when(strategy, strategy.way_of_d, after=True)}")
     elif not strategy.reductions:
-        found.append("  D: stays")
+        found.append(f"  {d}: stays")
     if strategy.loop is not None:
         own = " after the rank's own piece" if strategy.own_first else ""
         found.append(f"in {strategy.parts} parts along '{label_text(strategy.loop)}'{own}")

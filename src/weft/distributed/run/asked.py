@@ -20,6 +20,7 @@ from weft.distributed.planned.problem import Problem
 from weft.distributed.run.work import Work
 from weft.errors import ArgumentError, DTypeError, UnsupportedError
 from weft.planner.request import Request
+from weft.plans.derivatives import asks
 from weft.spec import Notation
 from weft.spec.contraction import mode_extents
 from weft.spec.dtypes import dtype_name
@@ -46,6 +47,7 @@ class Asked:
     options: Options
     places: Mapping[str, Places]  # of a, b, d, and of operands by name
     device_mesh: Any  # of DTensors; None where there are none
+    asking: tuple[str, ...] = ()  # "a", "b" and operands of which gradients are asked
 
     def same(self) -> dict[str, Any]:
         """What every rank must say alike."""
@@ -82,6 +84,7 @@ def read_asked(
     given = {name: value for name, value in keywords.items() if name not in REFUSED}
     local_a, local_b = local("a", a), local("b", b)
     refuse_transforms({"a": local_a, "b": local_b})
+    asking = [name for name, tensor in (("a", local_a), ("b", local_b)) if asks(tensor)]
     local_a, local_b = local_a.detach(), local_b.detach()
     notation = expand(read_notation(equation), (local_a.dim(), local_b.dim()))
     options = read_options("contract", given)
@@ -100,7 +103,9 @@ def read_asked(
         else:
             places[name] = read_places(name, named.get(name), term, mesh)
     meshes = [one.device_mesh for one in (a, b) if is_dtensor(one)]
-    return Asked(equation, notation, mesh, local_a, local_b, options, places, meshes[0] if meshes else None)
+    asking += [key_of(name) for name, tensor in options.tensors.items() if asks(tensor)]
+    device_mesh = meshes[0] if meshes else None
+    return Asked(equation, notation, mesh, local_a, local_b, options, places, device_mesh, tuple(asking))
 
 
 def key_of(operand: str) -> str:

@@ -57,9 +57,10 @@ class DistributedPlan:
 
     def __init__(
         self, asked: Asked, problem: Problem, request: Request, ranks: Ranks, lines: tuple[Ranks, ...], link: Any,
-        specialize: str, agree: bool,
+        specialize: str, agree: bool, agree_backward: bool,
     ) -> None:  # fmt: skip
-        self.problem, self.ranks, self.lines, self.agree = problem, ranks, lines, agree
+        self.problem, self.ranks, self.lines = problem, ranks, lines
+        self.agree, self.agree_backward = agree, agree_backward
         self.link: Link = read_link(link, ranks, asked.a.device)
         self._asked, self._request = asked, replace(request, specialize=specialize)
         self._work = work_of(asked, problem, request, specialize)
@@ -124,9 +125,13 @@ class DistributedPlan:
         With `ranks`, a plan on paper: the same whole tensors, placed alike on so many ranks in one dimension, over
         `link` (a preset's name, as "nvlink+ib", or a `Link`), on GPUs such as this one or as `target` names ("h200",
         "sm_90"). It lists what it assumes.
+
+        Of a plan that was made of tensors which require gradients it lists the steps of the backward pass, too, each
+        with its own plan. It asks no other rank: a plan that no backward pass has used yet is as this rank predicts it.
         """
         if ranks is None and link is None and target is None:
-            return explained(self.problem, self.prediction, self.candidates, self.link, self.kernel, self.ranks)
+            text = explained(self.problem, self.prediction, self.candidates, self.link, self.kernel, self.ranks)
+            return "\n".join([text, *self._backward_lines()])
         if ranks is not None and (isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1):
             raise ArgumentError(f"ranks is a number of ranks, 1 or more, not {ranks!r}")
         if len(self.problem.mesh) > 1 and ranks is not None:
@@ -135,6 +140,15 @@ class DistributedPlan:
             )
         chosen = read_link(link, self.ranks, self.device) if link is not None else self.link
         return on_paper(self.problem, ranks or self.problem.size, chosen, self.kernel, target)
+
+    def _backward_lines(self) -> list[str]:
+        asking = self._asked.asking
+        if not asking:
+            return []
+        names = [name for name in self._asked.options.operands if key_of(name) in asking]
+        given = [name for name in ("a", "b") if name in asking]
+        return ["", f"backward, of {', '.join((*given, *names))}:",
+                *(f"  {line}" for line in self._gradients.described(given, names, self.device))]
 
     def predict(self, ranks: int | None = None, link: Any = None, target: str | None = None) -> Timeline:
         """The predicted timeline of rank 0; with arguments on paper, as for `explain`."""
@@ -174,16 +188,24 @@ class DistributedPlan:
     ) -> DistributedPlan:  # fmt: skip
         """A plan of other tensors over the same ranks and link, which all ranks make at once.
 
-        `a` and `b` are this rank's parts, of whole tensors that have each label at its extent.
+        `a` and `b` are this rank's parts, of whole tensors that have each label at its extent. Its calls are those of a
+        backward pass, on which ranks have agreed; on what follows of them they agree anew.
         """
+        found = self.sketch(text, a, b, placements, extents, keywords)
+        return found.taking(self.ranks.exchanged(f"distributed.plan({text!r}): choice", found.choice())[0])
+
+    def sketch(
+        self, text: str, a: torch.Tensor, b: torch.Tensor, placements: Mapping[str, Places],
+        extents: Mapping[str, int], keywords: Mapping[str, Any],
+    ) -> DistributedPlan:  # fmt: skip
+        """The same as this rank alone would have it."""
         asked = read_asked(text, a, b, self.problem.mesh, placements, keywords)
         placed = placed_of(asked)
         shapes = {key: tuple(extents[str(label)] for label in each.term) for key, each in placed.items()}
-        specialize = str(self._request.specialize)
-        found = DistributedPlan(
-            asked, *problem_of(asked, shapes), self.ranks, self.lines, self.link, specialize, False
+        return DistributedPlan(
+            asked, *problem_of(asked, shapes), self.ranks, self.lines, self.link, str(self._request.specialize), False,
+            self.agree_backward,
         )  # fmt: skip
-        return found.taking(self.ranks.exchanged(f"distributed.plan({text!r}): choice", found.choice())[0])
 
     def _new_gradients(self) -> Gradients:
         operands = self._asked.options.operands
