@@ -40,10 +40,10 @@ def main() -> None:
 
     rows = torch.relu(x @ w + bias).chunk(size)[rank]
     assert torch.allclose(y.cpu(), rows, atol=1e-3)
-    timeline = plan.timeline(x_k, w_k)
+    found = weft.profile(plan, x_k, w_k)
     if rank == 0:
         print(plan.explain())
-        print(timeline)
+        print(found)
     dist.destroy_process_group()
 
 

@@ -174,6 +174,9 @@ def test_the_command_measures_compares_and_writes(tmp_path: Path, monkeypatch: p
         (["mk,kn->mn"], "--extents gives the extent of every label"),
         (["mk,kn->mn", "--extents", "m=2,k=3"], "no extent is given for n"),
         (["mk,kn->mn", "--extents", "m=2,k=3,n=4,q=5"], "extents are given for q"),
+        (["example", "--placements", "a=k"], "torchrun --nproc-per-node 2 -m weft profile"),
+        (["example", "--placements", "c=k"], "'c=k' in --placements is not of the form a=k, for a, b or d"),
+        (["example", "--placements", "a=k", "--energy"], "--placements does not go with --energy"),
         (["tccg-01,tccg-02"], "is neither an equation nor one case: profile cases one by one"),
         (
             ["example", "--device", "cpu", "--work", "4096", "--record", "x.json"],

@@ -4,6 +4,8 @@ On a GPU, with counters, and held against torch; the page and its JSON go to a f
 
     python -m weft profile tccg-04 --against torch --out out/tccg-04
     python -m weft profile "mk,kn->mn" --extents m=4096,n=4096,k=4096 --dtype half --energy
+
+Over ranks, the measured timeline of each: see `weft.cli.profile_ranks`.
 """
 
 from __future__ import annotations
@@ -53,6 +55,9 @@ def profile(
         bool, typer.Option("--precisions", help="Time, joules and digits in fp64, fp32, tf32x3, tf32 and fp16, too.")
     ] = False,
     scaling: Annotated[bool, typer.Option("--scaling", help="On a CPU: strong and weak scaling over threads.")] = False,
+    placements: Annotated[
+        str | None, typer.Option(help="Under torchrun, over its ranks: the mode by which each lies, a=k,b=k,d=m.")
+    ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, ...; a GPU where there is one.")] = None,
     work: Annotated[str | None, typer.Option(help="Most multiply-adds (1e7, 10M); larger cases are scaled.")] = None,
     budget: Annotated[float | None, typer.Option(min=0, help="Seconds of samples for each timing.")] = None,
@@ -74,6 +79,13 @@ def profile(
             raise NotationError(f"'{equation}' is neither an equation nor one case: profile cases one by one")
         case = _case(equation, extents, dtype, out_dtype, precision, functions, algebra)
         case = _shrunk(case, read_work(work))
+        if placements is not None:
+            from weft.cli.profile_ranks import profile_over_ranks
+
+            _check_plain(against=against, claim=claim, energy=energy or energy_model, precisions=precisions,
+                         scaling=scaling, record=record)  # fmt: skip
+            profile_over_ranks(case, place, placements, budget, out)
+            return
         if scaling and place.type != "cpu":
             raise UnsupportedError("--scaling varies the threads of a CPU: add --device cpu")
         ceilings = device_ceilings(place)
@@ -165,6 +177,12 @@ def _algebra(name: str) -> str:
     if name not in ALGEBRAS:
         raise NotationError(f"--algebra {name} is none of {', '.join(ALGEBRAS)}{nearest(name, ALGEBRAS)}")
     return name
+
+
+def _check_plain(**options: Any) -> None:
+    """What a profile over ranks has no use for is refused."""
+    if named := [name for name, value in options.items() if value]:
+        raise UnsupportedError(f"--placements does not go with --{named[0]}")
 
 
 def _shrunk(case: Case, work: int | None) -> Case:

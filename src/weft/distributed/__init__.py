@@ -6,6 +6,7 @@ from weft.distributed.out_of_core.blocked import OutOfCorePlan
 from weft.distributed.planned.placement import Placement
 from weft.distributed.planned.timeline import Event, Timeline
 from weft.distributed.public import contract, plan
+from weft.distributed.run.measured import MeasuredCalls
 from weft.distributed.run.plan import DistributedPlan
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "DistributedPlan",
     "Event",
     "Link",
+    "MeasuredCalls",
     "OutOfCorePlan",
     "Placement",
     "Ranks",

@@ -171,7 +171,7 @@ def whole_shape(tensor: Placed, shapes: Sequence[Sequence[int]], mesh: Sequence[
                 raise ShapeError(
                     f"rank {rank} of {len(shapes)}: {tensor.name} has extent {shape[dim]} along "
                     f"'{label_text(label)}', its part of {whole[dim]} is {mine} "
-                    f"({Placement(*tensor.places)} on {_shape(mesh)})"
+                    f"({Placement(*tensor.places)} on a mesh {_shape(mesh)})"
                 )
     return tuple(whole)
 
