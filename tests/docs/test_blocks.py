@@ -90,6 +90,9 @@ def test_shell_lines_can_be_run(line: str) -> None:
         assert all(f"\n{verb}:" in makefile for verb in verbs)
     elif program == "python":
         assert (ROOT / arguments[0]).is_file()
+    elif program == "torchrun" and "-m" in arguments:
+        assert arguments[arguments.index("-m") + 1] == "weft"
+        parse(arguments[arguments.index("-m") + 2 :])
     elif program == "torchrun":
         assert any((ROOT / argument).is_file() for argument in arguments if argument.endswith(".py"))
     else:

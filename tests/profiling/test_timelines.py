@@ -13,7 +13,7 @@ import torch
 import weft
 from weft.distributed import Event, OutOfCorePlan, Timeline
 from weft.profiling.timelines.page import JSON_FILE
-from weft.profiling.timelines.record import TimelineProfile
+from weft.profiling.timelines.profile import TimelineProfile
 
 A, B = torch.randn(64, 48), torch.randn(48, 40)
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,12 +31,12 @@ def profile_over_ranks(
     from weft.profiling.api import profile
 
     where = read_placements(placements)
-    if "RANK" not in os.environ:
+    if not dist.is_torchelastic_launched():
         raise UnsupportedError("--placements is for several ranks: torchrun --nproc-per-node 2 -m weft profile ...")
     if case.add:
         raise UnsupportedError(f"case {case.name} adds a C: --placements is for contractions without one")
     if place.type == "cuda":
-        place = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        place = torch.device("cuda", dist.get_node_local_rank())
         torch.cuda.set_device(place)
     dist.init_process_group("cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo")
     try:

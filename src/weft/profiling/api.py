@@ -19,7 +19,7 @@ from weft.profiling.subject import Subject, of_plan, usual_sampling
 
 if TYPE_CHECKING:
     from weft.distributed import DistributedPlan, OutOfCorePlan
-    from weft.profiling.timelines.record import TimelineProfile
+    from weft.profiling.timelines.profile import TimelineProfile
 
 
 @overload

@@ -11,7 +11,7 @@ from weft.distributed.run.measured import BUDGET
 from weft.distributed.run.plan import DistributedPlan
 from weft.errors import ArgumentError
 from weft.machine.stamp import device_stamp
-from weft.profiling.timelines.record import TimelineProfile
+from weft.profiling.timelines.profile import TimelineProfile
 
 _TIMING = (
     "calls that all ranks begin together after two that are not counted; of a call the slowest rank's time, from its "

@@ -1,4 +1,4 @@
-"""A `TimelineProfile` as HTML, in the design of the bench's pages, with JSON beside it."""
+"""A `TimelineRecord` as HTML, in the design of the bench's pages, with JSON beside it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from weft.base.notebook import folded
 from weft.bench.records import write_whole
 from weft.bench.report.page import Cell, Table, disclosure, figure, page, section
-from weft.profiling.timelines.record import TimelineProfile
+from weft.profiling.timelines.record import TimelineRecord
 
 JSON_FILE, PAGE_FILE = "timelines.json", "index.html"
 
@@ -21,7 +21,7 @@ _CHART = "One row a lane, one bar an event; numbers are those of parts, in their
 _EVENTS = "When each part was contracted and travelled on each rank, in microseconds since the first began."
 
 
-def save(found: TimelineProfile, folder: Path) -> Path:
+def save(found: TimelineRecord, folder: Path) -> Path:
     """Write JSON and the page into a folder; returns the page."""
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / JSON_FILE, json.dumps(found.to_dict(), indent=1, allow_nan=False) + "\n")
@@ -30,7 +30,7 @@ def save(found: TimelineProfile, folder: Path) -> Path:
     return folder / PAGE_FILE
 
 
-def body(found: TimelineProfile) -> str:
+def body(found: TimelineRecord) -> str:
     """The sections of the page, which a notebook shows, too."""
     heads, *rows = found.rows()
     return "\n".join([
@@ -42,7 +42,7 @@ def body(found: TimelineProfile) -> str:
     ])  # fmt: skip
 
 
-def events(found: TimelineProfile) -> Table:
+def events(found: TimelineRecord) -> Table:
     """Every event with its begin and end."""
     return Table(
         ("", "part", "begin us", "end us", "lane", "what"),
@@ -51,7 +51,7 @@ def events(found: TimelineProfile) -> Table:
     )  # fmt: skip
 
 
-def _chart(found: TimelineProfile) -> str:
+def _chart(found: TimelineRecord) -> str:
     try:
         from weft.bench.report.drawing import png
         from weft.profiling.timelines.picture import draw

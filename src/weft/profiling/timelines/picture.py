@@ -11,14 +11,14 @@ from weft.distributed.planned.timeline import COMPUTE, HOST, Timeline
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from weft.profiling.timelines.record import TimelineProfile
+    from weft.profiling.timelines.record import TimelineRecord
 
 _HEIGHT = 0.26  # inches of a row
 _NUMBERED = 0.02  # of the axis that a bar must have to bear a number
 _OF_HOST = "#9a9a9a"
 
 
-def draw(found: TimelineProfile, file: Any = None) -> Figure:
+def draw(found: TimelineRecord, file: Any = None) -> Figure:
     """A matplotlib figure; saved where `file` is a path or a stream."""
     rows = [(name, lane, each) for name, each in found.timelines.items() for lane in each.lanes]
     inks = _inks(found)
@@ -47,7 +47,7 @@ def _bars(axes: Any, row: int, lane: str, each: Timeline, ink: str, longest: flo
             )
 
 
-def _inks(found: TimelineProfile) -> dict[str, str]:
+def _inks(found: TimelineRecord) -> dict[str, str]:
     """A colour for each lane, the same on every rank."""
     lanes = dict.fromkeys(lane for each in found.timelines.values() for lane in each.lanes)
     moving = [lane for lane in lanes if lane not in (COMPUTE, HOST)]

@@ -1,11 +1,10 @@
-"""`TimelineProfile`: the measured timelines of all ranks beside the predicted one, as data that prints itself."""
+"""What a profile over ranks holds: the measured timelines of all ranks beside the predicted one, as data and text."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from weft.base.figures import duration, share
 from weft.distributed.planned.timeline import COMPUTE, Event, Timeline, drawn
@@ -13,16 +12,13 @@ from weft.errors import WeftError
 from weft.machine.statistics import Interval, summarise
 from weft.plans.explain.lines import aligned, section
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 FORMAT = 1
 RANKS_SHOWN = 8  # in a terminal
 
 
 @dataclass(frozen=True)
-class TimelineProfile:
-    """What `weft.profile` finds of a contraction over ranks or in blocks. Times in seconds; it prints itself.
+class TimelineRecord:
+    """What was found of a contraction over ranks or in blocks. Times in seconds.
 
     `measured` has a `Timeline` of each rank, in their order, of the call that took the median: all count from the
     moment at which the first rank began, by the clocks of their machines. `predicted` is that of rank 0. `samples` are
@@ -103,23 +99,6 @@ class TimelineProfile:
         }
         lines = [line for name, content in sections.items() for line in section(name, content)]
         return "\n".join([f"{self.about}  on {self.device}", *lines])
-
-    def _repr_html_(self) -> str:
-        from weft.profiling.timelines.page import body
-
-        return body(self)
-
-    def draw(self, file: Any = None) -> Figure:
-        """The timelines as a matplotlib figure, one bar for each event; saved where `file` is a path."""
-        from weft.profiling.timelines.picture import draw
-
-        return draw(self, file)
-
-    def save(self, folder: Path | str) -> Path:
-        """Write ``timelines.json`` and the page ``index.html`` into a folder, and return the page's path."""
-        from weft.profiling.timelines.page import save
-
-        return save(self, Path(folder))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; `from_dict` reads them again."""
