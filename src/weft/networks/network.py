@@ -10,7 +10,9 @@ import torch
 
 from weft.base.arrays import as_results, as_tensor, like, without_neg
 from weft.base.bounded_cache import BoundedCache
+from weft.base.describe import describe_operands
 from weft.base.dispatch import is_traced
+from weft.base.figures import counted
 from weft.errors import ArgumentError, ShapeError, UnsupportedError, WorkspaceError, call_context
 from weft.networks.arena import SMALL, arena
 from weft.networks.changes import Changes
@@ -388,9 +390,9 @@ class Network(Planned):
         einsum(view, operand.term, self.graph.output, out=place, **keywords)
 
     def _described(self, tensors: Sequence[Any]) -> str:
-        shapes = ", ".join("x".join(map(str, getattr(x, "shape", ()))) or type(x).__name__ for x in tensors[:8])
-        more = ", ..." if len(tensors) > 8 else ""
-        return f"network of {len(self.graph.operands)} operands ({shapes}{more})"
+        count = counted(len(self.graph.operands), "operand")
+        given = describe_operands(tensors, self.folded.given)
+        return f"network of {count} ({given})" if given else f"network of {count}"
 
 
 def _source(tensors: Sequence[Any]) -> Any:

@@ -19,6 +19,7 @@ import torch
 
 from weft.base.arrays import as_tensor
 from weft.base.figures import duration, si
+from weft.base.devices import read_device
 from weft.base.sizes import read_limit
 from weft.distributed.group.lanes import Lane, Recorder, Token, done, on
 from weft.distributed.group.link import Link, read_link
@@ -324,15 +325,7 @@ class _Pass:
 
 def read_place(device: Any, limit: Any) -> tuple[torch.device, int | None]:
     """The device, and the most bytes to take there: by default nine tenths of what is free on a GPU."""
-    try:
-        place = torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise ArgumentError(f"device={device!r} is no device: {str(error).partition(chr(10))[0]}") from None
-    if place.type == "cuda":
-        if not torch.cuda.is_available():
-            raise ArgumentError(f"device={device!r}: there is no GPU here")
-        place = torch.device("cuda", place.index if place.index is not None else torch.cuda.current_device())
-    found = read_limit(limit)
+    place, found = read_device(device), read_limit(limit)
     if found is None and place.type == "cuda":
         from weft.machine.rotation import free_bytes
 
