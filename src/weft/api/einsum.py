@@ -138,7 +138,7 @@ def _refuse_unlabelled(arguments: tuple[Any, ...]) -> None:
 def describe_einsum(arguments: tuple[Any, ...]) -> str:
     text = [argument for argument in arguments[:1] if isinstance(argument, str)]
     arrays = [x for x in arguments if isinstance(x, torch.Tensor) or hasattr(x, "shape")]
-    return describe_many("einsum", *text or ["interleaved"], arrays)
+    return describe_many("einsum", text[0] if text else "interleaved", arrays)
 
 
 

@@ -34,6 +34,11 @@ def counted(number: int, what: str, several: str | None = None) -> str:
     return f"{number} {what if number == 1 else several or f'{what}s'}"
 
 
+def given(number: int) -> str:
+    """``"1 is given"``, ``"2 are given"``."""
+    return f"{number} {'is' if number == 1 else 'are'} given"
+
+
 def share(part: float) -> str:
     """A ratio in per cent: ``share(0.892)`` is ``"89%"``."""
     return f"{100 * part:.0f}%" if math.isfinite(part) else "-"

@@ -12,7 +12,7 @@ from weft.base.arrays import as_results, as_tensor, like, without_neg
 from weft.base.bounded_cache import BoundedCache
 from weft.base.describe import describe_operands
 from weft.base.dispatch import is_traced
-from weft.base.figures import counted
+from weft.base.figures import counted, given
 from weft.errors import ArgumentError, ShapeError, UnsupportedError, WorkspaceError, call_context
 from weft.networks.arena import SMALL, arena
 from weft.networks.changes import Changes
@@ -242,8 +242,8 @@ class Network(Planned):
             total = place.size + self.result_bytes
             if total > settings.memory_limit:
                 raise WorkspaceError(
-                    f"memory_limit is {settings.memory_limit} bytes; with every intermediate kept (reuse=True) the "
-                    f"network needs {total} bytes"
+                    f"memory_limit is {counted(settings.memory_limit, 'byte')}; with every intermediate kept "
+                    f"(reuse=True) the network needs {counted(total, 'byte')}"
                 )
             keywords["workspace_limit"] = max(settings.memory_limit - total, WORKSPACE)
         orders = orders_of(tree, items, self.model)
@@ -260,16 +260,17 @@ class Network(Planned):
     def _read(self, tensors: Sequence[Any]) -> list[torch.Tensor]:
         """The operands of a call, checked."""
         promote = bool(self.settings.steps.get("promote"))
-        given = self.folded.given
-        if len(tensors) != len(given):
-            constant = f" besides {len(self.graph.operands) - len(given)} constants" if self.constants else ""
-            raise ShapeError(f"the network takes {len(given)} operands{constant}, {len(tensors)} are given")
+        wanted = self.folded.given
+        if len(tensors) != len(wanted):
+            fixed = len(self.graph.operands) - len(wanted)
+            constant = f" besides {counted(fixed, 'constant')}" if fixed else ""
+            raise ShapeError(f"the network takes {counted(len(wanted), 'operand')}{constant}, {given(len(tensors))}")
         numbers = [
             torch.tensor(one, dtype=self._leaves[at], device=self.settings.device) if isinstance(one, Number) else one
-            for at, one in zip(given, tensors, strict=True)
+            for at, one in zip(wanted, tensors, strict=True)
         ]
-        read = [without_neg(as_tensor(f"operand {at}", one, promote)) for at, one in zip(given, numbers, strict=True)]
-        check_same(read, self.graph, self._leaves, given, self.settings.device)
+        read = [without_neg(as_tensor(f"operand {at}", one, promote)) for at, one in zip(wanted, numbers, strict=True)]
+        check_same(read, self.graph, self._leaves, wanted, self.settings.device)
         return read
 
     def _operands(self, read: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -391,8 +392,8 @@ class Network(Planned):
 
     def _described(self, tensors: Sequence[Any]) -> str:
         count = counted(len(self.graph.operands), "operand")
-        given = describe_operands(tensors, self.folded.given)
-        return f"network of {count} ({given})" if given else f"network of {count}"
+        described = describe_operands(tensors, self.folded.given)
+        return f"network of {count} ({described})" if described else f"network of {count}"
 
 
 def _source(tensors: Sequence[Any]) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from weft.base.figures import counted
 from weft.networks.cost import Model, model
 from weft.networks.folding import Folded
 from weft.networks.graph import Graph
@@ -66,5 +67,5 @@ class Planned:
         return {ours: of_whole[node] for node, ours in self.folded.nodes.items() if node in of_whole}
 
     def __repr__(self) -> str:
-        count = len(self.graph.operands)
-        return f"Network({count} operands, {len(self.tree.steps)} steps, {self.tree.slices} slices, {self.source})"
+        operands, steps = counted(len(self.graph.operands), "operand"), counted(len(self.tree.steps), "step")
+        return f"Network({operands}, {steps}, {counted(self.tree.slices, 'slice')}, {self.source})"

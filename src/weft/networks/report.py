@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.base.figures import duration, si
+from weft.base.figures import counted, duration, si
 from weft.networks.planned import Planned
 from weft.networks.tree import Step
 
@@ -39,10 +39,10 @@ def explain(network: Planned) -> str:
     """The report for people."""
     found = report(network)
     lines = [
-        f"network of {found['operands']} operands, {found['labels']} labels"
+        f"network of {counted(found['operands'], 'operand')}, {counted(found['labels'], 'label')}"
         + (f", hyper-edges {', '.join(found['hyper_edges'][:8])}" if found["hyper_edges"] else ""),
         f"  device       {network.settings.target.name or network.settings.device}, {network.settings.backend} backend",
-        f"  path         {found['source']}; {len(found['steps'])} steps",
+        f"  path         {found['source']}; {counted(len(found['steps']), 'step')}",
         f"  slices       {found['slices']}" + (f" over {', '.join(found['sliced'])}" if found["sliced"] else ""),
         f"  flops        {si(found['flops'], 'flop')}",
         f"  memory       {si(found['memory_bytes'], 'B')} besides the operands, "
@@ -51,7 +51,7 @@ def explain(network: Planned) -> str:
         f"  predicted    {duration(found['seconds'])}",
     ]
     if found["constants"]:
-        lines.append(f"  constants    {found['constants']} operands, contracted once")
+        lines.append(f"  constants    {counted(found['constants'], 'operand')}, contracted once")
     ranked = sorted(found["steps"], key=lambda step: -step["seconds"])[:MOST_STEPS]
     lines += ["", f"steps that take longest ({len(ranked)} of {len(found['steps'])}), each of one slice", _HEAD]
     lines += [_line(step) for step in ranked]

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from weft.base.figures import si
+from weft.base.figures import counted, si
 from weft.errors import NotationError, WorkspaceError
 from weft.networks.arena import SMALL, arena, least
 from weft.networks.cost import Model, invariant
@@ -68,8 +68,8 @@ def fitted_slices(
             free = sliceable(whole, frozenset(kept))
             smallest = min(smallest, held(whole.with_slices(free), item, result))
             raise WorkspaceError(
-                f"memory_limit is {limit} bytes ({si(limit, 'B')}); with all that may be sliced the network still "
-                f"needs {smallest} bytes ({si(smallest, 'B')}), {si(result, 'B')} of which are its result"
+                f"memory_limit is {counted(limit, 'byte')} ({si(limit, 'B')}); with all that may be sliced the network "
+                f"still needs {counted(smallest, 'byte')} ({si(smallest, 'B')}), {si(result, 'B')} of it for its result"
             )
         target = target // 2
 

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from weft.base.arrays import as_tensor
-from weft.base.figures import duration, si
 from weft.base.devices import read_device
+from weft.base.figures import counted, duration, si
 from weft.base.sizes import read_limit
 from weft.distributed.group.lanes import Lane, Recorder, Token, done, on
 from weft.distributed.group.link import Link, read_link
@@ -101,10 +101,11 @@ class OutOfCorePlan:
         ]
         size = {name: grid.block(term) * grid.whole.items[name] for name, term in grid.whole.terms.items()}
         lines = [
-            f"{self._asked.equation} in {grid.steps} steps on {self.device}: "
+            f"{self._asked.equation} in {counted(grid.steps, 'step')} on {self.device}: "
             f"{', '.join(cuts) if cuts else 'everything at once'}",
-            *(f"  {name.upper()}: {times[name]} blocks of {si(size[name], 'B')} copied in" for name in times),
-            f"  D: {grid.tiles} blocks of {si(size['d'], 'B')} copied out",
+            *(f"  {name.upper()}: {counted(many, 'block')} of {si(size[name], 'B')} copied in"
+              for name, many in times.items()),
+            f"  D: {counted(grid.tiles, 'block')} of {si(size['d'], 'B')} copied out",
             f"memory {si(grid.memory(), 'B')}"
             + (f" of memory_limit {si(self.limit, 'B')}" if self.limit is not None else ""),
             f"link {self.link}",
@@ -163,7 +164,7 @@ class OutOfCorePlan:
                     f"{self.dtypes[at]}"
                 )
         if len(given) != len(self.dtypes):
-            raise ShapeError(f"out has {len(given)} tensors, the result {len(self.dtypes)}")
+            raise ShapeError(f"out has {counted(len(given), 'tensor')}, the result {len(self.dtypes)}")
         return given
 
 

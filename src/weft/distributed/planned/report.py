@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from weft.api.describe import find_target
-from weft.base.figures import duration, share, si
+from weft.base.figures import counted, duration, share, si
 from weft.distributed.group.link import Link
 from weft.distributed.group.ranks import Ranks
 from weft.distributed.planned.kernel_model import Kernel
@@ -23,8 +23,8 @@ def explained(
     ranks: Ranks | None,
 ) -> str:  # fmt: skip
     """The chosen way and its timeline, and what else was looked at."""
-    here = f"{ranks}" if ranks is not None else f"{problem.size} ranks"
-    lines = [f"{_equation(problem)} over {problem.size} ranks, mesh {' x '.join(map(str, problem.mesh))} ({here})"]
+    size, mesh = counted(problem.size, "rank"), " x ".join(map(str, problem.mesh))
+    lines = [f"{_equation(problem)} over {size}, mesh {mesh} ({size if ranks is None else ranks})"]
     for placed in (problem.a, problem.b, problem.d):
         lines.append(f"  {placed.name.upper()} {_shape(problem, placed)} {_placed(placed)}")
     lines += ["", *way(chosen.strategy), ""]
