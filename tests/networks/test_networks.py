@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import cotengra
 import numpy as np
 import opt_einsum
@@ -169,6 +171,33 @@ def test_slices_of_the_result_are_written_side_by_side_and_odd_offsets_are_right
         planned = weft.network(net.equation, *net.tensors, slices=slices)
         assert within(planned, planned(*net.tensors).double(), exact, *net.tensors), slices
     assert not torch.isnan(planned(*net.tensors, out=torch.full(net.expected.shape, torch.nan))).any()
+
+
+def peak_bytes(work: Callable[[], object]) -> int:
+    """The most bytes that torch holds at once on the CPU while this runs, besides what it held before."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as recorded:
+        work()
+    held = most = 0
+    for event in sorted(recorded.profiler.kineto_results.events(), key=lambda event: event.start_ns()):
+        if event.name() == "[memory]":
+            held += event.nbytes()
+            most = max(most, held)
+    return most
+
+
+@pytest.mark.parametrize(
+    ("dtype", "keywords"),
+    [(torch.float32, {}), (torch.float32, {"slices": "b"}), (torch.float16, {"slices": "b"}),
+     (torch.float32, {"strip_exponent": True}), (torch.bfloat16, {"strip_exponent": True})],
+)  # fmt: skip
+def test_a_call_holds_what_is_said(dtype: torch.dtype, keywords: dict[str, object]) -> None:
+    tensors = [torch.randn(256, 256).to(dtype) / 16 for _ in range(4)]
+    first = weft.network("ab,bc,cd,de->ae", *tensors, **keywords)
+    first(*tensors)  # what is compiled once for all is not of a call
+
+    planned = weft.network("ab,bc,cd,de->ae", *tensors, **keywords)
+    held = peak_bytes(lambda: planned(*tensors))
+    assert planned.result_bytes <= held <= planned.memory + (64 << 10)
 
 
 def test_half_precision_slices_are_added_in_float32() -> None:

@@ -41,6 +41,7 @@ class Scheme:
     once: frozenset[int]  # nodes that are the same in every slice
     asked: Asked
     functions: Mapping[int, Callable[..., Any]] = field(default_factory=dict)  # by node
+    gathered: int = 0  # bytes of operands that may be copied to where a CUDA graph of the steps reads them
 
     def shape(self, node: int) -> tuple[int, ...]:
         return tuple(self.tree.graph.extents[label] for label in self.orders[node])
@@ -85,7 +86,7 @@ class Program:
         self._stream: Any = None
         self.replay: Replay | None = None
         if graphs and self.device.type == "cuda" and (graphs is True or is_worth_while(self.each)):
-            self.replay = Replay(self.each, tree.leaves, not scheme.arena.shared)
+            self.replay = Replay(self.each, tree.leaves, apart=not scheme.arena.shared, most=scheme.gathered)
 
     def run(
         self, tensors: Sequence[torch.Tensor], out: torch.Tensor, watch: Watch | None = None,

@@ -13,7 +13,14 @@ MOST_LINES = 40  # of the tree
 
 
 def report(network: Planned) -> dict[str, Any]:
-    """Numbers, text and lists alone. Seconds are predicted; what is said of a step is of one slice."""
+    """Numbers, text and lists alone. Seconds are predicted; what is said of a step is of one slice.
+
+    `flops` are of all slices, a complex multiply-add being eight. Bytes: `memory_bytes` is all that a call holds besides
+    its operands, of which `intermediates_bytes` are intermediates and `gathered_bytes` copies of operands for a CUDA
+    graph; `largest_bytes` is the largest intermediate or the result. Of a step: the extents of its `m`, `n`, `k` and
+    `batch`, `flops`, `bytes` read and written, `result_bytes`, whether it runs `once` for all slices and has a
+    `function`; `kernel` and `tier` are empty until the network has been called.
+    """
     tree, scheme, price = network.tree, network.scheme, network.model
     steps = [_step(network, step) for step in tree.steps]
     each = sum(step["flops"] * (1 if step["once"] else tree.slices) for step in steps)
@@ -29,6 +36,7 @@ def report(network: Planned) -> dict[str, Any]:
         "flops": each,
         "seconds": price.total(tree) if steps else price.launch,
         "intermediates_bytes": scheme.arena.size,
+        "gathered_bytes": network.gathered_bytes,
         "memory_bytes": network.memory,
         "largest_bytes": max((step["result_bytes"] for step in steps), default=0),
         "steps": steps,
@@ -47,7 +55,9 @@ def explain(network: Planned) -> str:
         f"  flops        {si(found['flops'], 'flop')}",
         f"  memory       {si(found['memory_bytes'], 'B')} besides the operands, "
         f"{si(found['intermediates_bytes'], 'B')} of which are intermediates; the largest is "
-        f"{si(found['largest_bytes'], 'B')}",
+        f"{si(found['largest_bytes'], 'B')}"
+        + (f"; {si(found['gathered_bytes'], 'B')} are copies of operands for a CUDA graph"
+           if found["gathered_bytes"] else ""),
         f"  predicted    {duration(found['seconds'])}",
     ]
     if found["constants"]:
