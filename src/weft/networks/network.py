@@ -147,6 +147,11 @@ class Network(Planned):
                 self._programs.put(key, program)
         return program
 
+    def operands(self, tensors: Sequence[Any]) -> list[torch.Tensor]:
+        """The operands of a call, checked as there, and after them those made of constants."""
+        with call_context(lambda: self._described(tensors)):
+            return self._operands(self._read(tensors))
+
     def place(self) -> torch.Tensor:
         """Memory for a result, not filled: of its shape and type, contiguous, on the network's device."""
         return torch.empty(self.graph.shape, dtype=self.dtype, device=self.settings.device)
@@ -169,8 +174,8 @@ class Network(Planned):
     def to_graph(self) -> Any:
         """The contraction tree as a `networkx.DiGraph`, an edge from each tensor to the step that takes it.
 
-        Nodes have `kind` ("operand" or "step"), `labels`, `shape` (elements) and `bytes`; steps also `flops` and predicted
-        `seconds` of one slice, and `equation`.
+        Nodes have `kind` ("operand" or "step"), `labels`, `shape` (elements) and `bytes`; steps also `flops` and
+        predicted `seconds` of one slice, and `equation`.
         """
         from weft.networks.picture import to_graph
 

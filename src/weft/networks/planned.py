@@ -21,8 +21,8 @@ from weft.networks.tree import Step, Tree
 class Planned:
     """The values that a `Network` consists of.
 
-    `graph`: labels, extents and operands. `settings`: options and device. `source`: where the path comes from, in words.
-    `dtypes`: the type of each node of the whole tree (operands first, then results in the order of the path).
+    `graph`: labels, extents and operands. `settings`: options and device. `source`: where the path comes from, in
+    words. `dtypes`: the type of each node of the whole tree (operands first, then results in the order of the path).
     `functions`: those of nodes. `folded`: what is left where there are constants. `tree`: the steps of a call and its
     slices. `scheme`: how intermediates lie, and where. `constants`: operands of the tree after those of the caller.
     `latest`: the program that was made last; None before the first call.
@@ -55,9 +55,8 @@ class Planned:
     @property
     def memory(self) -> int:
         """Bytes that a call holds at once besides its operands: intermediates, the result and what is needed for it,
-        and on a GPU copies of operands where steps are replayed as a CUDA graph. `memory_limit` is held against it;
-        what kernels pack operands in comes on top, as far as the limit leaves room, and 4 MiB at most where it does
-        not."""
+        and on a GPU copies of operands where steps are replayed as a CUDA graph. `memory_limit` is held against it.
+        Kernels pack operands in what the limit leaves, or in 4 MiB where that is less."""
         return self.scheme.arena.size + self.beside.bytes(self.tree) + self.gathered_bytes
 
     @property

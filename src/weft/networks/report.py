@@ -15,10 +15,10 @@ MOST_LINES = 40  # of the tree
 def report(network: Planned) -> dict[str, Any]:
     """Numbers, text and lists alone. Seconds are predicted; what is said of a step is of one slice.
 
-    `flops` are of all slices, a complex multiply-add being eight. Bytes: `memory_bytes` is all that a call holds besides
-    its operands, of which `intermediates_bytes` are intermediates and `gathered_bytes` copies of operands for a CUDA
-    graph; `largest_bytes` is the largest intermediate or the result. Of a step: the extents of its `m`, `n`, `k` and
-    `batch`, `flops`, `bytes` read and written, `result_bytes`, whether it runs `once` for all slices and has a
+    `flops` are of all slices, a complex multiply-add being eight. Bytes: `memory_bytes` is all that a call holds
+    besides its operands, of which `intermediates_bytes` are intermediates and `gathered_bytes` copies of operands for a
+    CUDA graph; `largest_bytes` is the largest intermediate or the result. Of a step: the extents of its `m`, `n`, `k`
+    and `batch`, `flops`, `bytes` read and written, `result_bytes`, whether it runs `once` for all slices and has a
     `function`; `kernel` and `tier` are empty until the network has been called.
     """
     tree, scheme, price = network.tree, network.scheme, network.model
@@ -88,6 +88,7 @@ def _step(network: Planned, step: Step) -> dict[str, Any]:
     texts = [graph.text(scheme.orders[node]) for node in (step.left, step.right, step.node)]
     call = _planned(network, step.node)
     choice = call.variant.choice if call is not None else None
+    products = call.products if call is not None else 1
     return {
         "node": step.node,
         "of": [step.left, step.right],
@@ -101,7 +102,7 @@ def _step(network: Planned, step: Step) -> dict[str, Any]:
         "result_bytes": sizes[2],
         "once": bool(tree.sliced) and step.node in scheme.once,
         "function": step.node in scheme.functions,
-        "seconds": choice.best.seconds if choice is not None else network.model.seconds(tree, step),
+        "seconds": products * choice.best.seconds if choice is not None else network.model.seconds(tree, step),
         "kernel": str(choice.best.schedule) if choice is not None else "",
         "tier": call.variant.tier.name if call is not None and call.variant.tier is not None else "",
     }
