@@ -122,7 +122,7 @@ def test_info_measures_ceilings_once_and_keeps_them(empty_cache: Path) -> None:
     measured = json.loads(kept.read_text())["value"]
     assert f"torch {torch.__version__}" in first.output
     assert f"weft {weft.__version__}" in first.output
-    assert f"{empty_cache}: 1 files, {kept.stat().st_size} B" in first.output
+    assert f"{empty_cache}: 1 file, {kept.stat().st_size} B" in first.output
     assert measured["date"] in first.output
     assert measured["date"] in run("info", "--device", "cpu", "--no-measure").output
 

@@ -309,7 +309,7 @@ class TestEinsumErrors:
             weft.einsum()
 
     def test_operands_missing(self) -> None:
-        with pytest.raises(weft.NotationError, match="names 2 operands, 1 are given"):
+        with pytest.raises(weft.NotationError, match="names 2 operands, 1 is given"):
             weft.einsum("ij,jk", ones(2, 2))
 
     def test_extents_name_the_operand(self) -> None:

@@ -137,7 +137,7 @@ class TestWhatIsNamed:
         ("call", "error", "said"),
         [
             (lambda: weft.contract("mk,knx->mn", A, B), weft.ShapeError, "operand 1: 'knx' has 3 labels, its tensor 2"),
-            (lambda: weft.einsum("ab,ab,a->", A, A, A), weft.ShapeError, "operand 2: 'a' has 1 labels, its tensor 2"),
+            (lambda: weft.einsum("ab,ab,a->", A, A, A), weft.ShapeError, "operand 2: 'a' has 1 label, its tensor 2"),
             (lambda: weft.contract("...mk,kn->mn", A[0], B), weft.ShapeError, "operand 0: '...mk' has 2 labels"),
             (lambda: weft.permute(A, "abc->cab"), weft.ShapeError, "'abc' has 3 labels, its tensor 2 dimensions"),
             (lambda: weft.contract("mk,kn=>mn", A, B), weft.NotationError, "('->' comes before the labels of the"),

@@ -72,7 +72,7 @@ E = torch.eye(2, dtype=torch.float64)
         ([(E, E)], weft.ArgumentError, "term 0 is a triple"),
         ([(E, E, E), (E, E.float(), E)], weft.DTypeError, "O of term 1 is float32"),
         ([(E, E, E), (E, E, torch.eye(3).double())], weft.ShapeError, "R of term 1 is \\(3, 3\\), that of term 0"),
-        ([(E, E, E[0])], weft.ShapeError, "R of term 0 has 1 dimensions"),
+        ([(E, E, E[0])], weft.ShapeError, "R of term 0 has 1 dimension"),
         ([(E[:1], None, None), (None, E, None)], weft.ShapeError, "L of term 1 is the identity"),
         ([(torch.eye(3).double(), None, None)], weft.ShapeError, "the terms is 3 x 3, the state's mode has extent 2"),
         ([(E.to("meta"), None, None)], weft.UnsupportedError, "the terms are on meta"),

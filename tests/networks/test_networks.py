@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import cotengra
 import numpy as np
 import opt_einsum
@@ -171,6 +173,33 @@ def test_slices_of_the_result_are_written_side_by_side_and_odd_offsets_are_right
     assert not torch.isnan(planned(*net.tensors, out=torch.full(net.expected.shape, torch.nan))).any()
 
 
+def peak_bytes(work: Callable[[], object]) -> int:
+    """The most bytes that torch holds at once on the CPU while this runs, besides what it held before."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as recorded:
+        work()
+    held = most = 0
+    for event in sorted(recorded.profiler.kineto_results.events(), key=lambda event: event.start_ns()):
+        if event.name() == "[memory]":
+            held += event.nbytes()
+            most = max(most, held)
+    return most
+
+
+@pytest.mark.parametrize(
+    ("dtype", "keywords"),
+    [(torch.float32, {}), (torch.float32, {"slices": "b"}), (torch.float16, {"slices": "b"}),
+     (torch.float32, {"strip_exponent": True}), (torch.bfloat16, {"strip_exponent": True})],
+)  # fmt: skip
+def test_a_call_holds_what_is_said(dtype: torch.dtype, keywords: dict[str, object]) -> None:
+    tensors = [torch.randn(256, 256).to(dtype) / 16 for _ in range(4)]
+    first = weft.network("ab,bc,cd,de->ae", *tensors, **keywords)
+    first(*tensors)  # what is compiled once for all is not of a call
+
+    planned = weft.network("ab,bc,cd,de->ae", *tensors, **keywords)
+    held = peak_bytes(lambda: planned(*tensors))
+    assert planned.result_bytes <= held <= planned.memory + (64 << 10)
+
+
 def test_half_precision_slices_are_added_in_float32() -> None:
     ones = torch.ones(4096, dtype=torch.float16)
     net = weft.network("a,a,a->", ones, ones, ones, slices="a")
@@ -205,7 +234,7 @@ def test_algebras_go_along_any_path_and_ones_of_the_caller_from_left_to_right() 
     [
         (("ab,bc->ac", (2, 3), (4, 5)), weft.ShapeError, "label 'b' has extent 3 in operand 0 and 4 in operand 1"),
         (("ab,bc->ad", (2, 3), (3, 5)), weft.NotationError, "output label 'd' stands in no input"),
-        (("ab,bc->ac", (2, 3)), weft.NotationError, "names 2 operands, 1 are given"),
+        (("ab,bc->ac", (2, 3)), weft.NotationError, "names 2 operands, 1 is given"),
         (("ab->a->b", (2, 3)), weft.NotationError, "stands more than once"),
         (({"a", "b"}, (2, 3)), weft.NotationError, "sequences of labels"),
         (("ab,bc->ac",), weft.ArgumentError, "needs operands"),
@@ -226,8 +255,21 @@ def test_what_contradicts_itself_is_named(arguments: tuple[object, ...], error: 
         ({"optimize": 3}, weft.ArgumentError, "no path"),
         ({"slices": "z"}, weft.NotationError, "label 'z' cannot be sliced"),
         ({"memory_limit": "lots"}, weft.ArgumentError, "no size"),
+        ({"memory_limit": "1 bit"}, weft.ArgumentError, "'8GB', '1.5 GiB', '500 KiB', '64 bytes', '1e9'"),
+        ({"memory_limit": "-1 GB"}, weft.ArgumentError, "no size"),
+        ({"memory_limit": "1e999"}, weft.ArgumentError, "no size"),
         ({"memory_limit": -1}, weft.ArgumentError, "no number of bytes"),
-        ({"memorylimit": 1}, weft.ArgumentError, "memory_limit"),
+        ({"memory_limit": float("nan")}, weft.ArgumentError, "no number of bytes"),
+        ({"memorylimit": 1}, weft.ArgumentError, "did you mean 'memory_limit'?"),
+        ({"max_memory": 1}, weft.ArgumentError, "takes no keyword 'max_memory': weft says memory_limit="),
+        ({"workspace_limit": 1}, weft.ArgumentError, "weft says memory_limit="),
+        ({"path": [(0, 1)]}, weft.ArgumentError, "takes no keyword 'path': weft says optimize="),
+        ({"optimizer": "greedy"}, weft.ArgumentError, "weft says optimize="),
+        ({"epilogue": torch.relu}, weft.ArgumentError, "weft says functions="),
+        ({"out": None}, weft.ArgumentError, r"the network's own call takes it, net\(\*tensors, out=...\)"),
+        ({"colour": 1}, weft.ArgumentError, "takes no keyword 'colour': it takes output, optimize, slices"),
+        ({"device": "bogus"}, weft.ArgumentError, "device='bogus' is no device"),
+        ({"device": 3.5}, weft.ArgumentError, "device=3.5 is no device"),
         ({"constants": [7]}, weft.ArgumentError, "places of operands, 0 to 2"),
         ({"constants": [1]}, weft.ArgumentError, "its tensor is needed"),
         ({"functions": {"xy": torch.relu}}, weft.NotationError, "no intermediate of this path has the labels"),
@@ -243,6 +285,52 @@ def test_what_contradicts_itself_is_named(arguments: tuple[object, ...], error: 
 def test_options_that_do_not_fit_are_named(keywords: dict[str, object], error: type, message: str) -> None:
     with pytest.raises(error, match=message):
         weft.network("ab,bc,cd->ad", (2, 3), (3, 4), (4, 5), **keywords)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+@pytest.mark.parametrize("device", ["cuda", "cuda:3", torch.device("cuda", 1)])
+def test_a_gpu_that_is_not_there_is_said(device: object) -> None:
+    with pytest.raises(weft.ArgumentError, match=r"device=.*cuda.*there is no GPU here\n  in network"):
+        weft.network("ab,bc->ac", (2, 3), (3, 4), device=device)
+
+
+def test_errors_say_shapes_and_types_of_the_operands() -> None:
+    a, b = torch.ones(4, 4), torch.ones(4, 4, dtype=torch.float64)
+    with pytest.raises(weft.DTypeError) as caught:
+        weft.network("ab,bc,cd->ad", a, b, a)
+    assert "float32: operands 0, 2; float64: operand 1" in str(caught.value)
+    assert "in network('ab,bc,cd->ad'; operand 0: 4x4 float32, operand 1: 4x4 float64, " in str(caught.value)
+    with pytest.raises(weft.DTypeError, match="float32: operands 0, 2; float64: operand 1"):
+        weft.einsum("ab,bc,cd->ad", a, b, a)
+    with pytest.raises(weft.ShapeError, match=r"in network\('ab,bc->ac'; operand 0: shape \(2, 3\), operand 1: shape"):
+        weft.network("ab,bc->ac", (2, 3), (4, 4))
+    net = weft.network("ab,bc,cd->ad", a, a, a, constants=[1])
+    with pytest.raises(weft.DTypeError, match=r"network of 3 .*\(operand 0: 4x4 float32, operand 2: 4x4 float64"):
+        net(a, b)
+    with pytest.raises(weft.ShapeError, match="takes 2 operands besides 1 constant, 1 is given"):
+        net(a)
+    many = chain(12)
+    with pytest.raises(weft.ShapeError, match="operand 7: 4x4 float64, 4 more"):
+        weft.network(many.equation, *many.tensors[:11], torch.ones(5, 5, dtype=torch.float64))
+
+
+def test_one_of_a_kind_is_said_in_the_singular() -> None:
+    net = weft.network("ab,bc->ac", (2, 3), (3, 4))
+    assert repr(net).startswith("Network(2 operands, 1 step, 1 slice, ")
+    assert "; 1 step\n" in net.explain()
+    assert repr(weft.network("a->a", (2,))).startswith("Network(1 operand, 0 steps, 1 slice, ")
+    with pytest.raises(weft.WorkspaceError, match="memory_limit is 1 byte "):
+        weft.network("ab,bc,cd->ad", (2, 3), (3, 4), (4, 5), memory_limit="1 byte")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("2 GB", 2 * 10**9), ("1.5 GiB", 3 * 2**29), ("500 KiB", 500 << 10), ("1e9", 10**9), ("64000 bytes", 64000),
+     ("8g", 8 * 10**9), (1e6, 10**6)],
+)  # fmt: skip
+def test_sizes_are_read_as_people_write_them(text: object, size: int) -> None:
+    net = weft.network("ab,bc,cd->ad", (2, 3), (3, 4), (4, 5), memory_limit=text)
+    assert net.settings.memory_limit == size
 
 
 def test_tensors_that_do_not_fit_are_named() -> None:

@@ -164,3 +164,36 @@ def test_memory_stays_under_what_is_said() -> None:
     planned(*tensors)
     torch.cuda.synchronize()
     assert torch.cuda.max_memory_allocated() - before <= planned.memory + (8 << 20)
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_copies_of_operands_for_a_graph_are_in_the_memory_that_is_said(room: bool) -> None:
+    """Sixteen operands of 4 MiB at other addresses in each call."""
+    generator = torch.Generator("cuda").manual_seed(1)
+    operands = [
+        [torch.randn(1024, 1024, device="cuda", generator=generator) / 32 for _ in range(16)] for _ in range(3)
+    ]
+    terms = [chr(97 + at) + chr(98 + at) for at in range(16)]
+    equation = f"{','.join(terms)}->a{chr(97 + 16)}"
+    whole = weft.network(equation, *operands[0], cuda_graph=True)
+    copies = whole.report()["gathered_bytes"]
+    assert copies >= 15 * (4 << 20)
+    limit = whole.memory if room else whole.memory - 1
+    planned = weft.network(equation, *operands[0], cuda_graph=True, memory_limit=limit)
+    assert planned.slices == ()
+    assert planned.memory == (limit if room else limit + 1 - copies)
+    del whole
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    for tensors in (*operands, *operands):
+        result = planned(*tensors)
+    exact = torch.linalg.multi_dot([tensor.double() for tensor in operands[-1]])
+    torch.testing.assert_close(result.double(), exact, rtol=1e-3, atol=1e-3)
+    del exact
+    replay = planned.latest.replay
+    assert replay is not None
+    assert (replay._gathering is not None) == room
+    torch.cuda.reset_peak_memory_stats()
+    planned(*operands[0])
+    assert torch.cuda.max_memory_allocated() - before <= planned.memory + 2 * result.nbytes + (8 << 20)

@@ -11,6 +11,7 @@ import weft
 from nets import chain
 from weft.networks import program as programs
 from weft.networks import replay as replays
+from weft.networks.memory import gathered_bytes
 
 
 class Graph:
@@ -81,6 +82,40 @@ def test_a_kernel_that_is_exchanged_drops_the_graphs(graphs: list[Graph]) -> Non
     launch.turned = True
     torch.testing.assert_close(planned(*net.tensors), net.expected)
     assert not replay._graphs
+
+
+def test_operands_are_gathered_where_memory_is_left_for_copies(graphs: list[Graph]) -> None:
+    """The steps take five of the six operands, of 4 x 4 float64 each; the last one is launched apart."""
+    net = chain(6)
+    planned = weft.network(net.equation, *net.tensors, optimize=[(0, 1), *[(0, at) for at in range(4, 0, -1)]])
+    planned(*net.tensors)
+    program = planned.latest
+    assert program is not None
+    tree, dtypes = planned.tree, program.scheme.dtypes
+    copies = gathered_bytes(tree, frozenset(), dtypes)
+    assert copies == 5 * 4 * 4 * 8
+    others = [[scale * tensor for tensor in net.tensors] for scale in (2, 3)]
+    for most, count in ((copies, 1), (copies - 1, 0)):
+        graphs.clear()
+        program.replay = replay = replays.Replay(program.each, 6, apart=False, most=most)
+        for tensors, scale in ((net.tensors, 1), (others[0], 2**6), (others[1], 3**6)):
+            torch.testing.assert_close(planned(*tensors), scale * net.expected)
+        assert len(graphs) == count
+        assert (replay._gathering is None) == (count == 0)
+
+
+def test_copies_of_parts_take_as_much_as_is_said(graphs: list[Graph]) -> None:
+    """The parts of a slice have gaps: rows of a matrix that is cut along its last mode."""
+    net = chain(5)
+    planned = weft.network(net.equation, *net.tensors, slices="bc")
+    planned(*net.tensors)
+    program = planned.latest
+    assert program is not None
+    program.replay = replay = replays.Replay(program.each, 5, apart=False)
+    planned(*net.tensors)
+    assert replay._gathering is not None
+    held = sum(place.untyped_storage().nbytes() for place in replay._gathering[1])
+    assert held == gathered_bytes(planned.tree, planned.scheme.once, planned.scheme.dtypes)
 
 
 def test_slices_are_gathered_one_by_one(graphs: list[Graph]) -> None:

@@ -14,7 +14,7 @@ from weft.api.keywords import signed
 from weft.api.lookup import one_of
 from weft.api.permute import permute
 from weft.base.arrays import as_results, as_tensors, is_array, returned, without_neg
-from weft.base.describe import describe_call
+from weft.base.describe import describe_many
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced
 from weft.errors import ArgumentError, NotationError, ShapeError, UnsupportedError, call_context
 from weft.planner.request import Results
@@ -138,7 +138,7 @@ def _refuse_unlabelled(arguments: tuple[Any, ...]) -> None:
 def describe_einsum(arguments: tuple[Any, ...]) -> str:
     text = [argument for argument in arguments[:1] if isinstance(argument, str)]
     arrays = [x for x in arguments if isinstance(x, torch.Tensor) or hasattr(x, "shape")]
-    return describe_call("einsum", *text or ["interleaved"], **{f"operand {i}": x for i, x in enumerate(arrays)})
+    return describe_many("einsum", text[0] if text else "interleaved", arrays)
 
 
 

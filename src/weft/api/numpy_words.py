@@ -13,6 +13,7 @@ from weft.api.contract import contract
 from weft.api.einsum import einsum
 from weft.base.arrays import as_tensor, as_tensors, is_scalar, like
 from weft.base.describe import describe_call
+from weft.base.figures import counted
 from weft.errors import ArgumentError, ShapeError, call_context
 from weft.plans.keywords import refuse_unknown
 
@@ -140,7 +141,7 @@ def _pair_of_axes(axes: Axes, rank_a: int) -> tuple[tuple[int, ...], tuple[int, 
         if count < 0:
             raise ShapeError(f"axes={count}: a number of axes is not negative")
         if count > rank_a:
-            raise ShapeError(f"axes={count}: a has {rank_a} dimensions")
+            raise ShapeError(f"axes={count}: a has {counted(rank_a, 'dimension')}")
         return tuple(range(rank_a - count, rank_a)), tuple(range(count))
     assert not isinstance(axes, int)
     if len(axes) != 2:
@@ -175,7 +176,7 @@ def _tensordot_equation(rank_a: int, rank_b: int, axes_a: tuple[int, ...], axes_
 def _axis(axis: int, rank: int, name: str) -> int:
     found = operator.index(axis)
     if not -rank <= found < rank:
-        raise ShapeError(f"there is no axis {found} of {name}, which has {rank} dimensions")
+        raise ShapeError(f"there is no axis {found} of {name}, which has {counted(rank, 'dimension')}")
     return found % rank
 
 

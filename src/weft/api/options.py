@@ -11,6 +11,7 @@ import torch
 from weft.algebra import Algebra, find
 from weft.api.keywords import result_types
 from weft.base.arrays import as_tensor, is_array
+from weft.base.figures import counted
 from weft.errors import ArgumentError, DTypeError, FunctionError, NotationError, ShapeError, UnsupportedError
 from weft.fn import Pointwise, fingerprint, trace
 from weft.fn.binding import bind
@@ -276,7 +277,7 @@ def _results(
         raise FunctionError("the epilogue returns a tuple of one value: return the value itself")
     asked = out_dtype if isinstance(out_dtype, tuple) else (out_dtype, *(None for _ in value[1:]))
     if len(asked) != len(value):
-        raise DTypeError(f"out_dtype names {len(asked)} types, the epilogue returns {len(value)} values")
+        raise DTypeError(f"out_dtype names {len(asked)} types, the epilogue returns {counted(len(value), 'value')}")
     others = tuple(
         result_type(traced, wanted or traced, traced) for traced, wanted in zip(value[1:], asked[1:], strict=True)
     )

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+
+_MOST = 8  # operands that are described one by one
+_LONGEST = 200  # characters of an equation
 
 
 def describe_call(call: str, equation: object, **arrays: Any) -> str:
@@ -14,7 +18,24 @@ def describe_call(call: str, equation: object, **arrays: Any) -> str:
     return f"{call}({asked}; {', '.join(texts)})" if texts else f"{call}({asked})"
 
 
+def describe_many(call: str, equation: object, operands: Sequence[Any]) -> str:
+    """The same of a call on any number of operands."""
+    text = str(equation)
+    asked = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+    return f"{call}({asked!r}; {describe_operands(operands)})" if operands else f"{call}({asked!r})"
+
+
+def describe_operands(operands: Sequence[Any], places: Sequence[int] = ()) -> str:
+    """Shape, strides and dtype of each, of the first few where there are many; `places` are their numbers."""
+    numbers = places if len(places) == len(operands) else range(len(operands))
+    texts = [f"operand {at}: {_describe(value)}" for at, value in zip(numbers, operands[:_MOST], strict=False)]
+    more = len(operands) - _MOST
+    return ", ".join([*texts, f"{more} more"] if more > 0 else texts)
+
+
 def _describe(value: Any) -> str:
+    if type(value) in (tuple, list) and all(isinstance(extent, int) for extent in value):
+        return f"shape ({', '.join(map(str, value))})"
     try:
         shape, dtype = value.shape, value.dtype
     except (AttributeError, RuntimeError):  # the latter for nested tensors

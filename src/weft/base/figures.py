@@ -29,6 +29,16 @@ def duration(seconds: float) -> str:
     return f"{_digits(seconds)} {_SMALL[step]}"
 
 
+def counted(number: int, what: str, several: str | None = None) -> str:
+    """``counted(1, "slice")`` is ``"1 slice"``, of three ``"3 slices"``; `several` where an s is not all."""
+    return f"{number} {what if number == 1 else several or f'{what}s'}"
+
+
+def given(number: int) -> str:
+    """``"1 is given"``, ``"2 are given"``."""
+    return f"{number} {'is' if number == 1 else 'are'} given"
+
+
 def share(part: float) -> str:
     """A ratio in per cent: ``share(0.892)`` is ``"89%"``."""
     return f"{100 * part:.0f}%" if math.isfinite(part) else "-"

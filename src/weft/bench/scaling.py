@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from weft.base.figures import counted
 from weft.bench.entry import Entry
 from weft.bench.records import CaseRecord, Result, Run
 from weft.cases.scaling import PlacedCase, ScalingCase
@@ -43,7 +44,7 @@ class Job:
 
 def contender(ranks: int) -> str:
     """What weft on so many ranks is called."""
-    return f"{ranks} rank" if ranks == 1 else f"{ranks} ranks"
+    return counted(ranks, "rank")
 
 
 def ranks_of(name: str) -> int:

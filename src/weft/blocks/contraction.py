@@ -10,6 +10,7 @@ from weft.api.options import HOOKS, fingerprints
 from weft.base.bounded_cache import BoundedCache
 from weft.base.describe import describe_call
 from weft.base.dispatch import near_dynamo, outside
+from weft.base.figures import counted
 from weft.blocks.gradient import with_gradient
 from weft.blocks.meeting import check_sectors, products
 from weft.blocks.plan import BlockPlan
@@ -79,7 +80,9 @@ def _check(notation: Notation, a: BlockTensor, b: BlockTensor) -> None:
     for name, term, tensor in zip("ab", notation.inputs, (a, b), strict=True):
         if len(term) != tensor.rank:
             text = term_text(term)
-            raise ShapeError(f"'{text}' has {len(term)} labels, the blocks of {name} {tensor.rank} modes")
+            raise ShapeError(
+                f"'{text}' has {counted(len(term), 'label')}, the blocks of {name} {counted(tensor.rank, 'mode')}"
+            )
         if len(set(term)) < len(term):
             raise UnsupportedError(f"'{term_text(term)}' has a label twice: diagonals are not for blocks")
     check_sectors(notation, a, b)

@@ -14,6 +14,7 @@ import torch
 from weft.base.arrays import as_tensor
 from weft.base.describe import describe_call
 from weft.base.dispatch import near_dynamo, outside
+from weft.base.figures import counted
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
 from weft.spec.dtypes import dtype_name
 
@@ -118,7 +119,8 @@ class BlockTensor:
         return self.structure.block(self.buffer, self._place[key])
 
     def __repr__(self) -> str:
-        return f"BlockTensor({len(self)} blocks of {self.rank} modes, {dtype_name(self.dtype)}, {self.device})"
+        size = f"{counted(len(self), 'block')} of {counted(self.rank, 'mode')}"
+        return f"BlockTensor({size}, {dtype_name(self.dtype)}, {self.device})"
 
     def sectors(self) -> tuple[dict[Sector, int], ...]:
         """For each mode its sectors, in the order in which blocks name them, with their extents."""
@@ -141,7 +143,7 @@ class BlockTensor:
 
 
 def _built(blocks: Mapping[Key, Any]) -> tuple[Structure, torch.Tensor]:
-    with call_context(lambda: describe_call("BlockTensor", f"{len(blocks)} blocks")):
+    with call_context(lambda: describe_call("BlockTensor", counted(len(blocks), "block"))):
         keys, tensors = _read(blocks)
     structure = Structure.of(keys, [tuple(tensor.shape) for tensor in tensors])
     return structure, torch.cat([tensor.reshape(-1) for tensor in tensors])
@@ -160,7 +162,8 @@ def _read(blocks: Mapping[Key, Any]) -> tuple[list[Key], list[torch.Tensor]]:
         tensor = as_tensor(f"block {key}", value).resolve_conj().resolve_neg()
         if tensor.dim() != len(key) or (keys and len(key) != len(keys[0])):
             wanted = len(keys[0]) if keys else len(key)
-            raise ShapeError(f"block {key} has {tensor.dim()} dimensions, the first {wanted} modes")
+            dims = counted(tensor.dim(), "dimension")
+            raise ShapeError(f"block {key} has {dims}, the first {counted(wanted, 'mode')}")
         if tensors and tensor.dtype != tensors[0].dtype:
             raise DTypeError(f"block {key} is {dtype_name(tensor.dtype)}, {keys[0]} is {dtype_name(tensors[0].dtype)}")
         if tensors and tensor.device != tensors[0].device:

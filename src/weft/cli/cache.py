@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from weft.base.figures import si
+from weft.base.figures import counted, si
 from weft.cli.arguments import split
 from weft.cli.terminal import WRONG, console, end, errors_in_a_line
 from weft.errors import UnsupportedError
@@ -71,7 +71,7 @@ def export(
 
         document = exported(split(rooms))
         write_whole(file, json.dumps(document, indent=1, allow_nan=False) + "\n")
-        typer.echo(f"wrote {len(document['entries'])} entries to {file}")
+        typer.echo(f"wrote {counted(len(document['entries']), 'entry', 'entries')} to {file}")
 
 
 def take(file: Annotated[Path, typer.Argument(help="An exported file.", exists=True, dir_okay=False)]) -> None:
@@ -83,7 +83,7 @@ def take(file: Annotated[Path, typer.Argument(help="An exported file.", exists=T
             document: Any = json.loads(file.read_text())
         except (OSError, ValueError, RecursionError):
             raise UnsupportedError(f"{file} is no JSON file") from None
-        typer.echo(f"took over {imported(document)} entries")
+        typer.echo(f"took over {counted(imported(document), 'entry', 'entries')}")
 
 
 def clear(rooms: Rooms = None, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False) -> None:
@@ -93,10 +93,10 @@ def clear(rooms: Rooms = None, yes: Annotated[bool, typer.Option("--yes", help="
 
         found = _found(rooms)
         size = si(sum(entry.size for entry in found), "B")
-        if found and not yes and not typer.confirm(f"Remove {len(found)} files ({size})?"):
+        if found and not yes and not typer.confirm(f"Remove {counted(len(found), 'file')} ({size})?"):
             return
         count, _ = cleared(split(rooms))
-        typer.echo(f"removed {count} files")
+        typer.echo(f"removed {counted(count, 'file')}")
 
 
 def _found(rooms: str | None) -> list[Any]:

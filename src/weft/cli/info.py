@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from weft.base.figures import duration, si
+from weft.base.figures import counted, duration, si
 from weft.base.version import __version__
 from weft.machine.ceilings import Ceilings
 from weft.machine.stamp import cpu_name, driver_version, package_version
@@ -35,7 +35,7 @@ def describe(device: torch.device, known: Ceilings | None) -> str:
 
 
 def _device(device: torch.device) -> list[str]:
-    host = f"{cpu_name()}, {os.cpu_count()} logical CPUs, {torch.get_num_threads()} threads of torch"
+    host = f"{cpu_name()}, {os.cpu_count()} logical CPUs, {counted(torch.get_num_threads(), 'thread')} of torch"
     if device.type != "cuda":
         return [host]
     properties = torch.cuda.get_device_properties(device)
@@ -115,4 +115,4 @@ def _tested(backend: str, device: torch.device) -> str:
 
 def _cache(directory: Path) -> list[str]:
     sizes = [file.stat().st_size for file in directory.rglob("*") if file.is_file()] if directory.is_dir() else []
-    return [f"{directory}: {len(sizes)} files, {si(sum(sizes), 'B')} (WEFT_CACHE_DIR moves it)"]
+    return [f"{directory}: {counted(len(sizes), 'file')}, {si(sum(sizes), 'B')} (WEFT_CACHE_DIR moves it)"]

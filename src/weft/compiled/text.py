@@ -16,6 +16,7 @@ import torch
 
 from weft.algebra import NAMED, Algebra
 from weft.api.options import HOOKS
+from weft.base.figures import counted
 from weft.compiled.letters import letters, spelled_equation
 from weft.errors import DTypeError, ShapeError
 from weft.fn import portable
@@ -62,7 +63,7 @@ class Call:
         """Raise `ShapeError` or `DTypeError` where a place does not fit its result."""
         shape = output_shape(self.notation, self.extents(tensors))
         if len(out) != len(self.types):
-            raise ShapeError(f"out has {len(out)} tensors, the call {len(self.types)} results")
+            raise ShapeError(f"out has {counted(len(out), 'tensor')}, the call {counted(len(self.types), 'result')}")
         for place, dtype in zip(out, self.types, strict=True):
             if place.dim() != len(shape) or any(have != want for have, want in zip(place.shape, shape, strict=True)):
                 raise ShapeError(f"out has shape {tuple(place.shape)}, the result has {shape}")

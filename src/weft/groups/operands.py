@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from weft.base.arrays import as_tensor
+from weft.base.figures import counted
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError
 from weft.plans.checks import reject_gradient
 from weft.spec.dtypes import dtype_name
@@ -125,10 +126,11 @@ def _refuse_mixed(name: str, tensors: Sequence[torch.Tensor], term: Term) -> Non
             raise UnsupportedError(f"{name} of pair {at} is on {tensor.device}, that of pair 0 on {first.device}")
         if tensor.dim() != len(term):
             raise ShapeError(
-                f"{name} of pair {at} has {tensor.dim()} dimensions, '{term_text(term)}' {len(term)} labels"
+                f"{name} of pair {at} has {counted(tensor.dim(), 'dimension')}, "
+                f"'{term_text(term)}' {counted(len(term), 'label')}"
             )
         reject_gradient(f"{name} of pair {at}", tensor)
 
 
 def _described(value: Any) -> str:
-    return f"{len(value)} values" if isinstance(value, (tuple, list)) else type(value).__name__
+    return counted(len(value), "value") if isinstance(value, (tuple, list)) else type(value).__name__

@@ -22,6 +22,7 @@ from weft.api.contract import contract
 from weft.base.arrays import as_result, as_tensor, returned
 from weft.base.describe import describe_call
 from weft.base.dispatch import near_dynamo, outside
+from weft.base.figures import counted
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
 from weft.plans.derivatives import asked as asked_of
 from weft.plans.keywords import refuse_unknown
@@ -191,7 +192,7 @@ def _read(terms: Iterable[Sequence[Any]]) -> list[Term]:
                 continue
             any_tensor = tensor if any_tensor is None else any_tensor
             if tensor.dim() != 2:
-                raise ShapeError(f"{name} of term {at} has {tensor.dim()} dimensions: it is a matrix")
+                raise ShapeError(f"{name} of term {at} has {counted(tensor.dim(), 'dimension')}: it is a matrix")
             if tensor.dtype != any_tensor.dtype:
                 before = dtype_name(any_tensor.dtype)
                 raise DTypeError(f"{name} of term {at} is {dtype_name(tensor.dtype)}, terms before are {before}")

@@ -16,7 +16,7 @@ from weft.api.options import read_options, resolved
 from weft.base.arrays import as_result, is_transforming
 from weft.base.describe import describe_call
 from weft.base.dispatch import near_dynamo, outside
-from weft.base.figures import si
+from weft.base.figures import counted, given, si
 from weft.base.notebook import folded, table
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
 from weft.groups.launch import launch_of
@@ -135,12 +135,13 @@ class GroupedPlan:
         ]
         flops = 2 * float(sizes.astype(float).prod(1).sum())
         return (
-            f"{len(sizes)} pairs of '{self._notation}', {dtype_name(self.dtype)}; {', '.join(spans)}\n"
+            f"{counted(len(sizes), 'pair')} of '{self._notation}', {dtype_name(self.dtype)}; {', '.join(spans)}\n"
             f"{flops:.4g} flops; {self._launch}"
         )
 
     def __repr__(self) -> str:
-        return f"GroupedPlan({str(self._notation)!r}, {len(self._table.sizes)} pairs, {dtype_name(self.dtype)})"
+        pairs = counted(len(self._table.sizes), "pair")
+        return f"GroupedPlan({str(self._notation)!r}, {pairs}, {dtype_name(self.dtype)})"
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
@@ -195,7 +196,7 @@ class GroupedPlan:
         """Of tensors inside a transform, which do not say how they lie."""
         for name, old, new in zip("ab", self._sides, (tensors[::2], tensors[1::2]), strict=True):
             if len(new) != len(old.shapes):
-                raise ShapeError(f"the plan is of {len(old.shapes)} pairs, {len(new)} are given")
+                raise ShapeError(f"the plan is of {counted(len(old.shapes), 'pair')}, {given(len(new))}")
             for at, (shape, one) in enumerate(zip(old.shapes.tolist(), new, strict=True)):
                 if list(one.shape) != shape:
                     raise ShapeError(f"{name} of pair {at} has shape {tuple(one.shape)}, planned was {tuple(shape)}")
@@ -271,7 +272,7 @@ def given_of(keywords: dict[str, Any]) -> dict[str, Any]:
 def _check_alike(name: str, old: Stack, new: Stack) -> None:
     """Tensors that a plan is given lie as those it was made of."""
     if len(old.shapes) != len(new.shapes):
-        raise ShapeError(f"the plan is of {len(old.shapes)} pairs, {len(new.shapes)} are given")
+        raise ShapeError(f"the plan is of {counted(len(old.shapes), 'pair')}, {given(len(new.shapes))}")
     if old.dtype != new.dtype or old.device != new.device:
         raise DTypeError(
             f"{name}: the plan is of {dtype_name(old.dtype)} on {old.device}, "

@@ -13,6 +13,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from weft.base.figures import counted
 from weft.base.words import nearest
 from weft.errors import UnsupportedError
 
@@ -82,11 +83,10 @@ class Occupancy:
     def __str__(self) -> str:
         if not self.blocks:
             return f"no block fits an SM ({'; '.join(self.too_much) or ', '.join(self.binds)})"
-        plural = "s" if self.blocks != 1 else ""
         limits = ", ".join(f"{name} {count}" for name, count in self.by.items())
         return (
-            f"{self.blocks} block{plural} an SM, {self.warps} warps ({self.share:.0%} of what it holds), "
-            f"limited by {' and '.join(self.binds)} (blocks by {limits})"
+            f"{counted(self.blocks, 'block')} an SM, {counted(self.warps, 'warp')} "
+            f"({self.share:.0%} of what it holds), limited by {' and '.join(self.binds)} (blocks by {limits})"
         )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from weft.base.figures import counted
 from weft.errors import AccuracyError
 from weft.networks.planned import Planned
 from weft.networks.tree import Step
@@ -22,11 +23,12 @@ def finite_watch(network: Planned) -> Any:
         tree, graph = network.tree, network.tree.graph
         for child in (step.left, step.right):
             if child < tree.leaves and (wrong := _not_finite(values[child])):
-                raise AccuracyError(f"operand {child} holds {wrong} values that are NaN or Inf{_slice(network, where)}")
+                places = f"in {counted(wrong, 'place')}{_slice(network, where)}"
+                raise AccuracyError(f"operand {child} holds NaN or Inf {places}")
         left, right, made = (graph.text(sorted(tree.nodes[node])) for node in (step.left, step.right, step.node))
         raise AccuracyError(
             f"step {step.node} ('{left}' of node {step.left}, '{right}' of node {step.right}, into '{made}') makes "
-            f"{bad} values that are NaN or Inf of finite ones{_slice(network, where)}"
+            f"NaN or Inf of finite values in {counted(bad, 'place')}{_slice(network, where)}"
         )
 
     return watch

@@ -10,7 +10,9 @@ import torch
 
 from weft.base.arrays import as_results, as_tensor, like, without_neg
 from weft.base.bounded_cache import BoundedCache
+from weft.base.describe import describe_operands
 from weft.base.dispatch import is_traced
+from weft.base.figures import counted, given
 from weft.errors import ArgumentError, ShapeError, UnsupportedError, WorkspaceError, call_context
 from weft.networks.arena import SMALL, arena
 from weft.networks.changes import Changes
@@ -20,11 +22,13 @@ from weft.networks.finite import finite_watch
 from weft.networks.folding import folded
 from weft.networks.graph import Graph
 from weft.networks.long_run import EVERY, Alone, Going
+from weft.networks.memory import gathered_bytes
 from weft.networks.order import orders_of
 from weft.networks.path import Found
 from weft.networks.planned import Planned
 from weft.networks.program import Program, Scheme
 from weft.networks.recent import Recent
+from weft.networks.replay import may_replay
 from weft.networks.settings import (
     Settings,
     check_same,
@@ -143,30 +147,43 @@ class Network(Planned):
                 self._programs.put(key, program)
         return program
 
+    def operands(self, tensors: Sequence[Any]) -> list[torch.Tensor]:
+        """The operands of a call, checked as there, and after them those made of constants."""
+        with call_context(lambda: self._described(tensors)):
+            return self._operands(self._read(tensors))
+
     def place(self) -> torch.Tensor:
-        """Memory for a result."""
+        """Memory for a result, not filled: of its shape and type, contiguous, on the network's device."""
         return torch.empty(self.graph.shape, dtype=self.dtype, device=self.settings.device)
 
     def explain(self) -> str:
-        """Path, slices, steps with their flops, bytes and predicted times, peak memory, and the tree as text."""
+        """Path, slices, steps with their flops, bytes and predicted times, peak memory, and the tree as text.
+
+        Figures have their units; those of a step are of one slice.
+        """
         from weft.networks.report import explain
 
         return explain(self)
 
     def report(self) -> dict[str, Any]:
-        """The same as data: plain numbers, text and lists."""
+        """The same as data: plain numbers, text and lists; times in seconds, sizes in bytes, work in flops."""
         from weft.networks.report import report
 
         return report(self)
 
     def to_graph(self) -> Any:
-        """The contraction tree as a `networkx.DiGraph`: operands and steps, with labels, shapes, flops and bytes."""
+        """The contraction tree as a `networkx.DiGraph`, an edge from each tensor to the step that takes it.
+
+        Nodes have `kind` ("operand" or "step"), `labels`, `shape` (elements) and `bytes`; steps also `flops` and
+        predicted `seconds` of one slice, and `equation`.
+        """
         from weft.networks.picture import to_graph
 
         return to_graph(self)
 
     def draw(self, file: Any = None) -> Any:
-        """The tree as a matplotlib figure; saved where `file` is a path."""
+        """The tree as a matplotlib figure, saved where `file` is a path: circles grow with the tensors' bytes, colours
+        are predicted seconds."""
         from weft.networks.picture import draw
 
         return draw(self, file)
@@ -184,7 +201,10 @@ class Network(Planned):
         return shown(self)
 
     def error_bound(self, *tensors: Any) -> torch.Tensor:
-        """The most by which each element of the result may differ from the exact one, in float64."""
+        """The most by which each element of the result may differ from the exact one: a float64 tensor of its shape.
+
+        `tensors` as in a call. It costs a contraction of the magnitudes in float64.
+        """
         from weft.networks.bounds import error_bound
 
         return error_bound(self, self._read(tensors))
@@ -224,7 +244,7 @@ class Network(Planned):
         items = {node: dtype.itemsize for node, dtype in self.ours(self.dtypes).items()}
         if self.settings.reuse:
             return tree
-        return fitted_slices(tree, items, self.result_bytes, limit, self.model, kept)
+        return fitted_slices(tree, items, self.beside, limit, self.model, kept)
 
     def _scheme(self) -> Scheme:
         tree, settings = self.tree, self.settings
@@ -234,18 +254,24 @@ class Network(Planned):
         keywords: dict[str, Any] = dict(settings.steps)
         keywords.setdefault("specialize", "auto")
         limit = settings.memory_limit
-        apart = SMALL if limit is None else apart_within(limit - self.result_bytes)
+        beside = self.beside.bytes(tree)
+        apart = SMALL if limit is None else apart_within(limit - beside)
         place = arena(tree, items, once, keep=settings.reuse, apart=apart)
-        if settings.memory_limit is not None:
-            total = place.size + self.result_bytes
-            if total > settings.memory_limit:
+        gathered = 0
+        replays = settings.device.type == "cuda" and not (settings.strip_exponent or settings.check_finite)
+        if replays and may_replay(tree, once, self.model, settings.cuda_graph):
+            gathered = gathered_bytes(tree, once, dtypes)
+        if limit is not None:
+            total = place.size + beside
+            if total > limit:
                 raise WorkspaceError(
-                    f"memory_limit is {settings.memory_limit} bytes; with every intermediate kept (reuse=True) the "
-                    f"network needs {total} bytes"
+                    f"memory_limit is {counted(limit, 'byte')}; with every intermediate kept (reuse=True) the network "
+                    f"needs {counted(total, 'byte')}"
                 )
-            keywords["workspace_limit"] = max(settings.memory_limit - total, WORKSPACE)
+            gathered = gathered if total + gathered <= limit else 0  # steps are launched one by one then
+            keywords["workspace_limit"] = max(limit - total - gathered, WORKSPACE)
         orders = orders_of(tree, items, self.model)
-        return Scheme(tree, orders, dtypes, place, once, Asked(keywords), self.ours(self.functions))
+        return Scheme(tree, orders, dtypes, place, once, Asked(keywords), self.ours(self.functions), gathered)
 
     def _make_constants(self, whole: Tree, given: Mapping[int, torch.Tensor]) -> list[torch.Tensor]:
         """Operands of the folded tree that are made of constants."""
@@ -258,16 +284,17 @@ class Network(Planned):
     def _read(self, tensors: Sequence[Any]) -> list[torch.Tensor]:
         """The operands of a call, checked."""
         promote = bool(self.settings.steps.get("promote"))
-        given = self.folded.given
-        if len(tensors) != len(given):
-            constant = f" besides {len(self.graph.operands) - len(given)} constants" if self.constants else ""
-            raise ShapeError(f"the network takes {len(given)} operands{constant}, {len(tensors)} are given")
+        wanted = self.folded.given
+        if len(tensors) != len(wanted):
+            fixed = len(self.graph.operands) - len(wanted)
+            constant = f" besides {counted(fixed, 'constant')}" if fixed else ""
+            raise ShapeError(f"the network takes {counted(len(wanted), 'operand')}{constant}, {given(len(tensors))}")
         numbers = [
             torch.tensor(one, dtype=self._leaves[at], device=self.settings.device) if isinstance(one, Number) else one
-            for at, one in zip(given, tensors, strict=True)
+            for at, one in zip(wanted, tensors, strict=True)
         ]
-        read = [without_neg(as_tensor(f"operand {at}", one, promote)) for at, one in zip(given, numbers, strict=True)]
-        check_same(read, self.graph, self._leaves, given, self.settings.device)
+        read = [without_neg(as_tensor(f"operand {at}", one, promote)) for at, one in zip(wanted, numbers, strict=True)]
+        check_same(read, self.graph, self._leaves, wanted, self.settings.device)
         return read
 
     def _operands(self, read: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -343,7 +370,7 @@ class Network(Planned):
         return self._operands(read), self._place(out, read)
 
     def work(self, operands: Sequence[torch.Tensor], place: torch.Tensor, partial: Collection[int] = ()) -> Any:
-        """The slices of a call, of which the parts `partial` of the result are not finished here."""
+        """The slices of a call into `place`, of which the parts `partial` of the result are not finished here."""
         program = self.program(operands[: len(self.folded.given)])
         if self.settings.strip_exponent:
             from weft.networks.rescale import Scaling
@@ -388,9 +415,9 @@ class Network(Planned):
         einsum(view, operand.term, self.graph.output, out=place, **keywords)
 
     def _described(self, tensors: Sequence[Any]) -> str:
-        shapes = ", ".join("x".join(map(str, getattr(x, "shape", ()))) or type(x).__name__ for x in tensors[:8])
-        more = ", ..." if len(tensors) > 8 else ""
-        return f"network of {len(self.graph.operands)} operands ({shapes}{more})"
+        count = counted(len(self.graph.operands), "operand")
+        described = describe_operands(tensors, self.folded.given)
+        return f"network of {count} ({described})" if described else f"network of {count}"
 
 
 def _source(tensors: Sequence[Any]) -> Any:

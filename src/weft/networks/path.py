@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from weft.base.figures import counted
 from weft.errors import ArgumentError, NotationError
 from weft.networks.cost import Model
 from weft.networks.graph import Graph
@@ -133,7 +134,7 @@ def _random_greedy(graph: Graph, repeats: int) -> Pairs:
 def _of_tree(graph: Graph, tree: Any) -> Found:
     """A tree of cotengra: its path, and the labels it slices."""
     if getattr(tree, "N", len(graph.operands)) != len(graph.operands):
-        raise NotationError(f"the tree has {tree.N} operands, the network {len(graph.operands)}")
+        raise NotationError(f"the tree has {counted(tree.N, 'operand')}, the network {len(graph.operands)}")
     pairs = pairs_of_path(tree.get_ssa_path(), len(graph.operands), ssa=True)
     sliced = tuple(_label_like(graph, tree, label) for label in getattr(tree, "sliced_inds", ()))
     return Found(pairs, type(tree).__name__, sliced)

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from weft.base.figures import duration, si
+from weft.base.figures import counted, duration, si
 from weft.base.notebook import folded, table
 from weft.networks.planned import Planned
 from weft.networks.report import explain, report
@@ -102,7 +102,7 @@ def tree_svg(network: Planned) -> str:
         radius = 2 + 0.35 * math.log2(1 + known["bytes"])
         colour = f"rgb({int(60 + 180 * share)},{int(110 - 60 * share)},{int(170 - 120 * share)})"
         what = known.get("equation", known["labels"])
-        title = html.escape(f"{known['kind']} {node}: {what}, {known['bytes']} bytes")
+        title = html.escape(f"{known['kind']} {node}: {what}, {counted(known['bytes'], 'byte')}")
         place = f'cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}"'
         parts.append(f'<circle {place} fill="{colour}"><title>{title}</title></circle>')
     size = f'viewBox="0 0 {width:.0f} {height:.0f}" style="max-width:100%"'
@@ -114,7 +114,7 @@ def shown(network: Planned) -> str:
     found = report(network)
     rows = [
         ("operands", found["operands"]),
-        ("path", f"{found['source']}; {len(found['steps'])} steps"),
+        ("path", f"{found['source']}; {counted(len(found['steps']), 'step')}"),
         ("slices", f"{found['slices']}" + (f" over {', '.join(found['sliced'])}" if found["sliced"] else "")),
         ("work", si(found["flops"], "flop")),
         ("memory", f"{si(found['memory_bytes'], 'B')} besides the operands"),

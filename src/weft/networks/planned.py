@@ -7,16 +7,26 @@ from typing import Any
 
 import torch
 
+from weft.base.figures import counted
 from weft.networks.cost import Model, model
 from weft.networks.folding import Folded
 from weft.networks.graph import Graph
+from weft.networks.memory import Beside
 from weft.networks.program import Program, Scheme
 from weft.networks.settings import Settings
+from weft.networks.sums import WIDER
 from weft.networks.tree import Step, Tree
 
 
 class Planned:
-    """The values that a `Network` consists of."""
+    """The values that a `Network` consists of.
+
+    `graph`: labels, extents and operands. `settings`: options and device. `source`: where the path comes from, in
+    words. `dtypes`: the type of each node of the whole tree (operands first, then results in the order of the path).
+    `functions`: those of nodes. `folded`: what is left where there are constants. `tree`: the steps of a call and its
+    slices. `scheme`: how intermediates lie, and where. `constants`: operands of the tree after those of the caller.
+    `latest`: the program that was made last; None before the first call.
+    """
 
     graph: Graph
     settings: Settings
@@ -39,26 +49,40 @@ class Planned:
 
     @property
     def slices(self) -> tuple[Any, ...]:
-        """The labels that are sliced, as the caller named them."""
+        """The labels that are sliced, as the caller named them; empty where nothing is."""
         return tuple(self.graph.names[label] for label in self.tree.sliced)
 
     @property
     def memory(self) -> int:
-        """Bytes that a call holds at once besides its operands: intermediates and the result."""
-        return self.scheme.arena.size + self.result_bytes
+        """Bytes that a call holds at once besides its operands: intermediates, the result and what is needed for it,
+        and on a GPU copies of operands where steps are replayed as a CUDA graph. `memory_limit` is held against it.
+        Kernels pack operands in what the limit leaves, or in 4 MiB where that is less."""
+        return self.scheme.arena.size + self.beside.bytes(self.tree) + self.gathered_bytes
+
+    @property
+    def gathered_bytes(self) -> int:
+        """Bytes of operands that may be copied to where a CUDA graph of the steps reads them; 0 without one."""
+        program = self.latest
+        return self.scheme.gathered if program is None or program.replay is not None else 0
+
+    @property
+    def beside(self) -> Beside:
+        """What a call holds besides operands and intermediates."""
+        return Beside(self.dtype, WIDER.get(self.dtype), self.settings.strip_exponent)
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the result."""
+        """The type of the result."""
         return self.dtypes[max(self.dtypes)]
 
     @property
     def result_bytes(self) -> int:
+        """Bytes of the result."""
         return self.graph.size(self.graph.output) * self.dtype.itemsize
 
     @property
     def model(self) -> Model:
-        """What the steps are priced with."""
+        """What the steps are priced with: seconds of a launch, FLOP/s and bytes/s of the device."""
         return model(self.settings.target, self.dtype, str(self.settings.steps.get("precision") or "ieee"))
 
     def ours(self, of_whole: Mapping[int, Any]) -> dict[int, Any]:
@@ -66,5 +90,5 @@ class Planned:
         return {ours: of_whole[node] for node, ours in self.folded.nodes.items() if node in of_whole}
 
     def __repr__(self) -> str:
-        count = len(self.graph.operands)
-        return f"Network({count} operands, {len(self.tree.steps)} steps, {self.tree.slices} slices, {self.source})"
+        operands, steps = counted(len(self.graph.operands), "operand"), counted(len(self.tree.steps), "step")
+        return f"Network({operands}, {steps}, {counted(self.tree.slices, 'slice')}, {self.source})"

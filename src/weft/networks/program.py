@@ -7,8 +7,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from threading import RLock
 from typing import Any
 
@@ -41,6 +42,7 @@ class Scheme:
     once: frozenset[int]  # nodes that are the same in every slice
     asked: Asked
     functions: Mapping[int, Callable[..., Any]] = field(default_factory=dict)  # by node
+    gathered: int = 0  # bytes of operands that may be copied to where a CUDA graph of the steps reads them
 
     def shape(self, node: int) -> tuple[int, ...]:
         return tuple(self.tree.graph.extents[label] for label in self.orders[node])
@@ -85,7 +87,7 @@ class Program:
         self._stream: Any = None
         self.replay: Replay | None = None
         if graphs and self.device.type == "cuda" and (graphs is True or is_worth_while(self.each)):
-            self.replay = Replay(self.each, tree.leaves, not scheme.arena.shared)
+            self.replay = Replay(self.each, tree.leaves, apart=not scheme.arena.shared, most=scheme.gathered)
 
     def run(
         self, tensors: Sequence[torch.Tensor], out: torch.Tensor, watch: Watch | None = None,
@@ -139,6 +141,29 @@ class Program:
             added = None if place.added is None else into
             self._finish(each, Place(into, added, False), {}, None, where)
             told()
+
+    def one_by_one(
+        self, tensors: Sequence[torch.Tensor], out: torch.Tensor
+    ) -> Iterator[tuple[Call | Unrolled, Callable[[], None]]]:
+        """Each step of a call in turn, of its last slice: what is planned, and what runs it, as often as is wished.
+
+        It has to be run before the next is asked for. Kernels are not exchanged meanwhile.
+        """
+        with self.lock:
+            values = self.values(tensors)
+            for call in self.once:
+                yield call, partial(call.settled.run, values)
+            number, whole = len(self.slices) - 1, self.cut(values)
+            place = Sums(self.division, out).place(number) if self._sliced else Place(out, None, True)
+            if place.added is not None:
+                place.added.zero_()
+            where = self.slices[number]
+            for leaf, tensor in whole.items():
+                values[leaf] = part(tensor, self.scheme.tree.graph.terms[leaf], where)
+            for each in self.each:
+                yield each, partial(each.settled.run, values)
+            last = self.last_call(values, place.into, place.added, place.last, whole)
+            yield last, partial(_run_last, last.settled, values, place)
 
     @property
     def strips(self) -> bool:
@@ -253,15 +278,9 @@ class Program:
         where: Mapping[int, int],
     ) -> None:  # fmt: skip
         """The last step of a slice: the first one of a sum writes, the others add."""
-        call = self.last_call(values, place.into, place.added, place.last, whole)
-        beta = call.zero if place.added is None else call.one
-        a, b = values[call.left], values[call.right]
-        if call.aux:
-            call.launch(a, b, place.added, place.into, call.one, beta, call.aux)
-        else:
-            call.launch(a, b, place.added, place.into, call.one, beta)
+        _run_last(self.last_call(values, place.into, place.added, place.last, whole), values, place)
         if watch is not None:
-            values[call.node] = place.into
+            values[self._root.node] = place.into
             watch(self._root, values, where)
 
     def _calls(
@@ -305,6 +324,16 @@ class Program:
                 self.base.record_stream(stream)
             self._stream = stream
         return list(self._kept)
+
+
+def _run_last(call: Call, values: Sequence[Any], place: Place) -> None:
+    """The last step, into its place: what is added there is C."""
+    beta = call.zero if place.added is None else call.one
+    a, b = values[call.left], values[call.right]
+    if call.aux:
+        call.launch(a, b, place.added, place.into, call.one, beta, call.aux)
+    else:
+        call.launch(a, b, place.added, place.into, call.one, beta)
 
 
 def strips(extent: int, count: int) -> list[tuple[int, int]]:

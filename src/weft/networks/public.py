@@ -10,6 +10,8 @@ import torch
 from weft.api.einsum import einsum as einsum_of_two
 from weft.api.keywords import signed
 from weft.base.arrays import as_tensors, is_array, without_neg
+from weft.base.describe import describe_many
+from weft.base.devices import read_device
 from weft.base.dispatch import as_operation, is_dynamo_compiling
 from weft.errors import ArgumentError, call_context
 from weft.networks.cost import model
@@ -69,7 +71,7 @@ def network(
     >>> net(A, B, C)[0, 0]
     tensor(12.)
     """
-    with call_context(lambda: f"network({str(equation)[:200]!r}, {len(operands)} operands)"):
+    with call_context(lambda: describe_many("network", equation, operands)):
         shapes, types, given = _read_operands(operands, dtype, device, bool(keywords.get("promote")))
         place = _device_of(given, device)
         settings = read_settings(place, keywords)
@@ -103,9 +105,7 @@ def _read_operands(
 
 def _device_of(given: Sequence[torch.Tensor | None], device: Any) -> torch.device:
     found = [tensor.device for tensor in given if tensor is not None]
-    asked = torch.device(device) if device is not None else (found[0] if found else torch.device("cpu"))
-    if asked.type == "cuda":
-        asked = torch.device("cuda", asked.index if asked.index is not None else torch.cuda.current_device())
+    asked = read_device(device) if device is not None else (found[0] if found else torch.device("cpu"))
     for at, tensor in enumerate(given):
         if tensor is not None and tensor.device != asked:
             raise ArgumentError(f"operand {at} is on {tensor.device}, the network is on {asked}")

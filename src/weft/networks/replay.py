@@ -1,7 +1,8 @@
 """The steps of a program as one CUDA graph: a step costs what its kernel takes, not what its launch costs the host.
 
     pointers that come again   the graph was captured on these very operands: it is replayed as it is
-    other pointers             operands are gathered into places of the graph's own by one call, and that is replayed
+    other pointers             operands are gathered into places of the graph's own by one call, and that is replayed;
+                               where memory is short for copies, the steps are launched one by one
 
 Steps that need nothing of one another are captured on streams of their own, so that the graph runs them side by side;
 that takes an arena in which nothing shares a place.
@@ -9,13 +10,17 @@ that takes an arena in which nothing shares a place.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
 
 from weft.base.log import log
+from weft.networks.cost import Model
+from weft.networks.memory import replayed
 from weft.networks.steps import Call
+from weft.networks.tree import Tree
 from weft.networks.unrolled import Unrolled
 from weft.plans.tiers import PromotingLaunch
 
@@ -23,6 +28,7 @@ LAUNCH = 8e-6  # seconds that the host spends on one launch: longer kernels hide
 FEWEST = 3  # steps for which a graph is worth while
 STREAMS = 8
 GRAPHS = 4  # of a program, captured on operands
+_DOUBT = 2  # times that the prediction for a path may be over those of its kernels
 _BRANCHES = 1.5  # steps a level from which streams are worth while
 
 Calls = Sequence[Call | Unrolled]
@@ -36,12 +42,23 @@ def is_worth_while(calls: Calls) -> bool:
     return seconds < LAUNCH * len(calls)
 
 
+def may_replay(tree: Tree, once: Collection[int], price: Model, graphs: bool | str) -> bool:
+    """The same before there are calls; `graphs` as `weft.network` takes it in `cuda_graph`. In doubt it is yes."""
+    if graphs != "auto":
+        return bool(graphs)
+    steps = replayed(tree, once)
+    seconds = sum(price.seconds(tree, step) for step in steps)
+    return len(steps) >= FEWEST and seconds < _DOUBT * LAUNCH * len(steps)
+
+
 class Replay:
     """Graphs of the same steps, on operands of the caller's or gathered ones."""
 
-    def __init__(self, calls: Calls, leaves: int, apart: bool) -> None:
-        """`apart`: no intermediate shares a place with another, so steps may run side by side."""
-        self._calls, self._leaves = calls, leaves
+    def __init__(self, calls: Calls, leaves: int, *, apart: bool, most: float = math.inf) -> None:
+        """`apart`: no intermediate shares a place with another, so steps may run side by side. `most`: bytes that
+        gathered operands may take; where they take more the steps are launched one by one."""
+        self._calls, self._most = calls, most
+        self._taken = sorted({node for call in calls for node in (call.left, call.right) if node < leaves})
         self._branches = apart and len(calls) >= _BRANCHES * _depth(calls)
         launches = [call.call.launch if isinstance(call, Unrolled) else call.launch for call in calls]
         self._promoting = [launch for launch in launches if isinstance(launch, PromotingLaunch)]
@@ -56,8 +73,7 @@ class Replay:
         if self._seen is not None and sum(launch.replayed() for launch in self._promoting):
             self._graphs.clear()
             self._gathering, self._seen = None, None
-        operands = values[: self._leaves]
-        pointers = tuple([operand.data_ptr() for operand in operands])
+        pointers = tuple([operand.data_ptr() for operand in self._operands(values)])
         known = self._graphs.get(pointers)
         if known is not None:
             known.replay()
@@ -66,18 +82,27 @@ class Replay:
         elif self._seen == pointers and len(self._graphs) < GRAPHS:
             graph = self._graphs[pointers] = self._captured(values)
             graph.replay()
-        else:
+        elif self._gathering is not None or sum(map(_bytes, self._operands(values))) <= self._most:
             self._gathered(values)
+        else:
+            self._launched(values)
         self._seen = pointers
 
+    def _operands(self, values: Sequence[Any]) -> list[torch.Tensor]:
+        """Those that the steps take."""
+        return [values[leaf] for leaf in self._taken]
+
     def _gathered(self, values: list[Any]) -> None:
-        operands = values[: self._leaves]
+        operands = self._operands(values)
         if self._gathering is None:
             places = [
                 torch.empty_strided(operand.shape, operand.stride(), dtype=operand.dtype, device=operand.device)
                 for operand in operands
             ]
-            self._gathering = self._captured([*places, *values[self._leaves :]]), places
+            placed = list(values)
+            for leaf, place in zip(self._taken, places, strict=True):
+                placed[leaf] = place
+            self._gathering = self._captured(placed), places
         graph, places = self._gathering
         torch._foreach_copy_(places, operands)
         graph.replay()
@@ -135,6 +160,14 @@ def _graph_of(work: Any) -> torch.cuda.CUDAGraph:
         torch.cuda.set_stream(stream)  # torch leaves the capturing stream current when a capture fails
         raise
     return graph
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    """From the first element to the last: what a tensor that lies so takes."""
+    if not tensor.numel():
+        return 0
+    span = sum((extent - 1) * stride for extent, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (span + 1) * tensor.element_size()
 
 
 def _depth(calls: Calls) -> int:

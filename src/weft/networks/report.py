@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.base.figures import duration, si
+from weft.base.figures import counted, duration, si
 from weft.networks.planned import Planned
 from weft.networks.tree import Step
 
@@ -13,7 +13,14 @@ MOST_LINES = 40  # of the tree
 
 
 def report(network: Planned) -> dict[str, Any]:
-    """Numbers, text and lists alone. Seconds are predicted; what is said of a step is of one slice."""
+    """Numbers, text and lists alone. Seconds are predicted; what is said of a step is of one slice.
+
+    `flops` are of all slices, a complex multiply-add being eight. Bytes: `memory_bytes` is all that a call holds
+    besides its operands, of which `intermediates_bytes` are intermediates and `gathered_bytes` copies of operands for a
+    CUDA graph; `largest_bytes` is the largest intermediate or the result. Of a step: the extents of its `m`, `n`, `k`
+    and `batch`, `flops`, `bytes` read and written, `result_bytes`, whether it runs `once` for all slices and has a
+    `function`; `kernel` and `tier` are empty until the network has been called.
+    """
     tree, scheme, price = network.tree, network.scheme, network.model
     steps = [_step(network, step) for step in tree.steps]
     each = sum(step["flops"] * (1 if step["once"] else tree.slices) for step in steps)
@@ -29,6 +36,7 @@ def report(network: Planned) -> dict[str, Any]:
         "flops": each,
         "seconds": price.total(tree) if steps else price.launch,
         "intermediates_bytes": scheme.arena.size,
+        "gathered_bytes": network.gathered_bytes,
         "memory_bytes": network.memory,
         "largest_bytes": max((step["result_bytes"] for step in steps), default=0),
         "steps": steps,
@@ -39,19 +47,21 @@ def explain(network: Planned) -> str:
     """The report for people."""
     found = report(network)
     lines = [
-        f"network of {found['operands']} operands, {found['labels']} labels"
+        f"network of {counted(found['operands'], 'operand')}, {counted(found['labels'], 'label')}"
         + (f", hyper-edges {', '.join(found['hyper_edges'][:8])}" if found["hyper_edges"] else ""),
         f"  device       {network.settings.target.name or network.settings.device}, {network.settings.backend} backend",
-        f"  path         {found['source']}; {len(found['steps'])} steps",
+        f"  path         {found['source']}; {counted(len(found['steps']), 'step')}",
         f"  slices       {found['slices']}" + (f" over {', '.join(found['sliced'])}" if found["sliced"] else ""),
         f"  flops        {si(found['flops'], 'flop')}",
         f"  memory       {si(found['memory_bytes'], 'B')} besides the operands, "
         f"{si(found['intermediates_bytes'], 'B')} of which are intermediates; the largest is "
-        f"{si(found['largest_bytes'], 'B')}",
+        f"{si(found['largest_bytes'], 'B')}"
+        + (f"; {si(found['gathered_bytes'], 'B')} are copies of operands for a CUDA graph"
+           if found["gathered_bytes"] else ""),
         f"  predicted    {duration(found['seconds'])}",
     ]
     if found["constants"]:
-        lines.append(f"  constants    {found['constants']} operands, contracted once")
+        lines.append(f"  constants    {counted(found['constants'], 'operand')}, contracted once")
     ranked = sorted(found["steps"], key=lambda step: -step["seconds"])[:MOST_STEPS]
     lines += ["", f"steps that take longest ({len(ranked)} of {len(found['steps'])}), each of one slice", _HEAD]
     lines += [_line(step) for step in ranked]
@@ -78,6 +88,7 @@ def _step(network: Planned, step: Step) -> dict[str, Any]:
     texts = [graph.text(scheme.orders[node]) for node in (step.left, step.right, step.node)]
     call = _planned(network, step.node)
     choice = call.variant.choice if call is not None else None
+    products = call.products if call is not None else 1
     return {
         "node": step.node,
         "of": [step.left, step.right],
@@ -91,7 +102,7 @@ def _step(network: Planned, step: Step) -> dict[str, Any]:
         "result_bytes": sizes[2],
         "once": bool(tree.sliced) and step.node in scheme.once,
         "function": step.node in scheme.functions,
-        "seconds": choice.best.seconds if choice is not None else network.model.seconds(tree, step),
+        "seconds": products * choice.best.seconds if choice is not None else network.model.seconds(tree, step),
         "kernel": str(choice.best.schedule) if choice is not None else "",
         "tier": call.variant.tier.name if call is not None and call.variant.tier is not None else "",
     }

@@ -110,8 +110,7 @@ class _Scaled:
         """The power of two that brings a tensor's largest magnitude under one, at least to a half."""
         if not tensor.numel():
             return
-        kind = tensor if tensor.dtype not in (torch.float16, torch.bfloat16) else tensor.float()
-        largest = torch.linalg.vector_norm(kind, math.inf).to(self._real)
+        largest = _largest(tensor).to(self._real)
         exponent = torch.frexp(largest)[1]
         self._scales[node] = torch.ldexp(torch.ones_like(largest), -exponent)
         self._exponents[node] = exponent
@@ -127,6 +126,14 @@ class _Scaled:
             beside = {"left": ("", self._scales[step.left]), "right": ("", self._scales[step.right])}
             known = self._calls[key] = prepared((step.left, step.right, step.node), terms, sides, asked, beside)
         return known
+
+
+def _largest(tensor: torch.Tensor) -> torch.Tensor:
+    """The largest magnitude, by one pass of reading and without a copy."""
+    if tensor.dtype in (torch.float16, torch.bfloat16):  # of which torch knows no such norm on every device
+        low, high = torch.aminmax(tensor)
+        return torch.maximum(-low, high)
+    return torch.linalg.vector_norm(tensor, math.inf)
 
 
 def _by_left(value: Any, left: Any) -> Any:

@@ -15,11 +15,13 @@ from weft.networks.graph import Graph
 from weft.networks.tree import Tree
 from weft.planner.schedule import Target
 from weft.planner.target import resolve_backend, target_of
+from weft.plans.keywords import refuse_unknown
 from weft.spec.dtypes import NEEDS_OUT_DTYPE, dtype_name, storage_type
 from weft.spec.type_names import read_dtype
 
 #: Keywords of a network that every step is asked for, as `weft.plan` takes them.
 STEP_KEYWORDS = ("precision", "accumulate", "algebra", "backend", "specialize", "tune", "promote", "deterministic")
+MOST_NAMED = 8  # operands that a message names by their numbers
 GRAPHS = ("auto", True, False)
 
 
@@ -54,13 +56,7 @@ def read_settings(device: torch.device, keywords: Mapping[str, Any]) -> Settings
         raise ArgumentError(f"cuda_graph={cuda_graph!r} is none of 'auto', True, False")
     limit = read_limit(given.pop("memory_limit", None))
     out_dtype = given.pop("out_dtype", None)
-    if given:
-        from weft.base.words import nearest
-
-        known = (*STEP_KEYWORDS, *flags, "cuda_graph", "memory_limit", "out_dtype", "optimize", "slices", "functions",
-                 "constants", "output", "dtype", "device")  # fmt: skip
-        name = next(iter(given))
-        raise ArgumentError(f"network takes no keyword {name!r}{nearest(name, known)}: it takes {', '.join(known)}")
+    refuse_unknown("network", given)
     chosen = resolve_backend(backend, device)
     found = Settings(
         device, target_of(chosen, device), chosen, steps,
@@ -98,10 +94,30 @@ def node_dtypes(tree: Tree, leaves: Sequence[torch.dtype], settings: Settings) -
                 "fit their type; convert the operands, or contract two at a time"
             )
     for step in sorted(tree.steps, key=lambda step: step.node):
-        found[step.node] = storage_type(found[step.left], found[step.right], algebra is not None, promote)
+        try:
+            found[step.node] = storage_type(found[step.left], found[step.right], algebra is not None, promote)
+        except DTypeError as error:
+            raise DTypeError(f"{error}{_which(leaves)}") from None
     if settings.out_dtype is not None and tree.steps:
         found[tree.root] = settings.out_dtype
     return found
+
+
+def _which(leaves: Sequence[torch.dtype]) -> str:
+    """Which operands have which type, where several are about."""
+    places: dict[torch.dtype, list[str]] = {}
+    for at, dtype in enumerate(leaves):
+        places.setdefault(dtype, []).append(str(at))
+    if len(places) < 2:
+        return ""
+    texts = [f"{dtype_name(dtype)}: {_places(numbers)}" for dtype, numbers in places.items()]
+    return f"; {'; '.join(texts)}"
+
+
+def _places(numbers: Sequence[str]) -> str:
+    more = len(numbers) - MOST_NAMED
+    named = ", ".join(numbers[:MOST_NAMED])
+    return f"operand{'s' if len(numbers) > 1 else ''} {named}" + (f" and {more} more" if more > 0 else "")
 
 
 def read_functions(tree: Tree, functions: Any) -> dict[int, Callable[..., Any]]:

@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 
-from weft.base.figures import si
+from weft.base.figures import counted, si
 from weft.errors import NotationError, WorkspaceError
 from weft.networks.arena import SMALL, arena, least
 from weft.networks.cost import Model, invariant
+from weft.networks.memory import Beside
 from weft.networks.tree import Tree
 
 _REPEATS = 8  # searches for each size, seeded
@@ -34,48 +35,50 @@ def read_slices(tree: Tree, slices: Any) -> tuple[int, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def held(tree: Tree, item: Mapping[int, int], result: int) -> int:
-    """Bytes that a call holds at once besides its operands: intermediates, and a result of `result` bytes."""
-    return least(tree, item, invariant(tree)) + result
+def held(tree: Tree, item: Mapping[int, int], beside: Beside) -> int:
+    """Bytes that a call holds at once besides its operands: intermediates, the result, and what is needed for it."""
+    return least(tree, item, invariant(tree)) + beside.bytes(tree)
 
 
 def fitted_slices(
-    tree: Tree, item: Mapping[int, int], result: int, limit: int, model: Model, kept: Collection[int] = ()
+    tree: Tree, item: Mapping[int, int], beside: Beside, limit: int, model: Model, kept: Collection[int] = ()
 ) -> Tree:
     """The tree with as few slices as `limit` bytes allow; labels in `kept` are never sliced.
 
     A tree that comes with slices loses those that are not needed. `WorkspaceError` says the least that would do.
     """
     whole = tree.with_slices(()) if tree.sliced else tree
-    if held(whole, item, result) <= limit and _fits(whole, item, result, limit):
+    if held(whole, item, beside) <= limit and _fits(whole, item, beside, limit):
         return whole
-    if tree.sliced and held(tree, item, result) <= limit:
-        found = [_batched(tree, item, result, limit, model), tree]
+    if tree.sliced and held(tree, item, beside) <= limit:
+        found = [_batched(tree, item, beside, limit, model), tree]
         for each in found:
-            if _fits(each, item, result, limit):
+            if _fits(each, item, beside, limit):
                 return each
-    smallest = min(held(whole, item, result), held(tree, item, result))
+    smallest = min(held(whole, item, beside), held(tree, item, beside))
     largest = max(whole.size(step.node) for step in whole.steps)
     target = min(largest, max(1, limit // max(item.values())))
     while True:
         proposed = [whole.with_slices(labels) for labels in _proposals(whole, target, frozenset(kept))]
-        fitting = [_batched(each, item, result, limit, model) for each in proposed if held(each, item, result) <= limit]
-        fitting = [each for each in fitting if _fits(each, item, result, limit)]
+        fitting = [_batched(each, item, beside, limit, model) for each in proposed if held(each, item, beside) <= limit]
+        fitting = [each for each in fitting if _fits(each, item, beside, limit)]
         if fitting:
             return min(fitting, key=model.total)
-        smallest = min([smallest, *(held(each, item, result) for each in proposed)])
+        smallest = min([smallest, *(held(each, item, beside) for each in proposed)])
         if target <= 1:
             free = sliceable(whole, frozenset(kept))
-            smallest = min(smallest, held(whole.with_slices(free), item, result))
+            smallest = min(smallest, held(whole.with_slices(free), item, beside))
+            result = beside.bytes(whole)
             raise WorkspaceError(
-                f"memory_limit is {limit} bytes ({si(limit, 'B')}); with all that may be sliced the network still "
-                f"needs {smallest} bytes ({si(smallest, 'B')}), {si(result, 'B')} of which are its result"
+                f"memory_limit is {counted(limit, 'byte')} ({si(limit, 'B')}); with all that may be sliced the network "
+                f"still needs {counted(smallest, 'byte')} ({si(smallest, 'B')}), {si(result, 'B')} of it for its result"
             )
         target = target // 2
 
 
-def _fits(tree: Tree, item: Mapping[int, int], result: int, limit: int) -> bool:
-    return arena(tree, item, invariant(tree), apart=apart_within(limit - result)).size + result <= limit
+def _fits(tree: Tree, item: Mapping[int, int], beside: Beside, limit: int) -> bool:
+    room = limit - beside.bytes(tree)
+    return arena(tree, item, invariant(tree), apart=apart_within(room)).size <= room
 
 
 def apart_within(limit: int) -> int:
@@ -83,11 +86,11 @@ def apart_within(limit: int) -> int:
     return min(SMALL, max(limit, 0))
 
 
-def _batched(tree: Tree, item: Mapping[int, int], result: int, limit: int, model: Model) -> Tree:
+def _batched(tree: Tree, item: Mapping[int, int], beside: Beside, limit: int, model: Model) -> Tree:
     """The tree without slices that it does not need: a label that fits as a whole makes its slices one batch."""
     while True:
         fewer = [tree.with_slices(label for label in tree.sliced if label != out) for out in tree.sliced]
-        fitting = [each for each in fewer if held(each, item, result) <= limit]
+        fitting = [each for each in fewer if held(each, item, beside) <= limit]
         if not fitting:
             return tree
         tree = min(fitting, key=model.total)

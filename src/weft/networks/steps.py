@@ -13,7 +13,7 @@ from weft.api.options import read_options
 from weft.planner.schedule import AuxTensors
 from weft.plans.checks import checked_scalar
 from weft.plans.contraction import Plan
-from weft.plans.tiers import Wanted
+from weft.plans.tiers import PromotingLaunch, Wanted
 
 Terms = tuple[Sequence[int], Sequence[int], Sequence[int]]
 
@@ -40,6 +40,16 @@ class Call(NamedTuple):
     aux: AuxTensors
     variant: Any  # of the plan: its choice and tier
     plan: Plan
+
+    @property
+    def products(self) -> int:
+        """That the step is run as."""
+        return 1
+
+    @property
+    def settled(self) -> Call:
+        """The same with the kernels that serve now, which are not exchanged for others."""
+        return self._replace(launch=self.launch.now) if isinstance(self.launch, PromotingLaunch) else self
 
     def run(self, values: Sequence[Any]) -> None:
         """The step on the values of its nodes."""

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from weft.base.figures import counted
 from weft.errors import NotationError
 from weft.networks.graph import Graph
 
@@ -140,7 +141,7 @@ def _taken(entry: tuple[int, ...], left: Sequence[int], ssa: bool) -> list[int]:
             raise NotationError(f"path entry {entry} names node {missing[0]}, which is not there (any more)")
         return list(entry)
     if not all(-len(left) <= place < len(left) for place in entry):
-        raise NotationError(f"path entry {entry} reaches past the {len(left)} tensors that are left")
+        raise NotationError(f"path entry {entry} reaches past the {counted(len(left), 'tensor')} left")
     return [left[place] for place in entry]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -34,6 +34,16 @@ class Unrolled:
             places = [{**known, label: index} for known in places for index in range(extent)]
         inner, (a, b, d) = one_of(terms, tensors, batch)
         return cls(prepared(nodes, inner, (a, b, None, d), asked), terms, tuple(places))
+
+    @property
+    def products(self) -> int:
+        """That the step is run as."""
+        return len(self.places)
+
+    @property
+    def settled(self) -> Unrolled:
+        """The same with the kernels that serve now, which are not exchanged for others."""
+        return replace(self, call=self.call.settled)
 
     def run(self, values: Sequence[Any]) -> None:
         call = self.call

@@ -10,6 +10,7 @@ import torch
 from torch.autograd import forward_ad
 
 from weft.base.arrays import as_tensor, is_transformed
+from weft.base.figures import counted
 from weft.errors import DTypeError, FunctionError, ShapeError, UnsupportedError
 from weft.planner.request import Results
 from weft.planner.schedule import Scalar
@@ -125,12 +126,12 @@ def check_outputs(
     """`out` can take all results; it is a tuple where `several` says that the epilogue yields one."""
     if not isinstance(out, tuple):
         if several:
-            raise ShapeError(f"the epilogue returns {len(dtypes)} values: out is a tuple of as many tensors")
+            raise ShapeError(f"the epilogue returns {counted(len(dtypes), 'value')}: out is a tuple of as many tensors")
         check_out(out, shape, dtypes[0], device, inputs, c)
         return
     if len(out) != len(dtypes) or not several:
-        count = f"{len(dtypes)} values" if several else "no tuple"
-        raise ShapeError(f"out has {len(out)} tensors, the epilogue returns {count}")
+        count = counted(len(dtypes), "value") if several else "no tuple"
+        raise ShapeError(f"out has {counted(len(out), 'tensor')}, the epilogue returns {count}")
     for at, (tensor, dtype) in enumerate(zip(out, dtypes, strict=True)):
         taken = {**inputs, "c": c} if at and c is not None else inputs
         check_out(tensor, shape, dtype, device, taken, c, name=f"out[{at}]")

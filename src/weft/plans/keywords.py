@@ -44,6 +44,11 @@ TAKEN["operator_sum"] = ("precision", "accumulate", "backend", "tune", "speciali
 TAKEN["tensordot"] = ("axes", *DEFAULTS)
 TAKEN["inner"] = TAKEN["outer"] = tuple(DEFAULTS)
 TAKEN["trace"] = ("offset", "axis1", "axis2", *DEFAULTS)
+TAKEN["network"] = (
+    "output", "optimize", "slices", "functions", "constants", "dtype", "device", "memory_limit", "strip_exponent",
+    "reuse", "check_finite", "progress", "cuda_graph", "out_dtype", "precision", "accumulate", "algebra", "backend",
+    "specialize", "tune", "promote", "deterministic",
+)  # fmt: skip
 TAKEN["chain"] = ("out", "out_dtype", "precision", "accumulate", "backend")
 
 _FUSED_BIAS = 'epilogue=weft.functions.bias with operands={"bias": ("n", tensor)}'
@@ -82,6 +87,23 @@ _ELSEWHERE = {
 }
 
 
+_PATH = "optimize=, which takes a path, a word or an optimizer"
+_LIMIT = "memory_limit=, in bytes or as text such as '8GB'"
+_NODES = "functions={node: fn}, functions of intermediates and of the result"
+_OPERANDS = "the operands in a row after the equation: tensors or shapes"
+#: The same of a network, whose words come before these.
+_OF_A_NETWORK = {
+    **dict.fromkeys(("path", "contraction_path", "ssa_path", "tree", "optimizer", "order"), _PATH),
+    **dict.fromkeys(
+        ("max_memory", "memory", "max_bytes", "memory_budget", "target_size", "workspace", "workspace_limit"), _LIMIT
+    ),
+    **dict.fromkeys(("slice", "sliced", "sliced_inds", "slicing"), "slices=, labels"),
+    **dict.fromkeys(("epilogue", "fn", "activation", "act", "a_fn", "b_fn"), _NODES),
+    **dict.fromkeys(("inputs", "shapes", "size_dict", "extents"), _OPERANDS),
+    "verbose": "progress=True",
+    "graph": "cuda_graph=",
+}
+_ON_CALLS = ("out", "changed", "group", "checkpoint", "checkpoint_every")
 _OF_NETWORKS = "it is an option of weft.network"
 #: What calls do without, and why.
 _WITHOUT = {
@@ -105,9 +127,11 @@ def refuse_unknown(call: str, unknown: Collection[str], what: str = "") -> None:
         taken = TAKEN[call]
         if name in taken:
             continue
-        said = _ELSEWHERE.get(name.lower())
-        if said is not None and ("=" not in said or said.partition("=")[0] in taken):
+        said = _said(call, name.lower())
+        if said is not None:
             hint = f": weft says {said}"
+        elif call == "network" and name in _ON_CALLS:
+            hint = f": the network's own call takes it, net(*tensors, {name}=...)"
         elif name.lower() in _WITHOUT:
             hint = f": {_WITHOUT[name.lower()]}"
         elif near := difflib.get_close_matches(name, taken, n=1, cutoff=0.6):
@@ -115,6 +139,14 @@ def refuse_unknown(call: str, unknown: Collection[str], what: str = "") -> None:
         else:
             hint = f": it takes {', '.join(taken)}"
         raise ArgumentError(f"{what or call} takes no keyword {name!r}{hint}")
+
+
+def _said(call: str, name: str) -> str | None:
+    """How weft says what others call so, in a keyword that `call` takes."""
+    if call == "network" and name in _OF_A_NETWORK:
+        return _OF_A_NETWORK[name]
+    said = _ELSEWHERE.get(name)
+    return said if said is not None and ("=" not in said or said.partition("=")[0] in TAKEN[call]) else None
 
 
 def check_flag(name: str, value: object) -> bool:

@@ -138,6 +138,11 @@ class PromotingLaunch:
     def kernels(self) -> Any:
         return getattr(self._launch, "kernels", ())
 
+    @property
+    def now(self) -> Callable[..., None]:
+        """The launch that serves at this moment; its calls are not counted."""
+        return self._launch
+
     def _turn(self) -> None:
         """Begin to compile, or exchange the kernels."""
         if self._asked.target.kind in ("cuda", "hip") and torch.cuda.is_current_stream_capturing():

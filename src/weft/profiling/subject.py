@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from weft.base.figures import counted
 from weft.bench.peers import registry
 from weft.bench.peers.registry import Tensors
 from weft.bench.problems import ContractionProblem
@@ -128,7 +129,8 @@ def of_plan(plan: PlanBase, tensors: Sequence[torch.Tensor], options: Mapping[st
     """A plan on tensors of the caller's: A and B, or X; `options` are `c`, `out` and `operands` of its call."""
     wanted = 1 if isinstance(plan, PermutePlan) else 2
     if len(tensors) != wanted or not all(isinstance(each, torch.Tensor) for each in tensors):
-        raise UnsupportedError(f"a profile of {plan!r} takes {wanted} tensors of torch's, not {len(tensors)}")
+        taken = counted(wanted, "tensor")
+        raise UnsupportedError(f"a profile of {plan!r} takes {taken} of torch's, not {len(tensors)}")
     given: dict[str, Any] = {name: options.get(name) for name in ("c", "out") if options.get(name) is not None}
     given |= {f"operands.{name}": tensor for name, tensor in (options.get("operands") or {}).items()}
     if any(not isinstance(each, torch.Tensor) for each in given.values()):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.base.figures import duration, share, si
+from weft.base.figures import counted, duration, share, si
 from weft.plans.explain.lines import aligned, section
 from weft.profiling.counters import ALL, PACK
 from weft.profiling.record import Record
@@ -65,7 +65,8 @@ def _roof(profile: Record) -> list[str]:
 
 def _kernels(profile: Record) -> list[str]:
     return [
-        f"{each['name']}: {each['programs']} programs of {each['warps']} warps, {each['registers']} registers, "
+        f"{each['name']}: {counted(each['programs'], 'program')} of {counted(each['warps'], 'warp')}, "
+        f"{each['registers']} registers, "
         f"{each['spills']} B spilled, {si(each['shared'], 'B')} shared; {each['blocks_per_sm']} an SM by "
         f"{' and '.join(each['limited_by'])} ({share(each['occupancy'])} of its warps), {each['waves']:.2f} waves, "
         f"{share(each['slots_used'])} of slots used"

@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 import torch
 
+from weft.base.figures import counted, given
 from weft.errors import NotationError, ShapeError
 
 #: Where the symbols of `opt_einsum.get_symbol` go on after the letters of ASCII; none of them has a meaning of its own.
@@ -120,7 +121,7 @@ def expand(notation: Notation, ranks: Sequence[int]) -> Notation:
     Raises `ShapeError` when a rank does not match its labels.
     """
     if len(ranks) != len(notation.inputs):
-        raise NotationError(f"the equation names {len(notation.inputs)} operands, {len(ranks)} are given")
+        raise NotationError(f"the equation names {counted(len(notation.inputs), 'operand')}, {given(len(ranks))}")
     several = len(ranks) > 1
     inputs = tuple(
         _expand_input(term, rank, f"operand {at}: " if several else "")
@@ -168,12 +169,13 @@ def _checked(notation: Notation, new_labels: bool = False) -> Notation:
 
 
 def _expand_input(term: Term, rank: int, place: str) -> Term:
+    dims = counted(rank, "dimension")
     if Ellipsis not in term:
         if len(term) != rank:
-            raise ShapeError(f"{place}'{term_text(term)}' has {len(term)} labels, its tensor {rank} dimensions")
+            raise ShapeError(f"{place}'{term_text(term)}' has {counted(len(term), 'label')}, its tensor {dims}")
         return term
     hidden = rank - (len(term) - 1)
     if hidden < 0:
-        raise ShapeError(f"{place}'{term_text(term)}' has {len(term) - 1} labels, its tensor only {rank} dimensions")
+        raise ShapeError(f"{place}'{term_text(term)}' has {counted(len(term) - 1, 'label')}, its tensor only {dims}")
     at = term.index(Ellipsis)
     return (*term[:at], *(Broadcast(position) for position in range(-hidden, 0)), *term[at + 1 :])

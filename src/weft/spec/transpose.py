@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from weft.base.figures import counted
 from weft.errors import ShapeError
 
 
@@ -35,7 +36,7 @@ class InPlace:
         rank = tensor.dim()
         for dim in (first, second):
             if not -rank <= dim < rank:
-                raise ShapeError(f"dimension {dim} of dims is none of a tensor of {rank} dimensions")
+                raise ShapeError(f"dimension {dim} of dims is none of a tensor of {counted(rank, 'dimension')}")
         if first % rank == second % rank:
             raise ShapeError(f"dims {first} and {second} are the same dimension")
         found = cls(tuple(tensor.shape), tensor.stride(), (first % rank, second % rank))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from weft.api.contract import contract
+from weft.base.figures import counted
 from weft.errors import ArgumentError, ShapeError
 from weft.tn.operator import MPO, check_chain
 
@@ -117,7 +118,7 @@ class MPS:
 
     def _between(self, operator: MPO) -> torch.Tensor:
         if len(self) != len(operator):
-            raise ShapeError(f"an operator of {len(operator)} sites on a state of {len(self)}")
+            raise ShapeError(f"an operator of {counted(len(operator), 'site')} on a state of {len(self)}")
         left = self.tensors[0].new_ones(1, 1, 1)
         for tensor, piece in zip(self.tensors, operator.tensors, strict=True):
             left = grow_left(left, tensor, piece)

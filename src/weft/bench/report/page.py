@@ -12,6 +12,7 @@ from importlib import resources
 from string import Template
 from typing import Any
 
+from weft.base.figures import counted
 from weft.bench.records import CaseRecord, Run
 from weft.bench.report.figures import figures, group_figures, in_words, scopes
 from weft.bench.report.scaling import scaling_rows
@@ -113,7 +114,7 @@ _COLUMNS = (
 
 def run_page(run: Run, plots: Mapping[str, bytes]) -> str:
     """The page of one run; `plots` holds PNG images by name."""
-    lead = f"{run.device}, {run.date}, commit {run.commit or 'unknown'}, {len(run.cases)} cases, {run.ended}"
+    lead = f"{run.device}, {run.date}, commit {run.commit or 'unknown'}, {counted(len(run.cases), 'case')}, {run.ended}"
     if run.caveat:
         lead += f" ({run.caveat})"
     parts = [

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from weft.base.figures import counted
 from weft.cpu.gett import entries
 from weft.cpu.gett.operations import Operation
 from weft.cpu.gett.stages import in_place
@@ -68,7 +69,7 @@ class GroupLaunch:
         self._middle = (self._rows.ctypes.data, self._outputs.ctypes.data, table.form.words)
 
     def __str__(self) -> str:
-        return f"one call: {len(self._tiles)} tiles, taken in turn by {self._threads} threads"
+        return f"one call: {counted(len(self._tiles), 'tile')}, taken in turn by {counted(self._threads, 'thread')}"
 
     def __call__(self, a: torch.Tensor, b: torch.Tensor, d: torch.Tensor) -> None:
         if not len(self._tiles):

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from weft.base.figures import counted
 from weft.distributed.group.collectives import all_reduce, own_operation
 from weft.distributed.group.lanes import wait_for
 from weft.distributed.group.ranks import Ranks
@@ -81,7 +82,8 @@ class _Summed(torch.autograd.Function):
         for line in among.lines:
             if found.numel():
                 operation = own_operation(None, found.dtype)
-                wait_for(all_reduce(line, found, operation), line, f"all-reduce of a gradient ({line.size} ranks)")
+                what = f"all-reduce of a gradient ({counted(line.size, 'rank')})"
+                wait_for(all_reduce(line, found, operation), line, what)
         return found
 
     @staticmethod

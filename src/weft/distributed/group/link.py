@@ -20,7 +20,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from weft.base.figures import duration, si
+from weft.base.figures import counted, duration, si
 from weft.base.words import nearest
 from weft.distributed.group.collectives import all_gather
 from weft.distributed.group.ranks import Ranks, find_ranks
@@ -85,7 +85,7 @@ class Link:
     def __str__(self) -> str:
         text = f"{self.name}: {duration(self.latency)} a step, {si(self.bandwidth, 'B/s')} each way ({self.source})"
         if self.inside is not None:
-            text += f"; {self.per_host} ranks a machine, inside it {self.inside}"
+            text += f"; {counted(self.per_host, 'rank')} a machine, inside it {self.inside}"
         return text
 
 
@@ -155,7 +155,7 @@ def measure_link(group: Any = None, device: Any = None, seconds: float = 1.0) ->
     latency, rate = _fit([share * size * ranks.size for size in sizes], slowest)
     # Least squares may differ in the last bit from rank to rank, and plans follow from them: the first rank's count.
     latency, rate = ranks.exchanged("the link of measure_link", [latency, rate])[0]
-    found = Link(backend, latency / steps, rate, f"measured on {ranks.size} ranks")
+    found = Link(backend, latency / steps, rate, f"measured on {counted(ranks.size, 'rank')}")
     _fitted[ranks.name, place.type] = found
     return found
 

@@ -19,7 +19,8 @@ from typing import Any
 import torch
 
 from weft.base.arrays import as_tensor
-from weft.base.figures import duration, si
+from weft.base.devices import read_device
+from weft.base.figures import counted, duration, si
 from weft.base.sizes import read_limit
 from weft.distributed.group.lanes import Lane, Recorder, Token, done, noted, noted_host, on
 from weft.distributed.group.link import Link, read_link
@@ -113,7 +114,7 @@ class OutOfCorePlan:
             f"'{label_text(grid.labels[role])}' ({role}) in {grid.cuts[role]}" for role in ROLES if grid.cuts[role] > 1
         ]
         said = ", ".join(cuts) if cuts else "everything at once"
-        return f"{self._asked.equation} in {grid.steps} steps on {self.device}: {said}"
+        return f"{self._asked.equation} in {counted(grid.steps, 'step')} on {self.device}: {said}"
 
     def explain(self) -> str:
         """The blocks, the bytes that are copied, what is predicted, and what bounds it."""
@@ -122,8 +123,9 @@ class OutOfCorePlan:
         size = {name: grid.block(term) * grid.whole.items[name] for name, term in grid.whole.terms.items()}
         lines = [
             self.about,
-            *(f"  {name.upper()}: {times[name]} blocks of {si(size[name], 'B')} copied in" for name in times),
-            f"  D: {grid.tiles} blocks of {si(size['d'], 'B')} copied out",
+            *(f"  {name.upper()}: {counted(many, 'block')} of {si(size[name], 'B')} copied in"
+              for name, many in times.items()),
+            f"  D: {counted(grid.tiles, 'block')} of {si(size['d'], 'B')} copied out",
             f"memory {si(grid.memory(), 'B')}"
             + (f" of memory_limit {si(self.limit, 'B')}" if self.limit is not None else ""),
             f"link {self.link}",
@@ -199,7 +201,7 @@ class OutOfCorePlan:
                     f"{self.dtypes[at]}"
                 )
         if len(given) != len(self.dtypes):
-            raise ShapeError(f"out has {len(given)} tensors, the result {len(self.dtypes)}")
+            raise ShapeError(f"out has {counted(len(given), 'tensor')}, the result {len(self.dtypes)}")
         return given
 
 
@@ -358,15 +360,7 @@ class _Pass:
 
 def read_place(device: Any, limit: Any) -> tuple[torch.device, int | None]:
     """The device, and the most bytes to take there: by default nine tenths of what is free on a GPU."""
-    try:
-        place = torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise ArgumentError(f"device={device!r} is no device: {str(error).partition(chr(10))[0]}") from None
-    if place.type == "cuda":
-        if not torch.cuda.is_available():
-            raise ArgumentError(f"device={device!r}: there is no GPU here")
-        place = torch.device("cuda", place.index if place.index is not None else torch.cuda.current_device())
-    found = read_limit(limit)
+    place, found = read_device(device), read_limit(limit)
     if found is None and place.type == "cuda":
         from weft.machine.rotation import free_bytes
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from weft.base.figures import counted
 from weft.errors import ArgumentError, NotationError, ShapeError, UnsupportedError
 from weft.spec.notation import Label, label_text, term_text
 
@@ -150,8 +151,8 @@ def whole_shape(tensor: Placed, shapes: Sequence[Sequence[int]], mesh: Sequence[
     for rank, shape in enumerate(shapes):
         if len(shape) != len(tensor.term):
             raise ShapeError(
-                f"rank {rank} of {len(shapes)}: '{term_text(tensor.term)}' has {len(tensor.term)} labels, "
-                f"{tensor.name} {len(shape)} dimensions"
+                f"rank {rank} of {len(shapes)}: '{term_text(tensor.term)}' has {counted(len(tensor.term), 'label')}, "
+                f"{tensor.name} {counted(len(shape), 'dimension')}"
             )
     whole = []
     for dim, label in enumerate(tensor.term):
@@ -187,7 +188,7 @@ def read_mesh(mesh: Any, size: int) -> tuple[int, ...]:
     for extent in shape:
         count *= extent
     if count != size:
-        raise ArgumentError(f"the mesh {_shape(shape)} has {count} places, the group {size} ranks")
+        raise ArgumentError(f"the mesh {_shape(shape)} has {count} places, the group {counted(size, 'rank')}")
     return shape
 
 
@@ -208,4 +209,4 @@ def read_named(placements: Any, names: Sequence[str]) -> Mapping[str, Any]:
 
 
 def _shape(mesh: Sequence[int]) -> str:
-    return f"of {mesh[0]} ranks" if len(mesh) == 1 else " x ".join(map(str, mesh))
+    return f"of {counted(mesh[0], 'rank')}" if len(mesh) == 1 else " x ".join(map(str, mesh))

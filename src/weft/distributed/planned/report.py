@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from weft.api.describe import find_target
-from weft.base.figures import duration, share, si
+from weft.base.figures import counted, duration, share, si
 from weft.distributed.group.link import Link
 from weft.distributed.group.ranks import Ranks
 from weft.distributed.planned.kernel_model import Kernel
@@ -23,7 +23,7 @@ def explained(
     ranks: Ranks | None,
 ) -> str:  # fmt: skip
     """The chosen way and its timeline, and what else was looked at."""
-    here = f"{ranks}" if ranks is not None else f"{problem.size} ranks"
+    here = f"{ranks}" if ranks is not None else counted(problem.size, "rank")
     lines = [f"{title(problem)} ({here})"]
     for placed in (problem.a, problem.b, problem.d):
         lines.append(f"  {placed.name.upper()} {_shape(problem, placed)} {_placed(placed)}")

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from weft.base.figures import counted
 from weft.distributed.group.collectives import all_gather, all_reduce, all_to_all, own_operation, reduce_scatter
 from weft.distributed.group.lanes import Token, done, wait_for
 from weft.distributed.planned.blocks import Block, Run
@@ -190,7 +191,7 @@ class Sums:
 
     def _reduce_scatter(self, flat: torch.Tensor, line: Any) -> torch.Tensor:
         found = flat.new_empty((flat.shape[0] // line.size, *flat.shape[1:]))
-        what = f"reduce-scatter of D ({line.size} ranks)"
+        what = f"reduce-scatter of D ({counted(line.size, 'rank')})"
         if not flat.numel():
             return found
         operation = own_operation(self.work.algebra, self.work.sum_type)
@@ -204,7 +205,7 @@ class Sums:
 
     def _all_reduce(self, tensor: torch.Tensor, line: Any) -> torch.Tensor:
         tensor = tensor.contiguous()
-        what = f"all-reduce of D ({line.size} ranks)"
+        what = f"all-reduce of D ({counted(line.size, 'rank')})"
         if not tensor.numel():
             return tensor
         operation = own_operation(self.work.algebra, self.work.sum_type)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from weft.base.bounded_cache import BoundedCache
+from weft.base.figures import counted
 from weft.fn import Pointwise
 from weft.gpu.common.complex_elements import real, real_arithmetic
 from weft.gpu.common.hardware import sm_count
@@ -86,7 +87,8 @@ class GroupLaunch:
         self._outputs.copy_(torch.from_numpy(table.outputs), non_blocking=True)
 
     def __str__(self) -> str:
-        return f"one launch: {self.count} tiles of {self.tile.m}x{self.tile.n}x{self.tile.k}, {self.tile.warps} warps"
+        tile = self.tile
+        return f"one launch: {counted(self.count, 'tile')} of {tile.m}x{tile.n}x{tile.k}, {counted(tile.warps, 'warp')}"
 
     def __call__(self, a: torch.Tensor, b: torch.Tensor, d: torch.Tensor) -> None:
         if self.count:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
+from weft.base.figures import counted
 from weft.errors import UnsupportedError
 from weft.machine.occupancy import Occupancy, Waves, limits_of, occupancy, waves
 from weft.planner.schedule import Target
@@ -124,7 +125,7 @@ class Kernel:
         }  # fmt: skip
 
     def __repr__(self) -> str:
-        return f"Kernel({self.name!r}, {self.programs} programs, {self._target.name})"
+        return f"Kernel({self.name!r}, {counted(self.programs, 'program')}, {self._target.name})"
 
     @cached_property
     def _resources(self) -> Resources:

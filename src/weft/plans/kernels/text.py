@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from weft.base.figures import si
+from weft.base.figures import counted, si
 from weft.plans.kernels.kernel import Kernel
 from weft.plans.kernels.machine_code import listing
 
@@ -15,7 +15,8 @@ def facts(kernel: Kernel) -> list[str]:
     """What a kernel takes of an SM, and how its programs run."""
     spills = f"{kernel.spills} B of spilled registers a thread" if kernel.spills else "nothing spilled"
     return [
-        f"{kernel.programs} programs of {kernel.warps} warps, {kernel.registers} registers a thread, {spills}, "
+        f"{counted(kernel.programs, 'program')} of {counted(kernel.warps, 'warp')}, "
+        f"{kernel.registers} registers a thread, {spills}, "
         f"{si(kernel.shared, 'B')} of shared memory",
         str(kernel.occupancy),
         str(kernel.waves),

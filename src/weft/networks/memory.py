@@ -1,0 +1,65 @@
+"""What a call of a network holds besides its operands and its intermediates, in bytes.
+
+    result     always
+    sums       of slices in half precision: one part of the result in float32
+    scaled     with `strip_exponent`: a slice's part of the result before and after it is scaled
+    gathered   copies of operands at places that a CUDA graph of the steps was captured on
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+import torch
+
+from weft.networks.tree import Step, Tree
+
+
+class Beside(NamedTuple):
+    """What a call with a result of this type needs for it."""
+
+    dtype: torch.dtype  # of the result
+    wider: torch.dtype | None = None  # of sums of slices that are not added up in the result
+    scaled: bool = False  # `strip_exponent`
+
+    def bytes(self, tree: Tree) -> int:
+        """Result, sums and scaled parts, for the slices of this tree."""
+        graph = tree.graph
+        part = graph.size(label for label in graph.output if label not in tree.sliced)
+        found = graph.size(graph.output) * self.dtype.itemsize
+        if self.scaled:
+            return found + 2 * part * self.dtype.itemsize
+        return found + (part * self.wider.itemsize if self.wider is not None and tree.summed > 1 else 0)
+
+
+def gathered_bytes(tree: Tree, once: Collection[int], dtypes: Mapping[int, torch.dtype]) -> int:
+    """Copies of the operands that the steps of a slice take but for the last one, if operands are contiguous.
+
+    Copies lie as the parts do that a slice sees, so their memory has gaps where those have.
+    """
+    steps = replayed(tree, once)
+    taken = {child for step in steps for child in (step.left, step.right) if child < tree.leaves}
+    return sum(_span(tree, leaf) * dtypes[leaf].itemsize for leaf in taken)
+
+
+def replayed(tree: Tree, once: Collection[int]) -> list[Step]:
+    """The steps of a slice but for the last one."""
+    return [step for step in tree.steps if step.node != tree.root and not (tree.sliced and step.node in once)]
+
+
+def _span(tree: Tree, leaf: int) -> int:
+    """Elements from the first to the last of the part of an operand that a slice sees."""
+    operand, strides, step = tree.graph.operands[leaf], [], 1
+    for extent in reversed(operand.shape):
+        strides.append(step)
+        step *= extent
+    strides.reverse()
+    span = 1
+    for label, dims in zip(operand.term, operand.dims, strict=True):
+        extent = tree.graph.extents[label]
+        if not extent:
+            return 0
+        if label not in tree.sliced:
+            span += (extent - 1) * sum(strides[dim] for dim in dims)
+    return span
