@@ -114,7 +114,7 @@ def test_the_cache_is_listed_verified_carried_and_cleared(tmp_path: Path, empty_
     assert str(empty_cache) in listed.output
     assert run("cache", "verify").exit_code == 0
     exported = tmp_path / "exported.json"
-    assert "wrote 1 entries" in run("cache", "export", str(exported)).output
+    assert "wrote 1 entry" in run("cache", "export", str(exported)).output
     (before,) = entries()
     assert run("cache", "clear", given="n\n").exit_code == 0
     assert len(list(entries())) == 1

@@ -48,7 +48,7 @@ def report(room: ModuleType, contraction: Contraction, architecture: str, split:
         text = compiled(kernel, architecture).asm["amdgcn" if architecture == "gfx942" else "ptx"]
         counts = {
             name: len(re.findall(name, text))
-            for name in (r"add\.f32", r"max\.NaN\.f32", r"ld\.shared\.v4", r"ex2\.approx")
+            for name in (r"add\.f32", r"fma\.rn\.f32", r"max\.NaN\.f32", r"ld\.shared\.v4", r"ex2\.approx")
         }
         found.append({"schedule": str(best), **instructions(text), **counts})
     return found
@@ -64,6 +64,10 @@ def main() -> None:
         for architecture in TARGETS:
             contraction = described("mk,nk->mn", square, dtype=dtype, algebra="max_plus")
             cases[f"max_plus {name} {architecture}"] = partial(report, semiring, contraction, architecture)
+    for equation in ("mk,kn->mn", "km,nk->mn"):
+        for architecture in TARGETS:
+            contraction = described(equation, {"m": 4096, "n": 72, "k": 93})
+            cases[f"products {equation} {architecture}"] = partial(report, semiring, contraction, architecture)
     deep_max = described("mk,nk->mn", deep, dtype=single, algebra="max_plus")
     cases["split sm_90"] = partial(report, semiring, deep_max, "sm_90", split=True)
     cases["ragged sm_90"] = partial(

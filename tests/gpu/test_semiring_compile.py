@@ -12,8 +12,9 @@ from gpu.reporting import PARTS, Report, slow
 
 pytestmark = pytest.mark.early
 
-FEW = ("max_plus float32 sm_90", "pieces *", "split *", "exponentials *", "log *", "fused tma *", "vector log *")
-ADD, MAX = r"add\.f32", r"max\.NaN\.f32"
+FEW = ("max_plus float32 sm_90", "products mk,kn->mn sm_90", "pieces *",
+       "split *", "exponentials *", "log *", "fused tma *", "vector log *")
+ADD, FMA, MAX = r"add\.f32", r"fma\.rn\.f32", r"max\.NaN\.f32"
 
 
 @pytest.fixture(scope="module", params=PARTS)
@@ -41,6 +42,16 @@ def test_a_step_is_one_sum_and_one_maximum_for_each_product(architecture: str, r
     assert kernel[ADD] == kernel[MAX] == 8 * 8 * depth_of(kernel)
     assert kernel["cp.async"] == kernel["cp.async.16"] > 0
     assert kernel["st.global"] == kernel["st.global.16"]
+
+
+def test_products_are_one_instruction_each(report: Report) -> None:
+    """Also in the step that overhangs the end of k, which is like the others."""
+    (kernel,) = report["products mk,kn->mn sm_90"]
+    tile = re.match(r"semiring (\d+)x72x(\d+) .*warps=(\d+)", kernel["schedule"])
+    assert tile, kernel["schedule"]
+    m, depth, warps = map(int, tile.groups())
+    assert kernel[FMA] == m * 72 * depth // (32 * warps)
+    assert not kernel[ADD]
 
 
 def test_threads_hold_squares_whatever_is_loaded(report: Report) -> None:

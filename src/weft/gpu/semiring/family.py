@@ -1,10 +1,12 @@
-"""Products that no matrix instruction makes: other algebras, and integers.
+"""Products that no matrix instruction makes: other algebras, integers, and IEEE products in float32.
 
 Each thread keeps a small tile of D in registers, so that an element that is loaded serves many products. Operands are
 gathered where they lie, as in the family gett.
 """
 
 from __future__ import annotations
+
+import torch
 
 from weft.gpu.common.contraction_launch import SplitLaunch, WholeLaunch
 from weft.gpu.common.launch import KernelLaunch, common_reasons, contraction_constants, pointer_layouts
@@ -28,11 +30,18 @@ def supports(contraction: Contraction, target: Target) -> str | None:
     if reason is not None:
         return reason
     product = contraction.arithmetic.product
-    if contraction.algebra is None and product.is_floating_point:
+    if contraction.algebra is None and product.is_floating_point and not ieee_single(contraction):
         return f"matrix instructions and the family simt make {dtype_name(product)} products"
     if min(contraction.m, contraction.n) < LEAST_DIM:
         return f"m={contraction.m} or n={contraction.n} is under {LEAST_DIM}: nothing to share"
     return None
+
+
+def ieee_single(contraction: Contraction) -> bool:
+    """Whether it is of sums of IEEE products in float32, which matrix instructions do not make."""
+    arithmetic = contraction.arithmetic
+    single = arithmetic.product is torch.float32 and arithmetic.accumulate is torch.float32
+    return contraction.algebra is None and single and arithmetic.precision == "ieee"
 
 
 def build(

@@ -3,8 +3,8 @@
 The output tile is one tensor (RM, RN, PM, PN), or several where a dim is no power of two, whose two last dimensions are
 the threads and the two first the registers of each: Triton gives threads to the last dimensions first. Tiles of A and B
 pass through shared memory, and every thread reads the rows and columns that it needs of a few steps of k at once, from
-where its neighbours read theirs; products of one step are then free of anything but arithmetic. What lies past the end
-of k is the identity, in one last step of its own.
+where its neighbours read theirs; products of one step are then free of anything but arithmetic. Past the end
+of k tiles of sums of products are zero; of other algebras what lies there is the identity, in one last step of its own.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ def load_step(
 ):  # fmt: skip
     """Tiles of A and B at (batch, m, n, k), functions applied in the product type, in the accumulator's type.
 
+    Past the end of k they are zero, after functions too if `PARAMS.zeros`. `WHOLE`: the tile ends within k.
     `starts` is what `rows_of` gives, `aux` the pointers of auxiliary operands and what is known of those of A and of B,
-    `functions` (a_fn, b_fn). `WHOLE`: the tile ends within k.
+    `functions` (a_fn, b_fn).
     """
     a, b, row_mask, column_mask = starts
     pointers, aux_a, aux_b = aux
@@ -72,6 +73,9 @@ def load_step(
         y = B_FN(y, *gathered_step(aux_b, pointers, here, AUX_B, K, PARAMS, n_offsets, n_mask)).to(PRODUCT)
     x = tl.broadcast_to(x, (M.tile, K.tile))
     y = tl.broadcast_to(y, (N.tile, K.tile))
+    if (PARAMS.zeros and not WHOLE) and (A_FN is not None or B_FN is not None):
+        x = tl.where(inside[None, :], x, 0)
+        y = tl.where(inside[None, :], y, 0)
     return x.to(ACCUMULATE), y.to(ACCUMULATE), inside
 
 
@@ -112,10 +116,10 @@ def reduce_tile(
     rows = tl.arange(0, PARAMS.m.tile)
     columns = tl.arange(0, PARAMS.n.tile)
     first_step = 0
-    last_step = PARAMS.whole_steps
+    last_step = PARAMS.alike_steps
     if PARAMS.splits > 1:
         first_step = program // PARAMS.blocks * PARAMS.steps
-        last_step = tl.minimum(first_step + PARAMS.steps, PARAMS.whole_steps)
+        last_step = tl.minimum(first_step + PARAMS.steps, PARAMS.alike_steps)
 
     # (1) Fix the rows of A and of B that it needs.
     starts = rows_of(operands[0], operands[1], place, rows, columns, PARAMS)
@@ -123,7 +127,8 @@ def reduce_tile(
     aux_b = gathered(pointers, (batch_block, n_block, 0), AUX_B, PARAMS, n_offsets, n_mask)
     aux = (pointers, aux_a, aux_b)
 
-    # (2) Whole steps along k, then the one that overhangs its end.
+    # (2) Steps along k that are alike, then the one that overhangs its end.
+    WHOLE: tl.constexpr = K.exact or not PARAMS.zeros
     THREADS_M: tl.constexpr = PARAMS.threads_m
     THREADS_N: tl.constexpr = PARAMS.threads_n
     HELD: tl.constexpr = (THREADS_M.held, THREADS_N.held, THREADS_M.threads, THREADS_N.threads)
@@ -136,10 +141,10 @@ def reduce_tile(
     for step in tl.range(first_step, last_step, num_stages=STAGES):
         k_block = step.to(tl.int64) if PARAMS.wide_index else step
         here = (batch_block, m_block, n_block, k_block)
-        x, y, inside = load_step(starts, aux, here, PARAMS, functions, PRODUCT, ACCUMULATE, AUX, True)
+        x, y, inside = load_step(starts, aux, here, PARAMS, functions, PRODUCT, ACCUMULATE, AUX, WHOLE)
         accs = step_of(accs, x, y, inside, PARAMS, COMBINE, REDUCE, IDENTITY, EXP, False, ACCUMULATE)
-    if PARAMS.whole_steps < K.blocks:
-        for step in tl.range(PARAMS.whole_steps, tl.minimum(first_step + PARAMS.steps, K.blocks), num_stages=1):
+    if PARAMS.alike_steps < K.blocks:
+        for step in tl.range(PARAMS.alike_steps, tl.minimum(first_step + PARAMS.steps, K.blocks), num_stages=1):
             k_block = step.to(tl.int64) if PARAMS.wide_index else step
             here = (batch_block, m_block, n_block, k_block)
             x, y, inside = load_step(starts, aux, here, PARAMS, functions, PRODUCT, ACCUMULATE, AUX, False)

@@ -58,7 +58,8 @@ class SemiringParams(NamedTuple):
     blocks: int  # output tiles
     splits: int  # programs that share the reduction of each output tile
     steps: int  # along k, in each of them
-    whole_steps: int  # that end within k
+    zeros: bool  # past the end of k tiles are zero and change nothing: products are summed
+    alike_steps: int  # steps along k without the one that overhangs its end and is not like the others
     wide: tuple[bool, ...]  # offsets need 64 bits, per tensor
     wide_index: bool  # indices along an axis do
     guard: tuple[int, int] = (0, 0)  # tensor and pointer of marks: only output tiles with one are computed; 0 for none
@@ -69,6 +70,7 @@ def semiring_params(contraction: Contraction, schedule: SemiringSchedule) -> Sem
     batch = tiled_dim(rest(contraction.of_role(Role.BATCH), ()), tensors=tensors)
     m, n, stored = _outer_dims(contraction, schedule.m, schedule.n)
     k = tiled_dim(schedule.k, tensors=tensors)
+    zeros = contraction.algebra is None
     offsets_wide = wide(contraction.modes, tensors)
     index_wide = wide_index((*schedule.m, *schedule.n, *schedule.k))
     m_subtile, n_subtile, stored_subtile = _outer_dims(
@@ -99,7 +101,8 @@ def semiring_params(contraction: Contraction, schedule: SemiringSchedule) -> Sem
         blocks=output_tiles(contraction, schedule),
         splits=schedule.splits,
         steps=-(-k.blocks // schedule.splits),
-        whole_steps=contraction.k // k.tile,
+        zeros=zeros,
+        alike_steps=k.blocks if zeros else contraction.k // k.tile,
         wide=offsets_wide,
         wide_index=index_wide,
     )
