@@ -25,10 +25,8 @@ def write(folder: Path) -> Path:
 
 def text(found: dict[str, Profile]) -> str:
     """A row for each: time, how much of the roof is reached, what really moved, and what binds."""
-    first = next(iter(found.values()))
-    commit = first.environment.get("artifacts", {}).get("commit") or "unknown"
     lines = [
-        f"# Profiles on {first.device}", "", f"{first.date[:10]}, commit {commit}. Made by `make profiles`.", "",
+        f"# Profiles on {next(iter(found.values())).device}", "", f"{_taken(found)}. Made by `make profiles`.", "",
         "| case | time | floor | of the roof | moved / least | what binds it |", "|-|-|-|-|-|-|",
     ]  # fmt: skip
     for name, each in found.items():
@@ -38,6 +36,15 @@ def text(found: dict[str, Profile]) -> str:
         page = f"[{name}]({name}/index.html)"
         lines.append(f"| {page} | {duration(each.seconds.value)} | {floor} | {roof} | {moved} | {each.sentence} |")
     return "\n".join(lines) + "\n"
+
+
+def _taken(found: dict[str, Profile]) -> str:
+    """The day and commit of each run that profiles are of, earliest first."""
+    by_date = sorted(found.values(), key=lambda each: each.date)
+    runs = dict.fromkeys(
+        (each.date[:10], each.environment.get("artifacts", {}).get("commit") or "unknown") for each in by_date
+    )
+    return "; ".join(f"{date}, commit {commit}" for date, commit in runs)
 
 
 if __name__ == "__main__":

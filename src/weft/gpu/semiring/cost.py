@@ -17,8 +17,8 @@ from weft.spec import Contraction
 _FITTED = fitted("semiring")
 
 # Fitted to 58 timed schedules of max-plus in float32 on an H200, which they predict within 6 % on average. Products of
-# float32 take up to 10 % longer where no operand lies along k, and up to 1.4 times as long where one does: reads of shared
-# memory and of rows then bind beside them.
+# float32 take up to 10 % longer where no operand lies along k, and up to 1.4 times as long where one does: reads of
+# shared memory and of rows then bind beside them.
 STEP_SLOTS = _FITTED("step_slots")  # issue slots of a thread in each step along k besides products and reads
 BLOCK_SLOTS = _FITTED("block_slots")  # before the first step and after the last one
 STORE_SLOTS = _FITTED("store_slots")  # for each element of D
