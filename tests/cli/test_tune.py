@@ -120,7 +120,7 @@ def test_the_cache_is_listed_verified_carried_and_cleared(tmp_path: Path, empty_
     assert len(list(entries())) == 1
     assert run("cache", "clear", given="y\n").exit_code == 0
     assert list(entries()) == []
-    assert "took over 1 entries" in run("cache", "import", str(exported)).output
+    assert "took over 1 entry" in run("cache", "import", str(exported)).output
     (after,) = entries()
     assert (after.key, after.value, after.file) == (before.key, before.value, before.file)
     assert run("cache", "clear", "--rooms", "ceilings", "--yes").exit_code == 0
