@@ -7,8 +7,10 @@ import torch
 
 from weft import cases
 from weft.bench import checking
-from weft.bench.checking import reference_slabs
+from weft.bench.checking import WrongResult, reference_slabs
+from weft.bench.networks import NetworkCheck, planned_network
 from weft.bench.peers.registry import Tensors
+from weft.bench.suites import entries
 from weft.cases import Case, from_letters
 from weft.oracle.judgement import fill_unwritten
 from weft.reference import contract
@@ -91,3 +93,13 @@ def test_each_step_of_a_peer_may_round() -> None:
     assert slab.compare(stepwise, stored=torch.bfloat16) <= 1
     with pytest.raises(AssertionError):
         slab.compare(stepwise + 2, stored=torch.bfloat16)
+
+
+def test_a_network_of_many_steps_that_is_off_by_little_is_found() -> None:
+    """Magnitudes of a hundred tensors come to far more than they do: their bound alone would find nothing."""
+    (entry,) = entries("networks", (), ["rtree_100"], None)
+    tensors = entry.case.operands(device=torch.device("cpu"), seed=0)
+    check, net = NetworkCheck(entry.case, tensors), planned_network(entry.case, tensors)
+    assert check.error(net, None) < 0.1
+    with pytest.raises(WrongResult, match="rtree_100 of 100 operands"):
+        check.error(lambda *operands: 1.01 * net(*operands), None)

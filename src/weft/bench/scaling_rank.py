@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from weft.bench.checking import WrongResult
-from weft.bench.networks import float64_reference, planned_network
+from weft.bench.networks import LOSS, float64_reference, planned_network
 from weft.bench.scaling_product import ProductTask
 from weft.bench.suites import entries
 from weft.cases.scaling import PlacedCase, ScalingCase
@@ -27,7 +27,6 @@ from weft.networks.bounds import growth
 from weft.networks.slicing import indices, part
 
 _SEED = 1
-_LOSS = {"ieee": 1e-3, "tf32": 5e-2}  # of a result: some hundred steps, each of which loses some eps of its sums
 
 
 class Task(Protocol):
@@ -64,7 +63,7 @@ class NetworkTask:
 
     def error(self, found: torch.Tensor) -> float:
         """Held against all slices in float64 by torch: within the bound of `weft.networks.bounds`, and, as that is wide
-        for a tree of many steps, within `_LOSS` of what the slices come to together, in root mean square. A slice that
+        for a tree of many steps, within `LOSS` of what the slices come to together, in root mean square. A slice that
         is lost or counted twice is 0.1 of that and more."""
         case, tree = self._case, self._net.tree
         contract = float64_reference(case.slice(self._labels))
@@ -80,7 +79,7 @@ class NetworkTask:
         relative, low = growth(self._net)
         away = (found.double() - expected).abs()
         worst = float((away / (relative * magnitudes + low)).max())
-        lost = _LOSS[case.precision or "ieee"] * float(squares.mean().sqrt())
+        lost = LOSS[case.precision or "ieee"] * float(squares.mean().sqrt())
         worst = max(worst, float((away**2).mean().sqrt()) / lost)
         if not worst <= 1:
             raise WrongResult(worst, f"{case.name} in {tree.slices} slices")

@@ -59,6 +59,9 @@ TRANSPOSE_RATE = _FITTED("transpose_rate")
 # returns there converted: from float8 to float16, in products of 4096^3 with 64 indices of k a step.
 CAST_RATE = _FITTED("cast_rate")  # elements of B per second that are converted, once for each program that reads them
 ACROSS_K = _FITTED("across_k")  # of the rate of three products of TF32 where an operand lies across k
+# IEEE products in float32 are made without matrix instructions, and read B across k: what they take longer by where it
+# lies along k. Sums of 15 and 45 products in 144 and 60 columns took 1.6 times as long.
+SINGLE_ALONG_K = _FITTED("single_along_k")
 # Of the bytes of short runs that move again, for each run that two lines hold besides the first.
 RAGGED = _FITTED("ragged")
 SMALLER = _FITTED("smaller")  # cycles of a copy of less than `LEAST_COPY` bytes, by registers, over an asynchronous one
@@ -314,6 +317,8 @@ def _rate(contraction: Contraction, work: Work, by: Coefficients) -> float:
     arithmetic = contraction.arithmetic
     product = torch.float64 if arithmetic.accumulate is torch.float64 else arithmetic.product
     rate = by.matrix * _MATRIX_RATE[f"{dtype_name(product)} {arithmetic.precision}"]
+    if product is torch.float32 and arithmetic.precision == "ieee" and _along_k(contraction, B):
+        rate /= SINGLE_ALONG_K
     if arithmetic.precision == "tf32x3" and not _both_along_k(contraction):
         rate *= ACROSS_K
     return rate / by.rearranged if work.rearranged else rate
