@@ -28,8 +28,8 @@ HALF_TILES = ((128, 128), (128, 192), (192, 128), (128, 256), (256, 128))
 SMALL_RATE, LARGER_RATE = _FITTED("small_rate"), _FITTED("larger_rate")
 LEAST_TILE, WIDEST_TILE = 32, 256  # of short dims, and of long ones beside short ones
 TILE_SECONDS = _FITTED("tile_seconds")  # that an SM takes for each tile besides its arithmetic
-# The same of IEEE products in float32, by sums of 15 to 240 products in 36 to 144 columns, which took up to half as long
-# again as `TILE_SECONDS` says; large products of 4096 rows a hundredth.
+# The same of IEEE products in float32, by sums of 15 to 240 products in 36 to 144 columns, which took up to half as
+# long again as `TILE_SECONDS` says; large products of 4096 rows a hundredth.
 SINGLE_TILE_SECONDS = _FITTED("single_tile_seconds")
 # Bytes per second of an operand of so many bytes that all matrices of a batch share, where its rows do not start at
 # whole sectors: all tiles read the same lines. The rate grows with the square of the bytes.
