@@ -163,6 +163,24 @@ class TestScaling:
         guarded.check_guards()
         assert torch.equal(guarded.tensor, 2 * torch.relu(x).T - 5)
 
+    @pytest.mark.parametrize("layout", ["contiguous", "permuted", "offset", "broadcast"])
+    @pytest.mark.parametrize("dtype", [HALF, SINGLE, torch.complex64], ids=str)
+    def test_an_addend_elsewhere_is_read_where_it_lies(self, dtype: torch.dtype, layout: str, backend: Backend) -> None:
+        """And stays as it was."""
+        ready(backend)
+        x = values((40, 33), dtype, backend, integers=True)
+        if layout == "broadcast":
+            c = random_operand((33, 1), dtype, 3, integers=True, device=backend.device)
+        else:
+            c = random_operand((33, 40), dtype, 3, layout=layout, integers=True, device=backend.device)
+        before, guarded = c.clone(), poisoned((33, 40), dtype, device=backend.device)
+        expected = 2 * x.T - 3 * c
+        weft.permute(x, "ab->ba", c=c, out=guarded.tensor, alpha=2, beta=-3, backend=backend.name)
+        guarded.check_guards()
+        assert torch.equal(guarded.tensor, expected)
+        assert torch.equal(weft.permute(x, "ab->ba", c=c, alpha=2, beta=-3, backend=backend.name), expected)
+        assert torch.equal(c, before)
+
     def test_half_goes_by_single(self, backend: Backend) -> None:
         """0.1 x + y rounded once: rounding 0.1 to half first, or the product, would show."""
         ready(backend)

@@ -78,9 +78,9 @@ def permute(
     function of torch operations, traced and fused, which sees values of `x`'s type. `out`: where the result goes, any
     strides, sharing no memory with `x`. `out_dtype`: the result's type, by default `out`'s, else that of `fn`'s
     results, else `x`'s; a cast costs no pass of its own. `c`: where it is given it is added, times `beta`: a tensor of
-    the result's type and shape (an extent of 1 broadcasts). ``c=out`` adds to what is there; another one costs a pass
-    of its own. `alpha` and `beta` are applied in the wider of the two types, half precision by way of float32 and
-    integers in int64; with ``beta == 0`` `c` is not read.
+    the result's type and shape (an extent of 1 broadcasts). ``c=out`` adds to what is there; one that lies otherwise
+    than the result costs a pass of its own. `alpha` and `beta` are applied in the wider of the two types, half
+    precision by way of float32 and integers in int64; with ``beta == 0`` `c` is not read.
 
     Where nothing is computed the bits of each element arrive as they are. A conjugate view is conjugated on the way; a
     negative view is resolved first.

@@ -209,6 +209,8 @@ def permute_launcher(request: PermuteRequest) -> PermutationLaunch:
 
     def launch(x: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar) -> None:
         x = x.conj() if request.conjugate else x
+        if c is not None and c is not d:
+            d.copy_(c)
         permute(request.notation, x, extents=extents, fn=request.raw, alpha=alpha, beta=beta, out=d)
 
     return launch

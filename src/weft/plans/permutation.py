@@ -96,10 +96,9 @@ class PermutePlan(PlanBase):
             if out is None:
                 out = torch.empty(self.shape, dtype=self.dtype, device=self._request.device)
             if out.numel():
-                if beta != 0 and c is not None and not same_memory(out, c):
-                    out.copy_(c.expand(self.shape))  # kernels add to what is there
+                addend = _beside(out, c) if beta != 0 and c is not None else None
                 # A launch sees memory as it lies: conjugation is in the description, not in the tensor's bit.
-                variant.launch(x.conj() if x.is_conj() else x, out if beta != 0 else None, out, alpha, beta)
+                variant.launch(x.conj() if x.is_conj() else x, addend, out, alpha, beta)
         except (RuntimeError, MemoryError) as error:
             if is_out_of_memory(error):
                 raise workspace_error(self._request.device, new, variant.workspace_bytes) from error
@@ -158,3 +157,12 @@ class PermutePlan(PlanBase):
             request = replace(request, x=request.x._replace(alignment=aligned[0]))
         permutation = request.permutation(d, scaled=scaled, added=added)
         return self._built(permutation, partial(permute_launcher, request))
+
+
+def _beside(out: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+    """What a kernel adds, which reads it as D lies: `c` where it lies so too, else `out`, with a copy of `c` there."""
+    if same_memory(out, c):
+        return out
+    if c.shape == out.shape and c.stride() == out.stride() and Layout.of(c).alignment >= Layout.of(out).alignment:
+        return c
+    return out.copy_(c.expand(out.shape))

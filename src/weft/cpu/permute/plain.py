@@ -80,10 +80,15 @@ class PlainLaunch:
             in_x, in_d = (sum(at * s[side] for at, s in zip(corner, self._strides, strict=False)) for side in (0, 1))
             strides = self._strides[max(cut - 1, 0) :]
             source = x.as_strided(shape, [s[0] for s in strides], int(x.storage_offset()) + in_x)
-            target = d.as_strided(shape, [s[1] for s in strides], int(d.storage_offset()) + in_d)
-            self._slab(source, target, alpha, beta if c is not None else 0)
+            target, addend = (
+                tensor.as_strided(shape, [s[1] for s in strides], int(tensor.storage_offset()) + in_d)
+                for tensor in (d, d if c is None else c)  # C lies as D does
+            )
+            self._slab(source, addend, target, alpha, beta if c is not None else 0)
 
-    def _slab(self, source: torch.Tensor, target: torch.Tensor, alpha: Scalar, beta: Scalar) -> None:
+    def _slab(
+        self, source: torch.Tensor, addend: torch.Tensor, target: torch.Tensor, alpha: Scalar, beta: Scalar
+    ) -> None:
         permutation = self._permutation
         values: torch.Tensor = source.conj() if permutation.conjugate else source
         if permutation.fn is not None:
@@ -92,7 +97,7 @@ class PlainLaunch:
             scale = permutation.scale
             values = values.to(scale, copy=True).mul_(alpha)
             if beta != 0:
-                values.add_(target.to(scale) if target.dtype in _UNPROMOTED else target, alpha=beta)
+                values.add_(addend.to(scale) if addend.dtype in _UNPROMOTED else addend, alpha=beta)
         target.copy_(values)
 
 
