@@ -205,7 +205,7 @@ class TestValues:
             d = weft.contract("mk,kn->mn", a, a, c=c, beta=0, backend=backend.name, **options)
             assert torch.equal(d, a @ a)
 
-    @pytest.mark.parametrize("where", [0, 5, 40])
+    @pytest.mark.parametrize("where", [0, 40])
     @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
     def test_special_values_pass_through(self, where: int, value: float, backend: Backend) -> None:
         """NaN and infinities reach the elements that they belong to, and no others."""

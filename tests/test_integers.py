@@ -48,6 +48,8 @@ def exact(equation: str, a: torch.Tensor, b: torch.Tensor, total: torch.dtype) -
 def test_sums_wrap_around(
     backend: Backend, equation: str, shape_a: tuple[int, ...], shape_b: tuple[int, ...], dtype: torch.dtype
 ) -> None:
+    if backend.interpreted and dtype not in (torch.int8, torch.int64):
+        pytest.skip("one narrow and one wide type are interpreted")
     a, b = anything(shape_a, dtype, 1, backend.device), anything(shape_b, dtype, 2, backend.device)
     narrow = torch.int64 if dtype is torch.int64 else torch.int32
     for total in dict.fromkeys((narrow, torch.int64)):

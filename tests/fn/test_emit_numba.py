@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +16,18 @@ from weft.fn import Pointwise
 pytest.importorskip("numba")
 
 N = 512
-RUNS = [pytest.param(case, dtype, id=f"{case}-{dtype}") for case in CASES for dtype in case.dtypes]
+QUICK = (torch.float32, torch.float64, torch.int64, torch.bool)  # slow runs compile for all
+
+
+def taken(case: Case) -> Iterator[Any]:
+    """A run for each type, quick ones for those of `QUICK` that the case has."""
+    quick = [dtype for dtype in QUICK if dtype in case.dtypes] or case.dtypes[:1]
+    for dtype in case.dtypes:
+        marks = () if dtype in quick else pytest.mark.slow
+        yield pytest.param(case, dtype, id=f"{case}-{dtype}", marks=marks)
+
+
+RUNS = [run for case in CASES for run in taken(case)]
 
 
 def run(function: Pointwise, *tensors: torch.Tensor) -> torch.Tensor:

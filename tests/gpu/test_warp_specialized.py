@@ -187,8 +187,7 @@ def test_runs_that_d_does_not_have_are_not_offered() -> None:
 
 # One of each: roles, ways to share output tiles, and functions of A, of both operands, and in shared memory.
 FEW = (
-    "split n pingpong", "stationary fused twice", "stationary by eight warps", "transformers paired_n",
-    "smem_transform, tail splits", "stream_k",
+    "split n pingpong", "stationary fused twice", "transformers paired_n", "smem_transform, tail splits", "stream_k",
 )  # fmt: skip
 # Warps of a program, those included that fill up a group of four, and registers of a thread that multiplies.
 ROLES = {

@@ -74,6 +74,7 @@ def profile(
         known = [each.name for each in MECHANISMS]
         if claim is not None and claim not in known:
             raise UnsupportedError(f"--claim {claim} is no mechanism: {', '.join(known)}")
+        sides = [("weft", None), *([_side(against)] if against is not None else [])]
         place = read_device(device)
         if "->" not in equation and "," in equation:
             raise NotationError(f"'{equation}' is neither an equation nor one case: profile cases one by one")
@@ -89,7 +90,6 @@ def profile(
         if scaling and place.type != "cpu":
             raise UnsupportedError("--scaling varies the threads of a CPU: add --device cpu")
         ceilings = device_ceilings(place)
-        sides = [("weft", None), *([_side(against)] if against is not None else [])]
         how = {"counters": counters, "energy": energy or energy_model, "budget": budget}
         found = [_measured(case, place, who, schedule, ceilings, how) for who, schedule in sides]
         if energy_model:
