@@ -17,7 +17,7 @@ import weft
 SAMPLE = Path(__file__).with_name("typed_sample.py")
 MARKED = {at for at, line in enumerate(SAMPLE.read_text().splitlines(), 1) if "# error: " in line}
 ROOT = SAMPLE.parents[2]
-LINTED = ROOT / ".mypy_cache" / f"{sys.version_info.major}.{sys.version_info.minor}"  # what `make lint` knows of all modules
+LINTED = ROOT / ".mypy_cache" / f"{sys.version_info.major}.{sys.version_info.minor}"  # what `make lint` has read
 SOURCES = Path(weft.__file__).parents[1]
 
 
