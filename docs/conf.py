@@ -3,6 +3,9 @@
 import sys
 from pathlib import Path
 
+from sphinx.application import Sphinx
+from sphinx.pycode import ModuleAnalyzer
+
 import weft
 
 sys.path.insert(0, str(Path(__file__).parent))  # for the directives
@@ -20,7 +23,6 @@ exclude_patterns = ["_build"]
 smartquotes = False  # an option is spelled with two hyphens
 default_role = "py:obj"  # `contract` in a docstring links to what it names, where that is on a page
 autodoc_member_order = "bysource"
-python_maximum_signature_line_length = 88
 
 html_theme = "pydata_sphinx_theme"
 html_title = f"weft {release}"
@@ -33,3 +35,15 @@ html_theme_options = {
 html_show_sourcelink = False
 html_context = {"default_mode": "auto"}  # light or dark as the reader's system says
 html_show_search_summary = False  # a browser lets no page that is opened as a file read the others
+
+
+def setup(sphinx: Sphinx) -> None:
+    sphinx.connect("builder-inited", one_signature)
+
+
+def one_signature(sphinx: Sphinx) -> None:
+    """Overloads are for type checkers. A reader sees one signature, with every keyword and its default."""
+    for module in ("weft.api.contract", "weft.api.matmul", "weft.api.permute", "weft.profiling.api"):
+        analyzer = ModuleAnalyzer.for_module(module)
+        analyzer.analyze()
+        analyzer.overloads.clear()

@@ -36,6 +36,8 @@ def described(name: str) -> str:
         for way in dict.fromkeys(way for each in times for way in each):
             lines.append(f"| {way} | {' | '.join(_cell(each.get(way)) for each in times)} |")
         lines += ["", "Medians, in brackets the interval that holds them with 95 % confidence.", ""]
+        if any(_with_host(time) for each in times for time in each.values()):
+            lines += ["(host): the host's work included, as these calls cannot be captured in a CUDA graph.", ""]
     for file, record in known:
         recipe = record["recipes"][name]
         when = f"at commit {recipe['commit'][:7]}, {recipe['date'][:10]} (`results/{file.parent.name}`)"
@@ -56,7 +58,12 @@ def _cell(time: dict[str, Any] | None) -> str:
         return ""
     if "cannot" in time:
         return str(time["cannot"]).replace("|", " ")
-    return f"{duration(time['seconds'])} [{duration(time['low'])}, {duration(time['high'])}]"
+    host = " (host)" if _with_host(time) else ""
+    return f"{duration(time['seconds'])} [{duration(time['low'])}, {duration(time['high'])}]{host}"
+
+
+def _with_host(time: dict[str, Any]) -> bool:
+    return any(note.startswith("not captured") for note in time.get("notes", ()))
 
 
 class Times(SphinxDirective):

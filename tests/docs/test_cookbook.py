@@ -105,6 +105,8 @@ def test_times_are_shown_as_they_are_in_the_file() -> None:
     for way, time in record["recipes"]["transpose"]["times"].items():
         assert f"| {way} | {duration(time['seconds'])} [" in text
     assert "Not measured" in times.described("souffle")
+    assert "(host)" not in text  # one that no CUDA graph holds says so
+    assert "] (host) |" in times.described("random_circuit")
 
 
 @pytest.mark.gpu
