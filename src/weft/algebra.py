@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from numbers import Number
 from typing import Any, TypeAlias
 
 import torch
 
 from weft.base.words import nearest
-from weft.errors import DTypeError, FunctionError, UnsupportedError
+from weft.errors import DTypeError, FunctionError, UnsupportedError, WeftError
 from weft.fn import trace
 from weft.fn.algebra import TracedAlgebra
 from weft.fn.binding import parameters
@@ -83,6 +84,13 @@ class Algebra:
             raise DTypeError(f"the algebra {self.name} does not work on {_name(dtype)}: {reason}")
         combine, reduce = (self._trace(part, dtype) for part in ("combine", "reduce"))
         return TracedAlgebra(combine, reduce, self.identity_in(dtype), self.name)
+
+    def is_traced_as(self, traced: TracedAlgebra, dtype: torch.dtype) -> bool:
+        """Whether a traced algebra of values of `dtype` computes what this one does, whatever it is called."""
+        try:
+            return traced == self.traced(dtype)
+        except WeftError:  # which does not work on that type
+            return False
 
     def identity_in(self, dtype: torch.dtype) -> int | float | complex | bool:
         """The identity as a Python number of the kind that `dtype` holds; `DTypeError` where it holds no such value."""
@@ -261,3 +269,28 @@ def find(algebra: Any) -> Algebra | None:
     if not isinstance(algebra, Algebra):
         raise UnsupportedError(f"an algebra is a name or a weft.Algebra, not {type(algebra).__name__}")
     return None if algebra is plus_times else algebra
+
+
+# -- truth values ------------------------------------------------------------------------------------------------------
+
+
+@lru_cache
+def of_count(algebra: TracedAlgebra, dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor] | None:
+    """What an algebra of truth values makes of the number of pairs that are true, which is not zero, in both: whether
+    there is any (or_and), or an odd number (gf2 of bool). None of other algebras.
+
+    An algebra is recognised by what it computes.
+    """
+    if or_and.is_traced_as(algebra, dtype):
+        return _is_any
+    if dtype is torch.bool and gf2.is_traced_as(algebra, dtype):
+        return _is_odd
+    return None
+
+
+def _is_any(count: torch.Tensor) -> torch.Tensor:
+    return count.to(torch.bool)
+
+
+def _is_odd(count: torch.Tensor) -> torch.Tensor:
+    return (count.to(torch.int32) & 1).to(torch.bool)

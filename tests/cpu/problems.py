@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from weft.cpu import blas, eager
+from weft.cpu import blas, counting, eager
 from weft.cpu.gett import family as gett
 from weft.cpu.gett.schedule import form_of
 from weft.cpu.host import vector_bytes
@@ -118,8 +118,9 @@ def all_ways(contraction: Contraction, every: bool = True) -> Iterator[Way]:
     """What each family offers; with `every` the engine's tiny blocks as well, all operands packed, in several parts."""
     assert eager.supports(contraction, TARGET) is None
     yield from (Way(eager, schedule) for schedule in eager.schedules(contraction, TARGET).schedules)
-    if blas.supports(contraction, TARGET) is None:
-        yield from (Way(blas, schedule) for schedule in blas.schedules(contraction, TARGET).schedules)
+    for family in (blas, counting):
+        if family.supports(contraction, TARGET) is None:
+            yield from (Way(family, schedule) for schedule in family.schedules(contraction, TARGET).schedules)
     if gett.supports(contraction, TARGET) not in (None, FEW):
         return
     (best,) = gett.schedules(contraction, TARGET).schedules

@@ -21,6 +21,7 @@ from weft.gpu.common.launch import precision_reason, type_reason
 from weft.gpu.complex.direct import family as direct
 from weft.gpu.complex.interleaved import family as interleaved
 from weft.gpu.complex.real_forms import family as real_forms
+from weft.gpu.composite.counting import family as counting
 from weft.gpu.composite.logsumexp import family as logsumexp
 from weft.gpu.composite.scatter import family as scatter
 from weft.gpu.composite.ttgt import family as ttgt
@@ -81,6 +82,7 @@ def _tasks() -> dict[str, Task]:
         return partial(contraction, found.equation, found.extents, **options)
 
     halves = {"dtype": half, "out_dtype": single}
+    truth = {"dtype": torch.bool, "algebra": "or_and"}
     gate = {"p": 2, "q": 2, "a": 2, "b": 2, "x": 64, "y": 64, "z": 256}
     found = (
         Task(blas, "a matrix product", partial(contraction, "mk,kn->mn", square, dtype=half)),
@@ -91,6 +93,7 @@ def _tasks() -> dict[str, Task]:
         Task(scatter, "TCCG 24, float16", case(24, **halves)),
         Task(semiring, "a max-plus product", partial(contraction, "mk,nk->mn", square, algebra="max_plus")),
         Task(logsumexp, "a product in the algebra log", partial(contraction, "mk,nk->mn", square, algebra="log")),
+        Task(counting, "a product in the algebra or_and", partial(contraction, "mk,nk->mn", square, **truth)),
         Task(simt, "a matrix times a vector", partial(contraction, "mk,k->m", {"m": 4096, "k": 4096})),
         Task(pre_reduce, "a mode that A has alone", partial(contraction, "mkx,kn->mn", square | {"x": 64})),
         Task(direct, "a gate, complex64", partial(contraction, "pqab,xaybz->xpyqz", gate, dtype=complex_)),

@@ -15,6 +15,7 @@ from reporting import print_report
 from weft.algebra import Algebra
 from weft.api.describe import hypothetical
 from weft.gpu.common.inspect import compiled, instructions
+from weft.gpu.composite.counting import family as counting
 from weft.gpu.composite.logsumexp import family as logsumexp
 from weft.gpu.gett import family as gett
 from weft.gpu.semiring import family as semiring
@@ -48,7 +49,10 @@ def report(room: ModuleType, contraction: Contraction, architecture: str, split:
         text = compiled(kernel, architecture).asm["amdgcn" if architecture == "gfx942" else "ptx"]
         counts = {
             name: len(re.findall(name, text))
-            for name in (r"add\.f32", r"fma\.rn\.f32", r"max\.NaN\.f32", r"ld\.shared\.v4", r"ex2\.approx")
+            for name in (
+                r"add\.f32", r"fma\.rn\.f32", r"max\.NaN\.f32", r"ld\.shared\.v4", r"ex2\.approx", r"s32\.s8\.s8",
+                r"setp\.ne",
+            )
         }
         found.append({"schedule": str(best), **instructions(text), **counts})
     return found
@@ -83,6 +87,9 @@ def main() -> None:
         contraction = described("mk,k->m", {"m": 4096, "k": 4096}, algebra=name)
         cases[f"vector {name} sm_90"] = partial(report, simt, contraction, "sm_90")
     cases["log sm_90"] = partial(report, logsumexp, described("mk,nk->mn", square, algebra="log"), "sm_90")
+    for architecture in TARGETS:
+        truth = described("mk,kn->mn", square, dtype=torch.bool, algebra="or_and")
+        cases[f"counting {architecture}"] = partial(report, counting, truth, architecture)
     fused: dict[str, Any] = {
         "dtype": half, "epilogue": lambda x, bias, m, n: (torch.where(m >= n, x + bias, 0.0), x > 0),
         "operands": {"bias": ("n", half), "gate": ("mk", half), "shift": ("k", half)}, "indices": {"m": "m", "n": "n"},

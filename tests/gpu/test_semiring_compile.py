@@ -13,8 +13,9 @@ from gpu.reporting import PARTS, Report, slow
 pytestmark = pytest.mark.early
 
 FEW = ("max_plus float32 sm_90", "products mk,kn->mn sm_90", "pieces *",
-       "split *", "exponentials *", "log *", "fused tma *", "vector log *")
+       "split *", "exponentials *", "log *", "counting sm_90", "fused tma *", "vector log *")
 ADD, FMA, MAX = r"add\.f32", r"fma\.rn\.f32", r"max\.NaN\.f32"
+PAIRS, COMPARED = r"s32\.s8\.s8", r"setp\.ne"
 
 
 @pytest.fixture(scope="module", params=PARTS)
@@ -52,6 +53,15 @@ def test_products_are_one_instruction_each(report: Report) -> None:
     m, depth, warps = map(int, tile.groups())
     assert kernel[FMA] == m * 72 * depth // (32 * warps)
     assert not kernel[ADD]
+
+
+@pytest.mark.parametrize(("architecture", "instruction"), [("sm_90", "wgmma"), slow("sm_80", "mma")])
+def test_pairs_are_counted_by_integer_matrix_instructions(architecture: str, instruction: str, report: Report) -> None:
+    """Of bytes that were each compared with zero where they were packed."""
+    product, packing = report[f"counting {architecture}"]
+    assert product["schedule"].startswith("counting pairs; ttgt ")
+    assert product[PAIRS] == product[instruction] > 0
+    assert packing[COMPARED] >= 16 * packing["ld.global.16"] > 0
 
 
 def test_threads_hold_squares_whatever_is_loaded(report: Report) -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import weft
-from weft.cpu import blas, eager, host
+from weft.cpu import blas, counting, eager, host
 from weft.cpu.gett import cost
 from weft.planner.coefficients import FITTED_ON, SHIPPED, fitted
 from weft.planner.registry import AT_HAND, FAMILIES, PERMUTATION_FAMILIES
@@ -49,7 +49,7 @@ def test_every_constant_is_used(section: str) -> None:
 @pytest.mark.parametrize("file", ["cpu-32.json", "cpu-64.json"])
 def test_every_constant_of_a_cpu_is_used(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "vector_bytes", lambda: int(file[4:6]))
-    for family in (blas, cost):
+    for family in (blas, counting, cost):
         family._cost.cache_clear()
     monkeypatch.setattr(blas, "multiplies_bytes", lambda: True)
     a = torch.ones(9, 9)
@@ -57,10 +57,11 @@ def test_every_constant_of_a_cpu_is_used(file: str, monkeypatch: pytest.MonkeyPa
         contraction = weft.plan("mk,kn->mn", x, x, backend="reference", **options).contraction
         eager.predict(contraction, eager.EagerSchedule(0), Target("cpu"))
     blas._cost()
+    counting._cost()
     cost._cost()
     for section, content in json.loads((SHIPPED / file).read_text())["sections"].items():
         assert fitted(section, file).used == set(content["values"]), section
-    for family in (blas, cost):
+    for family in (blas, counting, cost):
         family._cost.cache_clear()
 
 

@@ -30,10 +30,11 @@ FAMILIES = {
         "weft.gpu.composite.ttgt.family",
         "weft.gpu.composite.scatter.family",
         "weft.gpu.composite.logsumexp.family",
+        "weft.gpu.composite.counting.family",
         "weft.gpu.complex.direct.family",
         "weft.gpu.complex.real_forms.family",
     ),
-    "cpu": ("weft.cpu.gett.family", "weft.cpu.blas", "weft.cpu.eager", "weft.planner.pre_reduce"),
+    "cpu": ("weft.cpu.gett.family", "weft.cpu.blas", "weft.cpu.counting", "weft.cpu.eager", "weft.planner.pre_reduce"),
 }
 PERMUTATION_FAMILIES = {
     "triton": ("weft.gpu.permute.family", "weft.gpu.complex.interleaved.family"),

@@ -174,8 +174,9 @@ def _computed_in(dtype: torch.dtype) -> Kernel:
 HALF, SINGLE = torch.float16, torch.float32
 COMPLEX, BYTE, WORD = torch.complex64, torch.int8, torch.int32
 _HALF_SINGLE, _HALVES, _COMPLEX = (HALF, HALF, SINGLE), (HALF,) * 3, (COMPLEX,) * 3
+_OR_AND: dict[str, Any] = {"dtypes": (torch.bool,) * 3, "algebra": "or_and"}
 
-_CPU_BLAS = "weft.cpu.blas"
+_CPU_BLAS, _CPU_COUNTING = "weft.cpu.blas", "weft.cpu.counting"
 _EAGER, _CPU_GETT, _CPU_PERMUTE = "weft.cpu.eager", "weft.cpu.gett.family", "weft.cpu.permute.family"
 _CPU_PLAIN = "weft.cpu.permute.plain"
 _CPU_TRANSPOSE, _TRANSPOSE = "weft.cpu.permute.transpose", "weft.gpu.transpose.family"
@@ -186,7 +187,9 @@ _DIRECT, _INTERLEAVED, _REAL_FORMS = (
 )
 _HAND = "weft.gpu.at_hand.contraction.family"
 _HAND_PERMUTE = "weft.gpu.at_hand.permutation.family"
-_TTGT, _SCATTER, _LOG = (f"weft.gpu.composite.{name}.family" for name in ("ttgt", "scatter", "logsumexp"))
+_TTGT, _SCATTER, _LOG, _COUNTING = (
+    f"weft.gpu.composite.{name}.family" for name in ("ttgt", "scatter", "logsumexp", "counting")
+)
 _PRE_REDUCE = "weft.planner.pre_reduce"
 
 # The CPU's kernels are compiled for the type that they compute in: a case for each, so that no other is compiled.
@@ -202,6 +205,7 @@ TRIALS: dict[str, tuple[Trial, ...]] = {
     "cpu": (
         *_CPU_KINDS,
         Trial(_CPU_BLAS, from_letters("a product of each batch", "bmk,bkn->bmn", b=3, m=17, n=29, k=41)),
+        Trial(_CPU_COUNTING, from_letters("truth values", "kam,nk->amn", k=330, a=3, m=17, n=29, **_OR_AND)),
         Trial(_EAGER, from_letters(
             "batched, added to C", "bmk,bkn->bnm", b=3, m=17, n=29, k=41, alpha=0.5,
             beta=-2.0, add=True,
@@ -257,6 +261,7 @@ TRIALS: dict[str, tuple[Trial, ...]] = {
             "D scattered", "kam,knb->anmb", a=18, m=24, k=400, n=20, b=22,
         ), like=_product_by_library),
         Trial(_LOG, from_letters("float32", "mk,kn->mn", m=264, n=264, k=136, algebra="log")),
+        Trial(_COUNTING, from_letters("truth values", "mk,kn->mn", m=67, n=35, k=330, **_OR_AND)),
         Trial(_PERMUTE, PermuteCase("float16", "abc->bac", (17, 30, 3), HALF), _moves, _in_tiles(1024)),
         Trial(_PERMUTE, PermuteCase("float32, large tiles", "abc->cab", (67, 130, 35)), _moves, _in_tiles(1024)),
         Trial(_PERMUTE, PermuteCase(

@@ -86,7 +86,9 @@ class ContractionProblem(Problem):
         given = operands(case, seed=SEED, integers=True)
         result = poisoned(case.d_shape, case.dtypes[2], layout=case.layouts[3])
         scalars = case.alpha, case.beta if case.add else 0.0
-        exact = not (accumulate := resolve(*case.dtypes[:2]).accumulate).is_floating_point and not accumulate.is_complex
+        algebra = case.algebra if case.algebra != "plus_times" else None
+        accumulate = resolve(*case.dtypes[:2], algebra=algebra).accumulate
+        exact = not accumulate.is_floating_point and not accumulate.is_complex
         self._scalars = tuple(int(x.real) for x in scalars) if exact else scalars
         super().__init__(given, result, *_expected(case, *given), device)
         self.description = contraction_of(case, *map(_layout, (*self.inputs, self.result)))  # type: ignore[arg-type]

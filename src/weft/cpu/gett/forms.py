@@ -16,14 +16,14 @@ bit of each factor. Sums are brought back to remainders whenever a block of k ha
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from weft.algebra import Algebra, gf2, or_and, plus_times_mod
-from weft.errors import WeftError
+from weft.algebra import of_count, plus_times_mod
 from weft.fn import Pointwise, trace
 from weft.fn.algebra import TracedAlgebra
 
@@ -52,17 +52,15 @@ def matrix_form(algebra: TracedAlgebra, accumulate: torch.dtype) -> MatrixForm |
 
     An algebra is recognised by what it computes; its name at most suggests what to try.
     """
-    if _same(algebra, or_and, accumulate):
-        return _of_truth(accumulate, lambda count: count != 0)
-    if accumulate is torch.bool and _same(algebra, gf2, accumulate):
-        return _of_truth(accumulate, lambda count: count.remainder(2) != 0)
+    if (result := of_count(algebra, accumulate)) is not None:
+        return _of_truth(accumulate, result)
     p = _modulus(algebra, accumulate)
     return None if p is None else _of_remainders(p, accumulate)
 
 
-def _of_truth(accumulate: torch.dtype, result: object) -> MatrixForm:
+def _of_truth(accumulate: torch.dtype, result: Callable[[Tensor], Tensor]) -> MatrixForm:
     truth = trace(lambda x: (x != 0).to(torch.float32), (accumulate,), hook="truth")
-    return MatrixForm(torch.float32, truth, truth, trace(result, (torch.float32,), hook="result"), chunk=1 << 24)  # type: ignore[arg-type]
+    return MatrixForm(torch.float32, truth, truth, trace(result, (torch.float32,), hook="result"), chunk=1 << 24)
 
 
 def _of_remainders(p: int, accumulate: torch.dtype) -> MatrixForm:
@@ -120,11 +118,4 @@ def _modulus(algebra: TracedAlgebra, accumulate: torch.dtype) -> int | None:
     if found is None:
         return None
     p = int(found[1])
-    return p if p >= 2 and _same(algebra, plus_times_mod(p), accumulate) else None
-
-
-def _same(algebra: TracedAlgebra, ready: Algebra, accumulate: torch.dtype) -> bool:
-    try:
-        return algebra == ready.traced(accumulate)
-    except WeftError:  # which does not work on that type
-        return False
+    return p if p >= 2 and plus_times_mod(p).is_traced_as(algebra, accumulate) else None

@@ -1,1 +1,1 @@
-"""Families made of others: operands packed first (TTGT), D scattered last, logsumexp by products."""
+"""Families made of others: operands packed first (TTGT), D scattered last, logsumexp by products, truth by counting."""

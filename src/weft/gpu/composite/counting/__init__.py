@@ -1,0 +1,1 @@
+"""Algebras of truth values by products of bytes."""
