@@ -264,6 +264,11 @@ def bad_calls() -> dict[str, tuple[str, str]]:
         "other types": said(plan, "mk,kn->mn", a, b.double() if mine else b, placements=by_k),
         "other alpha": said(good, a, b, alpha=1 + mine),
         "a call's shape": said(good, torch.ones(4, 9) if mine else a, b),
+        "other functions": said(plan, "mk,kn->mn", a, b, epilogue=lambda x: x * (2 + mine)),
+        "other algebras": said(
+            plan, "mk,kn->mn", a, b,
+            algebra=weft.Algebra(lambda x, y: x + (1 + mine) * y, torch.maximum, identity="lowest", name="own"),
+        ),
         "a function": said(plan, "mk,kn->mn", a, b, epilogue=lambda x: x if x > 0 else -x),
         "return_arg": said(plan, "mk,kn->mn", a, b, return_arg=True),
         "return_arg, c": said(

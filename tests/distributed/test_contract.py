@@ -128,6 +128,8 @@ def test_one_error_on_every_rank(on_two: list[Any]) -> None:
         "other types": ("ShapeError", "the type of b differs: rank 0 of 2: float32; rank 1 of 2: float64"),
         "other alpha": ("ShapeError", "alpha differs: rank 0 of 2: 1; rank 1 of 2: 2"),
         "a call's shape": ("ArgumentError", "rank 1 of 2: a 'mk' has shape (4, 9) here, the plan was made for (4, 3)"),
+        "other functions": ("ShapeError", "what epilogue computes differs: rank 0 of 2: %0: float32; "),
+        "other algebras": ("ShapeError", "what the algebra's combine computes differs: rank 0 of 2: "),
         "a function": ("FunctionError", "ranks 0, 1 of 2: "),
         "return_arg": ("UnsupportedError", "ranks 0, 1 of 2: return_arg is for algebras that select"),
         "return_arg, c": ("UnsupportedError", "return_arg finds a pair of A and B: c has no place"),

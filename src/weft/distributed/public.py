@@ -14,7 +14,7 @@ from weft.base.bounded_cache import BoundedCache
 from weft.distributed.group.ranks import Ranks
 from weft.distributed.out_of_core.blocked import OutOfCorePlan, read_place, refuse_gradients, refuse_ranks
 from weft.distributed.planned.lines import lines_of, ranks_of, shape_of
-from weft.distributed.run.asked import Asked, is_dtensor, problem_of, read_asked, whole_shapes
+from weft.distributed.run.asked import Asked, computed, is_dtensor, problem_of, read_asked, whole_shapes
 from weft.distributed.run.plan import DistributedPlan
 from weft.errors import ArgumentError, UnsupportedError, call_context
 from weft.planner.schedule import Scalar
@@ -212,7 +212,7 @@ def _planned(
     lines = lines_of(over.group, asked.mesh, ranks)
     every = ranks.exchanged(f"{what}: shapes", asked.shapes())
     whole = whole_shapes(asked, every)
-    problem, request = ranks.agreed(what, lambda: problem_of(asked, whole))
+    problem, request = ranks.agreed(what, lambda: problem_of(asked, whole), lambda found: computed(found[1]))
     chosen = str(options.get("specialize", specialize))
     found = ranks.agreed(
         what, lambda: DistributedPlan(asked, problem, request, ranks, lines, link, chosen, agree, agree)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -158,6 +159,21 @@ def problem_of(asked: Asked, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Pro
         items |= {name: items[name] + INDEX.itemsize for name in ("d", "sum")}
     problem = Problem(placed["a"], placed["b"], d, whole, extents, asked.mesh, items, asked.return_arg)
     return problem, request
+
+
+def computed(request: Request) -> dict[str, str]:
+    """What functions compute, which must be the same on all ranks: a constant in them is part of it."""
+    functions, algebra = request.functions, request.algebra
+    graphs = dict(zip(HOOKS, (functions.a, functions.b, functions.c, functions.epilogue), strict=True))
+    if algebra is not None:
+        graphs |= {"the algebra's combine": algebra.combine, "its reduce": algebra.reduce}
+    return {f"what {name} computes": _in_a_line(graph.identity) for name, graph in graphs.items() if graph is not None}
+
+
+def _in_a_line(text: str) -> str:
+    line = text.replace("\n", "; ")
+    digest = hashlib.blake2b(line.encode(), digest_size=8).hexdigest()
+    return line if len(line) <= 200 else f"{line[:120]}... ({digest})"
 
 
 def request_of(asked: Asked, whole: Mapping[str, tuple[int, ...]]) -> Request:
