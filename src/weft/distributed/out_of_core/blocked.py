@@ -197,6 +197,7 @@ class OutOfCorePlan:
         from weft.plans.checks import check_outputs
 
         given = as_results(out)
+        assert given is not None, "as out is not"
         read = {name: tensor for name, tensor in inputs.items() if tensor is not None and name != "c"}
         several = self._request.outputs is not None
         check_outputs(given, self.shape, self.dtypes, several, torch.device("cpu"), read, inputs["c"])
