@@ -130,7 +130,7 @@ def test_bad_input_is_named() -> None:
 
 def test_the_least_that_would_do_is_the_least() -> None:
     """Two results of half types take as much as the sums that stay beside them until they are complete."""
-    a, b, c = (tensor.half() for tensor in operands())
+    a, b, c = (tensor[:6, :6].half() for tensor in operands())  # the least is a step for each element or so
 
     def halves(total: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.relu(total), -total
