@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
 from typing import Any
 
 import torch
@@ -69,11 +71,41 @@ def one_ends(where: str) -> Any:
         ranks.wait(dist.all_gather_into_tensor(whole, part, async_op=True), f"all-gather of A, part {number}")
 
 
+def on_a_mesh() -> tuple[dict[str, tuple[str, str]], tuple[str, str], float]:
+    """Meshes that not all ranks give alike; and a call in which rank 3 fails, with nobody but rank 2 beside it in its
+    line: how long the others were in it."""
+    ranks = find_ranks(timeout=30)
+    a, b = torch.ones(4, 3), torch.ones(3, 4)
+    meshes = {"other": [(2, 2), (4, 1), (4, 1), (4, 1)], "no": [(2, 2), (2, 2), (2, 3), (2, 2)]}
+    found = {
+        name: said(lambda mesh: weft.distributed.contract("mk,kn->mn", a, b, mesh=mesh, timeout=30), given[ranks.rank])
+        for name, given in meshes.items()
+    }
+    placements = {"a": ("m", "k"), "b": (None, "k"), "d": None}
+    plan = weft.distributed.plan("mk,kn->mn", a, b, placements=placements, mesh=(2, 2), timeout=30)
+    plan(a, b)
+    begun = time.monotonic()
+    if ranks.rank == 3:
+        failing(plan, a, b)
+        return found, ("", ""), 0.0
+    return found, said(plan, a, b), time.monotonic() - begun
+
+
+def failing(plan: Any, a: torch.Tensor, b: torch.Tensor) -> None:
+    """This rank's side of a call for which it has no memory."""
+    from weft.distributed.run.work import Work
+
+    def no(*_: Any, **keywords: Any) -> None:
+        raise MemoryError("no room")
+
+    Work.multiply = no  # type: ignore[method-assign]
+    with contextlib.suppress(MemoryError):
+        plan(a, b)
+
+
 def one_is_late() -> Any:
     ranks = find_ranks(timeout=0.7)
     if ranks.rank == 1:
-        import time
-
         time.sleep(1.5)
         return "late"
     return ranks.agreed("the only call", lambda: 0)

@@ -76,6 +76,12 @@ def test_diagonals_broadcasts_lone_modes_and_nothing_to_select_from(backend: str
     )
     assert d.eq(-torch.inf).all()
     assert k.eq(-1).all()
+    d, places = weft.contract(
+        "ikx,xkj->ij", torch.ones(2, 3, 0), torch.ones(0, 3, 4), algebra="max_plus", return_arg=True, backend=backend
+    )
+    assert d.eq(-torch.inf).all()
+    assert len(places) == 2
+    assert all(place.eq(-1).all() for place in places)
     nan = whole(3, 5)
     nan[1, 2] = nan[1, 4] = torch.nan
     d, k = weft.contract("ik,kj->ij", nan, whole(5, 2), algebra="max_plus", return_arg=True, backend=backend)

@@ -53,7 +53,7 @@ def checked(outcomes: list[Outcome]) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def on_two() -> list[Any]:
-    return checked(on_ranks(2, distributed_cases.on_two, [*whole_matrix_products(), FUSED]))
+    return checked(on_ranks(2, distributed_cases.on_two, [*whole_matrix_products(), FUSED], limit=240))
 
 
 @pytest.fixture(scope="module")
@@ -128,14 +128,33 @@ def test_one_error_on_every_rank(on_two: list[Any]) -> None:
         "other types": ("ShapeError", "the type of b differs: rank 0 of 2: float32; rank 1 of 2: float64"),
         "other alpha": ("ShapeError", "alpha differs: rank 0 of 2: 1; rank 1 of 2: 2"),
         "a call's shape": ("ArgumentError", "rank 1 of 2: a 'mk' has shape (4, 9) here, the plan was made for (4, 3)"),
+        "other functions": ("ShapeError", "what epilogue computes differs: rank 0 of 2: %0: float32; "),
+        "other algebras": ("ShapeError", "what the algebra's combine computes differs: rank 0 of 2: "),
         "a function": ("FunctionError", "ranks 0, 1 of 2: "),
-        "return_arg": ("UnsupportedError", "return_arg= is not for several ranks"),
+        "return_arg": ("UnsupportedError", "ranks 0, 1 of 2: return_arg is for algebras that select"),
+        "return_arg, c": ("UnsupportedError", "return_arg finds a pair of A and B: c has no place"),
+        "return_arg, two values": ("UnsupportedError", "return_arg is for an epilogue of one value"),
+        "return_arg on one rank": ("ShapeError", "return_arg differs: rank 0 of 2: False; rank 1 of 2: True"),
+        "return_arg, gradient": ("UnsupportedError", "a requires a gradient: over ranks the algebra max_plus has none"),
+        "mesh of one rank": ("ArgumentError", "rank 1 of 2: the mesh 2 x 2 has 4 places, the group 2 ranks"),
         "a word": ("ArgumentError", "distributed takes no keyword 'epilog': did you mean 'epilogue'?"),
         "a link": ("ArgumentError", "no link is called 'nvlnk': did you mean 'nvlink'?"),
     }  # fmt: skip
     for name, (kind, words) in expected.items():
         assert errors[name][0] == kind, (name, errors[name])
         assert words in errors[name][1], (name, errors[name])
+
+
+def test_where_a_value_was_selected(on_two: list[Any]) -> None:
+    """Of equal values the first index of the whole tensors, whichever rank has it, and -1 where there is nothing."""
+    for one in on_two:
+        ways, wrong, said = one["selected"]
+        assert not wrong
+        assert ways > 60
+        assert said["validated"]
+        assert said["dtensor"] == ("DTensor", True)
+        assert "D: reduce-scatter of values with their indices along 'm', after all parts" in said["explain"]
+        assert "rank 0 sends 192 B" in said["explain"]  # half of 6 x 4 pairs of 16 bytes
 
 
 def test_explain_says_what_travels(on_two: list[Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -110,6 +111,7 @@ def test_bad_input_is_named() -> None:
         "is no device": {"device": "toaster"},
         "device= is for tensors that one device does not hold, group=": {"device": "cpu", "group": object()},
         "validate= is not for several ranks": {"device": "cpu", "validate": True},
+        "return_arg= is not for device=": {"device": "cpu", "algebra": "max_plus", "return_arg": True},
     }
     for words, said in bad.items():
         with pytest.raises(weft.WeftError) as caught:
@@ -122,6 +124,58 @@ def test_bad_input_is_named() -> None:
         plan(a, b, c=c)
     with pytest.raises(weft.ShapeError, match="out has shape"):
         plan(a, b, out=torch.empty(3, 3))
+    with pytest.raises(weft.ShapeError, match="out overlaps a in memory"):
+        weft.distributed.contract("mk,kn->mn", a[:, :29], b[:, :29], device="cpu", out=a)
+
+
+def test_the_least_that_would_do_is_the_least() -> None:
+    """Two results of half types take as much as the sums that stay beside them until they are complete."""
+    a, b, c = (tensor[:6, :6].half() for tensor in operands())  # the least is a step for each element or so
+
+    def halves(total: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.relu(total), -total
+
+    for added in (None, c):
+        said: dict[str, Any] = {"device": "cpu", "epilogue": halves, "c": added}
+        with pytest.raises(weft.WorkspaceError) as caught:
+            weft.distributed.plan("mk,kn->mn", a, b, memory_limit=10, **said)
+        least = int(re.search(r"\((\d+) bytes\)", str(caught.value))[1])  # type: ignore[index]
+        plan = weft.distributed.plan("mk,kn->mn", a, b, memory_limit=least, **said)
+        right = a.double() @ b.double() + (0 if added is None else added.double())
+        found = plan(a, b, c=added)
+        assert torch.equal(found[0], torch.relu(right).half())
+        assert torch.equal(found[1], -right.half())
+        with pytest.raises(weft.WorkspaceError):
+            weft.distributed.plan("mk,kn->mn", a, b, memory_limit=least - 1, **said)
+
+
+def test_memory_is_what_the_plan_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    from weft.distributed.out_of_core import blocked
+
+    a, b, _ = (tensor.half() for tensor in operands())
+    plan = weft.distributed.plan("mk,kn->mn", a, b, device="cpu", memory_limit=400,
+                                 epilogue=lambda total: (total, -total))  # fmt: skip
+    taken = []
+    memory = blocked._Pass._memory
+
+    def counted(self: Any, elements: int, dtypes: Any) -> list[torch.Tensor]:
+        found = memory(self, elements, dtypes)
+        taken.extend(tensor.nbytes for tensor in found)
+        return found
+
+    monkeypatch.setattr(blocked._Pass, "_memory", counted)
+    plan(a, b)
+    assert plan.grid.cuts["k"] > 1
+    assert sum(taken) == plan.grid.memory() <= 400
+
+
+def test_a_conjugate_view_is_not_copied_as_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    from weft.distributed.out_of_core import copies
+
+    monkeypatch.setattr(copies, "_copy_rows", lambda *_: pytest.fail("rows of a view that says it is conjugate"))
+    source, to = values((5, 6), torch.complex128, 1), torch.empty(5, 3, dtype=torch.complex128)
+    copies._copied(to, source.conj()[:, :3])
+    assert torch.equal(to, source[:, :3].conj().resolve_conj())
 
 
 def test_two_hundred_gigabytes_are_bound_by_one_resource() -> None:

@@ -62,6 +62,23 @@ def test_a_rank_that_ends_is_named_on_all_others(where: str) -> None:
     assert time.monotonic() - begun < 20
 
 
+def test_what_goes_wrong_on_a_mesh_goes_wrong_on_all_its_lines() -> None:
+    outcomes = on_ranks(4, rank_cases.on_a_mesh, limit=100)
+    for rank, outcome in enumerate(outcomes):
+        assert outcome.message == ""
+        meshes, said, seconds = outcome.value
+        kind, words = meshes["other"]
+        assert kind == "ShapeError"
+        assert words.startswith("the mesh differs: rank 0 of 4: (2, 2); ranks 1, 2, 3 of 4: (4, 1)")
+        kind, words = meshes["no"]
+        assert kind == "ArgumentError"
+        assert words.startswith("rank 2 of 4: the mesh 2 x 3 has 6 places, the group 4 ranks")
+        if rank == 2:
+            assert said[0] == "RankError"
+            assert "rank 3 of 4 failed: MemoryError: no room" in said[1]
+        assert seconds < 25  # not the time limit
+
+
 def test_a_rank_that_does_not_come_is_named() -> None:
     first, second = on_ranks(2, rank_cases.one_is_late, limit=30)
     assert first.message == "rank 1 of 2 did not come to the only call within 0.7 s"

@@ -109,6 +109,14 @@ def test_what_is_wrong_on_some_ranks_is_said_on_all(
         assert word in message
 
 
+def test_ranks_at_different_networks_say_so(four: list[dict[str, Any]]) -> None:
+    said = [one["another network"] for one in four]
+    assert [kind for kind, _ in said] == ["RankError"] * 4
+    (words,) = {text.partition("\n")[0] for _, text in said}
+    assert words.startswith("ranks are at different calls: ranks 0, 2, 3 of 4: the end of the slices of Network(")
+    assert "; rank 1 of 4: the end of the slices of Network(" in words
+
+
 def test_what_is_no_group_is_refused(refused: list[dict[str, Any]]) -> None:
     assert refused[0]["no group"] == refused[3]["no group"]
     assert "group is a process group of torch.distributed, not int" in refused[0]["no group"][1]

@@ -26,6 +26,7 @@ from weft.spec import Label, Layout
 from weft.spec.contraction import mode_strides, output_shape
 from weft.spec.dtypes import value_type
 
+INDEX = torch.int64  # of places
 _ROOMS = {"triton": "weft.gpu.selection.launch", "cpu": "weft.cpu.selection", "reference": "weft.oracle.selection"}
 
 
@@ -71,7 +72,8 @@ def selected(
     result = _finished(values, request, options, out)
     if validate:
         _validate(equation, a, b, result, options)
-    return result, _along_each(places, [extents[label] for label in roles.k])
+    each = along_each(places, request)
+    return result, each[0] if len(each) == 1 else tuple(each)
 
 
 def check_selected(request: Request, added: bool) -> bool:
@@ -127,7 +129,7 @@ def _values_and_places(
     assert request.algebra is not None
     if 0 in (batch, m, n, k):
         values = torch.full((batch, m, n), request.algebra.identity, dtype=accumulate, device=request.device)
-        return values, torch.full((batch, m, n), -1, dtype=torch.int64, device=request.device)
+        return values, torch.full((batch, m, n), -1, dtype=INDEX, device=request.device)
     x = _packed("a_fn", a, 0, (*roles.batch, *roles.k, *roles.m), request, options).reshape(batch, k, m)
     y = _packed("b_fn", b, 1, (*roles.batch, *roles.k, *roles.n), request, options).reshape(batch, k, n)
     found: tuple[torch.Tensor, torch.Tensor] = import_module(_ROOMS[request.backend]).select(
@@ -193,16 +195,15 @@ def _taken(hook: str, options: Options) -> dict[str, Any]:
     }
 
 
-def _along_each(places: torch.Tensor, extents: list[int]) -> torch.Tensor | tuple[torch.Tensor, ...]:
+def along_each(places: torch.Tensor, request: Request) -> list[torch.Tensor]:
     """The index along each reduced mode, of the index along all of them; -1 stays -1."""
-    if len(extents) == 1:
-        return places
+    extents = [request.extents()[label] for label in reduced_labels(request)]
     found, run = [], 1
     for extent in reversed(extents):
         index = torch.div(places, run, rounding_mode="floor") % max(extent, 1)
-        found.append(torch.where(places < 0, places, index))
-        run *= extent
-    return tuple(reversed(found))
+        found.append(torch.where(places < 0, places, index) if len(extents) > 1 else places)
+        run *= max(extent, 1)
+    return found[::-1]
 
 
 def _check_workspace(roles: Roles, extents: dict[Label, int], request: Request, options: Options) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,12 +13,12 @@ from weft.api.options import fingerprints
 from weft.base.bounded_cache import BoundedCache
 from weft.distributed.group.ranks import Ranks
 from weft.distributed.out_of_core.blocked import OutOfCorePlan, read_place, refuse_gradients, refuse_ranks
-from weft.distributed.planned.lines import find_lines
-from weft.distributed.run.asked import Asked, is_dtensor, problem_of, read_asked, whole_shapes
+from weft.distributed.planned.lines import lines_of, ranks_of, shape_of
+from weft.distributed.run.asked import Asked, computed, is_dtensor, problem_of, read_asked, whole_shapes
 from weft.distributed.run.plan import DistributedPlan
-from weft.errors import ArgumentError, call_context
+from weft.errors import ArgumentError, UnsupportedError, call_context
 from weft.planner.schedule import Scalar
-from weft.plans.keywords import refuse_unknown
+from weft.plans.keywords import check_flag, refuse_unknown
 
 _PLANS = BoundedCache(256)  # by group, and all that a call says on this rank
 
@@ -41,11 +42,11 @@ def plan(
     """Plan a contraction whose tensors lie on the ranks of a process group. Every rank calls it with its parts.
 
     `equation`, `a`, `b` and the functions, `operands`, `indices`, `algebra`, `out_dtype`, `precision`, `accumulate`,
-    `backend`, `tune`, `specialize`, `workspace_limit` as for `weft.contract`; `a` and `b` are this rank's parts, or
-    DTensors. `placements`: how each whole tensor lies, ``{"a": "k", "b": "k", "d": "m"}`` or the three in a row: a
-    label, None (whole on every rank, the default), or for a mesh of several dimensions a `Placement` or a tuple with
-    one of these for each. C lies as D does; operands of functions are whole unless they are named here. DTensors say
-    themselves how they lie.
+    `backend`, `tune`, `specialize`, `workspace_limit`, `return_arg` as for `weft.contract`; `a` and `b` are this rank's
+    parts, or DTensors. `placements`: how each whole tensor lies, ``{"a": "k", "b": "k", "d": "m"}`` or the three in a
+    row: a label, None (whole on every rank, the default), or for a mesh of several dimensions a `Placement` or a tuple
+    with one of these for each. C lies as D does; operands of functions are whole unless they are named here. DTensors
+    say themselves how they lie. Indices of `return_arg` are those of the whole tensors, and lie as D does.
 
     `group`: a process group of torch.distributed, or a DeviceMesh; by default the default group. `mesh`: the extents
     of a mesh of its ranks, row by row, by default all in one dimension. `link`: what travelling costs, a `Link` or the
@@ -83,8 +84,8 @@ def plan(
             refuse_ranks(placements=placements, group=group, mesh=mesh)
             return _in_blocks(equation, a, b, device, memory_limit, link, "now", c is not None, options)
         _refuse_limit(memory_limit)
-        ranks, shape, lines = _find(group, mesh, timeout, a, b)
-        return _planned(what, ranks, shape, lines, equation, a, b, placements, link, agree, "now", options)
+        over = _Over.of(group, mesh, timeout, a, b)
+        return _planned(what, over, equation, a, b, placements, link, agree, "now", options)
 
 
 def contract(
@@ -127,12 +128,12 @@ def contract(
             blocks = _in_blocks(equation, a, b, device, memory_limit, link, "auto", c is not None, options)
             return blocks(a, b, c=c, alpha=alpha, beta=beta, out=out, validate=validate)
         _refuse_limit(memory_limit)
-        ranks, shape, lines = _find(group, mesh, timeout, a, b)
-        key = _key(ranks, shape, equation, a, b, placements, link, options)
+        over = _Over.of(group, mesh, timeout, a, b)
+        key = _key(over, equation, a, b, placements, link, options)
         known = _PLANS.get(key) if key is not None else None
-        if not all(ranks.exchanged(f"{what}: known", known is not None)) or known is None:
+        if not all(over.ranks.exchanged(f"{what}: known", known is not None)) or known is None:
             kept = _without_history(options)
-            known = _planned(what, ranks, shape, lines, equation, a, b, placements, link, True, "auto", kept)
+            known = _planned(what, over, equation, a, b, placements, link, True, "auto", kept)
             if key is not None:
                 _PLANS.put(key, known)
         operands = options.get("operands")
@@ -169,36 +170,49 @@ def _in_blocks(
     asked = read_asked(equation, a, b, (1,), None, options)
     if asked.a.device.type != "cpu":
         raise ArgumentError(f"a is on {asked.a.device}: with device= tensors lie in the machine's memory, on the CPU")
+    if asked.return_arg:
+        raise UnsupportedError("return_arg= is not for device=: blocks along a reduced mode keep a value alone")
     refuse_gradients(a=a, b=b, **asked.options.tensors)
     problem, request = problem_of(asked, whole_shapes(asked, [asked.shapes()]))
     return OutOfCorePlan(asked, problem, request, place, limit, link, str(options.get("specialize", specialize)), added)
 
 
-def _find(group: Any, mesh: Any, timeout: float | None, a: Any, b: Any) -> Any:
-    dtensors = [one for one in (a, b) if is_dtensor(one)]
-    if group is None and mesh is None and dtensors:
-        group = dtensors[0].device_mesh
-    return find_lines(group, mesh, timeout)
+@dataclass(frozen=True)
+class _Over:
+    """What a call says of ranks: their group, and the mesh that they are, which nobody has looked at yet."""
+
+    ranks: Ranks
+    group: Any
+    mesh: Any
+
+    @classmethod
+    def of(cls, group: Any, mesh: Any, timeout: float | None, a: Any, b: Any) -> _Over:
+        dtensors = [one for one in (a, b) if is_dtensor(one)]
+        if group is None and mesh is None and dtensors:
+            group = dtensors[0].device_mesh
+        return cls(ranks_of(group, timeout), group, mesh)
 
 
 def _planned(
-    what: str, ranks: Ranks, mesh: tuple[int, ...], lines: tuple[Ranks, ...], equation: Equation, a: Any, b: Any,
-    placements: Any, link: Any, agree: bool, specialize: str, options: Mapping[str, Any],
+    what: str, over: _Over, equation: Equation, a: Any, b: Any, placements: Any, link: Any, agree: bool,
+    specialize: str, options: Mapping[str, Any],
 ) -> DistributedPlan:  # fmt: skip
     """Read on every rank, agreed on, planned alike."""
+    ranks = over.ranks
 
     def read() -> Asked:
         refuse_unknown("contract", options, "distributed")
-        if not isinstance(agree, bool):
-            raise ArgumentError(f"agree is True or False, not {agree!r}")
+        check_flag("agree", agree)
+        mesh = shape_of(over.group, over.mesh, ranks)
         found = read_asked(equation, a, b, mesh, placements, options)
         ranks.backend(found.a.device)
         return found
 
     asked = ranks.agreed(what, read, Asked.same)
+    lines = lines_of(over.group, asked.mesh, ranks)
     every = ranks.exchanged(f"{what}: shapes", asked.shapes())
     whole = whole_shapes(asked, every)
-    problem, request = ranks.agreed(what, lambda: problem_of(asked, whole))
+    problem, request = ranks.agreed(what, lambda: problem_of(asked, whole), lambda found: computed(found[1]))
     chosen = str(options.get("specialize", specialize))
     found = ranks.agreed(
         what, lambda: DistributedPlan(asked, problem, request, ranks, lines, link, chosen, agree, agree)
@@ -208,9 +222,8 @@ def _planned(
 
 
 def _key(
-    ranks: Ranks, mesh: tuple[int, ...], equation: Any, a: Any, b: Any, placements: Any, link: Any,
-    options: Mapping[str, Any],
-) -> Any:  # fmt: skip
+    over: _Over, equation: Any, a: Any, b: Any, placements: Any, link: Any, options: Mapping[str, Any]
+) -> Any:
     """All that a call says on this rank; None for what cannot be told apart."""
     hooks: tuple[Function | None, ...] = tuple(options.get(name) for name in ("a_fn", "b_fn", "c_fn", "epilogue"))
     prints = fingerprints(hooks)
@@ -227,8 +240,8 @@ def _key(
         )  # fmt: skip
         tensors = tuple((tuple(one.shape), one.dtype, str(one.device), is_dtensor(one) and str(one.placements))
                         for one in (a, b))  # fmt: skip
-        key = (id(ranks.group), ranks.name, mesh, str(equation), tensors, repr(placements), str(link), prints, operands,
-               others)  # fmt: skip
+        key = (id(over.ranks.group), over.ranks.name, str(over.mesh), str(over.group), str(equation), tensors,
+               repr(placements), str(link), prints, operands, others)  # fmt: skip
         hash(key)
     except (TypeError, ValueError, AttributeError):
         return None

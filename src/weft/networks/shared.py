@@ -31,7 +31,6 @@ from weft.networks.rescale import Scaling
 from weft.networks.shared_plan import SharedPlan, done, left
 from weft.networks.work import Strips, Summing, Work, add
 
-END = "the end of a network's slices"
 PATIENCE = 10  # times as long as its own slices took a rank waits for the others
 
 
@@ -117,7 +116,7 @@ def _known_call(given: Given, plan: SharedPlan) -> tuple[OverRanks, torch.Tensor
     except Exception as error:
         StopSign(plan.ranks).put_up()  # the others are at their slices
         device = given.network.settings.device
-        _end_together("failed", error, Exchange(plan.ranks, plan.parts, device, add, _nothing), plan.ranks)
+        _end_together("failed", error, Exchange(plan.ranks, plan.parts, device, add, _nothing), plan)
         raise
 
 
@@ -164,7 +163,7 @@ class OverRanks:
         if outcome != "done":
             sign.put_up()
         ranks.timeout = max(ranks.timeout, PATIENCE * (time.monotonic() - begun))
-        _end_together(outcome, error, exchange, ranks)
+        _end_together(outcome, error, exchange, self._plan)
         if isinstance(self._work, Scaling):
             self._work.scaled_to(max(ranks.exchanged("exponents", float(self._work.exponent))))
         self._complete(exchange)
@@ -223,12 +222,10 @@ def _agreed(ranks: Ranks, name: str, read: Callable[[], Any], same: Callable[[An
         raise
 
 
-def _end_together(outcome: str, error: BaseException | None, exchange: Exchange, ranks: Ranks) -> None:
+def _end_together(outcome: str, error: BaseException | None, exchange: Exchange, plan: SharedPlan) -> None:
     """Go on where all ranks have done their slices; else raise what has kept one from it, on every rank."""
-    every = ranks.exchanged(END, {"what": END, "outcome": outcome, "posted": exchange.posted})
-    if elsewhere := [rank for rank, said in enumerate(every) if said["what"] != END]:
-        other = every[elsewhere[0]]["what"]
-        raise RankError(f"ranks are at different calls: rank {elsewhere[0]} of {ranks.size}: {other}; others: {END}")
+    ranks = plan.ranks
+    every = ranks.exchanged(plan.end, {"outcome": outcome, "posted": exchange.posted})
     if all(said["outcome"] == "done" for said in every):
         return
     exchange.abandon(max(said["posted"] for said in every))
@@ -237,7 +234,7 @@ def _end_together(outcome: str, error: BaseException | None, exchange: Exchange,
         if outcome == "failed" and error is not None:
             raise error
 
-    ranks.agreed(END, check)
+    ranks.agreed(plan.end, check)
     stopped = ", ".join(str(rank) for rank, said in enumerate(every) if said["outcome"] == "interrupted")
     raise KeyboardInterrupt(f"rank {stopped} of {ranks.size} was interrupted")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from weft.distributed.group.ranks import Ranks
 from weft.distributed.group.shares import Pace, shares
 from weft.networks.checkpoint import Saved
 from weft.networks.cost import invariant
+from weft.networks.identity import identity_of
 from weft.networks.planned import Planned
 from weft.networks.program import strips
 from weft.networks.sums import WIDER
@@ -30,6 +32,7 @@ class SharedPlan:
     run: int  # of the checkpoint; 0 where there is none
     parts: Sequence[Part]  # of the result, in the order in which they travel
     whole: frozenset[int]  # parts of which one rank does all slices, and so finishes them
+    end: str = ""  # what ranks are at once their slices are done: of this network, and of no other
     strips: int = 1  # in which the last slice makes a result of one part: each travels while the next is made
 
     @classmethod
@@ -47,11 +50,11 @@ class SharedPlan:
         parts = _parts(network, holders, held, whole)
         rows = _rows(network, parts) if not run else []
         if len(rows) < 2:
-            return cls(ranks, share, files, run, parts, whole)
+            return cls(ranks, share, files, run, parts, whole, end_of(network))
         (only,) = parts
         count = only.size // sum(length for _, length in rows)
         parts = [only._replace(size=count * length, rows=(first, length)) for first, length in rows]
-        return cls(ranks, share, files, run, parts, whole, len(rows))
+        return cls(ranks, share, files, run, parts, whole, end_of(network), len(rows))
 
     @property
     def mine(self) -> Sequence[int]:
@@ -81,6 +84,12 @@ class SharedPlan:
         for count, number in enumerate(numbers, 1):
             found[number // summed] = count
         return found
+
+
+def end_of(network: Planned) -> str:
+    """The end of a network's slices, in words that are those of no other network."""
+    said = hashlib.blake2b(repr(identity_of(network)).encode(), digest_size=4).hexdigest()
+    return f"the end of the slices of {network!r} ({said})"
 
 
 def _rows(network: Planned, parts: Sequence[Part]) -> list[tuple[int, int]]:

@@ -161,9 +161,10 @@ def done(device: torch.device, value: Any = None) -> Token:
 
 def _used_here(value: Any) -> None:
     """Memory of another stream is not given away before what the current one does with it is done."""
-    tensor = getattr(value, "tensor", value)
-    if isinstance(tensor, torch.Tensor) and tensor.is_cuda:
-        tensor.record_stream(torch.cuda.current_stream(tensor.device))
+    for one in value if isinstance(value, tuple) else (value,):
+        tensor = getattr(one, "tensor", one)
+        if isinstance(tensor, torch.Tensor) and tensor.is_cuda:
+            tensor.record_stream(torch.cuda.current_stream(tensor.device))
 
 
 def wait_for(work: Any, line: Ranks, what: str) -> None:

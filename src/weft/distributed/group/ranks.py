@@ -34,10 +34,11 @@ class Ranks:
 
     `name` is the group's name in torch, `rank` this process's number in it, `size` how many there are, `group` the
     process group of torch.distributed, `timeout` the seconds after which a missing rank is an error, `last` the
-    collective that was begun last.
+    collective that was begun last. Of ranks along one dimension of a mesh `whole` are those of the mesh: a failure of
+    one of those is heard here, and one here there.
     """
 
-    def __init__(self, group: Any, timeout: float) -> None:
+    def __init__(self, group: Any, timeout: float, whole: Ranks | None = None) -> None:
         self.group = group
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.timeout = timeout
@@ -46,6 +47,7 @@ class Ranks:
         self._store = dist.PrefixStore(f"weft/{self.name}", _default_store())
         self._store.set(f"who/{self.rank}", json.dumps(_this_process()))
         self._who: list[dict[str, Any]] | None = None
+        self._counting: tuple[Ranks, ...] = (self,) if whole is None else (self, whole)
 
     def __str__(self) -> str:
         return f"rank {self.rank} of {self.size}"
@@ -154,7 +156,7 @@ class Ranks:
         except RankError:
             raise
         except BaseException as error:
-            self._store.set("failed", f"{self} failed: {type(error).__name__}: {str(error).partition(chr(10))[0]}")
+            self._say_failed(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
             raise
 
     def wait(self, work: Any, what: str) -> None:
@@ -179,8 +181,9 @@ class Ranks:
             now = time.monotonic()
             if now - looked > _LOOK:
                 looked = now
-                if self._store.check(["failed"]):
-                    raise self._lost(what, self._store.get("failed").decode())
+                for ranks in self._counting:
+                    if ranks._store.check(["failed"]):
+                        raise self._lost(what, ranks._store.get("failed").decode())
                 if self._ended(range(self.size)):
                     raise self._lost(what, "another rank ended")
                 if now - begun > self.timeout:
@@ -188,8 +191,7 @@ class Ranks:
 
     def _lost(self, what: str, reason: str) -> RankError:
         """The error of a collective that failed, after a roll call."""
-        if not self._store.check(["failed"]):
-            self._store.set("failed", f"{self} failed: {reason}")
+        self._say_failed(reason)
         self._store.set(f"here/{self.rank}", "1")
         until = time.monotonic() + _ROLL_CALL
         missing = self._missing("here")
@@ -204,6 +206,12 @@ class Ranks:
         else:
             said = f"every rank of {self.size} still answers"
         return RankError(f"{said}; the last collective was {what} ({reason})")
+
+    def _say_failed(self, reason: str) -> None:
+        """Let all hear of it that count on this rank; the first one to fail is heard."""
+        for ranks in self._counting:
+            if not ranks._store.check(["failed"]):
+                ranks._store.set("failed", f"{ranks} failed: {reason}")
 
     def _gathered(self, place: str, what: str) -> list[Any]:
         keys = [f"{place}/{rank}" for rank in range(self.size)]
@@ -248,11 +256,12 @@ class Ranks:
         return found
 
 
-def find_ranks(group: Any = None, timeout: float | None = None) -> Ranks:
+def find_ranks(group: Any = None, timeout: float | None = None, whole: Ranks | None = None) -> Ranks:
     """The ranks of `group`: a process group, a DeviceMesh of one dimension, or None for the default group.
 
-    `timeout`: seconds after which a rank that does not come is an error, 300 by default. Raises `ArgumentError` where
-    there is no process group, or this process is not in it, and `UnsupportedError` where torch has none.
+    `timeout`: seconds after which a rank that does not come is an error, 300 by default. `whole`: the ranks of a mesh,
+    where the group is a line of it. Raises `ArgumentError` where there is no process group, or this process is not in
+    it, and `UnsupportedError` where torch has none.
     """
     if not dist.is_available():
         raise UnsupportedError("this torch was built without torch.distributed")
@@ -273,7 +282,7 @@ def find_ranks(group: Any = None, timeout: float | None = None) -> Ranks:
         if group is dist.GroupMember.NON_GROUP_MEMBER:
             raise ArgumentError(f"rank {dist.get_rank()} of {dist.get_world_size()} is not in the group that is given")
         raise ArgumentError(f"group is a process group of torch.distributed, not {type(group).__name__}")
-    return Ranks(group, TIMEOUT if timeout is None else float(timeout))
+    return Ranks(group, TIMEOUT if timeout is None else float(timeout), whole)
 
 
 def _default_store() -> Any:

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from weft.base.arrays import as_tensor
+from weft.base.arrays import as_results, as_tensor
 from weft.base.devices import read_device
 from weft.base.figures import counted, duration, si
 from weft.base.sizes import read_limit
@@ -77,7 +77,8 @@ class OutOfCorePlan:
         items = {**problem.items, "d": sum(dtype.itemsize for dtype in self.dtypes), "c": problem.items["sum"]}
         if added:
             terms["c"] = problem.d.term
-        chosen = chosen_grid(Whole(terms, problem.extents, items, beside), self.kernel, self.link, limit)
+        whole = Whole(terms, problem.extents, items, beside, self.dtypes != (self._work.sum_type,))
+        chosen = chosen_grid(whole, self.kernel, self.link, limit)
         self.grid: Grid = chosen[0]
         self.estimate: Estimate = chosen[1]
 
@@ -146,7 +147,7 @@ class OutOfCorePlan:
                 check_part("b", y, self._asked.b, self._problem.b.term)
                 addend = self._checked_addend(c, alpha, beta)
                 check_flag("validate", validate)
-                results = self._results(out)
+                results = self._results(out, {"a": x, "b": y, "c": addend})
 
             def run() -> Results:
                 self._pass(x, y, addend, results, alpha, beta, recorder)
@@ -187,22 +188,20 @@ class OutOfCorePlan:
         check_addend(addend, self.shape, accumulate, torch.device("cpu"))
         return None if beta == 0 and algebra is None else addend
 
-    def _results(self, out: Any) -> list[torch.Tensor]:
+    def _results(self, out: Any, inputs: Mapping[str, torch.Tensor | None]) -> list[torch.Tensor]:
         if out is None:
             # torch rounds pinned memory up to a power of two, which is much of a large tensor: that is registered.
             small = math.prod(self.shape) * max(dtype.itemsize for dtype in self.dtypes) < _LARGE
             pin = self.device.type == "cuda" and small
             return [torch.empty(self.shape, dtype=dtype, pin_memory=pin) for dtype in self.dtypes]
-        given = list(out) if isinstance(out, (tuple, list)) else [out]
-        for at, tensor in enumerate(given):
-            if tensor.shape != torch.Size(self.shape) or tensor.dtype != self.dtypes[min(at, len(self.dtypes) - 1)]:
-                raise ShapeError(
-                    f"out has shape {tuple(tensor.shape)} and type {tensor.dtype}, the result {self.shape} and "
-                    f"{self.dtypes[at]}"
-                )
-        if len(given) != len(self.dtypes):
-            raise ShapeError(f"out has {counted(len(given), 'tensor')}, the result {len(self.dtypes)}")
-        return given
+        from weft.plans.checks import check_outputs
+
+        given = as_results(out)
+        assert given is not None, "as out is not"
+        read = {name: tensor for name, tensor in inputs.items() if tensor is not None and name != "c"}
+        several = self._request.outputs is not None
+        check_outputs(given, self.shape, self.dtypes, several, torch.device("cpu"), read, inputs["c"])
+        return list(given) if isinstance(given, tuple) else [given]
 
 
 def _on(work: Work, asked: Asked, problem: Problem, device: torch.device) -> Work:
@@ -249,8 +248,7 @@ class _Pass:
         }  # fmt: skip
         size = grid.block(item.terms["d"])
         tiles = [self._memory(size, self.work.types) for _ in range(min(2, grid.tiles))]
-        going_on = grid.cuts["k"] > 1 and self.work.types != (self.work.sum_type,)
-        sums = self._memory(size, [self.work.sum_type]) if going_on else None
+        sums = self._memory(size, [self.work.sum_type]) if grid.sums_apart else None
         with Lane("copy in", self.device, self.recorder) as into, Lane("copy out", self.device, self.recorder) as back:
             needed = [self._need(0, slots, into)]
             leaving: dict[int, Token] = {}

@@ -31,7 +31,8 @@ def copy_block(to: torch.Tensor, source: torch.Tensor) -> None:
 
 
 def _copied(to: torch.Tensor, source: torch.Tensor) -> None:
-    if to.is_contiguous() and source.is_contiguous():
+    bits = source.is_conj() or source.is_neg()  # which torch's own copy reads
+    if bits or (to.is_contiguous() and source.is_contiguous()):
         to.copy_(source, non_blocking=True)
         return
     rows = as_rows(to), as_rows(source)

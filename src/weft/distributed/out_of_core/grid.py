@@ -31,12 +31,16 @@ _ROW = 16 << 10  # bytes of a row at which a copy by rows runs at half the link'
 
 @dataclass(frozen=True)
 class Whole:
-    """A contraction of tensors in a machine's memory; `items` are bytes of an element of a, b, c, d and a "sum"."""
+    """A contraction of tensors in a machine's memory; `items` are bytes of an element of a, b, c, d and a "sum".
+
+    `apart`: whether sums that go on from block to block have memory of their own, as D has another type.
+    """
 
     terms: Mapping[str, tuple[Label, ...]]  # of a, b, d, and of c where there may be one
     extents: Mapping[Label, int]
     items: Mapping[str, int]
     beside: int = 0  # bytes that lie on the device throughout: operands of functions
+    apart: bool = False
 
     def role(self, label: Label) -> str:
         in_a, in_b = label in self.terms["a"], label in self.terms["b"]
@@ -89,13 +93,18 @@ class Grid:
     def steps(self) -> int:
         return self.tiles * self.cuts["k"]
 
+    @property
+    def sums_apart(self) -> bool:
+        """Whether sums lie beside D until they are complete."""
+        return self.cuts["k"] > 1 and self.whole.apart
+
     def memory(self) -> int:
         """Bytes on the device: two of each block that changes."""
         whole, total = self.whole, self.whole.beside
         for name in ("a", "b", "c", "d"):
             if name in whole.terms:
                 total += self.block(whole.terms[name]) * whole.items[name] * min(2, self.parts(name))
-        if self.cuts["k"] > 1 and whole.items["sum"] != whole.items["d"]:
+        if self.sums_apart:
             total += self.block(whole.terms["d"]) * whole.items["sum"]
         return total
 
@@ -216,6 +225,7 @@ def chosen_grid(whole: Whole, kernel: Kernel, link: Link, limit: int | None) -> 
             best = found.seconds, grid.steps, grid, found
     if best is None:
         raise WorkspaceError(
-            f"no blocks fit in memory_limit={si(limit or 0, 'B')}: the least that would do is {si(least or 0, 'B')}"
+            f"no blocks fit in memory_limit={si(limit or 0, 'B')}: the least that would do is {si(least or 0, 'B')} "
+            f"({least} bytes)"
         )
     return best[2], best[3]

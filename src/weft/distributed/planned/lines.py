@@ -14,30 +14,43 @@ from weft.errors import ArgumentError
 _made: dict[tuple[Any, ...], tuple[Any, tuple[Ranks, ...]]] = {}  # with the group, whose id is then no other's
 
 
-def find_lines(group: Any, mesh: Any, timeout: float | None) -> tuple[Ranks, tuple[int, ...], tuple[Ranks, ...]]:
-    """All ranks, the mesh, and this rank's line along each of its dimensions.
+def ranks_of(group: Any, timeout: float | None) -> Ranks:
+    """All ranks of `group`, a process group or a DeviceMesh."""
+    return find_ranks(None if _is_mesh(group) else group, timeout)
 
-    `group` may be a DeviceMesh, which is the mesh then. Groups of lines are made once for each group and mesh.
+
+def shape_of(group: Any, mesh: Any, ranks: Ranks) -> tuple[int, ...]:
+    """The mesh of these ranks: that of a DeviceMesh, or the extents that are given."""
+    if not _is_mesh(group):
+        return read_mesh(mesh, ranks.size)
+    shape = tuple(group.mesh.shape)
+    if group.mesh.flatten().tolist() != list(range(ranks.size)):
+        raise ArgumentError(
+            f"the device mesh {shape} is not all {ranks.size} ranks in their order: pass a group and mesh= instead"
+        )
+    return shape
+
+
+def lines_of(group: Any, mesh: tuple[int, ...], ranks: Ranks) -> tuple[Ranks, ...]:
+    """This rank's line along each dimension of the mesh, on which all ranks have agreed.
+
+    Groups of lines are made once for each group and mesh; ranks of one line wait for one another.
     """
-    if hasattr(group, "mesh_dim_names") and group.ndim > 1:
-        ranks = find_ranks(None, timeout)
-        shape = tuple(group.mesh.shape)
-        if group.mesh.flatten().tolist() != list(range(ranks.size)):
-            raise ArgumentError(
-                f"the device mesh {shape} is not all {ranks.size} ranks in their order: pass a group and mesh= instead"
-            )
-        return ranks, shape, tuple(find_ranks(group.get_group(dim), timeout) for dim in range(group.ndim))
-    ranks = find_ranks(group, timeout)
-    shape = read_mesh(mesh, ranks.size)
-    if len(shape) == 1:
-        return ranks, shape, (ranks,)
-    key = id(ranks.group), ranks.name, shape
+    if len(mesh) == 1:
+        return (ranks,)
+    if _is_mesh(group):
+        return tuple(find_ranks(group.get_group(dim), ranks.timeout, ranks) for dim in range(group.ndim))
+    key = id(ranks.group), ranks.name, mesh
     if key not in _made:
-        _made[key] = ranks.group, tuple(_line(ranks, shape, dim, timeout) for dim in range(len(shape)))
-    return ranks, shape, _made[key][1]
+        _made[key] = ranks.group, tuple(_line(ranks, mesh, dim) for dim in range(len(mesh)))
+    return _made[key][1]
 
 
-def _line(ranks: Ranks, mesh: tuple[int, ...], dim: int, timeout: float | None) -> Ranks:
+def _is_mesh(group: Any) -> bool:
+    return hasattr(group, "mesh_dim_names") and group.ndim > 1
+
+
+def _line(ranks: Ranks, mesh: tuple[int, ...], dim: int) -> Ranks:
     """The ranks that differ from this one in one coordinate. Only they take part in making their group."""
     here = coordinates(ranks.rank, mesh)
     every = dist.get_process_group_ranks(ranks.group)
@@ -46,4 +59,4 @@ def _line(ranks: Ranks, mesh: tuple[int, ...], dim: int, timeout: float | None) 
     ]
     if len(members) == ranks.size == math.prod(mesh):
         return ranks
-    return find_ranks(dist.new_group(members, use_local_synchronization=True), timeout)
+    return find_ranks(dist.new_group(members, use_local_synchronization=True), ranks.timeout, ranks)

@@ -20,7 +20,8 @@ class Problem:
     shapes: Mapping[str, tuple[int, ...]]  # of whole a, b and d
     extents: Mapping[Label, int]
     mesh: tuple[int, ...]
-    items: Mapping[str, int]  # bytes of an element of a, b, d and of a "sum"
+    items: Mapping[str, int]  # bytes of an element of a, b, d and of a "sum"; of a pair, where there are pairs
+    pairs: bool = False  # whether a selected value travels with its index: whole, not by parts
 
     @property
     def size(self) -> int:

@@ -59,7 +59,8 @@ def way(strategy: Strategy, names: tuple[str, str, str] = ("A", "B", "D")) -> li
         found.append(f"  {name}: {said}")
     for each in strategy.reductions:
         to = "" if each.target is None else f" along '{label_text(each.target)}'"
-        found.append(f"  {d}: {each.kind} of sums{to}{_when(strategy, strategy.reducing, after=True)}")
+        summed = "values with their indices" if problem.pairs else "sums"
+        found.append(f"  {d}: {each.kind} of {summed}{to}{_when(strategy, strategy.reducing, after=True)}")
     moves = strategy.leaving.said()
     if moves:
         found.append(f"  {d}: {moves}{_when(strategy, strategy.way_of_d, after=True)}")

@@ -238,7 +238,7 @@ def strategies(problem: Problem) -> Iterator[Strategy]:
 def looped(first: Strategy) -> Iterator[Strategy]:
     """The same in parts: over every label along which something that moves can move by parts."""
     problem = first.problem
-    for label in problem.labels:
+    for label in () if problem.pairs else problem.labels:
         extent = first.span(label, 0).extent
         for parts in PARTS:
             found = Strategy(problem, first.split, label, parts)

@@ -71,7 +71,7 @@ class Timeline:
     def hidden(self) -> float:
         """The share of transfer time in which something is contracted as well; 1 where nothing travels."""
         both = self.transfer + self.compute - self.busy(COMPUTE, *self.transfers)
-        return both / self.transfer if self.transfer else 1.0
+        return max(0.0, both) / self.transfer if self.transfer else 1.0
 
     @property
     def bounds(self) -> str:

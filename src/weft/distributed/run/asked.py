@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,6 +13,7 @@ from weft.algebra import Algebra
 from weft.api.keywords import Equation
 from weft.api.lookup import read_notation
 from weft.api.options import HOOKS, Options, read_options, resolved
+from weft.api.selection import INDEX, check_selected
 from weft.base.arrays import as_tensor
 from weft.distributed.gradient.calls import refuse_transforms
 from weft.distributed.planned.blocks import Block
@@ -21,13 +23,13 @@ from weft.distributed.run.work import Work
 from weft.errors import ArgumentError, DTypeError, UnsupportedError
 from weft.planner.request import Request
 from weft.plans.derivatives import asks
+from weft.plans.keywords import check_flag
 from weft.spec import Notation
 from weft.spec.contraction import mode_extents
 from weft.spec.dtypes import dtype_name
 from weft.spec.notation import Label, expand, label_text, term_text
 
 REFUSED = {
-    "return_arg": "where a value was selected is not followed over ranks",
     "validate": "it is of a call, plan(a, b, validate=True)",
     "schedule": "parts of several shapes have schedules of their own",
     "promote": "convert the operands to one type",
@@ -48,6 +50,7 @@ class Asked:
     places: Mapping[str, Places]  # of a, b, d, and of operands by name
     device_mesh: Any  # of DTensors; None where there are none
     asking: tuple[str, ...] = ()  # "a", "b" and operands of which gradients are asked
+    return_arg: bool = False
 
     def same(self) -> dict[str, Any]:
         """What every rank must say alike."""
@@ -63,6 +66,7 @@ class Asked:
             "indices": sorted((name, label_text(label)) for name, label in options.indices.items()),
             "the algebra": algebra.name if algebra is not None else "plus_times",
             "options": (options.out_dtype, options.precision, options.accumulate, options.backend),
+            "return_arg": self.return_arg,
         }
         for name, places in self.places.items():
             found[f"the placement of {name}"] = [None if one is None else label_text(one) for one in places]
@@ -81,7 +85,8 @@ def read_asked(
     for name, why in REFUSED.items():
         if keywords.get(name):
             raise UnsupportedError(f"{name}= is not for several ranks: {why}")
-    given = {name: value for name, value in keywords.items() if name not in REFUSED}
+    return_arg = check_flag("return_arg", keywords.get("return_arg", False))
+    given = {name: value for name, value in keywords.items() if name not in (*REFUSED, "return_arg")}
     local_a, local_b = local("a", a), local("b", b)
     refuse_transforms({"a": local_a, "b": local_b})
     asking = [name for name, tensor in (("a", local_a), ("b", local_b)) if asks(tensor)]
@@ -105,7 +110,9 @@ def read_asked(
     meshes = [one.device_mesh for one in (a, b) if is_dtensor(one)]
     asking += [key_of(name) for name, tensor in options.tensors.items() if asks(tensor)]
     device_mesh = meshes[0] if meshes else None
-    return Asked(equation, notation, mesh, local_a, local_b, options, places, device_mesh, tuple(asking))
+    return Asked(
+        equation, notation, mesh, local_a, local_b, options, places, device_mesh, tuple(asking), return_arg
+    )  # fmt: skip
 
 
 def key_of(operand: str) -> str:
@@ -147,7 +154,26 @@ def problem_of(asked: Asked, shapes: Mapping[str, tuple[int, ...]]) -> tuple[Pro
         "a": asked.a.itemsize, "b": asked.b.itemsize, "d": request.d_dtype.itemsize,
         "sum": request.arithmetic.accumulate.itemsize,
     }  # fmt: skip
-    return Problem(placed["a"], placed["b"], d, whole, extents, asked.mesh, items), request
+    if asked.return_arg:
+        check_selected(request, added=False)
+        items |= {name: items[name] + INDEX.itemsize for name in ("d", "sum")}
+    problem = Problem(placed["a"], placed["b"], d, whole, extents, asked.mesh, items, asked.return_arg)
+    return problem, request
+
+
+def computed(request: Request) -> dict[str, str]:
+    """What functions compute, which must be the same on all ranks: a constant in them is part of it."""
+    functions, algebra = request.functions, request.algebra
+    graphs = dict(zip(HOOKS, (functions.a, functions.b, functions.c, functions.epilogue), strict=True))
+    if algebra is not None:
+        graphs |= {"the algebra's combine": algebra.combine, "its reduce": algebra.reduce}
+    return {f"what {name} computes": _in_a_line(graph.identity) for name, graph in graphs.items() if graph is not None}
+
+
+def _in_a_line(text: str) -> str:
+    line = text.replace("\n", "; ")
+    digest = hashlib.blake2b(line.encode(), digest_size=8).hexdigest()
+    return line if len(line) <= 200 else f"{line[:120]}... ({digest})"
 
 
 def request_of(asked: Asked, whole: Mapping[str, tuple[int, ...]]) -> Request:
@@ -180,9 +206,10 @@ def work_of(asked: Asked, problem: Problem, request: Request, specialize: str) -
         extent = problem.extents.get(label, 1)
         kind = torch.int64 if extent > 2**31 else torch.int32
         aux[name] = Block(torch.arange(extent, dtype=kind, device=asked.a.device), (label,))
-    types = (request.d_dtype, *(request.outputs or ()))
+    types = (request.d_dtype, *(request.outputs or ()), *((INDEX,) if asked.return_arg else ()))
     functions = dict(zip(HOOKS, options.functions, strict=True))
-    return Work(functions, names, aux, said, algebra, request.arithmetic.accumulate, types, problem.d.term)
+    largest = check_selected(request, added=False) if asked.return_arg else False
+    return Work(functions, names, aux, said, algebra, request.arithmetic.accumulate, types, problem.d.term, largest)
 
 
 def aux_block(name: str, term: Sequence[Label], tensor: torch.Tensor, problem: Problem) -> Block:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from weft.algebra import Algebra
+from weft.api.selection import along_each, check_selected
 from weft.distributed.gradient.calls import Gradients, asking
 from weft.distributed.group.lanes import Recorder, noted, noted_host, on, wait_for
 from weft.distributed.group.link import Link, read_link
@@ -38,6 +39,7 @@ from weft.distributed.run.execution import Execution
 from weft.distributed.run.given import Given
 from weft.distributed.run.measured import BUDGET, MeasuredCalls, measured_calls, warmed
 from weft.distributed.run.sampled import sampled_of, starts
+from weft.distributed.run.selecting import Selecting
 from weft.errors import ArgumentError, ShapeError, call_context
 from weft.oracle.validate import check_supported
 from weft.planner.request import Request
@@ -252,8 +254,13 @@ class DistributedPlan:
                 results = self.execute(given.a, given.b, block, given.operands, alpha, beta, recorder)
             if sampled is not None:
                 start = starts(self.problem, self.ranks.rank)
-                self.ranks.agreed(f"{what}: validate", lambda: sampled.compare(results, start))
+                judged = results[:1] if self.problem.pairs else results
+                self.ranks.agreed(f"{what}: validate", lambda: sampled.compare(judged, start))
+        if self.problem.pairs:
+            results = [results[0], *along_each(results[1], self._request)]
         kept = self._as_dtensors(results, a) if is_dtensor(a) else results
+        if self.problem.pairs and len(kept) != 2:
+            return kept[0], tuple(kept[1:])
         return kept[0] if len(kept) == 1 else tuple(kept)
 
     def execute(
@@ -266,7 +273,8 @@ class DistributedPlan:
             work = self._with_operands({name: each.detach() for name, each in operands.items()}, recorder)
             results = [torch.empty(self.shape, dtype=dtype, device=a.device) for dtype in self.dtypes]
             addend = None if c is None else replace(c, tensor=c.tensor.detach())
-            Execution(
+            kind = Selecting if self.problem.pairs else Execution
+            kind(
                 self.prediction.strategy, self.ranks.rank, self.lines, work, a.detach(), b.detach(), addend, results,
                 alpha, beta, recorder,
             ).run()  # fmt: skip
@@ -288,6 +296,8 @@ class DistributedPlan:
             checked_scalar(name, value, accumulate)
         if c is None and beta not in (0, 1):
             raise ShapeError(f"beta={beta!r} has no c to multiply: pass c")
+        if asked.return_arg:
+            check_selected(self._request, c is not None)
         addend = local("c", c) if c is not None else None
         if addend is not None:
             self._check_addend(addend)

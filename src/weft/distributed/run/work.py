@@ -36,6 +36,7 @@ class Work:
     sum_type: torch.dtype
     types: tuple[torch.dtype, ...]  # of D and of what else the epilogue yields
     term: tuple[Label, ...]  # of D
+    largest: bool = False  # of an algebra that selects, with indices: whether the larger value is kept
 
     def multiply(
         self, a: Block, b: Block, out: Sequence[Block], runs: Spans, *, spans: Spans, addend: Block | None,
@@ -69,6 +70,17 @@ class Work:
             self.term, sums, (), self._one(sums.device), [(one, self.term) for one in out], alpha, beta, keywords,
             self._after(),
         )  # fmt: skip
+
+    def select(self, a: Block, b: Block, spans: Spans) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """Values as they are selected of these indices, and where they lie along each reduced mode, counted from here.
+        """
+        (x, term_a), (y, term_b) = a.cut({}), b.cut({})
+        keywords = {**self.options, **self._keywords(spans, ("a_fn", "b_fn"))}
+        with _guard(x), torch.no_grad():
+            values, places = contract(
+                (term_a, term_b, self.term), x, y, out_dtype=self.sum_type, return_arg=True, **keywords
+            )
+        return values, list(places) if isinstance(places, tuple) else [places]
 
     def reduced(self, pieces: torch.Tensor) -> torch.Tensor:
         """The algebra's reduction of sums over the first dimension of `pieces`."""
@@ -107,12 +119,15 @@ class Work:
         alpha: Scalar, beta: Scalar, keywords: dict[str, Any], options: dict[str, Any],
     ) -> None:  # fmt: skip
         places = tuple(tensor for tensor, _ in out)
-        guard: AbstractContextManager[Any] = _one_at_a_time if a.device.type == "cpu" else nullcontext()
         said: dict[str, Any] = {**options, **keywords, "out": places if len(places) > 1 else places[0]}
         if self.algebra is None:
             said |= {"alpha": alpha, "beta": beta} if "c" in keywords else {"alpha": alpha}
-        with guard, torch.no_grad():
+        with _guard(a), torch.no_grad():
             contract((term_a, term_b, out[0][1]), a, b, **said)
+
+
+def _guard(tensor: torch.Tensor) -> AbstractContextManager[Any]:
+    return _one_at_a_time if tensor.device.type == "cpu" else nullcontext()
 
 
 def alone(algebra: Algebra) -> Algebra:
