@@ -13,6 +13,7 @@ import torch
 
 import weft
 from weft.planner import promotion
+from weft.planner.schedule import Target
 from weft.plans import tiers
 
 pytest.importorskip("triton")
@@ -157,6 +158,29 @@ def test_what_loses_that_much_in_one_call_is_compiled_at_once(monkeypatch: pytes
     plan = planned(specialize="auto")
     assert plan.schedule.family not in HAND
     assert "the first call at hand would lose more" in plan.explain()
+
+
+H200 = Target("cuda", 0, "NVIDIA H200", 90, 132, 232448)
+
+
+def expected_of(equation: str, a: torch.Tensor, b: torch.Tensor) -> float:
+    """Of tensors of float32 that lie as these do, on an H200."""
+    d = weft.plan(equation, a, b, backend="reference").contraction
+    return promotion.expected(d, H200)
+
+
+def test_windows_count_as_the_memory_that_they_show() -> None:
+    """Overlapping windows of three by three are read nine times and lie there once."""
+    image = torch.empty(1, device="meta").as_strided((4, 3, 256, 256), (3 << 16, 1 << 16, 256, 1))
+    seen, copied = image.unfold(2, 3, 1).unfold(3, 3, 1), torch.empty(4, 3, 254, 254, 3, 3, device="meta")
+    weights = torch.empty(2, 3, 3, 3, device="meta")
+    assert expected_of("bcyxuv,ocuv->boyx", seen, weights) < 0.5 * expected_of("bcyxuv,ocuv->boyx", copied, weights)
+
+
+def test_large_products_are_expected_at_the_rate_of_the_library() -> None:
+    """IEEE products of float32: matrix instructions make none, and Triton's own way runs at a third of the rate."""
+    a = torch.empty(4096, 4096, device="meta")
+    assert 2 * 4096**3 / 51e12 < expected_of("mk,kn->mn", a, a) < 2 * 4096**3 / 30e12
 
 
 def test_compilers_that_die_and_caches_that_vanish_change_nothing(

@@ -12,12 +12,14 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from weft.machine.footprint import distinct_elements
 from weft.machine.store import Store
 from weft.planner.coefficients import coefficients, fitted
 from weft.planner.schedule import Description, Target
 from weft.planner.tuned import ROOM as TUNED
 from weft.planner.tuned import key as tuned_key
 from weft.planner.validity import here, now
+from weft.spec import Contraction
 from weft.spec.permutation import Permutation
 
 ROOM = "promotions"  # of the store
@@ -50,21 +52,27 @@ def expected(description: Description, target: Target) -> float:
     modes = description.modes
     layouts: tuple[Any, ...]
     if isinstance(description, Permutation):
-        layouts, flops, rate = (description.x, None, description.c, description.d), 0.0, 1.0
+        layouts, seconds = (description.x, None, description.c, description.d), 0.0
     else:
         layouts = (description.a, description.b, description.c, description.d)
-        arithmetic = description.arithmetic
-        product = str(arithmetic.product).removeprefix("torch.")
-        known = fitted("common").table("matrix_rate").get(f"{product} {arithmetic.precision}", by.vector_rate)
-        matrix = description.algebra is None and min(description.m, description.n) > 1
-        rate = known if matrix else by.vector_rate
-        flops = 2.0 * math.prod([mode.extent for mode in modes])
+        seconds = 2.0 * math.prod([mode.extent for mode in modes]) / _rate(description, target)
     size = 0
     for tensor, layout in enumerate(layouts):
         if layout is not None:
-            extents = [mode.extent for mode in modes if mode.strides[tensor]]
-            size += layout.dtype.itemsize * math.prod(extents)
-    return LEAST + MADE * max(size / by.memory_rate, flops / rate)
+            extents, strides = [mode.extent for mode in modes], [mode.strides[tensor] for mode in modes]
+            size += layout.dtype.itemsize * distinct_elements(extents, strides)
+    return LEAST + MADE * max(size / by.memory_rate, seconds)
+
+
+def _rate(contraction: Contraction, target: Target) -> float:
+    """Flops per second of the faster of matrix instructions and the vendor's library, where they make such products."""
+    by, arithmetic = coefficients(target), contraction.arithmetic
+    if contraction.algebra is not None or min(contraction.m, contraction.n) == 1:
+        return by.vector_rate
+    product, precision = str(arithmetic.product).removeprefix("torch."), arithmetic.precision
+    known: float = fitted("common").table("matrix_rate").get(f"{product} {precision}", by.vector_rate)
+    library: float = fitted("blas").table("rates").get(product, 0.0) if precision == "ieee" else 0.0
+    return max(known, library)
 
 
 def tier(description: Description, target: Target, seconds: float) -> Tier:
