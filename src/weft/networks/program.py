@@ -171,6 +171,10 @@ class Program:
         root = self._root
         return not {root.left, root.right} & {*self._cut, *self._conjugated} and bool(self.scheme.orders[root.node])
 
+    def is_cut(self, leaf: int) -> bool:
+        """Whether a slice sees a part of that operand."""
+        return leaf in self._cut
+
     def cut(self, values: Sequence[Any]) -> dict[int, torch.Tensor]:
         """Operands of which a slice sees a part."""
         return {leaf: values[leaf] for leaf in self._cut}

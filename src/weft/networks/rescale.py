@@ -1,8 +1,10 @@
 """`strip_exponent`: every tensor is scaled by a power of two as it is read, and the powers are added up.
 
-The largest magnitude of each intermediate is found on the device by a pass of reading alone, since an epilogue is
-pointwise and cannot reduce. Scaling costs no pass: the next step's prologue multiplies by the power of two, an
-auxiliary operand of one element. Nothing waits for the device.
+A step leaves the largest magnitude of its result, the *peak* (`Contraction.peak`), beside the result: kernels that can
+find it as they store, others by a pass of reading. The next step's prologue makes the power of two of it and multiplies
+by that: the peak is an auxiliary operand of one element. Operands of the network have a pass of reading, once where a
+slice sees all of them. The powers of all nodes are added up from their peaks at the end of a slice. Nothing waits for
+the device.
 """
 
 from __future__ import annotations
@@ -20,9 +22,10 @@ from weft.networks.program import Program
 from weft.networks.slicing import part
 from weft.networks.steps import Call, as_launched, prepared
 from weft.networks.tree import Step
+from weft.planner.peak import measure
 from weft.spec.dtypes import REAL_OF, dtype_name
 
-_APART = 16  # bytes between scales: each is aligned as a tensor of its own is
+_APART = 16  # bytes between peaks: each is aligned as a tensor of its own is
 
 
 class Scaling:
@@ -36,7 +39,7 @@ class Scaling:
         self.exponent = torch.full((), -math.inf, dtype=torch.float64, device=place.device)  # to the base of two
 
     def begin(self) -> None:
-        """Nothing is made once for all slices: each has scales of its own."""
+        """Peaks of operands; all else is made anew for each slice, which has peaks of its own."""
         self._steps = self._steps or _Scaled(self.program, self._operands)
 
     def slice(self, number: int) -> None:
@@ -71,7 +74,7 @@ class Scaling:
 
 
 class _Scaled:
-    """The steps of a program with a scale on each side, and the scales' places."""
+    """The steps of a program with a peak of each node, by which the next step scales what it reads."""
 
     def __init__(self, program: Program, operands: Sequence[torch.Tensor]) -> None:
         scheme = program.scheme
@@ -79,14 +82,17 @@ class _Scaled:
         dtype = scheme.dtypes[scheme.tree.root]
         if not (dtype.is_floating_point or dtype.is_complex):
             raise DTypeError(f"strip_exponent is for floating types, the result is {dtype_name(dtype)}")
-        count = scheme.tree.root + 1
-        self._real = torch.float64 if REAL_OF.get(dtype, dtype) is torch.float64 else torch.float32
-        step = _APART // self._real.itemsize
-        self._scales = torch.ones(count * step, dtype=self._real, device=program.device)[::step]
-        self._exponents = torch.zeros(count, dtype=torch.float64, device=program.device)
+        bits = torch.int64 if REAL_OF.get(dtype, dtype) is torch.float64 else torch.int32
+        step = _APART // bits.itemsize
+        held = torch.zeros((scheme.tree.root + 1) * step, dtype=bits, device=program.device)
+        self._peaks, self._of_steps = held[::step], held[scheme.tree.leaves * step :]
+        self._peak = self._peaks.unbind()  # of each node
         self._whole = program.views(operands)
         self._values: list[Any] = program.values(operands)
         self._calls: dict[Any, Call] = {}
+        for leaf, tensor in enumerate(self._whole):
+            if not program.is_cut(leaf):
+                self._measure(leaf, tensor)
 
     def slice(self, where: dict[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
         """The result of one slice before it is scaled, and its exponent to the base of two."""
@@ -94,26 +100,24 @@ class _Scaled:
         tensors: list[Any] = list(self._values)
         for leaf, tensor in enumerate(self._whole):
             tensors[leaf] = part(tensor, tree.graph.terms[leaf], where)
-            self._measure(leaf, tensors[leaf])
+            if self._program.is_cut(leaf):
+                self._measure(leaf, tensors[leaf])
         tensors[tree.root] = torch.empty(
             scheme.shape(tree.root), dtype=scheme.dtypes[tree.root], device=self._program.device
         )
+        self._of_steps.zero_()
         for step in tree.steps:
             call = self._call(step, tensors)
             a, b = as_launched(tensors[step.left]), as_launched(tensors[step.right])
             call.launch(a, b, None, tensors[step.node], call.one, call.zero, call.aux)
-            self._measure(step.node, tensors[step.node])
         # The result is scaled by its own power of two where it is added; all others were as they were read.
-        return tensors[tree.root] * self._scales[tree.root].to(tensors[tree.root].dtype), self._exponents.sum()
+        scales = scale_of(self._peaks)
+        exponent = (1 - torch.frexp(scales).exponent).sum(dtype=torch.float64)
+        return tensors[tree.root] * scales[tree.root].to(tensors[tree.root].dtype), exponent
 
     def _measure(self, node: int, tensor: torch.Tensor) -> None:
-        """The power of two that brings a tensor's largest magnitude under one, at least to a half."""
-        if not tensor.numel():
-            return
-        largest = _largest(tensor).to(self._real)
-        exponent = torch.frexp(largest)[1]
-        self._scales[node] = torch.ldexp(torch.ones_like(largest), -exponent)
-        self._exponents[node] = exponent
+        if tensor.numel():
+            measure(tensor, self._peak[node])
 
     def _call(self, step: Step, tensors: Sequence[Any]) -> Call:
         scheme = self._scheme
@@ -123,25 +127,34 @@ class _Scaled:
             asked = scheme.asked.having(a_fn=_by_left, b_fn=_by_right)
             terms = (scheme.orders[step.left], scheme.orders[step.right], scheme.orders[step.node])
             sides = (tensors[step.left], tensors[step.right], None, tensors[step.node])
-            beside = {"left": ("", self._scales[step.left]), "right": ("", self._scales[step.right])}
-            known = self._calls[key] = prepared((step.left, step.right, step.node), terms, sides, asked, beside)
+            beside = {"left": ("", self._peak[step.left]), "right": ("", self._peak[step.right])}
+            nodes = (step.left, step.right, step.node)
+            known = self._calls[key] = prepared(nodes, terms, sides, asked, beside, self._peak[step.node])
         return known
 
 
-def _largest(tensor: torch.Tensor) -> torch.Tensor:
-    """The largest magnitude, by one pass of reading and without a copy."""
-    if tensor.dtype in (torch.float16, torch.bfloat16):  # of which torch knows no such norm on every device
-        low, high = torch.aminmax(tensor)
-        return torch.maximum(-low, high)
-    return torch.linalg.vector_norm(tensor, math.inf)
+def scale_of(peak: Any) -> Any:
+    """The power of two that brings a peak, given by its bits, under one and at least to a half; pointwise.
+
+    It is one for zero, infinity and NaN, which nothing brings there. It stays a normal number, whose product with a
+    value is exact: peaks beyond 2**126 (2**1022 of float64) come under four, subnormal ones come under one.
+    """
+    digits, bias, real = _FORMATS[peak.dtype]
+    exponent = peak >> digits  # biased
+    power = torch.clamp(2 * bias - 1 - exponent, min=1)
+    scales = (peak > 0) & (exponent <= 2 * bias)
+    return (torch.where(scales, power, bias) << digits).view(real)
+
+
+_FORMATS = {torch.int32: (23, 127, torch.float32), torch.int64: (52, 1023, torch.float64)}
 
 
 def _by_left(value: Any, left: Any) -> Any:
-    return value * left
+    return value * scale_of(left)
 
 
 def _by_right(value: Any, right: Any) -> Any:
-    return value * right
+    return value * scale_of(right)
 
 
 def _added(
