@@ -82,6 +82,7 @@ class Program:
         self.each = [calls[step.node] for step in order if not (self._sliced and step.node in scheme.once)]
         self._root = next(step for step in tree.steps if step.node == tree.root)
         self._last: dict[Any, Call] = {}
+        self.scaled: dict[Any, Call] = {}  # steps that scale what they read, see `rescale`
         self.base = base if self._keep else None
         self._kept = self.values_in(base) if self._keep else None
         self._stream: Any = None
@@ -170,10 +171,6 @@ class Program:
         """Whether the last step may be done in strips: of what it reads no slice sees a part of its own."""
         root = self._root
         return not {root.left, root.right} & {*self._cut, *self._conjugated} and bool(self.scheme.orders[root.node])
-
-    def is_cut(self, leaf: int) -> bool:
-        """Whether a slice sees a part of that operand."""
-        return leaf in self._cut
 
     def cut(self, values: Sequence[Any]) -> dict[int, torch.Tensor]:
         """Operands of which a slice sees a part."""

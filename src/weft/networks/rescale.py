@@ -10,7 +10,7 @@ the device.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,7 +22,9 @@ from weft.networks.program import Program
 from weft.networks.slicing import part
 from weft.networks.steps import Call, as_launched, prepared
 from weft.networks.tree import Step
-from weft.planner.peak import measure
+from weft.planner.peak import measure_each
+from weft.plans.contraction import Plan
+from weft.spec.contraction import peak_type
 from weft.spec.dtypes import REAL_OF, dtype_name
 
 _APART = 16  # bytes between peaks: each is aligned as a tensor of its own is
@@ -82,55 +84,70 @@ class _Scaled:
         dtype = scheme.dtypes[scheme.tree.root]
         if not (dtype.is_floating_point or dtype.is_complex):
             raise DTypeError(f"strip_exponent is for floating types, the result is {dtype_name(dtype)}")
-        bits = torch.int64 if REAL_OF.get(dtype, dtype) is torch.float64 else torch.int32
-        step = _APART // bits.itemsize
-        held = torch.zeros((scheme.tree.root + 1) * step, dtype=bits, device=program.device)
-        self._peaks, self._of_steps = held[::step], held[scheme.tree.leaves * step :]
-        self._peak = self._peaks.unbind()  # of each node
-        self._whole = program.views(operands)
-        self._values: list[Any] = program.values(operands)
+        whole = program.views(operands)
+        leaves, count = len(whole), scheme.tree.root + 1
+        bits = [peak_type(whole[node].dtype if node < leaves else scheme.dtypes[node]) for node in range(count)]
+        # A place for each node and type: zeros where a node is of another, which count nothing.
+        held = {
+            each: torch.zeros(count, _APART // each.itemsize, dtype=each, device=program.device) for each in set(bits)
+        }
+        self._peaks = {each: places[:, 0] for each, places in held.items()}
+        self._of_steps = [places[leaves:] for places in held.values()]
+        places = {each: peaks.unbind() for each, peaks in self._peaks.items()}
+        self._peak = [places[each][node] for node, each in enumerate(bits)]
+        self._values: list[Any] = [*whole, *program.values(operands)[len(whole) :]]
         self._calls: dict[Any, Call] = {}
-        for leaf, tensor in enumerate(self._whole):
-            if not program.is_cut(leaf):
-                self._measure(leaf, tensor)
+        self._cut = program.cut(whole)
+        self._measure({leaf: tensor for leaf, tensor in enumerate(whole) if leaf not in self._cut})
 
     def slice(self, where: dict[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
         """The result of one slice before it is scaled, and its exponent to the base of two."""
         scheme, tree = self._scheme, self._scheme.tree
         tensors: list[Any] = list(self._values)
-        for leaf, tensor in enumerate(self._whole):
-            tensors[leaf] = part(tensor, tree.graph.terms[leaf], where)
-            if self._program.is_cut(leaf):
-                self._measure(leaf, tensors[leaf])
+        if self._cut:
+            terms = tree.graph.terms
+            parts = {leaf: part(tensor, terms[leaf], where) for leaf, tensor in self._cut.items()}
+            for leaf, tensor in parts.items():
+                tensors[leaf] = tensor
+            self._measure(parts)
         tensors[tree.root] = torch.empty(
             scheme.shape(tree.root), dtype=scheme.dtypes[tree.root], device=self._program.device
         )
-        self._of_steps.zero_()
+        for places in self._of_steps:
+            places.zero_()
         for step in tree.steps:
             call = self._call(step, tensors)
             a, b = as_launched(tensors[step.left]), as_launched(tensors[step.right])
             call.launch(a, b, None, tensors[step.node], call.one, call.zero, call.aux)
         # The result is scaled by its own power of two where it is added; all others were as they were read.
-        scales = scale_of(self._peaks)
-        exponent = (1 - torch.frexp(scales).exponent).sum(dtype=torch.float64)
-        return tensors[tree.root] * scales[tree.root].to(tensors[tree.root].dtype), exponent
+        scales = {bits: scale_of(peaks) for bits, peaks in self._peaks.items()}
+        exponents = [(1 - torch.frexp(each).exponent).sum(dtype=torch.float64) for each in scales.values()]
+        result = tensors[tree.root]
+        return result * scales[peak_type(result.dtype)][tree.root].to(result.dtype), sum(exponents[1:], exponents[0])
 
-    def _measure(self, node: int, tensor: torch.Tensor) -> None:
-        if tensor.numel():
-            measure(tensor, self._peak[node])
+    def _measure(self, leaves: Mapping[int, torch.Tensor]) -> None:
+        measure_each(list(leaves.values()), [self._peak[leaf] for leaf in leaves])
 
     def _call(self, step: Step, tensors: Sequence[Any]) -> Call:
-        scheme = self._scheme
+        """A step with this call's peaks; the program keeps what was prepared for it."""
         key = (step.node, *(tensors[node].data_ptr() & 15 for node in (step.left, step.right)))
         known = self._calls.get(key)
         if known is None:
-            asked = scheme.asked.having(a_fn=_by_left, b_fn=_by_right)
-            terms = (scheme.orders[step.left], scheme.orders[step.right], scheme.orders[step.node])
-            sides = (tensors[step.left], tensors[step.right], None, tensors[step.node])
-            beside = {"left": ("", self._peak[step.left]), "right": ("", self._peak[step.right])}
-            nodes = (step.left, step.right, step.node)
-            known = self._calls[key] = prepared(nodes, terms, sides, asked, beside, self._peak[step.node])
+            beside = {"left": self._peak[step.left], "right": self._peak[step.right]}
+            kept = self._program.scaled
+            if key not in kept:
+                kept[key] = self._prepared(step, tensors, beside)._replace(aux=())
+            call = kept[key]
+            known = self._calls[key] = call._replace(aux=Plan.aux_of(call.variant, beside, self._peak[step.node]))
         return known
+
+    def _prepared(self, step: Step, tensors: Sequence[Any], beside: Mapping[str, torch.Tensor]) -> Call:
+        scheme, nodes = self._scheme, (step.left, step.right, step.node)
+        asked = scheme.asked.having(a_fn=_by_left, b_fn=_by_right)
+        left, right, node = (scheme.orders[each] for each in nodes)
+        sides = (tensors[step.left], tensors[step.right], None, tensors[step.node])
+        operands = {name: ("", peak) for name, peak in beside.items()}
+        return prepared(nodes, (left, right, node), sides, asked, operands, self._peak[step.node])
 
 
 def scale_of(peak: Any) -> Any:
@@ -139,14 +156,14 @@ def scale_of(peak: Any) -> Any:
     It is one for zero, infinity and NaN, which nothing brings there. It stays a normal number, whose product with a
     value is exact: peaks beyond 2**126 (2**1022 of float64) come under four, subnormal ones come under one.
     """
-    digits, bias, real = _FORMATS[peak.dtype]
+    if peak.dtype == torch.int32:
+        digits, bias, real = 23, 127, torch.float32
+    else:
+        digits, bias, real = 52, 1023, torch.float64
     exponent = peak >> digits  # biased
     power = torch.clamp(2 * bias - 1 - exponent, min=1)
     scales = (peak > 0) & (exponent <= 2 * bias)
     return (torch.where(scales, power, bias) << digits).view(real)
-
-
-_FORMATS = {torch.int32: (23, 127, torch.float32), torch.int64: (52, 1023, torch.float64)}
 
 
 def _by_left(value: Any, left: Any) -> Any:

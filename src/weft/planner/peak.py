@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -38,9 +38,29 @@ class Measured:
 
 def measure(tensor: Tensor, peak: Tensor) -> None:
     """The peak of a tensor, which has elements, by one pass of reading and without a copy."""
-    place = peak.view(torch.float64 if peak.dtype is torch.int64 else torch.float32)
-    if tensor.dtype in (torch.float16, torch.bfloat16):  # of which torch knows no such norm on every device
+    if tensor.dtype in _SHORT:
         low, high = torch.aminmax(tensor)
-        place.copy_(torch.maximum(-low, high))
+        _place(peak).copy_(torch.maximum(-low, high))
     else:
-        torch.linalg.vector_norm(tensor, math.inf, out=place)
+        torch.linalg.vector_norm(tensor, math.inf, out=_place(peak))
+
+
+def measure_each(tensors: Sequence[Tensor], peaks: Sequence[Tensor]) -> None:
+    """The peaks of several tensors, on a GPU in one launch for many; of a tensor without elements nothing is done."""
+    together: list[tuple[Tensor, Tensor]] = []
+    for tensor, peak in zip(tensors, peaks, strict=True):
+        if tensor.numel() and tensor.dtype in _SHORT:
+            measure(tensor, peak)
+        elif tensor.numel():
+            together.append((_place(peak), tensor))
+    if together:
+        places, read = zip(*together, strict=True)
+        torch._foreach_copy_(places, torch._foreach_norm(read, math.inf))
+
+
+_SHORT = (torch.float16, torch.bfloat16)  # of which torch knows no such norm on every device
+
+
+def _place(peak: Tensor) -> Tensor:
+    """The number whose bits those are."""
+    return peak.view(torch.float64 if peak.dtype is torch.int64 else torch.float32)

@@ -195,8 +195,7 @@ class Contraction:
         maximum of integers loses no NaN. A launch leaves what is there where that is larger. Of complex values the
         magnitudes are those of their parts, or their own where a pass of torch finds them.
         """
-        wide = self.d.dtype in (torch.float64, torch.complex128)
-        return Layout((), (), torch.int64 if wide else torch.int32)
+        return Layout((), (), peak_type(self.d.dtype))
 
     def of_role(self, *roles: Role) -> tuple[Mode, ...]:
         return tuple([mode for mode in self.modes if mode.role in roles])
@@ -224,6 +223,11 @@ class Contraction:
     @property
     def batch(self) -> int:
         return self.extent_of(Role.BATCH)
+
+
+def peak_type(dtype: torch.dtype) -> torch.dtype:
+    """The type of the bits of a peak of values of some type."""
+    return torch.int64 if dtype in (torch.float64, torch.complex128) else torch.int32
 
 
 def mode_extents(notation: Notation, shapes: Sequence[Sequence[int]]) -> dict[Label, int]:

@@ -23,6 +23,7 @@ from weft.fn import Pointwise
 from weft.fn.numba.emit import Held, inlined
 from weft.fn.numba.writer import NumbaWriter
 from weft.spec import Contraction
+from weft.spec.contraction import peak_type
 from weft.spec.dtypes import value_type
 
 
@@ -70,8 +71,9 @@ class Loop:
     def find_peak(self, value: Held, dtype: torch.dtype) -> None:
         """The largest magnitude of these values, rounded to `dtype`, to where the call says: see
         `Contraction.peak_layout`. A value that stands twice in a register block, or in two, changes nothing."""
-        wide = dtype in (torch.float64, torch.complex128)
-        bits, real, most = ("int64", torch.float64, 2**63 - 1) if wide else ("int32", torch.float32, 2**31 - 1)
+        kind = peak_type(dtype)
+        bits, real = _name(kind), torch.float64 if kind is torch.int64 else torch.float32
+        most = torch.iinfo(kind).max  # all bits but the sign's
         name = self.writer.cast(value.name, value.dtype, dtype)
         self._scalars.append(f"peak, largest = load_int64(scalars, {PEAK - ALPHA}), {bits}(0)")
         for part in (f"{name}.real", f"{name}.imag") if dtype.is_complex else (name,):
