@@ -85,16 +85,9 @@ class _Scaled:
         if not (dtype.is_floating_point or dtype.is_complex):
             raise DTypeError(f"strip_exponent is for floating types, the result is {dtype_name(dtype)}")
         whole = program.views(operands)
-        leaves, count = len(whole), scheme.tree.root + 1
-        bits = [peak_type(whole[node].dtype if node < leaves else scheme.dtypes[node]) for node in range(count)]
-        # A place for each node and type: zeros where a node is of another, which count nothing.
-        held = {
-            each: torch.zeros(count, _APART // each.itemsize, dtype=each, device=program.device) for each in set(bits)
-        }
-        self._peaks = {each: places[:, 0] for each, places in held.items()}
-        self._of_steps = [places[leaves:] for places in held.values()]
-        places = {each: peaks.unbind() for each, peaks in self._peaks.items()}
-        self._peak = [places[each][node] for node, each in enumerate(bits)]
+        types = [tensor.dtype for tensor in whole]
+        types += [scheme.dtypes[node] for node in range(len(whole), scheme.tree.root + 1)]
+        self._peaks = _Peaks(types, len(whole), program.device)
         self._values: list[Any] = [*whole, *program.values(operands)[len(whole) :]]
         self._calls: dict[Any, Call] = {}
         self._cut = program.cut(whole)
@@ -113,32 +106,29 @@ class _Scaled:
         tensors[tree.root] = torch.empty(
             scheme.shape(tree.root), dtype=scheme.dtypes[tree.root], device=self._program.device
         )
-        for places in self._of_steps:
-            places.zero_()
+        self._peaks.begin()
         for step in tree.steps:
             call = self._call(step, tensors)
             a, b = as_launched(tensors[step.left]), as_launched(tensors[step.right])
             call.launch(a, b, None, tensors[step.node], call.one, call.zero, call.aux)
         # The result is scaled by its own power of two where it is added; all others were as they were read.
-        scales = {bits: scale_of(peaks) for bits, peaks in self._peaks.items()}
-        exponents = [(1 - torch.frexp(each).exponent).sum(dtype=torch.float64) for each in scales.values()]
-        result = tensors[tree.root]
-        return result * scales[peak_type(result.dtype)][tree.root].to(result.dtype), sum(exponents[1:], exponents[0])
+        scale, exponent = self._peaks.scale_and_exponent
+        return tensors[tree.root] * scale.to(tensors[tree.root].dtype), exponent
 
     def _measure(self, leaves: Mapping[int, torch.Tensor]) -> None:
-        measure_each(list(leaves.values()), [self._peak[leaf] for leaf in leaves])
+        measure_each(list(leaves.values()), [self._peaks.of[leaf] for leaf in leaves])
 
     def _call(self, step: Step, tensors: Sequence[Any]) -> Call:
         """A step with this call's peaks; the program keeps what was prepared for it."""
         key = (step.node, *(tensors[node].data_ptr() & 15 for node in (step.left, step.right)))
         known = self._calls.get(key)
         if known is None:
-            beside = {"left": self._peak[step.left], "right": self._peak[step.right]}
+            beside = {"left": self._peaks.of[step.left], "right": self._peaks.of[step.right]}
             kept = self._program.scaled
             if key not in kept:
                 kept[key] = self._prepared(step, tensors, beside)._replace(aux=())
             call = kept[key]
-            known = self._calls[key] = call._replace(aux=Plan.aux_of(call.variant, beside, self._peak[step.node]))
+            known = self._calls[key] = call._replace(aux=Plan.aux_of(call.variant, beside, self._peaks.of[step.node]))
         return known
 
     def _prepared(self, step: Step, tensors: Sequence[Any], beside: Mapping[str, torch.Tensor]) -> Call:
@@ -147,7 +137,34 @@ class _Scaled:
         left, right, node = (scheme.orders[each] for each in nodes)
         sides = (tensors[step.left], tensors[step.right], None, tensors[step.node])
         operands = {name: ("", peak) for name, peak in beside.items()}
-        return prepared(nodes, (left, right, node), sides, asked, operands, self._peak[step.node])
+        return prepared(nodes, (left, right, node), sides, asked, operands, self._peaks.of[step.node])
+
+
+class _Peaks:
+    """Places for the peaks of nodes of these types, the result's last; zeros at first."""
+
+    def __init__(self, types: Sequence[torch.dtype], leaves: int, device: torch.device) -> None:
+        bits = [peak_type(dtype) for dtype in types]
+        # Every node has a place in each type: that of another than its own stays zero, which counts nothing.
+        held = [torch.zeros(len(bits), _APART // kind.itemsize, dtype=kind, device=device) for kind in set(bits)]
+        self._every = [places[:, 0] for places in held]
+        self._of_steps = [places[leaves:] for places in held]
+        by_type = {every.dtype: every.unbind() for every in self._every}
+        self.of = [by_type[kind][node] for node, kind in enumerate(bits)]
+
+    def begin(self) -> None:
+        """Forget those of steps, of which kernels find maxima."""
+        for places in self._of_steps:
+            places.zero_()
+
+    @property
+    def scale_and_exponent(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """What the result is to be scaled by, and the exponents to the base of two of all nodes, added up."""
+        scales = [scale_of(every) for every in self._every]
+        exponents = [(1 - torch.frexp(each).exponent).sum(dtype=torch.float64) for each in scales]
+        (result,) = [scale[-1] for scale, every in zip(scales, self._every, strict=True)
+                     if every.dtype is self.of[-1].dtype]  # fmt: skip
+        return result, sum(exponents[1:], exponents[0])
 
 
 def scale_of(peak: Any) -> Any:
