@@ -18,6 +18,13 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
 
 
+def _bits_there_and_back(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Powers of two made of their bits, and the bits of other numbers."""
+    digits, bias, real = (23, 127, torch.float32) if x.dtype is torch.int32 else (52, 1023, torch.float64)
+    power = (((x & 15) + bias) << digits).view(real)
+    return ((y & 255).to(real) * power).view(x.dtype)
+
+
 @dataclass(frozen=True)
 class Case:
     name: str
@@ -325,6 +332,7 @@ INTEGER = [
         ("left shift", INTEGERS, lambda x, y: x << (y & 15)),
         ("right shift", INTEGERS, lambda x, y: x >> (y & 15)),
         ("shift by number", INTEGERS, lambda x, y: (x << 3) + (y >> 2)),
+        ("bits", (torch.int32, torch.int64), _bits_there_and_back),
         ("floor", INTEGERS, lambda x, y: torch.floor(x) + torch.round(y) + torch.trunc(x)),
         ("compare", INTEGERS, lambda x, y: x < y),
         ("compare with fraction", INTEGERS, lambda x, y: x > 2.5),

@@ -61,6 +61,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "list": (lambda x: x * torch.tensor([1.0, 2.0]), r"must be 0-d, this one has shape \(2,\).*by operands="),
     "extent": (lambda x: x / x.shape[0], r"different things for different shapes"),
     "rank": (lambda x: x * x.dim(), r"different things for different shapes"),
+    "bits of another width": (lambda x: x.view(torch.int16), r"aten\.view of torch\.float32 as torch\.int16 .*float64"),
     "out": (lambda x: torch.exp(x, out=x), r"aten\.exp with out= cannot be fused"),
     "nothing": (lambda x: None, r"the function returns nothing"),
     "text": (lambda x: "x", r"the function returns str"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 from pathlib import Path
@@ -92,6 +93,49 @@ def test_exponents_of_zeros() -> None:
     a = torch.zeros(3, 3)
     mantissa, _ = weft.network("ab,bc,cd->ad", a, a, a, strip_exponent=True)(a, a, a)
     assert torch.equal(mantissa, a)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
+def test_exponents_of_every_call_and_slice_are_its_own(dtype: torch.dtype) -> None:
+    net = chain(4, seed=3)
+    tensors = [tensor.to(dtype) for tensor in net.tensors]
+    planned = weft.network(net.equation, *tensors, strip_exponent=True, slices="bc")
+    for power in (8, -8, 0):  # exact in all types
+        given = [tensor * 2.0**power if at in (0, 2) else tensor for at, tensor in enumerate(tensors)]
+        mantissa, exponent = planned(*given)
+        exact = torch.linalg.multi_dot([tensor.double() for tensor in given])
+        near = 2e-2 if dtype is torch.float16 else 1e-5
+        error = (mantissa.double() * 10**exponent - exact).abs().max()
+        assert error <= near * exact.abs().max()
+
+
+def test_peaks_at_the_ends_of_the_range() -> None:
+    wide = torch.tensor([[2.0**127, -(2.0**126)], [2.0**126, 2.0**127]])
+    tiny = torch.tensor([[2.0**-145, 2.0**-146], [-(2.0**-145), 2.0**-140]])
+    mantissa, exponent = weft.network("ab,bc,cd->ad", wide, tiny, wide, strip_exponent=True)(wide, tiny, wide)
+    exact = wide.double() @ tiny.double() @ wide.double()
+    torch.testing.assert_close(mantissa.double() * 10**exponent, exact, rtol=1e-6, atol=0)
+
+
+def test_nan_and_infinity_stay_where_they_are() -> None:
+    a, b = torch.eye(3), torch.full((3, 3), 2.0)
+    b[1, 1], b[2, 2] = math.nan, math.inf
+    mantissa, exponent = weft.network("ab,zbc,zcd->zad", a, b[None], a[None], strip_exponent=True)(a, b[None], a[None])
+    assert mantissa.isnan()[:, :, 1].all()
+    assert exponent.isfinite()
+
+
+def test_exponents_of_two_precisions_and_of_nothing() -> None:
+    a, b = torch.full((3, 4), 1e-30), torch.full((4, 3), 1e-250, dtype=torch.float64)
+    planned = weft.network("ab,bc,cd->ad", a, b, a, strip_exponent=True, promote=True, optimize=from_left(3))
+    mantissa, exponent = planned(a, b, a)
+    torch.testing.assert_close(mantissa * 10 ** (exponent + 310), torch.full_like(mantissa, 12.0), rtol=1e-6, atol=0)
+    empty = torch.zeros(3, 0)
+    mantissa, exponent = weft.network("ab,bc,cd->ad", empty, empty.mT, a[:, :3], strip_exponent=True)(
+        empty, empty.mT, a[:, :3]
+    )  # fmt: skip
+    assert not mantissa.any()
+    assert exponent.isfinite()
 
 
 @pytest.mark.slow

@@ -55,6 +55,7 @@ class Options:
     schedule: Schedule | str | None = None  # the one that is forced
     promote: bool = False
     kept: torch.dtype | None = None  # in which sums are kept for a gradient
+    peak: bool = False  # launches find the largest magnitude of D, too; no call asks for it by a keyword
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -83,6 +84,7 @@ class Options:
         return (
             self.out_dtype, self.precision, self.accumulate, prints, given, algebra, self.deterministic,
             self.workspace_limit, self.backend, self.tune, self.specialize, forced, self.promote, self.kept,
+            self.peak,
         )  # fmt: skip
 
 
@@ -194,6 +196,7 @@ def resolved(notation: Notation, text: str, a: torch.Tensor, b: torch.Tensor, op
         schedule=options.schedule,
         promote=options.promote,
         kept=_kept(options.kept, arithmetic.accumulate),
+        peak=options.peak,
     )
 
 

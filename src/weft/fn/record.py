@@ -51,6 +51,8 @@ _FILLS: dict[str, tuple[int, float | None]] = {
 #: Conjugates and negatives that torch leaves undone until somebody reads them: what they come to.
 _LAZY = {"_conj": aten.conj_physical.default, "_neg_view": aten.neg.default}
 _SHARING = _ALIASES | _COPIES | frozenset(_LAZY) | {"view_as_real"}
+#: Types of which one may be seen as the other, `x.view(torch.int32)`: both are held as they are.
+_REINTERPRETED = ({torch.float32, torch.int32}, {torch.float64, torch.int64})
 #: Keywords that say where and how a result lies: nothing that a value depends on.
 _PLACEMENT = frozenset({"device", "layout", "pin_memory", "memory_format", "non_blocking", "implicit"})
 
@@ -198,6 +200,8 @@ class _Recorder(TorchDispatchMode):
         if name == "view_as_real":
             first.viewed = True
             return Element(Value(first.node, self._ask(func, args, kwargs), as_real=True))
+        if func is aten.view.dtype and args[1] != first.sample.dtype:
+            return self._reinterpret(func, args, kwargs)
         if in_place:
             return self._change(name, func, args, kwargs)
         if name == "log_sigmoid_forward":  # hands out a buffer for its backward as well
@@ -212,6 +216,15 @@ class _Recorder(TorchDispatchMode):
         self._check_shape(func, sample)
         constant = all(tensor.value.constant for tensor in tensors_among(args, kwargs))
         return Element(Value(self._call(func, args, kwargs, sample), sample, constant, viewed=viewed))
+
+    def _reinterpret(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Element:
+        """The bits of a value as another type."""
+        value, dtype = args[0].value, args[1]
+        held = value.sample.dtype
+        if {held, dtype} not in _REINTERPRETED:
+            raise self._cannot(f"aten.view of {held} as {dtype}", "float32 is seen as int32, float64 as int64, or back")
+        value.viewed = True
+        return self._add(func, args, kwargs, viewed=True)
 
     def _same(self, func: Any, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Element:
         """An operation that may change nothing: a view of the same shape, a cast to the same dtype, a copy."""

@@ -82,6 +82,7 @@ class Program:
         self.each = [calls[step.node] for step in order if not (self._sliced and step.node in scheme.once)]
         self._root = next(step for step in tree.steps if step.node == tree.root)
         self._last: dict[Any, Call] = {}
+        self.scaled: dict[Any, Call] = {}  # steps that scale what they read, see `rescale`
         self.base = base if self._keep else None
         self._kept = self.values_in(base) if self._keep else None
         self._stream: Any = None

@@ -1,14 +1,16 @@
 """`strip_exponent`: every tensor is scaled by a power of two as it is read, and the powers are added up.
 
-The largest magnitude of each intermediate is found on the device by a pass of reading alone, since an epilogue is
-pointwise and cannot reduce. Scaling costs no pass: the next step's prologue multiplies by the power of two, an
-auxiliary operand of one element. Nothing waits for the device.
+A step leaves the largest magnitude of its result, the *peak* (`Contraction.peak`), beside the result: kernels that can
+find it as they store, others by a pass of reading. The next step's prologue makes the power of two of it and multiplies
+by that: the peak is an auxiliary operand of one element. Operands of the network have a pass of reading, once where a
+slice sees all of them. The powers of all nodes are added up from their peaks at the end of a slice. Nothing waits for
+the device.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,9 +22,12 @@ from weft.networks.program import Program
 from weft.networks.slicing import part
 from weft.networks.steps import Call, as_launched, prepared
 from weft.networks.tree import Step
+from weft.planner.peak import measure_each
+from weft.plans.contraction import Plan
+from weft.spec.contraction import peak_type
 from weft.spec.dtypes import REAL_OF, dtype_name
 
-_APART = 16  # bytes between scales: each is aligned as a tensor of its own is
+_APART = 16  # bytes between peaks: each is aligned as a tensor of its own is
 
 
 class Scaling:
@@ -36,7 +41,7 @@ class Scaling:
         self.exponent = torch.full((), -math.inf, dtype=torch.float64, device=place.device)  # to the base of two
 
     def begin(self) -> None:
-        """Nothing is made once for all slices: each has scales of its own."""
+        """Peaks of operands; all else is made anew for each slice, which has peaks of its own."""
         self._steps = self._steps or _Scaled(self.program, self._operands)
 
     def slice(self, number: int) -> None:
@@ -71,7 +76,7 @@ class Scaling:
 
 
 class _Scaled:
-    """The steps of a program with a scale on each side, and the scales' places."""
+    """The steps of a program with a peak of each node, by which the next step scales what it reads."""
 
     def __init__(self, program: Program, operands: Sequence[torch.Tensor]) -> None:
         scheme = program.scheme
@@ -79,69 +84,111 @@ class _Scaled:
         dtype = scheme.dtypes[scheme.tree.root]
         if not (dtype.is_floating_point or dtype.is_complex):
             raise DTypeError(f"strip_exponent is for floating types, the result is {dtype_name(dtype)}")
-        count = scheme.tree.root + 1
-        self._real = torch.float64 if REAL_OF.get(dtype, dtype) is torch.float64 else torch.float32
-        step = _APART // self._real.itemsize
-        self._scales = torch.ones(count * step, dtype=self._real, device=program.device)[::step]
-        self._exponents = torch.zeros(count, dtype=torch.float64, device=program.device)
-        self._whole = program.views(operands)
-        self._values: list[Any] = program.values(operands)
+        whole = program.views(operands)
+        types = [tensor.dtype for tensor in whole]
+        types += [scheme.dtypes[node] for node in range(len(whole), scheme.tree.root + 1)]
+        self._peaks = _Peaks(types, len(whole), program.device)
+        self._values: list[Any] = [*whole, *program.values(operands)[len(whole) :]]
         self._calls: dict[Any, Call] = {}
+        self._cut = program.cut(whole)
+        self._measure({leaf: tensor for leaf, tensor in enumerate(whole) if leaf not in self._cut})
 
     def slice(self, where: dict[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
         """The result of one slice before it is scaled, and its exponent to the base of two."""
         scheme, tree = self._scheme, self._scheme.tree
         tensors: list[Any] = list(self._values)
-        for leaf, tensor in enumerate(self._whole):
-            tensors[leaf] = part(tensor, tree.graph.terms[leaf], where)
-            self._measure(leaf, tensors[leaf])
+        if self._cut:
+            terms = tree.graph.terms
+            parts = {leaf: part(tensor, terms[leaf], where) for leaf, tensor in self._cut.items()}
+            for leaf, tensor in parts.items():
+                tensors[leaf] = tensor
+            self._measure(parts)
         tensors[tree.root] = torch.empty(
             scheme.shape(tree.root), dtype=scheme.dtypes[tree.root], device=self._program.device
         )
+        self._peaks.begin()
         for step in tree.steps:
             call = self._call(step, tensors)
             a, b = as_launched(tensors[step.left]), as_launched(tensors[step.right])
             call.launch(a, b, None, tensors[step.node], call.one, call.zero, call.aux)
-            self._measure(step.node, tensors[step.node])
         # The result is scaled by its own power of two where it is added; all others were as they were read.
-        return tensors[tree.root] * self._scales[tree.root].to(tensors[tree.root].dtype), self._exponents.sum()
+        scale, exponent = self._peaks.scale_and_exponent
+        return tensors[tree.root] * scale.to(tensors[tree.root].dtype), exponent
 
-    def _measure(self, node: int, tensor: torch.Tensor) -> None:
-        """The power of two that brings a tensor's largest magnitude under one, at least to a half."""
-        if not tensor.numel():
-            return
-        largest = _largest(tensor).to(self._real)
-        exponent = torch.frexp(largest)[1]
-        self._scales[node] = torch.ldexp(torch.ones_like(largest), -exponent)
-        self._exponents[node] = exponent
+    def _measure(self, leaves: Mapping[int, torch.Tensor]) -> None:
+        measure_each(list(leaves.values()), [self._peaks.of[leaf] for leaf in leaves])
 
     def _call(self, step: Step, tensors: Sequence[Any]) -> Call:
-        scheme = self._scheme
+        """A step with this call's peaks; the program keeps what was prepared for it."""
         key = (step.node, *(tensors[node].data_ptr() & 15 for node in (step.left, step.right)))
         known = self._calls.get(key)
         if known is None:
-            asked = scheme.asked.having(a_fn=_by_left, b_fn=_by_right)
-            terms = (scheme.orders[step.left], scheme.orders[step.right], scheme.orders[step.node])
-            sides = (tensors[step.left], tensors[step.right], None, tensors[step.node])
-            beside = {"left": ("", self._scales[step.left]), "right": ("", self._scales[step.right])}
-            known = self._calls[key] = prepared((step.left, step.right, step.node), terms, sides, asked, beside)
+            beside = {"left": self._peaks.of[step.left], "right": self._peaks.of[step.right]}
+            kept = self._program.scaled
+            if key not in kept:
+                kept[key] = self._prepared(step, tensors, beside)._replace(aux=())
+            call = kept[key]
+            known = self._calls[key] = call._replace(aux=Plan.aux_of(call.variant, beside, self._peaks.of[step.node]))
         return known
 
+    def _prepared(self, step: Step, tensors: Sequence[Any], beside: Mapping[str, torch.Tensor]) -> Call:
+        scheme, nodes = self._scheme, (step.left, step.right, step.node)
+        asked = scheme.asked.having(a_fn=_by_left, b_fn=_by_right)
+        left, right, node = (scheme.orders[each] for each in nodes)
+        sides = (tensors[step.left], tensors[step.right], None, tensors[step.node])
+        operands = {name: ("", peak) for name, peak in beside.items()}
+        return prepared(nodes, (left, right, node), sides, asked, operands, self._peaks.of[step.node])
 
-def _largest(tensor: torch.Tensor) -> torch.Tensor:
-    """The largest magnitude, by one pass of reading and without a copy."""
-    if tensor.dtype in (torch.float16, torch.bfloat16):  # of which torch knows no such norm on every device
-        low, high = torch.aminmax(tensor)
-        return torch.maximum(-low, high)
-    return torch.linalg.vector_norm(tensor, math.inf)
+
+class _Peaks:
+    """Places for the peaks of nodes of these types, the result's last; zeros at first."""
+
+    def __init__(self, types: Sequence[torch.dtype], leaves: int, device: torch.device) -> None:
+        bits = [peak_type(dtype) for dtype in types]
+        # Every node has a place in each type: that of another than its own stays zero, which counts nothing.
+        held = [torch.zeros(len(bits), _APART // kind.itemsize, dtype=kind, device=device) for kind in set(bits)]
+        self._every = [places[:, 0] for places in held]
+        self._of_steps = [places[leaves:] for places in held]
+        by_type = {every.dtype: every.unbind() for every in self._every}
+        self.of = [by_type[kind][node] for node, kind in enumerate(bits)]
+
+    def begin(self) -> None:
+        """Forget those of steps, of which kernels find maxima."""
+        for places in self._of_steps:
+            places.zero_()
+
+    @property
+    def scale_and_exponent(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """What the result is to be scaled by, and the exponents to the base of two of all nodes, added up."""
+        scales = [scale_of(every) for every in self._every]
+        exponents = [(1 - torch.frexp(each).exponent).sum(dtype=torch.float64) for each in scales]
+        (result,) = [scale[-1] for scale, every in zip(scales, self._every, strict=True)
+                     if every.dtype is self.of[-1].dtype]  # fmt: skip
+        return result, sum(exponents[1:], exponents[0])
+
+
+def scale_of(peak: Any) -> Any:
+    """The power of two that brings a peak, given by its bits, under one and at least to a half; pointwise.
+
+    It is one for zero, infinity and NaN, which nothing brings there. It stays a normal number, whose product with a
+    value is exact: peaks beyond 2**126 (2**1022 of float64) come under four, subnormal ones come under one.
+    """
+    if peak.dtype == torch.int32:
+        digits, bias, real = 23, 127, torch.float32
+    else:
+        digits, bias, real = 52, 1023, torch.float64
+    exponent = peak >> digits  # biased
+    power = torch.clamp(2 * bias - 1 - exponent, min=1)
+    scales = (peak > 0) & (exponent <= 2 * bias)
+    return (torch.where(scales, power, bias) << digits).view(real)
 
 
 def _by_left(value: Any, left: Any) -> Any:
-    return value * left
+    return value * scale_of(left)
 
 
 def _by_right(value: Any, right: Any) -> Any:
-    return value * right
+    return value * scale_of(right)
 
 
 def _added(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -65,17 +65,18 @@ def prepared(
     tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor],
     asked: Asked,
     operands: Mapping[str, tuple[Any, torch.Tensor]] | None = None,
+    peak: torch.Tensor | None = None,
 ) -> Call:
     """A step planned for tensors that lie as A, B, C (or None) and D do. Equal steps share a plan.
 
-    `operands` are those of its functions, as for `weft.plan`.
+    `operands` are those of its functions, as for `weft.plan`; `peak` is where D's goes (`Contraction.peak_layout`).
     """
     a, b, c, d = tensors
-    plan, beside = _planned(terms, tensors, asked, operands)
+    plan, beside = _planned(terms, tensors, asked, operands, peak is not None)
     variant = plan.launch(a, b, c, d, beside)
     accumulate = plan.contraction.arithmetic.accumulate
     one, zero = checked_scalar("alpha", 1, accumulate), checked_scalar("beta", 0, accumulate)
-    aux = Plan.aux_of(variant, beside) if variant.description.aux else ()
+    aux = Plan.aux_of(variant, beside, peak) if variant.description.aux or peak is not None else ()
     launch = variant.launch if d.numel() else _nothing
     return Call(launch, *nodes, one, zero, aux, variant, plan)
 
@@ -91,14 +92,14 @@ def wanted(
 
 def _planned(
     terms: Terms, tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor], asked: Asked,
-    operands: Mapping[str, tuple[Any, torch.Tensor]] | None = None,
+    operands: Mapping[str, tuple[Any, torch.Tensor]] | None = None, peak: bool = False,
 ) -> tuple[Plan, Mapping[str, torch.Tensor]]:  # fmt: skip
     """The plan of a step, and the operands of its functions."""
     a, b, _, d = tensors
     keywords = {**asked.keywords, "out_dtype": d.dtype}
     if operands:
         keywords["operands"] = operands
-    options = read_options("plan", keywords)
+    options = replace(read_options("plan", keywords), peak=peak)
     return find_plan(renamed(terms), a, b, options), options.tensors
 
 

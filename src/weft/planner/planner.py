@@ -13,6 +13,7 @@ from typing import Any
 
 from weft.errors import UnsupportedError, WorkspaceError
 from weft.planner.coefficients import coefficients
+from weft.planner.peak import without_peak
 from weft.planner.registry import blames_triton, families, family_names, first_line, missing, versions
 from weft.planner.schedule import Candidates, Description, Origin, Ranked, ResourceError, Target
 from weft.planner.verdicts import failures
@@ -130,11 +131,12 @@ def choose_among(
     least_workspace: int | None = None
     failed = failures(backend, target, tuple([family.__name__ for family in found]))
     broken = list(broken)  # these sentences come first: they tell of faults
+    asked = without_peak(description)
     for family in found:
         if family.__name__ in failed:
             broken.append(f"{family.NAME}: {failed[family.__name__]}")
             continue
-        candidates = _offered(family, description, target)
+        candidates = _offered(family, asked, target)
         if isinstance(candidates, str):
             excluded.append(f"{family.NAME}: {candidates}")
             continue
@@ -145,7 +147,7 @@ def choose_among(
                 least = schedule.workspace_bytes
                 least_workspace = least if least_workspace is None else min(least_workspace, least)
                 continue
-            ranked.append(Ranked(schedule, factor * family.predict(description, schedule, target), family))
+            ranked.append(Ranked(schedule, factor * family.predict(asked, schedule, target), family))
     if not ranked:
         if least_workspace is not None:
             raise WorkspaceError(

@@ -84,6 +84,7 @@ class Request:
     schedule: Schedule | str | None = None  # the one that is forced
     promote: bool = False
     kept: torch.dtype | None = None  # of the sums that a gradient needs; None: as `weft.autograd` finds best
+    peak: bool = False  # see `Contraction`: launches take the place of D's peak
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled without what belongs to this process: traced functions and algebra, and what the device can do."""
@@ -142,6 +143,7 @@ class Request:
                 epilogue_args=epilogue_args,
                 algebra=self.algebra,
                 text=self.text,
+                peak=self.peak,
             )
         )
 

@@ -8,6 +8,9 @@ A *family* is a module of kernels with four doors; what is described is a contra
     build(description, schedule, target)   -> Launch, or PermutationLaunch
 
 Descriptions go in and values come out: only a `Launch` ever touches a tensor.
+
+A family whose kernels find the peak of D (`Contraction.peak`) says ``FINDS_PEAKS = True``. That is asked of it when it
+builds, and never before: schedules and their predicted times are those of the same without a peak.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import torch
 
+from weft.planner.peak import Measured, finds_peak, without_peak
 from weft.spec import Contraction
 from weft.spec.permutation import Permutation
 
@@ -117,7 +121,9 @@ class Ranked:
 
     def build(self, description: Description, target: Target) -> Any:
         """A launch. `ResourceError` when the device cannot hold it."""
-        return self.family.build(description, self.schedule, target)
+        if not finds_peak(description) or getattr(self.family, "FINDS_PEAKS", False):
+            return self.family.build(description, self.schedule, target)
+        return Measured(self.family.build(without_peak(description), self.schedule, target))
 
 
 @dataclass(frozen=True, slots=True)

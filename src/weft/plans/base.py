@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from weft.base.notebook import folded
+from weft.planner.peak import Measured, finds_peak
 from weft.planner.planner import Choice
 from weft.planner.promotion import Tier
 from weft.planner.schedule import Description
@@ -146,7 +147,8 @@ class PlanBase:
         """The variant for a description; `reference` makes the launch of the backend that chooses nothing."""
         wanted = self._asked(description)
         if wanted is None:
-            return Variant(description, None, reference())
+            launch = reference()
+            return Variant(description, None, Measured(launch) if finds_peak(description) else launch)
         asked, specialize = wanted
         by = served(asked, specialize)
         found = Variant(description, by.choice, by.launch, by.tier)

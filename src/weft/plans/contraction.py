@@ -224,9 +224,11 @@ class Plan(PlanBase):
         return self._fitting(a, b, c, out, operands or {})
 
     @staticmethod
-    def aux_of(variant: Variant, operands: Mapping[str, torch.Tensor]) -> AuxTensors:
-        """Operands of functions as the variant's launch takes them."""
-        return _in_order(variant.description.aux, operands, ())
+    def aux_of(
+        variant: Variant, operands: Mapping[str, torch.Tensor], peak: torch.Tensor | None = None
+    ) -> AuxTensors:
+        """Operands of functions, and the place of D's peak, as the variant's launch takes them."""
+        return _in_order(variant.description.aux, operands, () if peak is None else (peak,))
 
     def known_call(
         self,
@@ -323,6 +325,7 @@ def _each(out: Any) -> tuple[Any, ...]:
 
 
 def _in_order(aux: Sequence[Aux], operands: Mapping[str, torch.Tensor], outputs: Sequence[torch.Tensor]) -> AuxTensors:
-    """Auxiliary tensors in the contraction's order: operands by name, None for an index, then further outputs."""
+    """Auxiliary tensors in the contraction's order: operands by name, None for an index, then further outputs, or D's
+    peak."""
     aux_args = [operands.get(each.name) for each in aux if each.kind != "output"]
     return (*aux_args, *outputs)

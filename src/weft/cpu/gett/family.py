@@ -15,8 +15,9 @@ from weft.planner.schedule import Candidates, Launch, Target
 from weft.spec import Contraction
 
 NAME = "gett"
+FINDS_PEAKS = True
 
-__all__ = ["NAME", "GettSchedule", "build", "predict", "schedules", "supports"]
+__all__ = ["FINDS_PEAKS", "NAME", "GettSchedule", "build", "predict", "schedules", "supports"]
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:

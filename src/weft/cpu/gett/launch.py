@@ -18,11 +18,12 @@ from weft.cpu.gett.stages import Stage, in_place, operand_stage, result_stage
 from weft.cpu.host import vector_bytes
 from weft.cpu.huge_pages import HUGE, advise, reach
 from weft.cpu.team import callback, together
+from weft.planner.peak import measure
 from weft.planner.schedule import AuxTensors, Scalar
 from weft.spec import Contraction
 
 _POINTERS = at.BASES + 4 + 20
-_Words = ctypes.c_int64 * 32
+_Words = ctypes.c_int64 * at.CALL_WORDS
 
 
 class GettLaunch:
@@ -46,16 +47,21 @@ class GettLaunch:
         if self._form.real_parts and alpha.imag:  # parts are scaled one by one: a complex factor mixes them
             self(a, b, c, d, 1, beta, aux)
             d.mul_(alpha)
+            if self._contraction.peak and (peak := aux[-1]) is not None:
+                measure(d, peak)
             return
         row, slot = (b, a) if self._swapped else (a, b)
-        if self._plain is not None and alpha == 1 and c is None and not aux:
-            frame = _Words(self._plain.address, 0, 1, 0, 0, 0, row.data_ptr(), slot.data_ptr(), d.data_ptr())
+        beside = [0 if tensor is None else tensor.data_ptr() for tensor in aux]
+        place = beside.pop() if self._contraction.peak else 0
+        addresses = row.data_ptr(), slot.data_ptr(), d.data_ptr()
+        if self._plain is not None and alpha == 1 and c is None:
+            frame = _Words(self._plain.address, 0, 1, 0, 0, 0, *addresses, 0, *beside)
         else:
             c = c if beta != 0 else None
             words = self._plan(alpha != 1, c is not None, beta != 1)
             scalars = scalar_words(alpha, beta, self._dtype)
-            tensors = [0 if tensor is None else tensor.data_ptr() for tensor in (row, slot, d, c, *aux)]
-            frame = _Words(words.address, 0, *scalars, *tensors)
+            frame = _Words(words.address, 0, *scalars, *addresses, 0 if c is None else c.data_ptr(), *beside)
+        frame[at.PEAK] = place
         if self._size >= HUGE:
             advise(d, self._size)
         threads = self._schedule.threads

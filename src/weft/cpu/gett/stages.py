@@ -1,7 +1,7 @@
 """Stages: what happens to values between packing and the products, and between the products and D.
 
     operand    stored type -> product type -> a_fn -> the accumulator's type
-    result     epilogue(alpha * sum + beta * c_fn(C)) -> D's type, and what an epilogue yields besides
+    result     epilogue(alpha * sum + beta * c_fn(C)) -> D's type, and what an epilogue yields besides; D's peak
 
 Each is one function of contiguous values, written as a loop that numba compiles, and called by its address. Functions
 of users are inlined in it. A conversion alone is a stage without one.
@@ -16,13 +16,14 @@ from typing import NamedTuple
 
 import torch
 
-from weft.cpu.gett.params import AUX_BASE, C_BASE, D_BASE, INT32_COORDINATE, INT64_COORDINATE
+from weft.cpu.gett.params import ALPHA, AUX_BASE, C_BASE, D_BASE, INT32_COORDINATE, INT64_COORDINATE, PEAK
 from weft.cpu.gett.schedule import Form
 from weft.cpu.jit import compiled
 from weft.fn import Pointwise
 from weft.fn.numba.emit import Held, inlined
 from weft.fn.numba.writer import NumbaWriter
 from weft.spec import Contraction
+from weft.spec.contraction import peak_type
 from weft.spec.dtypes import value_type
 
 
@@ -44,6 +45,7 @@ class Loop:
         self._pointers = 1
         self._stores: list[str] = []
         self._scalars: list[str] = []
+        self._after: list[str] = []
         self.value = self._load(0, dtype)
 
     def read(self, dtype: torch.dtype) -> Held:
@@ -66,15 +68,30 @@ class Loop:
         self._scalars.append(f"{name} = {_name(dtype)}(load_{wide}(scalars, {index}))")
         return Held(name, dtype)
 
+    def find_peak(self, value: Held, dtype: torch.dtype) -> None:
+        """The largest magnitude of these values, rounded to `dtype`, to where the call says: see
+        `Contraction.peak_layout`. A value that stands twice in a register block, or in two, changes nothing."""
+        kind = peak_type(dtype)
+        bits, real = _name(kind), torch.float64 if kind is torch.int64 else torch.float32
+        most = torch.iinfo(kind).max  # all bits but the sign's
+        name = self.writer.cast(value.name, value.dtype, dtype)
+        self._scalars.append(f"peak, largest = load_int64(scalars, {PEAK - ALPHA}), {bits}(0)")
+        for part in (f"{name}.real", f"{name}.imag") if dtype.is_complex else (name,):
+            held = dtype.to_real() if dtype.is_complex else dtype
+            size = self.writer.let(f"{bits}(bits_of({self.writer.cast(part, held, real)}) & {bits}({most}))")
+            self.writer.line(f"largest = {size} if {size} > largest else largest")
+        self._after.append(f"if largest > load_{bits}(peak, 0): raise_to(peak, largest)")
+
     @property
     def source(self) -> str:
         lines = [*self.writer.lines, *self._stores]
-        memory = memory_functions([*lines, *self._scalars])
+        memory = memory_functions([*lines, *self._scalars, *self._after])
         pointers = [f"p{at} = load_int64(pointers, {at})" for at in range(self._pointers)]
         return _TEMPLATE.format(
             memory=memory,
             head="\n    ".join([*pointers, *self._scalars]),
             body="\n        ".join(lines),
+            after="\n    ".join(self._after),
         )
 
 
@@ -85,11 +102,12 @@ import numpy as np
 from numba import boolean, cfunc, complex64, complex128, float32, float64, int8, int16, int32, int64, uint8
 
 from weft.fn.numba import math as vector
-from weft.fn.numba.values import LOADS, ROUNDS, STORES, bits_of
+from weft.fn.numba.values import LOADS, ROUNDS, STORES, bits_of, of_bits
 
 load_int64 = LOADS["int64"]
 """
 _TEMPLATE = HEAD + """\
+from weft.cpu.gett.vector import raise_to
 {memory}
 
 @cfunc("void(int64, int64, int64)", cache=True, error_model="numpy")
@@ -97,6 +115,7 @@ def entry(pointers, count, scalars):
     {head}
     for i in range(count):
         {body}
+    {after}
 """
 
 
@@ -209,6 +228,7 @@ class _Ending(NamedTuple):
     epilogue: Pointwise | None
     aux: tuple[_Aux, ...]
     results: tuple[tuple[torch.dtype, int], ...]  # types and bases
+    peak: bool  # whether that of the first result is found
 
 
 def result_stage(contraction: Contraction, form: Form, scaled: bool, added: bool, weighted: bool) -> Stage | None:
@@ -216,7 +236,7 @@ def result_stage(contraction: Contraction, form: Form, scaled: bool, added: bool
     d, algebra = contraction.d.dtype, contraction.algebra
     if form.real_parts:
         d = d.to_real()
-    plain = not (scaled or added or contraction.epilogue or contraction.outputs or form.matrix)
+    plain = not (scaled or added or contraction.epilogue or contraction.outputs or form.matrix or contraction.peak)
     if plain and d == form.dtype and (form.real_parts or form.dtype == contraction.arithmetic.accumulate):
         return None
     accumulate = contraction.arithmetic.accumulate if not form.real_parts else form.dtype
@@ -232,6 +252,7 @@ def result_stage(contraction: Contraction, form: Form, scaled: bool, added: bool
             contraction.epilogue,
             _aux(contraction, contraction.epilogue_args if contraction.epilogue is not None else ()),
             ((d, D_BASE), *outputs),
+            contraction.peak,
         )
     )  # fmt: skip
 
@@ -268,6 +289,8 @@ def _result(ending: _Ending) -> Stage:
         values = inlined(writer, ending.epilogue, [value, *extra])
     for result, (dtype, _) in zip(values, ending.results, strict=True):
         loop.write(result, dtype)
+    if ending.peak:
+        loop.find_peak(values[0], ending.results[0][0])
     reads = [(ending.addend.itemsize, C_BASE)] if ending.addend is not None else []
     reads += [each.entry for each in (*ending.c_aux, *ending.aux)]
     writes = tuple((dtype.itemsize, base) for dtype, base in ending.results)

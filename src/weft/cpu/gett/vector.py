@@ -181,6 +181,18 @@ def fetch_add(typingctx: Any, address: Any) -> Any:
 
 
 @intrinsic
+def raise_to(typingctx: Any, address: Any, value: Any) -> Any:
+    """Let the integer at an address be no less than a value, whatever other threads do to it meanwhile."""
+    kind = HALF_WORD if value == types.int32 else WORD
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.atomic_rmw("max", at(builder, args[0], kind), args[1], "monotonic")
+        return context.get_dummy_value()
+
+    return types.void(types.int64, value), code
+
+
+@intrinsic
 def invoke(typingctx: Any, function: Any, arguments: Any) -> Any:
     """Call the function at an address with a tuple of words."""
 

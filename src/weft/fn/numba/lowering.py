@@ -292,6 +292,12 @@ def _right_shift(w: NumbaWriter, t: torch.dtype, x: Any, y: Any) -> str:
     return f"int64({value}) >> (int64({count}) if {inside} else {last})"
 
 
+@lowers("view")
+def _view(w: NumbaWriter, t: torch.dtype, x: Any, dtype: torch.dtype) -> str:
+    held = w.common(x)
+    return f"{'bits_of' if held.is_floating_point else 'of_bits'}({w.operand(x, held)})"
+
+
 # -- casts and complex parts -------------------------------------------------------------------------------------------
 
 

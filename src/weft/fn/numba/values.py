@@ -182,12 +182,13 @@ ROUNDS = {
 
 @intrinsic
 def bits_of(typingctx: Any, value: Any) -> Any:
-    """The bits of a float64 as an integer."""
+    """The bits of a float32 or float64 as an integer."""
+    single = value == types.float32
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], _WORD)
+        return builder.bitcast(args[0], _INT if single else _WORD)
 
-    return types.int64(types.float64), code
+    return types.int32(types.float32) if single else types.int64(types.float64), code
 
 
 @intrinsic
@@ -203,7 +204,10 @@ def power_of_two(typingctx: Any, exponent: Any) -> Any:
 
 @intrinsic
 def of_bits(typingctx: Any, bits: Any) -> Any:
-    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], ir.DoubleType())
+    """The float32 or float64 of such bits."""
+    single = bits == types.int32
 
-    return types.float64(types.int64), code
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], _SINGLE if single else ir.DoubleType())
+
+    return types.float32(types.int32) if single else types.float64(types.int64), code

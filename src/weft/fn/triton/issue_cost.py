@@ -22,7 +22,7 @@ _BY_PRECISION = {  # rounded to half precision at once, and not
     "gelu": (10.5, 14.0),
     "sigmoid": (4.0, 13.0),
 }
-_FREE = frozenset({"full_like", "scalar_tensor", "copy", "alias"})
+_FREE = frozenset({"full_like", "scalar_tensor", "copy", "alias", "view"})
 _TO_SINGLE, _FROM_SINGLE = 1.0, 0.5  # conversions of half precision; two elements are rounded at a time
 _SELECTION_IN_HALF, _ELU_IN_HALF = 0.5, 5.0  # without conversion, two elements to a register
 _SCALED = 2.0  # more than an ELU takes without factors

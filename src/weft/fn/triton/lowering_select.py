@@ -159,6 +159,11 @@ def _right_shift(w: Writer, t: torch.dtype, x: Any, y: Any) -> str:
     return f"{value} >> tl.where({inside}, {count}, {last})"
 
 
+@lowers("view")
+def _view(w: Writer, t: torch.dtype, x: Any, dtype: torch.dtype) -> str:
+    return f"{w.operand(x, w.common(x))}.to({w.type(dtype)}, bitcast=True)"
+
+
 # -- casts ---------------------------------------------------------------------------------------------
 
 

@@ -31,6 +31,7 @@ class AuxParams(NamedTuple):
     c: tuple[Entry, ...]
     epilogue: tuple[Entry, ...]
     outputs: tuple[Entry, ...]
+    peak: int  # position of D's peak among the pointers, -1 where none is asked for
 
 
 def aux_params(contraction: Contraction) -> AuxParams:
@@ -42,7 +43,8 @@ def aux_params(contraction: Contraction) -> AuxParams:
         contraction.outputs,
     )
     every = entries(contraction.aux)
-    return AuxParams(*(tuple(every[at] for at in each) for each in arguments))
+    peak = sum(entry.pointer >= 0 for entry in every) if contraction.peak else -1
+    return AuxParams._make((*(tuple(every[at] for at in each) for each in arguments), peak))
 
 
 def aux_bytes(aux: Sequence[Aux], modes: Sequence[Mode]) -> int:

@@ -240,6 +240,20 @@ def gathered_step(
 
 
 @triton.jit
+def raise_peak(peak, value, mask):
+    """Let the number at `peak` be no less than any of these magnitudes: see `Contraction.peak_layout`.
+
+    One atomic maximum for the tile. The order in which tiles come changes nothing.
+    """
+    BITS: tl.constexpr = peak.dtype.element_ty
+    REAL: tl.constexpr = tl.float64 if BITS.primitive_bitwidth == 64 else tl.float32
+    LARGEST: tl.constexpr = 2 ** (BITS.primitive_bitwidth - 1) - 1  # all bits but the sign's
+    bits = value.to(REAL).to(BITS, bitcast=True) & LARGEST
+    bits = tl.where(mask, bits, 0)
+    tl.atomic_max(peak, tl.max(tl.ravel(bits), axis=0), sem="relaxed")
+
+
+@triton.jit
 def finish(
     acc, tensors, factors, place, PARAMS: tl.constexpr, OFFSETS: tl.constexpr, MASK: tl.constexpr, functions,
     RESULT: tl.constexpr, AUX: tl.constexpr,
@@ -249,7 +263,7 @@ def finish(
     Computed in the accumulator's type and rounded to D's. `tensors` are (C or None, D, pointers of auxiliary operands
     and further results), `factors` (alpha, beta), `functions` (c_fn, epilogue, reduce), None where there is none.
     `OFFSETS` and `MASK` are as for `gathered`. An epilogue that yields several values has the others stored through
-    the pointers of further results.
+    the pointers of further results. Where it is asked for, the peak of what D gets is found.
     """
     c = tensors[0]
     d = tensors[1]
@@ -285,3 +299,6 @@ def finish(
             other = pointers[AUX.outputs[i][1]]
             offsets = tl.broadcast_to(OFFSETS(place, PARAMS, AUX.outputs[i][0]), acc.shape)
             tl.store(other + offsets, tl.broadcast_to(value[i + 1], acc.shape).to(other.dtype.element_ty), mask=mask)
+    if AUX.peak >= 0:
+        first = value if len(AUX.outputs) == 0 else tl.broadcast_to(value[0], acc.shape)
+        raise_peak(pointers[AUX.peak], first.to(RESULT), mask)

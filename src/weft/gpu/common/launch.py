@@ -315,7 +315,8 @@ def contraction_constants(contraction: Contraction, params: Any) -> dict[str, An
 
 
 def pointer_layouts(contraction: Contraction) -> tuple[Layout, ...] | None:
-    """How auxiliary operands and further results lie, in their order; None where there are none."""
-    if not contraction.aux:
+    """How auxiliary operands, further results and D's peak lie, in that order; None where there are none."""
+    if not (contraction.aux or contraction.peak):
         return None
-    return tuple(each.layout for each in contraction.aux if each.layout is not None)
+    found = [each.layout for each in contraction.aux if each.layout is not None]
+    return (*found, contraction.peak_layout) if contraction.peak else tuple(found)

@@ -21,7 +21,9 @@ from weft.planner.schedule import Launch, Target
 from weft.spec import Contraction, Layout
 from weft.spec.dtypes import dtype_name
 
-__all__ = ["NAME", "build", "predict", "schedules", "supports"]
+__all__ = ["FINDS_PEAKS", "NAME", "build", "predict", "schedules", "supports"]
+
+FINDS_PEAKS = True
 
 # Products of a sum: a longer one of int8 may leave int32, where `mma.sync` stops at the ends of its range.
 LONGEST_INT8 = 2**31 // 128**2 - 1

@@ -20,7 +20,9 @@ from weft.planner.schedule import Launch, Target
 from weft.spec import Contraction, Layout
 from weft.spec.dtypes import dtype_name
 
-__all__ = ["NAME", "build", "predict", "schedules", "supports"]
+__all__ = ["FINDS_PEAKS", "NAME", "build", "predict", "schedules", "supports"]
+
+FINDS_PEAKS = True
 
 LEAST_DIM = 8  # of m and n: less has nothing to share
 

@@ -12,7 +12,9 @@ from weft.gpu.simt.schedule import NAME, SimtSchedule, programs, schedules
 from weft.planner.schedule import Launch, Target
 from weft.spec import Contraction
 
-__all__ = ["NAME", "build", "predict", "schedules", "supports"]
+__all__ = ["FINDS_PEAKS", "NAME", "build", "predict", "schedules", "supports"]
+
+FINDS_PEAKS = True
 
 STAGES = 3  # of loads that Triton may ask for ahead
 

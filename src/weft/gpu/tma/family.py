@@ -28,7 +28,9 @@ from weft.planner.schedule import Candidates, Launch, Target
 from weft.spec import Contraction, Layout
 from weft.spec.dtypes import MATRIX_SUMS, dtype_name
 
-__all__ = ["NAME", "TmaSchedule", "build", "predict", "schedules", "supports"]
+__all__ = ["FINDS_PEAKS", "NAME", "TmaSchedule", "build", "predict", "schedules", "supports"]
+
+FINDS_PEAKS = True
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:

@@ -15,7 +15,9 @@ from weft.gpu.common.launch import common_reasons, precision_reason
 from weft.planner.schedule import Candidates, Target
 from weft.spec import Contraction
 
-__all__ = ["NAME", "HandSchedule", "build", "predict", "schedules", "structures", "supports"]
+__all__ = ["FINDS_PEAKS", "NAME", "HandSchedule", "build", "predict", "schedules", "structures", "supports"]
+
+FINDS_PEAKS = True
 
 
 def supports(contraction: Contraction, target: Target) -> str | None:

@@ -51,7 +51,7 @@ class Step(NamedTuple):
         given = (found.a_args, found.b_args, found.c_args, found.epilogue_args)
         return (
             self.schedule.kernel, self.schedule.warps, target, self.laid.params, tensors, aux, functions, given,
-            found.arithmetic, found.algebra,
+            found.arithmetic, found.algebra, found.peak,
         )  # fmt: skip
 
 
@@ -145,7 +145,7 @@ def _steps(contraction: Contraction, schedule: HandSchedule, target: Target) -> 
                   for mode in contraction.modes}  # fmt: skip
     product = replace(
         contraction, modes=tuple(into_parts.values()), c=None, d=parts, c_fn=None, epilogue=None, c_args=(),
-        epilogue_args=(), aux=contraction.aux[:inputs],
+        epilogue_args=(), aux=contraction.aux[:inputs], peak=False,
     )  # fmt: skip
     onto = _onto(schedule, into_parts)
     over = tuple([_with_strides(mode, steps[mode], 0, *mode.strides[2:])._replace(role=Role.M) for mode in of_d])
