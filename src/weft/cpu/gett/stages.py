@@ -209,10 +209,13 @@ class _Ending(NamedTuple):
     epilogue: Pointwise | None
     aux: tuple[_Aux, ...]
     results: tuple[tuple[torch.dtype, int], ...]  # types and bases
+    in_place: bool  # whether D's values take the place of the sums
 
 
-def result_stage(contraction: Contraction, form: Form, scaled: bool, added: bool, weighted: bool) -> Stage | None:
-    """What sums go through; None where they are stored as they are."""
+def result_stage(
+    contraction: Contraction, form: Form, scaled: bool, added: bool, weighted: bool, *, in_place: bool = False
+) -> Stage | None:
+    """What sums go through; None where they are stored as they are. `in_place`: where the sums are D itself."""
     d, algebra = contraction.d.dtype, contraction.algebra
     if form.real_parts:
         d = d.to_real()
@@ -231,7 +234,7 @@ def result_stage(contraction: Contraction, form: Form, scaled: bool, added: bool
             _aux(contraction, contraction.c_args if added and contraction.c_fn is not None else ()),
             contraction.epilogue,
             _aux(contraction, contraction.epilogue_args if contraction.epilogue is not None else ()),
-            ((d, D_BASE), *outputs),
+            ((d, D_BASE), *outputs), in_place,
         )
     )  # fmt: skip
 
@@ -266,11 +269,13 @@ def _result(ending: _Ending) -> Stage:
     values = [value]
     if ending.epilogue is not None:
         values = inlined(writer, ending.epilogue, [value, *extra])
-    for result, (dtype, _) in zip(values, ending.results, strict=True):
-        loop.write(result, dtype)
+    # Through one pointer where it is one memory: with two LLVM would have to assume that stores change later loads.
+    places = [0 if ending.in_place else None, *[None] * (len(values) - 1)]
+    for result, (dtype, _), place in zip(values, ending.results, places, strict=True):
+        loop.write(result, dtype, place)
     reads = [(ending.addend.itemsize, C_BASE)] if ending.addend is not None else []
     reads += [each.entry for each in (*ending.c_aux, *ending.aux)]
-    writes = tuple((dtype.itemsize, base) for dtype, base in ending.results)
+    writes = tuple((dtype.itemsize, base) for dtype, base in ending.results[1 if ending.in_place else 0 :])
     return Stage(compiled(loop.source), ending.compute.itemsize, tuple(reads), writes)
 
 
