@@ -107,15 +107,18 @@ def memory_functions(lines: Sequence[str]) -> str:
     return "".join(f"{verb}_{name} = {tables[verb]}[{name!r}]\n" for verb, name in used)
 
 
-def operand_stage(contraction: Contraction, form: Form, name: str) -> Stage | None:
-    """What A's or B's panels go through; None where they are packed as they are stored."""
+def operand_stage(contraction: Contraction, form: Form, name: str, *, conjugates: bool = False) -> Stage | None:
+    """What A's or B's panels go through; None where they are packed as they are stored.
+
+    `conjugates`: that too happens here, and not in the products.
+    """
     first = name == "A"
     stored = (contraction.a if first else contraction.b).dtype
     function = contraction.a_fn if first else contraction.b_fn
     arithmetic, matrix = contraction.arithmetic, form.matrix
     value = value_type(stored, arithmetic.product)
     conjugated = (contraction.conjugate_a if first else contraction.conjugate_b) and stored.is_complex
-    here = conjugated and (function is not None or contraction.algebra is not None)
+    here = conjugated and (conjugates or function is not None or contraction.algebra is not None)
     if form.real_parts or (function is None and not here and matrix is None and stored == form.dtype == value):
         return None
     args = (contraction.a_args if first else contraction.b_args) if function is not None else ()

@@ -1,4 +1,4 @@
-"""Predicted time: what packing and the product are predicted to take, and the last pass. Constants are data."""
+"""Predicted time: what the product is predicted to take, and the passes around it. Constants are data."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ from typing import NamedTuple
 from weft.cpu import blas
 from weft.cpu.gett.params import AUX_BASE, C_BASE, D_BASE
 from weft.cpu.host import costs
-from weft.cpu.ttgt.finish import CHUNK, axes_of, run_of
+from weft.cpu.ttgt.params import SPACE_BASE
+from weft.cpu.ttgt.passes import CHUNK, Entry, axes_of, run_of
 from weft.cpu.ttgt.schedule import TtgtSchedule
-from weft.cpu.ttgt.steps import Piece, pieces_of
-from weft.cpu.ttgt.ways import size
+from weft.cpu.ttgt.steps import Matrix, pieces_of
+from weft.cpu.ttgt.ways import IN_PLACE, multiplied, operand_of
 from weft.planner.schedule import Target
 from weft.spec import Contraction
 
 
 class _Cost(NamedTuple):
-    piece: float  # seconds of Python for each
+    call: float  # seconds of a call,
+    piece: float  # and of each piece, in Python
     row: float  # of a stage's call for a chunk of a row
-    item: float  # of an item that is read or written where it lies, or along runs,
+    item: float  # of an item that is read or written along a run,
     gathered: float  # and of one that is moved alone
     memory: float  # bytes a second of one core
 
@@ -32,26 +34,43 @@ def _cost() -> _Cost:
 
 def predict(contraction: Contraction, schedule: TtgtSchedule, target: Target) -> float:
     way = schedule.way
-    count, (first, *_) = way.cut.count(way.order), pieces_of(contraction, way)
-    packed = [0.0 if choice is None else choice.best.seconds for choice in schedule.packers[0]]
-    each = packed[way.cut.operand] + blas.predict(first.product, schedule.product, target)
-    each += _finish(contraction, first, schedule) + _cost().piece
-    return contraction.batch * (packed[1 - way.cut.operand] + count * each)
-
-
-def _finish(contraction: Contraction, piece: Piece, schedule: TtgtSchedule) -> float:
-    """Seconds of the last pass over one piece."""
-    if not schedule.way.last:
-        return 0.0
-    cost, (rows, columns) = _cost(), (size(piece.rows), size(piece.columns))
-    axes = axes_of(contraction, piece.columns)
-    bases = [(D_BASE, contraction.d.dtype.itemsize)]
-    bases += [(C_BASE, contraction.c.dtype.itemsize)] if contraction.c is not None else []
-    bases += [
-        (AUX_BASE + at, each.dtype.itemsize) for at, each in enumerate(contraction.aux) if each.kind != "index"
+    count, first = way.cut.count(way.order), pieces_of(contraction, way)[0]
+    packed = [
+        0.0 if matrix is None else _pass(contraction, matrix, _packing(contraction, operand), schedule.threads)
+        for operand, matrix in enumerate(first.packed)
     ]
-    alone = sum(run_of(axes, base, item) == 1 for base, item in bases)
-    items = rows * columns * ((len(bases) + 1) * cost.item + alone * cost.gathered)
-    calls = rows * -(-columns // CHUNK) * cost.row
-    touched = rows * columns * sum(item for base, item in bases if base in (D_BASE, C_BASE)) / cost.memory
-    return max(items + calls, touched) / schedule.threads
+    each = packed[way.cut.operand] + blas.predict(first.product, schedule.product, target) + _cost().piece
+    if way.last:
+        each += _pass(contraction, first.d, _finishing(contraction, way.last == IN_PLACE), schedule.threads)
+    return _cost().call + contraction.batch * (packed[1 - way.cut.operand] + count * each)
+
+
+def _packing(contraction: Contraction, operand: int) -> list[Entry]:
+    args = (contraction.a_args, contraction.b_args)[operand]
+    stored = operand_of(contraction, operand).layout.dtype.itemsize
+    return [Entry(stored, operand), Entry(multiplied(contraction).itemsize, SPACE_BASE), *_beside(contraction, args)]
+
+
+def _finishing(contraction: Contraction, in_place: bool) -> list[Entry]:
+    found = [Entry(contraction.d.dtype.itemsize, D_BASE)]
+    found += [] if in_place else [Entry(contraction.arithmetic.accumulate.itemsize, SPACE_BASE)]
+    found += [Entry(contraction.c.dtype.itemsize, C_BASE)] if contraction.c is not None else []
+    return [*found, *_beside(contraction, (*contraction.c_args, *contraction.epilogue_args, *contraction.outputs))]
+
+
+def _beside(contraction: Contraction, places: tuple[int, ...]) -> list[Entry]:
+    return [Entry(contraction.aux[place].dtype.itemsize, AUX_BASE + place) for place in places]
+
+
+def _pass(contraction: Contraction, matrix: Matrix, entries: list[Entry], threads: int) -> float:
+    """Seconds of a pass over a matrix that touches all that."""
+    cost, (rows, columns) = _cost(), matrix.shape
+    axes = [axes_of(contraction, modes, 1) for modes in (matrix.rows, matrix.columns)]
+    seconds, touched = rows * -(-columns // CHUNK) * cost.row, 0
+    for entry in entries:
+        down = any(axis.steps[entry.base] for axis in axes[0])
+        alone = entry.base != SPACE_BASE and run_of(axes[1], entry) == 1
+        items = (rows if down else 1) * columns
+        seconds += items * (cost.gathered if alone else cost.item)
+        touched += items * entry.item if down and entry.base != SPACE_BASE else 0
+    return max(seconds, touched / cost.memory) / threads

@@ -1,29 +1,27 @@
 """TTGT on the CPU (transpose, transpose, GEMM, transpose): the library's product, and what it fuses nothing of around it.
 
-Operands that are functions, are converted, or lie as no matrices are packed by permutations. torch's BLAS multiplies.
-C, the epilogue with its operands and coordinates, and the cast are one more pass, by the stages that GETT's kernels
-apply to register blocks. All that happens piece by piece of D, so that what one step writes the next one reads from the
-caches. It pays where products take nearly all the time and the library makes them faster than GETT's kernels do.
+Operands that are functions, are converted, or lie as no matrices are packed. torch's BLAS multiplies. C, the epilogue
+with its operands and coordinates, and the cast are one more pass. Both passes go by the stages that GETT's kernels apply
+to panels and register blocks, on long rows here; and all of it piece by piece of D, so that what one step writes the next
+one reads from the caches. It pays where stages are much of the time, and where the library multiplies faster than GETT's
+kernels: bytes, long sums.
 
 A family with the four doors of `weft.planner.schedule`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from weft.cpu import blas, jit
 from weft.cpu.gett.stages import emittable
 from weft.cpu.gett.support import AUX, LOADABLE
 from weft.cpu.ttgt.cost import predict
-from weft.cpu.ttgt.finish import scratch_bytes
-from weft.cpu.ttgt.schedule import NAME, Packers, TtgtSchedule
+from weft.cpu.ttgt.passes import scratch_bytes
+from weft.cpu.ttgt.schedule import NAME, TtgtSchedule
 from weft.cpu.ttgt.steps import pieces_of
-from weft.cpu.ttgt.ways import A, B, SCATTER, Way, operand_of, size, ways
-from weft.errors import UnsupportedError
+from weft.cpu.ttgt.ways import SCATTER, Way, multiplied, ways
 from weft.planner.schedule import Candidates, Launch, Target
 from weft.spec import Contraction, Role
-from weft.spec.dtypes import dtype_name, rounds, value_type
+from weft.spec.dtypes import dtype_name
 
 __all__ = ["NAME", "TtgtSchedule", "build", "predict", "schedules", "supports"]
 
@@ -69,18 +67,7 @@ def _types_fault(contraction: Contraction) -> str | None:
 
 
 def _functions_fault(contraction: Contraction) -> str | None:
-    if contraction.a_args or contraction.b_args:
-        return "its packing passes on no operands or coordinates of a_fn and b_fn"
-    if len(contraction.aux) > AUX:
-        return f"functions take more than {AUX} operands"
-    for operand in (A, B):
-        layout, function, _ = operand_of(contraction, operand)
-        value = value_type(layout.dtype, contraction.arithmetic.product)
-        if rounds(layout.dtype, value):
-            return f"its packing rounds nothing to {dtype_name(value)} on the way"
-        if function is not None and not function.dtypes[0] == layout.dtype == value == function.result:
-            return "its packing applies functions to values of the stored type alone"
-    return emittable(contraction)
+    return f"functions take more than {AUX} operands" if len(contraction.aux) > AUX else emittable(contraction)
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:
@@ -88,39 +75,23 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
     excluded: dict[str, None] = {}
     for way in ways(contraction):
         count = contraction.batch * way.cut.count(way.order)
-        if count > MOST_PIECES:
-            excluded[f"it would go in {count} pieces, more than {MOST_PIECES}"] = None
-            continue
-        try:
+        if count <= MOST_PIECES:
             found.append(schedule_of(contraction, way, target))
-        except UnsupportedError as error:
-            excluded[str(error)] = None
+        else:
+            excluded[f"it would go in {count} pieces, more than {MOST_PIECES}"] = None
     none = "it is a product of matrices as they lie, with nothing to be applied"
     return Candidates(tuple(found), tuple(excluded) if found or excluded else (none,))
 
 
 def schedule_of(contraction: Contraction, way: Way, target: Target) -> TtgtSchedule:
-    from weft.planner.planner import choose
-
-    packers: list[Packers] = []
-    pieces = pieces_of(contraction, way)
-    for piece in pieces:
-        a, b = (choose(each, "cpu", target) if each is not None else None for each in piece.packings)
-        packers.append((a, b))
-    (product,) = blas.schedules(pieces[0].product, target).schedules
+    first, threads = pieces_of(contraction, way)[0], max(target.processors, 1)
+    (product,) = blas.schedules(first.product, target).schedules
     assert isinstance(product, blas.BlasSchedule)
-    threads = max(target.processors, 1)
-    return TtgtSchedule(way, tuple(packers), product, threads, _workspace(contraction, way, packers, threads))
-
-
-def _workspace(contraction: Contraction, way: Way, packers: Sequence[Packers], threads: int) -> int:
-    """Bytes of packed operands, of what waits of the product, and of the hungriest step."""
-    first = pieces_of(contraction, way)[0]
-    packed = [size(packing.modes) * packing.d.dtype.itemsize for packing in first.packings if packing is not None]
-    waiting = size(first.rows) * size(first.columns) * contraction.arithmetic.accumulate.itemsize if way.last == SCATTER else 0
-    steps = [choice.best.schedule.workspace_bytes for each in packers for choice in each if choice is not None]
-    last = threads * scratch_bytes(contraction) if way.last else 0
-    return sum(packed) + waiting + max((*steps, last), default=0)
+    packed = [(name, matrix) for name, matrix in zip("AB", first.packed, strict=True) if matrix is not None]
+    workspace = sum(matrix.size for _, matrix in packed) * multiplied(contraction).itemsize
+    workspace += first.d.size * contraction.arithmetic.accumulate.itemsize if way.last == SCATTER else 0
+    workspace += threads * scratch_bytes(contraction)
+    return TtgtSchedule(way, tuple(f"{name} as {matrix.name}" for name, matrix in packed), product, threads, workspace)
 
 
 def build(contraction: Contraction, schedule: TtgtSchedule, target: Target) -> Launch:

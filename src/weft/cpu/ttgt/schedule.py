@@ -3,39 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from weft.cpu.blas import BlasSchedule
-from weft.cpu.ttgt.steps import name_of
-from weft.cpu.ttgt.ways import Way
-
-if TYPE_CHECKING:
-    from weft.planner.planner import Choice
+from weft.cpu.ttgt.ways import Way, name_of
 
 NAME = "ttgt"
-
-Packers = tuple["Choice | None", "Choice | None"]  # plans that pack A and B; None for one that is read where it lies
 
 
 @dataclass(frozen=True, slots=True)
 class TtgtSchedule:
     way: Way
-    packers: tuple[Packers, ...]  # for each extent that a piece has
+    packed: tuple[str, ...]  # for people: "A as m·k"
     product: BlasSchedule
     threads: int
     workspace_bytes: int
     family: str = NAME
 
     def __str__(self) -> str:
-        packed = [
-            f"{name} as {step.description.text}"
-            for name, step in zip("AB", self.packers[0], strict=True)
-            if step is not None
-        ]
         count, side = self.way.cut.count(self.way.order), self.way.order.side(self.way.cut.operand)
         pieces = f", in {count} pieces along {name_of(side)}" if count > 1 else ""
         last = f"; {self.way.last}" if self.way.last else ""
+        threads = f"{self.threads} threads" if self.threads > 1 else "one thread"
         return (
-            f"ttgt {', '.join(packed) or 'nothing packed'}; blas {self.product.call}{last}{pieces}; "
+            f"ttgt {', '.join(self.packed) or 'nothing packed'}; blas {self.product.call}{last}{pieces}; {threads}; "
             f"workspace {self.workspace_bytes / 1024:.0f} KiB"
         )

@@ -146,6 +146,10 @@ def step_along(modes: Modes, tensor: int) -> int | None:
     return step
 
 
+def name_of(modes: Modes) -> str:
+    return "".join([mode.name for mode in modes])
+
+
 def size(modes: Sequence[Mode]) -> int:
     return math.prod([mode.extent for mode in modes])
 
