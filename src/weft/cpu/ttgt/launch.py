@@ -14,7 +14,7 @@ from weft.cpu.huge_pages import HUGE, advise, reach
 from weft.cpu.ttgt.passes import Finish, Pass, finishing, packing
 from weft.cpu.ttgt.schedule import TtgtSchedule
 from weft.cpu.ttgt.steps import Piece, pieces_of
-from weft.cpu.ttgt.ways import A, C, D, IN_PLACE, SCATTER, Modes, Way, multiplied
+from weft.cpu.ttgt.ways import IN_PLACE, SCATTER, A, C, D, Modes, Way, multiplied
 from weft.planner.schedule import AuxTensors, Launch, Scalar, Target
 from weft.spec import Contraction, Role
 

@@ -141,7 +141,8 @@ def finishing(contraction: Contraction, in_place: bool, how: tuple[bool, bool, b
     stage = result_stage(contraction, form, *how, in_place=in_place)
     found = stage or Stage(0, form.item, (), ((form.item, D_BASE),))
     values = Entry(found.size, D_BASE if in_place else at.SPACE_BASE)
-    return Route(found.address, (values, *(Entry(*each) for each in found.reads)), tuple(map(Entry._make, found.writes)))
+    reads, writes = (tuple(map(Entry._make, entries)) for entries in (found.reads, found.writes))
+    return Route(found.address, (values, *reads), writes)
 
 
 class Finish:

@@ -1,11 +1,11 @@
-"""The steps of a way for one piece of D: matrices that operands and sums are moved through, and the library's product."""
+"""The steps of a way for one piece of D: matrices that operands and sums pass through, and the library's product."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from typing import NamedTuple
 
-from weft.cpu.ttgt.ways import A, B, D, SCATTER, Modes, Order, Steps, Way, multiplied, name_of, size, steps_of
+from weft.cpu.ttgt.ways import SCATTER, A, B, D, Modes, Order, Steps, Way, multiplied, name_of, size, steps_of
 from weft.spec import Arithmetic, Contraction, Layout, Mode, Role, Strides
 
 

@@ -1,6 +1,6 @@
 """How a contraction is a product of matrices: in which order modes stand together, what is packed, and the pieces of D.
 
-The longer side of D is cut, along one of its modes, into *pieces* that stay in the caches between one step and the next:
+The longer side of D is cut, along one of its modes, into *pieces* that stay in the caches from one step to the next:
 
     modes of that side, outermost first     those before `Cut.at`, one by one
                                             the one that is cut, `Cut.step` at a time
@@ -83,8 +83,8 @@ class Operand(NamedTuple):
 
 def ways(contraction: Contraction) -> Iterator[Way]:
     """Modes in the order of either tensor that has them; but for what the library makes by itself."""
-    orders = (_orders(contraction, Role.M, A, D), _orders(contraction, Role.N, B, D), _orders(contraction, Role.K, A, B))
-    for order in map(Order._make, product(*orders)):
+    sides = ((Role.M, A, D), (Role.N, B, D), (Role.K, A, B))
+    for order in map(Order._make, product(*[_orders(contraction, *side) for side in sides])):
         packed = _is_packed(contraction, order, A), _is_packed(contraction, order, B)
         last = _last(contraction, order)
         if any(packed) or last:
