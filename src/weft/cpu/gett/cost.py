@@ -60,7 +60,8 @@ def _stages(contraction: Contraction, form: Form, blocks: int) -> float:
     sides = ((contraction.a, contraction.a_fn, contraction.m), (contraction.b, contraction.b_fn, contraction.n))
     for layout, function, extent in sides:
         if function is not None or (layout.dtype != form.dtype and not form.real_parts):
-            seconds += contraction.batch * (cost.stage + extent * contraction.k * cost.converted)
+            alone = 2 if layout.dtype.itemsize != form.item else 1  # items of another size are gathered one by one
+            seconds += contraction.batch * (cost.stage + alone * extent * contraction.k * cost.converted)
     if contraction.epilogue is not None or contraction.c is not None:
         beside = len(contraction.epilogue_args) + len(contraction.outputs) + (contraction.c is not None)
         seconds += blocks * (cost.stage + beside * cost.beside)

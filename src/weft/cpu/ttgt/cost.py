@@ -8,7 +8,7 @@ from typing import NamedTuple
 from weft.cpu import blas
 from weft.cpu.gett.params import AUX_BASE, C_BASE, D_BASE
 from weft.cpu.host import costs
-from weft.cpu.ttgt.params import SPACE_BASE
+from weft.cpu.ttgt.params import SPACE_BASE, WHOLE
 from weft.cpu.ttgt.passes import CHUNK, Entry, axes_of, run_of
 from weft.cpu.ttgt.schedule import TtgtSchedule
 from weft.cpu.ttgt.steps import Matrix, pieces_of
@@ -21,8 +21,8 @@ class _Cost(NamedTuple):
     call: float  # seconds of a call,
     piece: float  # and of each piece, in Python
     row: float  # of a stage's call for a chunk of a row
-    item: float  # of an item that is read or written along a run,
-    gathered: float  # and of one that is moved alone
+    item: float  # of four bytes that are read or written along a run,
+    gathered: float  # and of a run, or of an item that is moved alone
     memory: float  # bytes a second of one core
 
 
@@ -69,8 +69,8 @@ def _pass(contraction: Contraction, matrix: Matrix, entries: list[Entry], thread
     seconds, touched = rows * -(-columns // CHUNK) * cost.row, 0
     for entry in entries:
         down = any(axis.steps[entry.base] for axis in axes[0])
-        alone = entry.base != SPACE_BASE and run_of(axes[1], entry) == 1
+        run = WHOLE if entry.base == SPACE_BASE else run_of(axes[1], entry) or WHOLE
         items = (rows if down else 1) * columns
-        seconds += items * (cost.gathered if alone else cost.item)
+        seconds += items * (cost.item * entry.item / 4 + cost.gathered / run)
         touched += items * entry.item if down and entry.base != SPACE_BASE else 0
     return max(seconds, touched / cost.memory) / threads
