@@ -13,6 +13,8 @@ from weft.cpu import blas, counting, eager
 from weft.cpu.gett import family as gett
 from weft.cpu.gett.schedule import form_of
 from weft.cpu.host import vector_bytes
+from weft.cpu.ttgt import family as ttgt
+from weft.cpu.ttgt import ways as ttgt_ways
 from weft.fn import Pointwise, trace
 from weft.planner.schedule import Launch, Scalar, Target
 from weft.spec import Arithmetic, Contraction, Layout, canonical, parse
@@ -26,7 +28,8 @@ Function = Callable[[torch.Tensor], torch.Tensor]
 TARGET = Target("cpu", name="CPU", processors=2)
 # Blocks far too small to be chosen, so that a few elements take many: register blocks of rows and lanes, and k.
 TINY = ((1, 1, 2), (2, 1, 5), (1, 2, 64))
-FEW = "it has too few rows and columns for register blocks"  # which is about speed
+FEW = "it has too few rows and columns for register blocks"  # which is about speed,
+SMALL = "the product is too small to be worth steps of its own"  # and so is this
 
 
 class Way(NamedTuple):
@@ -121,6 +124,7 @@ def all_ways(contraction: Contraction, every: bool = True) -> Iterator[Way]:
     for family in (blas, counting):
         if family.supports(contraction, TARGET) is None:
             yield from (Way(family, schedule) for schedule in family.schedules(contraction, TARGET).schedules)
+    yield from in_pieces(contraction, every)
     if gett.supports(contraction, TARGET) not in (None, FEW):
         return
     (best,) = gett.schedules(contraction, TARGET).schedules
@@ -131,6 +135,18 @@ def all_ways(contraction: Contraction, every: bool = True) -> Iterator[Way]:
     for rows, pairs, depth in TINY if every else ():
         blocks = (rows * form.height, pairs * lanes, min(k, depth))
         yield Way(gett, replace(best, blocks=blocks, direct=(False, False), parts=(2, 2), threads=2))
+
+
+def in_pieces(contraction: Contraction, every: bool = True) -> Iterator[Way]:
+    """What TTGT offers; with `every` in small pieces of either side as well, cut along each of its modes."""
+    if ttgt.supports(contraction, TARGET) not in (None, SMALL):
+        return
+    yield from (Way(ttgt, schedule) for schedule in ttgt.schedules(contraction, TARGET).schedules)
+    for way in ttgt_ways.ways(contraction) if every else ():
+        for operand in (ttgt_ways.A, ttgt_ways.B):
+            for at in range(len(way.order.side(operand))):
+                cut = way._replace(cut=ttgt_ways.Cut(operand, at, 2))
+                yield Way(ttgt, ttgt.schedule_of(contraction, cut, TARGET))
 
 
 def numpy_einsum(problem: Problem) -> tuple[np.ndarray, np.ndarray]:

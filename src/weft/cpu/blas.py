@@ -152,7 +152,9 @@ def predict(contraction: Contraction, schedule: BlasSchedule, target: Target) ->
     products = flops * slowed / cost.rate["int8" if of_bytes(contraction) else dtype_name(dtype)]
     if thin == 1:
         products = products / cost.vectors if batch > 1 else 0.0
-    return cost.call + max(touched, (products + (batch - 1) * cost.matrix) / cores)
+    size = batch * m * n * dtype.itemsize
+    stored = size / cost.memory / min(cores, 2) if size >= HUGE else 0.0  # no cache keeps it
+    return cost.call + max(touched, stored + (products + (batch - 1) * cost.matrix) / cores)
 
 
 def build(contraction: Contraction, schedule: BlasSchedule, target: Target) -> Launch:

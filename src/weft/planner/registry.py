@@ -34,7 +34,14 @@ FAMILIES = {
         "weft.gpu.complex.direct.family",
         "weft.gpu.complex.real_forms.family",
     ),
-    "cpu": ("weft.cpu.gett.family", "weft.cpu.blas", "weft.cpu.counting", "weft.cpu.eager", "weft.planner.pre_reduce"),
+    "cpu": (
+        "weft.cpu.gett.family",
+        "weft.cpu.blas",
+        "weft.cpu.ttgt.family",
+        "weft.cpu.counting",
+        "weft.cpu.eager",
+        "weft.planner.pre_reduce",
+    ),
 }
 PERMUTATION_FAMILIES = {
     "triton": ("weft.gpu.permute.family", "weft.gpu.complex.interleaved.family"),

@@ -177,6 +177,7 @@ _HALF_SINGLE, _HALVES, _COMPLEX = (HALF, HALF, SINGLE), (HALF,) * 3, (COMPLEX,) 
 _OR_AND: dict[str, Any] = {"dtypes": (torch.bool,) * 3, "algebra": "or_and"}
 
 _CPU_BLAS, _CPU_COUNTING = "weft.cpu.blas", "weft.cpu.counting"
+_CPU_TTGT = "weft.cpu.ttgt.family"
 _EAGER, _CPU_GETT, _CPU_PERMUTE = "weft.cpu.eager", "weft.cpu.gett.family", "weft.cpu.permute.family"
 _CPU_PLAIN = "weft.cpu.permute.plain"
 _CPU_TRANSPOSE, _TRANSPOSE = "weft.cpu.permute.transpose", "weft.gpu.transpose.family"
@@ -206,6 +207,11 @@ TRIALS: dict[str, tuple[Trial, ...]] = {
         *_CPU_KINDS,
         Trial(_CPU_BLAS, from_letters("a product of each batch", "bmk,bkn->bmn", b=3, m=17, n=29, k=41)),
         Trial(_CPU_COUNTING, from_letters("truth values", "kam,nk->amn", k=330, a=3, m=17, n=29, **_OR_AND)),
+        Trial(_CPU_TTGT, from_letters("an epilogue", "mk,kn->mn", m=72, n=80, k=56, epilogue="gelu")),
+        Trial(_CPU_TTGT, from_letters(
+            "packed, added to C", "amk,kbn->bnma", a=6, m=17, k=72, b=5, n=16, alpha=0.5, beta=-2.0, add=True,
+            a_fn="relu",
+        )),
         Trial(_EAGER, from_letters(
             "batched, added to C", "bmk,bkn->bnm", b=3, m=17, n=29, k=41, alpha=0.5,
             beta=-2.0, add=True,

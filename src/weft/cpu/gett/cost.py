@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from weft.cpu.gett.schedule import VECTORS, GettSchedule, form_of
+from weft.cpu.gett.schedule import VECTORS, Form, GettSchedule, form_of
 from weft.cpu.host import costs
 from weft.spec import Contraction
 
@@ -22,7 +22,9 @@ class _Cost(NamedTuple):
     tile: float  # seconds of a register block, besides its products
     call: float
     team: float  # of starting threads
-    stage: float  # seconds of one call of a stage, on a panel or a register block
+    stage: float  # seconds of one call of a stage, on a panel or a register block,
+    beside: float  # more for each tensor that one of a register block takes or yields beside D,
+    converted: float  # and for each item of a panel
     memory: float  # bytes a second of one core, of operands and results that are in no cache
 
 
@@ -40,15 +42,27 @@ def predict(contraction: Contraction, schedule: GettSchedule) -> float:
     products = 2 * outer * rows * columns * k / cost.rate[form.kind]
     if form.operation is None:
         products *= WRITTEN
-    moved = outer * (rows * columns * cost.stored + (rows + columns) * k * cost.packed) * form.item / 4
+    packed = sum(extent * k for extent, direct in zip((rows, columns), schedule.direct, strict=True) if not direct)
+    moved = outer * (rows * columns * cost.stored + packed * cost.packed) * form.item / 4
     tiles = outer * rows * columns / (height * width) * cost.tile
-    stages = ((contraction.a_fn is not None) + (contraction.b_fn is not None)) * outer
-    if contraction.epilogue is not None or contraction.c is not None:
-        stages += outer * rows * columns // (height * width)
-    tiles += stages * cost.stage
+    tiles += _stages(contraction, form, outer * rows * columns // (height * width))
     team = cost.team if schedule.threads > 1 else 0.0
     read = contraction.m * contraction.k * contraction.a.dtype.itemsize
     read += contraction.n * contraction.k * contraction.b.dtype.itemsize
     touched = outer * (read + contraction.m * contraction.n * contraction.d.dtype.itemsize)
     busy = max(products + moved + tiles, touched / cost.memory)
     return cost.call + team + busy / schedule.threads
+
+
+def _stages(contraction: Contraction, form: Form, blocks: int) -> float:
+    """Seconds that stages take besides what they compute."""
+    cost, seconds = _cost(), 0.0
+    sides = ((contraction.a, contraction.a_fn, contraction.m), (contraction.b, contraction.b_fn, contraction.n))
+    for layout, function, extent in sides:
+        if function is not None or (layout.dtype != form.dtype and not form.real_parts):
+            alone = 2 if layout.dtype.itemsize != form.item else 1  # items of another size are gathered one by one
+            seconds += contraction.batch * (cost.stage + alone * extent * contraction.k * cost.converted)
+    if contraction.epilogue is not None or contraction.c is not None:
+        beside = len(contraction.epilogue_args) + len(contraction.outputs) + (contraction.c is not None)
+        seconds += blocks * (cost.stage + beside * cost.beside)
+    return seconds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ from weft.spec import Contraction
 
 _POINTERS = at.BASES + 4 + 20
 _Words = ctypes.c_int64 * at.CALL_WORDS
+_DOUBLES, _WORDS = struct.Struct("4d"), struct.Struct("4q")
 
 
 class GettLaunch:
@@ -80,15 +82,10 @@ class GettLaunch:
 
 def scalar_words(alpha: Scalar, beta: Scalar, dtype: torch.dtype) -> Sequence[int]:
     """alpha and beta as kernels of that type have them, two words for each."""
-    held = torch.zeros(4, dtype=torch.int64, device="cpu")
-    for place, value in ((0, alpha), (2, beta)):
-        if not (dtype.is_floating_point or dtype.is_complex):
-            held[place] = _wrapped(int(value.real), 64)
-        else:
-            kind = torch.complex128 if dtype.is_complex else torch.float64
-            held[place : place + 2].view(kind)[0] = torch.tensor(value, dtype=kind, device="cpu")
-    found: list[int] = held.tolist()
-    return found
+    if not (dtype.is_floating_point or dtype.is_complex):
+        return _wrapped(int(alpha.real), 64), 0, _wrapped(int(beta.real), 64), 0
+    parts = (alpha.imag, beta.imag) if dtype.is_complex else (0.0, 0.0)
+    return _WORDS.unpack(_DOUBLES.pack(alpha.real, parts[0], beta.real, parts[1]))
 
 
 def _wrapped(value: int, bits: int) -> int:

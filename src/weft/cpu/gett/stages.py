@@ -126,15 +126,18 @@ def memory_functions(lines: Sequence[str]) -> str:
     return "".join(f"{verb}_{name} = {tables[verb]}[{name!r}]\n" for verb, name in used)
 
 
-def operand_stage(contraction: Contraction, form: Form, name: str) -> Stage | None:
-    """What A's or B's panels go through; None where they are packed as they are stored."""
+def operand_stage(contraction: Contraction, form: Form, name: str, *, conjugates: bool = False) -> Stage | None:
+    """What A's or B's panels go through; None where they are packed as they are stored.
+
+    `conjugates`: that too happens here, and not in the products.
+    """
     first = name == "A"
     stored = (contraction.a if first else contraction.b).dtype
     function = contraction.a_fn if first else contraction.b_fn
     arithmetic, matrix = contraction.arithmetic, form.matrix
     value = value_type(stored, arithmetic.product)
     conjugated = (contraction.conjugate_a if first else contraction.conjugate_b) and stored.is_complex
-    here = conjugated and (function is not None or contraction.algebra is not None)
+    here = conjugated and (conjugates or function is not None or contraction.algebra is not None)
     if form.real_parts or (function is None and not here and matrix is None and stored == form.dtype == value):
         return None
     args = (contraction.a_args if first else contraction.b_args) if function is not None else ()
@@ -229,10 +232,13 @@ class _Ending(NamedTuple):
     aux: tuple[_Aux, ...]
     results: tuple[tuple[torch.dtype, int], ...]  # types and bases
     peak: bool  # whether that of the first result is found
+    in_place: bool  # whether D's values take the place of the sums
 
 
-def result_stage(contraction: Contraction, form: Form, scaled: bool, added: bool, weighted: bool) -> Stage | None:
-    """What sums go through; None where they are stored as they are."""
+def result_stage(
+    contraction: Contraction, form: Form, scaled: bool, added: bool, weighted: bool, *, in_place: bool = False
+) -> Stage | None:
+    """What sums go through; None where they are stored as they are. `in_place`: where the sums are D itself."""
     d, algebra = contraction.d.dtype, contraction.algebra
     if form.real_parts:
         d = d.to_real()
@@ -252,6 +258,7 @@ def result_stage(contraction: Contraction, form: Form, scaled: bool, added: bool
             contraction.epilogue,
             _aux(contraction, contraction.epilogue_args if contraction.epilogue is not None else ()),
             ((d, D_BASE), *outputs),
+            in_place,
             contraction.peak,
         )
     )  # fmt: skip
@@ -287,13 +294,15 @@ def _result(ending: _Ending) -> Stage:
     values = [value]
     if ending.epilogue is not None:
         values = inlined(writer, ending.epilogue, [value, *extra])
-    for result, (dtype, _) in zip(values, ending.results, strict=True):
-        loop.write(result, dtype)
+    # Through one pointer where it is one memory: with two LLVM would have to assume that stores change later loads.
+    places = [0 if ending.in_place else None, *[None] * (len(values) - 1)]
+    for result, (dtype, _), place in zip(values, ending.results, places, strict=True):
+        loop.write(result, dtype, place)
     if ending.peak:
         loop.find_peak(values[0], ending.results[0][0])
     reads = [(ending.addend.itemsize, C_BASE)] if ending.addend is not None else []
     reads += [each.entry for each in (*ending.c_aux, *ending.aux)]
-    writes = tuple((dtype.itemsize, base) for dtype, base in ending.results)
+    writes = tuple((dtype.itemsize, base) for dtype, base in ending.results[1 if ending.in_place else 0 :])
     return Stage(compiled(loop.source), ending.compute.itemsize, tuple(reads), writes)
 
 
