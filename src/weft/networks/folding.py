@@ -22,7 +22,7 @@ class Folded:
 
 
 def folded(whole: Tree, constants: Collection[int], orders: Orders) -> Folded:
-    """The tree without what is made of constants alone. `orders` are those of the whole tree."""
+    """The tree without what is made of constants alone, which lies as `orders` say: those of the whole tree."""
     below = whole.below()
     fixed = {node for node, leaves in below.items() if leaves <= set(constants)}
     if whole.steps and whole.root in fixed:

@@ -67,7 +67,7 @@ class Network(Planned):
         self.functions = read_functions(tree, functions)
         self.dtypes = node_dtypes(tree, leaves, settings)
         asked_slices = read_slices(tree, slices) or found.sliced
-        self.folded = folded(tree, given.keys(), orders_of(tree, self._items(tree), self.model))
+        self.folded = folded(tree, given.keys(), orders_of(tree, self._items(tree), self.model) if given else {})
         self.tree = self._sliced(asked_slices)
         self.scheme = self._scheme()
         self.constants = self._make_constants(tree, given)
