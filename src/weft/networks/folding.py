@@ -30,7 +30,7 @@ def folded(whole: Tree, constants: Collection[int], orders: Orders) -> Folded:
     made = [
         child for step in sorted(whole.steps, key=lambda step: step.node) if step.node not in fixed
         for child in (step.left, step.right) if child in fixed
-    ]  # fmt: skip
+    ] if whole.steps else sorted(fixed)  # fmt: skip
     given = [leaf for leaf in range(whole.leaves) if leaf not in constants]
     nodes = {node: at for at, node in enumerate([*given, *made])}
     pairs = []
