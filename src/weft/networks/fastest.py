@@ -20,11 +20,11 @@ from weft.networks.tree import Tree
 
 FEW = 8  # operands up to which the best of all paths is found at once
 WORTH = 1.1  # times what its launches take, from which a contraction may become faster
-SECONDS, LONG, LONGER = 0.01, 0.1, 10.0  # of a contraction that are worth a second of search, some, and many
+LONG, LONGER = 0.01, 10.0  # seconds of a contraction that are worth some of search, and many
 _QUICK, _MANY = 16, 128  # greedy searches of which the best is taken
 _SEEDS = (1, 2, 3)  # of further ones
 _SMALL, _WIDE = 6, 8  # nodes of the subtrees that are searched anew
-_ROUNDS = 3  # of searching the wide ones
+_ROUNDS = 3  # of searching the wide ones once more
 _TRIED = 2  # trees that are improved, and for which slices are found
 _LARGE = 300  # operands from which a greedy search takes tenths of a second
 
@@ -141,6 +141,8 @@ def _search_on(race: _Race) -> None:
     for repeats, seed in starts:
         pairs = random_greedy(race.graph, repeats, seed)
         race.improve(race.add("cotengra's longer greedy search", Tree.of(race.graph, pairs)), _SMALL)
-    if seconds > SECONDS or len(race.graph.operands) <= _LARGE:
+    if seconds > LONG or len(race.graph.operands) <= _LARGE:
         for entry in race.ranked[:_TRIED]:
-            race.improve(entry, _WIDE, _ROUNDS if seconds > SECONDS else 1)
+            race.improve(entry, _WIDE)
+    if seconds > LONG:
+        race.improve(race.best, _WIDE, _ROUNDS)
