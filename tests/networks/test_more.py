@@ -219,3 +219,28 @@ def test_reports_say_what_was_planned(tmp_path: Path) -> None:
     page = planned.to_html(tmp_path / "tree.html")
     assert page.count("<circle") == 7
     assert (tmp_path / "tree.html").read_text() == page
+
+
+def test_one_operand_takes_every_option() -> None:
+    x = torch.full((6, 2), 1.5e308, dtype=torch.float64)
+    mantissa, exponent = weft.network("ab->b", x, strip_exponent=True)(x)
+    assert ((mantissa.log10() + exponent - math.log10(9.0) - 308).abs() < 1e-12).all()
+    tiny = torch.full((6, 2), 2.0**-149)
+    mantissa, exponent = weft.network("ab->b", tiny, strip_exponent=True)(tiny)
+    assert ((mantissa.double().log2() + exponent * math.log2(10.0) - math.log2(6) + 149).abs() < 1e-4).all()
+    with pytest.raises(weft.DTypeError, match="strip_exponent is for floating types, the operand is int64"):
+        weft.network("ab->b", x.long(), strip_exponent=True)(x.long())
+    with pytest.raises(weft.AccuracyError, match="sums of the one operand make NaN or Inf of finite values"):
+        weft.network("ab->b", x, check_finite=True)(x)
+    x[0, 0] = torch.nan
+    with pytest.raises(weft.AccuracyError, match="operand 0 holds NaN or Inf in 1 place"):
+        weft.network("ab->b", x, check_finite=True)(x)
+
+    y = torch.rand(50, 3)
+    fixed = weft.network("ab->b", y, constants=[0])
+    torch.testing.assert_close(fixed(), y.sum(0))
+    assert fixed().data_ptr() != fixed().data_ptr()
+    net = weft.network("ab->b", y)
+    assert ((net(y) - y.double().sum(0)).abs() <= net.error_bound(y)).all()
+    with pytest.raises(weft.WorkspaceError, match="memory_limit is 11 bytes; the result still needs 12 bytes"):
+        weft.network("ab->b", y, memory_limit=11)

@@ -54,6 +54,10 @@ def _steps(network: Planned) -> list[tuple[float, float]]:
         relative += FP8_LOSS if arithmetic.product in FP8 else 0.0
         stored = scheme.dtypes[step.node]
         found.append((relative + epsilon(stored) / 2, count * smallest(arithmetic.accumulate) + smallest(stored)))
+    if not tree.steps:  # the sums of one operand
+        (term,), dtype = tree.graph.terms, network.dtype
+        count = tree.graph.size(set(term) - set(tree.graph.output))
+        found.append(((count + 2) * (epsilon(dtype) + epsilon(torch.float64)), count * smallest(dtype)))
     if tree.slices > 1:
         stored = scheme.dtypes[tree.root]
         found.append(((tree.slices + 2) * epsilon(stored), tree.slices * smallest(stored)))

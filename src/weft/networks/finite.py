@@ -34,6 +34,14 @@ def finite_watch(network: Planned) -> Any:
     return watch
 
 
+def check_alone(operand: torch.Tensor, result: torch.Tensor) -> None:
+    """A network of one operand has no steps: `AccuracyError` says what of the two is not finite."""
+    if bad := _not_finite(result):
+        if wrong := _not_finite(operand):
+            raise AccuracyError(f"operand 0 holds NaN or Inf in {counted(wrong, 'place')}")
+        raise AccuracyError(f"sums of the one operand make NaN or Inf of finite values in {counted(bad, 'place')}")
+
+
 def _not_finite(tensor: torch.Tensor) -> int:
     if not (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
         return 0

@@ -22,7 +22,7 @@ class Folded:
 
 
 def folded(whole: Tree, constants: Collection[int], orders: Orders) -> Folded:
-    """The tree without what is made of constants alone. `orders` are those of the whole tree."""
+    """The tree without what is made of constants alone, which lies as `orders` say: those of the whole tree."""
     below = whole.below()
     fixed = {node for node, leaves in below.items() if leaves <= set(constants)}
     if whole.steps and whole.root in fixed:
@@ -30,7 +30,7 @@ def folded(whole: Tree, constants: Collection[int], orders: Orders) -> Folded:
     made = [
         child for step in sorted(whole.steps, key=lambda step: step.node) if step.node not in fixed
         for child in (step.left, step.right) if child in fixed
-    ]  # fmt: skip
+    ] if whole.steps else sorted(fixed)  # fmt: skip
     given = [leaf for leaf in range(whole.leaves) if leaf not in constants]
     nodes = {node: at for at, node in enumerate([*given, *made])}
     pairs = []

@@ -18,7 +18,7 @@ from weft.networks.arena import SMALL, arena
 from weft.networks.changes import Changes
 from weft.networks.cost import invariant
 from weft.networks.derivatives import differentiable
-from weft.networks.finite import finite_watch
+from weft.networks.finite import check_alone, finite_watch
 from weft.networks.folding import folded
 from weft.networks.graph import Graph
 from weft.networks.long_run import EVERY, Alone, Going
@@ -67,7 +67,7 @@ class Network(Planned):
         self.functions = read_functions(tree, functions)
         self.dtypes = node_dtypes(tree, leaves, settings)
         asked_slices = read_slices(tree, slices) or found.sliced
-        self.folded = folded(tree, given.keys(), orders_of(tree, self._items(tree), self.model))
+        self.folded = folded(tree, given.keys(), orders_of(tree, self._items(tree), self.model) if given else {})
         self.tree = self._sliced(asked_slices)
         self.scheme = self._scheme()
         self.constants = self._make_constants(tree, given)
@@ -118,8 +118,7 @@ class Network(Planned):
                 return differentiable(self, self._operands(read))
             place = self._place(out, read)
             if self.settings.strip_exponent:
-                work = self.work(self._operands(read), place)
-                _, exponent = self._sliced_call(Alone(work, range(self.tree.slices)))
+                exponent = self._run_scaled(self._operands(read), place)
                 return (out if out is not None else like(_source(tensors), place)), exponent
             self._run(read, place, changed)
         return out if out is not None else like(_source(tensors), place)
@@ -264,9 +263,9 @@ class Network(Planned):
         if limit is not None:
             total = place.size + beside
             if total > limit:
+                holds = "with every intermediate kept (reuse=True) the network" if tree.steps else "the result"
                 raise WorkspaceError(
-                    f"memory_limit is {counted(limit, 'byte')}; with every intermediate kept (reuse=True) the network "
-                    f"needs {counted(total, 'byte')}"
+                    f"memory_limit is {counted(limit, 'byte')}; {holds} still needs {counted(total, 'byte')}"
                 )
             gathered = gathered if total + gathered <= limit else 0  # steps are launched one by one then
             keywords["workspace_limit"] = max(limit - total - gathered, WORKSPACE)
@@ -321,10 +320,10 @@ class Network(Planned):
         return place
 
     def _run(self, read: Sequence[torch.Tensor], place: torch.Tensor, changed: Collection[int] | None) -> None:
-        if not self.tree.steps:
-            self._move(read, place)
-            return
         operands = self._operands(read)
+        if not self.tree.steps:
+            self._move(operands[0], place)
+            return
         program = self.program(read)
         if self._changes is not None:
             touched = self._changes.since(program, operands, self._places_of(changed))
@@ -405,14 +404,26 @@ class Network(Planned):
             raise ArgumentError(f"changed names operand {wrong[0]}, the network takes {', '.join(map(str, given))}")
         return [given.index(at) for at in changed]
 
-    def _move(self, read: Sequence[torch.Tensor], place: torch.Tensor) -> None:
+    def _run_scaled(self, operands: Sequence[torch.Tensor], place: torch.Tensor) -> torch.Tensor:
+        """All slices into `place`, with their exponent apart."""
+        if self.tree.steps:
+            work = self.work(operands, place)
+            return self._sliced_call(Alone(work, range(self.tree.slices)))[1]
+        from weft.networks.alone import scaled
+
+        operand, exponent = scaled(operands[0])
+        self._move(operand, place)
+        return exponent
+
+    def _move(self, operand: torch.Tensor, place: torch.Tensor) -> None:
         """A network of one operand: nothing meets, it is moved or reduced."""
         from weft.api.einsum import einsum
 
-        (operand,) = self.folded.tree.graph.operands
+        (seen,) = self.folded.tree.graph.operands
         keywords = {name: value for name, value in self.settings.steps.items() if name not in ("tune",)}
-        view = operand.view(self._operands(read)[0])
-        einsum(view, operand.term, self.graph.output, out=place, **keywords)
+        einsum(seen.view(operand), seen.term, self.graph.output, out=place, **keywords)
+        if self.settings.check_finite:
+            check_alone(operand, place)
 
     def _described(self, tensors: Sequence[Any]) -> str:
         count = counted(len(self.graph.operands), "operand")

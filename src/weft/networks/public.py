@@ -15,10 +15,12 @@ from weft.base.devices import read_device
 from weft.base.dispatch import as_operation, is_dynamo_compiling
 from weft.errors import ArgumentError, call_context
 from weft.networks.cost import model
+from weft.networks.fastest import as_it_is
 from weft.networks.graph import graph_of, read_equation
 from weft.networks.many import einsum_of_many
 from weft.networks.network import Network
 from weft.networks.path import find_path
+from weft.networks.room import fit_of
 from weft.networks.settings import is_ordered, read_settings
 from weft.spec.type_names import read_dtype
 
@@ -78,7 +80,9 @@ def network(
         graph = graph_of(read_equation(equation, output), shapes, ordered=is_ordered(keywords.get("algebra")))
         fixed = _constants(constants, given)
         price = model(settings.target, types[0], str(keywords.get("precision") or "ieee"))
-        found = find_path(graph, optimize, price)
+        # Under a function sums must be whole: what may be sliced is known once the path is.
+        fit = as_it_is if functions else fit_of(settings, types, price, slices)
+        found = find_path(graph, optimize, price, fit)
         return Network(graph, types, settings, found, slices, functions, fixed)
 
 

@@ -17,6 +17,7 @@ from weft.errors import NotationError, WorkspaceError
 from weft.networks.arena import SMALL, arena, least
 from weft.networks.cost import Model, invariant
 from weft.networks.memory import Beside
+from weft.networks.searches import as_cotengra
 from weft.networks.tree import Tree
 
 _REPEATS = 8  # searches for each size, seeded
@@ -104,13 +105,9 @@ def sliceable(tree: Tree, kept: frozenset[int]) -> tuple[int, ...]:
 
 def _proposals(tree: Tree, target: int, kept: frozenset[int]) -> list[tuple[int, ...]]:
     """Sets of labels after which no intermediate has more than `target` elements, those that repeat least first."""
-    import cotengra
     from cotengra.slicer import SliceFinder
 
-    graph = tree.graph
-    sizes = dict(enumerate(graph.extents))  # labels are numbers: sets of them have one order in every process
-    other = cotengra.ContractionTree.from_path(graph.terms, graph.output, sizes, ssa_path=tree.pairs)
-    finder = SliceFinder(other, target_size=target, seed=0)
+    finder = SliceFinder(as_cotengra(tree), target_size=target, seed=0)
     finder.forbidden = set(finder.forbidden) | kept
     try:
         finder.search(max_repeats=_REPEATS)

@@ -258,8 +258,8 @@ def result_stage(
             contraction.epilogue,
             _aux(contraction, contraction.epilogue_args if contraction.epilogue is not None else ()),
             ((d, D_BASE), *outputs),
-            in_place,
             contraction.peak,
+            in_place,
         )
     )  # fmt: skip
 
