@@ -52,7 +52,7 @@ def test_two_gpus() -> None:
     k = rows["k"]
     assert f"{k['hidden']:.0%}".replace("%", " %") + " of the transfer hidden" in text
     assert f"| {k['against torch gathering']:.2f} |" in text
-    assert f"behind torch ({rows['m, n gathered']['against torch']:.2f})" in text
+    assert f"behind torch in that run ({rows['m, n gathered']['against torch']:.2f})" in text
     assert f"({1e3 * k['one device']:.0f} ms on one)" in text
     (scaling,) = read("h200x2", "scaling", "run.json")["cases"]
     one, two = (median(scaling["results"][name]) for name in ("1 rank", "2 ranks"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from weft.cpu.blas import BlasSchedule
 from weft.cpu.ttgt.ways import Way, name_of
@@ -13,7 +13,7 @@ NAME = "ttgt"
 @dataclass(frozen=True, slots=True)
 class TtgtSchedule:
     way: Way
-    packed: tuple[str, ...]  # for people: "A as m·k"
+    packed: tuple[str, ...] = field(compare=False)  # for people, by label: "A as m·k"
     product: BlasSchedule
     threads: int
     workspace_bytes: int
