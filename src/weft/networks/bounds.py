@@ -26,7 +26,7 @@ def error_bound(network: Planned, read: Sequence[torch.Tensor]) -> torch.Tensor:
     if network.functions or network.settings.steps.get("algebra", "plus_times") != "plus_times":
         raise UnsupportedError("the bound of a network is of sums of products without functions")
     relative, low = growth(network)
-    return relative * _magnitudes(network, read) + low
+    return relative * _magnitudes(network, read).reshape(network.graph.shape) + low
 
 
 def growth(network: Planned) -> tuple[float, float]:

@@ -19,7 +19,7 @@ from weft.base.figures import si
 from weft.errors import UnsupportedError, WorkspaceError
 from weft.networks.planned import Planned
 from weft.networks.settings import kept_whole
-from weft.networks.slicing import indices, part, sliceable
+from weft.networks.slicing import indices, lengthened, part, sliceable
 from weft.networks.tree import Tree
 
 
@@ -47,7 +47,7 @@ def differentiable(network: Planned, operands: Sequence[torch.Tensor]) -> torch.
         found = checkpoint(lambda *given: _slice(network, tree, given), *parts, use_reentrant=False)
         place = tuple(where[label] for label in outer)
         sums[place] = sums[place] + found if place in sums else found
-    return _assembled(tree, outer, sums)
+    return _assembled(tree, outer, sums).reshape(network.graph.shape)
 
 
 def _tree(network: Planned) -> Tree:
@@ -65,7 +65,8 @@ def _tree(network: Planned) -> Tree:
                 f"{needed} bytes ({si(needed, 'B')}) with all that may be sliced"
             )
         tree = min(more, key=lambda each: (_kept(each, items), each.slices))
-    return tree
+    added = set(tree.sliced) - set(network.tree.sliced)
+    return lengthened(tree, added, lambda each: _kept(each, items) + network.result_bytes <= limit, network.model.total)
 
 
 def _kept(tree: Tree, items: Mapping[int, int]) -> int:

@@ -49,7 +49,7 @@ def fastest(graph: Graph, model: Model, fit: Fit) -> Found:
         _search_on(race)
     found = race.sliced()
     source = f"{found.source}, the fastest of {counted(race.looked_at, 'path')} by weft's count"
-    return Found(found.tree.pairs, source, found.tree.sliced)
+    return Found(found.tree.pairs, source, found.tree.sliced_labels)
 
 
 class _Entry(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from weft.networks.graph import Graph, Operand
+from weft.networks.graph import dims_of
 from weft.networks.order import Orders
 from weft.networks.tree import Step, Tree
 
@@ -40,11 +40,9 @@ def folded(whole: Tree, constants: Collection[int], orders: Orders) -> Folded:
             nodes[step.node] = len(given) + len(made) + len(pairs) - 1
     graph = whole.graph
     operands = [graph.operands[leaf] for leaf in given]
-    operands += [_operand(graph, orders[node]) if node >= whole.leaves else graph.operands[node] for node in made]
+    operands += [
+        dims_of(orders[node], graph.extents) if node >= whole.leaves else graph.operands[node] for node in made
+    ]
     tree = Tree.of(replace(graph, operands=tuple(operands)), pairs, whole.sliced)
     return Folded(tree, tuple(given), tuple(made), tuple(step for step in whole.steps if step.node in fixed), nodes)
 
-
-def _operand(graph: Graph, order: tuple[int, ...]) -> Operand:
-    dims = tuple((dim,) for dim in range(len(order)))
-    return Operand(order, dims, tuple(graph.extents[label] for label in order), True)

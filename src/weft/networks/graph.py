@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 
@@ -18,32 +18,77 @@ from weft.spec.contraction import mode_extents
 from weft.spec.notation import Label, Notation, Term, expand, from_sequences, implicit_from_sequences, label_text
 
 
+class Cut(NamedTuple):
+    """A label that becomes two: `outer` counts stretches of `length` indices, of which `inner` is one.
+
+    `inner` keeps the label's number.
+    """
+
+    outer: int
+    inner: int
+    length: int
+
+
 @dataclass(frozen=True, slots=True)
-class Operand:
-    """How an operand's dimensions become labels: its diagonals are views, and so is an extent of 1 that broadcasts."""
+class Dims:
+    """How a tensor's dimensions become labels: its diagonals are views, and so are an extent of 1 that broadcasts and
+    the two labels of one that is cut."""
 
     term: tuple[int, ...]  # of the view: each label once
-    dims: tuple[tuple[int, ...], ...]  # of the operand, for each label of the view
-    shape: tuple[int, ...]  # of the operand
-    plain: bool  # the view is the operand
+    dims: tuple[tuple[int, ...], ...]  # of the tensor, for each label of the view but outer ones
+    shape: tuple[int, ...]  # of the tensor
+    cuts: tuple[Cut, ...] = ()
+
+    @property
+    def plain(self) -> bool:
+        """Whether the view is the tensor."""
+        return len(self.dims) == len(self.shape) and not self.cuts
 
     def view(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The operand without repeated labels and without what broadcasts, over the same memory."""
-        if self.plain:
-            return tensor
-        strides = [sum(tensor.stride(dim) for dim in dims) for dims in self.dims]
-        return tensor.as_strided([self.shape[dims[0]] for dims in self.dims], strides)
+        """The tensor with the labels of `term`, over the same memory."""
+        if len(self.dims) != len(self.shape):
+            strides = [sum(tensor.stride(dim) for dim in dims) for dims in self.dims]
+            tensor = tensor.as_strided([self.shape[dims[0]] for dims in self.dims], strides)
+        for at, label in enumerate(self.term):  # an outer label stands where its two are one in the tensor so far
+            for cut in self.cuts:
+                if cut.outer == label:
+                    tensor = tensor.unflatten(at, (-1, cut.length))
+        return tensor
+
+    def strides(self, strides: Sequence[int]) -> tuple[int, ...]:
+        """Of the view of a tensor that has these."""
+        outer = {cut.outer for cut in self.cuts}
+        inner = [label for label in self.term if label not in outer]
+        found = {label: sum(strides[dim] for dim in dims) for label, dims in zip(inner, self.dims, strict=True)}
+        found |= {cut.outer: cut.length * found[cut.inner] for cut in self.cuts}
+        return tuple(found[label] for label in self.term)
+
+    def cut(self, cut: Cut) -> Dims:
+        """The same where one label is two."""
+        if cut.inner not in self.term:
+            return self
+        at = self.term.index(cut.inner)
+        return replace(self, term=(*self.term[:at], cut.outer, *self.term[at:]), cuts=(*self.cuts, cut))
+
+    def together(self) -> Dims:
+        """The same with every label whole."""
+        outer = {cut.outer for cut in self.cuts}
+        return replace(self, term=tuple(label for label in self.term if label not in outer), cuts=()) if outer else self
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
     """A network of tensors. Labels are numbers; `names` has what they were called."""
 
-    operands: tuple[Operand, ...]
-    output: tuple[int, ...]
+    operands: tuple[Dims, ...]
+    result: Dims
     extents: tuple[int, ...]  # by label
-    names: tuple[Hashable, ...]  # by label
+    names: tuple[Hashable, ...]  # by label; both labels of one that is cut have its name
     ordered: bool = False  # operands may not change places: for an algebra of which nothing is known
+
+    @property
+    def output(self) -> tuple[int, ...]:
+        return self.result.term
 
     @property
     def terms(self) -> tuple[tuple[int, ...], ...]:
@@ -53,6 +98,36 @@ class Graph:
     def shape(self) -> tuple[int, ...]:
         """Of the result."""
         return tuple(self.extents[label] for label in self.output)
+
+    @property
+    def cuts(self) -> tuple[Cut, ...]:
+        """Of all labels."""
+        return tuple(dict.fromkeys(cut for tensor in (*self.operands, self.result) for cut in tensor.cuts))
+
+    def cut(self, label: int, length: int) -> Graph:
+        """The network where `label` is stretches of so many indices: one label within a stretch and one of stretches,
+        which is the last. `length` divides the label's extent."""
+        cut, extent = Cut(len(self.extents), label, length), self.extents[label]
+        extents = (*self.extents[:label], length, *self.extents[label + 1 :], extent // length)
+        operands = tuple(operand.cut(cut) for operand in self.operands)
+        return replace(
+            self, operands=operands, result=self.result.cut(cut), extents=extents,
+            names=(*self.names, self.names[label]),
+        )  # fmt: skip
+
+    def together(self) -> Graph:
+        """The network with every label whole."""
+        if not self.cuts:
+            return self
+        extents = list(self.extents)
+        for cut in self.cuts:
+            extents[cut.inner] *= extents[cut.outer]
+        count = len(extents) - len(self.cuts)
+        operands = tuple(operand.together() for operand in self.operands)
+        return replace(
+            self, operands=operands, result=self.result.together(), extents=tuple(extents[:count]),
+            names=self.names[:count],
+        )  # fmt: skip
 
     def size(self, labels: Any) -> int:
         """How many elements a tensor of these labels has."""
@@ -115,21 +190,25 @@ def graph_of(notation: Notation, shapes: Sequence[Sequence[int]], *, ordered: bo
     operands = tuple(
         _operand(term, shape, extents, numbers) for term, shape in zip(notation.inputs, shapes, strict=True)
     )
-    output = tuple(numbers[label] for label in notation.output)
     sizes = tuple(extents[label] for label in numbers)
     names: tuple[Hashable, ...] = tuple(numbers)
-    return Graph(operands, output, sizes, names, ordered)
+    result = dims_of([numbers[label] for label in notation.output], sizes)
+    return Graph(operands, result, sizes, names, ordered)
+
+
+def dims_of(order: Sequence[int], extents: Sequence[int]) -> Dims:
+    """A tensor with these labels, by whose numbers `extents` are."""
+    return Dims(tuple(order), tuple((dim,) for dim in range(len(order))), tuple(extents[label] for label in order))
 
 
 def _operand(
     term: Term, shape: Sequence[int], extents: Mapping[Label, int], numbers: Mapping[Label, int]
-) -> Operand:
+) -> Dims:
     dims: dict[int, list[int]] = {}
     for dim, (label, extent) in enumerate(zip(term, shape, strict=True)):
         if extent == extents[label]:
             dims.setdefault(numbers[label], []).append(dim)
-    plain = len(dims) == len(term)
-    return Operand(tuple(dims), tuple(map(tuple, dims.values())), tuple(shape), plain)
+    return Dims(tuple(dims), tuple(map(tuple, dims.values())), tuple(shape))
 
 
 def _characters(text: str) -> tuple[Any, ...]:

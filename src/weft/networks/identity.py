@@ -18,6 +18,7 @@ from weft.base.arrays import without_neg
 from weft.errors import WeftError
 from weft.fn import trace
 from weft.networks.planned import Planned
+from weft.networks.tree import Tree
 from weft.spec.dtypes import dtype_name
 
 _CHUNK = 1 << 24  # elements that are copied to the host at once
@@ -33,13 +34,19 @@ def identity_of(network: Planned) -> dict[str, str]:
         "types": _shortened(", ".join(dtype_name(network.dtypes[node]) for node in sorted(network.dtypes))),
         "labels": _digest((graph.terms, graph.output, graph.extents)),
         "path": _digest((network.path, network.folded.given)),
-        "slices": f"{network.tree.slices} over {sorted(network.tree.sliced)}",
+        "slices": f"{network.tree.slices} over {_sliced(network.tree)}",
         "functions": _digest([(node, _function(function, network.dtypes[node]))
                               for node, function in sorted(network.functions.items())]),
         "precision": f"{steps.get('precision')}, {steps.get('accumulate')}",
         "algebra": algebra.name if algebra is not None else "plus_times",
         "exponents": str(settings.strip_exponent),
     }  # fmt: skip
+
+
+def _sliced(tree: Tree) -> list[int | tuple[int, int]]:
+    """The sliced labels, with the number of indices in a slice where it has several."""
+    each = zip(tree.sliced_labels, tree.stretches, strict=True)
+    return [label if length == 1 else (label, length) for label, length in sorted(each)]
 
 
 def values_of(network: Planned, operands: Sequence[torch.Tensor]) -> dict[str, str]:

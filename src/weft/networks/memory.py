@@ -56,10 +56,10 @@ def _span(tree: Tree, leaf: int) -> int:
         step *= extent
     strides.reverse()
     span = 1
-    for label, dims in zip(operand.term, operand.dims, strict=True):
+    for label, stride in zip(operand.term, operand.strides(strides), strict=True):
         extent = tree.graph.extents[label]
         if not extent:
             return 0
         if label not in tree.sliced:
-            span += (extent - 1) * sum(strides[dim] for dim in dims)
+            span += (extent - 1) * stride
     return span

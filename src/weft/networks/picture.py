@@ -10,7 +10,7 @@ from typing import Any
 from weft.base.figures import counted, duration, si
 from weft.base.notebook import folded, table
 from weft.networks.planned import Planned
-from weft.networks.report import explain, report
+from weft.networks.report import explain, report, sliced_text
 
 _WIDTH, _LEVEL = 22.0, 34.0  # of a page's picture: pixels for each operand and for each level
 
@@ -115,7 +115,7 @@ def shown(network: Planned) -> str:
     rows = [
         ("operands", found["operands"]),
         ("path", f"{found['source']}; {counted(len(found['steps']), 'step')}"),
-        ("slices", f"{found['slices']}" + (f" over {', '.join(found['sliced'])}" if found["sliced"] else "")),
+        ("slices", sliced_text(found)),
         ("work", si(found["flops"], "flop")),
         ("memory", f"{si(found['memory_bytes'], 'B')} besides the operands"),
         ("predicted", duration(found["seconds"])),

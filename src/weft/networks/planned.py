@@ -50,7 +50,7 @@ class Planned:
     @property
     def slices(self) -> tuple[Any, ...]:
         """The labels that are sliced, as the caller named them; empty where nothing is."""
-        return tuple(self.graph.names[label] for label in self.tree.sliced)
+        return tuple(self.graph.names[label] for label in self.tree.sliced_labels)
 
     @property
     def memory(self) -> int:

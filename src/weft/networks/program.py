@@ -181,7 +181,7 @@ class Program:
         """How the result is made of slices."""
         scheme, tree = self.scheme, self.scheme.tree
         shape, function = scheme.shape(tree.root), tree.root in scheme.functions
-        return Division(self.slices, tree.summed, tree.graph.output, shape, function)
+        return Division(self.slices, tree.summed, tree.graph.result, shape, function)
 
     def views(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Operands as the steps see them: diagonals and what broadcasts as views."""

@@ -48,9 +48,9 @@ def network(
     ``"greedy"``, ``"optimal"``, ``"auto-hq"`` and the other words of both libraries; a path, as `opt_einsum` writes it;
     a tree or an optimizer of cotengra.
     `memory_limit`: most bytes, or text such as ``"8GB"``, that a call may hold besides its operands; slices are found
-    for it, or `WorkspaceError` says the least that would do. Kernels pack operands in what is left of it, or in 4 MiB
-    where less is. `slices`: labels that are to be sliced; with a
-    `memory_limit` only as many of them as it needs.
+    for it, as few as fit, or `WorkspaceError` says the least that would do. Kernels pack operands in what is left of
+    it, or in 4 MiB where less is. `slices`: labels whose indices are taken one at a time; with a `memory_limit` only as
+    many labels as it needs, and as many indices at a time as fit.
 
     `functions`: ``{node: fn}``, functions of intermediates, fused into the step that makes them. A node is its number
     (operands come first, then results in the order of the path), or the labels of one intermediate.

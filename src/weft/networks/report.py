@@ -17,7 +17,8 @@ def report(network: Planned) -> dict[str, Any]:
 
     `flops` are of all slices, a complex multiply-add being eight. Bytes: `memory_bytes` is all that a call holds
     besides its operands, of which `intermediates_bytes` are intermediates and `gathered_bytes` copies of operands for a
-    CUDA graph; `largest_bytes` is the largest intermediate or the result. Of a step: the extents of its `m`, `n`, `k`
+    CUDA graph; `largest_bytes` is the largest intermediate or the result. `stretches`: how many indices of each
+    `sliced` label a slice has. Of a step: the extents of its `m`, `n`, `k`
     and `batch`, `flops`, `bytes` read and written, `result_bytes`, whether it runs `once` for all slices and has a
     `function`; `kernel` and `tier` are empty until the network has been called.
     """
@@ -31,7 +32,8 @@ def report(network: Planned) -> dict[str, Any]:
         "hyper_edges": [network.graph.text((label,)) for label in network.graph.hyper()],
         "source": network.source,
         "path": [list(pair) for pair in network.path],
-        "sliced": [network.graph.text((label,)) for label in tree.sliced],
+        "sliced": [network.graph.text((label,)) for label in tree.sliced_labels],
+        "stretches": list(tree.stretches),
         "slices": tree.slices,
         "flops": each,
         "seconds": price.total(tree) if steps else price.launch,
@@ -43,6 +45,15 @@ def report(network: Planned) -> dict[str, Any]:
     }
 
 
+def sliced_text(found: dict[str, Any]) -> str:
+    """Of a report: how many slices over which labels, and how many indices of each where a slice has several."""
+    labels = [
+        label if length == 1 else f"{label} ({length} at a time)"
+        for label, length in zip(found["sliced"], found["stretches"], strict=True)
+    ]
+    return f"{found['slices']}" + (f" over {', '.join(labels)}" if labels else "")
+
+
 def explain(network: Planned) -> str:
     """The report for people."""
     found = report(network)
@@ -51,7 +62,7 @@ def explain(network: Planned) -> str:
         + (f", hyper-edges {', '.join(found['hyper_edges'][:8])}" if found["hyper_edges"] else ""),
         f"  device       {network.settings.target.name or network.settings.device}, {network.settings.backend} backend",
         f"  path         {found['source']}; {counted(len(found['steps']), 'step')}",
-        f"  slices       {found['slices']}" + (f" over {', '.join(found['sliced'])}" if found["sliced"] else ""),
+        f"  slices       {sliced_text(found)}",
         f"  flops        {si(found['flops'], 'flop')}",
         f"  memory       {si(found['memory_bytes'], 'B')} besides the operands, "
         f"{si(found['intermediates_bytes'], 'B')} of which are intermediates; the largest is "

@@ -48,7 +48,8 @@ class Scaling:
         assert self._steps is not None
         where = self.program.slices[number]
         values, exponent = self._steps.slice(where)
-        into = part(self.out, self._network.graph.output, where)
+        result = self._network.tree.graph.result
+        into = part(result.view(self.out), result.term, where)
         self.exponent = _added(into, self.out, values, exponent, self.exponent)
 
     def held(self) -> Held:

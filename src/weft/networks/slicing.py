@@ -1,13 +1,16 @@
-"""Slices: labels that take one index at a time, so that what is between the operands and the result fits in memory.
+"""Slices: labels that take some of their indices at a time, so that what is between the operands and the result fits
+in memory.
 
-Every slice repeats the steps under which a sliced label stands. cotengra's `SliceFinder` looks for the labels that
+Every slice repeats the steps under which a sliced label stands. So a slice has as many indices as fit: those of a label
+that may be whole, and else a stretch of them. cotengra's `SliceFinder` looks for the labels that
 repeat least for a size of the largest intermediate; what is asked for here is a size of all that is alive at once, so
 the size is lowered until that fits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +25,7 @@ from weft.networks.tree import Tree
 
 _REPEATS = 8  # searches for each size, seeded
 _KEPT = 3  # proposals of each that are looked at
+Fits = Callable[[Tree], bool]
 
 
 def read_slices(tree: Tree, slices: Any) -> tuple[int, ...]:
@@ -48,21 +52,22 @@ def fitted_slices(
 
     A tree that comes with slices loses those that are not needed. `WorkspaceError` says the least that would do.
     """
-    whole = tree.with_slices(()) if tree.sliced else tree
-    if held(whole, item, beside) <= limit and _fits(whole, item, beside, limit):
+    whole = tree.whole()
+
+    def fits(each: Tree) -> bool:
+        return held(each, item, beside) <= limit and _fits(each, item, beside, limit)
+
+    if fits(whole):
         return whole
-    if tree.sliced and held(tree, item, beside) <= limit:
-        found = [_batched(tree, item, beside, limit, model), tree]
-        for each in found:
-            if _fits(each, item, beside, limit):
-                return each
+    tree = whole.with_slices(tree.sliced_labels)
+    if tree.sliced and fits(tree):
+        return _batched(tree, fits, model)
     smallest = min(held(whole, item, beside), held(tree, item, beside))
     largest = max(whole.size(step.node) for step in whole.steps)
     target = min(largest, max(1, limit // max(item.values())))
     while True:
         proposed = [whole.with_slices(labels) for labels in _proposals(whole, target, frozenset(kept))]
-        fitting = [_batched(each, item, beside, limit, model) for each in proposed if held(each, item, beside) <= limit]
-        fitting = [each for each in fitting if _fits(each, item, beside, limit)]
+        fitting = [_batched(each, fits, model) for each in proposed if fits(each)]
         if fitting:
             return min(fitting, key=model.total)
         smallest = min([smallest, *(held(each, item, beside) for each in proposed)])
@@ -87,14 +92,30 @@ def apart_within(limit: int) -> int:
     return min(SMALL, max(limit, 0))
 
 
-def _batched(tree: Tree, item: Mapping[int, int], beside: Beside, limit: int, model: Model) -> Tree:
-    """The tree without slices that it does not need: a label that fits as a whole makes its slices one batch."""
+def _batched(tree: Tree, fits: Fits, model: Model) -> Tree:
+    """The tree with no more slices than it needs: each is a batch of as many as fit."""
     while True:
         fewer = [tree.with_slices(label for label in tree.sliced if label != out) for out in tree.sliced]
-        fitting = [each for each in fewer if held(each, item, beside) <= limit]
+        fitting = [each for each in fewer if fits(each)]
         if not fitting:
-            return tree
+            return lengthened(tree, tree.sliced, fits, model.total)
         tree = min(fitting, key=model.total)
+
+
+def lengthened(tree: Tree, labels: Collection[int], fits: Fits, cost: Callable[[Tree], float]) -> Tree:
+    """The tree with the stretch of each of these sliced labels that costs least, of those that fit and divide its
+    extent."""
+    extents = tree.graph.extents
+    for label in sorted(labels, key=lambda label: -extents[label]):
+        longer = [tree.in_stretches(label, length) for length in _divisors(extents[label])]
+        tree = min([tree, *(each for each in longer if fits(each))], key=cost)
+    return tree
+
+
+def _divisors(number: int) -> list[int]:
+    """But for one and itself."""
+    small = [each for each in range(2, math.isqrt(number) + 1) if number % each == 0]
+    return sorted({*small, *(number // each for each in small)})
 
 
 def sliceable(tree: Tree, kept: frozenset[int]) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import torch
 
+from weft.networks.graph import Dims
 from weft.networks.slicing import part
 
 WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32}  # types in which slices are added up
@@ -33,7 +34,7 @@ class Division:
 
     slices: Sequence[Mapping[int, int]]  # the index of each sliced label; those of one part stand together
     summed: int  # slices in a row that add to one part
-    output: tuple[int, ...]  # labels of the result
+    result: Dims  # its labels
     shape: tuple[int, ...]  # of a part
     function: bool  # whether the last step has one
 
@@ -42,7 +43,7 @@ class Sums:
     """The sums of one call. `partial` are the numbers of parts that are not finished here."""
 
     def __init__(self, division: Division, out: torch.Tensor, partial: Collection[int] = ()) -> None:
-        self._out, self._output = out, division.output
+        self._out, self._output = division.result.view(out), division.result.term
         self._slices, self._summed, self._shape = division.slices, division.summed, division.shape
         self._partial = frozenset(partial)
         self._in_place = out.dtype not in WIDER and not division.function

@@ -27,7 +27,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Tree:
-    """A graph with a path through it. `sliced` labels have one index at a time and stand in no node."""
+    """A graph with a path through it. `sliced` labels have one index at a time and stand in no node.
+
+    Where a slice has several indices of a label, the graph has that label cut in two, of which one is sliced.
+    """
 
     graph: Graph
     steps: tuple[Step, ...]  # in the order in which they run
@@ -46,6 +49,28 @@ class Tree:
     def with_slices(self, sliced: Iterable[int]) -> Tree:
         """The same path with other labels sliced."""
         return Tree.of(self.graph, self.pairs, sliced)
+
+    def in_stretches(self, label: int, length: int) -> Tree:
+        """The same with so many indices of a sliced label in each slice; `length` divides its extent."""
+        graph = self.graph.cut(label, length)
+        outer = len(graph.extents) - 1
+        return Tree.of(graph, self.pairs, [outer if each == label else each for each in self.sliced])
+
+    def whole(self) -> Tree:
+        """The same without slices, of labels that are whole."""
+        return Tree.of(self.graph.together(), self.pairs) if self.sliced else self
+
+    @property
+    def sliced_labels(self) -> tuple[int, ...]:
+        """What is sliced, by the labels of the whole network."""
+        inner = {cut.outer: cut.inner for cut in self.graph.cuts}
+        return tuple(inner.get(label, label) for label in self.sliced)
+
+    @property
+    def stretches(self) -> tuple[int, ...]:
+        """How many indices of each sliced label a slice has."""
+        length = {cut.outer: cut.length for cut in self.graph.cuts}
+        return tuple(length.get(label, 1) for label in self.sliced)
 
     @property
     def leaves(self) -> int:
