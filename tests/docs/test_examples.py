@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import pkgutil
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -50,20 +50,12 @@ def members_of(module: str, listed: str, imported: bool) -> list[str]:
     ]
 
 
-def resolved(name: str) -> Any:
-    module, *parts = name.split(".")
-    found: Any = importlib.import_module(module)
-    for part in parts:
-        found = getattr(found, part)
-    return found
-
-
 ENTRIES = list(entries())
 
 
 def has_example(name: str, code: str) -> bool:
     """The name in code with the module that it is in: ``functions.relu``, ``weft.Plan``."""
-    if ">>> " in (inspect.getdoc(resolved(name)) or ""):
+    if ">>> " in (inspect.getdoc(pkgutil.resolve_name(name)) or ""):
         return True
     *_, room, last = name.split(".")
     return re.search(rf"\b{room}\.{last}\b", code) is not None
