@@ -49,10 +49,10 @@ class Dims:
         if len(self.dims) != len(self.shape):
             strides = [sum(tensor.stride(dim) for dim in dims) for dims in self.dims]
             tensor = tensor.as_strided([self.shape[dims[0]] for dims in self.dims], strides)
-        for at, label in enumerate(self.term):  # an outer label stands where its two are one in the tensor so far
-            for cut in self.cuts:
-                if cut.outer == label:
-                    tensor = tensor.unflatten(at, (-1, cut.length))
+        length = {cut.outer: cut.length for cut in self.cuts}
+        for at, label in enumerate(self.term):
+            if label in length:  # the dimension here has still both labels
+                tensor = tensor.unflatten(at, (tensor.shape[at] // length[label], length[label]))
         return tensor
 
     def strides(self, strides: Sequence[int]) -> tuple[int, ...]:
