@@ -22,6 +22,7 @@ DIRECT: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "min_plus": (torch.add, lambda x: x.amin(-1)),
     "max_times": (torch.mul, lambda x: x.amax(-1)),
     "min_max": (torch.maximum, lambda x: x.amin(-1)),
+    "max_min": (torch.minimum, lambda x: x.amax(-1)),
     "or_and": (torch.logical_and, lambda x: x.any(-1)),
     "log": (torch.add, lambda x: x.logsumexp(-1)),
 }
@@ -96,7 +97,7 @@ class TestTypes:
         assert plan.contraction.algebra.combine.dtypes == (torch.float32, torch.float32)
         assert torch.equal(plan(a, b), direct("max_plus", a.double(), b.double()).to(dtype))
 
-    @pytest.mark.parametrize("name", ["max_plus", "min_plus", "max_times", "min_max", "or_and"])
+    @pytest.mark.parametrize("name", ["max_plus", "min_plus", "max_times", "min_max", "max_min", "or_and"])
     @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64])
     def test_integers(self, name: str, dtype: torch.dtype, on: dict[str, Any]) -> None:
         a, b = random_operand((3, 7), dtype, 1), random_operand((4, 7), dtype, 2)

@@ -45,14 +45,14 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("equation", EQUATIONS)
-@pytest.mark.parametrize("algebra", ["max_plus", "min_max", "or_and", *OWN])
+@pytest.mark.parametrize("algebra", ["max_plus", "min_max", "max_min", "or_and", *OWN])
 def test_every_schedule(equation: str, algebra: str) -> None:
     a, b = operands(equation, torch.float32)
     check_exact(Extended(equation, a, b, options={"algebra": OWN.get(algebra, algebra)}))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.int32, torch.int64, torch.bool])
-@pytest.mark.parametrize("algebra", ["min_max", "or_and", "gf2", "mod 7"])
+@pytest.mark.parametrize("algebra", ["min_max", "max_min", "or_and", "gf2", "mod 7"])
 def test_types(dtype: torch.dtype, algebra: str) -> None:
     found = plus_times_mod(7) if algebra == "mod 7" else NAMED[algebra]
     whole = not dtype.is_floating_point

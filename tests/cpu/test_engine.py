@@ -147,7 +147,7 @@ def test_functions_with_operands_and_coordinates() -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("algebra", ["max_plus", "min_plus", "max_times", "min_max"])
+@pytest.mark.parametrize("algebra", ["max_plus", "min_plus", "max_times", "min_max", "max_min"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64, torch.int32])
 def test_algebras(dtype: torch.dtype, algebra: str) -> None:
     """Exact, NaN and infinities among the values."""

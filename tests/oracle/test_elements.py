@@ -115,7 +115,7 @@ def test_operands_coordinates_and_further_outputs(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(
     ("algebra", "dtype"),
     [
-        *((name, torch.float32) for name in ("max_plus", "min_plus", "max_times", "min_max", "log")),
+        *((name, torch.float32) for name in ("max_plus", "min_plus", "max_times", "min_max", "max_min", "log")),
         ("max_plus", torch.int32),
         ("or_and", torch.bool),
         ("gf2", torch.int32),

@@ -1,7 +1,7 @@
 """How far a reduction in another algebra may be off, where that is known.
 
-max_plus, min_plus, max_times, min_max: `reduce` picks one of the combined values and rounds nothing, so the result is
-off by no more than the worst of them: `u |combine(a_k, b_k)|`, and what the operands' own errors come to.
+max_plus, min_plus, max_times, min_max, max_min: `reduce` picks one of the combined values and rounds nothing, so the
+result is off by no more than the worst of them: `u |combine(a_k, b_k)|`, and what the operands' own errors come to.
 
 log: L = log sum exp(x_k). To first order an error d_k of x_k moves L by w_k d_k with w_k = exp(x_k - L), and
 sum w_k |x_k| <= |L| + log K, since sum w_k (L - x_k) is the entropy of the weights. A partial sum P enters with the
@@ -24,7 +24,7 @@ from weft.oracle.sums import Factor, reduced
 if TYPE_CHECKING:
     from weft.spec.notation import Label
 
-_PICKING = (ready.max_plus, ready.min_plus, ready.max_times, ready.min_max, ready.or_and)
+_PICKING = (ready.max_plus, ready.min_plus, ready.max_times, ready.min_max, ready.max_min, ready.or_and)
 _LOG_ULPS = 4.0  # of one logaddexp, in units of the larger of its result and 1
 
 
@@ -55,7 +55,8 @@ def reduction_bound(
         moved = _largest(torch.mul, x, y, ("off", "size"), output) + _largest(torch.mul, x, y, ("size", "off"), output)
         moved = moved + _largest(torch.mul, x, y, ("off", "off"), output)
     else:
-        join = torch.maximum if algebra is ready.min_max else torch.add
+        # The smaller of two numbers, as the larger, moves no more than the one of them that moves most.
+        join = torch.maximum if algebra in (ready.min_max, ready.max_min) else torch.add
         moved = _largest(join, x, y, ("off", "off"), output)
     return bound + moved.reshape(shape)
 

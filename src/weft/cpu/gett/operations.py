@@ -9,13 +9,15 @@ from typing import Any, NamedTuple
 
 import torch
 
-from weft.algebra import Algebra, gf2, max_plus, max_times, min_max, min_plus
+from weft.algebra import Algebra, gf2, max_min, max_plus, max_times, min_max, min_plus
 from weft.cpu.gett.forms import matrix_form
 from weft.errors import WeftError
 from weft.fn.algebra import TracedAlgebra
 from weft.spec import Contraction
 
-PAIRS = (("mul", "add"), ("add", "max"), ("add", "min"), ("mul", "max"), ("max", "min"), ("and", "xor"))
+PAIRS = (
+    ("mul", "add"), ("add", "max"), ("add", "min"), ("mul", "max"), ("max", "min"), ("min", "max"), ("and", "xor"),
+)  # fmt: skip
 
 
 class Operation(NamedTuple):
@@ -42,11 +44,10 @@ OPERATIONS = (
     *(Operation("mul", "add", False, *flags) for flags in itertools.product((False, True), repeat=3)),
     *(Operation(combine, reduce, exact) for combine, reduce in PAIRS[1:] for exact in (False, True)),
 )  # fmt: skip
-NUMBER = {operation: place for place, operation in enumerate(OPERATIONS)}
 
 _READY: dict[tuple[str, str], Algebra] = {
     ("add", "max"): max_plus, ("add", "min"): min_plus, ("mul", "max"): max_times, ("max", "min"): min_max,
-    ("and", "xor"): gf2,
+    ("min", "max"): max_min, ("and", "xor"): gf2,
 }  # fmt: skip
 
 
