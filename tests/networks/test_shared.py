@@ -48,6 +48,14 @@ def test_results_are_right_and_the_same_bits_on_all_ranks_and_again(size: int, f
     hold([one["results"] for one in four] if size == 4 else values(on_ranks(size, cases.results)))
 
 
+def test_some_have_parts_of_several_indices_each_a_sum_of_slices() -> None:
+    trees = [planned.tree for name, (planned, _) in cases.networks().items() if "stretches" in name]
+    assert len(trees) == 3
+    for tree in trees:
+        assert max(tree.stretches) > 1
+        assert 1 < tree.summed < tree.slices
+
+
 def hold(found: list[dict[str, Any]]) -> None:
     """The results of all ranks are one, that of rank 0 without a group."""
     nets = cases.networks()

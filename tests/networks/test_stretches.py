@@ -48,7 +48,7 @@ def test_results(net: Net, share: float, keywords: dict[str, Any]) -> None:
 
 
 def test_no_more_slices_than_fit() -> None:
-    """Half of the memory is two slices, a third three: an index at a time it would be six."""
+    """Three quarters of the memory take two slices, two fifths three: an index at a time it would be six."""
     for share, slices in ((0.75, 2), (0.4, 3)):
         assert planned(RING, share).tree.slices == slices
 
@@ -82,7 +82,7 @@ def test_functions_keep_their_sums_whole() -> None:
 
 @pytest.mark.parametrize("net", [RING, INTO], ids=lambda net: net.equation)
 def test_gradients(net: Net) -> None:
-    found = planned(net, 0.6)
+    found = in_stretches(net, 0.6)
     given, same = ([tensor.clone().requires_grad_() for tensor in net.tensors] for _ in range(2))
     result = found(*given)
     assert result.shape == net.expected.shape

@@ -27,7 +27,7 @@ def differentiable(network: Planned, operands: Sequence[torch.Tensor]) -> torch.
     """The result, connected to its operands for torch's autograd in any of its modes."""
     if network.settings.strip_exponent:
         raise UnsupportedError("strip_exponent has no derivative: take the logarithm of a result that is in range")
-    tree = _tree(network)
+    tree = network.backward = network.backward or _tree(network)
     scheme = network.scheme
     if not tree.steps:
         moved: torch.Tensor = einsum(
@@ -57,16 +57,21 @@ def _tree(network: Planned) -> Tree:
         return tree
     items = {node: dtype.itemsize for node, dtype in network.scheme.dtypes.items()}
     whole = kept_whole(tree, network.scheme.functions)
-    while (needed := _kept(tree, items) + network.result_bytes) > limit:
+
+    def fits(each: Tree) -> bool:
+        return _kept(each, items) + network.result_bytes <= limit
+
+    while not fits(tree):
         more = [tree.with_slices((*tree.sliced, label)) for label in sliceable(tree, whole)]
         if not more:
+            needed = _kept(tree, items) + network.result_bytes
             raise WorkspaceError(
                 f"memory_limit is {limit} bytes ({si(limit, 'B')}); going back through the network needs "
                 f"{needed} bytes ({si(needed, 'B')}) with all that may be sliced"
             )
         tree = min(more, key=lambda each: (_kept(each, items), each.slices))
     added = set(tree.sliced) - set(network.tree.sliced)
-    return lengthened(tree, added, lambda each: _kept(each, items) + network.result_bytes <= limit, network.model.total)
+    return lengthened(tree, added, fits, network.model)
 
 
 def _kept(tree: Tree, items: Mapping[int, int]) -> int:

@@ -51,9 +51,8 @@ def _not_finite(tensor: torch.Tensor) -> int:
 def _slice(network: Planned, where: Mapping[int, int]) -> str:
     if not where:
         return ""
-    tree = network.tree
-    names = dict(zip(tree.sliced, (network.graph.names[label] for label in tree.sliced_labels), strict=True))
-    length = dict(zip(tree.sliced, tree.stretches, strict=True))
+    names = network.tree.graph.names
+    length = dict(zip(network.tree.sliced, network.tree.stretches, strict=True))
     spans = {label: (index * length[label], (index + 1) * length[label] - 1) for label, index in where.items()}
     return " in slice " + ", ".join(
         f"{names[label]}={first}" + (f"..{last}" if last > first else "") for label, (first, last) in spans.items()

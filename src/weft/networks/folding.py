@@ -45,4 +45,3 @@ def folded(whole: Tree, constants: Collection[int], orders: Orders) -> Folded:
     ]
     tree = Tree.of(replace(graph, operands=tuple(operands)), pairs, whole.sliced)
     return Folded(tree, tuple(given), tuple(made), tuple(step for step in whole.steps if step.node in fixed), nodes)
-

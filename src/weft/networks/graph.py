@@ -49,6 +49,8 @@ class Dims:
         if len(self.dims) != len(self.shape):
             strides = [sum(tensor.stride(dim) for dim in dims) for dims in self.dims]
             tensor = tensor.as_strided([self.shape[dims[0]] for dims in self.dims], strides)
+        if not self.cuts:
+            return tensor
         length = {cut.outer: cut.length for cut in self.cuts}
         for at, label in enumerate(self.term):
             if label in length:  # the dimension here has still both labels

@@ -18,6 +18,7 @@ from weft.networks.arena import SMALL, arena
 from weft.networks.changes import Changes
 from weft.networks.cost import invariant
 from weft.networks.derivatives import differentiable
+from weft.networks.described import Described
 from weft.networks.finite import check_alone, finite_watch
 from weft.networks.folding import folded
 from weft.networks.graph import Graph
@@ -25,7 +26,6 @@ from weft.networks.long_run import EVERY, Alone, Going
 from weft.networks.memory import gathered_bytes
 from weft.networks.order import orders_of
 from weft.networks.path import Found
-from weft.networks.planned import Planned
 from weft.networks.program import Program, Scheme
 from weft.networks.recent import Recent
 from weft.networks.replay import may_replay
@@ -48,7 +48,7 @@ WORKSPACE = 4 << 20  # bytes that a kernel may take for packing whatever the lim
 PROGRAMS = 4  # ways for operands to lie that a network is prepared for at once
 
 
-class Network(Planned):
+class Network(Described):
     """A network of tensors, planned once; calling it contracts tensors of the same shapes and types.
 
     Made by `weft.network`. `net(*tensors)` returns the result. `path`, `slices`, `explain()`, `report()`, `to_graph()`,
@@ -76,7 +76,7 @@ class Network(Planned):
         self._paused: Going | None = None
         self._recent: Recent | None = None
         self._shared: dict[str, Any] = {}  # who does which slices, by the name of a process group
-        self.latest: Program | None = None  # the program that was made last
+        self.latest = self.backward = None
         # Calls that go straight to their program: nothing is to be looked at between their steps.
         if settings.strip_exponent and self.functions:
             raise UnsupportedError("strip_exponent and functions do not go together: they would see scaled values")
@@ -154,50 +154,6 @@ class Network(Planned):
     def place(self) -> torch.Tensor:
         """Memory for a result, not filled: of its shape and type, contiguous, on the network's device."""
         return torch.empty(self.graph.shape, dtype=self.dtype, device=self.settings.device)
-
-    def explain(self) -> str:
-        """Path, slices, steps with their flops, bytes and predicted times, peak memory, and the tree as text.
-
-        Figures have their units; those of a step are of one slice.
-        """
-        from weft.networks.report import explain
-
-        return explain(self)
-
-    def report(self) -> dict[str, Any]:
-        """The same as data: plain numbers, text and lists; times in seconds, sizes in bytes, work in flops."""
-        from weft.networks.report import report
-
-        return report(self)
-
-    def to_graph(self) -> Any:
-        """The contraction tree as a `networkx.DiGraph`, an edge from each tensor to the step that takes it.
-
-        Nodes have `kind` ("operand" or "step"), `labels`, `shape` (elements) and `bytes`; steps also `flops` and
-        predicted `seconds` of one slice, and `equation`.
-        """
-        from weft.networks.picture import to_graph
-
-        return to_graph(self)
-
-    def draw(self, file: Any = None) -> Any:
-        """The tree as a matplotlib figure, saved where `file` is a path: circles grow with the tensors' bytes, colours
-        are predicted seconds."""
-        from weft.networks.picture import draw
-
-        return draw(self, file)
-
-    def to_html(self, file: Any = None) -> str:
-        """The report and the tree as one HTML page; saved where `file` is a path."""
-        from weft.networks.picture import to_html
-
-        return to_html(self, file)
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows: figures, the tree as a picture, and what `explain` says behind a click."""
-        from weft.networks.picture import shown
-
-        return shown(self)
 
     def error_bound(self, *tensors: Any) -> torch.Tensor:
         """The most by which each element of the result may differ from the exact one: a float64 tensor of its shape.

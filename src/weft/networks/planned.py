@@ -25,7 +25,8 @@ class Planned:
     words. `dtypes`: the type of each node of the whole tree (operands first, then results in the order of the path).
     `functions`: those of nodes. `folded`: what is left where there are constants. `tree`: the steps of a call and its
     slices. `scheme`: how intermediates lie, and where. `constants`: operands of the tree after those of the caller.
-    `latest`: the program that was made last; None before the first call.
+    `latest`: the program that was made last; None before the first call. `backward`: the tree of derivatives, with
+    slices of its own; None before the first of them.
     """
 
     graph: Graph
@@ -38,6 +39,7 @@ class Planned:
     scheme: Scheme
     constants: list[torch.Tensor]  # operands of the tree after those of the caller
     latest: Program | None  # the program that was made last
+    backward: Tree | None  # of derivatives
 
     @property
     def path(self) -> tuple[tuple[int, int], ...]:
@@ -50,7 +52,7 @@ class Planned:
     @property
     def slices(self) -> tuple[Any, ...]:
         """The labels that are sliced, as the caller named them; empty where nothing is."""
-        return tuple(self.graph.names[label] for label in self.tree.sliced_labels)
+        return tuple(self.tree.graph.names[label] for label in self.tree.sliced)
 
     @property
     def memory(self) -> int:

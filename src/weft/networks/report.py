@@ -18,9 +18,9 @@ def report(network: Planned) -> dict[str, Any]:
     `flops` are of all slices, a complex multiply-add being eight. Bytes: `memory_bytes` is all that a call holds
     besides its operands, of which `intermediates_bytes` are intermediates and `gathered_bytes` copies of operands for a
     CUDA graph; `largest_bytes` is the largest intermediate or the result. `stretches`: how many indices of each
-    `sliced` label a slice has. Of a step: the extents of its `m`, `n`, `k`
-    and `batch`, `flops`, `bytes` read and written, `result_bytes`, whether it runs `once` for all slices and has a
-    `function`; `kernel` and `tier` are empty until the network has been called.
+    `sliced` label a slice has. Of a step: the extents of its `m`, `n`, `k` and `batch`, `flops`, `bytes` read and
+    written, `result_bytes`, whether it runs `once` for all slices and has a `function`; `kernel` and `tier` are empty
+    until the network has been called.
     """
     tree, scheme, price = network.tree, network.scheme, network.model
     steps = [_step(network, step) for step in tree.steps]
@@ -32,7 +32,7 @@ def report(network: Planned) -> dict[str, Any]:
         "hyper_edges": [network.graph.text((label,)) for label in network.graph.hyper()],
         "source": network.source,
         "path": [list(pair) for pair in network.path],
-        "sliced": [network.graph.text((label,)) for label in tree.sliced_labels],
+        "sliced": [tree.graph.text((label,)) for label in tree.sliced],
         "stretches": list(tree.stretches),
         "slices": tree.slices,
         "flops": each,

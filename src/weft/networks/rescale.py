@@ -37,6 +37,8 @@ class Scaling:
         self.program, self.out = program, place
         self._network, self._operands = network, operands
         self._steps: _Scaled | None = None
+        self._result = network.tree.graph.result
+        self._seen = self._result.view(place)
         place.zero_()
         self.exponent = torch.full((), -math.inf, dtype=torch.float64, device=place.device)  # to the base of two
 
@@ -48,8 +50,7 @@ class Scaling:
         assert self._steps is not None
         where = self.program.slices[number]
         values, exponent = self._steps.slice(where)
-        result = self._network.tree.graph.result
-        into = part(result.view(self.out), result.term, where)
+        into = part(self._seen, self._result.term, where)
         self.exponent = _added(into, self.out, values, exponent, self.exponent)
 
     def held(self) -> Held:

@@ -150,7 +150,7 @@ def _node_of(tree: Tree, key: Any) -> int:
             f"{tree.root}"
         )
     names = set(key)
-    whole = tree.with_slices(()) if tree.sliced else tree
+    whole = tree.whole()
     matching = [
         step.node for step in whole.steps if {graph.names[label] for label in whole.nodes[step.node]} == names
     ]
@@ -168,9 +168,9 @@ def kept_whole(tree: Tree, functions: Mapping[int, Any]) -> frozenset[int]:
     """Labels that are summed under a function: its sum must be complete, so they cannot be sliced."""
     found: set[int] = set()
     below = tree.below()
-    whole = tree.with_slices(()) if tree.sliced else tree
+    whole = tree.whole()
     for node in functions:
-        under = {label for leaf in below[node] for label in tree.graph.terms[leaf]}
+        under = {label for leaf in below[node] for label in whole.graph.terms[leaf]}
         if node != tree.root:
             found |= under - whole.nodes[node]
     return frozenset(found)

@@ -2,9 +2,9 @@
 in memory.
 
 Every slice repeats the steps under which a sliced label stands. So a slice has as many indices as fit: those of a label
-that may be whole, and else a stretch of them. cotengra's `SliceFinder` looks for the labels that
-repeat least for a size of the largest intermediate; what is asked for here is a size of all that is alive at once, so
-the size is lowered until that fits.
+that may be whole, and else a stretch of them. cotengra's `SliceFinder` looks for the labels that repeat least for a
+size of the largest intermediate; what is asked for here is a size of all that is alive at once, so the size is lowered
+until that fits.
 """
 
 from __future__ import annotations
@@ -55,7 +55,11 @@ def fitted_slices(
     whole = tree.whole()
 
     def fits(each: Tree) -> bool:
-        return held(each, item, beside) <= limit and _fits(each, item, beside, limit)
+        room = limit - beside.bytes(each)
+        return (
+            held(each, item, beside) <= limit
+            and arena(each, item, invariant(each), apart=apart_within(room)).size <= room
+        )
 
     if fits(whole):
         return whole
@@ -82,11 +86,6 @@ def fitted_slices(
         target = target // 2
 
 
-def _fits(tree: Tree, item: Mapping[int, int], beside: Beside, limit: int) -> bool:
-    room = limit - beside.bytes(tree)
-    return arena(tree, item, invariant(tree), apart=apart_within(room)).size <= room
-
-
 def apart_within(limit: int) -> int:
     """Bytes up to which nothing shares a place in an arena that may have so many."""
     return min(SMALL, max(limit, 0))
@@ -98,17 +97,17 @@ def _batched(tree: Tree, fits: Fits, model: Model) -> Tree:
         fewer = [tree.with_slices(label for label in tree.sliced if label != out) for out in tree.sliced]
         fitting = [each for each in fewer if fits(each)]
         if not fitting:
-            return lengthened(tree, tree.sliced, fits, model.total)
+            return lengthened(tree, tree.sliced, fits, model)
         tree = min(fitting, key=model.total)
 
 
-def lengthened(tree: Tree, labels: Collection[int], fits: Fits, cost: Callable[[Tree], float]) -> Tree:
+def lengthened(tree: Tree, labels: Collection[int], fits: Fits, model: Model) -> Tree:
     """The tree with the stretch of each of these sliced labels that costs least, of those that fit and divide its
     extent."""
     extents = tree.graph.extents
     for label in sorted(labels, key=lambda label: -extents[label]):
         longer = [tree.in_stretches(label, length) for length in _divisors(extents[label])]
-        tree = min([tree, *(each for each in longer if fits(each))], key=cost)
+        tree = min([tree, *(each for each in longer if fits(each))], key=model.total)
     return tree
 
 

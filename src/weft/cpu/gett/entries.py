@@ -54,6 +54,8 @@ def scan(kind: str, operation: Operation | None) -> int:
     """Address of what looks for values that need the exact micro-kernel; 0 where none do."""
     if operation is None or kind not in ("float32", "float64") or operation.reduce not in ("max", "min"):
         return 0
-    tests = {("add", "max"): "above", ("add", "min"): "below", ("mul", "max"): "infinite"}
-    test = tests.get((operation.combine, operation.reduce), "nan")
-    return compiled(_SCAN.format(kind=kind, test=test), kernel=True)
+    tests = {
+        ("add", "max"): "above", ("add", "min"): "below", ("mul", "max"): "infinite", ("max", "min"): "nan",
+        ("min", "max"): "nan",
+    }  # fmt: skip
+    return compiled(_SCAN.format(kind=kind, test=tests[operation.combine, operation.reduce]), kernel=True)

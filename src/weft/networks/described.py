@@ -1,0 +1,55 @@
+"""What a network says of itself: as text, as data, and as pictures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from weft.networks.planned import Planned
+
+
+class Described(Planned):
+    """A network that was planned, with the ways to look at its plan. What draws is imported when it is asked for."""
+
+    def explain(self) -> str:
+        """Path, slices, steps with their flops, bytes and predicted times, peak memory, and the tree as text.
+
+        Figures have their units; those of a step are of one slice.
+        """
+        from weft.networks.report import explain
+
+        return explain(self)
+
+    def report(self) -> dict[str, Any]:
+        """The same as data: plain numbers, text and lists; times in seconds, sizes in bytes, work in flops."""
+        from weft.networks.report import report
+
+        return report(self)
+
+    def to_graph(self) -> Any:
+        """The contraction tree as a `networkx.DiGraph`, an edge from each tensor to the step that takes it.
+
+        Nodes have `kind` ("operand" or "step"), `labels`, `shape` (elements) and `bytes`; steps also `flops` and
+        predicted `seconds` of one slice, and `equation`.
+        """
+        from weft.networks.picture import to_graph
+
+        return to_graph(self)
+
+    def draw(self, file: Any = None) -> Any:
+        """The tree as a matplotlib figure, saved where `file` is a path: circles grow with the tensors' bytes, colours
+        are predicted seconds."""
+        from weft.networks.picture import draw
+
+        return draw(self, file)
+
+    def to_html(self, file: Any = None) -> str:
+        """The report and the tree as one HTML page; saved where `file` is a path."""
+        from weft.networks.picture import to_html
+
+        return to_html(self, file)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: figures, the tree as a picture, and what `explain` says behind a click."""
+        from weft.networks.picture import shown
+
+        return shown(self)
