@@ -143,10 +143,10 @@ def kernels_of(launch: Any, target: Target) -> tuple[Kernel, ...]:
     """The kernels that a built launch launches; those of a vendor's library, and of the CPU, are not among them."""
     if target.kind == "cpu":
         return ()
-    return tuple(Kernel(each, target) for each in _launches(launch))
+    return tuple(Kernel(each, target) for each in launched_kernels(launch))
 
 
-def _launches(launch: Any) -> Iterator[Any]:
+def launched_kernels(launch: Any) -> Iterator[Any]:
     """What is launched, found by what launches say of themselves: `kernels`, or one `launch`."""
     from weft.gpu.common.launch import KernelLaunch
 
@@ -158,4 +158,4 @@ def _launches(launch: Any) -> Iterator[Any]:
         one = getattr(launch, "launch", None)
         inner = () if one is None else (one,)
     for each in inner:
-        yield from _launches(each)
+        yield from launched_kernels(each)
