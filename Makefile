@@ -18,7 +18,9 @@ ARGS   ?=
 
 ifdef PY
 READY :=
-export PYTHONPATH := src$(if $(PYTHONPATH),:$(PYTHONPATH))
+# Without an installation the entry points of weft-bench are read from what stands in its project file.
+METADATA := $(shell $(PY) tools/entry_points.py packages/weft-bench out/metadata)
+export PYTHONPATH := src:packages/weft-bench/src:$(METADATA)$(if $(PYTHONPATH),:$(PYTHONPATH))
 else
 PY    := $(VENV)/bin/python
 READY := $(VENV)/.installed
@@ -106,7 +108,7 @@ browser:
 	else echo "Chromium cannot be installed here: the tests of pages will be skipped"; fi
 
 lint: $(READY)
-	$(PY) -m ruff check src tests tools
+	$(PY) -m ruff check src packages tests tools
 	$(PY) -m mypy
 
 # Pages to out/docs, a warning being an error.
@@ -115,13 +117,14 @@ docs: $(READY) $(if $(READY),$(VENV)/.docs)
 	$(PY) -m sphinx -W --keep-going -q docs out/docs
 
 $(VENV)/.docs: $(VENV)/.installed
-	$(VENV)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[docs,notebooks]'
+	$(VENV)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[docs,notebooks]' --editable packages/weft-bench
 	@touch $@
 
-# A wheel and an sdist to out/dist.
+# Wheels and sdists to out/dist.
 .PHONY: dist
 dist: $(READY)
 	$(PY) -m build --no-isolation --outdir out/dist .
+	$(PY) -m build --no-isolation --outdir out/dist packages/weft-bench
 
 bench: $(READY)
 	$(PY) -m weft bench tccg $(ARGS)
@@ -132,7 +135,7 @@ $(TUNED:%=tuned-%): tuned-%: $(READY)
 	$(PY) -m weft tune --suite $(TUNE_$*) --samples 0 --budget 2 --again --out $(RESULTS)/tune-$*.json
 
 sanitize: $(READY)
-	PYTHONPATH=src:tools$(if $(PYTHONPATH),:$(PYTHONPATH)) $(PY) -m sanitize --out $(RESULTS)/sanitize $(ARGS)
+	PYTHONPATH=src:packages/weft-bench/src:tools$(if $(PYTHONPATH),:$(PYTHONPATH)) $(PY) -m sanitize --out $(RESULTS)/sanitize $(ARGS)
 
 figures: $(FIGURES:%=figure-%)
 	$(PY) -m weft report --summary $$(dirname $(RESULTS)/*/run.json) --out $(RESULTS)/summary.json
@@ -142,7 +145,7 @@ $(FIGURES:%=figure-%): figure-%: $(READY)
 	$(PY) -m weft bench $(RUN_$*) --out $(RESULTS)/$*
 
 profiles: $(PROFILED:%=profile-%)
-	$(PY) -m weft.profiling.summary $(RESULTS)/profiles
+	$(PY) -m weft_bench.profiling.summary $(RESULTS)/profiles
 
 $(PROFILED:%=profile-%): profile-%: $(READY)
 	$(PY) -m weft profile tccg-$* --out $(RESULTS)/profiles/tccg-$* $(ARGS)
@@ -151,12 +154,12 @@ clean:
 	rm -rf $(VENV)
 
 # Modules are compiled when they are first imported: most never are, and compiling all takes half of the time.
-$(VENV)/.installed: pyproject.toml constraints.txt src/weft/base/version.py
+$(VENV)/.installed: pyproject.toml packages/weft-bench/pyproject.toml constraints.txt src/weft/base/version.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "weft needs Python 3.11 or newer as $(PYTHON); name another: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; \
 	  exit 1; }
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV) || { \
 	  echo "cannot make a virtual environment (on Debian and Ubuntu: apt install python3-venv)" >&2; \
 	  exit 1; }
-	$(VENV)/bin/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[test,dev]'
+	$(VENV)/bin/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[test,dev]' --editable packages/weft-bench
 	@touch $@

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from weft.base.figures import duration
-from weft.ladder import LADDERS, Flight, Ladder, Rung
-from weft.ladder.rung import predicted_gain, published_gain
-from weft.ladder.text import share, times
+from weft_bench.ladder import LADDERS, Flight, Ladder, Rung
+from weft_bench.ladder.rung import predicted_gain, published_gain
+from weft_bench.ladder.text import share, times
 
 FOLDER = Path(__file__).parent / "ladder"
 MEASURED = FOLDER.parents[1] / "results" / "h200" / "ladder"
@@ -78,7 +78,7 @@ def climb(name: str) -> dict[str, Any]:
 
 def rung_text(number: int, rung: Rung) -> str:
     """Idea, picture, prediction, sources and kernel."""
-    file = f"src/weft/ladder/{rung.module.replace('.', '/')}.py"
+    file = f"packages/weft-bench/src/weft_bench/ladder/{rung.module.replace('.', '/')}.py"
     predicted = f"Predicted: {share(1 / rung.predicted.times_floor)} of the roof; {rung.predicted.because}."
     sources = [f"* {each.figure}: {each.source}" for each in rung.published]
     first = rung.text.count("\n") - rung.source.count("\n") + 1

@@ -120,17 +120,6 @@ def _rule(above: str, below: str) -> str:
     return left + line[1:-1] + right
 
 
-def draw_matrix(imports: Imports) -> str:
-    """Who imports whom: a row imports the columns that are marked, all of them to its left."""
-    rooms = [room for layer in layers(imports) for room in layer]
-    margin = max(map(len, rooms)) + 4
-    lines = [" " * margin + "".join(f"{at:3d}" for at in range(1, len(rooms) + 1))]
-    for at, room in reversed(list(enumerate(rooms, 1))):
-        marks = ["\\" if other == room else "x" if other in imports[room] else "." for other in rooms]
-        lines.append(f"{at:2d} {room}".ljust(margin) + "".join(f"  {mark}" for mark in marks))
-    return "\n".join(lines)
-
-
 def path_of(kind: str) -> list[dict[str, str]]:
     """The steps of a call, "known" or "first", as docs/call_path.toml has them."""
     return tomllib.loads((HERE / "call_path.toml").read_text())[kind]
@@ -159,7 +148,6 @@ def pictures() -> dict[str, str]:
     imports = room_imports()
     return {
         "rooms": draw_rooms(imports),
-        "imports": draw_matrix(imports),
         "known call": draw_path("known"),
         "first call": draw_path("first"),
     }

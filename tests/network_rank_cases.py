@@ -14,11 +14,11 @@ import torch.distributed as dist
 import weft
 from nets import chain, net_of, random_net
 from rank_cases import said
-from weft.bench import scaling_rank
-from weft.bench.suites import entries
 from weft.distributed.group import exchange
 from weft.distributed.group.ranks import find_ranks
 from weft.networks import shared_plan
+from weft_bench import scaling_rank
+from weft_bench.suites import entries
 
 
 def world() -> Any:

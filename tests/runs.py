@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.bench.records import CaseRecord, Result, Run
+from weft_bench.records import CaseRecord, Result, Run
 
 MICRO = 1e-6
 

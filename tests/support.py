@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import weft
-from weft import cases
-from weft.cases import Case
 from weft.cpu import jit
 from weft.testing import Guarded, assert_close, expectation, poisoned, random_operand
+from weft_bench import cases
+from weft_bench.cases import Case
 
 # Multiply-adds of a case run in Triton's interpreter, which takes milliseconds for every tile.
 INTERPRETED_WORK = 1 << 11

@@ -6,7 +6,7 @@ import torch
 
 import weft
 from support import Backend
-from weft import cases, reference
+from weft_bench import cases, reference
 
 
 def test_reference_is_the_oracle() -> None:

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 import weft
-from weft import cases
 from weft.api.contract import plan
 from weft.api.describe import TARGETS, choice_for, hypothetical
 from weft.base.figures import duration, share, si
@@ -22,6 +21,7 @@ from weft.machine.ceilings import Ceilings
 from weft.planner.schedule import Target
 from weft.plans.explain.ceilings import known_ceilings
 from weft.plans.explain.report import explain
+from weft_bench import cases
 
 ROUND = Ceilings(
     device="a round machine",

@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 ROOMS_WITHOUT_TRITON = (
     "weft",
     "weft.spec",
@@ -19,7 +21,7 @@ ROOMS_WITHOUT_TRITON = (
     "weft.cpu.eager",
     "weft.reference",
     "weft.testing",
-    "weft.cases",
+    "weft_bench.cases",
 )
 
 
@@ -71,3 +73,60 @@ def test_runs_as_a_module() -> None:
         env={**os.environ, "COLUMNS": "80"},
     )  # fmt: skip
     assert "demo" in done.stdout
+
+
+BARE = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("matplotlib", "rich", "typer", "pynvml", "weft_bench", "IPython"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Absent())
+from importlib import metadata
+metadata.entry_points = lambda **_: ()
+"""
+
+
+def bare(code: str) -> subprocess.CompletedProcess[str]:
+    """A run in an environment of the hard dependencies alone: no weft-bench, no extras."""
+    return subprocess.run([sys.executable, "-c", BARE + code], capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_weft_alone_contracts() -> None:
+    done = bare(
+        "import torch, weft; a = torch.ones(3, 3)\n"
+        "p = weft.plan('mk,kn->mn', a, a)\n"
+        "net = weft.network('ab,bc,cd->ad', a, a, a)\n"
+        "assert 'mk,kn->mn' in p.explain() and 'ab,bc,cd->ad' in net.explain()\n"
+        "from weft import *\n"
+        "print(p(a, a).sum().item(), net(a, a, a).sum().item(), weft.permute(a, 'ij->ji').sum().item())"
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "27.0 81.0 9.0"
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("import weft; weft.profile(None)", "weft.profile comes with the distribution weft-bench"),
+        ("import weft; weft.energy(None)", "weft.energy comes with the distribution weft-bench"),
+        ("import weft, torch; a = torch.ones(2, 2); weft.network('ab,bc->ac', a, a).draw('x.png')", "weft[pictures]"),
+        ("import sys; sys.argv = ['weft', '--version']; import weft.__main__ as m; m.main()", "weft[cli]"),
+    ],
+)
+def test_what_is_not_installed_is_named(code: str, says: str) -> None:
+    done = bare(code)
+    assert done.returncode != 0
+    assert says in done.stderr.splitlines()[-1]
+
+
+def test_a_command_that_is_not_installed_says_what_to_install() -> None:
+    code = (
+        "from importlib import metadata\nmetadata.entry_points = lambda **_: ()\n"
+        "import sys; sys.argv = ['weft', 'bench', 'tccg', '--quick']\nfrom weft.__main__ import main\nmain()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert done.stderr.strip() == (
+        "weft: weft bench comes with the distribution weft-bench, which is not installed: pip install weft-bench"
+    )

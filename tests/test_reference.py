@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from weft import cases, reference
-from weft.cases import Case
 from weft.errors import ShapeError
 from weft.oracle import sums
 from weft.oracle.reference import wide
+from weft_bench import cases, reference
+from weft_bench.cases import Case
 
 LINEAR = [
     case

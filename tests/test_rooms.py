@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import weft
+import weft_bench
 from pages import docs_module
 
 PACKAGE = Path(weft.__file__).parent
@@ -26,11 +27,13 @@ ROOMS = (
     "gpu.selection",
     *("gpu.grouped", "gpu.chain"),
     *("gpu.permute", "gpu.at_hand", "gpu.complex", "gpu.transpose", "gpu.composite", "cpu"),
-    *("oracle", "testing", "cases", "tune", "selftest", "plans", "api"),
+    *("oracle", "testing", "tune", "selftest", "plans", "api"),
     *("autograd", "distributed", "networks", "groups", "blocks"),
     *("reference", "functions", "cache", "compiled", "nn", "hooks", "tn"),
-    *("bench", "profiling", "ladder", "cli"),
+    "cli",
 )
+# Of the distribution beside it, which may import all of weft. Its own files at the top are the room "".
+BENCH_ROOMS = ("version", "machine", "cases", "", "profiling", "ladder", "cli")
 
 # Families meet in `gpu.common` alone, but for these.
 FAMILIES_MEET = {
@@ -124,6 +127,32 @@ def test_rooms_have_files_and_no_other_room_is_there() -> None:
     for module in INSIDE:
         there[room_of(module)].append(module)
     assert set(there) - {"data"} == set(ROOMS)
+
+
+def test_weft_never_imports_its_laboratory() -> None:
+    for module, file in FILES.items():
+        for node in statements(ast.parse(file.read_text())):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [name.name for name in node.names] if isinstance(node, ast.Import) else []
+            assert not [name for name in names if name.split(".")[0] == "weft_bench"], module
+
+
+def bench_room(module: str) -> str:
+    """A folder with rooms of its own, or the top."""
+    first = module.split(".")[1:2]
+    return first[0] if first and first[0] in BENCH_ROOMS else ""
+
+
+def test_rooms_of_the_laboratory_import_only_those_below() -> None:
+    folder = Path(weft_bench.__file__).parent
+    for file in sorted(folder.rglob("*.py")):
+        parts = file.relative_to(folder.parent).with_suffix("").parts
+        mine = bench_room(".".join(parts))
+        for node in statements(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "weft_bench":
+                for name in node.names:
+                    theirs = bench_room(f"{node.module}.{name.name}")
+                    assert BENCH_ROOMS.index(theirs) <= BENCH_ROOMS.index(mine), f"{file} imports {node.module}"
 
 
 def test_no_package_hides_a_public_function() -> None:

@@ -7,8 +7,6 @@ import math
 import pytest
 import torch
 
-from weft import cases
-from weft.cases import Case
 from weft.testing import (
     LAYOUTS,
     assert_close,
@@ -21,6 +19,8 @@ from weft.testing import (
     random_operand,
     tolerance,
 )
+from weft_bench import cases
+from weft_bench.cases import Case
 
 WRITABLE = [layout for layout in LAYOUTS if layout not in ("expanded", "overlapping")]
 

@@ -7,13 +7,13 @@ from typing import Any
 import torch
 
 import weft
-from weft.cases import Case, operands
 from weft.oracle.problem import Problem
 from weft.planner import validity
 from weft.planner.planner import Choice, choose
 from weft.planner.target import target_of
 from weft.spec import Contraction
 from weft.testing import poisoned
+from weft_bench.cases import Case, operands
 
 CPU = torch.device("cpu")
 

@@ -163,7 +163,7 @@ def small(seeds: Sequence[int], count: int) -> None:
 
 def suite() -> None:
     import weft
-    from weft import cases
+    from weft_bench import cases
 
     rows, first = [], []
     for case in cases.tccg():

@@ -27,7 +27,6 @@ from typing import Any, NamedTuple
 import torch
 
 from at_hand_gpu import shape
-from weft import cases
 from weft.api import warm
 from weft.api.contract import plan
 from weft.api.describe import TARGETS
@@ -38,6 +37,7 @@ from weft.planner.planner import Choice
 from weft.planner.schedule import Ranked
 from weft.planner.target import target_of
 from weft.tune.compile_pool import Compiler
+from weft_bench import cases
 
 SEED = 7  # apart from the seeds of figures
 WORSE = 6.0  # times the best predicted seconds of a shape up to which a candidate is timed

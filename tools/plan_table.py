@@ -62,8 +62,8 @@ def triton_version() -> str:
 
 def cases() -> dict[str, Any]:
     """Every case by its name and types, permutations among them."""
-    from weft import cases as listed
-    from weft.cases import layout
+    from weft_bench import cases as listed
+    from weft_bench.cases import layout
 
     half = (torch.float16, torch.float16, torch.float32)
     tccg = [*listed.tccg(), *(_typed(case, half) for case in listed.tccg())]
@@ -100,8 +100,8 @@ def target_named(name: str) -> tuple[str, Any]:
 
 def choices(name: str, targets: Sequence[str]) -> dict[str, Any]:
     """For each target schedule, seconds and workspace, or why there is none."""
-    from weft.bench.tuning.jobs import described
     from weft.planner.planner import choose
+    from weft_bench.tuning.jobs import described
 
     found: dict[str, Any] = {}
     for target in targets:
@@ -158,7 +158,7 @@ def bits(name: str, targets: Sequence[str]) -> dict[str, Any]:
     if "cpu" not in targets:
         return {}
     import weft
-    from weft.cases import operands
+    from weft_bench.cases import operands
 
     case = cases()[name]
     torch.set_num_threads(1)

@@ -30,7 +30,7 @@ def said(what: str, value: object, asked: str = "") -> None:
 
 
 def profile(case: str) -> None:
-    from weft.profiling.profile import load
+    from weft_bench.profiling.profile import load
 
     with tempfile.TemporaryDirectory() as folder:
         seconds = []
@@ -61,8 +61,8 @@ def profile(case: str) -> None:
 def plans() -> Iterator[Any]:
     """Plans whose kernels are of every family."""
     import weft
-    from weft.cases import operands, tccg
     from weft.errors import WeftError
+    from weft_bench.cases import operands, tccg
 
     device = torch.device("cuda")
     for case in [each for each in tccg() if each.name in ("tccg-01", "tccg-09", "tccg-20", "tccg-31")]:
@@ -113,7 +113,7 @@ def energy() -> None:
 
 
 def micro() -> None:
-    from weft.profiling.micro.suite import run
+    from weft_bench.profiling.micro.suite import run
 
     for each in run(["all"], torch.device("cuda"), 0.03):
         if each.missing:

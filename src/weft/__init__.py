@@ -1,4 +1,4 @@
-"""weft: tensor contractions on GPUs, with your own functions woven into the kernel."""
+"""weft: tensor contractions on GPUs and CPUs, with your own functions woven into the kernel."""
 
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING
@@ -13,6 +13,8 @@ from weft.api.numpy_words import inner, outer, tensordot, trace, transpose
 from weft.api.permute import permute, plan_permute
 from weft.api.transpose import transpose_
 from weft.api.warm import warm
+from weft.base.extensions import NAMES as _NAMES
+from weft.base.extensions import public as _public
 from weft.base.log import start as _start_log
 from weft.base.version import __version__
 from weft.compiled import calls as _calls  # noqa: F401  # torch's operations; the name is for nothing else
@@ -41,7 +43,10 @@ from weft.plans.explain.data import Report
 from weft.plans.permutation import PermutePlan
 
 if TYPE_CHECKING:
-    from weft.profiling.api import energy, profile
+    from collections.abc import Callable as _Callable
+
+    energy: _Callable[..., _Any]
+    profile: _Callable[..., _Any]
 
 _start_log()
 
@@ -49,18 +54,16 @@ _start_log()
 _LATER = {
     "distributed": "weft.distributed",
     "hooks": "weft.hooks",
-    "ladder": "weft.ladder",
     "tn": "weft.tn",
-    "energy": "weft.profiling.api",
-    "profile": "weft.profiling.api",
 }
 
 
 def __getattr__(name: str) -> _Any:
-    if name not in _LATER:
-        raise AttributeError(f"module 'weft' has no attribute {name!r}")
-    found = _import_module(_LATER[name])
-    return found if _LATER[name] == f"weft.{name}" else getattr(found, name)
+    if name in _LATER:
+        return _import_module(_LATER[name])
+    if name in _NAMES:
+        return _public(name)
+    raise AttributeError(f"module 'weft' has no attribute {name!r}")
 
 
 __all__ = [

@@ -11,8 +11,8 @@ import weft
 from permuting import permuted, ready, same_bits
 from support import Backend
 from weft import reference
-from weft.cases import FUNCTIONS
 from weft.testing import poisoned, random_operand
+from weft_bench.cases import FUNCTIONS
 
 HALF, BRAIN, SINGLE, DOUBLE = torch.float16, torch.bfloat16, torch.float32, torch.float64
 COMPLEX, COMPLEX_DOUBLE = torch.complex64, torch.complex128

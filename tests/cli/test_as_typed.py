@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from runs import case, result, run
-from weft.bench.records import save
 from weft.cli.main import app
 from weft.machine.statistics import two_groups
+from weft_bench.records import save
 
 PRODUCT = ("explain", "mk,kn->mn", "--extents", "m=64,n=48,k=32")
 

@@ -26,4 +26,4 @@ def test_kernels_are_shown_from_their_first_line_on() -> None:
     text = made[DOCS / "ladder" / "multiply.md"]
     file = DOCS.parent / "src" / "weft" / "ladder" / "multiply" / "naive.py"
     first = int(text.partition("multiply/naive.py\n:language: python\n:lines: ")[2].partition("-")[0])
-    assert file.read_text().splitlines()[first - 1].startswith("from weft.ladder.threads import")
+    assert file.read_text().splitlines()[first - 1].startswith("from weft_bench.ladder.threads import")

@@ -15,7 +15,6 @@ from triton.backends.nvidia.compiler import get_ptxas
 from uniform_registers import unwritten
 
 import weft
-from weft.cases import tccg
 from weft.fn import trace
 from weft.gpu.common.inspect import compiled, instructions
 from weft.gpu.tma import family as tma
@@ -24,6 +23,7 @@ from weft.planner.schedule import Target
 from weft.spec import Contraction, Layout, canonical, parse
 from weft.spec.contraction import class_modes
 from weft.spec.dtypes import resolve
+from weft_bench.cases import tccg
 
 H200 = Target("cuda", 0, "NVIDIA H200", 90, 132, 232448)
 A100 = Target("cuda", 0, "NVIDIA A100", 80, 108, 166912)

@@ -14,7 +14,6 @@ import torch
 from compile_report import H200, TARGETS, contraction
 
 from weft.api.describe import hypothetical
-from weft.cases import tccg
 from weft.fn import trace
 from weft.gpu.common.inspect import compiled, instructions
 from weft.gpu.complex.direct import family as complex_direct
@@ -23,6 +22,7 @@ from weft.gpu.complex.interleaved.transfer import Transfer
 from weft.gpu.complex.real_forms import family as real_forms
 from weft.gpu.complex.real_forms.schedule import Step
 from weft.spec import Layout
+from weft_bench.cases import tccg
 
 CASE = tccg()[23]  # D is no matrix as it lies
 

@@ -15,7 +15,6 @@ import torch
 
 from gpu.permutations import described as permutation
 from weft.api.describe import hypothetical
-from weft.cases import tccg
 from weft.gpu.blas import family as blas
 from weft.gpu.common.launch import precision_reason, type_reason
 from weft.gpu.complex.direct import family as direct
@@ -36,6 +35,7 @@ from weft.planner.schedule import Description, Target
 from weft.spec import Layout
 from weft.spec.contraction import Arithmetic
 from weft.spec.dtypes import dtype_name
+from weft_bench.cases import tccg
 
 DEVICES = {
     "sm_80": Target("cuda", 0, "NVIDIA A100", 80, 108, 166912),

@@ -10,9 +10,9 @@ import torch
 
 import weft
 from weft import tn
-from weft.bench.peers.small import TorchLoop, WeftSmall
-from weft.bench.small import SmallProblem
-from weft.cases.small import SmallCase, small
+from weft_bench.cases.small import SmallCase, small
+from weft_bench.peers.small import TorchLoop, WeftSmall
+from weft_bench.small import SmallProblem
 
 pytestmark = pytest.mark.gpu
 CUDA = torch.device("cuda")

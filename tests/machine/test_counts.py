@@ -8,8 +8,6 @@ import pytest
 import torch
 
 import weft
-from weft import cases
-from weft.cases.suite import tccg
 from weft.fn import trace
 from weft.machine.ceilings import Ceilings, from_datasheet
 from weft.machine.counts import Work, contraction_work, permutation_work
@@ -18,6 +16,8 @@ from weft.spec import Contraction, Layout, canonical
 from weft.spec.contraction import class_modes, mode_extents, output_shape
 from weft.spec.dtypes import resolve
 from weft.spec.notation import expand, parse
+from weft_bench import cases
+from weft_bench.cases.suite import tccg
 
 
 def describe(

@@ -9,8 +9,6 @@ import torch
 
 import weft
 from tune_problems import CPU, contraction_of, described, problem_of, reference_plan
-from weft import cases
-from weft.cases import Case
 from weft.errors import UnsupportedError
 from weft.fn import Pointwise
 from weft.oracle.bounds import expectation
@@ -20,6 +18,8 @@ from weft.oracle.problem import Problem, flat, is_empty
 from weft.planner import validity
 from weft.spec import Layout
 from weft.spec.permutation import Permutation
+from weft_bench import cases
+from weft_bench.cases import Case
 
 GENERAL = [case for case in cases.general() if case.work <= 1 << 16]
 

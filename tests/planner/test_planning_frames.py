@@ -14,7 +14,7 @@ COUNT = """
 import sys
 import torch
 from weft.api.describe import hypothetical
-from weft.cases import tccg
+from weft_bench.cases import tccg
 from weft.planner.planner import choose, families
 from weft.planner.schedule import Target
 from weft.spec import Layout

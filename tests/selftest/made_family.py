@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from weft.cases import from_letters
 from weft.planner import registry
 from weft.planner.schedule import Candidates
 from weft.selftest import cases
 from weft.selftest.cases import Trial
+from weft_bench.cases import from_letters
 
 MODULE = "weft.made.family"
 WRONG = ("wrong", "raises when built", "raises when run", "unwritten", "past the end", "writes an operand")

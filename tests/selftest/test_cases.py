@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from weft.api.describe import TARGETS
-from weft.cases import FUNCTIONS, Case
 from weft.cpu.host import multiplies_bytes
 from weft.machine.store import cache_directory
 from weft.planner.planner import Choice
@@ -20,6 +19,7 @@ from weft.planner.target import target_of
 from weft.selftest.cases import INEXACT, TRIALS, InPlaceCase, Trial
 from weft.selftest.problems import problem
 from weft.selftest.trials import schedules, verdict
+from weft_bench.cases import FUNCTIONS, Case
 
 CPU = target_of("cpu", torch.device("cpu"))
 ON_CPU = [pytest.param(trial, id=f"{trial.family}-{trial.name}") for trial in TRIALS["cpu"]]

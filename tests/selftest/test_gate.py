@@ -15,12 +15,12 @@ import torch
 import weft
 from selftest.made_family import MODULE, WRONG, MadeFamily
 from weft.api.describe import TARGETS, choice_for, hypothetical
-from weft.cases import from_letters
 from weft.planner import registry, verdicts
 from weft.planner.planner import choose
 from weft.planner.target import target_of
 from weft.selftest import cases, gate, trials
 from weft.selftest.cases import Trial
+from weft_bench.cases import from_letters
 
 CPU = target_of("cpu", torch.device("cpu"))
 

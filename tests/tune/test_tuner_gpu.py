@@ -9,9 +9,7 @@ import pytest
 import torch
 
 import weft
-from weft import cases
-from weft.bench.tuning.jobs import of_suite
-from weft.bench.tuning.run import TuningRun, go
+from weft.cli.tuning.run import TuningRun, go
 from weft.errors import UnsupportedError
 from weft.planner import validity
 from weft.planner.planner import choose
@@ -19,6 +17,8 @@ from weft.planner.target import target_of
 from weft.tune.candidates import Effort
 from weft.tune.compile_pool import Compiler
 from weft.tune.tuner import tune
+from weft_bench import cases
+from weft_bench.tuning.jobs import of_suite
 
 pytestmark = pytest.mark.gpu
 

@@ -66,11 +66,11 @@ def export(
 ) -> None:
     """Write all entries to one JSON file."""
     with errors_in_a_line():
-        from weft.bench.records import write_whole
+        from weft.base.files import write_whole
         from weft.tune.cache import exported
 
         document = exported(split(rooms))
-        write_whole(file, json.dumps(document, indent=1, allow_nan=False) + "\n")
+        write_whole(file, json.dumps(document, indent=1, allow_nan=False) + "\n", mode=0o644)
         typer.echo(f"wrote {counted(len(document['entries']), 'entry', 'entries')} to {file}")
 
 

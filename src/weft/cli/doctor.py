@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weft.cli.arguments import read_device
 from weft.cli.terminal import WRONG, console, errors_in_a_line, progress
 from weft.errors import UnsupportedError
 
@@ -64,12 +65,11 @@ def _targets(backend: str, device: str | None) -> list[tuple[str, Target]]:
     """Each backend that can run here, and the device that it is tested on."""
     import torch
 
-    from weft.cli.demo import settings_for
     from weft.planner.target import target_of
 
     if backend not in ("auto", "triton", "cpu"):
         raise UnsupportedError(f"backend {backend!r} is none of auto, triton, cpu")
-    place = settings_for(device, backend).device
+    place = read_device(device, backend)
     names = ["cpu"] if place.type == "cpu" else ["triton", "cpu"]
     return [
         (name, target_of(name, place if name == "triton" else torch.device("cpu")))

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from weft.base.extensions import COMMANDS, found, hint
 from weft.base.version import __version__
-from weft.cli import accuracy as accuracy_command
-from weft.cli import bench as bench_commands
 from weft.cli import cache as cache_commands
 from weft.cli import doctor as doctor_command
-from weft.cli import ladder as ladder_command
-from weft.cli import micro as micro_command
-from weft.cli import occupancy as occupancy_command
-from weft.cli import profile as profile_command
 from weft.cli import tune as tune_commands
 from weft.cli.arguments import (
     read_device,
@@ -27,13 +23,8 @@ from weft.cli.arguments import (
     read_operands,
     read_precision,
     read_strides,
-    read_work,
 )
-from weft.cli.terminal import INTERRUPTED, WRONG, console, device_ceilings, end, errors_in_a_line, progress
-from weft.errors import UnsupportedError
-
-if TYPE_CHECKING:
-    from weft.bench.records import CaseRecord
+from weft.cli.terminal import MISUSED, console, device_ceilings, end, errors_in_a_line
 
 app = typer.Typer(
     help="Tensor contractions with your own functions fused in.",
@@ -54,6 +45,25 @@ def main() -> None:
     app()
 
 
+def _add_commands() -> None:
+    """The commands of weft-bench, or in their place commands that say what to install."""
+    register = found("weft.commands", "bench")
+    if register is not None:
+        register(app)
+        return
+    takes_all = {"allow_extra_args": True, "ignore_unknown_options": True}
+    for name in COMMANDS:
+        app.command(name, context_settings=takes_all, add_help_option=False)(_absent(name))
+
+
+def _absent(name: str) -> Callable[[], None]:
+    def absent() -> None:
+        end(hint(f"weft {name}"), MISUSED)
+
+    absent.__doc__ = "Not installed: pip install weft-bench."
+    return absent
+
+
 def _version(asked: bool) -> None:
     if asked:
         typer.echo(__version__)
@@ -67,53 +77,6 @@ def _root(
     ] = False,
 ) -> None:
     pass
-
-
-@app.command()
-def demo(
-    cases: Annotated[str | None, typer.Option(help="Which, by number or name: 1,4,20-30 or example. All.")] = None,
-    backend: Backend = "auto",
-    device: Device = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers there.", dir_okay=False)] = None,
-    work: Annotated[str | None, typer.Option(help="Most multiply-adds a case (1e7, 10M); larger are scaled.")] = None,
-    budget: Annotated[float, typer.Option(min=0, help="Seconds of samples for each timing.")] = 0.15,
-    hot: Annotated[bool, typer.Option("--hot", help="Leave operands in the cache from run to run.")] = False,
-) -> None:
-    """Run the main job: the paper's fused example and the TCCG suite, verified and timed beside torch.einsum."""
-    with errors_in_a_line():
-        from weft.cli import demo as job
-        from weft.cli import demo_report as report
-
-        if json_file is not None and not json_file.parent.is_dir():
-            raise UnsupportedError(f"{json_file.parent} is no directory")
-        settings = job.settings_for(device, backend, read_work(work), budget, "hot" if hot else "cold")
-        chosen = job.select(cases, settings)
-        screen = console()
-        interpreted = settings.backend == "triton" and settings.device.type != "cuda"
-        known = None if interpreted else device_ceilings(settings.device)
-
-        def measured(record: CaseRecord, explained: str) -> None:
-            if record.name == job.EXAMPLE.name:
-                screen.print(explained, markup=False, highlight=False, soft_wrap=True)
-                screen.print(f"measured    {report.sentence(record)}\n", markup=False, soft_wrap=True)
-
-        demo = job.Demo(chosen, settings, known)
-        try:
-            with progress("contractions", len(chosen)) as step:
-                demo.go(step, measured)
-        finally:
-            rows = report.suite(demo.run)
-            if rows:
-                screen.print(report.table(rows, settings, demo.run.device, screen.width))
-            if json_file is not None:
-                document = report.as_json(demo.run, settings, complete=demo.complete)
-                json_file.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
-        if demo.run.ended == "interrupted":
-            end("interrupted", INTERRUPTED)
-        if wrong := [f"{case.name} ({report.failure(case)})" for case, _ in demo.run.failures()]:
-            end(f"wrong results: {', '.join(wrong)}", WRONG)
-        if demo.run.ended != "finished":
-            end(demo.run.ended, WRONG)
 
 
 @app.command()
@@ -218,12 +181,7 @@ def info(
         typer.echo(describe(place, device_ceilings(place, may_measure=measure, refresh=refresh)))
 
 
-bench_commands.register(app)
-accuracy_command.register(app)
 tune_commands.register(app)
 cache_commands.register(app)
 doctor_command.register(app)
-micro_command.register(app)
-occupancy_command.register(app)
-profile_command.register(app)
-ladder_command.register(app)
+_add_commands()

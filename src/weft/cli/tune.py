@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from weft.base.extensions import provided
 from weft.base.figures import duration
 from weft.cli.arguments import (
     read_device,
@@ -33,8 +34,8 @@ from weft.errors import UnsupportedError
 if TYPE_CHECKING:
     import torch
 
-    from weft.bench.tuning.jobs import Job
-    from weft.bench.tuning.run import TuningRun
+    from weft.cli.tuning.jobs import Job
+    from weft.cli.tuning.run import TuningRun
     from weft.tune.candidates import Effort
 
 CPU_WORK = 1 << 22  # multiply-adds of a suite's case on a CPU, as in `weft bench`
@@ -94,8 +95,7 @@ def tune(
             raise UnsupportedError(f"an equation and --suite {suite} are given: name one of the two")
         skipped: dict[str, str] = {}
         if suite is not None:
-            from weft.bench.tuning.jobs import of_suite
-
+            of_suite = provided("weft.tuning", "suite", "--suite")
             most = read_work(work) or (CPU_WORK if place.type == "cpu" else None)
             types, only = split(pairs), split_cases(cases)
             chosen, skipped = of_suite(suite, types, only, work=most, device=place, backend=backend)
@@ -125,7 +125,7 @@ def _of_equation(
     precision: str | torch.dtype | None,
 ) -> list[Job]:
     """The job of one equation, its number types and functions by name."""
-    from weft.bench.tuning.jobs import of_equation
+    from weft.cli.tuning.jobs import of_equation
 
     if extents is None:
         raise UnsupportedError("an equation needs --extents: a=16,b=16,...")
@@ -156,7 +156,7 @@ def _run(
     again: bool,
     out: Path | None,
 ) -> TuningRun:
-    from weft.bench.tuning.run import TuningRun, go, load, save
+    from weft.cli.tuning.run import TuningRun, go, load, save
 
     run = TuningRun.on(place, effort, suite)
     run.skipped = skipped
@@ -209,7 +209,7 @@ def _study(
     out: Path | None,
 ) -> None:
     """Measure candidates for their own sake."""
-    from weft.bench.tuning import study
+    study = provided("weft.tuning", "study", "--study and --calibrate")
 
     with progress("measuring", len(jobs)) as step:
         samples, failed, ended = study.measured(jobs, effort, lambda job: step(job.label))
@@ -219,14 +219,15 @@ def _study(
     for name, reason in failed.items():
         typer.echo(f"not measured: {name}: {reason}")
     if calibrate:
-        from weft.bench.records import write_whole
-        from weft.bench.tuning import calibrate as fitting
+        from weft.base.files import write_whole
+
+        fitting = provided("weft.tuning", "calibrate", "--calibrate")
 
         fit = fitting.calibrated(samples, jobs[0].target)
         typer.echo(fitting.report(fit))
         if out is not None:
             out.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(out, json.dumps(fitting.shipped(fit), indent=1) + "\n")
+            write_whole(out, json.dumps(fitting.shipped(fit), indent=1) + "\n", mode=0o644)
             typer.echo(f"wrote {out}")
     if ended == "interrupted":
         end("interrupted", INTERRUPTED)
@@ -236,7 +237,7 @@ def _print(run: TuningRun) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from weft.bench.tuning.figures import figures
+    from weft.cli.tuning.figures import figures
 
     table = Table(title=Text(f"tuned on {run.device['name']}"), title_justify="left")
     for head in ("case", "model's choice", "fastest", "ratio", "tried", "spent", "schedule"):

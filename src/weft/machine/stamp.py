@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
+import re
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -57,7 +59,13 @@ def cpu_name() -> str:
 
 
 def driver_version(device: torch.device) -> str | None:
-    """NVIDIA's driver version, or None where NVML does not answer."""
+    """NVIDIA's driver version as its kernel module, or else NVML, tells it; None where neither does."""
+    if device.type != "cuda":
+        return None
+    with contextlib.suppress(OSError):
+        told = re.search(r"\b\d{3}\.\d+(\.\d+)?\b", Path("/proc/driver/nvidia/version").read_text())
+        if told is not None:
+            return told.group()
     if nvml_handle(device) is None:
         return None
     import pynvml

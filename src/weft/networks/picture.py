@@ -9,6 +9,7 @@ from typing import Any
 
 from weft.base.figures import counted, duration, si
 from weft.base.notebook import folded, table
+from weft.errors import UnsupportedError
 from weft.networks.planned import Planned
 from weft.networks.report import explain, report, sliced_text
 
@@ -61,7 +62,10 @@ def positions(network: Planned) -> dict[int, tuple[float, float]]:
 
 def draw(network: Planned, file: Any = None) -> Any:
     """A matplotlib figure: circles grow with the tensors, colours with the time of the step that makes them."""
-    from matplotlib.figure import Figure
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError:
+        raise UnsupportedError("a picture needs matplotlib: pip install 'weft[pictures]'") from None
 
     at, graph = positions(network), to_graph(network)
     figure = Figure(figsize=(max(4.0, min(24.0, 0.16 * len(at))), 5.0), layout="constrained")

@@ -18,8 +18,7 @@ from typing import Any
 
 import torch
 
-from weft.cases import Case, from_letters
-from weft.cases.layout import PermuteCase
+from weft.selftest.case import Case, PermuteCase, from_letters
 from weft.spec.dtypes import dtype_name
 
 Kernel = Callable[[Any, Any], bool]  # of a description and a schedule

@@ -15,13 +15,12 @@ from typing import Any
 import torch
 
 from weft.algebra import find
-from weft.cases import FUNCTIONS, Case, operands
-from weft.cases.layout import PermuteCase
 from weft.fn import trace
 from weft.oracle import reference
 from weft.oracle.bounds import expectation
 from weft.oracle.judgement import error_over_bound
 from weft.oracle.problem import memory_of
+from weft.selftest.case import FUNCTIONS, Case, PermuteCase, operands
 from weft.selftest.cases import INEXACT, InPlaceCase
 from weft.spec import Contraction, Layout, canonical, parse
 from weft.spec.contraction import class_modes

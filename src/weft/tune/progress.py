@@ -16,9 +16,15 @@ def quiet(what: str, done: int, of: int) -> None:
 
 @contextmanager
 def shown(title: str) -> Iterator[Callable[[str, int, int], None]]:
-    """A function that reports a step: a bar on standard error, where that is a terminal, once `PATIENCE` is over."""
-    from rich.console import Console
+    """A function that reports a step: a bar on standard error, where that is a terminal, once `PATIENCE` is over.
 
+    Without rich it reports nothing.
+    """
+    try:
+        from rich.console import Console
+    except ModuleNotFoundError:
+        yield quiet
+        return
     errors = Console(stderr=True)
     if not errors.is_terminal:
         yield quiet

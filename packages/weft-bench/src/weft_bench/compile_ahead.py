@@ -1,0 +1,85 @@
+"""The kernels of a suite, compiled by other processes before the suite comes to them.
+
+What weft's plans will launch is known from the cases alone; compiling it takes longer than measuring it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from weft.errors import WeftError
+from weft.planner.schedule import Description, Ranked, Target
+from weft.planner.target import target_of
+from weft.plans.select import select
+from weft.selftest.case import PermuteCase
+from weft.testing import layout_strides
+from weft.tune.compile_pool import Compiler
+from weft_bench.cases import FUNCTIONS
+from weft_bench.cases.small import SmallCase
+from weft_bench.entry import Entry
+
+
+@contextmanager
+def compiling_ahead(
+    entries: Sequence[Entry], device: torch.device, tune: str | None = None
+) -> Iterator[list[Future[str | None]]]:
+    """Within, the kernels that weft needs for `entries` are being compiled in the background, on NVIDIA GPUs.
+
+    Yields a future for each, of None or of what went wrong.
+    A kernel that is not ready when its case comes is compiled there; what is still open at the end is given up.
+    """
+    if device.type != "cuda" or tune == "measure":  # a tuner compiles for itself
+        yield []
+        return
+    target = target_of("triton", device)
+    with Compiler(target, "triton") as compiler:
+        yield [compiler.submit(*task) for task in tasks(entries, target, tune)]
+
+
+def tasks(entries: Sequence[Entry], target: Target, tune: str | None = None) -> Iterator[tuple[Description, Ranked]]:
+    """What weft will plan for each entry; cases that it cannot do, and matrices in place, have no part in it."""
+    for entry in entries:
+        try:
+            described = _described(entry.case)
+            if described is not None:
+                yield described, select(described, "triton", target, tune=tune).best
+        except WeftError:
+            continue
+
+
+def _described(case: Any) -> Description | None:
+    """The contraction or permutation that a plan for the case is made of; None for what is not planned."""
+    from weft.api.contract import plan
+    from weft.api.permute import plan_permute
+
+    if isinstance(case, PermuteCase):
+        if "in place" in case.tags:
+            return None
+        x = torch.empty(case.shape, dtype=case.dtype, device="meta")
+        function = FUNCTIONS[case.fn] if case.fn else None
+        # The oracle takes tensors on any device: what it is to do is described as it is for the others.
+        planned: Any = plan_permute(x, case.equation, fn=function, out_dtype=case.out_dtype, backend="reference")
+        return planned.permutation
+    if isinstance(case, SmallCase):
+        return None
+    if case.add or "offset" in case.layouts or case.layouts[3] != "contiguous":
+        return None  # meta tensors have no addresses by which C, D and what is not aligned could be told apart
+    options = case.options()
+    del options["alpha"], options["beta"]
+    a, b = (
+        meta(shape, dtype, layout, flag)
+        for shape, dtype, layout, flag in zip(case.shapes, case.dtypes, case.layouts, case.conjugate, strict=False)
+    )
+    return plan(case.equation, a, b, backend="reference", **options).contraction
+
+
+def meta(shape: tuple[int, ...], dtype: torch.dtype, layout: str, conjugated: bool) -> torch.Tensor:
+    """A tensor that lies as an operand of a case does, without memory."""
+    strides, _ = layout_strides(shape, layout)
+    found = torch.empty_strided(shape, strides, dtype=dtype, device="meta")
+    return found.conj() if conjugated else found

@@ -1,0 +1,189 @@
+"""Go up a ladder: every rung is checked, timed by the one timing protocol, and held against prediction and roof.
+
+Without a GPU kernels go through simulator and interpreter on tiny tensors: values are checked, and nothing is timed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import torch
+
+from weft.errors import UnsupportedError
+from weft.machine.ceilings import Ceilings
+from weft.machine.floor import work_floor
+from weft.machine.roofline import Floor
+from weft.machine.stamp import device_stamp
+from weft.machine.timing import measure
+from weft_bench.environment import disclose
+from weft_bench.ladder.ladders import ladder
+from weft_bench.ladder.problems import Problem, Run
+from weft_bench.ladder.record import Climb, Step
+from weft_bench.ladder.rung import Flight, Ladder, Rung, Size, predicted_gain, published_gain
+from weft_bench.profiling.profile import profiled
+from weft_bench.profiling.subject import Subject
+from weft_bench.timed_sets import Sampling, TimedSets
+
+BUDGET = 0.3  # seconds of samples for each rung
+
+
+@dataclass(frozen=True)
+class How:
+    """How a climb is made: at which size, on which device, with `budget` seconds of samples for each rung.
+
+    On a CPU nothing is timed, and kernels are simulated; beside a GPU that wants NUMBA_ENABLE_CUDASIM and
+    TRITON_INTERPRET set to 1 before weft is imported.
+    """
+
+    size: Size
+    device: torch.device
+    ceilings: Ceilings | None = None
+    budget: float = BUDGET
+    profile: bool = False
+    begun: Callable[[str], None] = lambda name: None
+
+    @property
+    def timed(self) -> bool:
+        return self.device.type == "cuda"
+
+
+@dataclass(frozen=True)
+class RungRecipe:
+    """How the profiler's process makes a rung's call: see `weft_bench.profiling.subject`."""
+
+    ladder: str
+    number: int
+    size: Size
+    device: str
+
+    def make(self) -> tuple[Callable[..., Any], Sequence[Any]]:
+        flight, rung = ladder(self.ladder).rungs[self.number - 1]
+        problem = flight.problem(self.size, rung.kind)
+        return problem.call(rung.run), problem.tensors(torch.device(self.device))
+
+
+def climb(which: Ladder, how: How, numbers: Sequence[int] = ()) -> Climb:
+    """Check and measure the rungs of those numbers, or all: a `Climb`. One that cannot run says why; others go on.
+
+    Raises `UnsupportedError` for a number that is none, and what problems raise for a size or type they do not have.
+
+    >>> import torch
+    >>> library = 14
+    >>> found = climb(ladder("multiply"), How(Size(4), torch.device("cpu")), [library])
+    >>> found.steps[0].state, found.measured
+    ('right', False)
+    """
+    wanted = numbers or range(1, len(which.rungs) + 1)
+    if strangers := [number for number in wanted if not 1 <= number <= len(which.rungs)]:
+        raise UnsupportedError(f"ladder '{which.name}' has rungs 1 to {len(which.rungs)}, no {strangers[0]}")
+    if not how.timed and how.size.extent is None:
+        how = replace(how, size=replace(how.size, extent=which.tiny))
+    for number, flight, rung in which:
+        if number in wanted:
+            flight.problem(how.size, rung.kind)  # bad sizes and types are refused before anything runs
+    found = Climb(
+        which.name, which.says, str(device_stamp(how.device)["name"]), datetime.now(UTC).isoformat(timespec="seconds"),
+        how.timed, environment=_disclosed(which, how),
+    )  # fmt: skip
+    at_work = _Bench(how)
+    for number, flight, rung in which:
+        if number in wanted:
+            how.begun(f"{flight.name}: {rung.name}")
+            found.steps.append(at_work.step(which.name, number, flight, rung))
+    _add_gains(found)
+    return found
+
+
+class _Bench:
+    """What rungs of one problem share: the reference that they are held against."""
+
+    def __init__(self, how: How) -> None:
+        self._how = how
+        self._problem: Problem | None = None
+        self._error: Callable[[Run], float] = lambda run: math.nan
+
+    def step(self, name: str, number: int, flight: Flight, rung: Rung) -> Step:
+        problem = flight.problem(self._how.size, rung.kind)
+        before = flight.before(rung)
+        found = Step(
+            number, flight.name, rung.name, rung.title, rung.tool, problem.text, before.name if before else "",
+            predicted_gain(before, rung), 1 / rung.predicted.times_floor, rung.predicted.because,
+            [asdict(each) for each in rung.published], published_gain(rung),
+            flops=problem.work.flops, bytes=problem.work.traffic,
+        )  # fmt: skip
+        try:
+            run = rung.run
+            found.error_over_bound = self._checked(problem, run)
+            if self._how.timed:
+                self._time(found, problem, run)
+                if self._how.profile:
+                    self._profile(found, problem, run, RungRecipe(name, number, self._how.size, str(self._how.device)))
+        except UnsupportedError as reason:
+            found.missing = str(reason)
+        except AssertionError as wrong:
+            found.wrong = str(wrong)
+        except Exception as broken:  # compilers raise what they like; the other rungs go on
+            found.wrong = f"{type(broken).__name__}: {str(broken).strip().partition(chr(10))[0]}"
+        return found
+
+    def _checked(self, problem: Problem, run: Run) -> float:
+        if problem != self._problem:
+            self._error = lambda run: math.nan  # the old reference makes room for the new one
+            self._error, self._problem = problem.checker(self._how.device), problem
+        return self._error(run)
+
+    def _time(self, found: Step, problem: Problem, run: Run) -> None:
+        how = self._how
+        sampling, call = Sampling(budget=how.budget), problem.call(run)
+        sets = TimedSets(problem.tensors(how.device), how.device, sampling)
+        taken = measure(call, sets.rotated(call), device=how.device, rrs=sampling.rrs, budget=how.budget)
+        summary = taken.summary
+        found.seconds = {"value": summary.median, "low": summary.low, "high": summary.high}
+        found.notes = [*taken.notes, *(["the budget ended before samples agreed"] if taken.ended == "budget" else [])]
+        floor = floor_of(problem, how.ceilings)
+        if floor is not None:
+            found.floor = {"seconds": floor.seconds, "binds": floor.binds, "compute": floor.compute,
+                           "memory": floor.memory, "launch": floor.launch}  # fmt: skip
+            found.share = floor.seconds / summary.median
+
+    def _profile(self, found: Step, problem: Problem, run: Run, recipe: RungRecipe) -> None:
+        how = self._how
+        subject = Subject(found.name, problem.call(run), problem.tensors(how.device), how.device, recipe, None,
+                          problem.text)  # fmt: skip
+        counted = profiled(subject, sampling=Sampling(budget=how.budget), ceilings=how.ceilings)
+        counted.flops, counted.bytes, counted.floor = found.flops, found.bytes, found.floor
+        found.profile = counted.to_dict()
+
+
+def floor_of(problem: Problem, known: Ceilings | None) -> Floor | None:
+    """The least time of a problem in a graph; a matrix that only moves is held against the rate of a copy.
+
+    None where no ceilings are known, or none for its products.
+    """
+    if known is None:
+        return None
+    if not problem.rate:
+        moved = problem.work.traffic
+        launch = known.launch_graph if known.launch_graph is not None else known.launch_eager
+        return Floor(0.0, moved / known.copy, launch, 0.0, 0.0)
+    peak = known.rate(problem.rate)
+    return work_floor(problem.work, known, peak=peak, in_graph=True) if peak is not None else None
+
+
+def _add_gains(found: Climb) -> None:
+    for step in found.steps:
+        before = found.step(step.flight, step.over)
+        if before is not None and before.seconds and step.seconds:
+            step.gain = before.seconds["value"] / step.seconds["value"]
+
+
+def _disclosed(which: Ladder, how: How) -> dict[str, Any]:
+    return disclose(
+        how.device, workloads={"ladder": which.name, "inputs": "normal random values"},
+        correctness="every rung against the oracle's bounds, or bit for bit", ceilings=how.ceilings,
+        rrs=Sampling().rrs, budget=how.budget,
+    )  # fmt: skip

@@ -1,0 +1,16 @@
+"""The sum in parts
+
+The sum is cut into parts, each program sums one for its tile, and a second kernel adds them up in a fixed order, so
+that the result is the same every time.
+
+    k  0 ....... 92352      part 0 | part 1 | ... | part s     9 s programs
+                            partial tiles --added up in order--> D
+"""
+
+from weft_bench.ladder.families import forced
+
+EQUATION = "dca,cbd->ba"
+
+
+def run(a, b, d):
+    return forced(EQUATION, a, b, d, family="gett", having="split_k")

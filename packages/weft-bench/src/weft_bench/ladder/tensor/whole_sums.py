@@ -1,0 +1,15 @@
+"""Each program a whole sum
+
+D has few elements and the sum is long: a tile for each program makes a handful of programs, and most of the GPU's
+processors have nothing to do.
+
+    D 296 x 312: nine tiles of 128 x 128      132 SMs: 9 work, 123 wait
+"""
+
+from weft_bench.ladder.families import forced
+
+EQUATION = "dca,cbd->ba"
+
+
+def run(a, b, d):
+    return forced(EQUATION, a, b, d, family="gett", lacking="split_k")

@@ -1,0 +1,1 @@
+"""Sensors, joules, and the laws of scaling."""

@@ -1,0 +1,68 @@
+"""Arithmetic: registers against occupancy, and branches that split warps."""
+
+from __future__ import annotations
+
+import torch
+
+from weft.machine.occupancy import limits_of, occupancy
+from weft.machine.timing import measure
+from weft_bench.profiling.micro import cuda, published
+from weft_bench.profiling.micro.record import Micro, Row
+
+LIVE = (4, 8, 16, 24, 32, 48, 64, 96, 128, 160)  # sums that each thread keeps
+_THREADS = 256
+_OPERATIONS = 1 << 15  # multiply-adds of each thread, whatever it keeps
+_BRANCH_STEPS = 2048
+
+
+def registers(device: torch.device, name: str, budget: float) -> Micro:
+    """Rate of fp32 multiply-adds over the number of sums that a thread keeps in registers."""
+    properties = torch.cuda.get_device_properties(device)
+    limits = limits_of(10 * properties.major + properties.minor)
+    blocks = 16 * properties.multi_processor_count
+    out = torch.empty(blocks * _THREADS, device=device)
+    rows: list[Row] = []
+    for live in LIVE:
+        kernel = cuda.kernel("live_sums", LIVE=live)
+        steps = _OPERATIONS // live
+        taken = measure(
+            lambda kernel=kernel, steps=steps: kernel(blocks, _THREADS, out, steps, 0.999, 0.5), [()], device=device,
+            mode="hot", budget=budget,
+        )  # fmt: skip
+        row: dict[str, float | str | None] = {
+            "sums": live, "ms": 1e3 * taken.seconds,
+            "Tflop/s": 2 * live * steps * blocks * _THREADS / taken.seconds / 1e12, "registers": kernel.registers,
+        }  # fmt: skip
+        if kernel.registers is not None:
+            held = occupancy(limits, registers=kernel.registers, shared=0, warps=_THREADS // 32)
+            row["occupancy %"] = 100 * held.share
+        rows.append(row)
+    best = max(rows, key=lambda row: float(row["Tflop/s"] or 0))
+    last = rows[-1]
+    return Micro(
+        "registers", name, "fp32 multiply-adds on so many sums a thread", "sums", ("Tflop/s", "occupancy %"), rows,
+        {"best Tflop/s": float(best["Tflop/s"] or 0), "Tflop/s with most registers": float(last["Tflop/s"] or 0)},
+        f"fastest with {best['sums']} sums a thread: fewer leave the pipes waiting for their own results, more leave "
+        "fewer warps to hide behind",
+        published.REGISTERS, published.SOURCE,
+    )  # fmt: skip
+
+
+def divergence(device: torch.device, name: str, budget: float) -> Micro:
+    """The same branch taken by whole warps, and by half of the lanes of each."""
+    kernel = cuda.kernel("branch")
+    blocks = 16 * torch.cuda.get_device_properties(device).multi_processor_count
+    out = torch.empty(blocks * _THREADS, device=device)
+    rows: list[Row] = []
+    for branch, by_lane in (("by warp", 0), ("by lane", 1)):
+        taken = measure(
+            lambda by_lane=by_lane: kernel(blocks, _THREADS, out, by_lane, _BRANCH_STEPS), [()], device=device,
+            mode="hot", budget=budget,
+        )  # fmt: skip
+        rows.append({"branch": branch, "ms": 1e3 * taken.seconds})
+    ratio = float(rows[1]["ms"] or 0) / float(rows[0]["ms"] or 1)
+    return Micro(
+        "divergence", name, "two sides of a branch, of equally many multiply-adds", "branch", ("ms",), rows,
+        {"times as long": ratio}, f"a branch that splits each warp takes {ratio:.3g} times as long",
+        published.DIVERGENCE, published.SOURCE,
+    )  # fmt: skip

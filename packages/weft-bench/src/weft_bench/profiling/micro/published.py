@@ -1,0 +1,34 @@
+"""What a thesis measured on an A100-SXM4-40GB: see `SOURCE`."""
+
+from __future__ import annotations
+
+from weft_bench.profiling.micro.record import Row
+
+SOURCE = "Design and Performance Engineering of GPU-Accelerated Tensor Network Algorithms (2026), A100-SXM4-40GB"
+
+#: Table 5.1: 1000 products of n x n matrices in fp64, launched one by one, and in one kernel.
+LAUNCH: tuple[Row, ...] = tuple(
+    {"n": n, "separate us": separate, "grouped us": fused}
+    for n, separate, fused in (
+        (1, 8022, 172), (2, 7941, 185), (4, 7835, 180), (8, 7895, 180), (13, 8477, 355), (16, 8104, 347),
+        (23, 9217, 717), (32, 9752, 1380),
+    )
+)  # fmt: skip
+
+#: Table 5.3: fp32 loads and stores at (thread x stride) mod N.
+COALESCING: tuple[Row, ...] = tuple(
+    {"stride": stride, "ms": milliseconds, "GB/s": rate}
+    for stride, milliseconds, rate in (
+        (1, 0.107776, 1245.34), (2, 0.152576, 879.68), (4, 0.242893, 552.58), (8, 0.432947, 310.01),
+        (16, 0.822886, 163.11), (32, 0.841216, 159.55), (64, 0.600320, 223.58), (128, 0.237824, 564.36),
+    )
+)  # fmt: skip
+
+#: Table 5.4: fp32 arithmetic with few and many registers.
+REGISTERS: tuple[Row, ...] = (
+    {"variant": "low", "ms": 0.594150, "Tflop/s": 14.46, "occupancy %": 100.0},
+    {"variant": "high", "ms": 0.671002, "Tflop/s": 12.80, "occupancy %": 62.5},
+)
+
+#: Section 5.5.3: lanes active an instruction (K10) of a branch that warps take as one, and of one that splits each.
+DIVERGENCE: tuple[Row, ...] = ({"branch": "by warp", "K10 %": 100.0}, {"branch": "by lane", "K10 %": 50.35})

@@ -1,0 +1,48 @@
+"""All microbenchmarks by name, run one after another: one that cannot be run says why, and the others go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from weft.errors import UnsupportedError
+from weft.machine.stamp import device_stamp
+from weft_bench.profiling.kept import keep_l2
+from weft_bench.profiling.micro.computing import divergence, registers
+from weft_bench.profiling.micro.launching import launch
+from weft_bench.profiling.micro.memory import coalescing, l2, shared, transfer
+from weft_bench.profiling.micro.record import Micro
+
+BUDGET = 0.1  # seconds of samples for each timing
+
+MICROS: Mapping[str, Callable[[torch.device, str, float], Micro]] = {
+    "launch": launch, "coalescing": coalescing, "registers": registers, "divergence": divergence, "transfer": transfer,
+    "shared": shared, "l2": l2,
+}  # fmt: skip
+ON_CPU = ("launch",)  # what can be asked of a CPU, too
+
+
+def run(
+    names: Sequence[str], device: torch.device, budget: float = BUDGET, begun: Callable[[str], None] = lambda name: None
+) -> list[Micro]:
+    """The results of microbenchmarks by name; "all" stands for every one. `UnsupportedError` for other names."""
+    wanted = list(MICROS) if "all" in names else list(names)
+    if strangers := [name for name in wanted if name not in MICROS]:
+        raise UnsupportedError(f"no microbenchmark is called '{strangers[0]}': there are {', '.join(MICROS)} and all")
+    device_name = str(device_stamp(device)["name"])
+    found = []
+    for name in wanted:
+        begun(name)
+        if device.type != "cuda" and name not in ON_CPU:
+            if "all" not in names:
+                raise UnsupportedError(f"the microbenchmark '{name}' is of a GPU, not of '{device}'")
+            found.append(Micro(name, device_name, "", "", (), (), missing="it is of a GPU"))
+            continue
+        try:
+            found.append(MICROS[name](device, device_name, budget))
+            if name == "l2":
+                keep_l2(device, 1e12 * found[-1].figures["L2 TB/s"])
+        except (UnsupportedError, RuntimeError) as error:
+            found.append(Micro(name, device_name, "", "", (), (), missing=str(error).partition("\n")[0]))
+    return found

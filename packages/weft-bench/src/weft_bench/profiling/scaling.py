@@ -1,0 +1,104 @@
+"""What profiles say of scaling, in pictures: the laws of Amdahl and Gustafson, the roofline with its ceilings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from weft.machine.datasheets import datasheet
+from weft_bench.machine.laws import Scaling
+from weft_bench.profiling.record import Record
+from weft_bench.report.drawing import new_axes, png
+from weft_bench.report.laws import INK, amdahl_picture, both_logarithmic, gustafson_picture
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_ROOF = "#777777"
+
+
+def call_share(profile: Record) -> float | None:
+    """The share of one call, host and then device, that the device takes: what faster kernels can shorten."""
+    if profile.host is None or not profile.samples:
+        return None
+    return profile.seconds.value / (profile.seconds.value + profile.host)
+
+
+def roofline_picture(profiles: Sequence[Record]) -> Figure | None:
+    """Calls under several ceilings: DRAM and, where `weft micro l2` has measured it, the L2; matrix and vector rates.
+
+    A filled point stands at flops over compulsory bytes, a ring at flops over the bytes that really moved. None where
+    no profile has both ceilings and work.
+    """
+    shown = [each for each in profiles if each.ceilings and each.flops and each.bytes and each.samples]
+    if not shown:
+        return None
+    known = shown[0].ceilings
+    figure, axes = new_axes(f"roofline of {shown[0].device}", width=8.5)
+    places = [each.flops / moved for each in shown for moved in (each.bytes, each.moved or each.bytes)]
+    flat = _flat_roofs(known, shown[0].device)
+    memory = {"DRAM": float(known["copy"]), **({"L2": float(known["l2"])} if known.get("l2") else {})}
+    top = max(flat.values(), default=max(memory.values()) * max(places))
+    knees = [rate / min(memory.values()) for rate in flat.values()]
+    reach = np.geomspace(min(places) / 4, 4 * max(*places, *knees), 200)
+    for name, rate in memory.items():
+        axes.plot(reach, np.minimum(top, rate * reach) / 1e12, color=_ROOF, linewidth=1)
+        _note(axes, f"{name} {rate / 1e12:.3g} TB/s", reach[12], rate * reach[12] / 1e12)
+    for name, rate in flat.items():
+        axes.plot(
+            reach, np.minimum(rate, max(memory.values()) * reach) / 1e12, color=_ROOF, linewidth=0.7, linestyle="--"
+        )
+        axes.annotate(
+            f"{name} {rate / 1e12:.3g}", (reach[-1], rate / 1e12), fontsize=7, ha="right", va="bottom", color="#555"
+        )
+    for each, ink in zip(shown, INK, strict=False):
+        rate = each.flops / each.seconds.value / 1e12
+        axes.scatter([each.flops / each.bytes], [rate], color=ink, s=36, zorder=3, label=each.name)
+        if each.moved:
+            axes.scatter([each.flops / each.moved], [rate], facecolors="none", edgecolors=ink, s=60, zorder=3)
+    both_logarithmic(axes)
+    axes.set_xlabel("flop per byte (filled: compulsory, ring: really moved)")
+    axes.set_ylabel("Tflop/s")
+    axes.legend(fontsize=8, frameon=False, loc="lower right")
+    return figure
+
+
+def pictures(profiles: Sequence[Record], measured: Sequence[Scaling] = ()) -> dict[str, bytes]:
+    """PNG images of all models that these profiles feed, by the words under them."""
+    found: dict[str, Figure | None] = {
+        "The calls under the device's ceilings: memory, caches, matrix and vector pipes.": roofline_picture(profiles)
+    }
+    shares = {each.name: share for each in profiles if (share := call_share(each)) is not None}
+    if shares:
+        found["What faster kernels would bring to one call from Python, whose host time stays as it is."] = (
+            amdahl_picture(shares)
+        )
+    strong = [each for each in measured if each.kind == "strong"]
+    weak = [each for each in measured if each.kind == "weak"]
+    if strong:
+        fitted = {f"fitted to {each.kind} scaling": each.parallel for each in strong}
+        found["The same work on more threads, and Amdahl's law fitted to it."] = amdahl_picture(fitted, strong)
+    if weak:
+        fitted = {f"fitted to {each.kind} scaling": each.parallel for each in weak}
+        found["Work that grows with the threads, and Gustafson's law fitted to it."] = gustafson_picture(fitted, weak)
+    return {words: png(figure) for words, figure in found.items() if figure is not None}
+
+
+def _flat_roofs(known: Mapping[str, Any], device: str) -> dict[str, float]:
+    """Rates in flop/s: of the products' own type on matrix units, and of vector pipes by the data sheet."""
+    name, roofs = known.get("rate") or "", {}
+    if known.get("products"):
+        roofs[f"{name} products"] = float(known["products"])
+    sheet = datasheet(device)
+    plain = "float32" if name in ("tf32", "tf32x3") else name
+    if sheet is not None and plain in sheet.vector:
+        roofs[f"{plain} vector pipes (data sheet)"] = sheet.vector[plain]
+    elif (rate := known.get("matrix", {}).get("float32")) and name != "float32":
+        roofs["float32 products"] = float(rate)
+    return roofs
+
+
+def _note(axes: Any, words: str, x: float, y: float) -> None:
+    axes.annotate(words, (x, y), fontsize=7, color="#555", rotation=0, va="bottom", ha="left")

@@ -1,0 +1,3 @@
+"""The version of weft-bench: that of the weft it measures."""
+
+__version__ = "0.2.0"

@@ -1,0 +1,281 @@
+"""`weft bench` and `weft report` from the command line, on the CPU, with small cases."""
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from support import own_cache
+from weft.cli.main import app
+from weft.machine import ceilings
+from weft.machine.ceilings import Ceilings
+from weft_bench.checking import ReferenceSlab
+from weft_bench.environment import missing
+from weft_bench.records import load, save
+
+pytestmark = pytest.mark.early
+WITHOUT_CEILINGS = """
+import weft.cli.main, weft.machine.ceilings
+def measure_ceilings(*place, **how):
+    raise weft.machine.ceilings.UnsupportedError("no ceilings here")
+weft.machine.ceilings.measure_ceilings = measure_ceilings
+weft.cli.main.main()
+"""
+QUICK = ("--work", "1024", "--budget", "0", "--rrs", "1000", "--device", "cpu")
+
+
+@pytest.fixture(autouse=True)
+def quick_ceilings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Ceilings that stand ready: measuring takes seconds and is tested elsewhere."""
+    own_cache(monkeypatch, tmp_path / "cache")
+    monkeypatch.setattr(ceilings, "_known", {})
+    measured = Ceilings("a CPU", "measured", 1e10, 1e10, 1e10, {"float16": 1e11, "float32": 1e11}, 1e-6, None, "", {})
+    monkeypatch.setattr(ceilings, "measure_ceilings", lambda *place, **how: measured)
+
+
+def weft(*arguments: str | Path) -> tuple[int, str]:
+    """Exit code and all that was written."""
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.exit_code, done.output
+
+
+def test_a_suite_from_end_to_end(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    code, said = weft("bench", "tccg", "--cases", "1,20-21", "--peers", "torch,numpy", "--out", out, *QUICK)
+    assert code == 0, said
+    assert "tccg-21" in said
+    assert "tccg.fp16_fp32.gm1_torch" in said
+    run = load(out)
+    assert run.ended == "finished"
+    assert run.contenders == ["weft", "torch", "numpy"]
+    assert [(case.group, case.name) for case in run.cases] == [
+        (group, f"tccg-{at}") for group in ("fp16_fp32", "fp16_fp16") for at in ("01", "20", "21")
+    ]
+    assert all(case.measured(name) for case in run.cases for name in run.contenders)
+    assert run.caveat == "scaled cases, selected cases, operands in the cache"
+    assert missing(run.environment) == []  # the whole disclosure
+    assert run.environment["platform"]["ceilings"]["matrix"] == {"float16": 1e11, "float32": 1e11}
+    assert {"run.csv", "index.html", "swarm.png", "roofline.png", "cumulative.png"} <= {f.name for f in out.iterdir()}
+
+
+def test_the_other_suites(tmp_path: Path) -> None:
+    code, said = weft("bench", "tccg-fusion", "--cases", "4", "--out", tmp_path / "f", "--peers", "torch", *QUICK)
+    assert code == 0, said
+    assert (tmp_path / "f" / "fusion.png").is_file()
+    assert "fusion.geomean_over_plain" in said
+    code, said = weft(
+        "bench", "beyond", "--cases", "hadamard,fused-*", "--out", tmp_path / "b", "--peers", "ttgt", *QUICK
+    )
+    assert code == 0, said
+    run = load(tmp_path / "b")
+    assert "no matrix product" in run.cases[0].results["ttgt"].cannot
+    assert "beyond.gm1_ttgt" in said
+
+
+@pytest.mark.parametrize(
+    ("suite", "cases", "figure"),
+    [
+        ("permute", "permute-2*,permute-3a", "permute.geomean_vs_copy"),
+        ("transpose", "in-place-4*,in-place-1000x9000", "transpose_inplace.square_vs_copy"),
+        ("dense", "dense-square-100x*,dense-square-1300x*", "dense.worst_small_over_cublas"),
+    ],
+)
+def test_suites_of_matrices_and_moves(suite: str, cases: str, figure: str, tmp_path: Path) -> None:
+    code, said = weft("bench", suite, "--cases", cases, "--out", tmp_path, *QUICK)
+    assert code == 0, said
+    assert figure in said
+    run = load(tmp_path)
+    assert run.ended == "finished"
+    assert all(case.measured("weft") for case in run.cases)
+    assert weft("report", "--summary", tmp_path, "--out", tmp_path / "summary.json")[0] == 0
+    assert figure in json.loads((tmp_path / "summary.json").read_text())
+    assert (tmp_path / "index.html").is_file()
+
+
+def test_the_host_time_of_calls(tmp_path: Path) -> None:
+    code, said = weft("bench", "call", "--cases", "product", "--out", tmp_path, *QUICK)
+    assert code == 0, said
+    assert "call.host_us" in said
+    run = load(tmp_path)
+    assert run.host
+    assert run.mode == "hot"
+    assert run.contenders == ["weft", "weft-contract", "torch"]
+    assert all(run.cases[0].measured(name) for name in run.contenders)
+    assert weft("report", "--summary", tmp_path, "--out", tmp_path / "summary.json")[0] == 0
+    unit = json.loads((tmp_path / "summary.json").read_text())["call.host_us"]["unit"]
+    assert unit.startswith("us (")
+
+
+def test_plans_of_the_model_alone_beside_the_tuned_ones(tmp_path: Path) -> None:
+    out = ("--out", tmp_path)
+    code, said = weft("bench", "tccg", "--cases", "1,20", "--peers", "weft-model", "--dtypes", "fp32", *out, *QUICK)
+    assert code == 0, said
+    assert "tccg.fp32.untuned_vs_tuned" in said
+    assert "gm1_weft-model" not in said
+
+
+def test_a_wrong_result_fails_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compare = ReferenceSlab.compare
+
+    def off(self: ReferenceSlab, d: object, stored: object = None) -> float:
+        if stored is None:  # weft; peers say how they store
+            self = replace(self, reference=self.reference + 1)
+        return compare(self, d, stored)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ReferenceSlab, "compare", off)
+    code, said = weft("bench", "tccg", "--cases", "1", "--peers", "torch", "--out", tmp_path, *QUICK)
+    assert code == 1
+    assert "weft: wrong results: fp16_fp32 tccg-01 (" in said
+    assert load(tmp_path).cases[0].results["weft"].samples == ()
+    assert load(tmp_path).cases[0].measured("torch")
+
+
+def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
+    """A real process, a real signal, while cases are still coming."""
+    command = [
+        sys.executable, "-c", WITHOUT_CEILINGS, "bench", "tccg", "--cases", "1-12", "--peers", "torch", "--out",
+        str(tmp_path / "out"), "--work", "1024", "--budget", "0.3", "--rrs", "0", "--device", "cpu",
+    ]  # fmt: skip
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ.copy(),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # background jobs inherit it ignored
+    )
+    assert process.stdout is not None
+    process.stdout.readline()  # the first case's line
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "weft: interrupted; what was measured is kept" in errors
+    run = load(tmp_path / "out")
+    assert run.ended == "interrupted"
+    assert 1 <= len(run.cases) < 24
+    assert (tmp_path / "out" / "index.html").is_file()
+    assert "index.html" in output
+    more = ("--peers", "weft,torch", "--out", tmp_path / "out", "--resume")
+    code, said = weft("bench", "tccg", "--cases", "1-12", *more, *QUICK)
+    assert code == 0, said
+    assert "tccg-01" not in said.partition("fp16_fp16")[0]  # it was there
+    run = load(tmp_path / "out")
+    assert run.ended == "finished"
+    assert len(run.cases) == 24
+    assert run.environment["continues"][0]["ended"] == "interrupted"
+
+
+def test_lists() -> None:
+    code, said = weft("bench", "--list")
+    assert code == 0
+    assert all(name in said for name in ("tccg", "tccg-fusion", "beyond", "192"))
+    code, said = weft("bench", "beyond", "--list")
+    assert code == 0
+    assert "hadamard" in said
+    assert "abc,cab->abc" in said.replace("\n", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("bench",), "which suite"),
+        (("bench", "spec"), "no suite is called 'spec'"),
+        (("bench", "tccg", "--peers", "mkl"), "no peer is called 'mkl'"),
+        (("bench", "tccg", "--dtypes", "fp8"), "no number types are called 'fp8'"),
+        (("bench", "tccg", "--device", "tpu"), "no device"),
+        (("bench", "tccg", "--mode", "warm"), "neither cold nor hot"),
+        (("report", "--summary", "."), "is no run of weft bench"),
+    ],
+)
+def test_misuse_is_a_line_and_exit_code_2(arguments: tuple[str, ...], said: str) -> None:
+    code, output = weft(*arguments)
+    assert code == 2
+    assert said in output
+    assert output.startswith("weft: ")
+
+
+def test_two_runs_side_by_side(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        code, said = weft("bench", "tccg", "--cases", "1", "--peers", "torch", "--out", tmp_path / name, *QUICK)
+        assert code == 0, said
+    faster = load(tmp_path / "two")
+    for case in faster.cases:
+        result = case.results["weft"]
+        result.samples = tuple(sample / 100 for sample in result.samples)
+    save(faster, tmp_path / "two")
+    code, said = weft("report", tmp_path / "one", tmp_path / "two", "--out", tmp_path / "compared.html")
+    assert code == 0, said
+    assert "faster" in said
+    assert "geometric mean" in (tmp_path / "compared.html").read_text()
+    code, said = weft("report", tmp_path / "one", tmp_path / "one")
+    assert code == 2
+    assert "named twice" in said
+
+
+def test_a_report_of_one_run_draws_it_anew(tmp_path: Path) -> None:
+    assert weft("bench", "tccg", "--cases", "1", "--peers", "torch", "--out", tmp_path, *QUICK)[0] == 0
+    (tmp_path / "index.html").unlink()
+    assert weft("report", tmp_path)[0] == 0
+    assert (tmp_path / "index.html").is_file()
+
+
+def test_the_summary(tmp_path: Path) -> None:
+    assert weft("bench", "tccg", "--cases", "1", "--peers", "torch", "--out", tmp_path, *QUICK)[0] == 0
+    code, said = weft("report", "--summary", tmp_path, "--out", tmp_path / "summary.json")
+    assert code == 0, said
+    content = json.loads((tmp_path / "summary.json").read_text())
+    entry = content["tccg.fp16_fp16.gm1_torch"]
+    assert entry.keys() == {"value", "low", "high", "unit", "commit", "date", "command"}
+    assert entry["low"] <= entry["value"] <= entry["high"]
+    assert entry["unit"].startswith("ratio (scaled cases")
+
+
+def runs_of_figures() -> dict[str, list[str]]:
+    """What `make figures` measures, by folder: the arguments of `weft bench`."""
+    text = (Path(__file__).parents[2] / "Makefile").read_text()
+    return {name: arguments.split() for name, arguments in re.findall(r"^RUN_(\S+)\s*:= (.+)$", text, re.MULTILINE)}
+
+
+@pytest.mark.parametrize("name", runs_of_figures())
+def test_every_figure_is_measured_by_a_command_that_there_is(name: str) -> None:
+    listed = CliRunner().invoke(app, ["bench", *runs_of_figures()[name], "--list"])
+    assert listed.exit_code == 0, listed.output
+
+
+def test_the_figures_that_are_quoted_are_those_that_are_measured() -> None:
+    """Each folder of results has the command that `make figures` gives it, but for where it goes."""
+    results = Path(__file__).parents[2] / "results" / "h200"
+    runs = {
+        folder.parent.name: load(folder.parent).environment["artifacts"]["command"]
+        for folder in results.glob("*/run.json")
+    }
+    wanted = {
+        name: shlex.join(["python", "-m", "weft", "bench", *arguments]) for name, arguments in runs_of_figures().items()
+    }
+    assert {name: command.partition(" --out")[0] for name, command in runs.items()} == wanted
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--tune", "xx"], "tune='xx' is none of"),
+        (["--cases", "5-1"], "'5-1' in --cases ends before it begins"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(arguments: list[str], words: str, tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["bench", "tccg", *QUICK, *arguments, "--out", str(tmp_path / "run")])
+    assert done.exit_code == 2, done.output
+    assert words in done.output
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,180 @@
+"""`weft bench scaling`: its cases, what a rank measures, the laws beside the measurements, and the whole command."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import network_rank_cases
+from on_ranks import on_ranks
+from weft.errors import UnsupportedError
+from weft_bench.cases.scaling import PlacedCase
+from weft_bench.machine.laws import amdahl, gustafson
+from weft_bench.records import CaseRecord, Result, Run, load, save
+from weft_bench.report.figures import figures, in_words
+from weft_bench.report.page import run_page, scaling_table
+from weft_bench.report.plots import draw
+from weft_bench.scaling import SCALING, Job, contender, measure_scaling, read_ranks, record_of
+from weft_bench.suites import entries
+
+CPU = torch.device("cpu")
+
+
+def test_cases_are_networks_the_same_or_growing() -> None:
+    found = {entry.case.name: entry for entry in entries(SCALING) if not isinstance(entry.case, PlacedCase)}
+    assert {entry.group for entry in found.values()} == {"own", "strong", "weak"}
+    own = found["randreg_200_3-own"].case
+    assert (own.slices(1), own.slices(8)) == (27, 27)
+    strong, weak = found["rtree_100-strong"].case, found["rtree_100-weak"].case
+    assert (strong.slices(1), strong.slices(4)) == (24, 24)
+    assert (weak.slices(1), weak.slices(4)) == (12, 48)
+    case, (label,) = weak.on(3)
+    assert case.extents[label] == 36
+    assert all(term[0] == label for term in case.terms)
+    assert case.slice((label,)).work == weak.network.work
+    small = {entry.case.name: entry for entry in entries(SCALING, work=1 << 14)}
+    assert small["randreg_200_3-own"].case.slices(2) == 27
+    assert small["randreg_200_3-own"].case.slice.work <= 1 << 14
+    assert small["randreg_200_3-own"].scaled
+    assert {entry.case.network.precision for entry in entries(SCALING, ["tf32"], ["*-tf32"])} == {"tf32"}
+    assert entries(SCALING, ["tf32"])[0].case.name.endswith("-tf32")
+
+
+def test_products_lie_in_parts() -> None:
+    found = {entry.case.name: entry.case for entry in entries(SCALING, only=["product-*"])}
+    assert len(found) == 4
+    strong, weak = found["product-k-strong"], found["product-k-weak"]
+    assert strong.placements == weak.placements == ("k", "k", "m")
+    assert strong.extents(2) == {"m": 65536, "k": 65536, "n": 65536}
+    assert weak.extents(2) == {"m": 65536, "k": 2 * 65536, "n": 65536}
+    assert found["product-m-weak"].extents(4)["m"] == 4 * 65536
+    assert strong.shrunk(10**6).extent == 96
+
+
+def test_numbers_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read_ranks("4,2", CPU) == (1, 2, 4)
+    assert read_ranks(None, CPU)[:1] == (1,)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    assert read_ranks(None, torch.device("cuda")) == (1, 2)
+    with pytest.raises(UnsupportedError, match="4 ranks need as many GPUs: there are 3"):
+        read_ranks("1,4", torch.device("cuda"))
+    for wrong in ("two", "0,1", ""):
+        with pytest.raises(UnsupportedError, match="is no list of numbers"):
+            read_ranks(wrong, CPU)
+
+
+def made() -> Run:
+    """A run whose times follow the laws: 0.9 of the work is parallel."""
+    chosen = entries(SCALING, only=["rtree_100-strong", "rtree_100-weak"])
+    run = Run(SCALING, "a device", [contender(number) for number in (4, 2, 1)], {}, mode="hot", host=True)
+    run.cases = [record_of(entry) for entry in chosen]
+    for case in run.cases:
+        for ranks in (1, 2, 4):
+            seconds = 1 / amdahl(0.9, ranks) if case.group == "strong" else ranks / gustafson(0.9, ranks)
+            result = Result(samples=(seconds,) * 3, about={"slices": 24})
+            case.results[contender(ranks)] = result
+    run.ended = "finished"
+    return run
+
+
+def test_speedups_and_the_laws_that_fit_them(tmp_path: Path) -> None:
+    run = made()
+    found = figures(run)
+    assert found["scaling.rtree_100-strong.speedup_on_4"].value == pytest.approx(amdahl(0.9, 4))
+    assert found["scaling.rtree_100-weak.scaled_speedup_on_4"].value == pytest.approx(gustafson(0.9, 4))
+    for case in ("rtree_100-strong", "rtree_100-weak"):
+        assert found[f"scaling.{case}.parallel_share"].value == pytest.approx(0.9)
+    assert all(in_words(name) for name in found)
+    rows = scaling_table(run).rows
+    assert [[cell.text for cell in row][:3] for row in rows] == [
+        [name, ranks, "24"] for name in ("rtree_100-strong", "rtree_100-weak") for ranks in ("1", "2", "4")
+    ]
+    assert {row[-1].text for row in rows} == {"0.9000"}
+    drawn = draw(run)
+    assert set(drawn) == {"amdahl", "gustafson"}
+    assert "Scaling" in run_page(run, drawn)
+    save(run, tmp_path)
+    assert figures(load(tmp_path)) == found
+
+
+def test_what_failed_on_some_ranks_has_no_speedup() -> None:
+    run = made()
+    run.cases[0].results[contender(4)] = Result(wrong="RankError: rank 3 of 4 ended")
+    assert "scaling.rtree_100-strong.speedup_on_4" not in figures(run)
+    run.cases[0].results[contender(1)] = Result(wrong="no")
+    assert not [name for name in figures(run) if "strong" in name]
+
+
+def test_what_ranks_measure_and_what_breaks_on_one_of_them() -> None:
+    names = ["rtree_100-weak", "product-*"]
+    outcomes = on_ranks(2, network_rank_cases.scaling, names)
+    assert [outcome.message for outcome in outcomes] == ["", ""]
+    first, second = (outcome.value for outcome in outcomes)
+    by_name = dict(zip([entry.case.name for entry in entries(SCALING, only=names)], first, strict=False))
+    assert by_name["rtree_100-weak"]["about"]["slices"] == 24
+    for mine, theirs in zip(first[:-2], second[:-2], strict=True):
+        assert mine["samples"] == theirs["samples"]
+        assert len(mine["samples"]) >= 3
+        assert 0 < mine["error_over_bound"] < 1
+    for wrong, broken in (first[-2:], second[-2:]):
+        assert "WrongResult" in wrong["wrong"] or "rank 0 of 2" in wrong["wrong"]
+        assert "rank 1 of 2" in broken["wrong"]
+
+
+LAUNCHER = """
+import json, pathlib, sys, time
+told, seen = json.loads(pathlib.Path(sys.argv[1]).read_text()), pathlib.Path(sys.argv[2])
+found = {"samples": [0.5], "timing": {}, "error_over_bound": 0.1, "about": {}}
+with open(told["out"], "a") as out:
+    out.write(json.dumps({"case": told["cases"][0], **found}) + "\\n")
+until = time.monotonic() + 30
+while not seen.exists() and time.monotonic() < until:
+    time.sleep(0.01)
+print("a rank is gone" if seen.exists() else "nobody looked", file=sys.stderr)
+sys.exit(3)
+"""
+
+
+def test_a_row_is_told_while_the_ranks_still_measure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen, launch, told = tmp_path / "seen", subprocess.Popen, []
+    monkeypatch.setattr(
+        "weft_bench.scaling.subprocess.Popen",
+        lambda command, **how: launch([sys.executable, "-c", LAUNCHER, command[-1], str(seen)], **how),
+    )
+
+    def kept(case: CaseRecord, name: str) -> None:
+        told.append((case.name, name, case.results[name].wrong))
+        seen.touch()
+
+    run = Run(SCALING, "a device", [contender(1)], {})
+    chosen = entries(SCALING, only=["rtree_100-strong", "rtree_100-weak"])
+    measure_scaling(run, chosen, [1], Job(CPU), kept=kept)
+    (first, name, fine), (second, _, wrong) = told
+    assert (first, name, fine) == ("rtree_100-strong", "1 rank", "")
+    assert run.cases[0].results[name].samples == (0.5,)
+    assert second == "rtree_100-weak"
+    assert wrong == "the ranks ended with code 3 before this case: a rank is gone"
+
+
+@pytest.mark.slow
+def test_the_command(tmp_path: Path) -> None:
+    words = ["bench", "scaling", "--device", "cpu", "--ranks", "2", "--cases", "rtree_100-*", "--work", "4096"]
+    command = [sys.executable, "-m", "weft", *words, "--budget", "0.01", "--rrs", "0.5", "--out", str(tmp_path)]
+    ended: Any = subprocess.run(command, capture_output=True, text=True, env=os.environ, check=False)
+    assert ended.returncode == 0, ended.stderr
+    rows = [line.split() for line in ended.stdout.splitlines() if line.lstrip().startswith(("strong", "weak"))]
+    assert [row[:4] for row in rows[:4]] == [
+        [group, f"rtree_100-{group}", ranks, word]
+        for ranks, word in (("1", "rank"), ("2", "ranks")) for group in ("strong", "weak")
+    ]
+    run = load(tmp_path)
+    assert run.contenders == ["2 ranks", "1 rank"]
+    assert run.ended == "finished"
+    assert {"scaling.rtree_100-strong.speedup_on_2", "scaling.rtree_100-weak.scaled_speedup_on_2"} <= set(figures(run))
+    assert {"amdahl.png", "gustafson.png", "index.html"} <= {file.name for file in tmp_path.iterdir()}

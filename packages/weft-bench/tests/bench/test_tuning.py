@@ -1,0 +1,214 @@
+"""Runs of many tunings: the record, its figure, going on after an interruption, and the sampling study."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tune_problems import CPU, choice_of, contraction_of
+from weft.cli.tuning.figures import figures
+from weft.cli.tuning.jobs import Job, of_equation
+from weft.cli.tuning.run import TuningRun, go, load, save
+from weft.errors import UnsupportedError, WeftError
+from weft.planner import tuned as tuned_schedules
+from weft.tune.candidates import Candidate, Effort
+from weft_bench import cases
+from weft_bench.suites import entries
+from weft_bench.tuning import run as running
+from weft_bench.tuning import study
+from weft_bench.tuning.jobs import described, of_suite
+from weft_bench.tuning.study import Sample, expected_draws
+
+QUICK = Effort(leaders=2, samples=0)
+
+
+@pytest.fixture(autouse=True)
+def empty_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def jobs() -> list[Job]:
+    found, skipped = of_suite("tccg", ("fp32",), ("1", "4"), work=1 << 14, device=CPU)
+    assert skipped == {}
+    return found
+
+
+@pytest.mark.parametrize("case", [case for case in cases.general() if not case.c_as], ids=str)
+def test_descriptions_without_tensors_are_those_that_tensors_give(case: cases.Case) -> None:
+    assert described(case) == contraction_of(case)
+
+
+def test_suites_name_what_they_leave_out() -> None:
+    found, skipped = of_suite("epilogue", device=CPU, work=1 << 14)
+    assert any(reason == "its C is an operand of the epilogue" for reason in skipped.values())
+    assert len(found) + len(skipped) == len(entries("epilogue"))
+    moved, left = of_suite("permute", device=CPU, work=1 << 10)
+    assert len(moved) > 10
+    assert all(job.description.modes for job in moved)
+    assert not left
+    with pytest.raises(UnsupportedError, match="nothing to tune"):
+        of_suite("tccg", device=CPU, backend="reference")
+    with pytest.raises(UnsupportedError, match="nothing to tune"):
+        of_equation("ik,kj->ij", {"i": 2, "j": 3, "k": 4}, backend="reference")
+
+
+def test_a_run_is_recorded_and_read_again(jobs: list[Job], tmp_path: Path) -> None:
+    run = TuningRun.on(CPU, QUICK, "tccg")
+    seen: list[str] = []
+    go(run, jobs, begun=lambda job: seen.append(job.label), kept=lambda run: save(run, tmp_path / "run.json"))
+    assert seen == ["fp32 tccg-01", "fp32 tccg-04"]
+    document = load(tmp_path / "run.json")
+    assert document == json.loads(json.dumps(run.document()))
+    assert (document["ended"], len(document["cases"])) == ("finished", 2)
+    for case in document["cases"]:
+        assert case["winner"]["seconds"] <= case["model"]["seconds"]
+        assert case["winner"]["samples"]
+        assert case["ratio"] <= 1
+        assert {each["verdict"] for each in case["trials"]} <= {"measured", "slow", "waiting"}
+    found = figures(document)
+    assert list(found) == ["tccg.fp32.untuned_vs_tuned"]
+    assert found["tccg.fp32.untuned_vs_tuned"].value == pytest.approx(
+        (document["cases"][0]["ratio"] * document["cases"][1]["ratio"]) ** 0.5
+    )
+
+
+def test_a_stored_winner_is_not_measured_again_unless_asked(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
+    first = TuningRun.on(CPU, QUICK, "tccg")
+    go(first, jobs[:1])
+    tuned: list[Any] = []
+    original = running.tune
+    monkeypatch.setattr(running, "tune", lambda *a, **o: tuned.append(a) or original(*a, **o))
+    second = TuningRun.on(CPU, QUICK, "tccg")
+    go(second, jobs[:1])
+    assert tuned == []
+    assert second.cases[0]["stored"]
+    assert second.cases[0]["winner"]["schedule"] == first.cases[0]["winner"]["schedule"]
+    assert second.cases[0]["ratio"] == pytest.approx(first.cases[0]["ratio"])
+    assert figures(second.document())["tccg.fp32.untuned_vs_tuned"].value == pytest.approx(first.cases[0]["ratio"])
+    third = TuningRun.on(CPU, QUICK, "tccg")
+    go(third, jobs[:1], again=True)
+    assert len(tuned) == 1
+
+
+def test_ctrl_c_ends_a_run_that_goes_on_later(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
+    run = TuningRun.on(CPU, QUICK, "tccg")
+
+    def interrupt(job: Job) -> None:
+        if job is jobs[1]:
+            raise KeyboardInterrupt
+
+    go(run, jobs, begun=interrupt)
+    assert (run.ended, len(run.cases)) == ("interrupted", 1)
+    before = dict(run.cases[0])
+    go(run, jobs)
+    assert (run.ended, len(run.cases)) == ("finished", 2)
+    assert run.cases[0] == before
+
+
+def test_a_case_that_cannot_be_tuned_says_why(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: Any, **options: Any) -> Any:
+        raise UnsupportedError("no candidate can be measured\n  in tune()")
+
+    monkeypatch.setattr(running, "tune", refuse)
+    run = TuningRun.on(CPU, QUICK, "tccg")
+    go(run, jobs)
+    assert [case["failed"] for case in run.cases] == ["no candidate can be measured"] * 2
+    assert figures(run.document()) == {}
+
+
+def test_a_lost_device_ends_a_run_that_goes_on_later(jobs: list[Job], monkeypatch: pytest.MonkeyPatch) -> None:
+    original = running.tune
+
+    def lost(choice: Any, *arguments: Any, **options: Any) -> Any:
+        if choice.description == jobs[1].description:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered\nmore")
+        return original(choice, *arguments, **options)
+
+    monkeypatch.setattr(running, "tune", lost)
+    run = TuningRun.on(CPU, QUICK, "tccg")
+    go(run, jobs)
+    assert run.ended == "the device was lost: CUDA error: an illegal memory access was encountered"
+    assert len(run.cases) == 1
+    monkeypatch.setattr(running, "tune", original)
+    go(run, jobs)
+    assert (run.ended, len(run.cases)) == ("finished", 2)
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"what": "weft bench"}', '{"what": "weft tune", "format": 99}'])
+def test_other_files_are_no_records(content: str, tmp_path: Path) -> None:
+    (tmp_path / "file.json").write_text(content)
+    with pytest.raises(WeftError, match="no record of weft tune"):
+        load(tmp_path / "file.json")
+
+
+def test_the_figure_is_a_geometric_mean_by_group_with_an_interval() -> None:
+    def case(group: str, model: list[float], fastest: list[float]) -> dict[str, Any]:
+        parts = {
+            name: {"schedule": name, "seconds": None, "samples": samples}
+            for name, samples in (("model", model), ("winner", fastest))
+        }
+        return {"group": group, "name": "", **parts}
+
+    record = {
+        "suite": "tccg",
+        "cases": [
+            case("fp16_fp32", [10.0, 10.2, 9.8], [5.0, 5.1, 4.9]),
+            case("fp16_fp32", [4.0, 4.2, 3.8], [4.0, 4.2, 3.8]),  # the model was right
+            case("fp16_fp16", [8.0], [6.0]),
+            {"group": "fp16_fp16", "name": "", "failed": "no"},
+        ],
+    }
+    found = figures(record)
+    assert found["tccg.fp16_fp32.untuned_vs_tuned"].value == pytest.approx(0.5**0.5)
+    assert found["tccg.fp16_fp32.untuned_vs_tuned"].low < 0.5**0.5 < found["tccg.fp16_fp32.untuned_vs_tuned"].high
+    assert found["tccg.fp16_fp16.untuned_vs_tuned"].value == pytest.approx(0.75)
+
+
+def test_a_study_measures_without_storing_and_draws(jobs: list[Job], tmp_path: Path) -> None:
+    samples, failed, ended = study.measured(jobs, Effort(samples=5))
+    assert (failed, ended) == ({}, "finished")
+    assert all(each.verdict in ("measured", "slow") for sample in samples for each in sample.candidates)
+    assert tuned_schedules.recalled(samples[0].choice, None) is None
+    document = study.record(samples, failed, ended, Effort(samples=5), CPU, "tccg")
+    files = study.write(document, tmp_path / "study")
+    assert [file.name for file in files] == ["study.json", "study.png"]
+    assert files[1].read_bytes().startswith(b"\x89PNG")
+    for case in json.loads(files[0].read_text())["cases"]:
+        assert case["relative"] == sorted(case["relative"])
+        assert case["relative"][-1] == 1.0
+        assert 0 < case["model"] <= 1
+
+
+def test_the_studys_figures_are_those_of_the_sample(jobs: list[Job]) -> None:
+    choice = choice_of(jobs[0].description)
+    verdicts = [("measured", 20e-6), ("measured", 10e-6), ("measured", 40e-6), ("slow", 100e-6), ("wrong", None)]
+    candidates = [Candidate(choice.best, verdict, seconds=seconds) for verdict, seconds in verdicts]
+    document = study.record([Sample(jobs[0], choice, candidates)], {}, "finished", QUICK, CPU, "tccg")
+    (case,) = document["cases"]
+    assert case["model"] == 0.5
+    assert case["relative"] == [0.1, 0.25, 1.0]
+    assert case["refused"] == 1
+    assert study.drawn({**document, "cases": []}) is None
+
+
+def test_expected_draws_are_those_of_the_paper() -> None:
+    """Its example: F(100 %) = 0.38 of 331 000 configurations takes 1.61 draws."""
+    relative = [0.5] * 38 + [2.0] * 62
+    assert expected_draws(relative, 1.0, 331_000) == pytest.approx(1.61, abs=0.005)
+    assert expected_draws([1.0], 1.0, 99) == 100
+
+
+def test_an_interrupted_study_keeps_what_it_has(jobs: list[Job]) -> None:
+    def interrupt(job: Job) -> None:
+        if job is jobs[1]:
+            raise KeyboardInterrupt
+
+    samples, _, ended = study.measured(jobs, Effort(samples=1), interrupt)
+    assert (len(samples), ended) == (1, "interrupted")
+    assert torch.get_num_threads() >= 1

@@ -1,0 +1,140 @@
+"""Kernels against the oracle at odd extents, in numba's simulator and Triton's interpreter; on a GPU at larger ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from weft.errors import UnsupportedError
+from weft_bench.cases import Case
+from weft_bench.ladder import LADDERS, Rung, ladder
+from weft_bench.ladder.problems import Contraction, Problem, Transposition, TwoSite, product
+
+CPU = torch.device("cpu")
+#: A tile and a bit of what a kernel takes at once along m, n or k: several blocks or steps, the last ones cut.
+PRODUCTS = {
+    "naive": (33, 2, 3), "coalesced": (3, 33, 5), "shared sums": (33, 2, 33), "shared tiles": (2, 3, 33),
+    "padded tiles": (33, 2, 3), "column a thread": (65, 3, 9), "4 x 4 a thread": (3, 65, 17),
+    "8 x 8 a thread": (129, 2, 3), "vectors": (2, 129, 3), "warp tiles": (129, 2, 3), "double buffers": (2, 3, 17),
+    "cuBLAS": (5, 6, 7),
+}  # fmt: skip
+MATRICES = {"thread an element": (3, 34), "padded tiles": (33, 3), "wide tiles": (67, 3)}
+TWO_SITE = {"0 direct": (2, 3, 5), "3 on the chip": (2, 3, 17), "6 one launch": (2, 3, 17), "5 balance": (1, 3, 17)}
+
+
+def right(rung: Rung, problem: Problem, device: torch.device = CPU) -> None:
+    """The error is within the bound; not all of it is zero by accident."""
+    assert problem.checker(device)(rung.run) <= 1
+
+
+def rungs(name: str, flight: str) -> Iterator[Rung]:
+    """Those with a kernel of their own that runs without a GPU: what weft does on a CPU has tests elsewhere."""
+    for of, rung in ladder(name).rungs:
+        if of.name == flight and rung.tool not in ("Gluon", "weft family", "weft"):
+            yield rung
+
+
+@pytest.mark.parametrize("rung", rungs("multiply", "fp32"), ids=lambda rung: rung.name)
+def test_products(rung: Rung) -> None:
+    right(rung, product(*PRODUCTS[rung.name], torch.float32))
+
+
+@pytest.mark.parametrize("rung", rungs("multiply", "tf32"), ids=lambda rung: rung.name)
+def test_products_in_tf32(rung: Rung) -> None:
+    right(rung, product(129, 130, 33, torch.float32, "tf32"))
+
+
+@pytest.mark.parametrize("rung", rungs("multiply", "fp16"), ids=lambda rung: rung.name)
+def test_products_of_halves(rung: Rung) -> None:
+    right(rung, product(133, 264, 72, torch.float16))
+
+
+@pytest.mark.parametrize("rung", rungs("transpose", "rows"), ids=lambda rung: rung.name)
+def test_transpositions(rung: Rung) -> None:
+    rows, columns = (35, 35) if rung.kind == "in place" else MATRICES.get(rung.name, (35, 66))
+    right(rung, Transposition(rows, columns, torch.float32, kind=rung.kind))
+
+
+@pytest.mark.parametrize("at", [2, 4, 8], ids=["one kernel", "in place", "copy"])
+def test_transpositions_of_matrices_stored_by_columns(at: int) -> None:
+    rung = ladder("transpose").flights[1].rungs[at]
+    right(rung, Transposition(35, 35 if rung.kind == "in place" else 3, torch.float32, True, rung.kind))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64], ids=str)
+def test_transpositions_of_other_types_and_of_whole_tiles(dtype: torch.dtype) -> None:
+    diagonal = ladder("transpose").flights[0].rungs[1]
+    right(diagonal, Transposition(64, 32, dtype))
+
+
+@pytest.mark.parametrize("rung", rungs("tensor", "two-site"), ids=lambda rung: rung.name)
+def test_updates_of_two_sites(rung: Rung) -> None:
+    right(rung, TwoSite(*TWO_SITE.get(rung.name, (2, 3, 9))))
+
+
+def case(equation: str, **extents: int) -> Case:
+    a, b = equation.partition("->")[0].split(",")
+    shapes = tuple(extents[label] for label in a), tuple(extents[label] for label in b)
+    return Case("case", equation, shapes, (torch.float16, torch.float16, torch.float32))
+
+
+@pytest.mark.parametrize("rung", rungs("tensor", "methods"), ids=lambda rung: rung.name)
+def test_contractions(rung: Rung) -> None:
+    """Every extent another one, so that strides cannot be mixed up; a and d in runs of eight."""
+    right(rung, Contraction(case("fbea,ecfd->dcba", a=16, b=9, c=5, d=24, e=3, f=7)))
+
+
+def test_a_wrong_kernel_is_found_out() -> None:
+    """By each kind of problem: the checks of the tests above can fail."""
+    wrong = {
+        product(5, 6, 7, torch.float32): lambda a, b, d: torch.mm(a, b, out=d).mul_(1 + 1e-5),
+        Transposition(4, 5, torch.float32): lambda x, d: d.copy_(x.t()).fill_diagonal_(0),
+        Transposition(4, 4, torch.float32, kind="in place"): lambda x: x,
+        TwoSite(2, 3, 5): lambda g, x, m, y: torch.matmul(g @ x, m, out=y).mul_(1 + 1e-4),
+    }
+    for problem, run in wrong.items():
+        with pytest.raises(AssertionError):
+            problem.checker(CPU)(run)
+
+
+def test_empty_matrices_are_no_error() -> None:
+    a, b, d = torch.ones(0, 3), torch.ones(3, 4), torch.empty(0, 4)
+    for name in ("naive", "vectors"):
+        rung = next(rung for _, rung in ladder("multiply").rungs if rung.name == name)
+        assert rung.run(a, b, d).shape == (0, 4)
+
+
+def test_what_a_kernel_does_not_take_is_refused_with_the_figures() -> None:
+    maps = next(rung for _, rung in ladder("multiply").rungs if rung.name == "TMA")
+    half = torch.float16
+    with pytest.raises(UnsupportedError, match=r"multiple of 16 bytes; those of the 4 x 5 matrix.*10 bytes apart"):
+        maps.run(torch.ones(4, 5, dtype=half), torch.ones(5, 8, dtype=half), torch.ones(4, 8, dtype=half))
+    brain = torch.ones(8, 8, dtype=torch.bfloat16)
+    with pytest.raises(UnsupportedError, match="interpreter does not multiply bfloat16"):
+        maps.run(brain, brain, brain.clone())
+    runs = next(rung for _, rung in ladder("tensor").rungs if rung.name == "runs stated")
+    with pytest.raises(UnsupportedError, match="extents a and d to be multiples of it, not 9, 8"):
+        runs.run(torch.ones(2, 2, 2, 9, dtype=half), torch.ones(2, 2, 2, 8, dtype=half), torch.empty(8, 2, 2, 9))
+    one = next(rung for _, rung in ladder("tensor").rungs if rung.name == "6 one launch")
+    with pytest.raises(UnsupportedError, match="a bond of at most 256 on the chip, not of 257"):
+        one.run(torch.ones(2, 2), torch.ones(1, 2, 257), torch.ones(257, 2), torch.empty(1, 2, 2))
+    family = next(rung for _, rung in ladder("multiply").rungs if rung.tool == "weft family")
+    with pytest.raises(UnsupportedError, match="family 'gett' is one of GPUs"):
+        family.run(torch.ones(2, 2), torch.ones(2, 2), torch.ones(2, 2))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", LADDERS)
+@pytest.mark.parametrize("extent", [40, 264])
+def test_every_rung_is_right_on_a_gpu(name: str, extent: int) -> None:
+    """Those that say why they do not run: Gluon's on another GPU, families without a schedule for such extents."""
+    if extent > 100 and name == "tensor":
+        pytest.skip("six modes of this extent do not fit")
+    from weft_bench.ladder import How, Size, climb
+
+    found = climb(ladder(name), How(Size(extent), torch.device("cuda"), budget=0.0))
+    assert not [(step.name, step.wrong) for step in found.steps if step.wrong]
+    assert all(step.seconds for step in found.steps if not step.missing)
+    assert {step.tool for step in found.steps if step.missing} <= {"Gluon", "weft family"}

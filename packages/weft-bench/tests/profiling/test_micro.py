@@ -1,0 +1,213 @@
+"""Models of the microbenchmarks, their kernels as compiled, and the one that a CPU can run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from weft.cli.main import app
+from weft.errors import UnsupportedError
+from weft.plans.kernels import machine_code
+from weft_bench.profiling.micro import cuda, launching, published
+from weft_bench.profiling.micro.cuda import SOURCES
+from weft_bench.profiling.micro.models import break_even, conflicts, fit_transfer, knee
+from weft_bench.profiling.micro.page import picture, save
+from weft_bench.profiling.micro.record import Micro, column
+from weft_bench.profiling.micro.suite import MICROS, run
+
+CPU = torch.device("cpu")
+
+
+def test_latency_and_bandwidth_are_found_again() -> None:
+    sizes = [1 << at for at in range(10, 28, 3)]
+    found = fit_transfer(sizes, [8e-6 + size / 50e9 for size in sizes])
+    assert found.latency == pytest.approx(8e-6)
+    assert found.bandwidth == pytest.approx(50e9)
+    assert found.worst < 1e-9
+    assert found.seconds(5e9) == pytest.approx(0.100008)
+    assert fit_transfer(sizes, [size / 50e9 * (1 - 1e3 / size) for size in sizes]).latency == 0
+
+
+def test_break_even_intensity() -> None:
+    """At it both ways take equally long."""
+    intensity = break_even(50e9, 50e12, 1e12)
+    size = 1e9
+    assert size / 50e9 + intensity * size / 50e12 == pytest.approx(intensity * size / 1e12)
+    assert break_even(50e9, 50e12) == 1000
+    assert break_even(50e9, 1e12, 2e12) == math.inf
+
+
+def test_the_size_of_a_cache_is_where_rates_fall() -> None:
+    sizes = [float(1 << at) for at in range(20, 30)]
+    rates = [10.0] * 6 + [7.0, 4.5, 4.0, 4.0]
+    assert 2**26 <= knee(sizes, rates) <= 2**27
+    assert knee(sizes, [4.0] * 10) == math.inf
+
+
+def test_lanes_that_meet_in_a_bank() -> None:
+    assert [conflicts(stride) for stride in (1, 2, 3, 8, 32, 33, 64)] == [1, 2, 1, 8, 32, 1, 32]
+
+
+def test_published_tables_are_whole() -> None:
+    """Speed-ups, ratios and effects that the source derives follow from its own figures."""
+    first, *_, last = published.LAUNCH
+    assert float(first["separate us"] or 0) / float(first["grouped us"] or 1) == pytest.approx(46.7, abs=0.1)
+    assert float(last["separate us"] or 0) / float(last["grouped us"] or 1) == pytest.approx(7.1, abs=0.05)
+    rates = column(published.COALESCING, "GB/s")
+    assert [round(rate / rates[0], 3) for rate in rates] == [1.0, 0.706, 0.444, 0.249, 0.131, 0.128, 0.180, 0.453]
+    bytes_moved = [float(row["ms"] or 0) * float(row["GB/s"] or 0) for row in published.COALESCING]
+    assert max(bytes_moved) == pytest.approx(min(bytes_moved), rel=1e-3)  # every stride moves as much
+
+
+def compiled(
+    name: str, folder: Path, **macros: int
+) -> tuple[machine_code.Resources, list[machine_code.Instruction | str]]:
+    compiler = shutil.which("nvcc")
+    if compiler is None:
+        pytest.skip("no nvcc on this machine")
+    lines = [f"#define {macro} {value}" for macro, value in macros.items()]
+    (folder / "kernel.cu").write_text("\n".join([*lines, SOURCES[name]]))
+    subprocess.run([compiler, "-arch=sm_90", "-cubin", "kernel.cu"], cwd=folder, check=True, timeout=120)
+    cubin = (folder / "kernel.cubin").read_bytes()
+    return machine_code.resources(cubin, name), machine_code.read_sass(machine_code.sass(cubin))
+
+
+def test_arguments_reach_a_kernel_as_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through CuPy, on torch's current stream; a stand-in for it writes down what comes."""
+    log: list[Any] = []
+
+    class RawKernel:
+        num_regs = 17
+
+        def __init__(self, source: str, name: str) -> None:
+            log.append((name, source.splitlines()[0]))
+
+        def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], words: tuple[Any, ...]) -> None:
+            log.append((grid, block, [type(word).__name__ for word in words]))
+
+    def entered(_: Any) -> Any:
+        return contextlib.nullcontext()
+
+    cupy = SimpleNamespace(RawKernel=RawKernel, cuda=SimpleNamespace(Device=entered, ExternalStream=entered))
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=7))
+    cuda.kernel.cache_clear()
+    made = cuda.kernel("live_sums", LIVE=8)
+    made(4, 256, torch.zeros(3), 10, 0.5, 2.0)
+    cuda.kernel.cache_clear()
+    assert made.registers == 17
+    assert log == [
+        ("live_sums", "#define LIVE 8"), ((4,), (256,), ["uint64", "int32", "float32", "float32"])
+    ]  # fmt: skip
+
+
+def test_sums_live_in_registers(tmp_path: Path) -> None:
+    """As many as were asked for, none spilled, and each step of the loop adds to each."""
+    taken = []
+    for live in (8, 64, 160):
+        resources, lines = compiled("live_sums", tmp_path, LIVE=live)
+        loop = machine_code.loop_of(lines)
+        assert resources.stack == 0
+        assert loop.mix["fp32"] == live
+        taken.append(resources.registers - live)
+    assert all(0 < more < 16 for more in taken)
+
+
+def test_both_sides_of_the_branch_stay(tmp_path: Path) -> None:
+    """The compiler has not made one loop of the two."""
+    _, lines = compiled("branch", tmp_path)
+    text = [each.text for each in lines if not isinstance(each, str)]
+    assert sum("FFMA" in each for each in text) >= 16
+    assert any(", 0.25," in each for each in text)
+    assert any("1.001" in each for each in text)
+
+
+def test_every_read_of_a_bank_is_made(tmp_path: Path) -> None:
+    _, lines = compiled("banks", tmp_path)
+    assert machine_code.loop_of(lines).mix["ld.shared 4 B"] == 8
+
+
+def test_kernels_touch_what_they_say() -> None:
+    """In Triton's interpreter: strided copies, and every tile read once in each pass, also where tiles are odd."""
+    pytest.importorskip("triton")
+    from weft_bench.profiling.micro.kernels import read_again_kernel, strided_copy_kernel
+
+    x, y = torch.randn(1024), torch.full((1024,), torch.nan)
+    strided_copy_kernel[(4,)](x, y, 8, ELEMENTS=1024, BLOCK=256)
+    assert torch.equal(y[::8], x[::8])
+    assert y.isnan().sum() == 1024 - 128
+    for tiles in (3, 11):
+        data, out = torch.randn(tiles * 64), torch.empty(4 * 64)
+        read_again_kernel[(4,)](data, out, tiles, 3, PROGRAMS=4, BLOCK=64)
+        assert torch.allclose(out.sum(), 3 * data.sum(), atol=1e-3)
+
+
+def test_launches_on_this_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launching, "SIZES", (1, 4))
+    (found,) = run(["launch"], CPU, 0.001)
+    assert [row["n"] for row in found.rows] == [1, 4]
+    assert all(float(row["separate us"] or 0) > 0 for row in found.rows)
+    assert found.figures["us a launch"] > 0
+    assert found.published == published.LAUNCH
+
+
+def test_what_a_cpu_cannot_run_is_said() -> None:
+    with pytest.raises(UnsupportedError, match="the microbenchmark 'l2' is of a GPU, not of 'cpu'"):
+        run(["l2"], CPU)
+    with pytest.raises(UnsupportedError, match="no microbenchmark is called 'l3': there are launch, coalescing"):
+        run(["l3"], CPU)
+
+
+def made() -> list[Micro]:
+    rows = [{"stride": row["stride"], "GB/s": 3 * float(row["GB/s"] or 0)} for row in published.COALESCING]
+    return [
+        Micro("coalescing", "NVIDIA H200", "copies", "stride", ("GB/s",), rows, {"worst": 0.1}, "apart is slow",
+              published.COALESCING, published.SOURCE),
+        Micro("l2", "NVIDIA H200", "", "", (), (), missing="no <GPU>"),
+    ]  # fmt: skip
+
+
+def test_page_and_json(tmp_path: Path) -> None:
+    page = save(made(), tmp_path / "micro").read_text()
+    assert page.count("<table") == 3
+    assert "data:image/png;base64" in page
+    assert "not run: no &lt;GPU&gt;" in page
+    first, second = json.loads((tmp_path / "micro" / "micro.json").read_text())
+    assert first["published"][0]["GB/s"] == 1245.34
+    assert second["missing"] == "no <GPU>"
+    figure = picture(made()[0])
+    assert figure is not None
+    assert len(figure.axes[0].lines) == 2
+    assert picture(made()[1]) is None
+
+
+def test_the_command_says_what_it_cannot() -> None:
+    done = CliRunner().invoke(app, ["micro", "shared", "--device", "cpu"])
+    assert done.exit_code == 2
+    assert "is of a GPU" in done.output
+
+
+@pytest.mark.gpu
+@pytest.mark.alone
+def test_all_of_them_on_a_gpu() -> None:
+    found = {each.name: each for each in run(["all"], torch.device("cuda"), 0.02)}
+    assert found.keys() == MICROS.keys()
+    assert {name: each.missing for name, each in found.items() if each.missing} == {}
+    strides = column(found["coalescing"].rows, "GB/s")
+    assert strides[0] > 2 * min(strides)
+    assert found["divergence"].figures["times as long"] > 1.5
+    assert found["shared"].figures["times as long with 32 lanes a bank"] > 8
+    launches = found["launch"].rows[0]
+    assert float(launches["separate us"] or 0) > float(launches["grouped us"] or 0)

@@ -1,0 +1,166 @@
+"""Tables as versions of Nsight Compute print them, and what is said where it prints none."""
+
+from __future__ import annotations
+
+import json
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from weft_bench.profiling import ncu
+from weft_bench.profiling.counters import ALL, PACK, counted, metric_names
+
+# As ncu 2023 and later print `--page raw`: metrics are columns, the first row has their units.
+WIDE = """==PROF== Connected to process 4711 (/opt/torch/.venv/bin/python3)
+==PROF== Profiling "gett_kernel": 0%....50%....100% - 9 passes
+==PROF== Disconnected from process 4711
+"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size","Device","CC",\
+"dram__bytes_read.sum","dram__bytes_write.sum","dram__throughput.avg.pct_of_peak_sustained_elapsed",\
+"gpu__time_duration.sum","l1tex__t_sector_hit_rate.pct","launch__occupancy_limit_registers",\
+"lts__throughput.avg.pct_of_peak_sustained_elapsed","sm__throughput.avg.pct_of_peak_sustained_elapsed",\
+"sm__warps_active.avg.pct_of_peak_sustained_active","smsp__issue_active.avg.pct_of_peak_sustained_active",\
+"smsp__pipe_fma_cycles_active.avg.pct_of_peak_sustained_active","smsp__thread_inst_executed_per_inst_executed.pct",\
+"smsp__warps_eligible.avg.per_cycle_active","sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active"
+"","","","","","","","","","","","byte","byte","%","ns","%","block","%","%","%","%","%","%","warp","%"
+"0","4711","python3","127.0.0.1","gett_kernel","1","7","(256, 1, 1)","(512, 1, 1)","0","9.0",\
+"33,554,432","67,108,864","61.25","41,024","12.5","2","48.75","55.5","24.1","38.2","4.75","98.44","0.75","51.3"
+"1","4711","python3","127.0.0.1","permute_kernel","1","7","(128, 1, 1)","(2048, 1, 1)","0","9.0",\
+"1,048,576","1,048,576","80.5","2,048","n/a","16","70.25","20.5","88.25","15.75","(!) n/a","100","0.25","0"
+"""
+
+# As ncu 2020 to 2022 print it by default: a row for each launch and metric, with long units and older names.
+LONG = """==PROF== Connected to process 12
+"ID","Process ID","Process Name","Host Name","Kernel Name","Kernel Time","Context","Stream","Section Name",\
+"Metric Name","Metric Unit","Metric Value"
+"0","12","python3","127.0.0.1","naive","2021-Mar-01","1","7","Command line profiler metrics",\
+"gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed","%","16.54"
+"0","12","python3","127.0.0.1","naive","2021-Mar-01","1","7","Command line profiler metrics",\
+"sm__throughput.avg.pct_of_peak_sustained_elapsed","%","54.32"
+"0","12","python3","127.0.0.1","naive","2021-Mar-01","1","7","Command line profiler metrics",\
+"sm__pipe_fma_cycles_active.avg.pct_of_peak_sustained_active","%","28.05"
+"0","12","python3","127.0.0.1","naive","2021-Mar-01","1","7","Command line profiler metrics",\
+"smsp__issue_active.avg.per_cycle_active","inst/cycle","0.315"
+"0","12","python3","127.0.0.1","naive","2021-Mar-01","1","7","Command line profiler metrics",\
+"smsp__thread_inst_executed_per_inst_executed.ratio","","16.112"
+"0","12","python3","127.0.0.1","naive","2021-Mar-01","1","7","Command line profiler metrics",\
+"smsp__warps_eligible.sum.per_cycle_active","warp","864"
+"0","12","python3","127.0.0.1","naive","2021-Mar-01","1","7","Command line profiler metrics",\
+"dram__bytes_read.sum","Mbyte","1,234.50"
+"0","12","python3","127.0.0.1","naive","2021-Mar-01","1","7","Command line profiler metrics",\
+"dram__bytes_write.sum","Kbyte","8.00"
+"0","12","python3","127.0.0.1","naive","2021-Mar-01","1","7","Command line profiler metrics",\
+"gpu__time_duration.sum","msecond","2.50"
+"""
+
+
+def test_new_tables_are_read() -> None:
+    first, second = ncu.read(WIDE, processors=132, device="NVIDIA H200")
+    assert (first.kernel, second.kernel) == ("gett_kernel", "permute_kernel")
+    assert first.device == "NVIDIA H200"
+    assert [first.get(counter.key) for counter in PACK] == [55.5, 61.25, 48.75, 12.5, 4.75, 24.1, 2, 0.75, 38.2, 98.44]
+    assert first.get("tensor") == 51.3
+    assert first.names["tensor"].startswith("sm__inst_executed_pipe_tensor")
+    assert first.get("seconds") == pytest.approx(41.024e-6)
+    assert first.dram_bytes == 33554432 + 67108864
+    assert second.get("K4") is None  # n/a is no 0
+    assert second.get("K5") is None
+    assert second.get("tensor") == 0
+
+
+def test_old_tables_and_old_names_are_read_in_the_same_units() -> None:
+    (found,) = ncu.read(LONG, processors=108)
+    assert found.get("K1") == 54.32
+    assert found.get("K2") == 16.54
+    assert found.names["K2"] == "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"
+    assert found.get("K5") == 28.05
+    assert found.get("K8") == pytest.approx(2.0)  # of each of 4 x 108 schedulers
+    assert found.get("K9") == pytest.approx(31.5)
+    assert found.get("K10") == pytest.approx(50.35)
+    assert found.dram_bytes == pytest.approx(1234.5e6 + 8e3)
+    assert found.get("seconds") == pytest.approx(2.5e-3)
+
+
+def test_a_sum_over_schedulers_needs_their_number() -> None:
+    (found,) = ncu.read(LONG)
+    assert found.get("K8") is None
+
+
+def test_the_first_name_wins_and_none_stands_twice() -> None:
+    names = metric_names()
+    assert len(names) == len(set(names))
+    for counter in ALL:
+        every = counted("kernel", {name: float(at + 1) for at, (name, _) in enumerate(counter.names)}, processors=100)
+        assert every.names[counter.key] == counter.names[0][0]
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        ("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters on "
+         "the target device 0.", "keeps hardware counters for root .ERR_NVGPUCTRPERM.: run as root"),
+        ("==WARNING== No kernels were profiled.", "saw no kernel"),
+        ("==PROF== Connected\n==ERROR== The application returned an error code (1).", "application returned an error"),
+        ("Traceback\nModuleNotFoundError: No module named 'weft'", "No module named 'weft'"),
+        ("", "printed no table and no error"),
+    ],
+)  # fmt: skip
+def test_why_there_are_no_counters(said: str, sentence: str) -> None:
+    assert ncu.read(said) == []
+    import re
+
+    assert re.search(sentence, ncu.why_nothing(said))
+
+
+def program(folder: Path, body: str) -> str:
+    """A program that stands in for ncu."""
+    file = folder / "ncu"
+    file.write_text(f"#!{sys.executable}\nimport json, sys\nif '--version' in sys.argv:\n"
+                    "    print('NVIDIA (R) Nsight Compute\\nVersion 2025.3.1.0 (build 1)'); sys.exit()\n"
+                    f"{body}\n")  # fmt: skip
+    file.chmod(file.stat().st_mode | stat.S_IXUSR)
+    return str(file)
+
+
+def test_a_run_asks_for_one_filtered_replay(tmp_path: Path) -> None:
+    asked = tmp_path / "asked.json"
+    stub = program(tmp_path, f"open({str(asked)!r}, 'w').write(json.dumps(sys.argv)); print({WIDE!r})")
+    found = ncu.count(tmp_path / "call", processors=132, device="NVIDIA H200", program=stub)
+    assert [each.kernel for each in found.sets] == ["gett_kernel", "permute_kernel"]
+    assert found.version == "2025.3.1.0"
+    line = " ".join(json.loads(asked.read_text()))
+    for part in (
+        "--clock-control none",
+        "--profile-from-start off",
+        "--csv",
+        "-m weft_bench.profiling.replay",
+        "--launch-count",
+    ):
+        assert part in line
+    assert all(name in line for name in metric_names())
+
+
+def test_names_that_a_version_refuses_are_left_out(tmp_path: Path) -> None:
+    """Some versions run nothing where they do not know a name: it is asked for once more without."""
+    unknown = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"
+    body = (
+        f"if any({unknown!r} in each for each in sys.argv):\n"
+        f"    print('==ERROR== Failed to find metric {unknown}'); sys.exit(1)\n"
+        f"print({WIDE!r})"
+    )
+    found = ncu.count(tmp_path / "call", processors=132, device="", program=program(tmp_path, body))
+    assert len(found.sets) == 2
+    assert not found.missing
+
+
+def test_what_hangs_is_ended(tmp_path: Path) -> None:
+    stub = program(tmp_path, "import time; time.sleep(60)")
+    found = ncu.count(tmp_path / "call", processors=1, device="", program=stub, patience=0.5)
+    assert "took more than 0 s" in found.missing or "took more than" in found.missing
+    assert found.sets == ()
+
+
+def test_without_ncu_a_sentence_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ncu, "found", lambda: None)
+    assert "ncu` is not on PATH" in ncu.count(tmp_path / "call", processors=1, device="").missing

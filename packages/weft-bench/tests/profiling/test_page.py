@@ -1,0 +1,108 @@
+"""The page of profiles: what it holds, and how it looks in a real browser."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from browser import Browser, chromium
+from profiling.made import HOSTILE, profile
+from weft.errors import WeftError
+from weft_bench.machine.laws import Scaling
+from weft_bench.profiling import summary
+from weft_bench.profiling.page import JSON_FILE, save
+from weft_bench.profiling.profile import Profile, load
+from weft_bench.profiling.tradeoff import Trade
+
+TRADES = [
+    Trade("fp64", 9e-3, 8e-3, 1e-2, 4.0, 15.9, "gett 64x64x16"), Trade("fp16", 1e-3, 9e-4, 1.1e-3, 0.5, 3.1, "ws"),
+    Trade("tf32", missing=HOSTILE),
+]  # fmt: skip
+SCALED = [Scaling("strong", (1, 2), (1.0, 1.8))]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("profile")
+    other = profile("torch", 120e-6, dram_read=9e8, K2=40.0)
+    save([profile(), other], found, SCALED, TRADES)
+    return found
+
+
+def test_json_reads_back_and_says_the_same(folder: Path) -> None:
+    first, second = load(folder)
+    assert str(first) == str(profile())
+    assert second.name == "torch"
+    document = json.loads((folder / JSON_FILE).read_text())
+    assert document["evidence"]["verdict"].startswith("attributed to")
+    assert "traffic" in document["evidence"]["mechanisms"]
+    assert document["scaling"][0]["kind"] == "strong"
+    assert document["precisions"][0]["digits"] == 15.9
+    assert document["profiles"][0]["sentence"].startswith("gett_kernel: bound by memory")
+
+
+def test_profiles_of_a_folder_have_a_sentence_each(tmp_path: Path) -> None:
+    save([profile()], tmp_path / "tccg-04")
+    save([profile(K2=20.0, K3=20.0, K1=80.0, tensor=90.0)], tmp_path / "tccg-20")
+    lines = summary.write(tmp_path).read_text().splitlines()
+    assert "[tccg-04](tccg-04/index.html) | 40.0 us | 22.0 us | 55% | 1.25 | gett_kernel: bound by memory" in lines[-2]
+    assert "bound by compute" in lines[-1]
+    with pytest.raises(WeftError, match=r"there is no profile.json in any folder of"):
+        summary.write(tmp_path / "tccg-04")
+
+
+def test_other_formats_are_refused(folder: Path, tmp_path: Path) -> None:
+    entry = profile().to_dict() | {"format": 99}
+    with pytest.raises(WeftError, match="this profile has format 99"):
+        Profile.from_dict(entry)
+    with pytest.raises(WeftError, match="is no profile of weft"):
+        load(tmp_path)
+
+
+def test_text_is_escaped_and_everything_is_inside(folder: Path) -> None:
+    content = (folder / "index.html").read_text()
+    assert HOSTILE not in content
+    assert html.escape(HOSTILE) in content
+    assert "http" not in content.replace("http-equiv", "").replace(html.escape(HOSTILE), "").replace(
+        json.dumps(HOSTILE)[1:-1].replace("<", "&lt;"), ""
+    )
+    assert content.count('src="data:image/png;base64,') == 4
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    program = chromium()
+    if program is None:
+        pytest.skip("no Chromium on this machine (make test-all installs it)")
+    with Browser(program, tmp_path_factory.mktemp("user")) as started:
+        yield started
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1600])
+def test_it_can_be_read(browser: Browser, folder: Path, scheme: str, width: int) -> None:
+    """Nothing runs over the edge, text stands out from its ground, nothing is fetched and nothing complains."""
+    browser._call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
+    browser._call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+    browser.messages.clear()
+    browser.requests.clear()
+    browser.open(folder / "index.html")
+    heads = browser.run('[...document.querySelectorAll("h2")].map((head) => head.textContent)')
+    for head in ("Time", "What binds it", "Pictures", "Kernels", "What is missing", "How it was measured"):
+        assert head in heads
+    assert "weft against torch" in heads
+    assert browser.run("document.documentElement.scrollWidth <= window.innerWidth")
+    shades = browser.run(
+        "[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]"
+        ".map((shade) => shade.match(/\\d+/g).slice(0, 3).map(Number).reduce((sum, part) => sum + part) / 3)"
+    )
+    text, ground = shades
+    assert abs(text - ground) > 150
+    assert (ground < 100) == (scheme == "dark")
+    assert browser.run("[...document.images].every((image) => image.complete && image.naturalWidth > 600)")
+    assert browser.messages == []
+    assert {address.partition(":")[0] for address in browser.requests} <= {"file", "data"}

@@ -1,0 +1,46 @@
+"""Commands and public names that another distribution, weft-bench, adds to weft.
+
+It names them as entry points: ``weft.commands`` adds commands to the `weft` program, ``weft.names`` are attributes of
+the package `weft`, ``weft.tuning`` serves options of `weft tune`. weft itself never imports it.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from typing import Any, NoReturn
+
+from weft.errors import UnsupportedError
+
+COMMANDS = ("accuracy", "bench", "demo", "ladder", "micro", "occupancy", "profile", "report")
+NAMES = ("energy", "ladder", "profile")
+
+
+def found(group: str, name: str) -> Any | None:
+    """The object of an entry point; None where no installed distribution names it."""
+    for entry in entry_points(group=group, name=name):
+        return entry.load()
+    return None
+
+
+def hint(what: str) -> str:
+    """The sentence that says what to install."""
+    return f"{what} comes with the distribution weft-bench, which is not installed: pip install weft-bench"
+
+
+def provided(group: str, name: str, what: str) -> Any:
+    """The object of an entry point. `UnsupportedError` where its distribution is not installed."""
+    if (there := found(group, name)) is None:
+        raise UnsupportedError(hint(what))
+    return there
+
+
+def public(name: str) -> Any:
+    """The attribute `name` of the package: without weft-bench a function that raises `UnsupportedError`."""
+    if (there := found("weft.names", name)) is not None:
+        return there
+
+    def absent(*_: Any, **__: Any) -> NoReturn:
+        raise UnsupportedError(hint(f"weft.{name}"))
+
+    absent.__name__ = name
+    return absent

@@ -1,0 +1,1 @@
+"""What `weft tune` measures, and the record of it."""

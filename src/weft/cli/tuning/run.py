@@ -1,0 +1,195 @@
+"""Tuning many descriptions, one after the other, while the next ones are being compiled; and the record of it.
+
+The record is JSON: `device`, `command`, `commit`, `date`, `effort`, `ended` ("finished", "interrupted", or that the
+device was lost), `skipped` (why cases have no part in it), and `cases`. A case has `group`, `name`, `equation`,
+`extents`, `mark` (of its description), and either `failed`, or what
+`weft.tune.candidates.Outcome.document` says: `model` and `winner` (each with `schedule`, `predicted`, `seconds` and the
+`samples` of the last round), `ratio` (the fastest one's time over the model's), `legal`, `tried`, `spent`, `excluded`
+(sentences), and `trials` with every candidate's verdict. A case that had a tuned schedule already has `stored` true and
+no samples. Seconds throughout.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from weft.cli.tuning.jobs import Job
+from weft.errors import WeftError
+from weft.machine.stamp import device_stamp
+from weft.planner import tuned as tuned_schedules
+from weft.planner.planner import Choice
+from weft.planner.validity import now
+from weft.tune.candidates import Effort
+from weft.tune.compile_pool import Compiler
+from weft.tune.progress import quiet
+from weft.tune.tuner import Report, begin_compiling, tune
+
+FORMAT = 1
+AHEAD = 3  # cases whose candidates are with the compilers while one is measured
+
+
+@dataclass
+class TuningRun:
+    """A run and what came of it so far."""
+
+    device: dict[str, Any]
+    effort: Effort
+    suite: str = ""
+    about: dict[str, Any] = field(default_factory=dict)  # command, commit, date
+    ended: str = "running"
+    skipped: dict[str, str] = field(default_factory=dict)
+    cases: list[dict[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def on(cls, device: torch.device, effort: Effort, suite: str = "") -> TuningRun:
+        from weft.machine.provenance import command, commit
+
+        about = {"command": command(), "commit": commit(), "date": now()}
+        return cls(device_stamp(device), effort, suite, about)
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "what": "weft tune",
+            "format": FORMAT,
+            "suite": self.suite,
+            "device": self.device,
+            **self.about,
+            "effort": asdict(self.effort),
+            "ended": self.ended,
+            "skipped": self.skipped,
+            "cases": self.cases,
+        }
+
+    def find(self, job: Job) -> dict[str, Any] | None:
+        wanted = job.group, job.name, job.mark
+        return next((case for case in self.cases if (case["group"], case["name"], case.get("mark")) == wanted), None)
+
+
+def go(
+    run: TuningRun,
+    jobs: Sequence[Job],
+    *,
+    again: bool = False,
+    begun: Callable[[Job], None] = lambda job: None,
+    report: Report = quiet,
+    kept: Callable[[TuningRun], None] = lambda run: None,
+) -> None:
+    """Tune every job that has no schedule stored yet (`again`: every one) and add it to the run.
+
+    `begun` hears of each job before, `kept` of the run after each. Ctrl-C ends the run, and so does a candidate that
+    takes the device along; the run then says so, and going on leaves that candidate out.
+    """
+    jobs = [job for job in jobs if run.find(job) is None]
+    if not jobs:
+        run.ended = "finished"
+        return
+    with Compiler(jobs[0].target, jobs[0].backend, run.effort.jobs) as compiler:
+        ahead = CompileAhead(jobs, run.effort, compiler, again)
+        try:
+            for at, job in enumerate(jobs):
+                begun(job)
+                ahead.up_to(at + AHEAD)
+                run.cases.append(_tuned(job, partial(ahead.choice, at), run.effort, compiler, again, report))
+                kept(run)
+            run.ended = "finished"
+        except KeyboardInterrupt:
+            run.ended = "interrupted"
+        except RuntimeError as error:  # what a candidate alone does wrong is noted with it and does not come here
+            run.ended = f"the device was lost: {str(error).partition(chr(10))[0]}"
+    kept(run)
+
+
+class CompileAhead:
+    """Ranks coming jobs and hands their candidates to the compilers, each once."""
+
+    def __init__(self, jobs: Sequence[Job], effort: Effort, compiler: Compiler, again: bool) -> None:
+        self._jobs, self._effort, self._compiler, self._again = jobs, effort, compiler, again
+        self._next = 0
+        self._choices: dict[int, Choice] = {}
+
+    def up_to(self, end: int) -> None:
+        """Rank the jobs before `end`."""
+        for at in range(self._next, min(end, len(self._jobs))):
+            job = self._jobs[at]
+            with suppress(WeftError):  # said when its turn comes
+                choice = self._choices[at] = job.choice()
+                if self._again or tuned_schedules.recalled(choice, job.workspace_limit) is None:
+                    begin_compiling(choice, self._effort, self._compiler)
+        self._next = max(self._next, end)
+
+    def choice(self, at: int) -> Choice:
+        """The ranking of a job whose turn has come. Raises what ranking it raises."""
+        return self._choices.pop(at, None) or self._jobs[at].choice()
+
+
+def _tuned(
+    job: Job, ranked: Callable[[], Choice], effort: Effort, compiler: Compiler, again: bool, report: Report
+) -> dict[str, Any]:
+    """One job's entry in the record."""
+    entry: dict[str, Any] = {"group": job.group, "name": job.name, "equation": job.equation}
+    entry |= {"extents": dict(job.extents), "mark": job.mark}
+    try:
+        choice = ranked()
+        stored = None if again else tuned_schedules.recalled(choice, job.workspace_limit)
+        if stored is not None:
+            return entry | _stored(choice, stored)
+        outcome = tune(choice, job.workspace_limit, effort, compiler=compiler, again=again, report=report)
+        return entry | outcome.document()
+    except WeftError as error:
+        return entry | {"failed": str(error).partition("\n")[0]}
+
+
+def _stored(choice: Any, found: Any) -> dict[str, Any]:
+    """A schedule stored before; the model's time is that of its tuning, where the model still says the same."""
+
+    def about(rank: Any) -> dict[str, Any]:
+        return {
+            "schedule": str(rank.schedule),
+            "family": rank.schedule.family,
+            "workspace_bytes": rank.schedule.workspace_bytes,
+            "predicted": rank.seconds,
+            "seconds": rank.measured,
+            "samples": [],
+        }
+
+    model = next(rank for rank in found.ranked if rank.schedule == choice.best.schedule)
+    ratio = found.best.measured / model.measured if model.measured else None
+    return {
+        "stored": True,
+        "date": found.origin.date,
+        "model": about(model),
+        "winner": about(found.best),
+        "ratio": ratio,
+        "legal": len(choice.ranked),
+        "tried": 0,
+        "spent": 0.0,
+        "excluded": list(found.excluded),
+        "trials": [],
+    }
+
+
+def save(run: TuningRun, file: Path) -> None:
+    """Write the record, whole or not at all."""
+    from weft.base.files import write_whole
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(file, json.dumps(run.document(), indent=1, allow_nan=False) + "\n", mode=0o644)
+
+
+def load(file: Path) -> dict[str, Any]:
+    """A record as `save` wrote it; `WeftError` for another file."""
+    try:
+        document = json.loads(file.read_text())
+        if document["what"] == "weft tune" and document["format"] == FORMAT:
+            return dict(document)
+    except (OSError, ValueError, TypeError, KeyError):
+        pass
+    raise WeftError(f"{file} is no record of weft tune")
