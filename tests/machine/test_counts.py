@@ -121,7 +121,7 @@ def test_an_empty_sum_in_one_operand_needs_neither() -> None:
 
 
 def test_functions_count_once_for_each_element() -> None:
-    relu, affine = (trace(cases.case.FUNCTIONS[name], [torch.float32]) for name in ("relu", "affine"))
+    relu, affine = (trace(cases.FUNCTIONS[name], [torch.float32]) for name in ("relu", "affine"))
     assert (relu.flops, affine.flops) == (1, 2)
     contraction = describe("mk,kn->mn", (3, 5), (5, 7), c=Layout((3, 7), (0, 1), torch.float32))
     plain = contraction_work(contraction)

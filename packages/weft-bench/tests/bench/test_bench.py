@@ -244,7 +244,7 @@ def test_the_summary(tmp_path: Path) -> None:
 
 def runs_of_figures() -> dict[str, list[str]]:
     """What `make figures` measures, by folder: the arguments of `weft bench`."""
-    text = (Path(__file__).parents[2] / "Makefile").read_text()
+    text = (Path(__file__).parents[4] / "Makefile").read_text()
     return {name: arguments.split() for name, arguments in re.findall(r"^RUN_(\S+)\s*:= (.+)$", text, re.MULTILINE)}
 
 
@@ -256,7 +256,7 @@ def test_every_figure_is_measured_by_a_command_that_there_is(name: str) -> None:
 
 def test_the_figures_that_are_quoted_are_those_that_are_measured() -> None:
     """Each folder of results has the command that `make figures` gives it, but for where it goes."""
-    results = Path(__file__).parents[2] / "results" / "h200"
+    results = Path(__file__).parents[4] / "results" / "h200"
     runs = {
         folder.parent.name: load(folder.parent).environment["artifacts"]["command"]
         for folder in results.glob("*/run.json")

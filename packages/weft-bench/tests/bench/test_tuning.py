@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tune_problems import CPU, choice_of, contraction_of
+from weft.cli.tuning import run as running
 from weft.cli.tuning.figures import figures
 from weft.cli.tuning.jobs import Job, of_equation
 from weft.cli.tuning.run import TuningRun, go, load, save
@@ -18,7 +19,6 @@ from weft.planner import tuned as tuned_schedules
 from weft.tune.candidates import Candidate, Effort
 from weft_bench import cases
 from weft_bench.suites import entries
-from weft_bench.tuning import run as running
 from weft_bench.tuning import study
 from weft_bench.tuning.jobs import described, of_suite
 from weft_bench.tuning.study import Sample, expected_draws

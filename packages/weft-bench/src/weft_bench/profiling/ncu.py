@@ -19,6 +19,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import weft
+import weft_bench
 from weft_bench.profiling.counters import CounterSet, counted, metric_names
 
 PATIENCE = 100.0  # seconds for the whole run
@@ -137,9 +139,9 @@ def _run(
 
 
 def _paths() -> dict[str, str]:
-    """So that the process finds the weft that runs here."""
-    own = str(Path(__file__).parents[2])
-    return {"PYTHONPATH": os.pathsep.join(filter(None, (own, os.getenv("PYTHONPATH"))))}
+    """So that the process finds the weft and the weft-bench that run here."""
+    own = (str(Path(file).parents[1]) for file in (weft.__file__, weft_bench.__file__))
+    return {"PYTHONPATH": os.pathsep.join(filter(None, (*own, os.getenv("PYTHONPATH"))))}
 
 
 def _wide(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> list[tuple[str, dict[str, float]]]:

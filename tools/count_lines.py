@@ -1,0 +1,62 @@
+"""Count the package: files, raw lines and lines of code (without blanks, comments and docstrings), a row for each room.
+
+python -m count_lines [folder ...]
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import sys
+import tokenize
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("src/weft", "packages/weft-bench/src/weft_bench")
+_SILENT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+
+
+def code_lines(text: str) -> int:
+    """Lines that hold a token of code."""
+    lines = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in _SILENT:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            first = node.body[0] if node.body else None
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+                lines -= set(range(first.lineno, (first.end_lineno or 0) + 1))
+    return len(lines)
+
+
+def class_names(folder: Path) -> Counter[str]:
+    """How often each class name is used."""
+    found: Counter[str] = Counter()
+    for file in folder.rglob("*.py"):
+        found.update(node.name for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ClassDef))
+    return found
+
+
+def main(folders: list[str]) -> None:
+    for name in folders or FOLDERS:
+        folder = ROOT / name
+        rooms: dict[str, list[int]] = {}
+        for file in sorted(folder.rglob("*.py")):
+            parts = file.relative_to(folder).parts
+            text = file.read_text()
+            row = rooms.setdefault(parts[0] if len(parts) > 1 else ".", [0, 0, 0])
+            for at, more in enumerate((1, text.count("\n"), code_lines(text))):
+                row[at] += more
+        print(f"{name}\n{'room':<20}{'files':>7}{'lines':>9}{'code':>9}")
+        for room, (files, raw, code) in rooms.items():
+            print(f"{room:<20}{files:>7}{raw:>9}{code:>9}")
+        files, raw, code = (sum(column) for column in zip(*rooms.values(), strict=True))
+        print(f"{'in all':<20}{files:>7}{raw:>9}{code:>9}   {code / files:.0f} lines of code a file")
+        twice = sorted(name for name, count in class_names(folder).items() if count > 1)
+        print(f"class names used twice or more: {len(twice)}\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
