@@ -7,12 +7,14 @@ makes one for itself alone where the plan was built within a capture.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Callable
+from typing import Generic, TypeAlias, TypeVar
 
 import torch
 
 from weft.base.arrays import dispatch_modes, outside_transforms
 
+Value = TypeVar("Value")
 _Key: TypeAlias = tuple[int, torch.dtype, torch.device]
 
 _constants: dict[_Key, torch.Tensor] = {}
@@ -44,6 +46,32 @@ def prepare(value: int, dtype: torch.dtype, device: torch.device) -> None:
         constant(value, dtype, device)
 
 
+class Kept(Generic[Value]):
+    """What is made on a device once, now; within the capture of a CUDA graph for that graph alone, each time."""
+
+    def __init__(self, make: Callable[[], Value], device: torch.device) -> None:
+        self._make: Callable[[], Value] | None = make
+        self._device = device
+        self._known: Value | None = None
+        if not is_capturing(device):
+            self._known, self._make = make(), None
+
+    @property
+    def value(self) -> Value:
+        if self._make is None:
+            return self._known  # type: ignore[return-value]
+        made = self._make()
+        if not is_capturing(self._device):
+            self._known, self._make = made, None
+        return made
+
+
+def await_making(device: torch.device) -> None:
+    """Wait for what is being made on the current stream: others read what is kept, and wait for nothing."""
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
+
+
 def keep_for_graphs(*tensors: torch.Tensor) -> None:
     """Keep tensors for good that a captured graph reads: nobody hears when the graph is gone."""
     _read_by_graphs.update((tensor.data_ptr(), tensor) for tensor in tensors)
@@ -60,6 +88,5 @@ def _made(key: _Key) -> torch.Tensor:
         made = torch.full((), value, dtype=dtype, device=device)
     if is_capturing(device):
         return made
-    if device.type == "cuda":
-        torch.cuda.current_stream(device).synchronize()  # other streams read it and wait for nothing
+    await_making(device)
     return _constants.setdefault(key, made)

@@ -80,8 +80,10 @@ class RealFormSchedule:
 
 def _span(layout: Layout) -> int:
     """Bytes from a tensor's first element to the end of its last."""
+    if not all(layout.shape):
+        return 0
     steps = zip(layout.shape, layout.strides, strict=True)
-    return (1 + sum((extent - 1) * stride for extent, stride in steps)) * layout.dtype.itemsize if all(layout.shape) else 0
+    return (1 + sum((extent - 1) * stride for extent, stride in steps)) * layout.dtype.itemsize
 
 
 _WORDS = {"along_k": "along", "across_k": "across"}  # of an operand as 2x2 matrices: their rows run along k, or across
