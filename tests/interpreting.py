@@ -1,4 +1,4 @@
-"""Triton's interpreter as the tests need it: right with every Triton and NumPy they run on, and with less to do."""
+"""Triton's interpreter as the tests need it, with less to do; what it takes is for `weft.gpu.common.interpreter`."""
 
 from __future__ import annotations
 
@@ -9,41 +9,16 @@ from typing import Any
 import pytest
 
 PARTS = (
-    "GridExecutor", "InterpreterBuilder", "_LangPatchScope", "_get_np_dtype", "_patch_lang", "_patch_lang_tensor",
-    "interpreter_builder", "tl",
+    "GridExecutor", "_LangPatchScope", "_get_np_dtype", "_patch_lang", "interpreter_builder", "tl",
 )  # fmt: skip
 
 
 def prepare(interpreter: Any, patch: pytest.MonkeyPatch) -> None:
     """Do all of it to Triton's module `interpreter`; one that is made of other parts is left as it is."""
     if all(hasattr(interpreter, part) for part in PARTS):
-        correct(interpreter, patch)
         leave_out_overflows(interpreter.interpreter_builder, patch)
         replace_once_per_launch(interpreter, patch)
         describe_once(interpreter, patch)
-
-
-def correct(interpreter: Any, patch: pytest.MonkeyPatch) -> None:
-    """Let the interpreter take what the compiler takes.
-
-    A comparison of scalars keeps the operands' type beside its bits. Spread over a tile it becomes a tile of that
-    type, which Triton 3.9 refuses as a mask: comparisons get the type of bits here.
-    Triton 3.6 makes an index of an array of one element by `int`, which NumPy 2.4 refuses.
-    """
-    compute, patch_tensor = interpreter.InterpreterBuilder.binary_op, interpreter._patch_lang_tensor
-
-    def binary_op(builder: Any, lhs: Any, rhs: Any, op: Any) -> Any:
-        result = compute(builder, lhs, rhs, op)
-        if result.data.dtype == bool:
-            result.dtype = interpreter.tl.int1
-        return result
-
-    def patch_tensor_with_index(tensor: Any, scope: Any) -> None:
-        patch_tensor(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
-
-    patch.setattr(interpreter.InterpreterBuilder, "binary_op", binary_op)
-    patch.setattr(interpreter, "_patch_lang_tensor", patch_tensor_with_index)
 
 
 def leave_out_overflows(builder: Any, patch: pytest.MonkeyPatch) -> None:

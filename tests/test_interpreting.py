@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 triton = pytest.importorskip("triton")
+pytest.importorskip("weft.gpu.common.launch")  # corrects the interpreter
+from weft.gpu.common.interpreter import correct
+
 tl = triton.language
 
 pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="kernels are compiled")
@@ -87,3 +94,62 @@ def test_integers_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builder, "create_mul", counted)
     assert launched(1, 5).tolist() == [0, 1, 4, 9, 16]
     assert len(products) == 1 + 5  # where the program starts, and the squares
+
+
+AS_DOCUMENTED = """
+import torch, weft
+a, b = torch.arange(12.0).reshape(3, 4), torch.arange(20.0).reshape(4, 5)
+exact = a @ b
+calls = {
+    "contract": lambda: weft.contract("ij,jk->ik", a, b, backend="triton"),
+    "made to measure": lambda: weft.contract("ij,jk->ik", a, b, backend="triton", specialize="now"),
+    "epilogue": lambda: weft.contract("ij,jk->ik", a, b, backend="triton", epilogue=torch.relu),
+    "einsum": lambda: weft.einsum("ij,jk->ik", a, b, backend="triton"),
+    "max-plus": lambda: weft.contract("ij,jk->ik", a, b, backend="triton", algebra="max_plus"),
+    "permute": lambda: weft.permute(exact.T.contiguous(), "ij->ji", backend="triton"),
+    "complex": lambda: weft.contract("ij,jk->ik", a + 0j, b + 0j, backend="triton").real,
+    "grouped": lambda: weft.grouped("ij,jk->ik", [(a, b), (a[:2], b)], backend="triton")[0],
+    "transpose_": lambda: weft.transpose_(exact.T.contiguous(), (0, 1), backend="triton"),
+}
+for name, call in calls.items():
+    wanted = (a[:, :, None] + b).amax(1) if name == "max-plus" else exact
+    assert torch.equal(call(), wanted), name
+print("right")
+"""
+
+
+def test_a_user_sets_the_variable_and_imports_weft() -> None:
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "WEFT_SELFTEST": "0"}
+    command = [sys.executable, "-W", "ignore", "-c", AS_DOCUMENTED]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "right"
+
+
+@pytest.mark.parametrize("scoped", [True, False])
+def test_any_version_s_interpreter_is_corrected_once(scoped: bool) -> None:
+    """One that keeps what it replaced in a scope, one that does not, and one without either part."""
+
+    class Builder:
+        def binary_op(self, lhs: Any, rhs: Any, op: Any) -> Any:
+            return SimpleNamespace(data=op(lhs.data, rhs.data), dtype=lhs.dtype)
+
+    class Scope:
+        set_attr = staticmethod(setattr)
+
+    given = (Scope(),) if scoped else ()
+    module = SimpleNamespace(
+        InterpreterBuilder=Builder, tl=SimpleNamespace(int1="int1"), _patch_lang_tensor=lambda tensor, *scope: None
+    )
+    for _ in range(2):
+        correct(module)
+    x, y = (SimpleNamespace(data=np.array([value]), dtype="int32") for value in (1, 2))
+    assert Builder().binary_op(x, y, np.less).dtype == "int1"
+    assert Builder().binary_op(x, y, np.add).dtype == "int32"
+
+    class Value:
+        handle = SimpleNamespace(data=np.array([5]))
+
+    module._patch_lang_tensor(Value, *given)
+    assert [*range(9)][Value()] == 5  # type: ignore[call-overload]
+    correct(SimpleNamespace())

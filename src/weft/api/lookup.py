@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -11,8 +10,9 @@ import torch
 
 from weft.api.keywords import Equation
 from weft.api.options import Options, resolved
-from weft.base.arrays import as_tensor, dispatch_modes, like, outside_transforms, without_neg
+from weft.base.arrays import as_tensor, like, without_neg
 from weft.base.bounded_cache import BoundedCache
+from weft.base.kept import constant
 from weft.errors import NotationError
 from weft.planner.validity import generation
 from weft.plans.call_cache import CallCache, KnownCall, call_signature, said_operands
@@ -81,21 +81,8 @@ def find_plan(equation: Equation, a: torch.Tensor, b: torch.Tensor, options: Opt
 
 
 def one_of(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """The number one: what an operand alone is contracted with.
-
-    It is kept, but for one that a CUDA graph makes, or a program that torch traces.
-    """
-    if dispatch_modes():
-        return torch.ones((), dtype=dtype, device=device)
-    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        return torch.ones((), dtype=dtype, device=device)
-    return _kept_one(dtype, device)
-
-
-@lru_cache
-def _kept_one(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    with outside_transforms():
-        return torch.ones((), dtype=dtype, device=device)
+    """The number one: what an operand alone is contracted with."""
+    return constant(1, dtype, device)
 
 
 def _notation_key(equation: Equation) -> str | Notation:

@@ -11,6 +11,7 @@ from weft.base.bounded_cache import BoundedCache
 from weft.base.describe import describe_call
 from weft.base.dispatch import near_dynamo, outside
 from weft.base.figures import counted
+from weft.base.kept import is_capturing
 from weft.blocks.gradient import with_gradient
 from weft.blocks.meeting import check_sectors, products
 from weft.blocks.plan import BlockPlan
@@ -71,7 +72,7 @@ def _plan(notation: Notation, a: BlockTensor, b: BlockTensor, keywords: dict[str
     if plan is None:
         _check(notation, a, b)
         plan = BlockPlan(products(notation, a.structure, b.structure), a.buffer, b.buffer, keywords)
-        if prints is not None:
+        if prints is not None and not is_capturing(a.device):  # where no group has a launch of its own
             _PLANS.put(key, plan)
     return plan
 

@@ -10,6 +10,7 @@ import torch
 from weft.api.contract import contract
 from weft.api.options import read_options, resolved
 from weft.base.arrays import outside_transforms
+from weft.base.kept import is_capturing
 from weft.blocks.meeting import Products
 from weft.groups.launch import launch_of
 from weft.spec.group import GroupTable, contiguous_strides, group_form, group_table
@@ -42,9 +43,12 @@ class BlockPlan:
 
     def derivative(self, side: int, grad: torch.Tensor, other: torch.Tensor) -> BlockPlan:
         """What makes the gradient of A or B (`side` 0, 1) of D's and the other operand; made once."""
-        if side not in self._derivatives:
-            self._derivatives[side] = BlockPlan(self.products.derivative(side), grad, other, self.keywords)
-        return self._derivatives[side]
+        known = self._derivatives.get(side)
+        if known is None:
+            known = BlockPlan(self.products.derivative(side), grad, other, self.keywords)
+            if not is_capturing(grad.device):  # where no group has a launch of its own
+                self._derivatives[side] = known
+        return known
 
 
 def one_by_one(

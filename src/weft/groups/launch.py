@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from weft.base.kept import is_capturing
 from weft.errors import UnsupportedError
 from weft.fn.pointwise import TritonFunction
 from weft.planner.request import Request
@@ -16,7 +17,8 @@ from weft.spec.group import GroupTable
 def launch_of(table: GroupTable, request: Request, b_dtype: torch.dtype, add: bool) -> Any | None:
     """A launch of the whole group; None where no kernel takes it and the pairs are contracted one by one.
 
-    Raises `UnsupportedError` on a GPU, where that would take a launch each.
+    So they are within the capture of a CUDA graph, whose tables would be there when it is replayed. Raises
+    `UnsupportedError` on a GPU for what no kernel takes, as that would be a launch each.
     """
     arithmetic, functions = request.arithmetic, request.functions
     types, hooks = (request.a.dtype, b_dtype, request.d_dtype), (functions.a, functions.b, functions.epilogue)
@@ -30,6 +32,8 @@ def launch_of(table: GroupTable, request: Request, b_dtype: torch.dtype, add: bo
                 reason = f"products in {dtype_name(arithmetic.product)} have no kernel for groups: leave precision out"
             if reason is not None:
                 raise UnsupportedError(f"{reason}; else contract the pairs one by one")
+        if is_capturing(request.device):
+            return None
         return GroupLaunch(GroupKernel(table.form.counts, arithmetic, types, hooks, add), table, request.target)
     if request.backend == "cpu" and not any(isinstance(function, TritonFunction) for function in hooks):
         from weft.cpu.grouped.launch import GroupLaunch as HostLaunch

@@ -17,6 +17,7 @@ from weft.base.arrays import as_result, is_transforming
 from weft.base.describe import describe_call
 from weft.base.dispatch import near_dynamo, outside
 from weft.base.figures import counted, given, si
+from weft.base.kept import is_capturing
 from weft.base.notebook import folded, table
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
 from weft.groups.launch import launch_of
@@ -215,9 +216,12 @@ class GroupedPlan:
         self._launch = self._batched() or self._moved() or _Described(self._one_by_one, "pairs contracted one by one")
 
     def _moved(self) -> Any | None:
-        """The kernel for groups, told where tensors begin."""
+        """The kernel for groups, told where tensors begin; None where there is none, nor is any table sent within the
+        capture of a graph."""
         if self._own is None:
             self._own = launch_of(self._table, self._request, self._sides[1].dtype, self._add)
+        elif is_capturing(self._request.device):
+            return None
         else:
             self._own.move(self._table)
         return self._own

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from weft.base.kept import is_capturing
+
 
 class Changes:
     """What the intermediates that a program holds were made of.
@@ -21,10 +23,15 @@ class Changes:
         self._seen: list[tuple[weakref.ref[torch.Tensor], int, int]] = []
 
     def since(self, program: Any, operands: Sequence[torch.Tensor], said: Collection[int] | None) -> set[int] | None:
-        """Places of operands that changed since the last call; None where all steps have to run."""
+        """Places of operands that changed since the last call; None where all steps have to run.
+
+        So they have within the capture of a CUDA graph, whose intermediates are its own.
+        """
         if program is not self._program or len(self._seen) != len(operands):
             return None
         self._program = None  # until the call is done
+        if is_capturing(program.device):
+            return None
         if said is not None:
             return set(said)
         return {
@@ -33,6 +40,8 @@ class Changes:
         }  # fmt: skip
 
     def done(self, program: Any, operands: Sequence[torch.Tensor]) -> None:
-        """A call has run to its end."""
+        """A call has run to its end; one that is captured has not."""
+        if is_capturing(program.device):
+            return
         self._program = program
         self._seen = [(weakref.ref(tensor), tensor.data_ptr(), tensor._version) for tensor in operands]

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from weft.base.kept import await_making, is_capturing
 from weft.errors import call_context
 from weft.networks.folding import Folded
 from weft.networks.order import orders_of
@@ -35,4 +36,6 @@ def made_constants(
             )  # fmt: skip
             ready = [as_launched(values[node]) for node in (step.left, step.right, step.node)]
             call.launch(ready[0], ready[1], None, ready[2], call.one, call.zero, call.aux)
+    if parts.steps and not is_capturing(network.settings.device):
+        await_making(network.settings.device)
     return [given[node] if node in given else values[node] for node in parts.made]

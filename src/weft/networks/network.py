@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from numbers import Number
 from typing import Any
 
@@ -13,6 +14,7 @@ from weft.base.bounded_cache import BoundedCache
 from weft.base.describe import describe_operands
 from weft.base.dispatch import is_traced
 from weft.base.figures import counted, given
+from weft.base.kept import Kept
 from weft.errors import ArgumentError, ShapeError, UnsupportedError, WorkspaceError, call_context
 from weft.networks.arena import SMALL, arena
 from weft.networks.changes import Changes
@@ -70,7 +72,7 @@ class Network(Described):
         self.folded = folded(tree, given.keys(), orders_of(tree, self._items(tree), self.model) if given else {})
         self.tree = self._sliced(asked_slices)
         self.scheme = self._scheme()
-        self.constants = self._make_constants(tree, given)
+        self.made = Kept(partial(self._make_constants, tree, given), settings.device)
         self._programs = BoundedCache(PROGRAMS)
         self._changes = Changes() if settings.reuse else None
         self._paused: Going | None = None

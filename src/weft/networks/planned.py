@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from weft.base.figures import counted
+from weft.base.kept import Kept
 from weft.networks.cost import Model, model
 from weft.networks.folding import Folded
 from weft.networks.graph import Graph
@@ -24,7 +25,7 @@ class Planned:
     `graph`: labels, extents and operands. `settings`: options and device. `source`: where the path comes from, in
     words. `dtypes`: the type of each node of the whole tree (operands first, then results in the order of the path).
     `functions`: those of nodes. `folded`: what is left where there are constants. `tree`: the steps of a call and its
-    slices. `scheme`: how intermediates lie, and where. `constants`: operands of the tree after those of the caller.
+    slices. `scheme`: how intermediates lie, and where. `made`: operands of the tree after those of the caller.
     `latest`: the program that was made last; None before the first call. `backward`: the tree of derivatives, with
     slices of its own; None before the first of them.
     """
@@ -37,9 +38,14 @@ class Planned:
     folded: Folded  # what is left where there are constants
     tree: Tree  # of a call: without what is made of constants alone, sliced
     scheme: Scheme
-    constants: list[torch.Tensor]  # operands of the tree after those of the caller
+    made: Kept[list[torch.Tensor]]  # of constants
     latest: Program | None  # the program that was made last
     backward: Tree | None  # of derivatives
+
+    @property
+    def constants(self) -> list[torch.Tensor]:
+        """Operands of the tree after those of the caller."""
+        return self.made.value
 
     @property
     def path(self) -> tuple[tuple[int, int], ...]:

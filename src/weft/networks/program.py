@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from weft.base.kept import is_capturing
 from weft.networks.arena import Arena, ordered
 from weft.networks.order import Orders
 from weft.networks.replay import Replay, is_worth_while
@@ -83,8 +84,10 @@ class Program:
         self._root = next(step for step in tree.steps if step.node == tree.root)
         self._last: dict[Any, Call] = {}
         self.scaled: dict[Any, Call] = {}  # steps that scale what they read, see `rescale`
-        self.base = base if self._keep else None
-        self._kept = self.values_in(base) if self._keep else None
+        self.base: torch.Tensor | None = None
+        self._kept: list[Any] | None = None
+        if self._keep and not is_capturing(self.device):
+            self._hold(base)
         self._stream: Any = None
         self.replay: Replay | None = None
         if graphs and self.device.type == "cuda" and (graphs is True or is_worth_while(self.each)):
@@ -269,7 +272,7 @@ class Program:
         self, values: list[Any], watch: Watch | None, where: Mapping[int, int], changed: Collection[int] | None = None
     ) -> None:
         """The steps of a slice but for the last one."""
-        if self.replay is not None and watch is None and changed is None and not _is_capturing():
+        if self.replay is not None and watch is None and changed is None and not is_capturing(self.device):
             self.replay.run(values)
         else:
             self._calls(self._above(self.each, changed), values, watch, where)
@@ -304,6 +307,10 @@ class Program:
                 found.append(call)
         return found
 
+    def _hold(self, base: torch.Tensor) -> None:
+        """Keep an arena for the calls to come."""
+        self.base, self._kept = base, self.values_in(base)
+
     def _allocated(self) -> torch.Tensor:
         return torch.empty(self.scheme.arena.size, dtype=torch.uint8, device=self.device)
 
@@ -312,12 +319,12 @@ class Program:
 
         A graph that the caller captures runs whenever it is replayed: its memory is its own.
         """
-        cuda = self.device.type == "cuda"
-        if cuda and _is_capturing():
+        if not self._keep or is_capturing(self.device):
             return self.values_in(self._allocated())
         if self._kept is None:
-            return self.values_in(self._allocated())
-        if cuda:
+            self._hold(self._allocated())
+        assert self._kept is not None
+        if self.device.type == "cuda":
             stream = torch.cuda.current_stream(self.device)
             if self._stream is not None and stream != self._stream:
                 stream.wait_stream(self._stream)
@@ -341,7 +348,3 @@ def strips(extent: int, count: int) -> list[tuple[int, int]]:
     """The first index and the length of so many stretches at most."""
     length = max(1, -(-extent // count))
     return [(begin, min(length, extent - begin)) for begin in range(0, extent, length)]
-
-
-def _is_capturing() -> bool:
-    return torch.cuda.is_current_stream_capturing()

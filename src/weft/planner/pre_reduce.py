@@ -12,12 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
+from weft.base.kept import constant, prepare
 from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
 from weft.spec import Arithmetic, Contraction, Layout, Mode, Role, Strides, canonical
 
@@ -109,6 +109,9 @@ class PreReduceLaunch:
     def __init__(self, schedule: PreReduceSchedule) -> None:
         self._steps = [step.built_as_a_step() if step is not None else None for step in schedule.steps]
         self._product = schedule.product.built_as_a_step()[1]
+        for step in schedule.steps:
+            if step is not None:
+                prepare(1, step.description.a.dtype, step.target.device)  # type: ignore[union-attr]
 
     def __call__(
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
@@ -119,7 +122,7 @@ class PreReduceLaunch:
                 choice, launch = step
                 layout = choice.description.d
                 total = torch.empty(layout.shape, dtype=layout.dtype, device=operand.device)
-                one = the_one(operand.dtype, operand.device)
+                one = constant(1, operand.dtype, operand.device)
                 launch(operand, one, None, total, number(1, layout.dtype), number(0, layout.dtype))
                 operand = total
             operands.append(operand)
@@ -205,9 +208,3 @@ def _product(contraction: Contraction, sums: Sequence[Sums | None]) -> Contracti
 def number(value: int, dtype: torch.dtype) -> Scalar:
     """A factor as the launch of a contraction with sums of this type takes it."""
     return complex(value) if dtype.is_complex else float(value) if dtype.is_floating_point else value
-
-
-@lru_cache
-def the_one(dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The 0-d tensor that leaves what it multiplies as it is."""
-    return torch.ones((), dtype=dtype, device=device)

@@ -26,10 +26,11 @@ def chosen_and_built(
     workspace_limit: int | None,
     tune: str | None,
     schedule: Schedule | str | None = None,
+    known: Choice | None = None,
 ) -> tuple[Choice, Any]:
     """The choice, without what the device cannot hold and without families that fail there, and its launch.
 
-    Raises what `select` raises, which each family that fails brings nearer: the others are chosen from.
+    `known` is what `select` has found for all this. Raises what `select` raises, which each family that fails brings nearer: the others are chosen from.
     """
     if backend == "triton":
         _warn_of_triton()
@@ -37,7 +38,8 @@ def chosen_and_built(
         _warn_of_numba()
     begun = perf_counter()
     while True:
-        choice = select(description, backend, target, workspace_limit, tune, schedule)
+        choice = known or select(description, backend, target, workspace_limit, tune, schedule)
+        known = None
         if not admitted(choice):
             continue
         chosen = perf_counter()

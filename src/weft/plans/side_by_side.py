@@ -25,7 +25,7 @@ from weft.planner.promotion import is_stored, tier
 from weft.planner.schedule import Description, Ranked, Target
 from weft.planner.validity import environment, here
 from weft.plans.select import select
-from weft.plans.tiers import Asked, Wanted, is_twice_as_fast_at_hand
+from weft.plans.tiers import Asked, Wanted, faster_at_hand
 
 ROOM = "side-by-side"  # of the store
 FEWEST = 3  # kernels that are worth starting compilers, which takes as long as compiling one
@@ -70,7 +70,12 @@ def chosen(wanted: Wanted) -> Choice | None:
     """What `weft.plans.tiers.served` will choose first, untested and not built; None where nothing can be chosen."""
     asked, specialize = wanted
     try:
-        if _is_of_what_is_at_hand(asked, specialize):
+        if asked.schedule is not None or asked.tune is not None or not has_tiers(asked.backend):
+            return select(*asked)
+        if specialize == "now":
+            measured, hand = faster_at_hand(asked)
+            return hand or measured
+        if specialize == "never" or is_stored(*asked[:4]) is None:
             choice = at_hand(*asked[:4])
             if isinstance(choice, Choice):
                 rule = tier(asked.description, asked.target, choice.best.seconds)
@@ -79,15 +84,6 @@ def chosen(wanted: Wanted) -> Choice | None:
         return select(*asked)
     except WeftError:
         return None
-
-
-def _is_of_what_is_at_hand(asked: Asked, specialize: str) -> bool:
-    """Whether that is looked at first."""
-    if asked.schedule is not None or asked.tune is not None or not has_tiers(asked.backend):
-        return False
-    if specialize == "now":
-        return is_twice_as_fast_at_hand(asked)
-    return specialize == "never" or is_stored(*asked[:4]) is None
 
 
 def _kernels(choice: Choice) -> Iterable[Hashable]:

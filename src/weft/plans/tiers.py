@@ -58,15 +58,19 @@ def served(asked: Asked, specialize: str) -> Served:
         return _measured(asked, Tier("made to measure", "its schedule is forced"))
     if asked.tune is not None:
         return _measured(asked, Tier("made to measure", "asked for" if specialize == "now" else "tuning asks for it"))
-    if specialize == "now" and not is_twice_as_fast_at_hand(asked):
-        return _measured(asked, Tier("made to measure", "asked for"))
     if not has_tiers(asked.backend):
-        return _measured(asked, Tier("made to measure", f"the {asked.backend} backend has one kind of kernel"))
-    if specialize == "auto" and (why := is_stored(*asked[:4])) is not None:
+        why = "asked for" if specialize == "now" else f"the {asked.backend} backend has one kind of kernel"
         return _measured(asked, Tier("made to measure", why))
-    choice = _admitted_at_hand(asked)
+    if specialize == "auto" and (stored := is_stored(*asked[:4])) is not None:
+        return _measured(asked, Tier("made to measure", stored))
+    measured = hand = None
+    if specialize == "now":
+        measured, hand = faster_at_hand(asked)
+        if hand is None:
+            return _measured(asked, Tier("made to measure", "asked for"), measured)
+    choice = _admitted_at_hand(asked, hand)
     if isinstance(choice, str):
-        return _measured(asked, Tier("made to measure", f"nothing at hand serves it ({choice})"))
+        return _measured(asked, Tier("made to measure", f"nothing at hand serves it ({choice})"), measured)
     if specialize != "auto":
         found, launch = choice.built()
         why = "asked for" if specialize == "never" else "kernels made to measure would take twice as long"
@@ -78,31 +82,34 @@ def served(asked: Asked, specialize: str) -> Served:
     return Served(found, launch, rule)
 
 
-def is_twice_as_fast_at_hand(asked: Asked) -> bool:
-    """Whether what is at hand is predicted to take half of the time of any kernel made to measure, of a long one.
+def faster_at_hand(asked: Asked) -> tuple[Choice, Choice | None]:
+    """The choice made to measure, and what is at hand where that is predicted to take half of its time, if it is long.
 
-    That is sums over nearly all modes, which kernels at hand share out and no family made to measure does.
+    So are sums over nearly all modes, which kernels at hand share out and no family made to measure does.
     """
-    measured = select(*asked).best.seconds
-    if measured < LONG or not has_tiers(asked.backend):
-        return False
+    measured = select(*asked)
+    if measured.best.seconds < LONG:
+        return measured, None
     choice = at_hand(*asked[:4])
-    return isinstance(choice, Choice) and choice.best.seconds < 0.5 * measured
+    if isinstance(choice, Choice) and choice.best.seconds < 0.5 * measured.best.seconds:
+        return measured, choice
+    return measured, None
 
 
-def _admitted_at_hand(asked: Asked) -> Choice | str:
-    """What is at hand and has passed its self-test, or why nothing is."""
+def _admitted_at_hand(asked: Asked, known: Choice | None) -> Choice | str:
+    """What is at hand and has passed its self-test, or why nothing is; `known` is what was found before."""
     while True:
-        choice = at_hand(*asked[:4])
+        choice = known or at_hand(*asked[:4])
         if isinstance(choice, str):
             return choice
         settle(choice)
         if admitted(choice):
             return choice
+        known = None
 
 
-def _measured(asked: Asked, rule: Tier) -> Served:
-    return Served(*chosen_and_built(*asked), rule)
+def _measured(asked: Asked, rule: Tier, known: Choice | None = None) -> Served:
+    return Served(*chosen_and_built(*asked, known), rule)
 
 
 class PromotingLaunch:
@@ -119,7 +126,7 @@ class PromotingLaunch:
         self._launch, self._rule, self._choice = at_hand.launch, at_hand.tier, at_hand.choice
         self._count = count(1)
         self._next: float = self._rule.early
-        self._ahead: Future[None] | None = None
+        self._ahead: Future[Choice | None] | None = None
         self._lock = Lock()
 
     def __call__(self, *arguments: Any) -> None:
@@ -155,11 +162,11 @@ class PromotingLaunch:
                 self._next = self._rule.switch_at or float("inf")
                 if self._next > self._rule.early:
                     return
-            self._ahead.result()
+            known = self._ahead.result()
             self._next = float("inf")
             rule = replace(self._rule, name="made to measure", why=f"promoted at call {self._rule.switch_at}")
             try:
-                choice, launch = chosen_and_built(*self._asked)
+                choice, launch = chosen_and_built(*self._asked, known)
             except (WeftError, RuntimeError, MemoryError) as error:  # what is at hand serves on
                 why = f"no kernel made to measure could be built: {first_line(error)}"
                 self._report(Served(self._choice, self._launch, replace(self._rule, why=why, switch_at=None)))
@@ -178,11 +185,13 @@ def _is_faster(choice: Choice, seconds: float) -> bool:
     return choice.best.seconds < seconds
 
 
-def _compiled_beside(asked: Asked) -> Future[None]:
-    """Plan in a thread, compile in other processes. What goes wrong there is met again where the kernel is built."""
-    done: Future[None] = Future()
+def _compiled_beside(asked: Asked) -> Future[Choice | None]:
+    """Plan in a thread, compile in other processes: a future of the choice. What goes wrong there is met again where
+    the kernel is built."""
+    done: Future[Choice | None] = Future()
 
     def work() -> None:
+        choice = None
         try:
             with suppress(Exception):
                 from weft.tune.compile_pool import Compiler
@@ -191,7 +200,7 @@ def _compiled_beside(asked: Asked) -> Future[None]:
                 with Compiler(asked.target, asked.backend, jobs=1) as compiler:
                     compiler.submit(asked.description, choice.best).result()
         finally:
-            done.set_result(None)
+            done.set_result(choice)
 
     Thread(target=work, daemon=True, name="weft promotes").start()
     return done

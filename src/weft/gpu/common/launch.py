@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import torch
@@ -20,13 +21,18 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from weft.gpu.common.aux_operands import aux_params
 from weft.gpu.common.carveout import prefer_carveout
 from weft.gpu.common.direct_launch import DirectLaunch
+from weft.gpu.common.interpreter import correct
 from weft.gpu.common.pdl import OPTION, can_pdl
 from weft.gpu.common.tiling import TENSORS, TiledAxis
 from weft.gpu.common.triton_versions import FUSION, launches_are_hooked, settle_key, whole
 from weft.planner.schedule import AuxTensors, ResourceError, Scalar, Target
+from weft.planner.target import interpreting
 from weft.spec import Contraction, Layout, Mode
 from weft.spec.contraction import Arithmetic
 from weft.spec.dtypes import FP8, REAL_OF, dtype_name
+
+if interpreting():
+    correct(import_module("triton.runtime.interpreter"))
 
 TRITON_TYPES = {
     torch.float8_e4m3fn: tl.float8e4nv,

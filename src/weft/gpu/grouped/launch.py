@@ -10,6 +10,7 @@ import torch
 
 from weft.base.bounded_cache import BoundedCache
 from weft.base.figures import counted
+from weft.base.kept import is_capturing, keep_for_graphs
 from weft.fn import Pointwise
 from weft.gpu.common.complex_elements import real, real_arithmetic
 from weft.gpu.common.hardware import sm_count
@@ -77,12 +78,17 @@ class GroupLaunch:
         self.kernel = made(kernel, self.tile, target).at(programs, (self.count,))
         self._device = target.device
         self._rows, self._outputs, self._tiles = map(self._sent, (table.rows, table.outputs, tiles))
+        self._in_a_graph = False  # a graph reads the tables whenever it is replayed
 
     def _sent(self, numbers: Any) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(numbers)).to(self._device, copy=True)
 
     def move(self, table: GroupTable) -> None:
-        """Take where tensors begin from a table that is the same otherwise."""
+        """Take where tensors begin from a table that is the same otherwise; not within a capture."""
+        if self._in_a_graph:
+            self._rows, self._outputs = map(self._sent, (table.rows, table.outputs))
+            self._in_a_graph = False
+            return
         self._rows.copy_(torch.from_numpy(table.rows), non_blocking=True)
         self._outputs.copy_(torch.from_numpy(table.outputs), non_blocking=True)
 
@@ -92,6 +98,9 @@ class GroupLaunch:
 
     def __call__(self, a: torch.Tensor, b: torch.Tensor, d: torch.Tensor) -> None:
         if self.count:
+            if is_capturing(self._device):
+                keep_for_graphs(self._rows, self._outputs, self._tiles)
+                self._in_a_graph = True
             a, b, d = (torch.view_as_real(x) if x.is_complex() else x for x in (a, b, d))
             self.kernel((a, b, d, self._rows, self._outputs, self._tiles), 1.0, 1.0)
 

@@ -12,6 +12,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 
+from weft.base.kept import is_capturing, keep_for_graphs
 from weft.errors import UnsupportedError
 from weft.gpu.common.constraints import power_of_two
 from weft.gpu.transpose.cycles import CycleTables, cycle_tables
@@ -24,8 +25,6 @@ _HELD = 16384  # bytes that it holds in registers
 _GROUPS = (16, 128)  # super-elements that it moves: at least 16, for an eighth of all would have to be saved with less
 
 Tables = CycleTables[torch.Tensor]
-
-_captured: dict[int, Tables] = {}  # what graphs refer to, by address
 
 
 def move_super_elements_(rows: torch.Tensor, order: tuple[int, int, int], workspace: int) -> None:
@@ -60,7 +59,7 @@ def move_super_elements_(rows: torch.Tensor, order: tuple[int, int, int], worksp
 
 @lru_cache(maxsize=8)
 def _tables(outer: int, middle: int, inner: int, group: int, device: torch.device) -> Tables:
-    if _is_capturing(device):
+    if is_capturing(device):
         raise UnsupportedError("a matrix of this shape must be transposed once before that is captured in a graph")
     source = np.arange(outer * middle * inner).reshape(outer, middle, inner).transpose(2, 1, 0).reshape(-1)
     return CycleTables(*(torch.from_numpy(table).to(device) for table in cycle_tables(source, group)))
@@ -71,12 +70,8 @@ def _hold(tables: Tables) -> None:
     device = tables.target.device
     if device.type != "cuda":
         return
-    if _is_capturing(device):
-        _captured[tables.target.data_ptr()] = tables
+    if is_capturing(device):
+        keep_for_graphs(*tables)
         return
     for table in tables:
         table.record_stream(torch.cuda.current_stream(device))
-
-
-def _is_capturing(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()

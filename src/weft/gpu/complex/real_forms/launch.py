@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import cached_property
-
 import torch
 from torch import Tensor
 
 from weft.gpu.complex.interleaved.launch import InterleavedLaunch
-from weft.gpu.complex.real_forms.schedule import FINISH, OTHERS, RealFormSchedule
+from weft.gpu.complex.real_forms.schedule import FINISH, RealFormSchedule
 from weft.planner.schedule import AuxTensors, Scalar, Target
 
 
@@ -51,18 +48,20 @@ class RealFormLaunch:
         packed = alpha if alpha.imag and self._packs_alpha else 1
         after = alpha if alpha.imag and not self._packs_alpha else 1
         within = 1.0 if alpha.imag else alpha.real
-        if c is None or (after == 1 and not beta.imag):
-            self._multiply(a, b, c, d, within, beta.real, aux, packed)
-        elif after == 1 and c.data_ptr() == d.data_ptr():
+        in_place = c is not None and c.data_ptr() == d.data_ptr()
+        addend = None
+        if c is not None and after != 1:  # nothing but zeros may be added before alpha is multiplied in
+            addend, c = (c.clone(), d.zero_()) if in_place else (c, _zeros_like(c))
+        elif in_place and beta.imag:
             d.mul_(beta)
-            self._multiply(a, b, c, d, within, 1.0, aux, packed)
-        else:
-            addend = c.clone() if c.data_ptr() == d.data_ptr() else c
-            self._without_c._real(a, b, None, d, alpha, 0j, aux)
-            d.add_(addend, alpha=beta)
-            return
+            beta = 1 + 0j
+        self._multiply(a, b, c, d, within, beta.real, aux, packed)
         if after != 1:
             d.mul_(after)
+        if addend is not None:
+            d.add_(addend, alpha=beta)
+        elif c is not None and beta.imag:
+            _add_imaginary(d, c, beta.imag)
 
     def _multiply(
         self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors,
@@ -84,16 +83,19 @@ class RealFormLaunch:
         taken = tuple(aux[place] for place in self._schedule.aux_args)
         self._product(*operands, c, d, alpha, beta, taken)
 
-    @cached_property
-    def _without_c(self) -> RealFormLaunch:
-        """The same product with nothing added to it; planned when first needed."""
-        from weft.planner.planner import choose
-
-        choice = self._schedule.product
-        bare = choose(replace(choice.description, c=None), "triton", choice.target, without=OTHERS)
-        return RealFormLaunch(replace(self._schedule, product=bare), choice.target)
-
 
 def _as_real(tensor: Tensor) -> Tensor:
     """A complex tensor as the real one that it is in memory."""
     return torch.view_as_real(tensor) if tensor.dtype.is_complex else tensor
+
+
+def _zeros_like(tensor: Tensor) -> Tensor:
+    """Zeros that lie as a tensor does, gaps included."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).zero_()
+
+
+def _add_imaginary(d: Tensor, c: Tensor, factor: float) -> None:
+    """Add C times an imaginary number, part by part: what is infinite in one part stays out of the other."""
+    if c.is_complex():
+        d.real.sub_(c.imag, alpha=factor)
+    d.imag.add_(c.real, alpha=factor)

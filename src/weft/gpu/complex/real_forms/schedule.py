@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from weft.gpu.complex.interleaved.transfer import Transfer
-from weft.spec import Contraction
+from weft.spec import Contraction, Layout
 
 if TYPE_CHECKING:
     from weft.gpu.permute.schedule import PermuteSchedule
@@ -57,7 +56,7 @@ class RealFormSchedule:
             own += layout.shape[0] * layout.dtype.itemsize
         left = self.product.description
         if self.of_reals and isinstance(left, Contraction) and left.c is not None and not self.packs_alpha:
-            own += math.prod(left.d.shape) * left.d.dtype.itemsize  # of C, where it is D and alpha is complex
+            own += max(_span(left.c), _span(left.d))  # for a complex alpha: C where it is D, or zeros in its place
         return own + self.product.best.schedule.workspace_bytes
 
     @property
@@ -77,6 +76,14 @@ class RealFormSchedule:
         finish = self.steps[FINISH]
         last = "" if finish is None else "; combine D" if self.form in ("planar", "three_m") else "; scatter D"
         return f"{head}; {self.product.best.schedule}{last}"
+
+
+def _span(layout: Layout) -> int:
+    """Bytes from a tensor's first element to the end of its last."""
+    if not all(layout.shape):
+        return 0
+    steps = zip(layout.shape, layout.strides, strict=True)
+    return (1 + sum((extent - 1) * stride for extent, stride in steps)) * layout.dtype.itemsize
 
 
 _WORDS = {"along_k": "along", "across_k": "across"}  # of an operand as 2x2 matrices: their rows run along k, or across

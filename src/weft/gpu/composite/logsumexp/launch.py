@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from weft.base.kept import constant, prepare
 from weft.gpu.composite.logsumexp.schedule import LogSumExpSchedule
 from weft.gpu.composite.logsumexp.steps import MARKS, marks_of, operand_count, with_marks
 from weft.planner.schedule import AuxTensors, Launch, Scalar, Target
@@ -18,10 +18,9 @@ def build(contraction: Contraction, schedule: LogSumExpSchedule, target: Target)
     from weft.gpu.semiring import family as semiring
 
     described = with_marks(contraction)
-    if target.device.type == "cpu" or torch.cuda.is_available():  # now, as a call may stand within a graph capture
-        for value in (0, 1):
-            for dtype in {contraction.a.dtype, contraction.b.dtype}:
-                _scalar(value, dtype, target.device)
+    for value in (0, 1):
+        for dtype in {contraction.a.dtype, contraction.b.dtype}:
+            prepare(value, dtype, target.device)
     guard = next(at for at, each in enumerate(described.aux) if each.name == MARKS)
     direct = semiring.build(described, schedule.direct, target, guard=guard)  # type: ignore[arg-type]
     return LogSumExpLaunch(contraction, schedule, direct)
@@ -44,19 +43,14 @@ class LogSumExpLaunch:
         tops, factors = [], []
         for x, (top_plan, largest), (plan, factor) in zip((a, b), self._largest, self._factors, strict=True):
             top, scaled = (_empty(step.description.d, x.device) for step in (top_plan, plan))
-            largest(x, _scalar(0, x.dtype, x.device), None, top, 1.0, 1.0)
-            factor(x, _scalar(1, x.dtype, x.device), None, scaled, 1.0, 1.0, (top,))
+            largest(x, constant(0, x.dtype, x.device), None, top, 1.0, 1.0)
+            factor(x, constant(1, x.dtype, x.device), None, scaled, 1.0, 1.0, (top,))
             tops.append(top)
             factors.append(scaled)
         marks = _empty(self._marks, d.device)
         operands, outputs = aux[: self._operands], aux[self._operands :]
         self._product(*factors, None, d, 1.0, 1.0, (*operands, *tops, *outputs, marks))
         self._direct(a, b, None, d, 1.0, 1.0, (*operands, marks, *outputs))
-
-
-@lru_cache(maxsize=64)
-def _scalar(value: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    return torch.full((), value, dtype=dtype, device=device)
 
 
 def _empty(layout: Layout, device: torch.device) -> Tensor:

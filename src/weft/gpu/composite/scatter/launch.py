@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from weft.base.kept import constant, prepare
 from weft.gpu.composite.scatter.schedule import ScatterSchedule
 from weft.gpu.composite.workspace import elements
-from weft.planner.pre_reduce import number, the_one
+from weft.planner.pre_reduce import number
 from weft.planner.schedule import AuxTensors, Scalar
 from weft.spec.permutation import Permutation
 
@@ -20,6 +21,8 @@ class ScatterLaunch:
         self._product = schedule.product.built_as_a_step()[1]
         self._finish = schedule.finish.built_as_a_step()[1]
         self._moves = isinstance(schedule.finish.description, Permutation)
+        if not self._moves:
+            prepare(1, self._workspace.dtype, schedule.finish.target.device)
         last = self._finish.launch if self._moves else self._finish
         self.kernels = (*getattr(self._product, "kernels", ()), *getattr(last, "kernels", (last,)))
 
@@ -33,4 +36,4 @@ class ScatterLaunch:
             self._finish(workspace, None, d, 1, 0)
         else:
             self._product(a, b, None, workspace, number(1, dtype), number(0, dtype))
-            self._finish(workspace, the_one(dtype, d.device), c, d, alpha, beta, aux)
+            self._finish(workspace, constant(1, dtype, d.device), c, d, alpha, beta, aux)

@@ -1,0 +1,92 @@
+"""Tensors that outlive the call that makes them: constants of launches, and tables that a device reads.
+
+What is made while a CUDA graph is captured lies in the graph's memory, and holds nothing until the graph is replayed.
+Nothing that is made there is kept. Plans have their constants made when they are built; a call finds them here, and
+makes one for itself alone where the plan was built within a capture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeAlias, TypeVar
+
+import torch
+
+from weft.base.arrays import dispatch_modes, outside_transforms
+
+Value = TypeVar("Value")
+_Key: TypeAlias = tuple[int, torch.dtype, torch.device]
+
+_constants: dict[_Key, torch.Tensor] = {}
+_read_by_graphs: dict[int, torch.Tensor] = {}  # by address
+
+
+def is_capturing(device: torch.device) -> bool:
+    """Whether what is launched on a device now goes into a CUDA graph, and runs when that is replayed."""
+    if device.type != "cuda":
+        return False
+    if device.index is None or device.index == torch.cuda.current_device():
+        return torch.cuda.is_current_stream_capturing()
+    with torch.cuda.device(device):
+        return torch.cuda.is_current_stream_capturing()
+
+
+def constant(value: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """A number as a 0-d tensor: the kept one, but for a graph that is captured and for modes of torch, which have
+    their own until there is one."""
+    if dispatch_modes():
+        return torch.full((), value, dtype=dtype, device=device)
+    known = _constants.get((value, dtype, device))
+    return _made((value, dtype, device)) if known is None else known
+
+
+def prepare(value: int, dtype: torch.dtype, device: torch.device) -> None:
+    """Make a constant now, for the calls of a plan that is being built; nothing where the device is not here."""
+    if device.type != "cuda" or torch.cuda.is_available():
+        constant(value, dtype, device)
+
+
+class Kept(Generic[Value]):
+    """What is made on a device once, now; within the capture of a CUDA graph for that graph alone, each time."""
+
+    def __init__(self, make: Callable[[], Value], device: torch.device) -> None:
+        self._make: Callable[[], Value] | None = make
+        self._device = device
+        self._known: Value | None = None
+        if not is_capturing(device):
+            self._known, self._make = make(), None
+
+    @property
+    def value(self) -> Value:
+        if self._make is None:
+            return self._known  # type: ignore[return-value]
+        made = self._make()
+        if not is_capturing(self._device):
+            self._known, self._make = made, None
+        return made
+
+
+def await_making(device: torch.device) -> None:
+    """Wait for what is being made on the current stream: others read what is kept, and wait for nothing."""
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
+
+
+def keep_for_graphs(*tensors: torch.Tensor) -> None:
+    """Keep tensors for good that a captured graph reads: nobody hears when the graph is gone."""
+    _read_by_graphs.update((tensor.data_ptr(), tensor) for tensor in tensors)
+
+
+def forget() -> None:
+    """Forget all constants; graphs keep what they read."""
+    _constants.clear()
+
+
+def _made(key: _Key) -> torch.Tensor:
+    value, dtype, device = key
+    with outside_transforms(), torch.inference_mode(False):  # so that any call may have it, whatever this one is in
+        made = torch.full((), value, dtype=dtype, device=device)
+    if is_capturing(device):
+        return made
+    await_making(device)
+    return _constants.setdefault(key, made)
