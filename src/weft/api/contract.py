@@ -93,8 +93,9 @@ def contract(
     `ShapeError`. `out`: where D goes, any strides; it may be `c` itself and no other input. `out_dtype`: D's type, by
     default `out`'s, else the operands'. `precision`: ``"ieee"`` (default), ``"tf32"``, ``"tf32x3"``, ``"3m"`` (complex
     products may be of three real ones), or a number type that values are rounded to before they are multiplied.
-    `accumulate`: the type of the sum (float32 for fp16, bf16 and fp32). A number type is torch's, NumPy's or text:
-    ``torch.float16``, ``numpy.float16``, ``"float16"``, ``"fp16"``, ``"half"``.
+    `accumulate`: the type of the sum (float32 for fp16, bf16 and fp32; of integers int32, but int64 where D is that, or
+    is of floats and the sum might leave int32). A number type is torch's, NumPy's or text: ``torch.float16``,
+    ``numpy.float16``, ``"float16"``, ``"fp16"``, ``"half"``.
 
     `promote`: operands of different types are multiplied in the type that torch promotes them to (NumPy arrays: in
     NumPy's), which is D's type too; each stays as it is in memory and is converted as it is read. Then lists and

@@ -95,11 +95,3 @@ def signed(call: str, first: Sequence[str], result: Any = Any) -> Callable[[Call
         return function
 
     return show
-
-
-def result_types(out: Any) -> OutDtype:
-    """The types of results that a call brings its own places for; None where there is none."""
-    if out is None:
-        return None
-    return tuple(one.dtype for one in out) if isinstance(out, tuple) else out.dtype
-

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from weft.algebra import Algebra, find
-from weft.api.keywords import result_types
 from weft.base.arrays import as_tensor, is_array
 from weft.base.figures import counted
 from weft.errors import ArgumentError, DTypeError, FunctionError, NotationError, ShapeError, UnsupportedError
@@ -25,10 +24,11 @@ from weft.plans.checks import reject_gradient
 from weft.plans.keywords import check_flag, default_of, refuse_unknown
 from weft.spec import Label, Layout, Notation, aux_operands
 from weft.spec.aux_operands import AuxInput
-from weft.spec.contraction import Arithmetic, mode_extents
+from weft.spec.contraction import Arithmetic, mode_extents, summed
 from weft.spec.dtypes import FP8, dtype_name, read_types, resolve, result_type, storage_type, value_type
 from weft.spec.notation import expand
 from weft.spec.type_names import read_dtype
+from weft.spec.whole_sums import result_types, results_of
 
 HOOKS = ("a_fn", "b_fn", "c_fn", "epilogue")
 _TENSORS = {"a_fn": "A", "b_fn": "B", "c_fn": "C", "epilogue": "D"}
@@ -157,8 +157,11 @@ def _check_hashable(what: str, value: Any) -> None:
         raise NotationError(f"{what} cannot be labels: {value!r}") from None
 
 
-def resolved(notation: Notation, text: str, a: torch.Tensor, b: torch.Tensor, options: Options) -> Request:
-    """Check everything that does not need C or the result."""
+def resolved(
+    notation: Notation, text: str, a: torch.Tensor, b: torch.Tensor, options: Options, longest: int = 0
+) -> Request:
+    """Check everything that does not need C or the result. `longest`: a sum's length where that is not in `a` and `b`,
+    which stand for others."""
     notation = expand(notation, (a.dim(), b.dim()))
     if a.device != b.device:
         raise ShapeError(f"a is on {a.device}, b is on {b.device}")
@@ -166,13 +169,14 @@ def resolved(notation: Notation, text: str, a: torch.Tensor, b: torch.Tensor, op
     for name, tensor in (("a", a), ("b", b)):
         reject_gradient(name, tensor)
     algebra = options.algebra
+    storage = storage_type(a.dtype, b.dtype, algebra is not None, options.promote)
     arithmetic = resolve(
-        a.dtype, b.dtype, options.precision, options.accumulate, algebra.name if algebra else None, options.promote
-    )
+        a.dtype, b.dtype, options.precision, options.accumulate, algebra.name if algebra else None, options.promote,
+        results=results_of(options.out_dtype, storage), count=longest or summed(notation, extents),
+    )  # fmt: skip
     named, names = _named(notation, extents, a.device, options)
     traced = _traced(options.functions, names, named, (a.dtype, b.dtype), arithmetic)
     backend = resolve_backend(options.backend, a.device)
-    storage = storage_type(a.dtype, b.dtype, algebra is not None, options.promote)
     d_dtype, outputs = _results(storage, options.out_dtype, traced.epilogue, arithmetic.accumulate)
     return Request(
         notation=notation,

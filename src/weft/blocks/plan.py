@@ -13,7 +13,7 @@ from weft.base.arrays import outside_transforms
 from weft.base.kept import is_capturing
 from weft.blocks.meeting import Products
 from weft.groups.launch import launch_of
-from weft.spec.group import GroupTable, contiguous_strides, group_form, group_table
+from weft.spec.group import SIDES, GroupTable, contiguous_strides, group_form, group_table
 
 
 class BlockPlan:
@@ -25,9 +25,11 @@ class BlockPlan:
         with outside_transforms():  # tensors of which nothing is asked stand for the blocks
             left, right = (torch.empty(shape, dtype=side.dtype, device=side.device)
                            for shape, side in ((products.a.shapes[i], x), (products.b.shapes[j], y)))  # fmt: skip
-        request = resolved(products.notation, str(products.notation), left, right, read_options("grouped", keywords))
+        table, options = _table(products), read_options("grouped", keywords)
+        longest = int(table.sizes[:, SIDES.index("k")].sum())  # of all products together, which is no less
+        request = resolved(products.notation, str(products.notation), left, right, options, longest)
         self.dtype = request.d_dtype
-        self._launch = launch_of(_table(products), request, y.dtype, False)
+        self._launch = launch_of(table, request, y.dtype, False)
         self._derivatives: dict[int, BlockPlan] = {}
 
     def __call__(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

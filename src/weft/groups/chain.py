@@ -17,8 +17,10 @@ from weft.plans.derivatives import asked as asked_of
 from weft.plans.keywords import refuse_unknown
 from weft.spec import Label, Layout, Notation, parse
 from weft.spec.contraction import mode_extents
+from weft.spec.dtypes import read_types
 from weft.spec.memory import share_memory
 from weft.spec.notation import expand, from_sequences
+from weft.spec.whole_sums import between, result_types
 
 
 class Roles(NamedTuple):
@@ -143,13 +145,17 @@ def _in_two(
 
     g, x, m = tensors
     first, middle, last = notation.inputs
-    sums = {name: value for name, value in keywords.items() if name != "out_dtype"}
+    asked, _, accumulate = read_types(keywords.get("out_dtype") or result_types(out), None, keywords.get("accumulate"))
+    kept = between(x.dtype, asked, accumulate)
+    sums: dict[str, Any] = {**keywords, "out_dtype": None}
+    if kept is not x.dtype:  # what it meets is of the operands' own type
+        sums["out_dtype"], keywords = kept, {**keywords, "out_dtype": asked, "promote": True}
     from_left = size(roles.b, roles.p, roles.q, roles.c) + size(roles.b, roles.p, roles.c, roles.r)
     if from_left <= size(roles.b, roles.q, roles.c, roles.r) + size(roles.b, roles.p, roles.q, roles.r):
-        between = (*roles.b, *roles.p, *roles.c)
-        half = contract((first, middle, between), g, x, **sums)
-        return contract((between, last, notation.output), half, m, out=out, **keywords)
-    between = (*roles.b, *roles.q, *roles.r)
-    half = contract((middle, last, between), x, m, **sums)
-    return contract((first, between, notation.output), g, half, out=out, **keywords)
+        held = (*roles.b, *roles.p, *roles.c)
+        half = contract((first, middle, held), g, x, **sums)
+        return contract((held, last, notation.output), half, m, out=out, **keywords)
+    held = (*roles.b, *roles.q, *roles.r)
+    half = contract((middle, last, held), x, m, **sums)
+    return contract((first, held, notation.output), g, half, out=out, **keywords)
 

@@ -62,7 +62,8 @@ class GroupedPlan:
         self._keywords = given_of(keywords)
         target = None if self._out is None else self._out.tensors[0]
         options = read_options("grouped", keywords, target)
-        self._request = resolved(self._notation, str(equation), x.tensors[0], y.tensors[0], options)
+        longest = int(self._table.sizes[:, SIDES.index("k")].max())
+        self._request = resolved(self._notation, str(equation), x.tensors[0], y.tensors[0], options, longest)
         if self._request.outputs is not None:
             raise UnsupportedError("a group's epilogue returns one value, no tuple")
         self.dtype = self._request.d_dtype

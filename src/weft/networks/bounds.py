@@ -45,7 +45,8 @@ def _steps(network: Planned) -> list[tuple[float, float]]:
     found = []
     for step in tree.steps:
         a, b = scheme.dtypes[step.left], scheme.dtypes[step.right]
-        arithmetic = resolve(a, b, options.precision, options.accumulate, None, options.promote)
+        promote = options.promote or torch.int64 in (a, b)
+        arithmetic = resolve(a, b, options.precision, options.accumulate, None, promote)
         count = tree.graph.size(tree.reduced(step))
         parts = 4.0 if a.is_complex or b.is_complex else 1.0
         relative = parts * (count + 5) * (epsilon(arithmetic.accumulate) + epsilon(torch.float64))

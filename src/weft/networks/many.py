@@ -26,7 +26,9 @@ from weft.plans.call_cache import call_signature
 from weft.plans.derivatives import asked
 from weft.plans.keywords import refuse_unknown
 from weft.spec import Notation
+from weft.spec.dtypes import read_types
 from weft.spec.memory import overlaps_itself, share_memory
+from weft.spec.whole_sums import between, result_types
 
 _KNOWN = BoundedCache(512)  # calls, by all that they say
 _NETWORKS = BoundedCache(1024)  # plans, by notation, shapes, types and keywords
@@ -152,11 +154,16 @@ def _one_by_one(network: Network, tensors: list[torch.Tensor], keywords: dict[st
         values[leaf] = operand.view(tensors[leaf])
     each = {name: value for name, value in keywords.items() if name not in (*_LAST, "out", "out_dtype", "return_arg")}
     last = {name: value for name, value in keywords.items() if name != "out"}
+    asked_for = keywords.get("out_dtype") or result_types(out)
+    results, _, accumulate = read_types(asked_for, None, keywords.get("accumulate"))
     for step in scheme.tree.steps:
         terms = (scheme.orders[step.left], scheme.orders[step.right], scheme.orders[step.node])
         if step.node == scheme.tree.root:
             names = network.graph.names  # operands of functions are named by the caller's labels
             called = tuple(tuple(names[label] for label in term) for term in terms)
             return contract(called, values[step.left], values[step.right], out=out, **last)
+        kept = between(scheme.dtypes[step.node], results, accumulate)
+        if kept is not scheme.dtypes[step.node]:  # and so are those that it meets
+            each, last = {**each, "out_dtype": kept, "promote": True}, {**last, "promote": True}
         values[step.node] = contract(terms, values[step.left], values[step.right], **each)
     raise AssertionError("a network of three operands has a last step")

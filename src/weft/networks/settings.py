@@ -16,8 +16,9 @@ from weft.networks.tree import Tree
 from weft.planner.schedule import Target
 from weft.planner.target import resolve_backend, target_of
 from weft.plans.keywords import refuse_unknown
-from weft.spec.dtypes import NEEDS_OUT_DTYPE, dtype_name, storage_type
+from weft.spec.dtypes import NEEDS_OUT_DTYPE, dtype_name, read_types, storage_type
 from weft.spec.type_names import read_dtype
+from weft.spec.whole_sums import between
 
 #: Keywords of a network that every step is asked for, as `weft.plan` takes them.
 STEP_KEYWORDS = ("precision", "accumulate", "algebra", "backend", "specialize", "tune", "promote", "deterministic")
@@ -83,7 +84,11 @@ def is_ordered(algebra: Any) -> bool:
 
 
 def node_dtypes(tree: Tree, leaves: Sequence[torch.dtype], settings: Settings) -> dict[int, torch.dtype]:
-    """The type of every node: intermediates have their operands', the result `out_dtype` where that is given."""
+    """The type of every node: intermediates have their operands', the result `out_dtype` where that is given.
+
+    Of integers intermediates have 64 bits where the result has more than 32, or is a floating number: they wrap around
+    no earlier than the result.
+    """
     algebra = find(settings.steps.get("algebra", "plus_times"))
     promote = bool(settings.steps.get("promote"))
     found = dict(enumerate(leaves))
@@ -98,6 +103,9 @@ def node_dtypes(tree: Tree, leaves: Sequence[torch.dtype], settings: Settings) -
             found[step.node] = storage_type(found[step.left], found[step.right], algebra is not None, promote)
         except DTypeError as error:
             raise DTypeError(f"{error}{_which(leaves)}") from None
+    _, _, accumulate = read_types(None, None, settings.steps.get("accumulate"))
+    for step in tree.steps:
+        found[step.node] = between(found[step.node], settings.out_dtype, accumulate)
     if settings.out_dtype is not None and tree.steps:
         found[tree.root] = settings.out_dtype
     return found

@@ -97,6 +97,8 @@ def _planned(
     """The plan of a step, and the operands of its functions."""
     a, b, _, d = tensors
     keywords = {**asked.keywords, "out_dtype": d.dtype}
+    if a.dtype is not b.dtype and torch.int64 in (a.dtype, b.dtype):  # an intermediate, wider than operands
+        keywords["promote"] = True
     if operands:
         keywords["operands"] = operands
     options = replace(read_options("plan", keywords), peak=peak)

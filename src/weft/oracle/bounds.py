@@ -46,6 +46,7 @@ from weft.oracle.sums import Factor, source, sum_of_products
 from weft.spec import Arithmetic
 from weft.spec.dtypes import read_types, resolve, storage_type, value_type
 from weft.spec.notation import Label
+from weft.spec.whole_sums import results_of
 
 Bounds: TypeAlias = torch.Tensor | tuple[torch.Tensor, ...]
 
@@ -135,20 +136,24 @@ def expectation(
     """
     other = None if algebra == "plus_times" else find(algebra)
     out_dtype, precision, accumulate = read_types(out_dtype, precision, accumulate)
-    arithmetic = resolve(a.dtype, b.dtype, precision, accumulate, other.name if other else None, promote)
-    stored, total = storage_type(a.dtype, b.dtype, other is not None, promote), arithmetic.accumulate
-    if promote and a.dtype != b.dtype:
-        precision = precision or arithmetic.product  # what the oracle would not guess from the operands alone
+    stored = storage_type(a.dtype, b.dtype, other is not None, promote)
     hooks = {"a_fn": a_fn, "b_fn": b_fn, "c_fn": c_fn, "epilogue": epilogue}
     operands, indices = operands or {}, indices or {}
+    reading = _Reading.of(equation, a, b, hooks, operands, indices)
+    arithmetic = resolve(
+        a.dtype, b.dtype, precision, accumulate, other.name if other else None, promote,
+        results=results_of(out_dtype, stored), count=reading.count,
+    )  # fmt: skip
+    total = arithmetic.accumulate
+    if promote and a.dtype != b.dtype:
+        precision = precision or arithmetic.product  # what the oracle would not guess from the operands alone
     inner = _without_epilogue(hooks, operands, indices)
     value = contract(
-        equation, a, b, c=c, alpha=alpha, beta=beta, precision=precision, accumulate=accumulate,
+        equation, a, b, c=c, alpha=alpha, beta=beta, precision=precision, accumulate=total,
         a_fn=a_fn, b_fn=b_fn, c_fn=c_fn, algebra=algebra,
         operands={name: operands[name] for name in operands if name in inner},
         indices={name: indices[name] for name in indices if name in inner},
     )  # fmt: skip
-    reading = _Reading.of(equation, a, b, hooks, operands, indices)
     if not (total.is_floating_point or total.is_complex):
         bound = torch.zeros(value.shape, dtype=torch.float64, device=a.device)
     else:

@@ -24,9 +24,11 @@ from weft.errors import ShapeError
 from weft.fn.binding import bind
 from weft.oracle.sums import AuxValues, Read, aligned, reduced, simplified, source, sum_of_products
 from weft.spec.aux_operands import read_modes
+from weft.spec.contraction import summed
 from weft.spec.dtypes import read_types
 from weft.spec.notation import Label, Notation, expand, from_sequences, label_text, parse
 from weft.spec.permutation import permutation_extents
+from weft.spec.whole_sums import NARROW, result_types, results_of, sum_type
 
 if TYPE_CHECKING:
     from weft.planner.request import PermuteRequest, Request
@@ -65,8 +67,8 @@ def contract(
     Arguments mean what they mean for `weft.contract`. The result is float64, complex128 or int64, or `out_dtype`
     where that is given: one rounding at the end. A dtype as `precision` rounds the values of A and B to it before
     their functions see them; "tf32" and "tf32x3" change nothing here. `accumulate` matters for integers alone: sums
-    wrap around as that type does (int64 where int64 is stored, else int32). Functions of whole numbers see them in
-    their own types, and wrap around as well. `beta=0` does not read `c`. Of an epilogue
+    wrap around as that type does, by default the one that `weft.contract` adds in for `out_dtype` or `out`. Functions
+    of whole numbers see them in their own types, and wrap around as well. `beta=0` does not read `c`. Of an epilogue
     that yields several values the result is a tuple. In an algebra other than plus-times integers and bool are held in
     the accumulator's own type (bool where bool is stored), all else in wide ones.
 
@@ -86,7 +88,9 @@ def contract(
     x = source(terms[0], a, factor(precision, a_fn, keep=other is not None), names.of("a_fn"), extents)
     y = source(terms[1], b, factor(precision, b_fn, keep=other is not None), names.of("b_fn"), extents)
     output = tuple(label for label, extent in zip(notation.output, shape, strict=True) if extent != 1)
-    accumulate = accumulate or _default_accumulator(a, b, precision)
+    if accumulate is None:
+        asked = out_dtype if out_dtype is not None else result_types(out)
+        accumulate = _default_accumulator(a, b, precision, asked, summed(notation, extents))
     inexact = accumulate.is_floating_point or accumulate.is_complex
     held = _WIDE[accumulate.is_complex] if inexact else accumulate
     addend = None
@@ -360,11 +364,16 @@ def _times(factor: Scalar, values: torch.Tensor) -> torch.Tensor:
     return values * factor
 
 
-def _default_accumulator(a: torch.Tensor, b: torch.Tensor, precision: str | torch.dtype | None) -> torch.dtype:
+def _default_accumulator(
+    a: torch.Tensor, b: torch.Tensor, precision: str | torch.dtype | None, asked: Any, count: int
+) -> torch.dtype:
     """A type of the kind in which sums are held; for integers the type itself, in which they wrap around."""
     types = {precision} if isinstance(precision, torch.dtype) else {a.dtype, b.dtype}
     if any(dtype.is_complex or dtype.is_floating_point for dtype in types):
         return _WIDE[any(dtype.is_complex for dtype in types)]
     if types == {torch.bool}:
         return torch.bool
-    return torch.int64 if torch.int64 in types else torch.int32
+    product = precision if isinstance(precision, torch.dtype) else torch.promote_types(a.dtype, b.dtype)
+    if product not in NARROW:
+        return torch.int64
+    return sum_type(product, results_of(asked, torch.promote_types(a.dtype, b.dtype)), count)

@@ -16,8 +16,9 @@ from weft.planner.schedule import Schedule, Target
 from weft.planner.target import target_of
 from weft.spec import Arithmetic, Aux, Contraction, Label, Layout, Notation, canonical
 from weft.spec.aux_operands import AuxInput
-from weft.spec.contraction import class_modes, mode_extents, mode_strides
+from weft.spec.contraction import class_modes, mode_extents, mode_strides, summed
 from weft.spec.permutation import Permutation, canonical_modes
+from weft.spec.whole_sums import NARROW, fits_int32
 
 #: What a call writes: D, or D and what the epilogue yields after it.
 Results: TypeAlias = torch.Tensor | tuple[torch.Tensor, ...]
@@ -108,8 +109,24 @@ class Request:
     def extents(self) -> dict[Any, int]:
         return mode_extents(self.notation, (self.a.shape, self.b.shape))
 
-    def contraction(self, c: Layout | None, d: Layout, outputs: tuple[Layout, ...] | None = None) -> Contraction:
-        """The canonical contraction for one set of layouts of C, D and further outputs (contiguous by default)."""
+    @property
+    def narrows(self) -> bool:
+        """Whether sums in int64 may be made in int32, which they do not leave where they are short and nothing joins
+        them. Matrix instructions add in int32 alone."""
+        wide = self.arithmetic.accumulate is torch.int64 and self.arithmetic.product in NARROW
+        return wide and self.algebra is None and self.functions.epilogue is None
+
+    def _narrowed(self, c: Layout | None, extents: dict[Label, int]) -> Arithmetic:
+        short = c is None and fits_int32(self.arithmetic.product, summed(self.notation, extents))
+        return replace(self.arithmetic, accumulate=torch.int32) if short else self.arithmetic
+
+    def contraction(
+        self, c: Layout | None, d: Layout, outputs: tuple[Layout, ...] | None = None, *, scaled: bool = False
+    ) -> Contraction:
+        """The canonical contraction for one set of layouts of C, D and further outputs (contiguous by default).
+
+        `scaled`: whether an alpha other than 1 comes with it, which counts where `narrows`.
+        """
         extents = self.extents()
         functions = self.functions
         if outputs is None:
@@ -129,7 +146,7 @@ class Request:
                 b=self.b,
                 c=c,
                 d=d,
-                arithmetic=self.arithmetic,
+                arithmetic=self._narrowed(c, extents) if self.narrows and not scaled else self.arithmetic,
                 a_fn=functions.a,
                 b_fn=functions.b,
                 c_fn=functions.c if c is not None else None,

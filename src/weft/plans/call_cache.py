@@ -91,7 +91,7 @@ class KnownCall(NamedTuple):
     number: type = float  # of alpha and beta
     new: Any = None  # shape, dtype and device of the result, where `out` is not given
     reaches: tuple[int, ...] = ()  # bytes from the first to past the last element of D, A, B, and operands
-    scaled: bool = True  # whether there are an alpha and a beta: only plus-times has them
+    scaled: bool = True  # whether there are an alpha and a beta: only plus-times has them, in a type with room for them
     addend: tuple[int, bool] | None = None  # of C: the same bytes, and whether it lies as `out`; None without C
     workspace: int = 0  # bytes that the launch allocates
     others: tuple[torch.dtype, ...] = ()  # of what the epilogue yields after D; then there is no `out`

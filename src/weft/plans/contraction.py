@@ -41,7 +41,8 @@ from weft.spec.contraction import output_shape
 
 CALLS_KNOWN = 256  # of one plan
 
-_Key = tuple[Layout | None, tuple[Layout, ...], tuple[int, ...], tuple[int, ...]]  # of a variant: see `Plan._key`
+# Of a variant: see `Plan._key`.
+_Key = tuple[Layout | None, tuple[Layout, ...], tuple[int, ...], tuple[int, ...], bool]
 
 
 class Plan(PlanBase):
@@ -56,7 +57,9 @@ class Plan(PlanBase):
         self.shape = output_shape(request.notation, request.extents())
         self.dtype = request.d_dtype
         self.dtypes = (self.dtype, *(request.outputs or ()))  # of all results
-        self._variants = {}  # by the layouts of C and of all results, and where less than planned, alignments
+        # By the layouts of C and of all results, where less than planned, alignments, and whether there is an alpha
+        # that the sums' type must have room for.
+        self._variants = {}
         self._default = tuple(Layout.contiguous(self.shape, dtype) for dtype in self.dtypes)
         self._calls = CallCache(CALLS_KNOWN)
 
@@ -153,7 +156,7 @@ class Plan(PlanBase):
         if c is not None:
             check_addend(c, self.shape, accumulate, device)
             c = c.resolve_conj().resolve_neg() if beta != 0 else None
-        variant = self._fitting(a, b, c, out, operands or {})
+        variant = self._fitting(a, b, c, out, operands or {}, scaled=alpha != 1)
         new = 0 if out is not None else sum(math.prod(self.shape) * dtype.itemsize for dtype in self.dtypes)
         try:
             if out is None:
@@ -257,7 +260,7 @@ class Plan(PlanBase):
             number=type(checked_scalar("alpha", 1, request.arithmetic.accumulate)),
             new=(self.shape, self.dtype, request.device),
             reaches=tuple(map(reach, (first, a, b, *operands.values()))),
-            scaled=request.algebra is None,
+            scaled=request.algebra is None and variant.description.arithmetic == request.arithmetic,
             addend=None if c is None else (reach(c), given and signature[2][:4] == signature[3][:4]),
             workspace=variant.workspace_bytes,
             others=request.outputs or (),
@@ -273,9 +276,12 @@ class Plan(PlanBase):
         c: torch.Tensor | None,
         out: Results | None,
         operands: Mapping[str, torch.Tensor],
+        *,
+        scaled: bool = False,
     ) -> Variant:
         """The variant for these tensors; they are checked first, so that no plan is made for what cannot run."""
-        return self._variant(self._key(a, b, c, out, operands))
+        key = self._key(a, b, c, out, operands)
+        return self._variant((*key[:-1], True) if scaled and self._request.narrows else key)
 
     def wanted(
         self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, out: Results | None,
@@ -305,19 +311,19 @@ class Plan(PlanBase):
         if request.named:
             taken = [named for named in request.named if named.layout is not None]
             aux = aligned_as([operands[named.name] for named in taken], [named.layout for named in taken])
-        return (Layout.of(c) if c is not None else None, layouts, aligned, aux)
+        return (Layout.of(c) if c is not None else None, layouts, aligned, aux, False)
 
     def _usual(self) -> Variant:
-        return self._variant((None, self._default, (), ()))
+        return self._variant((None, self._default, (), (), False))
 
     def _build(self, key: _Key) -> Variant:
         request, contraction = self._described(key)
         return self._built(contraction, partial(launcher, request, contraction))
 
     def _described(self, key: _Key) -> tuple[Request, Contraction]:
-        c, results, aligned, aux = key
+        c, results, aligned, aux, scaled = key
         request = self._request.aligned(aligned, aux) if aligned or aux else self._request
-        return request, request.contraction(c, results[0], results[1:])
+        return request, request.contraction(c, results[0], results[1:], scaled=scaled)
 
 
 def _each(out: Any) -> tuple[Any, ...]:

@@ -20,6 +20,7 @@ role BATCH or N may have stride 0 in A where `a_fn` takes an auxiliary operand t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -271,6 +272,11 @@ def mode_strides(term: Iterable[Label], layout: Layout, extents: dict[Label, int
 
 def output_shape(notation: Notation, extents: dict[Label, int]) -> tuple[int, ...]:
     return tuple(extents[label] for label in notation.output)
+
+
+def summed(notation: Notation, extents: dict[Label, int]) -> int:
+    """How many products one element of the output is the sum of."""
+    return math.prod([extent for label, extent in extents.items() if label not in notation.output])
 
 
 def class_modes(

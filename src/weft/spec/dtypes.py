@@ -5,6 +5,7 @@ Nothing is promoted silently and no less exact mode is a default: see `resolve`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from weft.base.words import nearest
 from weft.errors import DTypeError, UnsupportedError
 from weft.spec.contraction import Arithmetic
 from weft.spec.type_names import read_dtype, read_mode
+from weft.spec.whole_sums import NARROW, sum_type
 
 PRECISIONS = ("ieee", "tf32", "tf32x3", "3m")
 FP8 = (torch.float8_e4m3fn, torch.float8_e5m2)
@@ -110,8 +112,12 @@ def resolve(
     accumulate: torch.dtype | None = None,
     algebra: str | None = None,
     promote: bool = False,
+    *,
+    results: Iterable[torch.dtype] = (),
+    count: int = 0,
 ) -> Arithmetic:
-    """The types of products and sums for operands stored as `a` and `b`.
+    """The types of products and sums for operands stored as `a` and `b`; `results` and `count`: the types that a sum's
+    results have, and its length.
 
     `precision` None or "ieee": products in the storage type, a complex one of four real ones. "3m" (complex operands
     only): it may be made of three. "tf32" and "tf32x3" (float32 and complex64 only): the tensor cores' shortened
@@ -119,10 +125,10 @@ def resolve(
     values are rounded to it before they are multiplied. fp8 values are multiplied as float16, which holds both fp8
     types exactly and can be computed with; their own type as `precision` gives fp8 products, whose sums keep fewer
     digits on some tensor cores, and is for two operands of that type. `accumulate` None: float32 for fp8, half and
-    single precision, float64 for double, int32 up to 32-bit integers (wrapping), int64 for int64; a wider type may be
-    asked for. `algebra` is the name of another algebra than plus-times: products in shortened float32 are not for it,
-    bool is, and stays bool. `promote`: operands of different types are multiplied in the type that torch promotes
-    them to; each keeps its own in memory.
+    single precision, float64 for double, int64 for int64; of shorter integers int32, which wraps, or int64, as results
+    and length ask for (`weft.spec.whole_sums`). A wider type may be asked for. `algebra` is the name of another algebra
+    than plus-times: products in shortened float32 are not for it, bool is, and stays bool. `promote`: operands of
+    different types are multiplied in the type that torch promotes them to; each keeps its own in memory.
 
     Raises `DTypeError` or `UnsupportedError`.
     """
@@ -159,7 +165,9 @@ def resolve(
         )
     if accumulate in (torch.float64, torch.complex128):
         mode = "ieee"  # no tensor core adds shortened products up in double precision
-    return Arithmetic(product, accumulate or allowed[0], mode, three)
+    if accumulate is None:
+        accumulate = sum_type(product, results, count) if product in NARROW else allowed[0]
+    return Arithmetic(product, accumulate, mode, three)
 
 
 def value_type(storage: torch.dtype, product: torch.dtype) -> torch.dtype:

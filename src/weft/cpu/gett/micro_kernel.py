@@ -5,6 +5,10 @@
 Sums stay in registers (Goto 2008; BLIS, Van Zee 2015). The block is stored by rows, each to an address of its own, so
 that D is written in its own order without a pass of its own.
 
+A sum of floating numbers runs over `RUN` products at most and is then added to the others of its block of k, and that to
+the blocks before: rounding errors grow with the length of what is summed in one go (Higham, Accuracy and Stability of
+Numerical Algorithms, section 4.3).
+
 A complex product keeps two real sums for each row: of a.re * b and of a.im * b, with b's components side by side. Then
 a * b = first + i * second, put together once at the end; conjugation is a sign there. Each of the real products that a
 complex one needs is one lane of one instruction.
@@ -13,7 +17,7 @@ complex one needs is one lane of one instruction.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from llvmlite import ir
 from numba import types
@@ -22,6 +26,8 @@ from numba.extending import intrinsic
 from weft.cpu.gett.operations import OPERATIONS, Operation
 from weft.cpu.gett.params import VECTORS
 from weft.cpu.gett.vector import HALF_WORD, KINDS, WORD, Kind, at, word
+
+RUN = 192  # products of a running sum; a block of k has at most twice as many
 
 
 def _fma(builder: Any, kind: Kind, x: Any, y: Any, total: Any) -> Any:
@@ -77,59 +83,130 @@ def micro_kernel(
     """The sums of one register block.
 
     `rows`, `to_rows`: addresses of a word for each row, where its items begin and how far into D it goes. `first`,
-    `second`: the two vectors at k = 0. `start`: sums to go on from, a contiguous block, or 0 for none.
+    `second`: the two vectors at k = 0. `start`: sums to add to, a contiguous block, or 0 for none.
     """
     found = KINDS[kind]
     chosen = OPERATIONS[operation.count - 1]
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         k, rows, row_step, first, second, slot_step, start, *to, to_rows, _, _ = args
-        parts = 2 if found.complex and not chosen.real_row else 1  # broadcast items of a row
-        totals = _started(builder, found, start, chosen)
-        places = [builder.load(at(builder, builder.add(rows, word(8 * i)), WORD)) for i in range(found.rows)]
-        before, loop, done = builder.basic_block, builder.append_basic_block("k"), builder.append_basic_block("stored")
+        block = _Block(found, chosen, (row_step, slot_step), (first, second), _words(builder, rows, found.rows))
+        sums = block.summed(builder, k) if found.whole or chosen.reduce != "add" else _halved(builder, block, k)
+        totals = _with_start(builder, block, block.finished(builder, sums), start)
+        places = _words(builder, to_rows, found.rows)
+        for at_sum, total in enumerate(totals):
+            i, v = divmod(at_sum, VECTORS)
+            stored = builder.store(total, at(builder, builder.add(to[v], places[i]), found.vector))
+            stored.align = found.alignment
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 10, kind, operation), code
+
+
+class _Block(NamedTuple):
+    """A register block: what is computed, and where its operands lie."""
+
+    kind: Kind
+    operation: Operation
+    steps: tuple[Any, Any]  # along k: of items in a row, and of vectors
+    vectors: tuple[Any, Any]  # at k = 0
+    places: list[Any]  # of each row at k = 0
+
+    @property
+    def parts(self) -> int:
+        """Broadcast items of a row."""
+        return 2 if self.kind.complex and not self.operation.real_row else 1
+
+    def summed(self, builder: Any, k: Any, offsets: tuple[Any, Any] = (word(0), word(0))) -> list[Any]:
+        """Sums of `k` products, at least one, from `offsets` (bytes in rows and vectors) on, begun anew."""
+        found, chosen = self.kind, self.operation
+        empty = ir.Constant(found.vector, [chosen.identity(found)] * found.width)
+        before, loop, done = builder.basic_block, builder.append_basic_block("k"), builder.append_basic_block("summed")
         builder.branch(loop)
         builder.position_at_end(loop)
-        counters = []
-        for initial in (k, word(0), word(0)):
-            counters.append(builder.phi(WORD))
-            counters[-1].add_incoming(initial, before)
-        sums = []
-        for total in totals:
-            sums.append(builder.phi(found.vector))
-            sums[-1].add_incoming(total, before)
+        counters = [builder.phi(WORD) for _ in range(3)]
+        sums = [builder.phi(found.vector) for _ in range(found.rows * self.parts * VECTORS)]
+        for phi, initial in zip((*counters, *sums), (k, *offsets, *[empty] * len(sums)), strict=True):
+            phi.add_incoming(initial, before)
         vectors = []
-        for base in (first, second):
+        for base in self.vectors:
             vectors.append(builder.load(at(builder, builder.add(base, counters[2]), found.vector)))
             vectors[-1].align = found.alignment
         step, new = _step(found, chosen.combine, chosen.reduce, chosen.exact), []
         for i in range(found.rows):
-            for part in range(parts):
-                address = builder.add(places[i], counters[1])
+            for part in range(self.parts):
+                address = builder.add(self.places[i], counters[1])
                 item = _broadcast(builder, found, builder.add(address, word(part * found.alignment)))
                 for v in range(VECTORS):
-                    at_sum = (i * parts + part) * VECTORS + v
-                    new.append(step(builder, item, vectors[v], sums[at_sum]))
+                    new.append(step(builder, item, vectors[v], sums[len(new)]))
         left = builder.sub(counters[0], word(1))
-        following = (left, builder.add(counters[1], row_step), builder.add(counters[2], slot_step))
+        following = (left, *map(builder.add, counters[1:], self.steps))
         builder.cbranch(builder.icmp_signed(">", left, word(0)), loop, done)
         for phi, value in zip((*counters, *sums), (*following, *new), strict=True):
             phi.add_incoming(value, loop)
         builder.position_at_end(done)
-        for i in range(found.rows):
-            along = builder.load(at(builder, builder.add(to_rows, word(8 * i)), WORD))
-            for v, base in enumerate(to):
-                total = new[i * parts * VECTORS + v]
-                if chosen.real_row:
-                    total = _conjugate(builder, found, total) if chosen.conjugates_result else total
-                elif found.complex:
-                    turned = new[(i * parts + 1) * VECTORS + v]
-                    total = _complex(builder, found, total, turned, chosen.conjugates_row, chosen.conjugates_result)
-                stored = builder.store(total, at(builder, builder.add(base, along), found.vector))
-                stored.align = found.alignment
-        return context.get_dummy_value()
+        return new
 
-    return types.void(*[types.int64] * 10, kind, operation), code
+    def added(self, builder: Any, more: list[Any], totals: list[Any]) -> list[Any]:
+        """Sums reduced into earlier ones, in which a NaN stays whatever comes."""
+        found, chosen = self.kind, self.operation
+        return [_applied(builder, found, chosen.reduce, x, y, chosen.exact) for x, y in zip(more, totals, strict=True)]
+
+    def finished(self, builder: Any, sums: list[Any]) -> list[Any]:
+        """Sums as D has them: of complex numbers both parts together, conjugated where that is asked for."""
+        found, chosen = self.kind, self.operation
+        if chosen.real_row:
+            return [_conjugate(builder, found, total) for total in sums] if chosen.conjugates_result else sums
+        if not found.complex:
+            return sums
+        totals = []
+        for i in range(found.rows):
+            for v in range(VECTORS):
+                first, second = (sums[(2 * i + part) * VECTORS + v] for part in range(2))
+                totals.append(_complex(builder, found, first, second, chosen.conjugates_row, chosen.conjugates_result))
+        return totals
+
+
+def _halved(builder: Any, block: _Block, k: Any) -> list[Any]:
+    """Sums of floating numbers, in two halves where they are long: what a sum rounds away grows with its length."""
+    short = builder.icmp_signed("<=", k, word(RUN))
+    half = builder.select(short, k, builder.lshr(builder.add(k, word(1)), word(1)))
+    sums = block.summed(builder, half)
+    before, further, done = builder.basic_block, builder.append_basic_block("half"), builder.append_basic_block("both")
+    builder.cbranch(short, done, further)
+    builder.position_at_end(further)
+    offsets = builder.mul(half, block.steps[0]), builder.mul(half, block.steps[1])
+    both = block.added(builder, block.summed(builder, builder.sub(k, half), offsets), sums)
+    return _either(builder, done, (before, sums), (builder.basic_block, both))
+
+
+def _with_start(builder: Any, block: _Block, totals: list[Any], start: Any) -> list[Any]:
+    """With the sums of earlier blocks of k, where there are some: added to this block's sum, which begins anew."""
+    found, before = block.kind, builder.basic_block
+    resume, done = builder.append_basic_block("resume"), builder.append_basic_block("stored")
+    builder.cbranch(builder.icmp_signed("!=", start, word(0)), resume, done)
+    builder.position_at_end(resume)
+    known = []
+    for i in range(len(totals)):
+        known.append(builder.load(at(builder, builder.add(start, word(i * found.lanes * found.size)), found.vector)))
+        known[-1].align = found.alignment
+    return _either(builder, done, (before, totals), (resume, block.added(builder, totals, known)))
+
+
+def _either(builder: Any, done: Any, one: tuple[Any, list[Any]], other: tuple[Any, list[Any]]) -> list[Any]:
+    """Values that come from one block of code or from another, which the builder is in, where both go on."""
+    builder.branch(done)
+    builder.position_at_end(done)
+    found = []
+    for x, y in zip(one[1], other[1], strict=True):
+        found.append(builder.phi(x.type))
+        found[-1].add_incoming(x, one[0])
+        found[-1].add_incoming(y, other[0])
+    return found
+
+
+def _words(builder: Any, address: Any, count: int) -> list[Any]:
+    return [builder.load(at(builder, builder.add(address, word(8 * i)), WORD)) for i in range(count)]
 
 
 def _broadcast(builder: Any, kind: Kind, address: Any) -> Any:
@@ -138,34 +215,6 @@ def _broadcast(builder: Any, kind: Kind, address: Any) -> Any:
     nothing, lanes = ir.Constant(kind.vector, ir.Undefined), ir.VectorType(HALF_WORD, kind.width)
     one = builder.insert_element(nothing, item, ir.Constant(HALF_WORD, 0))
     return builder.shuffle_vector(one, nothing, ir.Constant(lanes, [0] * kind.width))
-
-
-def _started(builder: Any, kind: Kind, start: Any, operation: Operation) -> list[Any]:
-    """Sums to begin with: the identity, or those of an earlier block of k."""
-    empty = ir.Constant(kind.vector, [operation.identity(kind)] * kind.width)
-    before = builder.basic_block
-    resume, loop = builder.append_basic_block("resume"), builder.append_basic_block("begin")
-    builder.cbranch(builder.icmp_signed("!=", start, word(0)), resume, loop)
-    builder.position_at_end(resume)
-    loaded = []
-    for i in range(kind.rows * VECTORS):
-        address = builder.add(start, word(i * kind.lanes * kind.size))
-        loaded.append(builder.load(at(builder, address, kind.vector)))
-        loaded[-1].align = kind.alignment
-        if operation.conjugates_result:
-            loaded[-1] = _conjugate(builder, kind, loaded[-1])
-    builder.branch(loop)
-    builder.position_at_end(loop)
-    found = []
-    for value in loaded:
-        phi = builder.phi(kind.vector)
-        phi.add_incoming(empty, before)
-        phi.add_incoming(value, resume)
-        found.append(phi)
-    if not kind.complex or operation.real_row:
-        return found
-    pairs = [found[i : i + VECTORS] + [empty] * VECTORS for i in range(0, len(found), VECTORS)]
-    return [total for pair in pairs for total in pair]
 
 
 def _conjugate(builder: Any, kind: Kind, value: Any) -> Any:
