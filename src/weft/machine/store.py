@@ -58,6 +58,14 @@ class Store:
         """Remove what is saved for this key, if anything is."""
         self._folder.remove(self.path(key).name)
 
+    def touch(self, key: Mapping[str, Any]) -> None:
+        """Count the value of `key` as used just now."""
+        self._folder.touch(self.path(key).name)
+
+    def bound(self, most: int) -> None:
+        """Forget values that were longest unused, but for so many."""
+        self._folder.bound(".json", most)
+
     def path(self, key: Mapping[str, Any]) -> Path:
         """Where the value of `key` lies, whether or not it is there."""
         digest = hashlib.sha256(f"{SCHEMA}:{_canonical(key)}".encode()).hexdigest()
