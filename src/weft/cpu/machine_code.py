@@ -6,9 +6,11 @@ that digest. An object that is not as it was written, or that nobody has noted, 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import platform
+import re
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +18,9 @@ from typing import Any, NamedTuple
 from weft.machine.folder import Folder
 from weft.machine.store import Store
 
-MOST = 2048  # functions that are kept; what was longest unused goes first
+MOST = 2048  # functions that are kept for one state of the software; what was longest unused goes first
+STATES = 8  # of the software that functions are kept for
+_SOFTWARE = re.compile(r"[0-9a-f]{16}")
 _OFTEN = 64  # functions that are written before the number is looked at again
 _written = 0
 
@@ -33,6 +37,7 @@ class CodeStore:
     """Under one folder, which stands for the software that the code was made by."""
 
     def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._notes = Store(folder.name, folder.parent)
         self._objects = Folder(objects_of(folder))
 
@@ -49,6 +54,7 @@ class CodeStore:
         if fault_of(name, content) is not None:
             self._objects.remove(name)
             return None
+        Folder(self._folder.parent).touch(self._folder.name)
         self._notes.touch(key)
         self._objects.touch(name)
         return Code(note["symbol"], tuple(note["needs"]), content)
@@ -64,8 +70,24 @@ class CodeStore:
         global _written
         _written += 1
         if _written % _OFTEN == 1:
-            self._notes.bound(MOST)
-            self._objects.bound(".o", MOST)
+            self._reduce(MOST)
+            others = [each for each in self._folder.parent.glob("*") if _SOFTWARE.fullmatch(each.name)]
+            for other in sorted(filter(Path.is_dir, others), key=_age)[:-STATES]:
+                CodeStore(other)._reduce(0)
+
+    def _reduce(self, most: int) -> None:
+        self._notes.bound(most)
+        self._objects.bound(".o", most)
+        if most == 0:
+            with contextlib.suppress(OSError):  # something else lies there
+                self._objects.path.rmdir()
+                self._folder.rmdir()
+
+
+def _age(folder: Path) -> float:
+    with contextlib.suppress(OSError):
+        return folder.lstat().st_mtime
+    return 0.0
 
 
 def objects_of(folder: Path) -> Path:

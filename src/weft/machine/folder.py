@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 import time
 import warnings
@@ -19,6 +20,7 @@ from weft.errors import WeftWarning
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _LEFT_BEHIND = 3600.0  # seconds after which the temporary file of a process that was killed is removed
+_OWN = re.compile(r"[0-9a-f]{32}")  # how the names of weft's files begin
 _told: set[str] = set()  # folders that a warning was given of
 _tidied: set[str] = set()
 
@@ -73,7 +75,7 @@ class Folder:
             os.utime(self.path / name, follow_symlinks=False)
 
     def bound(self, suffix: str, most: int) -> None:
-        """Remove what was longest unused of the files that end so."""
+        """Remove what was longest unused of weft's files that end so."""
         kept = sorted(self._ages(suffix)) if self.fault() is None else []
         for _, name in kept[: max(len(kept) - most, 0)]:
             self.remove(name)
@@ -91,7 +93,7 @@ class Folder:
         found = []
         with contextlib.suppress(OSError), os.scandir(self.path) as entries:
             for entry in entries:
-                if entry.name.endswith(suffix) and entry.is_file(follow_symlinks=False):
+                if _OWN.match(entry.name) and entry.name.endswith(suffix) and entry.is_file(follow_symlinks=False):
                     with contextlib.suppress(FileNotFoundError):  # another process has removed it
                         found.append((entry.stat(follow_symlinks=False).st_mtime, entry.name))
         return found

@@ -238,13 +238,13 @@ def in_place(function: Pointwise, constants: tuple[int, ...] | None = None) -> S
     return Stage(compiled(loop.source), function.dtypes[0].itemsize, constants=loop.constants)
 
 
-def loop_of(function: Pointwise) -> str:
-    """The source of a stage that is a function of one result alone: its values, then the others, then results."""
-    loop = Loop(function.dtypes[0])
+def loop_of(function: Pointwise, constants: Sequence[int] | None = None) -> Loop:
+    """A stage that is a function of one result alone: its values, then the others, then results."""
+    loop = Loop(function.dtypes[0], constants)
     values = [loop.value, *(loop.read(dtype) for dtype in function.dtypes[1:])]
     (found,) = inlined(loop.writer, function, values)
     loop.write(found, found.dtype)
-    return loop.source
+    return loop
 
 
 class _Aux(NamedTuple):
