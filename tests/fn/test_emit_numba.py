@@ -32,18 +32,19 @@ RUNS = [run for case in CASES for run in taken(case)]
 
 def run(function: Pointwise, *tensors: torch.Tensor) -> torch.Tensor:
     """The function's results, over poison."""
-    from weft.cpu.gett.stages import loop_of
+    from weft.cpu.gett.stages import loop_of, words_of
     from weft.cpu.jit import compiled
 
     assert isinstance(function.result, torch.dtype)
     out = torch.full((N,), 77).to(function.result)
     try:
-        source = loop_of(function)
+        loop = loop_of(function, (0,))
     except UnsupportedError as error:
         pytest.skip(str(error))
-    entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)(compiled(source))
+    entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)(compiled(loop.source))
     pointers = (ctypes.c_int64 * (len(tensors) + 1))(*(each.data_ptr() for each in (*tensors, out)))
-    entry(pointers, N, None)
+    constants = words_of(loop.constants)
+    entry(pointers, N, (ctypes.c_int64 * 1)(constants.ctypes.data))
     return out
 
 

@@ -1,8 +1,8 @@
 """numba at first use: functions compiled to an address, and kept on disk under weft's cache folder.
 
-Each compiled function is a C callback in a small file of its own, written there from text: numba keeps machine code
-beside the file of a function, and only of functions that are in one. The folder's name has the digest of weft's code
-for the CPU and the version of numba, as numba itself looks at that one file alone.
+Each compiled function is a C callback, written as text and compiled in memory. Its machine code is kept
+(`weft.cpu.machine_code`), and later processes link that. The folder's name has the digest of weft's code for the CPU
+and the versions of what compiles it.
 """
 
 from __future__ import annotations
@@ -11,23 +11,28 @@ import hashlib
 import importlib.util
 import os
 import sys
-import tempfile
-import warnings
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 from threading import RLock
-from types import ModuleType
+from typing import Any, NamedTuple
 
-from weft.errors import WeftWarning
+from weft.base.log import log
+from weft.cpu.machine_code import Code, CodeStore
 from weft.machine.store import cache_directory
 from weft.planner.code_digest import of_files
 
 _CODE = ("cpu/**/*.py", "fn/*.py", "fn/numba/*.py", "fn/triton/activations.py")
-_HEAD = "# Written by weft; numba keeps its machine code beside it.\n"
 _lock = RLock()
-_modules: dict[str, ModuleType] = {}
+_functions: dict[str, _Function] = {}
 _told = False
+
+
+class _Function(NamedTuple):
+    """A function that can be called; `owner` holds its code in memory."""
+
+    address: int
+    owner: Any
 
 
 @lru_cache
@@ -51,44 +56,61 @@ def folder() -> Path:
 
 def compiled(source: str, *, kernel: bool = False) -> int:
     """The address of `entry`, a C callback that `source` defines. `kernel`: one of weft's, which takes seconds."""
-    known = _modules.get(source)
+    known = _functions.get(source)
     if known is None:
         with _lock:
-            known = _modules.get(source)
+            known = _functions.get(source)
             if known is None:
-                known = _modules[source] = _imported(source, kernel)
-    return int(known.entry.address)
+                known = _functions[source] = _loaded(source) or _made(source, kernel)
+    return known.address
 
 
-def _imported(source: str, kernel: bool) -> ModuleType:
-    name = f"weft_cpu_{hashlib.sha256(source.encode()).hexdigest()[:24]}"
-    file = folder() / f"{name}.py"
-    fresh = not file.exists()
-    if fresh:
-        if kernel:
-            _tell()
-        try:
-            _write(file, source)
-        except OSError as error:
-            warnings.warn(f"weft cannot keep compiled functions in {file.parent}: {error}", WeftWarning, stacklevel=2)
-            file = Path(tempfile.mkdtemp(prefix="weft-")) / file.name
-            _write(file, source)
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # numba finds the function's globals by it
-    spec.loader.exec_module(module)
-    return module
+def _loaded(source: str) -> _Function | None:
+    """A function whose machine code is kept, linked; None where there is none that can be."""
+    code = CodeStore(folder()).load(source)
+    if code is None:
+        return None
+    from llvmlite import binding
+
+    _tell_linker()
+    if not all(binding.address_of_symbol(name) for name in code.needs):
+        return None
+    try:
+        target = binding.Target.from_default_triple().create_target_machine(jit=True)
+        engine = binding.create_mcjit_compiler(binding.parse_assembly(""), target)
+        engine.add_object_file(binding.ObjectFileRef.from_data(code.content))
+        engine.finalize_object()
+        address = int(engine.get_function_address(code.symbol))
+    except RuntimeError as error:  # of LLVM
+        log.info("kept machine code cannot be linked: %s", error)
+        return None
+    return _Function(address, engine) if address else None
 
 
-def _write(file: Path, source: str) -> None:
-    """The whole file or none: other processes may read it."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=file.stem, suffix=".tmp", dir=file.parent)
-    with os.fdopen(handle, "w", encoding="utf-8") as stream:
-        stream.write(_HEAD + source)
-    os.replace(temporary, file)
+@lru_cache
+def _tell_linker() -> None:
+    """Where numba's own functions are, which compiled ones call: it says so when it compiles for the first time."""
+    from numba.core.registry import cpu_target
+    from numba.core.runtime import rtsys
+
+    rtsys.initialize(cpu_target.target_context)
+
+
+def _made(source: str, kernel: bool) -> _Function:
+    """A function compiled now, its machine code kept."""
+    if kernel:
+        _tell()
+    names: dict[str, Any] = {"__name__": "weft.cpu.compiled"}
+    exec(compile(source, "<written by weft>", "exec"), names)
+    entry = names["entry"]
+    library = entry._library
+    if not library.has_dynamic_globals:  # addresses of this process
+        content, _ = library.serialize_using_object_code()[2]
+        module = library._final_module
+        declared = [each.name for each in (*module.functions, *module.global_variables) if each.is_declaration]
+        needs = tuple(name for name in declared if not name.startswith("llvm."))
+        CodeStore(folder()).save(source, Code(entry.native_name, needs, content))
+    return _Function(int(entry.address), entry)
 
 
 def _tell() -> None:

@@ -62,7 +62,7 @@ def run(a, b, values, places, batch, k, m, n, frame):
             places[which, i, j] = place[j]
 
 
-@cfunc("void(int64)", cache=True, error_model="numpy")
+@cfunc("void(int64)", error_model="numpy")
 def entry(frame):
     batch, k, m, n = load_word(frame + 8), load_word(frame + 16), load_word(frame + 24), load_word(frame + 32)
     pointers = load_word(frame + 40)

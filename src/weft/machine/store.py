@@ -1,8 +1,8 @@
 """JSON values on disk, one file for each key, for what is costly to find out again: ceilings, tuned schedules.
 
-A file holds its whole key beside the value, and a reader compares it. Files are written whole or not at all
-(temporary file, fsync, rename), so that processes may share a directory. A file that cannot be understood counts as
-absent and is set aside as ``*.broken``. Nothing is unpickled or executed.
+A file holds its whole key beside the value, and a digest of both before them; a reader compares both. Files are written
+whole or not at all, in folders that others do not write (`weft.machine.folder`), so that processes may share them. A
+file that is not as it was written counts as absent and is set aside as ``*.broken``. Nothing is unpickled or executed.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ import contextlib
 import hashlib
 import json
 import os
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from weft.base.files import write_whole
+from weft.machine.folder import Folder
 
-SCHEMA = 1  # of the files; part of their names, so that versions of weft do not disturb one another
+SCHEMA = 2  # of the files; part of their names, so that versions of weft do not disturb one another
 
 
 def cache_directory() -> Path:
@@ -34,42 +33,63 @@ class Store:
 
     def __init__(self, name: str, root: Path | None = None) -> None:
         self.directory = (root or cache_directory()) / name
+        self._folder = Folder(self.directory)
 
     def load(self, key: Mapping[str, Any]) -> Any | None:
         """The value saved for exactly this key, or None."""
         file = self.path(key)
-        try:
-            text = file.read_bytes()
-        except OSError:
+        content = self._folder.read(file.name)
+        if content is None:
             return None
-        try:
-            entry = json.loads(text)
-            if entry["schema"] == SCHEMA and _canonical(entry["key"]) == _canonical(key):
-                return entry["value"]
-        except (ValueError, TypeError, KeyError, RecursionError):
-            pass
+        with contextlib.suppress(ValueError):
+            found, value = understood(content)
+            if _canonical(found) == _canonical(key):
+                return value
         with contextlib.suppress(OSError):
             os.replace(file, file.with_suffix(".broken"))
         return None
 
-    def save(self, key: Mapping[str, Any], value: Any) -> None:
+    def save(self, key: Mapping[str, Any], value: Any) -> bool:
         """Remember `value`, replacing what was there. A directory that cannot be written is a warning, no error."""
         text = json.dumps({"schema": SCHEMA, "key": key, "value": value}, indent=1, allow_nan=False)
-        try:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            write_whole(self.path(key), text)
-        except OSError as error:
-            warnings.warn(f"weft cannot write its cache in {self.directory}: {error}", RuntimeWarning, stacklevel=2)
+        return self._folder.write(self.path(key).name, _with_digest(text.removeprefix("{\n")))
 
     def forget(self, key: Mapping[str, Any]) -> None:
         """Remove what is saved for this key, if anything is."""
-        with contextlib.suppress(OSError):
-            self.path(key).unlink()
+        self._folder.remove(self.path(key).name)
+
+    def touch(self, key: Mapping[str, Any]) -> None:
+        """Count the value of `key` as used just now."""
+        self._folder.touch(self.path(key).name)
+
+    def bound(self, most: int) -> None:
+        """Forget values that were longest unused, but for so many."""
+        self._folder.bound(".json", most)
 
     def path(self, key: Mapping[str, Any]) -> Path:
         """Where the value of `key` lies, whether or not it is there."""
         digest = hashlib.sha256(f"{SCHEMA}:{_canonical(key)}".encode()).hexdigest()
         return self.directory / f"{digest[:32]}.json"
+
+
+def understood(content: bytes) -> tuple[dict[str, Any], Any]:
+    """Key and value of a file's content. `ValueError` says why there are none."""
+    try:
+        text = content.decode()
+        entry = json.loads(text)
+        schema, key, value = entry["schema"], entry["key"], entry["value"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise ValueError("it is no JSON of weft's") from None
+    if schema != SCHEMA:
+        raise ValueError(f"it has schema {schema}, this version reads {SCHEMA}")
+    if not isinstance(key, dict) or text != _with_digest(text.partition("\n")[2]):
+        raise ValueError("it is not as it was written")
+    return key, value
+
+
+def _with_digest(rest: str) -> str:
+    """The text of a JSON object but for its first line, with a digest of it in that line."""
+    return f'{{ "digest": "{hashlib.sha256(rest.encode()).hexdigest()}",\n{rest}'
 
 
 def _canonical(key: Mapping[str, Any]) -> str:

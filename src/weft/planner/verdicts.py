@@ -40,6 +40,7 @@ class Verdict:
     date: str  # ISO 8601
     seconds: float  # that it took
     absent: str | None = None  # why there was nothing to test on this device
+    passing: bool = False  # whether another process may find otherwise
 
 
 _Place = tuple[str, str, str, str, int]  # family, backend, and the kind of device
@@ -85,13 +86,14 @@ def known(family: str, backend: str, target: Target) -> Mapping[str, Verdict]:
 def record(family: str, backend: str, target: Target, verdicts: Mapping[str, Verdict]) -> None:
     """Keep what tests of a family found, in place of what was kept of the same tests.
 
-    That there was nothing to test is remembered by this process alone.
+    That there was nothing to test, or what another process may find otherwise, is remembered by this one alone.
     """
     before = failure(family, backend, target)
     place = _place(family, backend, target)
     _found[place] = {**known(family, backend, target), **verdicts}
-    value = {name: asdict(verdict) for name, verdict in _found[place].items() if verdict.absent is None}
-    Store(ROOM).save(key(family, backend, target), value)
+    value = {name: _stored(verdict) for name, verdict in _found[place].items() if _lasts(verdict)}
+    if any(map(_lasts, verdicts.values())):
+        Store(ROOM).save(key(family, backend, target), value)
     if failure(family, backend, target) != before:
         outdate()  # what was planned with the family, or without it
 
@@ -140,6 +142,14 @@ def _machine(target: Target) -> dict[str, Any]:
 
 def _place(family: str, backend: str, target: Target) -> _Place:
     return family, backend, target.kind, target.name, target.capability
+
+
+def _lasts(verdict: Verdict) -> bool:
+    return verdict.absent is None and not verdict.passing
+
+
+def _stored(verdict: Verdict) -> dict[str, Any]:
+    return {name: value for name, value in asdict(verdict).items() if name != "passing"}
 
 
 def _read(value: Any) -> dict[str, Verdict]:

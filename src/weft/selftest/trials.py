@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from weft.errors import UnsupportedError
+from weft.machine.shortage import is_of_memory, is_shortage
 from weft.planner.planner import Choice
 from weft.planner.registry import first_line
 from weft.planner.schedule import Description, Ranked, Target
@@ -21,6 +22,7 @@ from weft.planner.verdicts import Verdict
 from weft.selftest.cases import InPlaceCase, Trial
 from weft.selftest.problems import Problem, in_place, problem
 
+_COMPILERS = ("triton", "numba", "llvmlite")
 RUNS = 2  # of each launch, the second on the heels of what the first has left
 
 
@@ -31,20 +33,29 @@ class Deferred(Exception):
 def verdict(trial: Trial, backend: str, target: Target) -> Verdict:
     """Run a trial on the target's device. `Deferred` where memory is short or a CUDA graph is being captured.
 
-    Whatever else is raised by planning, compiling or running counts as the family's failure.
+    Whatever else is raised by planning, compiling or running counts as the family's failure, but only wrong values and
+    what compilers say is true of later processes as well: another error may be of this one.
     """
     began = time.perf_counter()
     absent = reason = None
+    passing = False
     try:
         with torch.no_grad(), _on_the_cpu():
             absent, reason = _tried(trial, backend, target)
-    except (torch.cuda.OutOfMemoryError, MemoryError) as error:
-        raise Deferred(first_line(error)) from None
     except Exception as error:
-        if "captur" in str(error):  # by another thread
+        if is_of_memory(error) or "captur" in str(error):  # by another thread
             raise Deferred(first_line(error)) from None
-        reason = first_line(error)
-    return Verdict(reason, now(), time.perf_counter() - began, absent)
+        reason, passing = first_line(error), is_shortage(error) or not _is_compilers(error)
+    return Verdict(reason, now(), time.perf_counter() - began, absent, passing)
+
+
+def _is_compilers(error: BaseException | None) -> bool:
+    """Whether a compiler has said it, or an error that it came of."""
+    while error is not None:
+        if any(kind.__module__.partition(".")[0] in _COMPILERS for kind in type(error).__mro__):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def schedules(trial: Trial, description: Description, backend: str, target: Target) -> Choice | str:

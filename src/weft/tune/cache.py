@@ -1,17 +1,24 @@
-"""What lies in weft's cache: listed, verified, carried elsewhere, removed. See `weft.machine.store` for its files."""
+"""What lies in weft's cache: listed, verified, carried elsewhere, removed. See `weft.machine.store` for its files.
+
+Only what weft writes counts: files of its names in folders of its names, no links. Whatever else lies there is not
+listed and not removed.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from weft.cpu import machine_code
 from weft.errors import WeftError
-from weft.machine.store import SCHEMA, Store, cache_directory
+from weft.machine.folder import Folder
+from weft.machine.store import Store, cache_directory, understood
 
 FORMAT = 1  # of exported files
 ABOUT = {
@@ -24,13 +31,20 @@ ABOUT = {
     "probes": "whether an untested Triton compiles kernels",
     "promotions": "contractions that were promoted to kernels made to measure",
     "selftest": "what the self-test of kernels found",
+    "handfuls": "which kernels at hand lie in Triton's cache",
+    "side-by-side": "which networks' kernels lie in Triton's cache",
+    "cpu": "machine code for the CPU",
 }
-_ROOM = re.compile(r"[a-z]+")
+MACHINE_CODE = "cpu"  # a room of folders, one for each state of the software, which are not exported
+_SOFTWARE = re.compile(r"[0-9a-f]{16}")
+_VALUE = re.compile(r"[0-9a-f]{32}(\.json|\.broken|\w{8}\.tmp)")
+_OBJECT = re.compile(r"[0-9a-f]{64}(\.o|\w{8}\.tmp)")
+_FORMER = re.compile(r"weft_cpu_[0-9a-f]{24}(\w{8}\.tmp|\.py|\.[\w.-]+\.(pyc|nbi|nbc)[\w.-]*)")  # of earlier versions
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One file of the cache. `fault` says what is wrong with it; key and value are None then."""
+    """One file of the cache. `fault` says what is wrong with it; key and value are None then, and of machine code."""
 
     room: str
     file: Path
@@ -52,37 +66,88 @@ class Entry:
 
 
 def entries(root: Path | None = None) -> Iterator[Entry]:
-    """Every file in the cache's rooms, readable or not."""
+    """Every file of weft's in the cache's rooms, readable or not."""
     root = root or cache_directory()
-    if not root.is_dir():
-        return
-    for folder in sorted(path for path in root.iterdir() if path.is_dir() and _ROOM.fullmatch(path.name)):
-        for file in sorted(path for path in folder.iterdir() if path.is_file()):
-            yield _read(folder, file)
+    for folder in _folders(root, ABOUT):
+        if folder.name != MACHINE_CODE:
+            yield from _values(folder.name, folder)
+            continue
+        for software in _folders(folder, _SOFTWARE):
+            yield from _values(MACHINE_CODE, software)
+            for objects in _folders(software, (machine_code.objects_of(software).name,)):
+                yield from (_object(file) for file in _files(objects, _OBJECT))
+            for former in (software, *_folders(software, ("__pycache__",))):
+                for file in _files(former, _FORMER):
+                    yield Entry(MACHINE_CODE, file, _size(file), None, None)
 
 
-def _read(folder: Path, file: Path) -> Entry:
+def _folders(root: Path, names: Any) -> list[Path]:
+    """Folders that are no links, of some names or of a pattern's."""
+    known = names.fullmatch if isinstance(names, re.Pattern) else names.__contains__
+    return [Path(each) for each in _listed(root) if known(each.name) and each.is_dir(follow_symlinks=False)]
+
+
+def _files(folder: Path, names: re.Pattern[str]) -> list[Path]:
+    """The same of files."""
+    found = _listed(folder)
+    return [Path(each) for each in found if names.fullmatch(each.name) and each.is_file(follow_symlinks=False)]
+
+
+def _listed(folder: Path) -> list[os.DirEntry[str]]:
+    with contextlib.suppress(OSError), os.scandir(folder) as found:
+        return sorted(found, key=lambda entry: entry.name)
+    return []
+
+
+def _values(room: str, folder: Path) -> Iterator[Entry]:
+    return (_value(room, file) for file in _files(folder, _VALUE))
+
+
+def _value(room: str, file: Path) -> Entry:
+    """A file of the store."""
+    size, content = _content(file)
+    if isinstance(content, str):
+        return Entry(room, file, size, None, None, content)
     try:
-        size, text = file.stat().st_size, file.read_bytes()
-    except OSError as error:
-        return Entry(folder.name, file, 0, None, None, f"it cannot be read: {error}")
-    if file.suffix != ".json":
-        return Entry(folder.name, file, size, None, None, f"it was set aside or left behind ({file.suffix})")
-    try:
-        entry = json.loads(text)
-        schema, key, value = entry["schema"], entry["key"], entry["value"]
-        if schema != SCHEMA:
-            return Entry(folder.name, file, size, None, None, f"it has schema {schema}, this version reads {SCHEMA}")
-        if Store(folder.name, folder.parent).path(key).name != file.name:
-            return Entry(folder.name, file, size, None, None, "its name is not the digest of its key")
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return Entry(folder.name, file, size, None, None, "it is no JSON of weft's")
-    return Entry(folder.name, file, size, dict(key), value)
+        key, value = understood(content)
+        if Store(file.parent.name, file.parent.parent).path(key).name != file.name:
+            raise ValueError("its name is not the digest of its key")
+        if room == MACHINE_CODE and not (machine_code.objects_of(file.parent) / f"{value['digest']}.o").is_file():
+            raise ValueError("its machine code is not there")
+    except ValueError as error:
+        return Entry(room, file, size, None, None, str(error))
+    return Entry(room, file, size, key, value)
+
+
+def _object(file: Path) -> Entry:
+    size, content = _content(file)
+    fault = content if isinstance(content, str) else machine_code.fault_of(file.name, content) or ""
+    return Entry(MACHINE_CODE, file, size, None, None, fault)
+
+
+def _content(file: Path) -> tuple[int, bytes | str]:
+    """Bytes, and what they are; or why that is not known."""
+    if file.suffix not in (".json", ".o"):
+        return _size(file), f"it was set aside or left behind ({file.suffix})"
+    if (fault := Folder(file.parent).fault()) is not None:
+        return _size(file), f"its folder is not used: {fault}"
+    content = Folder(file.parent).read(file.name)
+    return _size(file), content if content is not None else "it cannot be read, or others may write it"
+
+
+def _size(file: Path) -> int:
+    with contextlib.suppress(OSError):
+        return file.lstat().st_size
+    return 0
 
 
 def exported(rooms: tuple[str, ...] = ()) -> dict[str, Any]:
-    """All readable entries (of some rooms) as one JSON value."""
-    kept = [entry for entry in entries() if entry.key is not None and (not rooms or entry.room in rooms)]
+    """All readable entries (of some rooms) as one JSON value; machine code stays on its machine."""
+    kept = [
+        entry
+        for entry in entries()
+        if entry.key is not None and entry.room != MACHINE_CODE and (not rooms or entry.room in rooms)
+    ]
     return {
         "what": "weft cache",
         "format": FORMAT,
@@ -97,10 +162,10 @@ def imported(document: Any) -> int:
             raise ValueError
         found = [(str(entry["room"]), dict(entry["key"]), entry["value"]) for entry in document["entries"]]
         json.dumps(found, allow_nan=False)
-    except (TypeError, KeyError, ValueError):
+    except (TypeError, KeyError, ValueError, RecursionError):
         raise WeftError("this is no cache that weft has exported") from None
     for room, _, _ in found:
-        if not _ROOM.fullmatch(room):
+        if room not in ABOUT or room == MACHINE_CODE:
             raise WeftError(f"'{room}' is no room of the cache")
     for room, key, value in found:
         Store(room).save(key, value)
@@ -108,7 +173,7 @@ def imported(document: Any) -> int:
 
 
 def cleared(rooms: tuple[str, ...] = ()) -> tuple[int, int]:
-    """Remove all files (of some rooms), unreadable ones too; how many, and their bytes."""
+    """Remove all files of weft's (of some rooms), unreadable ones too; how many, and their bytes."""
     count = size = 0
     for entry in list(entries()):
         if not rooms or entry.room in rooms:

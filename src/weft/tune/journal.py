@@ -10,6 +10,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from weft.machine.shortage import says_shortage
 from weft.machine.store import Store
 from weft.planner import tuned as tuned_schedules
 from weft.planner.code_digest import of_schedule
@@ -71,7 +72,7 @@ class Journal:
             digest: {"schedule": str(candidate.schedule), "verdict": candidate.verdict, "reason": candidate.reason,
                      "seconds": candidate.seconds}
             for candidate in candidates
-            if candidate.verdict in _KEPT and (digest := self._digest(candidate)) is not None
+            if candidate.verdict in _KEPT and not says_shortage(candidate.reason) and (digest := self._digest(candidate)) is not None
         }  # fmt: skip
         self._store.save(self._key, {"candidates": known, "running": running, "process": os.getpid()})
 

@@ -10,7 +10,7 @@ from numba import cfunc, {kind}
 from weft.cpu.gett.macro_kernel import run
 
 
-@cfunc("void(int64)", cache=True, error_model="numpy")
+@cfunc("void(int64)", error_model="numpy")
 def entry(frame):
     run(frame, {kind}(0))
 """
@@ -20,7 +20,7 @@ from numba import cfunc, int8, {kind}
 from weft.cpu.gett.micro_kernel import micro_kernel
 
 
-@cfunc("void(int64, int64, int64, int64, int64, int64, int64, int64, int64, int64)", cache=True)
+@cfunc("void(int64, int64, int64, int64, int64, int64, int64, int64, int64, int64)")
 def entry(k, rows, row_step, first, second, slot_step, start, to_first, to_second, to_rows):
     micro_kernel(
         k, rows, row_step, first, second, slot_step, start, to_first, to_second, to_rows, {kind}(0), ({operation})
@@ -33,7 +33,7 @@ from weft.cpu.gett.scan import special_{test}
 from weft.cpu.gett.vector import store_word
 
 
-@cfunc("void(int64, int64, int64)", cache=True, error_model="numpy")
+@cfunc("void(int64, int64, int64)", error_model="numpy")
 def entry(values, count, found):
     store_word(found, special_{test}(values, count, {kind}(0)))
 """

@@ -15,7 +15,7 @@ from weft.cpu.gett import entries, written
 from weft.cpu.gett import params as at
 from weft.cpu.gett.layout import Axis, bases_of_rows, offsets, row_tables, slot_tables
 from weft.cpu.gett.schedule import VECTORS, Form, GettSchedule, form_of, k_step
-from weft.cpu.gett.stages import Stage, in_place, operand_stage, result_stage
+from weft.cpu.gett.stages import Stage, in_place, operand_stage, result_stage, words_of
 from weft.cpu.host import vector_bytes
 from weft.cpu.huge_pages import HUGE, advise, reach
 from weft.cpu.team import callback, together
@@ -150,9 +150,10 @@ class PlanWords:
         if words[at.SCAN]:
             words[at.EXACT_KERNEL] = entries.micro_kernel(form.kind, form.operation._replace(exact=True))
         if form.matrix is not None and form.matrix.between is not None:
-            words[at.BETWEEN] = in_place(form.matrix.between)
+            words[at.BETWEEN] = in_place(form.matrix.between).address
 
     def _set_stages(self, contraction: Contraction, form: Form, rows: Any, slots: Any, k: Any, how: Any) -> None:
+        places = {"A": at.A_CONSTANTS, "B": at.B_CONSTANTS}
         names = ("B", "A") if form.axes.swapped else ("A", "B")
         for name, word, tables in (
             (names[0], at.ROW_STAGE, (k, rows.tables)), (names[1], at.SLOT_STAGE, (k, slots.tables)),
@@ -160,11 +161,13 @@ class PlanWords:
             stage = operand_stage(contraction, form, name)
             if stage is not None:
                 self._words[word] = self._stage(stage, *tables, None)
+                self._words[places[name]] = self._keep(words_of(stage.constants))
         stage = result_stage(contraction, form, *how)
         if stage is not None:
             added = how[1]
             stored = (rows.stored if added else rows.tables[at.D_BASE], slots.stored)
             self._words[at.D_STAGE] = self._stage(stage, rows.tables, slots.tables, stored)
+            self._words[at.D_CONSTANTS] = self._keep(words_of(stage.constants))
 
     def _stage(self, stage: Stage, rows: Any, lanes: Any, stored: Any) -> int:
         """The words of a stage: its function, and tables of what it reads and writes."""

@@ -11,6 +11,7 @@ ROW_BASE, SLOT_BASE, D_BASE, C_BASE, AUX_BASE = range(5)
 
 # The block of a plan.
 (
+    A_CONSTANTS, B_CONSTANTS, D_CONSTANTS,  # addresses of what stages find of their functions' constants
     # Offset tables in bytes. Rows: in the row operand and D; slots: in the slot operand and D; k: in both operands.
     ROW_IN, ROW_D, SLOT_IN, SLOT_D, K_ROW, K_SLOT,
     FLAGS,  # of each slot, a word
@@ -30,7 +31,7 @@ ROW_BASE, SLOT_BASE, D_BASE, C_BASE, AUX_BASE = range(5)
     OUTER_TOTAL, OUTER_CHUNK, TASKS,
     ROW_PANEL, SLOT_PANEL, PARTIALS, SCRATCH,  # bytes of a thread's workspace
     WORDS,
-) = range(40)  # fmt: skip
+) = range(43)  # fmt: skip
 
 # A stage: a function of contiguous values, what it reads beside them, and what it yields.
 STAGE_FUNCTION, STAGE_SIZE, STAGE_READS, STAGE_WRITES, STAGE_LIST = range(5)

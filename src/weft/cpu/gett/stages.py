@@ -14,9 +14,22 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
-from weft.cpu.gett.params import ALPHA, AUX_BASE, C_BASE, D_BASE, INT32_COORDINATE, INT64_COORDINATE, PEAK
+from weft.cpu.gett.params import (
+    A_CONSTANTS,
+    ALPHA,
+    AUX_BASE,
+    B_CONSTANTS,
+    C_BASE,
+    D_BASE,
+    D_CONSTANTS,
+    INT32_COORDINATE,
+    INT64_COORDINATE,
+    PEAK,
+    PLAN,
+)
 from weft.cpu.gett.schedule import Form
 from weft.cpu.jit import compiled
 from weft.fn import Pointwise
@@ -34,13 +47,24 @@ class Stage(NamedTuple):
     size: int  # bytes of an item that comes in
     reads: tuple[tuple[int, int], ...] = ()
     writes: tuple[tuple[int, int], ...] = ()
+    constants: bytes = b""  # of its functions, for where its loop finds them: see `Loop`
+
+
+def words_of(constants: bytes) -> np.ndarray:
+    """A stage's constants as a plan keeps them."""
+    return np.frombuffer(constants, np.int64)
 
 
 class Loop:
-    """The source of one stage while it is written. Pointers: the values, what is read beside them, what is written."""
+    """The source of one stage while it is written. Pointers: the values, what is read beside them, what is written.
 
-    def __init__(self, dtype: torch.dtype) -> None:
-        self.writer = NumbaWriter()
+    `constants`: words that lead from the call's to the address of the functions' constants, each in the block that the
+    one before points to; functions that differ in those alone then share their code. None: they are in the code.
+    """
+
+    def __init__(self, dtype: torch.dtype, constants: Sequence[int] | None = None) -> None:
+        self.writer = NumbaWriter(parameters=constants is not None)
+        self._path = constants or ()
         self._types = [dtype]
         self._pointers = 1
         self._stores: list[str] = []
@@ -83,13 +107,30 @@ class Loop:
         self._after.append(f"if largest > load_{bits}(peak, 0): raise_to(peak, largest)")
 
     @property
+    def constants(self) -> bytes:
+        return b"".join(each.content for each in self.writer.parameters)
+
+    def _parameters(self) -> list[str]:
+        """Lines that load the constants."""
+        if not self.writer.parameters:
+            return []
+        found = "scalars"
+        for word in self._path:
+            found = f"load_int64({found}, {word})"
+        loads = [
+            f"{each.name} = load_{_name(each.dtype)}(constants, {16 * at // each.dtype.itemsize})"
+            for at, each in enumerate(self.writer.parameters)
+        ]
+        return [f"constants = {found}", *loads]
+
+    @property
     def source(self) -> str:
-        lines = [*self.writer.lines, *self._stores]
-        memory = memory_functions([*lines, *self._scalars, *self._after])
+        lines, head = [*self.writer.lines, *self._stores], [*self._scalars, *self._parameters()]
+        memory = memory_functions([*lines, *head, *self._after])
         pointers = [f"p{at} = load_int64(pointers, {at})" for at in range(self._pointers)]
         return _TEMPLATE.format(
             memory=memory,
-            head="\n    ".join([*pointers, *self._scalars]),
+            head="\n    ".join([*pointers, *head]),
             body="\n        ".join(lines),
             after="\n    ".join(self._after),
         )
@@ -110,7 +151,7 @@ _TEMPLATE = HEAD + """\
 from weft.cpu.gett.vector import raise_to
 {memory}
 
-@cfunc("void(int64, int64, int64)", cache=True, error_model="numpy")
+@cfunc("void(int64, int64, int64)", error_model="numpy")
 def entry(pointers, count, scalars):
     {head}
     for i in range(count):
@@ -146,7 +187,8 @@ def operand_stage(contraction: Contraction, form: Form, name: str, *, conjugates
     if matrix is not None:
         factor = matrix.a_factor if first else matrix.b_factor
         parts = (_Aux(torch.int64, (INT64_COORDINATE, form.axes.bases - 1)),) if matrix.parts > 1 else ()
-    return _operand(values, function, factor, here, _aux(contraction, args), parts)
+    place = A_CONSTANTS if first else B_CONSTANTS
+    return _operand(place, values, function, factor, here, _aux(contraction, args), parts)
 
 
 class _Values(NamedTuple):
@@ -160,11 +202,11 @@ class _Values(NamedTuple):
 
 @lru_cache(maxsize=512)
 def _operand(
-    types: _Values, function: Pointwise | None, factor: Pointwise | None, conjugated: bool,
+    place: int, types: _Values, function: Pointwise | None, factor: Pointwise | None, conjugated: bool,
     aux: tuple[_Aux, ...], parts: tuple[_Aux, ...],
 ) -> Stage:  # fmt: skip
     stored, value, accumulate, compute = types
-    loop = Loop(stored)
+    loop = Loop(stored, _in_the_plan(place))
     extra, part = ([loop.read(each.dtype) for each in group] for group in (aux, parts))
     found = Held(loop.writer.cast(loop.value.name, stored, value), value)
     if conjugated:
@@ -178,25 +220,31 @@ def _operand(
     same = stored.itemsize == compute.itemsize
     # In place through one pointer: with two LLVM would have to assume that an element is read after it is written.
     loop.write(found, compute, 0 if same else None)
-    return Stage(compiled(loop.source), stored.itemsize, tuple(each.entry for each in (*aux, *parts)))
+    reads = tuple(each.entry for each in (*aux, *parts))
+    return Stage(compiled(loop.source), stored.itemsize, reads, constants=loop.constants)
+
+
+def _in_the_plan(place: int) -> tuple[int, int]:
+    """How a stage comes to its constants: by way of the plan that a call names."""
+    return PLAN - ALPHA, place
 
 
 @lru_cache(maxsize=64)
-def in_place(function: Pointwise) -> int:
-    """Address of a loop that puts a function of values, one of one type, in their place."""
-    loop = Loop(function.dtypes[0])
+def in_place(function: Pointwise, constants: tuple[int, ...] | None = None) -> Stage:
+    """A loop that puts a function of values, one of one type, in their place."""
+    loop = Loop(function.dtypes[0], constants)
     (found,) = inlined(loop.writer, function, [loop.value])
     loop.write(found, function.dtypes[0], 0)
-    return compiled(loop.source)
+    return Stage(compiled(loop.source), function.dtypes[0].itemsize, constants=loop.constants)
 
 
-def loop_of(function: Pointwise) -> str:
-    """The source of a stage that is a function of one result alone: its values, then the others, then results."""
-    loop = Loop(function.dtypes[0])
+def loop_of(function: Pointwise, constants: Sequence[int] | None = None) -> Loop:
+    """A stage that is a function of one result alone: its values, then the others, then results."""
+    loop = Loop(function.dtypes[0], constants)
     values = [loop.value, *(loop.read(dtype) for dtype in function.dtypes[1:])]
     (found,) = inlined(loop.writer, function, values)
     loop.write(found, found.dtype)
-    return loop.source
+    return loop
 
 
 class _Aux(NamedTuple):
@@ -267,7 +315,7 @@ def result_stage(
 @lru_cache(maxsize=512)
 def _result(ending: _Ending) -> Stage:
     accumulate = ending.accumulate
-    loop = Loop(ending.compute)
+    loop = Loop(ending.compute, _in_the_plan(D_CONSTANTS))
     writer, value = loop.writer, loop.value
     addend = loop.read(ending.addend) if ending.addend is not None else None
     c_extra = [loop.read(each.dtype) for each in ending.c_aux]
@@ -303,7 +351,7 @@ def _result(ending: _Ending) -> Stage:
     reads = [(ending.addend.itemsize, C_BASE)] if ending.addend is not None else []
     reads += [each.entry for each in (*ending.c_aux, *ending.aux)]
     writes = tuple((dtype.itemsize, base) for dtype, base in ending.results[1 if ending.in_place else 0 :])
-    return Stage(compiled(loop.source), ending.compute.itemsize, tuple(reads), writes)
+    return Stage(compiled(loop.source), ending.compute.itemsize, tuple(reads), writes, loop.constants)
 
 
 def emittable(contraction: Contraction) -> str | None:

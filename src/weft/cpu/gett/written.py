@@ -30,7 +30,7 @@ _FRAME = HEAD + '''
 from weft.cpu.gett.vector import load_word, stack
 {memory}
 
-@cfunc("void(int64, int64, int64, int64, int64, int64, int64, int64, int64, int64)", cache=True, error_model="numpy")
+@cfunc("void(int64, int64, int64, int64, int64, int64, int64, int64, int64, int64)", error_model="numpy")
 def entry(k, rows, row_step, first, second, slot_step, start, to_first, to_second, to_rows):
     count = slot_step // {item}  # lanes of both vectors, which lie side by side
     sums = stack({bytes})

@@ -11,7 +11,7 @@ import torch
 from weft.base.figures import counted
 from weft.cpu.gett import entries
 from weft.cpu.gett.operations import Operation
-from weft.cpu.gett.stages import in_place
+from weft.cpu.gett.stages import Stage, in_place, words_of
 from weft.cpu.grouped import kernel as at
 from weft.cpu.jit import compiled, fault
 from weft.cpu.team import callback, together
@@ -24,7 +24,7 @@ from numba import cfunc, {kind}
 from weft.cpu.grouped.kernel import run
 
 
-@cfunc("void(int64)", cache=True, error_model="numpy")
+@cfunc("void(int64)", error_model="numpy")
 def entry(frame):
     run(frame, {kind}(0))
 """
@@ -53,13 +53,17 @@ class GroupLaunch:
         self._address = compiled(_SOURCE.format(kind=kind), kernel=True)
         depth = int(min(table.sizes[:, 3].max(initial=1), at.K_BLOCK))
         largest = [int(table.sizes[:, side].max(initial=1)) for side in (1, 2)]
-        stages = [0 if function is None else in_place(function) for function in functions]
+        found = [
+            Stage(0, 0) if function is None else in_place(function, (at.CONSTANTS + place,))
+            for place, function in enumerate(functions)
+        ]
+        self._constants = [words_of(stage.constants) for stage in found]
         products = float(table.sizes.astype(float).prod(1).sum())
         self._threads = min(torch.get_num_threads(), len(self._tiles)) if products > ALONE else 1
         self._head = (0, self._tiles.ctypes.data, len(self._tiles))
         self._tail = (
-            *table.form.counts, entries.micro_kernel(kind, _SUMS), *stages, int(add),
-            *map(min, TILE, largest), max(depth, 1),
+            *table.form.counts, entries.micro_kernel(kind, _SUMS), *(stage.address for stage in found), int(add),
+            *map(min, TILE, largest), max(depth, 1), *(words.ctypes.data for words in self._constants),
         )  # fmt: skip
         self.move(table)
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from weft.cpu.gett.launch import scalar_words
+from weft.cpu.gett.stages import words_of
 from weft.cpu.host import vector_bytes
 from weft.cpu.huge_pages import HUGE, advise, reach
 from weft.cpu.jit import compiled
@@ -27,7 +28,7 @@ from numba import cfunc
 from weft.cpu.permute.kernel import run
 
 
-@cfunc("void(int64)", cache=True, error_model="numpy")
+@cfunc("void(int64)", error_model="numpy")
 def entry(frame):
     run(frame)
 """
@@ -37,7 +38,7 @@ from numba import cfunc
 from weft.cpu.permute.kernel import cells
 
 
-@cfunc("void(int64, int64, int64, int64, int64, int64, int64, int64, int64, int64)", cache=True, error_model="numpy")
+@cfunc("void(int64, int64, int64, int64, int64, int64, int64, int64, int64, int64)", error_model="numpy")
 def entry(x, p_x, q_x, to, p_to, q_to, p, q, size, streams):
     cells(x, p_x, q_x, to, p_to, q_to, p, q, size, streams)
 """
@@ -47,7 +48,7 @@ from numba import cfunc, int8
 from weft.cpu.permute.kernel import {squares} as squares
 
 
-@cfunc("void(int64, int64, int64, int64, int64, int64)", cache=True, error_model="numpy")
+@cfunc("void(int64, int64, int64, int64, int64, int64)", error_model="numpy")
 def entry(x, rows, to, columns, p, q):
     squares(x, rows, to, columns, p, q, {number})
 """
@@ -136,7 +137,8 @@ class KernelLaunch:
         words[params.WORKSPACE] = 8 * len(cut.outer) + 2 * LINE
         if not permutation.is_move:
             found = stage(Values.of(permutation))
-            words[params.STAGE], words[params.IN_PLACE] = found
+            words[params.STAGE], words[params.IN_PLACE] = found.address, found.in_place
+            words[params.CONSTANTS] = self._keep(words_of(found.constants))
             words[params.WHOLE_ROWS] = cut.whole_rows
             size = -(-p * q * run * max(cut.x_size, cut.d_size) // LINE) * LINE
             words[params.BUFFER] = size

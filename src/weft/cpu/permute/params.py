@@ -17,11 +17,12 @@ CALL_WORDS = 9
     CELLS,  # by this one
     STREAMS,  # whether D is written past the caches, where it begins at a cache line
     STAGE,  # a function of contiguous values, by its address; 0: items are moved as they are
+    CONSTANTS,  # the address of those of the stage's function
     IN_PLACE,  # whether the stage overwrites what it reads
     WHOLE_ROWS,  # whether a row of a tile is contiguous in D
     WORKSPACE, BUFFER,  # bytes of a thread, and of each of a stage's buffers
     WORDS,
-) = range(29)  # fmt: skip
+) = range(30)  # fmt: skip
 
 # The block of a transposition in place. Of square matrices tiles change places with their mirror images; panels of
 # others are transposed each; then their rows, vectors of H items, are moved along cycles.

@@ -10,6 +10,7 @@ import torch
 from weft.cpu.gett.stages import Held, Loop
 from weft.cpu.gett.support import LOADABLE
 from weft.cpu.jit import compiled
+from weft.cpu.permute.params import ALPHA, CONSTANTS, PLAN
 from weft.errors import UnsupportedError
 from weft.fn import Pointwise
 from weft.fn.numba.emit import inlined
@@ -23,6 +24,7 @@ class Stage(NamedTuple):
 
     address: int
     in_place: bool
+    constants: bytes  # of its function
 
 
 class Values(NamedTuple):
@@ -58,7 +60,7 @@ def fault(values: Values) -> str | None:
 
 @lru_cache(maxsize=512)
 def stage(values: Values) -> Stage:
-    loop = Loop(values.x)
+    loop = Loop(values.x, (PLAN - ALPHA, CONSTANTS))
     writer, found = loop.writer, loop.value
     c = loop.read(values.d) if values.added else None
     if values.conjugate:
@@ -73,4 +75,4 @@ def stage(values: Values) -> Stage:
         found = Held(writer.typed(total, scale), scale)
     in_place = values.x.itemsize == values.d.itemsize
     loop.write(found, values.d, 0 if in_place else None)
-    return Stage(compiled(loop.source), in_place)
+    return Stage(compiled(loop.source), in_place, loop.constants)

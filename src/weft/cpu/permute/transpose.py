@@ -32,7 +32,7 @@ from numba import cfunc
 from weft.cpu.permute.transpose_kernel import {name}
 
 
-@cfunc("void(int64)", cache=True, error_model="numpy")
+@cfunc("void(int64)", error_model="numpy")
 def entry(frame):
     {name}(frame)
 """

@@ -7,6 +7,7 @@ SPACE_BASE = -1
 
 # The block of a plan.
 (
+    _, _, _,  # the address of its functions' constants, in whichever place a stage looks: see `weft.cpu.gett.params`
     STAGE,  # a function of contiguous values, by its address; 0: they are moved as they are
     READS, WRITES,  # entries: the first read has the values
     ENTRIES,
@@ -15,7 +16,7 @@ SPACE_BASE = -1
     ROW_BLOCK,  # rows of a task
     BUFFER, SCRATCH,  # bytes of the buffer of an entry, and of all
     WORDS,
-) = range(10)  # fmt: skip
+) = range(13)  # fmt: skip
 
 # An entry: (bytes of an item, which base, table of rows, table of columns, columns that lie together, whether all rows
 # have the same). Bytes below 0 are those of a coordinate: its offset is the value.

@@ -14,9 +14,9 @@ import torch
 
 from weft.cpu.gett.launch import scalar_words
 from weft.cpu.gett.layout import Axis, offsets
-from weft.cpu.gett.params import AUX_BASE, D_BASE
+from weft.cpu.gett.params import A_CONSTANTS, AUX_BASE, B_CONSTANTS, D_BASE, D_CONSTANTS
 from weft.cpu.gett.schedule import form_of
-from weft.cpu.gett.stages import Stage, operand_stage, result_stage
+from weft.cpu.gett.stages import Stage, operand_stage, result_stage, words_of
 from weft.cpu.gett.support import AUX
 from weft.cpu.jit import compiled
 from weft.cpu.team import callback, together
@@ -35,7 +35,7 @@ from numba import cfunc
 from weft.cpu.ttgt.kernel import run
 
 
-@cfunc("void(int64)", cache=True, error_model="numpy")
+@cfunc("void(int64)", error_model="numpy")
 def entry(frame):
     run(frame)
 """
@@ -54,6 +54,7 @@ class Route(NamedTuple):
     stage: int  # by its address; 0 where there is none
     reads: tuple[Entry, ...]
     writes: tuple[Entry, ...]
+    constants: bytes = b""  # of the stage's functions
     in_place: bool = False  # whether the stage leaves values where they are: they are moved to the first write before
 
 
@@ -72,6 +73,8 @@ class Pass:
         table = [self._entry(rows, columns, each) for each in (*route.reads, *route.writes)]
         count = self._shape[0]
         words[at.STAGE], words[at.IN_PLACE] = route.stage, route.in_place
+        for place in (A_CONSTANTS, B_CONSTANTS, D_CONSTANTS):  # there is one stage
+            words[place] = self._keep(words_of(route.constants))
         words[at.READS], words[at.WRITES], words[at.ENTRIES] = len(route.reads), len(route.writes), self._keep(table)
         words[at.CHUNK] = CHUNK
         words[at.ROW_BLOCK] = -(-count // (4 * threads)) if threads > 1 else count
@@ -132,7 +135,7 @@ def packing(contraction: Contraction, operand: int) -> Route:
     found = stage or Stage(0, stored)
     values, others = Entry(stored, operand), [Entry(*each) for each in found.reads]
     to = Entry(packed.itemsize, at.SPACE_BASE)
-    return Route(found.address, (values, *others), (to,), in_place=stored == packed.itemsize)
+    return Route(found.address, (values, *others), (to,), found.constants, in_place=stored == packed.itemsize)
 
 
 def finishing(contraction: Contraction, in_place: bool, how: tuple[bool, bool, bool]) -> Route:
@@ -142,7 +145,7 @@ def finishing(contraction: Contraction, in_place: bool, how: tuple[bool, bool, b
     found = stage or Stage(0, form.item, (), ((form.item, D_BASE),))
     values = Entry(found.size, D_BASE if in_place else at.SPACE_BASE)
     reads, writes = (tuple(map(Entry._make, entries)) for entries in (found.reads, found.writes))
-    return Route(found.address, (values, *reads), writes)
+    return Route(found.address, (values, *reads), writes, found.constants)
 
 
 class Finish:

@@ -7,7 +7,7 @@ is made: wrapping follows, and the casts of what has its type already cost nothi
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
@@ -27,8 +27,31 @@ HELD = {
 SHORT = (torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
 
 
+class Parameter(NamedTuple):
+    """A constant that is given to a function when it is called."""
+
+    name: str
+    number: Any
+    dtype: torch.dtype
+
+    @property
+    def content(self) -> bytes:
+        """Its bytes, in a place of 16."""
+        number = self.number if self.dtype.is_complex else representable(self.number, self.dtype)
+        return bytes(torch.tensor([number], dtype=self.dtype, device="cpu").view(torch.uint8).tolist()).ljust(16, b"\0")
+
+
 class NumbaWriter(Writer):
-    """What the lowerings to numba ask for; an inner loop's lines."""
+    """What the lowerings to numba ask for; an inner loop's lines.
+
+    `parameters`: constants become names, and their values are kept, so that functions that differ in them alone are one
+    text. Those that code is better with, or that name special values, stay in it.
+    """
+
+    def __init__(self, *, parameters: bool = False) -> None:
+        super().__init__()
+        self._open = parameters
+        self.parameters: list[Parameter] = []
 
     def line(self, text: str) -> None:
         self._line(text)
@@ -60,6 +83,9 @@ class NumbaWriter(Writer):
         return HELD[dtype]
 
     def constant(self, number: Any, dtype: torch.dtype) -> str:
+        if self._open and dtype in HELD and _is_parameter(number, dtype):
+            self.parameters.append(Parameter(f"k{len(self.parameters)}", number, dtype))
+            return self.parameters[-1].name
         if dtype.is_complex:
             value = complex(number)
             return f"{self.type(dtype)}(complex({_literal(value.real)}, {_literal(value.imag)}))"
@@ -87,6 +113,15 @@ class NumbaWriter(Writer):
         if held.is_floating_point and not dtype.is_floating_point and not dtype.is_complex and dtype.itemsize < 8:
             name = self.let(f"int64({name})")  # beyond the narrow type's range this wraps, as torch's casts do
         return self.let(f"{self.type(dtype)}({name})")
+
+
+def _is_parameter(number: Any, dtype: torch.dtype) -> bool:
+    """Whether a constant is a value of the function's rather than a part of its form."""
+    finite = isinstance(number, int) or math.isfinite(abs(number))
+    return dtype != torch.bool and finite and number not in _FORM
+
+
+_FORM = (0, 1, -1, 2, -2, 0.5, -0.5)
 
 
 def _literal(value: float) -> str:

@@ -14,6 +14,7 @@ import torch
 from weft.fn import trace
 from weft.gpu.common.inspect import compiled
 from weft.gpu.warp_specialized import family
+from weft.machine.shortage import is_shortage
 from weft.planner.schedule import Target
 from weft.spec import Contraction, Layout, canonical, parse
 from weft.spec.contraction import class_modes
@@ -24,12 +25,12 @@ M, N, K = 8192, 80, 64  # extents for which each kernel has a schedule
 
 def main() -> None:
     """Compile, and say in the last line what came of it."""
-    error = None
+    error, passing = None, False
     try:
         compile_each_kernel(int(sys.argv[1]))
     except Exception as raised:
-        error = _first_line(raised)
-    print(json.dumps({"error": error}), flush=True)
+        error, passing = _first_line(raised), is_shortage(raised)
+    print(json.dumps({"error": error, "passing": passing}), flush=True)
 
 
 def compile_each_kernel(capability: int) -> None:

@@ -21,6 +21,7 @@ import triton
 
 from weft.gpu.common.driver import driver_version
 from weft.gpu.common.triton_versions import is_tested
+from weft.machine.shortage import says_shortage
 from weft.machine.store import Store
 from weft.planner.code_digest import of_backend
 from weft.planner.schedule import Target
@@ -81,7 +82,8 @@ def asked(capability: int) -> dict[str, Any]:
     with contextlib.suppress(ValueError, IndexError):
         answer = json.loads(done.stdout.splitlines()[-1])
         if _is_answer(answer):
-            return {"error": answer["error"]}
+            return {"error": answer["error"], "passing": bool(answer.get("passing"))}
     if done.returncode in (-signal.SIGSEGV, -signal.SIGABRT):
-        return {"error": f"the compiler crashed ({signal.Signals(-done.returncode).name})"}
+        crashed = f"the compiler crashed ({signal.Signals(-done.returncode).name})"
+        return {"error": crashed, "passing": says_shortage(done.stderr)}
     return {"error": f"the compiler ended with status {done.returncode} and said nothing", "passing": True}

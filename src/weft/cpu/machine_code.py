@@ -1,0 +1,118 @@
+"""Machine code of compiled functions on disk: objects for the linker, and notes of which function each is.
+
+A note is a JSON value in the store; it has the digest of the object, which lies in a folder of its own and is named by
+that digest. An object that is not as it was written, or that nobody has noted, is not loaded. Nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import platform
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from weft.machine.folder import Folder
+from weft.machine.store import Store
+
+MOST = 2048  # functions that are kept for one state of the software; what was longest unused goes first
+STATES = 8  # of the software that functions are kept for
+_SOFTWARE = re.compile(r"[0-9a-f]{16}")
+_OFTEN = 64  # functions that are written before the number is looked at again
+_written = 0
+
+
+class Code(NamedTuple):
+    """An object, and the name of a C callback in it."""
+
+    symbol: str
+    needs: tuple[str, ...]  # names that it takes from elsewhere
+    content: bytes
+
+
+class CodeStore:
+    """Under one folder, which stands for the software that the code was made by."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._notes = Store(folder.name, folder.parent)
+        self._objects = Folder(objects_of(folder))
+
+    def load(self, source: str) -> Code | None:
+        """The code of a source, as this machine can run it; None where it is not there or is damaged."""
+        key = _key(source)
+        note = self._notes.load(key)
+        if not isinstance(note, dict):
+            return None
+        name = f"{note['digest']}.o"
+        content = self._objects.read(name)
+        if content is None:
+            return None
+        if fault_of(name, content) is not None:
+            self._objects.remove(name)
+            return None
+        Folder(self._folder.parent).touch(self._folder.name)
+        self._notes.touch(key)
+        self._objects.touch(name)
+        return Code(note["symbol"], tuple(note["needs"]), content)
+
+    def save(self, source: str, code: Code) -> None:
+        """Keep the code of a source; a folder that cannot be written is a warning."""
+        digest = hashlib.sha256(code.content).hexdigest()
+        if self._objects.write(f"{digest}.o", code.content):
+            self._notes.save(_key(source), {"digest": digest, "symbol": code.symbol, "needs": code.needs})
+        self._bound()
+
+    def _bound(self) -> None:
+        global _written
+        _written += 1
+        if _written % _OFTEN == 1:
+            self._reduce(MOST)
+            others = [each for each in self._folder.parent.glob("*") if _SOFTWARE.fullmatch(each.name)]
+            for other in sorted(filter(Path.is_dir, others), key=_age)[:-STATES]:
+                CodeStore(other)._reduce(0)
+
+    def _reduce(self, most: int) -> None:
+        self._notes.bound(most)
+        self._objects.bound(".o", most)
+        if most == 0:
+            with contextlib.suppress(OSError):  # something else lies there
+                self._objects.path.rmdir()
+                self._folder.rmdir()
+
+
+def _age(folder: Path) -> float:
+    with contextlib.suppress(OSError):
+        return folder.lstat().st_mtime
+    return 0.0
+
+
+def objects_of(folder: Path) -> Path:
+    """Where the objects lie whose notes lie in a folder."""
+    return folder / "objects"
+
+
+def fault_of(name: str, content: bytes) -> str | None:
+    """What is wrong with an object, if anything is."""
+    return None if name == f"{hashlib.sha256(content).hexdigest()}.o" else "it is not as it was written"
+
+
+def _key(source: str) -> dict[str, Any]:
+    return {"what": "machine code", "source": hashlib.sha256(source.encode()).hexdigest(), **_processor()}
+
+
+@lru_cache
+def _processor() -> dict[str, Any]:
+    """What machine code depends on, besides the software that the folder stands for."""
+    from llvmlite import binding
+
+    chosen = [os.environ.get(name, "") for name in ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES")]
+    features = [binding.get_process_triple(), binding.get_host_cpu_features().flatten(), *chosen]
+    return {
+        "processor": binding.get_host_cpu_name(),
+        "features": hashlib.sha256("\n".join(features).encode()).hexdigest()[:16],
+        "python": platform.python_version(),
+    }

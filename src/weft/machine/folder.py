@@ -1,0 +1,135 @@
+"""A folder of files that weft keeps on disk, read and written as if everything could go wrong there.
+
+Files are written whole and renamed. What is read must be a plain file that its owner alone may write: this user, or
+root. The same holds of the folder: another is not used, and a warning says why. What a file holds is checked by those
+who read it (`weft.machine.store`, `weft.cpu.machine_code`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+import time
+import warnings
+from pathlib import Path
+
+from weft.base.files import write_whole
+from weft.errors import WeftWarning
+
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_LEFT_BEHIND = 3600.0  # seconds after which the temporary file of a process that was killed is removed
+_OWN = re.compile(r"[0-9a-f]{32}")  # how the names of weft's files begin
+_told: set[str] = set()  # folders that a warning was given of
+_tidied: set[str] = set()
+
+
+class Folder:
+    """Files of one folder, which need not exist."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def fault(self) -> str | None:
+        """Why the folder is not used; None where it is, or is not there yet."""
+        try:
+            return _not_trusted(os.stat(self.path))
+        except OSError:
+            return None
+
+    def read(self, name: str) -> bytes | None:
+        """What a file holds; None where it is not there, cannot be read, or others may have written it."""
+        if (fault := self.fault()) is not None:
+            self._tell("does not use", fault)
+            return None
+        with contextlib.suppress(OSError):
+            handle = os.open(self.path / name, os.O_RDONLY | _SAFELY)
+            with open(handle, "rb") as stream:
+                found = os.fstat(handle)
+                if stat.S_ISREG(found.st_mode) and _not_trusted(found) is None:
+                    return stream.read()
+        return None
+
+    def write(self, name: str, content: str | bytes) -> bool:
+        """Put a file there, whole; False where that cannot be, with one warning for each folder of a process."""
+        try:
+            self._make()
+            if (fault := self.fault()) is not None:
+                raise PermissionError(fault)
+            write_whole(self.path / name, content)
+            self._tidy()
+        except OSError as error:
+            self._tell("cannot write", error)
+            return False
+        return True
+
+    def remove(self, name: str) -> None:
+        """A file of that name is no longer there, unless nobody may change the folder."""
+        with contextlib.suppress(OSError):
+            os.unlink(self.path / name)
+
+    def touch(self, name: str) -> None:
+        """Count a file as used just now: see `bound`."""
+        with contextlib.suppress(OSError):
+            os.utime(self.path / name, follow_symlinks=False)
+
+    def bound(self, suffix: str, most: int) -> None:
+        """Remove what was longest unused of weft's files that end so."""
+        kept = sorted(self._ages(suffix)) if self.fault() is None else []
+        for _, name in kept[: max(len(kept) - most, 0)]:
+            self.remove(name)
+
+    def _tidy(self) -> None:
+        """Remove temporary files that were left behind, once in a process."""
+        if str(self.path) not in _tidied:
+            _tidied.add(str(self.path))
+            for age, name in self._ages(".tmp"):
+                if age < time.time() - _LEFT_BEHIND:
+                    self.remove(name)
+
+    def _ages(self, suffix: str) -> list[tuple[float, str]]:
+        """When each file that ends so was last used, and its name."""
+        found = []
+        with contextlib.suppress(OSError), os.scandir(self.path) as entries:
+            for entry in entries:
+                if _OWN.match(entry.name) and entry.name.endswith(suffix) and entry.is_file(follow_symlinks=False):
+                    with contextlib.suppress(FileNotFoundError):  # another process has removed it
+                        found.append((entry.stat(follow_symlinks=False).st_mtime, entry.name))
+        return found
+
+    def _make(self) -> None:
+        """With what is above it; what is made, and what was made more open for reading, is its owner's alone."""
+        missing = [self.path]
+        while not missing[-1].parent.exists():
+            missing.append(missing[-1].parent)
+        for folder in reversed(missing):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        found = os.stat(self.path)
+        if _is_mine(found) and stat.S_IMODE(found.st_mode) & 0o077 and _not_trusted(found) is None:
+            with contextlib.suppress(OSError):
+                os.chmod(self.path, 0o700)
+
+    def _tell(self, what: str, why: object) -> None:
+        place = str(self.path)
+        if place not in _told:
+            _told.add(place)
+            warnings.warn(f"weft {what} its cache in {place}: {why}", WeftWarning, stacklevel=3)
+
+
+_SAFELY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+
+
+def _is_mine(found: os.stat_result) -> bool:
+    return not hasattr(os, "geteuid") or found.st_uid == os.geteuid()
+
+
+def _not_trusted(found: os.stat_result) -> str | None:
+    """Why what lies there may be somebody else's work."""
+    if not hasattr(os, "geteuid"):
+        return None
+    if not _is_mine(found) and found.st_uid != 0:
+        return f"it belongs to user {found.st_uid}"
+    if found.st_mode & _OTHERS_WRITE:
+        return f"others may write there (mode {stat.S_IMODE(found.st_mode):o}; `chmod 700` lets weft use it)"
+    return None
