@@ -18,6 +18,15 @@ class Watched(Generic[Traced]):
     def __init__(self, functions: tuple[Callable[..., Any] | None, ...], trace: Callable[[], Traced]) -> None:
         self._functions, self._trace = functions, trace
         self._known = BoundedCache(_REMEMBERED)
+        self._last: Traced | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Watched, (self._functions, self._trace)
+
+    def changed(self) -> bool:
+        """Whether that is something else than when this was last asked; True at first."""
+        last, self._last = self._last, self.now()
+        return self._last != last
 
     def now(self) -> Traced:
         prints = fingerprints(self._functions)
