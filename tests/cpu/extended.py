@@ -11,8 +11,8 @@ import torch
 import weft
 from cpu.problems import Way, all_ways
 from weft.algebra import find
-from weft.api.options import HOOKS, Options, read_indices, read_operands, resolved
-from weft.planner.request import Request
+from weft.api.options import Options, read_indices, read_operands, resolved
+from weft.planner.request import HOOKS, Request
 from weft.spec import Contraction, Layout, parse
 from weft.testing import poisoned
 

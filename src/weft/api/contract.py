@@ -23,12 +23,13 @@ from weft.api.keywords import (
     signed,
 )
 from weft.api.lookup import find_plan, read_pair, said_options
-from weft.api.options import fingerprints, read_operands, read_options
+from weft.api.options import read_operands, read_options
 from weft.api.selection import selected
 from weft.base.arrays import as_results, as_tensor, returned
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside
 from weft.errors import call_context
+from weft.fn.fingerprint import fingerprints
 from weft.planner.schedule import Scalar
 from weft.planner.validity import generation
 from weft.plans.call_cache import CallCache, call_signature
@@ -201,7 +202,7 @@ def contract(
             return as_operation("contract")(
                 equation, x, y, addend, alpha, beta, target, functions, return_arg, validate, options
             )
-        if known is None:
+        if known is None or validate:  # that is of the functions as they were given
             given = {**options, "a_fn": a_fn, "b_fn": b_fn, "c_fn": c_fn, "epilogue": epilogue}
             read = read_options("contract", given, target)
             if return_arg:
@@ -213,7 +214,8 @@ def contract(
             tensors = {name: tensor for name, (_, tensor) in read_operands(options.get("operands") or {}).items()}
         run = planned.run_validated if validate else planned.run
         result = run(x, y, addend, alpha, beta, target, tensors)
-    if key is not None and known is None and (c is None or beta != 0):  # a C that is not read has no launch of its own
+    # A C that is not read has no launch of its own.
+    if key is not None and known is None and (c is None or beta != 0) and planned.is_lasting:
         assert signature is not None
         _CALLS.put(key, planned.known_call(signature, x, y, addend, out is not None, result, tensors))
     return returned(a, out, result, False)

@@ -68,16 +68,18 @@ def find_plan(equation: Equation, a: torch.Tensor, b: torch.Tensor, options: Opt
     known = _CALLS.get(key)
     if known is not None:
         found: Plan = known.plan
-        return found
+        return found.given(options.functions, options.algebra)
     request = resolved(_read(notation_key), str(notation_key), a, b, options)
     # Two ways to write one request, or a retraced function that turns out the same, share one plan.
-    plan = _PLANS.get((request, generation()))
+    plan: Plan | None = _PLANS.get((request, generation()))
     if plan is None:
         plan = Plan(request)
-        _PLANS.put((request, generation()), plan)
+    if not plan.is_lasting:
+        return plan
+    _PLANS.put((request, generation()), plan)
     if key is not None:
         _CALLS.put(key, KnownCall(plan))
-    return plan
+    return plan.given(options.functions, options.algebra)
 
 
 def one_of(dtype: torch.dtype, device: torch.device) -> torch.Tensor:

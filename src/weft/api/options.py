@@ -12,11 +12,12 @@ from weft.algebra import Algebra, find
 from weft.base.arrays import as_tensor, is_array
 from weft.base.figures import counted
 from weft.errors import ArgumentError, DTypeError, FunctionError, NotationError, ShapeError, UnsupportedError
-from weft.fn import Pointwise, fingerprint, trace
+from weft.fn import Pointwise, trace
 from weft.fn.binding import bind
+from weft.fn.fingerprint import fingerprints
 from weft.planner.at_hand import check_specialize
 from weft.planner.planner import check_tune
-from weft.planner.request import Functions, Request, Results
+from weft.planner.request import HOOKS, Functions, Request, Results
 from weft.planner.schedule import Schedule
 from weft.planner.target import resolve_backend, target_of
 from weft.plans.call_cache import call_signature
@@ -30,7 +31,6 @@ from weft.spec.notation import expand
 from weft.spec.type_names import read_dtype
 from weft.spec.whole_sums import result_types, results_of
 
-HOOKS = ("a_fn", "b_fn", "c_fn", "epilogue")
 _TENSORS = {"a_fn": "A", "b_fn": "B", "c_fn": "C", "epilogue": "D"}
 
 OutDtype = torch.dtype | tuple[torch.dtype | None, ...] | None
@@ -115,14 +115,6 @@ def read_options(call: str, keywords: Mapping[str, Any], target: Results | None 
         check_flag("promote", given("promote", False)),
         read_dtype("kept_dtype", given("kept_dtype")) if given("kept_dtype") is not None else None,
     )  # fmt: skip
-
-
-def fingerprints(functions: tuple[Callable[..., Any] | None, ...]) -> tuple[Hashable, ...] | None:
-    """One for each function, None where there is none; None for all where one cannot be seen through, `()` for none."""
-    prints = tuple(None if function is None else (fingerprint(function),) for function in functions)
-    if (None,) in prints:
-        return None
-    return prints if any(prints) else ()
 
 
 def read_operands(operands: Any) -> dict[str, tuple[Hashable, torch.Tensor]]:

@@ -10,13 +10,14 @@ import numpy as np
 import torch
 
 from weft.api.keywords import Equation, Function, PermuteKeywords, signed
-from weft.api.options import check_limit, fingerprints
+from weft.api.options import check_limit
 from weft.base.arrays import as_result, as_tensor, is_array, like, without_neg
 from weft.base.bounded_cache import BoundedCache
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside
 from weft.errors import ArgumentError, DTypeError, NotationError, UnsupportedError, call_context
 from weft.fn import Pointwise, trace
+from weft.fn.fingerprint import fingerprints
 from weft.planner.at_hand import check_specialize
 from weft.planner.planner import check_tune
 from weft.planner.request import PermuteRequest
@@ -202,17 +203,19 @@ def _find_plan(
     known = _CALLS.get(key)
     if known is not None:
         found: PermutePlan = known.plan
-        return found
+        return found.given(fn)
     request = requested(notation_key, x, shape, fn, out_dtype, given, workspace_limit, backend)
     request = replace(request, tune=tune, specialize=specialize, schedule=schedule)
     # Two ways to write one request, or a retraced function that turns out the same, share one plan.
-    plan = _PLANS.get((request, generation()))
+    plan: PermutePlan | None = _PLANS.get((request, generation()))
     if plan is None:
         plan = PermutePlan(request)
-        _PLANS.put((request, generation()), plan)
+    if not plan.is_lasting:
+        return plan
+    _PLANS.put((request, generation()), plan)
     if key is not None:
         _CALLS.put(key, KnownCall(plan))
-    return plan
+    return plan.given(fn)
 
 
 def requested(

@@ -16,10 +16,10 @@ import torch
 from weft.algebra import NAMED
 from weft.api.keywords import Equation
 from weft.api.lookup import find_plan, one_of, read_notation
-from weft.api.options import HOOKS, Options, resolved
+from weft.api.options import Options, resolved
 from weft.errors import AccuracyError, UnsupportedError, WorkspaceError
 from weft.fn.binding import bind
-from weft.planner.request import Request, Results
+from weft.planner.request import HOOKS, Request, Results
 from weft.planner.schedule import Scalar
 from weft.plans.checks import check_outputs, check_unscaled
 from weft.spec import Label, Layout

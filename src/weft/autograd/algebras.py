@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from weft.algebra import NAMED, Algebra
 from weft.api.lookup import one_of
 from weft.autograd.backward import Needs
 from weft.autograd.function import Rule, apply
+from weft.autograd.kept import kept_for_algebra
 from weft.autograd.logarithm import Logarithm
 from weft.autograd.product import product
 from weft.autograd.selection import Selection
@@ -69,7 +69,7 @@ def rule(
     return made(spec, needs, ahead)
 
 
-@lru_cache(maxsize=256)
+@kept_for_algebra
 def _kind(algebra: Algebra, dtype: torch.dtype) -> Callable[[Spec, Needs, bool], Rule]:
     if algebra.vjp is not None:
         return Summation
@@ -135,14 +135,16 @@ class Composed:
 
     def _finished(self, value: Tensor, tensors: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
         spec = self.spec
+        assert spec.algebra is not None
         names = (*spec.names[C_FN], *spec.names[EPILOGUE])
         given = spec.aux(tensors, names)
         if spec.term_c is not None:
             given["operands"] = {**given.get("operands", {}), "weft_c": (spec.term_c, tensors[C])}
         types = spec.results if spec.several else spec.results[0]
         found = contraction(
-            f"{spec.term_d},->{spec.term_d}", value, one_of(value.dtype, value.device), epilogue=_finish(spec),
-            out_dtype=types, precision=spec.accumulate, accumulate=spec.accumulate, **_passing(spec), **given,
+            f"{spec.term_d},->{spec.term_d}", value, one_of(value.dtype, value.device),
+            epilogue=_finish(spec.algebra, spec.accumulate, spec), out_dtype=types, precision=spec.accumulate,
+            accumulate=spec.accumulate, **_passing(spec), **given,
         )  # fmt: skip
         return found if isinstance(found, tuple) else (found,)
 
@@ -190,12 +192,11 @@ def _passing(spec: Spec) -> dict[str, Any]:
     return {name: value for name, value in used_options(spec).items() if name != "promote"}
 
 
-@lru_cache(maxsize=256)
-def _finish(spec: Spec) -> Pointwise:
+@kept_for_algebra
+def _finish(algebra: Algebra, accumulate: torch.dtype, spec: Spec) -> Pointwise:
     """Of a reduced value: C added by the algebra's `reduce`, and the epilogue. Of equal values the sum is selected."""
-    accumulate, addend, epilogue = spec.accumulate, spec.functions[C_FN], spec.functions[EPILOGUE]
-    assert spec.algebra is not None
-    larger, reduce = _larger(spec.algebra, accumulate), spec.algebra.traced(accumulate).reduce
+    addend, epilogue = spec.functions[C_FN], spec.functions[EPILOGUE]
+    larger, reduce = _larger(algebra, accumulate), algebra.traced(accumulate).reduce
     inputs: dict[str, torch.dtype] = {"weft_value": accumulate}
     inputs |= {name: spec.dtype_of(name) for name in (*spec.names[C_FN], *spec.names[EPILOGUE])}
     if spec.term_c is not None:

@@ -8,7 +8,6 @@ made. All is done by torch's operations, which have derivatives themselves.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from weft.algebra import Algebra
 from weft.autograd.backward import Needs
+from weft.autograd.kept import kept_for_algebra
 from weft.autograd.spec import A, B, Spec, batched, used_options
 from weft.autograd.steps import contraction
 from weft.fn.derivative import Derived, derived, pull
@@ -135,7 +135,7 @@ def _narrow(extent: int) -> torch.dtype:
     return torch.int16 if extent <= 2**15 else torch.int32 if extent <= 2**31 else torch.int64
 
 
-@lru_cache(maxsize=256)
+@kept_for_algebra
 def _slopes(algebra: Algebra, dtype: torch.dtype) -> tuple[Derived | None, ...]:
     """Gradients of both values that are combined; where `combine` selects, too, the first of equal ones gets it."""
     combine = algebra.traced(dtype).combine

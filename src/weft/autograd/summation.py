@@ -17,6 +17,7 @@ from torch import Tensor
 from weft.algebra import Algebra
 from weft.api.lookup import one_of
 from weft.autograd.backward import Needs
+from weft.autograd.kept import kept_for_algebra
 from weft.autograd.spec import A, B, Spec, batched, used_options
 from weft.autograd.steps import contraction
 from weft.errors import FunctionError, UnsupportedError
@@ -136,7 +137,7 @@ def _vjp(algebra: Algebra, x: Tensor, y: Tensor, total: Tensor, grad: Tensor) ->
     return found
 
 
-@lru_cache(maxsize=256)
+@kept_for_algebra
 def _slopes(algebra: Algebra, dtype: torch.dtype) -> tuple[Derived | None, Derived | None]:
     """What each pair adds to the gradients of x and of y; the main input of the first is y, of the second x."""
     combine = algebra.traced(dtype).combine
@@ -154,7 +155,7 @@ def _slopes(algebra: Algebra, dtype: torch.dtype) -> tuple[Derived | None, Deriv
     return first[0], second[1]
 
 
-@lru_cache(maxsize=256)
+@kept_for_algebra
 def _tangent(algebra: Algebra, dtype: torch.dtype, moving: tuple[str, ...]) -> Derived | None:
     """What each pair adds to the tangent of the total; `moving` names the tangents that there are."""
     if algebra.vjp is not None and dtype.is_complex:

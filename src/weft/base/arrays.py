@@ -74,6 +74,8 @@ def as_tensor(name: str, value: Any, promote: bool = False) -> torch.Tensor:
     """
     if isinstance(value, torch.Tensor):
         _refuse_distributed(name, value)
+        if torch._C._get_tracing_state() is not None:
+            raise UnsupportedError("torch.jit.trace cannot record weft's calls: use torch.compile or torch.export")
         if value.layout is not torch.strided or value.is_nested:
             kind = "nested" if value.is_nested else value.layout
             raise UnsupportedError(f"{name} is {kind}: only strided tensors can be contracted")

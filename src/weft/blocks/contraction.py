@@ -6,7 +6,6 @@ from typing import Any, cast
 
 from weft.api.keywords import Equation
 from weft.api.lookup import read_notation
-from weft.api.options import HOOKS, fingerprints
 from weft.base.bounded_cache import BoundedCache
 from weft.base.describe import describe_call
 from weft.base.dispatch import near_dynamo, outside
@@ -17,6 +16,8 @@ from weft.blocks.meeting import check_sectors, products
 from weft.blocks.plan import BlockPlan
 from weft.blocks.tensor import BlockTensor
 from weft.errors import ArgumentError, ShapeError, UnsupportedError, call_context
+from weft.fn.fingerprint import fingerprints
+from weft.planner.request import HOOKS
 from weft.planner.validity import generation
 from weft.plans.derivatives import asked as asked_of
 from weft.plans.keywords import refuse_unknown

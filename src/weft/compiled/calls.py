@@ -11,13 +11,13 @@ import torch
 
 from weft.algebra import Algebra
 from weft.api.einsum import LAST, MOVING
-from weft.api.options import HOOKS
 from weft.base.dispatch import taken_by
 from weft.compiled.modules import constant_of
 from weft.compiled.moves import spelled_move, spelled_move_plan
 from weft.compiled.operations import CONTRACT, CONTRACT_OUT, PERMUTE, PERMUTE_OUT
 from weft.compiled.spelling import spelled, spelled_plan, steps_of_einsum
 from weft.errors import DTypeError, FunctionError, ShapeError
+from weft.planner.request import HOOKS
 
 _HOOKS = HOOKS
 #: Keywords that the choice of a path depends on.

@@ -18,7 +18,7 @@ from weft.api.autocast import autocast_keywords
 from weft.api.einsum import lone
 from weft.api.keywords import Equation
 from weft.api.lookup import read_notation
-from weft.api.options import HOOKS, read_options, resolved
+from weft.api.options import read_options, resolved
 from weft.api.selection import check_selected, reduced_labels
 from weft.base.arrays import outside_tracing
 from weft.base.describe import describe_call
@@ -28,6 +28,7 @@ from weft.compiled.modules import function_of
 from weft.compiled.text import backend_of, lies, text_of
 from weft.errors import WeftError, call_context
 from weft.networks.ahead import Pair, path_of
+from weft.planner.request import HOOKS
 from weft.planner.target import resolve_backend
 from weft.plans.contraction import Plan
 from weft.plans.keywords import check_flag

@@ -15,13 +15,12 @@ from typing import Any
 import torch
 
 from weft.algebra import NAMED, Algebra
-from weft.api.options import HOOKS
 from weft.base.figures import counted
 from weft.compiled.letters import letters, spelled_equation
 from weft.errors import DTypeError, ShapeError
 from weft.fn import portable
 from weft.fn.algebra import TracedAlgebra
-from weft.planner.request import Request
+from weft.planner.request import HOOKS, Request
 from weft.planner.target import resolve_backend
 from weft.spec import Layout, Notation, parse
 from weft.spec.contraction import Arithmetic, mode_extents, output_shape

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from weft.api.keywords import Equation, Function
-from weft.api.options import fingerprints
 from weft.base.bounded_cache import BoundedCache
 from weft.distributed.group.ranks import Ranks
 from weft.distributed.out_of_core.blocked import OutOfCorePlan, read_place, refuse_gradients, refuse_ranks
@@ -17,6 +16,7 @@ from weft.distributed.planned.lines import lines_of, ranks_of, shape_of
 from weft.distributed.run.asked import Asked, computed, is_dtensor, problem_of, read_asked, whole_shapes
 from weft.distributed.run.plan import DistributedPlan
 from weft.errors import ArgumentError, UnsupportedError, call_context
+from weft.fn.fingerprint import fingerprints
 from weft.planner.schedule import Scalar
 from weft.plans.keywords import check_flag, refuse_unknown
 

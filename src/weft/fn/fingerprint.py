@@ -1,52 +1,57 @@
 """Whether a function may do something else than it did the last time, told without running it.
 
 A fingerprint holds everything that a plain function's outcome depends on: its code (which holds its constants), its
-defaults, the cells it closes over, the globals and module attributes it reads, and the same of every function it
-calls. Which names a code object reads is worked out once from its bytecode; a call only reads the values again.
-What cannot be seen through (objects, lists, attributes of instances, dynamic look-ups) has no fingerprint.
+defaults, and the values that it reads, with the same of every function it calls: cells and globals, what lists and
+dictionaries hold, attributes of modules and of plain objects, of the object that a method is of, and what torch has
+under the names that are called. Which values a code object reads is worked out once (`weft.fn.reads`); a call only
+reads them again.
+
+What cannot be seen through has no fingerprint: objects whose attributes are computed, look-ups by computed names, and
+functions of torch that are no operations on tensors, since those tell of torch's state (the number of threads,
+autocast, a seed). A function that reads such things is traced in each call.
 """
 
 from __future__ import annotations
 
 import builtins
-import dis
 import functools
 import types
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import numpy as np
 import torch
 
+from weft.fn.reads import OF_VALUES, PURE_MODULES, Opaque, Step, own_name, reads_of
+
 _NUMBERS = frozenset({bool, int, float, complex, str, bytes, type(None), type(Ellipsis)})
-_SETTLED_KINDS = (types.BuiltinFunctionType, type)
-_CONSTANTS = (torch.dtype, torch.device, torch.memory_format, torch.layout, torch._ops.OpOverload)
-#: Packages whose modules and functions are taken not to change.
+#: Of values that never change and tell themselves apart.
+_SELVES = frozenset({
+    torch.dtype, torch.device, torch.memory_format, torch.layout, torch._ops.OpOverload, torch._ops.OpOverloadPacket,
+    types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType, np.ufunc,
+})  # fmt: skip
+_MODULES = (types.ModuleType, torch._ops._Ops, torch._ops._OpNamespace)
+#: Packages whose classes are taken not to change, as are Triton's functions.
 _SETTLED = frozenset({"torch", "triton", "math", "cmath", "operator", "_operator", "builtins", "functools"})
+#: Modules written in Python whose functions do what their arguments say.
+_PURE_PYTHON = frozenset({"torch.nn.functional", "torch.functional", "torch._tensor", "operator", "functools"})
+#: Modules written in C whose functions do. Those of `torch._C` itself read and set torch's state.
+_PURE_BUILT_IN = PURE_MODULES | {
+    "builtins", "_functools", "torch._C._nn", "torch._C._special", "torch._C._linalg", "torch._C._fft"
+}  # fmt: skip
 #: Built-ins through which a function can read what its bytecode does not name.
 _OPAQUE = frozenset(
     {"globals", "locals", "vars", "eval", "exec", "getattr", "setattr", "delattr", "__import__", "open", "input",
-    "id", "dir", "compile", "breakpoint"}
+    "id", "dir", "compile", "breakpoint", "attrgetter", "methodcaller"}
 )  # fmt: skip
-_REFUSED_OPERATIONS = frozenset(
-    {"STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_BUILD_CLASS", "IMPORT_STAR", "LOAD_FROM_DICT_OR_GLOBALS",
-    "LOAD_FROM_DICT_OR_DEREF"}
-)  # fmt: skip
-_READS_OF_NAMES = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF"})
-_READS_OF_ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
-_REMEMBERED = 4096
 #: Under this attribute a ready function (`weft.functions`) has the one that it calls with a tensor.
 READY = "__weft_ready__"
 #: Under this attribute of its class a traced function says that its `identity` is all that it depends on.
 TRACED = "__weft_traced__"
 
-#: A name and the attributes read from it: ("config", ("ALPHA",)). None: the code does something opaque.
-_Reads = tuple[tuple[str, tuple[str, ...]], ...] | None
-_reads: dict[types.CodeType, _Reads] = {}
-
-
-class _Opaque(Exception):
-    """Something that a fingerprint cannot see through."""
+_Callers = tuple[types.CodeType, ...]  # those being looked at, the outermost first
+_absent = object()
+_settled: set[Any] = set()  # functions and classes that were found not to change
 
 
 def fingerprint(fn: Any) -> Hashable | None:
@@ -57,143 +62,169 @@ def fingerprint(fn: Any) -> Hashable | None:
     """
     try:
         return (torch.get_default_dtype(), _of_value(fn, ()))
-    except _Opaque:
+    except (Opaque, RecursionError):  # a list may hold itself
         return None
 
 
-def _of_value(value: Any, callers: tuple[types.CodeType, ...]) -> Hashable:
+def fingerprints(functions: tuple[Callable[..., Any] | None, ...]) -> tuple[Hashable, ...] | None:
+    """One for each function, None where there is none; None for all where one cannot be seen through, `()` for none."""
+    prints = tuple([None if function is None else (fingerprint(function),) for function in functions])
+    if (None,) in prints:
+        return None
+    return prints if any(prints) else ()
+
+
+def _of_value(value: Any, callers: _Callers) -> Hashable:
     kind = type(value)
     if kind in _NUMBERS:
         return repr(value)  # of these types only: tells kinds and signs of zero apart
+    if kind in _SELVES:
+        return value
     if kind is types.FunctionType:
         if READY in value.__dict__:  # what it does with a tensor is what its function does
             return ("ready", _of_value(value.__dict__[READY], callers))
-        return value if _is_settled(value) else _of_function(value, callers)
-    if isinstance(value, _SETTLED_KINDS) and _is_settled(value) and value.__name__ not in _OPAQUE:
+        return value if value.__globals__.get("__name__") in _PURE_PYTHON else _of_function(value, None, callers)
+    if kind is types.BuiltinFunctionType or isinstance(value, type):
+        if value not in _settled:
+            _check_settled(value)
+            _settled.add(value)
         return value
-    if isinstance(value, _CONSTANTS):
-        return value
+    if kind is tuple or kind is list:
+        return (kind, *[_of_value(item, callers) for item in value])
+    if kind is dict:
+        return (kind, *[(_of_value(key, callers), _of_value(item, callers)) for key, item in value.items()])
+    if kind is types.MethodType:
+        return ("method", _of_method(value.__func__, value.__self__, callers))
+    if kind is functools.partial:
+        return ("partial", *[_of_value(part, callers) for part in (value.func, value.args, value.keywords)])
     if isinstance(value, np.generic):
         return (kind, value.tobytes())
-    if kind is tuple:
-        return tuple([_of_value(item, callers) for item in value])
-    if kind is functools.partial:
-        return (
-            "partial",
-            _of_value(value.func, callers),
-            _of_value(value.args, callers),
-            tuple([(name, _of_value(item, callers)) for name, item in value.keywords.items()]),
-        )
-    if kind is types.ModuleType and _is_settled_name(value.__name__):
-        return value
-    if kind is np.ufunc:
-        return value
+    return _of_object(value, kind, callers)
+
+
+def _of_object(value: Any, kind: type, callers: _Callers) -> Hashable:
+    """Of something that is called, or of a module whose functions depend on their arguments alone."""
+    if kind is types.ModuleType and value.__name__ in PURE_MODULES:
+        return value.__name__
     if hasattr(kind, TRACED):
         return ("traced", value.identity, value.inputs)
     if kind.__module__ == "triton.language.core" and kind.__name__ == "constexpr":
         return ("constexpr", _of_value(value.value, callers))
     if kind.__module__ in ("triton.runtime.jit", "triton.runtime.interpreter") and hasattr(value, "fn"):
         return ("triton", _of_value(value.fn, callers))
-    raise _Opaque
+    if isinstance(value, torch.nn.Module):
+        if kind.__call__ is not torch.nn.Module.__call__ or _has_hooks(value):
+            raise Opaque
+        return ("module", _of_value(_step(value, ".", "forward"), callers))
+    called = getattr(kind, "__call__", None)  # noqa: B004  (of the class: what a call runs)
+    if type(called) is not types.FunctionType:
+        raise Opaque
+    return ("called", _of_method(called, value, callers))
 
 
-def _is_settled(value: Any) -> bool:
-    if isinstance(value, types.FunctionType):  # not __module__, which functools.wraps copies
-        return _is_settled_name(value.__globals__.get("__name__", ""))
-    owner = getattr(value, "__self__", None)
-    if isinstance(owner, types.ModuleType):
-        return _is_settled_name(owner.__name__)
-    return _is_settled_name((owner if isinstance(owner, type) else value).__module__ or "")
+def _has_hooks(module: torch.nn.Module) -> bool:
+    everywhere = torch.nn.modules.module
+    return bool(
+        module._forward_hooks or module._forward_pre_hooks
+        or everywhere._global_forward_hooks or everywhere._global_forward_pre_hooks
+    )  # fmt: skip
 
 
-def _is_settled_name(module: str) -> bool:
-    return module.partition(".")[0] in _SETTLED
+def _check_settled(value: Any) -> None:
+    """Raise `Opaque` for a built-in function or a class that may change, or tell of what is not its argument."""
+    if isinstance(value, type):
+        settled = value.__module__.partition(".")[0] in _SETTLED
+    elif value is torch.get_default_dtype:  # a fingerprint has it
+        settled = True
+    elif value.__self__ is None:
+        settled = value.__module__ == "torch"  # an operation
+    elif isinstance(value.__self__, types.ModuleType):
+        settled = value.__self__.__name__ in _PURE_BUILT_IN
+    else:
+        settled = isinstance(value.__self__, type) and value.__self__.__module__ == "builtins"
+    if not settled or value.__name__ in _OPAQUE:
+        raise Opaque
 
 
-def _of_function(fn: types.FunctionType, callers: tuple[types.CodeType, ...]) -> Hashable:
+def _of_method(function: Any, owner: Any, callers: _Callers) -> Hashable:
+    if type(function) is not types.FunctionType:
+        raise Opaque
+    return _of_function(function, (owner,), callers)
+
+
+def _of_function(fn: types.FunctionType, owner: tuple[Any] | None, callers: _Callers) -> Hashable:
+    """`owner`: the object that it is a method of, alone in a tuple."""
+    if fn.__globals__.get("__name__", "").startswith("triton."):
+        return fn
     code = fn.__code__
-    if code in callers:
+    if owner is None and code in callers:
         return "recursion"
-    reads = _reads_of(code)
-    if reads is None:
-        raise _Opaque
+    if len(callers) > 32:  # methods of one class that call one another for ever deeper objects
+        raise Opaque
     callers = (*callers, code)
-    cells: dict[str, Any] = {}
+    names: dict[str, Any] = {} if owner is None else {own_name(code): owner[0]}
     if fn.__closure__:
         for name, cell in zip(code.co_freevars, fn.__closure__, strict=True):
             try:
-                cells[name] = cell.cell_contents
+                names[name] = cell.cell_contents
             except ValueError:  # not yet assigned
-                raise _Opaque from None
+                raise Opaque from None
     key: list[Hashable] = [code]
-    for name, attributes in reads:
-        key.append(_of_read(fn, cells, name, attributes, callers))
+    for name, steps in reads_of(code, owner is not None):
+        key.append(_of_value(_read(fn, names, name, steps), callers))
     if fn.__defaults__:
         key.append(_of_value(fn.__defaults__, callers))
     if fn.__kwdefaults__:
-        key.extend((name, _of_value(value, callers)) for name, value in fn.__kwdefaults__.items())
+        key.append(_of_value(fn.__kwdefaults__, callers))
     return tuple(key)
 
 
-def _of_read(
-    fn: types.FunctionType,
-    cells: dict[str, Any],
-    name: str,
-    attributes: tuple[str, ...],
-    callers: tuple[types.CodeType, ...],
-) -> Hashable:
-    if name in cells:
-        value = cells[name]
+def _read(fn: types.FunctionType, names: dict[str, Any], name: str, steps: tuple[Step, ...]) -> Any:
+    value: Any
+    if name in names:
+        value = names[name]
     elif name in fn.__globals__:
         value = fn.__globals__[name]
+    elif name is OF_VALUES:
+        value = torch.Tensor
     else:
-        value = getattr(builtins, name, _Opaque)
-    for attribute in attributes:
-        if type(value) is not types.ModuleType:
-            if type(value) in _NUMBERS or isinstance(value, _CONSTANTS):
-                break  # an attribute of an immutable value says nothing more
-            raise _Opaque
-        if _is_settled_name(value.__name__):
-            break
-        value = getattr(value, attribute, _Opaque)
-    return _of_value(value, callers)
+        value = getattr(builtins, name, _absent)
+    for how, what in steps:
+        if type(value) in _NUMBERS or type(value) in _SELVES:
+            break  # what is read of an immutable value says nothing more
+        value = _step(value, how, what)
+    return value
 
 
-def _reads_of(code: types.CodeType) -> _Reads:
-    try:
-        return _reads[code]
-    except KeyError:
-        pass
-    if len(_reads) >= _REMEMBERED:
-        _reads.clear()
-    try:
-        found: _Reads = tuple(dict.fromkeys(_scan(code, frozenset(code.co_freevars))))
-    except _Opaque:
-        found = None
-    _reads[code] = found
-    return found
-
-
-def _scan(code: types.CodeType, outer: frozenset[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Every name that the code, or code defined inside it, reads from outside of `outer`'s function."""
-    name: str | None = None
-    attributes: list[str] = []
-    for instruction in dis.get_instructions(code):
-        operation = instruction.opname
-        if operation in _REFUSED_OPERATIONS:
-            raise _Opaque
-        if operation == "IMPORT_NAME" and not _is_settled_name(instruction.argval):
-            raise _Opaque
-        if name is not None and operation in _READS_OF_ATTRIBUTES:
-            attributes.append(instruction.argval)
-            continue
-        if name is not None and operation not in ("CACHE", "EXTENDED_ARG"):
-            yield name, tuple(attributes)
-            name = None
-        if operation in _READS_OF_NAMES and (operation != "LOAD_DEREF" or instruction.argval in outer):
-            name, attributes = instruction.argval, []
-    if name is not None:
-        yield name, tuple(attributes)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _scan(constant, outer)
+def _step(value: Any, how: str, what: Any) -> Any:
+    """An attribute or an item of a value, where reading it runs no code of anybody's."""
+    kind = type(value)
+    if how == "[":
+        if kind not in (list, tuple, dict):
+            raise Opaque
+        try:
+            return value[what]
+        except (LookupError, TypeError):
+            raise Opaque from None
+    if kind in _MODULES or kind is type or value is torch.Tensor:
+        found = getattr(value, what, _absent)
+        if kind not in _MODULES and type(found) in (property, types.MethodType):
+            raise Opaque
+        return found
+    if kind is types.FunctionType or isinstance(value, type) or kind.__getattribute__ is not object.__getattribute__:
+        raise Opaque
+    of_class = getattr(kind, what, _absent)
+    if type(of_class) is types.MemberDescriptorType:
+        return getattr(value, what, _absent)
+    if of_class is not _absent and hasattr(type(of_class), "__set__"):
+        raise Opaque
+    held = getattr(value, "__dict__", {})
+    if what in held:
+        return held[what]
+    if of_class is _absent and isinstance(value, torch.nn.Module):
+        return value._modules.get(what, _absent)
+    if type(of_class) is types.FunctionType:
+        return types.MethodType(of_class, value)
+    if of_class is not _absent and hasattr(type(of_class), "__get__"):
+        raise Opaque
+    return of_class

@@ -14,11 +14,12 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from weft.errors import FunctionError
 from weft.fn.advice import instead_of, user_line
 from weft.fn.element import Element, Value, run_plainly, tensors_among
+from weft.fn.surroundings import set_aside, steers_torch
 
 aten = torch.ops.aten
 
@@ -74,7 +75,7 @@ def record(
     underscore of in-place forms) may stand in the graph; those named in `decompositions` are replaced by what
     their function does. Raises `FunctionError`, beginning with `hook`, for anything that is not pointwise.
     """
-    with _disable_current_modes(), torch.no_grad(), torch._C._DisableAutocast():
+    with set_aside():
         recorder = _Recorder(tuple(shape), hook, fusible, decompositions or {})
         inputs = [recorder.placeholder(f"x{position}", dtype) for position, dtype in enumerate(dtypes)]
         with recorder:
@@ -88,6 +89,8 @@ def _call_user(function: Callable[..., Any], inputs: Sequence[torch.Tensor], rec
     try:
         result = function(*inputs)
     except Exception as error:
+        if steers_torch(error):
+            raise
         cause: FunctionError | None = recorder.refusal
         if cause is None:
             cause = _translated(error, recorder.hook)

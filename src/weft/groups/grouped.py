@@ -10,15 +10,16 @@ import torch
 
 from weft.api.keywords import Equation, signed
 from weft.api.lookup import read_notation
-from weft.api.options import HOOKS, fingerprints
 from weft.base.arrays import is_transforming, like
 from weft.base.bounded_cache import BoundedCache
 from weft.base.describe import describe_call
 from weft.base.dispatch import near_dynamo, outside
 from weft.errors import ShapeError, UnsupportedError, call_context
+from weft.fn.fingerprint import fingerprints
 from weft.groups.gradient import with_gradient
 from weft.groups.operands import as_operands, read_pairs
 from weft.groups.plan import GroupedPlan, given_of
+from weft.planner.request import HOOKS
 from weft.planner.validity import generation
 from weft.plans.derivatives import asked_of_many
 from weft.plans.keywords import refuse_unknown

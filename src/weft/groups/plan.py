@@ -20,6 +20,7 @@ from weft.base.figures import counted, given, si
 from weft.base.kept import is_capturing
 from weft.base.notebook import folded, table
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
+from weft.fn.watched import Watched
 from weft.groups.launch import launch_of
 from weft.groups.likeness import Likeness
 from weft.groups.operands import Stack, as_operands, read_pairs, stack_of
@@ -64,6 +65,10 @@ class GroupedPlan:
         options = read_options("grouped", keywords, target)
         longest = int(self._table.sizes[:, SIDES.index("k")].max())
         self._request = resolved(self._notation, str(equation), x.tensors[0], y.tensors[0], options, longest)
+        raw = self._request.raw
+        self._watched = Watched(raw, self._request.again) if any(raw) else None
+        if self._watched is not None:
+            self._watched.changed()  # from here on
         if self._request.outputs is not None:
             raise UnsupportedError("a group's epilogue returns one value, no tuple")
         self.dtype = self._request.d_dtype
@@ -89,13 +94,21 @@ class GroupedPlan:
                 self._take_out(out)
             if pairs is not None:
                 self._take(read_pairs(pairs))
-            if out is not None or pairs is not None:
+            changed = self._follow()
+            if out is not None or pairs is not None or changed:
                 self._start()
             if self._leaves is not None and asked_of_many(self._leaves):
                 if self._out is not None:
                     raise UnsupportedError("a group whose operands require gradients makes its results: leave out out")
                 return self._derived(self._leaves)
             return self.run()
+
+    def _follow(self) -> bool:
+        """Whether the functions compute something else by now: what was made of them is forgotten."""
+        if self._watched is None or not self._watched.changed():
+            return False
+        self._request, self._own = self._watched.now(), None
+        return True
 
     def run(self) -> Sequence[torch.Tensor]:
         """Contract what the plan holds; no gradient is asked for."""

@@ -16,6 +16,7 @@ from weft.base.dispatch import is_traced
 from weft.base.figures import counted, given
 from weft.base.kept import Kept
 from weft.errors import ArgumentError, ShapeError, UnsupportedError, WorkspaceError, call_context
+from weft.fn.watched import Watched
 from weft.networks.arena import SMALL, arena
 from weft.networks.changes import Changes
 from weft.networks.cost import invariant
@@ -41,6 +42,7 @@ from weft.networks.settings import (
 from weft.networks.slicing import apart_within, fitted_slices, read_slices
 from weft.networks.steps import Asked
 from weft.networks.tree import Tree
+from weft.networks.watching import watched
 from weft.networks.work import Summing, combine_of
 from weft.plans.call_cache import call_signature
 from weft.plans.derivatives import asked
@@ -72,7 +74,8 @@ class Network(Described):
         self.folded = folded(tree, given.keys(), orders_of(tree, self._items(tree), self.model) if given else {})
         self.tree = self._sliced(asked_slices)
         self.scheme = self._scheme()
-        self.made = Kept(partial(self._make_constants, tree, given), settings.device)
+        self._watched, self._fixed = watched(self), (tree, given)
+        self.made = Kept(partial(self._make_constants, *self._fixed), settings.device)
         self._programs = BoundedCache(PROGRAMS)
         self._changes = Changes() if settings.reuse else None
         self._paused: Going | None = None
@@ -106,6 +109,8 @@ class Network(Described):
         else; nothing is written then. With a group one error is raised on every rank, and names the ranks at fault;
         `RankError` where one has ended. On Ctrl-C between two slices `KeyboardInterrupt` leaves; `resume()` goes on.
         """
+        if self._watched is not None:
+            self._follow(self._watched)
         if group is not None or checkpoint is not None:
             return self._at_length(tensors, out, changed, group, checkpoint, checkpoint_every)
         if self._plain and out is None and changed is None and (known := self._known(tensors)) is not None:
@@ -168,6 +173,12 @@ class Network(Described):
 
     def _items(self, tree: Tree) -> dict[int, int]:
         return {step.node: self.dtypes[step.node].itemsize for step in tree.steps}
+
+    def _follow(self, watched: Watched[Any]) -> None:
+        """Forget what was made of functions that compute something else by now."""
+        if watched.changed():
+            self._programs, self._recent = BoundedCache(PROGRAMS), None
+            self.made = Kept(partial(self._make_constants, *self._fixed), self.settings.device)
 
     def _known(self, tensors: Sequence[Any]) -> Program | None:
         """The program of tensors that lie as some did before: they were checked then."""

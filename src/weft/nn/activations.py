@@ -12,7 +12,7 @@ from torch.nn import functional
 from weft import functions
 from weft.base.words import nearest
 from weft.errors import ArgumentError
-from weft.fn import portable, trace
+from weft.fn import trace
 
 Function: TypeAlias = Callable[..., torch.Tensor]
 Activation: TypeAlias = str | Function | None
@@ -37,12 +37,10 @@ _NOTHING = (None, "linear", "identity")
 
 
 def activation(given: Activation) -> Function | None:
-    """The function that `given` names or is; `ArgumentError` with the nearest name where there is none.
-
-    A module is recorded once, for values of float32: looking through it at each call would cost more than the call.
-    """
+    """The function that `given` names or is; `ArgumentError` with the nearest name where there is none."""
     if isinstance(given, torch.nn.Module):
-        return portable.read(portable.written(trace(given, (torch.float32,), hook="activation")))
+        trace(given, (torch.float32,), hook="activation")  # refuses one with parameters
+        return given
     if given in _NOTHING:
         return None
     if callable(given):

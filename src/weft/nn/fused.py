@@ -32,6 +32,11 @@ class Fused(torch.nn.Module):
         for name, function in self._made:
             self.__dict__[name] = function
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "activation" and "_made" in self.__dict__:
+            self._fuse()
+
     def __getstate__(self) -> dict[str, Any]:
         made = {"_made", *(name for name, _ in self._made)}
         return {name: value for name, value in self.__dict__.items() if name not in made}

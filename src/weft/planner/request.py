@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import torch
 
 from weft.algebra import Algebra
-from weft.errors import UnsupportedError
+from weft.errors import FunctionError, UnsupportedError
 from weft.fn import Pointwise, trace
 from weft.fn.algebra import TracedAlgebra
 from weft.planner.schedule import Schedule, Target
@@ -23,6 +23,7 @@ from weft.spec.whole_sums import NARROW, fits_int32
 #: What a call writes: D, or D and what the epilogue yields after it.
 Results: TypeAlias = torch.Tensor | tuple[torch.Tensor, ...]
 
+HOOKS = ("a_fn", "b_fn", "c_fn", "epilogue")
 C_FN = 2  # place of `c_fn` among the hooks
 
 
@@ -42,8 +43,19 @@ class Functions:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as what the user passed, which is traced again where it is loaded."""
-        graphs = (self.a, self.b, self.c, self.epilogue)
-        return _traced_again, (self.raw, self.names, tuple(graph and graph.dtypes for graph in graphs))
+        return _traced_again, (self.raw, self.names, tuple(graph and graph.dtypes for graph in self._graphs))
+
+    @property
+    def _graphs(self) -> tuple[Pointwise | None, ...]:
+        return self.a, self.b, self.c, self.epilogue
+
+    def again(self) -> Functions:
+        """What the caller's functions compute now; `FunctionError` where one returns another type than before."""
+        make, arguments = self.__reduce__()
+        found: Functions = make(*arguments)
+        for hook, old, new in zip(HOOKS, self._graphs, found._graphs, strict=True):
+            _check_result(hook, old, new)
+        return found
 
 
 def _traced_again(
@@ -51,13 +63,17 @@ def _traced_again(
     names: tuple[tuple[str, ...], ...],
     dtypes: tuple[tuple[torch.dtype, ...] | None, ...],
 ) -> Functions:
-    hooks = ("a_fn", "b_fn", "c_fn", "epilogue")
     graphs = [
         trace(function, types, names=taken, hook=hook) if function is not None and types is not None else None
-        for function, types, taken, hook in zip(raw, dtypes, names, hooks, strict=True)
+        for function, types, taken, hook in zip(raw, dtypes, names, HOOKS, strict=True)
     ]
     a, b, c, epilogue = graphs
     return Functions(a, b, c, epilogue, names, raw)
+
+
+def _check_result(hook: str, planned: Pointwise | None, now: Pointwise | None) -> None:
+    if planned is not None and now is not None and planned.result != now.result:
+        raise FunctionError(f"{hook} returned {planned.result} when it was planned, now {now.result}: plan anew")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +107,23 @@ class Request:
         """Pickled without what belongs to this process: traced functions and algebra, and what the device can do."""
         kept = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("target", "algebra")}
         return _requested_again, (kept,)
+
+    def again(self) -> Request:
+        """The same with the caller's functions as they are now."""
+        functions, algebra = self.functions.again(), self.algebra
+        if self.raw_algebra is not None:
+            algebra = self.raw_algebra.traced(self.arithmetic.accumulate)
+        return replace(self, functions=functions, algebra=algebra)
+
+    @property
+    def raw(self) -> tuple[Callable[..., Any] | None, ...]:
+        """The functions that the caller gave."""
+        algebra = self.raw_algebra
+        return self.functions.raw if algebra is None else (*self.functions.raw, algebra.combine, algebra.reduce)
+
+    def given(self, functions: tuple[Callable[..., Any] | None, ...], algebra: Algebra | None) -> Request:
+        """The same as another caller asks for it, whose functions compute what these do."""
+        return replace(self, functions=replace(self.functions, raw=functions), raw_algebra=algebra)
 
     def aligned(self, operands: Sequence[int], aux: Sequence[int]) -> Request:
         """The same of A and B, and of auxiliary operands, at other alignments (bytes); `()` for those planned."""
@@ -203,6 +236,12 @@ class PermuteRequest:
         """As `Request` is pickled."""
         kept = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("target", "fn")}
         return _permutation_requested_again, (kept,)
+
+    def again(self) -> PermuteRequest:
+        """The same with the caller's function as it is now."""
+        found = trace(self.raw, (self.x.dtype,), hook="fn") if self.raw is not None else None
+        _check_result("fn", self.fn, found)
+        return replace(self, fn=found)
 
     @property
     def shape(self) -> tuple[int, ...]:

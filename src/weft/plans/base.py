@@ -6,7 +6,9 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
+from weft.base.bounded_cache import BoundedCache
 from weft.base.notebook import folded
+from weft.fn.watched import Watched
 from weft.planner.peak import Measured, finds_peak
 from weft.planner.planner import Choice
 from weft.planner.promotion import Tier
@@ -17,6 +19,9 @@ from weft.plans.tiers import Asked, PromotingLaunch, Served, Wanted, served
 if TYPE_CHECKING:
     from weft.plans.explain.data import Report
     from weft.plans.kernels.kernel import Kernel
+
+
+_OTHERS = 16  # plans of one whose functions change, kept at once
 
 
 @dataclass(slots=True)
@@ -47,6 +52,8 @@ class PlanBase:
     _request: Any  # a `Request` or a `PermuteRequest`
     _variants: dict[Hashable, Variant]
     _viewed: Variant | None = None  # what a view stands for; the plan itself stands for its first variant
+    _watched: Watched[Any] | None = None  # the caller's functions, where there are any
+    _others: BoundedCache  # plans of what they have become, by request
     _needs: tuple[bool, ...] = ()  # which operands require a gradient, where it was made for such
 
     @property
@@ -95,6 +102,36 @@ class PlanBase:
         from weft.plans.explain.page import shown
 
         return shown(self.report()) + folded("explain()", self.explain())
+
+    def _asked_for(self, request: Any) -> None:
+        """Say what was asked for: the first step of a constructor."""
+        self._request, self._others = request, BoundedCache(_OTHERS)
+        raw = request.raw if isinstance(request.raw, tuple) else (request.raw,)
+        if any(function is not None for function in raw):
+            self._watched = Watched(raw, self._asked_now)
+
+    def _asked_now(self) -> Any:
+        now = self._request.again()
+        return self._request if now == self._request else now
+
+    def _current(self, watched: Watched[Any]) -> Self:
+        """The plan of what the caller's functions compute now: this one, where they are as they were."""
+        request = watched.now()
+        if request is self._request:
+            return self
+        found: Self | None = self._others.get(request)
+        if found is None:
+            found = type(self)(request)
+            found._watched = None  # this plan looks for it
+            self._others.put(request, found)
+        return found
+
+    def _over(self, request: Any) -> Self:
+        """The same plan as another caller asked for it, with functions that compute the same."""
+        view = object.__new__(type(self))
+        view.__dict__.update(self.__dict__)
+        view._asked_for(request)
+        return view
 
     def differentiated(self, needs: tuple[bool, ...]) -> Self:
         """The same plan, describing its backward pass, too; `needs`: which tensors of A, B, C, operands (or X)."""

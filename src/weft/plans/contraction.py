@@ -7,12 +7,14 @@ layouts is one variant, planned and built when it first appears.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from operator import is_
 from typing import Any
 
 import torch
 
+from weft.algebra import Algebra
 from weft.base.arrays import as_results, as_tensor, like_each
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced
@@ -53,7 +55,7 @@ class Plan(PlanBase):
     """
 
     def __init__(self, request: Request) -> None:
-        self._request = request
+        self._asked_for(request)
         self.shape = output_shape(request.notation, request.extents())
         self.dtype = request.d_dtype
         self.dtypes = (self.dtype, *(request.outputs or ()))  # of all results
@@ -67,6 +69,17 @@ class Plan(PlanBase):
     def request(self) -> Request:
         """What was asked for."""
         return self._request
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether it computes in each run what was traced: the reference backend runs the functions themselves."""
+        return self._request.backend != "reference" or not any(self._request.raw)
+
+    def given(self, functions: tuple[Callable[..., Any] | None, ...], algebra: Algebra | None) -> Plan:
+        """The plan for a caller who gave these functions, which compute what was planned."""
+        request = self._request
+        alike = all(map(is_, request.functions.raw, functions)) and request.raw_algebra is algebra
+        return self if alike else self._over(request.given(functions, algebra))
 
     @property
     def contraction(self) -> Contraction:
@@ -99,6 +112,8 @@ class Plan(PlanBase):
         """
         if is_dynamo_compiling():
             return as_operation("plan")(self, a, b, c, alpha, beta, out, operands, validate)
+        if self._watched is not None and (plan := self._current(self._watched)) is not self:
+            return plan(a, b, c=c, alpha=alpha, beta=beta, out=out, operands=operands, validate=validate, **unknown)
         signature = key = known = None
         said, beside = said_operands(operands) if operands else ((), ())
         if said is not None and validate is False and not unknown:

@@ -7,6 +7,7 @@ combination is one variant, planned and built when it first appears.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -39,7 +40,7 @@ class PermutePlan(PlanBase):
     """
 
     def __init__(self, request: PermuteRequest) -> None:
-        self._request = request
+        self._asked_for(request)
         self.shape = request.shape
         self.dtype = request.d_dtype
         self._variants = {}  # by D's layout, whether scaled, whether added to
@@ -49,6 +50,15 @@ class PermutePlan(PlanBase):
     def request(self) -> PermuteRequest:
         """What was asked for."""
         return self._request
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether it computes in each run what was traced: the reference backend runs the function itself."""
+        return self._request.backend != "reference" or self._request.raw is None
+
+    def given(self, fn: Callable[..., Any] | None) -> PermutePlan:
+        """The plan for a caller who gave this function, which computes what was planned."""
+        return self if self._request.raw is fn else self._over(replace(self._request, raw=fn))
 
     @property
     def permutation(self) -> Permutation:
@@ -65,6 +75,8 @@ class PermutePlan(PlanBase):
         """
         if is_dynamo_compiling():
             return as_operation("permutation plan")(self, x, c, alpha, beta, out)
+        if self._watched is not None and (plan := self._current(self._watched)) is not self:
+            return plan(x, c=c, alpha=alpha, beta=beta, out=out, **unknown)
         with call_context(lambda: describe_call("plan", self._request.text, x=x, c=c, out=out)):
             if is_traced((x, c, out)):
                 return as_operation("permutation plan")(self, x, c, alpha, beta, out)

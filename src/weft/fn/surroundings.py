@@ -1,0 +1,44 @@
+"""The state of torch around a call, as the recording of a function sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
+
+#: Modules of torch whose exceptions steer torch itself: they are not the function's.
+_STEERING = ("torch._dynamo.", "torch._subclasses.", "torch.fx.experimental.", "torch.utils.checkpoint")
+
+
+@contextmanager
+def set_aside() -> Iterator[None]:
+    """No mode, gradient or cast of autocast reaches what is recorded, and no hook of the caller's its saved tensors.
+
+    A function still sees whether autocast is on: torch asks one flag for that and for the casts.
+    """
+    with _disable_current_modes(), torch.no_grad(), saved_tensors_hooks(_as_it_is, _as_it_is):
+        if torch._C._is_any_autocast_enabled():
+            with _Uncast():
+                yield
+        else:
+            yield
+
+
+def steers_torch(error: Exception) -> bool:
+    """Whether torch raised it to end its own work: a checkpoint that has what it needs, a graph that ends."""
+    return type(error).__module__.startswith(_STEERING)
+
+
+def _as_it_is(tensor: Any) -> Any:
+    return tensor
+
+
+class _Uncast(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with torch._C._DisableAutocast():
+            return func(*args, **(kwargs or {}))
