@@ -19,7 +19,6 @@ from weft.spec.dtypes import FP8, value_type
 Needs = tuple[bool, ...]  # of A, B, C and the operands: which gradients are asked for
 Steps = tuple[Step | Spread, ...]
 
-WHOLE_C = "C as D"  # source: C with a dimension for each of D's
 SUMS, TOTAL = "sums", "G"  # sources: the sums that were kept or are made again, and their gradient where it is stored
 
 
@@ -314,5 +313,5 @@ def sums_again(spec: Spec) -> Step:
         a_fn=spec.functions[A_FN], b_fn=spec.functions[B_FN], c_fn=spec.functions[C_FN],
         aux=tuple((name, operand_source(name), modes) for name, modes in spec.operands if name in names),
         indices=tuple(each for each in spec.indices if each[0] in names), scale="forward",
-        addend=WHOLE_C if spec.term_c is not None else None,
+        addend="C" if spec.term_c is not None else None, addend_term=spec.term_c,
     )  # fmt: skip

@@ -16,7 +16,7 @@ from weft.api.lookup import one_of
 from weft.autograd import hooks
 from weft.autograd.backward import SUMS, arithmetic, operand_source
 from weft.autograd.spec import A_FN, B_FN, C_FN, EPILOGUE, FIRST_OPERAND, C, Spec, used_options
-from weft.autograd.steps import contraction
+from weft.autograd.steps import contraction, with_modes
 from weft.fn.derivative import Derived, converted, derived, push
 from weft.planner.schedule import Scalar
 from weft.spec.dtypes import value_type
@@ -91,12 +91,12 @@ def _addend(
         (pushed_,) = _of_function(spec, C_FN, tangent is not None, tuple(moving), value.dtype)
         if pushed_ is None:
             return total
-        whole = value[tuple(slice(None) if label in term else None for label in spec.term_d)]
+        whole = with_modes(value, term, spec.term_d)
         shape = total.shape if total is not None else sources["D"].shape
         tangent = _over(spec, pushed_, whole.expand(shape), spec.term_d, spec.term_d, given, spec.accumulate)
     else:
         assert tangent is not None
-        tangent = tangent[tuple(slice(None) if label in term else None for label in spec.term_d)].to(spec.accumulate)
+        tangent = with_modes(tangent, term, spec.term_d).to(spec.accumulate)
     part = tangent * beta
     if total is None:
         return part.expand(sources["D"].shape)

@@ -26,7 +26,6 @@ from weft.api.permute import permute
 from weft.autograd import hooks
 from weft.autograd.backward import (
     SUMS,
-    WHOLE_C,
     Backward,
     Needs,
     Steps,
@@ -40,7 +39,7 @@ from weft.autograd.backward import (
 )
 from weft.autograd.forward import pushed
 from weft.autograd.spec import A_FN, B_FN, C_FN, EPILOGUE, FIRST_OPERAND, A, B, C, Spec, batched, is_smooth
-from weft.autograd.steps import Spread, Step, contraction
+from weft.autograd.steps import Spread, Step, contraction, with_modes
 from weft.base.arrays import outside_transforms
 from weft.errors import WeftError
 from weft.planner.schedule import Scalar
@@ -130,14 +129,7 @@ class Product:
 
     def _addend(self, c: torch.Tensor | None) -> torch.Tensor | None:
         """C with a dimension for each of D's."""
-        return None if c is None else self._whole(c)
-
-    def _whole(self, c: torch.Tensor) -> torch.Tensor:
-        term = self.spec.term_c or ""
-        for at, label in enumerate(self.spec.term_d):
-            if label not in term:
-                c = c.unsqueeze(at)
-        return c
+        return None if c is None else with_modes(c, self.spec.term_c or "", self.spec.term_d)
 
     # -- what is kept ------------------------------------------------------------------------------------------------
 
@@ -199,8 +191,6 @@ class Product:
         spec = self.spec
         sources = {name: each for name, each in zip(self._names, saved, strict=True) if each is not None}
         sources |= {grad_source(at): each for at, each in enumerate(grads) if each is not None}
-        if self.again and "C" in sources:
-            sources[WHOLE_C] = self._whole(sources["C"])
         pattern = tuple(each is not None for each in grads)
         asked = tuple(mine and asked for mine, asked in zip(self.needs, needs, strict=True))
         targets = ("dA", "dB", "dC", *(f"d {operand_source(name)}" for name, _ in spec.operands))

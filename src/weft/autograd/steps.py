@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -33,7 +33,7 @@ class Step:
 
     `aux` are (parameter, source, modes) of what its functions take, `indices` (parameter, label). `scale` names the
     factor of the sum, "alpha" or "beta", whose conjugate it is multiplied with; "forward": both are, as they are.
-    `addend` is a source that is added.
+    `addend` is a source that is added, `addend_term` its labels where it may lack some of the result's.
     """
 
     target: str
@@ -51,6 +51,7 @@ class Step:
     scale: str | None = None
     conjugate: bool = field(default=False)  # the right operand, before its function
     addend: str | None = None
+    addend_term: str | None = None
     prologue: bool = False  # the gradient of the sums is made as it is read
 
     @property
@@ -88,10 +89,13 @@ class Step:
         if self._moves_nothing(sources[self.left], keywords):
             return sources[self.left]
         if self.addend is not None:
-            keywords["c"] = sources[self.addend]
+            keywords["c"] = self._added(sources[self.addend])
         left, right = self.pair(sources)
         found: torch.Tensor = contraction(self.text, left, right, **keywords)
         return found
+
+    def _added(self, addend: torch.Tensor) -> torch.Tensor:
+        return addend if self.addend_term is None else with_modes(addend, self.addend_term, self.text.split("->")[1])
 
     def factor(self, alpha: Scalar, beta: Scalar) -> Scalar:
         """What the sum is multiplied with, of the call's factors."""
@@ -157,14 +161,17 @@ class Spread:
 
     def run(self, sources: Mapping[str, torch.Tensor], alpha: Scalar, beta: Scalar) -> torch.Tensor:
         found = sources[self.source]
-        found = found.permute([self.have.index(label) for label in self.want if label in self.have])
-        for at, label in enumerate(self.want):
-            if label not in self.have:
-                found = found.unsqueeze(at)
+        kept = [label for label in self.want if label in self.have]
+        found = with_modes(found.permute([self.have.index(label) for label in kept]), kept, self.want)
         return found.expand(sources[self.like].shape).to(self.dtype)
 
     def line(self) -> str:
         return f"{self.target} = {self.source} repeated along {', '.join(x for x in self.want if x not in self.have)}"
+
+
+def with_modes(tensor: torch.Tensor, have: Sequence[str], want: Sequence[str]) -> torch.Tensor:
+    """A view with a dimension for each label of `want`, of extent 1 for those that `have` lacks; the order is one."""
+    return tensor[tuple(slice(None) if label in have else None for label in want)]
 
 
 def _meta(tensor: torch.Tensor) -> torch.Tensor:

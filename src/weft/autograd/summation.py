@@ -19,7 +19,7 @@ from weft.api.lookup import one_of
 from weft.autograd.backward import Needs
 from weft.autograd.kept import kept_for_algebra
 from weft.autograd.spec import A, B, Spec, batched, used_options
-from weft.autograd.steps import contraction
+from weft.autograd.steps import contraction, with_modes
 from weft.errors import FunctionError, UnsupportedError
 from weft.fn import Pointwise
 from weft.fn.derivative import Derived, compute, derived, pull, push, recorded
@@ -95,7 +95,7 @@ class Summation:
             graph, operands = _beside_a_number(function, tensor.dtype), operands | {main: values[main]}
             term, tensor = "", one_of(tensor.dtype, tensor.device)
         tensor = tensor.permute([term.index(label) for label in every if label in term])
-        tensor = tensor[tuple(slice(None) if label in term else None for label in every)]
+        tensor = with_modes(tensor, [label for label in every if label in term], every)
         tensor = tensor.expand([extents[label] for label in every])
         found: Tensor = contraction(
             f"{every},->{values[own][0]}", tensor, one_of(tensor.dtype, tensor.device), a_fn=graph,

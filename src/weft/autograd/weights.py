@@ -23,7 +23,7 @@ from torch import Tensor
 
 from weft.api.lookup import one_of
 from weft.autograd.spec import letters
-from weft.autograd.steps import contraction
+from weft.autograd.steps import contraction, with_modes
 from weft.fn import Pointwise
 from weft.fn.derivative import recorded
 
@@ -93,7 +93,7 @@ def summed(form: Form, first: Signed, second: Signed, z: Tensor, out_dtype: torc
         made: Tensor = contraction(text, x, y, epilogue=finish, operands=operands, out_dtype=out_dtype, **how)
         return made
     last = contraction(text, x, y, out_dtype=form.accumulate, **how)
-    spread = last[tuple(slice(None) if label in form.core else None for label in term)].expand(z.shape)
+    spread = with_modes(last, form.core, term).expand(z.shape)
     passed: Tensor = contraction(
         f"{term},->{term}", spread, one_of(spread.dtype, spread.device), epilogue=finish, operands=operands,
         out_dtype=out_dtype, **form.passing,

@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from weft.algebra import Algebra, find
 from weft.errors import ShapeError
+from weft.fn import Pointwise
 from weft.fn.binding import bind
 from weft.oracle.sums import AuxValues, Read, aligned, reduced, simplified, source, sum_of_products
 from weft.spec.aux_operands import read_modes
@@ -308,17 +309,24 @@ def _single(function: Function | None, values: torch.Tensor, aux_args: AuxValues
     """A function that yields one value, of wide ones; a truth value stays one."""
     if function is None:
         return values
-    with Careful():
-        result = torch.as_tensor(function(values, **aux_args), device=values.device)
+    result = torch.as_tensor(_called(function, values, aux_args), device=values.device)
     # NumPy's, because the first use of torch.broadcast_shapes imports SymPy.
     shape = np.broadcast_shapes(values.shape, *(x.shape for x in aux_args.values()))
     return (result if result.dtype is torch.bool else wide(result)).expand(shape)
 
 
+def _called(function: Function, values: torch.Tensor, aux_args: AuxValues) -> Any:
+    """A function of a value and of operands by name; a recorded one, as derivatives are, in the types of its record."""
+    if isinstance(function, Pointwise):
+        given = (values, *(aux_args[name] for name in function.inputs[1:]))
+        return function(*(each.to(dtype) for each, dtype in zip(given, function.dtypes, strict=True)))
+    with Careful():
+        return function(values, **aux_args)
+
+
 def _results(function: Function, values: torch.Tensor, aux_args: AuxValues) -> torch.Tensor | tuple[torch.Tensor, ...]:
     """The epilogue of all of D: one result or a tuple of them."""
-    with Careful():
-        results = function(values, **aux_args)
+    results = _called(function, values, aux_args)
     several = isinstance(results, (tuple, list))
     parts = tuple(
         wide(torch.as_tensor(one, device=values.device)).expand(values.shape)

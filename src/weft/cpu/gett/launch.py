@@ -23,7 +23,6 @@ from weft.planner.peak import measure
 from weft.planner.schedule import AuxTensors, Scalar
 from weft.spec import Contraction
 
-_POINTERS = at.BASES + 4 + 20
 _Words = ctypes.c_int64 * at.CALL_WORDS
 _DOUBLES, _WORDS = struct.Struct("4d"), struct.Struct("4q")
 
