@@ -35,8 +35,8 @@ TABLE = Path(__file__).parents[1] / "tests" / "plan_table.json"
 ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
 SECTIONS = ("choices", "ptx", "bits")
 _SMALL = 1 << 22  # multiply-adds of a case whose bits are compared
-# Debug information names files and lines, which a move changes.
-_PLACES = re.compile(r"^\s*(?:\.loc|\.file|\.section\s+\.debug|//).*$", re.MULTILINE)
+# Debug information names files, lines and modules, which a move changes; it ends the text.
+_PLACES = re.compile(r"^\s*(?:\.loc|\.file|//)[^\n]*$|^\s*\.section\s+\.debug.*\Z", re.MULTILINE | re.DOTALL)
 
 
 @cache
@@ -148,9 +148,13 @@ def kernels(name: str, targets: Sequence[str]) -> dict[str, Any]:
         except WeftError as error:  # its library is not here
             found[target] = str(error).partition("\n")[0]
             continue
-        text = "\n".join(str(compiled(each, target).asm["ptx"]) for each in launches)
-        found[target] = [str(choice.best.schedule), _digest(_PLACES.sub("", text).encode())]
+        text = "\n".join(_code_of(str(compiled(each, target).asm["ptx"])) for each in launches)
+        found[target] = [str(choice.best.schedule), _digest(text.encode())]
     return found
+
+
+def _code_of(ptx: str) -> str:
+    return "\n".join(line for line in _PLACES.sub("", ptx).splitlines() if line.strip())
 
 
 def bits(name: str, targets: Sequence[str]) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from weft.api.describe import hypothetical
 from weft.fn import trace
 from weft.gpu.common.inspect import compiled, instructions
 from weft.gpu.complex.direct import family as complex_direct
-from weft.gpu.complex.interleaved.launch import InterleavedLaunch
-from weft.gpu.complex.interleaved.transfer import Transfer
+from weft.gpu.complex.interleaved.family import InterleavedLaunch
+from weft.gpu.complex.interleaved.model import Transfer
 from weft.gpu.complex.real_forms import family as real_forms
 from weft.gpu.complex.real_forms.schedule import Step
 from weft.spec import Layout

@@ -14,12 +14,12 @@ from support import Backend
 from weft import reference
 from weft.gpu.at_hand.axes import magic
 from weft.gpu.at_hand.contraction import family
-from weft.gpu.at_hand.contraction.params import laid
+from weft.gpu.at_hand.contraction.model import laid
 from weft.gpu.at_hand.contraction.schedule import HandSchedule
 from weft.gpu.at_hand.permutation import family as moving
-from weft.gpu.at_hand.permutation.launch import laid as laid_out
+from weft.gpu.at_hand.permutation.family import laid as laid_out
 from weft.gpu.common.swap_ab import in_kernel_order
-from weft.gpu.permute.words import in_words
+from weft.gpu.permute.schedule import in_words
 from weft.testing import poisoned
 
 # Axes of several modes, D contiguous along m, n and a batch, modes of one operand, nothing to sum, nothing at all.

@@ -13,8 +13,8 @@ import torch
 import weft
 
 pytest.importorskip("triton")
-from weft.gpu.common import direct_launch
-from weft.gpu.common.direct_launch import DirectLaunch, parameter_sizes
+from weft.gpu.common import driver as launching
+from weft.gpu.common.driver import DirectLaunch, parameter_sizes
 
 
 class FakeDriver:
@@ -68,7 +68,7 @@ SIGNATURE = {"a": "*fp16", "c": "constexpr", "alpha": "i64", "extents": ("i32", 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     found = FakeDriver([8, 8, 4, 8, 8, 8, 8])
-    monkeypatch.setattr(direct_launch, "loaded_driver", lambda: found)
+    monkeypatch.setattr(launching, "loaded_driver", lambda: found)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 4242 + device, raising=False)
     return found
 

@@ -10,9 +10,7 @@ import torch
 from gpu.permutations import H200, described
 from weft.gpu.common.tiling import A, D, TiledAxis
 from weft.gpu.permute import family as permute
-from weft.gpu.permute.access import access_of
-from weft.gpu.permute.cost import digits
-from weft.gpu.permute.params import permute_params
+from weft.gpu.permute.model import access_of, digits, permute_params
 from weft.gpu.permute.schedule import PermuteSchedule
 
 

@@ -12,7 +12,7 @@ from gpu.permutations import H200, described
 from support import Backend
 from weft.gpu.common.tiling import A, Axis, D
 from weft.gpu.permute import family as permute
-from weft.gpu.permute.params import merge_modes, permute_params, tile_orders
+from weft.gpu.permute.model import merge_modes, permute_params, tile_orders
 from weft.gpu.permute.schedule import PermuteSchedule, programs
 from weft.spec import Mode
 

@@ -20,9 +20,8 @@ from triton.runtime import interpreter
 from weft.gpu.common import device
 from weft.gpu.common.tiling import A, D
 from weft.gpu.permute import family as permute
-from weft.gpu.permute import params as permute_room
-from weft.gpu.permute.access import access_of
-from weft.gpu.permute.params import PermuteParams, permute_params
+from weft.gpu.permute import model as permute_room
+from weft.gpu.permute.model import PermuteParams, access_of, permute_params
 from weft.planner.target import target_of
 
 # Runs of odd modes that end before the tile does: of the source, of the result, of both.

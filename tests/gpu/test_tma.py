@@ -9,7 +9,7 @@ import torch
 
 from weft.gpu.common.swap_ab import in_kernel_order
 from weft.gpu.tma import family as tma
-from weft.gpu.tma.params import tma_params
+from weft.gpu.tma.model import tma_params
 from weft.gpu.tma.schedule import split_counts
 from weft.planner.schedule import Target
 from weft.spec import Contraction, Layout, canonical

@@ -12,9 +12,9 @@ import weft
 from gpu.permutations import H200
 from permuting import any_bits, bits, same_bits
 from support import Backend
-from weft.gpu.transpose import cost, family, padding, schedule, super_elements, workspace
+from weft.gpu.transpose import family, launch, model
 from weft.gpu.transpose.launch import square_launch, transpose_squares_
-from weft.gpu.transpose.schedule import best, workspace_bytes
+from weft.gpu.transpose.model import best, workspace_bytes
 from weft.spec import Layout
 
 TYPES = (torch.uint8, torch.float16, torch.float32, torch.float64, torch.complex128)  # 1 to 16 bytes
@@ -31,7 +31,7 @@ def allocated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         sizes.append(made.numel() * made.itemsize)
         return made
 
-    for module in (family, padding, super_elements, workspace):
+    for module in (family, launch, family, launch):
         monkeypatch.setattr(module.torch, "empty", counted)
     return sizes
 
@@ -42,10 +42,10 @@ def test_public_call_within_a_small_workspace(
 ) -> None:
     """A batch, by the decompositions that the model chooses on its own; no buffer is larger than was said."""
     most = 2048
-    monkeypatch.setattr(schedule, "LEAST_WORKSPACE", most)
-    monkeypatch.setattr(schedule, "MOST_WORKSPACE", most)
-    monkeypatch.setattr(cost, "_LAUNCH", 0.0)
-    monkeypatch.setattr(cost, "_MOST_SUPER_ELEMENTS", 1 << 6)
+    monkeypatch.setattr(model, "LEAST_WORKSPACE", most)
+    monkeypatch.setattr(model, "MOST_WORKSPACE", most)
+    monkeypatch.setattr(model, "_LAUNCH", 0.0)
+    monkeypatch.setattr(model, "_MOST_SUPER_ELEMENTS", 1 << 6)
     best.cache_clear()
     x = any_bits((2, rows, columns), torch.float32, 6, device=triton_backend.device)
     expected = x.mT.clone()

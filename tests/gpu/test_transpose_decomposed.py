@@ -7,10 +7,9 @@ import torch
 
 from permuting import any_bits, same_bits
 from support import Backend
-from weft.gpu.transpose import padding, params
+from weft.gpu.transpose import launch, model
 from weft.gpu.transpose.family import decomposed_
-from weft.gpu.transpose.params import SlideParams, slide_params
-from weft.gpu.transpose.schedule import TransposeSchedule, best, workspace_bytes
+from weft.gpu.transpose.model import SlideParams, TransposeSchedule, best, slide_params, workspace_bytes
 from weft.testing import poisoned
 
 Shape = tuple[int, int]
@@ -81,9 +80,9 @@ class TestDecomposed:
 @pytest.fixture
 def short_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many programs for few elements."""
-    monkeypatch.setattr(params, "_SLIDE_BYTES", 64)
-    monkeypatch.setattr(params, "LEAST_SLIDING", 2)
-    monkeypatch.setattr(params, "MOST_SLIDING", 9)
+    monkeypatch.setattr(model, "_SLIDE_BYTES", 64)
+    monkeypatch.setattr(model, "LEAST_SLIDING", 2)
+    monkeypatch.setattr(model, "MOST_SLIDING", 9)
 
 
 @pytest.mark.usefixtures("short_segments")
@@ -107,7 +106,7 @@ class TestPadding:
                 for pitch in (columns, columns + gap)
             )
             expected = (dense if insert else padded).clone()
-            padding.slide_(memory, found)
+            launch.slide_(memory, found)
             guarded.check_guards()
             assert torch.equal(padded if insert else dense, expected), (rows, columns, gap)
         assert several
@@ -127,13 +126,13 @@ class TestPadding:
         triton_backend: Backend,
     ) -> None:
         slid: list[bool] = []
-        slide = padding.slide_
+        slide = launch.slide_
 
         def counted(words: torch.Tensor, found: SlideParams) -> None:
             slid.append(found.insert)
             slide(words, found)
 
-        monkeypatch.setattr(padding, "slide_", counted)
+        monkeypatch.setattr(launch, "slide_", counted)
         schedule = next(each for given, each in SCHEDULES if given == shape)
         TestDecomposed().check(shape, schedule, dtype, triton_backend, step, 1 << 20)
         left = {True: schedule.rows < shape[0], False: schedule.columns < shape[1]}

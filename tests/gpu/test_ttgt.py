@@ -12,11 +12,11 @@ import weft
 from weft.fn import trace
 from weft.gpu.common.tiling import by_stride
 from weft.gpu.composite.ttgt import family as ttgt
-from weft.gpu.composite.ttgt import ways
+from weft.gpu.composite.ttgt import packing
+from weft.gpu.composite.ttgt.family import TtgtSchedule
 from weft.gpu.composite.ttgt.packing import applied, matrix
-from weft.gpu.composite.ttgt.schedule import TtgtSchedule
 from weft.gpu.permute import pair
-from weft.gpu.permute.cost import LAUNCH
+from weft.gpu.permute.model import LAUNCH
 from weft.planner.planner import choose
 from weft.planner.schedule import ResourceError, Target
 from weft.spec import Contraction, Layout, Role, canonical
@@ -122,7 +122,7 @@ def test_an_operand_between_words_is_brought_to_one() -> None:
 
 def packed_alone(equation: str, extents: dict[str, int]) -> list[str]:
     """What is packed for its rows alone."""
-    pairs = ways.packings(described(equation, extents), by_tma=True)
+    pairs = packing.packings(described(equation, extents), by_tma=True)
     found = {name: each for pair in pairs for name, each in zip("AB", pair, strict=True) if each is not None}
     return [name for name, each in found.items() if each.permutation.text == "stored with padded rows"]
 
@@ -131,14 +131,14 @@ def test_long_rows_start_at_lines_of_memory() -> None:
     """TCCG 13: rows of 624 and of 592 bytes, and sums whose 184704 bytes are lines already."""
     contraction = fused(described("dca,cbd->ba", {"a": 312, "b": 296, "c": 296, "d": 312}), torch.relu)
     sums = by_stride(contraction.of_role(Role.K), 0)
-    for packing, pitch in (
+    for packed, pitch in (
         (applied(contraction, 0), 320),
         (applied(contraction, 1), 320),
         (matrix(contraction, 0, sums, along_k=False), 320),
         (matrix(contraction, 0, sums, along_k=True), 296 * 312),
     ):
-        assert packing is not None
-        workspace = packing.permutation.d
+        assert packed is not None
+        workspace = packed.permutation.d
         assert pitch in workspace.strides
         assert workspace.strides[0] % pitch == 0
 
@@ -302,12 +302,12 @@ def test_an_epilogue_of_a_small_result_may_follow_the_library() -> None:
 
 def test_the_epilogue_on_d_computes_what_a_fused_one_does() -> None:
     contraction = fused(described("dac,bcd->ba", SMALL), torch.relu)
-    last = ways.epilogue_on_d(contraction)
+    last = packing.epilogue_on_d(contraction)
     assert last is not None
     a_step, b_step = (applied(contraction, operand) for operand in (0, 1))
     assert a_step is not None
     assert b_step is not None
-    rest = replace(ways.product_of(contraction, (a_step, b_step)), epilogue=None)
+    rest = replace(packing.product_of(contraction, (a_step, b_step)), epilogue=None)
     schedule = TtgtSchedule(
         (choose(a_step.permutation, "triton", INTERPRETER), choose(b_step.permutation, "triton", INTERPRETER)),
         choose(rest, "triton", INTERPRETER, without=("ttgt", "scatter")),
@@ -322,9 +322,9 @@ def test_the_epilogue_on_d_computes_what_a_fused_one_does() -> None:
 def test_an_epilogue_is_not_left_for_later_where_d_rounds_or_more_is_fused() -> None:
     contraction = fused(described("dac,bcd->ba", SMALL), torch.relu)
     half = Layout.contiguous(contraction.d.shape, torch.float16)
-    assert ways.epilogue_on_d(replace(contraction, d=half)) is None
-    assert ways.epilogue_on_d(replace(contraction, c=contraction.d, c_fn=contraction.epilogue)) is None
-    assert ways.epilogue_on_d(replace(contraction, epilogue=None)) is None
+    assert packing.epilogue_on_d(replace(contraction, d=half)) is None
+    assert packing.epilogue_on_d(replace(contraction, c=contraction.d, c_fn=contraction.epilogue)) is None
+    assert packing.epilogue_on_d(replace(contraction, epilogue=None)) is None
 
 
 @pytest.mark.gpu
@@ -339,7 +339,7 @@ def test_what_functions_are_packed_for_on_a_gpu(kind: str, monkeypatch: pytest.M
     contraction = fused(described(equation, extents), torch.relu)
     device = torch.device("cuda", torch.cuda.current_device())
     target = weft.plan("ij,jk->ik", *[torch.ones(2, 2, device=device)] * 2)._request.target
-    monkeypatch.setattr(ways, "MUCH_LARGER", 0)
+    monkeypatch.setattr(packing, "MUCH_LARGER", 0)
     chosen = [
         schedule
         for schedule in ttgt.schedules(contraction, target).schedules

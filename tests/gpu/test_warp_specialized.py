@@ -14,12 +14,11 @@ from gpu.warp_specialized_cases import EXTENTS, H200, described, pipelined
 from weft.fn import trace
 from weft.gpu.common.swap_ab import in_kernel_order, swap_ab
 from weft.gpu.warp_specialized import family as warp_specialized
-from weft.gpu.warp_specialized.output_map import staging_bytes
-from weft.gpu.warp_specialized.params import ws_params
+from weft.gpu.warp_specialized.model import ws_params
+from weft.gpu.warp_specialized.pipeline import output_tile_of
 from weft.gpu.warp_specialized.roles import CONSUMERS, COOPERATIVE, PAIRED_N, PINGPONG, SMEM_TRANSFORM, roles
-from weft.gpu.warp_specialized.schedule import WsSchedule
-from weft.gpu.warp_specialized.stationary_schedule import StationarySchedule
-from weft.gpu.warp_specialized.work_range import output_tile_of
+from weft.gpu.warp_specialized.schedule import WsSchedule, staging_bytes
+from weft.gpu.warp_specialized.stationary_model import StationarySchedule
 from weft.planner.schedule import Target
 from weft.spec import Contraction
 

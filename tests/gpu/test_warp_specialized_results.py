@@ -13,7 +13,7 @@ from weft.fn import trace
 from weft.gpu.warp_specialized import family as warp_specialized
 from weft.gpu.warp_specialized.roles import SMEM_TRANSFORM
 from weft.gpu.warp_specialized.schedule import WsSchedule
-from weft.gpu.warp_specialized.stationary_schedule import StationarySchedule
+from weft.gpu.warp_specialized.stationary_model import StationarySchedule
 from weft.planner.schedule import Schedule
 from weft.spec import Contraction
 

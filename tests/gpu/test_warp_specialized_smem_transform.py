@@ -11,10 +11,9 @@ import torch
 from gpu.warp_specialized_cases import H200, described, pipelined
 from weft.fn import trace
 from weft.gpu.common.swap_ab import in_kernel_order
-from weft.gpu.tma.schedule import n_parts
-from weft.gpu.tma.views import extent
+from weft.gpu.tma.schedule import extent, n_parts
 from weft.gpu.warp_specialized import family as warp_specialized
-from weft.gpu.warp_specialized.params import ws_params
+from weft.gpu.warp_specialized.model import ws_params
 from weft.gpu.warp_specialized.roles import SMEM_TRANSFORM
 from weft.gpu.warp_specialized.schedule import WsSchedule
 

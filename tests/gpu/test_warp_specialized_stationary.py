@@ -12,9 +12,8 @@ from weft.fn import trace
 from weft.gpu.common.swap_ab import in_kernel_order
 from weft.gpu.common.tiling import D, nearest
 from weft.gpu.warp_specialized import family as warp_specialized
-from weft.gpu.warp_specialized.output_map import output_tiles
-from weft.gpu.warp_specialized.stationary_params import stationary_params
-from weft.gpu.warp_specialized.stationary_schedule import StationarySchedule
+from weft.gpu.warp_specialized.schedule import output_tiles
+from weft.gpu.warp_specialized.stationary_model import StationarySchedule, stationary_params
 
 
 @pytest.mark.parametrize("equation", ["ad,bd->ab", "bd,ad->ba", "db,ce->dbce", "be,dce->bdc"])

@@ -15,9 +15,9 @@ from permutations import H200, described
 from weft.gpu.common.inspect import compiled
 from weft.gpu.common.launch import KernelLaunch
 from weft.gpu.permute import family as permute
-from weft.gpu.permute.words import WORDS
+from weft.gpu.permute.schedule import WORDS
 from weft.gpu.transpose.launch import cycle_launches, slide_launches, square_launch
-from weft.gpu.transpose.params import slide_params
+from weft.gpu.transpose.model import slide_params
 from weft.spec import Layout
 
 COUNT = 4800  # super-elements

@@ -6,7 +6,7 @@ import torch
 
 from weft.gpu.warp_specialized import family as warp_specialized
 from weft.gpu.warp_specialized.schedule import WsSchedule
-from weft.gpu.warp_specialized.stationary_schedule import StationarySchedule
+from weft.gpu.warp_specialized.stationary_model import StationarySchedule
 from weft.planner.schedule import Target
 from weft.spec import Contraction, Layout, canonical
 from weft.spec.contraction import class_modes

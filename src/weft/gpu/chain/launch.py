@@ -9,8 +9,7 @@ from typing import NamedTuple
 import torch
 
 from weft.base.bounded_cache import BoundedCache
-from weft.gpu.common.constraints import power_of_two
-from weft.gpu.common.hardware import sm_count
+from weft.gpu.common.constraints import power_of_two, sm_count
 from weft.gpu.common.launch import TRITON_TYPES, KernelLaunch, collecting
 from weft.planner.schedule import Scalar, Target
 from weft.spec import Arithmetic, Layout

@@ -1,4 +1,4 @@
-"""Constraints that several families share, each stated once."""
+"""Limits that the hardware sets, and the sentences of what they exclude."""
 
 from __future__ import annotations
 
@@ -6,6 +6,19 @@ import torch
 
 from weft.planner.schedule import Target
 from weft.spec import Contraction
+
+SECTOR, LINE = 32, 128  # bytes: what memory moves at least, and a line of the caches
+VECTOR = 16  # bytes: the widest access of a thread; TMA wants addresses and strides aligned so, and cuBLAS is fast then
+LEAST_COPY = 4  # bytes: of the smallest asynchronous copy to shared memory (`cp.async`)
+GROUP_ROWS = 64  # rows of D that one instruction of a group of four warps (`wgmma`) makes
+REGISTERS, SHARED_MEMORY, WARPS = 65536, 227 * 1024, 64  # of one SM, on Hopper; 32-bit registers, bytes
+SM_COUNT = 132  # of an H200, which costs were fitted on
+
+
+def sm_count(target: Target) -> int:
+    """SMs of the device; those of an H200 for a target without any, as Triton's interpreter."""
+    return target.processors if target.processors > 1 else SM_COUNT
+
 
 LEAST_DOT = 16  # indices of m, n and k that a matrix instruction takes, and so a tile of `tl.dot`
 LEAST_SPLIT_STEPS = 4  # along k, of each part of a split sum on matrix units: fewer are not worth a second kernel

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import torch
 
-from weft.gpu.common.hardware import LEAST_COPY, LINE, REGISTERS, SECTOR, SHARED_MEMORY, VECTOR, WARPS, sm_count
+from weft.gpu.common.constraints import LEAST_COPY, LINE, REGISTERS, SECTOR, SHARED_MEMORY, VECTOR, WARPS, sm_count
 from weft.gpu.common.tiling import MAX_DIVISOR, A, Axis, B, nearest
 from weft.planner.coefficients import Coefficients, coefficients, fitted
 from weft.planner.schedule import Target

@@ -1,10 +1,15 @@
-"""CUDA's driver, for what neither torch nor Triton asks of it."""
+"""Calls of the CUDA driver: the share of shared memory, and launches past Triton's own launcher."""
 
 from __future__ import annotations
 
 import ctypes
+import struct
+from collections.abc import Sequence
 from functools import cache
+from threading import Lock
 from typing import Any
+
+import torch
 
 
 @cache
@@ -25,3 +30,133 @@ def driver_version() -> int | None:
     if driver is None or driver.cuDriverGetVersion(ctypes.byref(version)) != 0:
         return None
     return version.value
+
+
+_PREFERRED_CARVEOUT = 9  # CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT of CUDA's driver
+
+
+def prefer_carveout(function: int, percent: int) -> bool:
+    """Ask CUDA's driver that at most so much of what can be shared memory should be, whenever this loaded function (a
+    `CUfunction`) runs; false where it refuses or is not there. A hint: results never depend on it.
+
+    Left alone, the driver makes room for as many programs as fit; where these use much shared memory, little is left to
+    hold what they are reading.
+    """
+    driver = loaded_driver()
+    if driver is None:
+        return False
+    return bool(driver.cuFuncSetAttribute(ctypes.c_void_p(function), _PREFERRED_CARVEOUT, ctypes.c_int(percent)) == 0)
+
+
+SCRATCH = 2  # pointers that Triton adds to a kernel's parameters: memory that none of weft's kernels asks for
+_FOLLOWS = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, see `pdl`
+_NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
+_SIZES = {"*": 8, "i64": 8, "i32": 4}
+
+
+class _Attribute(ctypes.Structure):
+    _fields_ = [
+        ("id", ctypes.c_uint), ("pad", ctypes.c_char * 4), ("value", ctypes.c_int), ("rest", ctypes.c_char * 60),
+    ]  # fmt: skip
+
+
+class _Config(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_uint) for name in ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "shared")),
+        ("stream", ctypes.c_void_p), ("attributes", ctypes.POINTER(_Attribute)), ("count", ctypes.c_uint),
+    ]  # fmt: skip
+
+
+class DirectLaunch:
+    """A loaded kernel on a grid; call it with one integer for each parameter, but for the last that are fixed."""
+
+    def __init__(
+        self, driver: Any, function: int, programs: int, threads: int, shared: int, sizes: Sequence[int], pdl: bool,
+        device: int, fixed: Sequence[int] = (),
+    ) -> None:  # fmt: skip
+        self._driver, self.device = driver, device
+        self._made_of = (threads, shared, sizes, pdl, device)
+        self._function = ctypes.c_void_p(function)
+        count, changing = len(sizes) + SCRATCH, len(sizes) - len(fixed)
+        self._pack = struct.Struct(f"={changing}q").pack_into  # a smaller number is the first bytes of its word
+        self._words = (ctypes.c_int64 * count)(*[0] * changing, *fixed)
+        start = ctypes.addressof(self._words)
+        self._params = (ctypes.c_void_p * count)(*(start + 8 * i for i in range(count)))
+        self._attribute = _Attribute(_FOLLOWS, b"", 1, b"")
+        self._config = _Config(
+            programs, 1, 1, threads, 1, 1, shared, None, ctypes.pointer(self._attribute), 1 if pdl else 0
+        )
+        self._by_reference = ctypes.byref(self._config)
+        self._lock = Lock()  # threads share the buffer until the driver has read it
+
+    @classmethod
+    def of(cls, compiled: Any, programs: int, device: int, fixed: Sequence[int] = ()) -> DirectLaunch | None:
+        """That of a kernel which Triton has compiled and loaded; None where it asks for more than is known here."""
+        driver, metadata = loaded_driver(), compiled.metadata
+        sizes = parameter_sizes(compiled.src.signature)
+        plain = metadata.num_ctas == 1 and not metadata.launch_cooperative_grid
+        scratch = metadata.global_scratch_size or metadata.profile_scratch_size
+        if driver is None or sizes is None or not plain or scratch or not _agrees(driver, compiled.function, sizes):
+            return None
+        threads = metadata.num_warps * metadata.warp_size
+        pdl = bool(metadata.launch_pdl)
+        return cls(driver, compiled.function, programs, threads, metadata.shared, sizes, pdl, device, fixed)
+
+    def at(self, programs: int, fixed: Sequence[int]) -> DirectLaunch:
+        """The same kernel on another grid, with other fixed parameters."""
+        return DirectLaunch(self._driver, self._function.value or 0, programs, *self._made_of, fixed)
+
+    def __call__(self, *words: int) -> None:
+        """Launch on torch's current stream of the device, which must be the current one."""
+        with self._lock:
+            self._pack(self._words, 0, *words)
+            self._config.stream = torch._C._cuda_getCurrentRawStream(self.device)
+            status = self._driver.cuLaunchKernelEx(self._by_reference, self._function, self._params, None)
+            if status == _NO_CONTEXT:  # a thread that has not asked anything of CUDA before
+                _bind_context(self._driver, self.device)
+                status = self._driver.cuLaunchKernelEx(self._by_reference, self._function, self._params, None)
+        if status:
+            raise RuntimeError(f"CUDA's driver did not launch a kernel: {_error_name(self._driver, status)}")
+
+
+def parameter_sizes(signature: dict[str, Any]) -> list[int] | None:
+    """Bytes of each parameter that a kernel takes at run time, in order; None where one is no pointer or integer."""
+    found: list[int] = []
+    for kind in signature.values():
+        for each in kind if isinstance(kind, tuple) else (kind,):
+            if each == "constexpr":
+                continue
+            size = _SIZES.get("*" if str(each).startswith("*") else each)
+            if size is None:
+                return None
+            found.append(size)
+    return found
+
+
+def _agrees(driver: Any, function: int, sizes: Sequence[int]) -> bool:
+    """Whether the loaded kernel has just these parameters and the two for scratch; false before CUDA 12.4, where the
+    driver does not say."""
+    ask = getattr(driver, "cuFuncGetParamInfo", None)
+    if ask is None:
+        return False
+    offset, size = ctypes.c_size_t(), ctypes.c_size_t()
+    for at, wanted in enumerate((*sizes, *[8] * SCRATCH)):
+        place = ctypes.c_size_t(at)
+        if ask(ctypes.c_void_p(function), place, ctypes.byref(offset), ctypes.byref(size)) or size.value != wanted:
+            return False
+    past = ctypes.c_size_t(len(sizes) + SCRATCH)
+    return bool(ask(ctypes.c_void_p(function), past, ctypes.byref(offset), ctypes.byref(size)))
+
+
+def _bind_context(driver: Any, ordinal: int) -> None:
+    """Make the device's primary context, which torch works in, the one of this thread."""
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    driver.cuDeviceGet(ctypes.byref(device), ordinal)
+    driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+    driver.cuCtxSetCurrent(context)
+
+
+def _error_name(driver: Any, status: int) -> str:
+    name = ctypes.c_char_p()
+    driver.cuGetErrorName(status, ctypes.byref(name))
+    return (name.value or b"an unknown error").decode()

@@ -19,8 +19,7 @@ from triton.runtime.jit import JITCallable
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from weft.gpu.common.aux_operands import aux_params
-from weft.gpu.common.carveout import prefer_carveout
-from weft.gpu.common.direct_launch import DirectLaunch
+from weft.gpu.common.driver import DirectLaunch, prefer_carveout
 from weft.gpu.common.interpreter import correct
 from weft.gpu.common.pdl import OPTION, can_pdl
 from weft.gpu.common.tiling import TENSORS, TiledAxis

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from weft.gpu.common.hardware import sm_count
+from weft.gpu.common.constraints import sm_count
 from weft.gpu.common.launch import KernelLaunch, contraction_constants, pointer_layouts
 from weft.gpu.common.split_k import StreamK
 from weft.planner.schedule import Target

@@ -7,8 +7,8 @@ import triton.language as tl
 
 from weft.gpu.common.device import batch_offset, dim_mask, finish, lane_offsets
 from weft.gpu.common.pdl import pdl_begin
-from weft.gpu.common.rasterization import tile_coords
 from weft.gpu.common.split_k import splits_of
+from weft.gpu.common.tiles import tile_coords
 
 
 @triton.jit

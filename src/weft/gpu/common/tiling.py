@@ -20,7 +20,7 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import NamedTuple
 
-from weft.gpu.common.hardware import VECTOR
+from weft.gpu.common.constraints import VECTOR
 from weft.spec import Mode
 
 A, B, C, D = range(4)  # positions in `Mode.strides` and `Axis.strides`; auxiliary operands of the contraction follow

@@ -14,9 +14,7 @@ from weft.gpu.common.launch import (
     precision_reason,
 )
 from weft.gpu.common.reduce_splits import reduce_launch
-from weft.gpu.gett.cost import predict
-from weft.gpu.gett.params import gett_params
-from weft.gpu.gett.schedule import NAME, GettSchedule, schedules
+from weft.gpu.gett.model import NAME, GettSchedule, gett_params, predict, schedules
 from weft.planner.schedule import Launch, Target
 from weft.spec import Contraction, Layout
 from weft.spec.dtypes import dtype_name

@@ -9,7 +9,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from weft.gpu.common.conversion import converted
 from weft.gpu.common.device import (
     batch_offset,
     dim_mask,
@@ -19,11 +18,19 @@ from weft.gpu.common.device import (
     load_tile,
     tf32_digits,
 )
-from weft.gpu.common.operand_tile import a_mask, a_offsets, b_mask, b_offsets
-from weft.gpu.common.output_tile import partial_offsets, store_block
 from weft.gpu.common.pdl import pdl_begin
-from weft.gpu.common.rasterization import tile_coords
-from weft.gpu.common.smem_order import materialize, sync_for_wgmma
+from weft.gpu.common.tiles import (
+    a_mask,
+    a_offsets,
+    b_mask,
+    b_offsets,
+    converted,
+    materialize,
+    partial_offsets,
+    store_block,
+    sync_for_wgmma,
+    tile_coords,
+)
 
 
 @triton.jit

@@ -12,8 +12,8 @@ from weft.base.bounded_cache import BoundedCache
 from weft.base.figures import counted
 from weft.base.kept import is_capturing, keep_for_graphs
 from weft.fn import Pointwise
-from weft.gpu.common.complex_elements import real, real_arithmetic
-from weft.gpu.common.hardware import sm_count
+from weft.gpu.common.aux_operands import real, real_arithmetic
+from weft.gpu.common.constraints import sm_count
 from weft.gpu.common.launch import TRITON_TYPES, KernelLaunch, collecting
 from weft.planner.schedule import Target
 from weft.spec import Arithmetic, Layout
@@ -152,7 +152,7 @@ def _constants(kernel: GroupKernel, tile: Tile) -> tuple[Any, dict[str, Any]]:
         from weft.gpu.grouped.kernel import grouped_kernel
 
         return grouped_kernel, shared | types
-    from weft.gpu.grouped.complex_kernel import grouped_complex_kernel
+    from weft.gpu.grouped.kernel import grouped_complex_kernel
 
     values = (*kernel.types[:2], kernel.arithmetic.accumulate)
     kinds = tuple(

@@ -1,18 +1,58 @@
-"""Permutations at the speed of memory: each element is read once and written once, functions applied in between."""
+"""Permutations in one pass: schedules for a description, launches."""
 
 from __future__ import annotations
 
-from weft.gpu.common.launch import MOST_PROGRAMS, missing_type
+from typing import Any
+
+from torch import Tensor
+
+from weft.gpu.common.aux_operands import real
+from weft.gpu.common.launch import MOST_PROGRAMS, TRITON_TYPES, KernelLaunch, missing_type
 from weft.gpu.common.tiling import A, D
-from weft.gpu.permute.access import access_of
-from weft.gpu.permute.cost import predict
-from weft.gpu.permute.launch import PermuteLaunch
-from weft.gpu.permute.params import permute_params
-from weft.gpu.permute.schedule import NAME, PermuteSchedule, programs, tilings
-from weft.gpu.permute.words import in_words
-from weft.planner.schedule import Candidates, Target
+from weft.gpu.permute.model import CARVEOUT, access_of, permute_params, predict
+from weft.gpu.permute.schedule import NAME, PermuteSchedule, in_words, programs, tilings, view_as
+from weft.planner.schedule import Candidates, Scalar, Target
 from weft.spec.dtypes import dtype_name
 from weft.spec.permutation import Permutation
+
+
+def tile_constants(words: Permutation, schedule: PermuteSchedule) -> dict[str, Any]:
+    """What the kernel takes of a permutation that scales nothing."""
+    return {
+        "PARAMS": permute_params(words, schedule),
+        "FN": words.fn and words.fn.jit,
+        "COMPUTE": TRITON_TYPES[words.compute],
+        "RESULT": TRITON_TYPES[words.d.dtype],
+    }
+
+
+class PermuteLaunch:
+    """A built permutation; tensors are seen as the words that the kernel moves."""
+
+    def __init__(self, permutation: Permutation, schedule: PermuteSchedule, target: Target) -> None:
+        from weft.gpu.permute.kernel import permute_kernel
+
+        words, scale = in_words(permutation), real(permutation.scale)
+        layouts = (words.x, words.c, words.d)
+        constants = tile_constants(words, schedule) | {
+            "SCALE": TRITON_TYPES[scale] if words.scaled else None,
+            "CONJUGATE": permutation.conjugate,
+        }
+        self._types = [layout and layout.dtype for layout in layouts]
+        self.launch = KernelLaunch(
+            permute_kernel, layouts, constants, scale.is_floating_point, target, programs(words, schedule),
+            schedule.warps, stages=1, carveout=CARVEOUT,
+        )  # fmt: skip
+
+    def __call__(self, x: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar) -> None:
+        tensors = [view_as(tensor, dtype) for tensor, dtype in zip((x, c, d), self._types, strict=True)]
+        self.launch(tensors, _real(alpha), _real(beta))
+
+
+def _real(value: Scalar) -> Scalar:
+    """A factor that is not applied here unless it is real."""
+    return value.real if isinstance(value, complex) else value
+
 
 __all__ = ["NAME", "best", "build", "predict", "schedules", "supports"]
 

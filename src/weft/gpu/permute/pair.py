@@ -9,12 +9,11 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from weft.gpu.common.hardware import VECTOR
+from weft.gpu.common.constraints import VECTOR
 from weft.gpu.common.launch import MOST_PROGRAMS, KernelLaunch
-from weft.gpu.permute.cost import CARVEOUT
-from weft.gpu.permute.launch import tile_constants
-from weft.gpu.permute.schedule import NAME, PermuteSchedule, programs
-from weft.gpu.permute.words import in_words, view_as
+from weft.gpu.permute.family import tile_constants
+from weft.gpu.permute.model import CARVEOUT
+from weft.gpu.permute.schedule import NAME, PermuteSchedule, in_words, programs, view_as
 from weft.planner.schedule import Target
 from weft.spec.permutation import Permutation
 

@@ -1,25 +1,55 @@
-"""Schedules of permutations: the tile of each program, and the warps that move it.
-
-A tile has an axis along X's run and one along D's, each flattened over as many modes as fill whole memory lines. Both
-sides of memory are then touched in long runs, as in cuTT (A.-P. Hynninen and D. Lyakh, 2017, arXiv:1705.01598). Where
-one run serves both sides, the tile is that run and whatever comes next. Short modes that X and D both begin with (the
-two halves of a complex128, say) are an axis of their own, and the runs go on from there.
-"""
+"""Schedules of permutations, and the words that they move."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from weft.gpu.common.constraints import power_of_two
-from weft.gpu.common.hardware import VECTOR
+import torch
+
+from weft.gpu.common.aux_operands import real
+from weft.gpu.common.constraints import VECTOR, power_of_two
 from weft.gpu.common.tiling import A, D, TiledAxis, axes_text, by_stride, tile_count
-from weft.spec import Mode
+from weft.spec import Layout, Mode, Role, Strides
 from weft.spec.permutation import Permutation
+
+WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
+
+
+def in_words(permutation: Permutation) -> Permutation:
+    """The same permutation of elements that Triton has a type for."""
+    dtype = permutation.x.dtype
+    if permutation.is_move:
+        word, parts = WORDS[min(dtype.itemsize, 8)], max(dtype.itemsize // 8, 1)
+    elif dtype.is_complex:
+        word, parts = real(dtype), 2
+    else:
+        return permutation
+    modes = permutation.modes
+    if parts > 1:
+        wider = [mode._replace(strides=Strides(*(parts * stride for stride in mode.strides))) for mode in modes]
+        added = int(permutation.c is not None)
+        modes = (*wider, Mode(("re·im",), parts, Role.M, Strides(1, 0, added, 1)))
+
+    def typed(layout: Layout) -> Layout:
+        return layout._replace(dtype=word)
+
+    c = typed(permutation.c) if permutation.c is not None else None
+    return replace(permutation, modes=modes, compute=word, x=typed(permutation.x), c=c, d=typed(permutation.d))
+
+
+def view_as(tensor: torch.Tensor | None, dtype: torch.dtype | None) -> Any:
+    """The same memory as elements of another type; only its address and type matter to a kernel."""
+    if tensor is None or dtype is None or tensor.dtype == dtype:
+        return tensor
+    if tensor.dtype.is_complex and dtype.itemsize < tensor.dtype.itemsize:
+        tensor = torch.view_as_real(tensor)
+    return tensor.view(dtype)
+
 
 NAME = "permute"
 

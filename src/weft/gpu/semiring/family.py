@@ -13,8 +13,7 @@ from weft.gpu.common.launch import KernelLaunch, common_reasons, contraction_con
 from weft.gpu.common.reduce_splits import reduce_launch
 from weft.gpu.common.tiling import TENSORS
 from weft.gpu.semiring.algebra import exponential_constants, semiring_constants
-from weft.gpu.semiring.cost import predict
-from weft.gpu.semiring.params import semiring_params
+from weft.gpu.semiring.model import predict, semiring_params
 from weft.gpu.semiring.schedule import NAME, SemiringSchedule, schedules
 from weft.planner.schedule import Launch, Target
 from weft.spec import Contraction, Layout

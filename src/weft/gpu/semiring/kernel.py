@@ -13,10 +13,18 @@ import triton
 import triton.language as tl
 
 from weft.gpu.common.device import ANY, batch_offset, dim_mask, dim_offsets, gathered, gathered_step, load_tile
-from weft.gpu.common.operand_tile import a_mask, a_offsets, tile_mask, tile_offsets
-from weft.gpu.common.output_tile import block_mask, block_offsets, partial_offsets, store_block
 from weft.gpu.common.pdl import pdl_begin
-from weft.gpu.common.rasterization import tile_coords
+from weft.gpu.common.tiles import (
+    a_mask,
+    a_offsets,
+    block_mask,
+    block_offsets,
+    partial_offsets,
+    store_block,
+    tile_coords,
+    tile_mask,
+    tile_offsets,
+)
 from weft.gpu.semiring.steps import block_of, step_of, value_of
 
 

@@ -6,9 +6,7 @@ from weft.gpu.common.constraints import is_product_of_vectors
 from weft.gpu.common.contraction_launch import WholeLaunch
 from weft.gpu.common.launch import KernelLaunch, common_reasons, contraction_constants, pointer_layouts
 from weft.gpu.semiring.algebra import over_axis, semiring_constants
-from weft.gpu.simt.cost import predict
-from weft.gpu.simt.params import simt_params
-from weft.gpu.simt.schedule import NAME, SimtSchedule, programs, schedules
+from weft.gpu.simt.model import NAME, SimtSchedule, predict, programs, schedules, simt_params
 from weft.planner.schedule import Launch, Target
 from weft.spec import Contraction
 

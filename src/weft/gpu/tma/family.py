@@ -1,18 +1,16 @@
-"""The TMA family: operands are read tile by tile through the tensor memory accelerator.
-
-A tile spans a run along one side of the product and a run of k, and single indices of everything else. One of the two
-runs must be contiguous, and every other stride a multiple of 16 bytes. Operands that do not lie so are packed first, by
-the family `ttgt`. D is stored in its own order.
-"""
+"""Tiles through the tensor memory accelerator: schedules for a description, and the launch."""
 
 from __future__ import annotations
 
-import torch
+from typing import Any, TypeAlias
 
-from weft.gpu.common.constraints import LEAST_DOT
-from weft.gpu.common.hardware import VECTOR
+import torch
+from torch import Tensor
+
+from weft.gpu.common.constraints import LEAST_DOT, VECTOR
 from weft.gpu.common.launch import (
     KernelLaunch,
+    TensorMap,
     common_reasons,
     contraction_constants,
     pointer_layouts,
@@ -20,13 +18,61 @@ from weft.gpu.common.launch import (
 from weft.gpu.common.pdl import is_short
 from weft.gpu.common.reduce_splits import reduce_launch
 from weft.gpu.common.swap_ab import in_kernel_order, swap_ab
-from weft.gpu.tma.cost import predict
-from weft.gpu.tma.launch import TmaLaunch, operand_maps
-from weft.gpu.tma.params import tma_params
-from weft.gpu.tma.schedule import NAME, TmaSchedule, candidates
-from weft.planner.schedule import Candidates, Launch, Target
+from weft.gpu.common.tiling import A, B
+from weft.gpu.tma.model import predict, tma_params
+from weft.gpu.tma.schedule import NAME, TmaSchedule, candidates, n_parts, tensor_map
+from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
 from weft.spec import Contraction, Layout
 from weft.spec.dtypes import MATRIX_SUMS, dtype_name
+
+# Of A's rows; of B's columns; of their second part along n where there is one.
+OperandMaps: TypeAlias = tuple[TensorMap, TensorMap, TensorMap | None]
+
+
+def operand_maps(contraction: Contraction, schedule: TmaSchedule) -> OperandMaps:
+    tile_m, tile_n, tile_k = schedule.tile
+    a = tensor_map(contraction.a, A, schedule.a, schedule.a.spans(tile_m, schedule.k, tile_k))
+    b, *rest = (
+        tensor_map(contraction.b, B, schedule.b, schedule.b.spans(width, schedule.k, tile_k))
+        for width in n_parts(tile_n)
+    )
+    return a, b, rest[0] if rest else None
+
+
+class TmaLaunch:
+    """The kernel that multiplies, and the one that reduces split-K partials."""
+
+    def __init__(
+        self,
+        maps: OperandMaps,
+        swap_ab: bool,  # rows are B's and columns A's
+        multiply: KernelLaunch,
+        reduce: KernelLaunch | None = None,
+        partials: Layout | None = None,
+    ) -> None:
+        self.kernels: tuple[KernelLaunch, ...] = (multiply, reduce) if reduce is not None else (multiply,)
+        self._maps = maps
+        self._swap_ab = swap_ab
+        self._partials = partials
+
+    def __call__(
+        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
+    ) -> None:
+        rows, columns, rest = self._maps
+        if self._swap_ab:
+            a, b = b, a
+        operands = rows.descriptor(a), columns.descriptor(b), rest.descriptor(b) if rest is not None else None
+        if self._partials is None:
+            self.kernels[0]((*operands, *self._stored(c, d, None)), alpha, beta, aux)
+            return
+        partials = torch.empty(self._partials.shape, dtype=self._partials.dtype, device=d.device)
+        self.kernels[0]((*operands, *self._stored(None, None, partials)), alpha, beta, aux)
+        self.kernels[1]((partials, c, d), alpha, beta, aux)
+
+    def _stored(self, c: Tensor | None, d: Tensor | None, partials: Tensor | None) -> tuple[Any, ...]:
+        """What the kernel takes besides the operands: D, or the partials in its place."""
+        return c, d, partials
+
 
 __all__ = ["FINDS_PEAKS", "NAME", "TmaSchedule", "build", "predict", "schedules", "supports"]
 

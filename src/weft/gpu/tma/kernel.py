@@ -18,10 +18,8 @@ import triton
 import triton.language as tl
 
 from weft.gpu.common.device import axis_start, dim_mask, gathered, gathered_step
-from weft.gpu.common.operand_tile import a_mask, a_offsets, b_mask, b_offsets
-from weft.gpu.common.output_tile import partial_offsets, store_block
 from weft.gpu.common.pdl import pdl_wait
-from weft.gpu.common.rasterization import tile_coords
+from weft.gpu.common.tiles import a_mask, a_offsets, b_mask, b_offsets, partial_offsets, store_block, tile_coords
 
 
 @triton.jit

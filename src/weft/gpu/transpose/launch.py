@@ -1,4 +1,4 @@
-"""The kernels bound to how matrices lie: built once for each layout, then launched on tensors."""
+"""Launches of transpositions in place: their workspace, and matrices padded to squares."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from functools import lru_cache
 import torch
 
 from weft.gpu.common.launch import TRITON_TYPES, KernelLaunch
-from weft.gpu.permute.words import WORDS
-from weft.gpu.transpose.params import SlideParams, cycle_params, square_params
-from weft.gpu.transpose.schedule import square_tile
+from weft.gpu.permute import family as permute
+from weft.gpu.permute.family import PermuteLaunch
+from weft.gpu.permute.schedule import WORDS
+from weft.gpu.transpose.model import SlideParams, cycle_params, slide_params, square_params, square_tile
 from weft.planner.schedule import Scalar, Target
 from weft.planner.target import target_of
-from weft.spec import Layout
+from weft.spec import Label, Layout, parse
+from weft.spec.permutation import Permutation, canonical_modes
 
 _WARPS = 4
 
@@ -82,3 +84,109 @@ def slide_launches(
         KernelLaunch(save_ends_kernel, layouts, constants, False, target, ends, _WARPS, stages=1),
         KernelLaunch(slide_kernel, layouts, constants, False, target, params.programs, _WARPS, stages=1),
     )
+
+
+def copy(source: torch.Tensor, target: torch.Tensor, alpha: Scalar = 1) -> None:
+    """target[...] = alpha * source[...], of the same shape; their memories are apart."""
+    if source.numel() == 0:
+        return
+    if alpha == 1 and source.is_contiguous() and target.is_contiguous():
+        target.copy_(source)
+        return
+    device = target_of("triton", source.device)
+    copy_launch(_few_alignments(source), _few_alignments(target), alpha != 1, device)(source, None, target, alpha, 0)
+
+
+def transpose_via_workspace_(matrices: torch.Tensor, workspace: int, alpha: Scalar) -> None:
+    """Transpose dense matrices (batch, rows, columns), as many at a time as fit into the workspace; at least one."""
+    batch, rows, columns = matrices.shape
+    step, base = matrices.stride(2), int(matrices.storage_offset())
+    if batch == 0:
+        return
+    together = evenly(batch, max(workspace // (rows * columns * matrices.itemsize), 1))
+    buffer = torch.empty((together, columns, rows), dtype=matrices.dtype, device=matrices.device)
+    for start in range(0, batch, together):
+        out = matrices[start : start + together]
+        full = buffer[: out.shape[0]]
+        copy(out.mT, full, alpha)
+        back = (matrices.stride(0), rows * step, step)
+        copy(full, matrices.as_strided(full.shape, back, base + start * matrices.stride(0)))
+
+
+def evenly(count: int, most: int) -> int:
+    """How many of `count` to take at a time, at most `most`, so that all rounds are nearly alike."""
+    return -(-count // -(-count // most))
+
+
+def _few_alignments(tensor: torch.Tensor) -> Layout:
+    """The layout with an alignment of 16 bytes or of an element, so that kernels are compiled twice at most."""
+    layout = Layout.of(tensor)
+    return layout if layout.alignment == 16 else layout._replace(alignment=min(tensor.itemsize, 8))
+
+
+@lru_cache(maxsize=512)
+def copy_launch(source: Layout, target: Layout, scaled: bool, device: Target) -> PermuteLaunch:
+    term = "abc"[: len(source.shape)]
+    extents: dict[Label, int] = dict(zip(term, source.shape, strict=True))
+    modes = canonical_modes(parse(f"{term}->{term}"), source, None, target, extents)
+    permutation = Permutation(modes, x=source, c=None, d=target, compute=source.dtype, scaled=scaled)
+    schedule, _ = permute.best(permutation, device)
+    return permute.build(permutation, schedule, device)
+
+
+def remove_padding_(matrix: torch.Tensor, columns: int, workspace: int) -> None:
+    """Move the first columns of a dense matrix together: they form a dense matrix afterwards, at the same address."""
+    if not _slid(matrix, columns, workspace, insert=False):
+        _move_rows(matrix, columns, matrix.shape[1], columns, workspace)
+
+
+def insert_padding_(matrix: torch.Tensor, columns: int, workspace: int) -> None:
+    """The inverse: what is a dense matrix of these columns becomes the first columns of `matrix`."""
+    if not _slid(matrix, columns, workspace, insert=True):
+        _move_rows(matrix, columns, columns, matrix.shape[1], workspace)
+
+
+def slide_(words: torch.Tensor, params: SlideParams) -> None:
+    """Slide the rows that begin with the first word of `words`."""
+    saved = torch.empty(params.saved, dtype=words.dtype, device=words.device)
+    save, slide = slide_launches(Layout.of(words).alignment, words.dtype, params, target_of("triton", words.device))
+    save((words, saved), 0, 0)
+    slide((words, saved), 0, 0)
+
+
+def _slid(matrix: torch.Tensor, columns: int, workspace: int, *, insert: bool) -> bool:
+    """Slide the rows, where enough programs can; False where they cannot, and nothing was moved."""
+    rows, pitch = matrix.shape
+    if pitch == columns or rows < 2:  # the first row stays where it is
+        return True
+    found = []
+    for words in as_words(matrix):
+        each = words.shape[1] // pitch  # words of an element
+        params = slide_params(
+            rows, columns * each, (pitch - columns) * each, words.stride(1), words.itemsize, workspace, insert=insert
+        )
+        if params is None:
+            return False
+        found.append((words, params))
+    for words, params in found:
+        slide_(words, params)
+    return True
+
+
+def _move_rows(matrix: torch.Tensor, columns: int, pitch: int, new_pitch: int, workspace: int) -> None:
+    """Move rows of some columns, `pitch` elements apart, to a pitch of `new_pitch`, by way of the workspace.
+
+    First to last to a smaller pitch, last to first to a larger one: what is written then was read before. Rows longer
+    than the workspace are cut.
+    """
+    rows, step, base = matrix.shape[0], matrix.stride(1), int(matrix.storage_offset())
+    room = max(workspace // matrix.itemsize, 1)
+    width = min(columns, room)
+    height = evenly(rows - 1, room // width) if width == columns else 1
+    buffer = torch.empty(height * width, dtype=matrix.dtype, device=matrix.device)
+    blocks = [(i, j) for i in range(1, rows, height) for j in range(0, columns, width)]
+    for i, j in blocks if new_pitch < pitch else reversed(blocks):
+        shape = (min(height, rows - i), min(width, columns - j))
+        full = buffer[: shape[0] * shape[1]].view(shape)
+        copy(matrix.as_strided(shape, (pitch * step, step), base + (i * pitch + j) * step), full)
+        copy(full, matrix.as_strided(shape, (new_pitch * step, step), base + (i * new_pitch + j) * step))

@@ -1,30 +1,78 @@
-"""The warp-specialized family: operands by TMA, Hopper's matrix instructions, kernels in Gluon."""
+"""Kernels with producer and consumer warps: schedules for a description, and the launch."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
-from weft.gpu.common.launch import KernelLaunch, contraction_constants
+from weft.gpu.common.launch import KernelLaunch, TensorMap, contraction_constants
 from weft.gpu.common.pdl import is_short
 from weft.gpu.common.reduce_splits import reduce_launch
 from weft.gpu.common.swap_ab import in_kernel_order, swap_ab
 from weft.gpu.tma import family as tma
-from weft.gpu.warp_specialized.cost import predict as predict_pipelined
+from weft.gpu.tma.family import OperandMaps, TmaLaunch, operand_maps
+from weft.gpu.tma.schedule import TmaSchedule
 from weft.gpu.warp_specialized.gluon_probe import refusal
-from weft.gpu.warp_specialized.launch import SwizzledTensorMap, WsLaunch, swizzled_maps
-from weft.gpu.warp_specialized.output_map import output_map, partials_layout
-from weft.gpu.warp_specialized.params import ws_params
+from weft.gpu.warp_specialized.model import matrix_layout, ws_params
+from weft.gpu.warp_specialized.model import predict as predict_pipelined
 from weft.gpu.warp_specialized.roles import SMEM_TRANSFORM, WARPS
-from weft.gpu.warp_specialized.schedule import NAME, WsSchedule, candidates
-from weft.gpu.warp_specialized.stationary_cost import predict_stationary
-from weft.gpu.warp_specialized.stationary_params import stationary_params
-from weft.gpu.warp_specialized.stationary_schedule import StationarySchedule
-from weft.gpu.warp_specialized.stationary_schedule import candidates as stationary_candidates
+from weft.gpu.warp_specialized.schedule import NAME, WsSchedule, candidates, output_map, partials_layout
+from weft.gpu.warp_specialized.stationary_model import StationarySchedule, predict_stationary, stationary_params
+from weft.gpu.warp_specialized.stationary_model import candidates as stationary_candidates
 from weft.planner.schedule import Candidates, Launch, Target
-from weft.spec import Contraction
+from weft.spec import Contraction, Layout
 from weft.spec.dtypes import dtype_name
+
+if TYPE_CHECKING:
+    from triton.experimental.gluon.language import NVMMASharedLayout
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+
+class SwizzledTensorMap(TensorMap):
+    """A tensor map that says how its tiles lie in shared memory: Gluon does not choose it."""
+
+    def descriptor(self, tensor: Any) -> TensorDescriptor:
+        from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+        shape, strides = list(self.layout.shape), list(self.layout.strides)
+        return TensorDescriptor(tensor, shape, strides, list(self.block), self.shared)
+
+    @property
+    def spelled_place(self) -> str:
+        return f",{self.shared}"
+
+    @property
+    def shared(self) -> NVMMASharedLayout:
+        *_, rows, columns = self.block
+        return matrix_layout((rows, columns), True, self.layout.dtype.itemsize, len(self.block))
+
+
+def swizzled_maps(contraction: Contraction, schedule: TmaSchedule) -> OperandMaps:
+    a, b, rest = operand_maps(contraction, schedule)
+    return SwizzledTensorMap(*a), SwizzledTensorMap(*b), SwizzledTensorMap(*rest) if rest is not None else None
+
+
+class WsLaunch(TmaLaunch):
+    """The same for kernels that read no C, and store D, or partials, by TMA or from registers."""
+
+    def __init__(
+        self,
+        maps: OperandMaps,
+        result: SwizzledTensorMap | None,  # of D, or of partials; None where D is stored from registers
+        swap_ab: bool,
+        multiply: KernelLaunch,
+        reduce: KernelLaunch | None = None,
+        partials: Layout | None = None,
+    ) -> None:
+        super().__init__(maps, swap_ab, multiply, reduce, partials)
+        self._result = result
+
+    def _stored(self, c: Tensor | None, d: Tensor | None, partials: Tensor | None) -> tuple[Any, ...]:
+        to = d if partials is None else partials
+        return (to if self._result is None else self._result.descriptor(to),)
+
 
 RESULTS = (torch.float16, torch.bfloat16, torch.float32)
 

@@ -34,15 +34,27 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from weft.gpu.common.pdl import pdl_wait
-from weft.gpu.common.rasterization import tile_coords
 from weft.gpu.common.split_k import range_start
-from weft.gpu.warp_specialized.arrival import meet_and_arrive
-from weft.gpu.warp_specialized.mma import accumulator, in_other_registers, multiply, rows_of_a, wait_for_products
-from weft.gpu.warp_specialized.pipeline import barriers, load_a, load_b, next_stage, start_roles, tile_memory
+from weft.gpu.common.tiles import tile_coords
+from weft.gpu.warp_specialized.pipeline import (
+    accumulator,
+    barriers,
+    in_other_registers,
+    load_a,
+    load_b,
+    meet_and_arrive,
+    multiply,
+    next_stage,
+    output_tile_of,
+    rows_of_a,
+    split_of,
+    start_roles,
+    tile_memory,
+    wait_for_products,
+    work_range,
+)
 from weft.gpu.warp_specialized.roles import WARPS
-from weft.gpu.warp_specialized.store_tile import store_tile
-from weft.gpu.warp_specialized.transform_tile import transform_tiles, transformed
-from weft.gpu.warp_specialized.work_range import output_tile_of, split_of, work_range
+from weft.gpu.warp_specialized.tiles import store_tile, transform_tiles, transformed
 
 CONSUMER_WARPS = tl.constexpr(WARPS)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from weft.gpu.common.hardware import REGISTERS
+from weft.gpu.common.constraints import REGISTERS
 from weft.spec import Contraction
 
 WARPS = 4  # of each consumer and of each transformer: what a matrix instruction of Hopper takes

@@ -30,16 +30,24 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from weft.gpu.common.device import dim_mask
 from weft.gpu.common.pdl import pdl_wait
-from weft.gpu.common.rasterization import tile_coords
 from weft.gpu.common.split_k import split_with_tail
+from weft.gpu.common.tiles import tile_coords
 from weft.gpu.common.triton_versions import gluon_names
-from weft.gpu.warp_specialized.arrival import meet_and_arrive
 from weft.gpu.warp_specialized.kernel import CONSUMER_WARPS, consumer_rows
-from weft.gpu.warp_specialized.mma import accumulator, columns_of_b, multiply, wait_for_products
-from weft.gpu.warp_specialized.pipeline import load_a, load_b, next_stage, start_roles, tile_memory
-from weft.gpu.warp_specialized.store_tile import store_tile
-from weft.gpu.warp_specialized.transform_tile import line_layout, transformed
-from weft.gpu.warp_specialized.work_range import output_tile_of
+from weft.gpu.warp_specialized.pipeline import (
+    accumulator,
+    columns_of_b,
+    load_a,
+    load_b,
+    meet_and_arrive,
+    multiply,
+    next_stage,
+    output_tile_of,
+    start_roles,
+    tile_memory,
+    wait_for_products,
+)
+from weft.gpu.warp_specialized.tiles import line_layout, store_tile, transformed
 
 sync_role, _, _, reinterpret = gluon_names()
 

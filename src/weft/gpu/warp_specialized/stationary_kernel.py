@@ -38,13 +38,20 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier
 
 from weft.gpu.common.pdl import pdl_wait
-from weft.gpu.common.rasterization import tile_coords
-from weft.gpu.warp_specialized.arrival import meet_and_arrive
-from weft.gpu.warp_specialized.mma import accumulator, in_other_registers, multiply, rows_of_a, wait_for_products
-from weft.gpu.warp_specialized.pipeline import load_a, load_b, tile_memory
+from weft.gpu.common.tiles import tile_coords
+from weft.gpu.warp_specialized.pipeline import (
+    accumulator,
+    in_other_registers,
+    load_a,
+    load_b,
+    meet_and_arrive,
+    multiply,
+    rows_of_a,
+    tile_memory,
+    wait_for_products,
+)
 from weft.gpu.warp_specialized.roles import PRODUCER
-from weft.gpu.warp_specialized.store_tile import store_from_registers
-from weft.gpu.warp_specialized.transform_tile import transform_tiles, transformed
+from weft.gpu.warp_specialized.tiles import store_from_registers, transform_tiles, transformed
 
 CONSUMERS = tl.constexpr(2)
 PRODUCER_REGISTERS = tl.constexpr(PRODUCER)

@@ -12,9 +12,9 @@ import triton
 import triton.language as tl
 
 from weft.gpu.at_hand.device import axis_extent, axis_offset, block_of, spread_mask, spread_offsets
-from weft.gpu.common.conversion import converted
 from weft.gpu.common.device import finish, gathered, gathered_step, load_or_zero
 from weft.gpu.common.pdl import pdl_begin
+from weft.gpu.common.tiles import converted
 
 
 @triton.jit

@@ -1,19 +1,189 @@
-"""The family at hand: kernels that serve any extents and strides, compiled once for a handful of structures.
-
-It is asked by `planner.at_hand` alone: what is made to measure ranks among the other families.
-"""
+"""Shape-generic kernels for contractions: which there are for a description, and their launches."""
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Hashable
+from dataclasses import replace
+from threading import Lock
+from typing import NamedTuple
 
-from weft.gpu.at_hand.contraction.cost import predict
-from weft.gpu.at_hand.contraction.launch import build, structures
-from weft.gpu.at_hand.contraction.schedule import NAME, HandSchedule, candidates, too_long
+import torch
+from torch import Tensor
+
+from weft.base.bounded_cache import BoundedCache
+from weft.gpu.at_hand.axes import Group
+from weft.gpu.at_hand.contraction.model import Laid, laid, predict
+from weft.gpu.at_hand.contraction.schedule import NAME, HandSchedule, candidates, over_parts, too_long
 from weft.gpu.common.constraints import is_product_of_vectors
-from weft.gpu.common.launch import common_reasons, precision_reason
-from weft.planner.schedule import Candidates, Target
-from weft.spec import Contraction
+from weft.gpu.common.launch import (
+    KernelLaunch,
+    collecting,
+    common_reasons,
+    contraction_constants,
+    pointer_layouts,
+    precision_reason,
+)
+from weft.gpu.common.swap_ab import in_kernel_order
+from weft.gpu.common.tiling import D, by_stride
+from weft.gpu.semiring.algebra import over_axis, semiring_constants
+from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
+from weft.spec import Arithmetic, Contraction, Layout, Mode, Role, Strides
+
+STAGES = 3  # of loads that may be asked for ahead
+
+_KERNELS = BoundedCache(1024)  # by structure
+_LOCK = Lock()
+
+
+class Step(NamedTuple):
+    """One kernel of a launch: a contraction as the kernel sees it, its schedule, and what is laid out for it."""
+
+    contraction: Contraction
+    schedule: HandSchedule
+    laid: Laid
+    alone: bool = False  # A's values are reduced as they are, there is no B
+
+    @property
+    def layouts(self) -> tuple[Layout | None, ...]:
+        found = self.contraction
+        return found.a, None if self.alone else found.b, found.c, found.d
+
+    def structure(self, target: Target) -> Hashable:
+        """All that a kernel is compiled for."""
+        found = self.contraction
+        tensors = tuple([(each.dtype, each.alignment) if each is not None else None for each in self.layouts])
+        aux = tuple([
+            (each.kind, each.dtype, each.layout.alignment if each.layout is not None else 0) for each in found.aux
+        ])  # fmt: skip
+        functions = (found.a_fn, found.b_fn, found.c_fn, found.epilogue)
+        given = (found.a_args, found.b_args, found.c_args, found.epilogue_args)
+        return (
+            self.schedule.kernel, self.schedule.warps, target, self.laid.params, tensors, aux, functions, given,
+            found.arithmetic, found.algebra, found.peak,
+        )  # fmt: skip
+
+
+def build(contraction: Contraction, schedule: HandSchedule, target: Target) -> Launch:
+    """A launch of the whole contraction, or of its parts and their reduction."""
+    steps = _steps(contraction, schedule, target)
+    kernels = [_kernel(step, target) for step in steps]
+    if len(steps) == 1:
+        return HandLaunch(kernels[0], schedule.swap_ab)
+    product = steps[0].contraction
+    return HandSplitLaunch(kernels[0], kernels[1], schedule.swap_ab, product.d, len(product.aux))
+
+
+def structures(contraction: Contraction, schedule: HandSchedule, target: Target) -> list[Hashable]:
+    """What the kernels of a schedule are compiled for."""
+    return [step.structure(target) for step in _steps(contraction, schedule, target)]
+
+
+def _kernel(step: Step, target: Target) -> KernelLaunch:
+    """The kernel of a structure, compiled once, with the numbers of this launch."""
+    key = step.structure(target)
+    kernel = _KERNELS.get(key) if not collecting() else None
+    if kernel is None:
+        with _LOCK:
+            kernel = _made(step, target)
+            if not collecting():
+                _KERNELS.put(key, kernel)
+    return kernel.at(step.laid.programs, step.laid.numbers)
+
+
+def _made(step: Step, target: Target) -> KernelLaunch:
+    contraction, schedule = step.contraction, step.schedule
+    constants = contraction_constants(contraction, step.laid.params)
+    if schedule.kernel == "dot":
+        from weft.gpu.at_hand.contraction.dot_kernel import dot_kernel as kernel
+    else:
+        from weft.gpu.at_hand.contraction.lanes_kernel import lanes_kernel as kernel
+
+        algebra = contraction.algebra
+        constants |= semiring_constants(contraction)
+        constants["OVER_AXIS"] = over_axis(algebra.reduce) if algebra is not None else None
+    return KernelLaunch(
+        kernel, step.layouts, constants, contraction.arithmetic.accumulate.is_floating_point, target, 1,
+        schedule.warps, STAGES, pointer_layouts(contraction), numbers=step.laid.numbers,
+    )  # fmt: skip
+
+
+class HandLaunch:
+    """One kernel, each of whose programs finishes its tile of D."""
+
+    def __init__(self, kernel: KernelLaunch, swap_ab: bool) -> None:
+        self.kernels = (kernel,)
+        self._swap_ab = swap_ab
+
+    def __call__(
+        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
+    ) -> None:
+        self.kernels[0]((b, a, c, d) if self._swap_ab else (a, b, c, d), alpha, beta, aux)
+
+
+class HandSplitLaunch:
+    """Each part of a reduction into a workspace, then the reduction of the parts, which finishes D."""
+
+    def __init__(self, first: KernelLaunch, second: KernelLaunch, swap_ab: bool, parts: Layout, inputs: int) -> None:
+        self.kernels = (first, second)
+        self._swap_ab, self._parts, self._inputs = swap_ab, parts, inputs
+
+    def __call__(
+        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
+    ) -> None:
+        parts = torch.empty(self._parts.shape, dtype=self._parts.dtype, device=d.device)
+        first, second = (b, a) if self._swap_ab else (a, b)
+        self.kernels[0]((first, second, None, parts), 1, 0, aux[: self._inputs])
+        self.kernels[1]((parts, None, c, d), alpha, beta, aux)
+
+
+def _steps(contraction: Contraction, schedule: HandSchedule, target: Target) -> tuple[Step, ...]:
+    """The kernels that a schedule launches, one after the other."""
+    contraction = in_kernel_order(contraction, schedule)
+    if schedule.splits == 1:
+        return (Step(contraction, schedule, laid(contraction, schedule, target)),)
+    accumulate = contraction.arithmetic.accumulate
+    of_d = by_stride(contraction.of_role(Role.BATCH, Role.M, Role.N), D)
+    steps, size = {}, 1  # of the modes in one part, which lies as D does, without gaps
+    for mode in of_d:
+        steps[mode] = size
+        size *= mode.extent
+    parts = Layout.contiguous((schedule.splits, size), accumulate)
+    inputs = len(contraction.aux) - len(contraction.outputs)
+    into_parts = {mode: _with_strides(mode, *mode.strides[:3], steps.get(mode, 0), *mode.strides.aux[:inputs])
+                  for mode in contraction.modes}  # fmt: skip
+    product = replace(
+        contraction, modes=tuple(into_parts.values()), c=None, d=parts, c_fn=None, epilogue=None, c_args=(),
+        epilogue_args=(), aux=contraction.aux[:inputs], peak=False,
+    )  # fmt: skip
+    onto = _onto(schedule, into_parts)
+    over = tuple([_with_strides(mode, steps[mode], 0, *mode.strides[2:])._replace(role=Role.M) for mode in of_d])
+    part = Mode(("part",), schedule.splits, Role.K, Strides(size, 0, 0, 0, *[0] * len(contraction.aux)))
+    total = replace(
+        contraction, modes=(*over, part), a=parts, b=parts, arithmetic=Arithmetic(accumulate, accumulate), a_fn=None,
+        b_fn=None, a_args=(), b_args=(),
+    )  # fmt: skip
+    finish = over_parts(total)
+    return (
+        Step(product, onto, laid(product, onto, target, size)),
+        Step(total, finish, laid(total, finish, target), alone=True),
+    )
+
+
+def _with_strides(mode: Mode, *strides: int) -> Mode:
+    return mode._replace(strides=Strides(*strides))
+
+
+def _onto(schedule: HandSchedule, modes: dict[Mode, Mode]) -> HandSchedule:
+    """The same schedule of modes that lie otherwise in D, of which nothing is stated there."""
+
+    def moved(group: Group) -> Group:
+        return Group(tuple([modes[mode] for mode in group.modes]), group.tile)
+
+    return replace(
+        schedule, outer=moved(schedule.outer), m=tuple(map(moved, schedule.m)), n=tuple(map(moved, schedule.n)),
+        k=moved(schedule.k), vectors=(*schedule.vectors[:2], 1, 1),
+    )  # fmt: skip
+
 
 __all__ = ["FINDS_PEAKS", "NAME", "HandSchedule", "build", "predict", "schedules", "structures", "supports"]
 

@@ -14,8 +14,7 @@ from typing import Literal, NamedTuple
 import torch
 
 from weft.gpu.at_hand.axes import MOST_INDICES, Group, capacity
-from weft.gpu.common.constraints import LEAST_SPLIT_STEPS, power_of_two
-from weft.gpu.common.hardware import VECTOR, sm_count
+from weft.gpu.common.constraints import LEAST_SPLIT_STEPS, VECTOR, power_of_two, sm_count
 from weft.gpu.common.launch import MOST_PROGRAMS
 from weft.gpu.common.swap_ab import swap_ab
 from weft.gpu.common.tiling import A, B, D, by_stride

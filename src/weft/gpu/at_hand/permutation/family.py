@@ -1,18 +1,115 @@
-"""Permutations at hand: compiled once for a handful of structures, they move tensors of any rank and extents.
-
-Asked by `planner.at_hand` alone: the family permute is what is made to measure.
-"""
+"""The shape-generic permutation: its schedules for a description, and its launch."""
 
 from __future__ import annotations
 
-from weft.gpu.at_hand.permutation.cost import predict
-from weft.gpu.at_hand.permutation.launch import HandPermuteLaunch, structures
-from weft.gpu.at_hand.permutation.schedule import NAME, HandPermuteSchedule, schedule, too_long
-from weft.gpu.common.launch import MOST_PROGRAMS
+from collections.abc import Hashable
+from threading import Lock
+from typing import NamedTuple
+
+from torch import Tensor
+
+from weft.base.bounded_cache import BoundedCache
+from weft.gpu.at_hand.axes import HEADER, HandAxis, Structure, axis_numbers, needs_wide, placed_axes
+from weft.gpu.at_hand.permutation.model import NAME, HandPermuteSchedule, predict, rooms, schedule, too_long
+from weft.gpu.common.aux_operands import real
+from weft.gpu.common.launch import MOST_PROGRAMS, TRITON_TYPES, KernelLaunch, collecting
+from weft.gpu.common.tiling import TENSORS, B, Run
 from weft.gpu.permute import family as permute
-from weft.gpu.permute.words import in_words
-from weft.planner.schedule import Candidates, Target
+from weft.gpu.permute.schedule import in_words, view_as
+from weft.planner.schedule import Candidates, Scalar, Target
 from weft.spec.permutation import Permutation
+
+_KERNELS = BoundedCache(512)  # by structure
+_LOCK = Lock()
+
+
+class HandPermuteParams(NamedTuple):
+    load: tuple[HandAxis, ...]  # outer, along D, along X and the run that they share, as dimensions in X's order
+    store: tuple[HandAxis, ...]  # the same in D's order
+    tile: tuple[int, int, int]  # along D, along X and of the run
+    wide: tuple[bool, ...]  # offsets need 64 bits, per tensor
+
+
+class HandPermuteLaunch:
+    """A built permutation; tensors are seen as the words that the kernel moves."""
+
+    def __init__(self, permutation: Permutation, schedule: HandPermuteSchedule, target: Target) -> None:
+        words = in_words(permutation)
+        params, numbers = laid(words, schedule)
+        self._types = [layout and layout.dtype for layout in (words.x, words.c, words.d)]
+        key = _structure(words, permutation, params, schedule.warps, target)
+        kernel = _KERNELS.get(key) if not collecting() else None
+        if kernel is None:
+            with _LOCK:
+                kernel = _made(words, permutation, params, numbers, schedule.warps, target)
+                if not collecting():
+                    _KERNELS.put(key, kernel)
+        self.launch = kernel.at(schedule.programs, numbers)
+
+    def __call__(self, x: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar) -> None:
+        tensors = [view_as(tensor, dtype) for tensor, dtype in zip((x, c, d), self._types, strict=True)]
+        alpha, beta = (each.real if isinstance(each, complex) else each for each in (alpha, beta))
+        self.launch(tensors, alpha, beta)
+
+
+def structures(permutation: Permutation, schedule: HandPermuteSchedule, target: Target) -> list[Hashable]:
+    """What the kernel of a schedule is compiled for."""
+    words = in_words(permutation)
+    return [_structure(words, permutation, laid(words, schedule)[0], schedule.warps, target)]
+
+
+def _structure(
+    words: Permutation, permutation: Permutation, params: HandPermuteParams, warps: int, target: Target
+) -> Hashable:
+    """All that a kernel is compiled for."""
+    layouts = (words.x, words.c, words.d)
+    tensors = tuple([(layout.dtype, layout.alignment) if layout is not None else None for layout in layouts])
+    scale = (permutation.scale, words.scaled, permutation.conjugate)
+    return ("permutation", params, tensors, words.fn, words.compute, scale, warps, target)
+
+
+def laid(words: Permutation, schedule: HandPermuteSchedule) -> tuple[HandPermuteParams, tuple[int, ...]]:
+    """A kernel's parameters and the launch's numbers."""
+    room = rooms(schedule)
+    structures = []
+    for at, group in enumerate(schedule.groups):
+        runs, unit = [], 1
+        for tensor in range(TENSORS):
+            length, vector = 1, schedule.vectors[tensor]
+            if vector > 1 and at and group.modes and group.modes[0].strides[tensor] == 1 and group.tile >= vector:
+                length, unit = vector, max(unit, vector)
+            runs.append(Run(length, vector))
+        present = tuple([tensor != B for tensor in range(TENSORS)] + [True])
+        structures.append(Structure(group.tile, room[at], unit, present, tuple(runs)))
+    load = placed_axes(structures, (-1, 0, 1, 2))
+    store = tuple([axis._replace(place=place) for axis, place in zip(load, (-1, 1, 0, 2), strict=True)])
+    numbers = [0] * HEADER
+    for group, structure in zip(schedule.groups, structures, strict=True):
+        numbers += axis_numbers(group, structure)
+    tile = tuple([group.tile for group in schedule.groups[1:]])
+    return HandPermuteParams(load, store, tile, needs_wide(schedule.groups, TENSORS)), tuple(numbers)  # type: ignore[arg-type]
+
+
+def _made(
+    words: Permutation, permutation: Permutation, params: HandPermuteParams, numbers: tuple[int, ...], warps: int,
+    target: Target,
+) -> KernelLaunch:  # fmt: skip
+    from weft.gpu.at_hand.permutation.kernel import hand_permute_kernel
+
+    scale = real(permutation.scale)
+    constants = {
+        "PARAMS": params,
+        "FN": words.fn and words.fn.jit,
+        "COMPUTE": TRITON_TYPES[words.compute],
+        "RESULT": TRITON_TYPES[words.d.dtype],
+        "SCALE": TRITON_TYPES[scale] if words.scaled else None,
+        "CONJUGATE": permutation.conjugate,
+    }
+    layouts = (words.x, words.c, words.d)
+    return KernelLaunch(
+        hand_permute_kernel, layouts, constants, scale.is_floating_point, target, 1, warps, 1, numbers=numbers
+    )
+
 
 __all__ = ["NAME", "HandPermuteSchedule", "build", "predict", "schedules", "structures", "supports"]
 

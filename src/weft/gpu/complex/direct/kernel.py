@@ -10,12 +10,9 @@ import triton
 import triton.language as tl
 
 from weft.gpu.common.device import ANY
-from weft.gpu.common.operand_tile import a_mask, a_offsets, b_mask, b_offsets
-from weft.gpu.common.output_tile import block_mask, block_offsets
 from weft.gpu.common.pdl import pdl_begin
-from weft.gpu.common.rasterization import tile_coords
-from weft.gpu.complex.finish import finish_parts
-from weft.gpu.complex.parts import load_parts, store_parts
+from weft.gpu.common.tiles import a_mask, a_offsets, b_mask, b_offsets, block_mask, block_offsets, tile_coords
+from weft.gpu.complex.parts import finish_parts, load_parts, store_parts
 
 
 @triton.jit

@@ -1,16 +1,67 @@
-"""The family of permutations that complex numbers take part in and that compute: functions, complex factors,
-conversions. The steps of `real_forms` before and after a product are transfers too."""
+"""Permutations of complex elements: schedules for a description, and the launch."""
 
 from __future__ import annotations
 
-from weft.gpu.complex.interleaved.cost import best, seconds
-from weft.gpu.complex.interleaved.launch import InterleavedLaunch
-from weft.gpu.complex.interleaved.schedule import NAME, candidates
-from weft.gpu.complex.interleaved.transfer import Transfer
-from weft.gpu.complex.launch import function_reason
-from weft.gpu.permute.schedule import PermuteSchedule
-from weft.planner.schedule import Candidates, Target
+from torch import Tensor
+
+from weft.gpu.common.aux_operands import AuxParams, as_elements, entries, kind_of, real, seen_as
+from weft.gpu.common.launch import TRITON_TYPES
+from weft.gpu.complex.interleaved.model import NAME, Transfer, best, candidates, interleaved_params, seconds
+from weft.gpu.complex.launch import ComplexKernelLaunch, function_reason
+from weft.gpu.permute.schedule import PermuteSchedule, programs
+from weft.planner.schedule import AuxTensors, Candidates, Scalar, Target
 from weft.spec.permutation import Permutation
+
+
+class InterleavedLaunch:
+    """A built transfer: call it with X, C, D, complex factors, and auxiliary operands where it takes some."""
+
+    def __init__(self, transfer: Transfer, schedule: PermuteSchedule, target: Target) -> None:
+        permutation, own = transfer.permutation, transfer.aux_args
+        self.launch = kernel_launch(transfer, schedule, target)
+        self._kinds = tuple(kind_of(layout) for layout in (permutation.x, permutation.c, permutation.d))
+        self._aux = [
+            (place, kind_of(each.layout))
+            for place, each in zip(own.places, own.aux, strict=True)
+            if each.layout is not None
+        ]
+
+    def __call__(
+        self, x: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
+    ) -> None:
+        tensors = [
+            None if tensor is None else seen_as(tensor, kind)
+            for tensor, kind in zip((x, c, d), self._kinds, strict=True)
+        ]
+        pointers = tuple(seen_as(aux[place], kind) for place, kind in self._aux)  # type: ignore[arg-type]
+        self.launch(tensors, alpha, beta, pointers)
+
+
+def kernel_launch(transfer: Transfer, schedule: PermuteSchedule, target: Target) -> ComplexKernelLaunch:
+    from weft.gpu.complex.interleaved.kernel import interleaved_kernel
+
+    permutation, own = transfer.permutation, transfer.aux_args
+    scaled = permutation.scaled or permutation.c is not None
+    scale = permutation.scale if transfer.epilogue is None else transfer.epilogue.dtypes[0]
+    every = entries(own.aux)
+    taken = (own.fn, (), own.c_fn, own.epilogue, own.outputs)
+    constants = {
+        "PARAMS": interleaved_params(transfer, schedule),
+        "FN": permutation.fn and permutation.fn.split_complex.jit,
+        "C_FN": transfer.c_fn and transfer.c_fn.split_complex.jit,
+        "EPILOGUE": transfer.epilogue and transfer.epilogue.split_complex.jit,
+        "COMPUTE": TRITON_TYPES[real(permutation.compute)],
+        "SCALE": TRITON_TYPES[real(scale)] if scaled else None,
+        "RESULT": TRITON_TYPES[real(permutation.d.dtype)],
+        "AUX": AuxParams._make((*(tuple(every[at] for at in each) for each in taken), -1)),
+    }
+    layouts = [layout and as_elements(layout) for layout in (permutation.x, permutation.c, permutation.d)]
+    pointers = [as_elements(each.layout) for each in own.aux if each.layout is not None]
+    return ComplexKernelLaunch(
+        interleaved_kernel, layouts, constants, True, target, programs(permutation, schedule), schedule.warps, stages=1,
+        pointers=pointers,
+    )  # fmt: skip
+
 
 __all__ = ["NAME", "best", "build", "predict", "reason_against", "schedules", "supports"]
 

@@ -14,8 +14,7 @@ import triton.language as tl
 
 from weft.gpu.common.device import ANY, spread_mask, spread_offsets
 from weft.gpu.common.pdl import pdl_begin
-from weft.gpu.complex.finish import apply, finish_parts, load_aux
-from weft.gpu.complex.parts import load_parts, store_parts
+from weft.gpu.complex.parts import apply, finish_parts, load_aux, load_parts, store_parts
 from weft.gpu.permute.kernel import permute_dims
 
 

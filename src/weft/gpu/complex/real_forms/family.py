@@ -1,52 +1,111 @@
-"""The family for complex numbers: a complex product is a real one with twice the modes of extent 2.
-
-A complex tensor is a real one with one more mode, innermost, of extent 2: its real and imaginary part, interleaved. The
-schedules come in these forms:
-
-**real_2x2**. One operand, X, is packed into a workspace where each of its elements is the matrix that multiplies a pair
-by it,
-
-    | x_re   x_im |
-    |-x_im   x_re |     rows: met by the other operand's re and im; columns: what they add to D's re and im
-
-and then D, seen as real, is a plain real contraction of the other operand Y, seen as real, with that workspace. Neither
-Y nor D is split into parts, and every real family applies, at the real rate: TMA, BLAS, split-K. Conjugation changes
-signs in the workspace, a complex alpha is multiplied into it. Each part of D is a sum of products of parts, and as
-exact as sums of their size are.
-
-**planar**. All four products of parts with parts are kept in a workspace, and added when D is written from there. Parts
-are read where they lie, or, where D is much smaller than the operands, from real rows that they are packed into.
-
-**three_m**. Where the arithmetic lets three products do,
-
-    p = A_re B_re,   q = A_im B_im,   s = (A_re + A_im) (B_re + B_im),   D = (p - q) + i (s - p - q)
-
-both operands are packed into three real matrices each, one batched product multiplies them, and D is combined from the
-three results. That is three quarters of the arithmetic, and its error keeps the same bound by moduli as before (N. J.
-Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, section 23.2.4); but an imaginary part that is
-much smaller than its real part has the rounding errors of the larger one. So it is never the default.
-
-**mixed_domain**. A real operand with a complex one: (re, im) is one more mode of m or n, and nothing is packed.
-**real**. Two real operands that meet complex values in a function, or whose product is written as complex numbers.
-**interleaved**. The vendor's library multiplies complex matrices, packed where they do not lie so.
-
-Functions of complex values are applied where an operand is packed, with their auxiliary operands. An epilogue, and a
-D that no product can be written into as it lies, take one more pass: the product goes to a workspace, and a last step
-writes D from there. The family has no kernels of its own: its steps are transfers of the family `interleaved`, and each
-product is planned by the other families.
-"""
+"""Complex products by real ones: schedules for a description, and the launch."""
 
 from __future__ import annotations
 
+import torch
+from torch import Tensor
+
 from weft.errors import UnsupportedError
 from weft.gpu.complex.interleaved import family as interleaved
-from weft.gpu.complex.interleaved.transfer import Transfer
-from weft.gpu.complex.real_forms.launch import RealFormLaunch
-from weft.gpu.complex.real_forms.schedule import NAME, RealFormSchedule, Step
+from weft.gpu.complex.interleaved.family import InterleavedLaunch
+from weft.gpu.complex.interleaved.model import Transfer
+from weft.gpu.complex.real_forms.schedule import FINISH, NAME, RealFormSchedule, Step
 from weft.gpu.complex.real_forms.ways import ways
-from weft.planner.schedule import Candidates, Launch, Target
+from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
 from weft.spec import Contraction
 from weft.spec.dtypes import dtype_name
+
+
+class RealFormLaunch:
+    """Pack operands, multiply, write D."""
+
+    def __init__(self, schedule: RealFormSchedule, target: Target) -> None:
+        self._schedule = schedule
+        self._packs_alpha = schedule.packs_alpha
+        self._steps = [
+            InterleavedLaunch(step.transfer, step.schedule, target) if step is not None else None
+            for step in schedule.steps
+        ]
+        self._product = schedule.product.built_as_a_step()[1]
+        if (finish := schedule.steps[FINISH]) is not None:
+            self._result = finish.transfer.permutation.x
+        self.kernels = (
+            *getattr(self._product, "kernels", ()), *(step.launch for step in self._steps if step is not None)
+        )  # fmt: skip
+
+    def __call__(
+        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
+    ) -> None:
+        alpha, beta = complex(alpha), complex(beta)
+        finish = self._steps[FINISH]
+        if finish is not None:
+            product = torch.empty(self._result.shape, dtype=self._result.dtype, device=d.device)
+            self._multiply(a, b, None, product, 1.0, 0.0, aux)
+            finish(product, c, d, alpha, beta, aux)
+        elif not self._schedule.of_reals:
+            self._multiply(a, b, c, d, alpha, beta, aux)
+        else:
+            self._real(a, b, c, d, alpha, beta, aux)
+
+    def _real(
+        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: complex, beta: complex, aux: AuxTensors
+    ) -> None:
+        """The real product with complex factors: what it cannot multiply in is multiplied before or after."""
+        packed = alpha if alpha.imag and self._packs_alpha else 1
+        after = alpha if alpha.imag and not self._packs_alpha else 1
+        within = 1.0 if alpha.imag else alpha.real
+        in_place = c is not None and c.data_ptr() == d.data_ptr()
+        addend = None
+        if c is not None and after != 1:  # nothing but zeros may be added before alpha is multiplied in
+            addend, c = (c.clone(), d.zero_()) if in_place else (c, _zeros_like(c))
+        elif in_place and beta.imag:
+            d.mul_(beta)
+            beta = 1 + 0j
+        self._multiply(a, b, c, d, within, beta.real, aux, packed)
+        if after != 1:
+            d.mul_(after)
+        if addend is not None:
+            d.add_(addend, alpha=beta)
+        elif c is not None and beta.imag:
+            _add_imaginary(d, c, beta.imag)
+
+    def _multiply(
+        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors,
+        packed: complex = 1,
+    ) -> None:  # fmt: skip
+        """Pack, the parts of one operand multiplied by a complex factor, and multiply."""
+        operands = [a, b]
+        for at, step in enumerate(self._schedule.steps[:FINISH]):
+            if step is not None:
+                transfer = step.transfer
+                workspace = torch.empty(transfer.size, dtype=transfer.permutation.d.dtype, device=d.device)
+                factor = packed if transfer.form != "plain" else 1
+                if transfer.permutation.size:
+                    self._steps[at](operands[at], None, workspace, factor, 0, aux)  # type: ignore[misc]
+                operands[at] = workspace
+        if self._schedule.of_reals:
+            operands = [_as_real(operand) for operand in operands]
+            c, d = _as_real(c) if c is not None else None, _as_real(d)
+        taken = tuple(aux[place] for place in self._schedule.aux_args)
+        self._product(*operands, c, d, alpha, beta, taken)
+
+
+def _as_real(tensor: Tensor) -> Tensor:
+    """A complex tensor as the real one that it is in memory."""
+    return torch.view_as_real(tensor) if tensor.dtype.is_complex else tensor
+
+
+def _zeros_like(tensor: Tensor) -> Tensor:
+    """Zeros that lie as a tensor does, gaps included."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).zero_()
+
+
+def _add_imaginary(d: Tensor, c: Tensor, factor: float) -> None:
+    """Add C times an imaginary number, part by part: what is infinite in one part stays out of the other."""
+    if c.is_complex():
+        d.real.sub_(c.imag, alpha=factor)
+    d.imag.add_(c.real, alpha=factor)
+
 
 __all__ = ["NAME", "RealFormSchedule", "build", "predict", "schedules", "supports"]
 

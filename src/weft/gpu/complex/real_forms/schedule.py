@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from weft.gpu.complex.interleaved.transfer import Transfer
+from weft.gpu.complex.interleaved.model import Transfer
 from weft.spec import Contraction, Layout
 
 if TYPE_CHECKING:

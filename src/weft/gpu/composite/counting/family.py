@@ -1,23 +1,97 @@
-"""The family that answers algebras of truth values by counting pairs, on matrix units.
-
-Where the family `semiring` issues an instruction or two for each pair and lane, a matrix instruction counts thousands
-of pairs. What is counted, and why that is exact: `weft.planner.counting`. It has no kernels of its own: the product is
-planned by the others, packed operands included.
-"""
+"""Truth values by counting: a product of bytes on matrix units, then a comparison."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import Tensor
+
+from weft.fn import Pointwise, trace
 from weft.fn.pointwise import RecordedFunction
 from weft.gpu.common.constraints import is_product_of_vectors
-from weft.gpu.composite.counting.launch import CountingLaunch
-from weft.gpu.composite.counting.product import product_of
-from weft.gpu.composite.counting.schedule import NAME, CountingSchedule
-from weft.planner.counting import COUNT, refusal
-from weft.planner.schedule import Candidates, Launch, Ranked, Target
-from weft.spec import Contraction
+from weft.planner.counting import COUNT, FACTOR, of_counts, refusal
+from weft.planner.schedule import AuxTensors, Candidates, Launch, Ranked, Scalar, Target
+from weft.spec import Arithmetic, Contraction
 from weft.spec.dtypes import dtype_name
+
+if TYPE_CHECKING:
+    from weft.planner.planner import Choice
+
+
+Between = Callable[[Tensor], Tensor]
+
+
+def product_of(contraction: Contraction) -> Contraction:
+    """The product that counts, and makes D of the counts."""
+    product, accumulate = contraction.arithmetic.product, contraction.arithmetic.accumulate
+    result = of_counts(contraction)
+
+    def truth(value: Tensor) -> Tensor:
+        return value.to(accumulate) != 0
+
+    def given(value: Tensor) -> Tensor:
+        return value.to(product)
+
+    def factor(value: Tensor) -> Tensor:
+        return truth(value.to(product)).to(FACTOR)
+
+    def operand(own: Pointwise | None) -> Pointwise | None:
+        return None if own is None and product is torch.bool else _between(FACTOR, given, own, factor)
+
+    def addend(own: Pointwise | None) -> Pointwise:
+        return _between(COUNT, lambda value: value.to(accumulate), own, lambda value: truth(value).to(COUNT))
+
+    return replace(
+        contraction, algebra=None, arithmetic=Arithmetic(FACTOR, COUNT),
+        a_fn=operand(contraction.a_fn), b_fn=operand(contraction.b_fn),
+        c_fn=addend(contraction.c_fn) if contraction.c is not None else None,
+        epilogue=_between(COUNT, lambda count: result(count).to(accumulate), contraction.epilogue),
+    )  # fmt: skip
+
+
+def _between(dtype: torch.dtype, before: Between, own: Pointwise | None, after: Between | None = None) -> Pointwise:
+    """A function of values of `dtype`, which takes them through `before`, the user's own function and `after`."""
+
+    def function(value: Tensor, **operands: Tensor) -> Any:
+        value = before(value)
+        if own is not None:
+            value = own._module.forward(value, *operands.values())  # type: ignore[attr-defined]
+        return value if after is None else after(value)
+
+    others = own.dtypes[1:] if own is not None else ()
+    names = [f"aux{at}" for at in range(len(others))]
+    return trace(function, (dtype, *others), names=names, hook="function")
+
+
+NAME = "counting"
+
+
+@dataclass(frozen=True, slots=True)
+class CountingSchedule:
+    product: Choice
+    family: str = NAME
+
+    @property
+    def workspace_bytes(self) -> int:
+        return self.product.best.schedule.workspace_bytes
+
+    def __str__(self) -> str:
+        return f"{self.family} pairs; {self.product.best.schedule}"
+
+
+class CountingLaunch:
+    def __init__(self, schedule: CountingSchedule) -> None:
+        self._product = schedule.product.built_as_a_step()[1]
+        self.kernels = tuple(getattr(self._product, "kernels", (self._product,)))
+
+    def __call__(
+        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
+    ) -> None:
+        self._product(a, b, c, d, 1, 1, aux)  # counts as they are, and C's as one more
+
 
 __all__ = ["NAME", "CountingSchedule", "build", "predict", "schedules", "supports"]
 

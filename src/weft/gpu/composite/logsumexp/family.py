@@ -1,37 +1,106 @@
-"""The family that computes in the algebra `log` by products of exponentials, which matrix units make.
-
-    log sum over k of exp(a[m, k] + b[n, k])  =  p[m] + q[n] + log sum over k of exp(a[m, k] - p[m]) exp(b[n, k] - q[n])
-
-with p and q the largest values over k. All terms are positive, so nothing cancels: the sum is as exact, relative to
-itself, as its factors. What limits the form is the range of the exponents: where the largest terms of a row of A meet
-none of a row of B, factors vanish that the sum is made of. Both exponentials are scaled up as far as products cannot
-overflow, and every sum that could have lost more than its rounding is marked. Output tiles with a mark are computed
-again by the family `semiring`; so are infinities and NaN. The last step is made in float64.
-
-It has no kernels of its own but that: each step is a contraction that the other families plan.
-"""
+"""The logarithm's algebra by matrix products: schedules for a description, and the launch."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from weft import algebra as algebras
+from weft.base.kept import constant, prepare
 from weft.errors import UnsupportedError
 from weft.fn.pointwise import RecordedFunction
-from weft.gpu.composite.logsumexp.functions import SCALE
-from weft.gpu.composite.logsumexp.launch import build
-from weft.gpu.composite.logsumexp.schedule import NAME, LogSumExpSchedule
-from weft.gpu.composite.logsumexp.steps import factors_of, largest_of, product_of, with_marks
-from weft.planner.schedule import Candidates, Target
-from weft.spec import Contraction
+from weft.gpu.composite.logsumexp.steps import (
+    MARKS,
+    SCALE,
+    factors_of,
+    largest_of,
+    marks_of,
+    operand_count,
+    product_of,
+    with_marks,
+)
+from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
+from weft.spec import Contraction, Layout
 
 if TYPE_CHECKING:
     from weft.planner.planner import Choice
+    from weft.planner.schedule import Schedule
+
+
+NAME = "logsumexp"
+
+
+@dataclass(frozen=True, slots=True)
+class LogSumExpSchedule:
+    """A plan for each step: largest values, exponentials, their product, and the tiles that are computed again."""
+
+    largest: tuple[Choice, Choice]  # of A and B
+    factors: tuple[Choice, Choice]
+    product: Choice
+    direct: Schedule  # of the family `semiring`
+    precision: str  # of the product
+    family: str = NAME
+
+    @property
+    def workspace_bytes(self) -> int:
+        stored = [step.description.d for step in (*self.largest, *self.factors)]
+        marks = math.prod(self.product.description.d.shape)
+        own = sum(math.prod(layout.shape) * layout.dtype.itemsize for layout in stored) + marks
+        steps = (*self.largest, *self.factors, self.product)
+        return own + max(step.best.schedule.workspace_bytes for step in steps)
+
+    def __str__(self) -> str:
+        return f"{self.family} {self.precision}; {self.product.best.schedule}; sums out of range: {self.direct}"
+
+
+def build(contraction: Contraction, schedule: LogSumExpSchedule, target: Target) -> Launch:
+    from weft.gpu.semiring import family as semiring
+
+    described = with_marks(contraction)
+    for value in (0, 1):
+        for dtype in {contraction.a.dtype, contraction.b.dtype}:
+            prepare(value, dtype, target.device)
+    guard = next(at for at, each in enumerate(described.aux) if each.name == MARKS)
+    direct = semiring.build(described, schedule.direct, target, guard=guard)  # type: ignore[arg-type]
+    return LogSumExpLaunch(contraction, schedule, direct)
+
+
+class LogSumExpLaunch:
+    def __init__(self, contraction: Contraction, schedule: LogSumExpSchedule, direct: Any) -> None:
+        self._largest = [step.built_as_a_step() for step in schedule.largest]
+        self._factors = [step.built_as_a_step() for step in schedule.factors]
+        self._product = schedule.product.built_as_a_step()[1]
+        self._direct = direct
+        self._marks = marks_of(contraction).layout
+        self._operands = operand_count(contraction)
+        launches = [*(launch for _, launch in (*self._largest, *self._factors)), self._product, direct]
+        self.kernels = tuple(kernel for launch in launches for kernel in getattr(launch, "kernels", (launch,)))
+
+    def __call__(
+        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
+    ) -> None:
+        tops, factors = [], []
+        for x, (top_plan, largest), (plan, factor) in zip((a, b), self._largest, self._factors, strict=True):
+            top, scaled = (_empty(step.description.d, x.device) for step in (top_plan, plan))
+            largest(x, constant(0, x.dtype, x.device), None, top, 1.0, 1.0)
+            factor(x, constant(1, x.dtype, x.device), None, scaled, 1.0, 1.0, (top,))
+            tops.append(top)
+            factors.append(scaled)
+        marks = _empty(self._marks, d.device)
+        operands, outputs = aux[: self._operands], aux[self._operands :]
+        self._product(*factors, None, d, 1.0, 1.0, (*operands, *tops, *outputs, marks))
+        self._direct(a, b, None, d, 1.0, 1.0, (*operands, marks, *outputs))
+
+
+def _empty(layout: Layout, device: torch.device) -> Tensor:
+    return torch.empty(layout.shape, dtype=layout.dtype, device=device)
+
 
 __all__ = ["NAME", "build", "predict", "schedules", "supports"]
 

@@ -1,22 +1,195 @@
-"""The family that scatters D: the product goes to a workspace as a plain matrix, and one more pass writes D from it.
-
-It is the last step of TTGT alone. It pays where D lies so that products write it badly: a batch mode innermost, gaps
-between neighbours, rows that start between words, or modes of A and of B in turn, where the vendor's BLAS cannot write
-at all. The last pass moves D's elements as they are, or, where C is added or an epilogue applied, computes D from sums
-in the accumulator's type. That pays for a D that is a plain matrix, too, where the library makes the product: it fuses
-nothing, and is ahead of any kernel here at IEEE products of float32 and float64 (by 1.3, 4096^3 on an H200). It has no
-kernels of its own: the product and the last pass are planned by the others.
-"""
+"""A product as a plain matrix, then one pass into D."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from weft.base.kept import constant, prepare
 from weft.errors import UnsupportedError
-from weft.gpu.composite.scatter.launch import ScatterLaunch
-from weft.gpu.composite.scatter.schedule import NAME, ScatterSchedule
-from weft.gpu.composite.scatter.ways import is_left_to_library, is_matrix, ways
-from weft.planner.schedule import Candidates, Launch, Target
-from weft.spec import Contraction
+from weft.gpu.common.constraints import VECTOR
+from weft.gpu.common.tiling import A, B, D, by_stride
+from weft.gpu.composite.workspace import elements, size_bytes
+from weft.planner.pre_reduce import number
+from weft.planner.schedule import AuxTensors, Candidates, Launch, Scalar, Target
+from weft.spec import Arithmetic, Contraction, Layout, Mode, Role, Strides, canonical
+from weft.spec.canonical import merged
 from weft.spec.dtypes import dtype_name
+from weft.spec.permutation import Permutation
+
+if TYPE_CHECKING:
+    from weft.planner.planner import Choice
+
+
+NAME = "scatter"
+
+
+@dataclass(frozen=True, slots=True)
+class ScatterSchedule:
+    product: Choice
+    finish: Choice  # writes D from the workspace
+    family: str = NAME
+
+    @property
+    def workspace_bytes(self) -> int:
+        steps = max(step.best.schedule.workspace_bytes for step in (self.product, self.finish))
+        return size_bytes(self.product.description.d) + steps
+
+    def __str__(self) -> str:
+        return f"{self.family} D; {self.product.best.schedule}"
+
+
+class ScatterLaunch:
+    """Multiply into a workspace, then write D."""
+
+    def __init__(self, schedule: ScatterSchedule) -> None:
+        self._workspace = schedule.product.description.d
+        self._product = schedule.product.built_as_a_step()[1]
+        self._finish = schedule.finish.built_as_a_step()[1]
+        self._moves = isinstance(schedule.finish.description, Permutation)
+        if not self._moves:
+            prepare(1, self._workspace.dtype, schedule.finish.target.device)
+        last = self._finish.launch if self._moves else self._finish
+        self.kernels = (*getattr(self._product, "kernels", ()), *getattr(last, "kernels", (last,)))
+
+    def __call__(
+        self, a: Tensor, b: Tensor, c: Tensor | None, d: Tensor, alpha: Scalar, beta: Scalar, aux: AuxTensors = ()
+    ) -> None:
+        dtype = self._workspace.dtype
+        workspace = torch.empty(elements(self._workspace), dtype=dtype, device=d.device)
+        if self._moves:
+            self._product(a, b, None, workspace, alpha, beta)
+            self._finish(workspace, None, d, 1, 0)
+        else:
+            self._product(a, b, None, workspace, number(1, dtype), number(0, dtype))
+            self._finish(workspace, constant(1, dtype, d.device), c, d, alpha, beta, aux)
+
+
+class Way(NamedTuple):
+    """The product into one workspace, and what writes D from there."""
+
+    product: Contraction
+    finish: Permutation | Contraction  # a contraction with the number one, where more is done than to move elements
+
+
+def ways(contraction: Contraction) -> Iterator[Way]:
+    """Workspaces as matrices, the side of D's innermost mode innermost; modes in the order of an operand or of D."""
+    inner = min(_of_d(contraction), key=lambda mode: mode.strides[D]).role
+    always = contraction.d.alignment < VECTOR or is_left_to_library(contraction)
+    batch = by_stride(contraction.of_role(Role.BATCH), A)
+    for rows in _orders(contraction, Role.M, A):
+        for columns in _orders(contraction, Role.N, B):
+            row, others = (rows, columns) if inner is Role.M else (columns, rows)
+            steps = _steps(contraction, row, (*others, *batch))
+            if always or any(mode.strides[D] != step for mode, step in steps.items()):
+                yield Way(_product(contraction, steps), _finish(contraction, steps))
+
+
+def is_matrix(contraction: Contraction) -> bool:
+    """Whether D is written well by any product: one mode of m and of n, one of them contiguous, rows at whole words."""
+    modes = _of_d(contraction)
+    if not modes:
+        return True
+    inner = min(modes, key=lambda mode: mode.strides[D])
+    if inner.strides[D] != 1 or inner.role is Role.BATCH:
+        return False
+    if max(len(merged(_alone(contraction, role))) for role in (Role.M, Role.N)) > 1:
+        return False
+    if contraction.arithmetic.product.itemsize > 2 and contraction.arithmetic.precision == "ieee":
+        return True  # the fast kernels of wider types ask for no whole words
+    size = contraction.d.dtype.itemsize
+    words = all(mode.strides[D] * size % VECTOR == 0 for mode in modes if mode is not inner)
+    return words and contraction.d.alignment >= VECTOR
+
+
+def is_left_to_library(contraction: Contraction) -> bool:
+    """Whether all that is fused stands behind the product, which the vendor's library is the fastest at."""
+    arithmetic = contraction.arithmetic
+    wide = arithmetic.product.itemsize > 2 and arithmetic.precision == "ieee"
+    return wide and not _moves(contraction) and contraction.a_fn is None and contraction.b_fn is None
+
+
+def _alone(contraction: Contraction, role: Role) -> list[Mode]:
+    """The modes of a role as D alone has them, outermost first."""
+    modes = sorted(contraction.of_role(role), key=lambda mode: -mode.strides[D])
+    return [mode._replace(strides=Strides(0, 0, 0, mode.strides[D])) for mode in modes]
+
+
+def _of_d(contraction: Contraction) -> tuple[Mode, ...]:
+    return contraction.of_role(Role.BATCH, Role.M, Role.N)
+
+
+def _orders(contraction: Contraction, role: Role, operand: int) -> list[tuple[Mode, ...]]:
+    """The modes of one side as an operand has them and as D has them, innermost first."""
+    modes = contraction.of_role(role)
+    return list(dict.fromkeys((by_stride(modes, operand), by_stride(modes, D))))
+
+
+def _steps(contraction: Contraction, row: Sequence[Mode], others: Sequence[Mode]) -> dict[Mode, int]:
+    """Strides of a workspace with its row contiguous and padded to whole words; both groups stand innermost first."""
+    words = max(1, VECTOR // _workspace_type(contraction).itemsize)
+    steps: dict[Mode, int] = {}
+    step = 1
+    for group, unit in ((row, words if others else 1), (others, 1)):
+        for mode in group:
+            steps[mode] = step
+            step *= mode.extent
+        step = -(-step // unit) * unit
+    return steps
+
+
+def _moves(contraction: Contraction) -> bool:
+    """Whether nothing is left for the last pass to compute."""
+    return contraction.c is None and contraction.epilogue is None and not contraction.aux
+
+
+def _workspace_type(contraction: Contraction) -> torch.dtype:
+    return contraction.d.dtype if _moves(contraction) else contraction.arithmetic.accumulate
+
+
+def _workspace(contraction: Contraction, steps: dict[Mode, int]) -> Layout:
+    modes = sorted(steps, key=lambda mode: -steps[mode])
+    shape, strides = tuple(mode.extent for mode in modes), tuple(steps[mode] for mode in modes)
+    return Layout(shape, strides, _workspace_type(contraction))
+
+
+def _product(contraction: Contraction, steps: dict[Mode, int]) -> Contraction:
+    """The product into the workspace; nothing is added or applied there."""
+    modes = [
+        mode._replace(strides=Strides(mode.strides.a, mode.strides.b, 0, steps.get(mode, 0)))
+        for mode in contraction.modes
+    ]
+    return canonical(
+        replace(
+            contraction, modes=tuple(modes), c=None, d=_workspace(contraction, steps), c_fn=None, epilogue=None,
+            aux=(), c_args=(), epilogue_args=(),
+        )
+    )  # fmt: skip
+
+
+def _finish(contraction: Contraction, steps: dict[Mode, int]) -> Permutation | Contraction:
+    """What writes D from the workspace."""
+    workspace = _workspace(contraction, steps)
+    modes = [
+        Mode(mode.labels, mode.extent, Role.M, Strides(step, 0, *mode.strides[2:])) for mode, step in steps.items()
+    ]
+    if _moves(contraction):
+        modes.sort(key=lambda mode: -mode.strides.d)
+        return Permutation(
+            modes=tuple(merged(modes)), x=workspace, c=None, d=contraction.d, compute=contraction.d.dtype, text="D",
+        )  # fmt: skip
+    accumulate = contraction.arithmetic.accumulate
+    return canonical(
+        replace(
+            contraction, modes=tuple(modes), a=workspace, b=Layout((), (), accumulate),
+            arithmetic=Arithmetic(accumulate, accumulate), a_fn=None, b_fn=None, conjugate_a=False, conjugate_b=False,
+        )
+    )  # fmt: skip
+
 
 __all__ = ["NAME", "ScatterSchedule", "build", "predict", "schedules", "supports"]
 

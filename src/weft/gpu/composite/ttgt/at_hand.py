@@ -13,12 +13,9 @@ from typing import Any, NamedTuple
 from weft.gpu.blas import family as blas
 from weft.gpu.common.tiling import A, B, by_stride
 from weft.gpu.composite.scatter import family as scatter
-from weft.gpu.composite.scatter.ways import ways
-from weft.gpu.composite.ttgt.cost import predict
-from weft.gpu.composite.ttgt.family import build
-from weft.gpu.composite.ttgt.packing import Packing, matrix
-from weft.gpu.composite.ttgt.schedule import TtgtSchedule
-from weft.gpu.composite.ttgt.ways import epilogue_on_d, product_of
+from weft.gpu.composite.scatter.family import ways
+from weft.gpu.composite.ttgt.family import TtgtSchedule, build, predict
+from weft.gpu.composite.ttgt.packing import Packing, epilogue_on_d, matrix, product_of
 from weft.planner.at_hand import at_hand
 from weft.planner.planner import Choice, choose_among
 from weft.planner.schedule import Candidates, Description, Ranked, Target

@@ -22,7 +22,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from weft.gpu.common.triton_versions import gluon_names
-from weft.gpu.warp_specialized.arrival import meet_and_arrive
+from weft.gpu.warp_specialized.pipeline import meet_and_arrive
 from weft_bench.ladder.gluon import needs_gpu, next_stage
 from weft_bench.ladder.tiles import grouped_tile, need_aligned_rows, tile_count
 

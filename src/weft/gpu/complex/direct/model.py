@@ -1,0 +1,208 @@
+"""Schedules of the direct complex product, what they tell the kernel, and their cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+
+from weft.gpu.common.aux_operands import aux_bytes, kind_of, real, real_arithmetic, strides_of_parts
+from weft.gpu.common.constraints import LEAST_DOT
+from weft.gpu.common.cost import Work, busy_seconds, compulsory_bytes, matrix_rate, tile_access
+from weft.gpu.common.launch import MOST_PROGRAMS, wide
+from weft.gpu.common.tiling import TENSORS, A, B, C, D, TiledAxis, TiledDim, axes_text, tile_count
+from weft.gpu.complex.launch import parts_of, takes_reals, yields_complex
+from weft.gpu.gett.model import GettSchedule, TileShape, gett_params, k_axes, outer_axes
+from weft.planner.coefficients import fitted
+from weft.planner.schedule import Candidates, Target
+from weft.spec import Contraction, Role
+from weft.spec.dtypes import dtype_name
+
+NAME = "complex_direct"
+
+LONGEST = 64  # k that goes one by one
+MOST_LANES = 32  # elements of D in a thread, of two accumulators: operands are in registers too
+
+# One by one along k: D short along one side, or along both.
+_LANES = tuple(
+    TileShape(m, n, 1, 4, 1)
+    for m, n in (
+        (1, 256), (1, 512), (2, 256), (4, 128), (4, 256), (8, 32), (8, 64), (8, 128), (16, 32), (16, 64),
+        (16, 16), (32, 32), (32, 16), (64, 16), (128, 8), (64, 8), (32, 8), (256, 4), (128, 4), (256, 2), (512, 1),
+        (256, 1),
+    )
+)  # fmt: skip
+# By matrix instructions, by bytes of a real number.
+_MATRIX = {
+    4: (
+        TileShape(128, 32, 32, 4, 2), TileShape(128, 32, 16, 4, 3), TileShape(64, 32, 32, 4, 3),
+        TileShape(128, 64, 16, 8, 3), TileShape(64, 64, 32, 4, 2), TileShape(128, 16, 32, 4, 2),
+        TileShape(64, 16, 32, 4, 3), TileShape(32, 64, 32, 4, 3), TileShape(64, 128, 16, 8, 3),
+        TileShape(32, 128, 32, 4, 2), TileShape(16, 128, 32, 4, 2), TileShape(16, 64, 32, 4, 3),
+        TileShape(128, 128, 16, 8, 3), TileShape(32, 32, 32, 4, 3), TileShape(16, 16, 32, 4, 3),
+    ),
+    8: (
+        TileShape(64, 32, 16, 4, 2), TileShape(32, 32, 16, 4, 3), TileShape(64, 16, 16, 4, 3),
+        TileShape(32, 64, 16, 4, 2), TileShape(16, 64, 16, 4, 3), TileShape(16, 16, 16, 4, 3),
+        TileShape(64, 64, 16, 8, 2), TileShape(16, 32, 16, 4, 3), TileShape(32, 16, 16, 4, 3),
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class DirectSchedule:
+    """Tiles as `gett` has them, k along one axis."""
+
+    tiles: GettSchedule
+    family: str = NAME
+    workspace_bytes: int = 0
+
+    def __str__(self) -> str:
+        m, n, k = self.tiles.tile
+        dims = f"m[{axes_text(self.tiles.m)}] n[{axes_text(self.tiles.n)}] k[{axes_text(self.tiles.k)}]"
+        return f"{self.family} {m}x{n}x{k} {dims} warps={self.tiles.warps} stages={self.tiles.stages}"
+
+
+def schedules(contraction: Contraction, target: Target) -> Candidates:
+    found: dict[DirectSchedule, None] = {}
+    excluded: dict[str, None] = {}
+    m_modes, n_modes = contraction.of_role(Role.M), contraction.of_role(Role.N)
+    for shape in _shapes(contraction):
+        reason = _misfit(contraction, shape)
+        if reason is not None:
+            excluded[reason] = None
+            continue
+        for tiles in _tilings(contraction, shape):
+            if contraction.batch * tile_count(m_modes, tiles.m) * tile_count(n_modes, tiles.n) > MOST_PROGRAMS:
+                excluded["a grid holds at most 2^31 - 1 blocks"] = None
+            else:
+                found[DirectSchedule(tiles)] = None
+    return Candidates(tuple(found), tuple(excluded))
+
+
+def _shapes(contraction: Contraction) -> Iterator[TileShape]:
+    arithmetic = real_arithmetic(contraction.arithmetic)
+    if contraction.k <= LONGEST and arithmetic.precision == "ieee":
+        yield from _LANES
+    for shape in _MATRIX[arithmetic.accumulate.itemsize]:
+        if arithmetic.accumulate is not torch.float32 or arithmetic.precision != "ieee":
+            yield shape
+        elif shape.m * shape.n <= MOST_LANES * 32 * shape.warps:
+            yield shape._replace(k=min(shape.k, LEAST_DOT))  # no matrix unit: tiles of operands stay in registers
+
+
+def _misfit(contraction: Contraction, shape: TileShape) -> str | None:
+    """Why a tile should not be used here, in one sentence."""
+    for name, tile, extent in (("m", shape.m, contraction.m), ("n", shape.n, contraction.n)):
+        if tile > LEAST_DOT and tile >= 2 * extent:
+            return f"a tile of {tile} along {name} is at least twice its extent {extent}"
+    return None
+
+
+def _tilings(contraction: Contraction, shape: TileShape) -> Iterator[GettSchedule]:
+    m_modes, n_modes, k_modes = (contraction.of_role(role) for role in (Role.M, Role.N, Role.K))
+    depth = min(shape.k, max(LEAST_DOT, 1 << (contraction.k - 1).bit_length()))
+    for m in outer_axes(m_modes, A, shape.m):
+        for n in outer_axes(n_modes, B, shape.n):
+            for k in k_axes(k_modes, depth):
+                yield GettSchedule(m, n, _single(k), shape.warps, shape.stages, group=8)
+
+
+def _single(k: tuple[TiledAxis, ...]) -> tuple[TiledAxis, ...]:
+    """k as one axis: both operands take its indices in one order."""
+    if len(k) == 1:
+        return k
+    return (TiledAxis(tuple(mode for axis in k[::-1] for mode in axis.modes), k[0].tile * k[1].tile),)
+
+
+UNROLLED = 16  # steps along k that are written out
+
+
+class DirectParams(NamedTuple):
+    batch: TiledDim
+    m: TiledDim
+    n: TiledDim
+    k: TiledDim
+    k_of_a: TiledDim  # the same: k is one axis
+    stored: tuple[int, ...]  # extents of the stored tile: every axis longer than one index
+    group: int
+    blocks: int  # output tiles
+    unrolled: bool  # the loop over k, so that all its loads may go ahead
+    a_kind: str  # how elements are accessed, see `complex_elements.KINDS`
+    b_kind: str
+    c_kind: str
+    d_kind: str
+    conjugate: tuple[bool, bool]  # A, B
+    of_reals: tuple[bool, bool, bool]  # whether functions see real values: that of C, and the epilogue
+    c_fn_complex: bool  # whether the first yields complex values
+    parts: tuple[tuple[int, int], ...]  # of each result of the epilogue, see `launch.parts_of`
+    wide: tuple[bool, ...]  # offsets need 64 bits, per tensor
+    wide_index: bool  # indices along an axis do
+
+
+def direct_params(contraction: Contraction, schedule: DirectSchedule, target: Target) -> DirectParams:
+    """Those of `gett` for the tiles, and how parts are accessed; offsets have room for both parts of an element."""
+    tiles = gett_params(contraction, schedule.tiles, target)
+    a_kind, b_kind, c_kind, d_kind = map(kind_of, (contraction.a, contraction.b, contraction.c, contraction.d))
+    return DirectParams(
+        batch=tiles.batch,
+        m=tiles.m,
+        n=tiles.n,
+        k=tiles.k,
+        k_of_a=tiles.k_of_a,
+        stored=tiles.stored,
+        group=tiles.group,
+        blocks=tiles.blocks,
+        unrolled=schedule.tiles.tile[2] == 1 and tiles.k.blocks <= UNROLLED,
+        a_kind=a_kind,
+        b_kind=b_kind,
+        c_kind=c_kind,
+        d_kind=d_kind,
+        conjugate=(contraction.conjugate_a, contraction.conjugate_b),
+        of_reals=(False, takes_reals(contraction.c_fn), takes_reals(contraction.epilogue)),
+        c_fn_complex=yields_complex(contraction.c_fn),
+        parts=parts_of(contraction.epilogue),
+        wide=wide(strides_of_parts(contraction.modes), TENSORS + len(contraction.aux)),
+        wide_index=tiles.wide_index,
+    )
+
+
+_FITTED = fitted(NAME)
+
+# Measured on an H200 with seven contractions.
+LAUNCH = _FITTED("launch")  # seconds
+MEMORY_RATE = _FITTED("memory_rate")  # bytes per second
+OVERLAP = _FITTED("overlap")  # the norm that joins that of all tensors with what the general model predicts
+# Flops per second of its four products, whichever way the operands lie: they come from registers.
+RATE = _FITTED.table("rate")
+
+
+def predict(contraction: Contraction, schedule: DirectSchedule, target: Target) -> float:
+    """Seconds by `cost.busy_seconds`, of four real products and two accumulators."""
+    params = direct_params(contraction, schedule, target)
+    tile_m, tile_n, tile_k = schedule.tiles.tile
+    steps, matrix = params.k.blocks, tile_k > 1
+    element = real(contraction.arithmetic.accumulate).itemsize * 2
+    work = Work(
+        accesses=(
+            tile_access(contraction.a, A, params.blocks * steps, (*params.m.axes, *params.k_of_a.axes)),
+            tile_access(contraction.b, B, params.blocks * steps, (*params.n.axes, *params.k.axes)),
+            tile_access(contraction.c, C, params.blocks, (*params.m.axes, *params.n.axes)),
+            tile_access(contraction.d, D, params.blocks, (*params.m.axes, *params.n.axes)),
+        ),
+        blocks=params.blocks,
+        steps=steps if matrix else max(1, steps // UNROLLED),
+        tile=(2 * tile_m, tile_n, 2 * tile_k if matrix else 2 * min(steps, UNROLLED)),
+        warps=schedule.tiles.warps,
+        stage_bytes=element * schedule.tiles.stages * (tile_m + tile_n) * tile_k if matrix else 0,
+        matrix=matrix,
+    )
+    of_parts = replace(contraction, arithmetic=real_arithmetic(contraction.arithmetic))
+    rate = RATE.get(f"{dtype_name(of_parts.arithmetic.accumulate)} {of_parts.arithmetic.precision}")
+    if matrix and rate is not None:
+        work = replace(work, function_seconds=work.flops / rate - work.flops / matrix_rate(of_parts, work, target))
+    seconds = busy_seconds(of_parts, target, work)
+    least = (compulsory_bytes(contraction) + aux_bytes(contraction.aux, contraction.modes)) / MEMORY_RATE
+    return LAUNCH + (seconds**OVERLAP + least**OVERLAP) ** (1 / OVERLAP)

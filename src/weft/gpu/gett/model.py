@@ -1,0 +1,282 @@
+"""Schedules of GETT, what they tell the kernel, and their cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import NamedTuple
+
+import torch
+
+from weft.fn.triton.padding import masked_operands
+from weft.gpu.common.constraints import GROUP_ROWS, LEAST_DOT, LEAST_SPLIT_STEPS, power_of_two, widened
+from weft.gpu.common.cost import Work, cast_seconds, direct_seconds, function_seconds, reduce_seconds, tile_access
+from weft.gpu.common.launch import MOST_PROGRAMS, wide, wide_index
+from weft.gpu.common.split_k import split_counts
+from weft.gpu.common.tiling import (
+    TENSORS,
+    A,
+    B,
+    C,
+    D,
+    TiledAxis,
+    TiledDim,
+    axes_text,
+    by_stride,
+    nearest,
+    rest,
+    run_orders,
+    tile_count,
+    tiled_dim,
+)
+from weft.planner.schedule import Candidates, Target
+from weft.spec import Contraction, Mode, Role
+
+NAME = "gett"
+
+LEAST_DEPTH = 32  # bytes of k in a tile
+FILLS = (1, 2, 4)  # times that split sums are to fill the device
+_TILE = attrgetter("tile")
+
+
+@dataclass(frozen=True, slots=True)
+class GettSchedule:
+    """Tiles along the modes of m, n and k; the axes of a dim are ordered, the last one fastest within the tile."""
+
+    m: tuple[TiledAxis, ...]
+    n: tuple[TiledAxis, ...]
+    k: tuple[TiledAxis, ...]
+    warps: int
+    stages: int
+    group: int  # output tiles along m that programs take before they go on along n
+    splits: int = 1
+    apart: bool = False  # the product of each step is added by a rounded sum, not within the matrix unit
+    workspace_bytes: int = 0  # of split-K partials
+    family: str = NAME
+
+    @property
+    def tile(self) -> tuple[int, int, int]:  # (M, N, K)
+        return math.prod(map(_TILE, self.m)), math.prod(map(_TILE, self.n)), math.prod(map(_TILE, self.k))
+
+    def __str__(self) -> str:
+        m, n, k = self.tile
+        dims = f"m[{axes_text(self.m)}] n[{axes_text(self.n)}] k[{axes_text(self.k)}]"
+        split = f" split_k={self.splits}" if self.splits > 1 else ""
+        split += " apart" if self.apart else ""
+        return f"gett {m}x{n}x{k} {dims} warps={self.warps} stages={self.stages} group={self.group}{split}"
+
+
+class TileShape(NamedTuple):
+    m: int
+    n: int
+    k: int
+    warps: int
+    stages: int
+
+
+# Tiles by bytes of a product element. Wide tiles reuse more, narrow ones waste fewer lanes on a short dim.
+_HALF = (
+    TileShape(128, 256, 64, 8, 3), TileShape(256, 128, 64, 8, 3), TileShape(128, 128, 64, 8, 3),
+    TileShape(128, 128, 64, 4, 3), TileShape(128, 128, 32, 4, 4), TileShape(256, 64, 64, 8, 3),
+    TileShape(64, 256, 64, 8, 3), TileShape(128, 64, 64, 4, 4), TileShape(64, 128, 64, 4, 4),
+    TileShape(64, 64, 64, 4, 4), TileShape(256, 32, 64, 8, 3), TileShape(32, 256, 64, 8, 3),
+    TileShape(128, 32, 64, 4, 4), TileShape(32, 128, 64, 4, 4), TileShape(64, 32, 64, 4, 4),
+    TileShape(32, 64, 64, 4, 4), TileShape(32, 32, 64, 4, 4), TileShape(128, 16, 64, 4, 4),
+    TileShape(16, 128, 64, 4, 4), TileShape(16, 16, 128, 4, 4), TileShape(64, 16, 64, 4, 4),
+    TileShape(16, 64, 64, 4, 4), TileShape(512, 32, 32, 8, 4), TileShape(32, 512, 32, 8, 4),
+    TileShape(256, 32, 32, 8, 4), TileShape(32, 256, 32, 8, 4), TileShape(256, 32, 16, 8, 5),
+    TileShape(32, 256, 16, 8, 5), TileShape(256, 64, 32, 8, 4), TileShape(64, 256, 32, 8, 4),
+    TileShape(128, 128, 16, 4, 4), TileShape(128, 64, 32, 4, 4), TileShape(64, 128, 32, 4, 4),
+    TileShape(64, 64, 32, 4, 4),
+)  # fmt: skip
+_SINGLE = (
+    TileShape(128, 128, 32, 8, 3), TileShape(128, 64, 32, 4, 3), TileShape(64, 128, 32, 4, 3),
+    TileShape(64, 64, 32, 4, 3), TileShape(128, 32, 32, 4, 3), TileShape(32, 128, 32, 4, 3),
+    TileShape(64, 32, 32, 4, 3), TileShape(32, 64, 32, 4, 3), TileShape(32, 32, 32, 4, 3),
+    TileShape(128, 16, 32, 4, 3), TileShape(16, 128, 32, 4, 3), TileShape(16, 16, 64, 4, 3),
+    TileShape(256, 32, 32, 8, 3), TileShape(32, 256, 32, 8, 3), TileShape(256, 32, 16, 8, 4),
+    TileShape(32, 256, 16, 8, 4), TileShape(256, 32, 16, 4, 4), TileShape(128, 128, 16, 4, 4),
+    TileShape(128, 32, 16, 4, 4), TileShape(256, 64, 32, 8, 3), TileShape(64, 256, 32, 8, 3),
+)  # fmt: skip
+_DOUBLE = (
+    TileShape(64, 128, 16, 8, 3), TileShape(128, 64, 16, 8, 3), TileShape(64, 64, 16, 4, 3),
+    TileShape(128, 32, 16, 4, 3), TileShape(32, 128, 16, 4, 3), TileShape(64, 32, 16, 4, 3),
+    TileShape(32, 64, 16, 4, 3), TileShape(32, 32, 16, 4, 3), TileShape(16, 128, 16, 4, 3),
+    TileShape(128, 16, 16, 4, 3), TileShape(16, 16, 32, 4, 3), TileShape(256, 32, 16, 8, 3),
+    TileShape(32, 256, 16, 8, 3),
+)  # fmt: skip
+# As many bytes of k as with two; an instruction takes 32 of them.
+_BYTE = tuple(dict.fromkeys(shape._replace(k=min(2 * shape.k, 128)) for shape in _HALF))
+# Of an operand that is stored in fewer bytes than it is multiplied in: few rows, or columns, by weights of a byte each.
+# A line of memory along k, and columns enough for all SMs without splitting sums.
+_NARROW = (
+    TileShape(16, 32, 128, 2, 4), TileShape(16, 64, 128, 4, 4), TileShape(16, 64, 256, 4, 3),
+    TileShape(32, 16, 128, 2, 4), TileShape(64, 16, 128, 4, 4), TileShape(64, 16, 256, 4, 3),
+)  # fmt: skip
+_SHAPES = {1: _BYTE, 2: _HALF, 4: _SINGLE, 8: _DOUBLE}
+_RUNS = (16, 8, 32, 4)  # indices of A's (or B's) own run where a dim needs two axes
+
+
+def product_bytes(contraction: Contraction) -> int:
+    """Bytes of an element as matrix units take it."""
+    arithmetic = contraction.arithmetic
+    return 8 if arithmetic.accumulate is torch.float64 else arithmetic.product.itemsize
+
+
+def schedules(contraction: Contraction, target: Target) -> Candidates:
+    found: list[GettSchedule] = []
+    excluded: dict[str, None] = {}
+    m_modes, n_modes, k_modes = (contraction.of_role(role) for role in (Role.M, Role.N, Role.K))
+    size = product_bytes(contraction)
+    shared = target.shared_memory or 64 * 1024
+    narrow = size == 2 and min(contraction.a.dtype.itemsize, contraction.b.dtype.itemsize) < size
+    for shape in (*_SHAPES[size], *(_NARROW if narrow else ())):
+        reason = _misfit(contraction, shape, size, shared)
+        if reason is not None:
+            excluded[reason] = None
+            continue
+        depth = min(shape.k, max(LEAST_DOT, LEAST_DEPTH // size, power_of_two(contraction.k)))
+        stages = min(shape.stages, max(2, -(-contraction.k // depth)))  # no more than there are steps
+        for m in outer_axes(m_modes, A, shape.m):
+            for n in outer_axes(n_modes, B, shape.n):
+                for k in k_axes(k_modes, depth):
+                    schedule = GettSchedule(m, n, k, shape.warps, stages, group=8)
+                    tiles = contraction.batch * tile_count(m_modes, m) * tile_count(n_modes, n)
+                    if tiles > MOST_PROGRAMS:
+                        excluded["a grid holds at most 2^31 - 1 blocks"] = None
+                    else:
+                        found.append(schedule)
+                        found.extend(_split(contraction, schedule, tiles, target))
+    return Candidates(tuple(dict.fromkeys(found)), tuple(excluded))
+
+
+def outer_axes(modes: Sequence[Mode], operand: int, tile: int) -> Iterator[tuple[TiledAxis, ...]]:
+    """Ways to lay a tile over the modes of m or n: in D's order, in the operand's, or along both runs."""
+    by_d = by_stride(modes, D)
+    for order in dict.fromkeys((by_d, by_stride(modes, operand))):
+        yield (TiledAxis(order, tile),)
+    near = nearest(modes, operand)
+    if near is not None and near is not by_d[0]:
+        others = tuple(mode for mode in by_d if mode is not near)
+        for run in _RUNS:
+            if tile // run >= 2 and run < 2 * near.extent:
+                yield (TiledAxis(others, tile // run), TiledAxis((near,), run))
+
+
+def k_axes(modes: Sequence[Mode], tile: int) -> Iterator[tuple[TiledAxis, ...]]:
+    """Ways to lay a tile over the modes of k: flattened in an operand's order, or along both operands' runs."""
+    near_a, near_b = nearest(modes, A), nearest(modes, B)
+    for order in run_orders(modes, A, B):
+        yield (TiledAxis(order, tile),)
+    if near_a is not None and near_b is not None and near_a is not near_b and tile >= 64:
+        others = tuple(mode for mode in by_stride(modes, A) if mode is not near_b)
+        yield (TiledAxis(others, tile // 8), TiledAxis((near_b,), 8))
+
+
+def _misfit(contraction: Contraction, shape: TileShape, size: int, shared: int) -> str | None:
+    """Why a tile shape cannot or should not be used here, in one sentence."""
+    if size * shape.stages * (shape.m + shape.n) * shape.k > shared:
+        return f"the stages of a {shape.m}x{shape.n}x{shape.k} tile exceed {shared} bytes of shared memory"
+    for name, tile, extent in (("m", shape.m, contraction.m), ("n", shape.n, contraction.n)):
+        if tile > LEAST_DOT and tile >= 2 * power_of_two(extent):
+            return f"a tile of {tile} along {name} is at least twice its extent {extent}"
+    return None
+
+
+def _split(contraction: Contraction, schedule: GettSchedule, tiles: int, target: Target) -> Iterator[GettSchedule]:
+    """The same tiles with every sum split over programs, where the output tiles alone cannot fill the device."""
+    sms = max(target.processors, 8)
+    if tiles >= sms:
+        return
+    steps = math.prod([axis.blocks for axis in schedule.k])
+    tile_m, tile_n, _ = schedule.tile
+    for splits in split_counts(steps, tiles, sms, FILLS, LEAST_SPLIT_STEPS):
+        size = splits * tiles * tile_m * tile_n * contraction.arithmetic.accumulate.itemsize
+        yield replace(schedule, splits=splits, workspace_bytes=size)
+
+
+class GettParams(NamedTuple):
+    batch: TiledDim
+    m: TiledDim
+    n: TiledDim
+    k: TiledDim
+    k_of_a: TiledDim  # the same axes of k in A's order
+    swap_k: bool
+    stored: tuple[int, ...]  # extents of the stored tile: every axis longer than one index
+    group: int
+    blocks: int  # output tiles
+    splits: int  # programs that share the sum of each output tile
+    steps: int  # along k, in each of them
+    widen: bool  # products are made in the accumulator's type
+    masked: tuple[bool, bool]  # what the functions of A and B make of the zeros past the end of k is masked
+    apart: bool  # the product of each step is added by a rounded sum
+    transposed: tuple[bool, bool]  # A and B are transposed via registers, see `_transposed`
+    wide: tuple[bool, ...]  # offsets need 64 bits, per tensor
+    wide_index: bool  # indices along an axis do
+
+
+def gett_params(contraction: Contraction, schedule: GettSchedule, target: Target) -> GettParams:
+    tensors = TENSORS + len(contraction.aux)
+    m = tiled_dim([*rest(contraction.of_role(Role.M), schedule.m), *schedule.m], tensors=tensors)
+    stored_of_m = [axis.tile for axis in m.axes if axis.place >= 0]
+    n = tiled_dim([*rest(contraction.of_role(Role.N), schedule.n), *schedule.n], len(stored_of_m), tensors)
+    k, k_of_a = tiled_dim(schedule.k, tensors=tensors), tiled_dim(schedule.k[::-1], tensors=tensors)
+    return GettParams(
+        batch=tiled_dim(rest(contraction.of_role(Role.BATCH), ()), tensors=tensors),
+        m=m,
+        n=n,
+        k=k,
+        k_of_a=k_of_a,
+        swap_k=len(schedule.k) > 1,
+        stored=(*stored_of_m, *[axis.tile for axis in n.axes if axis.place >= 0]),
+        group=schedule.group,
+        blocks=contraction.batch * m.blocks * n.blocks,
+        splits=schedule.splits,
+        steps=-(-k.blocks // schedule.splits),
+        widen=widened(contraction, target),
+        masked=(False, False) if k.exact else masked_operands(contraction.a_fn, contraction.b_fn),
+        apart=schedule.apart,
+        transposed=_transposed(contraction),
+        wide=wide(contraction.modes, tensors),
+        wide_index=wide_index((*schedule.m, *schedule.n, *schedule.k)),
+    )
+
+
+def _transposed(contraction: Contraction) -> tuple[bool, bool]:
+    """Which operands are contiguous along m or n, where a TF32 instruction reads shared memory along k.
+
+    Left alone, the compiler transposes such an operand while it copies, four bytes at a time. Transposed via registers
+    it is copied in runs, and A need not even return to shared memory.
+    """
+    if contraction.arithmetic.precision != "tf32":
+        return False, False
+    m_modes, n_modes = contraction.of_role(Role.M), contraction.of_role(Role.N)
+    return nearest(m_modes, A) is not None, nearest(n_modes, B) is not None
+
+
+def predict(contraction: Contraction, schedule: GettSchedule, target: Target) -> float:
+    """Seconds, see `common.cost.direct_seconds`."""
+    params = gett_params(contraction, schedule, target)
+    programs, tiles, steps = params.blocks * params.splits, params.blocks, params.steps
+    tile_m, tile_n, tile_k = schedule.tile
+    loaded, of_d = programs * steps, (*params.m.axes, *params.n.axes)
+    elements = loaded * tile_m * tile_k, loaded * tile_n * tile_k, tiles * tile_m * tile_n  # of A, B and D
+    work = Work(
+        accesses=(
+            tile_access(contraction.a, A, loaded, (*params.m.axes, *params.k_of_a.axes), repeated=True),
+            tile_access(contraction.b, B, loaded, (*params.n.axes, *params.k.axes), repeated=True),
+            tile_access(contraction.c, C, tiles, of_d),
+            tile_access(contraction.d, D, tiles, of_d),
+        ),
+        blocks=programs,
+        steps=steps,
+        tile=schedule.tile,
+        warps=schedule.warps,
+        stage_bytes=product_bytes(contraction) * schedule.stages * (tile_m + tile_n) * tile_k,
+        rearranged=params.swap_k,
+        transposed=elements[B] if params.transposed[B] and tile_m >= GROUP_ROWS else 0,
+        function_seconds=function_seconds(contraction, *elements) + cast_seconds(contraction, elements[B]),
+    )
+    return direct_seconds(contraction, target, work) + reduce_seconds(schedule.workspace_bytes, params.splits)

@@ -1,0 +1,317 @@
+"""What a schedule tells the warp-specialised kernels, and what it costs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from weft.gpu.common.constraints import GROUP_ROWS, LINE, sm_count
+from weft.gpu.common.cost import (
+    KEPT_BYTES,
+    TALL,
+    compulsory_bytes,
+    function_seconds,
+    launched,
+    own_bytes,
+    reduce_seconds,
+)
+from weft.gpu.common.split_k import StreamK, TailSplits
+from weft.gpu.common.swap_ab import in_kernel_order
+from weft.gpu.common.tiling import TENSORS, A, B, TiledAxis, TiledDim, tiled_dim
+from weft.gpu.tma.model import TmaDim, TmaParams, tma_params
+from weft.gpu.tma.schedule import TmaView, dim_axes, dim_tiles, extent, n_parts
+from weft.gpu.warp_specialized.roles import CONSUMERS, PINGPONG, SMEM_TRANSFORM, THREADS, Consumers, Roles, roles
+from weft.gpu.warp_specialized.schedule import (
+    SHORT_STEP,
+    WsSchedule,
+    output_map,
+    split_steps,
+    subtile_columns,
+    work_ranges,
+    work_tiles,
+    work_tiles_whole,
+)
+from weft.planner.coefficients import fitted
+from weft.planner.schedule import Target
+from weft.spec import Contraction
+
+if TYPE_CHECKING:
+    from triton.experimental.gluon.language import NVMMASharedLayout
+
+
+SWIZZLED = 8  # lines of shared memory after which a swizzle repeats: fewer cannot be sliced out of a tile
+
+
+class SubtileParams(NamedTuple):
+    """Rows and columns of an output tile that a consumer stores at once."""
+
+    m: TiledDim
+    n: TiledDim
+    row: int  # of the output tile, where the subtile starts
+    column: int
+
+
+class AccumulatorParams(NamedTuple):
+    """Rows and columns of an output tile that one accumulator of one consumer holds."""
+
+    m: TiledDim
+    n: TiledDim
+    row: int  # of the output tile, where they start
+    subtiles: tuple[SubtileParams, ...]
+    halvings: int  # of its columns that give the subtiles
+
+
+class TransformLines(NamedTuple):
+    """Lines of a tile of B in shared memory that a transformer computes at once."""
+
+    part: int  # of B along n
+    first: int
+    lines: int
+
+
+class WsParams(NamedTuple):
+    """All that the kernels take of a schedule."""
+
+    tma: TmaParams
+    accumulators: tuple[tuple[AccumulatorParams, ...], ...]  # [consumer][part along n]
+    consumers: Consumers
+    tiles: int  # work tiles with whole sums: output tiles, or pairs of them
+    product_bits: int  # of an element
+    roles: Roles
+    stages: int  # of each pipeline
+    a_first: tuple[int, int]  # [consumer] first stage of its pipeline of A
+    b_first: tuple[int, int]  # the same of B
+    rounds: int  # of a pipeline until a transformer meets the same stage again: each has barriers of its own
+    a_layout: NVMMASharedLayout  # of tiles of A in shared memory, as matrices
+    b_layouts: tuple[NVMMASharedLayout, ...]  # of B, for each part along n
+    d_dims: tuple[TmaDim, ...]
+    d_along_n: bool
+    d_shape: tuple[int, int]  # of a subtile as it lies in D
+    d_layout: NVMMASharedLayout
+    transforms: tuple[tuple[TransformLines, ...], ...]  # [transformer]; smem_transform only
+    tail_splits: TailSplits  # smem_transform only
+    stream_k: StreamK | None
+
+
+def ws_params(contraction: Contraction, schedule: WsSchedule, target: Target) -> WsParams:
+    tail = schedule.tail_splits
+    tail_splits = TailSplits(tail, split_steps(contraction, schedule, tail) if tail else 0)
+    whole = replace(schedule, splits=1) if schedule.stream_k else schedule
+    tma = tma_params(contraction, whole, target, tail_splits.splits * tail_splits.steps)
+    consumers = schedule.consumers
+    programs = min(sm_count(target), -(-work_tiles(contraction, schedule) // consumers.pipelines))
+    tile_m, tile_n, tile_k = schedule.tile
+    size = contraction.arithmetic.product.itemsize
+    output = output_map(contraction, schedule, schedule.rows, tma.blocks)
+    found = roles(contraction, schedule.tile, consumers)
+    assert found is not None, "schedules are offered only where there are registers"
+    d_shape = (output.tensor_map.block[-2], output.tensor_map.block[-1])
+    return WsParams(
+        tma=tma._replace(splits=schedule.splits, programs=programs),
+        accumulators=_accumulators(contraction, schedule),
+        consumers=consumers,
+        tiles=work_tiles_whole(contraction, schedule),
+        product_bits=8 * size,
+        roles=found,
+        stages=schedule.stages,
+        a_first=(0, schedule.stages if consumers.pipelines == 2 else 0),
+        b_first=(0, schedule.stages if consumers.b_pipelines == 2 else 0),
+        rounds=rounds(schedule.stages, found.transformers // consumers.b_pipelines),
+        a_layout=matrix_layout((tile_m, tile_k), schedule.a.along_k, size),
+        b_layouts=tuple(matrix_layout((width, tile_k), schedule.b.along_k, size) for width in n_parts(tile_n)),
+        d_dims=output.dims,
+        d_along_n=output.along_n,
+        d_shape=d_shape,
+        d_layout=matrix_layout(d_shape, True, output.tensor_map.layout.dtype.itemsize),
+        transforms=_transforms(schedule, found) if consumers == SMEM_TRANSFORM else (),
+        tail_splits=tail_splits,
+        stream_k=work_ranges(contraction, schedule, target) if schedule.stream_k else None,
+    )
+
+
+def _transforms(schedule: WsSchedule, roles: Roles) -> tuple[tuple[TransformLines, ...], ...]:
+    """What three transformers have of a step's tiles of B: about a third of all elements each. The last of them has the
+    second part along n."""
+    _, tile_n, tile_k = schedule.tile
+    widths = (tile_k,) * 2 if schedule.b.along_k else n_parts(tile_n)
+    wide, rest = n_parts(tile_n)[0] if schedule.b.along_k else tile_k, _rest_lines(schedule)
+    least = wide // 8
+    third = round((wide + rest * widths[-1] / widths[0]) / (3 * least)) * least
+    at_once = [max(SWIZZLED, roles.elements * THREADS // width) for width in widths]
+    first, second = _runs(0, 0, third, at_once[0]), _runs(0, third, 2 * third, at_once[0])
+    return first, second, _runs(0, 2 * third, wide, at_once[0]) + _runs(1, 0, rest, at_once[-1])
+
+
+def _runs(part: int, first: int, end: int, most: int) -> tuple[TransformLines, ...]:
+    """Lines in runs that can be sliced out of a tile: powers of two, which start at multiples of themselves."""
+    found = []
+    while first < end:
+        lines = min(most, first & -first or most, 1 << (end - first).bit_length() - 1)
+        found.append(TransformLines(part, first, lines))
+        first += lines
+    return tuple(found)
+
+
+def _rest_lines(schedule: WsSchedule) -> int:
+    """Lines of tiles of B's second part. There is one output tile along n, and lines past its last column need no
+    function."""
+    _, tile_n, tile_k = schedule.tile
+    wide, *narrow = n_parts(tile_n)
+    if not narrow or not schedule.b.along_k:
+        return tile_k if narrow else 0
+    there = extent(schedule.b.outer) - wide
+    return min(narrow[0], -(-there // SWIZZLED) * SWIZZLED) if there > 0 else narrow[0]
+
+
+def rounds(stages: int, transformers: int) -> int:
+    """Rounds of a pipeline after which the same transformer meets the same stage again: they take steps in turn."""
+    return math.lcm(stages, max(1, transformers)) // stages
+
+
+def matrix_layout(shape: tuple[int, int], along_k: bool, size: int, rank: int = 2) -> NVMMASharedLayout:
+    """How a tile of so many rows and columns lies in shared memory, its contiguous side as it is in memory."""
+    from triton.experimental.gluon.language import NVMMASharedLayout
+
+    rows, columns = shape
+    line = (columns if along_k else rows) * size
+    swizzle = next(width for width in (128, 64, 32) if line % width == 0)
+    return NVMMASharedLayout(swizzle_byte_width=swizzle, element_bitwidth=8 * size, rank=rank)
+
+
+def _accumulators(contraction: Contraction, schedule: WsSchedule) -> tuple[tuple[AccumulatorParams, ...], ...]:
+    """Of each consumer: half of the rows of an output tile, or all of them; and all columns, part by part."""
+    tile_m, tile_n, _ = schedule.tile
+    tensors = TENSORS + len(contraction.aux)
+    *others_m, rows = dim_axes(schedule.a, tile_m)
+    *others_n, columns = dim_axes(schedule.b, tile_n)
+    height = schedule.rows
+
+    def accumulator(row: int, column: int, width: int) -> AccumulatorParams:
+        def across(first: int, count: int) -> TiledDim:
+            return tiled_dim([*others_n, TiledAxis(columns.modes, count, True, tile_n, first)], 1, tensors)
+
+        m = tiled_dim([*others_m, TiledAxis(rows.modes, height, True, tile_m, row)], 0, tensors)
+        narrow = subtile_columns(contraction, schedule)
+        starts = range(column, column + width, narrow)
+        subtiles = tuple(SubtileParams(m, across(first, narrow), row, first) for first in starts)
+        return AccumulatorParams(m, across(column, width), row, subtiles, (width // narrow).bit_length() - 1)
+
+    widths = n_parts(tile_n)
+    starts = [sum(widths[:at]) for at in range(len(widths))]
+    return tuple(
+        tuple(accumulator(row, column, width) for column, width in zip(starts, widths, strict=True))
+        for row in (consumer % schedule.consumers.m_parts * height for consumer in range(CONSUMERS))
+    )
+
+
+_FITTED = fitted("warp_specialized")
+
+# Fitted on an H200 to 469 timings: of matrix products of 512 to 3072 rows, and of trials of TCCG, as it lies and
+# packed, with functions and without. Predictions are off by 7 % (root mean square), and by as much for 54 others
+# (`results/h200/products.json`).
+LAUNCH = _FITTED("launch")  # seconds
+RATE = _FITTED("rate")  # flops per second
+MEMORY_RATE = _FITTED("memory_rate")  # bytes per second
+LOAD_RATE = _FITTED("load_rate")  # bytes of tiles per second, from L2, with requests at all times
+LOAD_WAIT = _FITTED("load_wait")  # loads take 1 + LOAD_WAIT / stages times as long: with few stages requests come late
+CROSSING = _FITTED("crossing")  # times as long for tiles whose lines cross those of memory: L2 looks up two for each
+STORE_RATE = _FITTED("store_rate")  # bytes per second of subtiles that pass through shared memory to D
+# For each work tile of an SM, before its first products and after its last ones.
+WORK_TILE_SECONDS = _FITTED("work_tile_seconds")
+# Exponents of the norms that join what overlaps: products and loads; functions with both; memory with all that, and
+# stores with what overlaps them.
+OVERLAP = _FITTED("overlap")
+FUNCTIONS_OVERLAP = _FITTED("functions_overlap")
+MEMORY_OVERLAP = _FITTED("memory_overlap")
+# Stream-K: a work range mostly meets two output tiles; and tiles of operands that output tiles share are requested at
+# different times, and take so many times longer.
+RANGE_TILES, APART = _FITTED("range_tiles"), _FITTED("apart")
+
+
+def predict(contraction: Contraction, schedule: WsSchedule, target: Target) -> float:
+    """Seconds: work tile after work tile on the busiest SM, or all bytes at the rate of memory.
+
+    Products, loads and functions overlap. A work tile is stored before the next is begun, but for ping-pong. A line of
+    a tile that is shorter than one of memory takes as long.
+    """
+    contraction = in_kernel_order(contraction, schedule)
+    sms = sm_count(target)
+    tile_m, tile_n, tile_k = schedule.tile
+    consumers = schedule.consumers
+    size = contraction.arithmetic.product.itemsize
+    at_once = sms * consumers.pipelines
+    tiles = work_tiles(contraction, schedule) if not schedule.stream_k else at_once
+    turns = -(-tiles // at_once) * consumers.pipelines  # work tiles of the busiest SM
+    here = sms * turns  # work tiles of all SMs, were they as busy
+    depth = _steps(contraction, schedule, target) * tile_k
+    across = tile_n * consumers.n_tiles
+    products = 2.0 * tile_m * across * depth * here / RATE * (TALL if schedule.rows > GROUP_ROWS else 1.0)
+    loads = _load_bytes(schedule, size, min(1.0, tiles / at_once)) * depth * here / LOAD_RATE
+    loads *= 1 + LOAD_WAIT / schedule.stages
+    functions = function_seconds(contraction, here * depth * tile_m * consumers.n_tiles, here * depth * across, 0)
+    split = schedule.splits > 1
+    result_size = (contraction.arithmetic.accumulate if split else contraction.d.dtype).itemsize
+    stores = tile_m * across * result_size * here / STORE_RATE
+    stores += 0.0 if split else function_seconds(contraction, 0, 0, here * tile_m * across)
+    waiting = turns * WORK_TILE_SECONDS
+    if schedule.stream_k:
+        loads, stores, waiting = APART * loads, RANGE_TILES * stores, RANGE_TILES * waiting
+    memory = (compulsory_bytes(contraction) + _read_again(contraction, schedule)) / MEMORY_RATE
+    multiplying = _joined(_joined(products, loads, OVERLAP), functions, FUNCTIONS_OVERLAP)
+    if consumers == PINGPONG:
+        busy = _joined(multiplying, stores, MEMORY_OVERLAP) + waiting
+    else:
+        busy = multiplying + stores + waiting
+    seconds = launched(_joined(busy, memory, MEMORY_OVERLAP), LAUNCH)
+    return seconds + reduce_seconds(schedule.workspace_bytes, schedule.splits)
+
+
+def _steps(contraction: Contraction, schedule: WsSchedule, target: Target) -> int:
+    """Steps along k of the longest work tile or work range. Those of the tail, whose second consumer has no rows, count
+    by their time."""
+    if schedule.stream_k:
+        return work_ranges(contraction, schedule, target).base + 1
+    steps = split_steps(contraction, schedule, schedule.splits)
+    if schedule.tail_splits:
+        steps = max(steps, math.ceil(SHORT_STEP * split_steps(contraction, schedule, schedule.tail_splits)))
+    return steps
+
+
+def _load_bytes(schedule: WsSchedule, size: int, busy: float) -> float:
+    """Bytes that one index of k of a work tile costs L2. Lines that cross those of memory cost more, but only as far as
+    L2 is busy: `busy` is the share of SMs that load."""
+    tile_m, tile_n, _ = schedule.tile
+    rows, columns = _crossing(schedule.a, A, size), _crossing(schedule.b, B, size)
+    wide = tile_n if schedule.b.along_k else sum([max(part, LINE // size) for part in n_parts(tile_n)])
+    wide *= schedule.consumers.n_tiles
+    return max(tile_m + wide, (tile_m * rows + wide * columns) * busy) * size
+
+
+def _read_again(contraction: Contraction, schedule: WsSchedule) -> int:
+    """Bytes of operands that are read from memory more than once.
+
+    With stream-K, output tiles that share tiles of an operand are at different places along k at any time: what L2 does
+    not keep is read once for each of them.
+    """
+    if not schedule.stream_k:
+        return 0
+    tile_m, tile_n, _ = schedule.tile
+    rows, columns, *_ = own_bytes(contraction)
+    across = dim_tiles(schedule.b, tile_n) // schedule.consumers.n_tiles
+    down = dim_tiles(schedule.a, tile_m)
+    kept = KEPT_BYTES / 2  # of each
+    return int(sum((times - 1) * max(0.0, size - kept) for times, size in ((across, rows), (down, columns))))
+
+
+def _joined(one: float, other: float, norm: float) -> float:
+    """Seconds of two things that overlap: their norm."""
+    return (one**norm + other**norm) ** (1 / norm)
+
+
+@lru_cache(maxsize=4096)
+def _crossing(view: TmaView, operand: int, size: int) -> float:
+    """How much longer tiles of an operand take where its rows do not start with lines of memory."""
+    steps = [group[0].strides[operand] * size for group in view.dimensions[:-1]]
+    return CROSSING if any([step % LINE for step in steps]) else 1.0  # noqa: C419

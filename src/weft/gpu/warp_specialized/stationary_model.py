@@ -1,0 +1,242 @@
+"""Schedules with a stationary operand, what they tell the kernel, and their cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import TYPE_CHECKING, NamedTuple
+
+from weft.gpu.common.constraints import LEAST_DOT, SHARED_MEMORY, sm_count
+from weft.gpu.common.cost import compulsory_bytes, function_seconds, launched
+from weft.gpu.common.swap_ab import in_kernel_order
+from weft.gpu.common.tiling import TENSORS, A, B, D, TiledAxis, TiledDim, nearest, tiled_dim
+from weft.gpu.tma.model import TmaParams, tma_params
+from weft.gpu.tma.schedule import TmaSchedule, TmaView, dim_axes, extent, n_parts, tma_views, with_second_run
+from weft.gpu.warp_specialized.model import matrix_layout
+from weft.gpu.warp_specialized.schedule import BARRIERS, NAME, output_tiles
+from weft.planner.coefficients import fitted
+from weft.planner.schedule import Candidates, Target
+from weft.spec import Contraction, Mode, Role
+
+if TYPE_CHECKING:
+    from triton.experimental.gluon.language import DistributedLinearLayout, NVMMASharedLayout
+
+
+ROWS = 16  # of an output tile, for each warp of a consumer
+LEAST_RUN = 16  # rows that lie together: results are stored in lines of as many elements
+LINE = 128  # bytes along k of a tile
+LEAST_STAGES, MOST_STAGES = 2, 8
+LEAST_COLUMNS, MOST_COLUMNS = 16, 320  # that matrix instructions take, and that a consumer has accumulators for
+# Registers of a thread of a consumer of so many warps: two consumers share what producers leave, as in `roles`.
+REGISTERS = {4: 240, 8: 112}
+OTHER_REGISTERS = 40  # besides accumulators and rows; more than in `roles`, as results are stored from registers too
+
+
+@dataclass(frozen=True, slots=True)
+class StationarySchedule(TmaSchedule):
+    """Tiles and their views; `warps` are those of each consumer, `stages` those of each pipeline of A."""
+
+    pipelines: int = 1  # one that both consumers take turns at, or one for each
+    family: str = NAME
+
+    def __str__(self) -> str:
+        m, n, k = self.tile
+        rows = " ".join(map(str, dim_axes(self.a, m)[-2 if self.a.second else -1 :]))
+        names_n = "·".join(mode.name for mode in self.b.outer)
+        across = "+".join(map(str, n_parts(n)))
+        pipelines = "pingpong" if self.pipelines == 1 else f"pipelines={self.pipelines}"
+        return (
+            f"ws.stationary {m}x{n}x{k} m[{rows}] n[{names_n}:{across}] k[{self.k.name}:{k}]"
+            f" warps={self.warps} {pipelines} stages={self.stages}{' swap_ab' if self.swap_ab else ''}"
+        )
+
+
+def candidates(contraction: Contraction, target: Target, swap_ab: bool = False) -> Candidates:
+    """Schedules, and why there are none; `swap_ab` says that A and B are swapped already."""
+    if contraction.batch > 1 or contraction.n > MOST_COLUMNS:
+        return Candidates((), (f"only an operand of at most {MOST_COLUMNS} columns is stationary in shared memory",))
+    found: list[StationarySchedule] = []
+    size = contraction.arithmetic.product.itemsize
+    columns, depth = _columns(contraction.n), LINE // size
+    tiles = {warps: (ROWS * warps, columns, depth) for warps in REGISTERS if _fits(contraction, columns, depth, warps)}
+    for k in contraction.of_role(Role.K):
+        views_a, views_b = (tma_views(contraction, operand, k) for operand in (A, B))
+        for a, b, (warps, tile) in product(views_a, views_b, tiles.items()):
+            if extent(b.outer) >= contraction.n and _stored_in_runs(a, b):
+                stages = _stages(contraction, k, tile, target)
+                found += _of_views(a, b, StationarySchedule(a, b, k, tile, warps, stages, swap_ab=swap_ab))
+    return Candidates(tuple(found))
+
+
+def _of_views(a: TmaView, b: TmaView, shape: StationarySchedule) -> Iterator[StationarySchedule]:
+    """Schedules of a tile and two views, of which `shape` says all but how its stages are divided."""
+    for view in dict.fromkeys((a, with_second_run(a, shape.tile[0], LEAST_RUN))):
+        if 2 * extent(view.outer) <= shape.tile[0] // view.count:
+            continue
+        for pipelines in (1, 2):
+            if shape.stages >= LEAST_STAGES * pipelines:
+                stages = min(MOST_STAGES, shape.stages) // pipelines
+                yield replace(shape, a=view, b=b, stages=stages, pipelines=pipelines)
+
+
+def _fits(contraction: Contraction, columns: int, depth: int, warps: int) -> bool:
+    """Whether a consumer's threads have registers for accumulators, and for rows that A's function is applied to."""
+    held = columns // 2 + (depth // 2 if contraction.a_fn is not None else 0)  # of 16 rows, by each thread of a warp
+    return held + OTHER_REGISTERS <= REGISTERS[warps]
+
+
+def _columns(count: int) -> int:
+    """The least sum of at most two powers of two that is no less."""
+    powers = [1 << bit for bit in range(LEAST_COLUMNS.bit_length() - 1, MOST_COLUMNS.bit_length())]
+    sums = {*powers, *(x + y for x in powers for y in powers if x != y)}
+    return min(each for each in sums if each >= count)
+
+
+def _stored_in_runs(a: TmaView, b: TmaView) -> bool:
+    """Whether D's contiguous mode is one that rows or columns run along."""
+    return nearest((a.outer[0], b.outer[0]), D) is not None
+
+
+def _stages(contraction: Contraction, k: Mode, tile: tuple[int, int, int], target: Target) -> int:
+    """Stages of all pipelines that the device has shared memory for beside B."""
+    tile_m, tile_n, tile_k = tile
+    size = contraction.arithmetic.product.itemsize
+    b_bytes = _steps(contraction, k, tile_k) * tile_n * tile_k * size
+    return ((target.shared_memory or SHARED_MEMORY) - BARRIERS - b_bytes) // (tile_m * tile_k * size)
+
+
+def _steps(contraction: Contraction, k: Mode, tile_k: int) -> int:
+    return -(-k.extent // tile_k) * (contraction.k // k.extent)
+
+
+def steps(contraction: Contraction, schedule: StationarySchedule) -> int:
+    """Steps along k of a sum: as many tiles of B stay in shared memory."""
+    return _steps(contraction, schedule.k, schedule.tile[2])
+
+
+def last_depth(contraction: Contraction, schedule: StationarySchedule) -> int:
+    """Indices of k that the last step multiplies: no more of its tiles than there is, where k is one mode."""
+    tile_k = schedule.tile[2]
+    left = schedule.k.extent % tile_k or tile_k
+    if schedule.k.extent != contraction.k:
+        return tile_k
+    return max(LEAST_DOT, 1 << (left - 1).bit_length())
+
+
+LEAST_SUBTILE, MOST_SUBTILE = 8, 32  # columns that are finished at once
+
+
+class StationaryParams(NamedTuple):
+    """All that the kernel takes of a schedule."""
+
+    tma: TmaParams
+    subtiles: tuple[tuple[TiledDim, ...], ...]  # [part along n] columns that are finished at once
+    halvings: tuple[int, ...]  # [part along n] that give them
+    last_depth: int  # indices of k that the last step multiplies
+    warps: int  # of each consumer
+    registers: int  # of each of its threads
+    product_bits: int  # of an element
+    pipelines: int  # of tiles of A
+    stages: int  # of each
+    a_layout: NVMMASharedLayout  # of tiles of A in shared memory, as matrices
+    b_layouts: tuple[NVMMASharedLayout, ...]  # of B, for each part along n
+    store_layouts: tuple[DistributedLinearLayout, ...]  # of subtiles of each part, in registers
+
+
+def stationary_params(contraction: Contraction, schedule: StationarySchedule, target: Target) -> StationaryParams:
+    tma = tma_params(contraction, schedule, target)
+    tile_m, tile_n, tile_k = schedule.tile
+    size = contraction.arithmetic.product.itemsize
+    widths, subtiles = n_parts(tile_n), tuple(_subtiles(schedule))
+    along_n = nearest(schedule.b.outer, D) is not None
+    return StationaryParams(
+        tma=tma._replace(programs=min(tma.blocks, sm_count(target))),
+        subtiles=subtiles,
+        halvings=tuple((width // own[0].tile).bit_length() - 1 for width, own in zip(widths, subtiles, strict=True)),
+        last_depth=last_depth(contraction, schedule),
+        warps=schedule.warps,
+        registers=REGISTERS[schedule.warps],
+        product_bits=8 * size,
+        pipelines=schedule.pipelines,
+        stages=schedule.stages,
+        a_layout=matrix_layout((tile_m, tile_k), schedule.a.along_k, size),
+        b_layouts=tuple(matrix_layout((width, tile_k), schedule.b.along_k, size) for width in widths),
+        store_layouts=tuple(_store_layout(own[0].tile, along_n, schedule.warps) for own in subtiles),
+    )
+
+
+def _subtiles(schedule: StationarySchedule) -> Iterator[tuple[TiledDim, ...]]:
+    """Of each part along n, the subtiles with columns of D in them."""
+    tile_n = schedule.tile[1]
+    (columns,) = dim_axes(schedule.b, tile_n)
+    first = 0
+    for width in n_parts(tile_n):
+        there = min(width, columns.extent - first)
+        narrow = max(LEAST_SUBTILE, math.gcd(there, width, MOST_SUBTILE))
+        yield tuple(
+            tiled_dim([TiledAxis(columns.modes, narrow, True, tile_n, start)], 1, TENSORS)
+            for start in range(first, first + there, narrow)
+        )
+        first += width
+
+
+def _store_layout(width: int, along_n: bool, warps: int) -> DistributedLinearLayout:
+    """How a subtile of so many columns lies in registers when it is stored.
+
+    Matrix instructions leave two neighbours of a row to each lane, and 8 x 8 elements to a warp's lanes: of float32, 32
+    bytes of a line of D would be stored at once. Lanes exchange half of what they hold, and it is twice as much.
+    """
+    from triton.experimental.gluon.language import DistributedLinearLayout
+
+    registers = [[0, 1], [8, 0], *([0, 1 << bit] for bit in range(3, width.bit_length() - 1))]
+    lanes = [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]]
+    farther = [0, 8] if along_n else [8, 0]
+    if farther in registers:
+        registers.remove(farther)
+        registers.insert(1, lanes[0])
+        lanes[0] = farther
+    apart = [[ROWS << bit, 0] for bit in range(warps.bit_length() - 1)]
+    return DistributedLinearLayout(registers, lanes, apart, [], [ROWS * warps, width])
+
+
+_FITTED = fitted("stationary")
+
+# Fitted on an H200 to 48 timed schedules of TCCG cases 2, 5, 9 and 10, with functions and without, when the rate of
+# products was 8 % less than now: predictions were off by 3 % on average. The rate of loading B is that of TCCG cases 9
+# and 18.
+LAUNCH = _FITTED("launch")  # seconds
+RATE = _FITTED("rate")  # flops per second
+MEMORY_RATE = _FITTED("memory_rate")  # bytes per second
+B_RATE = _FITTED("b_rate")  # bytes per second of all SMs' copies of B, from L2
+TILE_SECONDS = _FITTED("tile_seconds")  # from the request of a tile of A to its arrival
+OUTPUT_SECONDS = _FITTED.table("output_seconds")  # without products, for each output tile of an SM; by warps
+FUNCTIONS = _FITTED.table("functions")  # times what they issue, by warps and pipelines
+OVERLAP = _FITTED("overlap")  # exponent of the norm that joins what overlaps
+
+
+def predict_stationary(contraction: Contraction, schedule: StationarySchedule, target: Target) -> float:
+    """Seconds: first B is loaded and its function applied; then tiles of A, products, functions and stores overlap.
+
+    A stage is empty when its tile is in registers, where A has a function, else when its products are done.
+    """
+    contraction = in_kernel_order(contraction, schedule)
+    sms = sm_count(target)
+    tile_m, tile_n, tile_k = schedule.tile
+    turns = -(-output_tiles(contraction, schedule) // sms)
+    count = steps(contraction, schedule)
+    depth = (count - 1) * tile_k + last_depth(contraction, schedule)
+    rows = turns * sms * tile_m  # of all SMs, were they as busy as the busiest
+    b_elements = sms * count * tile_k * tile_n
+    beginning = b_elements * contraction.arithmetic.product.itemsize / B_RATE
+    beginning += function_seconds(contraction, 0, b_elements, 0)
+    requested = schedule.pipelines * (schedule.stages - (contraction.a_fn is None))  # tiles at any time
+    functions = function_seconds(contraction, rows * depth, 0, rows * contraction.n)
+    pipes = (
+        2.0 * rows * tile_n * depth / RATE + turns * OUTPUT_SECONDS[str(schedule.warps)],
+        turns * count * TILE_SECONDS / requested,
+        functions * FUNCTIONS[f"{schedule.warps} {schedule.pipelines}"],
+        compulsory_bytes(contraction) / MEMORY_RATE,
+    )
+    return launched(beginning + sum(pipe**OVERLAP for pipe in pipes) ** (1 / OVERLAP), LAUNCH)

@@ -1,0 +1,225 @@
+"""Device functions of consumers: functions on a tile, and its store."""
+
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma, warpgroup_mma_wait
+
+from weft.gpu.common.device import dim_mask, dim_offsets, scalar
+from weft.gpu.common.triton_versions import gluon_names
+from weft.gpu.tma.kernel import tma_coord
+from weft.gpu.warp_specialized.roles import WARPS
+
+WIDEST_ACCESS = 8  # elements of 16 bits that a lane reads or writes at once
+
+
+@gluon.constexpr_function
+def power_of_two_in(count):
+    """The greatest that is no more."""
+    return 1 << (count.bit_length() - 1)
+
+
+@gluon.constexpr_function
+def line_layout(height, width, warps):
+    """The layout in registers of so many lines of shared memory: a lane has neighbours of one line."""
+    access = min(WIDEST_ACCESS, height * width // (32 * warps))
+    lanes = width // access
+    return gl.BlockedLayout([1, access], [32 // lanes, lanes], [warps, 1], [1, 0])
+
+
+@gluon.jit
+def transform_tiles(
+    tiles,  # one or two, (k, n) or (n, k), in shared memory
+    k_tile,
+    K: gl.constexpr,
+    ALONG_K: gl.constexpr,
+    MASKED: gl.constexpr,
+    WARPS: gl.constexpr,
+    ELEMENTS: gl.constexpr,  # that a lane computes at once
+    FN: gl.constexpr,
+    PRODUCT: gl.constexpr,
+):
+    """Apply a function to all tiles of a step.
+
+    All are read before the first is written, where there are registers for that. The compiler sees accesses to the
+    whole pipeline, not to lines of it, and puts a barrier between a tile that is read and one that is written. These
+    barriers are not needed: every element is read and written by the same lane.
+    """
+    TOTAL: gl.constexpr = tiles[0].numel + tiles[-1].numel if len(tiles) == 2 else tiles[0].numel
+    if TOTAL <= ELEMENTS * 32 * WARPS:
+        values = ()
+        for i in gl.static_range(len(tiles)):
+            values += (transformed_lines(tiles[i], 0, k_tile, K, ALONG_K, MASKED, WARPS, FN, PRODUCT),)
+        for i in gl.static_range(len(tiles)):
+            tiles[i].store(values[i])
+    else:
+        for i in gl.static_range(len(tiles)):
+            transform_by_lines(tiles[i], k_tile, K, ALONG_K, MASKED, WARPS, ELEMENTS, FN, PRODUCT)
+
+
+@gluon.jit
+def transform_by_lines(
+    tile, k_tile, K: gl.constexpr, ALONG_K: gl.constexpr, MASKED: gl.constexpr, WARPS: gl.constexpr,
+    ELEMENTS: gl.constexpr, FN: gl.constexpr, PRODUCT: gl.constexpr,
+):  # fmt: skip
+    """Apply a function to one tile, some lines after the other."""
+    LINES: gl.constexpr = tile.shape[0]
+    HEIGHT: gl.constexpr = min(LINES, power_of_two_in(ELEMENTS) * 32 * WARPS // tile.shape[1])
+    for i in gl.static_range(LINES // HEIGHT):
+        lines = tile.slice(i * HEIGHT, HEIGHT, 0)
+        lines.store(transformed_lines(lines, i * HEIGHT, k_tile, K, ALONG_K, MASKED, WARPS, FN, PRODUCT))
+
+
+@gluon.jit
+def transformed_lines(
+    lines, first, k_tile, K: gl.constexpr, ALONG_K: gl.constexpr, MASKED: gl.constexpr, WARPS: gl.constexpr,
+    FN: gl.constexpr, PRODUCT: gl.constexpr,
+):  # fmt: skip
+    """Lines of a tile, from the `first` one on, in registers, the function applied."""
+    LAYOUT: gl.constexpr = line_layout(lines.shape[0], lines.shape[1], WARPS)
+    return transformed(lines.load(LAYOUT), first, k_tile, K, ALONG_K, MASKED, LAYOUT, FN, PRODUCT)
+
+
+@gluon.jit
+def transformed(
+    value, first, k_tile, K: gl.constexpr, ALONG_K: gl.constexpr, MASKED: gl.constexpr, LAYOUT: gl.constexpr,
+    FN: gl.constexpr, PRODUCT: gl.constexpr,
+):  # fmt: skip
+    """The function of values in registers, in the type of products. What lies past the end of k stays zero.
+
+    Columns run along k, or else rows do, the first of which is number `first` of the tile.
+    """
+    HEIGHT: gl.constexpr = value.shape[0]
+    WIDTH: gl.constexpr = value.shape[1]
+    value = FN(value).to(PRODUCT)
+    if MASKED:
+        if ALONG_K:
+            inside = dim_mask(k_tile, gl.arange(0, WIDTH, layout=gl.SliceLayout(0, LAYOUT)), K)[None, :]
+        else:
+            inside = dim_mask(k_tile, first + gl.arange(0, HEIGHT, layout=gl.SliceLayout(1, LAYOUT)), K)[:, None]
+        value = gl.where(inside, value, gl.to_tensor(0.0).to(PRODUCT))
+    return value
+
+
+CONSUMER_WARPS = gl.constexpr(WARPS)
+sync_role, _, tma_store, reinterpret = gluon_names()
+
+
+@gluon.jit
+def split_n(tiles):
+    """The left and the right half of each of some matrices in registers."""
+    ROWS: gl.constexpr = tiles[0].shape[0]
+    COLUMNS: gl.constexpr = tiles[0].shape[1] // 2
+    found = ()
+    for i in gl.static_range(len(tiles)):
+        found += gl.split(gl.permute(gl.reshape(tiles[i], (ROWS, 2, COLUMNS)), (0, 2, 1)))
+    return found
+
+
+@gluon.jit
+def subtiles_of(acc, LEVELS: gl.constexpr):
+    """The subtiles of an accumulator that is complete: it is halved so many times."""
+    subtiles = (warpgroup_mma_wait(0, deps=(acc,)),)
+    for _ in gl.static_range(LEVELS):
+        subtiles = split_n(subtiles)
+    return subtiles
+
+
+@gluon.jit
+def store_tile(
+    acc,  # (rows, columns) of `PART`
+    d,  # tensor map of D, or of split-K partials
+    staging,  # (buffers, rows, columns) of a subtile, in shared memory
+    first_buffer,  # of this consumer
+    alpha,
+    partial,  # number of the split-K partial
+    tile,  # (batch, m, n): numbers of the output tile
+    PARAMS: gl.constexpr,
+    PART: gl.constexpr,  # params.AccumulatorParams
+    EPILOGUE: gl.constexpr,
+):
+    """Store an accumulator by TMA, as a split-K partial or finished."""
+    LEVELS: gl.constexpr = PART.halvings
+    subtiles = subtiles_of(acc, LEVELS)
+    # Buffers are free when TMA has read all that an earlier call put there.
+    tma.store_wait(0)
+    sync_role()
+    for i in gl.static_range(len(subtiles)):
+        store_subtile(subtiles[i], d, staging, first_buffer, alpha, partial, tile, PARAMS, PART, i, EPILOGUE)
+
+
+@gluon.jit
+def store_subtile(
+    acc, d, staging, first_buffer, alpha, partial, tile, PARAMS: gl.constexpr, PART: gl.constexpr, AT: gl.constexpr,
+    EPILOGUE: gl.constexpr,
+):  # fmt: skip
+    """The same of subtile number `AT`. TMA stores it asynchronously; nobody waits here, unless its buffer is in use."""
+    SUBTILE: gl.constexpr = PART.subtiles[AT]
+    BATCH: gl.constexpr = PARAMS.tma.batch
+    M: gl.constexpr = SUBTILE.m
+    N: gl.constexpr = SUBTILE.n
+    D_DIMS: gl.constexpr = PARAMS.d_dims
+    DEPTH: gl.constexpr = 256 // PARAMS.product_bits
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [CONSUMER_WARPS, 1], [16, N.tile, DEPTH])
+    value = gl.convert_layout(acc, LAYOUT, assert_trivial=True)
+    start = ()
+    if PARAMS.tma.splits > 1:
+        start += (partial, gl.to_tensor(SUBTILE.row), gl.to_tensor(SUBTILE.column))
+    else:
+        value = value * scalar(alpha, acc.dtype)
+        if EPILOGUE is not None:
+            value = EPILOGUE(value)
+        for i in gl.static_range(len(D_DIMS)):
+            start += (tma_coord(tile[0], tile[1], tile[2], BATCH, M, N, D_DIMS, i),)
+    if PARAMS.consumers.buffers <= AT:  # the first ones are free: `store_tile` waited
+        tma.store_wait(PARAMS.consumers.buffers - 1)
+        sync_role()
+    buffer = staging.index(first_buffer + AT % PARAMS.consumers.buffers)
+    if PARAMS.d_along_n:
+        buffer.store(value.to(d.dtype))
+    else:
+        buffer.permute((1, 0)).store(value.to(d.dtype))
+    fence_async_shared()
+    sync_role()
+    tma_store(d, start, reinterpret(buffer, d.dtype, d.block_shape, d.layout))
+
+
+@gluon.jit
+def store_from_registers(
+    acc,  # (M, columns) of part `PART` along n
+    d,  # pointer
+    alpha,
+    m_tile,
+    n_tile,
+    PARAMS: gl.constexpr,  # stationary_params.StationaryParams
+    PART: gl.constexpr,
+    EPILOGUE: gl.constexpr,
+):
+    """Finish an accumulator and store it without shared memory, of which there is none left."""
+    LEVELS: gl.constexpr = PARAMS.halvings[PART]
+    subtiles = subtiles_of(acc, LEVELS)
+    COUNT: gl.constexpr = len(PARAMS.subtiles[PART])  # those with columns of D in them
+    for i in gl.static_range(COUNT):
+        store_subtile_from_registers(subtiles[i], d, alpha, m_tile, n_tile, PARAMS, PART, i, EPILOGUE)
+
+
+@gluon.jit
+def store_subtile_from_registers(
+    acc, d, alpha, m_tile, n_tile, PARAMS: gl.constexpr, PART: gl.constexpr, AT: gl.constexpr, EPILOGUE: gl.constexpr
+):  # fmt: skip
+    """The same of subtile number `AT`, in a layout in which lanes next to each other write neighbours of D."""
+    N: gl.constexpr = PARAMS.subtiles[PART][AT]
+    M: gl.constexpr = PARAMS.tma.m
+    WIDE: gl.constexpr = PARAMS.tma.wide[3]
+    DEPTH: gl.constexpr = 256 // PARAMS.product_bits
+    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [PARAMS.warps, 1], [16, N.tile, DEPTH])
+    value = gl.convert_layout(acc, LAYOUT, assert_trivial=True) * scalar(alpha, acc.dtype)
+    if EPILOGUE is not None:
+        value = EPILOGUE(value)
+    STORED: gl.constexpr = PARAMS.store_layouts[PART]
+    row = gl.arange(0, M.tile, layout=gl.SliceLayout(1, STORED))
+    column = gl.arange(0, N.tile, layout=gl.SliceLayout(0, STORED))
+    to = (d + dim_offsets(m_tile, row, M, 3, WIDE)[:, None]) + dim_offsets(n_tile, column, N, 3, WIDE)[None, :]
+    mask = dim_mask(m_tile, row, M)[:, None] & dim_mask(n_tile, column, N)[None, :]
+    gl.store(to, gl.convert_layout(value.to(d.dtype.element_ty), STORED), mask=mask)
