@@ -50,7 +50,7 @@ FUNCTIONS: tuple[tuple[dict[str, Any], bool], ...] = (  # of real numbers alone,
 )  # fmt: skip
 NETWORKS = ("ij,jk,kl->il", "ab,bc,cd,de->ae", "abc,bd,ce->ade", "ij,jk,ki->", "aij,bjk,cki->abc", "ab,ac,ad->bcd")
 MOVES = ("ab->ba", "abc->cab", "abc->bac", "abcd->dbca", "abc->cba", "abcd->acbd", "aab->ba", "abcde->ecadb")
-ALGEBRAS = ("max_plus", "min_plus", "log", "max_mul", "min_max")
+ALGEBRAS = ("max_plus", "min_plus", "log", "min_max")
 
 
 @dataclass
@@ -166,8 +166,8 @@ class Draw:
 
         def exact() -> tuple[torch.Tensor, torch.Tensor]:
             x, y = a.double()[:, :, None], b.double()[None]
-            pairs = {"max_mul": lambda: x * y, "min_max": lambda: torch.maximum(x, y)}.get(name, lambda: x + y)()
-            value = pairs.logsumexp(1) if name == "log" else pairs.amax(1) if "max_" in name else pairs.amin(1)
+            pairs = torch.maximum(x, y) if name == "min_max" else x + y
+            value = pairs.logsumexp(1) if name == "log" else pairs.amax(1) if name.startswith("max") else pairs.amin(1)
             steps = 4 + (extents["k"] + 12 if name == "log" else 0)
             return value, steps * torch.finfo(dtype).eps * (1 + value.abs() + pairs.abs().amax(1))
 
