@@ -216,7 +216,8 @@ def gathered(files: list[Path], ended: list[int]) -> dict[str, Any]:
 def table(found: dict[str, Any], seconds: float) -> str:
     """A line for each kind: cases by mode, wrong ones, and the largest error over its bound."""
     names = list(WEIGHTS) + (["worker"] if any(name.startswith("worker") for name in found["wrong"]) else [])
-    lines = [f"{'kind':<16} {'eager':>8} {'captured':>8} {'threads':>8} {'refused':>8} {'wrong':>6} {'error/bound':>12}"]
+    heads = " ".join(f"{head:>8}" for head in (*MODES, "refused"))
+    lines = [f"{'kind':<16} {heads} {'wrong':>6} {'error/bound':>12}"]
     for kind in names:
         tried = [found["tried"].get(f"{kind} / {mode}", 0) for mode in MODES]
         refused = sum(count for name, count in found["refused"].items() if name.startswith(f"{kind}:"))
@@ -242,17 +243,20 @@ def main() -> int:
     if given.number is not None:
         worker(given.number, given.workers, seconds, given.seed, given.device, given.file, given.work)
         return 0
+    if given.device == "cuda":  # once for all workers, whose compilers would take the cores from one another
+        weft.warm(dtypes=[torch.float32, torch.float16, torch.bfloat16, torch.float64])
+    left = max(seconds - (time.monotonic() - began), 0.5 * seconds)
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder) / f"{number}.json" for number in range(given.workers)]
         running = [
             subprocess.Popen([sys.executable, __file__, *sys.argv[1:], "--workers", str(given.workers),
-                              "--number", str(number), "--file", str(file)])
+                              "--minutes", str(left / 60), "--number", str(number), "--file", str(file)])
             for number, file in enumerate(files)
         ]  # fmt: skip
         ended = []
         for process in running:
             try:
-                ended.append(process.wait(max(1.0, seconds + 60 - (time.monotonic() - began))))
+                ended.append(process.wait(max(1.0, seconds + 30 - (time.monotonic() - began))))
             except subprocess.TimeoutExpired:  # it hangs, or compiles
                 process.kill()
                 ended.append(process.wait())

@@ -25,8 +25,9 @@ EQUATIONS = (
     "mk,k->m", "mki,kn->mn", "kmk,kn->mn", "abk,kcd->dacb", "aibj,jci->bca", "bmi,bnj->bmn", "k,k->", "bk,bk->b",
 )  # fmt: skip
 TYPES: tuple[tuple[torch.dtype, dict[str, Any]], ...] = (
-    (SINGLE, {}), (HALF, {}), (BRAIN, {"out_dtype": SINGLE}), (DOUBLE, {}), (COMPLEX, {}), (HALF, {"out_dtype": SINGLE}),
-    (SINGLE, {"precision": "tf32"}), (SINGLE, {"precision": "tf32x3"}), (torch.int8, {"out_dtype": torch.int32}),
+    (SINGLE, {}), (HALF, {}), (BRAIN, {"out_dtype": SINGLE}), (DOUBLE, {}), (COMPLEX, {}),
+    (HALF, {"out_dtype": SINGLE}), (SINGLE, {"precision": "tf32"}), (SINGLE, {"precision": "tf32x3"}),
+    (torch.int8, {"out_dtype": torch.int32}),
     (torch.int32, {}), (WIDE, {}), (torch.float8_e4m3fn, {"out_dtype": SINGLE}),
 )  # fmt: skip
 
@@ -117,7 +118,7 @@ class Draw:
     def contraction(self, structure: Any, rng: random.Random, words: dict[str, Any]) -> Job:
         """`rng` draws what a plan depends on, the worker's own the values."""
         equation, (dtype, types), (functions, real) = structure
-        if real and dtype.is_complex or not (dtype.is_floating_point or dtype.is_complex):
+        if (real and dtype.is_complex) or not (dtype.is_floating_point or dtype.is_complex):
             functions = {}
         terms, extents = equation.replace("->", ",").split(","), self.extents(equation, rng)
         a, b = (self.operand(term, extents, dtype, rng) for term in terms[:2])
@@ -301,6 +302,8 @@ def expected(
         value, size = value + beta * _wide(c), size + abs(beta) * _wide(c).abs()
     bound = (2 * length + 16) * _unit(tensors[0].dtype) * size * (3 if value.is_complex() else 1)
     bound = bound + {"tf32": 2.0**-9, "tf32x3": 2.0**-19}.get(str(options.get("precision")), 0.0) * size
+    if _squared in functions:  # its values are rounded to the type of products
+        bound = bound + _eps(tensors[0].dtype) * size
     if (epilogue := options.get("epilogue")) is not None:
         value = epilogue(value, _wide(bias)) if bias is not None else epilogue(value)
         size = size + (_wide(bias).abs() if bias is not None else 0)
@@ -330,7 +333,9 @@ def _wide(x: torch.Tensor) -> torch.Tensor:
 
 def _unit(dtype: torch.dtype) -> float:
     """The rounding of sums of such operands; half precision's are in float32."""
-    return 0.0 if not (dtype.is_floating_point or dtype.is_complex) else 2.0**-52 if dtype in (DOUBLE, WIDE) else 2.0**-23
+    if not (dtype.is_floating_point or dtype.is_complex):
+        return 0.0
+    return 2.0**-52 if dtype in (DOUBLE, WIDE) else 2.0**-23
 
 
 def _eps(dtype: torch.dtype) -> float:

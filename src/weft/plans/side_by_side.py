@@ -25,7 +25,7 @@ from weft.planner.promotion import is_stored, tier
 from weft.planner.schedule import Description, Ranked, Target
 from weft.planner.validity import environment, here
 from weft.plans.select import select
-from weft.plans.tiers import Asked, Wanted, faster_at_hand
+from weft.plans.tiers import Wanted, faster_at_hand
 
 ROOM = "side-by-side"  # of the store
 FEWEST = 3  # kernels that are worth starting compilers, which takes as long as compiling one
