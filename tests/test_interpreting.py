@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-triton = pytest.importorskip("triton")
-pytest.importorskip("weft.gpu.common.launch")  # corrects the interpreter
+pytest.importorskip("triton")
+import triton
+
+import weft.gpu.common.launch  # noqa: F401  corrects the interpreter
 from weft.gpu.common.interpreter import correct
 
 tl = triton.language

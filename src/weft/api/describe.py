@@ -14,6 +14,7 @@ from weft.api.options import Options, resolved
 from weft.base.words import nearest
 from weft.errors import NotationError, ShapeError, UnsupportedError
 from weft.planner.planner import Choice
+from weft.planner.registry import need_triton
 from weft.planner.request import Request
 from weft.planner.schedule import Target
 from weft.planner.target import BACKENDS, target_of
@@ -129,6 +130,7 @@ def kernels_for(request: Request, choice: Choice | None) -> tuple[Kernel, ...]:
 
     if choice is None or request.target.kind == "cpu":
         return ()
+    need_triton("kernels are compiled")
     if interpreting():
         raise UnsupportedError("Triton is in its interpreter, which compiles nothing: unset TRITON_INTERPRET")
     from weft.gpu.common.launch import collected

@@ -19,6 +19,7 @@ from weft.api.lookup import find_plan, one_of, read_notation
 from weft.api.options import Options, resolved
 from weft.errors import AccuracyError, UnsupportedError, WorkspaceError
 from weft.fn.binding import bind
+from weft.planner.registry import need_triton
 from weft.planner.request import HOOKS, Request, Results
 from weft.planner.schedule import Scalar
 from weft.plans.checks import check_outputs, check_unscaled
@@ -132,6 +133,8 @@ def _values_and_places(
         return values, torch.full((batch, m, n), -1, dtype=INDEX, device=request.device)
     x = _packed("a_fn", a, 0, (*roles.batch, *roles.k, *roles.m), request, options).reshape(batch, k, m)
     y = _packed("b_fn", b, 1, (*roles.batch, *roles.k, *roles.n), request, options).reshape(batch, k, n)
+    if request.backend == "triton":
+        need_triton("return_arg runs on a GPU")
     found: tuple[torch.Tensor, torch.Tensor] = import_module(_ROOMS[request.backend]).select(
         x, y, request.algebra, largest
     )

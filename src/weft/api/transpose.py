@@ -12,6 +12,7 @@ from weft.base.arrays import as_result, is_array, like
 from weft.base.describe import describe_call
 from weft.base.dispatch import is_dynamo_compiling, outside
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
+from weft.planner.registry import need_triton
 from weft.planner.schedule import Scalar
 from weft.planner.target import resolve_backend, target_of
 from weft.plans.checks import checked_scalar, reject_gradient
@@ -90,6 +91,8 @@ def _transpose(tensor: torch.Tensor, described: InPlace, alpha: Scalar, backend:
         if alpha != 1:
             tensor.mul_(alpha)
         return
+    if backend == "triton":
+        need_triton("a transposition in place runs on a GPU")
     room = import_module(_IN_PLACE[backend])
     if backend == "triton" and alpha != 1 and tensor.is_complex():
         raise UnsupportedError(f"{dtype_name(tensor.dtype)} is not scaled on the GPU yet")

@@ -13,6 +13,7 @@ from weft.base.arrays import as_result, as_tensor, returned
 from weft.base.describe import describe_call
 from weft.base.dispatch import is_dynamo_compiling, outside
 from weft.errors import NotationError, ShapeError, call_context
+from weft.planner.registry import triton_fault
 from weft.plans.derivatives import asked as asked_of
 from weft.plans.keywords import refuse_unknown
 from weft.spec import Label, Layout, Notation, parse
@@ -108,6 +109,8 @@ def _in_one_launch(
     request = resolved(Notation(notation.inputs[:2], middle), str(notation), tensors[0], tensors[1], options)
     types = (request.a.dtype, request.d_dtype, request.arithmetic.accumulate)
     if request.backend != "triton" or any(not dtype.is_floating_point or dtype.itemsize < 2 for dtype in types):
+        return None
+    if triton_fault() is not None:
         return None
     from weft.gpu.chain.launch import ChainLaunch, Extents, fits, pays
 

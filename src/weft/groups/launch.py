@@ -9,6 +9,7 @@ import torch
 from weft.base.kept import is_capturing
 from weft.errors import UnsupportedError
 from weft.fn.pointwise import TritonFunction
+from weft.planner.registry import need_triton
 from weft.planner.request import Request
 from weft.spec.dtypes import FP8, dtype_name
 from weft.spec.group import GroupTable
@@ -23,6 +24,7 @@ def launch_of(table: GroupTable, request: Request, b_dtype: torch.dtype, add: bo
     arithmetic, functions = request.arithmetic, request.functions
     types, hooks = (request.a.dtype, b_dtype, request.d_dtype), (functions.a, functions.b, functions.epilogue)
     if request.backend == "triton":
+        need_triton("a group runs on a GPU")
         from weft.gpu.common.launch import type_reason
         from weft.gpu.grouped.launch import GroupKernel, GroupLaunch
 

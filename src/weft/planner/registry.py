@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from weft.errors import UnsupportedError
 from weft.machine.stamp import package_version
 from weft.planner.schedule import Description
 from weft.spec.permutation import Permutation
@@ -102,9 +103,15 @@ def triton_fault() -> str | None:
         import_module("triton").__version__  # noqa: B018  what a torn package lacks
     except Exception as error:  # of a library that is broken anything may come
         if version is None and isinstance(error, ModuleNotFoundError):
-            return "Triton is not installed"
+            return "Triton is not installed (pip install triton)"
         return f"Triton {version or ''} cannot be imported ({first_line(error)})".replace("  ", " ")
     return None
+
+
+def need_triton(what: str) -> None:
+    """`UnsupportedError` that says what is wrong with Triton, where it cannot be imported; `what` needs it."""
+    if (fault := triton_fault()) is not None:
+        raise UnsupportedError(f"{fault}: {what} with Triton alone")
 
 
 def first_line(error: BaseException) -> str:

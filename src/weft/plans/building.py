@@ -30,7 +30,8 @@ def chosen_and_built(
 ) -> tuple[Choice, Any]:
     """The choice, without what the device cannot hold and without families that fail there, and its launch.
 
-    `known` is what `select` has found for all this. Raises what `select` raises, which each family that fails brings nearer: the others are chosen from.
+    `known` is what `select` has found for all this. Raises what `select` raises, which each family that fails brings
+    nearer: the others are chosen from.
     """
     if backend == "triton":
         _warn_of_triton()

@@ -20,15 +20,13 @@ import torch
 from weft.algebra import Algebra
 from weft.api.describe import choice_for
 from weft.api.options import Options, resolved
-from weft.gpu.tma.schedule import NAME as TMA
-from weft.gpu.warp_specialized.schedule import NAME as WARP_SPECIALIZED
 from weft.machine.datasheets import datasheet
 from weft.planner.schedule import Target
 from weft.spec import Notation
 from weft.spec.notation import Label
 
 LAUNCH = {"cuda": 6e-6, "cpu": 3e-5}  # seconds before a contraction of a part begins, host included, once it is known
-_STAYS = (TMA, WARP_SPECIALIZED)  # families whose grid is as large as the GPU, each block with a range of tiles
+_STAYS = ("tma", "warp_specialized")  # families whose grid is as large as the GPU, each block with a range of tiles
 _RATE, _BANDWIDTH = {"cuda": 100e12, "cpu": 20e9}, {"cuda": 2e12, "cpu": 10e9}  # where the planner predicts nothing
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from weft.base.figures import counted
 from weft.errors import UnsupportedError
 from weft.machine.occupancy import Occupancy, Waves, limits_of, occupancy, waves
+from weft.planner.registry import triton_fault
 from weft.planner.schedule import Target
 from weft.plans.kernels import machine_code
 from weft.plans.kernels.machine_code import Loop, Resources
@@ -141,7 +142,7 @@ class Kernel:
 
 def kernels_of(launch: Any, target: Target) -> tuple[Kernel, ...]:
     """The kernels that a built launch launches; those of a vendor's library, and of the CPU, are not among them."""
-    if target.kind == "cpu":
+    if target.kind == "cpu" or triton_fault() is not None:
         return ()
     return tuple(Kernel(each, target) for each in launched_kernels(launch))
 

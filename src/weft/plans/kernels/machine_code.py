@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 
 from weft.errors import UnsupportedError
+from weft.planner.registry import triton_fault
 
 _PATIENCE = 60  # seconds for one tool
 _OTHER = "other"
@@ -196,10 +197,11 @@ def listing(loop: Loop, most: int | None = None) -> list[str]:
 @cache
 def tool(name: str) -> str | None:
     """A tool of CUDA's by its path: that which Triton brings, else one on PATH or of a toolkit; None without any."""
-    import triton
+    places = [name, f"/usr/local/cuda/bin/{name}"]
+    if triton_fault() is None:
+        import triton
 
-    brought = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / name
-    places = [str(brought), name, f"/usr/local/cuda/bin/{name}"]
+        places.insert(0, str(Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / name))
     return next(filter(None, map(shutil.which, places)), None)
 
 
