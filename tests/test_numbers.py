@@ -48,7 +48,7 @@ class TestTable:
     def test_types(self, row: dict[str, str]) -> None:
         a, b = operands(row)
         plan = weft.plan("mk,nk->mn", a, b, **options(row), backend="reference")
-        arithmetic = plan.contraction.arithmetic
+        arithmetic = plan.request.arithmetic
         assert (arithmetic.product, arithmetic.accumulate) == (named(row["products"]), named(row["sums"]))
         if row["d"] == "must be named":
             given = {name: value for name, value in options(row).items() if name != "out_dtype"}

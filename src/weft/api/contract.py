@@ -22,7 +22,7 @@ from weft.api.keywords import (
     refuse_swapped,
     signed,
 )
-from weft.api.lookup import find_plan, read_pair, said_options
+from weft.api.lookup import as_key, find_plan, read_pair, said_options
 from weft.api.options import read_operands, read_options
 from weft.api.selection import selected
 from weft.base.arrays import as_results, as_tensor, returned
@@ -32,7 +32,7 @@ from weft.errors import call_context
 from weft.fn.fingerprint import fingerprints
 from weft.planner.schedule import Scalar
 from weft.planner.validity import generation
-from weft.plans.call_cache import CallCache, call_signature
+from weft.plans.call_cache import CallCache, KnownCall, call_signature
 from weft.plans.contraction import Plan
 from weft.plans.derivatives import any_tensor, detached, differentiable, operand_tensors
 from weft.plans.derivatives import asked as asked_of
@@ -164,16 +164,17 @@ def contract(
         return as_operation("contract")(
             equation, a, b, c, alpha, beta, out, functions, return_arg, validate, options
         )
-    key = known = signature = None
+    key = known = signature = prints = None
     if any_autocast():
         options = with_autocast(options, a, b, out)
     asked, beside = said_options(options) if options else ((), ())
-    if type(equation) is str and asked is not None:
+    text = equation if type(equation) is str else as_key(equation)
+    if text is not None and asked is not None:
         signature = call_signature(a, b, out, c, *beside)
         bare = a_fn is None and b_fn is None and c_fn is None and epilogue is None
         prints = () if bare else fingerprints(functions)
         if signature is not None and prints is not None and return_arg is False:
-            key = (equation, signature, prints, asked, generation())
+            key = (text, signature, prints, asked, generation())
             try:
                 known = _CALLS.get(key)
             except TypeError:  # something that has no hash: it is refused where it is read
@@ -202,6 +203,11 @@ def contract(
             return as_operation("contract")(
                 equation, x, y, addend, alpha, beta, target, functions, return_arg, validate, options
             )
+        if signature is None and prints is not None and validate is return_arg is False:  # arrays, read by now
+            key, signature, known = _known((text, prints, asked), x, y, target, addend, *beside)
+            found = None if known is None else known.run(x, y, addend, alpha, beta, target, beside)
+            if found is not None:
+                return returned(a, out, found, False)
         if known is None or validate:  # that is of the functions as they were given
             given = {**options, "a_fn": a_fn, "b_fn": b_fn, "c_fn": c_fn, "epilogue": epilogue}
             read = read_options("contract", given, target)
@@ -219,6 +225,17 @@ def contract(
         assert signature is not None
         _CALLS.put(key, planned.known_call(signature, x, y, addend, out is not None, result, tensors))
     return returned(a, out, result, False)
+
+
+def _known(said: tuple[Any, ...], *tensors: Any) -> tuple[Any, Any, KnownCall | None]:
+    """Key and signature of a call on these tensors, and what is known of it; None for what must be read anew."""
+    text, prints, asked = said
+    signature = call_signature(*tensors)
+    key = (text, signature, prints, asked, generation())
+    try:
+        return (None, None, None) if signature is None else (key, signature, _CALLS.get(key))
+    except TypeError:  # it is refused where it is read
+        return None, None, None
 
 
 def _each(out: Any) -> tuple[Any, ...]:

@@ -24,6 +24,7 @@ from weft.spec.type_names import read_dtype
 
 _CALLS = CallCache(4096)  # by the operands' signature and all options
 _PLANS = BoundedCache(4096)  # by request: asked where a call is not known
+_SEQUENCES = {str, tuple, list}  # of labels, that reading leaves as they are
 
 
 def read_pair(a: Any, b: Any, promote: bool) -> tuple[torch.Tensor, torch.Tensor]:
@@ -37,6 +38,13 @@ def read_pair(a: Any, b: Any, promote: bool) -> tuple[torch.Tensor, torch.Tensor
         if common != promoted(x.dtype, y.dtype):
             x, y = x.to(common), y.to(common)
     return x, y
+
+
+def as_key(equation: Any) -> tuple[Any, ...] | None:
+    """Sequences of labels as what a call is known by; None for what must be read anew in each call."""
+    if type(equation) not in (tuple, list) or not {*map(type, equation)} <= _SEQUENCES:
+        return None
+    return tuple(map(tuple, equation))
 
 
 def said_options(options: Mapping[str, Any]) -> tuple[tuple[Any, ...] | None, tuple[Any, ...]]:

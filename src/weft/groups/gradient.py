@@ -9,7 +9,7 @@ import torch
 
 from weft.api.contract import contract
 from weft.spec import Notation
-from weft.spec.notation import Term
+from weft.spec.notation import Term, new_label
 
 Run = Callable[..., Sequence[torch.Tensor]]
 Pairs = list[tuple[torch.Tensor, torch.Tensor]]
@@ -94,7 +94,7 @@ class _Grouped(torch.autograd.Function):
     def vmap(info: Any, in_dims: Any, run: Run, notation: Notation, *tensors: torch.Tensor) -> Any:
         """A batch mode for every pair; operands that are not mapped are expanded along it where others are."""
         dims, half = in_dims[2:], len(tensors) // 2
-        every = object()
+        every = new_label(notation)
         terms: list[Term] = []
         moved: list[torch.Tensor] = []
         for side, term in enumerate(notation.inputs):

@@ -29,7 +29,7 @@ from weft.plans.derivatives import asked_of_many, detached
 from weft.plans.keywords import check_flag
 from weft.spec.dtypes import dtype_name
 from weft.spec.group import SIDES, group_form, group_table
-from weft.spec.notation import term_text
+from weft.spec.notation import new_label, term_text
 
 Derived = Callable[[list[torch.Tensor]], list[torch.Tensor]]
 
@@ -251,7 +251,7 @@ class GroupedPlan:
         if self._out is not None and steps[2] == 0:
             return None
         views = [stack.stacked(step) for stack, step in zip(stacks, steps, strict=True) if step is not None]
-        every = object()
+        every = new_label(self._notation)
         terms = tuple((every, *term) for term in (*self._notation.inputs, self._notation.output))
         shape = (len(self.shapes), *self.shapes[0].tolist())
 

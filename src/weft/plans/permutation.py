@@ -22,6 +22,7 @@ from weft.oracle.reference import permute_launcher
 from weft.planner.request import PermuteRequest
 from weft.planner.schedule import Scalar
 from weft.plans.base import PlanBase, Variant
+from weft.plans.call_cache import KnownCall, reach
 from weft.plans.checks import aligned_as, check_addend, check_operand, check_out, checked_scalar
 from weft.plans.derivatives import asked, differentiable
 from weft.plans.keywords import refuse_unknown
@@ -130,6 +131,17 @@ class PermutePlan(PlanBase):
         Returns the same plan, which describes itself as that call's.
         """
         return self._view(self._fitting(x, out, *self._scalars(alpha, beta, c), c))
+
+    def known_call(self, x: torch.Tensor, out: torch.Tensor | None, result: torch.Tensor) -> KnownCall:
+        """What to remember of a plain call that has been run: nothing was scaled or added, nothing is asked of `x`."""
+        alpha, beta = self._scalars(1.0, 1.0, None)
+        variant = self._fitting(x, out, alpha, beta, None)
+
+        def launch(x: torch.Tensor, y: Any, c: Any, d: torch.Tensor, *factors: Scalar) -> None:
+            variant.launch(x, None, d, alpha, beta)
+
+        new, reaches = (self.shape, self.dtype, self._request.device), (reach(result), reach(x), reach(x))
+        return KnownCall(self, launch, float, new, reaches, workspace=variant.workspace_bytes)
 
     def _scalars(self, alpha: Scalar, beta: Scalar, c: torch.Tensor | None) -> tuple[Scalar, Scalar]:
         """The factors as plain numbers; beta is 0 where nothing is added."""

@@ -6,6 +6,7 @@ then `expand` puts one `Broadcast` label for each dimension it stands for.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -179,3 +180,9 @@ def _expand_input(term: Term, rank: int, place: str) -> Term:
         raise ShapeError(f"{place}'{term_text(term)}' has {counted(len(term) - 1, 'label')}, its tensor only {dims}")
     at = term.index(Ellipsis)
     return (*term[:at], *(Broadcast(position) for position in range(-hidden, 0)), *term[at + 1 :])
+
+
+def new_label(notation: Notation) -> Label:
+    """A label that an equation does not have: the same in every call, so that what is made with it is found again."""
+    taken = {label for term in (*notation.inputs, notation.output) for label in term}
+    return next(label for label in zip(itertools.repeat("batch"), itertools.count()) if label not in taken)

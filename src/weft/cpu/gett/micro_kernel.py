@@ -5,9 +5,9 @@
 Sums stay in registers (Goto 2008; BLIS, Van Zee 2015). The block is stored by rows, each to an address of its own, so
 that D is written in its own order without a pass of its own.
 
-A sum of floating numbers runs over `RUN` products at most and is then added to the others of its block of k, and that to
-the blocks before: rounding errors grow with the length of what is summed in one go (Higham, Accuracy and Stability of
-Numerical Algorithms, section 4.3).
+A sum of floating numbers runs over `RUN` products at most. Then it is added to the others of its block of k, and those
+to the blocks before: rounding errors grow with the length of what is summed in one go (Higham, Accuracy and Stability
+of Numerical Algorithms, section 4.3).
 
 A complex product keeps two real sums for each row: of a.re * b and of a.im * b, with b's components side by side. Then
 a * b = first + i * second, put together once at the end; conjugation is a sign there. Each of the real products that a

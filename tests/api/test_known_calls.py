@@ -1,0 +1,132 @@
+"""A call that is repeated is known: it plans nothing, reads little, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import weft
+from weft.api import contract as contracting
+from weft.api import lookup, permute
+
+
+def frames(call: Callable[[], Any]) -> int:
+    """Python functions that a call enters, besides itself."""
+    entered = 0
+
+    def count(frame: Any, event: str, argument: Any) -> None:
+        nonlocal entered
+        entered += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        call()
+    finally:
+        sys.setprofile(before)
+    return entered - 1
+
+
+A, B, C, OUT = (torch.rand(8, 8) for _ in range(4))
+BIAS = torch.rand(8)
+STACK = torch.rand(4, 8, 8)
+EVEN = [(each, each) for each in STACK]
+UNEVEN = [(torch.rand(rows, 8), B) for rows in (3, 5, 8)]
+PLAN, NETWORK = weft.plan("mk,kn->mn", A, B), weft.network("ij,jk,kl->il", A, B, C)
+LEAF = torch.rand(8, 8, requires_grad=True)
+
+CALLS: dict[str, tuple[Callable[[], Any], int]] = {
+    "contract": (lambda: weft.contract("mk,kn->mn", A, B), 8),
+    "into out": (lambda: weft.contract("mk,kn->mn", A, B, out=OUT), 9),
+    "with C": (lambda: weft.contract("mk,kn->mn", A, B, c=C, alpha=2.0), 10),
+    "with a function": (lambda: weft.contract("mk,kn->mn", A, B, epilogue=lambda v: v * v), 21),
+    "with operands": (
+        lambda: weft.contract(
+            "mk,kn->mn", A, B, epilogue=lambda v, bias: v + bias, operands={"bias": ("n", BIAS)}
+        ), 24,
+    ),
+    "tuples of labels": (lambda: weft.contract((("m", "k"), ("k", "n"), ("m", "n")), A, B), 9),
+    "lists of labels": (lambda: weft.contract([["m", "k"], ["k", "n"], ["m", "n"]], A, B), 9),
+    "NumPy arrays": (lambda: weft.contract("mk,kn->mn", A.numpy(), B.numpy()), 70),
+    "NumPy arrays into out": (lambda: weft.contract("mk,kn->mn", A.numpy(), B.numpy(), out=OUT.numpy()), 95),
+    "plan": (lambda: weft.plan("mk,kn->mn", A, B), 90),
+    "a plan's call": (lambda: PLAN(A, B), 7),
+    "einsum of one": (lambda: weft.einsum("ij->i", A), 70),
+    "einsum of two": (lambda: weft.einsum("mk,kn->mn", A, B), 75),
+    "einsum of three": (lambda: weft.einsum("ij,jk,kl->il", A, B, C), 42),
+    "matmul": (lambda: weft.matmul(A, B), 50),
+    "tensordot": (lambda: weft.tensordot(A, B, 1), 27),
+    "permute": (lambda: weft.permute(A, "ij->ji"), 12),
+    "permute into out": (lambda: weft.permute(A, "ij->ji", out=OUT), 12),
+    "permute by labels": (lambda: weft.permute(A, (("i", "j"), ("j", "i"))), 12),
+    "permute with a function": (lambda: weft.permute(A, "ij->ji", fn=torch.relu), 22),
+    "transpose_": (lambda: weft.transpose_(A), 110),
+    "grouped": (lambda: weft.grouped("mk,kn->mn", UNEVEN), 95),
+    "grouped evenly": (lambda: weft.grouped("mk,kn->mn", EVEN), 135),
+    "network": (lambda: NETWORK(A, B, C), 31),
+    "chain": (lambda: weft.chain("pq,qc,cr->pr", A, B, C), 240),
+    "gradient": (lambda: weft.contract("mk,kn->mn", LEAF, B).sum().backward(), 90),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_repeated_calls_are_known(name: str) -> None:
+    call, most = CALLS[name]
+    for _ in range(3):
+        call()
+    caches = (contracting._CALLS, lookup._CALLS, permute._CALLS, permute._KNOWN)
+    before = [len(cache) for cache in caches]
+    found = frames(call)
+    assert found <= most, f"{found} functions are entered"
+    assert [len(cache) for cache in caches] == before, "a repeated call leaves an entry"
+
+
+def test_known_permutations_look_at_what_may_change() -> None:
+    x, out = torch.rand(4, 6), torch.empty(6, 4)
+    for _ in range(3):
+        assert torch.equal(weft.permute(x, "ij->ji"), x.T)
+        assert weft.permute(x, "ij->ji", out=out) is out
+        assert torch.equal(out, x.T)
+        assert torch.equal(weft.permute(x, "ij->ji", fn=lambda v: 2 * v), 2 * x.T)
+        assert torch.equal(weft.permute(x, "ij->ji", alpha=2), 2 * x.T)
+        assert torch.equal(weft.permute(x, "ij->ji", c=out, out=out), 2 * x.T)
+    square = torch.rand(4, 4)
+    weft.permute(square, "ij->ji", out=torch.empty(4, 4))
+    with pytest.raises(weft.ShapeError, match="overlap"):
+        weft.permute(square, "ij->ji", out=square)
+    wide = torch.rand(5, 6)
+    assert torch.equal(weft.permute(wide, "ij->ji"), wide.T)
+    leaf = torch.rand(4, 6, requires_grad=True)
+    weft.permute(leaf, "ij->ji").sum().backward()
+    assert leaf.grad is not None
+    with pytest.raises(weft.NotationError):
+        weft.permute(x, "ij->i")
+
+
+def test_known_calls_of_arrays_and_labels_compute_anew() -> None:
+    a, b = torch.rand(5, 6, dtype=torch.float64).numpy(), torch.rand(6, 7, dtype=torch.float64).numpy()
+    for _ in range(3):
+        a += 1
+        assert abs(weft.contract("mk,kn->mn", a, b) - a @ b).max() < 1e-12
+        assert abs(weft.contract([[0, 1], [1, 2], [2, 0]], a, b) - (a @ b).T).max() < 1e-12
+        assert abs(weft.contract("mk,kn->mn", a, b, alpha=3) - 3 * (a @ b)).max() < 1e-11
+    labels = [["m", "k"], ["k", "n"], ["m", "n"]]
+    x, y = torch.from_numpy(a), torch.from_numpy(b)
+    weft.contract(labels, x, y)
+    labels[2].reverse()
+    assert torch.allclose(weft.contract(labels, x, y), (x @ y).T)
+
+
+def test_grouped_evenly_inside_vmap_nested() -> None:
+    """The batch mode that a map adds has a label of its own at every depth."""
+    x, y = torch.rand(2, 3, 4, 5), torch.rand(2, 3, 5, 6)
+
+    def pair(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return weft.grouped("mk,kn->mn", [(a, b), (a, b)])[1]
+
+    found = torch.func.vmap(torch.func.vmap(pair))(x, y)
+    assert torch.allclose(found, x @ y, atol=1e-5)
