@@ -49,7 +49,7 @@ def show(rooms: Rooms = None, entries: Annotated[bool, typer.Option(help="Every 
 
 
 def verify(rooms: Rooms = None) -> None:
-    """Read every file and hold its name against the digest of its key; exit code 1 where any is at fault."""
+    """Read every file and check its digests, its name and its folder; exit code 1 where any is at fault."""
     with errors_in_a_line():
         found = _found(rooms)
         faults = [entry for entry in found if entry.fault]
@@ -66,11 +66,11 @@ def export(
 ) -> None:
     """Write all entries to one JSON file."""
     with errors_in_a_line():
-        from weft.bench.records import write_whole
+        from weft.base.files import write_whole
         from weft.tune.cache import exported
 
         document = exported(split(rooms))
-        write_whole(file, json.dumps(document, indent=1, allow_nan=False) + "\n")
+        write_whole(file, json.dumps(document, indent=1, allow_nan=False) + "\n", mode=0o644)
         typer.echo(f"wrote {counted(len(document['entries']), 'entry', 'entries')} to {file}")
 
 
@@ -87,7 +87,7 @@ def take(file: Annotated[Path, typer.Argument(help="An exported file.", exists=T
 
 
 def clear(rooms: Rooms = None, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False) -> None:
-    """Remove what is there."""
+    """Remove weft's files; what else lies there stays, and links are not followed."""
     with errors_in_a_line():
         from weft.tune.cache import cleared
 

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def machine_identity() -> dict[str, Any]:
-    """Cores, those of them that this process may use and how much of their time, memory, and what the machine says it is.
+    """Cores, those that this process may use and how much of their time, memory, and what the machine says it is.
 
     Nothing in it names one machine among its like.
     """
