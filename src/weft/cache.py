@@ -55,7 +55,7 @@ def info() -> Info:
 
 
 def clear(*rooms: str) -> int:
-    """Remove every file of weft's, or those of some rooms; how many. Plans of this process are made anew if asked again."""
+    """Remove all files, or those of some rooms; how many. Plans of this process are made anew where asked again."""
     count, _ = cleared(_known(rooms))
     outdate()
     return count

@@ -13,7 +13,7 @@ from weft.cli.arguments import split
 from weft.cli.terminal import WRONG, console, end, errors_in_a_line
 from weft.errors import UnsupportedError
 
-Rooms = Annotated[str | None, typer.Option(help="Some rooms: schedules,tuning,ceilings,coefficients,selftest,probes,cpu.")]
+Rooms = Annotated[str | None, typer.Option(help="Some rooms: schedules,tuning,ceilings,selftest,cpu, and so on.")]
 
 
 def register(app: typer.Typer) -> None:

@@ -1,4 +1,4 @@
-"""Which machine a process runs on, as far as the speed of its processor depends on it; many share a processor's name."""
+"""Which machine a process runs on, as far as its speed depends on that: many machines share a processor's name."""
 
 from __future__ import annotations
 
