@@ -37,8 +37,7 @@ _MATRIX_TYPES = {
     "int32": torch.int32,
     "int64": torch.int64,
 }
-OTHERS = 0.1  # of a CPU's time that other programs may take while ceilings that are kept are measured
-STEADY = 0.2  # by which rounds, or samples of one, may differ for ceilings that are kept
+STEADY = 0.2  # by which rounds, or samples of one, may differ for ceilings that are kept; others may take half of that
 ROUNDS = 2
 _FORMAT = 5  # of what is kept on disk, and of how it is measured
 _known: dict[str, Ceilings] = {}
@@ -67,7 +66,7 @@ class Ceilings:
     @property
     def steady(self) -> bool:
         """Whether another measurement would find about the same."""
-        return self.spread <= STEADY and self.others <= OTHERS
+        return self.spread <= STEADY and self.others <= STEADY / 2
 
     @property
     def best_read(self) -> float:
