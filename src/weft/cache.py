@@ -4,8 +4,8 @@
 >>> sorted(weft.cache.info())
 ['bytes', 'files', 'folder', 'rooms']
 
-The rooms are "schedules", "tuning", "ceilings", "coefficients", "probes" and "selftest"; `weft cache` on the command
-line does the same.
+The rooms are "schedules", "tuning", "ceilings", "coefficients", "probes", "selftest", "cpu" for machine code, and a few
+more; `weft cache` on the command line does the same. Only weft's own files count, and links are not followed.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 from pathlib import Path
 from typing import Any, TypedDict
 
+from weft.base.files import write_whole
 from weft.errors import UnsupportedError, WeftError
 from weft.machine.store import cache_directory
 from weft.planner.validity import outdate
@@ -54,7 +55,7 @@ def info() -> Info:
 
 
 def clear(*rooms: str) -> int:
-    """Remove every file, or those of some rooms; how many. Plans of this process are made anew where asked again."""
+    """Remove all files, or those of some rooms; how many. Plans of this process are made anew where asked again."""
     count, _ = cleared(_known(rooms))
     outdate()
     return count
@@ -64,7 +65,7 @@ def export(file: str | Path | None = None, *rooms: str) -> dict[str, Any]:
     """All readable entries (of some rooms) as one JSON value, written to `file` too where that is given."""
     document = exported(_known(rooms))
     if file is not None:
-        Path(file).write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
+        write_whole(Path(file), json.dumps(document, indent=1, allow_nan=False) + "\n", mode=0o644)
     return document
 
 
@@ -77,7 +78,7 @@ def import_(source: str | Path | dict[str, Any]) -> int:
     if isinstance(source, (str, Path)):
         try:
             document = json.loads(Path(source).read_text())
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise WeftError(f"{source} is no cache that weft has exported ({error})") from None
     count = imported(document)
     outdate()

@@ -11,6 +11,7 @@ import torch
 from weft.errors import UnsupportedError, WeftWarning
 from weft.machine import ceilings as module
 from weft.machine.ceilings import Ceilings, Probe, ceilings, from_datasheet, measure_ceilings, rate_name
+from weft.machine.identity import machine_identity
 from weft.machine.stamp import cpu_name, device_stamp, package_version
 
 SMALL = Probe(array_bytes=1 << 20, matrix_extents=(64, 128), budget=0.01)
@@ -42,7 +43,7 @@ def test_the_better_round_counts_and_the_other_says_how_far_it_is_off() -> None:
 
 @pytest.fixture(scope="module")
 def steady(small: Ceilings) -> Ceilings:
-    return replace(small, spread=0.0, shakiest="float32 products")
+    return replace(small, spread=0.0, shakiest="float32 products", others=0.0)
 
 
 def test_derived_rates(small: Ceilings) -> None:
@@ -86,11 +87,11 @@ class TestKept:
     def _fresh(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, steady: Ceilings) -> None:
         monkeypatch.setenv("WEFT_CACHE_DIR", str(tmp_path))
         monkeypatch.setattr(module, "_known", {})
-        self.measured, self.spread = 0, 0.0
+        self.measured, self.spread, self.others = 0, 0.0, 0.0
 
         def measure(device: object, **options: object) -> Ceilings:
             self.measured += 1
-            return replace(steady, spread=self.spread)
+            return replace(steady, spread=self.spread, others=self.others)
 
         monkeypatch.setattr(module, "measure_ceilings", measure)
 
@@ -113,6 +114,26 @@ class TestKept:
         self._forget()
         self.spread = 0.0
         assert ceilings("cpu").steady
+        assert self.measured == 2
+
+    def test_what_was_measured_while_others_were_at_work_is_told_and_not_kept(self, tmp_path: Path) -> None:
+        """Rounds agree on a machine that is busy through both: 1.77 GB/s were found so, kept and believed."""
+        self.others = 0.6
+        with pytest.warns(WeftWarning, match=r"others took 60 % of the processor's time meanwhile.*not kept"):
+            assert not ceilings("cpu").steady
+        assert not (tmp_path / "ceilings").exists()
+
+    @pytest.mark.parametrize(
+        "change", [{"cores": 3}, {"set": "4-7"}, {"memory": 7}, {"maker": ["A", "B"]}, {"hypervisor": "xen"}]
+    )
+    def test_another_machine_of_the_same_processor_is_another_device(
+        self, monkeypatch: pytest.MonkeyPatch, change: dict
+    ) -> None:
+        ceilings("cpu")
+        real = machine_identity()
+        monkeypatch.setattr(module, "machine_identity", lambda: real | change)
+        self._forget()
+        ceilings("cpu")
         assert self.measured == 2
 
     def test_refresh_measures_again(self) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import sys
 import warnings
 from collections.abc import Iterator
 from importlib import import_module
@@ -54,6 +56,39 @@ def new_process() -> None:
     """What a process knows is forgotten, what is stored is not."""
     verdicts.forget()
     registry.imported.cache_clear()
+
+
+class CompilationError(Exception):
+    """One of a compiler's."""
+
+    __module__ = "triton.compiler.errors"
+
+
+def caused(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+LASTING = [CompilationError("at 3:4: it cannot be lowered"), caused(RuntimeError("no"), CompilationError("unknown"))]
+SHORT = [
+    OSError(errno.ENOSPC, "No space left on device"), OSError(errno.EROFS, "Read-only file system"),
+    PermissionError(errno.EACCES, "Permission denied"), OSError(errno.EMFILE, "Too many open files"),
+    caused(CompilationError("it failed"), OSError(errno.ENOSPC, "No space left on device")),
+    CompilationError("`ptxas` failed with error code -9"), RuntimeError("could not write: No space left on device"),
+]  # fmt: skip
+OTHERS = [RuntimeError("an illegal instruction was met"), TypeError("missing an argument"), KeyError("a key")]
+MEMORY = [
+    MemoryError(), OSError(errno.ENOMEM, "Cannot allocate memory"), torch.OutOfMemoryError("CUDA out of memory"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"),
+    RuntimeError("can't start new thread"), caused(CompilationError("it failed"), MemoryError()),
+]  # fmt: skip
+
+
+def raising(error: Exception) -> Any:
+    def fail(*_: Any) -> None:
+        raise error
+
+    return fail
 
 
 def product(rows: int = 4) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -146,6 +181,40 @@ class TestRecord:
                 assert weft.plan("mk,kn->mn", *product()[:2], backend="cpu").schedule.family == "gett"
             new_process()
         assert ran.count("a product") == 1
+
+    @pytest.mark.parametrize("error", LASTING, ids=str)
+    def test_what_a_compiler_says_is_kept(
+        self, made: MadeFamily, ran: list[str], monkeypatch: pytest.MonkeyPatch, error: Exception
+    ) -> None:
+        for _ in range(2):
+            with monkeypatch.context() as patch, pytest.warns(weft.WeftWarning, match="excluded on this machine"):
+                patch.setattr(sys.modules[MODULE], "build", raising(error))
+                assert weft.plan("mk,kn->mn", *product()[:2], backend="cpu").schedule.family == "gett"
+            new_process()
+        assert ran.count("a product") == 1
+
+    @pytest.mark.parametrize("error", [*SHORT, *OTHERS], ids=str)
+    def test_what_another_process_may_find_otherwise_is_not(
+        self, made: MadeFamily, monkeypatch: pytest.MonkeyPatch, error: Exception
+    ) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(sys.modules[MODULE], "build", raising(error))
+            with pytest.warns(weft.WeftWarning, match="excluded in this process"):
+                plan = weft.plan("mk,kn->mn", *product()[:2], backend="cpu")
+            assert plan.schedule.family == "gett", "another serves meanwhile"
+        assert "a product" not in "".join(file.read_text() for file in store_files())
+        new_process()
+        assert weft.plan("mk,kn->mn", *product()[:2], backend="cpu").schedule.family == "made"
+
+    @pytest.mark.parametrize("error", MEMORY, ids=str)
+    def test_nor_is_a_lack_of_memory_which_excludes_nothing(
+        self, made: MadeFamily, monkeypatch: pytest.MonkeyPatch, error: Exception
+    ) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(trials, "problem", raising(error))
+            assert weft.plan("mk,kn->mn", *product()[:2], backend="cpu").schedule.family == "made"
+        assert "a product" not in "".join(file.read_text() for file in store_files())
+        assert verdicts.failure(MODULE, "cpu", CPU) is None
 
     @pytest.mark.parametrize(
         "damage",

@@ -13,7 +13,7 @@ from weft.cli.arguments import split
 from weft.cli.terminal import WRONG, console, end, errors_in_a_line
 from weft.errors import UnsupportedError
 
-Rooms = Annotated[str | None, typer.Option(help="Some rooms: schedules,tuning,ceilings,coefficients,selftest,probes,cpu.")]
+Rooms = Annotated[str | None, typer.Option(help="Some rooms: schedules,tuning,ceilings,selftest,cpu, and so on.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -49,7 +49,7 @@ def show(rooms: Rooms = None, entries: Annotated[bool, typer.Option(help="Every 
 
 
 def verify(rooms: Rooms = None) -> None:
-    """Read every file and hold its name against the digest of its key; exit code 1 where any is at fault."""
+    """Read every file and check its digests, its name and its folder; exit code 1 where any is at fault."""
     with errors_in_a_line():
         found = _found(rooms)
         faults = [entry for entry in found if entry.fault]
@@ -87,7 +87,7 @@ def take(file: Annotated[Path, typer.Argument(help="An exported file.", exists=T
 
 
 def clear(rooms: Rooms = None, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False) -> None:
-    """Remove what is there."""
+    """Remove weft's files; what else lies there stays, and links are not followed."""
     with errors_in_a_line():
         from weft.tune.cache import cleared
 

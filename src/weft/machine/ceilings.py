@@ -1,8 +1,8 @@
 """A device's ceilings: bandwidth, matrix rates and launch cost, measured once and kept on disk.
 
 What was not measured may be read from a datasheet instead; `Ceilings.source` says which it is. Each is measured in two
-rounds, some seconds apart, and the better one counts. Where the two differ by much, other programs use the machine:
-then there is a warning, and nothing is kept on disk.
+rounds, some seconds apart, and the better one counts. Where the two differ by much, or other programs were seen to use
+the processor (`weft.machine.quiet`), there is a warning, and nothing is kept on disk.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import torch
 
 from weft.errors import UnsupportedError, WeftWarning
 from weft.machine.datasheets import datasheet
+from weft.machine.identity import machine_identity
+from weft.machine.quiet import Watch
 from weft.machine.rotation import cache_bytes, memory_bytes
 from weft.machine.stamp import device_stamp
 from weft.machine.store import Store
@@ -35,9 +37,9 @@ _MATRIX_TYPES = {
     "int32": torch.int32,
     "int64": torch.int64,
 }
-STEADY = 0.2  # by which rounds, or samples of one, may differ for ceilings that are kept
+STEADY = 0.2  # by which rounds, or samples of one, may differ for ceilings that are kept; others may take half of that
 ROUNDS = 2
-_FORMAT = 4  # of what is kept on disk, and of how it is measured
+_FORMAT = 5  # of what is kept on disk, and of how it is measured
 _known: dict[str, Ceilings] = {}
 
 Progress = Callable[[str], None]
@@ -59,11 +61,12 @@ class Ceilings:
     stamp: Mapping[str, Any]  # device and software, see `weft.machine.stamp`
     spread: float = 0.0  # the largest relative difference between rounds, or relative robust spread within one
     shakiest: str = ""  # what it was of
+    others: float = 0.0  # the share of a CPU's time that other programs took meanwhile
 
     @property
     def steady(self) -> bool:
         """Whether another measurement would find about the same."""
-        return self.spread <= STEADY
+        return self.spread <= STEADY and self.others <= STEADY / 2
 
     @property
     def best_read(self) -> float:
@@ -129,6 +132,8 @@ def ceilings(
     """
     stamp = device_stamp(device)
     key = {"what": "ceilings", "format": _FORMAT, **stamp}
+    if stamp["kind"] == "cpu":
+        key["machine"] = machine_identity()
     store, place = Store("ceilings"), repr(key)
     if not refresh:
         found = _known.get(place) or _from_disk(store.load(key))
@@ -142,14 +147,20 @@ def ceilings(
         store.save(key, asdict(measured))
     else:
         warnings.warn(
-            f"the ceilings of {measured.device} are not repeatable ({measured.shakiest} differs by "
-            f"{100 * measured.spread:.0f} % from one measurement to the next): other programs use the machine. Floors "
-            "may be too high; these figures are not kept, `weft info --refresh` measures them on a quiet machine",
+            f"the ceilings of {measured.device} are not repeatable ({_unsteady(measured)}): other programs use the "
+            "machine. Floors may be too high; these figures are not kept, `weft info --refresh` measures them on a "
+            "quiet machine",
             WeftWarning,
             stacklevel=2,
         )
     _known[place] = measured
     return measured
+
+
+def _unsteady(measured: Ceilings) -> str:
+    if measured.spread > STEADY:
+        return f"{measured.shakiest} differs by {100 * measured.spread:.0f} % from one measurement to the next"
+    return f"others took {100 * measured.others:.0f} % of the processor's time meanwhile"
 
 
 def from_datasheet(name: str) -> Ceilings:
@@ -179,6 +190,7 @@ def measure_ceilings(
     probe = probe or Probe.of(device)
     progress = progress or (lambda name: None)
     stamp = device_stamp(device)
+    watch = Watch() if device.type == "cpu" else None
     launch_eager, launch_graph = _launches(device, probe, progress)
     rounds = [(_bandwidths(device, probe, progress), _matrix_rates(device, probe, progress)) for _ in range(ROUNDS)]
     bandwidths = _better([found for found, _ in rounds])
@@ -198,6 +210,7 @@ def measure_ceilings(
         stamp=stamp,
         spread=rates[shakiest].spread,
         shakiest=shakiest,
+        others=watch.others() if watch is not None else 0.0,
     )
 
 

@@ -69,9 +69,8 @@ def failure(family: str, backend: str, target: Target) -> str | None:
     """Why a family is not used on the target's device; None where it has passed, or was not tested yet."""
     for name, verdict in known(family, backend, target).items():
         if verdict.reason is not None:
-            return (
-                f"excluded on this machine, its self-test failed under {versions(backend)}: {verdict.reason} ({name})"
-            )
+            where = "in this process" if verdict.passing else "on this machine"
+            return f"excluded {where}, its self-test failed under {versions(backend)}: {verdict.reason} ({name})"
     return None
 
 

@@ -72,7 +72,7 @@ class Journal:
             digest: {"schedule": str(candidate.schedule), "verdict": candidate.verdict, "reason": candidate.reason,
                      "seconds": candidate.seconds}
             for candidate in candidates
-            if candidate.verdict in _KEPT and not says_shortage(candidate.reason) and (digest := self._digest(candidate)) is not None
+            if _lasts(candidate) and (digest := self._digest(candidate)) is not None
         }  # fmt: skip
         self._store.save(self._key, {"candidates": known, "running": running, "process": os.getpid()})
 
@@ -81,6 +81,11 @@ class Journal:
             return digest([serialize_schedule(candidate.schedule, self._description), of_schedule(candidate.rank)])
         except NotSerializable:
             return None
+
+
+def _lasts(candidate: Candidate) -> bool:
+    """Whether another process would find the same: not where memory was short, or a disk full."""
+    return candidate.verdict in _KEPT and not says_shortage(candidate.reason)
 
 
 def _is_alive(process: Any) -> bool:
