@@ -196,28 +196,39 @@ def _take(context: Any) -> None:
 
 
 def _read(graph: fx.Graph, places: list[fx.Node], found: Any) -> Captured:
-    """Raises `NotImplementedError` for a function that uses tensors of the code around it."""
-    from torch.fx.experimental.symbolic_shapes import guard_scalar
-
-    nodes = list(graph.nodes)
-    inside = nodes[nodes.index(places[-1]) + 1 :]
-    kept = {*places, *inside}
+    """Raises `NotImplementedError` for a function that uses values of tensors of the code around it."""
+    nodes, known, steps = list(graph.nodes), set(places), []
 
     def constant(node: fx.Node) -> Any:
-        value = node.meta.get("example_value")
-        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            return guard_scalar(value)
-        if node not in kept or node.op not in ("call_function", "call_method"):
+        if (number := _open_number(node)) is not None:
+            return _fixed(number)
+        if node not in known:
             raise NotImplementedError
         return node
 
-    steps = [
-        _Step(node, node.target, *(fx.node.map_arg(part, constant) for part in (node.args, node.kwargs)))
-        for node in inside
-        if isinstance(constant(node), fx.Node)
-    ]
-    return Captured(places, steps, fx.node.map_aggregate(found, lambda each: _node(each, constant)))
+    for node in nodes[nodes.index(places[-1]) + 1 :]:
+        if node.op not in ("call_function", "call_method") or _open_number(node) is not None:
+            continue
+        try:
+            args, kwargs = (fx.node.map_arg(part, constant) for part in (node.args, node.kwargs))
+        except NotImplementedError:  # of the tensors around it alone: their shapes, say
+            if known.intersection(node.all_input_nodes):
+                raise
+            continue
+        known.add(node)
+        steps.append(_Step(node, node.target, args, kwargs))
+    gives = fx.node.map_aggregate(found, lambda each: constant(each.node) if isinstance(each, fx.Proxy) else each)
+    return Captured(places, steps, gives)
 
 
-def _node(value: Any, constant: Any) -> Any:
-    return constant(value.node) if isinstance(value, fx.Proxy) else value
+def _open_number(node: fx.Node) -> torch.SymInt | torch.SymFloat | torch.SymBool | None:
+    """A number that dynamo keeps open, where the node is one."""
+    value = node.meta.get("example_value")
+    return value if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) else None
+
+
+def _fixed(number: Any) -> bool | int | float:
+    from torch.fx.experimental.symbolic_shapes import guard_scalar
+
+    found: bool | int | float = guard_scalar(number)
+    return found
