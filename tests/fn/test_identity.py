@@ -37,11 +37,14 @@ def recursive(x: torch.Tensor, depth: int = 2) -> torch.Tensor:
 class Settings:
     alpha = 0.5
 
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self.scale(x)
+
     def scale(self, x: torch.Tensor) -> torch.Tensor:
         return x * self.alpha
 
 
-SETTINGS = Settings()
+SETTINGS, LEAKY = Settings(), torch.nn.LeakyReLU(0.5)
 
 
 @pytest.fixture
@@ -165,14 +168,13 @@ def test_a_closure_that_changes_makes_another_function() -> None:
 
 
 @pytest.mark.parametrize("make", [
-    lambda: lambda x: x * LIST[0],
-    lambda: lambda x: x * TABLE["alpha"],
-    lambda: lambda x: x * SETTINGS.alpha,
-    lambda: SETTINGS.scale,
     lambda: lambda x: x * globals()["ALPHA"],
     lambda: lambda x: x * getattr(SETTINGS, "alpha"),  # noqa: B009
-    lambda: functools.partial(lambda x, table: x * table["alpha"], table=TABLE),
-    lambda: lambda x, table=TABLE: x * table["alpha"],
+    lambda: lambda x: x * torch.get_num_threads(),
+    lambda: lambda x: x * torch.initial_seed(),
+    lambda: lambda x, t=torch: x * t.get_num_threads(),
+    lambda: lambda x: x * torch.backends.cuda.matmul.allow_tf32,
+    lambda: torch.nn.Sequential(torch.nn.GELU()),
     lambda: eval("lambda x: x * sys.modules['tests_some'].ALPHA", {"sys": sys}),
     lambda: lambda x: x * random.random(),
 ])  # fmt: skip
@@ -265,8 +267,46 @@ def test_a_wrapper_is_not_taken_for_what_it_wraps() -> None:
     assert fingerprint(dressed(1.0)) != fingerprint(dressed(2.0))
 
 
-def test_modules_are_not_fingerprinted() -> None:
-    assert fingerprint(torch.nn.GELU()) is None
+#: Functions that read what lists and dictionaries hold and attributes of objects.
+CONTENTS: dict[str, Callable[..., Any]] = {
+    "item of a list": lambda x: x * LIST[0],
+    "a list as a whole": lambda x: x * sum(LIST),
+    "value of a dictionary": lambda x: x * TABLE["alpha"],
+    "attribute of a class": lambda x: x * SETTINGS.alpha,
+    "method": SETTINGS.scale,
+    "object that is called": SETTINGS,
+    "argument of a partial": functools.partial(lambda x, table: x * table["alpha"], table=TABLE),
+    "default": lambda x, table=TABLE: x * table["alpha"],
+    "default of a keyword": lambda x, *, numbers=LIST: x * numbers[0],
+    "module's number": LEAKY,
+    "function within": lambda x: (lambda y: y * LIST[0])(x),
+}
+
+
+@pytest.mark.parametrize("name", CONTENTS)
+def test_fingerprints_see_what_things_hold(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fn = CONTENTS[name]
+    first = fingerprint(fn)
+    assert first is not None
+    assert fingerprint(fn) == first
+    assert hash(fingerprint(fn)) == hash(first)
+    monkeypatch.setitem(TABLE, "alpha", 0.125)
+    monkeypatch.setattr(Settings, "alpha", 0.125)
+    monkeypatch.setattr(LEAKY, "negative_slope", 0.125)
+    LIST[0] = 0.125
+    try:
+        assert fingerprint(fn) != first
+    finally:
+        LIST[0] = 0.5
+
+
+@pytest.mark.parametrize("fn", [lambda x: F.silu(x), lambda x: torch.relu(x), lambda x: x.tanh()])
+def test_fingerprints_see_what_is_replaced_in_torch(fn: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    first = fingerprint(fn)
+    assert first is not None
+    for place, name in ((F, "silu"), (torch, "relu"), (torch.Tensor, "tanh")):
+        monkeypatch.setattr(place, name, lambda x: x * 2)
+    assert fingerprint(fn) != first
 
 
 def test_a_known_function_is_not_traced_again() -> None:

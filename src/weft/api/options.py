@@ -17,7 +17,7 @@ from weft.fn.binding import bind
 from weft.fn.fingerprint import fingerprints
 from weft.planner.at_hand import check_specialize
 from weft.planner.planner import check_tune
-from weft.planner.request import HOOKS, Functions, Request, Results
+from weft.planner.request import HOOKS, Functions, Request, Results, hook_types
 from weft.planner.schedule import Schedule
 from weft.planner.target import resolve_backend, target_of
 from weft.plans.call_cache import call_signature
@@ -26,7 +26,7 @@ from weft.plans.keywords import check_flag, default_of, refuse_unknown
 from weft.spec import Label, Layout, Notation, aux_operands
 from weft.spec.aux_operands import AuxInput
 from weft.spec.contraction import Arithmetic, mode_extents, summed
-from weft.spec.dtypes import FP8, dtype_name, read_types, resolve, result_type, storage_type, value_type
+from weft.spec.dtypes import FP8, dtype_name, read_types, resolve, result_type, storage_type
 from weft.spec.notation import expand
 from weft.spec.type_names import read_dtype
 from weft.spec.whole_sums import result_types, results_of
@@ -236,8 +236,7 @@ def _traced(
     stored: tuple[torch.dtype, torch.dtype],
     arithmetic: Arithmetic,
 ) -> Functions:
-    product, accumulate = arithmetic.product, arithmetic.accumulate
-    values = (value_type(stored[0], product), value_type(stored[1], product), accumulate, accumulate)
+    values = hook_types(stored, arithmetic)
     dtypes = {found.name: found.dtype for found in named}
     graphs: list[Pointwise | None] = []
     for hook, function, value in zip(HOOKS, functions, values, strict=True):

@@ -9,14 +9,17 @@ from typing import Any
 
 import torch
 
-from weft.algebra import Algebra
+from weft.algebra import NAMED, Algebra
+from weft.api.contract import contract as public_contract
 from weft.api.einsum import LAST, MOVING
-from weft.base.dispatch import taken_by
-from weft.compiled.modules import constant_of
+from weft.api.permute import permute as public_permute
+from weft.base.dispatch import is_dynamo_compiling, taken_by
+from weft.compiled.captured import capture, captured_algebra, captured_all, is_unread, unread
 from weft.compiled.moves import spelled_move, spelled_move_plan
 from weft.compiled.operations import CONTRACT, CONTRACT_OUT, PERMUTE, PERMUTE_OUT
-from weft.compiled.spelling import spelled, spelled_plan, steps_of_einsum
+from weft.compiled.spelling import spelled, spelled_plan, steps_of_einsum, types_seen
 from weft.errors import DTypeError, FunctionError, ShapeError
+from weft.networks.public import einsum as public_einsum
 from weft.planner.request import HOOKS
 
 _HOOKS = HOOKS
@@ -38,8 +41,12 @@ def contract(
     return_arg: bool,
     validate: bool,
     options: dict[str, Any],
+    instead: tuple[Any, tuple[Any, ...], dict[str, Any]] | None = None,
 ) -> Any:
-    """`weft.contract`: `functions` in the order of the hooks, `options` all other keywords."""
+    """`weft.contract`: `functions` in the order of the hooks, `options` all other keywords.
+
+    `instead`: the call that this one is part of, where that is to be made if dynamo cannot read a function.
+    """
     tensors = [a, b] if c is None else [a, b, c]
     said, operands = [("validate", validate)], []
     algebra: Any = "plus_times"
@@ -50,17 +57,36 @@ def contract(
                 tensors.append(tensor)
         elif name == "algebra":
             algebra = value
-            if isinstance(value, Algebra):  # made within compiled code it is no object yet
+            # Made within compiled code it is no object yet.
+            if isinstance(value, Algebra) and NAMED.get(value.name) is not value:
                 algebra = (value.combine, value.reduce, value.identity, value.name, value.requires)
         else:
             said.append((name, value))
     several = out is not None and isinstance(out, (tuple, list))
     types = None if out is None else tuple([place.dtype for place in out]) if several else out.dtype
     # Dynamo guards on all that is read here: nothing is that need not be.
-    a_fn, b_fn, c_fn, epilogue = [None if function is None else constant_of(function) for function in functions]
+    stored, kind = ((a.dtype, a.dim()), (b.dtype, b.dim())), a.device.type
+    taken, combining = functions, algebra
+    if is_dynamo_compiling():
+        own = isinstance(algebra, tuple)
+        seen = types_seen(stored, kind, tuple(said), "one of the caller's" if own else algebra, types is not None)
+        beside = [(each, dtype) for each, _, (dtype, _) in operands]
+        beside += [(each, torch.int32) for each in options.get("indices") or ()]
+        taken = captured_all(functions, seen, beside)
+        if own:
+            combining = captured_algebra(algebra, seen[-1])
+        if taken is None or combining is None:
+            if instead is not None:
+                return unread(instead[0], *instead[1], **instead[2])
+            hooks = dict(zip(_HOOKS, functions, strict=True))
+            return unread(
+                public_contract, equation, a, b, c=c, alpha=alpha, beta=beta, out=out, return_arg=return_arg,
+                validate=validate, **hooks, **options,
+            )  # fmt: skip
+    a_fn, b_fn, c_fn, epilogue = taken
     text, structure = spelled(
-        equation, ((a.dtype, a.dim()), (b.dtype, b.dim())), a.device.type, tuple(operands), tuple(said), types,
-        c is not None, return_arg, a_fn, b_fn, c_fn, epilogue, algebra,
+        equation, stored, kind, tuple(operands), tuple(said), types, c is not None, return_arg, a_fn, b_fn, c_fn,
+        epilogue, combining,
     )  # fmt: skip
     if out is not None and not return_arg:
         CONTRACT_OUT(text, tensors, alpha, beta, list(out) if several else [out])
@@ -80,7 +106,18 @@ def plan(
     planned: Any, a: Any, b: Any, c: Any, alpha: Any, beta: Any, out: Any, operands: Any, validate: bool
 ) -> Any:
     """A call of a `weft.Plan`."""
-    text, structure, names, layouts = planned.text_of_call(c is not None, validate)
+    taken, algebra = None, None
+    if is_dynamo_compiling() and planned.follows:
+        taken = captured_all(planned.request.functions.raw, *planned.functions_seen())
+        algebra = planned.request.raw_algebra
+        if algebra is not None:
+            algebra = captured_algebra(
+                (algebra.combine, algebra.reduce, algebra.identity, algebra.name, algebra.requires),
+                planned.request.arithmetic.accumulate,
+            )
+        if taken is None or (algebra is None and planned.request.raw_algebra is not None):
+            return unread(planned, a, b, c=c, alpha=alpha, beta=beta, out=out, operands=operands, validate=validate)
+    text, structure, names, layouts = planned.text_of_call(c is not None, validate, taken, algebra)
     for name, tensor, layout in (("a", a, layouts[0]), ("b", b, layouts[1])):
         _check_planned(name, tensor, layout)
     given = dict(operands or {})
@@ -107,8 +144,15 @@ def permute(
         x, equation = equation, x
     given = dict(extents or {})
     place = None if out is None else (out.dtype, out.dim())
+    taken = fn
+    if is_dynamo_compiling():
+        taken = capture(fn, (), (x.dtype,))
+        if is_unread(taken):
+            return unread(
+                public_permute, x, equation, fn=fn, c=c, alpha=alpha, beta=beta, out=out, extents=extents, **options
+            )
     text, by_place = spelled_move(
-        equation, (x.dtype, x.dim()), x.device.type, tuple(given), tuple(options.items()), place, constant_of(fn)
+        equation, (x.dtype, x.dim()), x.device.type, tuple(given), tuple(options.items()), place, taken
     )
     said = [*given.values(), *[out.shape[at] for at in by_place]]
     tensors = [x] if c is None else [x, c]
@@ -120,7 +164,12 @@ def permute(
 
 def permutation_plan(planned: Any, x: Any, c: Any, alpha: Any, beta: Any, out: Any) -> Any:
     """A call of a `weft.PermutePlan`."""
-    text, extents, layout = planned.text_of_call()
+    taken = None
+    if is_dynamo_compiling() and planned.follows:
+        taken = capture(planned.request.raw, (), (x.dtype,))
+        if is_unread(taken):
+            return unread(planned, x, c=c, alpha=alpha, beta=beta, out=out)
+    text, extents, layout = planned.text_of_call(taken)
     _check_planned("x", x, layout)
     tensors = [x] if c is None else [x, c]
     if out is not None:
@@ -165,7 +214,7 @@ def einsum(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     functions = tuple([asked(hook) for hook in _HOOKS])
     return contract(
         step, operands[left], operands[right], asked("c"), asked("alpha", 1.0), asked("beta", 1.0), asked("out"),
-        functions, asked("return_arg", False), asked("validate", False), last,
+        functions, asked("return_arg", False), asked("validate", False), last, (public_einsum, arguments, keywords),
     )  # fmt: skip
 
 

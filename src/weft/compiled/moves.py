@@ -15,8 +15,8 @@ from weft.api.keywords import Equation
 from weft.api.permute import permute, requested
 from weft.base.arrays import outside_tracing
 from weft.base.describe import describe_call
+from weft.compiled.captured import function_of
 from weft.compiled.letters import letters, spelled_equation
-from weft.compiled.modules import function_of
 from weft.compiled.text import lies
 from weft.errors import DTypeError, ShapeError, call_context
 from weft.fn import portable
@@ -155,9 +155,14 @@ def spelled_move(
         return move_text(request, asked, backend), tuple(by_place)
 
 
-def spelled_move_plan(plan: PermutePlan) -> tuple[str, tuple[int, ...], Any]:
-    """The text of a call of a plan, the extents that its operation is given, and how X was planned."""
+def spelled_move_plan(plan: PermutePlan, fn: Any) -> tuple[str, tuple[int, ...], Any]:
+    """The text of a call of a plan, the extents that its operation is given, and how X was planned.
+
+    `fn`: the caller's function as dynamo has read it; None elsewhere.
+    """
     request = plan.request
+    if fn is not None:
+        request = replace(request, raw=function_of(fn)).again()
     (term,), output = request.notation.inputs, request.notation.output
     extents = dict(request.extents)
     labels = tuple(label for label in output if label not in term or request.x.shape[term.index(label)] == 1)

@@ -22,18 +22,18 @@ from weft.api.options import read_options, resolved
 from weft.api.selection import check_selected, reduced_labels
 from weft.base.arrays import outside_tracing
 from weft.base.describe import describe_call
+from weft.compiled.captured import function_of
 from weft.compiled.flops import announce_flops
 from weft.compiled.letters import letters, spelled_equation
-from weft.compiled.modules import function_of
 from weft.compiled.text import backend_of, lies, text_of
 from weft.errors import WeftError, call_context
 from weft.networks.ahead import Pair, path_of
-from weft.planner.request import HOOKS
+from weft.planner.request import HOOKS, hook_types
 from weft.planner.target import resolve_backend
 from weft.plans.contraction import Plan
 from weft.plans.keywords import check_flag
 from weft.spec import Notation, parse
-from weft.spec.dtypes import dtype_name
+from weft.spec.dtypes import dtype_name, read_types, resolve
 from weft.spec.notation import expand, from_sequences, implicit_from_sequences
 
 Stored = tuple[torch.dtype, int]  # a tensor's type and rank
@@ -76,12 +76,29 @@ def spelled(
     if "torch._dynamo" in sys.modules:  # where dynamo could not read the arguments it runs this, and must not read it
         write = _unread()
     functions = dict(zip(HOOKS, map(function_of, (a_fn, b_fn, c_fn, epilogue)), strict=True))
+    if isinstance(algebra, tuple):
+        algebra = tuple(map(function_of, algebra))
     keywords = {**dict(options), **functions, "algebra": algebra}
     found: tuple[str, str] = write(equation, stored, kind, operands, keywords, out_types, added, return_arg)
     return found
 
 
-spelled._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as torch.compiler.assume_constant_result does
+def types_seen(
+    stored: tuple[Stored, Stored], kind: str, options: tuple[tuple[str, Any], ...], algebra: str, placed: bool
+) -> tuple[torch.dtype, ...]:
+    """The types of the values that a call's functions see, in the order of the hooks; the last is that of sums.
+
+    `placed`: whether there are places for the results.
+    """
+    a, b = stored[0][0], stored[1][0]
+    keywords = autocast_keywords(dict(options), kind, (a, b), placed)
+    _, precision, accumulate = read_types(None, keywords.get("precision"), keywords.get("accumulate"))
+    name = None if algebra == "plus_times" else algebra
+    return hook_types((a, b), resolve(a, b, precision, accumulate, name, bool(keywords.get("promote"))))
+
+
+for _constant in (spelled, types_seen):
+    _constant._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as torch.compiler.assume_constant_result
 
 
 @lru_cache(maxsize=1)
@@ -134,9 +151,17 @@ def _stand_in(dtype: torch.dtype, rank: int) -> torch.Tensor:
     return torch.empty((1,) * rank, dtype=dtype, device="cpu")
 
 
-def spelled_plan(plan: Plan, added: bool, validate: bool) -> tuple[str, str, tuple[str, ...], tuple[Any, Any]]:
-    """The text of a call of a plan, how its results come, the names of its operands, and how A and B were planned."""
+def spelled_plan(
+    plan: Plan, added: bool, validate: bool, functions: Any, algebra: Any
+) -> tuple[str, str, tuple[str, ...], tuple[Any, Any]]:
+    """The text of a call of a plan, how its results come, the names of its operands, and how A and B were planned.
+
+    `functions` and `algebra`: the caller's as dynamo has read them; None elsewhere.
+    """
     request = plan.request
+    if functions is not None:
+        made = Algebra(*map(function_of, algebra)) if algebra is not None else request.raw_algebra
+        request = request.given(tuple(map(function_of, functions)), made).again()
     plain = {
         "workspace_limit": request.workspace_limit,
         "tune": request.tune,

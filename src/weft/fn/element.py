@@ -66,3 +66,10 @@ def tensors_among(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         elif isinstance(argument, (tuple, list)):
             found += [item for item in argument if isinstance(item, torch.Tensor)]
     return found
+
+
+def fixed(argument: Any) -> Any:
+    """A number that torch keeps open while it traces, an extent say, as a constant; torch then guards on it."""
+    if isinstance(argument, torch.SymInt):
+        return int(argument)
+    return float(argument) if isinstance(argument, torch.SymFloat) else argument

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from weft.errors import FunctionError
 from weft.fn.advice import instead_of, user_line
-from weft.fn.element import Element, Value, run_plainly, tensors_among
+from weft.fn.element import Element, Value, fixed, run_plainly, tensors_among
 from weft.fn.surroundings import set_aside, steers_torch
 
 aten = torch.ops.aten
@@ -164,7 +164,8 @@ class _Recorder(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
+        args = tuple([fixed(each) for each in args])
+        kwargs = {key: fixed(each) for key, each in kwargs.items()} if kwargs else {}
         in_place = func._schema.is_mutable
         name = func._schema.name.partition("::")[2]
         name = name.removesuffix("_") if in_place else name

@@ -32,13 +32,7 @@ from weft.networks.path import Found
 from weft.networks.program import Program, Scheme
 from weft.networks.recent import Recent
 from weft.networks.replay import may_replay
-from weft.networks.settings import (
-    Settings,
-    check_same,
-    kept_whole,
-    node_dtypes,
-    read_functions,
-)
+from weft.networks.settings import Settings, check_same, kept_whole, node_dtypes, read_functions
 from weft.networks.slicing import apart_within, fitted_slices, read_slices
 from weft.networks.steps import Asked
 from weft.networks.tree import Tree

@@ -17,6 +17,7 @@ from weft.planner.target import target_of
 from weft.spec import Arithmetic, Aux, Contraction, Label, Layout, Notation, canonical
 from weft.spec.aux_operands import AuxInput
 from weft.spec.contraction import class_modes, mode_extents, mode_strides, summed
+from weft.spec.dtypes import value_type
 from weft.spec.permutation import Permutation, canonical_modes
 from weft.spec.whole_sums import NARROW, fits_int32
 
@@ -25,6 +26,12 @@ Results: TypeAlias = torch.Tensor | tuple[torch.Tensor, ...]
 
 HOOKS = ("a_fn", "b_fn", "c_fn", "epilogue")
 C_FN = 2  # place of `c_fn` among the hooks
+
+
+def hook_types(stored: tuple[torch.dtype, torch.dtype], arithmetic: Arithmetic) -> tuple[torch.dtype, ...]:
+    """The types of the values that functions see, in the order of the hooks."""
+    product, accumulate = arithmetic.product, arithmetic.accumulate
+    return (value_type(stored[0], product), value_type(stored[1], product), accumulate, accumulate)
 
 
 @dataclass(frozen=True, slots=True)

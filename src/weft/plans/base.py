@@ -52,7 +52,8 @@ class PlanBase:
     _request: Any  # a `Request` or a `PermuteRequest`
     _variants: dict[Hashable, Variant]
     _viewed: Variant | None = None  # what a view stands for; the plan itself stands for its first variant
-    _watched: Watched[Any] | None = None  # the caller's functions, where there are any
+    follows: bool  # functions of the caller, which may change
+    _watched: Watched[Any] | None = None  # those functions, where there are any
     _others: BoundedCache  # plans of what they have become, by request
     _needs: tuple[bool, ...] = ()  # which operands require a gradient, where it was made for such
 
@@ -107,7 +108,8 @@ class PlanBase:
         """Say what was asked for: the first step of a constructor."""
         self._request, self._others = request, BoundedCache(_OTHERS)
         raw = request.raw if isinstance(request.raw, tuple) else (request.raw,)
-        if any(function is not None for function in raw):
+        self.follows = any(function is not None for function in raw)
+        if self.follows:
             self._watched = Watched(raw, self._asked_now)
 
     def _asked_now(self) -> Any:

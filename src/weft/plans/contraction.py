@@ -20,7 +20,7 @@ from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced
 from weft.errors import ShapeError, call_context
 from weft.oracle.reference import launcher
-from weft.planner.request import Request, Results
+from weft.planner.request import Request, Results, hook_types
 from weft.planner.schedule import AuxTensors, Scalar
 from weft.plans.base import PlanBase, Variant
 from weft.plans.call_cache import CallCache, KnownCall, call_signature, reach, said_operands
@@ -144,11 +144,18 @@ class Plan(PlanBase):
             self._calls.put(key, self.known_call(signature, x, y, addend, out is not None, result, given or {}))
         return out if out is not None else like_each(a, result)
 
-    def text_of_call(self, added: bool, validate: bool) -> Any:
+    def text_of_call(self, added: bool, validate: bool, functions: Any, algebra: Any) -> Any:
         """What an operation of a call is told: see `weft.compiled`. Dynamo takes it for a constant."""
-        return as_operation("text of a plan's call")(self, added, validate)
+        return as_operation("text of a plan's call")(self, added, validate, functions, algebra)
 
-    text_of_call._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as torch.compiler.assume_constant_result
+    def functions_seen(self) -> tuple[tuple[torch.dtype, ...], tuple[tuple[str, torch.dtype], ...]]:
+        """The types of values of functions, in the order of the hooks, and of what else they take. A constant, too."""
+        request = self._request
+        types = hook_types((request.a.dtype, request.b.dtype), request.arithmetic)
+        return types, tuple((named.name, named.dtype) for named in request.named)
+
+    # As torch.compiler.assume_constant_result does.
+    text_of_call._dynamo_marked_constant = functions_seen._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
     def run(
         self,

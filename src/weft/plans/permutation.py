@@ -90,9 +90,9 @@ class PermutePlan(PlanBase):
             result = self.run(as_tensor("x", x).resolve_neg(), target, alpha, beta, addend)
         return out if out is not None else like(x, result)
 
-    def text_of_call(self) -> Any:
+    def text_of_call(self, fn: Any) -> Any:
         """What an operation of a call is told: see `weft.compiled`. Dynamo takes it for a constant."""
-        return as_operation("text of a permutation plan's call")(self)
+        return as_operation("text of a permutation plan's call")(self, fn)
 
     text_of_call._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as torch.compiler.assume_constant_result
 
