@@ -11,7 +11,8 @@ import pytest
 import torch
 
 import weft
-from weft.plans.call_cache import CallCache, KnownCall
+from weft.plans.call_cache import KnownCall
+from weft.plans.memo import CallCache
 
 
 def test_a_repeated_call_computes_on_its_own_tensors() -> None:
@@ -239,7 +240,7 @@ def test_a_known_call_of_another_algebra_takes_no_factors() -> None:
 
 
 def test_the_oldest_known_call_goes_first() -> None:
-    calls = CallCache(2)
+    calls = CallCache("test", 2)
     for key in ("first", "second", "second", "third"):
         calls.put(key, KnownCall(key))
     assert list(calls) == ["second", "third"]

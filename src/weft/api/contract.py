@@ -30,14 +30,14 @@ from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside
 from weft.errors import call_context
 from weft.planner.schedule import Scalar
-from weft.planner.validity import generation
-from weft.plans.call_cache import CallCache, call_signature
+from weft.plans.call_cache import call_signature
 from weft.plans.contraction import Plan
 from weft.plans.derivatives import any_tensor, detached, differentiable, operand_tensors
 from weft.plans.derivatives import asked as asked_of
 from weft.plans.keywords import check_flag
+from weft.plans.memo import CallCache
 
-_CALLS = CallCache(4096)  # by all that a call says: its plan, and where that is all it takes its launch
+_CALLS = CallCache("contract: calls", 4096)  # by all that a call says: its plan, and where that suffices its launch
 _FORM = "equation, a, b"
 
 Array = TypeVar("Array", torch.Tensor, np.ndarray)
@@ -171,7 +171,7 @@ def contract(
         bare = a_fn is None and b_fn is None and c_fn is None and epilogue is None
         prints = () if bare else fingerprints(functions)
         if signature is not None and prints is not None and return_arg is False:
-            key = (equation, signature, prints, asked, generation())
+            key = (equation, signature, prints, asked)
             try:
                 known = _CALLS.get(key)
             except TypeError:  # something that has no hash: it is refused where it is read

@@ -12,18 +12,17 @@ import torch
 from weft.api.keywords import Equation
 from weft.api.options import Options, resolved
 from weft.base.arrays import as_tensor, dispatch_modes, like, outside_transforms, without_neg
-from weft.base.bounded_cache import BoundedCache
 from weft.errors import NotationError
-from weft.planner.validity import generation
-from weft.plans.call_cache import CallCache, KnownCall, call_signature, said_operands
+from weft.plans.call_cache import KnownCall, call_signature, said_operands
 from weft.plans.contraction import Plan
+from weft.plans.memo import CallCache, Memo
 from weft.spec import Notation, parse
 from weft.spec.dtypes import promoted
 from weft.spec.notation import from_sequences
 from weft.spec.type_names import read_dtype
 
-_CALLS = CallCache(4096)  # by the operands' signature and all options
-_PLANS = BoundedCache(4096)  # by request: asked where a call is not known
+_CALLS = CallCache("contract: plans of calls", 4096)  # by the operands' signature and all options
+_PLANS = Memo("contract: plans", 4096)  # by request: asked where a call is not known
 
 
 def read_pair(a: Any, b: Any, promote: bool) -> tuple[torch.Tensor, torch.Tensor]:
@@ -64,17 +63,14 @@ def find_plan(equation: Equation, a: torch.Tensor, b: torch.Tensor, options: Opt
     """The plan for this request, remembered by everything it depends on."""
     notation_key = _notation_key(equation)
     signature, asked = call_signature(a, b), options.key()
-    key = (notation_key, signature, *asked, generation()) if signature is not None and asked is not None else None
+    key = (notation_key, signature, *asked) if signature is not None and asked is not None else None
     known = _CALLS.get(key)
     if known is not None:
         found: Plan = known.plan
         return found
     request = resolved(_read(notation_key), str(notation_key), a, b, options)
     # Two ways to write one request, or a retraced function that turns out the same, share one plan.
-    plan = _PLANS.get((request, generation()))
-    if plan is None:
-        plan = Plan(request)
-        _PLANS.put((request, generation()), plan)
+    plan: Plan = _PLANS.made(request, lambda: Plan(request))
     if key is not None:
         _CALLS.put(key, KnownCall(plan))
     return plan

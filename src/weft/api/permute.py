@@ -12,7 +12,6 @@ import torch
 from weft.api.keywords import Equation, Function, PermuteKeywords, signed
 from weft.api.options import check_limit, fingerprints
 from weft.base.arrays import as_result, as_tensor, is_array, like, without_neg
-from weft.base.bounded_cache import BoundedCache
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside
 from weft.errors import ArgumentError, DTypeError, NotationError, UnsupportedError, call_context
@@ -22,11 +21,11 @@ from weft.planner.planner import check_tune
 from weft.planner.request import PermuteRequest
 from weft.planner.schedule import Scalar
 from weft.planner.target import resolve_backend, target_of
-from weft.planner.validity import generation
-from weft.plans.call_cache import CallCache, KnownCall, call_signature
+from weft.plans.call_cache import KnownCall, call_signature
 from weft.plans.checks import reject_gradient
 from weft.plans.derivatives import asked, detached, differentiable
 from weft.plans.keywords import check_flag, default_of, refuse_unknown
+from weft.plans.memo import CallCache, Memo
 from weft.plans.permutation import PermutePlan
 from weft.spec import Label, Layout, Notation, parse
 from weft.spec.dtypes import dtype_name
@@ -36,8 +35,8 @@ from weft.spec.type_names import read_dtype
 
 Array = TypeVar("Array", torch.Tensor, np.ndarray)
 
-_CALLS = CallCache(4096)  # plans by all that a call says
-_PLANS = BoundedCache(4096)  # by request: asked where a call is not known
+_CALLS = CallCache("permute: plans of calls", 4096)  # plans by all that a call says
+_PLANS = Memo("permute: plans", 4096)  # by request: asked where a call is not known
 
 
 @overload
@@ -185,6 +184,7 @@ def _find_plan(
     specialize = options.get("specialize", default_of(call, "specialize"))
     check_specialize(specialize)
     check_limit(workspace_limit)
+    promote = bool(options.get("promote"))
     notation_key = _notation_key(equation)
     given = checked_extents(extents) if extents is not None else {}
     if out_dtype is None and out is not None:
@@ -197,19 +197,16 @@ def _find_plan(
     if signature is not None and prints is not None:  # a function that cannot be seen through is traced each time
         key = (
             notation_key, signature, shape, out_dtype, prints, tuple(given.items()), workspace_limit, backend, tune,
-            specialize, schedule, generation(),
+            specialize, schedule, promote,
         )  # fmt: skip
     known = _CALLS.get(key)
     if known is not None:
         found: PermutePlan = known.plan
         return found
     request = requested(notation_key, x, shape, fn, out_dtype, given, workspace_limit, backend)
-    request = replace(request, tune=tune, specialize=specialize, schedule=schedule)
+    request = replace(request, tune=tune, specialize=specialize, schedule=schedule, promote=promote)
     # Two ways to write one request, or a retraced function that turns out the same, share one plan.
-    plan = _PLANS.get((request, generation()))
-    if plan is None:
-        plan = PermutePlan(request)
-        _PLANS.put((request, generation()), plan)
+    plan: PermutePlan = _PLANS.made(request, lambda: PermutePlan(request))
     if key is not None:
         _CALLS.put(key, KnownCall(plan))
     return plan
