@@ -129,6 +129,12 @@ class GroupedPlan:
         self._sides, self._leaves = (x._replace(tensors=()), y._replace(tensors=())), None
         self._launch = self._own
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copied and pickled as what it was made of, with the tensors that it holds now."""
+        terms, out = (*self._notation.inputs, self._notation.output), None if self._out is None else self._out.tensors
+        keywords = self._keywords if out is None else {**self._keywords, "out": list(out)}
+        return type(self), (terms, self._held(), self._add, keywords, self._derived)
+
     def explain(self) -> str:
         """How many pairs, which extents, and what computes them."""
         sizes = self._table.sizes
