@@ -1,4 +1,4 @@
-"""Calls over ranks whose extents change from one to the next: a rank's part may look as in an earlier call, and is not."""
+"""Calls over ranks whose extents change from one to the next: a part may look as in an earlier call, and is not."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from weft.errors import ArgumentError, ShapeError, UnsupportedError, WorkspaceEr
 from weft.networks.arena import SMALL, arena
 from weft.networks.changes import Changes
 from weft.networks.cost import invariant
-from weft.networks.derivatives import differentiable
+from weft.networks.derivatives import as_operations, differentiable
 from weft.networks.described import Described
 from weft.networks.finite import check_alone, finite_watch
 from weft.networks.folding import folded
@@ -115,10 +115,12 @@ class Network(Described):
             return place
         with call_context(lambda: self._described(tensors)):
             read = self._read(tensors)
-            if asked(*read) or is_traced(read):
+            if asked(*read):
                 if out is not None:
                     raise UnsupportedError("out= takes no part in derivatives: leave it out, or use torch.no_grad()")
                 return differentiable(self, self._operands(read))
+            if is_traced(read):
+                return as_operations(self, self._operands(read), None if out is None else self._place(out, read))
             place = self._place(out, read)
             if self.settings.strip_exponent:
                 exponent = self._run_scaled(self._operands(read), place)
