@@ -14,8 +14,7 @@ import torch
 
 import weft
 from support import Backend
-from weft.base.bounded_cache import BoundedCache
-from weft.plans.call_cache import CallCache
+from weft.planner.validity import outdate
 from weft.testing import poisoned
 
 
@@ -153,11 +152,9 @@ FUNCTIONS = [
 
 
 @pytest.fixture(autouse=True)
-def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+def fresh() -> None:
     """No plan is known yet: a remembered one would answer for calls that must fail while planning."""
-    monkeypatch.setattr("weft.api.lookup._PLANS", BoundedCache(64))
-    monkeypatch.setattr("weft.api.lookup._CALLS", CallCache(64))
-    monkeypatch.setattr("weft.api.contract._CALLS", CallCache(64))
+    outdate()
 
 
 def fails(bad: Bad, call: Callable[..., Any], **options: Any) -> str:

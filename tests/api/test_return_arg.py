@@ -154,8 +154,8 @@ def test_bad_input() -> None:
         weft.contract("ik,kj->ij", a, b, algebra="log", return_arg=True)
     with pytest.raises(weft.UnsupportedError, match="plus_times makes one value of several"):
         weft.contract("ik,kj->ij", a, b, return_arg=True)
-    with pytest.raises(weft.UnsupportedError, match="c has no place"):
-        weft.contract("ik,kj->ij", a, b, c=torch.ones(3, 2), algebra="max_plus", return_arg=True)
+    with pytest.raises(weft.ShapeError, match="c"):
+        weft.contract("ik,kj->ij", a, b, c=torch.ones(4, 2), algebra="max_plus", return_arg=True)
     with pytest.raises(weft.WorkspaceError, match="packs both operands into 80 bytes of workspace, the limit is 0"):
         weft.contract("ik,kj->ij", a, b, algebra="max_plus", return_arg=True, workspace_limit=0)
     out = torch.full((2, 3), torch.nan)
@@ -176,3 +176,82 @@ def test_an_algebra_of_ones_own_and_no_numba(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(jit, "fault", lambda: "numba is turned off")
     d, k = weft.contract("ik,kj->ij", a, b, algebra="max_plus", return_arg=True, backend="cpu")
     assert torch.equal(k, (a[:, :, None] + b).max(1).indices)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32])
+@pytest.mark.parametrize("algebra", PAIRS)
+def test_c_is_selected_where_it_is_better_than_every_pair(algebra: str, dtype: torch.dtype, backend: str) -> None:
+    a, b, c = whole(7, 9, dtype=dtype), whole(9, 5, seed=1, dtype=dtype), 4 * whole(7, 5, seed=2, dtype=dtype)
+    best, where = weft.contract("ik,kj->ij", a, b, algebra=algebra, return_arg=True, backend=backend)
+    d, k = weft.contract(
+        "ik,kj->ij", a, b, c=c, c_fn=torch.neg, algebra=algebra, return_arg=True, validate=True, backend=backend
+    )
+    better = -c > best if PAIRS[algebra][1] else -c < best
+    assert better.any()
+    assert torch.equal(d, torch.where(better, -c, best))
+    assert torch.equal(k, torch.where(better, -1, where))
+
+
+def test_c_of_several_reduced_modes_of_nan_and_of_one_extent() -> None:
+    a, b = whole(4, 2, 3), whole(2, 3, 5, seed=1)
+    c = torch.tensor([[torch.nan, 100.0, -100.0, 0.0, 0.0]])
+    d, (x, y) = weft.contract("ixy,xyj->ij", a, b, c=c, algebra="max_plus", return_arg=True)
+    torch.testing.assert_close(
+        d, weft.contract("ixy,xyj->ij", a, b, c=c, algebra="max_plus"), equal_nan=True, rtol=0, atol=0
+    )
+    assert (x[:, :2] == -1).all()
+    assert (y[:, :2] == -1).all()
+    assert (x[:, 2] >= 0).all()
+    assert (y[:, 2] >= 0).all()
+
+
+def test_c_may_be_where_the_result_goes() -> None:
+    a, b, c = whole(7, 9), whole(9, 5, seed=1), 4 * whole(7, 5, seed=2)
+    right = weft.contract("ik,kj->ij", a, b, c=c.clone(), algebra="max_plus", return_arg=True)
+    d, k = weft.contract("ik,kj->ij", a, b, c=c, out=c, algebra="max_plus", return_arg=True, validate=True)
+    assert d is c
+    assert torch.equal(d, right[0])
+    assert torch.equal(k, right[1])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_plan_finds_places_as_the_call_does(backend: str) -> None:
+    a, b, c, shift = whole(7, 9), whole(9, 5, seed=1), 4 * whole(7, 5, seed=2), whole(7, seed=3)
+    said: dict[str, Any] = {
+        "algebra": "max_plus", "epilogue": lambda d, shift: d + shift, "operands": {"shift": ("i", shift)},
+        "backend": backend,
+    }  # fmt: skip
+    plan = weft.plan("ik,kj->ij", a, b, return_arg=True, **said)
+    for given in ({}, {"c": c}, {"out": torch.empty(7, 5)}, {"validate": True}):
+        right = weft.contract("ik,kj->ij", a, b, return_arg=True, **said, **given)
+        found = plan(a, b, operands={"shift": shift}, **given)
+        assert all(map(torch.equal, found, right))
+    assert "max_plus" in plan.explain()
+    x, where = plan(a.numpy(), b.numpy(), operands={"shift": shift})
+    assert isinstance(x, np.ndarray)
+    assert isinstance(where, np.ndarray)
+    with pytest.raises(weft.ShapeError, match="planned were"):
+        plan(a[:3], b, operands={"shift": shift})
+    with pytest.raises(weft.FunctionError, match="'shift' is missing"):
+        plan(a, b)
+    with pytest.raises(weft.ArgumentError, match="betta"):
+        plan(a, b, operands={"shift": shift}, betta=1)
+
+
+def test_a_plan_that_finds_places_has_gradients_and_is_compiled() -> None:
+    a, b = torch.rand(7, 9, requires_grad=True), torch.rand(9, 5)
+    plan = weft.plan("ik,kj->ij", a, b, algebra="max_plus", return_arg=True)
+    d, k = plan(a, b)
+    d.sum().backward()
+    assert torch.equal(a.grad, torch.zeros(7, 9).scatter_add(1, k, torch.ones(7, 5)))
+    found = torch.compile(lambda x, y: plan(x, y))(a.detach(), b)
+    assert torch.equal(found[1], k)
+
+
+def test_a_plan_refuses_what_finds_no_places() -> None:
+    a, b = whole(7, 9), whole(9, 5)
+    with pytest.raises(weft.UnsupportedError, match="plus_times makes one value of several"):
+        weft.plan("ik,kj->ij", a, b, return_arg=True)
+    with pytest.raises(weft.ArgumentError, match="return_arg is True or False, not 1"):
+        weft.plan("ik,kj->ij", a, b, algebra="max_plus", return_arg=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest import mock
 
@@ -285,3 +286,48 @@ def test_other_mistakes() -> None:
         weft.grouped("mk,kn->mn", [(A, B)], out=[torch.empty(2, 4)] * 2)
     with pytest.raises(weft.NotationError, match="name every mode"):
         weft.grouped("...k,kn->...n", [(A, B)])
+
+
+def test_a_call_that_is_refused_changes_nothing_of_the_plan() -> None:
+    """Tensors that a refused call brought are not read by the next one, nor are its places written to."""
+    pairs, out = [(A, B), (A[:1], B)], [torch.zeros(2, 4), torch.zeros(1, 4)]
+    plan = weft.plan_grouped("mk,kn->mn", pairs, out=out)
+    memory = np.zeros(100, np.uint8)
+    odd = np.frombuffer(memory[2 : 2 + A.numel() * 4].data, np.float32).reshape(A.shape)
+    places = [torch.zeros(2, 4), torch.zeros(1, 4)]
+    for wrong, error in (
+        ([(A, B), (A, B)], weft.ShapeError), ([(A, B)], weft.ShapeError),
+        ([(torch.from_numpy(odd), B), (A[:1].clone(), B)], weft.UnsupportedError),
+    ):  # fmt: skip
+        with pytest.raises(error):
+            plan(wrong, out=places)
+        plan()
+        assert not any(place.any() for place in places)
+        torch.testing.assert_close(out[0], A @ B)
+        torch.testing.assert_close(out[1], A[:1] @ B)
+
+
+def test_threads_share_a_plan() -> None:
+    sizes = [(3, 4), (7, 2), (1, 5)]
+    generator = torch.Generator().manual_seed(0)
+
+    def pairs() -> list[tuple[torch.Tensor, torch.Tensor]]:
+        return [(torch.rand(m, 6, generator=generator), torch.rand(6, n, generator=generator)) for m, n in sizes]
+
+    plan, given = weft.plan_grouped("mk,kn->mn", pairs()), [pairs() for _ in range(64)]
+    with ThreadPoolExecutor(4) as pool:
+        for found, each in zip(pool.map(plan, given), given, strict=True):
+            for one, (a, b) in zip(found, each, strict=True):
+                torch.testing.assert_close(one, a @ b)
+
+
+def test_a_plan_follows_the_number_of_threads() -> None:
+    pairs = [(torch.rand(200, 60), torch.rand(60, 200)), (torch.rand(100, 60), torch.rand(60, 200))]
+    plan, before = weft.plan_grouped("mk,kn->mn", pairs), torch.get_num_threads()
+    try:
+        for threads in (2, 1):
+            torch.set_num_threads(threads)
+            torch.testing.assert_close(plan()[0], pairs[0][0] @ pairs[0][1])
+            assert f"in turn by {threads} thread" in plan.explain()
+    finally:
+        torch.set_num_threads(before)

@@ -217,3 +217,27 @@ def test_an_empty_label_stays_whole() -> None:
     net = weft.network("ab,bc,cd->ad", (2, 3), (3, 0), (0, 2), slices="c")
     assert net.slices == ()
     assert torch.equal(net(torch.ones(2, 3), torch.ones(3, 0), torch.ones(0, 2)), torch.zeros(2, 2))
+
+
+#: Operands of "ij,jk->ik" that lie otherwise than contiguous ones.
+ODD = {
+    "complex values": lambda: (torch.rand(3, 4, dtype=torch.complex64), torch.rand(4, 5, dtype=torch.complex64)),
+    "conjugate": lambda: (torch.rand(4, 3, dtype=torch.complex64).mH, torch.rand(5, 4, dtype=torch.complex64).mH),
+    "parts of complex values": lambda: (torch.rand(3, 4, dtype=torch.complex64).imag, torch.rand(4, 5)),
+    "negative": lambda: (torch.rand(3, 4, dtype=torch.complex64).conj().imag, torch.rand(4, 5)),
+    "one element with stride 2": lambda: (torch.rand(4, 2)[:1, ::2][:, :1], torch.rand(2, 6)[::2, ::3][:1]),
+    "transposed and expanded": lambda: (torch.rand(4, 3).T, torch.rand(4, 1).expand(4, 5)),
+    "bfloat16 in steps": lambda: (torch.rand(3, 8).bfloat16()[:, ::2], torch.rand(4, 5).bfloat16()),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_operands_lie_as_they_like(name: str, tmp_path: Path) -> None:
+    a, b = ODD[name]()
+    net = weft.network("ij,jk->ik", a, b, slices="j")
+    found = net(a, b, checkpoint=tmp_path / "run")
+    torch.testing.assert_close(found, net(a, b))
+    copied = [one.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format) for one in (a, b)]
+    assert torch.equal(net(*copied, checkpoint=tmp_path / "run"), found), "the same values are the same operands"
+    with pytest.raises(weft.ArgumentError, match="values of operand 0"):
+        net(2 * a, b, checkpoint=tmp_path / "run")

@@ -7,11 +7,13 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import weft
-from weft.plans.call_cache import CallCache, KnownCall
+from weft.plans.call_cache import KnownCall
+from weft.plans.memo import CallCache
 
 
 def test_a_repeated_call_computes_on_its_own_tensors() -> None:
@@ -239,7 +241,37 @@ def test_a_known_call_of_another_algebra_takes_no_factors() -> None:
 
 
 def test_the_oldest_known_call_goes_first() -> None:
-    calls = CallCache(2)
+    calls = CallCache("test", 2)
     for key in ("first", "second", "second", "third"):
         calls.put(key, KnownCall(key))
     assert list(calls) == ["second", "third"]
+
+
+def test_a_plan_that_promotes_reads_c_so_with_gradients_too() -> None:
+    a, b, c = torch.rand(2, 3), torch.rand(3, 2), [[1.0, 2.0], [3.0, 4.0]]
+    plan = weft.plan("ij,jk->ik", a, b, promote=True)
+    right = a @ b + torch.tensor(c)
+    torch.testing.assert_close(plan(a, b, c=c), right)
+    torch.testing.assert_close(plan(a.clone().requires_grad_(), b, c=c).detach(), right)
+    move = weft.plan_permute(a, "ij->ji", promote=True)
+    torch.testing.assert_close(move(a, c=np.ones((3, 2), np.float32)), a.T + 1)
+    again = weft.plan_permute([[1.0, 2.0]], "ij->ji", promote=True)
+    assert again([[3.0, 4.0]], c=[[1.0], [2.0]]).tolist() == [[4.0], [6.0]]
+    x = a.clone().requires_grad_()
+    torch.testing.assert_close(move(x, c=np.ones((3, 2), np.float32)).detach(), a.T + 1)
+
+
+def test_a_lack_of_memory_is_told_by_the_kernel_that_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = torch.rand(4, 15), torch.rand(15, 6)
+    plan = weft.plan("ik,kj->ij", a, b)
+    plan(a, b)
+    variant = plan._first()
+    (known,) = plan._calls.values()
+
+    def fails(*_: Any) -> None:
+        raise torch.OutOfMemoryError("out of memory")
+
+    plan._calls[next(iter(plan._calls))] = known._replace(launch=fails)
+    monkeypatch.setattr(type(variant), "workspace_bytes", property(lambda self: 12345))  # as after an exchange
+    with pytest.raises(weft.WorkspaceError, match="12345"):
+        plan(a, b)

@@ -23,22 +23,22 @@ from weft.api.keywords import (
     signed,
 )
 from weft.api.lookup import as_key, find_plan, read_pair, said_options
-from weft.api.options import read_operands, read_options
-from weft.api.selection import selected
+from weft.api.options import Options, read_operands, read_options
+from weft.api.selection import check_selected, selected
 from weft.base.arrays import as_results, as_tensor, returned
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside
 from weft.errors import call_context
 from weft.fn.fingerprint import fingerprints
 from weft.planner.schedule import Scalar
-from weft.planner.validity import generation
-from weft.plans.call_cache import CallCache, KnownCall, call_signature
+from weft.plans.call_cache import KnownCall, call_signature
 from weft.plans.contraction import Plan
 from weft.plans.derivatives import any_tensor, detached, differentiable, operand_tensors
 from weft.plans.derivatives import asked as asked_of
 from weft.plans.keywords import check_flag
+from weft.plans.memo import CallCache
 
-_CALLS = CallCache(4096)  # by all that a call says: its plan, and where that is all it takes its launch
+_CALLS = CallCache("contract: calls", 4096)  # by all that a call says: its plan, and where that suffices its launch
 _FORM = "equation, a, b"
 
 Array = TypeVar("Array", torch.Tensor, np.ndarray)
@@ -138,7 +138,7 @@ def contract(
     `where` is an int64 tensor of D's shape: the index along the reduced mode of the pair that was selected, the
     smallest where several are equal, -1 where there was nothing to select from. Of several reduced modes it is a tuple
     of such tensors, one for each in the order in which they first stand in the equation; the smallest index of the
-    first mode counts first.
+    first mode counts first. With a C it is -1 where C's value is the one that is selected, better than every pair.
 
     `kept_dtype`: the type in which a differentiable call keeps the sums for its backward pass, where that needs them:
     by default D's where that is of half precision, else the accumulator's. A narrower one saves memory, and rounds what
@@ -174,7 +174,7 @@ def contract(
         bare = a_fn is None and b_fn is None and c_fn is None and epilogue is None
         prints = () if bare else fingerprints(functions)
         if signature is not None and prints is not None and return_arg is False:
-            key = (text, signature, prints, asked, generation())
+            key = (text, signature, prints, asked)
             try:
                 known = _CALLS.get(key)
             except TypeError:  # something that has no hash: it is refused where it is read
@@ -231,7 +231,7 @@ def _known(said: tuple[Any, ...], *tensors: Any) -> tuple[Any, Any, KnownCall | 
     """Key and signature of a call on these tensors, and what is known of it; None for what must be read anew."""
     text, prints, asked = said
     signature = call_signature(*tensors)
-    key = (text, signature, prints, asked, generation())
+    key = (text, signature, prints, asked)
     try:
         return (None, None, None) if signature is None else (key, signature, _CALLS.get(key))
     except TypeError:  # it is refused where it is read
@@ -258,12 +258,17 @@ def plan(
     c: Any = None,
     out: Any = None,
     epilogue: Function | None = None,
+    return_arg: bool = False,
     **options: Unpack[PlanKeywords],
 ) -> Plan:
     """Plan a contraction without running it; arguments and errors as for `contract`.
 
     The plan holds for tensors that lie as `a` and `b` do. `c` and `out` are optional here: with them their variant is
-    prepared too, without them it is prepared when a call first brings them.
+    prepared too, without them it is prepared when a call first brings them. Calls of a plan made with `return_arg`
+    return ``(D, where)``; what it says of itself is of the contraction that finds D alone.
+
+    A plan that is kept stays right: where the number of torch's threads has changed, a schedule was tuned or a family
+    failed its self-test since, its next call plans anew, unless its schedule was forced.
 
     >>> import torch, weft
     >>> a, b = torch.rand(8, 5), torch.rand(5, 7)
@@ -272,7 +277,9 @@ def plan(
     True
     """
     if is_dynamo_compiling():
-        return cast(Plan, outside(plan, equation, a, b, c=c, out=out, epilogue=epilogue, **options))
+        return cast(
+            Plan, outside(plan, equation, a, b, c=c, out=out, epilogue=epilogue, return_arg=return_arg, **options)
+        )
     with call_context(lambda: describe_call("plan", equation, a=a, b=b, c=c, out=out)):
         refuse_swapped("plan", equation, _FORM)
         keywords: dict[str, Any] = dict(options)
@@ -283,6 +290,8 @@ def plan(
         addend = as_tensor("c", c, promote) if c is not None else None
         target = as_results(out)
         asked = read_options("plan", {**keywords, "epilogue": epilogue}, target)
+        if check_flag("return_arg", return_arg):
+            return _selecting(equation, (x, y, addend, target), asked, {**keywords, "epilogue": epilogue})
         tensors = (x, y, addend, *asked.tensors.values())
         if not asked_of(*tensors):
             return find_plan(equation, x, y, asked).prepare(x, y, addend, target, asked.tensors)
@@ -292,3 +301,20 @@ def plan(
         asked = replace(asked, operands=placed)
         found = find_plan(equation, x, y, asked).prepare(x, y, addend, target, asked.tensors)
         return found.differentiated(needs)
+
+
+def _selecting(
+    equation: Equation, tensors: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, Any], read: Options,
+    keywords: dict[str, Any],
+) -> Plan:  # fmt: skip
+    """A plan whose calls find places, too; what does not fit it is refused now."""
+    from weft.api.selecting_plan import SelectingPlan
+
+    x, y, addend, out = tensors
+    placed = {name: (modes, detached(tensor)) for name, (modes, tensor) in read.operands.items()}
+    request = find_plan(equation, detached(x), detached(y), replace(read, operands=placed)).request
+    check_selected(request, added=False)
+    given = {name: value for name, value in keywords.items() if name != "operands" and value is not None}
+    found = SelectingPlan(request, equation, given, {name: modes for name, (modes, _) in read.operands.items()})
+    others = {name: tensor for name, (_, tensor) in placed.items()}
+    return found.prepare(detached(x), detached(y), None if addend is None else detached(addend), out, others)

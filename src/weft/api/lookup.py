@@ -11,19 +11,18 @@ import torch
 from weft.api.keywords import Equation
 from weft.api.options import Options, resolved
 from weft.base.arrays import as_tensor, like, without_neg
-from weft.base.bounded_cache import BoundedCache
 from weft.base.kept import constant
 from weft.errors import NotationError
-from weft.planner.validity import generation
-from weft.plans.call_cache import CallCache, KnownCall, call_signature, said_operands
+from weft.plans.call_cache import KnownCall, call_signature, said_operands
 from weft.plans.contraction import Plan
+from weft.plans.memo import CallCache, Memo
 from weft.spec import Notation, parse
 from weft.spec.dtypes import promoted
 from weft.spec.notation import from_sequences
 from weft.spec.type_names import read_dtype
 
-_CALLS = CallCache(4096)  # by the operands' signature and all options
-_PLANS = BoundedCache(4096)  # by request: asked where a call is not known
+_CALLS = CallCache("contract: plans of calls", 4096)  # by the operands' signature and all options
+_PLANS = Memo("contract: plans", 4096)  # by request: asked where a call is not known
 _SEQUENCES = {str, tuple, list}  # of labels, that reading leaves as they are
 
 
@@ -72,19 +71,20 @@ def find_plan(equation: Equation, a: torch.Tensor, b: torch.Tensor, options: Opt
     """The plan for this request, remembered by everything it depends on."""
     notation_key = _notation_key(equation)
     signature, asked = call_signature(a, b), options.key()
-    key = (notation_key, signature, *asked, generation()) if signature is not None and asked is not None else None
+    key = (notation_key, signature, *asked) if signature is not None and asked is not None else None
     known = _CALLS.get(key)
     if known is not None:
         found: Plan = known.plan
         return found.given(options.functions, options.algebra)
     request = resolved(_read(notation_key), str(notation_key), a, b, options)
     # Two ways to write one request, or a retraced function that turns out the same, share one plan.
-    plan: Plan | None = _PLANS.get((request, generation()))
+    place = _PLANS.place(request)
+    plan: Plan | None = _PLANS.get(place)
     if plan is None:
         plan = Plan(request)
     if not plan.is_lasting:
         return plan
-    _PLANS.put((request, generation()), plan)
+    _PLANS.put(place, plan)
     if key is not None:
         _CALLS.put(key, KnownCall(plan))
     return plan.given(options.functions, options.algebra)

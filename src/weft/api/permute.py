@@ -13,7 +13,6 @@ from weft.api.keywords import Equation, Function, PermuteKeywords, signed
 from weft.api.lookup import as_key, said_options
 from weft.api.options import check_limit
 from weft.base.arrays import as_result, as_tensor, is_array, like, without_neg
-from weft.base.bounded_cache import BoundedCache
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside
 from weft.errors import ArgumentError, DTypeError, NotationError, UnsupportedError, call_context
@@ -24,11 +23,11 @@ from weft.planner.planner import check_tune
 from weft.planner.request import PermuteRequest
 from weft.planner.schedule import Scalar
 from weft.planner.target import resolve_backend, target_of
-from weft.planner.validity import generation
-from weft.plans.call_cache import CallCache, KnownCall, call_signature
+from weft.plans.call_cache import KnownCall, call_signature, is_plain
 from weft.plans.checks import reject_gradient
 from weft.plans.derivatives import asked, detached, differentiable
 from weft.plans.keywords import check_flag, default_of, refuse_unknown
+from weft.plans.memo import CallCache, Memo
 from weft.plans.permutation import PermutePlan
 from weft.spec import Label, Layout, Notation, parse
 from weft.spec.dtypes import dtype_name
@@ -38,9 +37,9 @@ from weft.spec.type_names import read_dtype
 
 Array = TypeVar("Array", torch.Tensor, np.ndarray)
 
-_CALLS = CallCache(4096)  # plans by all that a call says
-_KNOWN = CallCache(4096)  # launches by all that a call says, of calls that add nothing and scale nothing
-_PLANS = BoundedCache(4096)  # by request: asked where a call is not known
+_CALLS = CallCache("permute: plans of calls", 4096)  # plans by all that a call says
+_PLANS = Memo("permute: plans", 4096)  # by request: asked where a call is not known
+_KNOWN = CallCache("permute: calls", 4096)  # launches of calls that add nothing and scale nothing
 _PLAIN = (float, int)  # of alpha and beta
 
 
@@ -123,7 +122,7 @@ def permute(
             return as_operation("permute")(source, equation, fn, addend, alpha, beta, target, extents, options)
         found = _find_plan("permute", equation, source, target, fn, extents, options)
         result = found.run(source, target, alpha, beta, addend)
-        if key is not None and all(entry is None or entry[-1] is None for entry in signature) and result.numel():
+        if key is not None and is_plain(signature) and result.numel():
             _KNOWN.put(key, found.known_call(source, target, result))
     return out if out is not None else like(x, result)
 
@@ -136,7 +135,7 @@ def _said(x: Any, equation: Any, fn: Function | None, out: Any, options: Mapping
     signature = call_signature(x, out) if text is not None and said is not None and prints is not None else None
     if signature is None or signature[0] is None:
         return None, None
-    key = (text, signature, prints, said, generation())
+    key = (text, signature, prints, said)
     try:
         hash(key)
     except TypeError:  # it is refused where it is read
@@ -213,6 +212,7 @@ def _find_plan(
     specialize = options.get("specialize", default_of(call, "specialize"))
     check_specialize(specialize)
     check_limit(workspace_limit)
+    promote = bool(options.get("promote"))
     notation_key = _notation_key(equation)
     given = checked_extents(extents) if extents is not None else {}
     if out_dtype is None and out is not None:
@@ -225,21 +225,22 @@ def _find_plan(
     if signature is not None and prints is not None:  # a function that cannot be seen through is traced each time
         key = (
             notation_key, signature, shape, out_dtype, prints, tuple(given.items()), workspace_limit, backend, tune,
-            specialize, schedule, generation(),
+            specialize, schedule, promote,
         )  # fmt: skip
     known = _CALLS.get(key)
     if known is not None:
         found: PermutePlan = known.plan
         return found.given(fn)
     request = requested(notation_key, x, shape, fn, out_dtype, given, workspace_limit, backend)
-    request = replace(request, tune=tune, specialize=specialize, schedule=schedule)
+    request = replace(request, tune=tune, specialize=specialize, schedule=schedule, promote=promote)
     # Two ways to write one request, or a retraced function that turns out the same, share one plan.
-    plan: PermutePlan | None = _PLANS.get((request, generation()))
+    place = _PLANS.place(request)
+    plan: PermutePlan | None = _PLANS.get(place)
     if plan is None:
         plan = PermutePlan(request)
     if not plan.is_lasting:
         return plan
-    _PLANS.put((request, generation()), plan)
+    _PLANS.put(place, plan)
     if key is not None:
         _CALLS.put(key, KnownCall(plan))
     return plan.given(fn)

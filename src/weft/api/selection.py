@@ -22,7 +22,7 @@ from weft.fn.binding import bind
 from weft.planner.registry import need_triton
 from weft.planner.request import HOOKS, Request, Results
 from weft.planner.schedule import Scalar
-from weft.plans.checks import check_outputs, check_unscaled
+from weft.plans.checks import check_addend, check_outputs, check_unscaled
 from weft.spec import Label, Layout
 from weft.spec.contraction import mode_strides, output_shape
 from weft.spec.dtypes import value_type
@@ -55,14 +55,16 @@ def selected(
     """D and the index along each reduced mode; a tensor where one is reduced, else a tuple."""
     notation = read_notation(equation)
     request = resolved(notation, str(notation), a, b, options)
-    largest = check_selected(request, c is not None)
+    largest = check_selected(request, added=False)
     assert request.algebra is not None
     check_unscaled(request.algebra.name, alpha, beta)
     shape = output_shape(request.notation, request.extents())
     if out is not None:
         inputs = {"a": a, "b": b, **{f"operand '{name}'": tensor for name, tensor in options.tensors.items()}}
-        check_outputs(out, shape, (request.d_dtype,), False, request.device, inputs, None)
+        check_outputs(out, shape, (request.d_dtype,), False, request.device, inputs, c)
     roles, extents = _roles(request), request.extents()
+    if c is not None:
+        check_addend(c, shape, request.arithmetic.accumulate, request.device)
     _check_workspace(roles, extents, request, options)
     values, places = _values_and_places(a, b, request, roles, options, largest)
     order = (*roles.batch, *roles.m, *roles.n)
@@ -70,9 +72,12 @@ def selected(
     values, places = (
         each.reshape([extents[label] for label in order]).permute(turn).contiguous() for each in (values, places)
     )
+    if c is not None:
+        values, places = _with_addend(values, places, c, request, options, largest)
+    read = c if c is None or not validate else c.clone()  # C may lie where D goes
     result = _finished(values, request, options, out)
     if validate:
-        _validate(equation, a, b, result, options)
+        _validate(equation, a, b, read, result, options)
     each = along_each(places, request)
     return result, each[0] if len(each) == 1 else tuple(each)
 
@@ -80,7 +85,7 @@ def selected(
 def check_selected(request: Request, added: bool) -> bool:
     """Whether the larger of two values is selected; `UnsupportedError` for a request that finds no places.
 
-    `added`: whether a C is given.
+    `added`: whether a C is given to a call that takes none.
     """
     largest = _selects(request)
     if added:
@@ -166,6 +171,24 @@ def _packed(
     return view.to(request.arithmetic.accumulate).contiguous()
 
 
+def _with_addend(
+    values: torch.Tensor, places: torch.Tensor, c: torch.Tensor, request: Request, options: Options, largest: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The better of each value and C's; the place is -1 where that is C's. Of equal ones the pair counts."""
+    accumulate, function = request.arithmetic.accumulate, options.functions[HOOKS.index("c_fn")]
+    added = c.resolve_conj().resolve_neg().to(accumulate).expand(values.shape)
+    if function is not None:
+        asked = Options(
+            accumulate, functions=(function, None, None, None), backend=request.backend, **_taken("c_fn", options)
+        )
+        output = request.notation.output
+        added = _computed((output, (), output), added.contiguous(), asked, None)
+    better = added > values if largest else added < values
+    if accumulate.is_floating_point:
+        better |= added.isnan() & ~values.isnan()
+    return torch.where(better, added, values), torch.where(better, -1, places)
+
+
 def _finished(values: torch.Tensor, request: Request, options: Options, out: Results | None) -> torch.Tensor:
     """D of the selected values: through the epilogue, in its type, in `out` where that is given."""
     assert not isinstance(out, tuple)
@@ -219,10 +242,12 @@ def _check_workspace(roles: Roles, extents: dict[Label, int], request: Request, 
         )
 
 
-def _validate(equation: Equation, a: torch.Tensor, b: torch.Tensor, result: torch.Tensor, options: Options) -> None:
+def _validate(
+    equation: Equation, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, result: torch.Tensor, options: Options
+) -> None:
     """`AccuracyError` where D is not what the validated contraction without places finds."""
     expected = find_plan(equation, a, b, replace(options, out_dtype=result.dtype)).run_validated(
-        a, b, None, 1.0, 1.0, None, options.tensors
+        a, b, c, 1.0, 1.0, None, options.tensors
     )
     assert isinstance(expected, torch.Tensor), "an epilogue of one result"
     if not torch.equal(torch.nan_to_num(result), torch.nan_to_num(expected)):

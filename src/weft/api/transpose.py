@@ -10,7 +10,7 @@ import torch
 
 from weft.base.arrays import as_result, is_array, like
 from weft.base.describe import describe_call
-from weft.base.dispatch import is_dynamo_compiling, outside
+from weft.base.dispatch import is_dynamo_compiling, is_traced, outside
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
 from weft.planner.registry import need_triton
 from weft.planner.schedule import Scalar
@@ -77,7 +77,9 @@ def transpose_(x: Any, dims: Sequence[int] = (-2, -1), *, alpha: Scalar = 1.0, b
         if factor != 1 and tensor.dtype is torch.bool:
             raise DTypeError("bool is not scaled")
         with torch.no_grad():
-            _transpose(tensor, described, factor if factor != 1 else 1, resolve_backend(backend, tensor.device))
+            traced = is_traced((tensor,))  # then by operations of torch, which are seen
+            chosen = resolve_backend("reference" if traced else backend, tensor.device)
+            _transpose(tensor, described, factor if factor != 1 else 1, chosen)
         if described.square:
             return x
         result = tensor.as_strided(described.result_shape(), described.result_strides(), tensor.storage_offset())

@@ -108,7 +108,7 @@ def plan_call(
     refuse_out(out)
     request = plan.request
     x, y = (as_tensor(name, value, request.promote).resolve_neg() for name, value in (("a", a), ("b", b)))
-    addend = as_tensor("c", c).resolve_neg() if c is not None else None
+    addend = as_tensor("c", c, request.promote).resolve_neg() if c is not None else None
     given = aux_tensors(operands, request.named) if operands else {}
     tensors = (x, y, addend, *given.values())
     if not is_transforming():

@@ -20,12 +20,15 @@ is_transforming: Callable[[], bool] = torch._C._are_functorch_transforms_active
 
 @contextmanager
 def outside_transforms() -> Iterator[None]:
-    """Whatever is made here is what it seems, and may be kept: transforms of torch.func and modes are set aside."""
+    """Whatever is made here is what it seems, and may be kept: transforms of torch.func and modes are set aside.
+
+    So is inference mode, whose tensors no later gradient could save, nor anything write to outside of it.
+    """
     layers = []
     while torch._C._functorch.peek_interpreter_stack() is not None:
         layers.append(torch._C._functorch.pop_dynamic_layer_stack())
     try:
-        with _disable_current_modes():
+        with _disable_current_modes(), torch.inference_mode(False):
             yield
     finally:
         while layers:
@@ -138,6 +141,16 @@ def _zero_dimensional(name: str, number: complex, dtype: torch.dtype | None, pro
             "(promote=True multiplies in a common type)"
         )
     return own.to(fitting)
+
+
+def flat(tensor: torch.Tensor) -> torch.Tensor:
+    """All elements of a contiguous tensor, side by side: torch lets the stride of a single one be anything."""
+    return tensor.as_strided((tensor.numel(),), (1,))
+
+
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory of a contiguous tensor."""
+    return flat(tensor).view(torch.uint8)
 
 
 def without_neg(tensor: torch.Tensor) -> torch.Tensor:

@@ -29,6 +29,16 @@ class BoundedCache:
         with self._lock:
             return self._entries.pop(key, None)
 
+    def keys(self) -> list[Any]:
+        """All keys, the longest unused first."""
+        with self._lock:
+            return list(self._entries)
+
+    def values(self) -> list[Any]:
+        """All values, the longest unused first."""
+        with self._lock:
+            return list(self._entries.values())
+
     def put(self, key: Hashable, value: Any) -> None:
         with self._lock:
             self._entries[key] = value

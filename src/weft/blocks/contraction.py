@@ -6,7 +6,6 @@ from typing import Any, cast
 
 from weft.api.keywords import Equation
 from weft.api.lookup import read_notation
-from weft.base.bounded_cache import BoundedCache
 from weft.base.describe import describe_call
 from weft.base.dispatch import near_dynamo, outside
 from weft.base.figures import counted
@@ -18,13 +17,13 @@ from weft.blocks.tensor import BlockTensor
 from weft.errors import ArgumentError, ShapeError, UnsupportedError, call_context
 from weft.fn.fingerprint import fingerprints
 from weft.planner.request import HOOKS
-from weft.planner.validity import generation
 from weft.plans.derivatives import asked as asked_of
 from weft.plans.keywords import refuse_unknown
+from weft.plans.memo import Memo
 from weft.spec import Notation
 from weft.spec.notation import term_text
 
-_PLANS = BoundedCache(512)
+_PLANS = Memo("blocks: plans", 512)
 
 
 def contract(equation: Equation, a: BlockTensor, b: BlockTensor, **keywords: Any) -> BlockTensor:
@@ -65,16 +64,16 @@ def _plan(notation: Notation, a: BlockTensor, b: BlockTensor, keywords: dict[str
     """The plan of an earlier contraction of the same blocks, else a new one."""
     prints = fingerprints(tuple(keywords.get(hook) for hook in HOOKS))
     said = tuple((name, value) for name, value in keywords.items() if name not in HOOKS)
-    key = (notation, a.structure, b.structure, a.dtype, b.dtype, a.device, prints, said, generation())
     try:
-        plan: BlockPlan | None = _PLANS.get(key) if prints is not None else None
+        place = _PLANS.place((notation, a.structure, b.structure, a.dtype, b.dtype, a.device, prints, said))
     except TypeError:
         raise ArgumentError("a keyword of blocks.contract has no hash") from None
+    plan: BlockPlan | None = _PLANS.get(place) if prints is not None else None
     if plan is None:
         _check(notation, a, b)
         plan = BlockPlan(products(notation, a.structure, b.structure), a.buffer, b.buffer, keywords)
         if prints is not None and not is_capturing(a.device):  # where no group has a launch of its own
-            _PLANS.put(key, plan)
+            _PLANS.put(place, plan)
     return plan
 
 

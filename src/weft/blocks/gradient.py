@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from weft.api.permute import permute
-from weft.blocks.meeting import Products
-from weft.blocks.plan import BlockPlan, one_by_one
+from weft.blocks.plan import BlockPlan, block_by_block
 
 FUNCTIONS = ("a_fn", "b_fn", "epilogue")
 _WIDE = (torch.float32, torch.float64, torch.complex64, torch.complex128)
@@ -24,21 +23,12 @@ def with_gradient(plan: BlockPlan, x: torch.Tensor, y: torch.Tensor, keywords: d
     """
     alike = x.dtype == y.dtype and (x.dtype in _WIDE or not keywords)
     if plan.products.has_lone_modes or not alike or set(keywords) - set(FUNCTIONS):
-        return _flat(plan.products, plan.keywords | keywords, x, y)
+        return block_by_block(plan.products, plan.keywords | keywords, x, y)
     first, second, last = (keywords.get(name) for name in FUNCTIONS)
     left = x if first is None else permute(x, "i->i", fn=first)
     right = y if second is None else permute(y, "i->i", fn=second)
     made: torch.Tensor = _Product.apply(plan, left, right)
     return made if last is None else permute(made, "i->i", fn=last)
-
-
-def _flat(products: Products, keywords: dict[str, Any], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """The same block by block, as one buffer."""
-    found = dict(zip((k for k, _ in products.pairs), one_by_one(products, x, y, keywords), strict=True))
-    return torch.cat([
-        found[k].reshape(-1) if k in found else x.new_zeros(shape).reshape(-1)
-        for k, shape in enumerate(products.d.shapes)
-    ])  # fmt: skip
 
 
 class _Product(torch.autograd.Function):
@@ -73,4 +63,4 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: Any, plan: BlockPlan, x: torch.Tensor, y: torch.Tensor) -> Any:
         """Block by block, each with a batch mode."""
-        return torch.func.vmap(partial(_flat, plan.products, plan.keywords), in_dims[1:])(x, y), 0
+        return torch.func.vmap(partial(block_by_block, plan.products, plan.keywords), in_dims[1:])(x, y), 0

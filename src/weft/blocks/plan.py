@@ -10,6 +10,7 @@ import torch
 from weft.api.contract import contract
 from weft.api.options import read_options, resolved
 from weft.base.arrays import outside_transforms
+from weft.base.dispatch import is_traced
 from weft.base.kept import is_capturing
 from weft.blocks.meeting import Products
 from weft.groups.launch import launch_of
@@ -29,10 +30,13 @@ class BlockPlan:
         longest = int(table.sizes[:, SIDES.index("k")].sum())  # of all products together, which is no less
         request = resolved(products.notation, str(products.notation), left, right, options, longest)
         self.dtype = request.d_dtype
-        self._launch = launch_of(table, request, y.dtype, False)
+        with outside_transforms():
+            self._launch = launch_of(table, request, y.dtype, False)
         self._derivatives: dict[int, BlockPlan] = {}
 
     def __call__(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        if is_traced((x, y)):
+            return block_by_block(self.products, self.keywords, x, y)
         d = self.products.d
         whole = len(self.products.pairs) == len(d.keys)
         made = (torch.empty if whole else torch.zeros)(d.size, dtype=self.dtype, device=x.device)
@@ -70,6 +74,16 @@ def one_by_one(
             total = contract(terms, left, right, c=total, out=place, epilogue=last, **others)
         found.append(total)
     return found
+
+
+def block_by_block(products: Products, keywords: dict[str, Any], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """The result as one buffer, of contractions that torch sees."""
+    found = dict(zip((k for k, _ in products.pairs), one_by_one(products, x, y, keywords), strict=True))
+    dtype = next(iter(found.values())).dtype
+    return torch.cat([
+        found[k].reshape(-1) if k in found else x.new_zeros(shape, dtype=dtype).reshape(-1)
+        for k, shape in enumerate(products.d.shapes)
+    ])  # fmt: skip
 
 
 def _table(products: Products) -> GroupTable:

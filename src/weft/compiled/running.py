@@ -18,8 +18,8 @@ from weft.base.describe import describe_call
 from weft.compiled.text import Call, read
 from weft.errors import call_context
 from weft.planner.schedule import Scalar
-from weft.planner.validity import generation
-from weft.plans.call_cache import CallCache, call_signature
+from weft.plans.call_cache import call_signature
+from weft.plans.memo import CallCache
 
 _KNOWN = 256  # calls of one text
 
@@ -29,7 +29,7 @@ class Running:
 
     def __init__(self, call: Call) -> None:
         self._call = call
-        self._calls = CallCache(_KNOWN)
+        self._calls = CallCache("compiled: calls", _KNOWN)
         self._full = call.places is not None or call.keywords.get("validate", False)  # to be made in full each time
 
     def __call__(
@@ -42,8 +42,7 @@ class Running:
             return self.made(tensors, alpha, beta, out)
         place = out[0] if out is not None and len(out) == 1 else None
         signature = call_signature(a, b, place, c, *beside) if out is None or place is not None else None
-        key = (signature, generation()) if signature is not None else None
-        known = self._calls.get(key)
+        known = self._calls.get(signature)
         if known is not None:
             found = known.run(a, b, c, alpha, beta, place, beside)
             if found is not None:
@@ -53,8 +52,8 @@ class Running:
             options = self._options(operands)
             plan = find_plan(call.equation, a, b, options)
             results = plan.run(a, b, c, alpha, beta, out if place is None else place, options.tensors)
-        if key is not None and signature is not None and (c is None or beta != 0):
-            self._calls.put(key, plan.known_call(signature, a, b, c, place is not None, results, options.tensors))
+        if signature is not None and (c is None or beta != 0):
+            self._calls.put(signature, plan.known_call(signature, a, b, c, place is not None, results, options.tensors))
         return _listed(results)
 
     def made(

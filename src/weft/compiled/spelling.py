@@ -141,7 +141,7 @@ def _written(
         request = resolved(notation, str(notation), a, b, options)
         places, structure = None, "one" if request.outputs is None else "several"
         if return_arg:
-            check_selected(request, added)
+            check_selected(request, added=False)
             places = len(reduced_labels(request))
             structure = "place" if places == 1 else "places"
         return text_of(request, tuple(options.operands), added, places, plain), structure

@@ -8,19 +8,16 @@ from typing import Any
 
 import torch
 
-from weft.api.keywords import Equation, Function
-from weft.base.bounded_cache import BoundedCache
+from weft.api.keywords import Equation
 from weft.distributed.group.ranks import Ranks
 from weft.distributed.out_of_core.blocked import OutOfCorePlan, read_place, refuse_gradients, refuse_ranks
 from weft.distributed.planned.lines import lines_of, ranks_of, shape_of
 from weft.distributed.run.asked import Asked, computed, is_dtensor, problem_of, read_asked, whole_shapes
+from weft.distributed.run.kept import kept_or_made, said_of
 from weft.distributed.run.plan import DistributedPlan
 from weft.errors import ArgumentError, UnsupportedError, call_context
-from weft.fn.fingerprint import fingerprints
 from weft.planner.schedule import Scalar
 from weft.plans.keywords import check_flag, refuse_unknown
-
-_PLANS = BoundedCache(256)  # by group, and all that a call says on this rank
 
 
 def plan(
@@ -129,13 +126,12 @@ def contract(
             return blocks(a, b, c=c, alpha=alpha, beta=beta, out=out, validate=validate)
         _refuse_limit(memory_limit)
         over = _Over.of(group, mesh, timeout, a, b)
-        key = _key(over, equation, a, b, placements, link, options)
-        known = _PLANS.get(key) if key is not None else None
-        if not all(over.ranks.exchanged(f"{what}: known", known is not None)) or known is None:
-            kept = _without_history(options)
-            known = _planned(what, over, equation, a, b, placements, link, True, "auto", kept)
-            if key is not None:
-                _PLANS.put(key, known)
+        said = said_of(over.ranks, (over.group, over.mesh), equation, a, b, placements, link, options)
+
+        def make() -> DistributedPlan:
+            return _planned(what, over, equation, a, b, placements, link, True, "auto", _without_history(options))
+
+        known = kept_or_made(over.ranks, what, said, make)
         operands = options.get("operands")
         return known(a, b, c=c, alpha=alpha, beta=beta, operands=operands, validate=validate)
 
@@ -220,29 +216,3 @@ def _planned(
     # Predicted times follow from what each rank sees of its machine, its threads say: the first rank's choice counts.
     return found.taking(ranks.exchanged(f"{what}: choice", found.choice())[0])
 
-
-def _key(
-    over: _Over, equation: Any, a: Any, b: Any, placements: Any, link: Any, options: Mapping[str, Any]
-) -> Any:
-    """All that a call says on this rank; None for what cannot be told apart."""
-    hooks: tuple[Function | None, ...] = tuple(options.get(name) for name in ("a_fn", "b_fn", "c_fn", "epilogue"))
-    prints = fingerprints(hooks)
-    if prints is None or type(options.get("algebra", "")) is not str:
-        return None
-    try:
-        operands = tuple(
-            (name, str(modes), tuple(tensor.shape), tensor.dtype)
-            for name, (modes, tensor) in (options.get("operands") or {}).items()
-        )
-        others = tuple(
-            (name, str(value)) for name, value in sorted(options.items())
-            if name not in ("a_fn", "b_fn", "c_fn", "epilogue", "operands")
-        )  # fmt: skip
-        tensors = tuple((tuple(one.shape), one.dtype, str(one.device), is_dtensor(one) and str(one.placements))
-                        for one in (a, b))  # fmt: skip
-        key = (id(over.ranks.group), over.ranks.name, str(over.mesh), str(over.group), str(equation), tensors,
-               repr(placements), str(link), prints, operands, others)  # fmt: skip
-        hash(key)
-    except (TypeError, ValueError, AttributeError):
-        return None
-    return key

@@ -11,7 +11,7 @@ from weft.api.keywords import signed
 from weft.api.options import read_options, resolved
 from weft.base.arrays import as_result, as_tensor, returned
 from weft.base.describe import describe_call
-from weft.base.dispatch import is_dynamo_compiling, outside
+from weft.base.dispatch import is_dynamo_compiling, is_traced, outside
 from weft.errors import NotationError, ShapeError, call_context
 from weft.planner.registry import triton_fault
 from weft.plans.derivatives import asked as asked_of
@@ -65,7 +65,7 @@ def chain(equation: Any, g: Any, x: Any, m: Any, **keywords: Any) -> Any:
             raise ShapeError("out overlaps an operand in memory: the result would overwrite what is to be read")
         given = {name: value for name, value in keywords.items() if name != "out"}
         result = None
-        if not asked_of(*tensors):  # contractions have derivatives, the kernel has none
+        if not (asked_of(*tensors) or is_traced(tensors)):  # the kernel has no derivative, and torch does not see it
             result = _in_one_launch(notation, roles, tensors, target, given)
         if result is None:
             result = _in_two(notation, roles, extents, tensors, target, given)

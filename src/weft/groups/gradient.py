@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from weft.api.contract import contract
+from weft.groups.one_by_one import one_by_one
 from weft.spec import Notation
 from weft.spec.notation import Term, new_label
 
@@ -26,8 +27,7 @@ def with_gradient(
     a, b = operands[::2], operands[1::2]
     if _plain(notation, a, b, keywords):
         return list(_Grouped.apply(run, notation, *a, *b))
-    terms = (*notation.inputs, notation.output)
-    return [contract(terms, x, y, **keywords) for x, y in zip(a, b, strict=True)]
+    return one_by_one(notation, operands, keywords)
 
 
 def _plain(

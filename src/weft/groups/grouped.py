@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -11,20 +11,20 @@ import torch
 from weft.api.keywords import Equation, signed
 from weft.api.lookup import read_notation
 from weft.base.arrays import is_transforming, like
-from weft.base.bounded_cache import BoundedCache
 from weft.base.describe import describe_call
-from weft.base.dispatch import near_dynamo, outside
+from weft.base.dispatch import is_traced, near_dynamo, outside
 from weft.errors import ShapeError, UnsupportedError, call_context
 from weft.fn.fingerprint import fingerprints
 from weft.groups.gradient import with_gradient
+from weft.groups.one_by_one import check_added, one_by_one
 from weft.groups.operands import as_operands, read_pairs
 from weft.groups.plan import GroupedPlan, given_of
 from weft.planner.request import HOOKS
-from weft.planner.validity import generation
 from weft.plans.derivatives import asked_of_many
 from weft.plans.keywords import refuse_unknown
+from weft.plans.memo import Memo, Place
 
-_PLANS = BoundedCache(64)  # by what a call says and its first and last pair; a call has its plan for itself
+_PLANS = Memo("grouped: plans", 64)  # by what a call says and its first and last pair; a call has its plan for itself
 
 
 @signed("grouped", ("equation", "pairs"))
@@ -106,8 +106,11 @@ def _planned(equation: Equation, operands: list[Any], add: bool, keywords: dict[
 
 def _results(equation: Equation, operands: list[Any], add: bool, keywords: dict[str, Any]) -> Sequence[torch.Tensor]:
     """The results, by the plan of an earlier group that lay alike, else by a new one."""
-    key = _key(equation, operands, add, keywords)
-    plan: GroupedPlan | None = _PLANS.take(key) if key is not None else None
+    if is_traced(operands):
+        out = keywords.get("out")
+        return one_by_one(read_notation(equation), operands, given_of(keywords), out, check_added(add, out))
+    place = _place(equation, operands, add, keywords)
+    plan: GroupedPlan | None = _PLANS.take(place) if place is not None else None
     found = plan.again(operands) if plan is not None else None
     if found is None:
         tensors = as_operands(operands)
@@ -117,13 +120,13 @@ def _results(equation: Equation, operands: list[Any], add: bool, keywords: dict[
             return with_gradient(grouped, read_notation(equation), tensors, keywords=given_of(keywords))
         plan = _planned(equation, operands, add, keywords)
         found = plan.run()
-    if key is not None and plan is not None:
+    if place is not None and plan is not None:
         plan.forget()
-        _PLANS.put(key, plan)
+        _PLANS.put(place, plan)
     return found
 
 
-def _key(equation: Equation, operands: list[Any], add: bool, keywords: dict[str, Any]) -> Hashable | None:
+def _place(equation: Equation, operands: list[Any], add: bool, keywords: dict[str, Any]) -> Place | None:
     """What a plan is remembered by; None for what is planned anew.
 
     Only the first and the last pair are in it, of the others `Likeness` tells. A plan's tables lie in the memory of one
@@ -140,12 +143,10 @@ def _key(equation: Equation, operands: list[Any], add: bool, keywords: dict[str,
         stream = torch.cuda.current_stream(operands[0].device).cuda_stream
     if prints is None:
         return None
-    modes = (generation(), torch.is_inference_mode_enabled(), stream)
     said = tuple((name, value) for name, value in keywords.items() if name not in HOOKS)
     shapes = tuple([tuple(one.shape) for one in ends])
-    key = (equation, add, len(operands), shapes, operands[0].dtype, prints, said, *modes)
+    key = (equation, add, len(operands), shapes, operands[0].dtype, prints, said, stream)
     try:
-        hash(key)
+        return _PLANS.place(key)
     except TypeError:  # an equation in lists
         return None
-    return key

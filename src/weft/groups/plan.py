@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from threading import RLock
 from typing import Any, cast
 
 import numpy as np
@@ -13,9 +15,9 @@ from weft.api.contract import contract
 from weft.api.keywords import Equation
 from weft.api.lookup import read_notation
 from weft.api.options import read_options, resolved
-from weft.base.arrays import as_result, is_transforming
+from weft.base.arrays import as_result, is_transforming, outside_transforms
 from weft.base.describe import describe_call
-from weft.base.dispatch import near_dynamo, outside
+from weft.base.dispatch import is_traced, near_dynamo, outside
 from weft.base.figures import counted, given, si
 from weft.base.kept import is_capturing
 from weft.base.notebook import folded, table
@@ -23,10 +25,10 @@ from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError,
 from weft.fn.watched import Watched
 from weft.groups.launch import launch_of
 from weft.groups.likeness import Likeness
+from weft.groups.one_by_one import check_added, check_places, one_by_one
 from weft.groups.operands import Stack, as_operands, read_pairs, stack_of
 from weft.groups.results import Places, Results
 from weft.plans.derivatives import asked_of_many, detached
-from weft.plans.keywords import check_flag
 from weft.spec.dtypes import dtype_name
 from weft.spec.group import SIDES, group_form, group_table
 from weft.spec.notation import new_label, term_text
@@ -47,9 +49,8 @@ class GroupedPlan:
     ) -> None:  # fmt: skip
         self._notation, self._derived = read_notation(equation), derived
         form = group_form(self._notation)
-        self._add = check_flag("accumulate_into", accumulate_into)
-        if self._add and keywords.get("out") is None:
-            raise ArgumentError("accumulate_into adds to what `out` holds: pass out")
+        self._add = check_added(accumulate_into, keywords.get("out"))
+        self._turn = RLock()  # calls of one plan take turns: each tells the launch where its tensors begin
         tensors = as_operands(operands)
         self._leaves = tensors if asked_of_many(tensors) else None
         x, y = self._sides = self._stacks([detached(one) for one in tensors] if self._leaves else tensors)
@@ -90,18 +91,21 @@ class GroupedPlan:
         if near_dynamo():
             return cast(Sequence[torch.Tensor], outside(self, pairs, out))
         with call_context(lambda: describe_call("a grouped plan's call", str(self._notation))):
-            if out is not None:
-                self._take_out(out)
-            if pairs is not None:
-                self._take(read_pairs(pairs))
-            changed = self._follow()
-            if out is not None or pairs is not None or changed:
-                self._start()
-            if self._leaves is not None and asked_of_many(self._leaves):
+            operands = None if pairs is None else read_pairs(pairs)
+            with self._turn:
+                changed = self._follow()
+                held = self._held() if operands is None else operands
+                if is_traced(held):
+                    return self._as_operations(held, out)
+                self._take_all(operands, out)
+                if changed and operands is None and out is None:
+                    self._start()
+                leaves = self._leaves
+                if leaves is None or not asked_of_many(leaves):
+                    return self.run()
                 if self._out is not None:
                     raise UnsupportedError("a group whose operands require gradients makes its results: leave out out")
-                return self._derived(self._leaves)
-            return self.run()
+            return self._derived(leaves)
 
     def _follow(self) -> bool:
         """Whether the functions compute something else by now: what was made of them is forgotten."""
@@ -130,16 +134,23 @@ class GroupedPlan:
 
     def again(self, operands: list[Any]) -> Sequence[torch.Tensor] | None:
         """The results of other operands that lie alike, none of which is kept; None for others."""
-        if not self.accepts(operands):
-            return None
-        self._start()
-        return self.run()
+        with self._turn:
+            if not self.accepts(operands):
+                return None
+            self._start()
+            return self.run()
 
     def forget(self) -> None:
         """Keep no tensor of the caller; the next call brings others."""
         x, y = self._sides
         self._sides, self._leaves = (x._replace(tensors=()), y._replace(tensors=())), None
         self._launch = self._own
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copied and pickled as what it was made of, with the tensors that it holds now."""
+        terms, out = (*self._notation.inputs, self._notation.output), None if self._out is None else self._out.tensors
+        keywords = self._keywords if out is None else {**self._keywords, "out": list(out)}
+        return type(self), (terms, self._held(), self._add, keywords, self._derived)
 
     def explain(self) -> str:
         """How many pairs, which extents, and what computes them."""
@@ -170,10 +181,8 @@ class GroupedPlan:
 
     def _read_out(self, out: Sequence[Any]) -> Stack:
         count = len(self._sides[0].shapes)
-        if not isinstance(out, (list, tuple)) or len(out) != count:
-            given = len(out) if isinstance(out, (list, tuple)) else type(out).__name__
-            raise ShapeError(f"out is a list of a place for each pair: {count}, not {given}")
-        places = stack_of("out", [as_result(one, f"out[{at}]") for at, one in enumerate(out)], self._notation.output)
+        given = check_places(out, count)
+        places = stack_of("out", [as_result(one, f"out[{at}]") for at, one in enumerate(given)], self._notation.output)
         if places.device != self._sides[0].tensors[0].device:
             raise UnsupportedError(f"out is on {places.device}, the operands on {self._sides[0].device}")
         return places
@@ -191,6 +200,35 @@ class GroupedPlan:
         self_overlapping = ((self._out.strides == 0) & (self._out.shapes > 1)).any(1)
         if self_overlapping.any():
             raise ShapeError(f"out of pair {int(np.flatnonzero(self_overlapping)[0])} is expanded: it overlaps itself")
+
+    def _held(self) -> list[torch.Tensor]:
+        """The operands that the plan holds, a, b of each pair in turn."""
+        if self._leaves is not None:
+            return list(self._leaves)
+        return list(chain.from_iterable(zip(*(side.tensors for side in self._sides), strict=True)))
+
+    def _as_operations(self, operands: list[Any], out: Sequence[Any] | None) -> list[torch.Tensor]:
+        """A call that torch wants to see, of which nothing is kept."""
+        tensors = as_operands(operands)
+        self._check_shapes(tensors)
+        if out is None and self._out is not None:
+            out = self._out.tensors
+        return one_by_one(self._notation, tensors, self._keywords, out, self._add)
+
+    def _take_all(self, operands: list[Any] | None, out: Sequence[Any] | None) -> None:
+        """Take other operands and places, all or, where one does not fit, none."""
+        if operands is None and out is None:
+            return
+        before = self._sides, self._leaves, self._lies, self._out
+        try:
+            if out is not None:
+                self._take_out(out)
+            if operands is not None:
+                self._take(operands)
+            self._start()
+        except BaseException:
+            self._sides, self._leaves, self._lies, self._out = before
+            raise
 
     def _take(self, operands: list[Any]) -> None:
         """Other tensors that lie as the first ones did."""
@@ -225,15 +263,17 @@ class GroupedPlan:
 
     def _start(self) -> None:
         """Where tensors begin, into the table; and what computes them."""
-        self._table.rows[:, 0], self._table.rows[:, 1] = (side.starts() for side in self._sides)
-        self._table.outputs[:, 0] = self._places.starts if self._out is None else self._out.starts()
+        x, y = (side.starts() for side in self._sides)
+        places = self._places.starts if self._out is None else self._out.starts()
+        self._table.rows[:, 0], self._table.rows[:, 1], self._table.outputs[:, 0] = x, y, places
         self._launch = self._batched() or self._moved() or _Described(self._one_by_one, "pairs contracted one by one")
 
     def _moved(self) -> Any | None:
         """The kernel for groups, told where tensors begin; None where there is none, nor is any table sent within the
         capture of a graph."""
         if self._own is None:
-            self._own = launch_of(self._table, self._request, self._sides[1].dtype, self._add)
+            with outside_transforms():
+                self._own = launch_of(self._table, self._request, self._sides[1].dtype, self._add)
         elif is_capturing(self._request.device):
             return None
         else:
@@ -262,11 +302,8 @@ class GroupedPlan:
         return _Described(run, "one contraction with a batch mode")
 
     def _one_by_one(self, a: torch.Tensor, b: torch.Tensor, d: torch.Tensor) -> None:
-        x, y = self._sides
         places = self._out.tensors if self._out is not None else self._places.all(d)
-        terms = (*self._notation.inputs, self._notation.output)
-        for left, right, place in zip(x.tensors, y.tensors, places, strict=True):
-            contract(terms, left, right, c=place if self._add else None, out=place, **self._keywords)
+        one_by_one(self._notation, self._held(), self._keywords, places, self._add)
 
 
 class _Described:

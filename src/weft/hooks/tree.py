@@ -8,13 +8,12 @@ from typing import Any
 import cotengra as ctg
 
 from weft.base.arrays import as_tensor, like
-from weft.base.bounded_cache import BoundedCache
 from weft.errors import ArgumentError, ShapeError
 from weft.networks.network import Network
 from weft.networks.public import network
-from weft.plans.call_cache import call_signature
+from weft.plans.memo import Memo
 
-_NETWORKS = BoundedCache(64)
+_NETWORKS = Memo("contract_tree: networks", 64)
 
 
 def contract_tree(
@@ -44,15 +43,14 @@ def contract_tree(
 def _network(tree: ctg.ContractionTree, tensors: Sequence[Any], options: dict[str, Any]) -> Network:
     """The network of a tree, kept by all that it is made of: a tree may be changed in place."""
     made_of = (tuple(map(tuple, tree.inputs)), tuple(tree.output), tree.get_path(), tuple(tree.sliced_inds))
-    key = (made_of, tuple(map(call_signature, tensors)), tuple(sorted(options.items(), key=lambda item: item[0])))
+    arrays = tuple([(tuple(tensor.shape), tensor.dtype, tensor.device) for tensor in tensors])
+    key = (made_of, arrays, tuple(sorted(options.items(), key=lambda item: item[0])))
     try:
-        known = _NETWORKS.get(key)
+        hash(key)
     except TypeError:  # an option without a hash
         return _made(tree, tensors, options)
-    if known is None:
-        known = _made(tree, tensors, options)
-        _NETWORKS.put(key, known)
-    return known
+    found: Network = _NETWORKS.made(key, lambda: _made(tree, tensors, options))
+    return found
 
 
 def _made(tree: ctg.ContractionTree, tensors: Sequence[Any], options: dict[str, Any]) -> Network:

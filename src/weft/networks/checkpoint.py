@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from weft.base.arrays import as_bytes
 from weft.base.files import write_whole
 from weft.errors import ArgumentError, WeftError
 
@@ -99,7 +100,7 @@ class Checkpoint:
         size = first.numel() * first.element_size()
         sums = np.empty((len(held.parts), size), dtype=np.uint8)
         for row, part in zip(sums, held.parts.values(), strict=True):
-            row[:] = part.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+            row[:] = as_bytes(part.detach().cpu().contiguous()).numpy()
         stream = io.BytesIO()
         np.savez(stream, header=np.frombuffer(json.dumps(header).encode(), dtype=np.uint8), sums=sums)
         self.folder.mkdir(parents=True, exist_ok=True)

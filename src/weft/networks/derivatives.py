@@ -7,7 +7,7 @@ backward sweep, and there are as many slices as the intermediates of one need to
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,10 +17,12 @@ from weft.api.contract import contract
 from weft.api.einsum import einsum
 from weft.base.figures import si
 from weft.errors import UnsupportedError, WorkspaceError
+from weft.networks.alone import scaled
 from weft.networks.planned import Planned
 from weft.networks.settings import kept_whole
 from weft.networks.slicing import indices, lengthened, part, sliceable
 from weft.networks.tree import Tree
+from weft.spec.dtypes import REAL_OF
 
 
 def differentiable(network: Planned, operands: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -30,11 +32,7 @@ def differentiable(network: Planned, operands: Sequence[torch.Tensor]) -> torch.
     tree = network.backward = network.backward or _tree(network)
     scheme = network.scheme
     if not tree.steps:
-        moved: torch.Tensor = einsum(
-            tree.graph.operands[0].view(operands[0]), tree.graph.operands[0].term, tree.graph.output,
-            **network.settings.steps,
-        )  # fmt: skip
-        return moved
+        return _moved(network, tree, [tree.graph.operands[0].view(operands[0])])
     views = [operand.view(tensor) for operand, tensor in zip(tree.graph.operands, operands, strict=True)]
     if tree.slices == 1 and network.settings.memory_limit is None:
         return _slice(network, tree, views)
@@ -48,6 +46,47 @@ def differentiable(network: Planned, operands: Sequence[torch.Tensor]) -> torch.
         place = tuple(where[label] for label in outer)
         sums[place] = sums[place] + found if place in sums else found
     return _assembled(tree, outer, sums).reshape(network.graph.shape)
+
+
+def as_operations(network: Planned, operands: Sequence[torch.Tensor], out: torch.Tensor | None) -> Any:
+    """The result of a call that torch wants to see, in `out` where that is given."""
+    if not network.settings.strip_exponent:
+        found = differentiable(network, operands)
+        return found if out is None else out.copy_(found)
+    mantissa, exponent = _scaled(network, operands)
+    return (mantissa if out is None else out.copy_(mantissa)), exponent
+
+
+def _scaled(network: Planned, operands: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The result over 10**exponent, and the exponent; every intermediate is scaled by a pass of its own."""
+    tree = network.tree
+    views = [operand.view(tensor) for operand, tensor in zip(tree.graph.operands, operands, strict=True)]
+    outer = [label for label in tree.graph.output if label in tree.sliced]
+    slices = []
+    for where in indices(tree):
+        exponents: list[torch.Tensor] = []
+
+        def strip(tensor: torch.Tensor, into: list[torch.Tensor] = exponents) -> torch.Tensor:
+            value, exponent = scaled(tensor)
+            into.append(exponent)
+            return value
+
+        parts = [strip(part(view, term, where)) for view, term in zip(views, tree.graph.terms, strict=True)]
+        value = _slice(network, tree, parts, strip) if tree.steps else _moved(network, tree, parts)
+        slices.append((tuple(where[label] for label in outer), value, torch.stack(exponents).sum()))
+    whole = torch.stack([exponent for _, _, exponent in slices]).amax()
+    sums: dict[tuple[int, ...], torch.Tensor] = {}
+    for place, value, exponent in slices:
+        found = value * torch.pow(10.0, exponent - whole).to(REAL_OF.get(value.dtype, value.dtype))
+        sums[place] = sums[place] + found if place in sums else found
+    return _assembled(tree, outer, sums).reshape(network.graph.shape), whole
+
+
+def _moved(network: Planned, tree: Tree, operands: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The result of a network of one operand, which is moved or reduced."""
+    (seen,) = tree.graph.operands
+    moved: torch.Tensor = einsum(operands[0], seen.term, tree.graph.output, **network.settings.steps)
+    return moved
 
 
 def _tree(network: Planned) -> Tree:
@@ -79,8 +118,11 @@ def _kept(tree: Tree, items: Mapping[int, int]) -> int:
     return sum(sizes) + 2 * max(sizes, default=0)
 
 
-def _slice(network: Planned, tree: Tree, views: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The steps of one slice as contractions of their own."""
+def _slice(
+    network: Planned, tree: Tree, views: Sequence[torch.Tensor],
+    finish: Callable[[torch.Tensor], torch.Tensor] | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """The steps of one slice as contractions of their own, each result passed through `finish`."""
     scheme, sliced = network.scheme, frozenset(tree.sliced)
     orders = {node: tuple(label for label in order if label not in sliced) for node, order in scheme.orders.items()}
     for leaf, term in enumerate(tree.graph.terms):
@@ -92,7 +134,8 @@ def _slice(network: Planned, tree: Tree, views: Sequence[torch.Tensor]) -> torch
             keywords["epilogue"] = scheme.functions[step.node]
         terms = (orders[step.left], orders[step.right], orders[step.node])
         keywords["out_dtype"] = scheme.dtypes[step.node]
-        values[step.node] = contract(terms, values.pop(step.left), values.pop(step.right), **keywords)
+        made = contract(terms, values.pop(step.left), values.pop(step.right), **keywords)
+        values[step.node] = made if finish is None else finish(made)
     found: torch.Tensor = values[tree.root]
     return found
 

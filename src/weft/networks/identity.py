@@ -10,11 +10,10 @@ import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from weft.algebra import find
-from weft.base.arrays import without_neg
+from weft.base.arrays import as_bytes, without_neg
 from weft.errors import WeftError
 from weft.fn import trace
 from weft.networks.planned import Planned
@@ -63,8 +62,7 @@ def digest_of(tensor: torch.Tensor) -> str:
     plain = without_neg(tensor.detach())
     flat = plain.resolve_conj().reshape(-1)  # a view where it lies without gaps
     for chunk in flat.split(_CHUNK):
-        data = chunk.cpu().contiguous().view(torch.uint8).numpy()
-        found.update(np.ascontiguousarray(data).data)
+        found.update(as_bytes(chunk.cpu().contiguous()).numpy().data)
     return found.hexdigest()
 
 

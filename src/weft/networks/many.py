@@ -12,7 +12,6 @@ from weft.api.contract import contract
 from weft.api.einsum import check_functions, describe_einsum, einsum, read_einsum
 from weft.api.lookup import said_options
 from weft.base.arrays import as_results, as_tensors, returned, without_memory, without_neg
-from weft.base.bounded_cache import BoundedCache
 from weft.base.dispatch import is_traced
 from weft.errors import ShapeError, call_context
 from weft.networks.cost import model
@@ -21,17 +20,17 @@ from weft.networks.network import Network
 from weft.networks.path import find_path
 from weft.networks.program import Program
 from weft.networks.settings import STEP_KEYWORDS, is_ordered, read_settings
-from weft.planner.validity import generation
-from weft.plans.call_cache import call_signature
+from weft.plans.call_cache import call_signature, is_plain
 from weft.plans.derivatives import asked
 from weft.plans.keywords import refuse_unknown
+from weft.plans.memo import CallCache, Memo
 from weft.spec import Notation
 from weft.spec.dtypes import read_types
 from weft.spec.memory import overlaps_itself, share_memory
 from weft.spec.whole_sums import between, result_types
 
-_KNOWN = BoundedCache(512)  # calls, by all that they say
-_NETWORKS = BoundedCache(1024)  # plans, by notation, shapes, types and keywords
+_KNOWN = CallCache("einsum: calls", 512)  # calls, by all that they say
+_NETWORKS = Memo("einsum: networks", 1024)  # plans, by notation, shapes, types and keywords
 # What the last step is asked for besides; a call with any of it has no replay of its own, but for `out`.
 _LAST = ("c", "alpha", "beta", "c_fn", "epilogue", "operands", "indices", "kept_dtype")
 
@@ -73,11 +72,11 @@ def _key(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         return None
     said, beside = said_options(keywords) if keywords else ((), ())
     signature = call_signature(*arguments[1:])
-    if signature is None or said is None or beside or any(entry[-1] is not None for entry in signature if entry):
+    if signature is None or said is None or beside or not is_plain(signature):
         return None
     if any(name in keywords for name in (*_LAST, "out", "validate", "return_arg")):
         return None
-    key = (arguments[0], signature, said, generation())
+    key = (arguments[0], signature, said)
     try:
         hash(key)
     except TypeError:
@@ -122,14 +121,15 @@ def network_of(
 ) -> Network:  # fmt: skip
     """The plan for operands of these shapes; `steps` are keywords of each step, and the result's type."""
     ordered = is_ordered(steps.get("algebra"))
-    key = (notation, tuple(shapes), tuple(types), device, repr(sorted(steps.items(), key=str)), generation())
-    known: Network | None = _NETWORKS.get(key) if not ordered else None
-    if known is None:
+    key = (notation, tuple(shapes), tuple(types), device, repr(sorted(steps.items(), key=str)))
+
+    def make() -> Network:
         settings = read_settings(device, steps)
         graph = graph_of(notation, shapes, ordered=ordered)
         found = find_path(graph, "auto", model(settings.target, types[0], str(steps.get("precision") or "ieee")))
-        known = Network(graph, types, settings, found)
-        _NETWORKS.put(key, known)
+        return Network(graph, types, settings, found)
+
+    known: Network = make() if ordered else _NETWORKS.made(key, make)
     return known
 
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 
-from weft.base.arrays import as_results, as_tensor, like, without_neg
-from weft.base.bounded_cache import BoundedCache
+from weft.base.arrays import as_results, as_tensor, like, outside_transforms, without_neg
 from weft.base.describe import describe_operands
 from weft.base.dispatch import is_traced
 from weft.base.figures import counted, given
@@ -20,7 +19,7 @@ from weft.fn.watched import Watched
 from weft.networks.arena import SMALL, arena
 from weft.networks.changes import Changes
 from weft.networks.cost import invariant
-from weft.networks.derivatives import differentiable
+from weft.networks.derivatives import as_operations, differentiable
 from weft.networks.described import Described
 from weft.networks.finite import check_alone, finite_watch
 from weft.networks.folding import folded
@@ -38,8 +37,9 @@ from weft.networks.steps import Asked
 from weft.networks.tree import Tree
 from weft.networks.watching import watched
 from weft.networks.work import Summing, combine_of
-from weft.plans.call_cache import call_signature
+from weft.plans.call_cache import call_signature, is_plain
 from weft.plans.derivatives import asked
+from weft.plans.memo import Memo
 from weft.spec.memory import overlaps_itself, share_memory
 
 WORKSPACE = 4 << 20  # bytes that a kernel may take for packing whatever the limit: they stay in the caches
@@ -70,17 +70,20 @@ class Network(Described):
         self.scheme = self._scheme()
         self._watched, self._fixed = watched(self), (tree, given)
         self.made = Kept(partial(self._make_constants, *self._fixed), settings.device)
-        self._programs = BoundedCache(PROGRAMS)
-        self._changes = Changes() if settings.reuse else None
-        self._paused: Going | None = None
-        self._recent: Recent | None = None
-        self._shared: dict[str, Any] = {}  # who does which slices, by the name of a process group
-        self.latest = self.backward = None
+        self._begin()
         # Calls that go straight to their program: nothing is to be looked at between their steps.
         if settings.strip_exponent and self.functions:
             raise UnsupportedError("strip_exponent and functions do not go together: they would see scaled values")
         special = settings.strip_exponent or settings.reuse or settings.check_finite or self.tree.slices > 1
         self._plain = bool(self.tree.steps) and not special
+
+    def _begin(self) -> None:
+        self._programs = Memo("network: programs", PROGRAMS)
+        self._changes = Changes() if self.settings.reuse else None
+        self._paused: Going | None = None
+        self._recent: Recent | None = None
+        self._shared: dict[str, Any] = {}  # who does which slices, by the name of a process group
+        self.latest = self.backward = None
 
     def __call__(
         self, *tensors: Any, out: Any = None, changed: Collection[int] | None = None, group: Any = None,
@@ -113,10 +116,12 @@ class Network(Described):
             return place
         with call_context(lambda: self._described(tensors)):
             read = self._read(tensors)
-            if asked(*read) or is_traced(read):
+            if asked(*read):
                 if out is not None:
                     raise UnsupportedError("out= takes no part in derivatives: leave it out, or use torch.no_grad()")
                 return differentiable(self, self._operands(read))
+            if is_traced(read):
+                return as_operations(self, self._operands(read), None if out is None else self._place(out, read))
             place = self._place(out, read)
             if self.settings.strip_exponent:
                 exponent = self._run_scaled(self._operands(read), place)
@@ -137,14 +142,16 @@ class Network(Described):
     def program(self, read: Sequence[torch.Tensor], *, keep: bool = True) -> Program:
         """The network bound to operands that lie as these do; `keep`: with an arena that stays allocated."""
         key = call_signature(*read)
-        if key is not None and any(entry is not None and entry[-1] is not None for entry in key):
+        if key is not None and not is_plain(key):
             key = (key, "special")  # of these every call is read anew
-        program: Program | None = self._programs.get(key) if key is not None else None
-        if program is None:
+
+        def make() -> Program:
             graphs = self.settings.cuda_graph if keep else False
-            program = self.latest = Program(self.scheme, self._operands(read), keep=keep, graphs=graphs)
-            if key is not None:
-                self._programs.put(key, program)
+            with outside_transforms():
+                self.latest = Program(self.scheme, self._operands(read), keep=keep, graphs=graphs)
+            return self.latest
+
+        program: Program = make() if key is None else self._programs.made(key, make)
         return program
 
     def operands(self, tensors: Sequence[Any]) -> list[torch.Tensor]:
@@ -171,7 +178,7 @@ class Network(Described):
     def _follow(self, watched: Watched[Any]) -> None:
         """Forget what was made of functions that compute something else by now."""
         if watched.changed():
-            self._programs, self._recent = BoundedCache(PROGRAMS), None
+            self._programs, self._recent = Memo("network: programs", PROGRAMS), None
             self.made = Kept(partial(self._make_constants, *self._fixed), self.settings.device)
 
     def _known(self, tensors: Sequence[Any]) -> Program | None:
@@ -181,7 +188,7 @@ class Network(Described):
             found: Program = recent.found
             return found
         key = call_signature(*tensors)
-        known: Program | None = self._programs.get(key) if key is not None else None
+        known: Program | None = self._programs.get(self._programs.place(key)) if key is not None else None
         if known is not None:
             self._recent = Recent(tensors, known)
         return known

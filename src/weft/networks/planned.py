@@ -18,6 +18,8 @@ from weft.networks.settings import Settings
 from weft.networks.sums import WIDER
 from weft.networks.tree import Step, Tree
 
+_OF_CALLS = ("_programs", "_changes", "_paused", "_recent", "_shared", "latest", "backward")  # see `Network._begin`
+
 
 class Planned:
     """The values that a `Network` consists of.
@@ -41,6 +43,18 @@ class Planned:
     made: Kept[list[torch.Tensor]]  # of constants
     latest: Program | None  # the program that was made last
     backward: Tree | None  # of derivatives
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Its plan and constants, nothing of its calls: a copy is a network of its own that was not called yet."""
+        return {name: value for name, value in self.__dict__.items() if name not in _OF_CALLS}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Know of no call."""
+        raise NotImplementedError
 
     @property
     def constants(self) -> list[torch.Tensor]:

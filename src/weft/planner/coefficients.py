@@ -21,6 +21,7 @@ from typing import Any, cast
 
 from weft.machine.store import Store
 from weft.planner.schedule import Target
+from weft.planner.validity import generation, outdate
 
 FORMAT = 1  # of what is kept
 ROOM = "coefficients"  # of the store
@@ -105,7 +106,7 @@ _override: list[Coefficients] = []
 
 def coefficients(target: Target) -> Coefficients:
     """The numbers for a device."""
-    return _override[-1] if _override else _known(target.kind, target.name, target.capability)
+    return _override[-1] if _override else _known(target.kind, target.name, target.capability, generation()[0])
 
 
 @contextmanager
@@ -121,11 +122,12 @@ def using(given: Coefficients) -> Iterator[None]:
 def keep(target: Target, found: Coefficients) -> None:
     """Keep numbers that were fitted on a device; they are used from now on."""
     Store(ROOM).save(_key(target.kind, target.name, target.capability), found.as_json())
-    _known.cache_clear()
+    outdate()
 
 
 @lru_cache
-def _known(kind: str, name: str, capability: int) -> Coefficients:
+def _known(kind: str, name: str, capability: int, _changes: int) -> Coefficients:
+    """The numbers on disk, read again after each change."""
     if kind not in ("cuda", "hip"):
         return Coefficients()
     kept = Coefficients.from_json(Store(ROOM).load(_key(kind, name, capability)))

@@ -238,6 +238,7 @@ class PermuteRequest:
     specialize: str = "now"
     raw: Callable[..., Any] | None = field(default=None, compare=False)  # the function as the user passed it
     schedule: Schedule | str | None = None  # the one that is forced
+    promote: bool = False  # whether operands may be what NumPy makes arrays of
 
     def __reduce__(self) -> tuple[Any, ...]:
         """As `Request` is pickled."""

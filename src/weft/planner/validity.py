@@ -18,9 +18,10 @@ _generation = 0
 
 
 def generation() -> tuple[int, int]:
-    """What plans depend on and no call says: the schedules stored so far, and the number of torch's threads.
+    """The state that plans depend on and no call says: how often it has changed, and the number of torch's threads.
 
-    Schedules for the CPU are made for a number of threads; asking for it takes 20 ns.
+    What has changed are stored schedules, fitted coefficients, or the families that have failed. Schedules for the CPU
+    are made for a number of threads; asking for it takes 20 ns.
     """
     return _generation, torch.get_num_threads()
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
+import torch
+
+from weft.base.arrays import outside_transforms
 from weft.base.bounded_cache import BoundedCache
 from weft.base.notebook import folded
 from weft.fn.watched import Watched
@@ -13,6 +16,7 @@ from weft.planner.peak import Measured, finds_peak
 from weft.planner.planner import Choice
 from weft.planner.promotion import Tier
 from weft.planner.schedule import Description
+from weft.planner.validity import generation
 from weft.plans.derivatives import differentiable
 from weft.plans.tiers import Asked, PromotingLaunch, Served, Wanted, served
 
@@ -32,6 +36,7 @@ class Variant:
     choice: Choice | None  # None for the reference backend, which chooses nothing
     launch: Callable[..., None]
     tier: Tier | None = None  # which kind of kernel it is, and until when; None for the reference backend
+    generation: tuple[int, int] = (0, 0)  # of what plans depend on, when it was built
 
     def served(self, by: Served) -> None:
         """Another choice serves from now on."""
@@ -45,13 +50,14 @@ class Variant:
 class PlanBase:
     """A plan: what was asked, and a variant for each way the tensors of a call may lie, built when it first appears.
 
-    Plans are shared by all who ask for them. So that each describes itself as the call that it was made for, a plan has
-    views, which share all that it knows and differ in the variant that they stand for.
+    A variant that is outdated is built anew at the next call, unless its schedule is forced. Plans are shared by all
+    who ask for them. So that each describes itself as the call that it was made for, a plan has views, which share all
+    that it knows and differ in the variant that they stand for.
     """
 
     _request: Any  # a `Request` or a `PermuteRequest`
     _variants: dict[Hashable, Variant]
-    _viewed: Variant | None = None  # what a view stands for; the plan itself stands for its first variant
+    _viewed: Hashable = None  # the key of the variant that a view stands for; the plan itself stands for its first
     follows: bool  # functions of the caller, which may change
     _watched: Watched[Any] | None = None  # those functions, where there are any
     _others: BoundedCache  # plans of what they have become, by request
@@ -156,8 +162,9 @@ class PlanBase:
         return f"{type(self).__name__}({self._request.text!r}, {self.schedule or self._request.backend})"
 
     def _first(self) -> Variant:
-        """The variant that stands for the plan where it describes itself."""
-        return self._viewed or next(iter(self._variants.values()), None) or self._usual()
+        """The variant that stands for the plan where it describes itself, as it was built last."""
+        key = self._viewed if self._viewed is not None else next(iter(self._variants), None)
+        return self._usual() if key is None else self._variants[key]
 
     def _usual(self) -> Variant:
         """The variant of a call that says nothing special."""
@@ -165,21 +172,46 @@ class PlanBase:
 
     def _variant(self, key: Any) -> Variant:
         """The variant for what `_build` takes."""
-        known = self._variants.get(key)
+        known = self._standing(key)
         if known is None:
-            known = self._variants[key] = self._build(key)
+            self._renew()
+            with outside_transforms():
+                known = self._build(key)
+            known.generation = self._generation()  # at the end: its own tuning and self-tests are part of it
+            self._variants[key] = known
         return known
+
+    def _standing(self, key: Any) -> Variant | None:
+        """A variant that is built, and not outdated where that counts.
+
+        Within the capture of a CUDA graph none is exchanged: the first call after it does.
+        """
+        known = self._variants.get(key)
+        if known is None or known.generation == self._generation() or self._request.schedule is not None:
+            return known
+        return known if self._request.device.type == "cuda" and torch.cuda.is_current_stream_capturing() else None
+
+    def _generation(self) -> tuple[int, int]:
+        """The state that variants depend on: on a GPU no number of threads."""
+        changes, threads = generation()
+        return changes, threads if self._request.target.kind == "cpu" else 0
+
+    def _renew(self) -> None:
+        """Ask for the number of threads that torch has now."""
+        request, threads = self._request, torch.get_num_threads()
+        if request.target.kind == "cpu" and request.target.processors != threads and request.schedule is None:
+            self._request = replace(request, target=replace(request.target, processors=threads))
 
     def _build(self, key: Any) -> Variant:
         """Describe, choose and build a variant."""
         raise NotImplementedError
 
-    def _view(self, variant: Variant) -> Self:
-        """The same plan, standing for one of its variants."""
-        if variant is self._first():
+    def _view(self, key: Any) -> Self:
+        """The same plan, standing for one of its variants, which is built."""
+        if self._variant(key) is self._first():
             return self
         view = object.__new__(type(self))
-        view.__dict__.update(self.__dict__, _viewed=variant)
+        view.__dict__.update(self.__dict__, _viewed=key)
         return view
 
     def _built(self, description: Description, reference: Callable[[], Callable[..., None]]) -> Variant:

@@ -15,6 +15,7 @@ from weft.errors import WeftWarning
 from weft.planner.planner import Choice
 from weft.planner.registry import WITHOUT_TRITON, triton_fault
 from weft.planner.schedule import Description, Schedule, Target
+from weft.planner.validity import generation
 from weft.plans.select import select
 from weft.selftest.gate import admitted
 
@@ -39,13 +40,14 @@ def chosen_and_built(
         _warn_of_numba()
     begun = perf_counter()
     while True:
+        before = generation()
         choice = known or select(description, backend, target, workspace_limit, tune, schedule)
         known = None
         if not admitted(choice):
             continue
         chosen = perf_counter()
         found, launch = choice.built()
-        if found.best is choice.best or admitted(found):
+        if (found.best is choice.best and generation() == before) or admitted(found):
             _tell(found, chosen - begun, perf_counter() - chosen)
             return found, launch
 

@@ -7,8 +7,7 @@ relative to one another must be looked at in each call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from threading import Lock
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +16,7 @@ from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 from weft.base.arrays import dispatch_modes, is_transformed, is_transforming, without_memory
+from weft.planner.validity import generation
 from weft.plans.checks import fits
 from weft.plans.memory import is_out_of_memory, workspace_error
 
@@ -25,10 +25,11 @@ _LOW = 1 << 36  # an address below may be an offset into memory that was freed: 
 
 
 def call_signature(*tensors: Any) -> tuple[Any, ...] | None:
-    """What a call is known by: an entry for each tensor, None for one that is not given.
+    """What a call is known by: an entry for each tensor, None for one that is not given; at the end the generation.
 
     An entry has shape, strides, dtype, device, the address modulo 16 bytes, and None, or what is special about the
-    tensor and must be looked at in each call. The signature is None where something else than a strided tensor is
+    tensor and must be looked at in each call. With the generation of `weft.planner.validity` what was found for a
+    signature is not found once plans are outdated. The signature is None where something else than a strided tensor is
     given: it must be read first; and so must all inside a transform of torch.func. It is None, too, where torch wants
     to see the call: within a dispatch mode, and of tensors without memory.
     """
@@ -53,7 +54,12 @@ def call_signature(*tensors: Any) -> tuple[Any, ...] | None:
         if address < _LOW and tensor.numel() and not (address and tensor.untyped_storage().nbytes()):
             return None  # its memory was freed: what has no other fault is refused where it is read
         found.append((tensor.shape, tensor.stride(), tensor.dtype, tensor.device, address & 15, special))
-    return tuple(found)
+    return (*found, generation())
+
+
+def is_plain(signature: tuple[Any, ...]) -> bool:
+    """Whether nothing is special about any of its tensors."""
+    return all(entry is None or entry[-1] is None for entry in signature[:-1])
 
 
 def said_operands(operands: Any) -> tuple[tuple[Any, ...] | None, tuple[Any, ...]]:
@@ -93,7 +99,7 @@ class KnownCall(NamedTuple):
     reaches: tuple[int, ...] = ()  # bytes from the first to past the last element of D, A, B, and operands
     scaled: bool = True  # whether there are an alpha and a beta: only plus-times has them, in a type with room for them
     addend: tuple[int, bool] | None = None  # of C: the same bytes, and whether it lies as `out`; None without C
-    workspace: int = 0  # bytes that the launch allocates
+    variant: Any = None  # of the plan, whose kernels may be exchanged: what it allocates is asked when it is told
     others: tuple[torch.dtype, ...] = ()  # of what the epilogue yields after D; then there is no `out`
     order: tuple[int | None, ...] = ()  # which operand each auxiliary tensor of the launch is; None for a coordinate
 
@@ -132,7 +138,7 @@ class KnownCall(NamedTuple):
                 launch(a, b, c, out, alpha, beta)
         except (RuntimeError, MemoryError) as error:
             if is_out_of_memory(error):
-                raise workspace_error(out.device, 0, self.workspace) from error
+                raise workspace_error(out.device, 0, self.variant.workspace_bytes) from error
             raise
         return (out, *further) if further else out
 
@@ -164,21 +170,6 @@ def _as(number: type, value: Any) -> Any:
 
 def _whole(value: float) -> int | None:
     return int(value) if value.is_integer() else None
-
-
-class CallCache(dict[Hashable, KnownCall]):
-    """Known calls by signature and options, at most `size` of them: the oldest goes first. Reading takes no lock."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self._size = size
-        self._lock = Lock()
-
-    def put(self, key: Hashable, call: KnownCall) -> None:
-        with self._lock:
-            while len(self) >= self._size and key not in self:
-                del self[next(iter(self))]
-            self[key] = call
 
 
 def reach(tensor: Tensor) -> int:

@@ -23,7 +23,7 @@ from weft.oracle.reference import launcher
 from weft.planner.request import Request, Results, hook_types
 from weft.planner.schedule import AuxTensors, Scalar
 from weft.plans.base import PlanBase, Variant
-from weft.plans.call_cache import CallCache, KnownCall, call_signature, reach, said_operands
+from weft.plans.call_cache import KnownCall, call_signature, is_plain, reach, said_operands
 from weft.plans.checks import (
     aligned_as,
     aux_tensors,
@@ -36,6 +36,7 @@ from weft.plans.checks import (
 )
 from weft.plans.derivatives import asked, differentiable, operand_tensors
 from weft.plans.keywords import check_flag, refuse_unknown
+from weft.plans.memo import CallCache
 from weft.plans.memory import is_out_of_memory, workspace_error
 from weft.plans.tiers import Wanted
 from weft.spec import Aux, Contraction, Layout
@@ -63,7 +64,7 @@ class Plan(PlanBase):
         # that the sums' type must have room for.
         self._variants = {}
         self._default = tuple(Layout.contiguous(self.shape, dtype) for dtype in self.dtypes)
-        self._calls = CallCache(CALLS_KNOWN)
+        self._calls = CallCache("plan: calls", CALLS_KNOWN)
 
     @property
     def request(self) -> Request:
@@ -230,7 +231,7 @@ class Plan(PlanBase):
         """
         if c is not None:
             check_addend(c, self.shape, self._request.arithmetic.accumulate, self._request.device)
-        return self._view(self._fitting(a, b, c, out, operands or {}))
+        return self._view(self._key(a, b, c, out, operands or {}))
 
     def launch(
         self,
@@ -269,9 +270,8 @@ class Plan(PlanBase):
 
         `signature` is that of A, B, the result's place, C and operands, `given` whether there was a place. C was read.
         """
-        plain = all(entry is None or entry[-1] is None for entry in signature)
         first = result[0] if isinstance(result, tuple) else result
-        if not plain or not first.numel() or (given and first is not result):
+        if not is_plain(signature) or not first.numel() or (given and first is not result):
             return KnownCall(self)
         variant = self._fitting(a, b, c, result if given else None, operands)
         names, aux = list(operands), variant.description.aux
@@ -284,7 +284,7 @@ class Plan(PlanBase):
             reaches=tuple(map(reach, (first, a, b, *operands.values()))),
             scaled=request.algebra is None and variant.description.arithmetic == request.arithmetic,
             addend=None if c is None else (reach(c), given and signature[2][:4] == signature[3][:4]),
-            workspace=variant.workspace_bytes,
+            variant=variant,
             others=request.outputs or (),
             order=tuple(
                 names.index(each.name) if each.name in operands else None for each in aux if each.kind != "output"
@@ -311,7 +311,7 @@ class Plan(PlanBase):
     ) -> Wanted | None:  # fmt: skip
         """What the variant for these tensors would be built of; None where it is built, or chooses nothing."""
         key = self._key(a, b, c, out, operands)
-        return None if key in self._variants else self._asked(self._described(key)[1])
+        return None if self._standing(key) is not None else self._asked(self._described(key)[1])
 
     def _key(
         self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, out: Results | None,

@@ -25,7 +25,7 @@ _OF_PLANS: dict[str, Any] = {"specialize": "now"}
 #: The keywords of each call.
 TAKEN: dict[str, tuple[str, ...]] = {
     "contract": tuple(DEFAULTS),
-    "plan": tuple(name for name in DEFAULTS if name not in ("alpha", "beta", "return_arg", "validate")),
+    "plan": tuple(name for name in DEFAULTS if name not in ("alpha", "beta", "validate")),
     "einsum": tuple(DEFAULTS),
     "matmul": ("transpose_a", "transpose_b", *DEFAULTS),
     "permute": (

@@ -32,6 +32,8 @@ from weft.spec.dtypes import dtype_name
 from weft.spec.memory import same_memory
 from weft.spec.permutation import Permutation, scaling_type
 
+_Key = tuple[Layout, bool, bool, tuple[int, ...]]  # of a variant: D's layout, whether scaled, added to; alignments
+
 
 class PermutePlan(PlanBase):
     """A permutation, planned once; calling it runs it on new tensors of the same shape, strides and type.
@@ -84,10 +86,12 @@ class PermutePlan(PlanBase):
             if unknown:
                 refuse_unknown("a permutation plan's call", unknown)
             target = as_result(out) if out is not None else None
-            addend = None if c is None else target if c is out else as_tensor("c", c)
-            if asked(x, addend):
-                return differentiable("permute_plan_call")(self, x, addend, alpha, beta, out)
-            result = self.run(as_tensor("x", x).resolve_neg(), target, alpha, beta, addend)
+            promote = self._request.promote
+            addend = None if c is None else target if c is out else as_tensor("c", c, promote)
+            source = as_tensor("x", x, promote)
+            if asked(source, addend):
+                return differentiable("permute_plan_call")(self, source, addend, alpha, beta, out)
+            result = self.run(source.resolve_neg(), target, alpha, beta, addend)
         return out if out is not None else like(x, result)
 
     def text_of_call(self, fn: Any) -> Any:
@@ -103,7 +107,7 @@ class PermutePlan(PlanBase):
         alpha, beta = self._scalars(alpha, beta, c)
         if c is not None and beta != 0:
             c = c.resolve_conj().resolve_neg()
-        variant = self._fitting(x, out, alpha, beta, c)
+        variant = self._variant(self._key(x, out, alpha, beta, c))
         new = 0 if out is not None else math.prod(self.shape) * self.dtype.itemsize
         try:
             if out is None:
@@ -130,7 +134,7 @@ class PermutePlan(PlanBase):
 
         Returns the same plan, which describes itself as that call's.
         """
-        return self._view(self._fitting(x, out, *self._scalars(alpha, beta, c), c))
+        return self._view(self._key(x, out, *self._scalars(alpha, beta, c), c))
 
     def known_call(self, x: torch.Tensor, out: torch.Tensor | None, result: torch.Tensor) -> KnownCall:
         """What to remember of a plain call that has been run: nothing was scaled or added, nothing is asked of `x`."""
@@ -154,10 +158,10 @@ class PermutePlan(PlanBase):
             raise DTypeError(f"{dtype_name(self._request.value)} is not scaled or added into {dtype_name(self.dtype)}")
         return alpha, beta
 
-    def _fitting(
+    def _key(
         self, x: torch.Tensor, out: torch.Tensor | None, alpha: Scalar, beta: Scalar, c: torch.Tensor | None
-    ) -> Variant:
-        """The variant for this call; it is checked first, so that no plan is made for what cannot run."""
+    ) -> _Key:
+        """The key of this call's variant; the call is checked first, so that no plan is made for what cannot run."""
         request = self._request
         check_operand("x", x, request.x, request.conjugate, request.device)
         if out is not None:
@@ -169,12 +173,12 @@ class PermutePlan(PlanBase):
         added = beta != 0
         aligned = aligned_as((x,), (request.x,))
         layout = Layout.of(out) if out is not None else self._default
-        return self._variant((layout, alpha != 1 or added, added, aligned))
+        return layout, alpha != 1 or added, added, aligned
 
     def _usual(self) -> Variant:
         return self._variant((self._default, False, False, ()))
 
-    def _build(self, key: tuple[Layout, bool, bool, tuple[int, ...]]) -> Variant:
+    def _build(self, key: _Key) -> Variant:
         d, scaled, added, aligned = key
         request = self._request
         if aligned:

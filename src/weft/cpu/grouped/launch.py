@@ -59,7 +59,7 @@ class GroupLaunch:
         ]
         self._constants = [words_of(stage.constants) for stage in found]
         products = float(table.sizes.astype(float).prod(1).sum())
-        self._threads = min(torch.get_num_threads(), len(self._tiles)) if products > ALONE else 1
+        self._pays = products > ALONE
         self._head = (0, self._tiles.ctypes.data, len(self._tiles))
         self._tail = (
             *table.form.counts, entries.micro_kernel(kind, _SUMS), *(stage.address for stage in found), int(add),
@@ -72,14 +72,20 @@ class GroupLaunch:
         self._rows, self._outputs = np.ascontiguousarray(table.rows), np.ascontiguousarray(table.outputs)
         self._middle = (self._rows.ctypes.data, self._outputs.ctypes.data, table.form.words)
 
+    @property
+    def threads(self) -> int:
+        """How many take part in a call that is made now."""
+        return min(torch.get_num_threads(), len(self._tiles)) if self._pays else 1
+
     def __str__(self) -> str:
-        return f"one call: {counted(len(self._tiles), 'tile')}, taken in turn by {counted(self._threads, 'thread')}"
+        return f"one call: {counted(len(self._tiles), 'tile')}, taken in turn by {counted(self.threads, 'thread')}"
 
     def __call__(self, a: torch.Tensor, b: torch.Tensor, d: torch.Tensor) -> None:
         if not len(self._tiles):
             return
         frame = _Frame(*self._head, *self._middle, a.data_ptr(), b.data_ptr(), d.data_ptr(), *self._tail)
-        if self._threads == 1:
+        threads = self.threads
+        if threads == 1:
             callback(self._address)(frame)
         else:
-            together(self._address, frame, self._threads)
+            together(self._address, frame, threads)

@@ -14,19 +14,20 @@ import torch
 import torch.distributed as dist
 
 from weft.algebra import Algebra
+from weft.base.arrays import as_bytes, flat
 from weft.distributed.group.ranks import Ranks
 
 
 def all_gather(ranks: Ranks, whole: torch.Tensor, part: torch.Tensor) -> Any:
     """`part` of every rank into `whole`, one after the other; both are contiguous."""
     return _named("all_gather_single", "all_gather_into_tensor")(
-        _bytes(whole), _bytes(part), group=ranks.group, async_op=True
+        as_bytes(whole), as_bytes(part), group=ranks.group, async_op=True
     )
 
 
 def all_to_all(ranks: Ranks, received: torch.Tensor, sent: torch.Tensor) -> Any:
     """Piece i of `sent` to rank i; pieces are equally long."""
-    return dist.all_to_all_single(_bytes(received), _bytes(sent), group=ranks.group, async_op=True)
+    return dist.all_to_all_single(as_bytes(received), as_bytes(sent), group=ranks.group, async_op=True)
 
 
 def reduce_scatter(ranks: Ranks, part: torch.Tensor, whole: torch.Tensor, op: Any) -> Any:
@@ -54,20 +55,10 @@ def own_operation(algebra: Algebra | None, dtype: torch.dtype) -> Any | None:
     return (known if dtype.is_floating_point else known | ordered).get(algebra.reduce)
 
 
-def _flat(tensor: torch.Tensor) -> torch.Tensor:
-    """All elements of a contiguous tensor; of a single one the stride may be anything."""
-    return tensor.as_strided((tensor.numel(),), (1,))
-
-
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return _flat(tensor).view(torch.uint8)
-
-
 def _numbers(tensor: torch.Tensor) -> torch.Tensor:
-    flat = _flat(tensor)
     if tensor.dtype.is_complex:
-        return torch.view_as_real(flat).view(-1)
-    return flat.view(torch.uint8) if tensor.dtype is torch.bool else flat
+        return torch.view_as_real(flat(tensor)).view(-1)
+    return as_bytes(tensor) if tensor.dtype is torch.bool else flat(tensor)
 
 
 def _named(new: str, old: str) -> Callable[..., Any]:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from weft.base.arrays import as_bytes
 from weft.distributed.group.ranks import Ranks
 
 SMALL = 1 << 18  # bytes of a part up to which every rank gets every sum: one message in the place of two
@@ -178,7 +179,7 @@ class _Moving:
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     """Memory as it lies: transports know fewer types than torch."""
-    return tensor.reshape(-1).view(torch.uint8)
+    return as_bytes(tensor.contiguous())
 
 
 def _listed(ranks: Sequence[int]) -> str:

@@ -16,6 +16,7 @@ import math
 import time
 from dataclasses import dataclass, replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -113,7 +114,7 @@ PRESETS = {
     "nvlink": NVLINK, "ib": IB, "gloo": GLOO, "pcie": PCIE, "memory": MEMORY,
     "nvlink+ib": replace(IB, name="ib", inside=NVLINK, per_host=8),
 }  # fmt: skip
-_fitted: dict[tuple[str, str], Link] = {}  # by group and device type
+_fitted: WeakKeyDictionary[Any, dict[str, Link]] = WeakKeyDictionary()  # by process group, then by device type
 
 
 def read_link(link: Any, ranks: Ranks | None, device: torch.device) -> Link:
@@ -129,12 +130,17 @@ def read_link(link: Any, ranks: Ranks | None, device: torch.device) -> Link:
         raise ArgumentError(f"a link is a weft.distributed.Link or one of {', '.join(PRESETS)}, not {link!r}")
     if ranks is None:
         return PCIE if device.type == "cuda" else MEMORY
-    fitted = _fitted.get((ranks.name, device.type))
+    fitted = fitted_link(ranks, device)
     if fitted is not None:
         return fitted
     if device.type != "cuda":
         return GLOO
     return NVLINK if ranks.per_host() == ranks.size else replace(PRESETS["nvlink+ib"], per_host=ranks.per_host())
+
+
+def fitted_link(ranks: Ranks, device: torch.device) -> Link | None:
+    """The link that `measure_link` found in this process."""
+    return _fitted.get(ranks.group, {}).get(device.type)
 
 
 def measure_link(group: Any = None, device: Any = None, seconds: float = 1.0) -> Link:
@@ -156,7 +162,7 @@ def measure_link(group: Any = None, device: Any = None, seconds: float = 1.0) ->
     # Least squares may differ in the last bit from rank to rank, and plans follow from them: the first rank's count.
     latency, rate = ranks.exchanged("the link of measure_link", [latency, rate])[0]
     found = Link(backend, latency / steps, rate, f"measured on {counted(ranks.size, 'rank')}")
-    _fitted[ranks.name, place.type] = found
+    _fitted.setdefault(ranks.group, {})[place.type] = found
     return found
 
 

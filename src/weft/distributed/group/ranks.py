@@ -102,7 +102,11 @@ class Ranks:
         return found  # type: ignore[return-value]  # where check failed, _compare raised
 
     def exchanged(self, what: str, value: Any) -> list[Any]:
-        """A value of each rank, as JSON holds it, in the order of ranks.
+        """A value of each rank, as JSON holds it, in the order of ranks. Raises what `numbered` raises."""
+        return self.numbered(what, value)[1]
+
+    def numbered(self, what: str, value: Any) -> tuple[int, list[Any]]:
+        """The number of this exchange, which is the same on all ranks and no other's of the group; and their values.
 
         `RankError` names the ranks that did not bring theirs within the time limit, that have ended, or that are at
         another call, which `what` names.
@@ -115,7 +119,7 @@ class Ranks:
         calls = {rank: call for rank, (call, _) in enumerate(every)}
         if len(set(calls.values())) > 1:
             raise RankError(f"ranks are at different calls: {_by_value(calls, self.size)}")
-        return [value for _, value in every]
+        return number, [value for _, value in every]
 
     def _compare(self, every: list[dict[str, Any]], mine: Exception | None) -> None:
         """Raise, on every rank alike, what is wrong with what ranks said."""

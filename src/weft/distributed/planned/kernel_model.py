@@ -22,6 +22,7 @@ from weft.api.describe import choice_for
 from weft.api.options import Options, resolved
 from weft.machine.datasheets import datasheet
 from weft.planner.schedule import Target
+from weft.planner.validity import generation
 from weft.spec import Notation
 from weft.spec.notation import Label
 
@@ -54,12 +55,12 @@ class Kernel:
     def whole(self, extents: Mapping[Label, int]) -> float:
         """Seconds for all that a rank computes."""
         named = tuple(tuple(extents[label] for label in term) for term in self.terms[:2])
-        return _predicted(self, named[0], named[1])[0]
+        return _predicted(self, named[0], named[1], generation())[0]
 
     def stays(self, extents: Mapping[Label, int]) -> bool:
         """Whether what contracts it holds every multiprocessor until it ends, so that nothing travels beside it."""
         named = tuple(tuple(extents[label] for label in term) for term in self.terms[:2])
-        return _predicted(self, named[0], named[1])[1] in _STAYS
+        return _predicted(self, named[0], named[1], generation())[1] in _STAYS
 
     def traffic(self, extents: Mapping[Label, int]) -> float:
         """Bytes of A, B and sums."""
@@ -83,8 +84,13 @@ class Kernel:
 
 
 @lru_cache(maxsize=1024)
-def _predicted(kernel: Kernel, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[float, str]:
-    """Seconds for contiguous operands, and by what family; a roofline where the planner predicts nothing."""
+def _predicted(
+    kernel: Kernel, a: tuple[int, ...], b: tuple[int, ...], _generation: tuple[int, int]
+) -> tuple[float, str]:
+    """Seconds for contiguous operands, and by what family; a roofline where the planner predicts nothing.
+
+    They are predicted anew when what plans depend on has changed.
+    """
     extents = dict(zip(sum(kernel.terms[:2], ()), (*a, *b), strict=True))
     for label, extent in zip(kernel.terms[0], a, strict=True):
         extents[label] = max(extent, extents[label])

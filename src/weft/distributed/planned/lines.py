@@ -11,7 +11,7 @@ from weft.distributed.group.ranks import Ranks, find_ranks
 from weft.distributed.planned.placement import coordinates, rank_at, read_mesh
 from weft.errors import ArgumentError
 
-_made: dict[tuple[Any, ...], tuple[Any, tuple[Ranks, ...]]] = {}  # with the group, whose id is then no other's
+_made: dict[tuple[Any, ...], tuple[Ranks, ...]] = {}  # by the group itself, its name and the mesh
 
 
 def ranks_of(group: Any, timeout: float | None) -> Ranks:
@@ -40,10 +40,10 @@ def lines_of(group: Any, mesh: tuple[int, ...], ranks: Ranks) -> tuple[Ranks, ..
         return (ranks,)
     if _is_mesh(group):
         return tuple(find_ranks(group.get_group(dim), ranks.timeout, ranks) for dim in range(group.ndim))
-    key = id(ranks.group), ranks.name, mesh
+    key = ranks.group, ranks.name, mesh
     if key not in _made:
-        _made[key] = ranks.group, tuple(_line(ranks, mesh, dim) for dim in range(len(mesh)))
-    return _made[key][1]
+        _made[key] = tuple(_line(ranks, mesh, dim) for dim in range(len(mesh)))
+    return _made[key]
 
 
 def _is_mesh(group: Any) -> bool:

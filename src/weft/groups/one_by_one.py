@@ -1,0 +1,40 @@
+"""A group as its pairs, each contracted by itself: what any call of `contract` takes, torch's modes included."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from weft.api.contract import contract
+from weft.errors import ArgumentError, ShapeError
+from weft.plans.keywords import check_flag
+from weft.spec import Notation
+
+
+def one_by_one(
+    notation: Notation, operands: Sequence[Any], keywords: Mapping[str, Any], out: Sequence[Any] | None = None,
+    add: bool = False,
+) -> list[Any]:  # fmt: skip
+    """The results for operands a, b of each pair in turn; with `add` each is added to its place of `out`."""
+    a, b = operands[::2], operands[1::2]
+    places = [None] * len(a) if out is None else check_places(out, len(a))
+    terms = (*notation.inputs, notation.output)
+    return [
+        contract(terms, x, y, c=place if add else None, out=place, **keywords)
+        for x, y, place in zip(a, b, places, strict=True)
+    ]
+
+
+def check_places(out: Any, count: int) -> Sequence[Any]:
+    """`out` of a group, which has a place for each pair."""
+    if not isinstance(out, (list, tuple)) or len(out) != count:
+        given = len(out) if isinstance(out, (list, tuple)) else type(out).__name__
+        raise ShapeError(f"out is a list of a place for each pair: {count}, not {given}")
+    return out
+
+
+def check_added(accumulate_into: bool, out: Any) -> bool:
+    """Whether results are added to what `out` holds."""
+    if check_flag("accumulate_into", accumulate_into) and out is None:
+        raise ArgumentError("accumulate_into adds to what `out` holds: pass out")
+    return accumulate_into

@@ -1,0 +1,106 @@
+"""Plans and launches that are kept for later calls: every such cache, and the stamp that each of its keys carries.
+
+Plans depend on what no call says: the schedules that tuning stored, the families whose self-test failed, the number of
+torch's threads. `weft.planner.validity.generation` counts the changes. A `Memo` writes it into each key itself; keys of
+a `CallCache` are made of `call_signature`, which has it. An entry of an earlier generation is never found again, and
+goes when another is kept. Nothing is kept of calls inside a dispatch mode or a transform, which have no signature.
+
+What is made for the structure of kernels alone, whatever the plan, is no plan: `weft.base.bounded_cache` serves there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from itertools import count
+from threading import Lock
+from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
+
+from weft.base.bounded_cache import BoundedCache
+from weft.planner.validity import generation
+
+_every: WeakValueDictionary[int, Memo | CallCache] = WeakValueDictionary()
+_numbers = count()
+
+
+class Place(NamedTuple):
+    """A key with what plans depend on besides."""
+
+    generation: tuple[int, int]
+    key: Hashable
+
+
+class Memo:
+    """At most `size` values by key, those of the present generation; the longest unused goes first."""
+
+    def __init__(self, name: str, size: int) -> None:
+        self.name = name
+        self._size = size
+        self._entries = BoundedCache(size)
+        self._changes = generation()[0]
+        _every[next(_numbers)] = self
+
+    def place(self, key: Hashable) -> Place:
+        """Where the value of a key belongs. Made before the value is, so that one which is outdated meanwhile is lost.
+
+        Raises `TypeError` for a key without a hash.
+        """
+        found = Place(generation(), key)
+        hash(found)
+        return found
+
+    def get(self, place: Place) -> Any:
+        """The value, or None."""
+        return self._entries.get(place)
+
+    def take(self, place: Place) -> Any:
+        """The value, which is no longer here, or None: for values that one caller at a time may use."""
+        return self._entries.take(place)
+
+    def put(self, place: Place, value: Any) -> None:
+        changes = place.generation[0]
+        if changes > self._changes:
+            self._entries, self._changes = BoundedCache(self._size), changes
+        if changes == self._changes:
+            self._entries.put(place, value)
+
+    def made(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """The value of a key, made where there is none."""
+        place = self.place(key)
+        value = self.get(place)
+        if value is None:
+            value = make()
+            self.put(place, value)
+        return value
+
+    def values(self) -> list[Any]:
+        """All values, the longest unused first."""
+        return self._entries.values()
+
+
+class CallCache(dict[Hashable, Any]):
+    """Known calls by signature and options, at most `size` of them: the oldest goes first. Reading takes no lock."""
+
+    def __init__(self, name: str, size: int) -> None:
+        super().__init__()
+        self.name = name
+        self._size = size
+        self._changes = generation()[0]
+        self._lock = Lock()
+        _every[next(_numbers)] = self
+
+    def put(self, key: Hashable, call: Any) -> None:
+        """Keep a call under its key, which has the signature of its tensors."""
+        with self._lock:
+            changes = generation()[0]
+            if changes != self._changes:
+                self.clear()
+                self._changes = changes
+            while len(self) >= self._size and key not in self:
+                del self[next(iter(self))]
+            self[key] = call
+
+
+def every_cache() -> list[Memo | CallCache]:
+    """The caches of plans and calls that are in use, each by the `name` of what it keeps."""
+    return list(_every.values())
