@@ -10,10 +10,11 @@ import pytest
 import torch
 
 import weft
+from weft import functions
 from weft.oracle import validate as validation
 from weft.plans.contraction import Plan
 from weft.testing import assert_close, random_operand
-from weft_bench import cases, functions
+from weft_bench import cases
 from weft_bench.cases import Case
 
 SMALL = [case for case in cases.general() if case.work <= 1 << 14]

@@ -6,7 +6,8 @@ import torch
 
 import weft
 from support import Backend
-from weft_bench import cases, reference
+from weft import reference
+from weft_bench import cases
 
 
 def test_reference_is_the_oracle() -> None:

@@ -10,8 +10,9 @@ import torch
 
 import weft
 from support import Backend, check, run_poisoned
+from weft import reference
 from weft.testing import assert_close, expectation, layout_strides, poisoned, random_operand
-from weft_bench import cases, reference
+from weft_bench import cases
 from weft_bench.cases import Case
 
 # What sums of small integers pass through without rounding.

@@ -10,8 +10,9 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from support import Backend, run_poisoned
+from weft import reference
 from weft.testing import LAYOUTS
-from weft_bench import cases, reference
+from weft_bench import cases
 from weft_bench.cases import Case
 
 # Around the tiles of 16 and 32 that every backend has, one, and small ones. An empty mode is drawn apart and seldom:

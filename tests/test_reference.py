@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from weft import reference
 from weft.errors import ShapeError
 from weft.oracle import sums
 from weft.oracle.reference import wide
-from weft_bench import cases, reference
+from weft_bench import cases
 from weft_bench.cases import Case
 
 LINEAR = [
