@@ -89,7 +89,7 @@ def understood(content: bytes) -> tuple[dict[str, Any], Any]:
 
 def _with_digest(rest: str) -> str:
     """The text of a JSON object but for its first line, with a digest of it in that line."""
-    return f'{{ "digest": "{hashlib.sha256(rest.encode()).hexdigest()}",\n{rest}'
+    return f'{{ "digest": "{hashlib.sha256(rest.encode()).hexdigest()[:32]}",\n{rest}'
 
 
 def _canonical(key: Mapping[str, Any]) -> str:
