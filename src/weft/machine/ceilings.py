@@ -210,7 +210,7 @@ def measure_ceilings(
         stamp=stamp,
         spread=rates[shakiest].spread,
         shakiest=shakiest,
-        others=watch.others() if watch is not None else 0.0,
+        others=round(watch.others(), 3) if watch is not None else 0.0,
     )
 
 
