@@ -10,6 +10,7 @@ import torch
 
 from weft.errors import UnsupportedError, WeftWarning
 from weft.machine import ceilings as module
+from weft.machine import identity
 from weft.machine.ceilings import Ceilings, Probe, ceilings, from_datasheet, measure_ceilings, rate_name
 from weft.machine.identity import machine_identity
 from weft.machine.stamp import cpu_name, device_stamp, package_version
@@ -131,7 +132,7 @@ class TestKept:
     ) -> None:
         ceilings("cpu")
         real = machine_identity()
-        monkeypatch.setattr(module, "machine_identity", lambda: real | change)
+        monkeypatch.setattr(identity, "machine_identity", lambda: real | change)
         self._forget()
         ceilings("cpu")
         assert self.measured == 2

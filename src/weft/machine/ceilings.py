@@ -19,7 +19,7 @@ import torch
 
 from weft.errors import UnsupportedError, WeftWarning
 from weft.machine.datasheets import datasheet
-from weft.machine.identity import machine_identity
+from weft.machine.identity import machine_digest
 from weft.machine.quiet import Watch
 from weft.machine.rotation import cache_bytes, memory_bytes
 from weft.machine.stamp import device_stamp
@@ -133,7 +133,7 @@ def ceilings(
     stamp = device_stamp(device)
     key = {"what": "ceilings", "format": _FORMAT, **stamp}
     if stamp["kind"] == "cpu":
-        key["machine"] = machine_identity()
+        key["machine"] = machine_digest()
     store, place = Store("ceilings"), repr(key)
     if not refresh:
         found = _known.get(place) or _from_disk(store.load(key))
@@ -210,7 +210,7 @@ def measure_ceilings(
         stamp=stamp,
         spread=rates[shakiest].spread,
         shakiest=shakiest,
-        others=watch.others() if watch is not None else 0.0,
+        others=round(watch.others(), 3) if watch is not None else 0.0,
     )
 
 

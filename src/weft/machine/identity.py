@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,11 @@ def machine_identity() -> dict[str, Any]:
         "maker": [_said(f"/sys/class/dmi/id/{name}") for name in ("sys_vendor", "product_name")],
         "hypervisor": _said("/sys/hypervisor/type") or ("hypervisor" in _said("/proc/cpuinfo").split()),
     }
+
+
+def machine_digest() -> str:
+    """The identity in a few letters, for keys."""
+    return hashlib.sha256(json.dumps(machine_identity()).encode()).hexdigest()[:12]
 
 
 def usable_cores() -> list[int]:

@@ -51,8 +51,8 @@ class Store:
 
     def save(self, key: Mapping[str, Any], value: Any) -> bool:
         """Remember `value`, replacing what was there. A directory that cannot be written is a warning, no error."""
-        text = json.dumps({"schema": SCHEMA, "key": key, "value": value}, indent=1, allow_nan=False)
-        return self._folder.write(self.path(key).name, _with_digest(text.removeprefix("{\n")))
+        text = json.dumps({"schema": SCHEMA, "key": key, "value": value}, allow_nan=False)
+        return self._folder.write(self.path(key).name, _with_digest(text.removeprefix("{")))
 
     def forget(self, key: Mapping[str, Any]) -> None:
         """Remove what is saved for this key, if anything is."""
@@ -88,8 +88,8 @@ def understood(content: bytes) -> tuple[dict[str, Any], Any]:
 
 
 def _with_digest(rest: str) -> str:
-    """The text of a JSON object but for its first line, with a digest of it in that line."""
-    return f'{{ "digest": "{hashlib.sha256(rest.encode()).hexdigest()}",\n{rest}'
+    """The text of a JSON object but for its first brace, behind a line with the digest of it."""
+    return f'{{"digest": "{hashlib.sha256(rest.encode()).hexdigest()[:32]}",\n{rest}'
 
 
 def _canonical(key: Mapping[str, Any]) -> str:
