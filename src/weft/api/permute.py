@@ -122,7 +122,7 @@ def permute(
             return as_operation("permute")(source, equation, fn, addend, alpha, beta, target, extents, options)
         found = _find_plan("permute", equation, source, target, fn, extents, options)
         result = found.run(source, target, alpha, beta, addend)
-        if key is not None and all(entry is None or entry[-1] is None for entry in signature) and result.numel():
+        if signature is not None and all(each is None or each[-1] is None for each in signature) and result.numel():
             _KNOWN.put(key, found.known_call(source, target, result))
     return out if out is not None else like(x, result)
 

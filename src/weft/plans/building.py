@@ -26,8 +26,11 @@ def chosen_and_built(
     workspace_limit: int | None,
     tune: str | None,
     schedule: Schedule | str | None = None,
+    *,
+    ranked: tuple[Choice, float] | None = None,
 ) -> tuple[Choice, Any]:
-    """The choice, without what the device cannot hold and without families that fail there, and its launch.
+    """The choice, without what the device cannot hold and without families that fail there, and its launch. `ranked`:
+    the choice where it has been made by now, and when that began.
 
     Raises what `select` raises, which each family that fails brings nearer: the others are chosen from.
     """
@@ -35,9 +38,10 @@ def chosen_and_built(
         _warn_of_triton()
     elif backend == "cpu":
         _warn_of_numba()
-    begun = perf_counter()
+    known, begun = ranked or (None, perf_counter())
     while True:
-        choice = select(description, backend, target, workspace_limit, tune, schedule)
+        choice = known or select(description, backend, target, workspace_limit, tune, schedule)
+        known = None
         if not admitted(choice):
             continue
         chosen = perf_counter()

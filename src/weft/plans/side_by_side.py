@@ -86,7 +86,7 @@ def _is_of_what_is_at_hand(asked: Asked, specialize: str) -> bool:
     if asked.schedule is not None or asked.tune is not None or not has_tiers(asked.backend):
         return False
     if specialize == "now":
-        return is_twice_as_fast_at_hand(asked)
+        return is_twice_as_fast_at_hand(asked, select(*asked))
     return specialize == "never" or is_stored(*asked[:4]) is None
 
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from threading import Lock, Thread
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import torch
@@ -58,8 +59,11 @@ def served(asked: Asked, specialize: str) -> Served:
         return _measured(asked, Tier("made to measure", "its schedule is forced"))
     if asked.tune is not None:
         return _measured(asked, Tier("made to measure", "asked for" if specialize == "now" else "tuning asks for it"))
-    if specialize == "now" and not is_twice_as_fast_at_hand(asked):
-        return _measured(asked, Tier("made to measure", "asked for"))
+    if specialize == "now":
+        begun = perf_counter()
+        ranked = select(*asked)
+        if not is_twice_as_fast_at_hand(asked, ranked):
+            return _measured(asked, Tier("made to measure", "asked for"), (ranked, begun))
     if not has_tiers(asked.backend):
         return _measured(asked, Tier("made to measure", f"the {asked.backend} backend has one kind of kernel"))
     if specialize == "auto" and (why := is_stored(*asked[:4])) is not None:
@@ -78,12 +82,12 @@ def served(asked: Asked, specialize: str) -> Served:
     return Served(found, launch, rule)
 
 
-def is_twice_as_fast_at_hand(asked: Asked) -> bool:
-    """Whether what is at hand is predicted to take half of the time of any kernel made to measure, of a long one.
+def is_twice_as_fast_at_hand(asked: Asked, ranked: Choice) -> bool:
+    """Whether what is at hand is predicted to take half of the time of the best kernel made to measure, a long one.
 
     That is sums over nearly all modes, which kernels at hand share out and no family made to measure does.
     """
-    measured = select(*asked).best.seconds
+    measured = ranked.best.seconds
     if measured < LONG or not has_tiers(asked.backend):
         return False
     choice = at_hand(*asked[:4])
@@ -101,8 +105,8 @@ def _admitted_at_hand(asked: Asked) -> Choice | str:
             return choice
 
 
-def _measured(asked: Asked, rule: Tier) -> Served:
-    return Served(*chosen_and_built(*asked), rule)
+def _measured(asked: Asked, rule: Tier, ranked: tuple[Choice, float] | None = None) -> Served:
+    return Served(*chosen_and_built(*asked, ranked=ranked), rule)
 
 
 class PromotingLaunch:
