@@ -12,6 +12,7 @@ import torch
 import weft
 from weft.api import contract as contracting
 from weft.api import lookup, permute
+from weft.plans import select
 
 
 def frames(call: Callable[[], Any]) -> int:
@@ -130,3 +131,16 @@ def test_grouped_evenly_inside_vmap_nested() -> None:
 
     found = torch.func.vmap(torch.func.vmap(pair))(x, y)
     assert torch.allclose(found, x @ y, atol=1e-5)
+
+
+def test_a_plan_ranks_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranked = []
+    choose = select.choose
+
+    def counted(*given: Any, **more: Any) -> Any:
+        ranked.append(given[0])
+        return choose(*given, **more)
+
+    monkeypatch.setattr(select, "choose", counted)
+    weft.plan("mk,kn->mn", torch.rand(13, 29), torch.rand(29, 31))
+    assert len(ranked) == 1
