@@ -4,29 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from functools import lru_cache, wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 
 from weft.algebra import Algebra
 from weft.fn import fingerprint
 
-_Others = ParamSpec("_Others")
 _Made = TypeVar("_Made")
 
 
-def kept_for_algebra(
-    make: Callable[Concatenate[Algebra, torch.dtype, _Others], _Made],
-) -> Callable[Concatenate[Algebra, torch.dtype, _Others], _Made]:
+def kept_for_algebra(make: Callable[..., _Made]) -> Callable[..., _Made]:
     """`make`, whose first arguments are an algebra and the type of its values, asked once for the same."""
 
     @lru_cache(maxsize=256)
-    def known(_now: Hashable, algebra: Algebra, dtype: torch.dtype, *others: Any) -> Any:
-        return make(algebra, dtype, *others)
+    def known(_now: Hashable, *arguments: Any) -> _Made:
+        return make(*arguments)
 
     @wraps(make)
-    def kept(algebra: Algebra, dtype: torch.dtype, *others: _Others.args, **_named: _Others.kwargs) -> _Made:
-        return cast(_Made, known(_now(algebra, dtype), algebra, dtype, *others))
+    def kept(algebra: Algebra, dtype: torch.dtype, *others: Any) -> _Made:
+        return known(_now(algebra, dtype), algebra, dtype, *others)
 
     return kept
 

@@ -180,8 +180,8 @@ def _number(names: tuple[str, ...] | None) -> tuple[str, int]:
     return "captured", number
 
 
-for _constant in (_runs_python, _number, _names_in, _names_of):
-    _constant._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as torch.compiler.assume_constant_result
+for _constant in (_runs_python, _number, _names_in, _names_of):  # as torch.compiler.assume_constant_result does
+    setattr(_constant, "_dynamo_marked_constant", True)  # noqa: B010
 
 
 def _take(context: Any) -> None:

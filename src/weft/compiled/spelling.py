@@ -97,8 +97,8 @@ def types_seen(
     return hook_types((a, b), resolve(a, b, precision, accumulate, name, bool(keywords.get("promote"))))
 
 
-for _constant in (spelled, types_seen):
-    _constant._dynamo_marked_constant = True  # type: ignore[attr-defined]  # as torch.compiler.assume_constant_result
+for _constant in (spelled, types_seen):  # as torch.compiler.assume_constant_result does
+    setattr(_constant, "_dynamo_marked_constant", True)  # noqa: B010
 
 
 @lru_cache(maxsize=1)

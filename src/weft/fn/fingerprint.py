@@ -211,7 +211,8 @@ def _step(value: Any, how: str, what: Any) -> Any:
         if kind not in _MODULES and type(found) in (property, types.MethodType):
             raise Opaque
         return found
-    if kind is types.FunctionType or isinstance(value, type) or kind.__getattribute__ is not object.__getattribute__:
+    reader: Any = kind.__getattribute__
+    if kind is types.FunctionType or isinstance(value, type) or reader is not object.__getattribute__:
         raise Opaque
     of_class = getattr(kind, what, _absent)
     if type(of_class) is types.MemberDescriptorType:

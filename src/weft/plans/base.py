@@ -129,7 +129,8 @@ class PlanBase:
             return self
         found: Self | None = self._others.get(request)
         if found is None:
-            found = type(self)(request)
+            make: Callable[[Any], Self] = type(self)
+            found = make(request)
             found._watched = None  # this plan looks for it
             self._others.put(request, found)
         return found
