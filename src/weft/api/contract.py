@@ -22,7 +22,7 @@ from weft.api.keywords import (
     refuse_swapped,
     signed,
 )
-from weft.api.lookup import find_plan, read_pair, said_options
+from weft.api.lookup import find_plan, one_of, read_pair, said_options
 from weft.api.options import fingerprints, read_operands, read_options
 from weft.api.selection import selected
 from weft.base.arrays import as_results, as_tensor, returned
@@ -39,6 +39,7 @@ from weft.plans.keywords import check_flag
 
 _CALLS = CallCache(4096)  # by all that a call says: its plan, and where that is all it takes its launch
 _FORM = "equation, a, b"
+_LONE = torch.Size(())
 
 Array = TypeVar("Array", torch.Tensor, np.ndarray)
 
@@ -216,6 +217,24 @@ def contract(
         assert signature is not None
         _CALLS.put(key, planned.known_call(signature, x, y, addend, out is not None, result, tensors))
     return returned(a, out, result, False)
+
+
+def repeated(equation: str, a: Any, b: Any = None) -> torch.Tensor | None:
+    """The result of `contract(equation, a, b)` where an equal call is known, and takes nothing but its launch.
+
+    Without `b`: against the number one.
+    """
+    signature = call_signature(a, b, None, None)
+    if signature is None:
+        return None
+    if b is None:
+        one = (_LONE, (), a.dtype, a.device, 0, None)
+        signature = (signature[0], one, None, None)
+    known = _CALLS.get((equation, signature, (), (), generation()))
+    if known is None:
+        return None
+    found: torch.Tensor | None = known.run(a, one_of(a.dtype, a.device) if b is None else b, None, 1.0, 1.0, None, ())
+    return found
 
 
 def _each(out: Any) -> tuple[Any, ...]:
