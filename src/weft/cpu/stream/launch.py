@@ -49,15 +49,18 @@ class StreamLaunch:
         # A factor is one of sums: products that go straight to D have none.
         summing = self._nest._replace(writes=False)
         self._scaled = PlanWords(summing, types, schedule.threads) if self._nest.writes else self._plain
+        self._address_of_plan, self._one = self._plain.address, scalar_words(1, 0, self._dtype)[:2]
 
     def __call__(
         self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar,
         aux: AuxTensors = (),
     ) -> None:  # fmt: skip
         first, second = (b, a) if self._nest.swapped else (a, b)
-        plan = self._plain if alpha == 1 else self._scaled
-        scalars = scalar_words(alpha, 0, self._dtype)[:2]
-        frame = _Words(plan.address, 0, *scalars, first.data_ptr(), second.data_ptr(), d.data_ptr())
+        if alpha == 1:
+            frame = _Words(self._address_of_plan, 0, *self._one, first.data_ptr(), second.data_ptr(), d.data_ptr())
+        else:
+            scalars = scalar_words(alpha, 0, self._dtype)[:2]
+            frame = _Words(self._scaled.address, 0, *scalars, first.data_ptr(), second.data_ptr(), d.data_ptr())
         if self._size >= HUGE:
             advise(d, self._size)
         if self._threads == 1:
