@@ -26,6 +26,7 @@ class _Cost(NamedTuple):
     single: float  # of an item that is read or written by itself
     memory: float  # bytes a second of one core
     cache: float  # bytes that a core's own cache holds
+    writes: float  # how many times as long products take that are not summed
 
 
 @lru_cache
@@ -56,7 +57,7 @@ def seconds(contraction: Contraction, nest: Nest) -> float:
             busy += products / (1 if y[at] else y.extent / across) * _packed(way, types.operand_size)
     if not nest.writes:
         busy += kept * (cost.item + (_packed(nest.ways[2], types.result_size) if nest.ways[2] != IN_PLACE else 0.0))
-    return max(busy, _touched(contraction, nest, types) / cost.memory)
+    return max(busy, _touched(contraction, nest, types) / cost.memory) * (cost.writes if nest.writes else 1.0)
 
 
 def _packed(way: int, size: int) -> float:

@@ -11,6 +11,7 @@ from weft.cpu import jit
 from weft.cpu.gett.split import SplitLaunch, steps_of
 from weft.cpu.stream import cost
 from weft.cpu.stream.nest import nest_of
+from weft.cpu.stream.parts import PartsLaunch, in_parts
 from weft.cpu.stream.schedule import StreamSchedule, best_schedule
 from weft.cpu.stream.types import fault, types_of
 from weft.planner.schedule import Candidates, Launch, Target
@@ -39,16 +40,29 @@ def supports(contraction: Contraction, target: Target) -> str | None:
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:
-    return Candidates((best_schedule(contraction, max(target.processors, 1)),))
+    return Candidates((best_schedule(_computed(contraction), max(target.processors, 1)),))
 
 
 def predict(contraction: Contraction, schedule: StreamSchedule, target: Target) -> float:
-    nest = nest_of(contraction, types_of(contraction), schedule.x, schedule.y)
+    computed = _computed(contraction)
+    nest = nest_of(computed, types_of(computed), schedule.x, schedule.y)
     shared = max(schedule.threads, schedule.splits)
-    return cost.call_seconds(schedule.threads) + cost.seconds(contraction, nest) / shared
+    return cost.call_seconds(schedule.threads) + cost.seconds(computed, nest) / shared
 
 
 def build(contraction: Contraction, schedule: StreamSchedule, target: Target) -> Launch:
+    real = in_parts(contraction)
+    if real is None:
+        return _launch(contraction, schedule)
+    whole = _launch(contraction, best_schedule(contraction, schedule.threads))
+    return PartsLaunch(_launch(real, schedule), whole, contraction.a.dtype)
+
+
+def _computed(contraction: Contraction) -> Contraction:
+    return in_parts(contraction) or contraction
+
+
+def _launch(contraction: Contraction, schedule: StreamSchedule) -> Launch:
     from weft.cpu.stream.launch import StreamLaunch
 
     if schedule.splits == 1:
