@@ -24,8 +24,9 @@ class _Cost(NamedTuple):
     item: float  # of four bytes of a row
     turned: float  # of four bytes that are transposed
     single: float  # of an item that is read or written by itself
-    memory: float  # bytes a second of one core
-    cache: float  # bytes that a core's own cache holds
+    memory: float  # bytes a second of one core, from memory
+    near: float  # and from caches,
+    cache: float  # of so many bytes
     writes: float  # how many times as long products take that are not summed
 
 
@@ -57,14 +58,14 @@ def seconds(contraction: Contraction, nest: Nest) -> float:
             busy += products / (1 if y[at] else y.extent / across) * _packed(way, types.operand_size)
     if not nest.writes:
         busy += kept * (cost.item + (_packed(nest.ways[2], types.result_size) if nest.ways[2] != IN_PLACE else 0.0))
-    return max(busy, _touched(contraction, nest, types) / cost.memory) * (cost.writes if nest.writes else 1.0)
+    return max(busy, _read(_touched(nest, types))) * (cost.writes if nest.writes else 1.0)
 
 
 def _packed(way: int, size: int) -> float:
     return _cost().turned * max(size / 4, 0.5) if way == SQUARES else _cost().single
 
 
-def _touched(contraction: Contraction, nest: Nest, types: Types) -> float:
+def _touched(nest: Nest, types: Types) -> float:
     """Bytes that memory moves: whole lines where a tile lies along neither of its modes."""
     axes = (*nest.outer, *nest.sums, nest.x, nest.y)
     total = 0.0
@@ -72,7 +73,11 @@ def _touched(contraction: Contraction, nest: Nest, types: Types) -> float:
         items = math.prod(axis.extent for axis in axes if axis[at])
         spread = LINE / size if 1 not in (nest.x[at], nest.y[at]) and items > 1 else 1.0
         total += items * size * spread * _seldom(nest, at)
-    return total if total > _cost().cache else total / 4
+    return total
+
+
+def _read(size: float) -> float:
+    return size / (_cost().memory if size > _cost().cache else _cost().near)
 
 
 def _seldom(nest: Nest, at: int) -> float:

@@ -40,26 +40,27 @@ def supports(contraction: Contraction, target: Target) -> str | None:
 
 
 def schedules(contraction: Contraction, target: Target) -> Candidates:
-    return Candidates((best_schedule(_computed(contraction), max(target.processors, 1)),))
+    threads = max(target.processors, 1)
+    found = [best_schedule(contraction, threads)]
+    if (real := in_parts(contraction)) is not None:
+        found.append(replace(best_schedule(real, threads), in_parts=True))
+    return Candidates(tuple(found))
 
 
 def predict(contraction: Contraction, schedule: StreamSchedule, target: Target) -> float:
-    computed = _computed(contraction)
+    computed = in_parts(contraction) if schedule.in_parts else contraction
+    assert computed is not None, "it was offered"
     nest = nest_of(computed, types_of(computed), schedule.x, schedule.y)
     shared = max(schedule.threads, schedule.splits)
     return cost.call_seconds(schedule.threads) + cost.seconds(computed, nest) / shared
 
 
 def build(contraction: Contraction, schedule: StreamSchedule, target: Target) -> Launch:
-    real = in_parts(contraction)
+    real = in_parts(contraction) if schedule.in_parts else None
     if real is None:
         return _launch(contraction, schedule)
     whole = _launch(contraction, best_schedule(contraction, schedule.threads))
     return PartsLaunch(_launch(real, schedule), whole, contraction.a.dtype)
-
-
-def _computed(contraction: Contraction) -> Contraction:
-    return in_parts(contraction) or contraction
 
 
 def _launch(contraction: Contraction, schedule: StreamSchedule) -> Launch:

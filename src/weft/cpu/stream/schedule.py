@@ -24,14 +24,15 @@ class StreamSchedule:
     threads: int
     workspace_bytes: int
     splits: int = 1  # of the sums: see `weft.cpu.gett.split`
+    in_parts: bool = False  # of complex numbers as pairs of real ones: then modes are those of `parts.in_parts`
     family: str = "stream"
 
     def __str__(self) -> str:
         threads = f"{self.threads} threads" if self.threads > 1 else "one thread"
         threads += f"; sums in {self.splits} parts" if self.splits > 1 else ""
-        return f"stream: one pass, tiles of modes {self.y} x {self.x}; {threads}; " + (
-            f"workspace {self.workspace_bytes / 1024:.0f} KiB"
-        )
+        tile = " x ".join(f"mode {at}" for at in (self.y, self.x) if at >= 0) or "one item"
+        parts = " of real parts" if self.in_parts else ""
+        return f"stream: one pass, tiles of {tile}{parts}; {threads}; workspace {self.workspace_bytes / 1024:.0f} KiB"
 
 
 @lru_cache(maxsize=1024)
