@@ -18,7 +18,8 @@ DIAGONALS = {
     "bii->b": "b=100 i=40", "ijj->i": "i=100 j=40",
 }  # fmt: skip
 PRODUCTS = {
-    "i,j->ij": "i=300 j=250", "i,j->ji": "i=300 j=250", "bi,bj->bij": "b=30 i=50 j=60", "ab,cd->acbd": "a=17 b=19 c=18 d=30",
+    "i,j->ij": "i=300 j=250", "i,j->ji": "i=300 j=250", "bi,bj->bij": "b=30 i=50 j=60",
+    "ab,cd->acbd": "a=17 b=19 c=18 d=30",
     "i,i->i": "i=70000", "ij,ij->ij": "i=300 j=250", "ij,j->ij": "i=300 j=250", "ij,i->ij": "i=300 j=250",
     "ij,ji->ij": "i=300 j=250", "ijkl,kl->ijkl": "i=9 j=10 k=30 l=31", "ijkl,ij->ijkl": "i=9 j=10 k=30 l=31",
     "ijk,kj->ikj": "i=30 j=50 k=40", "bij,bjk->bik": "b=500 i=3 j=3 k=3", "bij,jk->bik": "b=500 i=3 j=3 k=3",

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import weft
+from cpu.memory_forms import DOTS, FORMS, OF_THREE, operands, shapes
 from weft.cpu.stream import family
 from weft.cpu.stream.nest import nests, room
 from weft.cpu.stream.schedule import StreamSchedule
@@ -19,10 +20,10 @@ from weft.oracle.bounds import expectation
 from weft.planner.schedule import Target
 from weft.testing import assert_close, poisoned, random_operand
 
-from .memory_forms import DOTS, FORMS, OF_THREE, operands, shapes
-
 KINDS = [torch.float32, torch.float64, torch.complex64, torch.complex128, torch.int32, torch.int64]
-STORED = [torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int16]
+# A type of operands is a kernel to compile: of each kind one is quick.
+STORED = [torch.float16, torch.int8,
+          *(pytest.param(dtype, marks=pytest.mark.slow) for dtype in (torch.bfloat16, torch.uint8, torch.int16))]
 TILES = ["ac,abc->cb", "ij,ji->", "ijab,ijba->", "ij,ji->ij", "abc,->cb", "ab,cd->acbd", "bij,bjk->bik", "ii,->i"]
 
 
@@ -34,7 +35,7 @@ def run(
     equation: str, a: torch.Tensor, b: torch.Tensor, threads: int = 1, tile: int | None = None, alpha: Any = 1,
     layout: str = "contiguous", **options: Any,
 ) -> None:  # fmt: skip
-    """D, over poison between guards, is within its bound of the oracle; `tile`: not the best, but one of all choices."""
+    """D, over poison between guards, is within its bound of the oracle; `tile`: which of all choices, not the best."""
     expected, bound = expectation(equation, a, b, alpha=alpha, **options)
     dtype = options.get("out_dtype") or a.dtype
     guarded = poisoned(tuple(expected.shape), dtype, layout=layout)
@@ -75,7 +76,7 @@ def test_types_that_sums_are_wider_than(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.complex128])
 @pytest.mark.parametrize("equation", TILES)
 def test_every_tile(equation: str, dtype: torch.dtype) -> None:
-    extents = {label: extent for label, extent in zip("abcdijk", (3, 70, 9, 66, 67, 130, 5), strict=True)}
+    extents = dict(zip("abcdijk", (3, 70, 9, 66, 67, 130, 5), strict=True))
     given = [tuple(extents[label] if equation != "ii,->i" else 67 for label in term)
              for term in equation.split("->")[0].split(",")]  # fmt: skip
     a, b = (random_operand(shape, dtype, seed) for seed, shape in enumerate(given, 1))
@@ -95,7 +96,9 @@ def test_sums_are_scaled_by_alpha() -> None:
 @pytest.mark.parametrize("equation", ["i,i->", "ij,ji->", "ij,ij->ij", "abc,->b", "ac,abc->cb"])
 def test_threads_share_blocks_or_sums(equation: str) -> None:
     given = operands(equation.replace(",->", "->"), FORMS[equation.replace(",->", "->")], torch.float32, 2.0)
-    run(equation, *given, *[torch.ones(())] * (2 - len(given)), threads=2)
+    given += [torch.ones(())] * (2 - len(given))
+    run(equation, *given, threads=2)
+    assert torch.allclose(weft.contract(equation, *given), torch.einsum(equation, *given), atol=1e-2, rtol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
@@ -105,23 +108,29 @@ def test_an_infinity_of_a_complex_sum_stays_one(dtype: torch.dtype) -> None:
     assert weft.einsum("ij->j", x)[5] == x.sum(0)[5] == torch.inf
 
 
-def test_long_sums_are_as_exact_as_sums_by_halves() -> None:
-    for equation in ("ij,i->j", "ij,j->i", "ij,ij->", "abc,->b"):
-        a, b = (torch.rand(shape) for shape in ((3000, 400), (3000,), (400,))[:2])
-        a, b = {"ij,j->i": (a.T.contiguous(), b), "ij,ij->": (a, a), "abc,->b": (a.reshape(50, 60, 400), torch.ones(()))
-                }.get(equation, (a, b))  # fmt: skip
-        exact = torch.einsum(equation.replace(",->", "->"), *[x.double() for x in (a, b) if x.dim()])
-        found = weft.contract(equation, a, b)
-        assert ((found - exact).abs() / exact).max() < 1.3e-7, equation
+@pytest.mark.parametrize(
+    ("equation", "first", "second"),
+    [("ij,i->j", (3000, 70), (3000,)), ("ij,j->i", (70, 3000), (3000,)), ("ij,ij->", (300, 700), (300, 700)),
+     ("abc,->b", (50, 70, 60), ()), ("ij,ji->", (300, 700), (700, 300))],
+)  # fmt: skip
+def test_long_sums_lose_little(equation: str, first: tuple[int, ...], second: tuple[int, ...]) -> None:
+    """Of 3000 and more positive terms in float32; one after the other they lose ten times as much."""
+    a, b = torch.rand(first), torch.rand(second)
+    contraction = weft.plan(equation, a, b, backend="reference").contraction
+    exact, target = weft.reference.contract(equation, a.double(), b.double()), Target("cpu", name="CPU")
+    found = torch.empty(exact.shape)
+    (schedule,) = family.schedules(contraction, target).schedules
+    family.build(contraction, schedule, target)(a, b, None, found, 1, 0)
+    assert ((found - exact).abs() / exact).max() < 4e-7
 
 
 def test_dots_of_permuted_operands_take_no_workspace() -> None:
     for equation, extents in DOTS.items():
         a, b = operands(equation, extents, torch.float32, 4.0)
         assert weft.plan(equation, a, b).workspace_bytes <= 1 << 18, equation
-        odd = weft.plan(equation, a, b, a_fn=lambda v: torch.special.bessel_j0(v))  # which has no code for the CPU
+        odd = weft.plan(equation, a, b, algebra="max_plus")  # which has no kernel for few rows
         assert odd.workspace_bytes <= 4 << 20, equation
-        assert torch.allclose(odd(a, b), weft.contract(equation, torch.special.bessel_j0(a), b), atol=0.05, rtol=1e-3)
+        assert torch.equal(odd(a, b), weft.reference.contract(equation, a, b, algebra="max_plus")), equation
 
 
 def test_a_call_like_an_earlier_one_takes_few_frames() -> None:

@@ -212,15 +212,18 @@ _CPU_KINDS = tuple(
     for dtype in (SINGLE, torch.float64, COMPLEX, torch.complex128, WORD, torch.int64)
 )
 # So are loops over memory: sums of rows that are turned, whose results are turned as well.
-_CPU_STREAMS = tuple(
+_CPU_STREAMS = (
+    *(
+        Trial(
+            _CPU_STREAM,
+            from_letters(dtype_name(dtype), "ac,abc->cb", a=37, b=19, c=21, dtypes=(dtype,) * 3),
+            _stored_as(dtype),
+        )
+        for dtype in (SINGLE, torch.float64, COMPLEX, torch.complex128, WORD, torch.int64, HALF, torch.bfloat16)
+    ),
     Trial(
-        _CPU_STREAM,
-        from_letters(dtype_name(dtype), "ac,abc->cb", a=37, b=19, c=21, dtypes=(dtype,) * 3),
-        _stored_as(dtype),
-    )
-    for dtype in (SINGLE, torch.float64, COMPLEX, torch.complex128, WORD, torch.int64, HALF, torch.bfloat16)
-) + (
-    Trial(_CPU_STREAM, from_letters("short integers", "ab,ba->", a=37, b=39, dtypes=(BYTE, BYTE, WORD)), _short_integers),
+        _CPU_STREAM, from_letters("short integers", "ab,ba->", a=37, b=39, dtypes=(BYTE, BYTE, WORD)), _short_integers
+    ),
 )
 TRIALS: dict[str, tuple[Trial, ...]] = {
     "cpu": (

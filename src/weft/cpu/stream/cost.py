@@ -7,8 +7,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from weft.cpu.host import costs
-from weft.cpu.stream.params import IN_PLACE, SQUARES
 from weft.cpu.stream.nest import Axis, Nest
+from weft.cpu.stream.params import IN_PLACE, SQUARES
 from weft.cpu.stream.types import Types, types_of
 from weft.spec import Contraction
 
@@ -46,7 +46,7 @@ def seconds(contraction: Contraction, nest: Nest) -> float:
     cost, types, (x, y) = _cost(), types_of(contraction), (nest.x, nest.y)
     products = math.prod(mode.extent for mode in contraction.modes)
     along, across = nest.pieces
-    rows = products // x.extent * along
+    rows: float = products // x.extent * along
     if x.kept and not y.kept and x.b == 0:
         rows = rows / min(4, y.extent)
     tiles = products // (x.extent * y.extent) * along * across

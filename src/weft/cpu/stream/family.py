@@ -50,9 +50,10 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
 def predict(contraction: Contraction, schedule: StreamSchedule, target: Target) -> float:
     computed = in_parts(contraction) if schedule.in_parts else contraction
     assert computed is not None, "it was offered"
+    if schedule.splits > 1:
+        computed = steps_of(computed, schedule.splits).parts
     nest = nest_of(computed, types_of(computed), schedule.x, schedule.y)
-    shared = max(schedule.threads, schedule.splits)
-    return cost.call_seconds(schedule.threads) + cost.seconds(computed, nest) / shared
+    return cost.call_seconds(schedule.threads) + cost.seconds(computed, nest) / schedule.threads
 
 
 def build(contraction: Contraction, schedule: StreamSchedule, target: Target) -> Launch:

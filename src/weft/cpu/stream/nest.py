@@ -1,4 +1,4 @@
-"""A nest of loops: two modes make a tile, the others go around it, and operands and D lie along x in one way or another."""
+"""A nest of loops: two modes make a tile, the others go around it."""
 
 from __future__ import annotations
 
@@ -77,14 +77,11 @@ def nest_of(contraction: Contraction, types: Types, x: int, y: int) -> Nest:
     sums = sorted((axis for axis in rest if not axis.kept), key=lambda axis: -max(axis.a, axis.b))
     summed = any(not axis.kept for axis in axes)
     writes = not summed and along.d == 1
-    ways = tuple(_way(along[at], across[at]) for at in (2, 3, 4))
-    if along.a == 0 and along.extent > 1:
-        ways = (ONE_BY_ONE, *ways[1:])
-    ways = (ways[0], ways[1], (ways[2] if along.kept else IN_PLACE if across.d == 1 else ONE_BY_ONE))
+    ways = _ways(along, across)
     blocks = _blocks(along, across, types, ways, writes)
-    sides = _side(along, blocks[0]), _side(across, blocks[1])
-    if SQUARES in ways and min(sides) < 2:
-        ways = tuple(ONE_BY_ONE if way == SQUARES else way for way in ways)  # type: ignore[assignment]
+    if min(_side(along, blocks[0]), _side(across, blocks[1])) < 2:  # no squares
+        a, b, d = (ONE_BY_ONE if way == SQUARES else way for way in ways)
+        ways = (a, b, d)
     return Nest(tuple(outer), tuple(sums), along, across, blocks, ways, writes, swapped)
 
 
@@ -98,6 +95,13 @@ def _comes_second(x: Axis, y: Axis) -> bool:
     if (x.a == 0) != (x.b == 0):
         return x.a == 0
     return x.a != 1 and x.b == 1 and y.a != 1
+
+
+def _ways(x: Axis, y: Axis) -> tuple[int, int, int]:
+    """How tiles of A, B and D are read and written."""
+    a = ONE_BY_ONE if x.a == 0 and x.extent > 1 else _way(x.a, y.a)
+    d = _way(x.d, y.d) if x.kept else IN_PLACE if y.d == 1 else ONE_BY_ONE
+    return a, _way(x.b, y.b), d
 
 
 def _way(along: int, across: int) -> int:

@@ -23,7 +23,7 @@ class StreamSchedule:
     y: int
     threads: int
     workspace_bytes: int
-    splits: int = 1  # of the sums: see `weft.cpu.gett.split`
+    splits: int = 1  # of the sums: see `weft.cpu.gett.split`, of whose first step modes then are
     in_parts: bool = False  # of complex numbers as pairs of real ones: then modes are those of `parts.in_parts`
     family: str = "stream"
 
