@@ -22,7 +22,7 @@ from weft.api.keywords import (
     refuse_swapped,
     signed,
 )
-from weft.api.lookup import as_key, find_plan, read_pair, said_options
+from weft.api.lookup import as_key, find_plan, one_of, read_pair, said_options
 from weft.api.options import Options, read_operands, read_options
 from weft.api.selection import check_selected, selected
 from weft.base.arrays import as_results, as_tensor, returned
@@ -40,6 +40,7 @@ from weft.plans.memo import CallCache
 
 _CALLS = CallCache("contract: calls", 4096)  # by all that a call says: its plan, and where that suffices its launch
 _FORM = "equation, a, b"
+_LONE = torch.Size(())
 
 Array = TypeVar("Array", torch.Tensor, np.ndarray)
 
@@ -236,6 +237,24 @@ def _known(said: tuple[Any, ...], *tensors: Any) -> tuple[Any, Any, KnownCall | 
         return (None, None, None) if signature is None else (key, signature, _CALLS.get(key))
     except TypeError:  # it is refused where it is read
         return None, None, None
+
+
+def repeated(equation: str, a: Any, b: Any = None) -> torch.Tensor | None:
+    """The result of `contract(equation, a, b)` where an equal call is known, and takes nothing but its launch.
+
+    Without `b`: against the number one.
+    """
+    signature = call_signature(a, b, None, None)
+    if signature is None:
+        return None
+    if b is None:
+        one = (_LONE, (), a.dtype, a.device, 0, None)
+        signature = (signature[0], one, None, None, signature[-1])
+    known = _CALLS.get((equation, signature, (), ()))
+    if known is None:
+        return None
+    found: torch.Tensor | None = known.run(a, one_of(a.dtype, a.device) if b is None else b, None, 1.0, 1.0, None, ())
+    return found
 
 
 def _each(out: Any) -> tuple[Any, ...]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import torch
 
 from weft.algebra import Algebra, find
 from weft.api.autocast import any_autocast, with_autocast
-from weft.api.contract import contract
+from weft.api.contract import contract, repeated
 from weft.api.keywords import signed
 from weft.api.lookup import one_of
 from weft.api.permute import permute
@@ -24,7 +26,7 @@ from weft.spec import Notation, parse
 from weft.spec.contraction import mode_extents
 from weft.spec.dtypes import storage_type
 from weft.spec.memory import share_memory
-from weft.spec.notation import expand, from_sequences, implicit_from_sequences
+from weft.spec.notation import expand, from_sequences, implicit_from_sequences, label_text
 
 # What holds for the last step alone; all other keywords hold for each.
 LAST = ("c", "alpha", "beta", "out", "out_dtype", "c_fn", "epilogue", "operands", "indices", "return_arg",
@@ -40,6 +42,8 @@ def einsum(*arguments: Any, **keywords: Any) -> Any:
     """`weft.einsum` of at most two operands, with all its keywords; what it says of one and of two holds here."""
     if is_dynamo_compiling():
         return as_operation("einsum")(arguments, keywords)
+    if not keywords and (again := _again(arguments)) is not None:
+        return again
     with call_context(lambda: describe_einsum(arguments)):
         refuse_unknown("einsum", keywords)
         notation, operands = read_einsum(arguments)
@@ -61,14 +65,39 @@ def einsum(*arguments: Any, **keywords: Any) -> Any:
                 raise ShapeError(f"out overlaps operand {at} in memory: the result would overwrite what is to be read")
         last = {name: value for name, value in keywords.items() if value is not out or name != "out"}
         check_functions(keywords, len(tensors))
+        text = arguments[0] if type(arguments[0]) is str and "..." not in arguments[0] else None
         if len(tensors) == 1:
-            result = _of_one(notation, tensors[0], last, target)
+            result = _of_one(notation, text, tensors[0], last, target)
         else:
-            result = _of_two(notation, tensors, last, target)
+            equation = text or (*notation.inputs, notation.output)
+            result = contract(equation, *tensors, out=target, **last)
     return returned(source, out, result, bool(keywords.get("return_arg")))
 
 
-def _of_one(notation: Notation, x: torch.Tensor, last: dict[str, Any], target: Results | None) -> Any:
+def _again(arguments: tuple[Any, ...]) -> torch.Tensor | None:
+    """The result of a call of text and tensors alone where an equal one is known: its launch is all that it takes."""
+    if not arguments or type(arguments[0]) is not str or any_autocast():
+        return None
+    if len(arguments) == 3:
+        return repeated(*arguments)
+    if len(arguments) != 2 or not isinstance(arguments[1], torch.Tensor):
+        return None
+    return repeated(against_one(arguments[0]), arguments[1])
+
+
+@lru_cache(maxsize=4096)
+def against_one(text: str) -> str:
+    """The equation of one operand as that of two, the second without modes; no equation for what is none of one."""
+    with suppress(NotationError):
+        notation = parse(text)
+        if len(notation.inputs) == 1 and "..." not in text:
+            return f"{''.join(map(label_text, notation.inputs[0]))},->{''.join(map(label_text, notation.output))}"
+    return ""
+
+
+def _of_one(
+    notation: Notation, text: str | None, x: torch.Tensor, last: dict[str, Any], target: Results | None
+) -> Any:
     """One operand: moved where nothing is computed, so that elements arrive bit for bit; else against a one."""
     (term,), output = notation.inputs, notation.output
     computed = {name for name, value in last.items() if name not in MOVING and value is not None}
@@ -82,11 +111,8 @@ def _of_one(notation: Notation, x: torch.Tensor, last: dict[str, Any], target: R
         last = {**last, "algebra": lone(algebra)}
     storage_type(x.dtype, x.dtype, algebra is not None)  # raises for types that have no one
     one = x.new_ones(()) if is_traced((x,)) else one_of(x.dtype, x.device)
-    return contract((term, (), output), x, one, out=target, **last)
-
-
-def _of_two(notation: Notation, tensors: list[torch.Tensor], last: dict[str, Any], target: Results | None) -> Any:
-    return contract((*notation.inputs, notation.output), *tensors, out=target, **last)
+    equation = against_one(text) if text is not None else (term, (), output)
+    return contract(equation, x, one, out=target, **last)
 
 
 def lone(algebra: Algebra) -> Algebra:

@@ -30,7 +30,8 @@ from weft.spec import Arithmetic, Contraction, Mode, Role
 from weft.spec.dtypes import dtype_name, value_type
 
 NAME = "torch"
-BLOCK = 1 << 24  # elements of A, B and D that are in work at once
+BLOCK = 1 << 24  # elements of A, B and D that are in work at once,
+NEAR = 1 << 18  # and where no element meets several: passes over them stay in the caches
 TABLE = 1 << 22  # pairs of another algebra's values that stand in memory at once
 FIRST = 4  # place of the first auxiliary operand among a mode's strides
 
@@ -77,7 +78,8 @@ def schedules(contraction: Contraction, target: Target) -> Candidates:
 def _pieces(contraction: Contraction) -> list[tuple[Mode, int]]:
     """How much of each mode a block has: the longest are halved until it is small enough."""
     extents = [mode.extent for mode in contraction.modes]
-    while extents and _elements(contraction, extents) > BLOCK:
+    most = BLOCK if contraction.m > 1 and contraction.n > 1 and contraction.k > 1 else NEAR
+    while extents and _elements(contraction, extents) > most:
         at = max(range(len(extents)), key=extents.__getitem__)
         extents[at] = (extents[at] + 1) // 2
     return list(zip(contraction.modes, extents, strict=True))

@@ -38,6 +38,7 @@ FAMILIES = {
     "cpu": (
         "weft.cpu.gett.family",
         "weft.cpu.blas",
+        "weft.cpu.stream.family",
         "weft.cpu.ttgt.family",
         "weft.cpu.counting",
         "weft.cpu.eager",

@@ -170,13 +170,22 @@ def _computed_in(dtype: torch.dtype) -> Kernel:
     return kernel
 
 
+def _stored_as(dtype: torch.dtype) -> Kernel:
+    """Operands of a type."""
+    return lambda description, _: bool(description.a.dtype == dtype)
+
+
+def _short_integers(description: Any, _: Any) -> bool:
+    return description.a.dtype in (torch.int8, torch.uint8, torch.int16)
+
+
 HALF, SINGLE = torch.float16, torch.float32
 COMPLEX, BYTE, WORD = torch.complex64, torch.int8, torch.int32
 _HALF_SINGLE, _HALVES, _COMPLEX = (HALF, HALF, SINGLE), (HALF,) * 3, (COMPLEX,) * 3
 _OR_AND: dict[str, Any] = {"dtypes": (torch.bool,) * 3, "algebra": "or_and"}
 
 _CPU_BLAS, _CPU_COUNTING = "weft.cpu.blas", "weft.cpu.counting"
-_CPU_TTGT = "weft.cpu.ttgt.family"
+_CPU_TTGT, _CPU_STREAM = "weft.cpu.ttgt.family", "weft.cpu.stream.family"
 _EAGER, _CPU_GETT, _CPU_PERMUTE = "weft.cpu.eager", "weft.cpu.gett.family", "weft.cpu.permute.family"
 _CPU_PLAIN = "weft.cpu.permute.plain"
 _CPU_TRANSPOSE, _TRANSPOSE = "weft.cpu.permute.transpose", "weft.gpu.transpose.family"
@@ -201,10 +210,25 @@ _CPU_KINDS = tuple(
     )
     for dtype in (SINGLE, torch.float64, COMPLEX, torch.complex128, WORD, torch.int64)
 )
+# So are loops over memory: sums of rows that are turned, whose results are turned as well.
+_CPU_STREAMS = (
+    *(
+        Trial(
+            _CPU_STREAM,
+            from_letters(dtype_name(dtype), "ac,abc->cb", a=37, b=19, c=21, dtypes=(dtype,) * 3),
+            _stored_as(dtype),
+        )
+        for dtype in (SINGLE, torch.float64, COMPLEX, torch.complex128, WORD, torch.int64, HALF, torch.bfloat16)
+    ),
+    Trial(
+        _CPU_STREAM, from_letters("short integers", "ab,ba->", a=37, b=39, dtypes=(BYTE, BYTE, WORD)), _short_integers
+    ),
+)
 TRIALS: dict[str, tuple[Trial, ...]] = {
     "cpu": (
         *_CPU_KINDS,
         Trial(_CPU_BLAS, from_letters("a product of each batch", "bmk,bkn->bmn", b=3, m=17, n=29, k=41)),
+        *_CPU_STREAMS,
         Trial(_CPU_COUNTING, from_letters("truth values", "kam,nk->amn", k=330, a=3, m=17, n=29, **_OR_AND)),
         Trial(_CPU_TTGT, from_letters("an epilogue", "mk,kn->mn", m=72, n=80, k=56, epilogue="gelu")),
         Trial(_CPU_TTGT, from_letters(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
+from weft.cpu.gett.layout import one_by_one
 from weft.cpu.gett.schedule import VECTORS, Form, GettSchedule, form_of
 from weft.cpu.host import costs
 from weft.spec import Contraction
@@ -19,6 +20,7 @@ class _Cost(NamedTuple):
     rate: dict[str, float]  # flops a second of one core, by numba's names of types; a multiply-add is two
     packed: float  # seconds for four bytes
     stored: float
+    single: float  # of an item that no vector moves
     tile: float  # seconds of a register block, besides its products
     call: float
     team: float  # of starting threads
@@ -42,8 +44,7 @@ def predict(contraction: Contraction, schedule: GettSchedule) -> float:
     products = 2 * outer * rows * columns * k / cost.rate[form.kind]
     if form.operation is None:
         products *= WRITTEN
-    packed = sum(extent * k for extent, direct in zip((rows, columns), schedule.direct, strict=True) if not direct)
-    moved = outer * (rows * columns * cost.stored + packed * cost.packed) * form.item / 4
+    moved = outer * _moved(form, schedule, rows, columns)
     tiles = outer * rows * columns / (height * width) * cost.tile
     tiles += _stages(contraction, form, outer * rows * columns // (height * width))
     team = cost.team if schedule.threads > 1 else 0.0
@@ -52,6 +53,19 @@ def predict(contraction: Contraction, schedule: GettSchedule) -> float:
     touched = outer * (read + contraction.m * contraction.n * contraction.d.dtype.itemsize)
     busy = max(products + moved + tiles, touched / cost.memory)
     return cost.call + team + busy / schedule.threads
+
+
+def _moved(form: Form, schedule: GettSchedule, rows: int, columns: int) -> float:
+    """Seconds in which operands are packed and sums stored, by vectors or item by item."""
+    cost, k = _cost(), form.axes.counts[3]
+    packed, stored = cost.packed * form.item / 4, cost.stored * form.item / 4
+    reads, writes = one_by_one(form.axes, form.lanes, form.item)
+    row_direct, slot_direct = schedule.direct
+    return (
+        rows * columns * (cost.single if writes else stored)
+        + (0 if row_direct else rows * k * packed)
+        + (0 if slot_direct else columns * k * (cost.single if reads else packed))
+    )
 
 
 def _stages(contraction: Contraction, form: Form, blocks: int) -> float:

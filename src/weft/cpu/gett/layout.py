@@ -230,6 +230,16 @@ def vectors_along_operand(axes: Axes, lanes: int, itemsize: int) -> bool:
     return _read_rather(axes, _run_of_d(axes, lanes, itemsize), lanes, itemsize)
 
 
+def one_by_one(axes: Axes, lanes: int, itemsize: int) -> tuple[bool, bool]:
+    """Whether the lanes of a slot are read, and written, each by itself: nothing lies in runs as long as a vector."""
+    order = _slot_order(axes, lanes, itemsize)
+    along_k = bool(axes.k) and axes.k[-1].steps[SLOT_BASE] == itemsize and axes.k[-1].extent >= lanes
+    if order is None:
+        return not along_k, True
+    read = order.run[-1].steps[SLOT_BASE] == itemsize or order.across is not None or along_k
+    return not read, order.run[-1].steps[D_BASE] != itemsize
+
+
 def _lanes(axes: Axes, order: _Order | None, lanes: int, base: int, itemsize: int) -> Table:
     if order is None:
         return _padded_to(offsets(axes.slots, base), lanes)

@@ -1,0 +1,113 @@
+"""A plan of the loops as a block of words, and a call of it."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from weft.cpu.gett.launch import scalar_words
+from weft.cpu.huge_pages import HUGE, advise, reach
+from weft.cpu.jit import compiled
+from weft.cpu.permute.launch import squares_of
+from weft.cpu.stream import params as at
+from weft.cpu.stream.items import marker
+from weft.cpu.stream.nest import Axis, Nest, nest_of, rooms, side_of
+from weft.cpu.stream.schedule import StreamSchedule
+from weft.cpu.stream.types import Types, types_of
+from weft.cpu.team import callback, together
+from weft.planner.schedule import AuxTensors, Scalar
+from weft.spec import Contraction
+
+_Words = ctypes.c_int64 * at.CALL_WORDS
+
+_RUN = """\
+from numba import cfunc, int8, {held}
+from weft.cpu.stream.kernel import run
+
+
+@cfunc("void(int64)", cache=True, error_model="numpy")
+def entry(frame):
+    run(frame, {operand}, {held}(0), {result})
+"""
+
+
+class StreamLaunch:
+    """Runs on new pointers; it keeps no state between calls and may run in several threads at once."""
+
+    def __init__(self, contraction: Contraction, schedule: StreamSchedule) -> None:
+        types = types_of(contraction)
+        self._nest = nest_of(contraction, types, schedule.x, schedule.y)
+        names = {"operand": marker(types.operand), "held": types.held, "result": marker(types.result)}
+        self._address = compiled(_RUN.format(**names), kernel=True)
+        self._run = callback(self._address)
+        self._threads, self._dtype = schedule.threads, contraction.arithmetic.accumulate
+        self._size = reach(contraction.d)
+        self._plain = PlanWords(self._nest, types, schedule.threads)
+        # A factor is one of sums: products that go straight to D have none.
+        summing = self._nest._replace(writes=False)
+        self._scaled = PlanWords(summing, types, schedule.threads) if self._nest.writes else self._plain
+        self._address_of_plan, self._one = self._plain.address, scalar_words(1, 0, self._dtype)[:2]
+
+    def __call__(
+        self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor | None, d: torch.Tensor, alpha: Scalar, beta: Scalar,
+        aux: AuxTensors = (),
+    ) -> None:  # fmt: skip
+        first, second = (b, a) if self._nest.swapped else (a, b)
+        if alpha == 1:
+            frame = _Words(self._address_of_plan, 0, *self._one, first.data_ptr(), second.data_ptr(), d.data_ptr())
+        else:
+            scalars = scalar_words(alpha, 0, self._dtype)[:2]
+            frame = _Words(self._scaled.address, 0, *scalars, first.data_ptr(), second.data_ptr(), d.data_ptr())
+        if self._size >= HUGE:
+            advise(d, self._size)
+        if self._threads == 1:
+            self._run(frame)
+        else:
+            together(self._address, frame, min(self._threads, torch.get_num_threads()))
+
+
+class PlanWords:
+    """The words of one plan, and the tables that they point to."""
+
+    def __init__(self, nest: Nest, types: Types, threads: int) -> None:
+        self._kept: list[np.ndarray] = []
+        self._words = words = np.zeros(at.WORDS, np.int64)
+        self.address = words.ctypes.data
+        self._sizes = types.operand_size, types.operand_size, types.result_size
+        words[at.OUTER], words[at.OUTER_COUNT] = self._table(nest.outer), len(nest.outer)
+        words[at.SUMS], words[at.SUM_COUNT] = self._table(nest.sums), len(nest.sums)
+        words[at.SUM_TOTAL] = int(np.prod([axis.extent for axis in nest.sums], dtype=np.int64))
+        for axis, block, first in ((nest.x, nest.blocks[0], at.X_EXTENT), (nest.y, nest.blocks[1], at.Y_EXTENT)):
+            words[first : first + 6] = axis.extent, block, axis.kept, *self._steps(axis)
+        words[at.WRITES] = nest.writes
+        words[at.PACK_A], words[at.PACK_B], words[at.PACK_D] = nest.ways
+        self._set_squares(nest, types)
+        words[at.SUMS_ROOM], words[at.TILE_ROOM] = rooms(nest, types)
+        chunk = max(1, nest.size // (8 * threads)) if threads > 1 else nest.size
+        words[at.TASKS], words[at.CHUNK], words[at.TOTAL] = -(-nest.size // chunk), chunk, nest.size
+
+    def _steps(self, axis: Axis) -> tuple[int, ...]:
+        return tuple(step * size for step, size in zip(axis[2:], self._sizes, strict=True))
+
+    def _table(self, axes: Sequence[Axis]) -> int:
+        return self._keep([(axis.extent, *self._steps(axis)) for axis in axes] or [(1, 0, 0, 0)])
+
+    def _keep(self, table: Sequence[tuple[int, ...]] | np.ndarray) -> int:
+        kept = np.ascontiguousarray(table, np.int64)
+        self._kept.append(kept)
+        return kept.ctypes.data
+
+    def _set_squares(self, nest: Nest, types: Types) -> None:
+        if at.SQUARES not in nest.ways:
+            return
+        words, (along, across) = self._words, nest.blocks
+        items, rows = np.arange(along), np.arange(across) * along
+        for word, step in zip((at.X_TABLE_A, at.X_TABLE_B, at.X_TABLE_D), self._steps(nest.x), strict=True):
+            words[word] = self._keep(items * step)
+        for turn, table, size in (
+            (at.TURN, at.PITCH_TABLE, types.operand_size), (at.TURN_D, at.PITCH_TABLE_D, types.result_size),
+        ):  # fmt: skip
+            words[turn], words[table] = squares_of(size, side_of(nest, size)), self._keep(rows * size)
