@@ -139,13 +139,13 @@ class PermutePlan(PlanBase):
     def known_call(self, x: torch.Tensor, out: torch.Tensor | None, result: torch.Tensor) -> KnownCall:
         """What to remember of a plain call that has been run: nothing was scaled or added, nothing is asked of `x`."""
         alpha, beta = self._scalars(1.0, 1.0, None)
-        variant = self._fitting(x, out, alpha, beta, None)
+        variant = self._variant(self._key(x, out, alpha, beta, None))
 
         def launch(x: torch.Tensor, y: Any, c: Any, d: torch.Tensor, *factors: Scalar) -> None:
             variant.launch(x, None, d, alpha, beta)
 
         new, reaches = (self.shape, self.dtype, self._request.device), (reach(result), reach(x), reach(x))
-        return KnownCall(self, launch, float, new, reaches, workspace=variant.workspace_bytes)
+        return KnownCall(self, launch, float, new, reaches, variant=variant)
 
     def _scalars(self, alpha: Scalar, beta: Scalar, c: torch.Tensor | None) -> tuple[Scalar, Scalar]:
         """The factors as plain numbers; beta is 0 where nothing is added."""
