@@ -215,7 +215,7 @@ class TestOneSignature:
     def test_typed_keywords_are_those_that_calls_take(self) -> None:
         typed = {**ContractKeywords.__annotations__}
         assert set(typed) == set(DEFAULTS) - {"epilogue", "return_arg"}
-        assert set(PlanKeywords.__annotations__) | {"epilogue", "c", "out"} == set(TAKEN["plan"])
+        assert set(PlanKeywords.__annotations__) | {"epilogue", "return_arg", "c", "out"} == set(TAKEN["plan"])
         assert set(CallKeywords.__annotations__) | {"operands"} == set(TAKEN["a plan's call"])
         assert set(PermuteKeywords.__annotations__) < set(TAKEN["permute"])
 

@@ -334,6 +334,7 @@ def _selecting(
     request = find_plan(equation, detached(x), detached(y), replace(read, operands=placed)).request
     check_selected(request, added=False)
     given = {name: value for name, value in keywords.items() if name != "operands" and value is not None}
-    found = SelectingPlan(request, equation, given, {name: modes for name, (modes, _) in read.operands.items()})
+    modes = {name: modes for name, (modes, _) in read.operands.items()}
+    found = SelectingPlan(request, contract, equation, given, modes)
     others = {name: tensor for name, (_, tensor) in placed.items()}
     return found.prepare(detached(x), detached(y), None if addend is None else detached(addend), out, others)

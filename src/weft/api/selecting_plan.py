@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from weft.api.contract import contract
 from weft.api.keywords import Equation
 from weft.api.lookup import read_notation
 from weft.base.arrays import as_results, as_tensor, returned
@@ -27,16 +26,18 @@ class SelectingPlan(Plan):
     """
 
     def __init__(
-        self, request: Request, equation: Equation, keywords: Mapping[str, Any], modes: Mapping[str, Any]
-    ) -> None:
-        """`keywords` are those of `weft.contract` but for the tensors of operands, of which there are `modes`."""
+        self, request: Request, contract: Callable[..., Any], equation: Equation, keywords: Mapping[str, Any],
+        modes: Mapping[str, Any],
+    ) -> None:  # fmt: skip
+        """`contract` is `weft.contract`; `keywords` are its own but for the tensors of operands, which have `modes`."""
         super().__init__(request)
+        self._contract = contract
         terms = read_notation(equation)
         self._equation = equation if isinstance(equation, str) else (*terms.inputs, terms.output)
         self._keywords, self._modes = dict(keywords), dict(modes)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._request, self._equation, self._keywords, self._modes)
+        return type(self), (self._request, self._contract, self._equation, self._keywords, self._modes)
 
     def __call__(
         self, a: Any, b: Any, *, c: Any = None, alpha: Scalar = 1.0, beta: Scalar = 1.0, out: Any = None,
@@ -63,7 +64,7 @@ class SelectingPlan(Plan):
         placed = {
             name: each if isinstance(each, tuple) else (self._modes[name], each) for name, each in operands.items()
         }
-        return contract(
+        return self._contract(
             self._equation, a, b, c=c, alpha=alpha, beta=beta, out=out, operands=placed or None,
             return_arg=True, validate=validate, **self._keywords,
         )  # fmt: skip

@@ -24,11 +24,11 @@ def outside_transforms() -> Iterator[None]:
 
     So is inference mode, whose tensors no later gradient could save, nor anything write to outside of it.
     """
-    layers = []
+    layers, grad = [], torch.is_grad_enabled()  # which leaving inference mode would turn on
     while torch._C._functorch.peek_interpreter_stack() is not None:
         layers.append(torch._C._functorch.pop_dynamic_layer_stack())
     try:
-        with _disable_current_modes(), torch.inference_mode(False):
+        with _disable_current_modes(), torch.inference_mode(False), torch.set_grad_enabled(grad):
             yield
     finally:
         while layers:
