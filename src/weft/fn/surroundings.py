@@ -32,7 +32,7 @@ def steers_torch(error: Exception) -> bool:
 
 def _own_hooks() -> AbstractContextManager[Any]:
     """Hooks that do nothing. Transforms of torch.func allow none, and let none in."""
-    if torch._C._autograd._saved_tensors_hooks_is_enabled():
+    if torch._C._autograd._saved_tensors_hooks_is_enabled():  # type: ignore[attr-defined]
         return saved_tensors_hooks(_as_it_is, _as_it_is)
     return nullcontext()
 
