@@ -97,7 +97,7 @@ def test_plans_with_equal_functions_follow_their_own() -> None:
 def test_a_plan_says_when_a_function_returns_another_type() -> None:
     plan = weft.plan(E, A, B, epilogue=lambda value: value * BOX[0])
     BOX[0] = 1j  # type: ignore[call-overload]
-    with pytest.raises(weft.FunctionError, match=r"epilogue returned torch\.float64 when it was planned, now torch\.complex"):
+    with pytest.raises(weft.FunctionError, match=r"epilogue returned torch\.float64 .* now torch\.complex"):
         plan(A, B)
 
 

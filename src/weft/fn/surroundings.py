@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -21,17 +21,24 @@ def set_aside() -> Iterator[None]:
 
     A function still sees whether autocast is on: torch asks one flag for that and for the casts.
     """
-    with _disable_current_modes(), torch.no_grad(), saved_tensors_hooks(_as_it_is, _as_it_is):
-        if torch._C._is_any_autocast_enabled():
-            with _Uncast():
-                yield
-        else:
-            yield
+    with _disable_current_modes(), torch.no_grad(), _own_hooks(), _uncast():
+        yield
 
 
 def steers_torch(error: Exception) -> bool:
     """Whether torch raised it to end its own work: a checkpoint that has what it needs, a graph that ends."""
     return type(error).__module__.startswith(_STEERING)
+
+
+def _own_hooks() -> AbstractContextManager[Any]:
+    """Hooks that do nothing. Transforms of torch.func allow none, and let none in."""
+    if torch._C._autograd._saved_tensors_hooks_is_enabled():  # type: ignore[attr-defined]
+        return saved_tensors_hooks(_as_it_is, _as_it_is)
+    return nullcontext()
+
+
+def _uncast() -> AbstractContextManager[Any]:
+    return _Uncast() if torch._C._is_any_autocast_enabled() else nullcontext()
 
 
 def _as_it_is(tensor: Any) -> Any:
