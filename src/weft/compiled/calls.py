@@ -49,9 +49,7 @@ def contract(
                 operands.append((each, modes, (tensor.dtype, tensor.dim())))
                 tensors.append(tensor)
         elif name == "algebra":
-            algebra = value
-            if isinstance(value, Algebra):  # made within compiled code it is no object yet
-                algebra = (value.combine, value.reduce, value.identity, value.name, value.requires)
+            algebra = _parts(value)
         else:
             said.append((name, value))
     several = out is not None and isinstance(out, (tuple, list))
@@ -139,10 +137,7 @@ def einsum(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     shapes = []
     for operand in operands:  # an open extent is none: to read it would close it
         shapes.append(tuple([extent if has_static_value(extent) else None for extent in operand.shape]))
-    algebra = keywords.get("algebra", "plus_times")
-    asked_of_each = None
-    if isinstance(algebra, str):
-        asked_of_each = tuple([(name, keywords[name]) for name in _OF_PATHS if keywords.get(name) is not None])
+    asked_of_each = tuple([(name, _parts(keywords[name])) for name in _OF_PATHS if keywords.get(name) is not None])
     place = operands[0].device
     steps = steps_of_einsum(
         equation, tuple(shapes), moved, (operands[0].dtype, place.type, place.index), asked_of_each
@@ -167,6 +162,13 @@ def einsum(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         step, operands[left], operands[right], asked("c"), asked("alpha", 1.0), asked("beta", 1.0), asked("out"),
         functions, asked("return_arg", False), asked("validate", False), last,
     )  # fmt: skip
+
+
+def _parts(value: Any) -> Any:
+    """An algebra of the user's by its parts: made within compiled code it is no object yet."""
+    if isinstance(value, Algebra):
+        return (value.combine, value.reduce, value.identity, value.name, value.requires)
+    return value
 
 
 def _einsum_arguments(arguments: tuple[Any, ...]) -> tuple[Any, list[Any]]:

@@ -20,7 +20,7 @@ from weft.networks.graph import graph_of
 from weft.networks.network import Network
 from weft.networks.path import find_path
 from weft.networks.program import Program
-from weft.networks.settings import STEP_KEYWORDS, is_ordered, read_settings
+from weft.networks.settings import STEP_KEYWORDS, check_signs, early_of, is_ordered, read_settings
 from weft.planner.validity import generation
 from weft.plans.call_cache import call_signature
 from weft.plans.derivatives import asked
@@ -93,13 +93,14 @@ def _run(notation: Notation, tensors: list[torch.Tensor], keywords: dict[str, An
         steps["out_dtype"] = keywords.get("out_dtype") or (out.dtype if out is not None else None)
     network = _network(notation, tensors, steps)
     _check(network, tensors, out)
+    check_signs(network.graph, dict(enumerate(tensors)))
     if is_traced(tensors) or asked(*tensors):
         return _one_by_one(network, tensors, keywords, out)
     program = network.program(tensors, keep=False)
     if plain and not isinstance(out, tuple):
         place = out if out is not None else network.place()
         program.run(tensors, place)
-        if key is not None:
+        if key is not None and not network.graph.early.unsigned:
             _KNOWN.put(key, Known(network, program, tuple(place.shape), place.dtype))
         return place
     return _one_by_one(network, tensors, keywords, out)
@@ -124,7 +125,7 @@ def network_of(
     known: Network | None = _NETWORKS.get(key) if not ordered else None
     if known is None:
         settings = read_settings(device, steps)
-        graph = graph_of(notation, shapes, ordered=ordered)
+        graph = graph_of(notation, shapes, ordered=ordered, early=early_of(types, steps))
         found = find_path(graph, "auto", model(settings.target, types[0], str(steps.get("precision") or "ieee")))
         known = Network(graph, types, settings, found)
         _NETWORKS.put(key, known)

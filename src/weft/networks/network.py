@@ -32,6 +32,7 @@ from weft.networks.replay import may_replay
 from weft.networks.settings import (
     Settings,
     check_same,
+    check_signs,
     kept_whole,
     node_dtypes,
     read_functions,
@@ -63,6 +64,7 @@ class Network(Described):
         self.graph, self.settings, self.source = graph, settings, found.source
         self._leaves = tuple(leaves)
         given = dict(constants or {})
+        check_signs(graph, given)
         tree = Tree.of(graph, found.pairs)
         self.functions = read_functions(tree, functions)
         self.dtypes = node_dtypes(tree, leaves, settings)
@@ -80,7 +82,10 @@ class Network(Described):
         # Calls that go straight to their program: nothing is to be looked at between their steps.
         if settings.strip_exponent and self.functions:
             raise UnsupportedError("strip_exponent and functions do not go together: they would see scaled values")
+        if graph.early.never and self.functions:
+            raise UnsupportedError(f"functions of intermediates need sums before the last step: {graph.early.broken}")
         special = settings.strip_exponent or settings.reuse or settings.check_finite or self.tree.slices > 1
+        special = special or graph.early.unsigned  # signs are looked at in every call
         self._plain = bool(self.tree.steps) and not special
 
     def __call__(
@@ -250,6 +255,7 @@ class Network(Described):
         ]
         read = [without_neg(as_tensor(f"operand {at}", one, promote)) for at, one in zip(wanted, numbers, strict=True)]
         check_same(read, self.graph, self._leaves, wanted, self.settings.device)
+        check_signs(self.graph, dict(zip(wanted, read, strict=True)))
         return read
 
     def _operands(self, read: Sequence[torch.Tensor]) -> list[torch.Tensor]:
