@@ -26,6 +26,8 @@ from weft.planner.code_digest import of_files
 _CODE = ("cpu/**/*.py", "fn/*.py", "fn/numba/*.py", "fn/triton/activations.py")
 _HEAD = "# Written by weft; numba keeps its machine code beside it.\n"
 _lock = RLock()
+# A fork waits until nothing is compiled, neither here nor in numba: the child has no thread that would go on.
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 _modules: dict[str, ModuleType] = {}
 _told = False
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -88,7 +88,7 @@ class Graph:
     extents: tuple[int, ...]  # by label
     names: tuple[Hashable, ...]  # by label; both labels of one that is cut have its name
     ordered: bool = False  # operands may not change places: for an algebra of which nothing is known
-    early: Early = Early()  # whether labels may be reduced before the last step
+    early: Early = field(default_factory=Early)  # whether labels may be reduced before the last step
 
     @property
     def output(self) -> tuple[int, ...]:

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from weft.algebra import NAMED, find
-from weft.base.sizes import read_limit
 from weft.base.arrays import is_transforming
 from weft.base.dispatch import is_traced
+from weft.base.sizes import read_limit
 from weft.errors import ArgumentError, DTypeError, NotationError, ShapeError, UnsupportedError, WeftError
 from weft.fn.laws import Early
 from weft.networks.graph import Graph
