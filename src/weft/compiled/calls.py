@@ -18,6 +18,8 @@ from weft.compiled.moves import spelled_move, spelled_move_plan
 from weft.compiled.operations import CONTRACT, CONTRACT_OUT, PERMUTE, PERMUTE_OUT
 from weft.compiled.spelling import spelled, spelled_plan, steps_of_einsum
 from weft.errors import DTypeError, FunctionError, ShapeError
+from weft.networks.many import first_in
+from weft.plans.halves import is_of_halves, step_keywords
 
 _HOOKS = HOOKS
 #: Keywords that the choice of a path depends on.
@@ -145,10 +147,15 @@ def einsum(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     each = {name: value for name, value in keywords.items() if name not in LAST and name not in _HOOKS}
     last = {name: value for name, value in keywords.items() if name not in _OF_CALLS and name not in _HOOKS}
     asked = keywords.get
+    dtypes = [operand.dtype for operand in operands]
+    of_halves = is_of_halves(dtypes)
     for _, step, left, right in steps[:-1]:
+        a, b = operands[left], operands[right]
+        said = dict(step_keywords(each, a.dtype, b.dtype, of_halves))
+        if a.dtype == b.dtype == torch.float16:
+            said["out_dtype"] = torch.float32
         operands.append(contract(
-            step, operands[left], operands[right], None, 1.0, 1.0, None, (None,) * 4, False, asked("validate", False),
-            each,
+            step, a, b, None, 1.0, 1.0, None, (None,) * 4, False, asked("validate", False), said,
         ))  # fmt: skip
     kind, step, left, right = steps[-1]
     if kind == "permute":
@@ -158,10 +165,15 @@ def einsum(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         operands = [operands[0], operands[0].new_ones(())]
         last["alone"] = True
     functions = tuple([asked(hook) for hook in _HOOKS])
-    return contract(
+    last = dict(step_keywords(last, operands[left].dtype, operands[right].dtype, of_halves))
+    halves = len(steps) > 1 and of_halves and asked("out_dtype") is None and asked("out") is None
+    if halves and asked("epilogue") is None:
+        last["out_dtype"] = torch.float16
+    found = contract(
         step, operands[left], operands[right], asked("c"), asked("alpha", 1.0), asked("beta", 1.0), asked("out"),
         functions, asked("return_arg", False), asked("validate", False), last,
     )  # fmt: skip
+    return first_in(torch.float16, found) if halves else found
 
 
 def _parts(value: Any) -> Any:

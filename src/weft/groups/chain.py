@@ -14,6 +14,7 @@ from weft.base.describe import describe_call
 from weft.base.dispatch import is_dynamo_compiling, outside
 from weft.errors import NotationError, ShapeError, call_context
 from weft.plans.derivatives import asked as asked_of
+from weft.plans.halves import is_of_halves, step_keywords
 from weft.plans.keywords import refuse_unknown
 from weft.spec import Label, Layout, Notation, parse
 from weft.spec.contraction import mode_extents
@@ -42,6 +43,7 @@ def chain(equation: Any, g: Any, x: Any, m: Any, **keywords: Any) -> Any:
     product of the first two stays on the chip, and is as precise as it would be in memory. Otherwise, and on the CPU,
     it is two contractions, in the order of fewer products; so it is where a gradient is required, and from 80 million
     multiply-adds on in single or double precision without TF32, where two contractions are faster.
+    The product of the first two of float16 is in float32.
 
     Returns the kind of array that `g` is. Raises what `contract` raises, and `NotationError` for what is no chain.
 
@@ -143,7 +145,13 @@ def _in_two(
 
     g, x, m = tensors
     first, middle, last = notation.inputs
+    halves = is_of_halves([tensor.dtype for tensor in tensors])
     sums = {name: value for name, value in keywords.items() if name != "out_dtype"}
+    if halves:
+        sums["out_dtype"] = torch.float32
+        keywords = dict(step_keywords(keywords, torch.float32, torch.float16, halves))
+        if out is None and keywords.get("out_dtype") is None:
+            keywords["out_dtype"] = torch.float16
     from_left = size(roles.b, roles.p, roles.q, roles.c) + size(roles.b, roles.p, roles.c, roles.r)
     if from_left <= size(roles.b, roles.q, roles.c, roles.r) + size(roles.b, roles.p, roles.q, roles.r):
         between = (*roles.b, *roles.p, *roles.c)

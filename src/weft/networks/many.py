@@ -21,6 +21,7 @@ from weft.networks.network import Network
 from weft.networks.path import find_path
 from weft.networks.program import Program
 from weft.networks.settings import STEP_KEYWORDS, check_signs, early_of, is_ordered, read_settings
+from weft.networks.steps import Asked
 from weft.planner.validity import generation
 from weft.plans.call_cache import call_signature
 from weft.plans.derivatives import asked
@@ -153,11 +154,26 @@ def _one_by_one(network: Network, tensors: list[torch.Tensor], keywords: dict[st
         values[leaf] = operand.view(tensors[leaf])
     each = {name: value for name, value in keywords.items() if name not in (*_LAST, "out", "out_dtype", "return_arg")}
     last = {name: value for name, value in keywords.items() if name != "out"}
+    halves = scheme.asked.halves
     for step in scheme.tree.steps:
         terms = (scheme.orders[step.left], scheme.orders[step.right], scheme.orders[step.node])
+        left, right = values[step.left], values[step.right]
         if step.node == scheme.tree.root:
             names = network.graph.names  # operands of functions are named by the caller's labels
             called = tuple(tuple(names[label] for label in term) for term in terms)
-            return contract(called, values[step.left], values[step.right], out=out, **last)
-        values[step.node] = contract(terms, values[step.left], values[step.right], **each)
+            if out is None and last.get("out_dtype") is None and last.get("epilogue") is None:
+                last["out_dtype"] = network.dtype
+            found = contract(called, left, right, out=out, **Asked(last, halves).of(left.dtype, right.dtype))
+            return first_in(network.dtype, found) if out is None and last.get("out_dtype") is None else found
+        values[step.node] = contract(
+            terms, left, right, out_dtype=scheme.dtypes[step.node], **Asked(each, halves).of(left.dtype, right.dtype)
+        )
     raise AssertionError("a network of three operands has a last step")
+
+
+def first_in(dtype: torch.dtype, found: Any) -> Any:
+    """D of an epilogue in its type, as if intermediates were of the operands' type, where that is float16."""
+    d = found[0] if isinstance(found, tuple) else found
+    if dtype != torch.float16 or d.dtype != torch.float32:
+        return found
+    return (d.to(dtype), *found[1:]) if isinstance(found, tuple) else d.to(dtype)

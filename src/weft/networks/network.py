@@ -43,6 +43,7 @@ from weft.networks.tree import Tree
 from weft.networks.work import Summing, combine_of
 from weft.plans.call_cache import call_signature
 from weft.plans.derivatives import asked
+from weft.plans.halves import is_of_halves
 from weft.spec.memory import overlaps_itself, share_memory
 
 WORKSPACE = 4 << 20  # bytes that a kernel may take for packing whatever the limit: they stay in the caches
@@ -231,7 +232,8 @@ class Network(Described):
             gathered = gathered if total + gathered <= limit else 0  # steps are launched one by one then
             keywords["workspace_limit"] = max(limit - total - gathered, WORKSPACE)
         orders = orders_of(tree, items, self.model)
-        return Scheme(tree, orders, dtypes, place, once, Asked(keywords), self.ours(self.functions), gathered)
+        asked = Asked(keywords, is_of_halves(self._leaves))
+        return Scheme(tree, orders, dtypes, place, once, asked, self.ours(self.functions), gathered)
 
     def _make_constants(self, whole: Tree, given: Mapping[int, torch.Tensor]) -> list[torch.Tensor]:
         """Operands of the folded tree that are made of constants."""

@@ -116,7 +116,8 @@ def check_signs(graph: Graph, tensors: Mapping[int, torch.Tensor]) -> None:
 
 
 def node_dtypes(tree: Tree, leaves: Sequence[torch.dtype], settings: Settings) -> dict[int, torch.dtype]:
-    """The type of every node: intermediates have their operands', the result `out_dtype` where that is given."""
+    """The type of every node: intermediates have their operands', but float32 for float16, whose range they may leave;
+    the result `out_dtype` where that is given."""
     algebra = find(settings.steps.get("algebra", "plus_times"))
     promote = bool(settings.steps.get("promote"))
     found = dict(enumerate(leaves))
@@ -131,6 +132,8 @@ def node_dtypes(tree: Tree, leaves: Sequence[torch.dtype], settings: Settings) -
             found[step.node] = storage_type(found[step.left], found[step.right], algebra is not None, promote)
         except DTypeError as error:
             raise DTypeError(f"{error}{_which(leaves)}") from None
+    inner = [step.node for step in tree.steps if step.node != tree.root]
+    found |= {node: torch.float32 for node in inner if found[node] == torch.float16}
     if settings.out_dtype is not None and tree.steps:
         found[tree.root] = settings.out_dtype
     return found
