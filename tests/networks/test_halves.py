@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import weft
+from support import Backend
 
 EQUATION = "ij,jk,kl->il"
 
@@ -106,3 +107,9 @@ def test_gradients_of_a_longer_result_and_of_shortened_products(b_fn: Any) -> No
         plain = [each.detach().double().requires_grad_() for each in pair]
         wanted = torch.autograd.grad((plain[0] @ (b_fn(plain[1]) if b_fn else plain[1])).sum(), plain)
         torch.testing.assert_close([each.double() for each in grads], list(wanted), rtol=1e-2, atol=1e-2)
+
+
+def test_every_backend(backend: Backend) -> None:
+    given = [each.to(backend.device) for each in operands()]
+    found = weft.einsum(EQUATION, *given, backend=backend.name)
+    torch.testing.assert_close(found.double(), expected(given), rtol=2e-3, atol=0)
