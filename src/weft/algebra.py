@@ -21,6 +21,7 @@ from weft.errors import DTypeError, FunctionError, UnsupportedError, WeftError
 from weft.fn import trace
 from weft.fn.algebra import TracedAlgebra
 from weft.fn.binding import parameters
+from weft.fn.laws import Early, early
 from weft.fn.triton_function import is_triton_function
 
 Binary: TypeAlias = Callable[..., Any]
@@ -37,6 +38,10 @@ class Algebra:
     (`weft.testing.check_algebra` tries samples). `identity` is the value that `reduce` changes nothing with: it is the
     result of an empty reduction. It is a number, "lowest" or "highest" for the accumulator type's extreme value
     (infinite for floating types), or a function of the accumulator's dtype. `name` is for messages.
+
+    Of three operands and more each meets what those before it were combined to. Labels are reduced on the way where
+    `combine` distributes over `reduce`, as `(x + y) * z = x * z + y * z`; that is tried on samples once. Where it does
+    not, all labels stay up to the last step, which takes memory for all of them.
 
     Integers wrap around as they do in torch, in `combine` as well.
 
@@ -84,6 +89,10 @@ class Algebra:
             raise DTypeError(f"the algebra {self.name} does not work on {_name(dtype)}: {reason}")
         combine, reduce = (self._trace(part, dtype) for part in ("combine", "reduce"))
         return TracedAlgebra(combine, reduce, self.identity_in(dtype), self.name)
+
+    def early(self, dtype: torch.dtype) -> Early:
+        """Whether what three operands and more are contracted to may be reduced before all of them have met."""
+        return early(self.traced(dtype), dtype)
 
     def is_traced_as(self, traced: TracedAlgebra, dtype: torch.dtype) -> bool:
         """Whether a traced algebra of values of `dtype` computes what this one does, whatever it is called."""

@@ -187,17 +187,22 @@ def _random_values(
     return torch.randn(shape, dtype=work, generator=generator, device=device)
 
 
-def check_algebra(algebra: str | Algebra, dtype: torch.dtype = torch.float32, *, seed: int = 0) -> None:
+def check_algebra(
+    algebra: str | Algebra, dtype: torch.dtype = torch.float32, *, seed: int = 0, operands: int = 2
+) -> None:
     """Whether `reduce` is associative and commutative and leaves the identity out, on samples; an algebra's promise.
 
     The samples are what `reduce` meets: `combine` of pairs of seeded values of the accumulator type `dtype` (whole
     numbers and normal ones, infinities of both signs, extreme integers) and the identity. Floating-point results may
     differ by rounding, 16 units in the last place of the largest magnitude involved; triples whose results are NaN
-    either way agree. Raises `AssertionError` with the first triple that fails, and `DTypeError` where the algebra does
-    not work on `dtype`.
+    either way agree. With `operands` of 3 and more also whether `combine` distributes over `reduce`, without which a
+    network keeps every label up to its last step. Raises `AssertionError` with the first triple that fails, and
+    `DTypeError` where the algebra does not work on `dtype`.
     """
     found = find(algebra) or plus_times
     found.traced(dtype)
+    if operands > 2 and (broken := found.early(dtype).broken):
+        raise AssertionError(broken)
 
     def reduce(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
         return torch.as_tensor(found.reduce(p, q)).to(dtype).expand(p.shape)

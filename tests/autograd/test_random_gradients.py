@@ -156,3 +156,17 @@ def test_a_c_added_to_a_product_of_no_sum(function: Call, size: int, shape: tupl
     a, b, c = tensors
     found = torch.autograd.grad(weft.contract("a,b->ab", a, b, c=c, epilogue=function).sum(), tensors)
     torch.testing.assert_close(found, torch.autograd.grad(function(torch.outer(a, b) + c).sum(), tensors))
+
+
+@pytest.mark.parametrize("equation", ["a,b->ba", "ab,ba->ab", ",->", "ab,c->acb"])
+@pytest.mark.parametrize("algebra", ["max_plus", "min_plus", "max_times", "min_max", "max_min", "log"])
+def test_algebras_that_reduce_nothing(algebra: str, equation: str) -> None:
+    made, extents = torch.Generator().manual_seed(0), {"a": 3, "b": 2, "c": 4}
+    terms = equation.split("->")[0].split(",")
+    tensors = [
+        torch.randn([extents[label] for label in term], generator=made, dtype=torch.float64).requires_grad_()
+        for term in terms
+    ]
+    call = lambda *pair: weft.contract(equation, *pair, algebra=algebra)  # noqa: E731
+    assert torch.autograd.gradcheck(call, tensors, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(call, tensors)

@@ -72,3 +72,16 @@ def test_bad_operands() -> None:
         weft.chain("pq,bqc,cr->bpr", g, x, m[:, :4], out=x)
     with pytest.raises(weft.ShapeError):
         weft.chain("pq,bqc,cr->bpr", g, x, m, out=torch.empty(3, 2, 4, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("n", [4, 20])
+def test_the_product_between_leaves_the_range_of_a_half(n: int, backend: Backend) -> None:
+    g, x, m = (
+        torch.full(shape, value, dtype=torch.float16, device=backend.device)
+        for shape, value in (((n, n), 100.0), ((2, n, n), 1000.0), ((n, n), 1e-5))
+    )
+    found = weft.chain("pq,bqc,cr->bpr", g, x, m, backend=backend.name)
+    assert found.dtype == torch.float16
+    torch.testing.assert_close(
+        found.double(), torch.einsum("pq,bqc,cr->bpr", g.double(), x.double(), m.double()), rtol=2e-3, atol=0
+    )

@@ -267,14 +267,18 @@ def _joined(first: tuple[Any, ...], second: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def product_type(spec: Spec) -> torch.dtype:
-    """In which backward products are made; fp8 values, which gradients do not fit, as halves."""
-    return torch.float16 if spec.arithmetic.product in FP8 else spec.arithmetic.product
+    """In which backward products are made; fp8 values, which gradients do not fit, as halves, and halves as float32
+    where the gradient of D is in float32, whose range is longer, and no function was recorded for halves."""
+    product = spec.arithmetic.product
+    if product == torch.float16 and spec.results[0] == torch.float32 and not any(spec.functions[:C_FN]):
+        return torch.float32
+    return torch.float16 if product in FP8 else product
 
 
 def arithmetic(spec: Spec) -> dict[str, Any]:
     """`precision` and `accumulate` of products like those of the forward pass."""
     types = spec.arithmetic
-    precision: Any = product_type(spec)
+    precision: Any = torch.float16 if types.product in FP8 else types.product
     if types.precision != "ieee":
         precision = types.precision
     elif types.three:
@@ -297,6 +301,8 @@ def step_options(spec: Spec, *, products: bool) -> tuple[tuple[str, Any], ...]:
     """Keywords of a step: of sums of products, or of a pass over elements."""
     kept = [each for each in spec.options if each[0] not in ("schedule", "promote") and each[1] is not None]
     types = arithmetic(spec) if products else {"precision": spec.accumulate, "accumulate": spec.accumulate}
+    if products and types["precision"] == torch.float16 != product_type(spec):
+        types["precision"] = "tf32"  # no fewer digits than a half has
     return (*kept, *types.items())
 
 

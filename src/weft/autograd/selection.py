@@ -39,11 +39,7 @@ class Selection:
 
     def saved(self, tensors: Sequence[Tensor | None], results: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
         """A, B, and the indices, in a type that holds their mode's extent: most take a quarter of the memory so."""
-        extents: dict[str, int] = {}
-        for term, each in zip((self.spec.term_a, self.spec.term_b), tensors[:2], strict=True):
-            assert each is not None
-            for label, size in zip(term, each.shape, strict=True):
-                extents[label] = max(size, extents.get(label, 0))
+        extents = self._extents(tensors[:2])
         places = [place.to(_narrow(extents[label])) for label, place in zip(self.reduced, results[1:], strict=True)]
         return (*tensors[:2], *places)
 
@@ -62,8 +58,8 @@ class Selection:
         found: list[Tensor | None] = [None] * len(needs)
         if grad is None:
             return tuple(found)
-        at, there = self._coordinates(places, grad)
-        picked = tuple(self._picked(x, term, at) for x, term in ((a, self.spec.term_a), (b, self.spec.term_b)))
+        at, there = self._coordinates(places, (a, b))
+        picked = tuple(self._picked(x, term, at, there) for x, term in ((a, self.spec.term_a), (b, self.spec.term_b)))
         slopes = _slopes(self.spec.algebra, self.spec.accumulate)
         for side, (tensor, term) in enumerate(((a, self.spec.term_a), (b, self.spec.term_b))):
             if needs[side]:
@@ -77,15 +73,14 @@ class Selection:
         a, b, *places = saved
         assert a is not None
         assert b is not None
-        assert places[0] is not None
-        at, there = self._coordinates(places, places[0])
+        at, there = self._coordinates(places, (a, b))
         terms = (self.spec.term_a, self.spec.term_b)
-        picked = tuple(self._picked(x, term, at) for x, term in zip((a, b), terms, strict=True))
+        picked = tuple(self._picked(x, term, at, there) for x, term in zip((a, b), terms, strict=True))
         slopes = _slopes(self.spec.algebra, self.spec.accumulate)
         total = torch.zeros((), dtype=self.spec.accumulate, device=a.device)
         for side, tangent in enumerate(tangents[:2]):
             if tangent is not None:
-                total = total + _evaluated(slopes[side], self._picked(tangent, terms[side], at), *picked)
+                total = total + _evaluated(slopes[side], self._picked(tangent, terms[side], at, there), *picked)
         value = torch.where(there, total, 0).to(self.spec.results[0])
         return (value, *(None for _ in places))
 
@@ -95,24 +90,37 @@ class Selection:
         spec, arguments = batched(self.spec, tensors, batches, size)
         return Selection(spec, self.needs, self.ahead), arguments
 
-    def _coordinates(self, places: Sequence[Tensor | None], like: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        """Of the selected pair along each mode, to be broadcast to D's shape; and where there was one."""
-        found: dict[str, Tensor] = {}
-        for at, label in enumerate(self.spec.term_d):
-            shape = [-1 if each == at else 1 for each in range(like.dim())]
-            found[label] = torch.arange(like.shape[at], device=like.device).reshape(shape)
+    def _extents(self, pair: Sequence[Tensor | None]) -> dict[str, int]:
+        extents: dict[str, int] = {}
+        for term, each in zip((self.spec.term_a, self.spec.term_b), pair, strict=True):
+            assert each is not None
+            for label, size in zip(term, each.shape, strict=True):
+                extents[label] = max(size, extents.get(label, 0))
+        return extents
+
+    def _coordinates(
+        self, places: Sequence[Tensor | None], pair: tuple[Tensor, Tensor]
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """Of the selected pair along each mode, to be broadcast to D's shape; and where there was one, of D's shape."""
+        extents, found, device = self._extents(pair), {}, pair[0].device
+        for label in self.spec.term_d:
+            shape = [-1 if each == label else 1 for each in self.spec.term_d]
+            found[label] = torch.arange(extents[label], device=device).reshape(shape)
         for label, place in zip(self.reduced, places, strict=True):
             assert place is not None
             found[label] = place.clamp_min(0).long()
+        if not places:  # nothing is reduced: every pair is selected
+            shape = [extents[label] for label in self.spec.term_d]
+            return found, torch.ones(shape, dtype=torch.bool, device=device)
         assert places[0] is not None
         return found, places[0] >= 0
 
-    def _picked(self, tensor: Tensor, term: str, at: Mapping[str, Tensor]) -> Tensor:
+    def _picked(self, tensor: Tensor, term: str, at: Mapping[str, Tensor], there: Tensor) -> Tensor:
         if not tensor.numel():
             return torch.zeros((), dtype=self.spec.accumulate, device=tensor.device)
         # Not tensor[...], which reads an index of no dimensions into Python.
         found = torch.ops.aten.index(tensor, [at[label] for label in term]) if term else tensor
-        return found.to(self.spec.accumulate)
+        return found.to(self.spec.accumulate).expand(there.shape)
 
     def _added_up(self, part: Tensor, tensor: Tensor, term: str, at: Mapping[str, Tensor]) -> Tensor:
         """The sum over D's elements that selected the same one, in an order that does not change from run to run."""

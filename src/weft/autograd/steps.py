@@ -13,6 +13,7 @@ from weft.api.describe import choice_for
 from weft.api.lookup import one_of
 from weft.api.options import read_options, resolved
 from weft.fn import Pointwise
+from weft.fn.writer import HALF_TYPES
 from weft.planner.planner import Choice
 from weft.planner.schedule import Scalar
 from weft.planner.target import resolve_backend, target_of
@@ -78,6 +79,8 @@ class Step:
         left, right = self.pair(sources)
         if left.dtype != right.dtype:
             found["promote"] = True
+        elif found.get("precision") in ("tf32", "tf32x3") and left.dtype in HALF_TYPES:  # the other one was longer
+            found["precision"] = torch.float32
         return found
 
     def run(self, sources: Mapping[str, torch.Tensor], alpha: Scalar, beta: Scalar) -> torch.Tensor:

@@ -19,8 +19,10 @@ from weft.compiled.moves import spelled_move, spelled_move_plan
 from weft.compiled.operations import CONTRACT, CONTRACT_OUT, PERMUTE, PERMUTE_OUT
 from weft.compiled.spelling import spelled, spelled_plan, steps_of_einsum, types_seen
 from weft.errors import DTypeError, FunctionError, ShapeError
+from weft.networks.many import first_in
 from weft.networks.public import einsum as public_einsum
 from weft.planner.request import HOOKS
+from weft.plans.intermediates import is_of_halves, step_keywords
 
 _HOOKS = HOOKS
 #: Keywords that the choice of a path depends on.
@@ -56,10 +58,7 @@ def contract(
                 operands.append((each, modes, (tensor.dtype, tensor.dim())))
                 tensors.append(tensor)
         elif name == "algebra":
-            algebra = value
-            # Made within compiled code it is no object yet.
-            if isinstance(value, Algebra) and NAMED.get(value.name) is not value:
-                algebra = (value.combine, value.reduce, value.identity, value.name, value.requires)
+            algebra = _parts(value)
         else:
             said.append((name, value))
     several = out is not None and isinstance(out, (tuple, list))
@@ -188,10 +187,7 @@ def einsum(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     shapes = []
     for operand in operands:  # an open extent is none: to read it would close it
         shapes.append(tuple([extent if has_static_value(extent) else None for extent in operand.shape]))
-    algebra = keywords.get("algebra", "plus_times")
-    asked_of_each = None
-    if isinstance(algebra, str):
-        asked_of_each = tuple([(name, keywords[name]) for name in _OF_PATHS if keywords.get(name) is not None])
+    asked_of_each = tuple([(name, _parts(keywords[name])) for name in _OF_PATHS if keywords.get(name) is not None])
     place = operands[0].device
     steps = steps_of_einsum(
         equation, tuple(shapes), moved, (operands[0].dtype, place.type, place.index), asked_of_each
@@ -199,10 +195,15 @@ def einsum(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     each = {name: value for name, value in keywords.items() if name not in LAST and name not in _HOOKS}
     last = {name: value for name, value in keywords.items() if name not in _OF_CALLS and name not in _HOOKS}
     asked = keywords.get
+    dtypes = [operand.dtype for operand in operands]
+    of_halves = is_of_halves(dtypes)
     for _, step, left, right in steps[:-1]:
+        a, b = operands[left], operands[right]
+        said = dict(step_keywords(each, a.dtype, b.dtype, of_halves))
+        if a.dtype == b.dtype == torch.float16:
+            said["out_dtype"] = torch.float32
         operands.append(contract(
-            step, operands[left], operands[right], None, 1.0, 1.0, None, (None,) * 4, False, asked("validate", False),
-            each,
+            step, a, b, None, 1.0, 1.0, None, (None,) * 4, False, asked("validate", False), said,
         ))  # fmt: skip
     kind, step, left, right = steps[-1]
     if kind == "permute":
@@ -212,10 +213,22 @@ def einsum(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         operands = [operands[0], operands[0].new_ones(())]
         last["alone"] = True
     functions = tuple([asked(hook) for hook in _HOOKS])
-    return contract(
+    last = dict(step_keywords(last, operands[left].dtype, operands[right].dtype, of_halves))
+    halves = len(steps) > 1 and of_halves and asked("out_dtype") is None and asked("out") is None
+    if halves and asked("epilogue") is None:
+        last["out_dtype"] = torch.float16
+    found = contract(
         step, operands[left], operands[right], asked("c"), asked("alpha", 1.0), asked("beta", 1.0), asked("out"),
         functions, asked("return_arg", False), asked("validate", False), last, (public_einsum, arguments, keywords),
     )  # fmt: skip
+    return first_in(torch.float16, found) if halves else found
+
+
+def _parts(value: Any) -> Any:
+    """An algebra of the user's by its parts: made within compiled code it is no object yet."""
+    if isinstance(value, Algebra) and NAMED.get(value.name) is not value:
+        return (value.combine, value.reduce, value.identity, value.name, value.requires)
+    return value
 
 
 def _einsum_arguments(arguments: tuple[Any, ...]) -> tuple[Any, list[Any]]:

@@ -118,9 +118,7 @@ def _written(
     return_arg: bool,
 ) -> tuple[str, str]:
     with outside_tracing(), call_context(lambda: describe_call("contract", equation)):
-        if isinstance(keywords["algebra"], tuple):
-            made = Algebra(*keywords["algebra"])
-            keywords["algebra"] = NAMED[made.name] if NAMED.get(made.name) == made else made
+        keywords["algebra"] = algebra_of(keywords["algebra"])
         if keywords.pop("alone", False):
             algebra = find(keywords["algebra"])
             keywords["algebra"] = "plus_times" if algebra is None else lone(algebra)
@@ -177,16 +175,23 @@ def spelled_plan(
     return text_of(request, order, added, None, plain), structure, order, (lies(request.a), lies(request.b))
 
 
+def algebra_of(said: Any) -> Any:
+    """The algebra of its parts; a name, or an algebra, as it is."""
+    if not isinstance(said, tuple):
+        return said
+    made = Algebra(*said)
+    return NAMED[made.name] if NAMED.get(made.name) == made else made
+
+
 def steps_of_einsum(
     equation: Any, shapes: tuple[Shape, ...], moved: bool, first: tuple[torch.dtype, str, int | None],
-    asked: tuple[tuple[str, Any], ...] | None,
+    asked: tuple[tuple[str, Any], ...],
 ) -> tuple[Step, ...]:  # fmt: skip
     """The calls that an einsum consists of.
 
     `equation`: text, or the sequences of labels, the result's last where it is given. `shapes`: extents, None for those
     that are open. `moved`: whether one operand is a mere rearrangement if its labels are. `first`: the type of the
-    operands, and where they are. `asked`: keywords of every step; None for an algebra of the user's, whose operands
-    meet from left to right.
+    operands, and where they are. `asked`: keywords of every step.
     """
     if isinstance(equation, str):
         notation = parse(equation)
@@ -202,7 +207,7 @@ def steps_of_einsum(
             return (("permute", spelled_equation(notation, names), 0, 1),)
         return (("alone", spelled_equation(Notation((term, ()), output), names), 0, 1),)
     with outside_tracing():
-        steps = left_to_right(notation) if asked is None or len(shapes) == 2 else along(notation, shapes, first, asked)
+        steps = left_to_right(notation) if len(shapes) == 2 else along(notation, shapes, first, asked)
     return tuple(
         ("contract", spelled_equation(step, names), left, right) for left, right, step in steps
     )
@@ -229,7 +234,8 @@ def along(
         for term, shape in zip(notation.inputs, shapes, strict=True)
     ]
     try:
-        return path_of(notation, filled, [dtype] * len(shapes), device, dict(asked))
+        each = {name: algebra_of(value) if name == "algebra" else value for name, value in asked}
+        return path_of(notation, filled, [dtype] * len(shapes), device, each)
     except WeftError:
         return left_to_right(notation)
 

@@ -25,6 +25,8 @@ from weft.planner.code_digest import of_files
 _CODE = ("cpu/**/*.py", "fn/*.py", "fn/numba/*.py", "fn/triton/activations.py")
 _lock = RLock()
 _functions: dict[str, _Function] = {}
+# A fork waits until nothing is compiled, neither here nor in numba: the child has no thread that would go on.
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 _told = False
 
 

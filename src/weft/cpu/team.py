@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import re
 import threading
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
-_forked = False
-
-
-def _child() -> None:
-    global _forked
-    _forked = True
-
-
-os.register_at_fork(after_in_child=_child)
+from weft.base.forks import is_forked
 
 
 @lru_cache
@@ -31,7 +22,7 @@ def callback(address: int) -> Callable[[object], None]:
 def together(address: int, frame: object, threads: int) -> None:
     """Run the function at `address` on that block in so many threads at once; all of them draw from its tasks."""
     start = _parallel()
-    if _forked:  # GNU's team does not survive a fork: the child's would wait for threads of its parent
+    if is_forked():  # by a plan of its parent, of more threads
         callback(address)(frame)
     elif start is not None:
         start(address, frame, threads, 0)

@@ -15,13 +15,14 @@ from weft.base.dispatch import is_dynamo_compiling, is_traced, outside
 from weft.errors import NotationError, ShapeError, call_context
 from weft.planner.registry import triton_fault
 from weft.plans.derivatives import asked as asked_of
+from weft.plans.intermediates import intermediate_type, is_of_halves, step_keywords
 from weft.plans.keywords import refuse_unknown
 from weft.spec import Label, Layout, Notation, parse
 from weft.spec.contraction import mode_extents
 from weft.spec.dtypes import read_types
 from weft.spec.memory import share_memory
 from weft.spec.notation import expand, from_sequences
-from weft.spec.whole_sums import between, result_types
+from weft.spec.whole_sums import result_types
 
 
 class Roles(NamedTuple):
@@ -45,6 +46,7 @@ def chain(equation: Any, g: Any, x: Any, m: Any, **keywords: Any) -> Any:
     product of the first two stays on the chip, and is as precise as it would be in memory. Otherwise, and on the CPU,
     it is two contractions, in the order of fewer products; so it is where a gradient is required, and from 80 million
     multiply-adds on in single or double precision without TF32, where two contractions are faster.
+    The product of the first two of float16 is in float32.
 
     Returns the kind of array that `g` is. Raises what `contract` raises, and `NotationError` for what is no chain.
 
@@ -149,10 +151,13 @@ def _in_two(
     g, x, m = tensors
     first, middle, last = notation.inputs
     asked, _, accumulate = read_types(keywords.get("out_dtype") or result_types(out), None, keywords.get("accumulate"))
-    kept = between(x.dtype, asked, accumulate)
+    halves = is_of_halves([tensor.dtype for tensor in tensors])
+    kept = intermediate_type(x.dtype, asked, accumulate)
     sums: dict[str, Any] = {**keywords, "out_dtype": None}
     if kept is not x.dtype:  # what it meets is of the operands' own type
-        sums["out_dtype"], keywords = kept, {**keywords, "out_dtype": asked, "promote": True}
+        sums["out_dtype"], keywords = kept, {**step_keywords(keywords, kept, x.dtype, halves), "out_dtype": asked}
+    if halves and out is None and keywords.get("out_dtype") is None:
+        keywords["out_dtype"] = torch.float16
     from_left = size(roles.b, roles.p, roles.q, roles.c) + size(roles.b, roles.p, roles.c, roles.r)
     if from_left <= size(roles.b, roles.q, roles.c, roles.r) + size(roles.b, roles.p, roles.q, roles.r):
         held = (*roles.b, *roles.p, *roles.c)

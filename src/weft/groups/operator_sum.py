@@ -25,6 +25,7 @@ from weft.base.dispatch import near_dynamo, outside
 from weft.base.figures import counted
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
 from weft.plans.derivatives import asked as asked_of
+from weft.plans.intermediates import is_of_halves, step_keywords
 from weft.plans.keywords import refuse_unknown
 from weft.spec.dtypes import dtype_name
 from weft.spec.memory import share_memory
@@ -119,7 +120,7 @@ class OperatorSum:
 
     def _parts(self, block: Block, x: torch.Tensor) -> Iterable[Block]:
         """As many terms at once as the workspace has room for."""
-        one = 2 * x.numel() * x.element_size()
+        one = 2 * x.numel() * (4 if is_of_halves([x.dtype]) else x.element_size())
         for extent in self.extents:
             one = one if extent is None else max(one, one * extent[0] // max(extent[1], 1))
         limit = max(one, ROOM) if self._limit is None else self._limit
@@ -142,7 +143,7 @@ class OperatorSum:
         given = [side for side in (2, 1, 0) if block.operators[side] is not None]
         if not given:
             return x * block.terms
-        labels, value = [low for low, _ in LABELS], x
+        labels, value, halves = [low for low, _ in LABELS], x, is_of_halves([x.dtype])
         for side in given:
             low, high = LABELS[side]
             here = tuple(labels) if side == given[0] else ("t", *labels)
@@ -150,7 +151,14 @@ class OperatorSum:
             ends = side == given[-1]
             there = tuple(labels) if ends else ("t", *labels)
             terms = (("t", high, low), here, there)
-            value = contract(terms, block.operators[side], value, **(last if ends else {}), **self._keywords)
+            operator = block.operators[side]
+            assert operator is not None
+            keywords = dict(step_keywords(self._keywords, operator.dtype, value.dtype, halves))
+            if halves and "out" not in last:
+                keywords.setdefault("out_dtype", x.dtype)
+            if halves and not ends:
+                keywords["out_dtype"] = torch.float32
+            value = contract(terms, operator, value, **(last if ends else {}), **keywords)
         return value
 
 

@@ -40,13 +40,12 @@ def growth(network: Planned) -> tuple[float, float]:
 
 def _steps(network: Planned) -> list[tuple[float, float]]:
     """What each step may change a product by, relatively, and by underflow."""
-    tree, scheme, keywords = network.tree, network.scheme, network.settings.steps
-    options = read_options("plan", dict(keywords))
+    tree, scheme, asked = network.tree, network.scheme, network.scheme.asked
     found = []
     for step in tree.steps:
         a, b = scheme.dtypes[step.left], scheme.dtypes[step.right]
-        promote = options.promote or torch.int64 in (a, b)
-        arithmetic = resolve(a, b, options.precision, options.accumulate, None, promote)
+        options = read_options("plan", dict(asked.of(a, b)))
+        arithmetic = resolve(a, b, options.precision, options.accumulate, None, options.promote)
         count = tree.graph.size(tree.reduced(step))
         parts = 4.0 if a.is_complex or b.is_complex else 1.0
         relative = parts * (count + 5) * (epsilon(arithmetic.accumulate) + epsilon(torch.float64))

@@ -14,6 +14,7 @@ from weft.networks.order import orders_of
 from weft.networks.planned import Planned
 from weft.networks.steps import Asked, as_launched, prepared
 from weft.networks.tree import Tree
+from weft.plans.intermediates import is_of_halves
 
 
 def made_constants(
@@ -22,7 +23,8 @@ def made_constants(
     """Operands of the folded tree after the caller's: constants as they are, and nodes made of them."""
     items = {step.node: network.dtypes[step.node].itemsize for step in whole.steps}
     orders = orders_of(whole, items, network.model)
-    extents, asked = whole.graph.extents, Asked({"specialize": "auto", **network.settings.steps})
+    halves = is_of_halves([network.dtypes[leaf] for leaf in range(whole.leaves)])
+    extents, asked = whole.graph.extents, Asked({"specialize": "auto", **network.settings.steps}, halves)
     values: dict[int, Any] = {at: whole.graph.operands[at].view(tensor) for at, tensor in given.items()}
     with call_context(lambda: "the constants of a network"):
         for step in parts.steps:

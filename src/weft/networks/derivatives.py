@@ -21,6 +21,7 @@ from weft.networks.alone import scaled
 from weft.networks.planned import Planned
 from weft.networks.settings import kept_whole
 from weft.networks.slicing import indices, lengthened, part, sliceable
+from weft.networks.steps import Asked
 from weft.networks.tree import Tree
 from weft.spec.dtypes import REAL_OF
 
@@ -129,12 +130,13 @@ def _slice(
         orders[leaf] = tuple(label for label in term if label not in sliced)
     values: dict[int, Any] = dict(enumerate(views))
     for step in tree.steps:
-        keywords: dict[str, Any] = dict(network.settings.steps)
+        left, right = values.pop(step.left), values.pop(step.right)
+        keywords = dict(Asked(network.settings.steps, scheme.asked.halves).of(left.dtype, right.dtype))
         if step.node in scheme.functions:
             keywords["epilogue"] = scheme.functions[step.node]
         terms = (orders[step.left], orders[step.right], orders[step.node])
         keywords["out_dtype"] = scheme.dtypes[step.node]
-        made = contract(terms, values.pop(step.left), values.pop(step.right), **keywords)
+        made = contract(terms, left, right, **keywords)
         values[step.node] = made if finish is None else finish(made)
     found: torch.Tensor = values[tree.root]
     return found

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
 
 from weft.errors import NotationError
+from weft.fn.laws import Early
 from weft.spec.contraction import mode_extents
 from weft.spec.notation import Label, Notation, Term, expand, from_sequences, implicit_from_sequences, label_text
 
@@ -87,6 +88,7 @@ class Graph:
     extents: tuple[int, ...]  # by label
     names: tuple[Hashable, ...]  # by label; both labels of one that is cut have its name
     ordered: bool = False  # operands may not change places: for an algebra of which nothing is known
+    early: Early = field(default_factory=Early)  # whether labels may be reduced before the last step
 
     @property
     def output(self) -> tuple[int, ...]:
@@ -179,7 +181,9 @@ def read_equation(equation: Any, output: Any = None) -> Notation:
         return from_sequences(*terms, _once(terms))
 
 
-def graph_of(notation: Notation, shapes: Sequence[Sequence[int]], *, ordered: bool = False) -> Graph:
+def graph_of(
+    notation: Notation, shapes: Sequence[Sequence[int]], *, ordered: bool = False, early: Early | None = None
+) -> Graph:
     """The network of operands of these shapes; `NotationError` and `ShapeError` name what does not fit."""
     if not notation.inputs:
         raise NotationError("a network needs at least one operand")
@@ -195,7 +199,7 @@ def graph_of(notation: Notation, shapes: Sequence[Sequence[int]], *, ordered: bo
     sizes = tuple(extents[label] for label in numbers)
     names: tuple[Hashable, ...] = tuple(numbers)
     result = dims_of([numbers[label] for label in notation.output], sizes)
-    return Graph(operands, result, sizes, names, ordered)
+    return Graph(operands, result, sizes, names, ordered, early or Early())
 
 
 def dims_of(order: Sequence[int], extents: Sequence[int]) -> Dims:

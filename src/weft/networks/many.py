@@ -19,15 +19,17 @@ from weft.networks.graph import graph_of
 from weft.networks.network import Network
 from weft.networks.path import find_path
 from weft.networks.program import Program
-from weft.networks.settings import STEP_KEYWORDS, is_ordered, read_settings
+from weft.networks.settings import STEP_KEYWORDS, check_signs, early_of, is_ordered, read_settings
+from weft.networks.steps import Asked
 from weft.plans.call_cache import call_signature, is_plain
 from weft.plans.derivatives import asked
+from weft.plans.intermediates import intermediate_type
 from weft.plans.keywords import refuse_unknown
 from weft.plans.memo import CallCache, Memo
 from weft.spec import Notation
 from weft.spec.dtypes import read_types
 from weft.spec.memory import overlaps_itself, share_memory
-from weft.spec.whole_sums import between, result_types
+from weft.spec.whole_sums import result_types
 
 _KNOWN = CallCache("einsum: calls", 512)  # calls, by all that they say
 _NETWORKS = Memo("einsum: networks", 1024)  # plans, by notation, shapes, types and keywords
@@ -94,13 +96,14 @@ def _run(notation: Notation, tensors: list[torch.Tensor], keywords: dict[str, An
         steps["out_dtype"] = keywords.get("out_dtype") or (out.dtype if out is not None else None)
     network = _network(notation, tensors, steps)
     _check(network, tensors, out)
+    check_signs(network.graph, dict(enumerate(tensors)))
     if is_traced(tensors) or asked(*tensors):
         return _one_by_one(network, tensors, keywords, out)
     program = network.program(tensors, keep=False)
     if plain and not isinstance(out, tuple):
         place = out if out is not None else network.place()
         program.run(tensors, place)
-        if key is not None:
+        if key is not None and not network.graph.early.unsigned:
             _KNOWN.put(key, Known(network, program, tuple(place.shape), place.dtype))
         return place
     return _one_by_one(network, tensors, keywords, out)
@@ -125,7 +128,7 @@ def network_of(
 
     def make() -> Network:
         settings = read_settings(device, steps)
-        graph = graph_of(notation, shapes, ordered=ordered)
+        graph = graph_of(notation, shapes, ordered=ordered, early=early_of(types, steps))
         found = find_path(graph, "auto", model(settings.target, types[0], str(steps.get("precision") or "ieee")))
         return Network(graph, types, settings, found)
 
@@ -156,14 +159,27 @@ def _one_by_one(network: Network, tensors: list[torch.Tensor], keywords: dict[st
     last = {name: value for name, value in keywords.items() if name != "out"}
     asked_for = keywords.get("out_dtype") or result_types(out)
     results, _, accumulate = read_types(asked_for, None, keywords.get("accumulate"))
+    halves = scheme.asked.halves
     for step in scheme.tree.steps:
         terms = (scheme.orders[step.left], scheme.orders[step.right], scheme.orders[step.node])
+        left, right = values[step.left], values[step.right]
         if step.node == scheme.tree.root:
             names = network.graph.names  # operands of functions are named by the caller's labels
             called = tuple(tuple(names[label] for label in term) for term in terms)
-            return contract(called, values[step.left], values[step.right], out=out, **last)
-        kept = between(scheme.dtypes[step.node], results, accumulate)
-        if kept is not scheme.dtypes[step.node]:  # and so are those that it meets
-            each, last = {**each, "out_dtype": kept, "promote": True}, {**last, "promote": True}
-        values[step.node] = contract(terms, values[step.left], values[step.right], **each)
+            if out is None and last.get("out_dtype") is None and last.get("epilogue") is None:
+                last["out_dtype"] = network.dtype
+            found = contract(called, left, right, out=out, **Asked(last, halves).of(left.dtype, right.dtype))
+            return first_in(network.dtype, found) if out is None and last.get("out_dtype") is None else found
+        kept = intermediate_type(scheme.dtypes[step.node], results, accumulate)
+        values[step.node] = contract(
+            terms, left, right, **{**Asked(each, halves).of(left.dtype, right.dtype), "out_dtype": kept}
+        )
     raise AssertionError("a network of three operands has a last step")
+
+
+def first_in(dtype: torch.dtype, found: Any) -> Any:
+    """D of an epilogue in its type, as if intermediates were of the operands' type, where that is float16."""
+    d = found[0] if isinstance(found, tuple) else found
+    if dtype != torch.float16 or d.dtype != torch.float32:
+        return found
+    return (d.to(dtype), *found[1:]) if isinstance(found, tuple) else d.to(dtype)

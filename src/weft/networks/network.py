@@ -31,7 +31,14 @@ from weft.networks.path import Found
 from weft.networks.program import Program, Scheme
 from weft.networks.recent import Recent
 from weft.networks.replay import may_replay
-from weft.networks.settings import Settings, check_same, kept_whole, node_dtypes, read_functions
+from weft.networks.settings import (
+    Settings,
+    check_same,
+    check_signs,
+    kept_whole,
+    node_dtypes,
+    read_functions,
+)
 from weft.networks.slicing import apart_within, fitted_slices, read_slices
 from weft.networks.steps import Asked
 from weft.networks.tree import Tree
@@ -39,6 +46,7 @@ from weft.networks.watching import watched
 from weft.networks.work import Summing, combine_of
 from weft.plans.call_cache import call_signature, is_plain
 from weft.plans.derivatives import asked
+from weft.plans.intermediates import is_of_halves
 from weft.plans.memo import Memo
 from weft.spec.memory import overlaps_itself, share_memory
 
@@ -61,6 +69,7 @@ class Network(Described):
         self.graph, self.settings, self.source = graph, settings, found.source
         self._leaves = tuple(leaves)
         given = dict(constants or {})
+        check_signs(graph, given)
         tree = Tree.of(graph, found.pairs)
         self.functions = read_functions(tree, functions)
         self.dtypes = node_dtypes(tree, leaves, settings)
@@ -74,7 +83,10 @@ class Network(Described):
         # Calls that go straight to their program: nothing is to be looked at between their steps.
         if settings.strip_exponent and self.functions:
             raise UnsupportedError("strip_exponent and functions do not go together: they would see scaled values")
+        if graph.early.never and self.functions:
+            raise UnsupportedError(f"functions of intermediates need sums before the last step: {graph.early.broken}")
         special = settings.strip_exponent or settings.reuse or settings.check_finite or self.tree.slices > 1
+        special = special or graph.early.unsigned  # signs are looked at in every call
         self._plain = bool(self.tree.steps) and not special
 
     def _begin(self) -> None:
@@ -240,7 +252,8 @@ class Network(Described):
             gathered = gathered if total + gathered <= limit else 0  # steps are launched one by one then
             keywords["workspace_limit"] = max(limit - total - gathered, WORKSPACE)
         orders = orders_of(tree, items, self.model)
-        return Scheme(tree, orders, dtypes, place, once, Asked(keywords), self.ours(self.functions), gathered)
+        asked = Asked(keywords, is_of_halves(self._leaves))
+        return Scheme(tree, orders, dtypes, place, once, asked, self.ours(self.functions), gathered)
 
     def _make_constants(self, whole: Tree, given: Mapping[int, torch.Tensor]) -> list[torch.Tensor]:
         """Operands of the folded tree that are made of constants."""
@@ -264,6 +277,7 @@ class Network(Described):
         ]
         read = [without_neg(as_tensor(f"operand {at}", one, promote)) for at, one in zip(wanted, numbers, strict=True)]
         check_same(read, self.graph, self._leaves, wanted, self.settings.device)
+        check_signs(self.graph, dict(zip(wanted, read, strict=True)))
         return read
 
     def _operands(self, read: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -26,7 +26,8 @@ def find_path(graph: Graph, optimize: Any, model: Model, fit: Fit = as_it_is) ->
     if count <= 2:
         return Found(tuple((0, 1) for _ in range(count - 1)), "the only one")
     if graph.ordered:
-        return Found(from_left(count), "from left to right, as nothing is known of the algebra's order")
+        late = f"; nothing is reduced before the last step: {graph.early.broken}" if graph.early.never else ""
+        return Found(from_left(count), f"from left to right, as nothing is known of the algebra's order{late}")
     if hasattr(optimize, "get_ssa_path"):
         return _of_tree(graph, optimize)
     if isinstance(optimize, str):

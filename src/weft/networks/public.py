@@ -21,7 +21,7 @@ from weft.networks.many import einsum_of_many
 from weft.networks.network import Network
 from weft.networks.path import find_path
 from weft.networks.room import fit_of
-from weft.networks.settings import is_ordered, read_settings
+from weft.networks.settings import early_of, is_ordered, read_settings
 from weft.spec.type_names import read_dtype
 
 
@@ -77,7 +77,10 @@ def network(
         shapes, types, given = _read_operands(operands, dtype, device, bool(keywords.get("promote")))
         place = _device_of(given, device)
         settings = read_settings(place, keywords)
-        graph = graph_of(read_equation(equation, output), shapes, ordered=is_ordered(keywords.get("algebra")))
+        early = early_of(types, settings.steps)
+        graph = graph_of(
+            read_equation(equation, output), shapes, ordered=is_ordered(keywords.get("algebra")), early=early
+        )
         fixed = _constants(constants, given)
         price = model(settings.target, types[0], str(keywords.get("precision") or "ieee"))
         # Under a function sums must be whole: what may be sliced is known once the path is.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from weft.base.figures import counted, duration, si
 from weft.networks.planned import Planned
 from weft.networks.tree import Step
@@ -62,6 +64,7 @@ def explain(network: Planned) -> str:
         + (f", hyper-edges {', '.join(found['hyper_edges'][:8])}" if found["hyper_edges"] else ""),
         f"  device       {network.settings.target.name or network.settings.device}, {network.settings.backend} backend",
         f"  path         {found['source']}; {counted(len(found['steps']), 'step')}",
+        *_wide(network),
         f"  slices       {sliced_text(found)}",
         f"  flops        {si(found['flops'], 'flop')}",
         f"  memory       {si(found['memory_bytes'], 'B')} besides the operands, "
@@ -77,6 +80,18 @@ def explain(network: Planned) -> str:
     lines += ["", f"steps that take longest ({len(ranked)} of {len(found['steps'])}), each of one slice", _HEAD]
     lines += [_line(step) for step in ranked]
     return "\n".join([*lines, "", "tree", *tree_lines(network)])
+
+
+def _wide(network: Planned) -> list[str]:
+    """Of intermediates that are kept in a wider type."""
+    asked, inner = network.scheme.asked, [step.node for step in network.tree.steps if step.node != network.tree.root]
+    if not asked.halves or not inner:
+        return []
+    multiplied = dict(asked.of(torch.float32, torch.float16)).get("precision", "ieee")
+    return [
+        "  types        intermediates of float16 are kept in float32, whose range they do not leave, and multiplied "
+        f"as {multiplied}"
+    ]
 
 
 _HEAD = f"  {'node':>5} {'m':>9} {'n':>9} {'k':>9} {'batch':>7} {'flops':>10} {'bytes':>9} {'time':>8}  contraction"

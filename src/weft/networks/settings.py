@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 import torch
 
 from weft.algebra import NAMED, find
+from weft.base.arrays import is_transforming
+from weft.base.dispatch import is_traced
 from weft.base.sizes import read_limit
-from weft.errors import ArgumentError, DTypeError, NotationError, ShapeError, UnsupportedError
+from weft.errors import ArgumentError, DTypeError, NotationError, ShapeError, UnsupportedError, WeftError
+from weft.fn.laws import Early
 from weft.networks.graph import Graph
 from weft.networks.tree import Tree
 from weft.planner.schedule import Target
 from weft.planner.target import resolve_backend, target_of
+from weft.plans.intermediates import intermediate_type
 from weft.plans.keywords import refuse_unknown
-from weft.spec.dtypes import NEEDS_OUT_DTYPE, dtype_name, read_types, storage_type
+from weft.spec.dtypes import NEEDS_OUT_DTYPE, dtype_name, read_types, resolve, storage_type
 from weft.spec.type_names import read_dtype
-from weft.spec.whole_sums import between
 
 #: Keywords of a network that every step is asked for, as `weft.plan` takes them.
 STEP_KEYWORDS = ("precision", "accumulate", "algebra", "backend", "specialize", "tune", "promote", "deterministic")
@@ -83,12 +87,37 @@ def is_ordered(algebra: Any) -> bool:
     return algebra is not None and not isinstance(algebra, str) and algebra not in NAMED.values()
 
 
-def node_dtypes(tree: Tree, leaves: Sequence[torch.dtype], settings: Settings) -> dict[int, torch.dtype]:
-    """The type of every node: intermediates have their operands', the result `out_dtype` where that is given.
+def early_of(types: Sequence[torch.dtype], steps: Mapping[str, Any]) -> Early:
+    """Whether operands of these types may be reduced before all of them have met; `steps` are keywords of each step."""
+    algebra = find(steps.get("algebra", "plus_times"))
+    if algebra is None or len(types) < 3:
+        return Early()
+    precision, accumulate = (steps.get(name) for name in ("precision", "accumulate"))
+    try:
+        both = reduce(torch.promote_types, types) if steps.get("promote") else types[0]
+        _, precision, accumulate = read_types(None, precision, accumulate)
+        return algebra.early(resolve(both, both, precision, accumulate, algebra.name).accumulate)
+    except (WeftError, RuntimeError):  # types that do not fit are told where their steps are planned
+        return Early()
 
-    Of integers intermediates have 64 bits where the result has more than 32, or is a floating number: they wrap around
-    no earlier than the result.
-    """
+
+def check_signs(graph: Graph, tensors: Mapping[int, torch.Tensor]) -> None:
+    """`UnsupportedError` where the algebra may be reduced early of values that are not negative alone, and one of these
+    operands has one."""
+    if not graph.early.unsigned or is_traced(tensors.values()) or is_transforming():
+        return
+    for at, tensor in tensors.items():
+        if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
+            return
+        if not tensor.is_complex() and tensor.dtype is not torch.bool and bool((tensor < 0).any()):
+            raise UnsupportedError(
+                f"operand {at} has negative values, and with them operands cannot be contracted two at a time: "
+                f"{graph.early.broken}"
+            )
+
+
+def node_dtypes(tree: Tree, leaves: Sequence[torch.dtype], settings: Settings) -> dict[int, torch.dtype]:
+    """The type of every node: an `intermediate_type` inside, at the root `out_dtype`, by default its operands' type."""
     algebra = find(settings.steps.get("algebra", "plus_times"))
     promote = bool(settings.steps.get("promote"))
     found = dict(enumerate(leaves))
@@ -104,8 +133,8 @@ def node_dtypes(tree: Tree, leaves: Sequence[torch.dtype], settings: Settings) -
         except DTypeError as error:
             raise DTypeError(f"{error}{_which(leaves)}") from None
     _, _, accumulate = read_types(None, None, settings.steps.get("accumulate"))
-    for step in tree.steps:
-        found[step.node] = between(found[step.node], settings.out_dtype, accumulate)
+    for node in (step.node for step in tree.steps if step.node != tree.root):
+        found[node] = intermediate_type(found[node], settings.out_dtype, accumulate)
     if settings.out_dtype is not None and tree.steps:
         found[tree.root] = settings.out_dtype
     return found

@@ -13,6 +13,7 @@ from weft.api.options import read_options
 from weft.planner.schedule import AuxTensors
 from weft.plans.checks import checked_scalar
 from weft.plans.contraction import Plan
+from weft.plans.intermediates import step_keywords
 from weft.plans.tiers import PromotingLaunch, Wanted
 
 Terms = tuple[Sequence[int], Sequence[int], Sequence[int]]
@@ -23,9 +24,14 @@ class Asked:
     """What every step of a network is asked for, by the keywords of `weft.plan`."""
 
     keywords: Mapping[str, Any] = field(default_factory=dict)
+    halves: bool = False  # all operands of the network are of float16
 
     def having(self, **more: Any) -> Asked:
-        return Asked({**self.keywords, **more})
+        return Asked({**self.keywords, **more}, self.halves)
+
+    def of(self, a: torch.dtype, b: torch.dtype) -> Mapping[str, Any]:
+        """The keywords of a step whose operands have these types."""
+        return step_keywords(self.keywords, a, b, self.halves)
 
 
 class Call(NamedTuple):
@@ -96,9 +102,7 @@ def _planned(
 ) -> tuple[Plan, Mapping[str, torch.Tensor]]:  # fmt: skip
     """The plan of a step, and the operands of its functions."""
     a, b, _, d = tensors
-    keywords = {**asked.keywords, "out_dtype": d.dtype}
-    if a.dtype is not b.dtype and torch.int64 in (a.dtype, b.dtype):  # an intermediate, wider than operands
-        keywords["promote"] = True
+    keywords = {**asked.of(a.dtype, b.dtype), "out_dtype": d.dtype}
     if operands:
         keywords["operands"] = operands
     options = replace(read_options("plan", keywords), peak=peak)

@@ -179,7 +179,8 @@ def _merged(taken: Sequence[int], operands: int, found: list[tuple[int, int]]) -
 
 
 def _node_labels(graph: Graph, steps: Sequence[Step], sliced: Labels) -> dict[int, Labels]:
-    """What each node holds: labels that somebody outside of it still has."""
+    """What each node holds: labels that somebody outside of it still has; all of them till the last step, where nothing
+    may be reduced early."""
     uses = [0] * len(graph.extents)
     nodes = {}
     for leaf, term in enumerate(graph.terms):
@@ -192,7 +193,8 @@ def _node_labels(graph: Graph, steps: Sequence[Step], sliced: Labels) -> dict[in
         for labels in (left, right):
             for label in labels:
                 uses[label] -= 1
-        kept = frozenset([label for label in left | right if uses[label] > 0])
+        late = graph.early.never and step is not steps[-1]
+        kept = frozenset([label for label in left | right if late or uses[label] > 0])
         for label in kept:
             uses[label] += 1
         nodes[step.node] = kept

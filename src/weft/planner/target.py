@@ -10,6 +10,7 @@ from functools import lru_cache
 
 import torch
 
+from weft.base.forks import computing
 from weft.errors import UnsupportedError
 from weft.planner.schedule import Target
 
@@ -46,6 +47,7 @@ def target_of(backend: str, device: torch.device) -> Target:
         return other
     if device.type == "cuda":
         return _gpu(device.index if device.index is not None else torch.cuda.current_device())
+    computing()
     if backend == "triton":
         return Target("interpreter", name="Triton interpreter", capability=90, shared_memory=232448)
     return Target("cpu", name="CPU", processors=torch.get_num_threads())

@@ -41,6 +41,8 @@ def chain_kernel(
     ACCUMULATE: tl.constexpr,
     RESULT: tl.constexpr,
     PRECISION: tl.constexpr,
+    MIDDLE: tl.constexpr,  # the type of the intermediate, and its products' precision
+    MIDDLE_PRECISION: tl.constexpr,
 ):
     """One output tile for each program."""
     pdl_begin()
@@ -76,9 +78,9 @@ def chain_kernel(
         inside = c < numbers[3]
         here = x_rows + c[None, :] * stride_of(numbers, 9, UNIT[1])
         middle = load_or_zero(here, inner_inside[:, None] & inside[None, :]).to(PRODUCT)
-        u = tl.dot(left, middle, input_precision=PRECISION, out_dtype=ACCUMULATE).to(PRODUCT)
-        right = load_or_zero(m_columns + c[:, None] * numbers[10], inside[:, None] & r_inside[None, :]).to(PRODUCT)
-        acc = tl.dot(u, right, acc, input_precision=PRECISION, out_dtype=ACCUMULATE)
+        u = tl.dot(left, middle, input_precision=PRECISION, out_dtype=ACCUMULATE).to(MIDDLE)
+        right = load_or_zero(m_columns + c[:, None] * numbers[10], inside[:, None] & r_inside[None, :])
+        acc = tl.dot(u, right.to(PRODUCT).to(MIDDLE), acc, input_precision=MIDDLE_PRECISION, out_dtype=ACCUMULATE)
 
     # (4) Store.
     value = acc * scalar(alpha, ACCUMULATE)

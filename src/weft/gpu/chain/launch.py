@@ -84,7 +84,8 @@ class ChainLaunch:
         self, extents: Extents, tensors: tuple[Layout, Layout, Layout, Layout], arithmetic: Arithmetic, add: bool,
         target: Target,
     ) -> None:  # fmt: skip
-        self.tile = choose_tile(extents, tensors[0].dtype.itemsize, sm_count(target))
+        item = 4 if _is_wide(arithmetic) else tensors[0].dtype.itemsize
+        self.tile = choose_tile(extents, item, sm_count(target))
         unit = tuple([layout.strides[-1] == 1 for layout in tensors])
         key = (self.tile, unit, tuple([(each.dtype, each.alignment) for each in tensors]), arithmetic, add, target)
         kernel = _KERNELS.get(key) if not collecting() else None
@@ -107,15 +108,22 @@ class ChainLaunch:
         self.kernel((g, x, m, y), alpha, beta)
 
 
+def _is_wide(arithmetic: Arithmetic) -> bool:
+    """Whether the intermediate is in float32, as a half has not its range."""
+    return arithmetic.product == torch.float16 and arithmetic.accumulate == torch.float32
+
+
 def _made(
     tile: ChainTile, unit: tuple[bool, ...], tensors: tuple[Layout, ...], arithmetic: Arithmetic, add: bool,
     target: Target,
 ) -> KernelLaunch:  # fmt: skip
     from weft.gpu.chain.kernel import chain_kernel
 
+    wide = _is_wide(arithmetic)
     constants = {
         "TILE": tuple(tile[:5]), "UNIT": unit, "ADD": add, "PRODUCT": TRITON_TYPES[arithmetic.product],
         "ACCUMULATE": TRITON_TYPES[arithmetic.accumulate], "RESULT": TRITON_TYPES[tensors[3].dtype],
-        "PRECISION": arithmetic.precision,
+        "PRECISION": arithmetic.precision, "MIDDLE": TRITON_TYPES[torch.float32 if wide else arithmetic.product],
+        "MIDDLE_PRECISION": "tf32" if wide else arithmetic.precision,
     }  # fmt: skip
     return KernelLaunch(chain_kernel, tensors, constants, True, target, 1, tile.warps, STAGES, numbers=(0,) * 15)
