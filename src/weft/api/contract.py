@@ -28,6 +28,7 @@ from weft.api.selection import selected
 from weft.base.arrays import as_results, as_tensor, returned
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside
+from weft.base.factors import addition
 from weft.errors import call_context
 from weft.planner.schedule import Scalar
 from weft.planner.validity import generation
@@ -71,7 +72,7 @@ def contract(
     *,
     c: Any = None,
     alpha: Scalar = 1.0,
-    beta: Scalar = 1.0,
+    beta: Scalar | None = None,
     out: Any = None,
     a_fn: Function | None = None,
     b_fn: Function | None = None,
@@ -89,8 +90,10 @@ def contract(
     Extent 1 broadcasts; extent 0 is allowed anywhere.
 
     `a`, `b`, `c`: torch tensors with any strides, or arrays that speak DLPack. `c` has D's modes in D's order; where it
-    is given it is added, times `beta`. With ``beta == 0`` it is not read; a `beta` other than 0 and 1 without `c` is a
-    `ShapeError`. `out`: where D goes, any strides; it may be `c` itself and no other input. `out_dtype`: D's type, by
+    is given it is added, times `beta` (1). As in BLAS, ``beta=0`` does not read `c` and ``alpha=0`` does not read `a`
+    and `b`: NaN there does not spread. A `beta` without `c` adds to `out`: ``beta=1.0, out=o`` is ``c=o, out=o``; where
+    there is no `out` either, one other than 0 and 1 is a `ShapeError`. `alpha` and `beta` may be tensors of no
+    dimensions. `out`: where D goes, any strides; it may be `c` itself and no other input. `out_dtype`: D's type, by
     default `out`'s, else the operands'. `precision`: ``"ieee"`` (default), ``"tf32"``, ``"tf32x3"``, ``"3m"`` (complex
     products may be of three real ones), or a number type that values are rounded to before they are multiplied.
     `accumulate`: the type of the sum (float32 for fp16, bf16 and fp32). A number type is torch's, NumPy's or text:
@@ -158,6 +161,10 @@ def contract(
     tensor([2.4495, 2.4495])
     """
     functions = (a_fn, b_fn, c_fn, epilogue)
+    if beta is None:
+        beta = 1.0
+    elif c is None and out is not None:
+        c, beta = addition(c, beta, out)
     if is_dynamo_compiling():
         return as_operation("contract")(
             equation, a, b, c, alpha, beta, out, functions, return_arg, validate, options

@@ -15,6 +15,7 @@ from weft.base.arrays import as_result, as_tensor, is_array, like, without_neg
 from weft.base.bounded_cache import BoundedCache
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside
+from weft.base.factors import addition
 from weft.errors import ArgumentError, DTypeError, NotationError, UnsupportedError, call_context
 from weft.fn import Pointwise, trace
 from weft.planner.at_hand import check_specialize
@@ -43,13 +44,13 @@ _PLANS = BoundedCache(4096)  # by request: asked where a call is not known
 @overload
 def permute(
     x: Array, equation: Equation, *, fn: Function | None = None, c: Any = None, alpha: Scalar = 1.0,
-    beta: Scalar = 1.0, out: Any = None, extents: Mapping[Label, int] | None = None,
+    beta: Scalar | None = None, out: Any = None, extents: Mapping[Label, int] | None = None,
     **options: Unpack[PermuteKeywords],
 ) -> Array: ...
 @overload
 def permute(
     x: Any, equation: Any, *, fn: Function | None = None, c: Any = None, alpha: Scalar = 1.0,
-    beta: Scalar = 1.0, out: Any = None, extents: Mapping[Label, int] | None = None,
+    beta: Scalar | None = None, out: Any = None, extents: Mapping[Label, int] | None = None,
     **options: Unpack[PermuteKeywords],
 ) -> Any: ...
 @signed("permute", ("x", "equation"))
@@ -60,7 +61,7 @@ def permute(
     fn: Function | None = None,
     c: Any = None,
     alpha: Scalar = 1.0,
-    beta: Scalar = 1.0,
+    beta: Scalar | None = None,
     out: Any = None,
     extents: Mapping[Label, int] | None = None,
     **options: Any,
@@ -77,10 +78,11 @@ def permute(
     `x`: a torch tensor with any strides, or an array that speaks DLPack; elements of 1 to 16 bytes. `fn`: a Python
     function of torch operations, traced and fused, which sees values of `x`'s type. `out`: where the result goes, any
     strides, sharing no memory with `x`. `out_dtype`: the result's type, by default `out`'s, else that of `fn`'s
-    results, else `x`'s; a cast costs no pass of its own. `c`: where it is given it is added, times `beta`: a tensor of
-    the result's type and shape (an extent of 1 broadcasts). ``c=out`` adds to what is there; one that lies otherwise
-    than the result costs a pass of its own. `alpha` and `beta` are applied in the wider of the two types, half
-    precision by way of float32 and integers in int64; with ``beta == 0`` `c` is not read.
+    results, else `x`'s; a cast costs no pass of its own. `c`: where it is given it is added, times `beta` (1): a tensor of
+    the result's type and shape (an extent of 1 broadcasts). ``c=out``, or a `beta` without `c`, adds to what is there;
+    a `c` that lies otherwise than the result costs a pass of its own. `alpha` and `beta` are applied in the wider of the two types, half
+    precision by way of float32 and integers in int64. With ``beta == 0`` `c` is not read, with ``alpha == 0`` `x` is
+    not, as in BLAS: NaN there does not spread.
 
     Where nothing is computed the bits of each element arrive as they are. A conjugate view is conjugated on the way; a
     negative view is resolved first.
@@ -100,6 +102,7 @@ def permute(
     tensor([[1.5000, 2.5000],
             [1.5000, 2.5000]])
     """
+    c, beta = addition(c, beta, out)
     if is_dynamo_compiling():
         return as_operation("permute")(x, equation, fn, c, alpha, beta, out, extents, options)
     if is_array(equation) and not is_array(x):
@@ -124,7 +127,7 @@ def plan_permute(
     fn: Function | None = None,
     c: Any = None,
     alpha: Scalar = 1.0,
-    beta: Scalar = 1.0,
+    beta: Scalar | None = None,
     out: Any = None,
     extents: Mapping[Label, int] | None = None,
     **options: Unpack[PermuteKeywords],
@@ -140,6 +143,7 @@ def plan_permute(
     >>> torch.equal(p(x), x.permute(2, 1, 0))
     True
     """
+    c, beta = addition(c, beta, out)
     if is_dynamo_compiling():
         given = {"fn": fn, "c": c, "alpha": alpha, "beta": beta, "out": out, "extents": extents}
         return cast(PermutePlan, outside(plan_permute, x, equation, **given, **options))

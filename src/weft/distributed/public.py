@@ -11,6 +11,7 @@ import torch
 from weft.api.keywords import Equation, Function
 from weft.api.options import fingerprints
 from weft.base.bounded_cache import BoundedCache
+from weft.base.factors import addition
 from weft.distributed.group.ranks import Ranks
 from weft.distributed.out_of_core.blocked import OutOfCorePlan, read_place, refuse_gradients, refuse_ranks
 from weft.distributed.planned.lines import lines_of, ranks_of, shape_of
@@ -102,7 +103,7 @@ def contract(
     memory_limit: Any = None,
     c: Any = None,
     alpha: Scalar = 1.0,
-    beta: Scalar = 1.0,
+    beta: Scalar | None = None,
     validate: bool = False,
     **options: Any,
 ) -> Any:
@@ -125,6 +126,7 @@ def contract(
         if device is not None:
             refuse_ranks(placements=placements, group=group, mesh=mesh)
             out = options.pop("out", None)
+            c, beta = addition(c, beta, out)
             blocks = _in_blocks(equation, a, b, device, memory_limit, link, "auto", c is not None, options)
             return blocks(a, b, c=c, alpha=alpha, beta=beta, out=out, validate=validate)
         _refuse_limit(memory_limit)

@@ -16,6 +16,7 @@ import torch
 from weft.algebra import Algebra, find
 from weft.base.arrays import as_tensor
 from weft.base.describe import describe_call
+from weft.base.factors import addition, is_zero
 from weft.errors import call_context
 from weft.fn.binding import bind
 from weft.oracle.bounds_algebra import reduced_addend_bound, reduction_bound
@@ -57,7 +58,7 @@ def error_bound(
     *,
     c: Any = None,
     alpha: float | complex = 1.0,
-    beta: float | complex = 1.0,
+    beta: float | complex | None = None,
     out_dtype: Any = None,
     precision: str | torch.dtype | None = None,
     accumulate: torch.dtype | None = None,
@@ -116,7 +117,7 @@ def expectation(
     *,
     c: torch.Tensor | None = None,
     alpha: float | complex = 1.0,
-    beta: float | complex = 1.0,
+    beta: float | complex | None = None,
     out_dtype: Any = None,
     precision: str | torch.dtype | None = None,
     accumulate: torch.dtype | None = None,
@@ -133,6 +134,7 @@ def expectation(
 
     Both are tuples where the epilogue yields several values. The oracle's own rounding, in float64, is in the bound.
     """
+    c, beta = addition(c, beta, None)
     other = None if algebra == "plus_times" else find(algebra)
     out_dtype, precision, accumulate = read_types(out_dtype, precision, accumulate)
     arithmetic = resolve(a.dtype, b.dtype, precision, accumulate, other.name if other else None, promote)
@@ -262,6 +264,9 @@ def _sum_bound(
     reading: _Reading, x: Factor, y: Factor, arithmetic: Arithmetic, stored: torch.dtype, alpha: float | complex
 ) -> torch.Tensor:
     """The bound of alpha times the sum of products."""
+    if is_zero(alpha):
+        device = x.value.stored.device
+        return torch.zeros(reading.shape, dtype=torch.float64, device=device)
     magnitude = sum_of_products(x.size, y.size, reading.output).reshape(reading.shape)
     furthest = magnitude
     if not (x.exact and y.exact):

@@ -20,6 +20,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from weft.algebra import Algebra, find
+from weft.base.factors import addition, is_zero
 from weft.errors import ShapeError
 from weft.fn.binding import bind
 from weft.oracle.sums import AuxValues, Read, aligned, reduced, simplified, source, sum_of_products
@@ -47,7 +48,7 @@ def contract(
     *,
     c: Any = None,
     alpha: Scalar = 1.0,
-    beta: Scalar = 1.0,
+    beta: Scalar | None = None,
     out: torch.Tensor | tuple[torch.Tensor, ...] | None = None,
     out_dtype: torch.dtype | tuple[torch.dtype | None, ...] | None = None,
     precision: str | torch.dtype | None = None,
@@ -66,8 +67,7 @@ def contract(
     where that is given: one rounding at the end. A dtype as `precision` rounds the values of A and B to it before
     their functions see them; "tf32" and "tf32x3" change nothing here. `accumulate` matters for integers alone: sums
     wrap around as that type does (int64 where int64 is stored, else int32). Functions of whole numbers see them in
-    their own types, and wrap around as well. `beta=0` does not read `c`. Of an epilogue
-    that yields several values the result is a tuple. In an algebra other than plus-times integers and bool are held in
+    their own types, and wrap around as well. Of an epilogue that yields several values the result is a tuple. In an algebra other than plus-times integers and bool are held in
     the accumulator's own type (bool where bool is stored), all else in wide ones.
 
     >>> import torch
@@ -75,6 +75,7 @@ def contract(
     tensor([12, 34])
     """
     a, b = tensor_of(a), tensor_of(b)
+    c, beta = addition(c, beta, out)
     out_dtype, precision, accumulate = read_types(out_dtype, precision, accumulate)
     notation = read_equation(equation, (a.ndim, b.ndim))
     extents = label_extents(notation, (a.shape, b.shape))
@@ -141,7 +142,7 @@ def launcher(request: Request, contraction: Contraction) -> Callable[..., None]:
             b.conj() if request.conjugate[1] else b,
             c=c,
             alpha=alpha,
-            beta=beta,
+            beta=beta if c is not None else 0,  # nothing is added to what D's memory holds
             out=(d, *(x for x in outputs if x is not None)) if outputs else d,
             precision=arithmetic.product,
             accumulate=arithmetic.accumulate,
@@ -354,7 +355,9 @@ class Names:
 
 
 def _times(factor: Scalar, values: torch.Tensor) -> torch.Tensor:
-    """Integers stay integers under an integral factor."""
+    """Integers stay integers under an integral factor, and nothing is left of NaN under 0."""
+    if is_zero(factor):
+        return torch.zeros_like(values)
     if not (values.is_floating_point() or values.is_complex()) and factor == int(factor.real):
         factor = int(factor.real)
     return values * factor

@@ -17,6 +17,7 @@ from weft.planner.target import target_of
 from weft.spec import Arithmetic, Aux, Contraction, Label, Layout, Notation, canonical
 from weft.spec.aux_operands import AuxInput
 from weft.spec.contraction import class_modes, mode_extents, mode_strides
+from weft.spec.notation import Broadcast
 from weft.spec.permutation import Permutation, canonical_modes
 
 #: What a call writes: D, or D and what the epilogue yields after it.
@@ -104,6 +105,13 @@ class Request:
             for each in self.named
         )
         return replace(self, a=a, b=b, named=named)
+
+    def summed_over_nothing(self) -> Request:
+        """The same with one mode more in A and B, the last, of extent 0: every sum is zero."""
+        mode = Broadcast(0)  # as no ellipsis has one
+        a, b = (x._replace(shape=(*x.shape, 0), strides=(*x.strides, 1), alignment=16) for x in (self.a, self.b))
+        first, second = ((*term, mode) for term in self.notation.inputs)
+        return replace(self, notation=Notation((first, second), self.notation.output), a=a, b=b, schedule=None)
 
     def extents(self) -> dict[Any, int]:
         return mode_extents(self.notation, (self.a.shape, self.b.shape))

@@ -111,7 +111,7 @@ class KnownCall(NamedTuple):
                 return None
         elif beta == 0 or (beta != 1 and not self.scaled):  # without C it is another launch
             return None
-        if (alpha != 1 and not self.scaled) or (number is int and not (fits(alpha) and fits(beta))):
+        if (alpha != 1 and (alpha == 0 or not self.scaled)) or (number is int and not (fits(alpha) and fits(beta))):
             return None
         further: tuple[Tensor, ...] = ()
         if out is None:

@@ -16,6 +16,7 @@ import torch
 from weft.base.arrays import as_results, as_tensor, like_each
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced
+from weft.base.factors import addition
 from weft.errors import ShapeError, call_context
 from weft.oracle.reference import launcher
 from weft.planner.request import Request, Results
@@ -32,7 +33,7 @@ from weft.plans.checks import (
     check_unscaled,
     checked_scalar,
 )
-from weft.plans.derivatives import asked, differentiable, operand_tensors
+from weft.plans.derivatives import any_tensor, asked, differentiable, operand_tensors
 from weft.plans.keywords import check_flag, refuse_unknown
 from weft.plans.memory import is_out_of_memory, workspace_error
 from weft.plans.tiers import Wanted
@@ -47,8 +48,8 @@ _Key = tuple[Layout | None, tuple[Layout, ...], tuple[int, ...], tuple[int, ...]
 class Plan(PlanBase):
     """A contraction, planned once; calling it runs it on new tensors of the same shapes, strides and types.
 
-    Made by `weft.plan`. `plan(a, b, *, c=None, alpha=1.0, beta=1.0, out=None, operands=None, validate=False)` returns
-    the result, which is `out` when that is given. `explain()` says what was chosen and why.
+    Made by `weft.plan`. `plan(a, b, *, c=None, alpha=1.0, beta=None, out=None, operands=None, validate=False)` returns
+    the result, which is `out` when that is given; the arguments mean what they mean for `weft.contract`. `explain()` says what was chosen and why.
     """
 
     def __init__(self, request: Request) -> None:
@@ -59,6 +60,7 @@ class Plan(PlanBase):
         self._variants = {}  # by the layouts of C and of all results, and where less than planned, alignments
         self._default = tuple(Layout.contiguous(self.shape, dtype) for dtype in self.dtypes)
         self._calls = CallCache(CALLS_KNOWN)
+        self._nothing: Plan | None = None  # of calls without products
 
     @property
     def request(self) -> Request:
@@ -78,7 +80,7 @@ class Plan(PlanBase):
         *,
         c: Any = None,
         alpha: Scalar = 1.0,
-        beta: Scalar = 1.0,
+        beta: Scalar | None = None,
         out: Any = None,
         operands: Mapping[str, Any] | None = None,
         validate: bool = False,
@@ -94,6 +96,10 @@ class Plan(PlanBase):
         Raises `ShapeError` or `DTypeError` when a tensor does not fit the plan; then nothing is written. Raises
         `AccuracyError` when a validated element is off.
         """
+        if beta is None:
+            beta = 1.0
+        elif c is None and out is not None:
+            c, beta = addition(c, beta, out)
         if is_dynamo_compiling():
             return as_operation("plan")(self, a, b, c, alpha, beta, out, operands, validate)
         signature = key = known = None
@@ -109,7 +115,7 @@ class Plan(PlanBase):
             if unknown:
                 refuse_unknown("a plan's call", unknown)
             check_flag("validate", validate)
-            if asked(a, b, c, *operand_tensors(operands)):
+            if asked(a, b, c, *operand_tensors(operands)) or any_tensor(alpha, beta):
                 result, known = differentiable("plan_call")(self, a, b, c, alpha, beta, out, operands, validate)
                 if key is not None and known is not None:
                     self._calls.put(key, known)
@@ -153,6 +159,8 @@ class Plan(PlanBase):
         if c is not None:
             check_addend(c, self.shape, accumulate, device)
             c = c.resolve_conj().resolve_neg() if beta != 0 else None
+        if alpha == 0:
+            return self._without_products(a, b, c, beta, out, operands)
         variant = self._fitting(a, b, c, out, operands or {})
         new = 0 if out is not None else sum(math.prod(self.shape) * dtype.itemsize for dtype in self.dtypes)
         try:
@@ -173,6 +181,22 @@ class Plan(PlanBase):
                 raise workspace_error(device, new, variant.workspace_bytes) from error
             raise
         return out
+
+    def _without_products(
+        self,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        c: torch.Tensor | None,
+        beta: Scalar,
+        out: Results | None,
+        operands: Mapping[str, torch.Tensor] | None,
+    ) -> Results:
+        """A call whose `alpha` is 0: A and B are checked and not read, as they are summed over nothing."""
+        self._key(a, b, c, out, operands or {})
+        if self._nothing is None:
+            self._nothing = Plan(self._request.summed_over_nothing())
+        none = tuple(x.unsqueeze(-1)[..., :0] for x in (a, b))
+        return self._nothing.run(*none, c, 1, beta, out, operands)
 
     def run_validated(
         self,

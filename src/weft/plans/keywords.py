@@ -14,7 +14,7 @@ from weft.errors import ArgumentError
 
 #: Every keyword that calls share, with its default, in the order in which `help` shows them.
 DEFAULTS: dict[str, Any] = {
-    "c": None, "alpha": 1.0, "beta": 1.0, "out": None, "out_dtype": None, "precision": None, "accumulate": None,
+    "c": None, "alpha": 1.0, "beta": None, "out": None, "out_dtype": None, "precision": None, "accumulate": None,
     "a_fn": None, "b_fn": None, "c_fn": None, "epilogue": None, "operands": None, "indices": None,
     "algebra": "plus_times", "deterministic": True, "workspace_limit": None, "backend": "auto", "tune": None,
     "specialize": "auto", "schedule": None, "promote": False, "kept_dtype": None, "return_arg": False,

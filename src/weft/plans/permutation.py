@@ -16,6 +16,7 @@ import torch
 from weft.base.arrays import as_result, as_tensor, like
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced
+from weft.base.factors import addition
 from weft.errors import DTypeError, ShapeError, call_context
 from weft.oracle.reference import permute_launcher
 from weft.planner.request import PermuteRequest
@@ -34,8 +35,8 @@ from weft.spec.permutation import Permutation, scaling_type
 class PermutePlan(PlanBase):
     """A permutation, planned once; calling it runs it on new tensors of the same shape, strides and type.
 
-    Made by `weft.plan_permute`. `plan(x, *, c=None, alpha=1.0, beta=1.0, out=None)` returns the result, which is `out`
-    when that is given. `explain()` says what was chosen and why.
+    Made by `weft.plan_permute`. `plan(x, *, c=None, alpha=1.0, beta=None, out=None)` returns the result, which is `out`
+    when that is given; the arguments mean what they mean for `weft.permute`. `explain()` says what was chosen and why.
     """
 
     def __init__(self, request: PermuteRequest) -> None:
@@ -57,12 +58,14 @@ class PermutePlan(PlanBase):
         return found
 
     def __call__(
-        self, x: Any, *, c: Any = None, alpha: Scalar = 1.0, beta: Scalar = 1.0, out: Any = None, **unknown: Any
+        self, x: Any, *, c: Any = None, alpha: Scalar = 1.0, beta: Scalar | None = None, out: Any = None,
+        **unknown: Any,
     ) -> Any:
         """Run on `x`, which lies as the planned one did; returns the result in the kind of array that `x` is.
 
         Raises `ShapeError` or `DTypeError` when a tensor does not fit the plan; then nothing is written.
         """
+        c, beta = addition(c, beta, out)
         if is_dynamo_compiling():
             return as_operation("permutation plan")(self, x, c, alpha, beta, out)
         with call_context(lambda: describe_call("plan", self._request.text, x=x, c=c, out=out)):
@@ -91,6 +94,8 @@ class PermutePlan(PlanBase):
         if c is not None and beta != 0:
             c = c.resolve_conj().resolve_neg()
         variant = self._fitting(x, out, alpha, beta, c)
+        if alpha == 0:
+            return self._without_x(x, out, beta, c)
         new = 0 if out is not None else math.prod(self.shape) * self.dtype.itemsize
         try:
             if out is None:
@@ -104,6 +109,16 @@ class PermutePlan(PlanBase):
                 raise workspace_error(self._request.device, new, variant.workspace_bytes) from error
             raise
         return out
+
+    def _without_x(
+        self, x: torch.Tensor, out: torch.Tensor | None, beta: Scalar, c: torch.Tensor | None
+    ) -> torch.Tensor:
+        """A call whose `alpha` is 0: what is added is all there is, and `x` is checked and not read."""
+        if out is None:
+            out = torch.empty(self.shape, dtype=self.dtype, device=x.device)
+        if c is None or beta == 0:
+            return out.zero_()
+        return out.copy_(c.to(scaling_type(self._request.value, self.dtype)) * beta)
 
     def prepare(
         self,
