@@ -25,7 +25,7 @@ from weft.api.keywords import (
 from weft.api.lookup import find_plan, read_pair, said_options
 from weft.api.options import fingerprints, read_operands, read_options
 from weft.api.selection import selected
-from weft.base.arrays import as_results, as_tensor, returned
+from weft.base.arrays import as_results, as_tensor, is_subclass, returned, source_of
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside
 from weft.base.factors import addition
@@ -190,6 +190,9 @@ def contract(
     with call_context(lambda: describe_call("contract", equation, a=a, b=b, c=c, out=out)):
         refuse_swapped("contract", equation, _FORM)
         check_flag("return_arg", return_arg)
+        source = source_of(a, b, c)
+        if is_subclass(source):
+            key = None  # known calls have plain tensors as results
         check_flag("validate", validate)
         if asked_of(a, b, c, *operand_tensors(options.get("operands"))) or any_tensor(alpha, beta):
             given = {**options, "a_fn": a_fn, "b_fn": b_fn, "c_fn": c_fn, "epilogue": epilogue}
@@ -198,7 +201,7 @@ def contract(
             )
             if key is not None and known is not None:
                 _CALLS.put(key, known)
-            return found
+            return returned(source, out, found, return_arg)
         promote = bool(options.get("promote"))
         x, y = read_pair(a, b, promote)
         addend = as_tensor("c", c, promote) if c is not None else None
@@ -212,7 +215,7 @@ def contract(
             read = read_options("contract", given, target)
             if return_arg:
                 found, places = selected(equation, x, y, addend, alpha, beta, target, read, validate)
-                return returned(a, out, (found, places), True)
+                return returned(source, out, (found, places), True)
             planned, tensors = find_plan(equation, x, y, read), read.tensors
         else:
             planned = known.plan
@@ -222,7 +225,7 @@ def contract(
     if key is not None and known is None and (c is None or beta != 0):  # a C that is not read has no launch of its own
         assert signature is not None
         _CALLS.put(key, planned.known_call(signature, x, y, addend, out is not None, result, tensors))
-    return returned(a, out, result, False)
+    return returned(source, out, result, False)
 
 
 def _each(out: Any) -> tuple[Any, ...]:

@@ -42,6 +42,9 @@ def einsum(*arguments: Any, **keywords: Any) -> Any:
         return as_operation("einsum")(arguments, keywords)
     with call_context(lambda: describe_einsum(arguments)):
         refuse_unknown("einsum", keywords)
+        if "optimize" in keywords:  # of two operands there is one order
+            read_order(keywords["optimize"])
+            keywords = {name: value for name, value in keywords.items() if name != "optimize"}
         notation, operands = read_einsum(arguments)
         if any_autocast() and len(operands) > 1:
             keywords = with_autocast(keywords, operands[0], operands[1], keywords.get("out"))
@@ -133,6 +136,24 @@ def _refuse_unlabelled(arguments: tuple[Any, ...]) -> None:
                 f"argument {at} is a tensor, where labels belong: operands and labels alternate, "
                 "einsum(a, [0, 1], b, [1, 2], [0, 2])"
             )
+
+
+def read_order(optimize: Any) -> Any:
+    """The order that is asked for, as `numpy.einsum` and opt_einsum take it: a word, a path as a tuple, an optimizer.
+
+    Whether an order is looked for at all (True, False, None) is left to weft.
+    """
+    if optimize is None or isinstance(optimize, bool):
+        return "auto"
+    if isinstance(optimize, (list, tuple)):
+        words, path = [x for x in optimize if isinstance(x, str)], [x for x in optimize if not isinstance(x, str)]
+        if words and words[0] != "einsum_path":
+            return words[0]  # with the most elements that an intermediate result may have
+        if all(isinstance(step, (list, tuple)) and all(isinstance(place, int) for place in step) for step in path):
+            return tuple(map(tuple, path))
+    if isinstance(optimize, str) or callable(optimize) or hasattr(optimize, "get_ssa_path"):
+        return optimize
+    raise ArgumentError(f"optimize={optimize!r} is no word, no path (places of two operands at a time), no optimizer")
 
 
 def describe_einsum(arguments: tuple[Any, ...]) -> str:

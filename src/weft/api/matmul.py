@@ -10,7 +10,7 @@ import torch
 
 from weft.api.contract import contract
 from weft.api.keywords import ContractKeywords, Function, signed
-from weft.base.arrays import as_result, as_tensor, returned
+from weft.base.arrays import as_result, as_tensor, returned, source_of
 from weft.base.describe import describe_call
 from weft.base.dispatch import is_dynamo_compiling
 from weft.errors import ArgumentError, ShapeError, call_context
@@ -65,7 +65,7 @@ def matmul(a: Any, b: Any, *, transpose_a: bool = False, transpose_b: bool = Fal
         if out is not None and not isinstance(out, tuple):
             keywords = {**keywords, "out": as_result(out)}
         result = contract(_equation(left.dim(), right.dim(), transpose_a, transpose_b), left, right, **keywords)
-    return returned(a, out, result, bool(keywords.get("return_arg")))
+    return returned(source_of(a, b, c), out, result, bool(keywords.get("return_arg")))
 
 
 def _states(transpose_a: bool, transpose_b: bool) -> str:

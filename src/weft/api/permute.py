@@ -11,7 +11,7 @@ import torch
 
 from weft.api.keywords import Equation, Function, PermuteKeywords, signed
 from weft.api.options import check_limit, fingerprints
-from weft.base.arrays import as_result, as_tensor, is_array, like, without_neg
+from weft.base.arrays import as_result, as_tensor, is_array, like, source_of, without_neg
 from weft.base.bounded_cache import BoundedCache
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced, outside
@@ -111,12 +111,12 @@ def permute(
         source, target, addend = _read("permute", x, c, out, options)
         if asked(source, addend):
             given = {**options, "fn": fn, "extents": extents}
-            return differentiable("permute")(equation, source, addend, alpha, beta, target, given)
+            return like(source_of(x, c), differentiable("permute")(equation, source, addend, alpha, beta, target, given))
         if is_traced((source, target, addend)):
             return as_operation("permute")(source, equation, fn, addend, alpha, beta, target, extents, options)
         found = _find_plan("permute", equation, source, target, fn, extents, options)
         result = found.run(source, target, alpha, beta, addend)
-    return out if out is not None else like(x, result)
+    return out if out is not None else like(source_of(x, c), result)
 
 
 @signed("plan_permute", ("x", "equation"), PermutePlan)

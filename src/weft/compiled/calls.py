@@ -13,6 +13,7 @@ from weft.algebra import Algebra
 from weft.api.einsum import LAST, MOVING
 from weft.api.options import HOOKS
 from weft.base.dispatch import taken_by
+from weft.base.factors import addition
 from weft.compiled.modules import constant_of
 from weft.compiled.moves import spelled_move, spelled_move_plan
 from weft.compiled.operations import CONTRACT, CONTRACT_OUT, PERMUTE, PERMUTE_OUT
@@ -135,6 +136,8 @@ def einsum(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     from torch.fx.experimental.symbolic_shapes import has_static_value
 
     equation, operands = _einsum_arguments(arguments)
+    keywords = {name: value for name, value in keywords.items() if name != "optimize"}  # the path is weft's own here
+    c, beta = addition(keywords.get("c"), keywords.get("beta"), keywords.get("out"))
     moved = not any(name not in MOVING and keywords[name] is not None for name in keywords)
     shapes = []
     for operand in operands:  # an open extent is none: to read it would close it
@@ -164,8 +167,8 @@ def einsum(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         last["alone"] = True
     functions = tuple([asked(hook) for hook in _HOOKS])
     return contract(
-        step, operands[left], operands[right], asked("c"), asked("alpha", 1.0), asked("beta", 1.0), asked("out"),
-        functions, asked("return_arg", False), asked("validate", False), last,
+        step, operands[left], operands[right], c, asked("alpha", 1.0), beta, asked("out"), functions,
+        asked("return_arg", False), asked("validate", False), last,
     )  # fmt: skip
 
 

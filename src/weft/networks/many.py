@@ -9,7 +9,7 @@ import torch
 
 from weft.api.autocast import any_autocast, with_autocast
 from weft.api.contract import contract
-from weft.api.einsum import check_functions, describe_einsum, einsum, read_einsum
+from weft.api.einsum import check_functions, describe_einsum, einsum, read_einsum, read_order
 from weft.api.lookup import said_options
 from weft.base.arrays import as_results, as_tensors, returned, without_memory, without_neg
 from weft.base.bounded_cache import BoundedCache
@@ -45,7 +45,12 @@ class Known(NamedTuple):
 
 def einsum_of_many(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     """`weft.einsum` of any number of operands."""
-    key = _key(arguments, keywords)
+    order: Any = "auto"
+    if "optimize" in keywords:
+        with call_context(lambda: describe_einsum(arguments)):
+            order = read_order(keywords["optimize"])
+        keywords = {name: value for name, value in keywords.items() if name != "optimize"}
+    key = _key(arguments, keywords, order)
     known = _KNOWN.get(key) if key is not None else None
     if known is not None:
         place = torch.empty(known.shape, dtype=known.dtype, device=known.program.device)
@@ -61,11 +66,11 @@ def einsum_of_many(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         found, source = as_tensors(operands, bool(keywords.get("promote")))
         tensors = [without_neg(tensor) for tensor in found]
         check_functions(keywords, len(tensors))
-        result = _run(notation, tensors, keywords, key)
+        result = _run(notation, tensors, keywords, order, key)
     return returned(source, keywords.get("out"), result, False)
 
 
-def _key(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+def _key(arguments: tuple[Any, ...], keywords: dict[str, Any], order: Any) -> Any:
     """A plain call as a key: text and tensors, keywords that can be looked up, no place for the result."""
     if type(arguments[0]) is not str or any_autocast():
         return None
@@ -75,7 +80,7 @@ def _key(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         return None
     if any(name in keywords for name in (*_LAST, "out", "validate", "return_arg")):
         return None
-    key = (arguments[0], signature, said, generation())
+    key = (arguments[0], signature, said, order, generation())
     try:
         hash(key)
     except TypeError:
@@ -83,7 +88,7 @@ def _key(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
     return key
 
 
-def _run(notation: Notation, tensors: list[torch.Tensor], keywords: dict[str, Any], key: Any) -> Any:
+def _run(notation: Notation, tensors: list[torch.Tensor], keywords: dict[str, Any], order: Any, key: Any) -> Any:
     steps = {name: keywords[name] for name in STEP_KEYWORDS if keywords.get(name) is not None}
     last = {name: keywords[name] for name in (*_LAST, "return_arg") if keywords.get(name) is not None}
     out = as_results(keywords.get("out"))
@@ -91,7 +96,7 @@ def _run(notation: Notation, tensors: list[torch.Tensor], keywords: dict[str, An
     plain = not last and not several and not keywords.get("validate") and not keywords.get("workspace_limit")
     if plain and not isinstance(out, tuple):
         steps["out_dtype"] = keywords.get("out_dtype") or (out.dtype if out is not None else None)
-    network = _network(notation, tensors, steps)
+    network = _network(notation, tensors, steps, order)
     _check(network, tensors, out)
     if is_traced(tensors) or asked(*tensors):
         return _one_by_one(network, tensors, keywords, out)
@@ -105,29 +110,32 @@ def _run(notation: Notation, tensors: list[torch.Tensor], keywords: dict[str, An
     return _one_by_one(network, tensors, keywords, out)
 
 
-def _network(notation: Notation, tensors: list[torch.Tensor], steps: dict[str, Any]) -> Network:
+def _network(notation: Notation, tensors: list[torch.Tensor], steps: dict[str, Any], order: Any) -> Network:
     """The plan for these operands."""
     device = tensors[0].device
     for at, tensor in enumerate(tensors):
         if tensor.device != device:
             raise ShapeError(f"operand 0 is on {device}, operand {at} is on {tensor.device}")
-    return network_of(notation, [tuple(x.shape) for x in tensors], [x.dtype for x in tensors], device, steps)
+    return network_of(notation, [tuple(x.shape) for x in tensors], [x.dtype for x in tensors], device, steps, order)
 
 
 def network_of(
     notation: Notation, shapes: Sequence[tuple[int, ...]], types: Sequence[torch.dtype], device: torch.device,
-    steps: dict[str, Any],
+    steps: dict[str, Any], order: Any = "auto",
 ) -> Network:  # fmt: skip
     """The plan for operands of these shapes; `steps` are keywords of each step, and the result's type."""
     ordered = is_ordered(steps.get("algebra"))
-    key = (notation, tuple(shapes), tuple(types), device, repr(sorted(steps.items(), key=str)), generation())
-    known: Network | None = _NETWORKS.get(key) if not ordered else None
+    said = repr(sorted(steps.items(), key=str))
+    key = (notation, tuple(shapes), tuple(types), device, said, order, generation())
+    kept = not ordered and isinstance(order, (str, tuple))
+    known: Network | None = _NETWORKS.get(key) if kept else None
     if known is None:
         settings = read_settings(device, steps)
         graph = graph_of(notation, shapes, ordered=ordered)
-        found = find_path(graph, "auto", model(settings.target, types[0], str(steps.get("precision") or "ieee")))
+        found = find_path(graph, order, model(settings.target, types[0], str(steps.get("precision") or "ieee")))
         known = Network(graph, types, settings, found)
-        _NETWORKS.put(key, known)
+        if kept:
+            _NETWORKS.put(key, known)
     return known
 
 

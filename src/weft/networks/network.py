@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from numbers import Number
 from typing import Any
 
 import torch
 
-from weft.base.arrays import as_results, as_tensor, like, without_neg
+from weft.base.arrays import as_results, as_tensor, is_scalar, like, source_of, without_neg
 from weft.base.bounded_cache import BoundedCache
 from weft.base.describe import describe_operands
 from weft.base.dispatch import is_traced
@@ -245,7 +244,7 @@ class Network(Described):
             constant = f" besides {counted(fixed, 'constant')}" if fixed else ""
             raise ShapeError(f"the network takes {counted(len(wanted), 'operand')}{constant}, {given(len(tensors))}")
         numbers = [
-            torch.tensor(one, dtype=self._leaves[at], device=self.settings.device) if isinstance(one, Number) else one
+            torch.tensor(one, dtype=self._leaves[at], device=self.settings.device) if is_scalar(one) else one
             for at, one in zip(wanted, tensors, strict=True)
         ]
         read = [without_neg(as_tensor(f"operand {at}", one, promote)) for at, one in zip(wanted, numbers, strict=True)]
@@ -388,5 +387,6 @@ class Network(Described):
 
 
 def _source(tensors: Sequence[Any]) -> Any:
-    """The operand that says what kind of array a result is: the first that is no number."""
-    return next((one for one in tensors if not isinstance(one, Number)), torch.empty(0))
+    """The operand that says what kind of array a result is; torch's where all are constants or numbers."""
+    found = source_of(*tensors) if tensors else None
+    return torch.empty(0) if found is None or is_scalar(found) else found

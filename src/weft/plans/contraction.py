@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from weft.base.arrays import as_results, as_tensor, like_each
+from weft.base.arrays import as_results, as_tensor, is_subclass, returned, source_of
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced
 from weft.base.factors import addition
@@ -115,11 +115,14 @@ class Plan(PlanBase):
             if unknown:
                 refuse_unknown("a plan's call", unknown)
             check_flag("validate", validate)
+            source = source_of(a, b, c)
+            if is_subclass(source):
+                key = signature = None  # known calls have plain tensors as results
             if asked(a, b, c, *operand_tensors(operands)) or any_tensor(alpha, beta):
                 result, known = differentiable("plan_call")(self, a, b, c, alpha, beta, out, operands, validate)
                 if key is not None and known is not None:
                     self._calls.put(key, known)
-                return result
+                return returned(source, out, result, False)
             promote = self._request.promote
             x, y = (as_tensor(name, value, promote).resolve_neg() for name, value in (("a", a), ("b", b)))
             addend = as_tensor("c", c, promote) if c is not None else None
@@ -130,7 +133,7 @@ class Plan(PlanBase):
             result = run(x, y, addend, alpha, beta, as_results(out), given)
         if signature is not None and known is None and (c is None or beta != 0):
             self._calls.put(key, self.known_call(signature, x, y, addend, out is not None, result, given or {}))
-        return out if out is not None else like_each(a, result)
+        return returned(source, out, result, False)
 
     def text_of_call(self, added: bool, validate: bool) -> Any:
         """What an operation of a call is told: see `weft.compiled`. Dynamo takes it for a constant."""

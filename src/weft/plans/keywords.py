@@ -20,13 +20,14 @@ DEFAULTS: dict[str, Any] = {
     "specialize": "auto", "schedule": None, "promote": False, "kept_dtype": None, "return_arg": False,
     "validate": False,
 }  # fmt: skip
+_OF_EINSUM: dict[str, Any] = {"optimize": "auto"}
 #: The same where a call makes a plan, which is for many calls.
 _OF_PLANS: dict[str, Any] = {"specialize": "now"}
 #: The keywords of each call.
 TAKEN: dict[str, tuple[str, ...]] = {
     "contract": tuple(DEFAULTS),
     "plan": tuple(name for name in DEFAULTS if name not in ("alpha", "beta", "return_arg", "validate")),
-    "einsum": tuple(DEFAULTS),
+    "einsum": (*DEFAULTS, "optimize"),
     "matmul": ("transpose_a", "transpose_b", *DEFAULTS),
     "permute": (
         "fn", "c", "alpha", "beta", "out", "out_dtype", "extents", "workspace_limit", "backend", "tune", "specialize",
@@ -118,7 +119,9 @@ _WITHOUT = {
 
 def default_of(call: str, name: str) -> Any:
     """The default of a keyword that calls share."""
-    return _OF_PLANS.get(name, DEFAULTS[name]) if call.startswith("plan") else DEFAULTS[name]
+    if call.startswith("plan") and name in _OF_PLANS:
+        return _OF_PLANS[name]
+    return DEFAULTS[name] if name in DEFAULTS else _OF_EINSUM[name]
 
 
 def refuse_unknown(call: str, unknown: Collection[str], what: str = "") -> None:

@@ -76,7 +76,7 @@ class PermutePlan(PlanBase):
             target = as_result(out) if out is not None else None
             addend = None if c is None else target if c is out else as_tensor("c", c)
             if asked(x, addend):
-                return differentiable("permute_plan_call")(self, x, addend, alpha, beta, out)
+                return like(x, differentiable("permute_plan_call")(self, x, addend, alpha, beta, out))
             result = self.run(as_tensor("x", x).resolve_neg(), target, alpha, beta, addend)
         return out if out is not None else like(x, result)
 
