@@ -12,6 +12,7 @@ from weft.api.options import read_options, resolved
 from weft.base.arrays import as_result, as_tensor, returned
 from weft.base.describe import describe_call
 from weft.base.dispatch import is_dynamo_compiling, outside
+from weft.base.memory import new_tensor
 from weft.errors import NotationError, ShapeError, call_context
 from weft.plans.derivatives import asked as asked_of
 from weft.plans.keywords import refuse_unknown
@@ -118,7 +119,7 @@ def _in_one_launch(
     if not (fits(extents) and pays(extents, request.arithmetic)):
         return None
     wanted = tuple(sizes[label] for label in notation.output)
-    y = out if out is not None else torch.empty(wanted, dtype=request.d_dtype, device=tensors[0].device)
+    y = out if out is not None else new_tensor(wanted, request.d_dtype, tensors[0].device)
     if tuple(y.shape) != wanted or any(s == 0 and n > 1 for s, n in zip(y.stride(), wanted, strict=True)):
         return None  # the contraction that follows says what is wrong
     sides = ((roles.p, roles.q), (roles.b, roles.q, roles.c), (roles.c, roles.r), (roles.b, roles.p, roles.r))

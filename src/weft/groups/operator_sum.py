@@ -23,6 +23,7 @@ from weft.base.arrays import as_result, as_tensor, returned
 from weft.base.describe import describe_call
 from weft.base.dispatch import near_dynamo, outside
 from weft.base.figures import counted
+from weft.base.memory import new_tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
 from weft.plans.derivatives import asked as asked_of
 from weft.plans.keywords import refuse_unknown
@@ -87,7 +88,7 @@ class OperatorSum:
                 if target is not None:
                     raise UnsupportedError("out is not for operands that require gradients: leave it out")
                 return returned(state, None, self._with_gradient(x, shape), False)
-            y = target if target is not None else torch.empty(shape, dtype=x.dtype, device=x.device)
+            y = target if target is not None else new_tensor(shape, x.dtype, x.device)
             begun = False
             for block in self._blocks:
                 for part in self._parts(block, x):

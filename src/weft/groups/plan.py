@@ -17,6 +17,7 @@ from weft.base.arrays import as_result, is_transforming
 from weft.base.describe import describe_call
 from weft.base.dispatch import near_dynamo, outside
 from weft.base.figures import counted, given, si
+from weft.base.memory import new_tensor
 from weft.base.notebook import folded, table
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
 from weft.groups.launch import launch_of
@@ -101,7 +102,7 @@ class GroupedPlan:
         if self._out is not None:
             self._launch(a, b, self._out.tensors[0])
             return self._out.tensors
-        buffer = torch.empty(self._places.size, dtype=self.dtype, device=a.device)
+        buffer = new_tensor((self._places.size,), self.dtype, a.device)
         self._launch(a, b, buffer)
         return Results(buffer, self._places)
 

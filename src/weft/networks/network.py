@@ -12,6 +12,7 @@ from weft.base.bounded_cache import BoundedCache
 from weft.base.describe import describe_operands
 from weft.base.dispatch import is_traced
 from weft.base.figures import counted, given
+from weft.base.memory import new_tensor
 from weft.errors import ArgumentError, ShapeError, UnsupportedError, WorkspaceError, call_context
 from weft.networks.arena import SMALL, arena
 from weft.networks.changes import Changes
@@ -152,7 +153,7 @@ class Network(Described):
 
     def place(self) -> torch.Tensor:
         """Memory for a result, not filled: of its shape and type, contiguous, on the network's device."""
-        return torch.empty(self.graph.shape, dtype=self.dtype, device=self.settings.device)
+        return new_tensor(self.graph.shape, self.dtype, self.settings.device)
 
     def error_bound(self, *tensors: Any) -> torch.Tensor:
         """The most by which each element of the result may differ from the exact one: a float64 tensor of its shape.

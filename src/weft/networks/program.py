@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from weft.base.memory import new_tensor
 from weft.networks.arena import Arena, ordered
 from weft.networks.order import Orders
 from weft.networks.replay import Replay, is_worth_while
@@ -305,7 +306,7 @@ class Program:
         return found
 
     def _allocated(self) -> torch.Tensor:
-        return torch.empty(self.scheme.arena.size, dtype=torch.uint8, device=self.device)
+        return new_tensor((self.scheme.arena.size,), torch.uint8, self.device)
 
     def _places(self) -> list[Any]:
         """Intermediates for one call: the kept ones, or new ones where none are kept, or within a graph's capture.

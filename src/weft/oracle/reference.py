@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from weft.algebra import Algebra, find
 from weft.base.factors import addition, is_zero
+from weft.base.memory import check_room
 from weft.errors import ShapeError
 from weft.fn.binding import bind
 from weft.oracle.sums import AuxValues, Read, aligned, reduced, simplified, source, sum_of_products
@@ -80,6 +81,7 @@ def contract(
     notation = read_equation(equation, (a.ndim, b.ndim))
     extents = label_extents(notation, (a.shape, b.shape))
     shape = tuple(extents[label] for label in notation.output)
+    check_room(a.device, 8 * math.prod(shape))
     other = None if algebra == "plus_times" else find(algebra)
     hooks = {"a_fn": a_fn, "b_fn": b_fn, "c_fn": c_fn, "epilogue": epilogue}
     names = Names(hooks, operands or {}, indices or {}, extents, a.device)
@@ -187,6 +189,7 @@ def permute(
     notation = expand(equation, [x.ndim])
     found = permutation_extents(notation, x.shape, extents or {}, None if out is None else out.shape)
     computed = fn is not None or alpha != 1 or beta != 0
+    check_room(x.device, x.element_size() * math.prod(found[label] for label in notation.output))
     # The labels of extent 1 that this drops come back where the values are expanded.
     operand = source(notation.inputs[0], x, reader(None, fn, keep=False), {}, found)
     values = operand.values if computed else operand.stored

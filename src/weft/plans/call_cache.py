@@ -17,8 +17,9 @@ from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 from weft.base.arrays import dispatch_modes, is_transformed, is_transforming, without_memory
+from weft.base.memory import workspace_error
+from weft.errors import is_out_of_memory
 from weft.plans.checks import fits
-from weft.plans.memory import is_out_of_memory, workspace_error
 
 _STRIDED = torch.strided  # read in every call
 _LOW = 1 << 36  # an address below may be an offset into memory that was freed: torch counts it from 0

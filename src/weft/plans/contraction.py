@@ -17,7 +17,8 @@ from weft.base.arrays import as_results, as_tensor, is_subclass, returned, sourc
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced
 from weft.base.factors import addition
-from weft.errors import ShapeError, call_context
+from weft.base.memory import check_room, workspace_error
+from weft.errors import ShapeError, call_context, is_out_of_memory
 from weft.oracle.reference import launcher
 from weft.planner.request import Request, Results
 from weft.planner.schedule import AuxTensors, Scalar
@@ -35,7 +36,6 @@ from weft.plans.checks import (
 )
 from weft.plans.derivatives import any_tensor, asked, differentiable, operand_tensors
 from weft.plans.keywords import check_flag, refuse_unknown
-from weft.plans.memory import is_out_of_memory, workspace_error
 from weft.plans.tiers import Wanted
 from weft.spec import Aux, Contraction, Layout
 from weft.spec.contraction import output_shape
@@ -166,6 +166,7 @@ class Plan(PlanBase):
             return self._without_products(a, b, c, beta, out, operands)
         variant = self._fitting(a, b, c, out, operands or {})
         new = 0 if out is not None else sum(math.prod(self.shape) * dtype.itemsize for dtype in self.dtypes)
+        check_room(device, new, variant.workspace_bytes)
         try:
             if out is None:
                 found = tuple(torch.empty(self.shape, dtype=dtype, device=device) for dtype in self.dtypes)

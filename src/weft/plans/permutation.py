@@ -17,7 +17,8 @@ from weft.base.arrays import as_result, as_tensor, like
 from weft.base.describe import describe_call
 from weft.base.dispatch import as_operation, is_dynamo_compiling, is_traced
 from weft.base.factors import addition
-from weft.errors import DTypeError, ShapeError, call_context
+from weft.base.memory import check_room, new_tensor, workspace_error
+from weft.errors import DTypeError, ShapeError, call_context, is_out_of_memory
 from weft.oracle.reference import permute_launcher
 from weft.planner.request import PermuteRequest
 from weft.planner.schedule import Scalar
@@ -25,7 +26,6 @@ from weft.plans.base import PlanBase, Variant
 from weft.plans.checks import aligned_as, check_addend, check_operand, check_out, checked_scalar
 from weft.plans.derivatives import asked, differentiable
 from weft.plans.keywords import refuse_unknown
-from weft.plans.memory import is_out_of_memory, workspace_error
 from weft.spec import Layout
 from weft.spec.dtypes import dtype_name
 from weft.spec.memory import same_memory
@@ -97,6 +97,7 @@ class PermutePlan(PlanBase):
         if alpha == 0:
             return self._without_x(x, out, beta, c)
         new = 0 if out is not None else math.prod(self.shape) * self.dtype.itemsize
+        check_room(self._request.device, new, variant.workspace_bytes)
         try:
             if out is None:
                 out = torch.empty(self.shape, dtype=self.dtype, device=self._request.device)
@@ -115,7 +116,7 @@ class PermutePlan(PlanBase):
     ) -> torch.Tensor:
         """A call whose `alpha` is 0: what is added is all there is, and `x` is checked and not read."""
         if out is None:
-            out = torch.empty(self.shape, dtype=self.dtype, device=x.device)
+            out = new_tensor(self.shape, self.dtype, x.device)
         if c is None or beta == 0:
             return out.zero_()
         return out.copy_(c.to(scaling_type(self._request.value, self.dtype)) * beta)
