@@ -17,6 +17,7 @@ from typing import Any, TypedDict
 from weft.errors import UnsupportedError, WeftError
 from weft.machine.store import cache_directory
 from weft.planner.validity import outdate
+from weft.spec.arguments import reads
 from weft.tune.cache import ABOUT, cleared, entries, exported, imported
 
 
@@ -53,6 +54,7 @@ def info() -> Info:
     return Info(folder=folder(), files=files, bytes=size, rooms=rooms)
 
 
+@reads("cache.clear")
 def clear(*rooms: str) -> int:
     """Remove every file, or those of some rooms; how many. Plans of this process are made anew where asked again."""
     count, _ = cleared(_known(rooms))
@@ -60,6 +62,7 @@ def clear(*rooms: str) -> int:
     return count
 
 
+@reads("cache.export")
 def export(file: str | Path | None = None, *rooms: str) -> dict[str, Any]:
     """All readable entries (of some rooms) as one JSON value, written to `file` too where that is given."""
     document = exported(_known(rooms))
@@ -68,6 +71,7 @@ def export(file: str | Path | None = None, *rooms: str) -> dict[str, Any]:
     return document
 
 
+@reads("cache.import_")
 def import_(source: str | Path | dict[str, Any]) -> int:
     """Take over the entries of an exported file or value; how many. `WeftError` where it is none.
 

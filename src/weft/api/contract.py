@@ -36,7 +36,7 @@ from weft.plans.call_cache import CallCache, call_signature
 from weft.plans.contraction import Plan
 from weft.plans.derivatives import any_tensor, detached, differentiable, operand_tensors
 from weft.plans.derivatives import asked as asked_of
-from weft.plans.keywords import check_flag
+from weft.spec.arguments import read_flag
 
 _CALLS = CallCache(4096)  # by all that a call says: its plan, and where that is all it takes its launch
 _FORM = "equation, a, b"
@@ -189,11 +189,11 @@ def contract(
                     return found
     with call_context(lambda: describe_call("contract", equation, a=a, b=b, c=c, out=out)):
         refuse_swapped("contract", equation, _FORM)
-        check_flag("return_arg", return_arg)
+        read_flag("return_arg", return_arg)
         source = source_of(a, b, c)
         if is_subclass(source):
             key = None  # known calls have plain tensors as results
-        check_flag("validate", validate)
+        read_flag("validate", validate)
         if asked_of(a, b, c, *operand_tensors(options.get("operands"))) or any_tensor(alpha, beta):
             given = {**options, "a_fn": a_fn, "b_fn": b_fn, "c_fn": c_fn, "epilogue": epilogue}
             found, known = differentiable("contract")(
@@ -202,7 +202,7 @@ def contract(
             if key is not None and known is not None:
                 _CALLS.put(key, known)
             return returned(source, out, found, return_arg)
-        promote = bool(options.get("promote"))
+        promote = read_flag("promote", options.get("promote", False))
         x, y = read_pair(a, b, promote)
         addend = as_tensor("c", c, promote) if c is not None else None
         target = as_results(out)
@@ -219,7 +219,7 @@ def contract(
             planned, tensors = find_plan(equation, x, y, read), read.tensors
         else:
             planned = known.plan
-            tensors = {name: tensor for name, (_, tensor) in read_operands(options.get("operands") or {}).items()}
+            tensors = {name: tensor for name, (_, tensor) in read_operands(options.get("operands")).items()}
         run = planned.run_validated if validate else planned.run
         result = run(x, y, addend, alpha, beta, target, tensors)
     if key is not None and known is None and (c is None or beta != 0):  # a C that is not read has no launch of its own
@@ -268,7 +268,7 @@ def plan(
         keywords: dict[str, Any] = dict(options)
         if any_autocast():
             keywords = with_autocast(keywords, a, b, out)
-        promote = bool(keywords.get("promote"))
+        promote = read_flag("promote", keywords.get("promote", False))
         x, y = read_pair(a, b, promote)
         addend = as_tensor("c", c, promote) if c is not None else None
         target = as_results(out)

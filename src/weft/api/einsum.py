@@ -21,6 +21,7 @@ from weft.planner.request import Results
 from weft.plans.derivatives import asked
 from weft.plans.keywords import refuse_unknown
 from weft.spec import Notation, parse
+from weft.spec.arguments import read_flag
 from weft.spec.contraction import mode_extents
 from weft.spec.dtypes import storage_type
 from weft.spec.memory import share_memory
@@ -50,7 +51,7 @@ def einsum(*arguments: Any, **keywords: Any) -> Any:
             keywords = with_autocast(keywords, operands[0], operands[1], keywords.get("out"))
         if not operands:
             raise NotationError("einsum needs an equation and operands")
-        found, source = as_tensors(operands, bool(keywords.get("promote")))
+        found, source = as_tensors(operands, read_flag("promote", keywords.get("promote", False)))
         tensors = [without_neg(tensor) for tensor in found]
         notation = expand(notation, [tensor.dim() for tensor in tensors])
         mode_extents(notation, [tensor.shape for tensor in tensors])
@@ -68,7 +69,7 @@ def einsum(*arguments: Any, **keywords: Any) -> Any:
             result = _of_one(notation, tensors[0], last, target)
         else:
             result = _of_two(notation, tensors, last, target)
-    return returned(source, out, result, bool(keywords.get("return_arg")))
+    return returned(source, out, result, read_flag("return_arg", keywords.get("return_arg", False)))
 
 
 def _of_one(notation: Notation, x: torch.Tensor, last: dict[str, Any], target: Results | None) -> Any:
@@ -103,7 +104,8 @@ def _first(x: Any, y: Any) -> Any:
 
 def check_functions(keywords: dict[str, Any], operands: int) -> None:
     for name, most in (("a_fn", 2), ("b_fn", 2), ("return_arg", 2)):
-        if operands > most and keywords.get(name):
+        given = keywords.get(name)
+        if operands > most and given is not None and given is not False:
             raise UnsupportedError(f"{name} is for at most two operands, einsum has {operands}: contract two at a time")
 
 
@@ -131,11 +133,19 @@ def _refuse_unlabelled(arguments: tuple[Any, ...]) -> None:
     """`NotationError` for an operand of the interleaved form that stands where labels belong."""
     for at, argument in enumerate(arguments):
         labels = at % 2 or at == len(arguments) - 1
-        if labels and is_array(argument) and (len(argument.shape) != 1 or "float" in str(argument.dtype)):
+        if labels and is_array(argument) and not _are_labels(argument):
             raise NotationError(
                 f"argument {at} is a tensor, where labels belong: operands and labels alternate, "
                 "einsum(a, [0, 1], b, [1, 2], [0, 2])"
             )
+
+
+def _are_labels(array: Any) -> bool:
+    """Whether an array may stand for labels: it has one dimension, and no fractions."""
+    try:
+        return len(array.shape) == 1 and "float" not in str(array.dtype)
+    except Exception:  # nested tensors, and whatever an object of somebody else raises
+        return False
 
 
 def read_order(optimize: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar, Unpack, cast, overload
 
@@ -22,16 +22,18 @@ from weft.planner.at_hand import check_specialize
 from weft.planner.planner import check_tune
 from weft.planner.request import PermuteRequest
 from weft.planner.schedule import Scalar
-from weft.planner.target import resolve_backend, target_of
+from weft.planner.target import check_backend, resolve_backend, target_of
 from weft.planner.validity import generation
 from weft.plans.call_cache import CallCache, KnownCall, call_signature
 from weft.plans.checks import reject_gradient
 from weft.plans.derivatives import asked, detached, differentiable
-from weft.plans.keywords import check_flag, default_of, refuse_unknown
+from weft.plans.keywords import default_of, refuse_unknown
 from weft.plans.permutation import PermutePlan
+from weft.plans.select import check_schedule
 from weft.spec import Label, Layout, Notation, parse
+from weft.spec.arguments import read_flag
 from weft.spec.dtypes import dtype_name
-from weft.spec.notation import expand, from_sequences
+from weft.spec.notation import expand, from_sequences, terms_of
 from weft.spec.permutation import checked_extents, permutation_extents
 from weft.spec.type_names import read_dtype
 
@@ -166,7 +168,7 @@ def _read(
     refuse_unknown(call, options)
     if isinstance(x, str):
         raise ArgumentError(f"{call} takes a tensor and an equation: 'x', {x!r}; a second text stands for the tensor")
-    promote = check_flag("promote", options.get("promote", False))
+    promote = read_flag("promote", options.get("promote", False))
     source = without_neg(as_tensor("x", x, promote))
     target = as_result(out) if out is not None else None
     addend = None if c is None else target if c is out else as_tensor("c", c, promote)
@@ -188,6 +190,8 @@ def _find_plan(
     check_tune(tune)
     specialize = options.get("specialize", default_of(call, "specialize"))
     check_specialize(specialize)
+    check_backend(backend)
+    check_schedule(schedule)
     check_limit(workspace_limit)
     notation_key = _notation_key(equation)
     given = checked_extents(extents) if extents is not None else {}
@@ -269,9 +273,7 @@ def _notation_key(equation: Equation) -> str | Notation:
     """Text as it is, sequences of labels as a `Notation`: either can be looked up."""
     if isinstance(equation, str):
         return equation
-    if not isinstance(equation, Iterable):
-        raise NotationError(f"an equation is text or two sequences of labels, not {type(equation).__name__}")
-    terms = tuple(equation)
+    terms = terms_of(equation)
     if len(terms) != 2:
         raise NotationError(f"labels come as two sequences (modes of x, modes of the result), {len(terms)} are given")
     return from_sequences(*terms, new_labels=True)

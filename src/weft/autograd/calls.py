@@ -28,6 +28,7 @@ from weft.plans.checks import aux_tensors
 from weft.plans.contraction import Plan
 from weft.plans.derivatives import any_tensor, asks
 from weft.plans.permutation import PermutePlan
+from weft.spec.arguments import read_flag
 
 Results = torch.Tensor | tuple[torch.Tensor, ...]
 
@@ -80,7 +81,7 @@ def contract(
     if any_tensor(alpha, beta):
         return with_factors(equation, a, b, c, alpha, beta, out, keywords, return_arg, validate), None
     refuse_out(out)
-    promote = bool(keywords.get("promote"))
+    promote = read_flag("promote", keywords.get("promote", False))
     x, y = read_pair(a, b, promote)
     addend = as_tensor("c", c, promote).resolve_neg() if c is not None else None
     options = read_options("contract", keywords, None)
@@ -110,7 +111,7 @@ def plan_call(
         refuse_out(out)
     x, y = (as_tensor(name, value, request.promote).resolve_neg() for name, value in (("a", a), ("b", b)))
     addend = as_tensor("c", c).resolve_neg() if c is not None else None
-    given = aux_tensors(operands, request.named) if operands else {}
+    given = aux_tensors(operands, request.named) if operands is not None else {}
     tensors = (x, y, addend, *given.values())
     if not is_transforming():
         pair, third = (x.detach(), y.detach()), None if addend is None else addend.detach()

@@ -139,12 +139,12 @@ def as_tensors(values: Sequence[Any], promote: bool = False) -> tuple[list[torch
     dtype = beside[0].dtype if beside else None
     tensors = []
     for at, value in enumerate(values):
-        tensor = arrays[at] if at in arrays else _zero_dimensional(f"operand {at}", value, dtype, promote)
+        tensor = arrays[at] if at in arrays else number_tensor(f"operand {at}", value, dtype, promote)
         tensors.append(tensor.to(device) if is_scalar(value) and tensor.device != device else tensor)
     return tensors, source_of(*values)
 
 
-def _zero_dimensional(name: str, number: complex, dtype: torch.dtype | None, promote: bool) -> torch.Tensor:
+def number_tensor(name: str, number: complex, dtype: torch.dtype | None, promote: bool) -> torch.Tensor:
     """A number of Python as a tensor of the type of the operands beside it; of its own where there are none."""
     long = isinstance(number, int) and not -(2**63) <= number < 2**63
     if dtype is None and not long:

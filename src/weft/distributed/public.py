@@ -19,7 +19,8 @@ from weft.distributed.run.asked import Asked, computed, is_dtensor, problem_of, 
 from weft.distributed.run.plan import DistributedPlan
 from weft.errors import ArgumentError, UnsupportedError, call_context
 from weft.planner.schedule import Scalar
-from weft.plans.keywords import check_flag, refuse_unknown
+from weft.plans.keywords import refuse_unknown
+from weft.spec.arguments import read_flag
 
 _PLANS = BoundedCache(256)  # by group, and all that a call says on this rank
 
@@ -204,7 +205,7 @@ def _planned(
 
     def read() -> Asked:
         refuse_unknown("contract", options, "distributed")
-        check_flag("agree", agree)
+        read_flag("agree", agree)
         mesh = shape_of(over.group, over.mesh, ranks)
         found = read_asked(equation, a, b, mesh, placements, options)
         ranks.backend(found.a.device)

@@ -19,7 +19,7 @@ from weft.plans.keywords import refuse_unknown
 from weft.spec import Label, Layout, Notation, parse
 from weft.spec.contraction import mode_extents
 from weft.spec.memory import share_memory
-from weft.spec.notation import expand, from_sequences
+from weft.spec.notation import expand, from_sequences, terms_of
 
 
 class Roles(NamedTuple):
@@ -90,7 +90,7 @@ def roles_of(notation: Notation) -> Roles:
 
 
 def _read(equation: Any) -> Notation:
-    notation = parse(equation) if isinstance(equation, str) else from_sequences(*equation)
+    notation = parse(equation) if isinstance(equation, str) else from_sequences(*terms_of(equation))
     if len(notation.inputs) != 3:
         raise NotationError(f"a chain has three operands, '{notation}' names {len(notation.inputs)}")
     return notation

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 
 from weft.api.contract import contract
+from weft.api.options import check_limit
 from weft.base.arrays import as_result, as_tensor, returned
 from weft.base.describe import describe_call
 from weft.base.dispatch import near_dynamo, outside
@@ -27,6 +28,7 @@ from weft.base.memory import new_tensor
 from weft.errors import ArgumentError, DTypeError, ShapeError, UnsupportedError, call_context
 from weft.plans.derivatives import asked as asked_of
 from weft.plans.keywords import refuse_unknown
+from weft.spec.arguments import read_sequence
 from weft.spec.dtypes import dtype_name
 from weft.spec.memory import share_memory
 
@@ -56,6 +58,7 @@ class OperatorSum:
     def __init__(self, terms: Iterable[Sequence[Any]], *, workspace_limit: int | None = None, **keywords: Any) -> None:
         with call_context(lambda: describe_call("operator_sum", "terms")):
             refuse_unknown("operator_sum", keywords)
+            check_limit(workspace_limit)
             self._keywords, self._limit = keywords, workspace_limit
             read = _read(terms)
             self.count = len(read)
@@ -182,7 +185,7 @@ def _read(terms: Iterable[Sequence[Any]]) -> list[Term]:
     read: list[Term] = []
     first: list[tuple[int, torch.Tensor] | None] = [None, None, None]
     any_tensor: torch.Tensor | None = None
-    for at, term in enumerate(terms):
+    for at, term in enumerate(read_sequence("terms", terms)):
         if not isinstance(term, (tuple, list)) or len(term) != 3:
             raise ArgumentError(f"term {at} is a triple (L, O, R), each a matrix or None")
         found = []

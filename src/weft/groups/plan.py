@@ -25,7 +25,7 @@ from weft.groups.likeness import Likeness
 from weft.groups.operands import Stack, as_operands, read_pairs, stack_of
 from weft.groups.results import Places, Results
 from weft.plans.derivatives import asked_of_many, detached
-from weft.plans.keywords import check_flag
+from weft.spec.arguments import read_flag
 from weft.spec.dtypes import dtype_name
 from weft.spec.group import SIDES, group_form, group_table
 from weft.spec.notation import term_text
@@ -46,7 +46,7 @@ class GroupedPlan:
     ) -> None:  # fmt: skip
         self._notation, self._derived = read_notation(equation), derived
         form = group_form(self._notation)
-        self._add = check_flag("accumulate_into", accumulate_into)
+        self._add = read_flag("accumulate_into", accumulate_into)
         if self._add and keywords.get("out") is None:
             raise ArgumentError("accumulate_into adds to what `out` holds: pass out")
         tensors = as_operands(operands)

@@ -13,10 +13,12 @@ from weft.errors import ArgumentError, ShapeError
 from weft.networks.network import Network
 from weft.networks.public import network
 from weft.plans.call_cache import call_signature
+from weft.spec.arguments import reads
 
 _NETWORKS = BoundedCache(64)
 
 
+@reads("hooks.contract_tree")
 def contract_tree(
     tree: ctg.ContractionTree, arrays: Sequence[Any], *, strip_exponent: bool = False, **options: Any
 ) -> Any:

@@ -15,7 +15,7 @@ from weft.base.arrays import as_results, as_tensors, returned, without_memory, w
 from weft.base.bounded_cache import BoundedCache
 from weft.base.dispatch import is_traced
 from weft.errors import ShapeError, call_context
-from weft.networks.cost import model
+from weft.networks.cost import model, precision_word
 from weft.networks.graph import graph_of
 from weft.networks.network import Network
 from weft.networks.path import find_path
@@ -26,6 +26,7 @@ from weft.plans.call_cache import call_signature
 from weft.plans.derivatives import asked
 from weft.plans.keywords import refuse_unknown
 from weft.spec import Notation
+from weft.spec.arguments import read_flag
 from weft.spec.memory import overlaps_itself, share_memory
 
 _KNOWN = BoundedCache(512)  # calls, by all that they say
@@ -63,7 +64,7 @@ def einsum_of_many(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
             return einsum(*arguments, **keywords)
         if any_autocast():
             keywords = with_autocast(keywords, operands[0], operands[1], keywords.get("out"))
-        found, source = as_tensors(operands, bool(keywords.get("promote")))
+        found, source = as_tensors(operands, read_flag("promote", keywords.get("promote", False)))
         tensors = [without_neg(tensor) for tensor in found]
         check_functions(keywords, len(tensors))
         result = _run(notation, tensors, keywords, order, key)
@@ -93,9 +94,12 @@ def _run(notation: Notation, tensors: list[torch.Tensor], keywords: dict[str, An
     last = {name: keywords[name] for name in (*_LAST, "return_arg") if keywords.get(name) is not None}
     out = as_results(keywords.get("out"))
     several = isinstance(out, tuple) or isinstance(keywords.get("out_dtype"), (tuple, list))
-    plain = not last and not several and not keywords.get("validate") and not keywords.get("workspace_limit")
+    checked = read_flag("validate", keywords.get("validate", False))
+    plain = not last and not several and not checked and keywords.get("workspace_limit") is None
     if plain and not isinstance(out, tuple):
-        steps["out_dtype"] = keywords.get("out_dtype") or (out.dtype if out is not None else None)
+        steps["out_dtype"] = keywords.get("out_dtype")
+        if steps["out_dtype"] is None and out is not None:
+            steps["out_dtype"] = out.dtype
     network = _network(notation, tensors, steps, order)
     _check(network, tensors, out)
     if is_traced(tensors) or asked(*tensors):
@@ -132,7 +136,7 @@ def network_of(
     if known is None:
         settings = read_settings(device, steps)
         graph = graph_of(notation, shapes, ordered=ordered)
-        found = find_path(graph, order, model(settings.target, types[0], str(steps.get("precision") or "ieee")))
+        found = find_path(graph, order, model(settings.target, types[0], precision_word(steps.get("precision"))))
         known = Network(graph, types, settings, found)
         if kept:
             _NETWORKS.put(key, known)

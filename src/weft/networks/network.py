@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from weft.base.arrays import as_results, as_tensor, is_scalar, like, source_of, without_neg
+from weft.base.arrays import as_results, as_tensor, is_scalar, like, number_tensor, source_of, without_neg
 from weft.base.bounded_cache import BoundedCache
 from weft.base.describe import describe_operands
 from weft.base.dispatch import is_traced
@@ -42,6 +42,7 @@ from weft.networks.tree import Tree
 from weft.networks.work import Summing, combine_of
 from weft.plans.call_cache import call_signature
 from weft.plans.derivatives import asked
+from weft.spec.arguments import read_flag
 from weft.spec.memory import overlaps_itself, share_memory
 
 WORKSPACE = 4 << 20  # bytes that a kernel may take for packing whatever the limit: they stay in the caches
@@ -238,16 +239,17 @@ class Network(Described):
 
     def _read(self, tensors: Sequence[Any]) -> list[torch.Tensor]:
         """The operands of a call, checked."""
-        promote = bool(self.settings.steps.get("promote"))
+        promote = read_flag("promote", self.settings.steps.get("promote", False))
         wanted = self.folded.given
         if len(tensors) != len(wanted):
             fixed = len(self.graph.operands) - len(wanted)
             constant = f" besides {counted(fixed, 'constant')}" if fixed else ""
             raise ShapeError(f"the network takes {counted(len(wanted), 'operand')}{constant}, {given(len(tensors))}")
         numbers = [
-            torch.tensor(one, dtype=self._leaves[at], device=self.settings.device) if is_scalar(one) else one
+            number_tensor(f"operand {at}", one, self._leaves[at], promote).to(self.settings.device)
+            if is_scalar(one) else one
             for at, one in zip(wanted, tensors, strict=True)
-        ]
+        ]  # fmt: skip
         read = [without_neg(as_tensor(f"operand {at}", one, promote)) for at, one in zip(wanted, numbers, strict=True)]
         check_same(read, self.graph, self._leaves, wanted, self.settings.device)
         return read

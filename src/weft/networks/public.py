@@ -14,14 +14,15 @@ from weft.base.describe import describe_many
 from weft.base.devices import read_device
 from weft.base.dispatch import as_operation, is_dynamo_compiling
 from weft.errors import ArgumentError, call_context
-from weft.networks.cost import model
+from weft.networks.cost import model, precision_word
 from weft.networks.fastest import as_it_is
 from weft.networks.graph import graph_of, read_equation
 from weft.networks.many import einsum_of_many
 from weft.networks.network import Network
 from weft.networks.path import find_path
 from weft.networks.room import fit_of
-from weft.networks.settings import is_ordered, read_settings
+from weft.networks.settings import is_given, is_ordered, read_settings
+from weft.spec.arguments import read_flag, read_sequence
 from weft.spec.type_names import read_dtype
 
 
@@ -74,14 +75,14 @@ def network(
     tensor(12.)
     """
     with call_context(lambda: describe_many("network", equation, operands)):
-        shapes, types, given = _read_operands(operands, dtype, device, bool(keywords.get("promote")))
+        shapes, types, given = _read_operands(operands, dtype, device, read_flag("promote", keywords.get("promote", False)))
         place = _device_of(given, device)
         settings = read_settings(place, keywords)
         graph = graph_of(read_equation(equation, output), shapes, ordered=is_ordered(keywords.get("algebra")))
         fixed = _constants(constants, given)
-        price = model(settings.target, types[0], str(keywords.get("precision") or "ieee"))
+        price = model(settings.target, types[0], precision_word(keywords.get("precision")))
         # Under a function sums must be whole: what may be sliced is known once the path is.
-        fit = as_it_is if functions else fit_of(settings, types, price, slices)
+        fit = as_it_is if is_given(functions) else fit_of(settings, types, price, slices)
         found = find_path(graph, optimize, price, fit)
         return Network(graph, types, settings, found, slices, functions, fixed)
 
@@ -118,7 +119,7 @@ def _device_of(given: Sequence[torch.Tensor | None], device: Any) -> torch.devic
 
 def _constants(constants: Sequence[int], given: Sequence[torch.Tensor | None]) -> dict[int, torch.Tensor]:
     found = {}
-    for at in constants:
+    for at in read_sequence("constants", constants):
         if not isinstance(at, int) or not 0 <= at < len(given):
             raise ArgumentError(f"constants are places of operands, 0 to {len(given) - 1}, not {at!r}")
         tensor = given[at]

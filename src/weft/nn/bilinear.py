@@ -7,6 +7,7 @@ import torch
 from weft.api.contract import contract
 from weft.nn.activations import Activation, Function, finish
 from weft.nn.fused import Fused, parameter_type, uniform
+from weft.spec.arguments import reads
 from weft.spec.type_names import DTypeLike
 
 
@@ -23,6 +24,7 @@ class Bilinear(Fused):
     torch.Size([2, 5])
     """
 
+    @reads("nn.Bilinear.__init__")
     def __init__(
         self,
         in1_features: int,

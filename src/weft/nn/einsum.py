@@ -12,6 +12,7 @@ from weft.errors import NotationError, ShapeError
 from weft.nn.activations import Activation, Function, finish
 from weft.nn.fused import Fused, parameter_type, uniform
 from weft.spec import parse
+from weft.spec.arguments import reads
 from weft.spec.notation import term_text
 from weft.spec.type_names import DTypeLike
 
@@ -32,6 +33,7 @@ class Einsum(Fused):
     torch.Size([2, 4, 5, 8])
     """
 
+    @reads("nn.Einsum.__init__")
     def __init__(
         self,
         equation: str,

@@ -13,6 +13,7 @@ from weft.api.contract import contract
 from weft.errors import DTypeError
 from weft.nn.activations import Activation, Function, finish, gate, gate_of_parts
 from weft.nn.fused import Fused, parameter_type, uniform
+from weft.spec.arguments import reads
 from weft.spec.dtypes import dtype_name
 from weft.spec.type_names import DTypeLike
 
@@ -36,6 +37,7 @@ class GatedLinear(Fused):
     torch.Size([2, 64])
     """
 
+    @reads("nn.GatedLinear.__init__")
     def __init__(
         self,
         in_features: int,

@@ -14,11 +14,11 @@ from typing import Any, TypeAlias
 import torch
 
 from weft.algebra import Algebra, find
-from weft.base.arrays import as_tensor
 from weft.base.describe import describe_call
 from weft.base.factors import addition, is_zero
 from weft.errors import call_context
 from weft.fn.binding import bind
+from weft.oracle.arguments import as_value, called, factor_of, operand, read_aux, read_pair, spread
 from weft.oracle.bounds_algebra import reduced_addend_bound, reduction_bound
 from weft.oracle.judgement import distance
 from weft.oracle.reference import (
@@ -29,7 +29,6 @@ from weft.oracle.reference import (
     contract,
     label_extents,
     read_equation,
-    tensor_of,
     wide,
 )
 from weft.oracle.rounding import (
@@ -45,6 +44,7 @@ from weft.oracle.rounding import (
 )
 from weft.oracle.sums import Factor, source, sum_of_products
 from weft.spec import Arithmetic
+from weft.spec.arguments import read_flag
 from weft.spec.dtypes import read_types, resolve, storage_type, value_type
 from weft.spec.notation import Label
 
@@ -101,10 +101,8 @@ def error_bound(
     True
     """
     with call_context(lambda: describe_call("error_bound", equation, a=a, b=b, c=c)):
-        x, y = as_tensor("a", a), as_tensor("b", b)
-        addend = as_tensor("c", c) if c is not None else None
         return expectation(
-            equation, x, y, c=addend, alpha=alpha, beta=beta, out_dtype=out_dtype, precision=precision,
+            equation, a, b, c=c, alpha=alpha, beta=beta, out_dtype=out_dtype, precision=precision,
             accumulate=accumulate, a_fn=a_fn, b_fn=b_fn, c_fn=c_fn, epilogue=epilogue, operands=operands,
             indices=indices, algebra=algebra, promote=promote,
         )[1]  # fmt: skip
@@ -134,15 +132,18 @@ def expectation(
 
     Both are tuples where the epilogue yields several values. The oracle's own rounding, in float64, is in the bound.
     """
+    a, b = operand("a", a), operand("b", b)
     c, beta = addition(c, beta, None)
-    other = None if algebra == "plus_times" else find(algebra)
+    c = operand("c", c) if c is not None else None
+    alpha, beta = factor_of("alpha", alpha), factor_of("beta", beta)
+    promote, operands, indices = read_flag("promote", promote), read_aux(operands), read_aux(indices)
+    other = find(algebra)
     out_dtype, precision, accumulate = read_types(out_dtype, precision, accumulate)
     arithmetic = resolve(a.dtype, b.dtype, precision, accumulate, other.name if other else None, promote)
     stored, total = storage_type(a.dtype, b.dtype, other is not None, promote), arithmetic.accumulate
     if promote and a.dtype != b.dtype:
         precision = precision or arithmetic.product  # what the oracle would not guess from the operands alone
     hooks = {"a_fn": a_fn, "b_fn": b_fn, "c_fn": c_fn, "epilogue": epilogue}
-    operands, indices = operands or {}, indices or {}
     inner = _without_epilogue(hooks, operands, indices)
     value = contract(
         equation, a, b, c=c, alpha=alpha, beta=beta, precision=precision, accumulate=accumulate,
@@ -190,7 +191,7 @@ class _Reading:
     ) -> _Reading:
         notation = read_equation(equation, (a.ndim, b.ndim))
         extents = label_extents(notation, (a.shape, b.shape))
-        narrow = {name: tensor_of(tensor).dtype for name, (_, tensor) in operands.items()}
+        narrow = {name: read_pair(name, pair)[1].dtype for name, pair in operands.items()}
         names = Names(hooks, operands, indices, extents, a.device)
         return cls((*notation.inputs, notation.output), extents, hooks, names, narrow)
 
@@ -293,7 +294,7 @@ def through(
     def wide_results(at: torch.Tensor) -> list[torch.Tensor]:
         at = at if inexact else at.to(dtype)  # whole numbers wrap around as those of the type do
         with Careful():
-            return [wide(one) for one in _several(function(at, **aux_args), values)]
+            return [wide(one) for one in _several(called(function, at, aux_args), values)]
 
     results = wide_results(values)
     moved = [torch.zeros_like(one.real, dtype=torch.float64) for one in results]
@@ -303,11 +304,11 @@ def through(
             moved[at] = torch.maximum(moved[at], distance(one, results[at]))
     # Eager PyTorch is inexact by luck at any one value; its worst over near neighbours is its measure.
     eager = [torch.zeros_like(one) for one in moved]
-    dtypes = [one.dtype for one in _several(function(values.to(dtype), **stored), values)]
+    dtypes = [one.dtype for one in _several(called(function, values.to(dtype), stored), values)]
     for nudge in (*NUDGES, 0) if inexact else ():
         near = (values * (1 + nudge * epsilon(dtype))).to(dtype)
         exact = wide_results(wide(near))
-        for at, one in enumerate(_several(function(near, **stored), values)):
+        for at, one in enumerate(_several(called(function, near, stored), values)):
             eager[at] = torch.maximum(eager[at], distance(wide(one), exact[at]))
     work = dtype if inexact else torch.float32  # a function of whole numbers may yield others
     found = []
@@ -321,7 +322,7 @@ def through(
 def _several(results: Any, values: torch.Tensor) -> list[torch.Tensor]:
     """What a function yields, one or several, in the shape of its values."""
     parts = results if isinstance(results, (tuple, list)) else (results,)
-    return [torch.as_tensor(one, device=values.device).expand(values.shape) for one in parts]
+    return [spread(as_value(one, values.device), values.shape) for one in parts]
 
 
 def _default_result(stored: torch.dtype, result: torch.Tensor) -> torch.dtype:

@@ -12,7 +12,7 @@ coordinates, and integers and truth values, keep their type.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -22,13 +22,25 @@ from torch.overrides import TorchFunctionMode
 from weft.algebra import Algebra, find
 from weft.base.factors import addition, is_zero
 from weft.base.memory import check_room
-from weft.errors import ShapeError
+from weft.errors import NotationError, ShapeError
 from weft.fn.binding import bind
+from weft.oracle.arguments import (
+    as_value,
+    called,
+    check_places,
+    factor_of,
+    operand,
+    read_aux,
+    read_pair,
+    spread,
+    tensor_of,
+)
 from weft.oracle.sums import AuxValues, Read, aligned, reduced, simplified, source, sum_of_products
 from weft.spec.aux_operands import read_modes
 from weft.spec.dtypes import read_types
-from weft.spec.notation import Label, Notation, expand, from_sequences, label_text, parse
-from weft.spec.permutation import permutation_extents
+from weft.spec.notation import Label, Notation, expand, from_sequences, label_text, parse, terms_of
+from weft.spec.permutation import checked_extents, permutation_extents
+from weft.spec.type_names import read_dtype
 
 if TYPE_CHECKING:
     from weft.planner.request import PermuteRequest, Request
@@ -75,16 +87,22 @@ def contract(
     >>> contract("ij,j->i", torch.tensor([[1, 2], [3, 4]]), torch.tensor([10, 1]))
     tensor([12, 34])
     """
-    a, b = tensor_of(a), tensor_of(b)
+    a, b = operand("a", a), operand("b", b)
     c, beta = addition(c, beta, out)
     out_dtype, precision, accumulate = read_types(out_dtype, precision, accumulate)
     notation = read_equation(equation, (a.ndim, b.ndim))
     extents = label_extents(notation, (a.shape, b.shape))
     shape = tuple(extents[label] for label in notation.output)
     check_room(a.device, 8 * math.prod(shape))
-    other = None if algebra == "plus_times" else find(algebra)
+    if c is not None:
+        c = operand("c", c)
+        if c.dim() != len(shape) or any(have not in (want, 1) for have, want in zip(c.shape, shape, strict=True)):
+            raise ShapeError(f"c has shape {tuple(c.shape)}, the result has {shape}")
+    check_places(out, shape)
+    alpha, beta = factor_of("alpha", alpha), factor_of("beta", beta)
+    other = find(algebra)
     hooks = {"a_fn": a_fn, "b_fn": b_fn, "c_fn": c_fn, "epilogue": epilogue}
-    names = Names(hooks, operands or {}, indices or {}, extents, a.device)
+    names = Names(hooks, read_aux(operands), read_aux(indices), extents, a.device)
     terms = notation.inputs
     x = source(terms[0], a, factor(precision, a_fn, keep=other is not None), names.of("a_fn"), extents)
     y = source(terms[1], b, factor(precision, b_fn, keep=other is not None), names.of("b_fn"), extents)
@@ -181,26 +199,32 @@ def permute(
     tensor([[0, 6],
             [1, 7]])
     """
-    x = tensor_of(x)
+    x, alpha, beta = operand("x", x), factor_of("alpha", alpha), factor_of("beta", beta)
     if isinstance(equation, str):
         equation = parse(equation, new_labels=True)
     elif not isinstance(equation, Notation):
-        equation = from_sequences(*equation, new_labels=True)
+        equation = from_sequences(*terms_of(equation), new_labels=True)
     notation = expand(equation, [x.ndim])
-    found = permutation_extents(notation, x.shape, extents or {}, None if out is None else out.shape)
+    given = checked_extents(extents) if extents is not None else {}
+    check_places(out)
+    found = permutation_extents(notation, x.shape, given, None if out is None else out.shape)
+    check_places(out, tuple(found[label] for label in notation.output))
+    if out_dtype is not None:
+        out_dtype = read_dtype("out_dtype", out_dtype)
     computed = fn is not None or alpha != 1 or beta != 0
     check_room(x.device, x.element_size() * math.prod(found[label] for label in notation.output))
     # The labels of extent 1 that this drops come back where the values are expanded.
-    operand = source(notation.inputs[0], x, reader(None, fn, keep=False), {}, found)
-    values = operand.values if computed else operand.stored
-    kept = [label for label in notation.output if label in operand.term]
-    values = values.permute([operand.term.index(label) for label in kept])
+    read = source(notation.inputs[0], x, reader(None, fn, keep=False), {}, found)
+    values = read.values if computed else read.stored
+    kept = [label for label in notation.output if label in read.term]
+    values = values.permute([read.term.index(label) for label in kept])
     values = values[tuple(slice(None) if label in kept else None for label in notation.output)]
     values = values.expand([found[label] for label in notation.output])
     if computed:
         values = _times(alpha, values)
     if beta != 0:
-        assert out is not None, "beta adds to out"
+        if out is None:
+            raise ShapeError(f"beta={beta!r} adds to out, and there is none")
         values = values + _times(beta, wide(out))
     if out is not None:
         return out.copy_(values)
@@ -236,11 +260,6 @@ def rectangular_(matrices: torch.Tensor, alpha: Scalar = 1) -> None:
     matrices.as_strided((batch, columns, rows), strides, matrices.storage_offset()).copy_(values)
 
 
-def tensor_of(value: Any) -> torch.Tensor:
-    """A tensor as it is, wherever torch makes new ones by default; anything else as torch reads it."""
-    return value if isinstance(value, torch.Tensor) else torch.as_tensor(value)
-
-
 def wide(values: torch.Tensor) -> torch.Tensor:
     """The same values as float64, complex128 or int64."""
     if values.is_complex():
@@ -252,7 +271,7 @@ def read_equation(equation: Equation, ranks: Sequence[int]) -> Notation:
     if isinstance(equation, str):
         equation = parse(equation)
     elif not isinstance(equation, Notation):
-        equation = from_sequences(*equation)
+        equation = from_sequences(*terms_of(equation))
     return expand(equation, ranks)
 
 
@@ -309,19 +328,19 @@ def _single(function: Function | None, values: torch.Tensor, aux_args: AuxValues
     if function is None:
         return values
     with Careful():
-        result = torch.as_tensor(function(values, **aux_args), device=values.device)
+        result = as_value(called(function, values, aux_args), values.device)
     # NumPy's, because the first use of torch.broadcast_shapes imports SymPy.
     shape = np.broadcast_shapes(values.shape, *(x.shape for x in aux_args.values()))
-    return (result if result.dtype is torch.bool else wide(result)).expand(shape)
+    return spread(result if result.dtype is torch.bool else wide(result), shape)
 
 
 def _results(function: Function, values: torch.Tensor, aux_args: AuxValues) -> torch.Tensor | tuple[torch.Tensor, ...]:
     """The epilogue of all of D: one result or a tuple of them."""
     with Careful():
-        results = function(values, **aux_args)
+        results = called(function, values, aux_args)
     several = isinstance(results, (tuple, list))
     parts = tuple(
-        wide(torch.as_tensor(one, device=values.device)).expand(values.shape)
+        wide(spread(as_value(one, values.device), values.shape))
         for one in (results if several else (results,))
     )
     return parts if several else parts[0]
@@ -340,11 +359,13 @@ class Names:
     ) -> None:
         self._taken = bind(functions, [*operands, *indices])
         self._placed: dict[str, tuple[Sequence[Label], torch.Tensor]] = {}
-        for name, (modes, value) in operands.items():
-            tensor = tensor_of(value)
+        for name, pair in operands.items():
+            modes, tensor = read_pair(name, pair)
             tensor = wide(tensor) if tensor.is_floating_point() or tensor.is_complex() else tensor
             self._placed[name] = (read_modes(name, modes, tensor.ndim), tensor)
         for name, label in indices.items():
+            if not isinstance(label, Hashable) or label not in extents:
+                raise NotationError(f"index '{name}' is a label of the contraction, not {label!r}")
             extent = extents[label]
             dtype = torch.int32 if extent <= 2**31 else torch.int64
             self._placed[name] = ((label,), torch.arange(extent, dtype=dtype, device=device))

@@ -35,9 +35,10 @@ from weft.plans.checks import (
     checked_scalar,
 )
 from weft.plans.derivatives import any_tensor, asked, differentiable, operand_tensors
-from weft.plans.keywords import check_flag, refuse_unknown
+from weft.plans.keywords import refuse_unknown
 from weft.plans.tiers import Wanted
 from weft.spec import Aux, Contraction, Layout
+from weft.spec.arguments import read_flag
 from weft.spec.contraction import output_shape
 
 CALLS_KNOWN = 256  # of one plan
@@ -103,7 +104,7 @@ class Plan(PlanBase):
         if is_dynamo_compiling():
             return as_operation("plan")(self, a, b, c, alpha, beta, out, operands, validate)
         signature = key = known = None
-        said, beside = said_operands(operands) if operands else ((), ())
+        said, beside = said_operands(operands) if operands is not None else ((), ())
         if said is not None and validate is False and not unknown:
             signature = call_signature(a, b, out, c, *beside)
             if signature is not None:
@@ -114,7 +115,7 @@ class Plan(PlanBase):
         with call_context(lambda: describe_call("plan", self._request.text, a=a, b=b, c=c, out=out)):
             if unknown:
                 refuse_unknown("a plan's call", unknown)
-            check_flag("validate", validate)
+            read_flag("validate", validate)
             source = source_of(a, b, c)
             if is_subclass(source):
                 key = signature = None  # known calls have plain tensors as results
@@ -126,7 +127,7 @@ class Plan(PlanBase):
             promote = self._request.promote
             x, y = (as_tensor(name, value, promote).resolve_neg() for name, value in (("a", a), ("b", b)))
             addend = as_tensor("c", c, promote) if c is not None else None
-            given = aux_tensors(operands, self._request.named) if operands else None
+            given = aux_tensors(operands, self._request.named) if operands is not None else None
             if signature is None and is_traced((x, y, addend, *_each(out), *(given or {}).values())):
                 return as_operation("plan")(self, x, y, addend, alpha, beta, out, given, validate)
             run = self.run_validated if validate else self.run

@@ -150,10 +150,3 @@ def _said(call: str, name: str) -> str | None:
         return _OF_A_NETWORK[name]
     said = _ELSEWHERE.get(name)
     return said if said is not None and ("=" not in said or said.partition("=")[0] in TAKEN[call]) else None
-
-
-def check_flag(name: str, value: object) -> bool:
-    """`value` where it is True or False; `ArgumentError` else: any other word would count as true."""
-    if not isinstance(value, bool):
-        raise ArgumentError(f"{name} is True or False, not {value!r}")
-    return value

@@ -20,6 +20,7 @@ from weft.profiling.network_measuring import network_energy, profiled_network
 from weft.profiling.network_profile import NetworkProfile
 from weft.profiling.profile import Profile, profiled, work_of
 from weft.profiling.subject import Subject, of_plan, usual_sampling
+from weft.spec.arguments import reads
 
 if TYPE_CHECKING:
     from weft.distributed import DistributedPlan, OutOfCorePlan
@@ -42,6 +43,7 @@ def profile(
     plan: DistributedPlan | OutOfCorePlan, *tensors: torch.Tensor, c: torch.Tensor | None = ...,
     out: torch.Tensor | None = ..., operands: Mapping[str, torch.Tensor] | None = ..., budget: float | None = ...,
 ) -> TimelineProfile: ...  # fmt: skip
+@reads("profile")
 def profile(
     plan: PlanBase | Network | DistributedPlan | OutOfCorePlan,
     *tensors: torch.Tensor,
@@ -117,6 +119,7 @@ def _network_profile(
     return found
 
 
+@reads("energy")
 def energy(
     plan: PlanBase | Network,
     *tensors: torch.Tensor,

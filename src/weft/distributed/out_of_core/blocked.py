@@ -41,7 +41,7 @@ from weft.planner.request import Request, Results
 from weft.planner.schedule import Scalar
 from weft.planner.target import resolve_backend, target_of
 from weft.plans.derivatives import asked
-from weft.plans.keywords import check_flag
+from weft.spec.arguments import read_flag
 from weft.spec.notation import Label, label_text
 
 BOTH = ("a_fn", "b_fn")
@@ -148,7 +148,7 @@ class OutOfCorePlan:
                 check_part("a", x, self._asked.a, self._problem.a.term)
                 check_part("b", y, self._asked.b, self._problem.b.term)
                 addend = self._checked_addend(c, alpha, beta)
-                check_flag("validate", validate)
+                read_flag("validate", validate)
                 results = self._results(out, {"a": x, "b": y, "c": addend})
 
             def run() -> Results:

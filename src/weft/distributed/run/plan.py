@@ -46,7 +46,7 @@ from weft.oracle.validate import check_supported
 from weft.planner.request import Request
 from weft.planner.schedule import Scalar
 from weft.planner.target import resolve_backend, target_of
-from weft.plans.keywords import check_flag
+from weft.spec.arguments import read_flag
 from weft.spec.notation import Label, label_text
 
 
@@ -230,7 +230,7 @@ class DistributedPlan:
         with call_context(lambda: what):
 
             def check() -> Given:
-                if check_flag("validate", validate):
+                if read_flag("validate", validate):
                     check_supported(self._request)
                 return self._checked(a, b, c, alpha, beta, operands)
 
