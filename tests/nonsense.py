@@ -6,7 +6,6 @@ import datetime
 import decimal
 import fractions
 import random
-import tempfile
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -145,8 +144,8 @@ def outcome(call: Call, places: tuple[Any, ...], keywords: dict[str, Any]) -> Ou
     except (weft.WeftError, *call.raises) as error:
         return Outcome("refused", error)
     except TypeError as error:
-        ours = any(__name__ not in frame.f_globals["__name__"] and frame.f_globals["__name__"].startswith("weft")
-                   for frame, _ in walk_tb(error.__traceback__))  # fmt: skip
+        modules = (frame.f_globals["__name__"] for frame, _ in walk_tb(error.__traceback__))
+        ours = any(name.split(".")[0] == "weft" for name in modules)
         return Outcome("internal" if ours else "signature", error)
     except Exception as error:
         return Outcome("internal", error)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -106,12 +105,14 @@ def _calls() -> list[Call]:
         Call("plan_grouped", weft.plan_grouped, (equation, pairs), GROUPED),
         Call("operator_sum", weft.operator_sum, (terms, lambda: tensor(3, 2, 3)), {
             "out": lambda: tensor(3, 2, 3), "workspace_limit": lambda: 1 << 20, "precision": lambda: None,
-            "accumulate": lambda: None, "deterministic": lambda: True, **{k: CHOICES[k] for k in CHOICES if k != "promote"},
+            "accumulate": lambda: None, "deterministic": lambda: True,
+            **{name: make for name, make in CHOICES.items() if name != "promote"},
         }),
         Call("OperatorSum", weft.OperatorSum, (terms,), {"workspace_limit": lambda: 0, "backend": lambda: "cpu"}),
         Call("error_bound", weft.error_bound, two, {**REFERENCE, "promote": lambda: True}),
-        Call("warm", weft.warm, (), {"equations": lambda: [], "dtypes": lambda: (torch.float32,), "device": lambda: "cuda",
-                                     "jobs": lambda: 1}),
+        Call("warm", weft.warm, (), {
+            "equations": lambda: [], "dtypes": lambda: (torch.float32,), "device": lambda: "cuda", "jobs": lambda: 1,
+        }),
         Call("Algebra", weft.Algebra, (lambda: torch.add, lambda: torch.maximum, lambda: 0.0, lambda: "own"), {}),
         *_of_objects(), *_of_modules(), *_of_files(), *_later(),
     ]  # fmt: skip

@@ -23,7 +23,7 @@ from weft.fn.algebra import TracedAlgebra
 from weft.fn.binding import parameters
 from weft.fn.triton_function import is_triton_function
 from weft.spec.arguments import reads
-from weft.spec.type_names import read_dtype
+from weft.spec.type_names import NAMES, read_dtype
 
 Binary: TypeAlias = Callable[..., Any]
 Identity: TypeAlias = int | float | complex | str | Callable[[torch.dtype], int | float | complex]
@@ -83,6 +83,8 @@ class Algebra:
         Raises `DTypeError` where it does not work on that type, `FunctionError` for functions that cannot be fused.
         """
         dtype = read_dtype("dtype", dtype)
+        if dtype not in NAMES.values():
+            raise DTypeError(f"an algebra has no values of type {_name(dtype)}")
         if self.requires is not None and (reason := self.requires(dtype)) is not None:
             raise DTypeError(f"the algebra {self.name} does not work on {_name(dtype)}: {reason}")
         combine, reduce = (self._trace(part, dtype) for part in ("combine", "reduce"))

@@ -67,7 +67,10 @@ def export(file: str | Path | None = None, *rooms: str) -> dict[str, Any]:
     """All readable entries (of some rooms) as one JSON value, written to `file` too where that is given."""
     document = exported(_known(rooms))
     if file is not None:
-        Path(file).write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
+        try:
+            Path(file).write_text(json.dumps(document, indent=1, allow_nan=False) + "\n")
+        except OSError as error:
+            raise WeftError(f"{str(file)[:200]} cannot be written ({error.strerror})") from None
     return document
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -32,6 +32,7 @@ from weft.spec.type_names import DTypeLike, read_dtype
 Function: TypeAlias = Callable[..., torch.Tensor]
 
 
+_MOST_HEADS = 1 << 16
 #: What Python and torch raise for arguments of other kinds; what torch stops a pass with is none of these.
 _OF_ARGUMENTS = (TypeError, ValueError, AttributeError, LookupError, RuntimeError, ArithmeticError)
 
@@ -204,8 +205,8 @@ def alibi(value: torch.Tensor, i: torch.Tensor, j: torch.Tensor, slope: torch.Te
 @reads("functions.alibi_slopes")
 def alibi_slopes(heads: int, device: torch.device | str | None = None) -> torch.Tensor:
     """The slopes ``2 ** (-8 h / heads)`` for h from 1 to `heads`, float32: section 3 of the same paper."""
-    if heads < 1:
-        raise ArgumentError(f"heads is 1 at least, not {heads}")
+    if not 1 <= heads <= _MOST_HEADS:
+        raise ArgumentError(f"heads is a number from 1 to {_MOST_HEADS}, not {heads}")
     return 2.0 ** (torch.arange(1, heads + 1, dtype=torch.float32, device=device) * (-8.0 / heads))
 
 
@@ -264,25 +265,26 @@ def uniform(seed: int, *coordinates: torch.Tensor) -> torch.Tensor:
     """
     if not isinstance(seed, int):
         raise FunctionError(f"seed is a whole number, not {type(seed).__name__}")
-    state: Any = _signed(seed ^ (seed >> 32))
     if not coordinates:
         raise FunctionError("uniform takes one coordinate at least: it is one number of a tensor of them")
     for coordinate in coordinates:
         if not isinstance(coordinate, torch.Tensor) or coordinate.is_floating_point() or coordinate.is_complex():
             raise FunctionError("coordinates are tensors of whole numbers, as `indices` names them")
+    try:
+        return _hashed(seed, coordinates)
+    except RuntimeError as error:  # of torch: tensors that do not broadcast, or have no values
+        raise FunctionError(f"uniform cannot hash these: {str(error).partition(chr(10))[0]}") from error
+
+
+def _hashed(seed: int, coordinates: Sequence[torch.Tensor]) -> torch.Tensor:
+    state: Any = _signed(seed ^ (seed >> 32))
+    for coordinate in coordinates:
         halves = [coordinate.to(torch.int32)]
         if coordinate.dtype == torch.int64:
             halves.append((coordinate >> 32).to(torch.int32))
         for half in halves:
-            state = _mixed(_added(half * _signed(0x9E3779B1), state))
+            state = _mixed(half * _signed(0x9E3779B1) + state)
     return ((state >> 8) & 0xFFFFFF).to(torch.float32) * 2.0**-24
-
-
-def _added(half: torch.Tensor, state: Any) -> torch.Tensor:
-    try:
-        return half + state
-    except RuntimeError as error:
-        raise FunctionError(f"coordinates that do not broadcast: {str(error).partition(chr(10))[0]}") from error
 
 
 def _mixed(state: torch.Tensor) -> torch.Tensor:

@@ -198,7 +198,9 @@ def test_orders_as_others_type_them(optimize: Any) -> None:
     assert np.allclose(weft.einsum("ij->ji", A, optimize=optimize), A.T)
 
 
-@pytest.mark.parametrize(("optimize", "said"), [(3, "is no word"), ("no such", "known to neither"), ([3], "is no word")])
+@pytest.mark.parametrize(
+    ("optimize", "said"), [(3, "is no word"), ("no such", "known to neither"), ([3], "is no word")]
+)
 def test_orders_that_are_none(optimize: Any, said: str) -> None:
     with pytest.raises(weft.ArgumentError, match=said):
         weft.einsum(THREE, A, B, EYE, optimize=optimize)

@@ -70,7 +70,7 @@ def matmul(a: Any, b: Any, *, transpose_a: bool = False, transpose_b: bool = Fal
 
 
 def _states(transpose_a: bool, transpose_b: bool) -> str:
-    return f"{'a^T' if transpose_a else 'a'} @ {'b^T' if transpose_b else 'b'}"
+    return f"{'a^T' if transpose_a is True else 'a'} @ {'b^T' if transpose_b is True else 'b'}"
 
 
 def _equation(rank_a: int, rank_b: int, transpose_a: bool, transpose_b: bool) -> str:

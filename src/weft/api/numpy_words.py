@@ -121,6 +121,9 @@ def _operands(a: Any, b: Any, keywords: dict[str, Any]) -> tuple[list[Any], Any]
     if not all(isinstance(getattr(x, "ndim", None), int) for x in (a, b)):
         promote = read_flag("promote", keywords.get("promote", False))
         return [as_tensor("a", a, promote), as_tensor("b", b, promote)], a
+    for name, value in (("a", a), ("b", b)):
+        if isinstance(value, torch.Tensor):
+            as_tensor(name, value)  # refused where it is of a kind that has no shape
     return [a, b], a
 
 

@@ -80,11 +80,11 @@ def permute(
     `x`: a torch tensor with any strides, or an array that speaks DLPack; elements of 1 to 16 bytes. `fn`: a Python
     function of torch operations, traced and fused, which sees values of `x`'s type. `out`: where the result goes, any
     strides, sharing no memory with `x`. `out_dtype`: the result's type, by default `out`'s, else that of `fn`'s
-    results, else `x`'s; a cast costs no pass of its own. `c`: where it is given it is added, times `beta` (1): a tensor of
-    the result's type and shape (an extent of 1 broadcasts). ``c=out``, or a `beta` without `c`, adds to what is there;
-    a `c` that lies otherwise than the result costs a pass of its own. `alpha` and `beta` are applied in the wider of the two types, half
-    precision by way of float32 and integers in int64. With ``beta == 0`` `c` is not read, with ``alpha == 0`` `x` is
-    not, as in BLAS: NaN there does not spread.
+    results, else `x`'s; a cast costs no pass of its own. `c`: where it is given it is added, times `beta` (1): a tensor
+    of the result's type and shape (an extent of 1 broadcasts). ``c=out``, or a `beta` without `c`, adds to what is
+    there; a `c` that lies otherwise than the result costs a pass of its own. `alpha` and `beta` are applied in the
+    wider of the two types, half precision by way of float32 and integers in int64. With ``beta == 0`` `c` is not read,
+    with ``alpha == 0`` `x` is not, as in BLAS: NaN there does not spread.
 
     Where nothing is computed the bits of each element arrive as they are. A conjugate view is conjugated on the way; a
     negative view is resolved first.
@@ -113,7 +113,8 @@ def permute(
         source, target, addend = _read("permute", x, c, out, options)
         if asked(source, addend):
             given = {**options, "fn": fn, "extents": extents}
-            return like(source_of(x, c), differentiable("permute")(equation, source, addend, alpha, beta, target, given))
+            made = differentiable("permute")(equation, source, addend, alpha, beta, target, given)
+            return like(source_of(x, c), made)
         if is_traced((source, target, addend)):
             return as_operation("permute")(source, equation, fn, addend, alpha, beta, target, extents, options)
         found = _find_plan("permute", equation, source, target, fn, extents, options)
@@ -169,6 +170,11 @@ def _read(
     if isinstance(x, str):
         raise ArgumentError(f"{call} takes a tensor and an equation: 'x', {x!r}; a second text stands for the tensor")
     promote = read_flag("promote", options.get("promote", False))
+    check_tune(options.get("tune"))
+    check_specialize(options.get("specialize", default_of(call, "specialize")))
+    check_backend(options.get("backend", "auto"))
+    check_schedule(options.get("schedule"))
+    check_limit(options.get("workspace_limit"))
     source = without_neg(as_tensor("x", x, promote))
     target = as_result(out) if out is not None else None
     addend = None if c is None else target if c is out else as_tensor("c", c, promote)
@@ -187,12 +193,7 @@ def _find_plan(
     """The plan for this request, remembered by everything it depends on."""
     out_dtype, workspace_limit = options.get("out_dtype"), options.get("workspace_limit")
     backend, tune, schedule = options.get("backend", "auto"), options.get("tune"), options.get("schedule")
-    check_tune(tune)
     specialize = options.get("specialize", default_of(call, "specialize"))
-    check_specialize(specialize)
-    check_backend(backend)
-    check_schedule(schedule)
-    check_limit(workspace_limit)
     notation_key = _notation_key(equation)
     given = checked_extents(extents) if extents is not None else {}
     if out_dtype is None and out is not None:

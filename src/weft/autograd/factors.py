@@ -14,7 +14,7 @@ import torch
 from weft.algebra import find
 from weft.api.contract import contract
 from weft.api.lookup import read_notation
-from weft.api.options import HOOKS
+from weft.api.options import HOOKS, read_indices, read_operands
 from weft.base.arrays import as_tensor
 from weft.base.factors import is_zero
 from weft.errors import DTypeError, ShapeError, UnsupportedError
@@ -44,7 +44,8 @@ def with_factors(
     if c is None and isinstance(beta, torch.Tensor):
         raise ShapeError("beta is a tensor and has no c to multiply: pass c")
     x, y = as_tensor("a", a), as_tensor("b", b)
-    operands = dict(keywords.get("operands") or {})
+    own = read_operands(keywords.get("operands"))
+    operands: dict[str, Any] = dict(own)
     factors = []
     for name, value in (("alpha", alpha), ("beta", beta)):
         if isinstance(value, torch.Tensor):
@@ -57,7 +58,7 @@ def with_factors(
     if c is not None:
         output = expand(read_notation(equation), (x.dim(), y.dim())).output
         operands["weft_c"] = (output, c.clone() if isinstance(c, torch.Tensor) and c is out else c)
-    names = (*(keywords.get("operands") or ()), *(keywords.get("indices") or ()))
+    names = (*own, *read_indices(keywords.get("indices")))
     scaled = _scaled(factors, keywords.get("c_fn"), keywords.get("epilogue"), names, c is not None)
     given = {name: value for name, value in keywords.items() if name not in ("c_fn", "epilogue", "operands")}
     return contract(equation, x, y, epilogue=scaled, operands=operands, out=out, validate=validate, **given)
@@ -108,11 +109,9 @@ def plan_with_factors(
     validate: bool,
 ) -> Any:  # fmt: skip
     """The same of a plan's call, on tensors that lie as planned: as `weft.contract` of what was planned."""
-    return with_factors(_labels(plan.request), a, b, c, alpha, beta, out, _keywords(plan.request, operands), False, validate)
-
-
-def _labels(request: Request) -> tuple[Sequence[Any], ...]:
-    return (*request.notation.inputs, request.notation.output)
+    request = plan.request
+    labels = (*request.notation.inputs, request.notation.output)
+    return with_factors(labels, a, b, c, alpha, beta, out, _keywords(request, operands), False, validate)
 
 
 def _keywords(request: Request, operands: Mapping[str, torch.Tensor]) -> dict[str, Any]:

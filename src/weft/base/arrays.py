@@ -261,14 +261,15 @@ def _from_numpy(name: str, array: np.ndarray, promote: bool = False) -> torch.Te
     _refuse_masked(name, array)
     if _is_strange(array):
         # A step along an extent of 1 is never made, and means nothing.
-        taken = [stride if extent > 1 else array.itemsize for extent, stride in zip(array.shape, array.strides, strict=True)]
+        steps = zip(array.shape, array.strides, strict=True)
+        taken = [stride if extent > 1 else array.itemsize for extent, stride in steps]
         array = np.lib.stride_tricks.as_strided(array, strides=taken, writeable=array.flags.writeable)
     if promote and (_is_strange(array) or not array.dtype.isnative):
         array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
     if any(stride < 0 for stride in array.strides):
         raise UnsupportedError(
-            f"{name} has negative strides, which torch cannot hold: pass np.ascontiguousarray({name}), or promote=True, "
-            "which copies it"
+            f"{name} has negative strides, which torch cannot hold: pass np.ascontiguousarray({name}), or "
+            "promote=True, which copies it"
         )
     if _is_strange(array):
         raise UnsupportedError(

@@ -127,7 +127,8 @@ class BlockTensor:
 
     def __getitem__(self, key: Key) -> torch.Tensor:
         if key not in self:
-            raise BlockError(f"there is no block {key!r}: the blocks are {', '.join(map(repr, self.structure.keys[:8]))}")
+            there = ", ".join(map(repr, self.structure.keys[:8]))
+            raise BlockError(f"there is no block {key!r}: the blocks are {there}")
         return self.structure.block(self.buffer, self._place[key])
 
     def __repr__(self) -> str:

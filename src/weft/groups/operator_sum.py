@@ -174,6 +174,8 @@ def operator_sum(
     """
     if near_dynamo():
         return outside(operator_sum, terms, state, out=out, workspace_limit=workspace_limit, **keywords)
+    with call_context(lambda: describe_call("operator_sum", "terms")):
+        refuse_unknown("operator_sum", keywords)
     return OperatorSum(terms, workspace_limit=workspace_limit, **keywords)(state, out=out)
 
 

@@ -87,7 +87,7 @@ class GroupedPlan:
             if out is not None:
                 self._take_out(out)
             if pairs is not None:
-                self._take(read_pairs(pairs))
+                self._take(_some(read_pairs(pairs)))
             if out is not None or pairs is not None:
                 self._start()
             if self._leaves is not None and asked_of_many(self._leaves):
@@ -268,6 +268,12 @@ class _Described:
 def given_of(keywords: dict[str, Any]) -> dict[str, Any]:
     """The keywords that say something, but for `out`."""
     return {name: value for name, value in keywords.items() if name != "out" and value is not None}
+
+
+def _some(operands: list[Any]) -> list[Any]:
+    if not operands:
+        raise ShapeError("a plan of pairs is called with pairs, and there are none")
+    return operands
 
 
 def _check_alike(name: str, old: Stack, new: Stack) -> None:

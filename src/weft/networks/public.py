@@ -75,7 +75,8 @@ def network(
     tensor(12.)
     """
     with call_context(lambda: describe_many("network", equation, operands)):
-        shapes, types, given = _read_operands(operands, dtype, device, read_flag("promote", keywords.get("promote", False)))
+        promote = read_flag("promote", keywords.get("promote", False))
+        shapes, types, given = _read_operands(operands, dtype, device, promote)
         place = _device_of(given, device)
         settings = read_settings(place, keywords)
         graph = graph_of(read_equation(equation, output), shapes, ordered=is_ordered(keywords.get("algebra")))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -149,6 +149,13 @@ def read_functions(tree: Tree, functions: Any) -> dict[int, Callable[..., Any]]:
     return found
 
 
+def _listed_labels(key: Any) -> tuple[Any, ...]:
+    """The labels that name a node."""
+    if key is None or isinstance(key, (bool, float, complex)) or not isinstance(key, Iterable):
+        raise NotationError(f"a node is named by its number or by labels, not by {key!r}")
+    return tuple(key)
+
+
 def _node_of(tree: Tree, key: Any) -> int:
     graph = tree.graph
     if isinstance(key, int) and not isinstance(key, bool):
@@ -158,7 +165,7 @@ def _node_of(tree: Tree, key: Any) -> int:
             f"node {key} is no result of a step: operands are 0 to {tree.leaves - 1}, results {tree.leaves} to "
             f"{tree.root}"
         )
-    names = set(key)
+    names = set(_listed_labels(key))
     whole = tree.whole()
     matching = [
         step.node for step in whole.steps if {graph.names[label] for label in whole.nodes[step.node]} == names

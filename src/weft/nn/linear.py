@@ -9,7 +9,7 @@ import torch
 from weft.api.contract import contract
 from weft.errors import DTypeError
 from weft.nn.activations import Activation, Function, finish
-from weft.nn.fused import Fused, parameter_type, uniform
+from weft.nn.fused import Fused, empty, parameter_type, uniform
 from weft.spec.arguments import reads
 from weft.spec.dtypes import FP8, dtype_name
 from weft.spec.type_names import DTypeLike, read_dtype
@@ -49,9 +49,9 @@ class Linear(Fused):
         super().__init__(activation)
         self.in_features, self.out_features = in_features, out_features
         kind = parameter_type(dtype)
-        weight = torch.empty(out_features, in_features, device=device, dtype=kind)
+        weight = empty((out_features, in_features), device, kind)
         self.weight: torch.Tensor = torch.nn.Parameter(weight)
-        self.bias = torch.nn.Parameter(torch.empty(out_features, device=device, dtype=kind)) if bias else None
+        self.bias = torch.nn.Parameter(empty((out_features,), device, kind)) if bias else None
         self.register_buffer("scale", None)
         self.scale: torch.Tensor | None
         self.reset_parameters()

@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from weft.algebra import Algebra, find
 from weft.base.factors import addition, is_zero
 from weft.base.memory import check_room
-from weft.errors import NotationError, ShapeError
+from weft.errors import DTypeError, NotationError, ShapeError
 from weft.fn.binding import bind
 from weft.oracle.arguments import (
     as_value,
@@ -76,12 +76,13 @@ def contract(
 ) -> Any:
     """The contraction of `a` and `b`, as exact as float64 makes it.
 
-    Arguments mean what they mean for `weft.contract`. The result is float64, complex128 or int64, or `out_dtype`
-    where that is given: one rounding at the end. A dtype as `precision` rounds the values of A and B to it before
-    their functions see them; "tf32" and "tf32x3" change nothing here. `accumulate` matters for integers alone: sums
-    wrap around as that type does (int64 where int64 is stored, else int32). Functions of whole numbers see them in
-    their own types, and wrap around as well. Of an epilogue that yields several values the result is a tuple. In an algebra other than plus-times integers and bool are held in
-    the accumulator's own type (bool where bool is stored), all else in wide ones.
+    Arguments mean what they mean for `weft.contract`. The result is float64, complex128 or int64, or `out_dtype` where
+    that is given: one rounding at the end. A dtype as `precision` rounds the values of A and B to it before their
+    functions see them; "tf32" and "tf32x3" change nothing here. `accumulate` matters for integers alone: sums wrap
+    around as that type does (int64 where int64 is stored, else int32). Functions of whole numbers see them in their own
+    types, and wrap around as well. Of an epilogue that yields several values the result is a tuple. In an algebra other
+    than plus-times integers and bool are held in the accumulator's own type (bool where bool is stored), all else in
+    wide ones.
 
     >>> import torch
     >>> contract("ij,j->i", torch.tensor([[1, 2], [3, 4]]), torch.tensor([10, 1]))
@@ -127,11 +128,15 @@ def contract(
     if isinstance(results, tuple):
         targets = out if isinstance(out, tuple) else (None,) * len(results)
         dtypes = out_dtype if isinstance(out_dtype, tuple) else (out_dtype, *(None for _ in results[1:]))
+        if len(results) != len(dtypes) or len(results) != len(targets):
+            raise ShapeError(f"the epilogue returns {len(results)} values, as many as out and out_dtype have")
         return tuple(_stored(*each) for each in zip(results, dtypes, targets, strict=True))
     return _stored(results, out_dtype, out)
 
 
 def _stored(value: torch.Tensor, dtype: Any, out: Any) -> torch.Tensor:
+    if isinstance(dtype, tuple):
+        raise DTypeError(f"out_dtype names {len(dtype)} types, the epilogue returns no tuple")
     value = value.to(dtype) if dtype is not None else value
     return value if out is None else out.copy_(value)
 
@@ -384,7 +389,10 @@ def _times(factor: Scalar, values: torch.Tensor) -> torch.Tensor:
         return torch.zeros_like(values)
     if not (values.is_floating_point() or values.is_complex()) and factor == int(factor.real):
         factor = int(factor.real)
-    return values * factor
+    try:
+        return values * factor
+    except (OverflowError, RuntimeError) as error:
+        raise DTypeError(f"the factor {str(factor)[:40]} does not fit the sums ({type(error).__name__})") from None
 
 
 def _default_accumulator(a: torch.Tensor, b: torch.Tensor, precision: str | torch.dtype | None) -> torch.dtype:

@@ -174,7 +174,7 @@ def check_out(
 def check_unscaled(algebra: str, alpha: Scalar, beta: Scalar) -> None:
     """Other algebras than plus-times have no factors."""
     for name, value in (("alpha", alpha), ("beta", beta)):
-        if value != 1:
+        if _number(name, value) != 1:
             raise DTypeError(f"{name}={value!r} scales sums of products: the algebra {algebra} has no such factor")
 
 
@@ -203,10 +203,12 @@ def _number(name: str, value: Any) -> Any:
     if isinstance(value, Number):
         return value
     if isinstance(value, torch.Tensor):
+        value = as_tensor(name, value)
         if value.dim():
-            raise ShapeError(f"{name} has shape {tuple(value.shape)}: a factor is a number, or a tensor of no dimensions")
+            shape = tuple(value.shape)
+            raise ShapeError(f"{name} has shape {shape}: a factor is a number, or a tensor of no dimensions")
         if not (value.requires_grad or is_transformed(value) or value.is_meta):
-            return as_tensor(name, value).item()
+            return value.item()
     if isinstance(value, np.ndarray) and value.ndim == 0 and value.dtype.kind in "biufc":
         return value.item()
     raise DTypeError(f"{name} is a Python number, not {type(value).__name__}")

@@ -50,7 +50,8 @@ class Plan(PlanBase):
     """A contraction, planned once; calling it runs it on new tensors of the same shapes, strides and types.
 
     Made by `weft.plan`. `plan(a, b, *, c=None, alpha=1.0, beta=None, out=None, operands=None, validate=False)` returns
-    the result, which is `out` when that is given; the arguments mean what they mean for `weft.contract`. `explain()` says what was chosen and why.
+    the result, which is `out` when that is given; the arguments mean what they mean for `weft.contract`. `explain()`
+    says what was chosen and why.
     """
 
     def __init__(self, request: Request) -> None:

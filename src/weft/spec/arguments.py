@@ -58,7 +58,8 @@ def reads(call: str) -> Callable[[Call], Call]:
                 except NotImplementedError as error:  # of torch, for tensors of kinds that an operation does not take
                     if isinstance(error, WeftError):
                         raise
-                    raise UnsupportedError(f"torch does not compute this: {str(error).partition(chr(10))[0]}") from error
+                    reason = str(error).partition("\n")[0]
+                    raise UnsupportedError(f"torch does not compute this: {reason}") from error
 
         return typing.cast(Call, read)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 
 from weft.base.memory import check_room
-from weft.errors import ArgumentError
+from weft.errors import ArgumentError, DTypeError
 from weft.spec.arguments import reads
+from weft.spec.dtypes import dtype_name
 from weft.tn.operator import MPO
 
 
@@ -38,7 +39,7 @@ def ising(
 @reads("tn.heisenberg_bond")
 def heisenberg_bond(coupling: float = 1.0, *, dtype: torch.dtype = torch.float64) -> torch.Tensor:
     """``coupling * S . S`` of two spins 1/2, (s', t', s, t): what `tebd` takes for every bond."""
-    swap = torch.eye(4, dtype=dtype).reshape(2, 2, 2, 2).transpose(0, 1)
+    swap = torch.eye(4, dtype=_floating(dtype)).reshape(2, 2, 2, 2).transpose(0, 1)
     return coupling * (swap / 2 - torch.eye(4, dtype=dtype).reshape(2, 2, 2, 2) / 4)
 
 
@@ -48,6 +49,7 @@ def ising_bonds(
 ) -> list[torch.Tensor]:
     """The terms of `ising` bond by bond, (s', t', s, t) each; inner sites share their field between two bonds."""
     _check_sites(sites)
+    dtype = _floating(dtype)
     z, x = torch.diag(torch.tensor([1.0, -1.0], dtype=dtype)), torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=dtype)
     one = torch.eye(2, dtype=dtype)
     found = []
@@ -56,6 +58,12 @@ def ising_bonds(
         matrix = -coupling * torch.kron(z, z) - field * (left * torch.kron(x, one) + right * torch.kron(one, x))
         found.append(matrix.reshape(2, 2, 2, 2))
     return found
+
+
+def _floating(dtype: torch.dtype) -> torch.dtype:
+    if not (dtype.is_floating_point or dtype.is_complex):
+        raise DTypeError(f"a chain has a floating type, not {dtype_name(dtype)}")
+    return dtype
 
 
 def _check_sites(sites: int) -> None:
@@ -78,7 +86,7 @@ def _nearest_neighbours(
     for at, (first, second) in enumerate(terms):
         tensor[-1, :, :, at + 1] = first
         tensor[at + 1, :, :, 0] = second
-    tensor = tensor.to(device=device, dtype=dtype)
+    tensor = tensor.to(device=device, dtype=_floating(dtype))
     tensors = [tensor] * sites
     tensors[0] = tensors[0][-1:].contiguous()
     tensors[-1] = tensors[-1][..., :1].contiguous()
